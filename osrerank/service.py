@@ -1,4 +1,4 @@
-"""From options to ranked candidates: models, stages and cache. It does not know OpenSearch."""
+"""Rerank candidates by options: models, stages and cache. It does not know OpenSearch."""
 
 import logging
 import time
@@ -49,7 +49,7 @@ from osrerank.vectors.records import FetchedVectors, Lookup
 logger = logging.getLogger(__name__)
 
 SERVER_MS = 3_000.0
-"""How long callers that can do without a rerank server wait for it at the start, in milliseconds."""
+"""How long callers that can do without a rerank server wait for it at startup, in milliseconds."""
 NAME_A_DUO_MODEL = "; name one with duo_model=..., --duo-model or OSRERANK_DUO_MODEL"
 
 
@@ -63,7 +63,7 @@ class RerankService:
         scorer: used in place of the settings' model; the caller closes it.
         duo_scorer: likewise, in place of the settings' ``duo_model``.
         clock: returns the seconds that deadlines are counted in.
-        has_index: whether documents are those of an index; else a Redis that is named keeps their vectors.
+        has_index: whether documents are in an index; else a configured Redis keeps their vectors.
     """
 
     def __init__(
@@ -163,7 +163,7 @@ class RerankService:
         return self._first.vectors()
 
     def score(self, query: str, documents: Sequence[str], deadline: Deadline, *, cached: bool = True) -> Scores:
-        """Return the scores of texts as a search has them by default: of long ones their best passage's, if advised.
+        """Score texts as a search does by default: long ones by their best passage if the model advises it.
 
         Args:
             query: its text.
@@ -203,7 +203,7 @@ class RerankService:
         """Load the models that the options need and rank two texts, so that the first search need not wait.
 
         Args:
-            options: which models; without, the one that scores candidates.
+            options: which models; by default the one that scores candidates.
             server_ms: how long a rerank server is waited for; None for no limit.
 
         Raises:
@@ -235,7 +235,7 @@ class RerankService:
     def lookup(self, ranking: Ranking, options: Rerank, indices: Sequence[str], deadline: Deadline = NEVER) -> Lookup:
         """Return which of the vectors that the first stage may need are known here, and which are not.
 
-        There are none of a model that has no vectors or cannot be loaded.
+        It is empty if the model has no vectors or cannot be loaded.
 
         Args:
             ranking: the first pass.
@@ -272,7 +272,7 @@ class RerankService:
                 model.find_workers(deadline)
 
     def _unreadable(self, query: str, options: Rerank) -> str:
-        """Return why the model cannot read a query; "" where it may."""
+        """Return why the model cannot read a query; "" if it can."""
         if not options.language_guard or not isinstance(options.pipeline, str):
             return ""
         model = self._first.model()
@@ -320,7 +320,7 @@ class RerankService:
         return Pipeline(tuple(stages)), (warning,) if warning else ()
 
     def _depth(self, options: Rerank, ranking: Ranking, vectors: DocumentVectors | None) -> int:
-        """Return the first stage's depth; where it is left open, it is as deep as candidates have vectors."""
+        """Return the first stage's depth; with ``"auto"``, it ends before the first one without a vector."""
         depth = options.least_depth
         if options.depth != "auto" or vectors is None or options.sentences is not None:
             return depth
@@ -374,7 +374,7 @@ def _passages(options: Rerank, model: Scorer | Encoder) -> Passages | None:
 
 
 def _blend(options: Rerank, model: Scorer | Encoder, depth: int = 0) -> BlendStage | None:
-    """Return the stage that blends in the first pass; None if the model orders by itself."""
+    """Return the stage that blends in the first pass; None if the model alone decides."""
     if options.sentences is not None:  # sentences include the first pass
         return None
     if options.blend == "replace" or (options.blend == "card" and model.advice.first_pass_weight == 0):

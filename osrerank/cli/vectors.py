@@ -1,4 +1,4 @@
-"""``osrerank vectors``: document vectors of an index: compute them beforehand, look at them, drop them."""
+"""``osrerank vectors``: compute document vectors beforehand, look at them, prune or drop them."""
 
 import json
 import time
@@ -29,8 +29,8 @@ def vectors() -> None:
     type=click.Choice(["file", "redis", "index"]),
     help="Where they are stored.  [default: on a cluster the side index, else as OSRERANK_VECTORS says]",
 )
-@click.option("--since", default="", help="Date or number that grows with each change: read what is newer alone.")
-@click.option("--watch", type=click.FloatRange(1), help="Seconds after which it is done again, until Ctrl-C.")
+@click.option("--since", default="", help="Date or number field that grows with each change: read only newer ones.")
+@click.option("--watch", type=click.FloatRange(1), help="Repeat after this many seconds, until Ctrl-C.")
 @click.pass_context
 def build(context: click.Context, /, *, index: str, to: Any, since: str, watch: float | None) -> None:
     """Compute the vectors of an index's documents beforehand, as searches read them.
@@ -39,11 +39,11 @@ def build(context: click.Context, /, *, index: str, to: Any, since: str, watch: 
     osrerank --url https://localhost:9200 --model ./reranker vectors build --index articles
     osrerank --url https://localhost:9200 vectors build --index articles --since changed --watch 60
 
-    Documents whose vectors are there are only read, so that the same command goes on where it was interrupted.
+    Documents that have vectors are only read, so an interrupted build can be started again.
     """
-    from osrerank.indexing.build import build_on_screen, build_vectors  # noqa: PLC0415 - likewise
+    from osrerank.indexing.build import build_on_screen, build_vectors  # noqa: PLC0415 - for quick help
     from osrerank.indexing.side_index import side_stores  # noqa: PLC0415 - likewise
-    from osrerank.vectors.configured import VectorStorage  # noqa: PLC0415 - keeps the command's help quick
+    from osrerank.vectors.configured import VectorStorage  # noqa: PLC0415 - likewise
 
     client = client_of(context)
     try:
@@ -64,7 +64,7 @@ def build(context: click.Context, /, *, index: str, to: Any, since: str, watch: 
 
 
 @vectors.command()
-@click.option("--index", "-i", help="Index whose side index is meant, instead of the store.")
+@click.option("--index", "-i", help="Index whose side index is shown, instead of the store.")
 @click.pass_context
 def status(context: click.Context, /, *, index: str | None) -> None:
     """Say where vectors are kept, how many there are and what they take."""
@@ -78,9 +78,7 @@ def status(context: click.Context, /, *, index: str | None) -> None:
     for model, count in found["models"].items():
         click.echo(f"{model}: {count:,} of them")
     if found["older"]:
-        click.echo(
-            f"{found['older']:,} records of 0.2 are left, which nobody reads: osrerank vectors drop deletes them"
-        )
+        click.echo(f"{found['older']:,} unread records of 0.2 are left: osrerank vectors drop deletes them")
 
 
 @vectors.command()
@@ -89,13 +87,13 @@ def status(context: click.Context, /, *, index: str | None) -> None:
 @click.option("--at-least", type=click.FloatRange(0, 1), help="Share that must have vectors; else the exit code is 1.")
 @click.pass_context
 def coverage(context: click.Context, /, *, index: str, most: int, at_least: float | None) -> None:
-    """Say how much of an index has vectors of a model, and what they would cost.
+    """Estimate how much of an index has a model's vectors, and what all would cost.
 
     \b
     osrerank --model ./new vectors build --index articles &
     osrerank --model ./new vectors coverage --index articles --at-least .99 && switch
 
-    So a new model's vectors are built while the old one serves, and searches change over when they are there.
+    So a new model's vectors are built while the old model serves, and searches switch when it has them.
     """
     from osrerank.indexing.status import coverage as coverage_of  # noqa: PLC0415 - the client
 
@@ -125,12 +123,12 @@ def coverage(context: click.Context, /, *, index: str, most: int, at_least: floa
 )
 @click.pass_context
 def prune(context: click.Context, /, *, indexes: tuple[str, ...]) -> None:
-    """Forget all vectors but those of these indexes' present texts.
+    """Delete all vectors but those of these indexes' texts.
 
     \b
     osrerank --url https://localhost:9200 vectors prune --index articles --index notes
 
-    What was deleted or changed, what other indexes have and what another model computed goes.
+    This deletes the vectors of deleted and changed texts, of other models and, in the store, of other indexes.
     """
     from osrerank.indexing.prune import prune_vectors  # noqa: PLC0415 - the client
 
@@ -147,7 +145,7 @@ def prune(context: click.Context, /, *, indexes: tuple[str, ...]) -> None:
 @click.confirmation_option(prompt="Drop all document vectors?")
 @click.pass_context
 def drop(context: click.Context, /, *, index: str | None) -> None:
-    """Forget all vectors; searches compute them again."""
+    """Delete all vectors; searches compute them again."""
     with _stores(context, index) as stores:
         count = sum(store.drop() for store in stores)
     click.echo(json.dumps({"dropped": count}) if wants_json(context) else f"{count:,} records dropped")
@@ -155,7 +153,7 @@ def drop(context: click.Context, /, *, index: str | None) -> None:
 
 @contextmanager
 def _stores(context: click.Context, index: str | None) -> "Iterator[Sequence[VectorStore]]":
-    """Yield the store of the settings, or side indices, which are also looked at where they are not used."""
+    """Yield the store of the settings, or an index's side indices, even if searches do not use them."""
     from osrerank.errors import ConfigError  # noqa: PLC0415 - with the rest
     from osrerank.indexing.side_index import side_stores  # noqa: PLC0415 - the client
     from osrerank.settings import Settings  # noqa: PLC0415 - pydantic

@@ -22,7 +22,7 @@ class Built:
 
     Attributes:
         documents: how many of the index's documents were read.
-        texts: how many texts the model reads of them: whole documents, or passages.
+        texts: how many texts they are to the model: whole documents, or passages.
         encoded: how many of these had no record.
         empty: how many documents have no text in the fields that are read.
     """
@@ -56,9 +56,9 @@ def build_vectors(
     Args:
         client: of the index; its settings name the model and the store.
         index: its name.
-        to: where they are stored; None for the side index on a cluster, and else for the settings' store.
-        since: a date or number that grows with each change of a document; only documents are read that have a newer
-            one than the last build by it saw, or none.
+        to: where they are stored; by default in the side index on a cluster, else in the settings' store.
+        since: a date or number field that grows with each change. Only documents without it, or changed since the
+            last such build, are read.
         report: called after each batch with what is done, and the number of documents to read.
 
     Raises:
@@ -88,10 +88,10 @@ def build_vectors(
 
 
 def _sides(client: Client, index: str, to: Place | None, vectors: DocumentVectors) -> dict[str, IndexStore]:
-    """Return the side indices that a build writes to, by the index's name; none where it writes to the store.
+    """Return the side indices that a build writes to, by index name; none if it writes to the store.
 
     Raises:
-        ConfigError: it is to write to another store than the settings'.
+        ConfigError: the settings name another store.
     """
     if to == "index" or (to is None and client.searcher.vectors is not None):
         return {side.beside: side for side in side_stores(client, [index], vectors.label)}

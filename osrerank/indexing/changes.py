@@ -1,4 +1,4 @@
-"""Which documents of an index have changed since vectors were built for it."""
+"""Find the documents of an index that changed since its vectors were built."""
 
 import hashlib
 from typing import Any, NamedTuple, Self
@@ -11,15 +11,15 @@ from osrerank.retrieval.requests import is_embedded
 
 
 class Changes(NamedTuple):
-    """The changes of an index, by a field that grows with each of them.
+    """An index's changes, found by a field that grows with each.
 
     Attributes:
-        side: the side index, which keeps how far builds came.
-        key: of what is built: field, model, and how texts are read.
-        last: the field's highest value that the last such build saw; None before the first.
+        side: the side index, which stores how far builds got.
+        key: digest of field, model, and how texts are read.
+        last: the highest value of the field that the last such build saw; None before the first.
         newest: its highest value now; None where no document has one.
         field: its name.
-        is_date: whether it is a date; its values are milliseconds.
+        is_date: whether it is a date; values are then in milliseconds.
     """
 
     side: IndexStore
@@ -49,7 +49,7 @@ class Changes(NamedTuple):
 
     @property
     def query(self) -> dict[str, Any]:
-        """Matches the documents that are newer, and those without the field."""
+        """Query for documents that changed, and those without the field."""
         if self.last is None:
             return {"match_all": {}}
         bounds = {"gte": int(self.last), "format": "epoch_millis"} if self.is_date else {"gte": self.last}

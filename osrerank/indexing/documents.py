@@ -1,4 +1,4 @@
-"""An index's documents, as a model reads them."""
+"""Read an index's documents as a model does."""
 
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
@@ -82,7 +82,7 @@ def vectors_of(client: Client) -> DocumentVectors:
 def documents_of(
     client: Client, index: str, fields: Fields, query: Mapping[str, Any] = EVERY
 ) -> Iterator[Mapping[str, Any]]:
-    """Yield the documents of a query that an index has at the start, as hits in arbitrary order."""
+    """Yield the documents that match a query at the start, as hits in arbitrary order."""
     size = PAGE if is_embedded(client) else BATCH
     fetched = [name for name in fields.read if name in fields.fetched]
     body = {"size": size, "query": dict(query), "_source": list(fields.read)}

@@ -13,9 +13,9 @@ logger = logging.getLogger(__name__)
 
 
 def prune_vectors(client: Client, indexes: Sequence[str]) -> int:
-    """Delete all vectors except the client's model's for these indexes' texts; return how many are left.
+    """Delete all vectors but those of the client's model and these indexes; return how many are left.
 
-    Side indices whose index is gone are deleted, too.
+    Also delete side indices whose index is gone.
 
     Args:
         client: of the indexes.
@@ -23,7 +23,7 @@ def prune_vectors(client: Client, indexes: Sequence[str]) -> int:
 
     Raises:
         ConfigError: the model has no vectors, or vectors are off.
-        OsrerankError: the store cannot be pruned; it is as it was.
+        OsrerankError: pruning failed; side indices may be pruned in part.
     """
     vectors = vectors_of(client)
     sides = side_stores(client, indexes) if client.searcher.vectors is not None else []

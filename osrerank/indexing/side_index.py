@@ -1,4 +1,4 @@
-"""The side index of an index, as it is built, counted and pruned."""
+"""Write, count and prune the records of side indices."""
 
 import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -27,8 +27,8 @@ def every_hit(
 
     Args:
         client: of the engine.
-        index: its name.
-        body: of the search; its ``size`` is that of a page.
+        index: what is searched.
+        body: the search's; ``size`` is that of a page.
         is_embedded: whether it is the embedded engine, which does not scroll.
     """
     body = {**body, "sort": ["_doc"]}
@@ -49,19 +49,19 @@ def every_hit(
 
 
 class IndexStore:
-    """The side index of one index, for building, counting and deleting records; searches read it by themselves.
+    """The side index of one index, for building, counting and deleting records; searches do not use this.
 
     Args:
         client: a client of the engine; the caller closes it.
         index: the application's index, by its own name.
         is_embedded: whether it is the embedded engine.
-        model: whose records are written.
+        model: label of the model that writes.
         rest_s: pause after a failure of reading, or of writing, in seconds.
 
     Attributes:
         beside: the application's index.
         index: the side index.
-        model: whose records are written.
+        model: label of the model that writes.
     """
 
     name = "index"
@@ -125,7 +125,7 @@ class IndexStore:
         self._client.indices.put_mapping(index=self.index, body={"_meta": {"built": {**self.built(), key: value}}})
 
     def models(self) -> dict[str, int]:
-        """Return how many records there are of each model; those written before models were noted are left out."""
+        """Return the number of records by model; those that name no model are left out."""
         if not self._client.indices.exists(index=self.index):
             return {}
         body = {"size": 0, "aggs": {"models": {"terms": {"field": MODEL, "size": MOST_MODELS}}}}
@@ -192,8 +192,8 @@ def side_stores(client: Client, names: Sequence[str], model: str = "") -> list[I
 
     Args:
         client: of the indices.
-        names: theirs.
-        model: whose records are to be written.
+        names: the names.
+        model: label of the model that writes.
 
     Raises:
         NotFoundError: there is no such index.

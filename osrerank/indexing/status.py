@@ -1,4 +1,4 @@
-"""How much of an index has vectors, and what the rest would cost."""
+"""How much of an index has vectors, and what all would cost."""
 
 from dataclasses import dataclass
 

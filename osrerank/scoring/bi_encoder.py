@@ -103,7 +103,7 @@ class BiEncoder(LocalModel):
 def weights_digest(directory: Path, card: ModelCard) -> str:
     """Return the digest of a bi-encoder's weights: the card's, else of its graph, else of its safetensors.
 
-    A graph includes the pooling; to the digest of safetensors it is appended.
+    Safetensors do not tell the pooling, so it is appended.
     """
     if card.weights:
         return card.weights

@@ -18,7 +18,7 @@ from osrerank.types import NEVER, Deadline, Scores
 from osrerank.types.scores import QUERY_CUT
 
 WINDOW, WINDOW_TOKENS = 4096, 512
-"""Most sequences held at once: 32 MiB at so many tokens each, and fewer of longer ones."""
+"""Most sequences held at once, and tokens of each (32 MiB); of longer ones, fewer."""
 
 
 class CrossEncoder(LocalModel):
@@ -26,8 +26,8 @@ class CrossEncoder(LocalModel):
 
     ``Scores.values`` are logits in float32, ``scale * raw + offset`` with the card's calibration (1 and 0 unless it has
     one), where raw is the logit of a one-logit head, z1 - z0 of two logits (the log-odds, in the order of log-
-    softmax[1]), or logit 1 of a next-sentence head. ``Scores.log_odds`` are the same, but of a next-sentence head
-    z1 - z0. ``Scores.inferences`` counts tuples.
+    softmax[1]), or logit 1 of a next-sentence head. ``Scores.log_odds`` are the same, but z1 - z0 of a
+    next-sentence head. ``Scores.inferences`` counts tuples.
     """
 
     documents_each = 1
@@ -37,7 +37,7 @@ class CrossEncoder(LocalModel):
     @functools.cached_property
     def identity(self) -> str:
         """All that a score depends on except its texts: model digest, precision and input policy."""
-        policy = f"standard/{self._policy}" + "/log-odds" * self._has_odds  # part of what is cached
+        policy = f"standard/{self._policy}" + "/log-odds" * self._has_odds  # part of cache keys
         return f"{self._digest(self.backend.files)}/{self.backend.precision}/{policy}"
 
     def score(
@@ -122,7 +122,7 @@ def _log_odds(row: Row) -> float:
 def _cuts(
     query: Pieces, pieces: dict[int, Pieces], tuples: Sequence[tuple[int, ...]], size: int
 ) -> npt.NDArray[np.uint8]:
-    """Return `Scores.cuts` of the leading tuples of so many ``(size,)``."""
+    """Return `Scores.cuts` ``(size,)``: 0 after the given tuples."""
     found = np.zeros(size, dtype=np.uint8)
     for at, indices in enumerate(tuples):
         found[at] = sum(pieces[index].cut << bit for bit, index in enumerate(indices))

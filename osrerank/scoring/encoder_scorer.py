@@ -17,7 +17,7 @@ NOT_FINITE = "{model} gave a score that is not a finite number"
 
 
 class EncoderScorer:
-    """Scores single texts with an encoder: sentences, texts of a worker's chunk, texts from elsewhere.
+    """Scores texts with an encoder where a scorer is expected, as for sentences or on workers.
 
     Args:
         vectors: the source of its vectors.

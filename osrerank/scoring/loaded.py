@@ -1,4 +1,4 @@
-"""A model that is loaded on first use, with what is kept of it: a scorer's scores, an encoder's vectors."""
+"""Load a model on first use, with the cache of its scores or the source of its vectors."""
 
 import contextlib
 import math
@@ -21,9 +21,9 @@ if TYPE_CHECKING:
 RETRY_LOAD_AFTER_S = 30.0
 """Seconds before a model that failed to load is tried again; otherwise every search would wait for it."""
 FIND_AGAIN_AFTER_S = 1.0
-"""Searches look for workers this often: what they found is known for longer, and where there are none it costs time."""
+"""Least time between two looks for workers: looking in vain costs time, and found workers are known for longer."""
 FINDING_SHARE = 0.5
-"""Part of the time left in which a search must know its workers; in the rest it scores known documents without them."""
+"""Share of the time left in which a search looks for workers; in the rest it scores known documents without."""
 
 
 class LoadedModel:
@@ -33,12 +33,12 @@ class LoadedModel:
 
     Args:
         name: directory, hub id or shipped name; "" where none is named.
-        kinds: what it may be.
+        kinds: allowed kinds.
         settings: backend, threads, Redis.
         given: used in place of the named model; the caller closes it.
         fix: advice that is added to the error when the model cannot be loaded.
         clock: returns seconds.
-        has_index: whether it reads documents of an index, whose vectors machines share there.
+        has_index: whether documents are in an index; else a configured Redis keeps vectors.
     """
 
     def __init__(
@@ -94,8 +94,8 @@ class LoadedModel:
     def scorer(self, *, cached: bool) -> Scorer:
         """Return the model as a scorer, through the cache of scores if asked for. Raises as `model`.
 
-        An encoder stands in for a scorer, and has no cache: its vectors are stored. A scorer that the caller brought is
-        only cached where Redis is configured.
+        An encoder stands in for a scorer, and has no cache: its vectors are stored. The caller's own scorer
+        is only cached where Redis is configured.
         """
         if (vectors := self.vectors()) is not None:
             return EncoderScorer(vectors)
@@ -112,10 +112,10 @@ class LoadedModel:
             return self._cached
 
     def find_workers(self, deadline: Deadline) -> None:
-        """Look for the model's workers, if it is on any, for a part of the time that is left; at most once a second.
+        """Look for the model's workers, if it needs any, in part of the time left; at most once a second.
 
-        Who cannot do without them, or without the model, is told so when it is used, and does not wait for the broker
-        once more.
+        Nothing is raised here: a caller that needs the workers or the model gets the error when it uses them, without
+        a second wait.
         """
         if self._clock() - self._sought_at_s < FIND_AGAIN_AFTER_S:
             return
@@ -124,7 +124,7 @@ class LoadedModel:
             model = self.model()
             if isinstance(model, NeedsWorkers):
                 model.find_workers(part)
-        self._sought_at_s = self._clock()  # not before, or others would go on and wait without a limit
+        self._sought_at_s = self._clock()  # not earlier, or others would go on and wait without a limit
 
     def close(self) -> None:
         """Release the model, unless the caller brought it, and the connections to the cache."""

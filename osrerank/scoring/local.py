@@ -1,4 +1,4 @@
-"""What all models of this process have in common: their files, their backend, and the batches that calls share."""
+"""The base class of models in this process: their files, their backend, and the batches that calls share."""
 
 import os
 import threading
@@ -17,9 +17,9 @@ from osrerank.scoring.inputs import InputBuilder
 from osrerank.scoring.model_files import CARD_FILE, CONFIG_FILE, digest, tokenizer_file
 
 CHUNK = {"bi-encoder": 16, "cross-encoder": 16, "duo": 128}
-"""Sequences tokenised at a time, while those before them are being computed."""
+"""Sequences tokenised at a time, while the previous ones are being computed."""
 LARGE_CHUNK = 256
-"""The same for a backend with large batches: a GPU that starts with few sequences is idle."""
+"""The same for a backend with large batches: with few sequences a GPU is idle."""
 ORDINARY_TOKENS = 128
 
 
@@ -90,7 +90,7 @@ class LocalModel:
         return f"{self.card.max_query_tokens}/{self.card.max_tokens}/{self._builder.length_rule}"
 
     def _digest(self, weights: Sequence[str]) -> str:
-        """Return the digest of the model's descriptions, its tokenizer and some files of weights."""
+        """Return the digest of the model's card, config, tokenizer, and files of weights."""
         files = [name for name in (CARD_FILE, CONFIG_FILE) if (self._directory / name).exists()]
         tokenizer = os.path.relpath(tokenizer_file(self._directory), self._directory)
         return digest(self._directory, [tokenizer, *files, *weights])

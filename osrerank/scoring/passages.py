@@ -21,7 +21,7 @@ def score_parts(
         query: the query's text.
         parts: of each document at least one; blank ones are not scored.
         deadline: as for ``Scorer.score``.
-        stage: whose name errors carry.
+        stage: its name, for errors.
 
     Raises:
         InferenceError: a score is not a number.

@@ -1,4 +1,4 @@
-"""The backends, and the ways to a model: `load` from settings, `load_model` and `load_scorer` from its name.
+"""The backends, and how to load a model: `load` from settings, `load_model` and `load_scorer` by name.
 
 A backend is one entry of `BACKENDS` and one module with a function ``load``. This module imports no backend before it
 is asked for.
@@ -46,11 +46,11 @@ class Entry:
 
     Attributes:
         name: its name, for ``--backend``.
-        module: the module whose ``load`` makes it: in this process `open`, elsewhere `connect`.
+        module: the module whose ``load`` is called, by `open` or, if it is remote, `connect`.
         is_local: whether it computes in this process.
         kinds: the kinds of models that it computes.
         forms: what to fetch from a hub repository: the first of these lists of file patterns that the repository has.
-        dtypes: what it can compute in, on request.
+        dtypes: those that may be asked for.
     """
 
     name: str
@@ -61,7 +61,7 @@ class Entry:
     dtypes: Sequence[str] = (AUTO,)
 
     def open(self, directory: Path, card: ModelCard, compute: "Compute") -> "Backend":
-        """Return the network of a model's directory, in this process."""
+        """Load the network in a model's directory."""
         backend: Backend = importlib.import_module(self.module).load(directory, card, compute)
         return backend
 
@@ -84,7 +84,7 @@ NAMES = (AUTO, *BACKENDS)
 LOCAL_NAMES = (AUTO, *(entry.name for entry in BACKENDS.values() if entry.is_local))
 WORKERS, HTTP = "workers", "http"
 WORKER_NAMES = tuple(name for name in NAMES if name != WORKERS)
-"""What a worker may score with."""
+"""The backends of workers."""
 
 
 def load(settings: Settings, kinds: Sequence[Kind] = (), *, model: str | None = None, in_worker: bool = False) -> Model:
@@ -193,7 +193,7 @@ def load_scorer(
     kinds: Sequence[Kind] = (),
     settings: Settings | None = None,
 ) -> "CrossEncoder | EncoderScorer":
-    """Load a model as `load_model` does, for scoring; an encoder scores by `osrerank.scoring.encoder_scorer`.
+    """Load a model as `load_model` does, for scoring; an encoder is wrapped in an `EncoderScorer`.
 
     An encoder's vectors are stored as the settings say; without them nothing is rounded, and nothing stored.
     """
@@ -265,7 +265,7 @@ def check_backend(name: str, *, local: bool = False) -> str:
 
 
 def check_settings(settings: Settings) -> None:
-    """Check the names that settings take as plain text.
+    """Check the names of backend and dtype in settings.
 
     Raises:
         ConfigError: there is no such backend or dtype, or the backend ``http`` has no server.
@@ -304,7 +304,7 @@ def _checked(setting: str, name: str, names: Sequence[str]) -> str:
 
 
 def _for_dtype(backend: str, dtype: str) -> str:
-    """Return the backend; where ``auto`` is asked for another dtype than its own, one that can compute in it."""
+    """Return the backend; for ``auto`` with a dtype, the first that can compute in it."""
     check_backend(backend, local=True)
     _checked("dtype", dtype, DTYPES)
     able = [entry.name for entry in BACKENDS.values() if dtype in entry.dtypes]

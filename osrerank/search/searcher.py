@@ -1,4 +1,4 @@
-"""What a client's searches need, and their steps, without input and output.
+"""The steps of a client's searches, without input and output.
 
 `Searcher.search` yields each step - send a request, score - and is sent its result. The synchronous and the
 asynchronous client perform the steps and know nothing else of a search.
@@ -87,7 +87,7 @@ class Searcher:
         fields: finds the fields to search and to read.
         calibrations: of the indices' probabilities.
         records: what users were shown, for UBI.
-        vectors: side indices of document vectors; None where there are none.
+        vectors: side indices of document vectors; None if they are off.
     """
 
     def __init__(
@@ -182,7 +182,7 @@ class Searcher:
         return planned(by, body, asked.params, thresholds)
 
     def read(self, calls: Sequence[tuple[Plain, Any]]) -> Generator[Step, Any, list[Lookup | None]]:
-        """Yield the requests for the vectors of responses' hits; return what is known of each; None of side indices."""
+        """Yield the requests for the vectors of responses' hits; return each one's lookup, None if it needs none."""
         if self.vectors is None:
             return [None] * len(calls)
         those = [(call, response) for call, response in calls if isinstance(call, Reranked)]
@@ -190,7 +190,7 @@ class Searcher:
         return [next(lookups) if isinstance(call, Reranked) else None for call, _ in calls]
 
     def finished(self, call: Plain, response: Any, lookup: Lookup | None) -> Generator[Step, Any, Any]:
-        """Yield the steps that rerank and record a response, and return what becomes of it."""
+        """Yield the steps that rerank and record a response, and return the answer."""
         if not isinstance(call, Refused | Reranked):
             return response
         if self.vectors is not None and lookup is not None and isinstance(call, Reranked):
@@ -202,7 +202,7 @@ class Searcher:
     def fields_of(
         self, options: Rerank, index: Any, *, query: Query = "", body: Mapping[str, Any] = NO_BODY, anew: bool = False
     ) -> Generator[SideRequest, Any, Fields]:
-        """Yield the requests that are needed, usually none, and return what a search searches and reads.
+        """Yield the requests that are needed, usually none, and return the fields of a search.
 
         Args:
             options: of the search.
@@ -226,7 +226,7 @@ class Searcher:
 def _expanded(
     asked: Asked, options: Rerank, rm3: Rm3, fields: Fields
 ) -> Generator[SideRequest, Any, tuple[Mapping[str, Any], Rerank]]:
-    """Yield the requests of query expansion, and return query and options after it.
+    """Yield the requests of query expansion; return the new query and options.
 
     Raises:
         ConfigError: the query is not text.

@@ -1,4 +1,4 @@
-"""Document vectors that searches read from side indices before they rerank, and write there after they answered."""
+"""Read document vectors from side indices before reranking, and write new ones after the answer."""
 
 import logging
 import time
@@ -20,7 +20,7 @@ from osrerank.vectors.store import REST_S, Guard
 REQUEST_S, WRITE_S = 2.0, 10.0
 """The longest time for a request that reads vectors, and for one that writes some after the answer, in seconds."""
 SHORT_S = 0.05
-"""With less time left after a request has timed out, the deadline was short, and the cluster is not to blame."""
+"""If less time is left when a request times out, the deadline was short: the cluster is not to blame."""
 ABSENT_S = 60.0
 """How long it is remembered that there is no side index, or that it may not be read, in seconds."""
 MOST_NAMES = 1000
@@ -32,7 +32,7 @@ logger = logging.getLogger(__name__)
 
 
 class SideIndex:
-    """What is known of a side index.
+    """The known state of a side index.
 
     Args:
         clock: returns seconds.
@@ -40,9 +40,9 @@ class SideIndex:
 
     Attributes:
         is_there: whether the last request found it.
-        absent: pause after there was none, or it was forbidden to read it.
+        absent: pause after it was missing, or reading it was forbidden.
         failures: pauses after other failures of reading and of writing.
-        may_write: whether no write was forbidden yet.
+        may_write: whether no write has been forbidden.
     """
 
     def __init__(self, clock: Callable[[], float], name: str) -> None:
@@ -68,14 +68,14 @@ class SideIndex:
         self.absent.begin(error)
 
     def refuse(self, error: Exception) -> None:
-        """Write no more: for good where that is forbidden, else for a time."""
+        """Stop writing: for good if it is forbidden, else for a time."""
         if isinstance(error, AuthorizationException) or FORBIDDEN in str(error):
             self.forbid("write", error)
         else:
             self.failures.write.begin(error)
 
     def forbid(self, right: str, error: Exception) -> None:
-        """Remember that a right lacks: to read for a minute, to write for good. It is logged once."""
+        """Remember that a right is missing: to read for a minute, to write for good. Log it once."""
         if right == "read":
             self.absent.begin(error)
         else:
@@ -86,10 +86,10 @@ class SideIndex:
 
 
 class SideVectors:
-    """Reads and writes the side indices of what is searched; a cluster that refuses costs time only.
+    """Reads and writes the side indices of searched indices; a refusal only costs time.
 
-    A search looks for no side index: it reads those of its hits' indices, and only for documents whose vectors are not
-    known here. It writes what it computed after it has answered, to side indices that are there, and creates none.
+    A search does not ask which side indices exist. It reads those of its hits' indices, for the vectors that are not
+    known here. After its answer, it writes new vectors to those that exist; it creates none.
 
     Args:
         is_embedded: whether the engine is the embedded one.
@@ -101,7 +101,7 @@ class SideVectors:
         self._side = lru_cache(MOST_NAMES)(partial(SideIndex, clock))
 
     def read(self, calls: Sequence[tuple[Reranked, Any]]) -> Generator[SideRequest | Scoring, Any, list[Lookup]]:
-        """Yield the requests for the vectors of several responses' hits, usually one; return what each has then."""
+        """Yield the requests for the vectors of several responses' hits, usually one; return a lookup for each."""
         lookups: list[Lookup] = []
         for call, response in calls:
             lookups.append((yield Scoring(partial(call.by.lookup, response))))

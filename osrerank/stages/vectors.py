@@ -1,4 +1,4 @@
-"""Reranking by stored vectors: the query is encoded and compared with the documents', whatever their number."""
+"""Rerank by stored vectors: the query is encoded, and its vector compared with the documents'."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -18,19 +18,19 @@ from osrerank.vectors.documents import DocumentRecords, DocumentVectors, Found
 from osrerank.vectors.record import rows_of
 
 WHOLE = Passages()
-"""How a document that is not cut is scored: by its only passage."""
+"""How an unsplit document is scored: by its only passage."""
 
 
 @dataclass(frozen=True, slots=True)
 class VectorStage:
-    """Orders the top ``depth`` candidates by the similarity of query and document, of long ones by their passages'.
+    """Orders the top ``depth`` candidates by similarity to the query; long documents by their passages'.
 
     Documents without vectors are encoded, first passages of all before second ones. When the deadline cuts the stage
     short, candidates without a vector stay below.
 
     Attributes:
         vectors: the source of the documents' vectors.
-        passages: how long documents are cut and their passages' scores aggregated; None for no cutting.
+        passages: how long documents are split and their passages' scores aggregated; None for neither.
         depth: how many candidates are compared (k0).
         separator: between the title and a passage.
         budget_ms: time for the stage, in milliseconds, within the deadline of the call; None for no limit of its own.
@@ -63,7 +63,7 @@ class VectorStage:
         return rank_block(self.encoder, ranking, compare, stage=self.name, depth=self.depth)
 
     def text_of(self, candidate: Candidate) -> str | LongText:
-        """Return what is encoded of a candidate."""
+        """Return the text to encode of a candidate."""
         if self.passages is None:
             return candidate.text or ""
         return text_of(candidate, self.passages, self.separator)

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 MOST_S = 1e6
-"""The furthest deadline, in seconds, so that every system can wait for it."""
+"""The longest time to a deadline, in seconds; every system can wait that long."""
 WITHDRAWN_AFTER_S = 0.1
 """How long `Deadline.wait` may take to notice that the deadline was withdrawn, in seconds."""
 
@@ -21,10 +21,10 @@ class Counts:
     """Counts of what was computed, cached and cut in scoring.
 
     Attributes:
-        inferences: forward passes computed, without cached scores; of a bi-encoder, documents compared with the query.
+        inferences: forward passes, without those of cached scores; of a bi-encoder, texts or passages compared.
         cached: scores that came from a cache.
-        encoded: documents whose vectors were computed, of a bi-encoder.
-        known: documents whose vectors were stored already.
+        encoded: texts or passages that a bi-encoder encoded now.
+        known: texts or passages whose vectors were stored.
         truncated: documents cut to fit the model, those with cached scores among them.
         query_truncated: whether the query was cut to fit the model.
     """
@@ -50,11 +50,11 @@ class Counts:
 
 @dataclass(frozen=True, slots=True)
 class Deadline:
-    """When a call must have answered.
+    """The time by which a call must answer.
 
     Attributes:
         at_s: on the monotonic clock, at most `MOST_S` from now; None for never.
-        withdrawn: returns whether nobody waits for the answer any more, so that the deadline has passed; called often.
+        withdrawn: returns whether nobody waits any more; the deadline then counts as passed. Called often.
         clock: returns seconds, never decreasing.
     """
 
@@ -106,7 +106,7 @@ class Deadline:
 
 
 QUERY_CUT = 128
-"""What `Scores.cuts` has where the query was cut."""
+"""The bit of `Scores.cuts` for a cut query."""
 NEVER = Deadline()
 """A deadline that never passes."""
 
@@ -165,7 +165,7 @@ class Scores(Counts):
         """Return the documents that were cut to fit the model, as far as that is known.
 
         Args:
-            tuples: that were scored.
+            tuples: the scored ones.
         """
         if self.cuts is None:
             return set()
@@ -173,10 +173,10 @@ class Scores(Counts):
         return {index for at in found for bit, index in enumerate(tuples[at]) if self.cuts[at] >> bit & 1}
 
     def among(self, places: Sequence[int], size: int, reason: str) -> "Scores":
-        """Return these scores, of single documents, extended to more documents, of which the others failed.
+        """Return these scores of single documents, extended to more documents; the added ones failed.
 
         Args:
-            places: indices of the scored ones, in order.
+            places: indices of these documents, in order.
             size: number of all documents.
             reason: why the others have no score.
         """
@@ -198,11 +198,11 @@ class Scores(Counts):
 
 @dataclass(frozen=True, slots=True)
 class Advice:
-    """What a model recommends for ordering by its scores; by default nothing but the scores.
+    """What a model recommends for ranking by its scores; by default, the scores alone.
 
     Attributes:
-        first_pass_weight: weight, 0 or above, of the first-pass score over the query's best in a linear blend.
-        passages: whether documents beyond the model's window are read by passages.
+        first_pass_weight: weight, 0 or above, of first-pass score / query's best score in a linear blend.
+        passages: whether documents longer than the model's window are read by passages.
         languages: ISO 639-1 codes of the languages that the model reads; empty if not known.
         kind: the model's kind: ``bi-encoder``, ``cross-encoder`` or ``duo``.
     """
@@ -219,7 +219,7 @@ class Advice:
 
 @runtime_checkable
 class Scorer(Protocol):
-    """Reads texts together: query and documents in, one float per tuple out. It knows nothing of rankings.
+    """Reads query and documents together, and returns one float per tuple. It knows nothing of rankings.
 
     ```python
     import numpy as np
@@ -255,7 +255,7 @@ class Scorer(Protocol):
 
     @property
     def advice(self) -> Advice:
-        """What the model recommends for ordering; nothing unless a scorer overrides this."""
+        """What the model recommends for ranking; nothing unless a scorer overrides this."""
         return Advice()
 
     def score(

@@ -1,4 +1,4 @@
-"""What a stage is, and a pipeline of them."""
+"""The protocols of stages and pipelines."""
 
 from typing import Literal, Protocol, runtime_checkable
 
@@ -42,7 +42,7 @@ class Stage(Protocol):
 
 
 FailurePolicy = Literal["first_pass", "raise"]
-"""What a failing stage leads to: the best order so far, marked, or its error."""
+"""If a stage fails: keep the best order so far, marked, or raise its error."""
 
 
 @runtime_checkable
@@ -54,7 +54,7 @@ class StagePipeline(Protocol):
 
     @property
     def stages(self) -> tuple[Stage, ...]:
-        """The stages; each reorders the top of the ranking before it."""
+        """The stages; each reorders the top of the previous ranking."""
 
     @property
     def depth(self) -> int:

@@ -88,7 +88,7 @@ class Span:
 
 @dataclass(frozen=True, slots=True)
 class StageScore:
-    """What one stage made of one candidate.
+    """One stage's score of one candidate.
 
     Attributes:
         stage: the stage's name.
@@ -96,7 +96,7 @@ class StageScore:
         rank: the candidate's rank after the stage, from 1.
         unit: the stage's own non-decreasing map of ``score`` to [0, 1).
         parts: other natural values by name, such as ``logit`` and ``probability``.
-        passage: the passage that decided, of a stage that scores passages.
+        passage: the passage that decided the score; None without passages.
         level: how many stages the ranking had passed with this one; 0 for the first pass.
         cut: whether the model did not read the whole text.
     """
@@ -111,7 +111,7 @@ class StageScore:
     cut: bool = False
 
     def as_json(self) -> dict[str, Any]:
-        """Return what a hit's ``_rerank`` says of the stage."""
+        """Return the stage's part of a hit's ``_rerank``."""
         passage = {} if self.passage is None else {"passage": self.passage.as_json()}
         cut = {"truncated": True} if self.cut else {}
         return {"score": self.score, "rank": self.rank, **self.parts, **passage, **cut}
@@ -124,7 +124,7 @@ class Candidate:
     Attributes:
         doc_id: unique within its ranking.
         text: what a model reads; None when the hit has no text in the fields asked for.
-        score: the natural score of the last stage that scored it, the first pass to begin with.
+        score: the natural score of the last stage that scored it; at first, the first pass's.
         rank: place in the ranking, from 1.
         trace: one entry for each stage passed, in order.
         failure: why the last stage that tried could not score it; empty when it could.
@@ -165,7 +165,7 @@ class StageReport(Counts):
         applied: True, False or "partial".
         reason: why it was not (wholly) applied; else empty.
         model: the model's name; empty for a stage without one.
-        kind: of the model: ``bi-encoder``, ``cross-encoder`` or ``duo``; likewise.
+        kind: its kind, ``bi-encoder``, ``cross-encoder`` or ``duo``; or empty.
         candidates: how many candidates it was asked to order.
         failed: candidates that could not be scored.
         took_ms: wall time of the stage, in milliseconds.
@@ -193,10 +193,10 @@ class Ranking:
     a stage ranked; a first pass with its own ``sort`` has no such block.
 
     Attributes:
-        query: that it is for.
+        query: the query.
         candidates: in order.
         reports: what each stage did.
-        warnings: sentences about what was done otherwise than asked for.
+        warnings: sentences that say what differs from what was asked.
     """
 
     query: Query

@@ -1,4 +1,4 @@
-"""Models that encode one text at a time, and documents that are read by their passages."""
+"""The protocol `Encoder`, its `Vectors`, and types of documents read by passages."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -19,10 +19,10 @@ Floats = npt.NDArray[np.float32]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Vectors:
-    """What an encoder returns.
+    """The vectors of texts.
 
     Attributes:
-        rows: float32 ``(n, dimensions)``, a vector of each text; NaN where a text failed or was not reached.
+        rows: float32 ``(n, dimensions)``, one vector per text; NaN where a text failed or was not reached.
         failures: index of a text -> why it could not be encoded.
         cut: the indices of texts that are longer than the model reads.
     """
@@ -33,7 +33,7 @@ class Vectors:
 
 
 class Encoder(Protocol):
-    """Reads one text alone: what it computes of a document depends on no other text, so it may be stored.
+    """Encodes each text alone. A document's vector depends on no other text, so it can be stored.
 
     ```python
     import numpy as np
@@ -76,18 +76,18 @@ class Encoder(Protocol):
 
     @property
     def dimensions(self) -> int:
-        """Numbers of a vector."""
+        """Length of a vector."""
 
     @property
     def advice(self) -> Advice:
-        """What the model recommends for ordering."""
+        """What the model recommends for ranking."""
 
     def encode(self, texts: Sequence[str], side: Side, *, deadline: Deadline = NEVER) -> Vectors:
         """Encode texts, in their order, until the deadline.
 
         Args:
             texts: queries or documents.
-            side: which of them, as models have a prefix for each.
+            side: which of the two; a model may have a prefix for each.
             deadline: no batch begins after it.
 
         Raises:
@@ -98,8 +98,8 @@ class Encoder(Protocol):
         """Return a logit for each document ``(n,)``; higher is better.
 
         Args:
-            query: its vector ``(dimensions,)``.
-            vectors: of documents ``(n, dimensions)``, of norm 1.
+            query: the query's vector ``(dimensions,)``.
+            vectors: the documents', of norm 1 ``(n, dimensions)``.
         """
 
     def probabilities(self, logits: npt.NDArray[np.float32]) -> npt.NDArray[np.float64]:
@@ -110,11 +110,11 @@ class Encoder(Protocol):
 
 
 Part = tuple[str, Span | None]
-"""A passage or sentence as the model reads it, with its place in the document; None for the whole text."""
+"""A passage or sentence as the model reads it, and its span in the document; None for the whole text."""
 
 
 def in_turns(counts: Sequence[int]) -> list[tuple[int, int]]:
-    """Return document and part of each part, the first of every document before the second of any.
+    """Return (document, part) of every part: all documents' first parts, then all second ones, etc.
 
     So a deadline cuts off later parts before it leaves a document without a score.
 
@@ -133,11 +133,11 @@ def is_encoder(model: Any) -> "TypeIs[Encoder]":
 
 @dataclass(frozen=True, slots=True, eq=False)
 class LongText:
-    """A document that is read by its passages, which are cut only where nobody knows their vectors.
+    """A document that is read by passages. It is split only if their vectors are not known.
 
     Attributes:
         content: digest of everything that its passages depend on: the texts, and how they are cut.
-        cut: returns the passages as the model reads them, at least one, each with its place; None for the whole text.
+        cut: returns the passages as the model reads them, at least one, each with its span; None for the whole text.
     """
 
     content: bytes
@@ -149,12 +149,12 @@ class PassageScores(Counts):
     """The scores of the passages, or sentences, of several documents.
 
     Attributes:
-        places: of each document's passages, at least one; None for the whole text.
-        logits: of each document float32 ``(n,)``; NaN for passages that failed or were not attempted.
+        places: spans of each document's passages, at least one; None for the whole text.
+        logits: float32 ``(n,)`` for each document; NaN for passages that failed or were not attempted.
         failures: document and passage -> why it could not be scored.
-        identity: as of `osrerank.types.Scores`.
-        odds: likewise, of each document ``(n,)``.
-        cut: the documents of which a passage was cut to fit the model.
+        identity: as in `osrerank.types.Scores`.
+        odds: likewise, ``(n,)`` for each document.
+        cut: documents with a passage that was cut to fit the model.
     """
 
     places: Sequence[Sequence[Span | None]]
@@ -166,7 +166,7 @@ class PassageScores(Counts):
 
     @property
     def log_odds(self) -> Sequence[npt.NDArray[np.float32]]:
-        """As of `osrerank.types.Scores`, of each document ``(n,)``."""
+        """As in `osrerank.types.Scores`, ``(n,)`` for each document."""
         return self.logits if self.odds is None else self.odds
 
     @property
@@ -181,18 +181,18 @@ class PassageScores(Counts):
 
     @property
     def scored(self) -> list[int]:
-        """The documents of which at least one passage was scored."""
+        """The documents with at least one scored passage."""
         return [at for at, logits in enumerate(self.logits) if not np.isnan(logits).all()]
 
     @property
     def failed(self) -> dict[int, str]:
-        """Document -> why none of its passages could be scored, among those of which one was attempted."""
+        """Document -> why it has no score, if a passage of it failed and none was scored."""
         reasons = {at: why for (at, _), why in sorted(self.failures.items(), reverse=True)}
         return {at: reasons[at] for at in sorted(reasons) if np.isnan(self.logits[at]).all()}
 
     @property
     def reached(self) -> int:
-        """How many leading documents had at least one passage attempted; some behind them may have too."""
+        """How many leading documents had a passage attempted; later ones may have had, too."""
         tried = {*self.scored, *self.failed}
         return next((at for at in range(len(self.logits)) if at not in tried), len(self.logits))
 
@@ -204,41 +204,41 @@ class CutsTexts(Protocol):
     def chunks(self, query: str, texts: Sequence[str]) -> list[list[tuple[int, int]]]:
         """Return the start and end, in characters, of each text's consecutive chunks that fit the model beside a query.
 
-        A text that fits is its only chunk, and one without a piece has none.
+        A text that fits is one chunk; a text without tokens has none.
 
         Args:
             query: its text.
-            texts: to be scored against it.
+            texts: the documents' texts.
         """
 
 
 @runtime_checkable
 class NeedsServer(Protocol):
-    """A scorer that another server scores for."""
+    """A scorer that asks a rerank server."""
 
     def check_server(self, deadline: Deadline = NEVER) -> None:
-        """Return if the server can score now.
+        """Check that the server can score.
 
         Raises:
-            DeadlineExceeded, EndpointError, Overloaded: it cannot, or does not say so in time.
+            DeadlineExceeded, EndpointError, Overloaded: it cannot, or does not answer in time.
         """
 
     def insist(self) -> None:
-        """Wait minutes for a server that is busy, or away after it was there, where a call has no deadline."""
+        """From now on, let calls without a deadline wait minutes for a busy server, or one that went away."""
 
 
 @runtime_checkable
 class NeedsWorkers(Protocol):
-    """A scorer that needs workers, for everything or for what is not known."""
+    """A model that needs workers, for all texts or those without vectors."""
 
     def find_workers(self, deadline: Deadline = NEVER) -> None:
-        """Return if there are workers; they are asked nothing.
+        """Check that there are workers; nothing is sent to them.
 
-        After a failure whoever asks again, and cannot do without an answer, is refused at once for a time.
+        For a time after a failure, this raises at once, without asking the broker.
 
         Args:
-            deadline: until when the broker is waited for.
+            deadline: how long to wait for the broker.
 
         Raises:
-            WorkerError: there are none, or the broker cannot be asked, or not in time.
+            WorkerError: there are none, or the broker does not answer in time.
         """

@@ -1,4 +1,4 @@
-"""Tasks that no search waits for: one thread, a bounded queue, and none lost at an orderly exit."""
+"""Run tasks in the background: one thread and a bounded queue; `close` waits for the rest."""
 
 import logging
 import threading
@@ -13,7 +13,7 @@ MOST_TASKS = 16
 CLOSE_S = 10.0
 """How long `Background.close` waits for unfinished tasks, in seconds."""
 
-DROPPED = Counter("osrerank_vectors_dropped", "Writes of document vectors that were dropped because too many waited.")
+DROPPED = Counter("osrerank_vectors_dropped", "Tasks of document vectors that were dropped because too many waited.")
 
 logger = logging.getLogger(__name__)
 
@@ -22,8 +22,8 @@ class Background:
     """Runs tasks one after the other; safe to use from many threads, and after a fork.
 
     Args:
-        most: the weight of all tasks that may wait.
-        newest_first: whether the newest task is run first, and the oldest one dropped where there is no room.
+        most: the largest total weight of waiting tasks.
+        newest_first: whether to run the newest task first, and to drop the oldest if there is no room.
     """
 
     def __init__(self, most: int = MOST_TASKS, *, newest_first: bool = False) -> None:
@@ -66,7 +66,7 @@ class Background:
         with self._changed:
             if not self._changed.wait_for(lambda: not self._is_running, CLOSE_S):
                 logger.warning(
-                    "[vectors-lost] %d writes of document vectors were not done in %g s", len(self._tasks), CLOSE_S
+                    "[vectors-lost] %d tasks of document vectors were not done in %g s", len(self._tasks), CLOSE_S
                 )
                 self._tasks.clear()
 

@@ -38,9 +38,9 @@ class VectorStorage:
         """Return the storage that the settings describe; nothing is opened or created yet.
 
         Args:
-            settings: say where vectors are kept.
-            has_index: whether the documents are those of an index. Where they are not, machines share vectors in a
-                Redis that is named, unless the settings say otherwise.
+            settings: where vectors are kept.
+            has_index: whether the documents are in an index. If not, vectors are kept in the Redis that the settings
+                name, if any, unless they set ``vectors``.
 
         Raises:
             ConfigError: the setting ``vectors`` is ``redis``, and no Redis is named.

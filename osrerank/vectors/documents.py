@@ -1,4 +1,4 @@
-"""The vectors of documents: read where they are stored, and computed for the documents that have none.
+"""Provide the vectors of documents: read the stored ones, and compute those that are missing.
 
 A similarity is always computed from the stored form, the record: a document without one is encoded and rounded first.
 So the first and the second search give bitwise equal scores.
@@ -38,7 +38,7 @@ class Found(NamedTuple):
     """The vectors of some documents.
 
     Attributes:
-        documents: of each text its vectors, or why it has none.
+        documents: each text's vectors, or why it has none.
         known: how many texts, or passages of texts, had a record.
         encoded: how many were encoded now.
     """
@@ -91,7 +91,7 @@ class DocumentVectors:
         return f"{self.encoder.model} {self.records.model_key[:4].hex()}"
 
     def with_fetched(self, fetched: FetchedVectors) -> "DocumentVectors":
-        """Return this source for one search, which has fetched records and gets those that it lacked."""
+        """Return this source for one search: it also reads the fetched records, and adds new ones."""
         bound = copy.copy(self)
         bound.records = self.records.with_fetched(fetched)
         return bound
@@ -108,9 +108,9 @@ class DocumentVectors:
             raise InferenceError(f"{self.encoder.model} is closed", model=self.encoder.model) from error
 
     def of(self, texts: Sequence[str | LongText], deadline: Deadline = NEVER) -> Found:
-        """Return the vectors of texts. Those that had no record are encoded until the deadline, and stored.
+        """Return the vectors of texts; until the deadline, encode and store the missing ones.
 
-        What the deadline cut off is encoded afterwards, in the background.
+        Those that the deadline cut off are encoded afterwards, in the background.
 
         Raises:
             ScoringError, WorkerError: no text has vectors.
@@ -135,11 +135,11 @@ class DocumentVectors:
         return self.records.keys_of(texts)
 
     def known(self, keys: Sequence[bytes]) -> set[bytes]:
-        """Return those keys whose records the search brought or the store has."""
+        """Return the keys whose records the search fetched or the store has."""
         return set(self.records.known(keys))
 
     def cost_of(self, texts: Sequence[str | LongText]) -> tuple[float, int]:
-        """Return the seconds that it takes to compute texts' records, and their bytes; the records are not kept.
+        """Compute texts' records, and return the seconds that it took and their bytes; keep nothing.
 
         Raises:
             InferenceError: a text could not be encoded.
@@ -156,12 +156,12 @@ class DocumentVectors:
 
         Args:
             texts: as the model reads them.
-            store: another store than this source's own, from which it gets records, too.
+            store: where to write; by default this source's own, whose records others get, too.
             deadline: until when they are computed.
 
         Raises:
             InferenceError: a text could not be encoded.
-            OsrerankError: the store accepts no records, or there is none.
+            OsrerankError: there is no store, or it accepts nothing.
         """
         store = store or self.store
         if store is None:
@@ -177,7 +177,7 @@ class DocumentVectors:
         return Remembered(sum(map(_passages, {**there, **new}.values())), encoded)
 
     def close(self) -> None:
-        """Wait for what is being written, and release the store; what a deadline cut off is encoded no more."""
+        """Wait for pending writes and release the store; encode no more of what deadlines cut off."""
         self._closed.set()
         self._late.close()
         self._threads.close()
@@ -186,7 +186,7 @@ class DocumentVectors:
     def _fill(self, documents: "Sequence[DocumentRecords]", deadline: Deadline, *, alone: bool) -> int:
         """Compute the records that documents lack, equal passages only once; return how many were computed.
 
-        The documents take turns, so that a deadline leaves each some passages.
+        The documents take turns, so that each has some passages at the deadline.
         """
         places: defaultdict[str, list[tuple[int, int]]] = defaultdict(list)
         for at, turn in in_turns([len(document.parts) for document in documents]):
@@ -246,7 +246,7 @@ class DocumentVectors:
 
 
 class DocumentRecords:
-    """A text with the records of its passages, by their number; without a record it is split into passages.
+    """A text and the records of its passages; it is split only if its own record is not known.
 
     Args:
         text: as given.

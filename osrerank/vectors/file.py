@@ -29,7 +29,7 @@ GENERATIONS = 2
 CREATED = b"created"
 """Key of the time at which a generation was begun, in seconds; records have longer keys."""
 MOST_READERS = 1024
-"""Threads of all processes that may read at once."""
+"""Most threads that read at once, in all processes."""
 MOUNTS = Path("/proc/self/mounts")
 REMOTE_SYSTEMS = frozenset({"nfs", "nfs4", "cifs", "smb3", "9p", "fuse.sshfs", "glusterfs", "ceph", "lustre", "afs"})
 """Network file systems: LMDB does not support files that several machines map."""
@@ -340,7 +340,7 @@ def _put(environment: Any, records: Mapping[bytes, bytes]) -> None:
 
 
 def _delete(file: Path) -> None:
-    """Delete a generation; if the system refuses because it is open, a later call does."""
+    """Delete a generation; if it is open and the system refuses, a later call does."""
     for one in (file, file.with_name(f"{file.name}-lock")):
         with suppress(OSError):
             one.unlink(missing_ok=True)

@@ -1,9 +1,9 @@
 """Store records in a side index, ``NAME-osrerank-vectors``, beside the index NAME on the same engine.
 
 So the cluster shards and replicates the vectors, and every machine that searches finds them. The application's
-documents are never written, so no right to write them is needed. A document's id is the record's key, and its only
-field is the record: on OpenSearch a binary doc value, neither in ``_source`` nor indexed; on the embedded engine in
-``_source``. The index is hidden, so the application's patterns do not match it.
+documents are never written, so no right to write them is needed. A document's id is the record's key; its fields are
+the model's label and the record: on OpenSearch a binary doc value, neither in ``_source`` nor indexed; on the embedded
+engine in ``_source``. The index is hidden, so patterns do not match it.
 """
 
 import base64
@@ -31,7 +31,7 @@ def side_index(index: str) -> str:
 
 
 class Form(NamedTuple):
-    """The requests that an engine understands, and how to read its answers.
+    """Builds an engine's requests for records, and reads its answers.
 
     Attributes:
         is_embedded: whether it is the embedded engine.
@@ -115,7 +115,7 @@ def refusal(answer: Mapping[str, Any], action: str = "index") -> str:
 
     Args:
         answer: to the request.
-        action: what it asked for; what is deleted may be gone already.
+        action: what it asked for; to delete what is gone is no refusal.
     """
     accepted = (404,) if action == "delete" else ()
     lines = [line[action] for line in answer["items"]]

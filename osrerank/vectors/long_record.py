@@ -64,7 +64,7 @@ class LongRecord:
         return cls(passages, places) if places is not None and at == len(body) else None
 
     def fits(self, hidden: int, bits: Bits) -> bool:
-        """Return whether every passage's record `Record.fits`."""
+        """Return whether `Record.fits` for every passage."""
         return all(record.fits(hidden, bits) for record in self.passages)
 
     def write(self, key: bytes, secret: bytes = b"") -> bytes:

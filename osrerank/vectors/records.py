@@ -35,13 +35,13 @@ class Records:
     """Reads and writes the records of documents for one model.
 
     Args:
-        key: the model's (`osrerank.types.Encoder.key`).
-        dimensions: numbers of a vector.
+        key: `osrerank.types.Encoder.key` of the model.
+        dimensions: length of a vector.
         storage: where records are kept, and the bits of each number.
 
     Attributes:
         model_key: digest of all that a record depends on except its text, 16 bytes.
-        fetched: records that a search brought (`with_fetched`); they are read first, and get what is new.
+        fetched: records that a search fetched (`with_fetched`): read first; new ones are added.
     """
 
     def __init__(self, key: str, dimensions: int, storage: VectorStorage) -> None:
@@ -62,7 +62,7 @@ class Records:
         return [_hash(self.model_key + _content(text)) for text in texts]
 
     def known(self, keys: Sequence[bytes]) -> dict[bytes, Kept]:
-        """Return the records that the search brought or the store has; the store gets those that it lacked."""
+        """Return the records that the search fetched or the store has; also store the fetched ones."""
         found, left = dict[bytes, Kept](), list(dict.fromkeys(keys))
         if self.fetched is not None:
             found = {key: self.fetched.known[key] for key in left if key in self.fetched.known}
@@ -128,7 +128,7 @@ def _hash(content: bytes) -> bytes:
 
 
 class FetchedVectors:
-    """The records of a search's documents, as far as they were read before it reranks; it collects new ones.
+    """The records that a search read before reranking; it also collects the new ones.
 
     Args:
         records: from side indices, by key.
@@ -143,7 +143,7 @@ class FetchedVectors:
         self.new: dict[bytes, bytes] = {}
 
     def bring(self, records: Mapping[bytes, bytes]) -> None:
-        """Add records that side indices have."""
+        """Add records read from side indices."""
         self._records |= records
 
     def read(self, keys: Sequence[bytes]) -> dict[bytes, bytes]:
@@ -159,12 +159,12 @@ class FetchedVectors:
 
 @dataclass(frozen=True, slots=True)
 class Lookup:
-    """What is known of the vectors of a search's documents.
+    """Which vectors of a search's documents are known here.
 
     Attributes:
-        lacking: key of each vector that is not known here -> the index of its document.
-        fetched: what is known here.
-        model: whose vectors they are.
+        lacking: key of each vector that is not known -> the index of its document.
+        fetched: those that are known.
+        model: label of their model.
     """
 
     lacking: Mapping[bytes, str] = field(default_factory=dict)
@@ -172,6 +172,6 @@ class Lookup:
     model: str = ""
 
     def plus(self, other: "Lookup") -> "Lookup":
-        """Return both."""
+        """Return the union."""
         known = {**self.fetched.known, **other.fetched.known}
         return Lookup({**self.lacking, **other.lacking}, FetchedVectors(known=known), other.model)

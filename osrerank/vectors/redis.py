@@ -62,7 +62,7 @@ class RedisStore:
         redis: a URL, or a client made with ``decode_responses=False``.
         most_bytes: memory that records may take.
         ttl_s: most seconds that a record is kept.
-        rest_s: how long Redis is left alone after a failure, in seconds.
+        rest_s: pause after a failure, in seconds.
     """
 
     name = "redis"
@@ -141,7 +141,7 @@ class RedisStore:
         return len(records)
 
     def _give_back(self) -> None:
-        """Drop the old generation and let the young one become it: other users of this Redis need the memory more."""
+        """Drop the old generation, and make the young one the old: others need this Redis's memory."""
         self._redis.unlink(OLD, OLD_BYTES)
         for young, old in ((YOUNG, OLD), (YOUNG_BYTES, OLD_BYTES)):
             with suppress(ResponseError):  # there is no young one

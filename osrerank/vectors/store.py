@@ -14,7 +14,7 @@ from osrerank._pause import Pause
 from osrerank.errors import OsrerankError
 
 REST_S = 10.0
-"""Pause after a failure of a store."""
+"""Pause after a failure, in seconds."""
 VECTORS_OFF = "vectors are off: set OSRERANK_VECTORS=file or redis, or OSRERANK_VECTORS_INDEX=true"
 
 HITS = Counter("osrerank_vectors_hits", "Documents whose vectors were found, by store.", ["store"])
@@ -43,7 +43,7 @@ class Size(NamedTuple):
 class VectorStore(Protocol):
     """A store of records by key. An absent, full or slow one only costs time: `read` and `write` never fail.
 
-    `size`, `prune` and `drop` raise `OsrerankError` if the store cannot do it.
+    `size`, `prune` and `drop` raise `OsrerankError` if they cannot be done.
 
     The caller checks that bytes are a record of their key (`osrerank.vectors.record.Record.read`).
     """

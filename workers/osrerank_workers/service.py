@@ -34,9 +34,9 @@ from osrerank_workers.traced import chunk_span, tell_chunk
 logger = logging.getLogger(__name__)
 
 PROBE_S = 10.0
-"""How often a worker scores a pair to check its model."""
+"""Seconds between a worker's checks of its model."""
 STALE_S = 60.0
-"""A worker that has scored no pair for this long hangs."""
+"""A worker without a passed check for this long hangs."""
 REPLY_LIVES_S = 60
 """How long an unread reply is kept; its client is gone."""
 REPLY_PATIENCE_S = 5.0
@@ -67,7 +67,7 @@ class Loaded(NamedTuple):
 
 
 class Service:
-    """Scores chunks in the threads that bring them; all share one scorer, which merges their sequences into batches.
+    """Scores or encodes chunks in Celery's threads; all share one scorer, which merges their sequences into batches.
 
     Args:
         settings: model, backend, cache, broker.
@@ -104,7 +104,7 @@ class Service:
         return self._scorer
 
     def load(self) -> None:
-        """Load the model and score a pair.
+        """Load the model and check it.
 
         Raises:
             OsrerankError: the model cannot be loaded or does not score; the message says why.
@@ -165,7 +165,7 @@ class Service:
             chunk: its id.
             message: its request.
             task: the name of the task that brings it.
-            headers: of the task; those of a trace are followed where the message holds.
+            headers: of the task; they continue a trace if the message is valid.
         """
         self.hold(chunk)
         started = time.monotonic()
@@ -182,10 +182,10 @@ class Service:
         WORKER_CHUNKS.labels(outcome).inc()
 
     def probe(self) -> None:
-        """Compute the score of a pair, without the cache.
+        """Check the model, without the cache.
 
         Raises:
-            OsrerankError: it could not be scored.
+            OsrerankError: it does not work.
         """
         tried = self._tried or self.scorer
         if isinstance(tried, EncoderScorer):
@@ -215,7 +215,7 @@ class Service:
         """Return the worker's state as clients need it.
 
         Raises:
-            RedisError: the broker, whose time it bears, was never asked and does not answer.
+            RedisError: the broker's time is not known yet, and it does not answer.
         """
         with self._lock:
             held = tuple(self._held)
@@ -238,7 +238,7 @@ class Service:
         """Return the request that a task brings.
 
         Raises:
-            PayloadError: it brings none, another one than it names, one that is not to be trusted, or one again.
+            PayloadError: the request is missing, of another task, not trusted, or a replay.
         """
         request = Request.decode(self._signer.open("request", message))
         if request.chunk != chunk or request.task != task:
@@ -328,12 +328,12 @@ class Service:
             self._held.discard(chunk)
 
     def _keep_on(self, step: Callable[[], None]) -> None:
-        """Run one of the worker's threads; what it did not expect stops the worker, because nobody would notice."""
+        """Run one of the worker's threads; an unexpected error stops the worker, or nobody would notice."""
         try:
             step()
         except Exception as error:  # noqa: BLE001 - whatever it was
             if not self._ended.is_set():
-                logger.critical("[model-broken] the worker can score or be found no more, and stops: %s", error)
+                logger.critical("[model-broken] the worker can no longer score or be found, and stops: %s", error)
                 self.stop_taking()
                 state.should_stop = 1
 

@@ -1,8 +1,8 @@
 """Deliver chunks to workers and collect their replies, for all threads of a process.
 
 Requests go out through Celery. All replies to a process come to one Redis list, its reply queue, which one thread
-reads; a call opens neither a connection nor a subscription. A chunk is lost when it was not answered, no live worker
-holds it and it is not in the queue. It is sent again at once: Celery's own redelivery takes an hour on Redis.
+reads; a call opens neither a connection nor a subscription. A chunk is lost if it is unanswered, no live worker holds
+it and it is not in the queue. It is sent again at once: Celery's own redelivery takes an hour on Redis.
 """
 
 import logging
@@ -29,9 +29,9 @@ logger = logging.getLogger(__name__)
 LOST_AFTER_S = 2.5 * BEAT_S
 """A chunk that no worker holds for this long is lost: every live worker has sent two heartbeats by then."""
 GIVE_UP_S = 4.0
-"""After this long without a worker, or without the broker, nobody waits for an answer any more."""
+"""After this long without a worker, or without the broker, calls stop waiting."""
 MOST_LOSSES = 3
-"""A chunk that this many workers were lost with may be what kills them."""
+"""A chunk that this many workers held when they died may be the cause."""
 MOST_SENDS = 6
 """A chunk that was sent this often is given up."""
 NO_WORKER = "no worker is left"
@@ -56,7 +56,7 @@ class PendingChunk:
         is_held: whether a worker held it after it was sent last.
         losses: how many workers were lost while they held it.
         headers: what continues the search's trace.
-        task: the name of the task that it goes in.
+        task: the name of the task that carries it.
     """
 
     chunk_id: str
@@ -139,8 +139,7 @@ class Delivery:
     ) -> None:
         """Send chunks and return when all have an answer or the deadline has passed.
 
-        A broker that says nothing is not waited for any longer than that: where there is a deadline, another thread
-        asks it.
+        A silent broker does not delay this beyond the deadline: if there is one, another thread sends.
 
         Args:
             chunks: of one call.

@@ -82,7 +82,7 @@ class RemoteEncoder:
         return self._encoder.chunks(query, texts)
 
     def find_workers(self, deadline: Deadline = NEVER) -> None:
-        """As of `osrerank.types.NeedsWorkers`."""
+        """As in `osrerank.types.NeedsWorkers`."""
         self._workers.find_workers(deadline)
 
     def close(self) -> None:

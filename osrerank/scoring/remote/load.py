@@ -1,4 +1,4 @@
-"""What ``backend="workers"`` means, as `osrerank.scoring.registry` asks for it."""
+"""Load a model for ``backend="workers"``, as `osrerank.scoring.registry` asks."""
 
 import logging
 from pathlib import Path
@@ -19,7 +19,7 @@ logger = logging.getLogger(__name__)
 
 
 def load(settings: Settings, model: str) -> Scorer | Encoder:
-    """Return a model on workers: an encoder, where the model is one and is here; else a scorer."""
+    """Return a model on workers: an encoder if it is one and its graph is here; else a scorer."""
     workers = RemoteScorer(settings.broker(), model, queue_chunks=settings.queue_chunks, signer=Signer.of(settings))
     try:
         encoder = _encoder_here(model, settings)
@@ -30,7 +30,7 @@ def load(settings: Settings, model: str) -> Scorer | Encoder:
 
 
 def _encoder_here(model: str, settings: Settings) -> BiEncoder | None:
-    """Return a bi-encoder whose graph is in this process' reach; None if there is none.
+    """Return the bi-encoder if its ONNX graph is on this machine; else None.
 
     Raises:
         ModelLoadError: its files cannot be read.

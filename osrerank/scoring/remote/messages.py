@@ -23,7 +23,7 @@ VERSION = 5
 MOST_BYTES = 8 << 20
 """Size limit of a message; a chunk of the longest texts that a model reads stays below it."""
 MOST_VECTOR_BYTES = 4 << 20
-"""Of the vectors that a reply brings."""
+"""Size limit of a reply's vectors."""
 SCORE, ENCODE = "osrerank.score", "osrerank.encode"
 """The names of the two tasks."""
 MOST_TUPLES = 1_000
@@ -62,14 +62,14 @@ class Request:
 
     @property
     def task(self) -> str:
-        """The name of the task that it belongs in."""
+        """The name of the task that carries it."""
         return ENCODE if self.vector_bits else SCORE
 
     def encode(self) -> bytes:
         """Return the message.
 
         Raises:
-            PayloadError: it is larger than workers take.
+            PayloadError: it is larger than allowed.
         """
         return _packed({name: getattr(self, name) for name in Request.__slots__})
 
@@ -107,7 +107,7 @@ class Reply:
         scores: scores in the order of the request's tuples; None when there are none.
         error: why nothing could be computed; else empty.
         waited_s: seconds between the client's sending and the start of computing.
-        scoring_s: seconds from there to its end.
+        scoring_s: seconds of computing.
         vectors: of each document its record without a digest (`osrerank.vectors.record`), or why it has none; empty
             bytes where it was not reached; None where scores are wanted.
     """
@@ -243,7 +243,7 @@ def _unpacked(message: object, names: Sequence[str]) -> dict[str, Any]:
     try:
         content = msgpack.unpackb(message, unicode_errors="surrogatepass", use_list=True)
     except Exception as error:  # noqa: BLE001 - the library's errors have no common base
-        raise PayloadError(f"a message is no MessagePack ({type(error).__name__})") from None
+        raise PayloadError(f"a message is not MessagePack ({type(error).__name__})") from None
     if not isinstance(content, dict) or "version" not in content:
         raise PayloadError("a message is a map with a version")
     version = content.pop("version")
@@ -291,7 +291,7 @@ def _are_vectors(value: object) -> bool:
 
 
 def _are_tuples(value: object, documents: int) -> bool:
-    """Whether they are tuples of one length, with documents that are there."""
+    """Whether they are tuples of one length, of documents that exist."""
     if not isinstance(value, list) or len(value) > MOST_TUPLES:
         return False
     lengths = {len(indices) if isinstance(indices, list) else 0 for indices in value}

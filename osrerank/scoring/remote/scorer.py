@@ -1,4 +1,4 @@
-"""Score on workers: what ``backend="workers"`` means."""
+"""Score on workers, for ``backend="workers"``."""
 
 import contextlib
 import logging
@@ -33,13 +33,13 @@ from osrerank.vectors.record import Bits, record_bytes
 logger = logging.getLogger(__name__)
 
 MARGIN_S = 0.03
-"""Workers get a deadline this much earlier than the client's, so that the reply is in time; at most a quarter of it."""
+"""Workers' deadlines are this much earlier, so that replies are in time; at most a quarter of the time left."""
 MOST_WAIT = 0.75
 """Share of the remaining time that a chunk may wait; the rest is for its scoring."""
 
 
 class Encoded(NamedTuple):
-    """Documents' vectors that workers computed.
+    """Document vectors that workers computed.
 
     Attributes:
         identity: of the workers' model.
@@ -52,12 +52,12 @@ class Encoded(NamedTuple):
 
 @dataclass(slots=True)
 class _Place:
-    """A call's place among those under way.
+    """A call's share of the chunks under way.
 
     Attributes:
         chunks: how many it sends.
         is_taken: whether they are counted.
-        is_left: whether the call has ended, so that they are not to be counted any more.
+        is_left: whether the call has ended, so that they must not be counted.
     """
 
     chunks: int
@@ -135,7 +135,7 @@ class RemoteScorer:
         """Let workers encode documents.
 
         Args:
-            texts: theirs.
+            texts: the documents'.
             bits: of each number of a vector.
             dimensions: of a vector.
             deadline: as for `score`.
@@ -206,7 +206,7 @@ class RemoteScorer:
             self._process = 0
 
     def find_workers(self, deadline: Deadline = NEVER) -> None:
-        """As of `osrerank.types.NeedsWorkers`."""
+        """As in `osrerank.types.NeedsWorkers`."""
         self.workers(deadline)
 
     def workers(self, deadline: Deadline = NEVER) -> WorkerGroup:
@@ -220,7 +220,7 @@ class RemoteScorer:
 
     @contextlib.contextmanager
     def _share(self, workers: int) -> Iterator[int]:
-        """Yield among how many workers a call is divided: all for a single call, fewer while others run.
+        """Yield the number of workers that a call is divided among: all, or fewer while other calls run.
 
         Small chunks come back sooner while workers are idle, but each costs a message; with as many calls as workers
         all workers are busy anyway.
@@ -255,7 +255,7 @@ class RemoteScorer:
             raise Overloaded(refusal, model=self.model)
 
     def _leave(self, place: _Place) -> None:
-        """Count a call's chunks no longer, also where it is not admitted yet."""
+        """Stop counting a call's chunks, even if it is not admitted yet."""
         with self._lock:
             self._under_way -= place.chunks if place.is_taken else 0
             place.is_taken, place.is_left = False, True
@@ -295,7 +295,7 @@ class RemoteScorer:
         return PendingChunk(name, worker.queue, message, deadline, headers=headers(), task=request.task)
 
     def _open(self) -> None:
-        """Open the connections of this process; those inherited over a fork belong to the parent."""
+        """Open the connections of this process; those inherited by a fork belong to the parent."""
         if self._process == os.getpid():
             return
         with self._lock:
@@ -317,7 +317,7 @@ def _margin_s(deadline: Deadline) -> float:
 
 
 def sent(text: str) -> str:
-    """Return the part of a text that a worker needs: all that its model reads, and one character that shows a cut."""
+    """Return the part of a text that a worker needs: all that its model reads, and one character to show a cut."""
     return text[: MOST_CHARACTERS + 1]
 
 
