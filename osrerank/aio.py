@@ -11,7 +11,7 @@ from osrerank.client import embedded_folder, refuse_settings, refuse_unknown, re
 from osrerank.msearch import multi_search_steps
 from osrerank.options.defaults import Defaults
 from osrerank.options.rerank import Rerank, RerankOptions
-from osrerank.retrieval.requests import SideRequest, is_embedded
+from osrerank.retrieval.requests import SideRequest, authentication_of, is_embedded
 from osrerank.search.call import RerankArgument
 from osrerank.search.ranking import WrappedResponse, rank_response, rank_texts
 from osrerank.search.searcher import Searcher
@@ -56,7 +56,15 @@ class AsyncClient(AsyncOpenSearch):
         super().__init__(hosts, **options)
         given = settings or Settings.load()
         self._later: set[asyncio.Task[Any]] = set()
-        self.searcher = Searcher(given, defaults, scorer, duo_scorer, clock=clock, is_embedded=is_embedded(self))
+        self.searcher = Searcher(
+            given,
+            defaults,
+            scorer,
+            duo_scorer,
+            clock=clock,
+            is_embedded=is_embedded(self),
+            authentication=authentication_of(self),
+        )
 
     async def search(
         self,
@@ -71,7 +79,7 @@ class AsyncClient(AsyncOpenSearch):
     ) -> Any:
         """Search and rerank the hits, as ``Client.search``."""
         given = {**(params or {}), **options}
-        steps = self.searcher.search(query, body, given, index=index, rerank=rerank)
+        steps = self.searcher.search(query, body, given, index=index, rerank=rerank, headers=headers)
         perform = partial(self._perform, index=index, headers=headers, options=options)
         with search_span(self, index, rerank, query):
             return await _performed(steps, perform)
@@ -130,7 +138,7 @@ class AsyncClient(AsyncOpenSearch):
         """Close the connections and release the model; what searches left to be written is written."""
         if self._later:
             await asyncio.wait(self._later, timeout=CLOSE_S)
-        await asyncio.to_thread(self.searcher.service.close)  # it may wait for vectors to be written
+        await asyncio.to_thread(self.searcher.close)  # it may wait for vectors to be written
         if self.is_owner:
             await super().close()
 
@@ -161,21 +169,29 @@ def connect_async(
     rerank: Rerank | RerankOptions | None = None,
     scorer: Scorer | Encoder | None = None,
     duo_scorer: Scorer | None = None,
+    warm: bool = False,
     **options: Any,
 ) -> AsyncClient:
-    """Return an asynchronous client, as ``osrerank.connect`` does a synchronous one."""
+    """Return an asynchronous client, as ``osrerank.connect`` does a synchronous one.
+
+    With ``warm``, the first stage's model begins to be loaded in another thread; a search that comes before the end
+    waits for it. ``await client.warm_up()`` loads all models, and raises why one cannot be loaded.
+    """
     refuse_settings(options)
     refuse_unknown(options, AsyncTransport, ConnectionPool, AIOHttpConnection)
     settings = Settings.load(
         url=url, model=model, duo_model=duo_model, backend=backend, dtype=dtype, redis_url=redis_url
     )
-    return AsyncClient(
+    client = AsyncClient(
         settings=settings,
         defaults=Defaults.load(settings, rerank),
         scorer=scorer,
         duo_scorer=duo_scorer,
         **{**_async_connection_options(settings), **options},
     )
+    if warm:
+        client.searcher.service.first.begin()
+    return client
 
 
 def _async_connection_options(settings: Settings) -> dict[str, Any]:

@@ -16,7 +16,7 @@ from osrerank.msearch import multi_search_steps
 from osrerank.options.defaults import Defaults
 from osrerank.options.rerank import Rerank, RerankOptions
 from osrerank.retrieval.fields import CheckedNames, Fields, FoundNames
-from osrerank.retrieval.requests import SideRequest, is_embedded
+from osrerank.retrieval.requests import SideRequest, authentication_of, is_embedded
 from osrerank.search.call import RerankArgument
 from osrerank.search.ranking import WrappedResponse, rank_response, rank_texts
 from osrerank.search.searcher import Searcher
@@ -66,7 +66,15 @@ class Client(OpenSearch):
         super().__init__(hosts, **options)
         given = settings or Settings.load()
         self._later = Background()
-        self.searcher = Searcher(given, defaults, scorer, duo_scorer, clock=clock, is_embedded=is_embedded(self))
+        self.searcher = Searcher(
+            given,
+            defaults,
+            scorer,
+            duo_scorer,
+            clock=clock,
+            is_embedded=is_embedded(self),
+            authentication=authentication_of(self),
+        )
 
     def search(
         self,
@@ -110,7 +118,7 @@ class Client(OpenSearch):
             opensearchpy.OpenSearchException: OpenSearch itself failed.
         """
         given = {**(params or {}), **options}
-        steps = self.searcher.search(query, body, given, index=index, rerank=rerank)
+        steps = self.searcher.search(query, body, given, index=index, rerank=rerank, headers=headers)
         perform = partial(self._perform, index=index, headers=headers, options=options)
         with search_span(self, index, rerank, query):
             return _performed(steps, perform)
@@ -208,7 +216,7 @@ class Client(OpenSearch):
     def close(self) -> None:
         """Close the connections and release the model; what searches left to be written is written."""
         self._later.close()
-        self.searcher.service.close()
+        self.searcher.close()
         if self.is_owner:
             super().close()
 
@@ -239,6 +247,7 @@ def connect(
     rerank: Rerank | RerankOptions | None = None,
     scorer: Scorer | Encoder | None = None,
     duo_scorer: Scorer | None = None,
+    warm: bool = False,
     **options: Any,
 ) -> Client:
     """Return a client for a server, or for the embedded engine.
@@ -256,23 +265,28 @@ def connect(
         rerank: what ``rerank=True`` means in this client's searches, over the settings file's ``[rerank]``.
         scorer: a scorer or an encoder of your own, used in place of a model.
         duo_scorer: used in place of a duo model.
+        warm: whether to load the models now, as `Client.warm_up` does.
         options: passed to ``opensearchpy.OpenSearch``.
 
     Raises:
         ConfigError: a setting cannot be used.
+        ModelLoadError, MissingDependencyError, WorkerError, ScoringError: models are to be loaded, and cannot be.
     """
     refuse_settings(options)
     refuse_unknown(options, Transport, ConnectionPool, Urllib3HttpConnection)
     settings = Settings.load(
         url=url, model=model, duo_model=duo_model, backend=backend, dtype=dtype, redis_url=redis_url
     )
-    return Client(
+    client = Client(
         settings=settings,
         defaults=Defaults.load(settings, rerank),
         scorer=scorer,
         duo_scorer=duo_scorer,
         **{**connection_options(settings), **options},
     )
+    if warm:
+        client.warm_up()
+    return client
 
 
 def represent(client: Any) -> str:

@@ -27,6 +27,7 @@ class StageMarks(TypedDict):
         took_ms: time in milliseconds.
         encoded: documents whose vectors were computed; of bi-encoders.
         known: documents whose vectors were stored already; of bi-encoders.
+        lacking: documents that a deadline left without vectors; of bi-encoders.
         pairs: probabilities of pairs, with ``explain``.
     """
 
@@ -44,6 +45,7 @@ class StageMarks(TypedDict):
     took_ms: float
     encoded: NotRequired[int]
     known: NotRequired[int]
+    lacking: NotRequired[int]
     pairs: NotRequired[dict[str, Any]]
 
 

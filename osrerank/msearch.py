@@ -14,7 +14,6 @@ from osrerank.search.searcher import Asked, Searcher
 from osrerank.search.step import MultiSearchRequest, Step
 from osrerank.search.ubi_query import UbiQuery, without_ubi
 from osrerank.tracing.spans import span
-from osrerank.types import Deadline
 
 
 def multi_search_steps(
@@ -39,9 +38,19 @@ def multi_search_steps(
     headers, contents = parts[::2], parts[1::2]
     calls: list[Plain] = []
     for header, content in zip(headers, contents, strict=True):
-        calls.append(
-            (yield from _planned(searcher, decoded(content or {}), header.get("index", index), rerank, params))
+        where = header.get("index", index)
+        options = Rerank.of(rerank, searcher.defaults.of(where)) or Rerank()
+        deadline = yield from searcher.deadline_of(options, len(calls) + 1)
+        asked = Asked(
+            None,
+            decoded(content or {}),
+            _cut(params),
+            where,
+            options,
+            deadline,
+            {**header, **(params.get("headers") or {})},
         )
+        calls.append((yield from _planned(searcher, asked)))
     answer = yield from _first_passes(calls, headers)
     if "responses" not in answer:  # filter_path may remove it
         return answer
@@ -87,25 +96,26 @@ def _request(headers: Sequence[Mapping[str, Any]], calls: Sequence[Plain]) -> Mu
     return MultiSearchRequest([line for header, call in pairs for line in (header, call.body)])
 
 
-def _planned(
-    searcher: Searcher, content: Mapping[str, Any], index: Any, rerank: RerankArgument, params: Mapping[str, Any]
-) -> Generator[Step, Any, Plain]:
+def _cut(params: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the parameters of a multi-search that hold for each of its searches."""
+    return {name: params[name] for name in ("filter_path",) if params.get(name)}
+
+
+def _planned(searcher: Searcher, asked: Asked) -> Generator[Step, Any, Plain]:
     """Yield the steps that plan one search, and return its call, with everything in its body because it has no URL."""
-    options = Rerank.of(rerank, searcher.defaults.of(index)) or Rerank()
-    fields = yield from searcher.fields_of(options, index, query=None, body=content)
-    searcher.fields.warn(index, fields.complaints(None))
+    options = asked.options or Rerank()
+    fields = yield from searcher.fields_of(options, asked.index, query=None, body=asked.body)
+    searcher.fields.warn(asked.index, fields.complaints(None))
     if options.rm3 is not None:
         why = "rm3 sends requests before the search, and a multi-search is one request"
         raise ConfigError(f"{why}; use search for these queries", setting="rerank.rm3", source="argument")
-    deadline = Deadline.after_ms(options.deadline_ms, searcher.service.clock)
-    cut = {name: params[name] for name in ("filter_path",) if params.get(name)}
     try:
-        call = yield from searcher.planned(Asked(None, content, cut, index, options, deadline), fields)
+        call = yield from searcher.planned(asked, fields)
     except ConfigError as error:
         if error.setting != "rerank.query":
             raise
-        by = Reranking(searcher.service, options, "", deadline, ubi=UbiQuery.of(content, {}))
-        return Refused({**without_ubi(content)}, {}, str(error), by)
+        by = Reranking(searcher.service, options, "", asked.deadline, ubi=UbiQuery.of(asked.body, {}))
+        return Refused({**without_ubi(asked.body)}, {}, str(error), by)
     return replace(call, body={**call.body, **call.params}, params={}) if isinstance(call, Reranked) else call
 
 

@@ -259,7 +259,7 @@ def merge(response: Mapping[str, Any], ranking: Ranking, page: Page, *, rerank_m
 
     Args:
         response: what the first pass answered.
-        ranking: its hits, reranked.
+        ranking: its hits, reranked; what is no hit of the response is left out.
         page: which of them to return. With a `min_score`, `rerank.below_min_score` counts the hits that it removed;
             with thresholds, `rerank.cuts` says what each of them did.
         rerank_ms: wall time of reranking, added to `took`.
@@ -267,11 +267,11 @@ def merge(response: Mapping[str, Any], ranking: Ranking, page: Page, *, rerank_m
     raw_hits = hits_of(response)
     by_id = dict(zip(candidate_ids(raw_hits), raw_hits, strict=True))
     kept = ranking.candidates if page.min_score is None else at_least(ranking.candidates, page.min_score)
-    below: dict[str, Any] = {} if page.min_score is None else {"below_min_score": len(raw_hits) - len(kept)}
+    below: dict[str, Any] = {} if page.min_score is None else {"below_min_score": len(ranking.candidates) - len(kept)}
     if page.thresholds is not None:
         kept, cuts = page.thresholds.cut(kept)
         below["cuts"] = [cut.as_json() for cut in cuts]
-    shown = kept[page.offset : page.offset + page.size]
+    shown = [one for one in kept[page.offset : page.offset + page.size] if one.doc_id in by_id]
     scores = [final_score(candidate) for candidate in kept[:1]]
     hits = {
         **response["hits"],
@@ -341,7 +341,9 @@ def reasons(reports: Iterable[StageReport]) -> str:
 
 def _stage_summary(report: StageReport, *, explain: bool) -> dict[str, Any]:
     pairs = {"pairs": report.pairs.as_json()} if explain and report.pairs is not None else {}
-    vectors = {"encoded": report.encoded, "known": report.known} if report.encoded or report.known else {}
+    vectors = {name: count for name in ("encoded", "known", "lacking") if (count := getattr(report, name))}
+    if "encoded" in vectors or "known" in vectors:
+        vectors = {"encoded": 0, "known": 0, **vectors}
     return {
         **pairs,
         **vectors,

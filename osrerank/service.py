@@ -1,5 +1,6 @@
 """Rerank candidates by options: models, stages and cache. It does not know OpenSearch."""
 
+import contextlib
 import logging
 import time
 from collections.abc import Callable, Sequence
@@ -8,7 +9,7 @@ from itertools import takewhile
 
 import numpy as np
 
-from osrerank.errors import ConfigError, MissingDependencyError, ModelLoadError, WorkerError
+from osrerank.errors import ConfigError, DeadlineExceeded, MissingDependencyError, ModelLoadError, WorkerError
 from osrerank.options.passages import BY_WINDOW, Passages
 from osrerank.options.rerank import NO_STAGES, Rerank
 from osrerank.pipeline import Pipeline
@@ -19,7 +20,7 @@ from osrerank.scoring.registry import HTTP, check_settings
 from osrerank.settings import Settings
 from osrerank.stages.duo import DuoStage
 from osrerank.stages.failed import FailedStage
-from osrerank.stages.interpolate import BlendStage
+from osrerank.stages.interpolate import blend_of
 from osrerank.stages.language_guard import unreadable
 from osrerank.stages.mono import MonoStage
 from osrerank.stages.passages import PassageStage, score_by_passages
@@ -63,7 +64,9 @@ class RerankService:
         scorer: used in place of the settings' model; the caller closes it.
         duo_scorer: likewise, in place of the settings' ``duo_model``.
         clock: returns the seconds that deadlines are counted in.
-        has_index: whether documents are in an index; else a configured Redis keeps their vectors.
+        self._first = self.first = LoadedModel(
+            settings.model, POINTWISE, settings, scorer, clock=clock, has_index=has_index
+        )
     """
 
     def __init__(
@@ -79,7 +82,9 @@ class RerankService:
         self.settings = settings
         self.clock = clock
         fix = "" if settings.backend == HTTP else NAME_A_DUO_MODEL
-        self._first = LoadedModel(settings.model, POINTWISE, settings, scorer, clock=clock, has_index=has_index)
+        self._first = self.first = LoadedModel(
+            settings.model, POINTWISE, settings, scorer, clock=clock, has_index=has_index
+        )
         self._duo = LoadedModel(settings.duo_model or "", DUO, settings, duo_scorer, fix, clock)
 
     def depth(self, options: Rerank) -> int:
@@ -116,7 +121,7 @@ class RerankService:
             if reason := self._unreadable(ranking.query.text, options):
                 return ranking.with_report(StageReport("language", applied=False, reason=reason))
             pipeline, warnings = self._pipeline(options, ranking, vectors)
-        except (ModelLoadError, MissingDependencyError, WorkerError) as error:
+        except (ModelLoadError, MissingDependencyError, WorkerError, DeadlineExceeded) as error:
             if options.on_failure == "raise":
                 raise
             current().event("osrerank.no_model", error__type=name_of(error))
@@ -136,7 +141,7 @@ class RerankService:
         if not isinstance(options.pipeline, str):
             return {}
         model, vectors = self._first.model(), self._first.vectors()
-        blend = _blend(options, model)
+        blend = blend_of(options, model)
         depends: dict[str, object] = {
             "scorer": model.identity if vectors is None else f"{model.identity}/{vectors.records.bits}",
             "blend": None if blend is None else [blend.method, blend.weight],
@@ -247,7 +252,7 @@ class RerankService:
         try:
             self._find_workers(options, deadline)
             keys, vectors = self._keys(block, options), self._first.vectors()
-        except (ConfigError, ModelLoadError, MissingDependencyError, WorkerError):
+        except (ConfigError, ModelLoadError, MissingDependencyError, WorkerError, DeadlineExceeded):
             return Lookup()
         assert vectors is not None  # or there would be no keys
         places = {key: index for key, index in zip(keys, indices, strict=False) if key is not None}
@@ -268,6 +273,10 @@ class RerankService:
 
     def _find_workers(self, options: Rerank, deadline: Deadline) -> None:
         if isinstance(options.pipeline, str):
+            self._first.model(deadline)  # its loading counts
+            if options.compares_pairs:
+                with contextlib.suppress(ModelLoadError, MissingDependencyError):  # its stage says so
+                    self._duo.model(deadline)
             for model in [self._first, self._duo] if options.compares_pairs else [self._first]:
                 model.find_workers(deadline)
 
@@ -313,7 +322,7 @@ class RerankService:
             vectors = vectors.with_fetched(fetched)
         depth = self._depth(options, ranking, vectors)
         stages: list[Stage] = [self._first_stage(options, vectors, depth)]
-        if (blend := _blend(options, self._first.model(), depth)) is not None:
+        if (blend := blend_of(options, self._first.model(), depth)) is not None:
             stages.append(blend)
         if options.compares_pairs:
             stages.append(self._duo_stage(options, depth))
@@ -371,24 +380,3 @@ def _passages(options: Rerank, model: Scorer | Encoder) -> Passages | None:
     if options.passages != "auto":
         return options.passages
     return BY_WINDOW if model.advice.passages else None
-
-
-def _blend(options: Rerank, model: Scorer | Encoder, depth: int = 0) -> BlendStage | None:
-    """Return the stage that blends in the first pass; None if the model alone decides."""
-    if options.sentences is not None:  # sentences include the first pass
-        return None
-    if options.blend == "replace" or (options.blend == "card" and model.advice.first_pass_weight == 0):
-        return None
-    if options.blend == "rrf":
-        return BlendStage("rrf", depth=depth)
-    if options.blend == "weighted":
-        share = 0.5 if options.blend_weight is None else options.blend_weight
-        return BlendStage("weighted", share, depth)
-    weight = model.advice.first_pass_weight if options.blend_weight is None else options.blend_weight
-    if options.blend_weight is None and weight == 0:
-        raise ConfigError(
-            f"a linear blend needs blend_weight: the card of {model.model} recommends none",
-            setting="rerank.blend_weight",
-            source="argument",
-        )
-    return BlendStage("linear", weight, depth)

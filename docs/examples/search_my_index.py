@@ -22,7 +22,7 @@ ARTICLES = [
 
 def main(url: str = "", index: str = "articles", query: str = "how to prune roses") -> None:
     """Print both orders, and what happened."""
-    client = connect(url) if url else small_index(index)
+    client = connect(url, warm=True) if url else small_index(index)
     for rerank in (False, True):
         response = client.search(query, index=index, size=3, rerank=rerank)
         print("reranked" if rerank else "first pass")
@@ -33,7 +33,7 @@ def main(url: str = "", index: str = "articles", query: str = "how to prune rose
 
 def small_index(index: str) -> Client:
     """Return a client of an engine in this process, with some articles."""
-    client = connect("embedded:./articles")
+    client = connect("embedded:./articles", warm=True)
     lines = [line for number, article in enumerate(ARTICLES) for line in ({"index": {"_id": number}}, article)]
     client.bulk(index=index, body=lines, refresh=True)
     return client

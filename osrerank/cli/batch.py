@@ -139,6 +139,7 @@ def resolved(arguments: RerankArgument, defaults: Rerank, reranker: RerankServic
     return {
         "rerank": True,
         **named,
+        "rerank.deadline_ms": options.named_deadline_ms,
         "model": settings.model,
         "backend": settings.backend,
         **reranker.identity(options),

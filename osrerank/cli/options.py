@@ -210,8 +210,10 @@ def _names(text: str | None) -> tuple[str, ...] | None:
 
 
 def client_of(context: click.Context, **options: Any) -> Client:
-    """Return the client for the global options."""
-    return connect(**{name: context.obj[name] for name in ("url", *MODEL_SETTINGS)}, **options)
+    """Return the client for the global options; its searches have no deadline that nobody names."""
+    client = connect(**{name: context.obj[name] for name in ("url", *MODEL_SETTINGS)}, **options)
+    client.searcher.deadline_ms = None
+    return client
 
 
 def wants_json(context: click.Context) -> bool:

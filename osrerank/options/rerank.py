@@ -45,7 +45,7 @@ class RerankOptions(TypedDict, total=False):
     fields: str | Sequence[str] | None
     separator: str
     query_fields: str | Sequence[str] | None
-    deadline_ms: float | None
+    deadline_ms: float | Literal["auto"] | None
     on_failure: FailurePolicy
     cache: bool
     min_score: float | None
@@ -86,6 +86,8 @@ class Rerank:
         query_fields: fields that a query given as text searches; ``name^boost`` is allowed. None searches those that
             are found.
         deadline_ms: time for the whole call, in milliseconds; None for no limit. It never cuts the first pass short.
+            ``"auto"`` is 1,000 in ``client.search``, after the model is loaded, where the last stage is ``vectors``; in
+            ``client.msearch`` as much for each search; and no limit elsewhere.
         on_failure: ``"first_pass"`` returns the best order so far and marks the response; ``"raise"`` raises.
         cache: whether to use the score cache, if there is one.
         min_score: returns only hits whose probability is at least this, in [0, 1]. Hits that no model scored are left
@@ -125,7 +127,7 @@ class Rerank:
     fields: tuple[str, ...] | None = None
     separator: str = " "
     query_fields: tuple[str, ...] | None = None
-    deadline_ms: float | None = None
+    deadline_ms: float | Literal["auto"] | None = "auto"
     on_failure: FailurePolicy = "first_pass"
     cache: bool = True
     min_score: float | None = None
@@ -157,6 +159,16 @@ class Rerank:
     def compares_pairs(self) -> bool:
         """Whether the best candidates are compared in pairs."""
         return self.pipeline in WITH_DUO
+
+    @property
+    def named_deadline_ms(self) -> float | None:
+        """The time that is named for the whole call; None for no limit."""
+        return None if self.deadline_ms == "auto" else self.deadline_ms
+
+    @property
+    def may_end_with_vectors(self) -> bool:
+        """Whether the last stage that uses a model is ``vectors``, if the model is an encoder."""
+        return isinstance(self.pipeline, str) and not self.compares_pairs and self.sentences is None
 
     @property
     def needs_calibration(self) -> bool:
@@ -284,7 +296,7 @@ _RULES: dict[str, tuple[Callable[[Any], bool], str]] = {
     "fields": (_are_names, "one or more field names, or None"),
     "separator": (lambda value: isinstance(value, str), "a text"),
     "query_fields": (_are_names, "one or more field names, or None"),
-    "deadline_ms": (_is_duration, _DURATION),
+    "deadline_ms": (lambda value: value == "auto" or _is_duration(value), f'{_DURATION}, or "auto"'),
     "on_failure": (lambda value: value in ("first_pass", "raise"), '"first_pass" or "raise"'),
     "cache": (lambda value: isinstance(value, bool), "True or False"),
     "min_score": (lambda value: value is None or is_share(value), "a probability in [0, 1] or None"),

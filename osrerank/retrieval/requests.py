@@ -1,5 +1,6 @@
 """Requests that a search needs besides its own."""
 
+import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -37,6 +38,13 @@ def path_of(index: Any, action: str) -> str:
 def is_embedded(client: Any) -> bool:
     """Return whether a client's engine is the embedded one."""
     return type(client.transport).__module__.startswith("osrerank.embedded.")
+
+
+def authentication_of(client: Any) -> str:
+    """Return a digest of what a client identifies itself with; an object that signs requests is itself alone."""
+    given = getattr(client.transport, "kwargs", {})
+    parts = [given.get(name) for name in ("http_auth", "headers", "client_cert", "client_key")]
+    return hashlib.sha256(repr([*parts, getattr(client.transport, "hosts", None)]).encode()).hexdigest()
 
 
 def engine_of(client: Any) -> str:

@@ -52,7 +52,8 @@ TRUSTED = 5
 SAME = 0.9
 """Share of a text's words that another text must have for the first to be a copy of it, or of a part."""
 MOST_WORDS = 300
-"""Most words of a value that are looked at."""
+MOST_CHARACTERS = MOST_WORDS * 20
+"""Most words, and most characters, of a value that are looked at."""
 _PARTS = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+")
 _UNSPACED = re.compile(r"[\u0e00-\u0eff\u1000-\u109f\u3040-\u30ff\u3400-\u9fff]")
 _CODE = re.compile(r"^\S*[\d/:@#<>\\.,{}+=-]\S*$")
@@ -79,7 +80,7 @@ class Candidate:
     @cached_property
     def words(self) -> float:
         """Median number of words in a value; two characters of a script without spaces count as one."""
-        counts = [len(_words(value)) + len(_UNSPACED.findall(value)) / 2 for value in self.every]
+        counts = [len(_words(value)) + len(_UNSPACED.findall(value[:MOST_CHARACTERS])) / 2 for value in self.every]
         return statistics.median(counts) if counts else 0
 
     @cached_property
@@ -148,7 +149,7 @@ class Candidate:
 
 
 def _words(value: str) -> list[str]:
-    return _MARKUP.sub(" ", value[: MOST_WORDS * 20]).replace("_", " ").split()[:MOST_WORDS]
+    return _MARKUP.sub(" ", value[:MOST_CHARACTERS]).replace("_", " ").split()[:MOST_WORDS]
 
 
 def candidates_of(leaves: Leaves) -> list[Leaf]:

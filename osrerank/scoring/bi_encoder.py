@@ -74,11 +74,11 @@ class BiEncoder(LocalModel):
             return Vectors(np.concatenate(rows), cut=frozenset(at for at, one in enumerate(read) if one.cut))
         cut: list[int] = []
         with self._batcher.call(deadline) as call:
-            for start in range(0, len(texts), self.at_once):
+            for chunk in self.chunks_at_once([len(text) for text in texts]):
                 if deadline.passed:
                     break
-                some = self._builder.documents(texts[start : start + self.at_once], self._no_query)
-                cut += [start + at for at, one in enumerate(some) if one.cut]
+                some = self._builder.documents(texts[chunk], self._no_query)
+                cut += [at for at, one in enumerate(some, chunk.start) if one.cut]
                 call.add([self._builder.alone(one) for one in some])
             outcome = call.result()
         vectors = np.full((len(texts), self.dimensions), np.nan, dtype=np.float32)

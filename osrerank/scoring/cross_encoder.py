@@ -88,10 +88,10 @@ class CrossEncoder(LocalModel):
     ) -> Outcome:
         """Return the head's outputs for tuples; a document is tokenised once, when a tuple first needs it."""
         with self._batcher.call(deadline) as call:
-            for start in range(0, len(tuples), self.at_once):
+            for chunk in self.chunks_at_once([sum(len(documents[at]) for at in indices) for indices in tuples]):
                 if deadline.passed:
                     break
-                some = tuples[start : start + self.at_once]
+                some = tuples[chunk]
                 new = list(dict.fromkeys(at for indices in some for at in indices if at not in pieces))
                 read = self._builder.documents([documents[at] for at in new], query)
                 pieces |= zip(new, read, strict=True)

@@ -53,8 +53,8 @@ class EncoderScorer:
             return Scores(values, reached=0)
         encoded_query = self.vectors.encoded_query(query)
         needed = list(dict.fromkeys(at for (at,) in tuples))
-        found = self.vectors.of([documents[at] for at in needed], deadline)
-        read = dict(zip(needed, found.documents, strict=True))
+        found = self.vectors.of((documents[at] for at in needed), deadline)
+        read = dict(zip(needed, found.documents, strict=False))  # fewer where a deadline was short
         records = {at: document.records[0] for at, document in read.items() if document.records}
         encoded = encoded_query.result()
         rows = rows_of(list(records.values())) if records else np.empty((0, self.encoder.dimensions), np.float32)
@@ -66,7 +66,7 @@ class EncoderScorer:
             if math.isfinite(logit):
                 values[place] = logit
                 cuts[place] = records[at].cut | QUERY_CUT * bool(encoded.cut)
-            elif at in records or read[at].failures:
+            elif at in records or (at in read and read[at].failures):
                 failures[place] = read[at].failures.get(0, NOT_FINITE.format(model=self.model))
         open_places = (place for place in np.flatnonzero(np.isnan(values)).tolist() if place not in failures)
         scores = Scores(

@@ -199,9 +199,8 @@ class InputBuilder:
 
     def _pieces(self, texts: Sequence[str], most: int) -> list[Pieces]:
         """Return the first ``most`` pieces of each text, reading no more of a long text than they need."""
-        texts = [_encodable(text) for text in texts]
         reach = CHARACTERS_PER_PIECE * most
-        short = [text for text in texts if len(text) <= reach]
+        short = [_encodable(text) for text in texts if len(text) <= reach]
         with NATIVE_CODE:
             encodings = iter(self._tokenizer.encode_batch_fast(short, add_special_tokens=False))
             return [
@@ -216,11 +215,11 @@ class InputBuilder:
         all pieces but the last word's are those of the whole text.
         """
         while reach < min(len(text), MOST_CHARACTERS):
-            sure = _without_last_word(self._tokenizer.encode(text[:reach], add_special_tokens=False))
+            sure = _without_last_word(self._tokenizer.encode(_encodable(text[:reach]), add_special_tokens=False))
             if len(sure) > most:
                 return _cut(sure, most)
             reach *= 4
-        whole = self._tokenizer.encode(text[:MOST_CHARACTERS], add_special_tokens=False).ids
+        whole = self._tokenizer.encode(_encodable(text[:MOST_CHARACTERS]), add_special_tokens=False).ids
         pieces = _cut(whole, most)
         return Pieces(pieces.ids, cut=pieces.cut or len(text) > MOST_CHARACTERS)
 

@@ -7,12 +7,21 @@ import time
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
-from osrerank.errors import ConfigError, MissingDependencyError, ModelLoadError, WorkerError
+from osrerank._platform import renew_after_fork
+from osrerank._threads import NATIVE_CODE
+from osrerank.errors import (
+    ConfigError,
+    DeadlineExceeded,
+    MissingDependencyError,
+    ModelLoadError,
+    OsrerankError,
+    WorkerError,
+)
 from osrerank.scoring.card import Kind
 from osrerank.scoring.encoder_scorer import EncoderScorer
 from osrerank.scoring.registry import Model, load
 from osrerank.settings import Settings
-from osrerank.types import Deadline, NeedsWorkers, Scorer, is_encoder
+from osrerank.types import NEVER, Deadline, NeedsWorkers, Scorer, is_encoder
 
 if TYPE_CHECKING:
     from osrerank.scoring.cache.scorer import CachedScorer
@@ -66,16 +75,60 @@ class LoadedModel:
         self._failure: ModelLoadError | None = None
         self._failed_at_s = 0.0
         self._sought_at_s = -math.inf
+        self._ended: threading.Event | None = None
+        self.renew()
+        renew_after_fork(self)
 
-    def model(self) -> Model:
+    @property
+    def is_encoder(self) -> bool | None:
+        """Whether the model encodes texts one by one; None while it is not loaded."""
+        model = self._given or self._loaded
+        return None if model is None else is_encoder(model)
+
+    def try_to_load(self) -> None:
+        """Load the model; why it cannot be loaded is raised when it is used."""
+        with contextlib.suppress(OsrerankError):
+            self.model()
+
+    def model(self, deadline: Deadline = NEVER) -> Model:
         """Return the model itself, an encoder or a scorer.
 
+        Args:
+            deadline: until when its loading is waited for; it goes on after that.
+
         Raises:
+            DeadlineExceeded: it is not loaded by then.
             ModelLoadError: the model cannot be loaded.
             MissingDependencyError: its backend is not installed.
         """
+        if deadline.at_s is not None and self.is_encoder is None and not deadline.wait(self.begin()):
+            fix = "client.warm_up() or connect(..., warm=True) loads it before the first search"
+            raise DeadlineExceeded(f"the model {self._name} is still being loaded when the deadline passes: {fix}")
         with self._lock:
             return self._given or self._load()
+
+    def begin(self) -> threading.Event:
+        """Begin to load the model in another thread; return what is set when that has ended, well or not."""
+        with self._starting:
+            if self._ended is None or self._ended.is_set():
+                self._ended = threading.Event()
+                threading.Thread(
+                    target=self._load_apart, args=(self._ended,), name="osrerank-load", daemon=True
+                ).start()
+            return self._ended
+
+    def _load_apart(self, ended: threading.Event) -> None:
+        """Load the model; its error is raised again when it is used."""
+        try:
+            with contextlib.suppress(Exception), NATIVE_CODE, self._lock:
+                self._load()
+        finally:
+            ended.set()
+
+    def renew(self) -> None:
+        """Start over in a forked child, where no thread is loading."""
+        self._starting = threading.Lock()
+        self._ended = None
 
     def vectors(self) -> "DocumentVectors | None":
         """Return the source of the model's vectors; None if it is a scorer. Raises as `model`."""

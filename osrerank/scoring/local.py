@@ -3,7 +3,8 @@
 import os
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from itertools import accumulate
 from pathlib import Path
 
 import numpy as np
@@ -18,6 +19,8 @@ from osrerank.scoring.model_files import CARD_FILE, CONFIG_FILE, digest, tokeniz
 
 CHUNK = {"bi-encoder": 16, "cross-encoder": 16, "duo": 128}
 """Sequences tokenised at a time, while the previous ones are being computed."""
+CHUNK_CHARACTERS = 1 << 17
+"""Most characters of these sequences, but for a single longer one: a text of which all is read takes that long."""
 LARGE_CHUNK = 256
 """The same for a backend with large batches: with few sequences a GPU is idle."""
 ORDINARY_TOKENS = 128
@@ -65,6 +68,15 @@ class LocalModel:
     def at_once(self) -> int:
         """How many sequences are tokenised at a time, while the previous ones are being computed."""
         return max(CHUNK[self.card.kind], min(LARGE_CHUNK, self.backend.budget_tokens // ORDINARY_TOKENS))
+
+    def chunks_at_once(self, lengths: Sequence[int]) -> Iterator[slice]:
+        """Yield what is tokenised at a time, of sequences of so many characters."""
+        start = 0
+        while start < len(lengths):
+            sizes = accumulate(lengths[start : start + self.at_once])
+            end = start + max(1, sum(size <= CHUNK_CHARACTERS for size in sizes))
+            yield slice(start, end)
+            start = end
 
     @property
     def merges_calls(self) -> bool:

@@ -7,6 +7,7 @@ import json
 import logging
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, Self
 
 from opensearchpy import ConnectionTimeout, TransportError
@@ -22,7 +23,8 @@ from osrerank.retrieval.first_pass import COLLAPSED, SORTED, FirstPass, plan
 from osrerank.retrieval.query_text import find_query_text
 from osrerank.retrieval.text_fields import fields_of
 from osrerank.search.interleave import interleaved, session_of
-from osrerank.search.slow import SLOW_S, advise
+from osrerank.search.orders import PageOrder
+from osrerank.search.slow import SLOW_S, advise, tell_lacking
 from osrerank.search.ubi_query import UbiQuery, without_ubi
 from osrerank.service import RerankService
 from osrerank.stages.ordering import NO_TEXT
@@ -58,6 +60,7 @@ class Reranking:
         deadline: of the whole search.
         fields: what is searched and read; without names, the options' or else what the hits have.
         ubi: what is recorded for UBI; None where nothing is, or the engine does it.
+        order: keeps the order for other pages; None where there is one page.
     """
 
     service: RerankService
@@ -66,6 +69,7 @@ class Reranking:
     deadline: Deadline
     fields: Fields = field(default_factory=Fields)
     ubi: UbiQuery | None = None
+    order: PageOrder | None = None
 
     @property
     def session(self) -> str:
@@ -90,14 +94,15 @@ class Reranking:
         if all(candidate.text is None for candidate in ranking.candidates):
             answer = unchanged(response, _no_text(names, hits), page=page)
         elif options.interleave is not None:
-            both = (ranking, rankings[1])
-            answer = interleaved(
-                self.service, options, options.interleave, both, response, page, deadline=self.deadline, vectors=vectors
-            )
+            teams = [
+                by.ranked(one, of, hits, page, vectors) for one, of in zip(rankings, options.rankings, strict=True)
+            ]
+            took_ms = (self.service.clock() - started) * 1000
+            answer = interleaved(options, options.interleave, (teams[0], teams[1]), response, page, took_ms)
         else:
             is_cut = page.min_score is not None or page.thresholds is not None
             above = 0 if is_cut else page.offset  # a threshold needs the probabilities of those above
-            ranking = self.service.rerank(ranking, options, self.deadline, offset=above, vectors=vectors)
+            ranking = by.ranked(ranking, options, hits, page, vectors, above)
             answer = _answered(response, ranking, page, (self.service.clock() - started) * 1000)
         if by.fields.options or by.fields.warnings:
             parts = (part for each in rankings for one in each.candidates for part in one.sections)
@@ -106,6 +111,24 @@ class Reranking:
         if by.fields.parts and (by_index := by.fields.by_index(options.fields)):
             answer["rerank"]["fields_by_index"] = {name: list(own) for name, own in by_index.items()}
         return answer
+
+    def ranked(
+        self,
+        found: Ranking,
+        options: Rerank,
+        hits: Sequence[Mapping[str, Any]],
+        page: Page,
+        vectors: FetchedVectors | None,
+        above: int = 0,
+    ) -> Ranking:
+        """Return the first pass's hits reranked, or in the order of the list's first page.
+
+        Candidates ``above`` so many need no order, because they stand above the page.
+        """
+        compute = partial(self.service.rerank, found, options, self.deadline, offset=above, vectors=vectors)
+        if self.order is None:
+            return compute()
+        return self.order.ranked(compute, found, hits, options, page.offset)
 
     def lookup(self, response: Any) -> Lookup:
         """Return which vectors of the response's hits are known here, and which are not.
@@ -162,6 +185,7 @@ class Reranking:
         if is_recording():
             tell_outcome(current(), applied=outcome, reason=marks["reason"])
         if outcome is not True:
+            tell_lacking(answer)
             logger.info("search not wholly reranked: %s", marks["reason"])
         return answer
 

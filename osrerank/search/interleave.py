@@ -7,7 +7,6 @@ section 4. In each round a coin decides which team picks first; each team picks 
 import hashlib
 import logging
 import random
-import time
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
@@ -16,9 +15,7 @@ from osrerank.options.interleave import Interleave
 from osrerank.options.rerank import NO_STAGES, Rerank
 from osrerank.pipeline import applied
 from osrerank.response import Page, candidate_ids, hits_of, merge, merged_hit, reasons, summary, unchanged
-from osrerank.service import RerankService
-from osrerank.types import Candidate, Deadline, Ranking
-from osrerank.vectors.records import FetchedVectors
+from osrerank.types import Candidate, Ranking
 
 logger = logging.getLogger(__name__)
 
@@ -70,15 +67,12 @@ def session_of(interleave: Interleave) -> str:
 
 
 def interleaved(
-    reranker: RerankService,
     options: Rerank,
     interleave: Interleave,
-    rankings: tuple[Ranking, Ranking],
+    teams: tuple[Ranking, Ranking],
     response: Mapping[str, Any],
     page: Page,
-    *,
-    deadline: Deadline,
-    vectors: FetchedVectors | None,
+    took_ms: float,
 ) -> dict[str, Any]:
     """Return a page of both teams' rankings interleaved.
 
@@ -86,23 +80,16 @@ def interleaved(
     first pass's, and ``response["rerank"]["interleave"]`` says why.
 
     Args:
-        reranker: ranks.
         options: of the search.
         interleave: of the options.
-        rankings: the first pass as each team reads it.
+        teams: the ranking of each team.
         response: of the first pass.
         page: which part of the list.
-        deadline: of the call; team A is ranked first.
-        vectors: document vectors fetched for the search.
+        took_ms: time that the rankings took, in milliseconds.
     """
-    started = time.perf_counter()
-    own, other = (
-        reranker.rerank(ranking, team, deadline, vectors=vectors)
-        for ranking, team in zip(rankings, options.rankings, strict=True)
-    )
-    whole = zip((OWN, OTHER), (own, other), options.rankings, strict=True)
+    own, other = teams
+    whole = zip((OWN, OTHER), teams, options.rankings, strict=True)
     missing = [f"team {team}: {_reason(ranking)}" for team, ranking, one in whole if not _is_whole(ranking, one)]
-    took_ms = (time.perf_counter() - started) * 1000
     if missing:
         answer = _own_alone(own, response, page, took_ms)
         reason = "; ".join(missing)
@@ -147,6 +134,8 @@ def _drafted(
     hits = []
     shown = picks[page.offset : page.offset + page.size]
     for rank, (doc_id, team) in enumerate(shown, start=page.offset + 1):
+        if doc_id not in raw:  # it was on the first page's list, and is not found any more
+            continue
         candidate = by_team[team][doc_id]
         hit = merged_hit(raw[doc_id], candidate, page, teams[team == OTHER].reports)
         ranks = {name: candidates[doc_id].rank for name, candidates in by_team.items()}

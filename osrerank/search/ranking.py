@@ -83,7 +83,7 @@ def rank_response(
     thresholds = Thresholds(cutoff=options.cutoff) if has_cliff else None
     page = Page(0, len(hits_of(content)), (), options.min_score, options.explain, thresholds)
     with rerank_span(service, query) as traced:
-        by = Reranking(service, options, query, Deadline.after_ms(options.deadline_ms, service.clock))
+        by = Reranking(service, options, query, Deadline.after_ms(options.named_deadline_ms, service.clock))
         answer = by.page_of(content, page)
         tell_outcome(traced, applied=answer["rerank"]["applied"], reason=answer["rerank"]["reason"])
     return answer
@@ -120,7 +120,7 @@ def ranking_of(query: str, documents: Sequence[str | Mapping[str, Any]], separat
 def reranked(service: RerankService, options: Rerank, ranking: Ranking) -> Ranking:
     """Return a ranking after the pipeline of the options, traced."""
     with rerank_span(service, ranking.query.text) as traced:
-        ranking = service.rerank(ranking, options, Deadline.after_ms(options.deadline_ms, service.clock))
+        ranking = service.rerank(ranking, options, Deadline.after_ms(options.named_deadline_ms, service.clock))
         reasons = [report.reason for report in ranking.reports if report.reason]
         tell_outcome(traced, applied=applied(ranking.reports), reason="; ".join(reasons))
     return ranking

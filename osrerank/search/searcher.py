@@ -33,6 +33,7 @@ from osrerank.search.call import (
     decoded,
     planned,
 )
+from osrerank.search.orders import Orders, PageOrder
 from osrerank.search.step import Scoring, SearchRequest, Step
 from osrerank.search.ubi import UbiRecords
 from osrerank.search.vectors import SideVectors
@@ -42,6 +43,8 @@ from osrerank.stages.ordering import NO_TEXT
 from osrerank.types import Deadline, Encoder, Scorer
 from osrerank.vectors.records import Lookup
 
+DEADLINE_MS = 1_000.0
+"""Time of a search by document vectors that names none, in milliseconds, once the model is loaded."""
 NO_BODY: Mapping[str, Any] = {}
 Query = str | Mapping[str, Any] | None
 """A text, a query-DSL clause, or None for the body's."""
@@ -58,6 +61,7 @@ class Asked:
         index: the index or indices.
         options: how it is reranked; None for not at all.
         deadline: of the whole search.
+        headers: of the request, or those of the search among several.
     """
 
     query: Query
@@ -66,6 +70,7 @@ class Asked:
     index: Any
     options: Rerank | None
     deadline: Deadline
+    headers: Any = None
 
 
 class Searcher:
@@ -80,6 +85,7 @@ class Searcher:
         duo_scorer: likewise, in place of the model that compares pairs.
         clock: returns the seconds that deadlines are counted in.
         is_embedded: whether the engine is the embedded one.
+        authentication: a digest of what the client identifies itself with.
 
     Attributes:
         service: the models.
@@ -88,6 +94,8 @@ class Searcher:
         calibrations: of the indices' probabilities.
         records: what users were shown, for UBI.
         vectors: side indices of document vectors; None if they are off.
+        orders: keeps orders that later pages need.
+        deadline_ms: of a search that names none and ends with the stage ``vectors``; None for no limit.
     """
 
     def __init__(
@@ -99,17 +107,28 @@ class Searcher:
         *,
         clock: Callable[[], float] = time.monotonic,
         is_embedded: bool = False,
+        authentication: str = "",
     ) -> None:
         self.service = RerankService(settings, scorer, duo_scorer, clock, has_index=True)
         self.defaults = defaults or Defaults.load(settings)
         self.fields = FoundFields()
         self.calibrations = Calibrations(settings)
         self.records = UbiRecords(is_embedded=is_embedded)
+        self.orders = Orders(settings.redis_url.get_secret_value() if settings.redis_url else None, clock)
+        self._authentication = authentication
+        self.deadline_ms: float | None = DEADLINE_MS
         has_sides = not is_embedded if settings.vectors_index is None else settings.vectors_index
         self.vectors = SideVectors(is_embedded=is_embedded, clock=clock) if has_sides else None
 
     def search(
-        self, query: Query, body: Any, params: Mapping[str, Any], *, index: Any, rerank: RerankArgument
+        self,
+        query: Query,
+        body: Any,
+        params: Mapping[str, Any],
+        *,
+        index: Any,
+        rerank: RerankArgument,
+        headers: Any = None,
     ) -> Generator[Step, Any, Any]:
         """Yield the steps of a search, each to be answered with its result, and return the response.
 
@@ -122,6 +141,7 @@ class Searcher:
             params: the caller's URL parameters.
             index: the caller's index or indices.
             rerank: the caller's options.
+            headers: of the caller's request.
 
         Raises:
             ConfigError: the rerank options cannot be used; or the query has no single text, and the options say to
@@ -136,8 +156,8 @@ class Searcher:
         content = {} if body is None else decoded(body)
         if options is None and not isinstance(query, str):
             return (yield SearchRequest(Plain(_with_query(query, content, Fields()), dict(params))))
-        deadline = Deadline.after_ms(options.deadline_ms if options else None, self.service.clock)
-        asked = Asked(query, content, params, index, options, deadline)
+        deadline = yield from self.deadline_of(options)
+        asked = Asked(query, content, params, index, options, deadline, headers)
         fields = yield from self.fields_of(options or defaults, index, query=query, body=content)
         answer = yield from self._searched(asked, fields)
         if _reads_nothing(answer) or self.fields.is_outdated(index, answer):
@@ -148,6 +168,24 @@ class Searcher:
         if said := answer["rerank"]["warnings"] if "rerank" in answer else fields.complaints(None):
             self.fields.warn(index, [sentence for sentence in said if sentence not in fields.warnings])
         return answer
+
+    def deadline_of(self, options: Rerank | None, searches: int = 1) -> Generator[Scoring, Any, Deadline]:
+        """Return the deadline of a search; the step that comes before it, if any, loads the model.
+
+        Args:
+            options: of the search; None where it is not reranked.
+            searches: that are run one after the other in the time of so many.
+        """
+        if options is None or options.is_first_pass:
+            return Deadline.after_ms(None, self.service.clock)
+        if options.deadline_ms != "auto":
+            return Deadline.after_ms(options.deadline_ms, self.service.clock)
+        duration_ms, model = self.deadline_ms, self.service.first
+        if duration_ms is not None and all(one.may_end_with_vectors for one in options.rankings):
+            if model.is_encoder is None:
+                yield Scoring(model.try_to_load)
+            return Deadline.after_ms(duration_ms * searches if model.is_encoder else None, self.service.clock)
+        return Deadline.after_ms(None, self.service.clock)
 
     def _searched(self, asked: Asked, fields: Fields) -> Generator[Step, Any, Any]:
         """Yield the steps of a search whose fields are known, and return the response."""
@@ -163,7 +201,7 @@ class Searcher:
         if isinstance(call, Reranked) and (reason := call.loss(response)):
             own = call.fall_back(reason)
             call, response = call.choose(response, own, (yield SearchRequest(own)))
-        (lookup,) = yield from self.read([(call, response)])
+        lookup = None if self.vectors is None else (yield from self.read([(call, response)]))[0]
         return (yield from self.finished(call, response, lookup))
 
     def planned(self, asked: Asked, fields: Fields) -> Generator[Step, Any, Plain]:
@@ -178,8 +216,15 @@ class Searcher:
         if options.cutoff is not None or options.min_probability is not None:
             thresholds = yield from self.calibrations.of(fields.written_into(options), asked.index, self.service)
         text = asked.query if isinstance(asked.query, str) else ""
-        by = Reranking(self.service, options, text, asked.deadline, fields)
+        what = asked.query, asked.body, asked.params, asked.index, asked.headers, self._authentication, thresholds
+        order = PageOrder(self.orders, self.service, what)
+        by = Reranking(self.service, options, text, asked.deadline, fields, order=order)
         return planned(by, body, asked.params, thresholds)
+
+    def close(self) -> None:
+        """Release the models and the connections to Redis."""
+        self.service.close()
+        self.orders.close()
 
     def read(self, calls: Sequence[tuple[Plain, Any]]) -> Generator[Step, Any, list[Lookup | None]]:
         """Yield the requests for the vectors of responses' hits; return each one's lookup, None if it needs none."""

@@ -1,6 +1,7 @@
-"""One log line about searches that are slow because of scoring: which option would help."""
+"""Log lines about searches that are slow because of scoring, or lack vectors: what would help."""
 
 import logging
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -12,6 +13,7 @@ logger = logging.getLogger(__name__)
 SLOW_S = 1.0
 """A search that takes longer is slow."""
 due = Seldom()
+once = Seldom(math.inf)
 
 
 def advise(answer: Mapping[str, Any], options: Rerank, took_s: float) -> None:
@@ -38,15 +40,31 @@ def advise(answer: Mapping[str, Any], options: Rerank, took_s: float) -> None:
     )
 
 
+def tell_lacking(answer: Mapping[str, Any]) -> None:
+    """Log how many documents a deadline left without vectors, once for each index in a process."""
+    lacking = max((stage.get("lacking", 0) for stage in answer["rerank"]["stages"]), default=0)
+    if lacking and once.is_due(index := _index_of(answer["hits"]["hits"])):
+        logger.warning(
+            "[vectors-lacking] %d documents of a search had no vectors when its deadline passed, and are encoded after "
+            "it: osrerank vectors build --index %s encodes all beforehand; not logged again",
+            lacking,
+            index,
+        )
+
+
+def _index_of(hits: Sequence[Mapping[str, Any]]) -> str:
+    return next((str(hit.get("_index")) for hit in hits), "NAME")
+
+
 def _advice(scoring: Mapping[str, Any], options: Rerank, hits: Sequence[Mapping[str, Any]]) -> str:
     """Return what would make the slowest stage faster: stored vectors, or other options."""
     if encoded := scoring.get("encoded"):
-        index = next((str(hit.get("_index")) for hit in hits), "NAME")
-        return f"{encoded} texts had no stored vectors: osrerank vectors build --index {index} encodes them beforehand"
+        command = f"osrerank vectors build --index {_index_of(hits)}"
+        return f"{encoded} texts had no stored vectors: {command} encodes them beforehand"
     name = "duo_depth" if scoring["name"] == "duo" else "depth"
     depth = options.duo_depth if scoring["name"] == "duo" else options.least_depth
     ways = [f"a lower {name} than {depth} is less work"]
-    if options.deadline_ms is None:
+    if options.named_deadline_ms is None:
         ways.append("deadline_ms bounds it")
     ways.append("workers or a GPU (backend) do it faster")
     return ", ".join(ways)

@@ -141,7 +141,7 @@ class SideVectors:
         except NotFoundError as error:
             _each(sides, SideIndex.miss, error)
             return {}
-        except TransportError as error:
+        except (TransportError, LookupError, TypeError) as error:  # or an answer that is none
             if left_s() > SHORT_S or not isinstance(error, ConnectionTimeout):
                 for side in sides:
                     side.failures.read.begin(error)
@@ -170,11 +170,11 @@ class SideVectors:
             side = self._side(name)
             for lines in writing(name, some, model):
                 try:
-                    answer = yield SideRequest("POST", "/_bulk", lines, {"request_timeout": WRITE_S})
-                except TransportError as error:
+                    reason = refusal((yield SideRequest("POST", "/_bulk", lines, {"request_timeout": WRITE_S})))
+                except (TransportError, LookupError, TypeError) as error:
                     side.refuse(error)
                     break
-                if reason := refusal(answer):
+                if reason:
                     side.refuse(OSError(reason))
                     break
 

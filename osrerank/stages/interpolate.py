@@ -11,8 +11,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from osrerank.errors import ConfigError
+from osrerank.options.rerank import Rerank
 from osrerank.stages.ordering import Judged, place_of, reorder
-from osrerank.types import NEVER, Candidate, Deadline, Ranking, StageReport
+from osrerank.types import NEVER, Candidate, Deadline, Encoder, Ranking, Scorer, StageReport
 
 RRF_CONSTANT = 60
 Method = Literal["linear", "weighted", "rrf"]
@@ -84,3 +86,24 @@ def _fused(scored: Sequence[Candidate]) -> list[float]:
         (1 / (RRF_CONSTANT + candidate.trace[0].rank) + 1 / (RRF_CONSTANT + candidate.rank)) / best
         for candidate in scored
     ]
+
+
+def blend_of(options: Rerank, model: Scorer | Encoder, depth: int = 0) -> BlendStage | None:
+    """Return the stage that blends in the first pass; None if the model alone decides."""
+    if options.sentences is not None:  # sentences include the first pass
+        return None
+    if options.blend == "replace" or (options.blend == "card" and model.advice.first_pass_weight == 0):
+        return None
+    if options.blend == "rrf":
+        return BlendStage("rrf", depth=depth)
+    if options.blend == "weighted":
+        share = 0.5 if options.blend_weight is None else options.blend_weight
+        return BlendStage("weighted", share, depth)
+    weight = model.advice.first_pass_weight if options.blend_weight is None else options.blend_weight
+    if options.blend_weight is None and weight == 0:
+        raise ConfigError(
+            f"a linear blend needs blend_weight: the card of {model.model} recommends none",
+            setting="rerank.blend_weight",
+            source="argument",
+        )
+    return BlendStage("linear", weight, depth)

@@ -20,8 +20,8 @@ class MonoStage:
     """Orders the top ``depth`` candidates by the model's logits (monoBERT; as the stage ``vectors``, a bi-encoder).
 
     Candidates without text, and those that the model cannot score, stay below the scored ones in their old order, with
-    ``failure`` set. When the deadline cuts the stage short, the candidates scored so far (the first ones, and those
-    with cached scores) are reordered among themselves, and the others stay below.
+    ``failure`` set. When the deadline cuts the stage short, the candidates up to the first without a score are
+    reordered among themselves, and the others stay below.
 
     Attributes:
         scorer: scores ``(i,)`` tuples.
@@ -55,7 +55,7 @@ class MonoStage:
         scores = self.scorer.score(query, texts, [(place,) for place in range(len(texts))], deadline=deadline)
         failures = {readable[place].doc_id: why for place, why in scores.failures.items()}
         attempt = Attempt(block, readable, self._judge(readable, scores), scores.reached, failures)
-        done, asked = attempt.dealt_with, len(block)
+        done, asked = attempt.depth, len(block)
         reasons = [f"the deadline passed after {done} of {asked} candidates"] if done < asked else []
         return Outcome(attempt, scores.counts(), reasons)
 

@@ -41,6 +41,9 @@ class Judged:
 class Attempt:
     """Which of its candidates a stage scored, which failed, and how far it came before the deadline.
 
+    Only the candidates of the longest prefix without a gap are put in order. What was scored behind it keeps its place:
+    otherwise a few known candidates from far below would stand before the first pass's best.
+
     Attributes:
         block: the stage's candidates.
         readable: the block's candidates whose text is not blank, in order.
@@ -59,27 +62,27 @@ class Attempt:
     @property
     def depth(self) -> int:
         """Length of the block's longest prefix in which all candidates were attempted or have no text to score."""
-        return len(self.block) if self.reached == len(self.readable) else self.readable[self.reached].rank - 1
+        return len(self.block) if self.reached >= len(self.readable) else self.readable[self.reached].rank - 1
+
+    @property
+    def ordered(self) -> list[Judged]:
+        """The scored candidates of that prefix."""
+        return [item for item in self.judged if item.candidate.rank <= self.depth]
 
     @property
     def unscored(self) -> list[Candidate]:
-        """The attempted candidates that could not be scored, each with its ``failure`` set."""
+        """The candidates of that prefix that could not be scored, each with its ``failure`` set."""
         judged = {item.candidate.doc_id for item in self.judged}
         return [
             replace(candidate, failure=self.failures.get(candidate.doc_id) or _why_unread(candidate))
-            for place, candidate in enumerate(self.block)
-            if candidate.doc_id not in judged and (place < self.depth or candidate.doc_id in self.failures)
+            for candidate in self.block[: self.depth]
+            if candidate.doc_id not in judged
         ]
 
     @property
     def failed(self) -> int:
         """How many candidates could not be scored."""
         return len(self.unscored)
-
-    @property
-    def dealt_with(self) -> int:
-        """How many candidates were scored or failed."""
-        return len(self.judged) + self.failed
 
 
 class Outcome(NamedTuple):
@@ -123,6 +126,8 @@ def rank_block(
         reason = without_text(block) if block else "no candidates"
         return ranking.with_report(StageReport(stage, applied=False, reason=reason, candidates=len(block)))
     attempt, counts, reasons, pairs = score(block, readable)
+    if not attempt.ordered:
+        raise nothing_scored(model, attempt.failures if attempt.failed else {}, stage=stage)
     candidates = settle(ranking, stage, attempt)
     failed = attempt.failed
     if failed:
@@ -179,11 +184,9 @@ def nothing_scored(
 
 
 def settle(ranking: Ranking, stage: str, attempt: Attempt) -> tuple[Candidate, ...]:
-    """Return the scored candidates in their new order, then those that failed, marked, then all others."""
+    """Return the ordered candidates, then those of their prefix that failed, marked, then all others."""
     unscored = attempt.unscored
-    dealt_with = {item.candidate.doc_id for item in attempt.judged} | {candidate.doc_id for candidate in unscored}
-    rest = [candidate for candidate in ranking.candidates if candidate.doc_id not in dealt_with]
-    return reorder(ranking, stage, attempt.judged, (*unscored, *rest))
+    return reorder(ranking, stage, attempt.ordered, (*unscored, *ranking.candidates[attempt.depth :]))
 
 
 def reorder(ranking: Ranking, stage: str, judged: Iterable[Judged], rest: Sequence[Candidate]) -> tuple[Candidate, ...]:

@@ -71,7 +71,8 @@ class PassageStage:
     """Orders the top ``depth`` candidates by their passages' scores (ICIP), all of them scored in one call.
 
     The hit's ``passage`` is the one with the highest score. First passages of all candidates are scored before second
-    ones; when the deadline cuts the stage short, candidates without a scored passage stay below.
+    ones; when the deadline cuts the stage short, the candidates up to the first without a scored passage are put in
+    order.
 
     Attributes:
         scorer: scores ``(i,)`` tuples.
@@ -232,7 +233,11 @@ def score_by_passages(
     candidates = [Candidate("", document, 0.0, 1) for document in documents]
     found = score_slices(scorer, query, candidates, stage.passages_of, stage=stage.name, deadline=deadline)
     values = np.array([_best(logits) for logits in found.log_odds], dtype=np.float32)
-    reached = len(documents) if found.attempted == found.asked else min(found.reached, len(documents) - 1)
+    reached = (
+        len(documents)
+        if found.attempted == found.asked and not found.unread
+        else min(found.reached, len(documents) - 1)
+    )
     return Scores(values, found.failed, reached, found.identity, **found.counts())
 
 
@@ -241,7 +246,8 @@ def _best(logits: npt.NDArray[np.float32]) -> float:
 
 
 def _is_short(candidate: Candidate, options: Passages) -> bool:
-    return candidate.text is not None and len(candidate.text.split()) < options.least_words
+    words = (candidate.text or "").split(maxsplit=options.least_words)  # reads no further than needed
+    return candidate.text is not None and len(words) < options.least_words
 
 
 def _sections(candidate: Candidate) -> Sequence[Section]:

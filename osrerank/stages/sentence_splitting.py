@@ -5,20 +5,28 @@ splitter is Punkt (Kiss and Strunk: Unsupervised multilingual sentence boundary 
 32(4), 2006) as NLTK has it; ours is sentencex unless Punkt is asked for.
 """
 
+import contextlib
 import functools
 import re
+import threading
 from collections.abc import Iterable, Iterator
 from typing import Any
 
 from osrerank._optional import require
+from osrerank.errors import MissingDependencyError
 from osrerank.options.sentences import PUNKT_LANGUAGES, Sentences
+from osrerank.types import Deadline
 
 # Removes one piece of markup at a time. A single "<" is text, and what follows it must not be removed.
 MARKUP = re.compile(
-    r"<(script|style)\b[^<>]*>.*?</\1\s*>|<!--.*?-->|</?[a-z][^<>]*>|&nbsp;|\s",
+    r"<(script|style)\b[^<>]*>.*?</\1\s*>|<!--.*?-->|</?[a-z][^<>]*>|&nbsp;|[^\S ]+",
     re.IGNORECASE | re.DOTALL,
 )
 WORD = re.compile(r"\S+")
+
+
+BLOCK, AT_ONCE = 20_000, 128
+"""Characters that Punkt splits at a time, and sentences that are cut at a time, so that a long text can be left."""
 
 
 def cleaned(text: str) -> str:
@@ -36,14 +44,69 @@ def sentence_spans(clean: str, options: Sentences) -> list[tuple[int, int]]:
     Raises:
         MissingDependencyError: the splitter is not installed.
     """
-    sentences = _by_punkt(clean, options.language) if options.splitter == "punkt" else _by_sentencex(clean, options)
+    return [span for block in sentence_blocks(clean, options) for span in block]
+
+
+def sentence_blocks(clean: str, options: Sentences, size: int = BLOCK) -> Iterator[list[tuple[int, int]]]:
+    """Yield the spans of `sentence_spans` in blocks, each split when it is asked for.
+
+    sentencex gets a text as a whole, since a quotation may be of any length; it is fast. Punkt looks no further than
+    the next word, so a block's last two sentences begin the next block.
+
+    Args:
+        clean: as of `sentence_spans`.
+        options: likewise.
+        size: characters of a block.
+    """
     most = options.max_words if options.chunks == "words" else None
-    return [span for start, end in sentences for span in _chunks(clean, start, end, most, drop_tail=options.drop_tail)]
+    blocks = (
+        _punkt_blocks(clean, options.language, size) if options.splitter == "punkt" else _by_sentencex(clean, options)
+    )
+    for block in blocks:
+        yield [span for start, end in block for span in _chunks(clean, start, end, most, drop_tail=options.drop_tail)]
 
 
-def _by_sentencex(clean: str, options: Sentences) -> Iterator[tuple[int, int]]:
-    for boundary in require("sentencex", extra="sentences").get_sentence_boundaries(options.language, clean):
-        yield boundary["start_index"], boundary["end_index"]
+def _punkt_blocks(clean: str, language: str, size: int) -> Iterator[list[tuple[int, int]]]:
+    first, length = 0, size
+    while first < len(clean):
+        found = [(first + start, first + end) for start, end in _by_punkt(clean[first : first + length], language)]
+        if first + length >= len(clean):
+            yield found
+            return
+        if len(found) < 3:  # the sentences are longer than a block
+            length *= 2
+            continue
+        yield found[:-2]
+        first, length = found[-2][0], size
+
+
+def is_ready(options: Sentences, deadline: Deadline) -> bool:
+    """Return whether the splitter is loaded by the deadline; its loading goes on after that."""
+    if options.splitter == "sentencex" or deadline.at_s is None:
+        return True
+    return deadline.wait(_loading(options.language))
+
+
+@functools.cache
+def _loading(language: str) -> threading.Event:
+    """Load Punkt's model of a language in another thread; return what is set when that has ended, well or not."""
+    ended = threading.Event()
+
+    def load() -> None:
+        try:
+            with contextlib.suppress(MissingDependencyError):  # raised again where it is used
+                _punkt(language)
+        finally:
+            ended.set()
+
+    threading.Thread(target=load, name="osrerank-punkt", daemon=True).start()
+    return ended
+
+
+def _by_sentencex(clean: str, options: Sentences) -> Iterator[list[tuple[int, int]]]:
+    found = require("sentencex", extra="sentences").get_sentence_boundaries(options.language, clean)
+    for some in (found[at : at + AT_ONCE] for at in range(0, len(found), AT_ONCE)):
+        yield [(boundary["start_index"], boundary["end_index"]) for boundary in some]
 
 
 def _by_punkt(clean: str, language: str) -> Iterable[tuple[int, int]]:

@@ -6,17 +6,19 @@ best sentence. Neither side is normalised. The released code sums logits, the pa
 options.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import islice
 
 import numpy as np
 import numpy.typing as npt
 
+from osrerank.errors import DeadlineExceeded
 from osrerank.options.sentences import Sentences
 from osrerank.scoring.passages import chunks_of
 from osrerank.stages.ordering import BELOW_ONE, Judged
-from osrerank.stages.sentence_splitting import cleaned, sentence_spans
+from osrerank.stages.sentence_splitting import cleaned, is_ready, sentence_blocks
 from osrerank.stages.slices import rank_by_slices
 from osrerank.stages.splitting import readable
 from osrerank.types import NEVER, Candidate, Deadline, Ranking, Scorer, Section, Span
@@ -71,6 +73,11 @@ class SentenceStage:
             DeadlineExceeded: no sentence could be scored in time.
             InferenceError: no candidate could be scored at all, or a score is not a number.
         """
+        deadline = deadline.within_ms(self.budget_ms)
+        if not is_ready(self.options, deadline):
+            raise DeadlineExceeded(
+                "the sentence splitter is still being loaded when the deadline passes", stage=self.name
+            )
         return rank_by_slices(
             self.scorer,
             ranking,
@@ -79,23 +86,27 @@ class SentenceStage:
             stage=self.name,
             depth=self.depth,
             unit="sentences",
-            deadline=deadline.within_ms(self.budget_ms),
+            deadline=deadline,
         )
 
-    def sentences_of(self, candidate: Candidate, query: str) -> list[tuple[str, Span]]:
-        """Return a candidate's sentences as the model reads them, at least one, each with its place in the source."""
+    def sentences_of(self, candidate: Candidate, query: str) -> Iterator[tuple[str, Span]]:
+        """Yield a candidate's sentences as the model reads them, at least one, each with its place in the source."""
         sections = candidate.sections or (Section("text", candidate.text or ""),)
-        found = [
-            (readable(clean[start:end]), Span(section.field, start, end, section.value))
-            for section in sections
-            for clean in (cleaned(section.text),)
-            for start, end in self._spans(clean, query)
-            if not is_blank(clean[start:end])
-        ]
-        return found[: self.options.limit] or [("", Span(sections[0].field, 0, 0, sections[0].value))]
+        found = islice(self._spoken(sections, query), self.options.limit)
+        yield next(found, ("", Span(sections[0].field, 0, 0, sections[0].value)))
+        yield from found
 
-    def _spans(self, clean: str, query: str) -> list[tuple[int, int]]:
-        spans = sentence_spans(clean, self.options)
+    def _spoken(self, sections: Sequence[Section], query: str) -> Iterator[tuple[str, Span]]:
+        """Yield the sentences that are not blank."""
+        for section in sections:
+            clean = cleaned(section.text)
+            for block in sentence_blocks(clean, self.options):
+                for start, end in self._chunks(clean, block, query):
+                    if not is_blank(clean[start:end]):
+                        yield readable(clean[start:end]), Span(section.field, start, end, section.value)
+
+    def _chunks(self, clean: str, spans: Sequence[tuple[int, int]], query: str) -> Sequence[tuple[int, int]]:
+        """Return spans, those of long sentences split by tokens where that is asked for."""
         if self.options.chunks == "words":
             return spans
         chunks = chunks_of(self.scorer, query, [clean[start:end] for start, end in spans])

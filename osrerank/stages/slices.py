@@ -1,6 +1,6 @@
 """Order documents by the scores of their parts: their passages, or their sentences."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -11,8 +11,8 @@ from osrerank.stages.ordering import Attempt, Judged, Outcome, nothing_scored, r
 from osrerank.types import Candidate, Deadline, PassageScores, Ranking, Scorer, Span
 from osrerank.types.vectors import Part
 
-PartsOf = Callable[[Candidate], Sequence[Part]]
-"""Candidate -> its parts, at least one."""
+PartsOf = Callable[[Candidate], Iterable[Part]]
+"""Candidate -> its parts, at least one; it may cut them one by one."""
 Judge = Callable[[Candidate, Sequence[Span | None], npt.NDArray[np.float32], npt.NDArray[np.float32]], Judged]
 """Candidate, places, logits and log-odds of its parts (NaN where there is none) -> what is made of them."""
 LeavesOut = Callable[[Candidate, Sequence[Span | None]], bool]
@@ -86,17 +86,25 @@ def score_slices(
         DeadlineExceeded: nothing was attempted in time.
         InferenceError: nothing that was attempted could be scored, or a score is not a number.
     """
-    scores = score_parts(scorer, query, [parts_of(one) for one in candidates], deadline=deadline, stage=stage)
+    parts = [_later(parts_of, one) for one in candidates]
+    scores = score_parts(scorer, query, parts, deadline=deadline, stage=stage)
     if scores.scored:
         return scores
     raise nothing_scored(scorer, scores.failures, stage=stage)
+
+
+def _later(parts_of: PartsOf, candidate: Candidate) -> Iterator[Part]:
+    """Yield a candidate's parts; nothing is cut before the first is asked for."""
+    yield from parts_of(candidate)
 
 
 def _reasons(scores: PassageScores, unit: str) -> list[str]:
     """Return why not all parts were scored."""
     reasons = []
     asked, attempted = scores.asked, scores.attempted
-    if attempted < asked:
+    if scores.unread:
+        reasons.append(f"the deadline passed after {attempted} {unit}; {scores.unread} candidates have more of them")
+    elif attempted < asked:
         reasons.append(f"the deadline passed after {attempted} of {asked} {unit}")
     if scores.failures:
         reasons.append(f"{len(scores.failures)} of {asked} {unit} could not be scored")

@@ -26,7 +26,7 @@ class VectorStage:
     """Orders the top ``depth`` candidates by similarity to the query; long documents by their passages'.
 
     Documents without vectors are encoded, first passages of all before second ones. When the deadline cuts the stage
-    short, candidates without a vector stay below.
+    short, the candidates up to the first without a vector are put in order.
 
     Attributes:
         vectors: the source of the documents' vectors.
@@ -72,7 +72,7 @@ class VectorStage:
         self, query: str, deadline: Deadline, block: Sequence[Candidate], readable: Sequence[Candidate]
     ) -> Outcome:
         encoding = self.vectors.encoded_query(query)
-        found = self.vectors.of([self.text_of(candidate) for candidate in readable], deadline)
+        found = self.vectors.of((self.text_of(candidate) for candidate in readable), deadline)
         encoded = encoding.result()
         judged = self._judge(readable, found.documents, encoded)
         if not judged:
@@ -127,7 +127,7 @@ class VectorStage:
         scored = {one.candidate.doc_id for one in judged}
         failures = {
             candidate.doc_id: next(iter(document.failures.values()))
-            for candidate, document in zip(readable, found.documents, strict=True)
+            for candidate, document in zip(readable, found.documents, strict=False)  # fewer where a deadline was short
             if document.failures and candidate.doc_id not in scored
         }
         dealt_with = scored | failures.keys()
@@ -136,19 +136,23 @@ class VectorStage:
             "inferences": sum(len(document.records) for document in found.documents),
             "encoded": found.encoded,
             "known": found.known,
+            "lacking": sum(one.is_cut_off for one in found.documents) + len(readable) - len(found.documents),
             "truncated": sum(one.cut for one in judged),
             "query_truncated": bool(query.cut),
         }
         attempt = Attempt(block, readable, judged, reached, failures)
-        return Outcome(attempt, counts, self._reasons(found.documents))
+        return Outcome(attempt, counts, self._reasons(found.documents, len(readable)))
 
-    def _reasons(self, documents: Sequence[DocumentRecords]) -> list[str]:
+    def _reasons(self, documents: Sequence[DocumentRecords], size: int) -> list[str]:
         """Return why not all documents, or not all of their passages, were compared."""
         unit = "candidates" if self.passages is None else "passages"
-        asked = sum(len(document.places) for document in documents)
+        asked = sum(len(document.places) for document in documents) + size - len(documents)
         failed = sum(len(document.failures) for document in documents)
         attempted = len({(at, turn) for at, one in enumerate(documents) for turn in (*one.records, *one.failures)})
+        uncut = size - sum(bool(document.parts or document.records) for document in documents)
         reasons = [f"the deadline passed after {attempted} of {asked} {unit}"] if attempted < asked else []
+        if uncut and self.passages is not None:
+            reasons = [f"the deadline passed after {attempted} passages; {uncut} candidates were not cut into theirs"]
         if failed and self.passages is not None:
             reasons.append(f"{failed} of {asked} passages could not be scored")
         return reasons

@@ -168,6 +168,7 @@ class StageReport(Counts):
         kind: its kind, ``bi-encoder``, ``cross-encoder`` or ``duo``; or empty.
         candidates: how many candidates it was asked to order.
         failed: candidates that could not be scored.
+        lacking: candidates that a deadline left without vectors, or without those of some passages.
         took_ms: wall time of the stage, in milliseconds.
         skipped: whether the pipeline left it out on purpose; the reason says why.
         pairs: pairwise probabilities, of a stage that compares candidates.
@@ -180,6 +181,7 @@ class StageReport(Counts):
     kind: str = ""
     candidates: int = 0
     failed: int = 0
+    lacking: int = 0
     took_ms: float = 0.0
     skipped: bool = False
     pairs: PairProbabilities | None = None

@@ -155,6 +155,7 @@ class PassageScores(Counts):
         identity: as in `osrerank.types.Scores`.
         odds: likewise, ``(n,)`` for each document.
         cut: documents with a passage that was cut to fit the model.
+        unread: how many documents a deadline left without all of their passages.
     """
 
     places: Sequence[Sequence[Span | None]]
@@ -163,6 +164,7 @@ class PassageScores(Counts):
     identity: str = ""
     odds: Sequence[npt.NDArray[np.float32]] | None = None
     cut: frozenset[int] = frozenset()
+    unread: int = 0
 
     @property
     def log_odds(self) -> Sequence[npt.NDArray[np.float32]]:
@@ -171,7 +173,7 @@ class PassageScores(Counts):
 
     @property
     def asked(self) -> int:
-        """Number of passages of all documents."""
+        """Number of passages of all documents, as far as they were cut."""
         return sum(map(len, self.places))
 
     @property

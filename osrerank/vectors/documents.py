@@ -10,9 +10,9 @@ import logging
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 
@@ -30,15 +30,20 @@ from osrerank.vectors.store import VECTORS_OFF, VectorStore
 
 MOST_LATE, MOST_LATE_WAITING = 256, 1024
 """How many documents of a call may be encoded after its deadline, and how many of all calls may wait for it."""
+AT_ONCE = 256
+"""Passages that are encoded at a time where there is a deadline, or after one."""
+LATE_AT_ONCE, LATE_WAIT_S = 8, 1.0
+"""Documents that are encoded at a time after a deadline, and how long they wait for searches to end, in seconds."""
 
 logger = logging.getLogger(__name__)
+Item = TypeVar("Item")
 
 
 class Found(NamedTuple):
     """The vectors of some documents.
 
     Attributes:
-        documents: each text's vectors, or why it has none.
+        documents: of each text its vectors, or why it has none; only of the first texts where a deadline was short.
         known: how many texts, or passages of texts, had a record.
         encoded: how many were encoded now.
     """
@@ -79,6 +84,7 @@ class DocumentVectors:
         """Start new threads in a forked child, because the old ones stay with the parent."""
         self._threads = DaemonThreads(usable_cores(), "osrerank-query")
         self._closed = threading.Event()
+        self._searches: set[object] = set()
 
     @property
     def store(self) -> VectorStore | None:
@@ -107,28 +113,40 @@ class DocumentVectors:
         except RuntimeError as error:
             raise InferenceError(f"{self.encoder.model} is closed", model=self.encoder.model) from error
 
-    def of(self, texts: Sequence[str | LongText], deadline: Deadline = NEVER) -> Found:
+    def of(self, texts: Iterable[str | LongText], deadline: Deadline = NEVER) -> Found:
         """Return the vectors of texts; until the deadline, encode and store the missing ones.
 
         Those that the deadline cut off are encoded afterwards, in the background.
 
+        Args:
+            texts: made when they are asked for; under a deadline no more than half of the time left allows.
+            deadline: no text is cut and no batch begins after it.
+
         Raises:
             ScoringError, WorkerError: no text has vectors.
         """
-        keys = self.records.keys_of(texts)
-        kept = self.records.known(keys)
-        documents = [DocumentRecords(text, kept.get(key)) for text, key in zip(texts, keys, strict=True)]
-        known = sum(len(document.records) for document in documents)
-        lacking = {key: document for key, document in zip(keys, documents, strict=True) if document.parts}
-        if not lacking:
-            return Found(documents, known, 0)
-        encoded = self._fill([document for document in documents if document.parts], deadline, alone=not known)
-        new = {key: record for key, document in lacking.items() if (record := document.kept) is not None}
-        if new:
-            self.records.keep(new)
-        if not deadline.is_withdrawn:
-            self._catch_up([document.text for document in documents if document.is_cut_off])
-        return Found(documents, known, encoded)
+        search = object()
+        self._searches.add(search)
+        try:
+            asked = list(_in_half(texts, deadline))
+            keys = self.records.keys_of(asked)
+            kept = self.records.known(keys)
+            documents = [DocumentRecords(text, kept.get(key)) for text, key in zip(asked, keys, strict=True)]
+            known = sum(len(document.records) for document in documents)
+            lacking = {key: document for key, document in zip(keys, documents, strict=True) if not document.records}
+            if not lacking:
+                return Found(documents, known, 0)
+            encoded = self._fill(
+                [document for document in documents if not document.records], deadline, alone=not known
+            )
+            new = {key: record for key, document in lacking.items() if (record := document.kept) is not None}
+            if new:
+                self.records.keep(new)
+            if not deadline.is_withdrawn:
+                self._catch_up([document.text for document in documents if document.is_cut_off])
+            return Found(documents, known, encoded)
+        finally:
+            self._searches.discard(search)
 
     def keys_of(self, texts: Sequence[str | LongText]) -> list[bytes]:
         """Return the keys of texts' records."""
@@ -184,24 +202,41 @@ class DocumentVectors:
         self.records.close()
 
     def _fill(self, documents: "Sequence[DocumentRecords]", deadline: Deadline, *, alone: bool) -> int:
-        """Compute the records that documents lack, equal passages only once; return how many were computed.
+        """Compute the records that documents lack; return how many were computed.
+
+        Under a deadline some documents are cut and encoded before the next are cut, so that the time goes to both.
+        """
+        left, encoded = iter(documents), 0
+        while not deadline.passed and (some := [document for document in _in_half(left, deadline) if document.cut()]):
+            encoded += self._fill_cut(some, deadline, alone=alone and not encoded)
+        return encoded
+
+    def _fill_cut(self, documents: "Sequence[DocumentRecords]", deadline: Deadline, *, alone: bool) -> int:
+        """Do as `_fill` for documents that are cut, equal passages only once.
 
         The documents take turns, so that each has some passages at the deadline.
         """
         places: defaultdict[str, list[tuple[int, int]]] = defaultdict(list)
         for at, turn in in_turns([len(document.parts) for document in documents]):
             places[documents[at].parts[turn][0]].append((at, turn))
-        vectors = self._encode(list(places), deadline, alone=alone)
-        is_there = [bool(np.isfinite(row).all()) for row in vectors.rows]
-        for number, same in enumerate(places.values()):
-            if is_there[number]:
-                record = Record.of(vectors.rows[number], self.records.bits, cut=number in vectors.cut)
-                for at, turn in same:
-                    documents[at].records[turn] = record
-            elif number in vectors.failures:
-                for at, turn in same:
-                    documents[at].failures[turn] = vectors.failures[number]
-        return sum(is_there)
+        texts, encoded = list(places), 0
+        most = len(texts) if deadline.at_s is None and deadline.withdrawn is None else AT_ONCE
+        for start in range(0, len(texts), most):
+            some = texts[start : start + most]
+            vectors = self._encode(some, deadline, alone=alone and not encoded)
+            is_there = [bool(np.isfinite(row).all()) for row in vectors.rows]
+            for number, text in enumerate(some):
+                record = (
+                    Record.of(vectors.rows[number], self.records.bits, cut=number in vectors.cut)
+                    if is_there[number]
+                    else None
+                )
+                for at, turn in places[text]:
+                    documents[at].note(turn, record, vectors.failures.get(number))
+            encoded += sum(is_there)
+            if deadline.passed:
+                break
+        return encoded
 
     def _encode(self, texts: Sequence[str], deadline: Deadline, *, alone: bool) -> Vectors:
         """Return the vectors of texts; if none can be computed, every text has failed.
@@ -239,14 +274,21 @@ class DocumentVectors:
             self._late.submit(functools.partial(self._remember_late, late), len(late))
 
     def _remember_late(self, texts: Sequence[str | LongText]) -> None:
+        """Compute the records of texts, a few at a time, after the searches that are running."""
         try:
-            self.remember(texts, deadline=Deadline(withdrawn=self._closed.is_set))
+            for start in range(0, len(texts), LATE_AT_ONCE):
+                until_s = time.monotonic() + LATE_WAIT_S
+                while self._searches and time.monotonic() < until_s and not self._closed.is_set():
+                    self._closed.wait(LATE_WAIT_S / 100)
+                if self._closed.is_set():
+                    return
+                self.remember(texts[start : start + LATE_AT_ONCE], deadline=Deadline(withdrawn=self._closed.is_set))
         except OsrerankError as error:
             logger.info("the vectors of %d documents were not computed after a deadline: %s", len(texts), error)
 
 
 class DocumentRecords:
-    """A text and the records of its passages; it is split only if its own record is not known.
+    """A text with the records of its passages, by their number; without a record it can be cut into passages.
 
     Args:
         text: as given.
@@ -255,8 +297,8 @@ class DocumentRecords:
     Attributes:
         records: of its passages, by number.
         failures: number of a passage -> why it could not be encoded.
-        parts: its passages as the model reads them, where it had no record.
-        places: the span of each passage; None for the whole text.
+        parts: its passages as the model reads them, once it is cut.
+        places: the span of each passage; None for the whole text, or where it is not cut.
     """
 
     __slots__ = ("failures", "parts", "places", "records", "text")
@@ -269,13 +311,22 @@ class DocumentRecords:
         self.places: Sequence[Span | None] = [None]
         if isinstance(text, LongText) and isinstance(kept, LongRecord):
             self.records, self.places = dict(enumerate(kept.passages)), kept.places
-        elif isinstance(text, LongText):
-            self.parts = text.cut()
-            self.places = [place for _, place in self.parts]
-        elif isinstance(kept, Record):
+        elif isinstance(kept, Record) and not isinstance(text, LongText):
             self.records = {0: kept}
-        else:
-            self.parts = [(text, None)]
+
+    def cut(self) -> Sequence[Part]:
+        """Return its passages as the model reads them, at least one."""
+        if not self.parts:
+            self.parts = self.text.cut() if isinstance(self.text, LongText) else [(self.text, None)]
+            self.places = [place for _, place in self.parts]
+        return self.parts
+
+    def note(self, turn: int, record: Record | None, failure: str | None) -> None:
+        """Note the record of a passage, or why it has none; neither where it was not reached."""
+        if record is not None:
+            self.records[turn] = record
+        elif failure is not None:
+            self.failures[turn] = failure
 
     @property
     def is_cut_off(self) -> bool:
@@ -290,6 +341,15 @@ class DocumentRecords:
         if not isinstance(self.text, LongText):
             return self.records[0]
         return LongRecord([self.records[turn] for turn in range(len(self.places))], self.places)
+
+
+def _in_half(items: Iterable[Item], deadline: Deadline) -> Iterator[Item]:
+    """Yield items, at least one, until half of the time that is left has passed."""
+    until = deadline.within_ms(500 * deadline.remaining_s())
+    for item in items:
+        yield item
+        if until.passed:
+            return
 
 
 def _passages(kept: Kept) -> int:

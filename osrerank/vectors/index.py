@@ -19,7 +19,6 @@ READ_AT_ONCE = 250
 """Records per read request: some 100 KB in the profile ``standard``."""
 BULK_BYTES = 4 << 20
 """Approximate bytes of records per bulk request."""
-KEEP_ALIVE = "5m"
 EXISTS = "resource_already_exists_exception"
 
 logger = logging.getLogger(__name__)
@@ -72,7 +71,7 @@ class Form(NamedTuple):
         """Return whether an answer to `reading` comes from a side index: there is at least one."""
         if self.is_embedded:
             return any("error" not in entry for entry in answer["docs"])
-        return bool(answer["_shards"]["total"])
+        return bool(answer.get("_shards", {}).get("total", 1))
 
     def wanted(self) -> dict[str, Any]:
         """Return the part of a search's body that asks for records."""

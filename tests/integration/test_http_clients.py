@@ -10,6 +10,7 @@ import pytest
 
 from osrerank.service import RerankService
 from osrerank.settings import Settings
+from osrerank.types import NEVER
 from tests.http_server import running
 
 QUERY = "what lowers blood pressure"
@@ -31,9 +32,8 @@ def server():
 def expected():
     """Probabilities by the model itself."""
     reranker = RerankService(Settings.load())
-    scorer = reranker.scorer()
-    values = scorer.score(QUERY, TEXTS, [(place,) for place in range(len(TEXTS))]).values
-    yield [float(value) for value in scorer.probabilities(values)]
+    scores = reranker.score(QUERY, TEXTS, NEVER)
+    yield [float(value) for value in reranker.model.probabilities(scores.values)]
     reranker.close()
 
 

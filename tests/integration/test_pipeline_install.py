@@ -98,7 +98,7 @@ def plain(cluster, query, size, **options):
 
 
 def by_client(client, query, size, **options):
-    arguments = {"depth": size, "blend": "replace", "fields": ["text"], **options}
+    arguments = {"depth": size, "blend": "replace", "fields": ["text"], "deadline_ms": None, **options}
     return client.search(index=INDEX, body={"query": {"match": {"text": query}}}, size=size, rerank=arguments)
 
 

@@ -102,8 +102,9 @@ def test_what_changes_the_text_asks_for_new_scores(caching: Client, changed: dic
 def test_another_model_or_precision_asks_for_new_scores(folder: Path, redis_url: str, caching: Client) -> None:
     options = {"depth": 20, "blend": "replace"}
     hits(caching, "fever heat", options)
-    for model in (str(MODELS / "tiny-bert-two-labels"), "osrerank/e5-small"):
-        other = connect(f"embedded:{folder}", model=model, backend="onnx", redis_url=redis_url)
-        assert hits(other, "fever heat", options)[1] == 0
-        assert hits(other, "fever heat", options)[1] == 20
-        other.close()
+    other = connect(
+        f"embedded:{folder}", model=str(MODELS / "tiny-bert-two-labels"), backend="onnx", redis_url=redis_url
+    )
+    assert hits(other, "fever heat", options)[1] == 0
+    assert hits(other, "fever heat", options)[1] == 20
+    other.close()

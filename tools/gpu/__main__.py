@@ -179,7 +179,7 @@ def building(run: Run) -> Iterator[Row]:
     with closing(connect(url, backend="onnx")) as client:
         for query in read_queries(models.SAMPLE / "queries.tsv"):
             if judged[query.query_id].keys() & chosen.keys():
-                found = client.search(query.text, index="sample", rerank=True)
+                found = client.search(query.text, index="sample", rerank={"deadline_ms": None})
                 stage = found["rerank"]["stages"][0]
                 known, encoded = known + stage["known"], encoded + stage["encoded"]
                 values.append(ndcg([hit["_id"] for hit in found["hits"]["hits"]], judged[query.query_id]))

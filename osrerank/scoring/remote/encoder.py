@@ -56,7 +56,9 @@ class RemoteEncoder:
         """
         if side == "query":
             return self._encoder.encode(texts, side, deadline=deadline)
-        answer = self._workers.encode_documents(texts, bits=self._bits, dimensions=self.dimensions, deadline=deadline)
+        answer = self._workers.encode_documents(
+            texts, identity=self.identity, bits=self._bits, dimensions=self.dimensions, deadline=deadline
+        )
         if answer.identity != self.identity:
             raise InferenceError(ANOTHER.format(model=self.model), model=self.model)
         rows = np.full((len(texts), self.dimensions), np.nan, dtype=np.float32)

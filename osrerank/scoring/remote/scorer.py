@@ -130,12 +130,13 @@ class RemoteScorer:
         return gather(len(tuples), chunks, scores, identity)
 
     def encode_documents(
-        self, texts: Sequence[str], *, bits: Bits, dimensions: int, deadline: Deadline = NEVER
+        self, texts: Sequence[str], *, identity: str, bits: Bits, dimensions: int, deadline: Deadline = NEVER
     ) -> Encoded:
-        """Let workers encode documents.
+        """Let workers encode documents; ask them for nothing if they have another model.
 
         Args:
             texts: the documents'.
+            identity: of the model that they must have.
             bits: of each number of a vector.
             dimensions: of a vector.
             deadline: as for `score`.
@@ -143,16 +144,18 @@ class RemoteScorer:
         Raises:
             Overloaded, TaskFailed, WorkerError: as `score`.
         """
+        if self.workers(deadline).first.identity != identity:
+            return Encoded(self.identity, {})
         tuples = [(at,) for at in range(len(texts))]
         most = max(1, min(MOST_PAIRS, MOST_VECTOR_BYTES // record_bytes(bits, dimensions)))
-        identity, answers = self._exchange("", texts, tuples, deadline, most=most, vector_bits=bits)
+        theirs, answers = self._exchange("", texts, tuples, deadline, most=most, vector_bits=bits)
         found: dict[int, bytes | str] = {}
         for chunk, answer in answers:
             if isinstance(answer, str):
                 found |= dict.fromkeys(chunk.places, answer)
             elif answer is not None:
                 found |= zip(chunk.places, answer.vectors or (), strict=True)
-        return Encoded(identity, {at: one for at, one in found.items() if one})
+        return Encoded(theirs, {at: one for at, one in found.items() if one})
 
     def _exchange(
         self,

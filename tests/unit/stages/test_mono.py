@@ -103,17 +103,34 @@ def test_deadline_counts_candidates_without_text_among_those_reached():
     assert [candidate.failure for candidate in ranking.candidates] == ["", "", NO_TEXT, "", ""]
 
 
-def test_scores_behind_the_first_unreached_count_too():
-    class Holes(FunctionScorer):
-        def score(self, query, documents, tuples, *, deadline=None):
-            values = np.array([1.0, np.nan, 3.0, np.nan, np.nan], dtype=np.float32)
-            return Scores(values, {3: "odd"}, reached=1, inferences=1, cached=1)
+class Holes(FunctionScorer):
+    """Scores what it is told to; what is NaN was not reached, and the text "odd" cannot be scored."""
 
-    ranking = MonoStage(Holes()).rerank(ranking_of(["a", "b", "c", "d", "e"]))
-    assert texts(ranking) == ["c", "a", "d", "b", "e"]
-    assert [candidate.failure for candidate in ranking.candidates] == ["", "", "odd", "", ""]
+    values = (1.0, 2.0, np.nan, 9.0, np.nan)
+
+    def score(self, query, documents, tuples, *, deadline=None):
+        values = np.array(self.values, dtype=np.float32)
+        failures = {place: "odd" for place, text in enumerate(documents) if text == "odd"}
+        reached = next(place for place, text in enumerate(documents) if np.isnan(values[place]) and text != "odd")
+        return Scores(values, failures, reached, inferences=2, cached=1)
+
+
+def test_scores_behind_the_first_unreached_keep_their_place():
+    ranking = MonoStage(Holes()).rerank(ranking_of(["a", "b", "c", "d", "odd"]))
+    assert texts(ranking) == ["b", "a", "c", "d", "odd"]
+    assert [len(candidate.trace) for candidate in ranking.candidates] == [2, 2, 1, 1, 1]
+    assert [candidate.failure for candidate in ranking.candidates] == [""] * 5
     assert ranking.reports[0].applied == "partial"
-    assert "after 3 of 5" in ranking.reports[0].reason
+    assert ranking.reports[0].reason == "the deadline passed after 2 of 5 candidates"
+
+
+def test_without_the_first_candidate_nothing_is_reordered():
+    class Late(Holes):
+        values = (np.nan, 2.0, 3.0, 9.0, np.nan)
+
+    for first in ("a", None):
+        with pytest.raises(DeadlineExceeded, match="before any candidate was scored"):
+            MonoStage(Late()).rerank(ranking_of([first, "a", "b", "c", "d", "e"][first is not None :]))
 
 
 def test_deadline_before_the_first_score_is_an_error():

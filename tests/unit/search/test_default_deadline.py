@@ -1,0 +1,172 @@
+"""The deadline that a search has by default, what counts against it, and what is said of documents without vectors."""
+
+import logging
+import threading
+
+import numpy as np
+import pytest
+from click import Context
+
+from osrerank import Reranker, connect
+from osrerank._seldom import Seldom
+from osrerank.cli.options import client_of
+from osrerank.scoring import loaded
+from osrerank.search import slow
+from osrerank.testing import CannedTransport, FunctionScorer, ManualClock
+from osrerank.types import NEVER, Advice, Vectors
+from tests.rankings import response_of
+
+TEXTS = [f"low pressure {number}" for number in range(100)]
+DOCUMENT_S = 0.02
+"""Time that a document takes to be encoded: 100 of them take 2 seconds."""
+
+
+class Letters:
+    """A bi-encoder that counts letters, at its own pace."""
+
+    model, identity, key, dimensions = "letters", "letters-1", "letters-1", 26
+    advice = Advice(kind="bi-encoder")
+
+    def __init__(self, clock):
+        self.clock = clock
+
+    def encode(self, texts, side, *, deadline=NEVER):
+        rows = np.full((len(texts), 26), np.nan, np.float32)
+        for at, text in enumerate(texts):
+            if side == "document":
+                if deadline.passed:
+                    break
+                self.clock.sleep(DOCUMENT_S)
+            rows[at] = [text.count(chr(97 + letter)) for letter in range(26)]
+            rows[at] /= np.linalg.norm(rows[at])
+        return Vectors(rows)
+
+    def similarity(self, query, vectors):
+        return vectors @ query
+
+    def probabilities(self, logits):
+        return 1 / (1 + np.exp(-logits.astype(np.float64)))
+
+    def close(self):
+        pass
+
+
+@pytest.fixture
+def clock():
+    return ManualClock()
+
+
+@pytest.fixture(autouse=True)
+def nothing_is_kept(monkeypatch):
+    monkeypatch.setenv("OSRERANK_VECTORS", "off")
+    monkeypatch.setattr(slow, "once", Seldom(float("inf")))
+
+
+def client_for(clock, scorer=None, texts=TEXTS, **options):
+    answer = options.pop("answer", None) or response_of(texts)
+    scorer = Letters(clock) if scorer is None else scorer
+    return connect(
+        "http://localhost:1", scorer=scorer, clock=clock, transport_class=CannedTransport, answer=answer, **options
+    )
+
+
+def slow_scorer(clock):
+    return FunctionScorer(seconds_per_pair=DOCUMENT_S, sleep=clock.sleep)
+
+
+def marks_of(client, **options):
+    return client.search("low", index="notes", rerank=options or True)["rerank"]
+
+
+def test_a_search_by_vectors_has_a_second(clock):
+    began_s = clock()
+    marks = marks_of(client_for(clock))
+    assert clock() - began_s == pytest.approx(1, abs=DOCUMENT_S)
+    assert (marks["applied"], marks["stages"][0]["lacking"]) == ("partial", 50)
+    assert marks["reason"] == "vectors: the deadline passed after 50 of 100 candidates"
+
+
+@pytest.mark.parametrize("named", [{"deadline_ms": None}, {"deadline_ms": 5_000}, {"depth": 20}])
+def test_more_time_or_less_work_is_named(clock, named):
+    assert marks_of(client_for(clock), **named)["applied"] is True
+
+
+def test_a_scorer_pairs_and_sentences_have_no_deadline(clock):
+    assert marks_of(client_for(clock, slow_scorer(clock)))["applied"] is True
+    assert marks_of(client_for(clock), sentences=True)["applied"] is True
+    client = client_for(clock, duo_scorer=slow_scorer(clock))
+    assert marks_of(client, pipeline="vectors-duo", duo_depth=10)["applied"] is True
+
+
+def test_texts_and_responses_from_elsewhere_have_no_deadline(clock):
+    client = client_for(clock)
+    assert client.rerank_response(response_of(TEXTS), "low")["rerank"]["applied"] is True
+    assert client.rerank("low", TEXTS).reports[0].applied is True
+    assert len(Reranker(scorer=Letters(clock)).rank("low", TEXTS)) == len(TEXTS)
+
+
+def test_the_command_line_has_no_deadline(clock):
+    context = Context.__new__(Context)
+    context.obj = dict.fromkeys(("url", "model", "duo_model", "backend", "dtype", "redis_url"))
+    client = client_of(
+        context, scorer=Letters(clock), clock=clock, transport_class=CannedTransport, answer=response_of(TEXTS)
+    )
+    assert marks_of(client)["applied"] is True
+
+
+def test_each_of_several_searches_has_its_second(clock):
+    answer = {"took": 1, "responses": [response_of([f"{place} {text}" for text in TEXTS]) for place in range(3)]}
+    client = client_for(clock, answer=answer)
+    body = [part for _ in range(3) for part in ({"index": "notes"}, {"query": {"match": {"text": "low"}}})]
+    marks = [one["rerank"] for one in client.msearch(body=body, rerank=True)["responses"]]
+    assert [one["stages"][0]["lacking"] for one in marks] == [50, 50, 50]
+    whole = client.msearch(body=body, rerank={"deadline_ms": None})["responses"]
+    assert all(one["rerank"]["applied"] is True for one in whole)
+
+
+def test_the_log_says_once_what_lacks_vectors(clock, caplog):
+    client = client_for(clock)
+    for _ in range(3):
+        marks_of(client)
+    lines = [record for record in caplog.records if "vectors-lacking" in record.getMessage()]
+    assert [record.levelno for record in lines] == [logging.WARNING]
+    assert "50 documents of a search had no vectors" in lines[0].getMessage()
+    assert "osrerank vectors build --index test encodes" in lines[0].getMessage()
+
+
+def loading(monkeypatch, clock, load):
+    """Return a client whose model is loaded by a function."""
+    monkeypatch.setattr(loaded, "load", lambda *_args, **_options: load() or Letters(clock))
+    return connect("http://localhost:1", clock=clock, transport_class=CannedTransport, answer=response_of(TEXTS[:10]))
+
+
+def test_loading_the_model_does_not_count_by_default(clock, monkeypatch):
+    assert marks_of(loading(monkeypatch, clock, lambda: clock.sleep(30)))["applied"] is True
+
+
+def test_a_search_that_finds_the_model_still_loading_says_so(clock, monkeypatch):
+    go_on = threading.Event()
+
+    def load():
+        clock.sleep(1)
+        go_on.wait(30)
+
+    client = loading(monkeypatch, clock, load)
+    marks = marks_of(client, deadline_ms=50)
+    assert marks["applied"] is False
+    assert (
+        "is still being loaded when the deadline passes: client.warm_up() or connect(..., warm=True)" in marks["reason"]
+    )
+    go_on.set()
+    client.warm_up()
+    assert marks_of(client, deadline_ms=1_000)["applied"] is True
+    client.close()
+
+
+def test_a_warm_client_has_its_model(clock, monkeypatch):
+    loads = []
+    monkeypatch.setattr(loaded, "load", lambda *_args, **_options: loads.append(1) or Letters(clock))
+    connect("http://localhost:1", warm=True).close()
+    assert loads == [1]
+    connect("http://localhost:1").close()
+    assert loads == [1]

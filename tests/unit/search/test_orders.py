@@ -1,0 +1,293 @@
+"""Pages of one list join although its order may not come again: no hit twice, none lost."""
+
+import asyncio
+from itertools import pairwise
+
+import pytest
+
+from osrerank import connect
+from osrerank.aio import connect_async
+from osrerank.errors import InferenceError
+from osrerank.search import orders
+from osrerank.search.orders import KEPT_S, MAY_NOT_JOIN, Orders
+from osrerank.testing import CannedTransport, ManualClock
+from tests.rankings import response_of
+from tests.unit.search.test_default_deadline import Letters
+
+TEXTS = ["low " * (number % 7) + "pressure " * (number % 11 + 1) + str(number) for number in range(60)]
+PARTIAL = {"deadline_ms": 400, "blend": "replace"}
+
+
+class Paced(Letters):
+    """An encoder whose documents take a time that a test may change."""
+
+    pace_s, is_broken = 0.02, False
+
+    def __init__(self, clock):
+        super().__init__(clock)
+        self.clock = self
+
+    def sleep(self, _seconds):
+        if self.is_broken:
+            raise InferenceError("broken on purpose")
+        self.real.sleep(self.pace_s)
+
+    def paced_by(self, clock):
+        self.real = clock
+        return self
+
+
+class Alone(CannedTransport):
+    """Takes the authentication that a client is made with."""
+
+    def __init__(self, hosts=None, **options):
+        super().__init__(hosts, **options)
+        self.kwargs = options
+
+
+@pytest.fixture(autouse=True)
+def nothing_is_kept(monkeypatch):
+    monkeypatch.setenv("OSRERANK_VECTORS", "off")
+
+
+@pytest.fixture
+def clock():
+    return ManualClock()
+
+
+@pytest.fixture
+def encoder(clock):
+    return Paced(clock).paced_by(clock)
+
+
+def client_for(encoder, texts=TEXTS, make=connect, **options):
+    options = {"transport_class": Alone, "answer": response_of(texts), "scorer": encoder, **options}
+    return make("http://localhost:1", clock=encoder.real, **options)
+
+
+@pytest.fixture
+def client(encoder):
+    return client_for(encoder)
+
+
+def page(client, start=0, rerank=PARTIAL, size=10, **options):
+    return client.search("low pressure", index="notes", rerank=rerank, from_=start, size=size, **options)
+
+
+def ids(response):
+    return [hit["_id"] for hit in response["hits"]["hits"]]
+
+
+def pages(client, rerank=PARTIAL, between=lambda: None, **options):
+    """Return all pages, one after the other."""
+    found = []
+    for start in range(0, len(TEXTS), 10):
+        found.append(page(client, start, rerank, **options))
+        between()
+    return found
+
+
+def assert_joined(found, size=60):
+    every = [doc_id for one in found for doc_id in ids(one)]
+    assert len(every) == len(set(every)) == size
+    scores = [hit["_score"] for one in found for hit in one["hits"]["hits"]]
+    assert all(before >= after for before, after in pairwise(scores))
+
+
+@pytest.mark.parametrize("more", [0.001, 0.5])
+def test_pages_join_while_more_or_less_is_reached(client, encoder, more):
+    def change():
+        encoder.pace_s = more
+
+    found = pages(client, between=change)
+    assert_joined(found)
+    marks = found[0]["rerank"]
+    assert marks["stages"][0]["lacking"] == 40
+    for one in found[1:]:
+        assert (one["rerank"]["applied"], one["rerank"]["reason"]) == ("partial", marks["reason"])
+        assert one["rerank"]["stages"][0]["inferences"] == 0
+
+
+def test_pages_join_where_the_first_was_not_reranked(client, encoder):
+    encoder.is_broken = True
+    first = page(client)
+    assert first["rerank"]["applied"] is False
+    encoder.is_broken = False
+    found = [first, *(page(client, start) for start in range(10, 60, 10))]
+    assert_joined(found)
+
+
+def test_the_first_page_computes_anew_and_replaces(client, encoder):
+    before = ids(page(client, size=60))
+    encoder.pace_s = 0.01
+    after = ids(page(client, size=60))
+    assert after != before
+    assert ids(page(client, 20)) == after[20:30]
+    encoder.pace_s = 0.001
+    whole = page(client, size=60)
+    assert whole["rerank"]["applied"] is True
+    encoder.pace_s = 0.001
+    assert ids(page(client, 20)) == ids(whole)[20:30]
+
+
+def test_an_order_is_kept_for_a_minute_after_its_last_use(client, encoder, clock):
+    first = ids(page(client, size=60))
+    encoder.pace_s = 0.01
+    for start in (10, 20):
+        clock.sleep(KEPT_S - 1)
+        assert ids(page(client, start)) == first[start : start + 10]
+    clock.sleep(KEPT_S + 1)
+    late = page(client, 30)
+    assert late["rerank"]["warnings"] == [MAY_NOT_JOIN]
+    assert late["rerank"]["stages"][0]["inferences"] > 0
+
+
+def test_new_hits_come_last_and_lost_ones_keep_their_places(client, encoder):
+    first = ids(page(client, size=60))
+    gone = {first[3], first[12], first[40]}
+    fresh = ["new " + text for text in TEXTS[:2]]
+    answer = response_of([*fresh, *TEXTS])
+    for hit, name in zip(answer["hits"]["hits"], ["x0", "x1", *(f"d{at}" for at in range(60))], strict=True):
+        hit["_id"] = name
+    answer["hits"]["hits"] = [hit for hit in answer["hits"]["hits"] if hit["_id"] not in gone]
+    answer["hits"]["total"]["value"] = len(answer["hits"]["hits"])
+    client.transport.answer = answer
+    later = [page(client, start) for start in range(10, 70, 10)]
+    assert ids(later[0]) == [name for name in first[10:20] if name not in gone]
+    assert ids(later[-1]) == ["x0", "x1"]
+    assert_joined(later, 60 - 10 - 2 + 2)
+
+
+def test_hits_are_the_callers_own(client):
+    page(client)
+    answer = response_of(TEXTS)
+    for hit in answer["hits"]["hits"]:
+        hit["_source"] = {"text": "only now"}
+    client.transport.answer = answer
+    assert {hit["_source"]["text"] for hit in page(client, 10)["hits"]["hits"]} == {"only now"}
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        {"headers": {"Authorization": "of somebody else"}},
+        {"rerank": {**PARTIAL, "depth": 50}},
+        {"params": {"routing": "a"}},
+        {"index": "others"},
+        {"query": "another query"},
+    ],
+)
+def test_what_else_is_asked_for_has_its_own_order(client, other):
+    page(client)
+    asked = {"query": "low pressure", "index": "notes", "rerank": PARTIAL, "from_": 10, "size": 10, **other}
+    query = asked.pop("query")
+    assert client.search(query, **asked)["rerank"]["warnings"] == [MAY_NOT_JOIN]
+
+
+@pytest.mark.parametrize(
+    "shown", [{"headers": {"X-Opaque-Id": "7"}}, {"_source": False}, {"size": 5}, {"track_total_hits": True}]
+)
+def test_presentation_may_differ(client, shown):
+    first = ids(page(client, size=60))
+    assert ids(page(client, 10, **shown)) == first[10 : 10 + shown.get("size", 10)]
+
+
+def test_the_depth_auto_is_kept_although_it_is_whole(encoder):
+    client = client_for(encoder)
+    page(client, rerank={"depth": "auto", "deadline_ms": None})
+    kept = page(client, 10, rerank={"depth": "auto", "deadline_ms": None})
+    assert (kept["rerank"]["applied"], kept["rerank"]["stages"][0]["inferences"]) == (True, 0)
+
+
+def test_thresholds_cut_the_same_list(client, encoder):
+    rerank = {**PARTIAL, "min_score": 0.1}
+    whole = page(client, rerank=rerank, size=60)
+    encoder.pace_s = 0.01
+    second = page(client, 10, rerank)
+    assert ids(second) == ids(whole)[10:20]
+    assert second["rerank"]["below_min_score"] == whole["rerank"]["below_min_score"] == 40
+
+
+def test_interleaved_lists_join(client, encoder):
+    rerank = {**PARTIAL, "interleave": {"with": {"depth": 5}, "key": "reader"}}
+    found = [page(client, 0, rerank)]
+    encoder.pace_s = 0.0001
+    found += [page(client, start, rerank) for start in range(10, 60, 10)]
+    assert_joined(found)
+    assert not any(one["rerank"]["interleave"]["applied"] for one in found)
+
+
+def test_several_searches_join_with_their_next_pages(client, encoder):
+    answer = {"took": 1, "responses": [response_of(TEXTS)]}
+    client.transport.answer = answer
+
+    def one(start):
+        body = [{"index": "notes"}, {"query": {"match": {"text": "low pressure"}}, "from": start, "size": 10}]
+        return client.msearch(body=body, rerank=PARTIAL)["responses"][0]
+
+    found = [one(0)]
+    encoder.pace_s = 0.001
+    found += [one(start) for start in range(10, 60, 10)]
+    assert_joined(found)
+
+
+def test_pages_of_an_asynchronous_client_join(encoder):
+    async def search():
+        class AsyncAlone(Alone):
+            async def perform_request(self, *args, **options):
+                return super().perform_request(*args, **options)
+
+            async def close(self):
+                pass
+
+        client = client_for(encoder, make=connect_async, transport_class=AsyncAlone)
+        found = []
+        for start in range(0, 60, 10):
+            found.append(await page(client, start))
+            encoder.pace_s = 0.001
+        await client.close()
+        return found
+
+    assert_joined(asyncio.run(search()))
+
+
+def test_processes_share_orders_in_redis(encoder, redis_url):
+    here, there = (client_for(encoder, redis_url=redis_url) for _ in range(2))
+    first = ids(page(here, size=60))
+    encoder.pace_s = 0.001
+    assert ids(page(there, 20)) == first[20:30]
+    whole = ids(page(there, size=60))
+    assert whole != first
+    assert ids(page(here, 20)) == whole[20:30]
+    strange = client_for(encoder, redis_url=redis_url, http_auth=("somebody", "else"))
+    encoder.pace_s = 0.02
+    page(here)
+    assert page(strange, 20)["rerank"]["warnings"] == [MAY_NOT_JOIN]
+
+
+def test_without_redis_pages_of_a_process_join(encoder, caplog):
+    client = client_for(encoder, redis_url="redis://127.0.0.1:1/0")
+    first = ids(page(client, size=60))
+    encoder.pace_s = 0.001
+    assert ids(page(client, 20)) == first[20:30]
+    assert sum("[orders-away]" in record.getMessage() for record in caplog.records) == 1
+
+
+def test_what_is_kept_is_bounded(monkeypatch, clock):
+    monkeypatch.setattr(orders, "MOST_BYTES", 1_000)
+    monkeypatch.setattr(orders, "MOST_OF_ONE", 400)
+    kept = Orders(clock=clock)
+    for number in range(20):
+        kept.write(str(number), b"x" * 100)
+    assert [kept.read(str(number)) is None for number in (0, 9, 10, 19)] == [True, True, False, False]
+    kept.write("19", b"x" * 401)
+    assert kept.read("19") is None
+
+
+def test_what_is_not_an_order_is_none(client, encoder):
+    page(client)
+    store = client.searcher.orders
+    (key,) = store._kept
+    for content in (b"?", b"x\x9c\xab\x8e\x05\x00\x01\x15\x00\xb9"):
+        store.write(key, content)
+        assert page(client, 10)["rerank"]["warnings"] == [MAY_NOT_JOIN]
