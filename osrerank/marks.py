@@ -138,6 +138,7 @@ class StageScoreMarks(TypedDict):
         score: what the stage sorted by; higher is better.
         rank: rank after the stage, from 1.
         logit: the model's, from stages that have one.
+        plain_logit: with feedback, what the logit would be without it.
         probability: of relevance, in [0, 1], likewise.
         truncated: True where the model did not read the whole text, else absent.
     """
@@ -145,6 +146,7 @@ class StageScoreMarks(TypedDict):
     score: float
     rank: int
     logit: NotRequired[float]
+    plain_logit: NotRequired[float]
     probability: NotRequired[float]
     truncated: NotRequired[bool]
 

@@ -32,6 +32,7 @@ from osrerank.types import (
     Candidate,
     Deadline,
     Encoder,
+    Feedback,
     LongText,
     Query,
     Ranking,
@@ -146,6 +147,8 @@ class RerankService:
             "scorer": model.identity if vectors is None else f"{model.identity}/{vectors.records.bits}",
             "blend": None if blend is None else [blend.method, blend.weight],
         }
+        if feedback := _feedback(options, model):
+            depends["feedback"] = [feedback.share, feedback.temperature]
         return depends | ({"duo": self._duo.model().identity} if options.compares_pairs else {})
 
     @property
@@ -295,7 +298,7 @@ class RerankService:
         """Return the pipeline that fits the model's kind, and a warning if another one was requested; else "".
 
         Raises:
-            ConfigError: ``vectors`` was requested, and the model is a cross-encoder.
+            ConfigError: ``vectors`` or feedback was requested, and the model is a cross-encoder.
             ModelLoadError, MissingDependencyError, WorkerError: the model cannot be loaded.
         """
         asked, model = str(options.pipeline), self._first.model()
@@ -305,6 +308,9 @@ class RerankService:
         if first == "vectors" and own == "mono":
             reason = f"the pipeline {asked} needs a bi-encoder, and {model.model} is a cross-encoder: ask for {runs}"
             raise ConfigError(reason, setting="rerank.pipeline", source="argument")
+        if own == "mono" and options.feedback and options.feedback.share:
+            reason = f"feedback needs a bi-encoder, and {model.model} is a cross-encoder"
+            raise ConfigError(reason, setting="rerank.feedback", source="argument")
         warning = f"the pipeline {asked} ran as {runs}, because {model.model} is a bi-encoder: ask for {runs}"
         return runs, warning if first == "mono" and own == "vectors" else ""
 
@@ -351,8 +357,9 @@ class RerankService:
         return MonoStage(scorer, depth, name, budget_ms)
 
     def _vector_stage(self, options: Rerank, vectors: DocumentVectors, depth: int = 0) -> VectorStage:
-        passages = _passages(options, vectors.encoder)
-        return VectorStage(vectors, passages, depth, options.separator, options.mono_budget_ms)
+        model, blend = vectors.encoder, blend_of(options, vectors.encoder)
+        after = _feedback(options, model), blend.weight if blend and blend.method == "linear" else 0.0
+        return VectorStage(vectors, _passages(options, model), depth, options.separator, options.mono_budget_ms, *after)
 
     def _duo_stage(self, options: Rerank, most: int) -> Stage:
         """Return the stage that compares pairs, after the blend, so that the blend chooses its candidates."""
@@ -377,6 +384,11 @@ def _stage_name(model: Scorer | Encoder) -> str:
 
 def _passages(options: Rerank, model: Scorer | Encoder) -> Passages | None:
     """Return how long documents are cut; None if they are not."""
-    if options.passages != "auto":
-        return options.passages
-    return BY_WINDOW if model.advice.passages else None
+    advised = BY_WINDOW if model.advice.passages else None
+    return advised if options.passages == "auto" else options.passages
+
+
+def _feedback(options: Rerank, model: Scorer | Encoder) -> Feedback | None:
+    """Return how the query moves towards its best candidates; None if it does not."""
+    feedback = model.advice.feedback if options.feedback is None else options.feedback
+    return feedback if feedback and feedback.share and options.sentences is None and is_encoder(model) else None

@@ -23,6 +23,7 @@ RERANK_NAMES = (
     "duo_budget_ms",
     "blend",
     "blend_weight",
+    "feedback",
     "passages",
     "sentences",
     "rm3",
@@ -112,6 +113,11 @@ def _depth(context: click.Context, option: click.Parameter, value: Any) -> Any:
     return value if value in (None, "auto") else click.IntRange(1, MAX_DEPTH).convert(value, option, context)
 
 
+def _feedback(context: click.Context, option: click.Parameter, value: Any) -> Any:
+    """Read how queries move: ``off``, a share, or a share and a temperature."""
+    return False if value == "off" else named_options("share")(context, option, value)
+
+
 allow_partial = click.option(
     "--allow-partial",
     is_flag=True,
@@ -149,6 +155,11 @@ def pipeline_options(command: Command) -> Command:
                 "--blend", type=click.Choice(BLENDS), help="How BM25 counts beside the model.  [default: card]"
             ),
             click.option("--blend-weight", type=click.FloatRange(min=0), help="Weight of BM25 in the blend."),
+            click.option(
+                "--feedback",
+                callback=_feedback,
+                help="Move the query towards its best candidates' vectors: off, 0.3; 0.3,temperature=0.5.",
+            ),
             click.option(
                 "--passages",
                 callback=named_options("aggregation"),

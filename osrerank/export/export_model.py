@@ -13,7 +13,7 @@ from typing import Any, Literal
 from osrerank._optional import require
 from osrerank.errors import ConfigError, ModelLoadError
 from osrerank.export.bi_encoder import card_of, is_bi_encoder, read_bi_encoder
-from osrerank.export.calibration import choose_weight, fit_judged, read_judged
+from osrerank.export.calibration import choose_weight, fit_judged, read_judged, with_feedback
 from osrerank.export.quantise import Recipe
 from osrerank.export.write_graphs import GRAPHS, write_graphs
 from osrerank.formats.trec import read_qrels
@@ -255,7 +255,10 @@ def _compared(card: ModelCard, source: Path) -> ModelCard:
 def _fitted(
     folder: Path, card: ModelCard, options: ExportOptions, candidates: Path, qrels: Path, report: Callable[[str], None]
 ) -> ModelCard:
-    """Return the card with calibration and first-pass weight from a development set; a weight that is given stays."""
+    """Return the card with what a development set says: calibration, first-pass weight, and feedback if it gains.
+
+    A weight that is given stays, and then feedback is not tried.
+    """
     with closing(load_scorer(str(folder), backend="onnx")) as scorer:
         judged = list(read_judged(scorer, card.calibration, candidates, read_qrels(qrels)))
     calibration = fit_judged(judged)
@@ -264,7 +267,8 @@ def _fitted(
     chosen = choose_weight(judged, calibration)
     measured = f"nDCG@10 {chosen.mean:.4f}, by cross-validation {chosen.held_out:.4f}"
     report(f"first-pass weight {chosen.weight:g}: {measured}, the candidates as they came {chosen.first_pass:.4f}")
-    return replace(card, calibration=calibration, first_pass_weight=chosen.weight)
+    card = replace(card, calibration=calibration, first_pass_weight=chosen.weight, feedback=None)
+    return with_feedback(card, judged, chosen.held_out, report) if card.is_bi_encoder else card
 
 
 def _copy_descriptions(source: Path, folder: Path, options: ExportOptions) -> None:

@@ -10,11 +10,11 @@ from osrerank.errors import ConfigError
 from osrerank.options.cutoff import Cutoff
 from osrerank.options.interleave import Interleave
 from osrerank.options.pairs import Pairs
-from osrerank.options.parse import is_share
+from osrerank.options.parse import is_share, read_options, unusable
 from osrerank.options.passages import Passages
 from osrerank.options.rm3 import Rm3
 from osrerank.options.sentences import Sentences
-from osrerank.types import FailurePolicy, StagePipeline
+from osrerank.types import FailurePolicy, Feedback, StagePipeline
 
 NO_STAGES = "none"
 AUTO_PIPELINE = "auto"
@@ -55,6 +55,7 @@ class RerankOptions(TypedDict, total=False):
     language_guard: bool
     blend: Blend
     blend_weight: float | None
+    feedback: bool | float | Mapping[str, Any] | Feedback | None
     passages: str | Mapping[str, Any] | Passages | None
     sentences: bool | Mapping[str, Any] | Sentences | None
     rm3: bool | Mapping[str, Any] | Rm3 | None
@@ -105,6 +106,9 @@ class Rerank:
             ``"weighted"`` and ``"rrf"`` combine the model with the first pass (``osrerank.stages.interpolate``).
         blend_weight: weight of the first pass. In a linear blend: logits that the best first-pass score adds, None for
             the card's. In a weighted blend: its share in [0, 1], None for a half.
+        feedback: how a bi-encoder's query moves towards the vectors of its best candidates (docs/vectors.md): a share
+            in [0, 1), a dict of ``share`` and ``temperature``, or ``Feedback``; False for not at all. None does what
+            the model's card recommends. Not together with ``sentences``.
         passages: ``"auto"`` scores documents that are longer than the model's window by their best passage, where the
             model's card recommends it (a bi-encoder's does), and otherwise as ``"off"``, which scores as much of
             their beginning as the model reads. ``"maxp"``, ``"firstp"``, ``"sump"``, ``"kmaxavgp"``, a dict of options
@@ -137,6 +141,7 @@ class Rerank:
     language_guard: bool = True
     blend: Blend = "card"
     blend_weight: float | None = None
+    feedback: Feedback | None = None
     passages: Passages | Literal["auto"] | None = "auto"
     sentences: Sentences | None = None
     rm3: Rm3 | None = None
@@ -186,10 +191,10 @@ class Rerank:
         return AUTO_DEPTH if self.depth == "auto" else self.depth
 
     def __post_init__(self) -> None:
-        for name, (kind, default) in _GROUPS.items():
+        for name, (kind, default, read) in _GROUPS.items():
             value = getattr(self, name)
-            if not isinstance(value, kind) and value != default:
-                object.__setattr__(self, name, kind.of(value))
+            if not isinstance(value, kind) and value is not default and value != default:
+                object.__setattr__(self, name, read(value))
         for name in ("fields", "query_fields"):
             value = getattr(self, name)
             if isinstance(value, str | list):
@@ -205,12 +210,19 @@ class Rerank:
             )
             raise ConfigError(message, setting="rerank.blend_weight", source="argument")
 
-        has_passages = isinstance(self.passages, Passages)
-        if self.sentences is not None and (has_passages or self.blend not in ("card", "replace")):
-            message = "rerank option sentences stands in place of passages and blend: leave these out"
-            raise ConfigError(message, setting="rerank.sentences", source="argument")
+        if self.sentences is not None:
+            self._check_sentences()
         if self.interleave is not None:
             self._check_interleave(self.interleave)
+
+    def _check_sentences(self) -> None:
+        """Refuse what sentences stand in place of."""
+        if isinstance(self.passages, Passages) or self.blend not in ("card", "replace"):
+            message = "rerank option sentences stands in place of passages and blend: leave these out"
+            raise ConfigError(message, setting="rerank.sentences", source="argument")
+        if self.feedback is not None and self.feedback.share:
+            message = "rerank option feedback does not go with sentences, which read no document's vector: leave it out"
+            raise ConfigError(message, setting="rerank.feedback", source="argument")
 
     def _check_interleave(self, interleave: Interleave) -> None:
         """Refuse what would treat the teams differently, and read the other team's options."""
@@ -252,6 +264,22 @@ class Rerank:
         return replace(defaults, **value)
 
 
+def _feedback(value: Any) -> Feedback | None:
+    """Read the ``feedback`` option of a search: a bool, a share, a dict of options, or None.
+
+    Raises:
+        ConfigError: it is none of these, or a key or value in it cannot be used.
+    """
+    if value is None:
+        return None
+    if value is False or _is_number(value):
+        value = {"share": float(value)}
+    try:
+        return read_options(Feedback, value, "feedback")
+    except (TypeError, ValueError) as error:
+        raise unusable("feedback", value, f"a share in [0, 1), a dict of options, a bool or None: {error}") from None
+
+
 def _is_number(value: object) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool)
 
@@ -266,14 +294,15 @@ def _is_duration(value: Any) -> bool:
     return value is None or (_is_number(value) and 0 < value <= MOST_MS)
 
 
-# option -> what holds its own options, and the value that stands for none
-_GROUPS: dict[str, tuple[Any, object]] = {
-    "pairs": (Pairs, Pairs()),
-    "passages": (Passages, "auto"),
-    "sentences": (Sentences, None),
-    "rm3": (Rm3, None),
-    "cutoff": (Cutoff, None),
-    "interleave": (Interleave, None),
+# option -> its class, its default, and what reads other values
+_GROUPS: dict[str, tuple[type, object, Callable[[Any], object]]] = {
+    "pairs": (Pairs, Pairs(), Pairs.of),
+    "feedback": (Feedback, None, _feedback),
+    "passages": (Passages, "auto", Passages.of),
+    "sentences": (Sentences, None, Sentences.of),
+    "rm3": (Rm3, None, Rm3.of),
+    "cutoff": (Cutoff, None, Cutoff.of),
+    "interleave": (Interleave, None, Interleave.of),
 }
 _DURATION = f"a number of milliseconds above 0, at most {MOST_MS:,} (a day), or None for no limit"
 # option -> whether a value fits, and what it must be

@@ -2,13 +2,13 @@
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
 
-from osrerank.types import Advice
+from osrerank.types import Advice, Feedback
 
 CARD_VERSION = 2
 CHOICES = {
@@ -76,6 +76,7 @@ class ModelCard:
         document_prefix: bi-encoder only; precedes every document.
         weights: bi-encoder only; digest of the weights that a graph was exported from, so that both share
             their vectors; empty for the digest of the model's own files.
+        feedback: bi-encoder only; how queries move towards their best candidates, None if they do not.
     """
 
     name: str
@@ -94,6 +95,7 @@ class ModelCard:
     query_prefix: str = ""
     document_prefix: str = ""
     weights: str = ""
+    feedback: Feedback | None = None
 
     def __post_init__(self) -> None:
         for name, choices in CHOICES.items():
@@ -107,8 +109,9 @@ class ModelCard:
             raise ValueError(
                 f"head is {self.head!r} and kind is {self.kind}; bi-encoders, and no others, have the head cosine"
             )
-        if self.document_prefix and not self.is_bi_encoder:
-            raise ValueError(f"document_prefix is for a bi-encoder, and kind is {self.kind}")
+        for name in ("document_prefix", "feedback"):
+            if getattr(self, name) and not self.is_bi_encoder:
+                raise ValueError(f"{name} is for a bi-encoder, and kind is {self.kind}")
         _ = self.advice  # checks its numbers
         if unknown := [code for code in self.languages if not re.fullmatch(r"[a-z]{2,3}", code)]:
             raise ValueError(f"languages has {unknown[0]!r}; they are ISO 639 codes, such as en")
@@ -118,7 +121,7 @@ class ModelCard:
     @property
     def advice(self) -> Advice:
         """What the model recommends for ranking by its scores."""
-        return Advice(self.first_pass_weight, self.is_bi_encoder, self.languages, self.kind)
+        return Advice(self.first_pass_weight, self.is_bi_encoder, self.languages, self.kind, self.feedback)
 
     @property
     def is_bi_encoder(self) -> bool:
@@ -140,6 +143,8 @@ class ModelCard:
         for name in self.__slots__:
             if name == "languages":
                 content |= {"languages": list(self.languages)} if self.languages else {}
+            elif name == "feedback":
+                content |= {name: asdict(self.feedback)} if self.feedback else {}
             elif name in ("query_prefix", "document_prefix", "weights"):
                 content |= {name: getattr(self, name)} if getattr(self, name) else {}
             elif name == "pooling":

@@ -12,6 +12,7 @@ from osrerank._removed import instead_of
 from osrerank.errors import ModelLoadError
 from osrerank.scoring.card import CARD_VERSION, Calibration, Head, ModelCard
 from osrerank.scoring.modular.description import TOKENIZER_SETTINGS_FILE, CrossEncoder, read_cross_encoder
+from osrerank.types import Feedback
 
 CARD_FILE = "osrerank.json"
 READ_VERSIONS = (1, CARD_VERSION)
@@ -217,6 +218,7 @@ def _from_card(content: dict[str, Any]) -> dict[str, Any]:
         raise ValueError(f"version is {version!r}; this osrerank reads {' and '.join(map(str, READ_VERSIONS))}")
     card["calibration"] = Calibration(**card.pop("calibration", {}))
     card["languages"] = tuple(card.pop("languages", ()))
+    card["feedback"] = Feedback(**card["feedback"]) if card.get("feedback") else None
     return _of_today(card)
 
 

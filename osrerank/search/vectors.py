@@ -82,7 +82,9 @@ class SideIndex:
             self.may_write = False
         if right not in self._forbidden:
             self._forbidden.add(right)
-            logger.warning("[vectors-forbidden] document vectors in %s: the right to %s it is missing", self.name, right)
+            logger.warning(
+                "[vectors-forbidden] document vectors in %s: the right to %s it is missing", self.name, right
+            )
 
 
 class SideVectors:

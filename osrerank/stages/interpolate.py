@@ -50,8 +50,7 @@ class BlendStage:
         passed = len(ranking.candidates[0].trace) if ranking.candidates else 0
         scored = [candidate for candidate in ranking.candidates[: self.depth] if len(candidate.trace) == passed]
         rest = ranking.candidates[len(scored) :]
-        best = max((candidate.trace[0].score for candidate in ranking.candidates), default=0.0)
-        keys = self._keys(scored, best)
+        keys = self._keys(scored, ranking)
         judged = [
             Judged(candidate, key, place_of(key, self._unit(key))) for candidate, key in zip(scored, keys, strict=True)
         ]
@@ -59,10 +58,10 @@ class BlendStage:
         report = StageReport(self.name, applied=True, candidates=len(scored), took_ms=took_ms)
         return Ranking(ranking.query, reorder(ranking, self.name, judged, rest), (*ranking.reports, report))
 
-    def _keys(self, scored: Sequence[Candidate], best: float) -> list[float]:
+    def _keys(self, scored: Sequence[Candidate], ranking: Ranking) -> list[float]:
         if self.method == "linear":
-            share = self.weight / best if best > 0 else 0.0
-            return [candidate.score + share * max(candidate.trace[0].score, 0.0) for candidate in scored]
+            added = first_pass_parts(scored, ranking, self.weight)
+            return [candidate.score + one for candidate, one in zip(scored, added, strict=True)]
         if self.method == "rrf":
             return _fused(scored)
         first = _scaled([candidate.trace[0].score for candidate in scored])
@@ -73,6 +72,13 @@ class BlendStage:
         if self.method != "linear":
             return key
         return 1 / (1 + math.exp(min(self.weight - key, 700.0)))
+
+
+def first_pass_parts(candidates: Sequence[Candidate], ranking: Ranking, weight: float) -> list[float]:
+    """Return what a linear blend adds to the candidates' scores: ``weight`` to that with the best first-pass score."""
+    best = max((candidate.trace[0].score for candidate in ranking.candidates), default=0.0) if weight else 0.0
+    share = weight / best if best > 0 else 0.0
+    return [share * max(candidate.trace[0].score, 0.0) if share else 0.0 for candidate in candidates]
 
 
 def _scaled(values: Sequence[float]) -> list[float]:

@@ -10,9 +10,10 @@ import numpy.typing as npt
 from osrerank.errors import DeadlineExceeded
 from osrerank.options.passages import Passages
 from osrerank.scoring.encoder_scorer import NOT_FINITE
+from osrerank.stages.interpolate import first_pass_parts
 from osrerank.stages.ordering import Attempt, Judged, Outcome, nothing_scored, rank_block
 from osrerank.stages.passages import judged_by_passages, lacks_words, text_of
-from osrerank.types import NEVER, Candidate, Deadline, Encoder, LongText, Ranking, Span, Vectors
+from osrerank.types import NEVER, Candidate, Deadline, Encoder, Feedback, LongText, Ranking, Span, Vectors
 from osrerank.types.vectors import Floats
 from osrerank.vectors.documents import DocumentRecords, DocumentVectors, Found
 from osrerank.vectors.record import rows_of
@@ -34,6 +35,8 @@ class VectorStage:
         depth: how many candidates are compared (k0).
         separator: between the title and a passage.
         budget_ms: time for the stage, in milliseconds, within the deadline of the call; None for no limit of its own.
+        feedback: how the query moves towards its best candidates; None if it does not.
+        first_pass_weight: logits that the best first-pass score adds to what chooses these candidates.
         name: how the stage is called in traces and reports.
     """
 
@@ -42,6 +45,8 @@ class VectorStage:
     depth: int = 100
     separator: str = " "
     budget_ms: float | None = None
+    feedback: Feedback | None = None
+    first_pass_weight: float = 0.0
     name: str = "vectors"
 
     @property
@@ -59,7 +64,7 @@ class VectorStage:
         deadline = deadline.within_ms(self.budget_ms)
         if deadline.passed:
             raise DeadlineExceeded(f"the deadline passed before stage {self.name} began", stage=self.name)
-        compare = partial(self._compare, ranking.query.text, deadline)
+        compare = partial(self._compare, ranking, deadline)
         return rank_block(self.encoder, ranking, compare, stage=self.name, depth=self.depth)
 
     def text_of(self, candidate: Candidate) -> str | LongText:
@@ -69,38 +74,68 @@ class VectorStage:
         return text_of(candidate, self.passages, self.separator)
 
     def _compare(
-        self, query: str, deadline: Deadline, block: Sequence[Candidate], readable: Sequence[Candidate]
+        self, ranking: Ranking, deadline: Deadline, block: Sequence[Candidate], readable: Sequence[Candidate]
     ) -> Outcome:
-        encoding = self.vectors.encoded_query(query)
+        encoding = self.vectors.encoded_query(ranking.query.text)
         found = self.vectors.of((self.text_of(candidate) for candidate in readable), deadline)
         encoded = encoding.result()
-        judged = self._judge(readable, found.documents, encoded)
+        judged = self._judge(ranking, readable, found.documents, encoded.rows[0])
         if not judged:
             failures = {at: why for at, one in enumerate(found.documents) for why in one.failures.values()}
             raise nothing_scored(self.encoder, failures, stage=self.name)
         return self._outcome(block, readable, found, judged, encoded)
 
     def _judge(
-        self, readable: Sequence[Candidate], documents: Sequence[DocumentRecords], query: Vectors
+        self, ranking: Ranking, readable: Sequence[Candidate], documents: Sequence[DocumentRecords], query: Floats
     ) -> list[Judged]:
         """Return the candidates that have a vector, with their scores."""
         there = [(at, turn) for at, document in enumerate(documents) for turn in sorted(document.records)]
         if not there:
             return []
         rows = rows_of([documents[at].records[turn] for at, turn in there])
-        logits = self.encoder.similarity(query.rows[0], rows)
-        probabilities = self.encoder.probabilities(logits)
+        plain = logits = self.encoder.similarity(query, rows)
         by_document: dict[int, list[int]] = {}
-        for number, (at, turn) in enumerate(there):
-            if np.isfinite(logits[number]):
+        for number, ((at, turn), is_finite) in enumerate(zip(there, np.isfinite(plain).tolist(), strict=True)):
+            if is_finite:
                 by_document.setdefault(at, []).append(number)
             else:
                 documents[at].failures[turn] = NOT_FINITE.format(model=self.encoder.model)
+        values = plain.tolist()
+        best = {at: max(numbers, key=values.__getitem__) for at, numbers in by_document.items()}
+        if self.feedback is not None and len(best) > 1:
+            added = first_pass_parts([readable[at] for at in best], ranking, self.first_pass_weight)
+            logits = self._after(
+                self.feedback, query, rows, plain, list(best.values()), np.array(added, dtype=np.float32)
+            )
+        probabilities = self.encoder.probabilities(logits)
         judged = []
         for at, numbers in by_document.items():
             spans = [documents[at].places[there[number][1]] for number in numbers]
-            judged.append(self._judged(readable[at], spans, logits[numbers], probabilities[numbers], documents[at]))
+            one = self._judged(readable[at], spans, logits[numbers], probabilities[numbers], documents[at])
+            if logits is not plain:
+                one.parts["plain_logit"] = values[best[at]]
+            judged.append(one)
         return judged
+
+    def _after(
+        self, feedback: Feedback, query: Floats, rows: Floats, plain: Floats, best: Sequence[int], added: Floats
+    ) -> Floats:
+        """Return the passages' logits with the query that moved towards the best candidates.
+
+        All are shifted by one amount, so that the candidates' mean is what it was and a probability means the same.
+
+        Args:
+            feedback: how the query moves.
+            query: its vector.
+            rows: of the passages.
+            plain: the passages' logits with the query as it was.
+            best: the number of each candidate's best passage.
+            added: what the first pass adds to each candidate's logit.
+        """
+        moved = feedback.moved(query, rows[best], plain[best] + added)
+        logits = self.encoder.similarity(moved, rows)
+        shifted: Floats = logits + (plain[best] - logits[best]).mean()
+        return shifted
 
     def _judged(
         self,

@@ -123,7 +123,8 @@ def model_digest(identity: Mapping[str, object], options: Rerank) -> str:
     """
     names = ("fields", "query_fields", "separator", "passages", "sentences", "rm3")
     depends = {name: repr(getattr(options, name)) for name in names}
-    return _digest({**depends, "scorer": identity["scorer"], "blend": identity["blend"]})
+    models = {name: identity[name] for name in ("scorer", "blend", "feedback") if name in identity}
+    return _digest({**depends, **models})
 
 
 def mapping_digest(mappings: Mapping[str, Any], options: Rerank) -> str:

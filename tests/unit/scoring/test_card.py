@@ -3,6 +3,7 @@
 import json
 import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,7 @@ from osrerank.scoring.locate import locate
 from osrerank.scoring.model_files import digest, read_card
 from osrerank.scoring.registry import load_scorer
 from osrerank.settings import DEFAULT_MODEL
+from osrerank.types import Feedback
 
 DATA = Path(__file__).parents[2] / "data"
 BI_ENCODER = {"kind": "bi-encoder", "head": "cosine"}
@@ -95,6 +97,10 @@ def test_positions_bound_the_sequence(directory: Path) -> None:
             lambda folder: _card(folder, {"document_prefix": "x"}),
             "document_prefix is for a bi-encoder",
         ),
+        (lambda folder: _card(folder, {"feedback": {"share": 0.3}}), "feedback is for a bi-encoder"),
+        (lambda folder: _card(folder, BI_ENCODER | {"feedback": {"share": 1}}), "share is 1; it must be"),
+        (lambda folder: _card(folder, BI_ENCODER | {"feedback": {"alpha": 1}}), "alpha"),
+        (lambda folder: _card(folder, BI_ENCODER | {"feedback": 0.3}), "Feedback"),
         (lambda folder: _card(folder, OLDER | {"joining": {"layers": 1}}), "joined layers are gone; export the bi-enc"),
         (lambda folder: _card(folder, OLDER | {"layout": "cross-bias"}), "cross-bias is gone; export the bi-encoder"),
         (
@@ -121,7 +127,8 @@ def test_a_bi_encoders_card_comes_back(directory: Path) -> None:
     card = ModelCard(
         "tiny", "cosine", kind="bi-encoder", max_query_tokens=512, pooling="mean", languages=("en", "deu"), **prefixes
     )
-    assert card.advice.languages == ("en", "deu")
+    card = replace(card, feedback=Feedback(0.2, 0.5))
+    assert (card.advice.languages, card.advice.feedback) == (("en", "deu"), Feedback(0.2, 0.5))
     (directory / "osrerank.json").write_text(json.dumps(card.to_json()))
     assert read_card(directory) == card
     content = {name: value for name, value in card.to_json().items() if name not in ("pooling", *prefixes)}

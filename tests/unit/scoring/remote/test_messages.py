@@ -12,13 +12,25 @@ from hypothesis import strategies as st
 from osrerank.errors import PayloadError
 from osrerank.scoring.remote import messages
 from osrerank.scoring.remote.messages import Heartbeat, Reply, Request
-from osrerank.types import Advice, Scores
+from osrerank.types import Advice, Feedback, Scores
 
 REQUEST = Request("c1", "m1", "id/int8", 1.5, None, "low pressure", ["a wing", "half a pair \ud800"], [(0,), (1,)])
 SCORES = Scores(np.array([0.5, np.nan, -3.25], dtype=np.float32), {1: "too odd"}, inferences=3, truncated=1)
 REPLY = Reply("c1", "w1", "id/int8", SCORES, "", 0.01, 0.2)
+ADVICE = Advice(7.0, True, kind="bi-encoder", feedback=Feedback(0.2, 0.5))
 HEARTBEAT = Heartbeat(
-    "w1", "host", "q", "mono", "id/int8", Advice(7.0, True, kind="bi-encoder"), True, ("c1", "c2"), 0.25, 4, 3.0, 9.5
+    "w1",
+    "host",
+    "q",
+    "mono",
+    "id/int8",
+    Advice(7.0, True, kind="bi-encoder", feedback=Feedback(0.2, 0.5)),
+    True,
+    ("c1", "c2"),
+    0.25,
+    4,
+    3.0,
+    9.5,
 )
 
 texts = st.text(max_size=30)
@@ -102,7 +114,8 @@ def test_a_field_that_cannot_be_used_is_named(field, value):
         {"first_pass_weight": "1", "passages": False},
         {"first_pass_weight": -1.0, "passages": False},
         {"first_pass_weight": 1.0, "passages": False, "languages": [], "kind": "monoBERT"},
-        {"first_pass_weight": -1.0, "passages": False, "languages": [], "kind": "duo"},
+        {"first_pass_weight": -1.0, "passages": False, "languages": [], "kind": "duo", "feedback": None},
+        {"first_pass_weight": 0, "passages": True, "languages": [], "kind": "bi-encoder", "feedback": {"share": 2}},
     ],
 )
 def test_advice_that_cannot_be_used_is_refused(advice):
