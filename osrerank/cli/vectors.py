@@ -105,7 +105,7 @@ def coverage(context: click.Context, /, *, index: str, most: int, at_least: floa
     if wants_json(context):
         click.echo(json.dumps({**asdict(found), "share": found.share}))
     else:
-        click.echo(f"{index}: {found.known:,} of {found.texts:,} texts have vectors ({found.share:.1%})")
+        click.echo(f"{index}: {found.known:,} of a sample of {found.texts:,} texts have vectors ({found.share:.1%})")
         size = f"{found.seconds:,.0f} s and {found.stored / 1e6:,.1f} MB"
         click.echo(f"those of all {found.documents:,} documents take about {size}")
     if at_least is not None and found.share < at_least:
