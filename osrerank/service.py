@@ -234,6 +234,8 @@ class RerankService:
         )
         unbounded = replace(options, on_failure="raise", mono_budget_ms=None, duo_budget_ms=None)
         self.rerank(Ranking(Query("warm", "warm up"), candidates), unbounded, deadline)
+        if (vectors := self._first.vectors()) is not None:
+            vectors.records.flush()  # its store is open then, too
 
     def close(self) -> None:
         """Release the models loaded here, and the connections to the cache."""
