@@ -7,14 +7,13 @@ from functools import partial
 from typing import Any
 
 from osrerank._optional import require
-from osrerank.client import embedded_folder, refuse_settings, refuse_unknown, represent, server_options
+from osrerank.client import embedded_folder, refuse_settings, refuse_unknown, represent, searcher_of, server_options
 from osrerank.msearch import multi_search_steps
 from osrerank.options.defaults import Defaults
 from osrerank.options.rerank import Rerank, RerankOptions
-from osrerank.retrieval.requests import SideRequest, authentication_of, is_embedded
+from osrerank.retrieval.requests import SideRequest
 from osrerank.search.call import RerankArgument
 from osrerank.search.ranking import WrappedResponse, rank_response, rank_texts
-from osrerank.search.searcher import Searcher
 from osrerank.search.step import Later, MultiSearchRequest, Scoring, Step
 from osrerank.search.traced import multi_search_span, request_span, search_span
 from osrerank.settings import Settings
@@ -54,17 +53,8 @@ class AsyncClient(AsyncOpenSearch):
         **options: Any,
     ) -> None:
         super().__init__(hosts, **options)
-        given = settings or Settings.load()
         self._later: set[asyncio.Task[Any]] = set()
-        self.searcher = Searcher(
-            given,
-            defaults,
-            scorer,
-            duo_scorer,
-            clock=clock,
-            is_embedded=is_embedded(self),
-            authentication=authentication_of(self),
-        )
+        self.searcher = searcher_of(self, settings, defaults, scorer, duo_scorer, clock)
 
     async def search(
         self,

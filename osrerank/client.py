@@ -64,17 +64,8 @@ class Client(OpenSearch):
         **options: Any,
     ) -> None:
         super().__init__(hosts, **options)
-        given = settings or Settings.load()
         self._later = Background()
-        self.searcher = Searcher(
-            given,
-            defaults,
-            scorer,
-            duo_scorer,
-            clock=clock,
-            is_embedded=is_embedded(self),
-            authentication=authentication_of(self),
-        )
+        self.searcher = searcher_of(self, settings, defaults, scorer, duo_scorer, clock)
 
     def search(
         self,
@@ -287,6 +278,26 @@ def connect(
     if warm:
         client.warm_up()
     return client
+
+
+def searcher_of(
+    client: Any,
+    settings: Settings | None,
+    defaults: Defaults | None,
+    scorer: Scorer | Encoder | None,
+    duo_scorer: Scorer | None,
+    clock: Callable[[], float],
+) -> Searcher:
+    """Return what the searches of a client, synchronous or not, need; arguments as those of `Client`."""
+    return Searcher(
+        settings or Settings.load(),
+        defaults,
+        scorer,
+        duo_scorer,
+        clock=clock,
+        is_embedded=is_embedded(client),
+        authentication=authentication_of(client),
+    )
 
 
 def represent(client: Any) -> str:

@@ -67,7 +67,7 @@ class OnnxBackend:
         precision = _precision(directory, card)
         file = card.onnx[precision]
         session = _open(directory / file, card.name)
-        _check_signature(session, directory / file, card)
+        cls._check(session, directory / file, card)
         return cls(session, threads=threads or usable_cores(), card=card, precision=precision, file=file)
 
     def run(self, sequences: Sequence[Tokens]) -> npt.NDArray[np.float32]:
@@ -82,51 +82,29 @@ class OnnxBackend:
         )[0]
         return logits
 
+    @staticmethod
+    def _check(session: Any, file: Path, card: ModelCard) -> None:
+        """Refuse a graph whose inputs or output do not match the card."""
+        unknown = {entry.name for entry in session.get_inputs()} - set(Batch.__slots__)
+        if unknown:
+            raise ModelLoadError(
+                f"{file} has inputs that osrerank does not know: {', '.join(unknown)}", model=card.name, path=str(file)
+            )
+        labels = 2 if card.head in {"logits2", "next-sentence"} else 1
+        shape = session.get_outputs()[0].shape
+        if len(shape) != 2 or (isinstance(shape[1], int) and shape[1] != labels):
+            reason = f"{file} gives an output of shape {shape}; a head of the form {card.head} gives (n, {labels})"
+            raise ModelLoadError(reason, model=card.name, path=str(file))
+
     def close(self) -> None:
         self._session = None
 
 
-class EncoderBackend:
+class EncoderBackend(OnnxBackend):
     """A bi-encoder's ONNX Runtime session on the CPU, which encodes each text by itself.
 
     So a vector never depends on what else is being encoded.
-
-    Args:
-        session: the ``onnxruntime.InferenceSession`` of `osrerank.export.bi_encoder_graph.build_encoder`.
-        threads: how many texts are encoded at once.
-        card: the model's card; errors name the model.
-        precision: the graph's.
-        file: the graph, relative to the model's directory.
     """
-
-    name = "onnx"
-    packed = True
-    parallel = True
-    budget_tokens = 1
-
-    def __init__(self, session: Any, *, threads: int, card: ModelCard, precision: str, file: str) -> None:
-        self.threads = threads
-        self.precision = precision
-        self.files: Sequence[str] = (file,)
-        self._model = card.name
-        self._session: Any = session
-
-    @classmethod
-    def load(cls, directory: Path, card: ModelCard, *, threads: int = 0) -> Self:
-        """Open the int8 graph where the model has it, else the fp32 one.
-
-        Args:
-            directory: the model's.
-            card: names the graph.
-            threads: how many texts are encoded at once; 0 means the physical cores that this process may use.
-
-        Raises:
-            ModelLoadError: there is no graph, or it cannot be read.
-        """
-        precision = _precision(directory, card)
-        file = card.onnx[precision]
-        session = _open(directory / file, card.name)
-        return cls(session, threads=threads or usable_cores(), card=card, precision=precision, file=file)
 
     def run(self, sequences: Sequence[Tokens]) -> npt.NDArray[np.float32]:
         try:
@@ -144,8 +122,9 @@ class EncoderBackend:
             vector: npt.NDArray[np.float32] = self._session.run([VECTOR], {"input_ids": ids[None]})[0]
         return vector
 
-    def close(self) -> None:
-        self._session = None
+    @staticmethod
+    def _check(session: Any, file: Path, card: ModelCard) -> None:
+        """Accept every graph: the card names it as an encoder's."""
 
 
 def _precision(directory: Path, card: ModelCard) -> str:
@@ -172,17 +151,3 @@ def _open(file: Path, model: str) -> Any:
     except Exception as error:
         reason = f"{file} cannot be read as an ONNX graph; download or export it again ({error})"
         raise ModelLoadError(reason, model=model, path=str(file)) from error
-
-
-def _check_signature(session: Any, file: Path, card: ModelCard) -> None:
-    """Refuse a graph whose inputs or output do not match the card."""
-    unknown = {entry.name for entry in session.get_inputs()} - set(Batch.__slots__)
-    if unknown:
-        raise ModelLoadError(
-            f"{file} has inputs that osrerank does not know: {', '.join(unknown)}", model=card.name, path=str(file)
-        )
-    labels = 2 if card.head in {"logits2", "next-sentence"} else 1
-    shape = session.get_outputs()[0].shape
-    if len(shape) != 2 or (isinstance(shape[1], int) and shape[1] != labels):
-        reason = f"{file} gives an output of shape {shape}; a head of the form {card.head} gives (n, {labels})"
-        raise ModelLoadError(reason, model=card.name, path=str(file))
