@@ -2,11 +2,11 @@
 
 import secrets
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from opensearchpy import NotFoundError, OpenSearch
+from opensearchpy import ConflictError, NotFoundError, OpenSearch
 
 from osrerank.errors import InstallError
 from osrerank.server.opensearch.cluster import explained
@@ -14,6 +14,8 @@ from osrerank.server.opensearch.cluster import explained
 ROOT = "/_plugins/_ml"
 MADE_BY = "made by osrerank pipeline install"
 DEPLOY_TIMEOUT_S = 60.0
+DELETE_TIMEOUT_S = 10.0
+PAUSE_S = 0.2
 REQUEST_BODY = '{"query":"${parameters.query}","documents":${parameters.documents},"model":"${parameters.model}"}'
 PROBE = {"query_text": "ready", "text_docs": ["ready", "not ready"]}
 
@@ -83,10 +85,20 @@ class Models:
     Args:
         client: the cluster's.
         pipeline: the search pipeline's name.
+        clock: returns seconds, never decreasing.
+        sleep: waits for so many seconds.
     """
 
-    def __init__(self, client: OpenSearch, pipeline: str) -> None:
+    def __init__(
+        self,
+        client: OpenSearch,
+        pipeline: str,
+        clock: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], object] = time.sleep,
+    ) -> None:
         self._client = client
+        self._clock = clock
+        self._sleep = sleep
         self.label = f"osrerank-pipeline-{pipeline}"
         self._description = f"{MADE_BY} for {pipeline}"
 
@@ -179,22 +191,22 @@ class Models:
 
     def _registered(self, task_id: str) -> str:
         """Wait for a registration in the background, and return the model's id."""
-        until = time.monotonic() + DEPLOY_TIMEOUT_S
-        while time.monotonic() < until:
+        until = self._clock() + DEPLOY_TIMEOUT_S
+        while self._clock() < until:
             task = self._get(f"tasks/{task_id}") or {}
             if task.get("model_id"):
                 return str(task["model_id"])
             if task.get("state") == "FAILED":
                 raise InstallError(f"register the model: {task.get('error')}", step="register the model")
-            time.sleep(0.2)
+            self._sleep(PAUSE_S)
         raise InstallError("register the model: no end within a minute", step="register the model")
 
     def _await_deployment(self, model_id: str) -> None:
-        until = time.monotonic() + DEPLOY_TIMEOUT_S
+        until = self._clock() + DEPLOY_TIMEOUT_S
         while (state := self.state(model_id)) != "DEPLOYED":
-            if time.monotonic() > until or state in (None, "DEPLOY_FAILED"):
+            if self._clock() > until or state in (None, "DEPLOY_FAILED"):
                 raise InstallError(f"deploy the model: its state is {state}", step="deploy the model")
-            time.sleep(0.2)
+            self._sleep(PAUSE_S)
 
     def _find(self, kind: str) -> list[str]:
         """Return the ids of the pipeline's own."""
@@ -218,4 +230,16 @@ class Models:
         return answer
 
     def _delete(self, path: str) -> None:
-        self._client.transport.perform_request("DELETE", f"{ROOT}/{path}")
+        """Delete a model, connector or group; for a moment, ml-commons may take it to be used by what is gone."""
+        until = self._clock() + DELETE_TIMEOUT_S
+        while True:
+            try:
+                self._client.transport.perform_request("DELETE", f"{ROOT}/{path}")
+            except NotFoundError:
+                return
+            except ConflictError:
+                if self._clock() > until:
+                    raise
+                self._sleep(PAUSE_S)
+            else:
+                return

@@ -236,11 +236,13 @@ def main() -> None:
     parser.add_argument("--choose", action="store_true", help="try the protocol's grid")
     for name in ("share", "temperature", "weight"):
         parser.add_argument(f"--{name}", type=float, default=getattr(PLAIN, name))
+    parser.add_argument("--rounds", type=int, default=1)
+    parser.add_argument("--tempered", action="store_true", help="less share where the best candidate stands out")
     options = parser.parse_args()
     files = [file for file in sorted(options.sets.glob("*.json")) if file.stem in (options.only or [file.stem])]
     with closing(Vectors(options.model, options.work)) as vectors:
         measured = Measured(files, vectors)
-    setting = Setting(weight=options.weight, share=options.share, temperature=options.temperature)
+    setting = Setting(**{name: getattr(options, name) for name in Setting._fields})
     tried = measured.values(grid() if options.choose else [setting])
     plain = measured.values([PLAIN])[PLAIN]
     print(row(PLAIN, plain))

@@ -1,0 +1,50 @@
+"""How a pipeline's models and connectors are removed, against a cluster that answers as told."""
+
+import pytest
+from opensearchpy import ConflictError, NotFoundError
+
+from osrerank.errors import InstallError
+from osrerank.server.opensearch.ml_commons import Models
+from osrerank.testing import ManualClock
+
+IN_USE = ConflictError(409, "m_l_validation_exception", {"error": "1 models are still using this connector"})
+
+
+class Cluster:
+    """Has one connector and nothing else; its deletion is answered in turn by what is given."""
+
+    def __init__(self, *deletions):
+        self.deletions = list(deletions)
+        self.transport = self
+
+    def perform_request(self, method, path, body=None):
+        if method == "POST":
+            found = [{"_id": "c", "_source": {"description": "made by osrerank pipeline install for books"}}]
+            return {"hits": {"hits": found if "connectors" in path else []}}
+        answer = self.deletions.pop(0) if len(self.deletions) > 1 else self.deletions[0]
+        if isinstance(answer, Exception):
+            raise answer
+        return {}
+
+
+def models_of(cluster):
+    clock = ManualClock(0.0)
+    return Models(cluster, "books", clock, clock.sleep), clock
+
+
+def test_a_connector_is_deleted_as_soon_as_its_model_is_seen_to_be_gone():
+    models, clock = models_of(Cluster(IN_USE, IN_USE, {}))
+    assert models.remove() == ["connector c"]
+    assert clock() == pytest.approx(0.4)
+
+
+def test_a_connector_that_stays_in_use_is_an_error():
+    models, clock = models_of(Cluster(IN_USE))
+    with pytest.raises(InstallError, match="still using this connector"):
+        models.remove()
+    assert 10 < clock() < 11
+
+
+def test_a_connector_that_somebody_else_deleted_is_removed():
+    models, _ = models_of(Cluster(NotFoundError(404, "not found", {})))
+    assert models.remove() == ["connector c"]
