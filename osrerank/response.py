@@ -165,19 +165,15 @@ def sections_of(hit: Hit, fields: Sequence[str]) -> tuple[Section, ...] | None:
         hit: the hit.
         fields: as for ``text_of``.
     """
-    extra, texts = hit.raw.get("fields") or (), []
+    extra, sections, is_there = hit.raw.get("fields") or (), list[Section](), False
     for field in fields:  # nearly always a text of its source, and this runs for every hit
-        is_plain = field not in extra and isinstance(value := hit.source.get(field), str)
-        texts.append([value] if is_plain else _field_texts(hit, field))
-    if all(values is None for values in texts):
-        return None
-    return tuple(
-        Section(field, value, place if len(values) > 1 else None)
-        for field, values in zip(fields, texts, strict=True)
-        if values is not None
-        for place, value in enumerate(values)
-        if value
-    )
+        value = hit.source.get(field)
+        values = [value] if type(value) is str and field not in extra else _field_texts(hit, field)
+        if values is not None:
+            is_there = True
+            is_only = len(values) == 1
+            sections += [Section(field, one, None if is_only else place) for place, one in enumerate(values) if one]
+    return tuple(sections) if is_there else None
 
 
 def _field_texts(hit: Hit, field: str) -> list[str] | None:

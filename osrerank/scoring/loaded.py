@@ -144,6 +144,11 @@ class LoadedModel:
                 self._vectors = DocumentVectors(model, storage)
             return self._vectors
 
+    def expect(self, query: str) -> None:
+        """Start to encode a query whose candidates are being searched, if the source of vectors is there."""
+        if self._vectors is not None:
+            self._vectors.expect(query)
+
     def scorer(self, *, cached: bool) -> Scorer:
         """Return the model as a scorer, through the cache of scores if asked for. Raises as `model`.
 

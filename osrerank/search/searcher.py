@@ -219,7 +219,10 @@ class Searcher:
         what = asked.query, asked.body, asked.params, asked.index, asked.headers, self._authentication, thresholds
         order = PageOrder(self.orders, self.service, what)
         by = Reranking(self.service, options, text, asked.deadline, fields, order=order)
-        return planned(by, body, asked.params, thresholds)
+        call = planned(by, body, asked.params, thresholds)
+        if isinstance(call, Reranked):
+            self.service.first.expect(call.by.text)
+        return call
 
     def close(self) -> None:
         """Release the models and the connections to Redis."""

@@ -67,7 +67,8 @@ class Attempt:
     @property
     def ordered(self) -> list[Judged]:
         """The scored candidates of that prefix."""
-        return [item for item in self.judged if item.candidate.rank <= self.depth]
+        depth = self.depth
+        return [item for item in self.judged if item.candidate.rank <= depth]
 
     @property
     def unscored(self) -> list[Candidate]:
@@ -78,11 +79,6 @@ class Attempt:
             for candidate in self.block[: self.depth]
             if candidate.doc_id not in judged
         ]
-
-    @property
-    def failed(self) -> int:
-        """How many candidates could not be scored."""
-        return len(self.unscored)
 
 
 class Outcome(NamedTuple):
@@ -126,10 +122,11 @@ def rank_block(
         reason = without_text(block) if block else "no candidates"
         return ranking.with_report(StageReport(stage, applied=False, reason=reason, candidates=len(block)))
     attempt, counts, reasons, pairs = score(block, readable)
-    if not attempt.ordered:
-        raise nothing_scored(model, attempt.failures if attempt.failed else {}, stage=stage)
-    candidates = settle(ranking, stage, attempt)
-    failed = attempt.failed
+    ordered, unscored = attempt.ordered, attempt.unscored
+    if not ordered:
+        raise nothing_scored(model, attempt.failures if unscored else {}, stage=stage)
+    candidates = reorder(ranking, stage, ordered, (*unscored, *ranking.candidates[attempt.depth :]))
+    failed = len(unscored)
     if failed:
         reasons = [*reasons, f"{failed} candidates could not be scored"]
     report = StageReport(
@@ -181,12 +178,6 @@ def nothing_scored(
         return DeadlineExceeded("the deadline passed before any candidate was scored", stage=stage)
     reason = next(iter(failures.values()))
     return InferenceError(f"no candidate could be scored: {reason}", stage=stage, model=model.model)
-
-
-def settle(ranking: Ranking, stage: str, attempt: Attempt) -> tuple[Candidate, ...]:
-    """Return the ordered candidates, then those of their prefix that failed, marked, then all others."""
-    unscored = attempt.unscored
-    return reorder(ranking, stage, attempt.ordered, (*unscored, *ranking.candidates[attempt.depth :]))
 
 
 def reorder(ranking: Ranking, stage: str, judged: Iterable[Judged], rest: Sequence[Candidate]) -> tuple[Candidate, ...]:

@@ -44,7 +44,7 @@ Floats = npt.NDArray[np.float64]
 
 def max_p(logits: Floats, probabilities: Floats, k: int) -> DocumentScore:  # noqa: ARG001 - one form for all
     """Return the best passage's logit and probability."""
-    best = int(np.argmax(logits))
+    best = int(logits.argmax())
     return DocumentScore(float(logits[best]), float(probabilities[best]), float(probabilities[best]))
 
 
@@ -147,7 +147,7 @@ def judged_by_passages(
         options: how they are aggregated.
     """
     document = AGGREGATIONS[options.aggregation](logits.astype(np.float64), probabilities, options.k)
-    best = int(np.argmax(logits))
+    best = int(logits.argmax())
     return Judged(
         candidate,
         score=document.score,

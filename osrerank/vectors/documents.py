@@ -4,12 +4,13 @@ A similarity is always computed from the stored form, the record: a document wit
 So the first and the second search give bitwise equal scores.
 """
 
+import contextlib
 import copy
 import functools
 import logging
 import threading
 import time
-from collections import defaultdict
+from collections import OrderedDict, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from typing import NamedTuple, TypeVar
@@ -32,6 +33,8 @@ MOST_LATE, MOST_LATE_WAITING = 256, 1024
 """How many documents of a call may be encoded after its deadline, and how many of all calls may wait for it."""
 AT_ONCE = 256
 """Passages that are encoded at a time where there is a deadline, or after one."""
+MOST_EXPECTED = 64
+"""Queries whose vectors wait for their searches."""
 LATE_AT_ONCE, LATE_WAIT_S = 8, 1.0
 """Documents that are encoded at a time after a deadline, and how long they wait for searches to end, in seconds."""
 
@@ -85,6 +88,8 @@ class DocumentVectors:
         self._threads = DaemonThreads(usable_cores(), "osrerank-query")
         self._closed = threading.Event()
         self._searches: set[object] = set()
+        self._expected: OrderedDict[str, Future[Vectors]] = OrderedDict()
+        self._lock = threading.Lock()
 
     @property
     def store(self) -> VectorStore | None:
@@ -102,12 +107,26 @@ class DocumentVectors:
         bound.records = self.records.with_fetched(fetched)
         return bound
 
+    def expect(self, query: str) -> None:
+        """Start to encode a query while its candidates are being searched, for `encoded_query`."""
+        with contextlib.suppress(InferenceError):  # the search that needs it gets the error
+            encoding = self._encoding(query)
+            with self._lock:
+                self._expected[query] = encoding
+                if len(self._expected) > MOST_EXPECTED:  # that no search came for
+                    self._expected.popitem(last=False)
+
     def encoded_query(self, query: str) -> Future[Vectors]:
-        """Start to encode a query in another thread, so that records can be read meanwhile.
+        """Start to encode a query in another thread, so that records can be read meanwhile, or go on with it.
 
         Raises:
             InferenceError: the source is closed.
         """
+        with self._lock:
+            expected = self._expected.pop(query, None)
+        return expected or self._encoding(query)
+
+    def _encoding(self, query: str) -> Future[Vectors]:
         try:
             return self._threads.submit(self.encoder.encode, [query], "query")
         except RuntimeError as error:

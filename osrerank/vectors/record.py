@@ -103,7 +103,7 @@ class Record:
         else:
             scale = float(np.frombuffer(body, FLOAT16, 1, HEADER.size)[0])
             vector = np.frombuffer(body, INT8, hidden, HEADER.size + FLOAT16.itemsize)
-        if not math.isfinite(scale) or not vector.any() or not np.isfinite(vector).all():
+        if not math.isfinite(scale) or not vector.any() or (bits == EXACT and not np.isfinite(vector).all()):
             return nothing
         return cls(vector, scale, bool(cut)), length
 

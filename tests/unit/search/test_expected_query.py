@@ -1,0 +1,98 @@
+"""The query is encoded while OpenSearch searches for its candidates."""
+
+import threading
+
+import numpy as np
+import pytest
+
+from osrerank import connect
+from osrerank.testing import CannedTransport
+from osrerank.types import NEVER, Advice, Vectors
+from osrerank.vectors.documents import MOST_EXPECTED, DocumentVectors
+from tests.rankings import response_of
+
+LIMIT_S = 30
+
+
+class Lengths:
+    """A bi-encoder whose vectors say how long a text is; it says when it is asked for a query's."""
+
+    model, identity, key, dimensions = "lengths", "lengths-1", "lengths-1", 2
+    advice = Advice(kind="bi-encoder")
+
+    def __init__(self):
+        self.queries = []
+        self.begun = threading.Event()
+
+    def encode(self, texts, side, *, deadline=NEVER):
+        if side == "query":
+            self.queries += texts
+            self.begun.set()
+        rows = np.array([[len(text), 1] for text in texts], np.float32)
+        return Vectors(rows / np.linalg.norm(rows, axis=1, keepdims=True))
+
+    def similarity(self, query, vectors):
+        return vectors @ query
+
+    def probabilities(self, logits):
+        return 1 / (1 + np.exp(-logits.astype(np.float64)))
+
+    def close(self):
+        pass
+
+
+class Waiting(CannedTransport):
+    """Answers searches once ``begun`` is set."""
+
+    def __init__(self, hosts=None, *, begun, **options):
+        super().__init__(hosts, **options)
+        self.begun, self.was_begun = begun, []
+
+    def perform_request(self, method, url, params=None, body=None, **options):
+        if url.endswith("/_search") and "aggs" not in (body or {}) and "query" in (body or {}):
+            self.was_begun.append(self.begun.wait(LIMIT_S))
+        return super().perform_request(method, url, params, body, **options)
+
+
+@pytest.fixture
+def source():
+    with_threads = DocumentVectors(Lengths())
+    yield with_threads
+    with_threads.close()
+
+
+def test_the_query_is_encoded_before_the_first_pass_has_answered(monkeypatch):
+    monkeypatch.setenv("OSRERANK_VECTORS", "off")
+    monkeypatch.setenv("OSRERANK_VECTORS_INDEX", "false")
+    encoder = Lengths()
+    answer = response_of(["a short text", "a text that is longer"])
+    client = connect(
+        "http://localhost:1", scorer=encoder, warm=True, transport_class=Waiting, answer=answer, begun=encoder.begun
+    )
+    encoder.queries.clear()
+    encoder.begun.clear()
+    response = client.search("which text", index="notes", rerank={"fields": ["text"], "query_fields": ["text"]})
+    assert response["rerank"]["applied"] is True
+    assert client.transport.was_begun == [True]
+    assert encoder.queries == ["which text"]
+
+
+def test_an_expected_query_is_encoded_once(source):
+    source.expect("which text")
+    assert source.encoded_query("which text").result().rows.shape == (1, 2)
+    assert source.encoder.queries == ["which text"]
+
+
+def test_queries_that_no_search_comes_for_are_forgotten(source):
+    texts = [f"query {number}" for number in range(MOST_EXPECTED + 1)]
+    for text in texts:
+        source.expect(text)
+    for text in texts:
+        source.encoded_query(text).result()
+    assert sorted(source.encoder.queries) == sorted([*texts, "query 0"])
+
+
+def test_a_closed_source_expects_nothing(source):
+    source.close()
+    source.expect("which text")
+    assert source.encoder.queries == []
