@@ -55,7 +55,7 @@ def test_trec_car(run_page: RunPage) -> None:
     )
     told = run_page("trec-car", collections.trec_car(), settings, files)
     assert "1 skipped" not in told
-    assert told.count("AP@1000") == 6
+    assert told.count("AP@1000") == 5
     assert "duoBERT Binary, k0 = " in told
 
 
