@@ -2,6 +2,7 @@
 
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
+from contextlib import nullcontext
 from itertools import islice
 from typing import Any, NamedTuple
 
@@ -67,14 +68,14 @@ def batches_of(
             yield Batch(texts, len(hits), empty)
 
 
-def vectors_of(client: Client, index: str) -> DocumentVectors:
-    """Return the source of the vectors of an index's model.
+def vectors_of(client: Client, index: str | None = None) -> DocumentVectors:
+    """Return the source of the vectors of an index's model, or where None of the client's own.
 
     Raises:
         ConfigError: it has none, or it is a pattern of indices with different models.
         ModelLoadError, MissingDependencyError, WorkerError: it cannot be loaded.
     """
-    with client.searcher.serving(index) as service:
+    with nullcontext(client.searcher.service) if index is None else client.searcher.serving(index) as service:
         if service.vectors is None:
             raise no_vectors(service.model.model)
         return service.vectors

@@ -53,8 +53,8 @@ SCRIPTS: Mapping[str, tuple[str, ...]] = {
 IS_INSTALLED = find_spec("py3langid") is not None
 """Whether the extra ``languages`` is."""
 FIRST, MOST_TEXTS, LEAST_TEXTS = 10, 5, 2
-"""The best candidates of the first pass; of these, how many texts are looked at, and at least."""
-LEAST_CHARACTERS, MOST_CHARACTERS = 100, 300
+"""The best candidates of the first pass; of these, how many texts are looked at, and how many must be told at least."""
+LEAST_CHARACTERS, MOST_CHARACTERS = 40, 300
 """A shorter text is not looked at, and a longer one only so far."""
 SURE = 0.9
 """The least probability of a language that counts."""
@@ -81,7 +81,7 @@ def why_unread(ranking: Ranking, model: Scorer | Encoder) -> str:
     if not (found := unreadable(ranking.query.text, languages)) and IS_INSTALLED:
         what, said, fix = "documents", "documents are", NAME_ONE
         texts = [one.text for one in ranking.candidates[:FIRST] if one.text and len(one.text) >= LEAST_CHARACTERS]
-        told = Counter(language_of(text[:MOST_CHARACTERS]) for text in texts[:MOST_TEXTS])
+        told = Counter(filter(None, (language_of(text[:MOST_CHARACTERS]) for text in texts[:MOST_TEXTS])))
         foreign = {language: count for language, count in told.items() if not _is_read(language, tuple(languages))}
         if told.total() >= LEAST_TEXTS and sum(foreign.values()) > SHARE * told.total():
             found = f"another language ({max(foreign, key=foreign.__getitem__)})"
@@ -97,8 +97,8 @@ def why_unread(ranking: Ranking, model: Scorer | Encoder) -> str:
 
 @lru_cache(maxsize=1000)
 def _is_read(language: str, languages: tuple[str, ...]) -> bool:
-    """Return whether a language, which is "" where it is not clear, is one of a model's."""
-    return not language or language in {SAME.get(one, one) for one in languages}
+    """Return whether a language is one of a model's."""
+    return language in {SAME.get(one, one) for one in languages}
 
 
 @lru_cache(maxsize=10_000)
