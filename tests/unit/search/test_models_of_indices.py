@@ -14,6 +14,7 @@ from osrerank import Client, connect
 from osrerank.errors import ConfigError
 from osrerank.indexing.build import build_vectors
 from osrerank.indexing.prune import prune_vectors
+from osrerank.indexing.side_index import side_stores
 from osrerank.indexing.status import coverage
 from osrerank.testing import FunctionScorer
 
@@ -216,3 +217,14 @@ def test_searches_at_the_same_time_survive_releases(open_client, monkeypatch):
     while len(loaded(client)) > 1 and time.monotonic() < ends_s:
         model_of(client, "papers")
     assert loaded(client) == {"papers"}
+
+
+def test_side_vectors_of_an_alias_are_pruned_by_the_aliass_model(open_client, monkeypatch):
+    monkeypatch.setenv("OSRERANK_VECTORS_INDEX", "true")
+    client = open_client()
+    client.indices.put_alias(index="notes", name="shop-de-all")
+    assert build_vectors(client, "shop-de-all", to="index").encoded == 3
+    assert marks(client, "shop-de-all")["stages"][0]["known"] == 3
+    prune_vectors(client, ["shop-de-all"])
+    (side,) = side_stores(client, ["notes"])
+    assert side.size().records == 3
