@@ -120,9 +120,9 @@ class AsyncClient(AsyncOpenSearch):
     def __repr__(self) -> str:
         return represent(self)
 
-    async def warm_up(self) -> None:
-        """Load the models that ``rerank=True`` uses now, so that the first search need not wait for it."""
-        await asyncio.to_thread(self.searcher.service.warm_up, self.searcher.defaults.base)
+    async def warm_up(self, index: Any = None) -> None:
+        """Load the models that ``rerank=True`` uses now, as ``Client.warm_up``."""
+        await asyncio.to_thread(self.searcher.warm_up, index)
 
     async def close(self) -> None:
         """Close the connections and release the model; what searches left to be written is written."""
@@ -174,7 +174,7 @@ def connect_async(
     )
     client = AsyncClient(
         settings=settings,
-        defaults=Defaults.load(settings, rerank),
+        defaults=Defaults.load(settings, rerank, model=model),
         scorer=scorer,
         duo_scorer=duo_scorer,
         **{**_async_connection_options(settings), **options},

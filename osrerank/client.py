@@ -149,7 +149,7 @@ class Client(OpenSearch):
     def rerank(
         self, query: str, documents: Sequence[str | Mapping[str, Any]], *, options: RerankArgument = True
     ) -> Ranking:
-        """Rank texts from anywhere: a k-NN search, another store.
+        """Rank texts from anywhere, with the client's model: a k-NN search, another store.
 
         Args:
             query: the query's text.
@@ -168,7 +168,9 @@ class Client(OpenSearch):
     def rerank_response(
         self, response: Mapping[str, Any] | WrappedResponse, query: str, *, options: RerankArgument = True
     ) -> dict[str, Any]:
-        """Rerank the hits of any ``_search`` response, OpenSearch's or Elasticsearch's: all of them, as one page.
+        """Rerank the hits of any ``_search`` response, OpenSearch's or Elasticsearch's, with the client's model.
+
+        All hits are reranked, as one page.
 
         The given response is unchanged. One that is sorted by a field, without scores, keeps its order, and the result
         has the reason.
@@ -200,9 +202,13 @@ class Client(OpenSearch):
     def __repr__(self) -> str:
         return represent(self)
 
-    def warm_up(self) -> None:
-        """Load the models that ``rerank=True`` uses now, so that the first search need not wait for it."""
-        self.searcher.service.warm_up(self.searcher.defaults.base)
+    def warm_up(self, index: Any = None) -> None:
+        """Load the models that ``rerank=True`` uses now, so that the first search need not wait for it.
+
+        Args:
+            index: an index with a model of its own in the settings file; None for the client's model.
+        """
+        self.searcher.warm_up(index)
 
     def close(self) -> None:
         """Close the connections and release the model; what searches left to be written is written."""
@@ -248,7 +254,8 @@ def connect(
 
     Args:
         url: ``http(s)://[user:password@]host:port``, several of them comma-separated, or ``embedded:FOLDER``.
-        model: a directory or hub id in Hugging Face layout, or the name of a shipped model.
+        model: a directory or hub id in Hugging Face layout, or the name of a shipped model. One that is given here
+            holds for every index, over the settings file's models.
         duo_model: likewise, the model that compares pairs of candidates.
         backend: ``auto``, ``onnx``, ``torch``, ``workers`` or ``http``.
         dtype: what the torch backend computes in: ``auto``, ``fp32``, ``bf16`` or ``fp16``.
@@ -270,7 +277,7 @@ def connect(
     )
     client = Client(
         settings=settings,
-        defaults=Defaults.load(settings, rerank),
+        defaults=Defaults.load(settings, rerank, model=model),
         scorer=scorer,
         duo_scorer=duo_scorer,
         **{**connection_options(settings), **options},

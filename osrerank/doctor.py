@@ -11,10 +11,12 @@ from osrerank._platform import usable_cores
 from osrerank.bench.machine import cpu_features, cpu_name, versions
 from osrerank.client import Client, connect, embedded_folder
 from osrerank.errors import ConfigError
+from osrerank.options.defaults import Defaults
 from osrerank.retrieval.mapping import TEXT_KINDS, leaves_by_index, names_of
 from osrerank.scoring.card import POINTWISE
 from osrerank.scoring.registry import HTTP, WORKERS, as_scorer, is_local, load, load_local
 from osrerank.settings import Settings
+from osrerank.stages.language_guard import IS_INSTALLED
 from osrerank.types import NEVER, Deadline
 
 Status = Literal["ok", "failed", "absent"]
@@ -64,9 +66,24 @@ def examine(settings: Settings, *, index: str = "") -> Iterator[Finding]:
     yield _software()
     yield _processor()
     yield from _model(settings)
+    yield _languages()
     yield from _engine(settings, index)
     yield from _redis(settings)
     yield _workers(settings)
+
+
+def with_model_of(settings: Settings, index: str) -> Settings:
+    """Return the settings with the model that the settings file names for an index, if it does.
+
+    Raises:
+        ConfigError: the file cannot be used, or names different models for several indices.
+    """
+    models = Defaults.load(settings).models_of(index)
+    if len(models) > 1:
+        reason = f"the indices of {index} may have different models: check them one by one"
+        raise ConfigError(reason, setting="model", source="settings file")
+    model = models.pop()
+    return settings if model is None else settings.model_copy(update={"model": model})
 
 
 def _software() -> Finding:
@@ -108,6 +125,14 @@ def _model(settings: Settings) -> Iterator[Finding]:
             yield _pair(as_scorer(model))
         except Exception as error:  # noqa: BLE001 - likewise
             yield Finding("scored pair", "failed", _sentence(error), "export or download the model again")
+
+
+def _languages() -> Finding:
+    """Report whether documents in languages that a model does not read are recognised."""
+    if IS_INSTALLED:
+        return Finding("languages", "ok", "documents in a language that the model does not read are recognised")
+    found = "documents' languages are not looked at: pip install 'osrerank[languages]'"
+    return Finding("languages", "absent", found)
 
 
 def _rerank_server(settings: Settings) -> Finding:

@@ -64,7 +64,7 @@ def wrap(client: Any, **options: Unpack[WrapOptions]) -> Any:
     settings = Settings.load(**options)
     made = kind(
         settings=settings,
-        defaults=Defaults.load(settings, rerank),
+        defaults=Defaults.load(settings, rerank, model=options.get("model")),
         scorer=scorer,
         duo_scorer=duo_scorer,
         transport_class=lambda *_hosts, **_options: client.transport,

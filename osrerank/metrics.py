@@ -12,6 +12,14 @@ NOT_CALIBRATED = Counter(
     "osrerank_not_calibrated_total", "Searches with a threshold for which the index had no calibration that holds."
 )
 NOT_INTERLEAVED = Counter("osrerank_not_interleaved_total", "Searches whose two rankings could not be interleaved.")
+UNREADABLE = Counter(
+    "osrerank_unreadable_total",
+    "Searches that kept their first pass because the model reads another language: that of the query or documents.",
+    ["what"],
+)
+MODELS_RELEASED = Counter(
+    "osrerank_models_released_total", "Models that were released to make room for another index's."
+)
 UBI_RECORDS = Counter("osrerank_ubi_records_total", "Records of searches for ubi_queries, by outcome.", ["outcome"])
 
 # Where a model runs.

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Generator, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import replace
 from typing import Any
 
@@ -36,21 +37,23 @@ def multi_search_steps(
     """
     parts = _parts(body)
     headers, contents = parts[::2], parts[1::2]
-    calls: list[Plain] = []
-    for header, content in zip(headers, contents, strict=True):
-        where = header.get("index", index)
-        options = Rerank.of(rerank, searcher.defaults.of(where)) or Rerank()
-        deadline = yield from searcher.deadline_of(options, len(calls) + 1)
-        asked = Asked(
-            None,
-            decoded(content or {}),
-            _cut(params),
-            where,
-            options,
-            deadline,
-            {**header, **(params.get("headers") or {})},
-        )
-        calls.append((yield from _planned(searcher, asked)))
+    where = [header.get("index", index) for header in headers]
+    with ExitStack() as stack:
+        services = [stack.enter_context(searcher.serving(one, checked=False)) for one in where]
+        calls: list[Plain] = []
+        for header, content, one, service in zip(headers, contents, where, services, strict=True):
+            options = Rerank.of(rerank, searcher.defaults.of(one)) or Rerank()
+            deadline = yield from searcher.deadline_of(options, service, len(calls) + 1)
+            known = {**header, **(params.get("headers") or {})}
+            asked = Asked(None, decoded(content or {}), _cut(params), one, options, deadline, service, known)
+            calls.append((yield from _planned(searcher, asked)))
+        return (yield from _answered(searcher, calls, headers))
+
+
+def _answered(
+    searcher: Searcher, calls: list[Plain], headers: Sequence[Mapping[str, Any]]
+) -> Generator[Step, Any, dict[str, Any]]:
+    """Yield the steps from the first passes on, and return the answer."""
     answer = yield from _first_passes(calls, headers)
     if "responses" not in answer:  # filter_path may remove it
         return answer
@@ -114,7 +117,7 @@ def _planned(searcher: Searcher, asked: Asked) -> Generator[Step, Any, Plain]:
     except ConfigError as error:
         if error.setting != "rerank.query":
             raise
-        by = Reranking(searcher.service, options, "", asked.deadline, ubi=UbiQuery.of(asked.body, {}))
+        by = Reranking(asked.service, options, "", asked.deadline, ubi=UbiQuery.of(asked.body, {}))
         return Refused({**without_ubi(asked.body)}, {}, str(error), by)
     return replace(call, body={**call.body, **call.params}, params={}) if isinstance(call, Reranked) else call
 

@@ -4,6 +4,7 @@ import contextlib
 import logging
 import time
 from collections.abc import Callable, Sequence
+from copy import copy
 from dataclasses import replace
 from itertools import takewhile
 
@@ -21,7 +22,7 @@ from osrerank.settings import Settings
 from osrerank.stages.duo import DuoStage
 from osrerank.stages.failed import FailedStage
 from osrerank.stages.interpolate import blend_of
-from osrerank.stages.language_guard import unreadable
+from osrerank.stages.language_guard import prepare, why_unread
 from osrerank.stages.mono import MonoStage
 from osrerank.stages.passages import PassageStage, score_by_passages
 from osrerank.stages.sentences import SentenceStage
@@ -65,9 +66,7 @@ class RerankService:
         scorer: used in place of the settings' model; the caller closes it.
         duo_scorer: likewise, in place of the settings' ``duo_model``.
         clock: returns the seconds that deadlines are counted in.
-        self._first = self.first = LoadedModel(
-            settings.model, POINTWISE, settings, scorer, clock=clock, has_index=has_index
-        )
+        has_index: whether documents are in an index; else a configured Redis keeps vectors.
     """
 
     def __init__(
@@ -83,10 +82,17 @@ class RerankService:
         self.settings = settings
         self.clock = clock
         fix = "" if settings.backend == HTTP else NAME_A_DUO_MODEL
-        self._first = self.first = LoadedModel(
-            settings.model, POINTWISE, settings, scorer, clock=clock, has_index=has_index
+        self.first = LoadedModel(
+            settings.model, POINTWISE, settings, scorer, clock=clock, has_index=has_index, then=prepare
         )
         self._duo = LoadedModel(settings.duo_model or "", DUO, settings, duo_scorer, fix, clock)
+
+    def with_model(self, model: str) -> "RerankService":
+        """Return a service with another model for candidates, not loaded yet, and the same for pairs."""
+        other = copy(self)
+        other.settings = self.settings.model_copy(update={"model": model})
+        other.first = LoadedModel(model, POINTWISE, other.settings, clock=self.clock, then=prepare)
+        return other
 
     def depth(self, options: Rerank) -> int:
         """Return how many candidates the first pass must return."""
@@ -119,7 +125,8 @@ class RerankService:
             return ranking
         try:
             self._find_workers(options, deadline)
-            if reason := self._unreadable(ranking.query.text, options):
+            is_guarded = options.language_guard and isinstance(options.pipeline, str)
+            if is_guarded and (reason := why_unread(ranking, self.first.model())):
                 return ranking.with_report(StageReport("language", applied=False, reason=reason))
             pipeline, warnings = self._pipeline(options, ranking, vectors)
         except (ModelLoadError, MissingDependencyError, WorkerError, DeadlineExceeded) as error:
@@ -141,7 +148,7 @@ class RerankService:
         """
         if not isinstance(options.pipeline, str):
             return {}
-        model, vectors = self._first.model(), self._first.vectors()
+        model, vectors = self.first.model(), self.first.vectors()
         blend = blend_of(options, model)
         depends: dict[str, object] = {
             "scorer": model.identity if vectors is None else f"{model.identity}/{vectors.records.bits}",
@@ -163,12 +170,12 @@ class RerankService:
         Raises:
             ModelLoadError, MissingDependencyError, WorkerError: it cannot be loaded.
         """
-        return self._first.model()
+        return self.first.model()
 
     @property
     def vectors(self) -> DocumentVectors | None:
         """The source of that model's vectors; None if it is a scorer. Raises as `model`."""
-        return self._first.vectors()
+        return self.first.vectors()
 
     def score(self, query: str, documents: Sequence[str], deadline: Deadline, *, cached: bool = True) -> Scores:
         """Score texts as a search does by default: long ones by their best passage if the model advises it.
@@ -188,7 +195,7 @@ class RerankService:
             texts = [documents[place] for place in places]
             scores = self.score(query, texts, deadline, cached=cached) if texts else Scores(np.empty(0, np.float32))
             return scores.among(places, len(documents), BLANK)
-        scorer = self._first.scorer(cached=cached)
+        scorer = self.first.scorer(cached=cached)
         if scorer.advice.passages:
             return score_by_passages(scorer, query, documents, BY_WINDOW, deadline=deadline)
         return scorer.score(query, documents, [(place,) for place in range(len(documents))], deadline=deadline)
@@ -200,7 +207,7 @@ class RerankService:
             ConfigError: the model has no vectors, or the first stage scores sentences or is the caller's own.
             ModelLoadError, MissingDependencyError, WorkerError: the model cannot be loaded.
         """
-        vectors = self._first.vectors()
+        vectors = self.first.vectors()
         if vectors is None:
             raise no_vectors(self.model.model)
         if options.sentences is not None or not isinstance(options.pipeline, str):
@@ -221,7 +228,7 @@ class RerankService:
             ScoringError: a rerank server does not score.
         """
         deadline = Deadline.after_ms(server_ms if self.settings.backend == HTTP else None, self.clock)
-        if is_encoder(model := self._first.model()):
+        if is_encoder(model := self.first.model()):
             model.encode(["warm up"], "document", deadline=deadline)
         else:
             model.score("warm", ["up"], [(0,)], deadline=deadline)
@@ -234,12 +241,12 @@ class RerankService:
         )
         unbounded = replace(options, on_failure="raise", mono_budget_ms=None, duo_budget_ms=None)
         self.rerank(Ranking(Query("warm", "warm up"), candidates), unbounded, deadline)
-        if (vectors := self._first.vectors()) is not None:
+        if (vectors := self.first.vectors()) is not None:
             vectors.records.flush()  # its store is open then, too
 
     def close(self) -> None:
         """Release the models loaded here, and the connections to the cache."""
-        self._first.close()
+        self.first.close()
         self._duo.close()
 
     def lookup(self, ranking: Ranking, options: Rerank, indices: Sequence[str], deadline: Deadline = NEVER) -> Lookup:
@@ -256,7 +263,7 @@ class RerankService:
         block = ranking.candidates[: self.depth(options)]
         try:
             self._find_workers(options, deadline)
-            keys, vectors = self._keys(block, options), self._first.vectors()
+            keys, vectors = self._keys(block, options), self.first.vectors()
         except (ConfigError, ModelLoadError, MissingDependencyError, WorkerError, DeadlineExceeded):
             return Lookup()
         assert vectors is not None  # or there would be no keys
@@ -271,30 +278,19 @@ class RerankService:
         Raises:
             ConfigError, ModelLoadError, MissingDependencyError, WorkerError: as `text_of`.
         """
-        text_of, vectors = self.text_of(options), self._first.vectors()
+        text_of, vectors = self.text_of(options), self.first.vectors()
         texts = {at: text_of(one) for at, one in enumerate(candidates) if not is_blank(one.text)}
         keys = dict(zip(texts, vectors.keys_of(list(texts.values())) if vectors else (), strict=True))
         return [keys.get(at) for at in range(len(candidates))]
 
     def _find_workers(self, options: Rerank, deadline: Deadline) -> None:
         if isinstance(options.pipeline, str):
-            self._first.model(deadline)  # its loading counts
+            self.first.model(deadline)  # its loading counts
             if options.compares_pairs:
                 with contextlib.suppress(ModelLoadError, MissingDependencyError):  # its stage says so
                     self._duo.model(deadline)
-            for model in [self._first, self._duo] if options.compares_pairs else [self._first]:
+            for model in [self.first, self._duo] if options.compares_pairs else [self.first]:
                 model.find_workers(deadline)
-
-    def _unreadable(self, query: str, options: Rerank) -> str:
-        """Return why the model cannot read a query; "" if it can."""
-        if not options.language_guard or not isinstance(options.pipeline, str):
-            return ""
-        model = self._first.model()
-        languages = model.advice.languages
-        if not (script := unreadable(query, languages)):
-            return ""
-        reason = f"the query is mostly in {script}, and {model.model} reads {', '.join(languages)}"
-        return f'{reason}; name a model for it, or rerank all the same with {{"language_guard": False}}'
 
     def resolve(self, options: Rerank) -> tuple[str, str]:
         """Return the pipeline that fits the model's kind, and a warning if another one was requested; else "".
@@ -303,7 +299,7 @@ class RerankService:
             ConfigError: ``vectors`` or feedback was requested, and the model is a cross-encoder.
             ModelLoadError, MissingDependencyError, WorkerError: the model cannot be loaded.
         """
-        asked, model = str(options.pipeline), self._first.model()
+        asked, model = str(options.pipeline), self.first.model()
         own = _stage_name(model)
         first, _, rest = asked.partition("-")
         runs = "-".join(filter(None, (own, rest)))
@@ -323,14 +319,14 @@ class RerankService:
         if not isinstance(options.pipeline, str):
             return options.pipeline, ()
         _, warning = self.resolve(options)
-        vectors = self._first.vectors()
+        vectors = self.first.vectors()
         if vectors is not None and options.depth == "auto":
             fetched = fetched or FetchedVectors({})  # what is read to find the depth is not read again
         if vectors is not None and fetched is not None:
             vectors = vectors.with_fetched(fetched)
         depth = self._depth(options, ranking, vectors)
         stages: list[Stage] = [self._first_stage(options, vectors, depth)]
-        if (blend := blend_of(options, self._first.model(), depth)) is not None:
+        if (blend := blend_of(options, self.first.model(), depth)) is not None:
             stages.append(blend)
         if options.compares_pairs:
             stages.append(self._duo_stage(options, depth))
@@ -350,7 +346,7 @@ class RerankService:
         budget_ms = options.mono_budget_ms
         if vectors is not None and options.sentences is None:
             return self._vector_stage(options, vectors, depth)
-        scorer = EncoderScorer(vectors) if vectors is not None else self._first.scorer(cached=options.cache)
+        scorer = EncoderScorer(vectors) if vectors is not None else self.first.scorer(cached=options.cache)
         if options.sentences is not None:
             return SentenceStage(scorer, options.sentences, depth=depth, budget_ms=budget_ms)
         name = _stage_name(scorer)

@@ -62,6 +62,8 @@ class Settings(BaseSettings):
         model: model that scores candidates: a shipped model's name, a directory in Hugging Face layout, or a hub id.
         duo_model: model that compares pairs of candidates, for ``mono-duo`` and ``vectors-duo``; named likewise, None
             for none.
+        models_max: models that a client has loaded at a time, where the settings file names some for indices; before
+            one more is loaded, the one unused for the longest is released.
         backend: what computes scores: ``onnx``, ``torch``, ``workers`` for ``osrerank worker`` processes, or ``http``
             for a rerank server; ``auto`` takes ``onnx`` where the model has a graph, else ``torch``.
         rerank_url: the rerank server of the backend ``http``: ``http(s)://host:port``, with a path where it has one.
@@ -94,9 +96,9 @@ class Settings(BaseSettings):
         metrics_port: port of a worker's Prometheus metrics; 0 for none.
         probe_port: port where a worker answers ``/live`` and ``/ready`` over HTTP; 0 for none.
         log_format: format of a worker's log lines: ``text`` or ``json``.
-        settings_file: TOML file that says what ``rerank=True`` means, in ``[rerank]`` and ``[index."NAME".rerank]``;
-            None for ``./osrerank.toml``, or else ``osrerank/osrerank.toml`` in the user's configuration folder, where
-            there is one.
+        settings_file: TOML file that says what ``rerank=True`` means, in ``[rerank]`` and ``[index."NAME".rerank]``,
+            and which ``model`` an index has, in ``[index."NAME"]``; None for ``./osrerank.toml``, or else
+            ``osrerank/osrerank.toml`` in the user's configuration folder, where there is one.
         threads: CPU threads for scoring; 0 for as many as this process may use physical cores.
         catalogue: JSON file that lists what `osrerank download` fetches, for a mirror; None for the package's own list.
         server_token: bearer token that clients of ``osrerank serve`` must send; None asks for none.
@@ -110,6 +112,7 @@ class Settings(BaseSettings):
     redis_url: SecretStr | None = None
     model: str = DEFAULT_MODEL
     duo_model: str | None = None
+    models_max: int = Field(default=3, ge=1)
     broker_url: SecretStr | None = None
     backend: str = "auto"
     dtype: str = "auto"

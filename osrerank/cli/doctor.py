@@ -22,11 +22,13 @@ def doctor(context: click.Context, /, *, index: str, upgrade: bool) -> None:
     if upgrade:
         _upgrade(context)
         return
-    from osrerank.doctor import examine  # noqa: PLC0415 - the client
+    from osrerank.doctor import examine, with_model_of  # noqa: PLC0415 - the client
     from osrerank.settings import Settings  # noqa: PLC0415 - pydantic
 
     names = ("url", "redis_url", "model", "backend", "dtype")
     settings = Settings.load(**{name: context.obj[name] for name in names})
+    if index and not context.obj["model"]:
+        settings = with_model_of(settings, index)
     findings = []
     for finding in examine(settings, index=index):
         findings.append(finding)

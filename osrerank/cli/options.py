@@ -8,6 +8,7 @@ import click
 
 from osrerank.client import Client, connect
 from osrerank.options.cutoff import CLIFF
+from osrerank.options.defaults import Defaults
 from osrerank.options.rerank import BLENDS, MAX_DEPTH, MAX_DUO_DEPTH, MOST_MS, NO_STAGES, PIPELINES, RerankOptions
 
 DURATION = click.FloatRange(0, MOST_MS, min_open=True)
@@ -224,6 +225,8 @@ def client_of(context: click.Context, **options: Any) -> Client:
     """Return the client for the global options; its searches have no deadline that nobody names."""
     client = connect(**{name: context.obj[name] for name in ("url", *MODEL_SETTINGS)}, **options)
     client.searcher.deadline_ms = None
+    if (model := context.obj["model"]) and (others := Defaults.load(client.searcher.service.settings).models):
+        click.echo(f"--model {model} is used, and not what the settings file names for {', '.join(others)}", err=True)
     return client
 
 

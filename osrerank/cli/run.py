@@ -82,10 +82,11 @@ def _batch(client: Any, options: dict[str, Any]) -> Any:
         return Record.from_response(query.query_id, response, started_s)
 
     named = client.options_of(index, rerank=arguments)
-    order = resolved(arguments and named, named, client.searcher.service)
+    with client.searcher.serving(index, checked=reranked) as service:
+        order = resolved(arguments and named, named, service)
+        if reranked:
+            insist(service)
     depends_on = {"index": index, "hits": size, **_place(client, index), **order}
-    if reranked:
-        insist(client.searcher.service)
     return Batch(read_queries(options["queries"]), search, depends_on, reranked, options["workers"])
 
 

@@ -4,6 +4,7 @@ import json
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from osrerank.errors import ConfigError
@@ -23,19 +24,25 @@ def refuse_existing(output: Path, *, force: bool) -> None:
         raise ConfigError(reason, setting="output", source="argument")
 
 
-def settings_text(notes: str, base: Table, by_index: Mapping[str, Table]) -> str:
+def settings_text(
+    notes: str, base: Table, by_index: Mapping[str, Table], models: Mapping[str, str] = MappingProxyType({})
+) -> str:
     """Return the content of a settings file.
 
     Args:
         notes: lines of a comment at the beginning.
         base: options of every index.
         by_index: options of each index, over those.
+        models: index -> its model, where it has one of its own.
     """
     lines = [f"# {line}" for line in notes.splitlines()]
     if base:
         lines += ["[rerank]", *_entries(base)]
-    for index, table in by_index.items():
-        lines += ["", f"[index.{json.dumps(index)}.rerank]", *_entries(table)]
+    for index in {**by_index, **models}:
+        if index in models:
+            lines += ["", f"[index.{json.dumps(index)}]", *_entries({"model": models[index]})]
+        if index in by_index:
+            lines += ["", f"[index.{json.dumps(index)}.rerank]", *_entries(by_index[index])]
     return "\n".join([*lines, ""])
 
 
@@ -54,8 +61,10 @@ def write_index_settings(output: Path, notes: str, index: str, table: Table) -> 
         except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
             reason = f"the settings file {output} is not TOML: {error}"
             raise ConfigError(reason, setting="settings_file", source=str(output)) from None
-    others = {name: one["rerank"] for name, one in content.get("index", {}).items()}
-    text = settings_text(notes, content.get("rerank", {}), {index: table, **_without(others, index)})
+    tables = content.get("index", {})
+    others = {name: one["rerank"] for name, one in tables.items() if "rerank" in one}
+    models = {name: one["model"] for name, one in tables.items() if "model" in one}
+    text = settings_text(notes, content.get("rerank", {}), {index: table, **_without(others, index)}, models)
     write_atomically(output, [text])
     return text
 

@@ -100,7 +100,8 @@ def calibrate(
     judged = [query for query in queries if query.query_id in qrels.judgments]
     collected = collect(client, index, advance(judged), qrels, options)
     fitted = fit(collected)
-    identity = client.searcher.service.identity(options)
+    with client.searcher.serving(index) as service:
+        identity = service.identity(options)
     digests = model_digest(identity, options), mapping_digest(client.indices.get_mapping(index=index), options)
     return replace(fitted, calibration=replace(fitted.calibration, model=digests[0], mapping=digests[1]))
 
@@ -111,7 +112,8 @@ def collect(client: Client, index: str, queries: Any, qrels: Qrels, options: Rer
     Raises:
         EvaluationError: nothing was found for any of the queries.
     """
-    blend = client.searcher.service.identity(options)["blend"]
+    with client.searcher.serving(index) as service:
+        blend = service.identity(options)["blend"]
     is_linear = isinstance(blend, list) and blend[0] == "linear"
     rows: list[tuple[int, float, float, bool]] = []
     query_ids: list[str] = []

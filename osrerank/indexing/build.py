@@ -65,7 +65,7 @@ def build_vectors(
         ConfigError: the model has no vectors, vectors are off, or are not stored there; or ``since`` cannot be used.
         OsrerankError: a text cannot be encoded, or the store accepts nothing.
     """
-    vectors, done = vectors_of(client), Built()
+    vectors, done = vectors_of(client, index), Built()
     sides = _sides(client, index, to, vectors)
     for side in sides.values():
         side.take_over()

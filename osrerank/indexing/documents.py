@@ -2,6 +2,7 @@
 
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
+from contextlib import nullcontext
 from itertools import islice
 from typing import Any, NamedTuple
 
@@ -53,30 +54,31 @@ def batches_of(
     """
     options, fields = client.options_of(index), client.fields_of(index)
     documents = documents_of(client, within or index, fields, query)
-    while hits := list(islice(documents, BATCH)):
-        own = fields.by_index(options.fields)
-        ranking = parse({"hits": {"hits": hits}}, Query("build", "build"), fields.read, options.separator, own)
-        texts: defaultdict[str, list[str | LongText]] = defaultdict(list)
-        text_of, empty = client.searcher.service.text_of(options), 0
-        for candidate, hit in zip(ranking.candidates, hits, strict=True):
-            if candidate.text is None:
-                empty += 1
-            else:
-                texts[hit["_index"]].append(text_of(candidate))
-        yield Batch(texts, len(hits), empty)
+    with client.searcher.serving(index) as service:
+        while hits := list(islice(documents, BATCH)):
+            own = fields.by_index(options.fields)
+            ranking = parse({"hits": {"hits": hits}}, Query("build", "build"), fields.read, options.separator, own)
+            texts: defaultdict[str, list[str | LongText]] = defaultdict(list)
+            text_of, empty = service.text_of(options), 0
+            for candidate, hit in zip(ranking.candidates, hits, strict=True):
+                if candidate.text is None:
+                    empty += 1
+                else:
+                    texts[hit["_index"]].append(text_of(candidate))
+            yield Batch(texts, len(hits), empty)
 
 
-def vectors_of(client: Client) -> DocumentVectors:
-    """Return the source of the vectors of a client's model.
+def vectors_of(client: Client, index: str | None = None) -> DocumentVectors:
+    """Return the source of the vectors of an index's model, or where None of the client's own.
 
     Raises:
-        ConfigError: it has none.
+        ConfigError: it has none, or it is a pattern of indices with different models.
         ModelLoadError, MissingDependencyError, WorkerError: it cannot be loaded.
     """
-    service = client.searcher.service
-    if service.vectors is None:
-        raise no_vectors(service.model.model)
-    return service.vectors
+    with nullcontext(client.searcher.service) if index is None else client.searcher.serving(index) as service:
+        if service.vectors is None:
+            raise no_vectors(service.model.model)
+        return service.vectors
 
 
 def documents_of(

@@ -48,7 +48,7 @@ def coverage(client: Client, index: str, *, most: int = 1000) -> Coverage:
         ConfigError: the model has no vectors.
         InferenceError: a text could not be encoded.
     """
-    vectors = vectors_of(client)
+    vectors = vectors_of(client, index)
     is_on = client.searcher.vectors is not None
     sides = {side.beside: side for side in side_stores(client, [index])} if is_on else {}
     some: list[str | LongText] = []

@@ -1,18 +1,21 @@
-"""What ``rerank=True`` means: for the client, and for each index."""
+"""What ``rerank=True`` means, and with which model: for the client, and for each index."""
 
 import logging
 import tomllib
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from fnmatch import fnmatchcase
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Self
 
 from osrerank.errors import ConfigError
+from osrerank.options.index_names import holding
 from osrerank.options.rerank import Rerank, RerankOptions
 from osrerank.settings import Settings
 
 logger = logging.getLogger(__name__)
+
+OF_INDEX = ("model", "rerank")
+"""What a settings file may say of an index."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,11 +24,13 @@ class Defaults:
 
     Attributes:
         base: of every index without its own.
-        by_index: index name or pattern (``logs-*``) -> its own; the first that fits holds.
+        by_index: index name or pattern (``logs-*``) -> its own. The name itself holds, else the longest pattern.
+        models: likewise, the model that scores; without one it is the client's.
     """
 
     base: Rerank = field(default_factory=Rerank)
     by_index: Mapping[str, Rerank] = field(default_factory=dict)
+    models: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         for options in (self.base, *self.by_index.values()):
@@ -37,20 +42,32 @@ class Defaults:
         """Return the options of an index; of several indexes only when all of them have the same."""
         if not self.by_index:
             return self.base
-        names = index.split(",") if isinstance(index, str) else list(index or [])
-        found = {self._of_one(str(name)) for name in names}
+        names = holding(index, self.by_index)
+        found = {self.base if name is None else self.by_index[name] for name in names}
         return found.pop() if len(found) == 1 else self.base
 
-    def _of_one(self, name: str) -> Rerank:
-        return next((options for pattern, options in self.by_index.items() if fnmatchcase(name, pattern)), self.base)
+    def models_of(self, index: Any) -> set[str | None]:
+        """Return the models that are named for a search's indices; None for those that have the client's."""
+        return {None if name is None else self.models[name] for name in holding(index, self.models)}
+
+    def without_models(self, given: str) -> Self:
+        """Return these without models, because the caller gives one that holds for every index.
+
+        Args:
+            given: the argument that has it.
+        """
+        if self.models:
+            logger.info("%s holds for every index: the settings file's models are not used", given)
+        return replace(self, models={})
 
     @classmethod
-    def load(cls, settings: Settings, over: Rerank | RerankOptions | None = None) -> Self:
+    def load(cls, settings: Settings, over: Rerank | RerankOptions | None = None, *, model: str | None = None) -> Self:
         """Read the settings file: the one that is set, else the one that is found.
 
         Args:
             settings: may name the file.
             over: options that hold over the file's ``[rerank]``.
+            model: that the caller names for every index, over the file's; None for no such.
 
         Raises:
             ConfigError: the file cannot be read, or has a key or value that cannot be used.
@@ -62,11 +79,15 @@ class Defaults:
         base = _options(content.get("rerank", {}), Rerank(), f"{file} [rerank]")
         if over is not None:
             base = Rerank.of(over, base) or base
+        tables = content.get("index", {})
         by_index = {
             name: _options(table["rerank"], base, f"{file} [index.{name!r}.rerank]")
-            for name, table in content.get("index", {}).items()
+            for name, table in tables.items()
+            if "rerank" in table
         }
-        return cls(base, by_index)
+        models = {name: table["model"] for name, table in tables.items() if "model" in table}
+        loaded = cls(base, by_index, models)
+        return loaded if model is None else loaded.without_models(f"the model {model}")
 
 
 def _read(path: Path) -> dict[str, Any]:
@@ -85,23 +106,24 @@ def _read(path: Path) -> dict[str, Any]:
 
 
 def _check_tables(content: Mapping[str, Any], path: Path) -> None:
-    """Refuse a file with anything but the tables [rerank] and [index.NAME.rerank]."""
+    """Refuse a file with anything but the tables [rerank], [index.NAME.rerank] and [index.NAME] with a model."""
     indexes = content.get("index", {})
     wrong = [key for key in content if key not in ("rerank", "index")]
     if not isinstance(indexes, Mapping):
         wrong.append("index")
-    else:
-        wrong += [
-            f"index.{name}"
-            for name, table in indexes.items()
-            if not isinstance(table, Mapping) or list(table) != ["rerank"]
-        ]
+        indexes = {}
+    for name, table in indexes.items():
+        keys = table if isinstance(table, Mapping) else ()
+        wrong += [f"index.{name}.{key}" for key in keys if key not in OF_INDEX] or ([] if keys else [f"index.{name}"])
     if wrong:
+        may = "[rerank], [index.NAME.rerank] and, in [index.NAME], model"
         raise ConfigError(
-            f"the settings file {path} has {wrong[0]!r}; what it may have are [rerank] and [index.NAME.rerank]",
-            setting=wrong[0],
-            source=str(path),
+            f"the settings file {path} has {wrong[0]!r}; what it may have are {may}", setting=wrong[0], source=str(path)
         )
+    for name, table in indexes.items():
+        if not isinstance(model := table.get("model", "-"), str) or not model.strip():
+            reason = f"{path} [index.{name!r}] model is {model!r}; it is a model's name, as for --model"
+            raise ConfigError(reason, setting=f"index.{name}.model", source=str(path))
 
 
 def _options(table: Mapping[str, Any], over: Rerank, source: str) -> Rerank:

@@ -100,8 +100,8 @@ class Rerank:
             ``{"precision": 0.9}`` those with which fewer than nine in ten of all hits kept would be relevant, by the
             index's calibration, as for ``min_probability``.
         explain: adds to each hit how it got its place, and to each stage its values of pairs.
-        language_guard: whether a query that is mostly in a script of none of the model's languages is left in the
-            first pass's order; it is where the model's card names languages.
+        language_guard: whether the first pass's order stays where the query is mostly in a script, or with the extra
+            ``languages`` most documents in a language, that the model does not read by its card.
         blend: ``"card"`` does what the model's card recommends; ``"replace"`` orders by the model only; ``"linear"``,
             ``"weighted"`` and ``"rrf"`` combine the model with the first pass (``osrerank.stages.interpolate``).
         blend_weight: weight of the first pass. In a linear blend: logits that the best first-pass score adds, None for

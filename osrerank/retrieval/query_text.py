@@ -16,6 +16,10 @@ _FIELD_CLAUSES = ("match", "match_phrase", "match_phrase_prefix", "match_bool_pr
 # clauses whose text is their "query" (of neural clauses: "query_text" under the field)
 _TEXT_CLAUSES = ("multi_match", "query_string", "simple_query_string", "combined_fields")
 _NEURAL_CLAUSES = ("neural", "neural_sparse")
+# what searches for a text whose last word is still being typed: clauses, types of clauses, parts of a field
+_PREFIX_CLAUSES = ("match_phrase_prefix", "match_bool_prefix")
+_PREFIX_TYPES = ("bool_prefix", "phrase_prefix")
+_PREFIX_FIELD = re.compile(r"\.(_[234]gram|_index_prefix)(\^.*)?$")
 _INLINE_FIELD = re.compile(r"(?<![\w.\\:])([A-Za-z@][\w@.\-]*(?:\\?\*)?):(?=[^\s/])")
 # clause -> keys of its scoring queries; filter and must_not do not score, so their texts are not the query
 _COMPOUND_CLAUSES = {
@@ -80,11 +84,7 @@ def find_query_text(body: Mapping[str, Any]) -> str:
     Raises:
         ConfigError: there is no such text, or there are several.
     """
-    context: Any = body
-    for key in ("ext", "rerank", "query_context"):  # OpenSearch says what is wrong where one is no object
-        context = (context.get(key) if isinstance(context, Mapping) else None) or {}
-    if not isinstance(context, Mapping):
-        context = {}
+    context = _context(body)
     if isinstance(text := context.get("query_text"), str):
         return text
     if isinstance(path := context.get("query_text_path"), str):
@@ -99,6 +99,39 @@ def find_query_text(body: Mapping[str, Any]) -> str:
         setting="rerank.query",
         source="argument",
     )
+
+
+def as_you_type(body: Mapping[str, Any]) -> str:
+    """Return why a search body is one of as-you-type search, whose text is not whole yet; "" if it is not.
+
+    A body that names its text in `ext.rerank.query_context` is not.
+    """
+    if _context(body):
+        return ""
+    found = next((what for leaf in _leaves(body.get("query")) if (what := _prefix_search(*leaf))), "")
+    suggesters = body.get("suggest")
+    for one in suggesters.values() if isinstance(suggesters, Mapping) else ():
+        found = found or ("a completion suggester" if isinstance(one, Mapping) and "completion" in one else "")
+    fix = "rerank={'query': ...} names the text to rerank by all the same"
+    return f"the query is still being typed ({found}): {fix}" if found else ""
+
+
+def _prefix_search(name: str, content: Mapping[str, Any]) -> str:
+    """Return what in a clause searches for the beginning of a word; "" if nothing does."""
+    if name in _PREFIX_CLAUSES:
+        return name
+    if name in _TEXT_CLAUSES and content.get("type") in _PREFIX_TYPES:
+        return f"{name} of type {content['type']}"
+    fields = [field for _, names in _leaf_parts(name, content) for field in names]
+    return next((f"the field {field}" for field in fields if _PREFIX_FIELD.search(field)), "")
+
+
+def _context(body: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the body's `ext.rerank.query_context`; empty if it has none."""
+    context: Any = body
+    for key in ("ext", "rerank", "query_context"):  # OpenSearch says what is wrong where one is no object
+        context = (context.get(key) if isinstance(context, Mapping) else None) or {}
+    return context if isinstance(context, Mapping) else {}
 
 
 def _at_path(body: Mapping[str, Any], path: str) -> str:
@@ -116,9 +149,15 @@ def _at_path(body: Mapping[str, Any], path: str) -> str:
 
 def _parts(clause: Any) -> Iterator[tuple[str, tuple[str, ...]]]:
     """Yield the texts that a query searches for, each with its fields; neural clauses have no text fields."""
+    for leaf in _leaves(clause):
+        yield from ((text, fields) for text, fields in _leaf_parts(*leaf) if isinstance(text, str))
+
+
+def _leaves(clause: Any) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    """Yield the name and content of each scoring clause that is not compound."""
     if isinstance(clause, list):
         for item in clause:
-            yield from _parts(item)
+            yield from _leaves(item)
         return
     clause = clause.to_dict() if hasattr(clause, "to_dict") else clause
     if not isinstance(clause, Mapping):
@@ -128,9 +167,9 @@ def _parts(clause: Any) -> Iterator[tuple[str, tuple[str, ...]]]:
             continue
         if name in _COMPOUND_CLAUSES:
             for key in _COMPOUND_CLAUSES[name]:
-                yield from _parts(content.get(key))
+                yield from _leaves(content.get(key))
         else:
-            yield from ((text, fields) for text, fields in _leaf_parts(name, content) if isinstance(text, str))
+            yield name, content
 
 
 def _leaf_parts(name: str, content: Mapping[str, Any]) -> Iterator[tuple[Any, tuple[str, ...]]]:

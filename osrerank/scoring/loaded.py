@@ -48,6 +48,7 @@ class LoadedModel:
         fix: advice that is added to the error when the model cannot be loaded.
         clock: returns seconds.
         has_index: whether documents are in an index; else a configured Redis keeps vectors.
+        then: called once the named model is loaded, to load what is used with it.
     """
 
     def __init__(
@@ -60,8 +61,9 @@ class LoadedModel:
         clock: Callable[[], float] = time.monotonic,
         *,
         has_index: bool = True,
+        then: Callable[[], None] = lambda: None,
     ) -> None:
-        self._has_index = has_index
+        self._has_index, self._then = has_index, then
         self._name = name
         self._kinds = kinds
         self._settings = settings
@@ -206,4 +208,5 @@ class LoadedModel:
             failure = ModelLoadError(f"{error}{self._fix}", model=error.model, path=error.path)
             self._failure, self._failed_at_s = failure, self._clock()
             raise failure from error
+        self._then()
         return self._loaded

@@ -20,7 +20,7 @@ from osrerank.pipeline import applied
 from osrerank.response import Page, has_own_order, has_repeats, hits_of, merge, parse, unchanged
 from osrerank.retrieval.fields import Fields, named
 from osrerank.retrieval.first_pass import COLLAPSED, SORTED, FirstPass, plan
-from osrerank.retrieval.query_text import find_query_text
+from osrerank.retrieval.query_text import as_you_type, find_query_text
 from osrerank.retrieval.text_fields import fields_of
 from osrerank.search.interleave import interleaved, session_of
 from osrerank.search.orders import PageOrder
@@ -346,6 +346,8 @@ def planned(
     if isinstance(first_pass, str):
         return Refused(own.body, own.params, first_pass, by)
     if not by.text and options.query is None:
+        if typed := as_you_type(body):
+            return Refused(own.body, own.params, typed, by)
         try:
             by = replace(by, text=find_query_text(body))
         except ConfigError as error:

@@ -6,6 +6,7 @@ asynchronous client perform the steps and know nothing else of a search.
 
 import time
 from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -34,8 +35,10 @@ from osrerank.search.call import (
     planned,
 )
 from osrerank.search.orders import Orders, PageOrder
+from osrerank.search.services import Services
 from osrerank.search.step import Scoring, SearchRequest, Step
 from osrerank.search.ubi import UbiRecords
+from osrerank.search.ubi_query import UbiQuery, without_ubi
 from osrerank.search.vectors import SideVectors
 from osrerank.service import RerankService
 from osrerank.settings import Settings
@@ -61,6 +64,7 @@ class Asked:
         index: the index or indices.
         options: how it is reranked; None for not at all.
         deadline: of the whole search.
+        service: has the models.
         headers: of the request, or those of the search among several.
     """
 
@@ -70,6 +74,7 @@ class Asked:
     index: Any
     options: Rerank | None
     deadline: Deadline
+    service: RerankService
     headers: Any = None
 
 
@@ -88,7 +93,8 @@ class Searcher:
         authentication: a digest of what the client identifies itself with.
 
     Attributes:
-        service: the models.
+        service: the models of indices for which the settings file names none.
+        models: those of the others; None where it names none, or the caller brings a scorer.
         defaults: as given or read.
         fields: finds the fields to search and to read.
         calibrations: of the indices' probabilities.
@@ -110,7 +116,10 @@ class Searcher:
         authentication: str = "",
     ) -> None:
         self.service = RerankService(settings, scorer, duo_scorer, clock, has_index=True)
-        self.defaults = defaults or Defaults.load(settings)
+        defaults = defaults or Defaults.load(settings)
+        self.defaults = defaults if scorer is None else defaults.without_models("the client's own scorer")
+        self.models = Services(self.service, self.defaults) if self.defaults.models else None
+        self._own = nullcontext(self.service)
         self.fields = FoundFields()
         self.calibrations = Calibrations(settings)
         self.records = UbiRecords(is_embedded=is_embedded)
@@ -119,6 +128,20 @@ class Searcher:
         self.deadline_ms: float | None = DEADLINE_MS
         has_sides = not is_embedded if settings.vectors_index is None else settings.vectors_index
         self.vectors = SideVectors(is_embedded=is_embedded, clock=clock) if has_sides else None
+
+    def serving(self, index: Any, *, checked: bool = True) -> AbstractContextManager[RerankService]:
+        """Return the service of an index's model as a context in which it stays loaded.
+
+        Args:
+            index: the caller's.
+            checked: whether several indices must have one model; else it is the client's for those that do not.
+
+        Raises:
+            ConfigError: there are several indices, with different models.
+        """
+        if checked and self.models is not None and (reason := self.models.conflict(index)):
+            raise ConfigError(reason, setting="model", source="settings file")
+        return self._own if self.models is None else self.models.of(index)
 
     def search(
         self,
@@ -156,36 +179,40 @@ class Searcher:
         content = {} if body is None else decoded(body)
         if options is None and not isinstance(query, str):
             return (yield SearchRequest(Plain(_with_query(query, content, Fields()), dict(params))))
-        deadline = yield from self.deadline_of(options)
-        asked = Asked(query, content, params, index, options, deadline, headers)
-        fields = yield from self.fields_of(options or defaults, index, query=query, body=content)
-        answer = yield from self._searched(asked, fields)
-        if _reads_nothing(answer) or self.fields.is_outdated(index, answer):
-            again = yield from self.fields_of(options or defaults, index, query=query, body=content, anew=True)
-            if again != fields:  # the mapping has changed
-                fields = again
-                answer = yield from self._searched(asked, fields)
+        with self._own if self.models is None else self.models.of(index) as service:
+            deadline = yield from self.deadline_of(options, service)
+            asked = Asked(query, content, params, index, options, deadline, service, headers)
+            fields = yield from self.fields_of(options or defaults, index, query=query, body=content)
+            answer = yield from self._searched(asked, fields)
+            if _reads_nothing(answer) or self.fields.is_outdated(index, answer):
+                again = yield from self.fields_of(options or defaults, index, query=query, body=content, anew=True)
+                if again != fields:  # the mapping has changed
+                    fields = again
+                    answer = yield from self._searched(asked, fields)
         if said := answer["rerank"]["warnings"] if "rerank" in answer else fields.complaints(None):
             self.fields.warn(index, [sentence for sentence in said if sentence not in fields.warnings])
         return answer
 
-    def deadline_of(self, options: Rerank | None, searches: int = 1) -> Generator[Scoring, Any, Deadline]:
+    def deadline_of(
+        self, options: Rerank | None, service: RerankService, searches: int = 1
+    ) -> Generator[Scoring, Any, Deadline]:
         """Return the deadline of a search; the step that comes before it, if any, loads the model.
 
         Args:
             options: of the search; None where it is not reranked.
+            service: has the model.
             searches: that are run one after the other in the time of so many.
         """
         if options is None or options.is_first_pass:
-            return Deadline.after_ms(None, self.service.clock)
+            return Deadline.after_ms(None, service.clock)
         if options.deadline_ms != "auto":
-            return Deadline.after_ms(options.deadline_ms, self.service.clock)
-        duration_ms, model = self.deadline_ms, self.service.first
+            return Deadline.after_ms(options.deadline_ms, service.clock)
+        duration_ms, model = self.deadline_ms, service.first
         if duration_ms is not None and all(one.may_end_with_vectors for one in options.rankings):
             if model.is_encoder is None:
                 yield Scoring(model.try_to_load)
-            return Deadline.after_ms(duration_ms * searches if model.is_encoder else None, self.service.clock)
-        return Deadline.after_ms(None, self.service.clock)
+            return Deadline.after_ms(duration_ms * searches if model.is_encoder else None, service.clock)
+        return Deadline.after_ms(None, service.clock)
 
     def _searched(self, asked: Asked, fields: Fields) -> Generator[Step, Any, Any]:
         """Yield the steps of a search whose fields are known, and return the response."""
@@ -213,19 +240,35 @@ class Searcher:
         if options is None or options.is_first_pass:
             return Plain(body, dict(asked.params))
         thresholds = None
+        if self.models is not None and (reason := self.models.conflict(asked.index)):
+            ubi = UbiQuery.of(asked.body, asked.params)
+            by = Reranking(asked.service, options, "", asked.deadline, fields, ubi)
+            return Refused({**without_ubi(body)}, dict(asked.params), reason, by)
         if options.cutoff is not None or options.min_probability is not None:
-            thresholds = yield from self.calibrations.of(fields.written_into(options), asked.index, self.service)
+            thresholds = yield from self.calibrations.of(fields.written_into(options), asked.index, asked.service)
         text = asked.query if isinstance(asked.query, str) else ""
         what = asked.query, asked.body, asked.params, asked.index, asked.headers, self._authentication, thresholds
-        order = PageOrder(self.orders, self.service, what)
-        by = Reranking(self.service, options, text, asked.deadline, fields, order=order)
+        order = PageOrder(self.orders, asked.service, what)
+        by = Reranking(asked.service, options, text, asked.deadline, fields, order=order)
         call = planned(by, body, asked.params, thresholds)
         if isinstance(call, Reranked):
-            self.service.first.expect(call.by.text)
+            asked.service.first.expect(call.by.text)
         return call
+
+    def warm_up(self, index: Any = None) -> None:
+        """Load the models that ``rerank=True`` uses in an index, or where None the client's own.
+
+        Raises:
+            ConfigError: there are several indices, with different models.
+            OsrerankError: as `RerankService.warm_up`.
+        """
+        with self._own if index is None else self.serving(index) as service:
+            service.warm_up(self.defaults.base if index is None else self.defaults.of(index))
 
     def close(self) -> None:
         """Release the models and the connections to Redis."""
+        if self.models is not None:
+            self.models.close()
         self.service.close()
         self.orders.close()
 

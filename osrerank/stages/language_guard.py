@@ -1,9 +1,24 @@
-"""Recognise a query that a model cannot read: one whose letters are mostly of scripts that its languages do not use."""
+"""Recognise a query or documents that a model cannot read.
 
+A query is recognised by its letters: most are of scripts that none of the model's languages uses. Documents are
+recognised by their language, with the extra ``languages``.
+"""
+
+import importlib
+import logging
 import unicodedata
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from functools import lru_cache
+from functools import cache, lru_cache
+from importlib.util import find_spec
+from typing import Any
+
+from osrerank._seldom import Seldom
+from osrerank.metrics import UNREADABLE
+from osrerank.types import Encoder, Ranking, Scorer
+
+logger = logging.getLogger(__name__)
+due = Seldom()
 
 SHARE = 0.5
 """A query is refused where more than this share of its letters is of other scripts."""
@@ -35,7 +50,74 @@ SCRIPTS: Mapping[str, tuple[str, ...]] = {
     "zh": ("CJK", "BOPOMOFO"),
 }
 """The scripts of languages, by ISO 639-1 code, as Unicode's character names begin; of all others it is Latin's."""
+IS_INSTALLED = find_spec("py3langid") is not None
+"""Whether the extra ``languages`` is."""
+FIRST, MOST_TEXTS, LEAST_TEXTS = 10, 5, 2
+"""The best candidates of the first pass; of these, how many texts are looked at, and how many must be told at least."""
+LEAST_CHARACTERS, MOST_CHARACTERS = 40, 300
+"""A shorter text is not looked at, and a longer one only so far."""
+SURE = 0.9
+"""The least probability of a language that counts."""
+SAME = {
+    **dict.fromkeys(("nb", "nn"), "no"),
+    **dict.fromkeys(("bs", "sr"), "hr"),
+    **dict.fromkeys(("yue", "wuu"), "zh"),
+    **dict.fromkeys(("ary", "arz"), "ar"),
+    "ms": "id",
+}
+"""Languages that readers and models share, and that cannot be told apart by a few lines."""
+NAME_ONE = 'name a model for this index in the settings file: [index."NAME"] model = "..."'
 _KNOWN = frozenset({LATIN, *(script for scripts in SCRIPTS.values() for script in scripts)})
+
+
+def why_unread(ranking: Ranking, model: Scorer | Encoder) -> str:
+    """Return why a model does not read a query or most of its candidates; "" if it does, or its languages are unknown.
+
+    The best candidates' texts are looked at, but for short ones.
+    """
+    if not (languages := model.advice.languages):
+        return ""
+    what, said, fix = "query", "query is", "name a model for it"
+    if not (found := unreadable(ranking.query.text, languages)) and IS_INSTALLED:
+        what, said, fix = "documents", "documents are", NAME_ONE
+        texts = [one.text for one in ranking.candidates[:FIRST] if one.text and len(one.text) >= LEAST_CHARACTERS]
+        told = Counter(filter(None, (language_of(text[:MOST_CHARACTERS]) for text in texts[:MOST_TEXTS])))
+        foreign = {language: count for language, count in told.items() if not _is_read(language, tuple(languages))}
+        if told.total() >= LEAST_TEXTS and sum(foreign.values()) > SHARE * told.total():
+            found = f"another language ({max(foreign, key=foreign.__getitem__)})"
+    if not found:
+        return ""
+    UNREADABLE.labels(what).inc()
+    reason = f"the {said} mostly in {found}, and {model.model} reads {', '.join(languages)}"
+    reason = f'{reason}; {fix}, or rerank all the same with {{"language_guard": False}}'
+    if due.is_due((what, model.model)):
+        logger.warning("[language] a search keeps its first pass: %s; not logged again for a minute", reason)
+    return reason
+
+
+@lru_cache(maxsize=1000)
+def _is_read(language: str, languages: tuple[str, ...]) -> bool:
+    """Return whether a language is one of a model's."""
+    return language in {SAME.get(one, one) for one in languages}
+
+
+@lru_cache(maxsize=10_000)
+def language_of(text: str) -> str:
+    """Return a text's language by ISO 639 code, or the one in `SAME` for it; "" where it is not clear."""
+    language = str(_identifier().classify(text)[0])
+    return "" if language in ("und", "zxx") else SAME.get(language, language)
+
+
+def prepare() -> None:
+    """Load what tells languages, if it is installed; it takes half a second, which the first search need not wait."""
+    if IS_INSTALLED:
+        _identifier()
+
+
+@cache
+def _identifier() -> Any:
+    module = importlib.import_module("py3langid.langid")
+    return module.LanguageIdentifier.from_model_file(module.MODEL_FILE, norm_probs=True, min_confidence=SURE)
 
 
 def unreadable(query: str, languages: Sequence[str]) -> str:

@@ -109,7 +109,7 @@ class Record:
 
     def fits(self, hidden: int, bits: Bits) -> bool:
         """Return whether the record's vector has this size and this many bits for each number."""
-        return self.bits == bits and len(self.vector) == hidden
+        return self.vector.dtype == (FLOAT32 if bits == EXACT else INT8) and len(self.vector) == hidden
 
     def write(self, key: bytes, secret: bytes = b"") -> bytes:
         """Return the record as bytes with a digest, for `read`.

@@ -8,6 +8,7 @@ from osrerank import connect
 from osrerank.cli import cli
 from osrerank.doctor import examine
 from osrerank.settings import Settings
+from osrerank.stages.language_guard import IS_INSTALLED
 
 TINY = str(Path(__file__).parents[1] / "data" / "tiny-bert-one-label")
 NOWHERE = "http://127.0.0.1:9"
@@ -30,6 +31,7 @@ def test_a_sound_deployment_is_told_part_by_part(url: str) -> None:
         "processor": "ok",
         "model": "ok",
         "scored pair": "ok",
+        "languages": "ok" if IS_INSTALLED else "absent",
         "engine": "ok",
         "index": "absent",
         "redis": "absent",

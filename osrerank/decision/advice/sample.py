@@ -88,11 +88,11 @@ class Found:
 def present_setting(client: Client, index: str) -> Setting:
     """Return the setting that a search of the index with ``rerank=True`` has now."""
     options = client.options_of(index)
-    blend = client.searcher.service.identity(replace(options, pipeline=AUTO_PIPELINE))["blend"]
+    with client.searcher.serving(index) as service:
+        model, blend = service.settings.model, service.identity(replace(options, pipeline=AUTO_PIPELINE))["blend"]
     method, weight = blend if isinstance(blend, list) else ("replace", 0.0)
     passages = options.passages.aggregation if isinstance(options.passages, Passages) else options.passages or "off"
     pairs = (options.duo_depth, str(options.pipeline)) if _compares_pairs(options) else ()
-    model = client.searcher.service.settings.model
     return Setting(model, passages, options.least_depth, str(method), float(weight), *pairs)
 
 

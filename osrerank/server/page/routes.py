@@ -181,7 +181,8 @@ class Comparison:
         """Return how the first pass counted beside the model."""
         if not any(stage["name"] == BLEND and stage["applied"] for stage in response["rerank"]["stages"]):
             return None
-        found = self.client.searcher.service.identity(self.client.options_of(index, rerank=options))["blend"]
+        with self.client.searcher.serving(index) as service:
+            found = service.identity(self.client.options_of(index, rerank=options))["blend"]
         return str(found[0]) if isinstance(found, list) else None
 
 

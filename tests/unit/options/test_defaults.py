@@ -45,7 +45,11 @@ def test_defaults_of_each_index(settings_file):
         ("not toml", "not TOML"),
         ("index = 5", "'index'"),
         ("[index]\nx = 5", "'index.x'"),
-        ("[index.a]\ndepth = 5", "'index.a'"),
+        ("[index.a]\ndepth = 5", "'index.a.depth'"),
+        ("[index.a]", "'index.a'"),
+        ('[index."a*"]\nmodle = "x"', r"'index.a\*.modle'.*in \[index.NAME\], model"),
+        ("[index.a]\nmodel = 5", r"\[index.'a'\] model is 5; it is a model's name"),
+        ("[index.a]\nmodel = ' '", r"\[index.'a'\] model is ' '"),
     ],
 )
 def test_bad_settings_file_is_named(tmp_path, content, named):
@@ -54,6 +58,26 @@ def test_bad_settings_file_is_named(tmp_path, content, named):
     with pytest.raises(ConfigError, match=named) as caught:
         Defaults.load(Settings.load(settings_file=file))
     assert "bad.toml" in str(caught.value)
+
+
+def test_models_and_options_of_an_index_are_found_each_for_itself(tmp_path):
+    file = tmp_path / "osrerank.toml"
+    text = '[index."shop-*".rerank]\ndepth = 7\n[index."shop-de*"]\nmodel = "german"\n[index.a]\nmodel = "b"\n'
+    file.write_text(text, "utf-8")
+    settings = Settings.load(settings_file=file)
+    defaults = Defaults.load(settings)
+    assert (defaults.of("shop-de").depth, defaults.models_of("shop-de")) == (7, {"german"})
+    assert (defaults.of("shop-fr").depth, defaults.models_of("shop-fr")) == (7, {None})
+    assert defaults.models_of("a,shop-de1") == {"b", "german"}
+    assert Defaults.load(settings, model="mine").models_of("a") == {None}
+
+
+def test_the_longest_pattern_holds_whatever_the_order_in_the_file(tmp_path):
+    file = tmp_path / "osrerank.toml"
+    text = '[index."a*".rerank]\ndepth = 1\n[index."ab*".rerank]\ndepth = 2\n[index.abc.rerank]\ndepth = 3\n'
+    file.write_text(text, "utf-8")
+    defaults = Defaults.load(Settings.load(settings_file=file))
+    assert [defaults.of(index).depth for index in ("a1", "ab1", "abc", "abcd")] == [1, 2, 3, 2]
 
 
 def test_missing_settings_file(tmp_path):

@@ -1,0 +1,99 @@
+"""The models of a client whose settings file names some for its indices."""
+
+import logging
+import threading
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from osrerank._platform import renew_after_fork
+from osrerank._seldom import Seldom
+from osrerank.metrics import MODELS_RELEASED
+from osrerank.options.defaults import Defaults
+from osrerank.service import RerankService
+
+logger = logging.getLogger(__name__)
+
+
+class Services:
+    """A service for each model that the settings file names; each model is loaded on first use.
+
+    At most ``models_max`` models are loaded at a time. Before one more is loaded, the one unused for the longest is
+    released; it is loaded again when it is needed. The client's own model and those of searches under way stay, so
+    there may be more for a while. Safe to use from many threads.
+
+    Args:
+        own: the service of the client's own model, which all other indices have.
+        defaults: name the models.
+    """
+
+    def __init__(self, own: RerankService, defaults: Defaults) -> None:
+        self._own, self._defaults, self._due = own, defaults, Seldom()
+        names = dict.fromkeys(name for name in defaults.models.values() if name != own.settings.model)
+        self._others = {name: own.with_model(name) for name in names}  # in the order of their last use
+        self.renew()
+        renew_after_fork(self)
+
+    def renew(self) -> None:
+        """Start over in a forked child, where no search is under way."""
+        self._lock = threading.Lock()
+        self._searches: Counter[str] = Counter()
+
+    @property
+    def loaded(self) -> list[str]:
+        """The models that are loaded besides the client's own, the one unused for the longest first."""
+        return [name for name, service in list(self._others.items()) if _is_loaded(service)]
+
+    def conflict(self, index: Any) -> str:
+        """Return why a search cannot be reranked: its indices have different models; "" if they have one."""
+        names = self._names(index)
+        if len(names) == 1:
+            return ""
+        reason = f"the indices of this search may have different models ({', '.join(sorted(names))})"
+        return f"{reason}: search them one by one, leave some out (shop-*,-shop-de*), or give them one model"
+
+    @contextmanager
+    def of(self, index: Any) -> Iterator[RerankService]:
+        """Yield the service of an index's model, which stays loaded until then; the client's own for different ones."""
+        names = self._names(index)
+        name = names.pop() if len(names) == 1 else self._own.settings.model
+        if name not in self._others:
+            yield self._own
+            return
+        with self._lock:
+            self._searches[name] += 1
+            self._others[name] = service = self._others.pop(name)
+            self._make_room(name)
+        try:
+            yield service
+        finally:
+            with self._lock:
+                self._searches[name] -= 1
+
+    def close(self) -> None:
+        """Release all models but the client's own."""
+        for service in self._others.values():
+            service.first.close()
+
+    def _names(self, index: Any) -> set[str]:
+        return {name or self._own.settings.model for name in self._defaults.models_of(index)}
+
+    def _make_room(self, wanted: str) -> None:
+        """Release models so that one can be loaded; a new service takes the place of each, and its closing may wait."""
+        loaded = [name for name in self.loaded if name != wanted]
+        most = max(1, self._own.settings.models_max - _is_loaded(self._own)) - 1  # besides the wanted one
+        idle = [name for name in loaded if not self._searches[name]]
+        for name in idle[: max(0, len(loaded) - most)]:
+            released, self._others[name] = self._others[name], self._own.with_model(name)
+            threading.Thread(target=released.first.close, name="osrerank-release", daemon=True).start()
+            MODELS_RELEASED.inc()
+            if self._due.is_due():
+                logger.warning(
+                    "[model-released] %s was released to make room for %s, and is loaded again for its next search: "
+                    "OSRERANK_MODELS_MAX allows more models; not logged again for a minute", name, wanted
+                )  # fmt: skip
+
+
+def _is_loaded(service: RerankService) -> bool:
+    return service.first.is_encoder is not None

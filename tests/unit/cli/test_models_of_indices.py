@@ -1,0 +1,78 @@
+"""Commands of an index use the model that the settings file names for it, unless --model is given."""
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from osrerank import connect
+from osrerank.cli import cli
+from osrerank.cli.settings_file import write_index_settings
+
+DATA = Path(__file__).parents[2] / "data"
+ENCODER, SCORER = "tiny-bert-bi-encoder", "tiny-bert-one-label"
+
+
+@pytest.fixture
+def osrerank(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("OSRERANK_VECTORS_FOLDER", str(tmp_path / "vectors"))
+    for model in (ENCODER, SCORER):
+        shutil.copytree(DATA / model, tmp_path / model)
+    Path("osrerank.toml").write_text(f'[index."shop-*"]\nmodel = "./{ENCODER}"\n[index.papers]\nmodel = "{SCORER}"\n')
+    with connect(f"embedded:{tmp_path / 'data'}") as client:
+        for index in ("shop-de", "papers"):
+            for number in range(3):
+                client.index(index=index, id=str(number), body={"text": f"a note {number} about blood"})
+            client.indices.refresh(index=index)
+
+    def run(*arguments):
+        return CliRunner().invoke(cli, ["--url", f"embedded:{tmp_path / 'data'}", *arguments])
+
+    return run
+
+
+def found(outcome):
+    assert outcome.exit_code == 0, outcome.output
+    return json.loads(outcome.stdout)
+
+
+def model_of(outcome):
+    return found(outcome)["rerank"]["stages"][0]["model"]
+
+
+def test_search_uses_the_indexs_model_or_the_one_that_is_given(osrerank):
+    search = ("search", "note", "--json", "--index")
+    assert model_of(osrerank(*search, "shop-de")) == ENCODER
+    assert model_of(osrerank(*search, "papers")) == SCORER
+    outcome = osrerank("--model", f"./{SCORER}", *search, "shop-de")
+    assert model_of(outcome) == SCORER
+    said = f"--model ./{SCORER} is used, and not what the settings file names for shop-*, papers"
+    assert said in outcome.stderr
+
+
+def test_vectors_run_and_doctor_do_likewise(osrerank, tmp_path):
+    assert found(osrerank("--json", "vectors", "build", "--index", "shop-de"))["encoded"] == 3
+    assert found(osrerank("--json", "vectors", "coverage", "--index", "shop-de"))["share"] == 1
+    refused = osrerank("vectors", "build", "--index", "papers")
+    assert "only bi-encoders" in str(refused.exception)
+    (tmp_path / "queries.tsv").write_text("1\tblood\n", "utf-8")
+    for index, model in (("shop-de", ENCODER), ("papers", SCORER)):
+        run = osrerank("run", "--queries", "queries.tsv", "--index", index, "--output", f"{index}.run")
+        assert run.exit_code == 0, run.output
+        assert f'"{model}"' in (tmp_path / f"{index}.run.jsonl").read_text("utf-8")
+        findings = {one["part"]: one for one in found(osrerank("--json", "doctor", "--index", index))["findings"]}
+        assert findings["model"]["facts"]["model"] == model
+        assert "languages" in findings
+
+
+def test_what_advise_writes_keeps_the_models(osrerank, tmp_path):
+    file = tmp_path / "osrerank.toml"
+    write_index_settings(file, "made by a test", "shop-*", {"depth": 20})
+    assert file.read_text("utf-8") == (
+        f'# made by a test\n\n[index."shop-*"]\nmodel = "./{ENCODER}"\n\n[index."shop-*".rerank]\ndepth = 20\n\n'
+        f'[index."papers"]\nmodel = "{SCORER}"\n'
+    )
+    assert model_of(osrerank("search", "note", "--json", "--index", "shop-de")) == ENCODER

@@ -1,0 +1,230 @@
+"""A model for each index, named in the settings file."""
+
+import json
+import logging
+import shutil
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+from prometheus_client import REGISTRY
+
+from osrerank import Client, connect
+from osrerank.errors import ConfigError
+from osrerank.indexing.build import build_vectors
+from osrerank.indexing.prune import prune_vectors
+from osrerank.indexing.side_index import side_stores
+from osrerank.indexing.status import coverage
+from osrerank.testing import FunctionScorer
+
+DATA = Path(__file__).parents[2] / "data"
+FILE = """
+[rerank]
+depth = 50
+
+[index."shop-*"]
+model = "{models}/shops"
+
+[index."shop-de*"]
+model = "{models}/german"
+
+[index."shop-de*".rerank]
+depth = 20
+
+[index.papers]
+model = "{models}/papers"
+"""
+INDICES = ("shop-fr", "shop-de", "papers", "notes")
+MODELS = {"shops": "tiny-bert-two-labels", "german": "tiny-bert-bi-encoder", "papers": "tiny-bert-one-label"}
+OWN = "osrerank/e5-small"
+
+
+@pytest.fixture
+def models(tmp_path, monkeypatch):
+    monkeypatch.setenv("OSRERANK_VECTORS_FOLDER", str(tmp_path / "vectors"))
+    for name, tiny in MODELS.items():
+        shutil.copytree(DATA / tiny, tmp_path / name)
+        card = tmp_path / name / "osrerank.json"
+        card.write_text(json.dumps({**json.loads(card.read_text("utf-8")), "name": name}), "utf-8")
+    file = tmp_path / "settings.toml"
+    file.write_text(FILE.format(models=tmp_path), "utf-8")
+    monkeypatch.setenv("OSRERANK_SETTINGS_FILE", str(file))
+    return tmp_path
+
+
+@pytest.fixture
+def open_client(models):
+    opened = []
+
+    def open_with(**options) -> Client:
+        client = connect(f"embedded:{models / 'data'}", **options)
+        opened.append(client)
+        for index in INDICES:
+            for number in range(3):
+                client.index(index=index, id=str(number), body={"text": f"a note {number} about {'blood ' * number}"})
+            client.indices.refresh(index=index)
+        return client
+
+    yield open_with
+    for client in opened:
+        client.close()
+
+
+def marks(client, index, **options):
+    return client.search("a note about blood", index=index, rerank=options or True)["rerank"]
+
+
+def model_of(client, index):
+    marked = marks(client, index)
+    assert marked["applied"] is True, marked["reason"]
+    return Path(marked["stages"][0]["model"]).name
+
+
+def released():
+    return REGISTRY.get_sample_value("osrerank_models_released_total") or 0
+
+
+def loaded(client):
+    return {Path(name).name for name in client.searcher.models.loaded}
+
+
+def test_each_index_has_its_model(open_client):
+    client = open_client()
+    found = {index: model_of(client, index) for index in INDICES}
+    assert found == {"shop-fr": "shops", "shop-de": "german", "papers": "papers", "notes": "e5-small"}
+    assert model_of(client, ["shop-fr"]) == "shops"
+    assert client.options_of("shop-de").depth == 20
+    stages = {index: marks(client, index)["stages"][0]["name"] for index in INDICES}
+    assert stages == {"shop-fr": "mono", "shop-de": "vectors", "papers": "mono", "notes": "vectors"}
+
+
+@pytest.mark.parametrize("index", ["shop-fr,shop-de", ["papers", "notes"], "shop-*", "*", None])
+def test_indices_with_different_models_are_not_reranked(open_client, index):
+    client = open_client()
+    plain = client.search("a note about blood", index=index)
+    response = client.search("a note about blood", index=index, rerank={"on_failure": "raise", "min_probability": 0.5})
+    assert response["hits"] == plain["hits"]
+    assert response["rerank"]["applied"] is False
+    assert response["rerank"]["reason"].startswith("the indices of this search may have different models")
+    assert "search them one by one" in response["rerank"]["reason"]
+
+
+def test_what_is_left_out_does_not_count(open_client):
+    client = open_client()
+    assert model_of(client, "shop-*,-shop-de*") == "shops"
+    assert model_of(client, "shop-fr*") == "shops"
+
+
+def test_a_multi_search_has_the_model_of_each_line(open_client):
+    client = open_client()
+    body = [line for name in (*INDICES, "*") for line in ({"index": name}, {"query": {"match": {"text": "blood"}}})]
+    answer = client.msearch(body=body, rerank=True)
+    found = [[Path(one["model"]).name for one in part["rerank"]["stages"][:1]] for part in answer["responses"]]
+    assert found == [["shops"], ["german"], ["papers"], ["e5-small"], []]
+
+
+def test_models_are_loaded_on_first_use_and_the_longest_unused_is_released(open_client, monkeypatch, caplog):
+    monkeypatch.setenv("OSRERANK_MODELS_MAX", "2")
+    client, before = open_client(), released()
+    assert loaded(client) == set()
+    assert [model_of(client, index) for index in ("shop-fr", "papers")] == ["shops", "papers"]
+    assert (loaded(client), released() - before) == ({"shops", "papers"}, 0)
+    assert model_of(client, "shop-fr") == "shops"
+    with caplog.at_level(logging.WARNING):
+        assert model_of(client, "shop-de") == "german"
+    assert (loaded(client), released() - before) == ({"shops", "german"}, 1)
+    assert [line for line in caplog.messages if line.startswith("[model-released] ") and "OSRERANK_MODELS_MAX" in line]
+    assert model_of(client, "papers") == "papers"  # again
+    assert (loaded(client), released() - before) == ({"german", "papers"}, 2)
+    assert model_of(client, "notes") == "e5-small"  # one's own counts, and is not released
+    assert model_of(client, "shop-fr") == "shops"
+    assert loaded(client) == {"shops"}
+
+
+def test_a_model_in_use_is_not_released(open_client, monkeypatch):
+    monkeypatch.setenv("OSRERANK_MODELS_MAX", "1")
+    client = open_client()
+    with client.searcher.serving("shop-de") as service:
+        assert service.model.model.endswith("german")
+        assert model_of(client, "papers") == "papers"
+        assert loaded(client) == {"german", "papers"}
+        assert model_of(client, "shop-de") == "german"
+    assert model_of(client, "papers") == "papers"
+    assert loaded(client) == {"papers"}
+
+
+def test_a_model_of_the_callers_own_holds_for_every_index(open_client, models, caplog):
+    with caplog.at_level(logging.INFO):
+        given = open_client(model=str(models / "papers"))
+        own = open_client(scorer=FunctionScorer())
+    assert {model_of(given, index) for index in INDICES} == {"papers"}
+    assert {model_of(own, index) for index in INDICES} == {"function"}
+    assert marks(given, "*")["applied"] is marks(own, "*")["applied"] is True
+    said = [line for line in caplog.messages if line.endswith("the settings file's models are not used")]
+    assert [line.split(" holds")[0] for line in said] == [f"the model {models / 'papers'}", "the client's own scorer"]
+
+
+def test_the_environments_model_is_for_the_other_indices(open_client, models, monkeypatch):
+    monkeypatch.setenv("OSRERANK_MODEL", str(models / "papers"))
+    client = open_client()
+    assert {index: model_of(client, index) for index in INDICES} == {
+        "shop-fr": "shops",
+        "shop-de": "german",
+        "papers": "papers",
+        "notes": "papers",
+    }
+    assert marks(client, "papers,notes")["applied"] is True  # they have the same
+
+
+def test_a_model_that_is_not_there_is_named(open_client, models):
+    shutil.rmtree(models / "german")
+    client = open_client()
+    assert marks(client, "shop-de")["applied"] is False
+    assert "german" in marks(client, "shop-de")["reason"]
+    assert model_of(client, "shop-fr") == "shops"
+
+
+def test_vectors_are_built_and_pruned_by_each_indexs_model(open_client):
+    client = open_client()
+    assert build_vectors(client, "shop-de").encoded == 3
+    assert build_vectors(client, "notes").encoded == 3
+    assert prune_vectors(client, ["shop-de", "notes"]) == 6
+    assert [coverage(client, index).share for index in ("shop-de", "notes")] == [1.0, 1.0]
+    assert marks(client, "shop-de")["stages"][0]["known"] == 3
+    with pytest.raises(ConfigError, match="only bi-encoders"):
+        build_vectors(client, "papers")
+    with pytest.raises(ConfigError, match="may have different models"):
+        build_vectors(client, "shop-*")
+
+
+def test_warming_up_an_index_loads_its_model(open_client):
+    client = open_client()
+    client.warm_up("shop-de")
+    assert loaded(client) == {"german"}
+    assert client.searcher.service.first.is_encoder is None
+
+
+def test_searches_at_the_same_time_survive_releases(open_client, monkeypatch):
+    monkeypatch.setenv("OSRERANK_MODELS_MAX", "1")
+    client = open_client()
+    wanted = [INDICES[number % 3] for number in range(48)]
+    with ThreadPoolExecutor(6) as pool:
+        found = list(pool.map(lambda index: model_of(client, index), wanted))
+    expected = {"shop-fr": "shops", "shop-de": "german", "papers": "papers"}
+    assert found == [expected[index] for index in wanted]
+    ends_s = time.monotonic() + 10
+    while len(loaded(client)) > 1 and time.monotonic() < ends_s:
+        model_of(client, "papers")
+    assert loaded(client) == {"papers"}
+
+
+def test_side_vectors_of_an_alias_are_pruned_by_the_aliass_model(open_client, monkeypatch):
+    monkeypatch.setenv("OSRERANK_VECTORS_INDEX", "true")
+    client = open_client()
+    client.indices.put_alias(index="notes", name="shop-de-all")
+    assert build_vectors(client, "shop-de-all", to="index").encoded == 3
+    assert marks(client, "shop-de-all")["stages"][0]["known"] == 3
+    prune_vectors(client, ["shop-de-all"])
+    (side,) = side_stores(client, ["notes"])
+    assert side.size().records == 3
