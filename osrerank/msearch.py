@@ -3,6 +3,7 @@
 import json
 from collections.abc import Generator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from opensearchpy import TransportError
@@ -11,9 +12,11 @@ from osrerank.errors import ConfigError
 from osrerank.options.rerank import Rerank
 from osrerank.search.call import Plain, Refused, RerankArgument, Reranked, Reranking, decoded
 from osrerank.search.searcher import Asked, Searcher
+from osrerank.search.shadow import IN_SHADOW, held_back
 from osrerank.search.step import MultiSearchRequest, Step
 from osrerank.search.ubi_query import UbiQuery, without_ubi
 from osrerank.tracing.spans import span
+from osrerank.types import NEVER
 
 
 def multi_search_steps(
@@ -36,21 +39,36 @@ def multi_search_steps(
     """
     parts = _parts(body)
     headers, contents = parts[::2], parts[1::2]
-    calls: list[Plain] = []
+    searches: list[Asked] = []
     for header, content in zip(headers, contents, strict=True):
-        where = header.get("index", index)
-        options = Rerank.of(rerank, searcher.defaults.of(where)) or Rerank()
-        deadline = yield from searcher.deadline_of(options, len(calls) + 1)
-        asked = Asked(
-            None,
-            decoded(content or {}),
-            _cut(params),
-            where,
-            options,
-            deadline,
-            {**header, **(params.get("headers") or {})},
-        )
-        calls.append((yield from _planned(searcher, asked)))
+        where, query_body = header.get("index", index), decoded(content or {})
+        options, held = Rerank.of(rerank, searcher.defaults.of(where)) or Rerank(), ""
+        if options.shadow or options.share is not None:
+            options, held = held_back(options, None, query_body)
+        own_headers = {**header, **(params.get("headers") or {})}
+        searches.append(Asked(None, query_body, _cut(params), where, options, NEVER, own_headers, held))
+    answer = yield from _answers(searcher, headers, searches)
+    for header, asked, response in zip(headers, searches, answer.get("responses", ()), strict=False):
+        if asked.held == IN_SHADOW and "rerank" in response:
+            again = partial(_one_answer, searcher, header)
+            response["rerank"]["shadow"] = {"queued": (yield searcher.in_shadow(asked, response, again))}
+    return answer
+
+
+def _one_answer(searcher: Searcher, header: Mapping[str, Any], asked: Asked) -> Generator[Step, Any, Any]:
+    """Yield the steps of one of the searches, and return its response."""
+    answer = yield from _answers(searcher, [header], [asked])
+    return answer["responses"][0]
+
+
+def _answers(
+    searcher: Searcher, headers: Sequence[Mapping[str, Any]], searches: Sequence[Asked]
+) -> Generator[Step, Any, dict[str, Any]]:
+    """Yield the steps of searches in one request, and return the multi-search's answer."""
+    calls: list[Plain] = []
+    for asked in searches:
+        deadline = yield from searcher.deadline_of(None if asked.held else asked.options, len(calls) + 1)
+        calls.append((yield from _planned(searcher, replace(asked, deadline=deadline))))
     answer = yield from _first_passes(calls, headers)
     if "responses" not in answer:  # filter_path may remove it
         return answer

@@ -221,9 +221,10 @@ def _names(text: str | None) -> tuple[str, ...] | None:
 
 
 def client_of(context: click.Context, **options: Any) -> Client:
-    """Return the client for the global options; its searches have no deadline that nobody names."""
+    """Return the client for the global options; all its searches are reranked, without a deadline nobody names."""
     client = connect(**{name: context.obj[name] for name in ("url", *MODEL_SETTINGS)}, **options)
     client.searcher.deadline_ms = None
+    client.searcher.defaults = client.searcher.defaults.for_all()
     return client
 
 

@@ -3,7 +3,7 @@
 import logging
 import tomllib
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any, Self
@@ -32,6 +32,9 @@ class Defaults:
             if options.interleave is not None:
                 reason = "interleave has the key of one session and cannot be a default: give it in the search"
                 raise ConfigError(reason, setting="rerank.interleave", source="argument")
+            if options.share_key is not None:
+                reason = "share_key is the key of one session and cannot be a default: give it in the search"
+                raise ConfigError(reason, setting="rerank.share_key", source="argument")
 
     def of(self, index: Any) -> Rerank:
         """Return the options of an index; of several indexes only when all of them have the same."""
@@ -40,6 +43,11 @@ class Defaults:
         names = index.split(",") if isinstance(index, str) else list(index or [])
         found = {self._of_one(str(name)) for name in names}
         return found.pop() if len(found) == 1 else self.base
+
+    def for_all(self) -> Self:
+        """Return these without ``share`` and ``shadow``: what measures reranking reranks every search."""
+        by_index = {name: replace(options, share=None, shadow=False) for name, options in self.by_index.items()}
+        return type(self)(replace(self.base, share=None, shadow=False), by_index)
 
     def _of_one(self, name: str) -> Rerank:
         return next((options for pattern, options in self.by_index.items() if fnmatchcase(name, pattern)), self.base)

@@ -34,8 +34,10 @@ from osrerank.search.call import (
     planned,
 )
 from osrerank.search.orders import Orders, PageOrder
-from osrerank.search.step import Scoring, SearchRequest, Step
+from osrerank.search.shadow import IN_SHADOW, NOT_CHOSEN, Shadows, held_back, planned_back, tell_share, text_of
+from osrerank.search.step import Scoring, SearchRequest, Shadow, Step
 from osrerank.search.ubi import UbiRecords
+from osrerank.search.ubi_query import without_ubi
 from osrerank.search.vectors import SideVectors
 from osrerank.service import RerankService
 from osrerank.settings import Settings
@@ -62,6 +64,7 @@ class Asked:
         options: how it is reranked; None for not at all.
         deadline: of the whole search.
         headers: of the request, or those of the search among several.
+        held: why it is answered with its first pass, though it could be reranked; empty if it is not.
     """
 
     query: Query
@@ -71,6 +74,7 @@ class Asked:
     options: Rerank | None
     deadline: Deadline
     headers: Any = None
+    held: str = ""
 
 
 class Searcher:
@@ -95,6 +99,7 @@ class Searcher:
         records: what users were shown, for UBI.
         vectors: side indices of document vectors; None if they are off.
         orders: keeps orders that later pages need.
+        shadows: runs searches in shadow again.
         deadline_ms: of a search that names none and ends with the stage ``vectors``; None for no limit.
     """
 
@@ -115,6 +120,7 @@ class Searcher:
         self.calibrations = Calibrations(settings)
         self.records = UbiRecords(is_embedded=is_embedded)
         self.orders = Orders(settings.redis_url.get_secret_value() if settings.redis_url else None, clock)
+        self.shadows = Shadows(settings)
         self._authentication = authentication
         self.deadline_ms: float | None = DEADLINE_MS
         has_sides = not is_embedded if settings.vectors_index is None else settings.vectors_index
@@ -156,8 +162,11 @@ class Searcher:
         content = {} if body is None else decoded(body)
         if options is None and not isinstance(query, str):
             return (yield SearchRequest(Plain(_with_query(query, content, Fields()), dict(params))))
-        deadline = yield from self.deadline_of(options)
-        asked = Asked(query, content, params, index, options, deadline, headers)
+        held = ""
+        if options is not None and (options.shadow or options.share is not None):
+            options, held = held_back(options, query, content)
+        deadline = yield from self.deadline_of(None if held else options)
+        asked = Asked(query, content, params, index, options, deadline, headers, held)
         fields = yield from self.fields_of(options or defaults, index, query=query, body=content)
         answer = yield from self._searched(asked, fields)
         if _reads_nothing(answer) or self.fields.is_outdated(index, answer):
@@ -167,6 +176,9 @@ class Searcher:
                 answer = yield from self._searched(asked, fields)
         if said := answer["rerank"]["warnings"] if "rerank" in answer else fields.complaints(None):
             self.fields.warn(index, [sentence for sentence in said if sentence not in fields.warnings])
+        if held == IN_SHADOW:
+            steps = self.in_shadow(asked, answer, lambda again: self._searched(again, fields))
+            answer["rerank"]["shadow"] = {"queued": (yield steps)}
         return answer
 
     def deadline_of(self, options: Rerank | None, searches: int = 1) -> Generator[Scoring, Any, Deadline]:
@@ -186,6 +198,29 @@ class Searcher:
                 yield Scoring(model.try_to_load)
             return Deadline.after_ms(duration_ms * searches if model.is_encoder else None, self.service.clock)
         return Deadline.after_ms(None, self.service.clock)
+
+    def in_shadow(
+        self, asked: Asked, answer: Mapping[str, Any], search: Callable[[Asked], Generator[Step, Any, Any]]
+    ) -> Shadow:
+        """Return the step that runs a search in shadow again, with reranking, and records what that changes.
+
+        Args:
+            asked: of the search.
+            answer: that the caller gets.
+            search: yields the steps of what is asked, and returns the response.
+        """
+
+        def steps() -> Generator[Step, Any, tuple[Any, float]]:
+            if answer["rerank"]["reason"] != IN_SHADOW:  # it cannot be reranked
+                return answer, 0.0
+            deadline = yield from self.deadline_of(asked.options)
+            started = self.service.clock()
+            again = replace(asked, body=without_ubi(asked.body), deadline=deadline, held="")
+            response = yield from search(again)
+            return response, self.service.clock() - started
+
+        text = text_of(asked.options or Rerank(), asked.query, asked.body)
+        return Shadow(self.shadows.second_run(text, asked.index, answer, steps()))
 
     def _searched(self, asked: Asked, fields: Fields) -> Generator[Step, Any, Any]:
         """Yield the steps of a search whose fields are known, and return the response."""
@@ -207,6 +242,10 @@ class Searcher:
     def planned(self, asked: Asked, fields: Fields) -> Generator[Step, Any, Plain]:
         """Yield the steps that a search needs before its request, usually none, and return its call."""
         query, options = asked.query, asked.options
+        if options is not None and asked.held:
+            text = query if isinstance(query, str) else ""
+            by = Reranking(self.service, options, text, asked.deadline, fields)
+            return planned_back(by, _with_query(query, asked.body, fields), asked.params, asked.held)
         if options is not None and options.rm3 is not None:
             query, options = yield from _expanded(asked, options, options.rm3, fields)
         body = _with_query(query, asked.body, fields)
@@ -242,6 +281,8 @@ class Searcher:
             answer = yield from self.vectors.finish(call, response, lookup)
         else:
             answer = yield Scoring(partial(call.finish, response))
+        if call.by.options.share is not None:
+            tell_share(answer, call.by.options)
         return (yield from self.records.after(call.by.ubi, call.by, answer)) if call.by.ubi else answer
 
     def fields_of(
@@ -300,7 +341,7 @@ def _with_query(query: Any, body: Mapping[str, Any], fields: Fields) -> Mapping[
 def _reads_nothing(answer: Any) -> bool:
     """Return whether a search found nothing, or nothing to read."""
     marks = answer.get("rerank")
-    if marks is not None:
+    if marks is not None and marks["reason"] not in (IN_SHADOW, NOT_CHOSEN):
         return marks["applied"] is False and str(marks["reason"]).startswith((NO_HITS, NO_TEXT))
     total = (answer.get("hits") or {}).get("total")
     return (total.get("value") if isinstance(total, Mapping) else total) == 0
