@@ -165,7 +165,7 @@ class Shadows:
             texts = {"query": text, "before": ids_of(answer), "after": []}
         if self._has_texts:
             return record | {"texts": texts}
-        own = OWN_WORDS.match(record["reason"] or "")  # others' words may repeat a text
+        own = OWN_WORDS.match((record["reason"] or "").partition("; ")[0])  # others' words may repeat a text
         return record | {"reason": own[0] if own and own[0] else None}
 
     def _recorded(self, run: Callable[[], Mapping[str, Any]]) -> None:

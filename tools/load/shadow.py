@@ -2,9 +2,9 @@
 
 nice -n 10 python tools/load/shadow.py --seconds 20
 
-The embedded engine, documents of the demo's sample and the default model run in this process, so that first passes and
-reranking share its cores and its interpreter: the worst case. The load is half of the first passes that the machine does
-at most. Latencies count from when a search was due, so that one that waits for a thread is late.
+The embedded engine and the default model run in this process, over documents of the demo's sample: first passes and
+reranking share its cores and its interpreter, which is the worst case. The load is half of the first passes that the
+machine does at most. Latencies count from when a search was due, so that one that waits for a thread is late.
 """
 
 import argparse
@@ -29,8 +29,9 @@ SAMPLE = Path(osrerank.__file__).parent / "data" / "squad"
 INDEX = "sample"
 QUERIES = [line.split("\t")[1] for line in (SAMPLE / "queries.tsv").read_text("utf-8").splitlines()]
 THREADS = 8
+PLAIN = "first pass alone"
 MODES: dict[str, Any] = {
-    "first pass alone": False,
+    PLAIN: False,
     "shadow": {"shadow": True},
     "shadow, share 0.1": {"shadow": True, "share": 0.1},
 }
@@ -115,7 +116,7 @@ def main() -> None:
         os.environ |= {"OSRERANK_VECTORS_FOLDER": f"{folder}/vectors", "OSRERANK_SHADOW_FILE": str(records)}
         with connect(url) as client:
             fill(client, given.documents)
-            most = capacity(lambda number: search(client, number, False), 5.0)
+            most = capacity(lambda number: search(client, number, MODES[PLAIN]), 5.0)
         rate = given.rate or most / 2
         print(f"load {os.getloadavg()[0]:.1f}; {most:.0f} first passes a second at most; {rate:.0f} a second come")
         for name, rerank in list(MODES.items()) * given.rounds:

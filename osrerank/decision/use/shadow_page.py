@@ -1,5 +1,6 @@
 """The report on searches in shadow, as rows for a screen and as an HTML page in one file."""
 
+import math
 from collections.abc import Sequence
 from html import escape
 from typing import Any
@@ -16,9 +17,10 @@ REASONS = 5
 
 def headline(report: ShadowReport) -> str:
     """Return the report in one sentence."""
+    found = "1 search" if report.searches == 1 else f"{report.searches:,} searches"
     if not report.compared:
-        return f"{report.searches:,} searches in shadow; reranking was applied to none of them"
-    said = f"{report.searches:,} searches in shadow; reranking brings other hits among the first ten to"
+        return f"{found} in shadow; reranking was applied to none of them"
+    said = f"{found} in shadow; reranking brings other hits among the first ten to"
     return f"{said} {_share(report.compared - report.new_hits[0], report.compared)} of those that it was applied to"
 
 
@@ -26,9 +28,9 @@ def outcome_rows(report: ShadowReport) -> list[tuple[str, str, str]]:
     """Return what became of the searches: outcomes, reasons, and those dropped."""
     names = {"true": "reranked", "partial": "reranked in part", "false": "not reranked"}
     found = [(name, report.applied[outcome]) for outcome, name in names.items() if report.applied[outcome]]
-    found += [(f"  {reason}", count) for reason, count in report.reasons.most_common(REASONS)]
+    found += [(f"because: {reason}", count) for reason, count in report.reasons.most_common(REASONS)]
     if (rest := report.reasons.total() - sum(count for _, count in report.reasons.most_common(REASONS))) > 0:
-        found.append(("  for other reasons", rest))
+        found.append(("for other reasons", rest))
     every = report.searches + report.dropped
     return [(name, f"{count:,}", _share(count, every)) for name, count in (*found, ("dropped", report.dropped))]
 
@@ -88,7 +90,8 @@ def _distribution(report: ShadowReport) -> str:
     """Return the diagram of new hits."""
     shares = {count: 100 * report.new_hits[count] / report.compared for count in range(11)}
     x = Axis("new hits among the first ten", 0, 10, tuple(range(0, 11, 2)))
-    y = Axis("searches, %", 0, 100, (0, 25, 50, 75, 100))
+    top = 25 * math.ceil(max(shares.values()) / 25)
+    y = Axis("searches, %", 0, top, tuple(top * part / 5 for part in range(6)))
     points = [(float(count), share) for count, share in shares.items()]
     said = [(at, share, f"{_named(int(at))}: {share:.1f}% of the searches") for at, share in points]
     drawn = chart("Searches by new hits among the first ten", x, y, line(points), dots(said))
@@ -96,9 +99,9 @@ def _distribution(report: ShadowReport) -> str:
 
 
 def _example(record: dict[str, Any]) -> str:
-    summary = f"<summary>{escape(example_line(record))}</summary>"
     if "texts" not in record:
-        return f"<details>{summary}</details>"
+        return paragraph(example_line(record))
+    summary = f"<summary>{escape(example_line(record))}</summary>"
     before, after = record["texts"]["before"], record["texts"]["after"]
     sides = _side("First pass", before, after) + _side("Reranked", after, before)
     return f'<details open>{summary}<div class="pair">{sides}</div></details>'
