@@ -42,8 +42,11 @@ MOST_WAITING = 100
 """Searches that wait to be run again; more are dropped."""
 MOST_BYTES = 100_000_000
 """Size of the file of records."""
-REST = 9.0
-"""How long the thread rests after a search, as a multiple of its time: the machine is for searches with a caller."""
+REST = 19.0
+"""How long the thread rests after a search, as a multiple of its time.
+
+So at most one in twenty searches with a caller meets one without.
+"""
 EXIT_S = 1.0
 """How long a process that ends waits for the search that is run again, in seconds."""
 
