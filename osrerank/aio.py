@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Generator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Generator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -14,7 +14,7 @@ from osrerank.options.rerank import Rerank, RerankOptions
 from osrerank.retrieval.requests import SideRequest
 from osrerank.search.call import RerankArgument
 from osrerank.search.ranking import WrappedResponse, rank_response, rank_texts
-from osrerank.search.step import Later, MultiSearchRequest, Scoring, Step
+from osrerank.search.step import Later, MultiSearchRequest, Scoring, Shadow, Step
 from osrerank.search.traced import multi_search_span, request_span, search_span
 from osrerank.settings import Settings
 from osrerank.types import Encoder, Ranking, Scorer
@@ -82,6 +82,10 @@ class AsyncClient(AsyncOpenSearch):
             task = asyncio.create_task(_performed(step.steps, perform))
             self._later.add(task)
             return task.add_done_callback(self._later.discard)
+        if isinstance(step, Shadow):
+            perform = partial(self._perform, index=index, headers=headers, options=options)
+            begin = partial(_performed, step.steps, perform)
+            return self.searcher.shadows.submit(partial(_run_in, asyncio.get_running_loop(), begin))
         with request_span(self, step, index):
             if isinstance(step, SideRequest):
                 return await self.transport.perform_request(
@@ -125,7 +129,8 @@ class AsyncClient(AsyncOpenSearch):
         await asyncio.to_thread(self.searcher.warm_up, index)
 
     async def close(self) -> None:
-        """Close the connections and release the model; what searches left to be written is written."""
+        """Close the connections and release the model, as ``Client.close``."""
+        await asyncio.to_thread(self.searcher.shadows.close)
         if self._later:
             await asyncio.wait(self._later, timeout=CLOSE_S)
         await asyncio.to_thread(self.searcher.close)  # it may wait for vectors to be written
@@ -146,6 +151,21 @@ async def _performed(steps: Generator[Any, Any, Any], perform: Callable[[Any], A
                 step = steps.send(result)
     except StopIteration as end:
         return end.value
+
+
+def _run_in(loop: asyncio.AbstractEventLoop, begin: Callable[[], Coroutine[Any, Any, Any]]) -> Any:
+    """Run a coroutine in the loop of another thread, and return its result.
+
+    Raises:
+        RuntimeError: the loop is closed.
+    """
+    coroutine = begin()
+    try:
+        future = asyncio.run_coroutine_threadsafe(coroutine, loop)
+    except RuntimeError:
+        coroutine.close()
+        raise
+    return future.result()
 
 
 def connect_async(

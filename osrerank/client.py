@@ -20,7 +20,7 @@ from osrerank.retrieval.requests import SideRequest, authentication_of, is_embed
 from osrerank.search.call import RerankArgument
 from osrerank.search.ranking import WrappedResponse, rank_response, rank_texts
 from osrerank.search.searcher import Searcher
-from osrerank.search.step import Later, MultiSearchRequest, Scoring, Step
+from osrerank.search.step import Later, MultiSearchRequest, Scoring, Shadow, Step
 from osrerank.search.traced import multi_search_span, request_span, search_span
 from osrerank.settings import Settings
 from osrerank.types import Encoder, Ranking, Scorer
@@ -117,9 +117,10 @@ class Client(OpenSearch):
     def _perform(self, step: Step, *, index: Any, headers: Any, options: Mapping[str, Any]) -> Any:
         if isinstance(step, Scoring):
             return step.run()
-        if isinstance(step, Later):
+        if isinstance(step, Later | Shadow):
             perform = partial(self._perform, index=index, headers=headers, options=options)
-            return self._later.submit(partial(_performed, step.steps, perform))
+            queue = self._later if isinstance(step, Later) else self.searcher.shadows
+            return queue.submit(partial(_performed, step.steps, perform))
         with request_span(self, step, index):
             if isinstance(step, SideRequest):
                 return self.transport.perform_request(
@@ -211,7 +212,11 @@ class Client(OpenSearch):
         self.searcher.warm_up(index)
 
     def close(self) -> None:
-        """Close the connections and release the model; what searches left to be written is written."""
+        """Close the connections and release the model; what searches left to be written is written.
+
+        Of the searches in shadow, the one that runs is finished, and those that wait are dropped.
+        """
+        self.searcher.shadows.close()
         self._later.close()
         self.searcher.close()
         if self.is_owner:

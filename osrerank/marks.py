@@ -87,6 +87,28 @@ class InterleaveMarks(TypedDict):
     name: NotRequired[str]
 
 
+class ShareMarks(TypedDict):
+    """On which side of a share of the searches this one is: ``response["rerank"]["share"]``.
+
+    Attributes:
+        of: the share, in [0, 1].
+        chosen: whether the search is in it: reranked, or in shadow.
+    """
+
+    of: float
+    chosen: bool
+
+
+class ShadowMarks(TypedDict):
+    """What becomes of a search in shadow: ``response["rerank"]["shadow"]``.
+
+    Attributes:
+        queued: whether it is run again with reranking; False where too many wait.
+    """
+
+    queued: bool
+
+
 class UbiMarks(TypedDict):
     """Whether the search was recorded for UBI: ``response["rerank"]["ubi"]``.
 
@@ -115,6 +137,8 @@ class RerankMarks(TypedDict):
         below_min_score: hits that ``min_score`` removed, where it was given.
         cuts: what each of the thresholds ``min_probability`` and ``cutoff`` did, where one was given.
         interleave: what interleaving did, where it was asked for.
+        share: on which side the search is, where only a share of searches is reranked.
+        shadow: whether the search is run again after the answer, in shadow mode.
         ubi: whether the search was recorded, where its body has ``ext.ubi``.
     """
 
@@ -128,6 +152,8 @@ class RerankMarks(TypedDict):
     below_min_score: NotRequired[int]
     cuts: NotRequired[list[CutMarks]]
     interleave: NotRequired[InterleaveMarks]
+    share: NotRequired[ShareMarks]
+    shadow: NotRequired[ShadowMarks]
     ubi: NotRequired[UbiMarks]
 
 
@@ -182,5 +208,6 @@ class HitMarks(TypedDict, total=False):
 
 
 __all__ = [
-    "CutMarks", "HitMarks", "InterleaveMarks", "RerankMarks", "StageMarks", "StageScoreMarks", "UbiMarks",
+    "CutMarks", "HitMarks", "InterleaveMarks", "RerankMarks", "ShadowMarks", "ShareMarks", "StageMarks",
+    "StageScoreMarks", "UbiMarks",
 ]  # fmt: skip

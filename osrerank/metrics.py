@@ -20,6 +20,24 @@ UNREADABLE = Counter(
 MODELS_RELEASED = Counter(
     "osrerank_models_released_total", "Models that were released to make room for another index's."
 )
+SHADOW_SEARCHES = Counter(
+    "osrerank_shadow_searches_total",
+    "Searches in shadow: whether reranking was applied, or dropped where the search was not run again.",
+    ["applied"],
+)
+SHADOW_SECONDS = Histogram(
+    "osrerank_shadow_seconds",
+    "Wall time that searches in shadow would have taken with reranking, with the first pass.",
+    buckets=(0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10),
+)
+SHADOW_OVERLAP = Histogram(
+    "osrerank_shadow_overlap",
+    "Share of the first ten hits that reranking would have kept among them.",
+    buckets=(0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1),
+)
+SHADOW_LOST = Counter(
+    "osrerank_shadow_lost_total", "Records of searches in shadow that were not written to their file."
+)
 UBI_RECORDS = Counter("osrerank_ubi_records_total", "Records of searches for ubi_queries, by outcome.", ["outcome"])
 
 # Where a model runs.

@@ -4,6 +4,7 @@ import json
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from opensearchpy import TransportError
@@ -12,9 +13,11 @@ from osrerank.errors import ConfigError
 from osrerank.options.rerank import Rerank
 from osrerank.search.call import Plain, Refused, RerankArgument, Reranked, Reranking, decoded
 from osrerank.search.searcher import Asked, Searcher
+from osrerank.search.shadow import IN_SHADOW, held_back
 from osrerank.search.step import MultiSearchRequest, Step
 from osrerank.search.ubi_query import UbiQuery, without_ubi
 from osrerank.tracing.spans import span
+from osrerank.types import NEVER
 
 
 def multi_search_steps(
@@ -38,22 +41,37 @@ def multi_search_steps(
     parts = _parts(body)
     headers, contents = parts[::2], parts[1::2]
     where = [header.get("index", index) for header in headers]
+    searches: list[Asked] = []
     with ExitStack() as stack:
         services = [stack.enter_context(searcher.serving(one, checked=False)) for one in where]
-        calls: list[Plain] = []
         for header, content, one, service in zip(headers, contents, where, services, strict=True):
-            options = Rerank.of(rerank, searcher.defaults.of(one)) or Rerank()
-            deadline = yield from searcher.deadline_of(options, service, len(calls) + 1)
+            own, options, held = decoded(content or {}), Rerank.of(rerank, searcher.defaults.of(one)) or Rerank(), ""
+            if options.shadow or options.share is not None:
+                options, held = held_back(options, None, own)
             known = {**header, **(params.get("headers") or {})}
-            asked = Asked(None, decoded(content or {}), _cut(params), one, options, deadline, service, known)
-            calls.append((yield from _planned(searcher, asked)))
-        return (yield from _answered(searcher, calls, headers))
+            searches.append(Asked(None, own, _cut(params), one, options, NEVER, service, known, held))
+        answer = yield from _answers(searcher, headers, searches)
+    for header, asked, response in zip(headers, searches, answer.get("responses", ()), strict=False):
+        if asked.held == IN_SHADOW and "rerank" in response:
+            again = partial(_one_answer, searcher, header)
+            response["rerank"]["shadow"] = {"queued": (yield searcher.in_shadow(asked, response, again))}
+    return answer
 
 
-def _answered(
-    searcher: Searcher, calls: list[Plain], headers: Sequence[Mapping[str, Any]]
+def _one_answer(searcher: Searcher, header: Mapping[str, Any], asked: Asked) -> Generator[Step, Any, Any]:
+    """Yield the steps of one of the searches, and return its response."""
+    answer = yield from _answers(searcher, [header], [asked])
+    return answer["responses"][0]
+
+
+def _answers(
+    searcher: Searcher, headers: Sequence[Mapping[str, Any]], searches: Sequence[Asked]
 ) -> Generator[Step, Any, dict[str, Any]]:
-    """Yield the steps from the first passes on, and return the answer."""
+    """Yield the steps of searches in one request, and return the multi-search's answer."""
+    calls: list[Plain] = []
+    for asked in searches:
+        deadline = yield from searcher.deadline_of(None if asked.held else asked.options, asked.service, len(calls) + 1)
+        calls.append((yield from _planned(searcher, replace(asked, deadline=deadline))))
     answer = yield from _first_passes(calls, headers)
     if "responses" not in answer:  # filter_path may remove it
         return answer

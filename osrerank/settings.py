@@ -102,6 +102,9 @@ class Settings(BaseSettings):
         threads: CPU threads for scoring; 0 for as many as this process may use physical cores.
         catalogue: JSON file that lists what `osrerank download` fetches, for a mirror; None for the package's own list.
         server_token: bearer token that clients of ``osrerank serve`` must send; None asks for none.
+        shadow_file: JSON lines that searches with ``shadow`` append what would have changed to, up to 100 MB; None for
+            none.
+        shadow_texts: whether these lines also have the query's text and the ids of the hits.
         tracing: what OpenTelemetry's traces have of us, where this process has a tracer provider: ``on``, ``off``, or
             ``queries`` for the texts of queries and the reasons in full, too.
     """
@@ -144,6 +147,8 @@ class Settings(BaseSettings):
     rerank_dialect: RerankDialect = "auto"
     rerank_scores: Literal["auto", "probability", "logit"] = "auto"
     rerank_batch: int = Field(default=0, ge=0)
+    shadow_file: Path | None = None
+    shadow_texts: bool = False
     tracing: Tracing = "on"
 
     @field_validator("url")

@@ -31,6 +31,7 @@ COMMANDS = {
     "run": "osrerank.cli.run:run",
     "search": "osrerank.cli.search:search",
     "serve": "osrerank.cli.serve:serve",
+    "shadow": "osrerank.cli.shadow:shadow",
     "vectors": "osrerank.cli.vectors:vectors",
     "tradeoff": "osrerank.cli.tradeoff:tradeoff",
     "train": "osrerank.cli.train:train",

@@ -222,11 +222,12 @@ def _names(text: str | None) -> tuple[str, ...] | None:
 
 
 def client_of(context: click.Context, **options: Any) -> Client:
-    """Return the client for the global options; its searches have no deadline that nobody names."""
+    """Return the client for the global options; all its searches are reranked, without a deadline nobody names."""
     client = connect(**{name: context.obj[name] for name in ("url", *MODEL_SETTINGS)}, **options)
     client.searcher.deadline_ms = None
     if (model := context.obj["model"]) and (others := Defaults.load(client.searcher.service.settings).models):
         click.echo(f"--model {model} is used, and not what the settings file names for {', '.join(others)}", err=True)
+    client.searcher.defaults = client.searcher.defaults.for_all()
     return client
 
 

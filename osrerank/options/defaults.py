@@ -37,6 +37,9 @@ class Defaults:
             if options.interleave is not None:
                 reason = "interleave has the key of one session and cannot be a default: give it in the search"
                 raise ConfigError(reason, setting="rerank.interleave", source="argument")
+            if options.share_key is not None:
+                reason = "share_key is the key of one session and cannot be a default: give it in the search"
+                raise ConfigError(reason, setting="rerank.share_key", source="argument")
 
     def of(self, index: Any) -> Rerank:
         """Return the options of an index; of several indexes only when all of them have the same."""
@@ -59,6 +62,11 @@ class Defaults:
         if self.models:
             logger.info("%s holds for every index: the settings file's models are not used", given)
         return replace(self, models={})
+
+    def for_all(self) -> Self:
+        """Return these without ``share`` and ``shadow``: what measures reranking reranks every search."""
+        by_index = {name: replace(options, share=None, shadow=False) for name, options in self.by_index.items()}
+        return replace(self, base=replace(self.base, share=None, shadow=False), by_index=by_index)
 
     @classmethod
     def load(cls, settings: Settings, over: Rerank | RerankOptions | None = None, *, model: str | None = None) -> Self:

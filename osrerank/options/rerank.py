@@ -10,10 +10,11 @@ from osrerank.errors import ConfigError
 from osrerank.options.cutoff import Cutoff
 from osrerank.options.interleave import Interleave
 from osrerank.options.pairs import Pairs
-from osrerank.options.parse import is_share, read_options, unusable
+from osrerank.options.parse import is_name, is_share, read_options, unusable
 from osrerank.options.passages import Passages
 from osrerank.options.rm3 import Rm3
 from osrerank.options.sentences import Sentences
+from osrerank.options.share import is_chosen
 from osrerank.types import FailurePolicy, Feedback, StagePipeline
 
 NO_STAGES = "none"
@@ -60,6 +61,9 @@ class RerankOptions(TypedDict, total=False):
     sentences: bool | Mapping[str, Any] | Sentences | None
     rm3: bool | Mapping[str, Any] | Rm3 | None
     interleave: Mapping[str, Any] | Interleave | None
+    shadow: bool
+    share: float | None
+    share_key: str | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,6 +123,12 @@ class Rerank:
         interleave: ``{"with": {...}, "key": session_id}`` interleaves this ranking with that of the options in
             ``with``, for the reader ``key`` (docs/judgments.md). Not together with ``min_score``, ``min_probability``
             and ``cutoff``.
+        shadow: whether the search is answered with the first pass, and reranked after the answer to record what would
+            have changed (docs/decision.md). Not together with ``interleave``.
+        share: of the searches that are reranked, or with ``shadow`` run again after the answer, in [0, 1]; the others
+            are answered with the first pass. None for all.
+        share_key: of whoever searches, such as the session's id; the same key is always on the same side. None takes
+            the query's text.
     """
 
     query: str | None = None
@@ -146,6 +156,9 @@ class Rerank:
     sentences: Sentences | None = None
     rm3: Rm3 | None = None
     interleave: Interleave | None = None
+    shadow: bool = False
+    share: float | None = None
+    share_key: str | None = None
 
     @property
     def rankings(self) -> "tuple[Rerank, ...]":
@@ -159,6 +172,11 @@ class Rerank:
     def is_first_pass(self) -> bool:
         """Whether nothing is reranked."""
         return all(one.pipeline == NO_STAGES for one in self.rankings)
+
+    @property
+    def is_chosen(self) -> bool:
+        """Whether the search is in the share of those that are reranked."""
+        return self.share is None or is_chosen(self.share, self.share_key or "")
 
     @property
     def compares_pairs(self) -> bool:
@@ -231,6 +249,9 @@ class Rerank:
                 why = "it would remove hits of one team by the other"
                 message = f"rerank option {name} does not go with interleave, leave it out: {why}"
                 raise ConfigError(message, setting=f"rerank.{name}", source="argument")
+        if self.shadow:
+            message = "rerank option shadow does not go with interleave, leave one out: nobody sees the page"
+            raise ConfigError(message, setting="rerank.shadow", source="argument")
         other = self.rankings[1]
         others = tuple((name, getattr(other, name)) for name in dict(interleave.others))
         object.__setattr__(self, "interleave", replace(interleave, others=others))
@@ -331,6 +352,12 @@ _RULES: dict[str, tuple[Callable[[Any], bool], str]] = {
     "min_score": (lambda value: value is None or is_share(value), "a probability in [0, 1] or None"),
     "min_probability": (lambda value: value is None or is_share(value), "a probability in [0, 1] or None"),
     "explain": (lambda value: isinstance(value, bool), "True or False"),
+    "shadow": (lambda value: isinstance(value, bool), "True or False"),
+    "share": (lambda value: value is None or is_share(value), "a share of the searches in [0, 1] or None"),
+    "share_key": (
+        lambda value: value is None or is_name(value),
+        "a text that is not empty, such as the session's id, or None",
+    ),
     "language_guard": (lambda value: isinstance(value, bool), "True or False"),
     "blend": (lambda value: value in BLENDS, " or ".join(f'"{name}"' for name in BLENDS)),
     "blend_weight": (

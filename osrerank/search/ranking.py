@@ -30,6 +30,7 @@ NOT_FOR_RESPONSES = {
     "rm3": "client.search",
     "min_probability": SEARCHES,
     "cutoff.precision": SEARCHES,
+    **dict.fromkeys(("shadow", "share", "share_key"), SEARCHES),
 }
 """Options without effect on the hits of another search, each with where it works."""
 NOT_FOR_TEXTS = {**NOT_FOR_RESPONSES, "fields": RESPONSES, "explain": RESPONSES, "interleave": RESPONSES}

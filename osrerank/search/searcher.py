@@ -36,7 +36,8 @@ from osrerank.search.call import (
 )
 from osrerank.search.orders import Orders, PageOrder
 from osrerank.search.services import Services
-from osrerank.search.step import Scoring, SearchRequest, Step
+from osrerank.search.shadow import IN_SHADOW, NOT_CHOSEN, Shadows, held_back, planned_back, tell_share, text_of
+from osrerank.search.step import Scoring, SearchRequest, Shadow, Step
 from osrerank.search.ubi import UbiRecords
 from osrerank.search.ubi_query import UbiQuery, without_ubi
 from osrerank.search.vectors import SideVectors
@@ -66,6 +67,7 @@ class Asked:
         deadline: of the whole search.
         service: has the models.
         headers: of the request, or those of the search among several.
+        held: why it is answered with its first pass, though it could be reranked; empty if it is not.
     """
 
     query: Query
@@ -76,6 +78,7 @@ class Asked:
     deadline: Deadline
     service: RerankService
     headers: Any = None
+    held: str = ""
 
 
 class Searcher:
@@ -101,6 +104,7 @@ class Searcher:
         records: what users were shown, for UBI.
         vectors: side indices of document vectors; None if they are off.
         orders: keeps orders that later pages need.
+        shadows: runs searches in shadow again.
         deadline_ms: of a search that names none and ends with the stage ``vectors``; None for no limit.
     """
 
@@ -124,6 +128,7 @@ class Searcher:
         self.calibrations = Calibrations(settings)
         self.records = UbiRecords(is_embedded=is_embedded)
         self.orders = Orders(settings.redis_url.get_secret_value() if settings.redis_url else None, clock)
+        self.shadows = Shadows(settings)
         self._authentication = authentication
         self.deadline_ms: float | None = DEADLINE_MS
         has_sides = not is_embedded if settings.vectors_index is None else settings.vectors_index
@@ -179,9 +184,12 @@ class Searcher:
         content = {} if body is None else decoded(body)
         if options is None and not isinstance(query, str):
             return (yield SearchRequest(Plain(_with_query(query, content, Fields()), dict(params))))
+        held = ""
+        if options is not None and (options.shadow or options.share is not None):
+            options, held = held_back(options, query, content)
         with self._own if self.models is None else self.models.of(index) as service:
-            deadline = yield from self.deadline_of(options, service)
-            asked = Asked(query, content, params, index, options, deadline, service, headers)
+            deadline = yield from self.deadline_of(None if held else options, service)
+            asked = Asked(query, content, params, index, options, deadline, service, headers, held)
             fields = yield from self.fields_of(options or defaults, index, query=query, body=content)
             answer = yield from self._searched(asked, fields)
             if _reads_nothing(answer) or self.fields.is_outdated(index, answer):
@@ -191,6 +199,9 @@ class Searcher:
                     answer = yield from self._searched(asked, fields)
         if said := answer["rerank"]["warnings"] if "rerank" in answer else fields.complaints(None):
             self.fields.warn(index, [sentence for sentence in said if sentence not in fields.warnings])
+        if held == IN_SHADOW:
+            steps = self.in_shadow(asked, answer, lambda again: self._searched(again, fields))
+            answer["rerank"]["shadow"] = {"queued": (yield steps)}
         return answer
 
     def deadline_of(
@@ -214,6 +225,29 @@ class Searcher:
             return Deadline.after_ms(duration_ms * searches if model.is_encoder else None, service.clock)
         return Deadline.after_ms(None, service.clock)
 
+    def in_shadow(
+        self, asked: Asked, answer: Mapping[str, Any], search: Callable[[Asked], Generator[Step, Any, Any]]
+    ) -> Shadow:
+        """Return the step that runs a search in shadow again, with reranking, and records what that changes.
+
+        Args:
+            asked: of the search.
+            answer: that the caller gets.
+            search: yields the steps of what is asked, and returns the response.
+        """
+
+        def steps() -> Generator[Step, Any, tuple[Any, float]]:
+            if answer["rerank"]["reason"] != IN_SHADOW:  # it cannot be reranked
+                return answer, 0.0
+            with self._own if self.models is None else self.models.of(asked.index) as service:
+                deadline = yield from self.deadline_of(asked.options, service)
+                started, own = service.clock(), without_ubi(asked.body)
+                response = yield from search(replace(asked, body=own, deadline=deadline, service=service, held=""))
+                return response, service.clock() - started
+
+        text = text_of(asked.options or Rerank(), asked.query, asked.body)
+        return Shadow(self.shadows.second_run(text, asked.index, answer, steps()))
+
     def _searched(self, asked: Asked, fields: Fields) -> Generator[Step, Any, Any]:
         """Yield the steps of a search whose fields are known, and return the response."""
         call = yield from self.planned(asked, fields)
@@ -234,6 +268,10 @@ class Searcher:
     def planned(self, asked: Asked, fields: Fields) -> Generator[Step, Any, Plain]:
         """Yield the steps that a search needs before its request, usually none, and return its call."""
         query, options = asked.query, asked.options
+        if options is not None and asked.held:
+            text = query if isinstance(query, str) else ""
+            by = Reranking(asked.service, options, text, asked.deadline, fields)
+            return planned_back(by, _with_query(query, asked.body, fields), asked.params, asked.held)
         if options is not None and options.rm3 is not None:
             query, options = yield from _expanded(asked, options, options.rm3, fields)
         body = _with_query(query, asked.body, fields)
@@ -288,6 +326,8 @@ class Searcher:
             answer = yield from self.vectors.finish(call, response, lookup)
         else:
             answer = yield Scoring(partial(call.finish, response))
+        if call.by.options.share is not None:
+            tell_share(answer, call.by.options)
         return (yield from self.records.after(call.by.ubi, call.by, answer)) if call.by.ubi else answer
 
     def fields_of(
@@ -346,7 +386,7 @@ def _with_query(query: Any, body: Mapping[str, Any], fields: Fields) -> Mapping[
 def _reads_nothing(answer: Any) -> bool:
     """Return whether a search found nothing, or nothing to read."""
     marks = answer.get("rerank")
-    if marks is not None:
+    if marks is not None and marks["reason"] not in (IN_SHADOW, NOT_CHOSEN):
         return marks["applied"] is False and str(marks["reason"]).startswith((NO_HITS, NO_TEXT))
     total = (answer.get("hits") or {}).get("total")
     return (total.get("value") if isinstance(total, Mapping) else total) == 0

@@ -47,4 +47,14 @@ class Later(NamedTuple):
     steps: Generator[SideRequest, Any, None]
 
 
-Step = SideRequest | SearchRequest | MultiSearchRequest | Scoring | Later
+class Shadow(NamedTuple):
+    """A second run of a search that nobody waits for; the client queues it, and answers whether there was room.
+
+    Attributes:
+        steps: yields those of the search, and returns what is recorded of it.
+    """
+
+    steps: Generator[Any, Any, Any]
+
+
+Step = SideRequest | SearchRequest | MultiSearchRequest | Scoring | Later | Shadow

@@ -21,8 +21,9 @@ from osrerank.search.ubi_query import UbiQuery
 logger = logging.getLogger(__name__)
 
 INDEX = "ubi_queries"
-APPLIED, TEAMS, SESSION, EXPERIMENT, FIRST_RANK = (
+APPLIED, TEAMS, SESSION, EXPERIMENT, FIRST_RANK, CHOSEN = (
     "osrerank_applied", "osrerank_teams", "osrerank_session", "osrerank_experiment", "osrerank_first_rank",
+    "osrerank_chosen",
 )  # fmt: skip
 """Names of our own ``query_attributes``; their values are texts, as the plugin has them."""
 LEAST_S, MOST_S = 0.1, 2.0
@@ -122,6 +123,8 @@ def record_of(ubi: UbiQuery, answer: Mapping[str, Any], *, text: str = "", sessi
     marks = answer["rerank"]
     drawn = marks.get("interleave") or {}
     own = {APPLIED: str(marks["applied"]).lower(), FIRST_RANK: str(ubi.first_rank)}
+    if "share" in marks:
+        own[CHOSEN] = str(marks["share"]["chosen"]).lower()
     if drawn.get("applied"):
         own |= {TEAMS: drawn["teams"], SESSION: session, EXPERIMENT: drawn["name"]}
     named = {"client_id": ubi.client_id, "application": ubi.application, "object_id_field": ubi.object_id_field}

@@ -24,10 +24,20 @@ class Background:
     Args:
         most: the largest total weight of waiting tasks.
         newest_first: whether to run the newest task first, and to drop the oldest if there is no room.
+        name: of the thread.
+        dropped: called for each task that is dropped.
     """
 
-    def __init__(self, most: int = MOST_TASKS, *, newest_first: bool = False) -> None:
+    def __init__(
+        self,
+        most: int = MOST_TASKS,
+        *,
+        newest_first: bool = False,
+        name: str = "osrerank-vectors",
+        dropped: Callable[[], object] = DROPPED.inc,
+    ) -> None:
         self._most, self._newest_first = most, newest_first
+        self._name, self._dropped = name, dropped
         self.renew()
         renew_after_fork(self)
 
@@ -42,17 +52,17 @@ class Background:
         with self._changed:
             while self._newest_first and self._tasks and self._waiting + weight > self._most:
                 self._tasks.popleft()
-                DROPPED.inc()
+                self._dropped()
             if self._tasks and self._waiting + weight > self._most:
-                DROPPED.inc()
+                self._dropped()
                 return False
             self._tasks.append((task, weight))
             if not self._is_running:
                 try:
-                    threading.Thread(target=self._work, name="osrerank-vectors", daemon=True).start()
+                    threading.Thread(target=self._work, name=self._name, daemon=True).start()
                 except RuntimeError:  # no more threads, or the interpreter is exiting
                     self._tasks.pop()
-                    DROPPED.inc()
+                    self._dropped()
                     return False
                 self._is_running = True
         return True
@@ -69,6 +79,15 @@ class Background:
                     "[vectors-lost] %d tasks of document vectors were not done in %g s", len(self._tasks), CLOSE_S
                 )
                 self._tasks.clear()
+
+    def stop(self, wait_s: float = CLOSE_S) -> None:
+        """Drop the tasks that wait, and the running one if it does not end in so many seconds."""
+        with self._changed:
+            for _ in self._tasks:
+                self._dropped()
+            self._tasks.clear()
+            if not self._changed.wait_for(lambda: not self._is_running, wait_s):
+                self._dropped()
 
     def _work(self) -> None:
         """Run tasks until none is left; the thread then ends."""

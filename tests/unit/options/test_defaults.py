@@ -83,3 +83,14 @@ def test_the_longest_pattern_holds_whatever_the_order_in_the_file(tmp_path):
 def test_missing_settings_file(tmp_path):
     with pytest.raises(ConfigError, match="cannot be read"):
         Defaults.load(Settings.load(settings_file=tmp_path / "none.toml"))
+
+
+def test_shadow_and_share_are_defaults_and_the_key_of_a_session_is_none(tmp_path):
+    file = tmp_path / "osrerank.toml"
+    file.write_text('[rerank]\nshadow = true\nshare = 0.1\n\n[index."shop*".rerank]\nshare = 1\n', "utf-8")
+    defaults = Defaults.load(Settings.load(settings_file=file))
+    assert defaults.base == Rerank(shadow=True, share=0.1)
+    assert defaults.of("shop-de") == Rerank(shadow=True, share=1)
+    assert {defaults.for_all().of(name) for name in ("notes", "shop-de")} == {Rerank()}
+    with pytest.raises(ConfigError, match="share_key is the key of one session and cannot be a default"):
+        Defaults(Rerank(share_key="s1"))

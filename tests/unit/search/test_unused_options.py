@@ -22,6 +22,8 @@ FOR_SEARCHES: list[tuple[dict[str, Any], str, str]] = [
     ({"rm3": True}, "rm3", "client.search"),
     ({"min_probability": 0.0}, "min_probability", SEARCHES),
     ({"cutoff": {"precision": 0.9}}, "cutoff.precision", SEARCHES),
+    ({"shadow": True}, "shadow", SEARCHES),
+    ({"share": 0.5}, "share", SEARCHES),
 ]
 FOR_HITS: list[tuple[dict[str, Any], str, str]] = [
     ({"fields": ["text"]}, "fields", RESPONSES),

@@ -1,0 +1,54 @@
+"""``osrerank shadow``: what reranking would have changed in the searches of an application."""
+
+import json
+from pathlib import Path
+
+import click
+
+from osrerank.cli.options import wants_json
+
+FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
+
+
+@click.group()
+def shadow() -> None:
+    """Searches answered with the first pass and reranked afterwards: rerank={"shadow": True} in a search."""
+
+
+@shadow.command()
+@click.argument("files", nargs=-1, required=True, type=FILE)
+@click.option("--html", type=click.Path(dir_okay=False, path_type=Path), help="Page to write; one file.")
+@click.option("--json", "as_json", is_flag=True, help="Print the report as JSON.")
+@click.pass_context
+def report(context: click.Context, /, *, files: tuple[Path, ...], html: Path | None, as_json: bool) -> None:
+    """Say what reranking would have changed, by the files that OSRERANK_SHADOW_FILE named.
+
+    \b
+    osrerank shadow report shadow.jsonl --html shadow.html
+    """
+    from rich.markup import escape  # noqa: PLC0415 - keeps the command's help quick
+
+    from osrerank.cli.tables import console, table  # noqa: PLC0415 - keeps the command's help quick
+    from osrerank.decision.use import shadow_page  # noqa: PLC0415 - likewise
+    from osrerank.decision.use.shadow import read_report  # noqa: PLC0415 - likewise
+    from osrerank.formats.files import write_atomically  # noqa: PLC0415 - likewise
+
+    found = read_report(files)
+    if html:
+        write_atomically(html, [shadow_page.html_page(found)])
+    if as_json or wants_json(context):
+        click.echo(json.dumps(found.as_json(), ensure_ascii=False))
+        return
+    out = console()
+    out.print(shadow_page.headline(found), highlight=False, markup=False)
+    outcomes = [(escape(name), *counts) for name, *counts in shadow_page.outcome_rows(found)]
+    out.print(table(shadow_page.COLUMNS, outcomes))
+    if found.compared:
+        out.print(table(("among the first ten", *shadow_page.COLUMNS[1:]), shadow_page.change_rows(found)))
+    out.print(table(("", "p50", "p95"), shadow_page.number_rows(found)))
+    for note in shadow_page.notes(found):
+        out.print(note, highlight=False, markup=False)
+    if found.most_changed:
+        out.print("\nSearches that change most:", highlight=False)
+    for record in found.most_changed:
+        out.print(f"  {shadow_page.example_line(record)}", highlight=False, markup=False)

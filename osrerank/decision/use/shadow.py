@@ -1,0 +1,166 @@
+"""What reranking would have changed: the records of searches in shadow (`osrerank.search.shadow`), summed up."""
+
+import math
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from osrerank.errors import EvaluationError, FormatError
+from osrerank.formats.files import bad_line
+from osrerank.formats.lines import json_lines
+from osrerank.formats.sources import open_paths, readable
+
+EXAMPLES = 10
+"""How many of the searches that change most are kept."""
+NUMBERS = ("dropped", "ms", "first_pass_ms", "hits", "overlap", "moved", "farthest", "known", "encoded")
+"""Fields of a record that are numbers from 0 on, where they are there."""
+
+Record = dict[str, Any]
+
+
+@dataclass(slots=True)
+class ShadowReport:
+    """What the records of searches in shadow say.
+
+    Attributes:
+        searches: that were run again.
+        dropped: that were not, because too many waited or a process ended.
+        unreadable: lines that are no records, such as one cut short by a full disk.
+        applied: outcome ``true``, ``partial`` or ``false`` -> searches.
+        reasons: why searches were not reranked, or not wholly -> searches.
+        new_hits: hits that are not among the first ten without reranking -> searches, where it was applied.
+        first_changed: searches whose first hit is another.
+        moved: hits among the first ten whose rank changed, a number for each search.
+        farthest: ranks that the hit moved which moved farthest, likewise.
+        ms: wall times with reranking, in milliseconds.
+        first_pass_ms: times of their first passes, as OpenSearch says.
+        known: documents whose vectors were stored.
+        encoded: documents that were encoded.
+        most_changed: the records of the searches that change most, the greatest change first.
+    """
+
+    searches: int = 0
+    dropped: int = 0
+    unreadable: int = 0
+    applied: Counter[str] = field(default_factory=Counter)
+    reasons: Counter[str] = field(default_factory=Counter)
+    new_hits: Counter[int] = field(default_factory=Counter)
+    first_changed: int = 0
+    moved: list[int] = field(default_factory=list)
+    farthest: list[int] = field(default_factory=list)
+    ms: list[float] = field(default_factory=list)
+    first_pass_ms: list[float] = field(default_factory=list)
+    known: int = 0
+    encoded: int = 0
+    most_changed: list[Record] = field(default_factory=list)
+
+    @property
+    def compared(self) -> int:
+        """Searches in which reranking was applied to hits."""
+        return self.new_hits.total()
+
+    def add(self, record: Record) -> None:
+        """Count a record."""
+        self.dropped += record.get("dropped", 0)
+        if "query" not in record:  # what a process dropped at its end
+            return
+        self.searches += 1
+        self.applied[str(record["applied"]).lower()] += 1
+        if record["applied"] is not True:
+            self.reasons[record.get("reason") or "no reason given"] += 1
+        self.known += record.get("known", 0)
+        self.encoded += record.get("encoded", 0)
+        if "ms" in record:
+            self.ms.append(record["ms"])
+            self.first_pass_ms.append(record["first_pass_ms"])
+        if record.get("hits"):
+            self._compare(record)
+
+    def _compare(self, record: Record) -> None:
+        self.new_hits[new_hits(record)] += 1
+        self.first_changed += record["first_changed"]
+        self.moved.append(record["moved"])
+        self.farthest.append(record["farthest"])
+        kept = {(one["index"], one["query"]): one for one in self.most_changed}
+        name = record["index"], record["query"]  # the same search counts once
+        kept[name] = max(kept.get(name, record), record, key=change)
+        self.most_changed = sorted(kept.values(), key=change, reverse=True)[:EXAMPLES]
+
+    def as_json(self) -> dict[str, Any]:
+        """Return the report as JSON values."""
+        return {
+            "searches": self.searches,
+            "dropped": self.dropped,
+            "unreadable": self.unreadable,
+            "applied": dict(self.applied),
+            "reasons": dict(self.reasons.most_common()),
+            "new_hits": {str(count): self.new_hits[count] for count in sorted(self.new_hits)},
+            "first_changed": self.first_changed,
+            "moved": spread(self.moved),
+            "farthest": spread(self.farthest),
+            "ms": spread(self.ms),
+            "first_pass_ms": spread(self.first_pass_ms),
+            "known": self.known,
+            "encoded": self.encoded,
+            "most_changed": self.most_changed,
+        }
+
+
+def new_hits(record: Record) -> int:
+    """Return how many of a search's first hits are there only with reranking."""
+    return int(record["hits"] - record["overlap"])
+
+
+def change(record: Record) -> tuple[int, int, int]:
+    """Return how much a search changes, to be compared: new hits, then hits that moved, then how far."""
+    return new_hits(record), record["moved"], record["farthest"]
+
+
+def spread(values: Sequence[float]) -> dict[str, float]:
+    """Return the median and the 95th percentile of values, 0 without any."""
+    ordered = sorted(values)
+    at = {name: math.ceil(share * len(ordered)) - 1 for name, share in (("p50", 0.5), ("p95", 0.95))}
+    return {name: float(ordered[place]) if ordered else 0.0 for name, place in at.items()}
+
+
+def read_report(paths: Iterable[Path]) -> ShadowReport:
+    """Return the report of files of records, compressed or not.
+
+    Raises:
+        EvaluationError: they have no record.
+        FormatError: a file is truncated or damaged, or is of something else: its first line is no record.
+    """
+    report = ShadowReport()
+    for path in paths:
+        for source in open_paths(path):
+            with readable(source):
+                for number, line in json_lines(source):
+                    problem = line if isinstance(line, FormatError) else _problem(path, number, line)
+                    if problem is None and not isinstance(line, FormatError):
+                        report.add(line)
+                    elif problem is not None and number == 1:
+                        raise problem
+                    else:
+                        report.unreadable += 1
+    if not report.searches and not report.dropped:
+        reason = "the files have no record: set OSRERANK_SHADOW_FILE and search with rerank={'shadow': True}"
+        raise EvaluationError(reason)
+    return report
+
+
+def _problem(path: Path, number: int, line: Record) -> FormatError | None:
+    """Return why a line is no record of a search in shadow; None if it is one."""
+    wrong = [name for name in NUMBERS if name in line and not _is_number(line[name])]
+    needed = ["query", "index", "applied"] if "query" in line else ["time", "dropped"]
+    if line.get("hits"):
+        needed += ["overlap", "first_changed", "moved", "farthest"]
+    if "ms" in line:
+        needed += ["first_pass_ms"]
+    wrong += [name for name in needed if name not in line]
+    return bad_line(path, number, f"{wrong[0]} is missing or wrong for a search in shadow") if wrong else None
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and value >= 0

@@ -1,0 +1,125 @@
+"""The report on searches in shadow, as rows for a screen and as an HTML page in one file."""
+
+import math
+from collections.abc import Sequence
+from html import escape
+from typing import Any
+
+from osrerank.decision.charts import Axis, chart, dots, line
+from osrerank.decision.page import figure, figures, heading, page, paragraph, rows
+from osrerank.decision.use.shadow import ShadowReport, new_hits, spread
+
+TITLE = "Searches in shadow"
+COLUMNS = ("", "searches", "share")
+REASONS = 5
+"""How many reasons are shown, the most frequent first."""
+
+
+def headline(report: ShadowReport) -> str:
+    """Return the report in one sentence."""
+    found = "1 search" if report.searches == 1 else f"{report.searches:,} searches"
+    if not report.compared:
+        return f"{found} in shadow; reranking was applied to none of them"
+    said = f"{found} in shadow; reranking brings other hits among the first ten to"
+    return f"{said} {_share(report.compared - report.new_hits[0], report.compared)} of those that it was applied to"
+
+
+def outcome_rows(report: ShadowReport) -> list[tuple[str, str, str]]:
+    """Return what became of the searches: outcomes, reasons, and those dropped."""
+    names = {"true": "reranked", "partial": "reranked in part", "false": "not reranked"}
+    found = [(name, report.applied[outcome]) for outcome, name in names.items() if report.applied[outcome]]
+    found += [(f"because: {reason}", count) for reason, count in report.reasons.most_common(REASONS)]
+    if (rest := report.reasons.total() - sum(count for _, count in report.reasons.most_common(REASONS))) > 0:
+        found.append(("for other reasons", rest))
+    every = report.searches + report.dropped
+    return [(name, f"{count:,}", _share(count, every)) for name, count in (*found, ("dropped", report.dropped))]
+
+
+def change_rows(report: ShadowReport) -> list[tuple[str, str, str]]:
+    """Return how many searches get how many new hits, and how many another first one."""
+    found = [(_named(count), report.new_hits[count]) for count in sorted(report.new_hits)]
+    found.append(("another first hit", report.first_changed))
+    return [(name, f"{count:,}", _share(count, report.compared)) for name, count in found]
+
+
+def number_rows(report: ShadowReport) -> list[tuple[str, str, str]]:
+    """Return medians and 95th percentiles: moves and times."""
+    measured: tuple[tuple[str, Sequence[float]], ...] = (
+        ("hits of the first ten that moved", report.moved),
+        ("ranks that the farthest moved", report.farthest),
+        ("milliseconds, with reranking", report.ms),
+        ("of them, OpenSearch's first pass", report.first_pass_ms),
+    )
+    spreads = [(name, spread(values)) for name, values in measured]
+    return [(name, f"{one['p50']:,.0f}", f"{one['p95']:,.0f}") for name, one in spreads]
+
+
+def example_line(record: dict[str, Any]) -> str:
+    """Return a search that changes much in one line."""
+    name = record["texts"]["query"] if "texts" in record else record["query"]
+    place = f" in {record['index']}" if record.get("index") else ""
+    changed = f"{_named(new_hits(record))} of {record['hits']}, {record['moved']} moved, {record['farthest']} ranks"
+    return f"{name}{place}: {changed} at the farthest"
+
+
+def notes(report: ShadowReport) -> list[str]:
+    """Return sentences on what the tables do not say."""
+    said = [f"Vectors of documents: {report.known:,} were stored, {report.encoded:,} were encoded."]
+    if report.unreadable:
+        said.append(f"{report.unreadable:,} lines of the files are no records and are left out.")
+    return said
+
+
+def html_page(report: ShadowReport) -> str:
+    """Return the report as an HTML page."""
+    parts = [heading(TITLE, 1), paragraph(headline(report), "verdict"), *map(paragraph, notes(report))]
+    parts += [heading("What became of them"), rows(COLUMNS, outcome_rows(report))]
+    if report.compared:
+        parts += [heading("What changes among the first ten"), figures(_distribution(report))]
+        parts.append(rows(COLUMNS, change_rows(report)))
+    parts += [heading("Moves and times"), rows(("", "p50", "p95"), number_rows(report))]
+    if report.most_changed:
+        parts.append(heading("Searches that change most"))
+        parts += [_example(record) for record in report.most_changed]
+        if not any("texts" in record for record in report.most_changed):
+            parts.append(paragraph("OSRERANK_SHADOW_TEXTS=true records queries and ids of hits, too.", "quiet"))
+    return page(TITLE, *parts)
+
+
+def _distribution(report: ShadowReport) -> str:
+    """Return the diagram of new hits."""
+    shares = {count: 100 * report.new_hits[count] / report.compared for count in range(11)}
+    x = Axis("new hits among the first ten", 0, 10, tuple(range(0, 11, 2)))
+    top = 25 * math.ceil(max(shares.values()) / 25)
+    y = Axis("searches, %", 0, top, tuple(top * part / 5 for part in range(6)))
+    points = [(float(count), share) for count, share in shares.items()]
+    said = [(at, share, f"{_named(int(at))}: {share:.1f}% of the searches") for at, share in points]
+    drawn = chart("Searches by new hits among the first ten", x, y, line(points), dots(said))
+    return figure("Searches by new hits among the first ten", drawn)
+
+
+def _example(record: dict[str, Any]) -> str:
+    if "texts" not in record:
+        return paragraph(example_line(record))
+    summary = f"<summary>{escape(example_line(record))}</summary>"
+    before, after = record["texts"]["before"], record["texts"]["after"]
+    sides = _side("First pass", before, after) + _side("Reranked", after, before)
+    return f'<details open>{summary}<div class="pair">{sides}</div></details>'
+
+
+def _side(title: str, ids: Sequence[str], others: Sequence[str]) -> str:
+    """Return a page of ids; those that the other page lacks stand out."""
+    items = "".join(f"<li>{_marked(one, is_on_both=one in others)}</li>" for one in ids)
+    return f"<div><strong>{escape(title)}</strong><ol>{items}</ol></div>"
+
+
+def _marked(one: str, *, is_on_both: bool) -> str:
+    return escape(one) if is_on_both else f"<strong>{escape(one)}</strong>"
+
+
+def _named(count: int) -> str:
+    return "1 new hit" if count == 1 else f"{count} new hits"
+
+
+def _share(count: int, every: int) -> str:
+    return f"{count / every:.1%}" if every else "0.0%"

@@ -1,0 +1,38 @@
+"""A file of lines that several processes append to."""
+
+import os
+from pathlib import Path
+
+FLAGS = os.O_WRONLY | os.O_APPEND | os.O_CREAT | getattr(os, "O_BINARY", 0)
+
+
+class AppendedLines:
+    """A file that grows by whole lines up to a size; it may be renamed or removed meanwhile.
+
+    Each line is one write to a file opened for it, which a local file system of Unix does not mix with others.
+
+    Args:
+        path: of the file; made with its folder at the first line, readable for its owner alone.
+        most_bytes: its greatest size.
+    """
+
+    def __init__(self, path: Path, most_bytes: int) -> None:
+        self.path, self._most_bytes = path, most_bytes
+
+    def append(self, line: str) -> None:
+        """Append a line, to which the line's end is added.
+
+        Raises:
+            OSError: the file cannot be written, or would be too large.
+        """
+        content = f"{line}\n".encode()
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        file = os.open(self.path, FLAGS, 0o600)
+        try:
+            if os.fstat(file).st_size + len(content) > self._most_bytes:
+                raise OSError(f"it has {self._most_bytes / 1e6:g} MB, move it away")
+            if (written := os.write(file, content)) < len(content):
+                os.write(file, b"\n")  # so that the next line is whole
+                raise OSError(f"{written} of {len(content)} bytes were written")
+        finally:
+            os.close(file)

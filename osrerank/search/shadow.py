@@ -1,0 +1,281 @@
+"""Searches that are answered with their first pass, because of the options ``share`` and ``shadow``.
+
+Those in shadow are run again after the answer, with reranking, one after the other in a thread of their own. What would
+have changed is counted, and a line of JSON for each is appended to a file.
+"""
+
+import atexit
+import hashlib
+import json
+import logging
+import threading
+import time
+import weakref
+from collections.abc import Callable, Generator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from typing import Any
+
+from osrerank._platform import renew_after_fork
+from osrerank._seldom import Seldom
+from osrerank.errors import ConfigError
+from osrerank.formats.appended import AppendedLines
+from osrerank.metrics import SHADOW_LOST, SHADOW_OVERLAP, SHADOW_SEARCHES, SHADOW_SECONDS
+from osrerank.options.rerank import Rerank
+from osrerank.response import hits_of, unchanged
+from osrerank.retrieval.query_text import find_query_text
+from osrerank.search.call import Refused, Reranked, Reranking, planned
+from osrerank.search.step import Step
+from osrerank.settings import Settings
+from osrerank.tracing.attributes import OWN_WORDS, names_of
+from osrerank.vectors.background import CLOSE_S, Background
+from osrerank.vectors.records import FetchedVectors
+
+logger = logging.getLogger(__name__)
+due = Seldom()
+
+IN_SHADOW = "in shadow: the first pass is the answer, and reranking is tried after it"
+NOT_CHOSEN = "the search is not in the share of those that are reranked"
+TOP = 10
+"""Hits of a page that are compared."""
+MOST_WAITING = 100
+"""Searches that wait to be run again; more are dropped."""
+MOST_BYTES = 100_000_000
+"""Size of the file of records."""
+REST = 19.0
+"""How long the thread rests after a search, as a multiple of its time.
+
+So at most one in twenty searches with a caller meets one without.
+"""
+EXIT_S = 1.0
+"""How long a process that ends waits for the search that is run again, in seconds."""
+
+
+@dataclass(frozen=True, slots=True)
+class HeldBack(Refused):
+    """A search that could be reranked and is not: the caller's own request, whose response says why."""
+
+    def finish(self, response: Any, vectors: FetchedVectors | None = None) -> Any:  # noqa: ARG002 - nothing is scored
+        """Return the response marked with the reason."""
+        answer = unchanged(response, self.reason)
+        answer["rerank"]["warnings"] = [*self.by.fields.warnings, *self.by.fields.complaints(None)]
+        return answer
+
+
+def held_back(options: Rerank, query: Any, body: Mapping[str, Any]) -> tuple[Rerank, str]:
+    """Return a search's options with the key of its share, and why it is to be held back; empty if it is not.
+
+    Args:
+        options: of the search.
+        query: a text, a clause, or None for the body's.
+        body: the caller's, decoded.
+    """
+    if options.is_first_pass:
+        return options, ""
+    if options.share is not None and options.share_key is None:
+        options = replace(options, share_key=text_of(options, query, body) or None)
+    if not options.is_chosen:
+        return options, NOT_CHOSEN
+    return options, IN_SHADOW if options.shadow else ""
+
+
+def text_of(options: Rerank, query: Any, body: Mapping[str, Any]) -> str:
+    """Return the text of a search; the query as JSON where it has no single one."""
+    if options.query is not None or isinstance(query, str):
+        return query if options.query is None else options.query
+    clause = query.to_dict() if hasattr(query, "to_dict") else query
+    whole = body if clause is None else {**body, "query": clause}
+    try:
+        return find_query_text(whole)
+    except ConfigError:
+        return json.dumps(whole.get("query"), sort_keys=True, default=str)
+
+
+def planned_back(by: Reranking, body: Mapping[str, Any], params: Mapping[str, Any], reason: str) -> HeldBack | Refused:
+    """Return the call of a search that is held back; of one that could not be reranked anyway, with the reason.
+
+    Args:
+        by: how it would be reranked.
+        body: the caller's, with the query.
+        params: the caller's URL parameters.
+        reason: why it is held back.
+    """
+    lenient = replace(by.options, on_failure="first_pass", min_probability=None, cutoff=None)
+    call = planned(replace(by, options=lenient), body, params)
+    return HeldBack(call.own.body, call.own.params, reason, call.by) if isinstance(call, Reranked) else call
+
+
+def tell_share(answer: dict[str, Any], options: Rerank) -> None:
+    """Add to an answer on which side of the share its search is, where only a share is reranked."""
+    if options.share is not None:
+        answer["rerank"]["share"] = {"of": options.share, "chosen": options.is_chosen}
+
+
+class Shadows:
+    """Runs searches again after their answers, and records what reranking would have changed.
+
+    Safe to use from many threads.
+
+    Args:
+        settings: name the file of records, and say whether they have texts.
+        rest: how long the thread rests after a search, as a multiple of its time.
+    """
+
+    def __init__(self, settings: Settings, rest: float = REST) -> None:
+        path = settings.shadow_file
+        self._file = None if path is None else AppendedLines(path, MOST_BYTES)
+        self._has_texts, self._rest = settings.shadow_texts, rest
+        self.renew()
+        renew_after_fork(self)
+        self._queue = Background(MOST_WAITING, name="osrerank-shadow", dropped=self._drop)
+        _all.add(self)
+
+    def renew(self) -> None:
+        """Start over in a forked child: what was dropped is its parent's to record."""
+        self._lock = threading.Lock()
+        self._dropped = 0
+        self._is_closed = threading.Event()
+
+    def submit(self, run: Callable[[], Mapping[str, Any]]) -> bool:
+        """Call what runs a search again, and returns its record, later; return whether there was room for it."""
+        return self._queue.submit(lambda: self._recorded(run))
+
+    def close(self, wait_s: float = CLOSE_S) -> None:
+        """Drop the searches that wait, and the running one if it does not end in so many seconds."""
+        self._is_closed.set()
+        self._queue.stop(wait_s)
+        if self._dropped:
+            self._write({"time": _now()})
+
+    def second_run(
+        self, text: str, index: Any, answer: Mapping[str, Any], steps: Generator[Step, Any, tuple[Any, float]]
+    ) -> Generator[Step, Any, dict[str, Any]]:
+        """Yield the steps of a search that is run again, and return its record.
+
+        Args:
+            text: of the query.
+            index: that was searched.
+            answer: that the caller got.
+            steps: of the search with reranking; they return its response, and the seconds that it took.
+        """
+        record: dict[str, Any] = {"time": _now(), "index": names_of(index), "query": digest_of(text)}
+        try:
+            response, took_s = yield from steps
+            record |= outcome_of(response, took_s) | changes(ids_of(answer), response)
+            texts = {"query": text, "before": ids_of(answer), "after": ids_of(response)}
+        except Exception as error:  # noqa: BLE001 - the caller has his answer
+            record |= {"applied": False, "reason": f"{type(error).__name__}: {error}"}
+            texts = {"query": text, "before": ids_of(answer), "after": []}
+        if self._has_texts:
+            return record | {"texts": texts}
+        own = OWN_WORDS.match((record["reason"] or "").partition("; ")[0])  # others' words may repeat a text
+        return record | {"reason": own[0] if own and own[0] else None}
+
+    def _recorded(self, run: Callable[[], Mapping[str, Any]]) -> None:
+        started = time.monotonic()
+        try:
+            record = run()
+        except Exception:  # noqa: BLE001 - the event loop has ended
+            self._drop()
+            return
+        SHADOW_SEARCHES.labels(str(record["applied"]).lower()).inc()
+        if record.get("ms"):
+            SHADOW_SECONDS.observe(record["ms"] / 1000)
+        if record.get("hits"):
+            SHADOW_OVERLAP.observe(record["overlap"] / record["hits"])
+        self._write(record)
+        self._is_closed.wait(self._rest * (time.monotonic() - started))
+
+    def _write(self, record: Mapping[str, Any]) -> None:
+        if self._file is None:
+            return
+        with self._lock:
+            dropped, self._dropped = self._dropped, 0
+        try:
+            self._file.append(json.dumps({**record, "dropped": dropped} if dropped else record))
+        except OSError as error:
+            SHADOW_LOST.inc()
+            with self._lock:
+                self._dropped += dropped + ("query" in record)
+            if due.is_due("lost"):
+                logger.warning(
+                    "[shadow-lost] a record of a search in shadow was not written to %s: %s; not logged again for a "
+                    "minute",
+                    self._file.path,
+                    error.strerror or error,
+                )
+
+    def _drop(self) -> None:
+        SHADOW_SEARCHES.labels("dropped").inc()
+        with self._lock:
+            self._dropped += 1
+        if due.is_due("dropped"):
+            logger.warning(
+                "[shadow-dropped] a search in shadow was not run again, because %d waited or the process ends; not "
+                "logged again for a minute",
+                MOST_WAITING,
+            )
+
+
+_all: "weakref.WeakSet[Shadows]" = weakref.WeakSet()
+
+
+def _end() -> None:
+    for one in list(_all):
+        one.close(EXIT_S)
+
+
+atexit.register(_end)  # before the end of native code, which is registered earlier
+
+
+def outcome_of(response: Mapping[str, Any], took_s: float) -> dict[str, Any]:
+    """Return what a search's record says of its reranking.
+
+    Args:
+        response: with reranking.
+        took_s: wall time of the search, in seconds; 0 where it was not run.
+    """
+    marks = response["rerank"]
+    counts = {name: sum(stage.get(name, 0) for stage in marks["stages"]) for name in ("known", "encoded", "lacking")}
+    times = {"ms": round(took_s * 1000, 1), "first_pass_ms": marks["first_pass_took_ms"]} if took_s else {}
+    return {"applied": marks["applied"], "reason": marks["reason"], **times, **counts}
+
+
+def changes(before: Sequence[str], response: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what reranking changes among the first hits of a page; nothing where it was not applied.
+
+    Args:
+        before: ids of these hits without reranking.
+        response: with reranking.
+    """
+    if response["rerank"]["applied"] is False:
+        return {}
+    after = ids_of(response)
+    moves = [_move(hit) for hit in hits_of(response)[:TOP]]
+    return {
+        "hits": len(before),
+        "overlap": len({*before} & {*after}),
+        "first_changed": before[:1] != after[:1],
+        "moved": sum(move > 0 for move in moves),
+        "farthest": max(moves, default=0),
+    }
+
+
+def _move(hit: Mapping[str, Any]) -> int:
+    """Return how many ranks a hit moved."""
+    ranks = [marks["rank"] for marks in hit["_rerank"].values() if isinstance(marks, Mapping) and "rank" in marks]
+    return abs(int(ranks[-1]) - int(ranks[0]))
+
+
+def ids_of(response: Mapping[str, Any]) -> list[str]:
+    """Return the ids of a page's first hits, each with its index."""
+    return [f"{hit.get('_index')}/{hit['_id']}" for hit in hits_of(response)[:TOP]]
+
+
+def digest_of(text: str) -> str:
+    """Return what stands for a query in the records: the beginning of its SHA-256."""
+    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:16]
+
+
+def _now() -> str:
+    return datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")

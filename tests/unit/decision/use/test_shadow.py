@@ -1,0 +1,143 @@
+"""The report on searches in shadow: what it counts, what it shows, and what it refuses."""
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+
+from osrerank import connect
+from osrerank.cli import cli, main
+from osrerank.decision.use.shadow import EXAMPLES, read_report, spread
+from osrerank.errors import EvaluationError, FormatError
+from osrerank.search.shadow import digest_of
+from osrerank.testing import FunctionScorer
+from tests.waiting import wait_until
+
+PLANTED = {f"better order {number}" for number in range(8)}
+
+
+def record(query: str = "a", **given: Any) -> dict[str, Any]:
+    compared = {"hits": 10, "overlap": 8, "first_changed": False, "moved": 5, "farthest": 12}
+    timed = {"ms": 40.0, "first_pass_ms": 4, "known": 98, "encoded": 2}
+    return {
+        "time": "t",
+        "index": "notes",
+        "query": query,
+        "applied": True,
+        "reason": None,
+        **timed,
+        **compared,
+        **given,
+    }
+
+
+def unapplied(reason: str) -> dict[str, Any]:
+    return {"time": "t", "index": "notes", "query": "b", "applied": False, "reason": reason}
+
+
+def written(path: Path, *lines: Any) -> Path:
+    path.write_text("".join(f"{one if isinstance(one, str) else json.dumps(one)}\n" for one in lines), "utf-8")
+    return path
+
+
+def run(*arguments: object) -> Result:
+    return CliRunner().invoke(cli, ["shadow", "report", *map(str, arguments)], catch_exceptions=False)
+
+
+def test_what_is_counted(tmp_path: Path) -> None:
+    first = written(tmp_path / "1", record(), record(overlap=10, moved=0, farthest=0), unapplied("no text"))
+    other = written(
+        tmp_path / "2", record(first_changed=True, applied="partial", dropped=3), {"time": "t", "dropped": 4}
+    )
+    report = read_report([first, other])
+    assert (report.searches, report.dropped, report.compared, report.unreadable) == (4, 7, 3, 0)
+    assert report.applied == {"true": 2, "partial": 1, "false": 1}
+    assert report.reasons == {"no text": 1, "no reason given": 1}
+    assert report.new_hits == {2: 2, 0: 1}
+    assert (report.first_changed, report.known, report.encoded) == (1, 294, 6)
+    assert report.as_json()["ms"] == {"p50": 40.0, "p95": 40.0}
+
+
+def test_percentiles_are_values_that_occurred() -> None:
+    assert spread([float(n) for n in range(1, 101)]) == {"p50": 50.0, "p95": 95.0}
+    assert spread([7.0]) == {"p50": 7.0, "p95": 7.0}
+    assert spread([]) == {"p50": 0.0, "p95": 0.0}
+
+
+def test_the_ten_that_change_most_are_different_searches(tmp_path: Path) -> None:
+    lines = [record(f"q{number}", overlap=10 - number % 11) for number in range(30)]
+    report = read_report([written(tmp_path / "1", *lines, *lines)])
+    names = [one["query"] for one in report.most_changed]
+    assert len(names) == len(set(names)) == EXAMPLES
+    assert set(names[:2]) == {"q10", "q21"}
+
+
+def test_planted_orders_are_found_among_those_that_change_most(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Most queries keep their order but for two neighbours; the planted ones have their best hits at the end."""
+
+    def score(query: str, text: str) -> float:
+        number = int(text.rsplit(maxsplit=1)[-1])
+        return float(number if query in PLANTED else -(number ^ 1))
+
+    file = tmp_path / "shadow.jsonl"
+    monkeypatch.setenv("OSRERANK_SHADOW_FILE", str(file))
+    queries = [f"better order {number}" for number in range(8)] + [f"order {number}" for number in range(60)]
+    with connect(f"embedded:{tmp_path / 'engine'}", scorer=FunctionScorer(score)) as client:
+        for number in range(30):
+            client.index(index="notes", id=str(number), body={"text": f"order of notes {number}"})
+        client.indices.refresh(index="notes")
+        for query in queries:
+            asked = {"query": {"match": {"text": "order"}}}
+            client.search(index="notes", body=asked, rerank={"shadow": True, "blend": "replace", "query": query})
+        wait_until(lambda: file.exists() and file.read_text("utf-8").count("\n") >= len(queries))
+    report = read_report([file])
+    assert (report.searches, report.dropped) == (len(queries), 0)
+    assert {one["query"] for one in report.most_changed[: len(PLANTED)]} == {digest_of(query) for query in PLANTED}
+    assert report.new_hits == {10: len(PLANTED), 0: 60}
+
+
+def test_the_command_prints_a_table_and_writes_a_page(tmp_path: Path) -> None:
+    texts = {"query": "<b>salt</b>", "before": ["notes/1", "notes/2"], "after": ["notes/2", "notes/<3>"]}
+    lines = [record(texts=texts, overlap=1), record("b"), unapplied("no [text]"), {"time": "t", "dropped": 4}]
+    file, html = written(tmp_path / "shadow.jsonl", *lines), tmp_path / "shadow.html"
+    said = run(file, "--html", html)
+    assert said.exit_code == 0
+    assert "3 searches in shadow; reranking brings other hits among the first ten to 100.0% of those" in said.output
+    for name, count, share in (("reranked", 2, "28.6%"), ("because: no [text]", 1, "14.3%"), ("dropped", 4, "57.1%")):
+        assert re.search(rf"{re.escape(name)} +{count} +{share}", said.output)
+    assert "<b>salt</b> in notes: 9 new hits of 10, 5 moved, 12 ranks at the farthest" in said.output
+    page = html.read_text("utf-8")
+    assert "&lt;b&gt;salt&lt;/b&gt;" in page
+    assert "<li><strong>notes/&lt;3&gt;</strong></li>" in page
+    assert "<b>" not in page
+    assert json.loads(run(file, "--json").output) == read_report([file]).as_json()
+
+
+def test_a_report_without_reranked_searches_says_so(tmp_path: Path) -> None:
+    file = written(tmp_path / "shadow.jsonl", unapplied("vectors: too late"))
+    said = run(file, "--html", tmp_path / "shadow.html")
+    assert "1 search in shadow; reranking was applied to none of them" in said.output
+
+
+def test_a_line_cut_short_is_left_out_and_told(tmp_path: Path) -> None:
+    file = written(tmp_path / "shadow.jsonl", record(), '{"time": "t", "ind', record(ms="long"), "", record())
+    said = run(file)
+    assert "2 lines of the files are no records and are left out." in said.output
+
+
+@pytest.mark.parametrize("line", ['{"id": "d1", "text": "t"}', "no JSON", '{"query": "q", "index": "i"}', "[]"])
+def test_another_file_is_refused_by_its_name(tmp_path: Path, line: str) -> None:
+    with pytest.raises(FormatError, match=r"other.jsonl.* line 1"):
+        read_report([written(tmp_path / "other.jsonl", line)])
+
+
+def test_an_empty_file_is_refused_with_the_fix(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = written(tmp_path / "empty.jsonl")
+    with pytest.raises(EvaluationError, match="the files have no record: set OSRERANK_SHADOW_FILE"):
+        read_report([file])
+    with pytest.raises(SystemExit):
+        main(["shadow", "report", str(file)])
+    assert capsys.readouterr().err.startswith("Error: the files have no record")

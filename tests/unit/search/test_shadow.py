@@ -1,0 +1,311 @@
+"""Searches in shadow: answered with the first pass, run again with reranking, and recorded."""
+
+import asyncio
+import json
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from prometheus_client import REGISTRY
+
+from osrerank import Client, connect
+from osrerank.aio import connect_async
+from osrerank.errors import InferenceError
+from osrerank.search.shadow import IN_SHADOW, MOST_WAITING, NOT_CHOSEN, Shadows, digest_of
+from osrerank.settings import Settings
+from osrerank.testing import CannedTransport, FunctionScorer
+from tests.rankings import response_of
+from tests.waiting import wait_until
+
+NOTES = {str(number): f"a note on blood pressure {number}" for number in range(30)}
+LAST_FIRST = FunctionScorer(lambda _query, text: float(text.split()[-1]))
+SHADOW: Any = {"shadow": True, "blend": "replace"}
+
+
+@pytest.fixture
+def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    path = tmp_path / "shadow.jsonl"
+    monkeypatch.setenv("OSRERANK_SHADOW_FILE", str(path))
+    return path
+
+
+@pytest.fixture
+def client(file: Path, tmp_path: Path) -> Iterator[Client]:
+    del file  # it is named before the settings are read
+    with connect(f"embedded:{tmp_path / 'engine'}", scorer=LAST_FIRST) as client:
+        fill(client)
+        yield client
+
+
+def fill(client: Client) -> None:
+    for doc_id, text in NOTES.items():
+        client.index(index="notes", id=doc_id, body={"text": text})
+    client.indices.refresh(index="notes")
+
+
+def records(file: Path, least: int) -> list[dict[str, Any]]:
+    """Return the file's records once it has so many."""
+    wait_until(lambda: file.exists() and file.read_text("utf-8").count("\n") >= least)
+    return [json.loads(line) for line in file.read_text("utf-8").splitlines()]
+
+
+def ids(response: Any) -> list[str]:
+    return [hit["_id"] for hit in response["hits"]["hits"]]
+
+
+def count(applied: str) -> float:
+    return REGISTRY.get_sample_value("osrerank_shadow_searches_total", {"applied": applied}) or 0.0
+
+
+def test_the_answer_is_the_first_passs_and_what_would_have_changed_is_recorded(client: Client, file: Path) -> None:
+    plain = client.search("blood pressure", index="notes")
+    before, searches = count("true"), REGISTRY.get_sample_value("osrerank_searches_total", {"applied": "true"})
+    answer = client.search("blood pressure", index="notes", rerank=SHADOW)
+    assert answer["hits"] == plain["hits"]
+    assert answer["rerank"]["applied"] is False
+    assert answer["rerank"]["reason"] == IN_SHADOW
+    assert answer["rerank"]["shadow"] == {"queued": True}
+    (record,) = records(file, 1)
+    assert record["applied"] is True
+    assert record["query"] == digest_of("blood pressure")
+    named = ("index", "hits", "overlap", "first_changed", "moved", "farthest")
+    assert [record[name] for name in named] == ["notes", 10, 0, True, 10, 29]
+    assert record["ms"] > 0
+    assert count("true") == before + 1
+    assert REGISTRY.get_sample_value("osrerank_searches_total", {"applied": "true"}) == searches
+
+
+def test_the_request_is_the_callers_own_and_the_second_run_leaves_ubi_alone(file: Path) -> None:
+    body = {"query": {"match": {"text": "low"}}, "size": 2, "ext": {"ubi": {"query_id": "q1"}}}
+    answer = response_of(["low", "lower"])
+    with connect(
+        "http://localhost:9", scorer=FunctionScorer(), transport_class=CannedTransport, answer=answer
+    ) as client:
+        found = client.search(index="notes", body=body, rerank={"shadow": True, "fields": "text"})
+        assert found["rerank"]["ubi"]["query_id"] == "q1"
+        records(file, 1)
+        searches = [one["body"] for one in client.transport.requests if one["url"].endswith("_search")]
+        assert searches[0] == {"query": body["query"], "size": 2}
+        assert searches[1]["size"] == 100
+        assert sum("ubi_queries/_doc" in one["url"] for one in client.transport.requests) == 1
+
+
+def test_neither_texts_nor_ids_are_recorded_unless_asked_for(
+    client: Client, file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client.search("blood pressure", index="notes", rerank=SHADOW)
+    assert "texts" not in records(file, 1)[0]
+    assert "pressure" not in file.read_text("utf-8")
+    assert "notes/" not in file.read_text("utf-8")
+    client.close()
+    monkeypatch.setenv("OSRERANK_SHADOW_TEXTS", "true")
+    with connect(f"embedded:{tmp_path / 'engine'}", scorer=LAST_FIRST) as telling:
+        telling.search("blood pressure", index="notes", rerank=SHADOW, size=2)
+        texts = records(file, 2)[1]["texts"]
+    assert texts["query"] == "blood pressure"
+    assert (len(texts["before"]), texts["after"]) == (2, ["notes/29", "notes/28"])
+
+
+@pytest.mark.parametrize("on_failure", ["first_pass", "raise"])
+def test_a_failure_is_recorded_and_harms_nobody(file: Path, tmp_path: Path, on_failure: Any) -> None:
+    def fails(_query: str, _text: str) -> float:
+        raise InferenceError("this text is secret")
+
+    with connect(f"embedded:{tmp_path / 'engine'}", scorer=FunctionScorer(fails)) as client:
+        fill(client)
+        found = client.search("blood pressure", index="notes", rerank={**SHADOW, "on_failure": on_failure})
+        assert len(ids(found)) == 10
+        (record,) = records(file, 1)
+    assert record["applied"] is False
+    assert record["reason"].startswith(("mono", "InferenceError"))
+    assert "overlap" not in record
+
+
+def test_a_search_that_cannot_be_reranked_says_why_and_is_recorded(client: Client, file: Path) -> None:
+    found = client.search(index="notes", body={"query": {"match_all": {}}}, rerank={**SHADOW, "on_failure": "raise"})
+    assert found["rerank"]["reason"].startswith("the query has no text to rerank by")
+    (record,) = records(file, 1)
+    assert (record["applied"], record["reason"]) == (False, "the query has no text to rerank by")
+
+
+def test_no_search_waits_for_the_queue_and_what_finds_no_room_is_counted(file: Path, tmp_path: Path) -> None:
+    hold, begun = threading.Event(), threading.Event()
+
+    def held(_query: str, text: str) -> float:
+        begun.set()
+        hold.wait(60)
+        return float(len(text))
+
+    dropped = count("dropped")
+    with connect(f"embedded:{tmp_path / 'engine'}", scorer=FunctionScorer(held)) as client:
+        fill(client)
+        client.search("blood pressure", index="notes", rerank=SHADOW)
+        assert begun.wait(60)
+        queued = [
+            client.search("blood pressure", index="notes", rerank=SHADOW)["rerank"]["shadow"]["queued"]
+            for _ in range(MOST_WAITING + 5)
+        ]
+        assert queued == [True] * MOST_WAITING + [False] * 5
+        assert not file.exists()  # they were answered before the first of them was reranked
+        closing = threading.Thread(target=client.searcher.shadows.close)
+        closing.start()
+        wait_until(lambda: count("dropped") == dropped + MOST_WAITING + 5)
+        assert closing.is_alive()  # the one that runs is waited for
+        hold.set()
+        closing.join(60)
+    lines = records(file, 1)
+    assert [line["applied"] for line in lines if "query" in line] == [True]
+    assert sum(line.get("dropped", 0) for line in lines) == MOST_WAITING + 5
+
+
+def test_each_search_of_several_has_its_record(client: Client, file: Path) -> None:
+    match = [{"query": {"match": {"text": text}}, "size": 5} for text in ("blood", "pressure")]
+    body = [{"index": "notes"}, match[0], {}, match[1], {}, {"query": {"match": {"nothing": "here"}}}]
+    plain = client.msearch(body=body, index="notes")
+    found = client.msearch(body=body, index="notes", rerank=SHADOW)
+    assert [ids(one) for one in found["responses"]] == [ids(one) for one in plain["responses"]]
+    assert all(one["rerank"]["shadow"]["queued"] for one in found["responses"])
+    lines = records(file, 3)
+    assert [line["query"] for line in lines] == [digest_of(text) for text in ("blood", "pressure", "here")]
+    assert [line["applied"] for line in lines] == [True, True, False]
+    assert lines[0]["hits"] == 5
+
+
+def test_the_asynchronous_client_answers_alike(client: Client, file: Path, tmp_path: Path) -> None:
+    plain = ids(client.search("blood pressure", index="notes"))
+    client.close()
+
+    async def search() -> None:
+        async with connect_async(f"embedded:{tmp_path / 'engine'}", scorer=LAST_FIRST) as asynchronous:
+            found = await asynchronous.search("blood pressure", index="notes", rerank=SHADOW)
+            assert ids(found) == plain
+            assert found["rerank"]["shadow"] == {"queued": True}
+            await asyncio.to_thread(records, file, 1)
+
+    asyncio.run(search())
+    assert records(file, 1)[0]["overlap"] == 0
+
+
+def test_what_an_event_loop_leaves_is_dropped(client: Client, file: Path, tmp_path: Path) -> None:
+    client.close()
+    asynchronous = connect_async(f"embedded:{tmp_path / 'engine'}", scorer=LAST_FIRST)
+
+    async def search() -> None:
+        for _ in range(20):
+            await asynchronous.search("blood pressure", index="notes", rerank=SHADOW)
+
+    asyncio.run(search())
+    asynchronous.searcher.shadows.close()
+    lines = records(file, 1)
+    assert sum("query" in line for line in lines) + sum(line.get("dropped", 0) for line in lines) == 20
+
+
+def test_only_a_share_is_reranked_and_its_pages_agree(client: Client) -> None:
+    chosen = {}
+    for number in range(40):
+        key = f"session-{number}"
+        rerank: Any = {"share": 0.5, "share_key": key, "blend": "replace"}
+        pages = [client.search("blood pressure", index="notes", rerank=rerank, size=5, from_=at) for at in (0, 5, 10)]
+        sides = {page["rerank"]["share"]["chosen"] for page in pages}
+        assert sides == {page["rerank"]["applied"] for page in pages}
+        (chosen[key],) = sides
+        if not chosen[key]:
+            assert pages[0]["rerank"]["reason"] == NOT_CHOSEN
+            assert pages[0]["rerank"]["share"]["of"] == 0.5
+    assert 10 <= sum(chosen.values()) <= 30
+
+
+def test_without_a_key_the_querys_text_chooses_in_every_form(client: Client) -> None:
+    forms: list[dict[str, Any]] = [
+        {"query": "blood pressure"},
+        {"query": {"match": {"text": "blood pressure"}}},
+        {"body": {"query": {"bool": {"must": {"match": {"text": "blood pressure"}}, "filter": {"match_all": {}}}}}},
+    ]
+    for share, is_chosen in ((0.95, False), (0.96, True)):  # its place is at .952
+        found = [client.search(**form, index="notes", rerank={"share": share}) for form in forms]
+        found += client.msearch(body=[{}, forms[2]["body"]], index="notes", rerank={"share": share})["responses"]
+        assert [one["rerank"]["share"] for one in found] == [{"of": share, "chosen": is_chosen}] * 4
+
+
+def test_only_the_share_is_in_shadow(client: Client, file: Path) -> None:
+    left_out = client.search("blood pressure", index="notes", rerank={**SHADOW, "share": 0})
+    assert left_out["rerank"]["reason"] == NOT_CHOSEN
+    assert "shadow" not in left_out["rerank"]
+    found = client.search("blood pressure", index="notes", rerank={**SHADOW, "share": 1})
+    assert found["rerank"]["share"] == {"of": 1, "chosen": True}
+    assert len(records(file, 1)) == 1
+
+
+def test_clicks_know_their_side(client: Client) -> None:
+    for share in (0, 1):
+        body = {"query": {"match": {"text": "blood"}}, "ext": {"ubi": {"query_id": f"q{share}"}}}
+        assert client.search(index="notes", body=body, rerank={"share": share})["rerank"]["ubi"]["recorded"] is True
+    client.indices.refresh(index="ubi_queries")
+    kept = [hit["_source"] for hit in client.search(index="ubi_queries")["hits"]["hits"]]
+    sides = {one["query_id"]: one["query_attributes"]["osrerank_chosen"] for one in kept}
+    assert sides == {"q0": "false", "q1": "true"}
+
+
+def test_a_file_that_cannot_be_written_costs_its_records_alone(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "folder").mkdir()
+    shadows = Shadows(Settings.load(shadow_file=tmp_path / "folder"), rest=0.0)
+    before = REGISTRY.get_sample_value("osrerank_shadow_lost_total") or 0.0
+    assert shadows.submit(lambda: {"query": "q", "applied": True})
+    wait_until(lambda: REGISTRY.get_sample_value("osrerank_shadow_lost_total") == before + 1)
+    (tmp_path / "folder").rmdir()
+    shadows.close()
+    (line,) = records(tmp_path / "folder", 1)
+    assert line["dropped"] == 1
+    assert "[shadow-lost]" in caplog.text
+
+
+ENDING = """
+import sys
+from osrerank import connect
+from osrerank.testing import FunctionScorer
+
+client = connect(sys.argv[1], scorer=FunctionScorer(seconds_per_pair=0.02))
+for number in range(20):
+    client.search("blood pressure", index="notes", rerank={"shadow": True})
+sys.exit(7)
+"""
+
+
+@pytest.mark.long
+def test_a_process_that_ends_drops_what_waits_and_keeps_its_exit_code(
+    client: Client, file: Path, tmp_path: Path
+) -> None:
+    client.close()
+    command = [sys.executable, "-c", ENDING, f"embedded:{tmp_path / 'engine'}"]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    assert (ended.returncode, ended.stderr.count("Traceback")) == (7, 0), ended.stderr
+    lines = records(file, 1)
+    assert sum("query" in line for line in lines) + sum(line.get("dropped", 0) for line in lines) == 20
+
+
+@pytest.mark.long
+def test_of_ten_thousand_searches_none_is_lost(file: Path) -> None:
+    answer, rerank = response_of(["low", "lower", "lowest"]), {"shadow": True, "fields": "text"}
+    with connect(
+        "http://localhost:9", scorer=FunctionScorer(), transport_class=CannedTransport, answer=answer
+    ) as client:
+
+        def search(first: int) -> None:
+            for number in range(first, 10_000, 4):
+                assert client.search(f"low {number}", index="notes", rerank=rerank)["hits"] == answer["hits"]
+
+        threads = [threading.Thread(target=search, args=(first,)) for first in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    lines = records(file, 1)
+    recorded, dropped = sum("query" in line for line in lines), sum(line.get("dropped", 0) for line in lines)
+    assert recorded > 0
+    assert recorded + dropped == 10_000
