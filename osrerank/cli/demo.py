@@ -41,7 +41,7 @@ MAPPING = {
     "settings": {"number_of_shards": 1, "number_of_replicas": 0},
     "mappings": {
         "properties": {
-            "title": {"type": "text", "analyzer": "english"},
+            "title": {"type": "text", "analyzer": "english", "fields": {"keyword": {"type": "keyword"}}},
             "text": {"type": "text", "analyzer": "english"},
         }
     },
