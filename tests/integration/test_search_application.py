@@ -4,6 +4,7 @@ import importlib
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -37,12 +38,17 @@ def url(engine_url: str, sample: Sample) -> Iterator[str]:
         client.indices.delete(index=f"{INDEX}*")
 
 
-@pytest.fixture
-def browser(url: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[TestClient]:
+def started(url: str, monkeypatch: pytest.MonkeyPatch) -> TestClient:
+    """Return a client of the application, which starts as its `with` block does."""
     monkeypatch.setenv("OSRERANK_URL", url)
     monkeypatch.setenv("OSRERANK_MODEL", "osrerank/minilm-l6")
     monkeypatch.syspath_prepend(ROOT / "docs" / "examples")
-    with TestClient(importlib.import_module("search_application").app) as browser:
+    return TestClient(importlib.import_module("search_application").app)
+
+
+@pytest.fixture
+def browser(url: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[TestClient]:
+    with started(url, monkeypatch) as browser:
         wait_until(lambda: ask(browser)["reranked"] is True, 60)  # a cluster that has just started is slow
         yield browser
 
@@ -88,6 +94,16 @@ def test_a_search_that_is_not_reranked_says_so(browser: TestClient) -> None:
     assert found["reranked"] is False
     assert "Cyrillic" in found["reason"]
     assert found["hits"]
+
+
+def test_it_goes_on_where_settings_switch_reranking_off(
+    url: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "osrerank.toml").write_text('[rerank]\npipeline = "none"\n')
+    monkeypatch.chdir(tmp_path)
+    with started(url, monkeypatch) as browser:
+        found = ask(browser)
+        assert (found["reranked"], found["reason"], len(found["hits"])) == (False, "the settings switch it off", 10)
 
 
 def test_wrong_requests_are_refused_and_health_is_told(browser: TestClient) -> None:
