@@ -30,13 +30,14 @@ DEPTH = 30
 SHOWN = 5
 LABELS = {
     "bm25": "BM25",
-    "first_search": "reranked, first search of its texts",
+    "first_search": "reranked, first search",
     "known_texts": "reranked, texts known",
 }
 NOTE = (
     "A search encodes texts that are new to it, and stores their vectors for all later queries.\n"
     "`osrerank vectors build` does this beforehand."
 )
+KNOWN_BEFORE = "An earlier run stored the vectors of these texts, so the first search encoded none."
 MAPPING = {
     "settings": {"number_of_shards": 1, "number_of_replicas": 0},
     "mappings": {
@@ -192,8 +193,8 @@ def _show(rows: Sequence[Row], questions: Sequence[str], relevance: Sequence[Map
         console.print(_side_by_side(f"{heading}: {questions[at]}", *pairs[at]))
     console.print()
     console.print(summary(_figures(rows, relevance)))
-    if rows[-1].encoded() is not None:
-        console.print(NOTE, highlight=False)
+    if (encoded := rows[1].encoded()) is not None:
+        console.print(NOTE if encoded else KNOWN_BEFORE, highlight=False)
 
 
 def summary(figures: Mapping[str, Any]) -> Any:

@@ -190,7 +190,7 @@ function figure(term, value, note = null, kind = "") {
 
 function work(stage) {
   if (!stage.model) return stage.reason ?? null;
-  if (stage.encoded !== null) return `${stage.known.toLocaleString("en")} known, ${stage.encoded.toLocaleString("en")} encoded`;
+  if (stage.encoded !== null) return `${stage.known.toLocaleString("en")} known, ${stage.encoded.toLocaleString("en")} new`;
   const cached = stage.cached ? `, ${stage.cached.toLocaleString("en")} cached` : "";
   return `${stage.inferences.toLocaleString("en")} inferences${cached}`;
 }
