@@ -1,10 +1,13 @@
 """``osrerank demo``: index, search and rerank a sample, in about a minute."""
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from importlib.resources import files
+from itertools import islice
 from pathlib import Path
+from statistics import median_high
 from typing import Any
 
 import click
@@ -17,16 +20,29 @@ from osrerank.evaluation.basic import ndcg, reciprocal_rank
 from osrerank.formats.lines import numbered_objects
 from osrerank.formats.topics import read_queries
 from osrerank.formats.trec import read_qrels
+from osrerank.search.call import RerankArgument
+from osrerank.settings import Settings
 from osrerank.types import Qrels, Query
 
+Measure = Callable[[Sequence[str], Mapping[str, int]], float]
 INDEX = "osrerank-demo"
 DEPTH = 30
 SHOWN = 5
+LABELS = {
+    "bm25": "BM25",
+    "first_search": "reranked, first search",
+    "known_texts": "reranked, texts known",
+}
+NOTE = (
+    "A search encodes texts that are new to it, and stores their vectors for all later queries.\n"
+    "`osrerank vectors build` does this beforehand."
+)
+KNOWN_BEFORE = "An earlier run stored the vectors of these texts, so the first search encoded none."
 MAPPING = {
     "settings": {"number_of_shards": 1, "number_of_replicas": 0},
     "mappings": {
         "properties": {
-            "title": {"type": "text", "analyzer": "english"},
+            "title": {"type": "text", "analyzer": "english", "fields": {"keyword": {"type": "keyword"}}},
             "text": {"type": "text", "analyzer": "english"},
         }
     },
@@ -51,23 +67,31 @@ class Sample:
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
-    """Both orders of one query, with the relevant documents."""
+class Row:
+    """The responses to all questions, searched in one way.
 
-    query: str
-    relevance: Mapping[str, int]
-    first_pass: list[dict[str, Any]]
-    reranked: list[dict[str, Any]]
-    took_ms: tuple[int, int]
+    Attributes:
+        name: of the row in JSON; `LABELS` has that in the table.
+        responses: one for each question, in their order.
+    """
 
-    def gain(self) -> float:
-        """Return how much reranking raised the reciprocal rank."""
-        return self.measure(reciprocal_rank)[1] - self.measure(reciprocal_rank)[0]
+    name: str
+    responses: tuple[dict[str, Any], ...]
 
-    def measure(self, function: Any) -> tuple[float, float]:
-        """Return a measure of the first pass and of the reranked order."""
-        before, after = ([hit["_id"] for hit in hits] for hits in (self.first_pass, self.reranked))
-        return function(before, self.relevance), function(after, self.relevance)
+    def mean(self, measure: Measure, relevance: Sequence[Mapping[str, int]]) -> float:
+        """Return the mean of a measure over the questions."""
+        values = [measure(_ids(one), judged) for one, judged in zip(self.responses, relevance, strict=True)]
+        return sum(values) / len(values)
+
+    def median_ms(self) -> int:
+        """Return the median time of a search, in milliseconds."""
+        return int(median_high(one["took"] for one in self.responses))
+
+    def encoded(self) -> int | None:
+        """Return how many texts a search encoded, as the median; None if the model has no document vectors."""
+        stages = [stage for one in self.responses for stage in one.get("rerank", {}).get("stages", ())]
+        counts = [stage["encoded"] for stage in stages if "encoded" in stage]
+        return int(median_high(counts)) if counts else None
 
 
 @click.command()
@@ -79,23 +103,24 @@ def demo(context: click.Context, /, questions: int, port: int, *, ui: bool) -> N
     """Index the bundled sample, search it with and without reranking, and compare.
 
     The sample is SQuAD's 2,067 development paragraphs with 100 questions. It stays in the index osrerank-demo, for
-    `osrerank search "..." --index osrerank-demo`.
+    `osrerank search "..." --index osrerank-demo`. Each question is asked of BM25, then of the model, which encodes
+    the texts that it does not know, then of the model again, which knows them.
 
     With --ui, http://127.0.0.1:PORT/ui shows both orders of every question, with the relevant paragraph marked.
     """
     sample = Sample.load()
-    client = client_of(context)
-    try:
+    with closing(client_of(context)) as client:
         index_sample(client, sample)
-        answers = [] if ui else list(_ask(client, sample, questions))
-    finally:
-        client.close()
     if ui:
         _show_page(context, sample, port)
-    elif wants_json(context):
-        click.echo(json.dumps(_figures(answers)))
+        return
+    asked = dict(islice(sample.queries.items(), questions))
+    rows = _search(context, asked)
+    relevance = [sample.relevant[query_id] for query_id in asked]
+    if wants_json(context):
+        click.echo(json.dumps(_figures(rows, relevance)))
     else:
-        _show(answers)
+        _show(rows, list(asked.values()), relevance)
 
 
 def _show_page(context: click.Context, sample: Sample, port: int) -> None:
@@ -126,69 +151,85 @@ def index_sample(client: Client, sample: Sample) -> None:
         raise OsrerankError(f"the index {INDEX} has {count} documents after loading {len(sample.documents)}")
 
 
-def _ask(client: Client, sample: Sample, questions: int) -> Iterator[Answer]:
+def _search(context: click.Context, asked: Mapping[str, str]) -> list[Row]:
+    """Ask the questions of BM25, of the model, and of the model once more if it keeps the documents' vectors."""
+    bm25 = Row("bm25", _responses(context, asked, rerank=False))
+    first = Row("first_search", _responses(context, asked))
+    if first.encoded() is None or Settings.load().vectors == "off":
+        return [bm25, first]
+    return [bm25, first, Row("known_texts", _responses(context, asked))]
+
+
+def _responses(context: click.Context, asked: Mapping[str, str], *, rerank: bool = True) -> tuple[dict[str, Any], ...]:
+    """Ask the questions of a new client, which knows nothing but the vectors that are stored."""
     from rich.console import Console  # noqa: PLC0415 - only when the command runs
     from rich.progress import track  # noqa: PLC0415 - only when the command runs
 
-    client.warm_up()
-    chosen = list(sample.queries.items())[:questions]
+    how: RerankArgument = {"depth": DEPTH, "on_failure": "raise"} if rerank else False
     console = Console(stderr=True)
-    for query_id, text in track(chosen, "Searching", console=console, disable=not console.is_terminal):
-        plain = client.search(text, index=INDEX, size=DEPTH)
-        better = client.search(text, index=INDEX, size=DEPTH, rerank={"depth": DEPTH, "on_failure": "raise"})
-        yield Answer(
-            text,
-            sample.relevant[query_id],
-            plain["hits"]["hits"],
-            better["hits"]["hits"],
-            (plain["took"], better["took"]),
-        )
+    with closing(client_of(context, warm=rerank)) as client:
+        texts = track(asked.values(), "Searching", console=console, disable=not console.is_terminal)
+        return tuple(client.search(text, index=INDEX, size=DEPTH, rerank=how) for text in texts)
 
 
-def _figures(answers: list[Answer]) -> dict[str, Any]:
-    figures: dict[str, Any] = {"queries": len(answers), "depth": DEPTH}
-    for place, name in enumerate(("bm25", "reranked")):
-        figures[name] = {
-            "nDCG@10": sum(answer.measure(ndcg)[place] for answer in answers) / len(answers),
-            "RR@10": sum(answer.measure(reciprocal_rank)[place] for answer in answers) / len(answers),
-            "median_ms": sorted(answer.took_ms[place] for answer in answers)[len(answers) // 2],
-        }
+def _figures(rows: Sequence[Row], relevance: Sequence[Mapping[str, int]]) -> dict[str, Any]:
+    figures: dict[str, Any] = {"queries": len(relevance), "depth": DEPTH}
+    for row in rows:
+        measures = {"nDCG@10": row.mean(ndcg, relevance), "RR@10": row.mean(reciprocal_rank, relevance)}
+        figures[row.name] = {**measures, "median_ms": row.median_ms(), "encoded": row.encoded()}
     return figures
 
 
-def _show(answers: list[Answer]) -> None:
+def _show(rows: Sequence[Row], questions: Sequence[str], relevance: Sequence[Mapping[str, int]]) -> None:
     from rich.console import Console  # noqa: PLC0415 - only when the command runs
-    from rich.table import Table  # noqa: PLC0415 - only when the command runs
 
     console = Console(width=max(Console().width, 100))
-    by_gain = sorted(answers, key=Answer.gain)
-    for heading, answer in (
-        ("Gained most", by_gain[-1]),
-        ("Gained second most", by_gain[-2]),
-        ("Lost most, or gained least", by_gain[0]),
-    ):
+    first_pass, reranked = rows[0].responses, rows[-1].responses
+    pairs = list(zip(first_pass, reranked, relevance, strict=True))
+    by_gain = sorted(range(len(pairs)), key=lambda at: _gain(*pairs[at]))
+    headings = {by_gain[-1]: "Gained most", by_gain[-2]: "Gained second most", by_gain[0]: "Lost most, or gained least"}
+    for at, heading in headings.items():
         console.print()
-        console.print(_side_by_side(heading, answer))
-    figures = _figures(answers)
-    table = Table(title=f"{figures['queries']} questions, top {DEPTH} of BM25 reranked", title_justify="left")
-    for column in ("", "nDCG@10", "RR@10", "median ms"):
-        table.add_column(column, justify="left" if not column else "right")
-    for name, label in (("bm25", "BM25"), ("reranked", "BM25, then BERT")):
-        row = figures[name]
-        table.add_row(label, f"{row['nDCG@10']:.4f}", f"{row['RR@10']:.4f}", str(row["median_ms"]))
+        console.print(_side_by_side(f"{heading}: {questions[at]}", *pairs[at]))
     console.print()
-    console.print(table)
+    console.print(summary(_figures(rows, relevance)))
+    if (encoded := rows[1].encoded()) is not None:
+        console.print(NOTE if encoded else KNOWN_BEFORE, highlight=False)
 
 
-def _side_by_side(heading: str, answer: Answer) -> Any:
+def summary(figures: Mapping[str, Any]) -> Any:
+    """Return the table that the demo ends with, from the figures that ``--json`` prints."""
+    from rich.table import Table  # noqa: PLC0415 - only when the command runs
+
+    title = f"{figures['queries']} questions, top {figures['depth']} of BM25 reranked"
+    table = Table(title=title, title_justify="left")
+    for column in ("", "nDCG@10", "RR@10", "median ms", "texts encoded"):
+        table.add_column(column, justify="right" if column else "left")
+    for name in (name for name in LABELS if name in figures):
+        row = figures[name]
+        encoded = "" if row["encoded"] is None else str(row["encoded"])
+        table.add_row(LABELS[name], f"{row['nDCG@10']:.3f}", f"{row['RR@10']:.3f}", f"{row['median_ms']:,}", encoded)
+    return table
+
+
+def _ids(response: Mapping[str, Any]) -> list[str]:
+    return [hit["_id"] for hit in response["hits"]["hits"]]
+
+
+def _gain(before: Mapping[str, Any], after: Mapping[str, Any], relevance: Mapping[str, int]) -> float:
+    """Return how much reranking raised the reciprocal rank."""
+    return reciprocal_rank(_ids(after), relevance) - reciprocal_rank(_ids(before), relevance)
+
+
+def _side_by_side(title: str, before: Mapping[str, Any], after: Mapping[str, Any], relevance: Mapping[str, int]) -> Any:
     from rich.markup import escape  # noqa: PLC0415 - only when the command runs
     from rich.table import Table  # noqa: PLC0415 - only when the command runs
 
-    table = Table(title=f"{heading}: {escape(answer.query)}", title_justify="left", expand=True)
+    table = Table(title=escape(title), title_justify="left", expand=True)
     table.add_column("BM25", ratio=1)
-    table.add_column("BM25, then BERT", ratio=1)
-    for left, right in zip(answer.first_pass[:SHOWN], answer.reranked[:SHOWN], strict=False):
-        table.add_row(*(_cell(hit, answer.relevance) for hit in (left, right)))
+    table.add_column("reranked", ratio=1)
+    for left, right in islice(zip(before["hits"]["hits"], after["hits"]["hits"], strict=False), SHOWN):
+        table.add_row(*(_cell(hit, relevance) for hit in (left, right)))
     return table
 
 

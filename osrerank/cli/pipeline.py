@@ -9,6 +9,8 @@ import click
 from osrerank.cli.options import client_of, wants_json
 
 name_option = click.option("--name", default="osrerank", show_default=True, help="The search pipeline's name.")
+yes_option = click.option("--yes", is_flag=True, help="Do not ask before settings are changed.")
+SETTINGS = ("cluster setting", "default pipeline")
 WARNING = (
     "Every search on {index}, also beside other indexes, that carries ext.rerank.query_context is reranked from now "
     "on, unless it says search_pipeline=_none. Searches without it, with size 0 or track_total_hits false keep the "
@@ -48,7 +50,7 @@ def pipeline() -> None:
 @click.option("--default-for", metavar="INDEX", help="Send every search on INDEX through the pipeline.")
 @click.option("--template", metavar="NAME", help="Make a search template that searches and reranks by a text alone.")
 @click.option("--dry-run", is_flag=True, help="Only show what would change.")
-@click.option("--yes", is_flag=True, help="Do not ask before settings are changed.")
+@yes_option
 @click.pass_context
 def install(context: click.Context, /, *, dry_run: bool, yes: bool, **options: Any) -> None:
     """Set up connector, model and search pipeline in the cluster of --url; again to change them.
@@ -64,10 +66,7 @@ def install(context: click.Context, /, *, dry_run: bool, yes: bool, **options: A
         click.echo(WARNING.format(index=wish.default_for), err=True)
     if dry_run:
         return
-    asks = any(step.startswith(("cluster setting", "default pipeline")) for step in steps) and not yes
-    if asks and not click.confirm("Change these settings?"):
-        click.echo("Nothing was changed.", err=True)
-        context.exit(1)
+    _confirm(context, [step for step in steps if step.startswith(SETTINGS)], yes=yes)
     installer.install(wish)
     click.echo(f"The search pipeline {wish.name} works." if steps else f"Nothing to do: {wish.name} works.")
 
@@ -90,12 +89,24 @@ def status(context: click.Context, /, name: str, index: str) -> None:
 
 @pipeline.command()
 @name_option
+@yes_option
 @click.pass_context
-def remove(context: click.Context, /, name: str) -> None:
+def remove(context: click.Context, /, name: str, *, yes: bool) -> None:
     """Remove pipeline, model and connector and restore the cluster settings."""
-    done = _installer(context, name).remove()
-    for step in done or [f"There is no search pipeline {name}."]:
+    installer = _installer(context, name)
+    changes = [] if yes else installer.plan_removal()
+    for change in changes:
+        click.echo(change)
+    _confirm(context, changes, yes=yes)
+    for step in installer.remove() or [f"There is no search pipeline {name}."]:
         click.echo(step)
+
+
+def _confirm(context: click.Context, changes: list[str], *, yes: bool) -> None:
+    """Ask before settings are changed; end the command with 1 if they must not be."""
+    if changes and not yes and not click.confirm("Change these settings?"):
+        click.echo("Nothing was changed.", err=True)
+        context.exit(1)
 
 
 def _installer(context: click.Context, name: str) -> Any:

@@ -12,6 +12,7 @@ logger = logging.getLogger(__name__)
 
 SLOW_S = 1.0
 """A search that takes longer is slow."""
+GUIDE = "https://github.com/osrerank/osrerank/blob/main/docs/production.md"
 due = Seldom()
 once = Seldom(math.inf)
 
@@ -29,7 +30,7 @@ def advise(answer: Mapping[str, Any], options: Rerank, took_s: float) -> None:
         return
     logger.warning(
         "[slow-search] a search took %.1f s, %.1f s of them in the stage %s: "
-        "%s inferences for %s candidates with %s; %s",
+        "%s inferences for %s candidates with %s; %s (%s)",
         took_s,
         scoring["took_ms"] / 1000,
         scoring["name"],
@@ -37,6 +38,7 @@ def advise(answer: Mapping[str, Any], options: Rerank, took_s: float) -> None:
         scoring["candidates"],
         scoring["model"],
         _advice(scoring, options, answer["hits"]["hits"]),
+        GUIDE,
     )
 
 

@@ -227,6 +227,8 @@ def test_the_passage_that_decided_is_marked(open_page):
     assert page.locator("#passages").input_value() == "4"
     page.locator("#after mark").first.wait_for()
     assert page.locator("#before mark").count() == 0
+    assert re.fullmatch(r"read: characters [\d,]+\u2013[\d,]+", page.locator("#after .read").first.inner_text())
+    assert page.locator("#before .read").count() == 0
 
 
 def test_judged_documents_are_marked_and_measured(open_page):
@@ -349,8 +351,19 @@ def test_texts_can_be_read_in_both_schemes(open_page, scheme):
     assert contrast(*mark) >= 4.5
 
 
+@pytest.mark.parametrize("width", [500, 1280])
+def test_nothing_stands_out_of_its_row(open_page, width):
+    page = open_page(q=QUERY, index="ponds", passages="4", viewport={"width": width, "height": 900})
+    outside = page.evaluate(
+        """() => [...document.querySelectorAll(".row *")].filter((one) =>
+            one.getBoundingClientRect().right > one.closest(".row").getBoundingClientRect().right
+            || (one.matches(".score small") && one.scrollWidth > one.clientWidth)).map((one) => one.outerHTML)"""
+    )
+    assert outside == []
+
+
 def test_a_phone_shows_one_order_at_a_time(open_page):
-    page = open_page(q=QUERY, index="ponds", viewport=PHONE)
+    page = open_page(q=QUERY, index="ponds", passages="4", viewport=PHONE)
     assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
     assert page.locator("#after").is_visible()
     assert not page.locator("#before").is_visible()

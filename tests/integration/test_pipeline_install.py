@@ -392,7 +392,10 @@ def test_commands(cluster, server, sample, installer, opensearch_url):
     assert "works" in outcome.output
     assert "Nothing to do" in run("install", "--fields", "text", "--server", server).output
     assert run("status").exit_code == 0
-    assert "removed search pipeline" in run("remove").output
+    refused = run("remove", input="n\n")
+    assert "private_ip_enabled: as before" in refused.output
+    assert (refused.exit_code, run("status").exit_code) == (1, 0)
+    assert "removed search pipeline" in run("remove", "--yes").output
     assert "There is no" in run("remove").output
     assert state(cluster) == before
 

@@ -240,6 +240,15 @@ class Installer:
             "failure": self._failure(found.model_id),
         }
 
+    def plan_removal(self) -> list[str]:
+        """Return the settings that removing would put back, a sentence each, without changing anything.
+
+        Raises:
+            InstallError: the cluster does not answer, or another pipeline has that name.
+        """
+        found = self.find()
+        return [] if found is None else [*self._defaults_back(found), *self._settings_back(found)]
+
     def remove(self) -> list[str]:
         """Remove everything, restore settings, and return what was done, a sentence each.
 
@@ -249,19 +258,25 @@ class Installer:
         found = self.find()
         if found is None:
             return [f"removed {one}" for one in self._models.remove()]
-        done = []
+        done = self._defaults_back(found)
         for index in self._indexes():
-            earlier = found.before.defaults.get(index)
-            self._set_default(index, earlier)
-            done.append(f"default pipeline of {index}: {earlier or 'none'}")
+            self._set_default(index, found.before.defaults.get(index))
         done += [f"removed search template {one}" for one in found.before.templates if self._templates.remove(one)]
         done += [f"removed {one}" for one in self._models.remove()]
-        values = restored(self._client, self._unshared(found.before.settings))
-        put(self._client, values)
-        done += [f"cluster setting {name}: as before" for name in values]
+        done += self._settings_back(found)
+        put(self._client, restored(self._client, self._unshared(found.before.settings)))
         with explained("remove the search pipeline"):
             self._client.transport.perform_request("DELETE", f"/_search/pipeline/{self._name}")
         return [*done, f"removed search pipeline {self._name}"]
+
+    def _defaults_back(self, found: Installation) -> list[str]:
+        return [
+            f"default pipeline of {index}: {found.before.defaults.get(index) or 'none'}" for index in self._indexes()
+        ]
+
+    def _settings_back(self, found: Installation) -> list[str]:
+        values = restored(self._client, self._unshared(found.before.settings))
+        return [f"cluster setting {name}: as before" for name in values]
 
     def _pipeline(self) -> dict[str, Any] | None:
         """Return the search pipeline; None when there is none."""

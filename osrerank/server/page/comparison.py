@@ -29,6 +29,14 @@ class Part(BaseModel):
     is_term: bool = Field(default=False, description="Whether it is a word that the query matched.")
 
 
+class PassageMark(BaseModel):
+    """The passage that the model judged a document by."""
+
+    field: str
+    start: int = Field(description="Its first character in the field's text, from 0.")
+    end: int = Field(description="The character after its last one.")
+
+
 class StageMark(BaseModel):
     """A stage's score of a document."""
 
@@ -45,6 +53,7 @@ class ComparedDocument(BaseModel):
     index: str
     title: str
     title_parts: list[Part] = Field(description="The title, in order.")
+    passage: PassageMark | None = Field(description="None where the model read the beginning.")
     parts: list[Part] = Field(description=f"Its text, at most {MOST_CHARACTERS} characters of it, in order.")
     before: int = Field(description="Its rank in the first pass, from 1.")
     after: int = Field(description="Its rank after reranking, from 1.")
@@ -65,6 +74,8 @@ class StageLine(BaseModel):
     candidates: int
     inferences: int
     cached: int
+    known: int | None = Field(default=None, description="Texts or passages with stored vectors, of such a stage.")
+    encoded: int | None = Field(default=None, description="Texts or passages that were encoded now.")
     took_ms: float
 
 
@@ -139,7 +150,7 @@ def compare(
         applied=marks["applied"],
         reason="; ".join(filter(None, (marks["reason"], *marks.get("warnings", ())))) or None,
         blend=blend,
-        stages=[StageLine(**{name: stage[name] for name in StageLine.model_fields}) for stage in marks["stages"]],
+        stages=[StageLine.model_validate(stage) for stage in marks["stages"]],
         documents=documents,
         judged=None if judged is None else _judged_line(judged[0], relevance, documents),
     )
@@ -166,6 +177,7 @@ def _document(
         index=raw.get("_index", ""),
         title=" ".join(section.text for section in titles),
         title_parts=_parts(titles, None, terms),
+        passage=None if passage is None else PassageMark.model_validate(passage),
         parts=_parts([section for section in sections if section.field != title], passage, terms),
         before=first_pass["rank"],
         after=rank,

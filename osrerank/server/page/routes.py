@@ -33,7 +33,6 @@ from osrerank.service import SERVER_MS, RerankService
 
 PATH = "/ui"
 MOST_DEPTH = 200
-DEFAULT_DEPTH = 30
 BLEND = "blend"
 MOST_INDEXES = 200
 MOST_QUERIES = 1_000
@@ -85,7 +84,7 @@ class PageConfig(BaseModel):
     version: str
     model: str
     pipelines: list[PipelineEntry]
-    default_depth: int
+    default_depth: int = Field(description="That of a search with `rerank=True` in the index below.")
     most_depth: int
     index: str = Field(description="Searched unless another is named; empty where there is none.")
     indexes: list[str]
@@ -136,10 +135,14 @@ class Comparison:
         names = sorted(row["index"] for row in rows if not row["index"].startswith("."))
         return names[:MOST_INDEXES]
 
+    def depth_of(self, index: str) -> int:
+        """Return how many candidates a search with ``rerank=True`` reranks, at most those that the page allows."""
+        return min(self.client.searcher.defaults.of(index).least_depth, MOST_DEPTH)
+
     def search(
-        self, query: str, index: str, pipeline: str, depth: int, *, passage_words: int, timeout_ms: float
+        self, query: str, index: str, pipeline: str, depth: int | None, *, passage_words: int, timeout_ms: float
     ) -> ComparedSearch:
-        """Search once and return both orders.
+        """Search once and return both orders; depth None and 0 passage words stand for what ``rerank=True`` does.
 
         Raises:
             Refused: the index or the pipeline is not offered, or OpenSearch does not answer.
@@ -149,6 +152,7 @@ class Comparison:
         pipeline = pipeline or next((name for name, reason in self.pipelines.items() if not reason), AUTO_PIPELINE)
         if pipeline not in {AUTO_PIPELINE, *self.pipelines}:
             raise Refused(422, f"there is no pipeline {pipeline}; there are {', '.join(self.pipelines)}")
+        depth = depth or self.depth_of(index)
         options: RerankOptions = {"pipeline": pipeline, "depth": depth, "deadline_ms": timeout_ms}
         options |= {
             "query": None,
@@ -243,7 +247,7 @@ async def config(http: HttpRequest) -> PageConfig:
         version=http.app.version,
         model=comparison.client.searcher.service.model_name,
         pipelines=[PipelineEntry(name=name, reason=reason) for name, reason in comparison.pipelines.items()],
-        default_depth=DEFAULT_DEPTH,
+        default_depth=comparison.depth_of(indexes[0] if indexes else ""),
         most_depth=MOST_DEPTH,
         index=indexes[0] if indexes else "",
         indexes=indexes,
@@ -262,9 +266,11 @@ async def search(
     query: Annotated[str, Parameter(alias="q", min_length=1, max_length=1_000, pattern=r"\S")],
     index: Annotated[str, Parameter(max_length=255, pattern=INDEX_PATTERN)],
     pipeline: Annotated[str, Parameter(max_length=50, description="The first usable one if empty.")] = "",
-    depth: Annotated[int, Parameter(ge=1, le=MOST_DEPTH, description="Candidates reranked.")] = DEFAULT_DEPTH,
+    depth: Annotated[
+        int | None, Parameter(ge=1, le=MOST_DEPTH, description="Candidates reranked; as `rerank=True` if absent.")
+    ] = None,
     passages: Annotated[
-        int, Parameter(ge=0, le=500, description="Words of a passage; 0 judges documents by their beginnings.")
+        int, Parameter(ge=0, le=500, description="Words of a passage; 0 reads documents as `rerank=True` does.")
     ] = 0,
 ) -> ComparedSearch:
     """Search an index and return the first pass's order and the reranked one."""

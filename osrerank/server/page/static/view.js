@@ -122,10 +122,20 @@ function meta(document_, side, place, how) {
     { class: "meta" },
     badge(document_),
     make("span", { class: "id", dir: "auto", title: document_.doc_id }, document_.doc_id),
+    side === "after" ? passage(document_) : null,
     document_.failure && side === "after" ? make("span", { class: "badge failed", title: document_.failure }, "not scored") : null,
     how.canJudge ? judging(document_, label) : null,
     make("button", { type: "button", class: "open-text", "aria-expanded": "false", "aria-controls": `${side}-text-${place}`, "aria-label": `More of ${label}` }, "more"),
   );
+}
+
+/** Say which passage the model read, where it did not read the beginning. */
+function passage(document_) {
+  if (!document_.passage) return null;
+  const { field, start, end } = document_.passage;
+  const characters = `${(start + 1).toLocaleString("en")}–${end.toLocaleString("en")}`;
+  const title = `The model judged the document by characters ${characters} of ${field}`;
+  return make("span", { class: "read", title }, `read: characters ${characters}`);
 }
 
 function judging(document_, label) {
@@ -180,6 +190,7 @@ function figure(term, value, note = null, kind = "") {
 
 function work(stage) {
   if (!stage.model) return stage.reason ?? null;
+  if (stage.encoded !== null) return `${stage.known.toLocaleString("en")} known, ${stage.encoded.toLocaleString("en")} new`;
   const cached = stage.cached ? `, ${stage.cached.toLocaleString("en")} cached` : "";
   return `${stage.inferences.toLocaleString("en")} inferences${cached}`;
 }

@@ -46,6 +46,8 @@ def test_the_passage_that_decided_is_marked():
     raw = response(hit("a", 1.8, text="one 🦆 two three", **mono(1, 1, passage=passage)))
     (document,) = compare(raw, ASKED, ("title", "text"), None).documents
     assert document.title == "A title"
+    assert document.passage is not None
+    assert document.passage.model_dump() == passage
     assert [(part.text, part.marked) for part in document.parts] == [
         ("one ", False),
         ("🦆 two", True),

@@ -4,14 +4,15 @@ import pytest
 from opensearchpy import ConnectionError as Unreachable
 from starlette.testclient import TestClient
 
-from osrerank import connect
+from osrerank import Rerank, connect
 from osrerank.errors import ConfigError, ModelLoadError
 from osrerank.formats.trec import read_qrels
+from osrerank.options.defaults import Defaults
 from osrerank.server.api.app import create_app
 from osrerank.server.api.limits import Limits
 from osrerank.server.api.middleware import PAGE
 from osrerank.server.page.judgments import Judgments
-from osrerank.server.page.routes import ASSETS, PATH, Comparison, add_page, usable_pipelines
+from osrerank.server.page.routes import ASSETS, MOST_DEPTH, PATH, Comparison, add_page, usable_pipelines
 from osrerank.service import RerankService
 from osrerank.settings import Settings
 from osrerank.testing import CannedTransport, FunctionScorer
@@ -59,6 +60,14 @@ def test_a_search_gives_both_orders(page):
     assert sorted(one["before"] for one in answer["documents"]) == [1, 2]
     assert answer["applied"] is True
     assert answer["stages"][0]["inferences"] == 2
+    assert (answer["stages"][0]["encoded"], answer["documents"][0]["passage"]) == (None, None)
+
+
+def test_the_depth_is_that_of_a_search_of_the_index(page, index):
+    index.searcher.defaults = Defaults(Rerank(depth=70), {"lakes": Rerank(depth=300)})
+    browser = page(indexes=("ponds", "lakes"))
+    assert browser.get(f"{PATH}/config").json()["default_depth"] == ask(browser).json()["depth"] == 70
+    assert ask(browser, index="lakes").json()["depth"] == MOST_DEPTH
 
 
 def test_judgments_are_saved_as_qrels_and_read_again(page, tmp_path):

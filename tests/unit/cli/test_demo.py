@@ -1,0 +1,70 @@
+"""`osrerank demo`: three ways to search, each measured in its own run, and the page that shows them."""
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+from rich.console import Console
+
+from osrerank.cli import cli
+from osrerank.cli.demo import LABELS, summary
+from tests.servers import ROOT
+
+MINILM, CROSS_ENCODER = "osrerank/minilm-l6", str(ROOT / "tests" / "data" / "tiny-bert-one-label")
+FIRST, KNOWN = "first_search", "known_texts"
+
+
+@pytest.fixture
+def demo(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """A function that runs the command on three questions, with nothing stored at first, and returns its figures."""
+    monkeypatch.setenv("OSRERANK_VECTORS_FOLDER", str(tmp_path / "vectors"))
+
+    def run(model: str) -> dict[str, Any]:
+        arguments = ["--url", f"embedded:{tmp_path}", "--model", model, "--json", "demo", "--questions", "3"]
+        result = CliRunner().invoke(cli, arguments, catch_exceptions=False)
+        assert result.exit_code == 0, result.output
+        figures: dict[str, Any] = json.loads(result.stdout)
+        return figures
+
+    return run
+
+
+@pytest.mark.long
+def test_new_texts_are_encoded_in_the_first_search_and_known_in_the_second(demo: Any) -> None:
+    shown = demo(MINILM)
+    assert (shown["queries"], shown["bm25"]["encoded"], shown[KNOWN]["encoded"]) == (3, None, 0)
+    assert shown[FIRST]["encoded"] > 20
+    assert shown[KNOWN]["median_ms"] < shown[FIRST]["median_ms"]
+    assert shown[KNOWN]["nDCG@10"] == shown[FIRST]["nDCG@10"] != shown["bm25"]["nDCG@10"]
+    again = demo(MINILM)
+    assert again[FIRST]["encoded"] == 0, "the vectors of the run before are there"
+
+
+@pytest.mark.long
+def test_a_model_that_keeps_nothing_is_asked_once(demo: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert set(demo(CROSS_ENCODER)) == {"queries", "depth", "bm25", FIRST}
+    monkeypatch.setenv("OSRERANK_VECTORS", "off")
+    shown = demo(MINILM)
+    assert (shown[FIRST]["encoded"], KNOWN in shown) == (30, False)
+
+
+def test_the_quickstart_shows_what_the_demo_prints_and_the_readme_its_measures() -> None:
+    page = (ROOT / "docs" / "quickstart.md").read_text("utf-8")
+    printed = re.search(r"```text\n(\d+ questions, top \d+ .+?)```", page, re.DOTALL)[1]  # type: ignore[index]
+    rows = [[cell.strip() for cell in line.strip("│").split("│")] for line in printed.splitlines() if line[0] == "│"]
+    count, depth = (int(number) for number in re.findall(r"\b\d+", printed.splitlines()[0]))
+    figures: dict[str, Any] = {"queries": count, "depth": depth}
+    assert [row[0] for row in rows] == list(LABELS.values())
+    for name, (_, ndcg, rank, took, encoded) in zip(LABELS, rows, strict=True):
+        counts = {"median_ms": int(took.replace(",", "")), "encoded": int(encoded) if encoded else None}
+        figures[name] = {"nDCG@10": float(ndcg), "RR@10": float(rank), **counts}
+    console = Console(width=100)
+    with console.capture() as capture:
+        console.print(summary(figures))
+    assert [line.rstrip() for line in capture.get().splitlines()] == printed.splitlines()
+    bm25, *_, known = ((row[1].removeprefix("0"), row[2].removeprefix("0")) for row in rows)
+    readme = (ROOT / "README.md").read_text("utf-8")
+    assert f"| {bm25[0]} / {bm25[1]} | **{known[0]} / {known[1]}** | `make demo` |" in readme
