@@ -40,7 +40,7 @@ def settings_text(notes: str, base: Table, by_index: Mapping[str, Table]) -> str
 
 
 def write_index_settings(output: Path, notes: str, index: str, table: Table) -> str:
-    """Write the options of one index, keep the options of the others if the file exists, and return what was written.
+    """Write some options of one index, keep all others if the file exists, and return what was written.
 
     Comments of a file that exists are lost.
 
@@ -55,7 +55,8 @@ def write_index_settings(output: Path, notes: str, index: str, table: Table) -> 
             reason = f"the settings file {output} is not TOML: {error}"
             raise ConfigError(reason, setting="settings_file", source=str(output)) from None
     others = {name: one["rerank"] for name, one in content.get("index", {}).items()}
-    text = settings_text(notes, content.get("rerank", {}), {index: table, **_without(others, index)})
+    own = {index: {**others.get(index, {}), **table}}
+    text = settings_text(notes, content.get("rerank", {}), {**own, **_without(others, index)})
     write_atomically(output, [text])
     return text
 

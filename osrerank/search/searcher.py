@@ -95,6 +95,7 @@ class Searcher:
         records: what users were shown, for UBI.
         vectors: side indices of document vectors; None if they are off.
         orders: keeps orders that later pages need.
+        is_embedded: whether the engine is the embedded one.
         deadline_ms: of a search that names none and ends with the stage ``vectors``; None for no limit.
     """
 
@@ -116,6 +117,7 @@ class Searcher:
         self.records = UbiRecords(is_embedded=is_embedded)
         self.orders = Orders(settings.redis_url.get_secret_value() if settings.redis_url else None, clock)
         self._authentication = authentication
+        self.is_embedded = is_embedded
         self.deadline_ms: float | None = DEADLINE_MS
         has_sides = not is_embedded if settings.vectors_index is None else settings.vectors_index
         self.vectors = SideVectors(is_embedded=is_embedded, clock=clock) if has_sides else None

@@ -16,7 +16,6 @@ from osrerank.errors import ConfigError
 from osrerank.indexing.build import build_vectors
 from osrerank.indexing.prune import prune_vectors
 from osrerank.indexing.side_index import IndexStore, orphans, side_stores
-from osrerank.indexing.status import coverage
 from osrerank.vectors.index import OLDER_SUFFIX, side_index
 from tests.articles import fill
 
@@ -77,7 +76,7 @@ def test_what_one_client_built_all_clients_find(
     built = build_vectors(client, index_name)
     assert built.encoded == built.texts - 1 > COUNT  # two passages of the long one are equal
     refresh(client, index_name)
-    assert coverage(client, index_name).known == COUNT + 1  # the long one has one record
+    assert client.coverage(index_name).known == COUNT + 1  # the long one has one record
     with connect(engine_url, model=str(model)) as another:
         del encodings[:]
         found = order(another, index_name)
