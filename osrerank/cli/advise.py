@@ -10,7 +10,6 @@ import click
 
 from osrerank.cli.options import client_of, wants_json
 from osrerank.cli.settings_file import refuse_existing, write_index_settings
-from osrerank.options.pairs import Pairs
 from osrerank.options.passages import Passages
 from osrerank.settings import SETTINGS_FILE
 
@@ -98,6 +97,4 @@ def settings_table(advice: "Advice") -> dict[str, Any]:
     table = {**advice.recommended, "query_fields": options.query_fields, "fields": options.fields}
     if isinstance(options.passages, Passages) and "passages" in table:
         table["passages"] = {name: value for name, value in asdict(options.passages).items() if value is not None}
-    if "duo_depth" in table and options.pairs != Pairs():
-        table["pairs"] = asdict(options.pairs)
     return table

@@ -4,9 +4,7 @@ import asyncio
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
-import numpy as np
 import pytest
 
 from osrerank import Client, connect
@@ -16,34 +14,9 @@ from osrerank.indexing.build import build_vectors
 from osrerank.indexing.estimate import duration, estimate
 from osrerank.search.coverage import SAMPLE
 from osrerank.testing import FunctionScorer
-from osrerank.types import NEVER, Advice, Deadline, Vectors
-from osrerank.types.vectors import Side
+from tests.letters import Letters
 
 SHORT, LONG = "low pressure", "a low pressure after bed rest " * 60
-
-
-class Slow:
-    """An encoder of plain arithmetic that takes a time in proportion to what it reads, and some for each text."""
-
-    model, identity, key, dimensions = "slow", "slow-1", "slow-1", 26
-    advice = Advice(kind="bi-encoder")
-
-    def __init__(self, s_per_character: float = 0.0, s_per_text: float = 0.0) -> None:
-        self._s_per_character, self._s_per_text = s_per_character, s_per_text
-
-    def encode(self, texts: Sequence[str], side: Side, *, deadline: Deadline = NEVER) -> Vectors:
-        time.sleep(self._s_per_character * sum(map(len, texts)) + self._s_per_text * len(texts))
-        rows = np.array([[1 + text.count(chr(97 + at)) for at in range(26)] for text in texts], np.float32)
-        return Vectors(rows / np.linalg.norm(rows, axis=1, keepdims=True))
-
-    def similarity(self, query: Any, vectors: Any) -> Any:
-        return vectors @ query
-
-    def probabilities(self, logits: Any) -> Any:
-        return 1 / (1 + np.exp(-logits.astype(np.float64)))
-
-    def close(self) -> None:
-        pass
 
 
 @pytest.fixture(autouse=True)
@@ -63,7 +36,7 @@ def fill(client: Client, texts: Sequence[str], index: str = "notes") -> None:
 
 
 def test_documents_are_counted_with_and_without_vectors_and_text(tmp_path: Path) -> None:
-    with connect(f"embedded:{tmp_path / 'engine'}", scorer=Slow()) as client:
+    with connect(f"embedded:{tmp_path / 'engine'}", scorer=Letters()) as client:
         fill(client, ["one", "two", "two", "", "three"])
         assert str(client.coverage("notes")) == "4 of 4 documents lack vectors"
         client.searcher.service.vectors.remember(["two"])  # type: ignore[union-attr]
@@ -78,7 +51,7 @@ def test_documents_are_counted_with_and_without_vectors_and_text(tmp_path: Path)
 def test_a_sample_is_of_the_whole_index_and_called_one(tmp_path: Path) -> None:
     """A build that was interrupted leaves the first documents with vectors, and the last ones without."""
     texts = [f"note {number}" for number in range(3 * SAMPLE)]
-    with connect(f"embedded:{tmp_path / 'engine'}", scorer=Slow()) as client:
+    with connect(f"embedded:{tmp_path / 'engine'}", scorer=Letters()) as client:
         fill(client, texts)
         client.searcher.service.vectors.remember(texts[: 2 * SAMPLE])  # type: ignore[union-attr]
         found = client.coverage("notes")
@@ -90,7 +63,7 @@ def test_a_sample_is_of_the_whole_index_and_called_one(tmp_path: Path) -> None:
 
 def test_an_index_is_warm_with_its_model_and_vectors(tmp_path: Path) -> None:
     url = f"embedded:{tmp_path / 'engine'}"
-    with connect(url, scorer=Slow()) as client:
+    with connect(url, scorer=Letters()) as client:
         fill(client, ["one", "two", "three", "four"])
         client.searcher.service.vectors.remember(["one", "two", "three"])  # type: ignore[union-attr]
         client.searcher.service.vectors.records.flush()  # type: ignore[union-attr]
@@ -104,7 +77,7 @@ def test_an_index_is_warm_with_its_model_and_vectors(tmp_path: Path) -> None:
             client.coverage("notes")
 
     async def asked() -> tuple[bool, int]:
-        client = connect_async(url, scorer=Slow())
+        client = connect_async(url, scorer=Letters())
         found = await client.is_warm("notes", at_least=0.7), (await client.coverage("notes")).lacks
         await client.close()
         return found
@@ -120,7 +93,7 @@ def test_an_index_is_warm_with_its_model_and_vectors(tmp_path: Path) -> None:
 )
 def test_the_estimate_is_within_a_third_of_the_truth(texts: list[str], tmp_path: Path) -> None:
     texts = [f"{text} {number}" for number, text in enumerate(texts)]
-    with connect(f"embedded:{tmp_path / 'engine'}", scorer=Slow(1e-5, 2e-3), rerank={"passages": None}) as client:
+    with connect(f"embedded:{tmp_path / 'engine'}", scorer=Letters(1e-5, 2e-3), rerank={"passages": None}) as client:
         fill(client, texts)
         found = estimate(client, "notes")
         began = time.monotonic()
