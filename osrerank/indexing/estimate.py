@@ -46,10 +46,10 @@ class Estimate:
     rate: Rate | None = None
 
     def __str__(self) -> str:
-        if self.rate is None:
-            return f"{self.coverage.index}: {self.coverage}"
-        note = f"{self.coverage}; about {duration(self.build_s)} here"
-        return build_command(self.coverage.index, note)
+        index, note = self.coverage.index, str(self.coverage)
+        if not self.coverage.lacks:
+            return f"{index}: {note}"
+        return build_command(index, f"{note}; about {duration(self.build_s)} here" if self.rate else note)
 
     def as_json(self) -> dict[str, Any]:
         """Return it as a dictionary of JSON values."""

@@ -88,10 +88,11 @@ class Coverage:
         return round(self.with_text * (1 - self.share))
 
     def __str__(self) -> str:
-        about, by = ("about ", f", by a sample of {self.looked_at:,}") if self.is_sample else ("", "")
+        of = f"{self.with_text:,} documents"
         if not self.lacks:
-            return f"{about}all of {self.with_text:,} documents have vectors{by}"
-        return f"{about}{self.lacks:,} of {self.with_text:,} documents lack vectors{by}"
+            return f"all {f'of a sample of {self.looked_at:,} of ' if self.is_sample else ''}{of} have vectors"
+        lack = f"{self.lacks:,} of {of} lack vectors"
+        return f"about {lack}, by a sample of {self.looked_at:,}" if self.is_sample else lack
 
 
 def coverage(searcher: "Searcher", index: str) -> Looking:

@@ -128,7 +128,7 @@ def test_how_much_of_an_index_has_vectors(client: Client, index_name: str, engin
     build_vectors(client, index_name)
     assert (client.coverage(index_name).lacks, client.is_warm(index_name)) == (0, True)
     said = CliRunner().invoke(cli, arguments, catch_exceptions=False).stdout
-    assert f"{index_name}: all of 150 documents have vectors" in said
+    assert f"{index_name}: all 150 documents have vectors" in said
 
 
 def test_a_new_model_is_made_ready_while_the_old_one_serves(

@@ -43,8 +43,8 @@ def test_documents_are_counted_with_and_without_vectors_and_text(tmp_path: Path)
         found = client.coverage("notes")
         assert (found.documents, found.known, found.lacks, found.share) == (5, 2, 2, 0.5)
         build_vectors(client, "notes")
-        assert str(client.coverage("notes")) == "all of 4 documents have vectors"
-        assert str(estimate(client, "notes")) == "notes: all of 4 documents have vectors"
+        assert str(client.coverage("notes")) == "all 4 documents have vectors"
+        assert str(estimate(client, "notes")) == "notes: all 4 documents have vectors"
 
 
 @pytest.mark.long
