@@ -95,8 +95,13 @@ class Coverage:
         return f"about {lack}, by a sample of {self.looked_at:,}" if self.is_sample else lack
 
 
-def coverage(searcher: "Searcher", index: str) -> Looking:
+def coverage(searcher: "Searcher", index: str, most: int = SAMPLE) -> Looking:
     """Yield the steps that look at an index's documents, and return its `Coverage`.
+
+    Args:
+        searcher: of the client that performs them.
+        index: a name, an alias or a pattern.
+        most: documents to look at.
 
     Raises:
         ConfigError: the model has no vectors, or the first stage scores sentences.
@@ -106,7 +111,7 @@ def coverage(searcher: "Searcher", index: str) -> Looking:
     defaults = searcher.defaults.of(index)
     fields = yield from searcher.fields_of(defaults, index)
     documents = int((yield SideRequest("GET", path_of(index, "_count")))["count"])
-    hits = yield from _sampled(index, documents, fields, is_embedded=searcher.is_embedded)
+    hits = yield from _sampled(index, fields, min(documents, most), documents, is_embedded=searcher.is_embedded)
     options = fields.written_into(defaults)
     texts, known = yield Scoring(partial(_looked_at, searcher.service, options, fields, hits))
     at_most = None
@@ -154,19 +159,19 @@ def body_of(fields: Fields, size: int, query: Mapping[str, Any] = EVERY) -> dict
     return body | ({"fields": fetched} if fetched else {})
 
 
-def _sampled(index: str, documents: int, fields: Fields, *, is_embedded: bool) -> Looking:
-    """Yield the requests for all documents, if they are few, else for a sample; return the hits."""
-    path, is_whole = path_of(index, "_search"), documents <= SAMPLE
+def _sampled(index: str, fields: Fields, count: int, documents: int, *, is_embedded: bool) -> Looking:
+    """Yield the requests for all documents, if they are no more than the count, else for a sample; return the hits."""
+    path, is_whole = path_of(index, "_search"), count == documents
     if not is_embedded:
-        body = body_of(fields, SAMPLE, EVERY if is_whole else AT_RANDOM)
+        body = body_of(fields, count, EVERY if is_whole else AT_RANDOM)
         return (yield SideRequest("POST", path, body, {"search_pipeline": "_none"}))["hits"]["hits"]
     if is_whole:
-        return (yield SideRequest("POST", path, body_of(fields, SAMPLE)))["hits"]["hits"]
+        return (yield SideRequest("POST", path, body_of(fields, count)))["hits"]["hits"]
     newest = yield SideRequest("POST", path, {"size": 1, "sort": [{"_doc": "desc"}], "_source": False})
     last = newest["hits"]["hits"][0]["sort"][0]
     hits: dict[tuple[str, str], Any] = {}
     for number in range(SLICES):  # it has no order at random
-        body = {**body_of(fields, SAMPLE // SLICES), "sort": ["_doc"], "search_after": [last * number // SLICES - 1]}
+        body = {**body_of(fields, count // SLICES), "sort": ["_doc"], "search_after": [last * number // SLICES - 1]}
         some = (yield SideRequest("POST", path, body))["hits"]["hits"]
         hits |= {(hit["_index"], hit["_id"]): hit for hit in some}
     return list(hits.values())
