@@ -12,6 +12,7 @@ from osrerank.options.rerank import MAX_DEPTH
 
 if TYPE_CHECKING:
     from osrerank.decision.plan import Rates
+    from osrerank.indexing.estimate import Estimate
 
 POSITIVE, VARIATION = click.FloatRange(0, 1e6, min_open=True), click.FloatRange(0, 5)
 GIVEN_VARIATION, INVENTED_WORDS = 0.2, 60
@@ -71,7 +72,7 @@ def _rates(context: click.Context, options: dict[str, Any]) -> "tuple[Rates, int
         if options["index"] or documents:
             raise click.UsageError("--index and --documents need a measurement: leave out --pairs-per-s, or them")
         return Rates(depth / options["pairs_per_s"], GIVEN_VARIATION if variation is None else variation), documents, ""
-    lacking = ""
+    lacking: Estimate | None = None
     if options["index"]:
         with closing(client_of(context)) as client:
             texts = texts_of(client, options["index"], depth)
@@ -81,17 +82,20 @@ def _rates(context: click.Context, options: dict[str, Any]) -> "tuple[Rates, int
         texts = list(synthetic(INVENTED_WORDS, queries=1, depth=depth)[0].documents.values())
     given = {**{name: context.obj[name] for name in MODEL_SETTINGS}, "threads": options["threads"]}
     rates = measure(Settings.load(**given), texts)
-    return (rates if variation is None else replace(rates, variation=variation)), documents, lacking
+    if lacking and lacking.rate and not options["threads"]:
+        rates = replace(rates, encoded_per_s=lacking.coverage.lacks / lacking.build_s)
+    rates = rates if variation is None else replace(rates, variation=variation)
+    return rates, documents, str(lacking or "")
 
 
-def _lacking(client: Any, index: str) -> str:
-    """Return what vectors an index lacks and how they are built; empty where the model has none."""
+def _lacking(client: Any, index: str) -> "Estimate | None":
+    """Return what vectors an index lacks and how long they take; None where the model has none."""
     from osrerank.errors import ConfigError  # noqa: PLC0415 - with the rest
     from osrerank.indexing.estimate import estimate  # noqa: PLC0415 - likewise
 
     with suppress(ConfigError):
-        return str(estimate(client, index))
-    return ""
+        return estimate(client, index)
+    return None
 
 
 def _lines(rates: "Rates", depth: int, stored: dict[str, float] | None) -> list[str]:

@@ -6,12 +6,14 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from osrerank.client import Client
+from osrerank.errors import ConfigError
 from osrerank.indexing.documents import BATCH, vectors_of
 from osrerank.search.coverage import Coverage, Text
 from osrerank.search.slow import build_command
 from osrerank.vectors.documents import DocumentVectors
+from osrerank.vectors.store import VECTORS_OFF
 
-FIRST, ENOUGH_S = 8, 3.0
+FIRST, ENOUGH_S = 8, 4.0
 """Texts that are encoded to warm up, and the time after which the measurement ends, in seconds."""
 UNITS = ((90, 1, "second"), (90 * 60, 60, "minute"), (48 * 3_600, 3_600, "hour"), (math.inf, 86_400, "day"))
 """Seconds below which a duration is said in a unit, the unit's seconds, and its name."""
@@ -66,14 +68,17 @@ def estimate(client: Client, index: str) -> Estimate:
         index: its name, an alias or a pattern.
 
     Raises:
-        ConfigError: the model has no vectors.
+        ConfigError: the model has no vectors, or they are off.
         InferenceError: a text could not be encoded.
         opensearchpy.OpenSearchException: the index cannot be read.
     """
+    vectors = vectors_of(client)
+    if vectors.store is None and client.searcher.vectors is None:
+        raise ConfigError(VECTORS_OFF, setting="vectors", source="environment")
     found = client.coverage(index)
     if not found.texts:
         return Estimate(found)
-    rate = encoding_rate(vectors_of(client), found.texts)
+    rate = encoding_rate(vectors, found.texts)
     lacks = found.lacks * len(found.texts) / found.lacking  # equal texts are encoded once
     mean = sum(text.characters for text in found.texts) / len(found.texts)
     return Estimate(found, lacks * mean / rate.characters_per_s, lacks * rate.text_bytes, rate)

@@ -47,6 +47,15 @@ def test_documents_are_counted_with_and_without_vectors_and_text(tmp_path: Path)
         assert str(estimate(client, "notes")) == "notes: all 4 documents have vectors"
 
 
+def test_where_vectors_are_off_nothing_is_estimated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OSRERANK_VECTORS", "off")
+    with connect(f"embedded:{tmp_path / 'engine'}", scorer=Letters()) as client:
+        fill(client, ["one"])
+        with pytest.raises(ConfigError, match="OSRERANK_VECTORS=file"):
+            estimate(client, "notes")
+        assert client.is_warm("notes") is False
+
+
 @pytest.mark.long
 def test_a_sample_is_of_the_whole_index_and_called_one(tmp_path: Path) -> None:
     """A build that was interrupted leaves the first documents with vectors, and the last ones without."""

@@ -78,7 +78,10 @@ def test_the_present_setting_stays_unless_another_is_better_by_the_interval(coll
 @pytest.mark.long
 def test_offline_orders_are_those_of_a_search(client: Client, collection: Collection) -> None:
     """Depth and blend are computed from one search, exactly as searches with these options order."""
-    advice = advise(client, INDEX, collection.queries[:10], collection.qrels, depths=(5,))
+    done: list[int] = []
+    queries = collection.queries[:10]
+    advice = advise(client, INDEX, queries, collection.qrels, depths=(5,), advance=lambda: done.append(1))
+    assert len(done) == len(queries)
     for one in advice.found[:3]:
         for blend, weight in [("linear", 2.0), ("replace", 0.0), ("rrf", 0.0)]:
             setting = replace(advice.current, depth=5, blend=blend, weight=weight)
