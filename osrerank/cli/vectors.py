@@ -105,8 +105,8 @@ def _status(context: click.Context, index: str | None, *, measured: bool) -> "tu
         from osrerank.indexing.side_index import side_stores  # noqa: PLC0415 - with the rest
 
         store = _store_of(client.searcher.service.settings)
-        sides = client.searcher.vectors is not None or store is None
-        found = _summary(side_stores(client, [index]) if sides or store is None else [store])
+        has_sides = client.searcher.vectors is not None
+        found = _summary(side_stores(client, [index]) if has_sides or store is None else [store])
         try:
             return found, estimate(client, index) if measured else Estimate(client.coverage(index))
         except ConfigError as error:
