@@ -53,6 +53,7 @@ REMOVED: dict[str, str] = {
     "osrerank states": "document states are document vectors now: use osrerank vectors",
     "osrerank train mono --on-states": "leave it out to train the whole model; joined layers are gone",
     "osrerank train mono --states-profile": "leave it out: training reads whole texts",
+    "osrerank vectors coverage": "use osrerank vectors status --index NAME, with --at-least",
     "osrerank/mono": "use osrerank/e5-small, the same weights",
     "osrerank/mono-small": "use osrerank/minilm-l6, the same weights",
     "osrerank/duo": "name a duo model of your own (osrerank train duo) or duoBERT, exported with --kind duo",

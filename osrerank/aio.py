@@ -13,6 +13,7 @@ from osrerank.options.defaults import Defaults
 from osrerank.options.rerank import Rerank, RerankOptions
 from osrerank.retrieval.requests import SideRequest
 from osrerank.search.call import RerankArgument
+from osrerank.search.coverage import AT_LEAST, Coverage, coverage, is_warm
 from osrerank.search.ranking import WrappedResponse, rank_response, rank_texts
 from osrerank.search.step import Later, MultiSearchRequest, Scoring, Shadow, Step
 from osrerank.search.traced import multi_search_span, request_span, search_span
@@ -127,6 +128,19 @@ class AsyncClient(AsyncOpenSearch):
     async def warm_up(self, index: Any = None) -> None:
         """Load the models that ``rerank=True`` uses now, as ``Client.warm_up``."""
         await asyncio.to_thread(self.searcher.warm_up, index)
+
+    async def _results(self, steps: Generator[Any, Any, Any], index: Any) -> Any:
+        """Perform steps that need nothing of a search's caller, and return what they return."""
+        return await _performed(steps, partial(self._perform, index=index, headers=None, options={}))
+
+    async def coverage(self, index: str) -> Coverage:
+        """Return how many of an index's documents have vectors, as ``Client.coverage``."""
+        found: Coverage = await self._results(coverage(self.searcher, index), index)
+        return found
+
+    async def is_warm(self, index: str, *, at_least: float = AT_LEAST) -> bool:
+        """Return whether the model is loaded, and this share of an index's documents has vectors."""
+        return bool(await self._results(is_warm(self.searcher, index, at_least), index))
 
     async def close(self) -> None:
         """Close the connections and release the model, as ``Client.close``."""

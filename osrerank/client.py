@@ -18,6 +18,7 @@ from osrerank.options.rerank import Rerank, RerankOptions
 from osrerank.retrieval.fields import CheckedNames, Fields, FoundNames
 from osrerank.retrieval.requests import SideRequest, authentication_of, is_embedded
 from osrerank.search.call import RerankArgument
+from osrerank.search.coverage import AT_LEAST, Coverage, coverage, is_warm
 from osrerank.search.ranking import WrappedResponse, rank_response, rank_texts
 from osrerank.search.searcher import Searcher
 from osrerank.search.step import Later, MultiSearchRequest, Scoring, Shadow, Step
@@ -197,8 +198,29 @@ class Client(OpenSearch):
     def _found(self, index: Any, rerank: RerankArgument) -> tuple[Rerank, Fields]:
         defaults = self.searcher.defaults.of(index)
         options = Rerank.of(rerank, defaults) or defaults
-        steps = self.searcher.fields_of(options, index)
-        return options, _performed(steps, partial(self._perform, index=index, headers=None, options={}))
+        return options, self._results(self.searcher.fields_of(options, index), index)
+
+    def _results(self, steps: Generator[Any, Any, Any], index: Any) -> Any:
+        """Perform steps that need nothing of a search's caller, and return what they return."""
+        return _performed(steps, partial(self._perform, index=index, headers=None, options={}))
+
+    def coverage(self, index: str) -> Coverage:
+        """Return how many of an index's documents have vectors, by a sample of 1,000; nothing is encoded.
+
+        Raises:
+            ConfigError: the model has no vectors.
+            ModelLoadError, MissingDependencyError, WorkerError: it cannot be loaded.
+            opensearchpy.OpenSearchException: the index cannot be read.
+        """
+        found: Coverage = self._results(coverage(self.searcher, index), index)
+        return found
+
+    def is_warm(self, index: str, *, at_least: float = AT_LEAST) -> bool:
+        """Return whether the model is loaded, and this share of an index's documents has vectors, in [0, 1].
+
+        A cross-encoder only has to be loaded. Errors are those of `coverage`.
+        """
+        return bool(self._results(is_warm(self.searcher, index, at_least), index))
 
     def __repr__(self) -> str:
         return represent(self)

@@ -4,7 +4,7 @@ import platform
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any, Literal
 
 from osrerank._platform import usable_cores
@@ -239,27 +239,24 @@ def _fields(client: Client, index: str) -> Finding:
 
 def _vectors(settings: Settings, index: str) -> Finding:
     """Report how much of an index has document vectors, and what they would cost."""
-    from osrerank.indexing.side_index import orphans  # noqa: PLC0415 - with the next
-    from osrerank.indexing.status import coverage  # noqa: PLC0415 - loads a model
+    from osrerank.indexing.estimate import estimate  # noqa: PLC0415 - loads a model
+    from osrerank.indexing.side_index import orphans  # noqa: PLC0415 - with it
 
     if settings.vectors == "off" and settings.vectors_index is False:
         return Finding("vectors", "absent", "document vectors are off: each search encodes its candidates")
     try:
         address = settings.url.get_secret_value()
         with closing(connect(address, model=settings.model, backend=settings.backend, dtype=settings.dtype)) as client:
-            found, gone = coverage(client, index), orphans(client)
+            found, gone = estimate(client, index), orphans(client)
     except ConfigError as error:
         return Finding("vectors", "absent", _sentence(error))
     except Exception as error:  # noqa: BLE001 - whatever keeps the index from being read is the finding
         return Finding("vectors", "failed", _sentence(error), "make the index with osrerank index, or name another")
-    facts = {**asdict(found), "seconds": round(found.seconds, 1), "orphans": gone}
+    facts = {**found.as_json(), "orphans": gone}
     if gone:
         reason = f"these side indices have no index any more: {', '.join(gone)}"
         return Finding("vectors", "failed", reason, f"osrerank vectors prune --index {index} deletes them", facts)
-    said = f"{found.known} of the first {found.texts} texts of {index} have vectors"
-    cost = f"those of all {found.documents} documents take {found.seconds:.0f} s and {found.stored / 1e6:.1f} MB here"
-    fix = f"osrerank vectors build --index {index}; or nothing: searches compute what they need"
-    return Finding("vectors", "ok", f"{said}; {cost}", "" if found.known == found.texts else fix, facts)
+    return Finding("vectors", "ok", str(found), facts=facts)
 
 
 def _redis(settings: Settings) -> Iterator[Finding]:

@@ -8,6 +8,15 @@ RERANK_SECONDS = Histogram(
     "Wall time of reranking one search, without the first pass.",
     buckets=(0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10),
 )
+NOT_RERANKED = Counter(
+    "osrerank_not_reranked_total", "Searches that were not reranked, or in part, by the kind of reason.", ["reason"]
+)
+SEARCHED_TEXTS = Counter(
+    "osrerank_searched_texts_total",
+    "Texts of searches by stored vectors: known, encoded during the search, or lacking when its deadline passed.",
+    ["vectors"],
+)
+VECTOR_STATES = frozenset({"known", "encoded", "lacking"})
 NOT_CALIBRATED = Counter(
     "osrerank_not_calibrated_total", "Searches with a threshold for which the index had no calibration that holds."
 )

@@ -131,11 +131,15 @@ def main(arguments: list[str] | None = None) -> None:
 
 
 def _with_fix(error: click.ClickException) -> click.ClickException:
-    """Return the error, or of an option that is gone one that says what to do instead."""
-    if isinstance(error, click.NoSuchOption) and error.ctx is not None:
-        command = error.ctx.command_path.removeprefix(error.ctx.find_root().command_path).strip()
-        if fix := instead_of(f"osrerank {command} {error.option_name}"):
-            return click.UsageError(f"No such option {error.option_name}; {fix}.", error.ctx)
+    """Return the error, or of an option or a group's command that is gone one that says what to do instead."""
+    if not isinstance(error, click.UsageError) or error.ctx is None:
+        return error
+    command = error.ctx.command_path.removeprefix(error.ctx.find_root().command_path).strip()
+    if isinstance(error, click.NoSuchOption) and (fix := instead_of(f"osrerank {command} {error.option_name}")):
+        return click.UsageError(f"No such option {error.option_name}; {fix}.", error.ctx)
+    _, _, name = error.message.partition("No such command ")
+    if fix := instead_of(f"osrerank {command} {name.strip(chr(39) + '.')}"):
+        return click.UsageError(f"No such command {name.rstrip('.')}; {fix}.", error.ctx)
     return error
 
 

@@ -1,7 +1,7 @@
 """``osrerank advise``: does reranking help on this index, and with which depth and weight of the first pass?"""
 
 import json
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -10,7 +10,6 @@ import click
 
 from osrerank.cli.options import client_of, wants_json
 from osrerank.cli.settings_file import refuse_existing, write_index_settings
-from osrerank.options.pairs import Pairs
 from osrerank.options.passages import Passages
 from osrerank.settings import SETTINGS_FILE
 
@@ -42,15 +41,16 @@ def advise(
     output: Path,
     force: bool,
 ) -> None:
-    """Say whether reranking helps, and with which depth and weight of the first pass.
+    """Say whether reranking helps, and whether another depth or weight of the first pass is better.
 
     \b
     osrerank advise --index articles --queries queries.tsv --qrels qrels.txt --html advice.html
 
     Every judged query is searched once, with the index's own options. A paired t-test says whether reranking as it is
     now helps or hurts, or how many more queries would decide it. Depth and weight of the first pass are chosen by
-    cross-validation, so that the promise is of queries that were not seen. The best goes to the settings file, which
-    `connect` reads.
+    cross-validation, so that the promise is of queries that were not seen. The present setting stays unless another one
+    is better by the confidence interval, or it hurts. Only a change is written to the settings file, which `connect`
+    reads; it voids no vectors.
     """
     from osrerank.cli.batch import progress  # noqa: PLC0415 - numpy
     from osrerank.decision.advice import report  # noqa: PLC0415 - likewise
@@ -63,17 +63,32 @@ def advise(
     refuse_existing(output, force=force)
     judgments = read_qrels(qrels)
     asked = judged_queries(read_queries(queries), judgments)
-    with closing(client_of(context)) as client, progress(len(asked), 0) as advance:
-        advice = advice_on(client, index, asked, judgments, measure=measure, advance=advance)
+    with closing(client_of(context)) as client:
+        _tell_lacking(client, index)
+        with progress(len(asked), 0) as advance:
+            advice = advice_on(client, index, asked, judgments, measure=measure, advance=advance)
     notes = f"Made by osrerank advise from {len(advice.found)} queries: {report.headline(advice)}."
-    settings = write_index_settings(output, notes, index, settings_table(advice))
+    settings, written = "Nothing is to be changed.", "nothing to change"
+    if advice.recommended:
+        settings = write_index_settings(output, notes, index, settings_table(advice))
+        written = ", ".join(f"{name} = {value}" for name, value in advice.recommended.items())
     if html:
         write_atomically(html, [report.html_page(advice, judgments, settings)])
     if wants_json(context):
         click.echo(json.dumps(report.as_json(advice)))
         return
-    written = ", ".join(f"{name} = {value}" for name, value in advice.recommended.items())
     click.echo("\n".join([*report.lines(advice), *report.extreme_lines(advice), f"{output}: {written}"]))
+
+
+def _tell_lacking(client: Any, index: str) -> None:
+    """Say on standard error how many vectors are computed during the searches, if any lack."""
+    from osrerank.errors import ConfigError  # noqa: PLC0415 - with the rest
+    from osrerank.indexing.estimate import estimate  # noqa: PLC0415 - numpy
+
+    with suppress(ConfigError):  # a cross-encoder has none
+        known = estimate(client, index)
+        if known.coverage.lacks:
+            click.echo(f"searches compute the vectors of their hits and keep them; all beforehand: {known}", err=True)
 
 
 def settings_table(advice: "Advice") -> dict[str, Any]:
@@ -82,6 +97,4 @@ def settings_table(advice: "Advice") -> dict[str, Any]:
     table = {**advice.recommended, "query_fields": options.query_fields, "fields": options.fields}
     if isinstance(options.passages, Passages) and "passages" in table:
         table["passages"] = {name: value for name, value in asdict(options.passages).items() if value is not None}
-    if "duo_depth" in table and options.pairs != Pairs():
-        table["pairs"] = asdict(options.pairs)
     return table

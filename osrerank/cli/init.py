@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Sequence
-from contextlib import closing
+from contextlib import closing, nullcontext
 from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -31,9 +31,21 @@ class Speed(NamedTuple):
     pairs_per_s: float
 
 
+class Written(NamedTuple):
+    """What the file gets: options of every index, and why."""
+
+    options: dict[str, Any]
+    note: str
+
+
 @click.command()
 @click.option("--index", "-i", help="Index to look at: its text fields, and the lengths of its documents.")
-@click.option("--deadline-ms", type=DURATION, default=INTERACTIVE_MS, show_default=True, help="Time for a search.")
+@click.option(
+    "--deadline-ms",
+    type=DURATION,
+    help="Time for a search.  [default: searches' own; 1000 where every search reads its candidates]",
+)
+@click.option("--build", is_flag=True, help="Build the vectors that the documents of --index lack, too.")
 @click.option(
     "--output",
     "-o",
@@ -44,45 +56,80 @@ class Speed(NamedTuple):
 )
 @click.option("--force", is_flag=True, help="Write over the file if it exists.")
 @click.pass_context
-def init(context: click.Context, /, *, index: str | None, deadline_ms: float, output: Path, force: bool) -> None:
-    """Write osrerank.toml: text fields, depth and a deadline for interactive use.
+def init(
+    context: click.Context, /, *, index: str | None, deadline_ms: float | None, build: bool, output: Path, force: bool
+) -> None:
+    """Write osrerank.toml: text fields and depth; and say how to build the vectors that documents lack.
 
     \b
-    osrerank --url https://localhost:9200 init --index articles
+    osrerank --url https://localhost:9200 init --index articles --build
 
     `connect` and the command line read ./osrerank.toml, or the one in the user's configuration folder, and say which.
-    The depth is what this machine scores in half of the deadline, at most 100.
+    The depth is 100 where vectors are kept. With a cross-encoder, or with OSRERANK_VECTORS=off, it is what this machine
+    scores in half of the deadline, at most 100.
     """
+    if build and index is None:
+        raise click.UsageError("--build needs an index: name it with --index")
     refuse_existing(output, force=force)
-    client = client_of(context)
-    try:
+    with closing(client_of(context)) as client:
         found = client.fields_of(index) if index else Fields()
         texts = _sample(client, index, found) if index else []
-        speed = _measure(client, texts)
-    finally:
-        client.close()
-    depth = _depth(speed.pairs_per_s, deadline_ms)
-    place = f"documents of {index}" if texts else "invented documents of 100 words"
-    note = f"{speed.documents} {place} were scored at {speed.pairs_per_s:.0f} a second here"
-    fields = {"query_fields": found.searched, "fields": found.read} if texts and not found.parts else {}
-    by_index = {index: fields} if index and fields else {}
-    notes, base = f"Made by osrerank init: {note}.", {"depth": depth, "deadline_ms": deadline_ms}
-    output.write_text(settings_text(notes, base, by_index), encoding="utf-8")
-    click.echo(f"{output}: depth {depth}, deadline {deadline_ms:g} ms; {note}")
+        keeps = _keeps_vectors(client, index)
+        written = _with_vectors(deadline_ms) if keeps else _read_anew(client, index, texts, deadline_ms)
+        fields = {"query_fields": found.searched, "fields": found.read} if texts and not found.parts else {}
+        by_index = {index: fields} if index and fields else {}
+        notes = f"Made by osrerank init: {written.note}."
+        output.write_text(settings_text(notes, written.options, by_index), encoding="utf-8")
+        listed = ", ".join(f"{name} {value:g}" for name, value in written.options.items())
+        click.echo(f"{output}: {listed}; {written.note}")
+        if index:
+            _tell_fields(index, found, is_written=bool(fields), has_texts=bool(texts))
+        if index and texts and keeps:
+            _vectors_of(client, index, build=build)
+
+
+def _keeps_vectors(client: Any, index: str | None) -> bool:
+    """Return whether documents are read once: by a bi-encoder whose vectors are kept."""
+    settings = client.searcher.service.settings
+    if settings.vectors == "off" and not settings.vectors_index:
+        return False
+    with client.searcher.serving(index) if index else nullcontext(client.searcher.service) as service:
+        return service.vectors is not None
+
+
+def _with_vectors(deadline_ms: float | None) -> Written:
+    deadline = {} if deadline_ms is None else {"deadline_ms": deadline_ms}
+    return Written({"depth": MOST, **deadline}, "documents are read once, and their vectors kept")
+
+
+def _read_anew(client: Any, index: str | None, texts: Sequence[str], deadline_ms: float | None) -> Written:
+    """Return the depth for a model that reads each search's candidates, by how fast it is here."""
+    speed, time_ms = _measure(client, texts), INTERACTIVE_MS if deadline_ms is None else deadline_ms
+    of = f"documents of {index}" if texts else "invented documents of 100 words"
+    note = f"{speed.documents} {of} were scored at {speed.pairs_per_s:.0f} a second here"
+    return Written({"depth": _depth(speed.pairs_per_s, time_ms), "deadline_ms": time_ms}, note)
+
+
+def _tell_fields(index: str, found: Fields, *, is_written: bool, has_texts: bool) -> None:
     for warning in (*found.warnings, *found.complaints(None)):
         click.echo(f"{index}: {warning}", err=True)
-    if index:
-        left = (
-            ""
-            if fields
-            else "; not written, so that each search looks again: "
-            + ("its indices have different fields" if texts else "there are no documents with text yet")
-        )
-        click.echo(f"{index}: searched: {', '.join(found.searched)}; read: {', '.join(found.read)}{left}")
+    why = "its indices have different fields" if has_texts else "there are no documents with text yet"
+    left = "" if is_written else f"; not written, so that each search looks again: {why}"
+    click.echo(f"{index}: searched: {', '.join(found.searched)}; read: {', '.join(found.read)}{left}")
+
+
+def _vectors_of(client: Any, index: str, *, build: bool) -> None:
+    """Say what vectors an index lacks and what builds them, or build them."""
+    from osrerank.indexing.build import build_on_screen  # noqa: PLC0415 - keeps the command's help quick
+    from osrerank.indexing.estimate import estimate  # noqa: PLC0415 - likewise
+
+    click.echo(str(estimate(client, index)))
+    if build:
+        click.echo(f"{index}: {build_on_screen(client, index)}")
 
 
 def _measure(client: Any, found: Sequence[str]) -> Speed:
-    """Score a sample of documents once to warm up and once with a watch; document vectors are computed each time."""
+    """Score a sample of documents once to warm up and once with a watch; vectors are not kept."""
     texts = list(found) or [" ".join(["some words of an invented document"] * 17)] * SAMPLE
     from osrerank.scoring.card import POINTWISE  # noqa: PLC0415 - numpy
 

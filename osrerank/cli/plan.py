@@ -1,7 +1,7 @@
 """``osrerank plan``: how many workers does a load need, and what do document vectors take?"""
 
 import json
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any
 
@@ -12,6 +12,7 @@ from osrerank.options.rerank import MAX_DEPTH
 
 if TYPE_CHECKING:
     from osrerank.decision.plan import Rates
+    from osrerank.indexing.estimate import Estimate
 
 POSITIVE, VARIATION = click.FloatRange(0, 1e6, min_open=True), click.FloatRange(0, 5)
 GIVEN_VARIATION, INVENTED_WORDS = 0.2, 60
@@ -43,7 +44,7 @@ def plan(context: click.Context, /, **options: Any) -> None:
     from osrerank.cli.tables import console, table  # noqa: PLC0415 - rich
     from osrerank.decision.plan import Load, least_workers, predict, storage  # noqa: PLC0415 - numpy
 
-    rates, documents = _rates(context, options)
+    rates, documents, lacking = _rates(context, options)
     load = Load(**{name: options[name] for name in ("searches_per_s", "p95_ms", "burstiness", "first_pass_ms")})
     asked = [predict(load, rates, options["workers"])] if options["workers"] else []
     needed = least_workers(load, rates)
@@ -54,14 +55,14 @@ def plan(context: click.Context, /, **options: Any) -> None:
         made = {"load": asdict(load), "depth": options["depth"], "rates": asdict(rates), "needed": needed}
         click.echo(json.dumps({**made, "workers": [asdict(one) for one in rows], "storage_bytes": stored}))
         return
-    click.echo("\n".join(_lines(rates, options["depth"], stored)))
+    click.echo("\n".join([*_lines(rates, options["depth"], stored), *filter(None, [lacking])]))
     click.echo(f"{load.searches_per_s:g} searches a second, p95 at most {load.p95_ms:g} ms: workers needed: {needed:,}")
     cells = [(f"{one.workers:,}", f"{one.busy:.0%}", f"{one.wait_ms:,.0f}", f"{one.p95_ms:,.0f}") for one in rows]
     console().print(table(("workers", "busy", "mean wait ms", "p95 ms"), cells))
 
 
-def _rates(context: click.Context, options: dict[str, Any]) -> "tuple[Rates, int | None]":
-    """Return what is known of a worker, given or measured now, and the number of documents if it is known."""
+def _rates(context: click.Context, options: dict[str, Any]) -> "tuple[Rates, int | None, str]":
+    """Return what is known of a worker, given or measured now; the number of documents; what vectors they lack."""
     from osrerank.bench.workload import synthetic  # noqa: PLC0415 - see plan
     from osrerank.decision.plan import Rates, measure, texts_of  # noqa: PLC0415 - likewise
     from osrerank.settings import Settings  # noqa: PLC0415 - pydantic
@@ -70,16 +71,31 @@ def _rates(context: click.Context, options: dict[str, Any]) -> "tuple[Rates, int
     if options["pairs_per_s"]:
         if options["index"] or documents:
             raise click.UsageError("--index and --documents need a measurement: leave out --pairs-per-s, or them")
-        return Rates(depth / options["pairs_per_s"], GIVEN_VARIATION if variation is None else variation), documents
+        return Rates(depth / options["pairs_per_s"], GIVEN_VARIATION if variation is None else variation), documents, ""
+    lacking: Estimate | None = None
     if options["index"]:
         with closing(client_of(context)) as client:
             texts = texts_of(client, options["index"], depth)
             documents = documents or int(client.count(index=options["index"])["count"])
+            lacking = _lacking(client, options["index"])
     else:
         texts = list(synthetic(INVENTED_WORDS, queries=1, depth=depth)[0].documents.values())
     given = {**{name: context.obj[name] for name in MODEL_SETTINGS}, "threads": options["threads"]}
     rates = measure(Settings.load(**given), texts)
-    return (rates if variation is None else replace(rates, variation=variation)), documents
+    if lacking and lacking.rate and not options["threads"]:
+        rates = replace(rates, encoded_per_s=lacking.coverage.lacks / lacking.build_s)
+    rates = rates if variation is None else replace(rates, variation=variation)
+    return rates, documents, str(lacking or "")
+
+
+def _lacking(client: Any, index: str) -> "Estimate | None":
+    """Return what vectors an index lacks and how long they take; None where the model has none."""
+    from osrerank.errors import ConfigError  # noqa: PLC0415 - with the rest
+    from osrerank.indexing.estimate import estimate  # noqa: PLC0415 - likewise
+
+    with suppress(ConfigError):
+        return estimate(client, index)
+    return None
 
 
 def _lines(rates: "Rates", depth: int, stored: dict[str, float] | None) -> list[str]:

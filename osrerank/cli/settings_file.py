@@ -47,7 +47,7 @@ def settings_text(
 
 
 def write_index_settings(output: Path, notes: str, index: str, table: Table) -> str:
-    """Write the options of one index, keep the options of the others if the file exists, and return what was written.
+    """Write some options of one index, keep all others if the file exists, and return what was written.
 
     Comments of a file that exists are lost.
 
@@ -64,7 +64,8 @@ def write_index_settings(output: Path, notes: str, index: str, table: Table) -> 
     tables = content.get("index", {})
     others = {name: one["rerank"] for name, one in tables.items() if "rerank" in one}
     models = {name: one["model"] for name, one in tables.items() if "model" in one}
-    text = settings_text(notes, content.get("rerank", {}), {index: table, **_without(others, index)}, models)
+    own = {index: {**others.get(index, {}), **table}}
+    text = settings_text(notes, content.get("rerank", {}), {**own, **_without(others, index)}, models)
     write_atomically(output, [text])
     return text
 

@@ -4,7 +4,6 @@ import json
 import time
 from collections import Counter
 from contextlib import closing, contextmanager
-from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -14,6 +13,7 @@ from osrerank.cli.options import client_of, wants_json
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
+    from osrerank.indexing.estimate import Estimate
     from osrerank.vectors.store import VectorStore
 
 
@@ -64,52 +64,65 @@ def build(context: click.Context, /, *, index: str, to: Any, since: str, watch: 
 
 
 @vectors.command()
-@click.option("--index", "-i", help="Index whose side index is shown, instead of the store.")
+@click.option("--index", "-i", help="Index whose documents are looked at, too; on a cluster, its side index is shown.")
+@click.option(
+    "--at-least",
+    type=click.FloatRange(0, 1),
+    help="With --index: share that must have vectors; else the exit code is 1. Nothing is measured then.",
+)
 @click.pass_context
-def status(context: click.Context, /, *, index: str | None) -> None:
-    """Say where vectors are kept, how many there are and what they take."""
-    with _stores(context, index) as stores:
-        found = _summary(stores)
+def status(context: click.Context, /, *, index: str | None, at_least: float | None) -> None:
+    """Say where vectors are kept and how many there are; of an index, how many it lacks and how long they take here.
+
+    \b
+    osrerank --model ./new vectors build --index articles &
+    osrerank --model ./new vectors status --index articles --at-least .99 && switch
+
+    So a new model's vectors are built while the old model serves, and searches switch when it has them.
+    """
+    if index is None and at_least is not None:
+        raise click.UsageError("--at-least is an index's share: name it with --index")
+    found, known = _status(context, index, measured=at_least is None)
     if wants_json(context):
-        click.echo(json.dumps(found))
-        return
+        click.echo(json.dumps({**found, **({} if known is None else known.as_json())}))
+    else:
+        _show(found)
+        if known is not None:
+            click.echo(f"{known}" if at_least is None else f"{index}: {known.coverage}")
+    if known is not None and at_least is not None and known.coverage.share < at_least:
+        context.exit(1)
+
+
+def _status(context: click.Context, index: str | None, *, measured: bool) -> "tuple[dict[str, Any], Estimate | None]":
+    """Return the sizes of the stores, and of an index how many vectors it lacks."""
+    from osrerank.errors import ConfigError  # noqa: PLC0415 - with the rest
+    from osrerank.indexing.estimate import Estimate, estimate  # noqa: PLC0415 - the client
+
+    if index is None:
+        with _stores(context, None) as stores:
+            return _summary(stores), None
+    with closing(client_of(context)) as client:
+        from osrerank.indexing.side_index import side_stores  # noqa: PLC0415 - with the rest
+
+        store = _store_of(client.searcher.service.settings)
+        has_sides = client.searcher.vectors is not None
+        found = _summary(side_stores(client, [index]) if has_sides or store is None else [store])
+        try:
+            return found, estimate(client, index) if measured else Estimate(client.coverage(index))
+        except ConfigError as error:
+            if not measured:
+                raise
+            click.echo(f"{index}: {error}", err=True)
+            return found, None
+
+
+def _show(found: dict[str, Any]) -> None:
     most = f" of at most {found['most'] / 1e6:,.0f} MB" if found["most"] else ""
     click.echo(f"{found['store']}: {found['records']:,} records, {found['stored'] / 1e6:,.1f} MB{most}")
     for model, count in found["models"].items():
         click.echo(f"{model}: {count:,} of them")
     if found["older"]:
         click.echo(f"{found['older']:,} unread records of 0.2 are left: osrerank vectors drop deletes them")
-
-
-@vectors.command()
-@click.option("--index", "-i", required=True, help="Index whose documents are looked at.")
-@click.option("--most", type=click.IntRange(1), default=1000, show_default=True, help="Documents to look at.")
-@click.option("--at-least", type=click.FloatRange(0, 1), help="Share that must have vectors; else the exit code is 1.")
-@click.pass_context
-def coverage(context: click.Context, /, *, index: str, most: int, at_least: float | None) -> None:
-    """Estimate how much of an index has a model's vectors, and what all would cost.
-
-    \b
-    osrerank --model ./new vectors build --index articles &
-    osrerank --model ./new vectors coverage --index articles --at-least .99 && switch
-
-    So a new model's vectors are built while the old model serves, and searches switch when it has them.
-    """
-    from osrerank.indexing.status import coverage as coverage_of  # noqa: PLC0415 - the client
-
-    client = client_of(context)
-    try:
-        found = coverage_of(client, index, most=most)
-    finally:
-        client.close()
-    if wants_json(context):
-        click.echo(json.dumps({**asdict(found), "share": found.share}))
-    else:
-        click.echo(f"{index}: {found.known:,} of a sample of {found.texts:,} texts have vectors ({found.share:.1%})")
-        size = f"{found.seconds:,.0f} s and {found.stored / 1e6:,.1f} MB"
-        click.echo(f"those of all {found.documents:,} documents take about {size}")
-    if at_least is not None and found.share < at_least:
-        context.exit(1)
 
 
 @vectors.command()
@@ -157,19 +170,24 @@ def _stores(context: click.Context, index: str | None) -> "Iterator[Sequence[Vec
     from osrerank.errors import ConfigError  # noqa: PLC0415 - with the rest
     from osrerank.indexing.side_index import side_stores  # noqa: PLC0415 - the client
     from osrerank.settings import Settings  # noqa: PLC0415 - pydantic
-    from osrerank.vectors.configured import VectorStorage  # noqa: PLC0415 - numpy
 
     if index is not None:
         with closing(client_of(context)) as client:
             yield side_stores(client, [index])
         return
-    store = VectorStorage.of(Settings.load()).store
+    store = _store_of(Settings.load())
     if store is None:
         raise ConfigError(
             "vectors are off: set OSRERANK_VECTORS=file or redis", setting="vectors", source="environment"
         )
     with closing(store):
         yield [store]
+
+
+def _store_of(settings: Any) -> "VectorStore | None":
+    from osrerank.vectors.configured import VectorStorage  # noqa: PLC0415 - numpy
+
+    return VectorStorage.of(settings).store
 
 
 def _summary(stores: "Sequence[VectorStore]") -> dict[str, Any]:

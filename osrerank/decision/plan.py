@@ -29,10 +29,12 @@ from statistics import fmean, pstdev
 from osrerank.client import Client
 from osrerank.errors import ConfigError, InferenceError
 from osrerank.indexing.documents import documents_of
+from osrerank.indexing.estimate import encoding_rate
 from osrerank.response import parse
 from osrerank.scoring.card import POINTWISE
 from osrerank.scoring.encoder_scorer import EncoderScorer
 from osrerank.scoring.registry import as_scorer, load_local
+from osrerank.search.coverage import Text
 from osrerank.settings import Settings
 from osrerank.types import Query, Scorer
 
@@ -43,9 +45,8 @@ TAIL, NORMAL_95 = 0.05, 1.645
 FILL, SIDE_INDEX_BYTES = 0.58, 300
 """Share of the file that holds records (measured with 100,000 of 300 to 600 bytes), and the additional bytes of each
 record in a side index (docs/vectors.md)."""
-SEARCHES, LEAST_SEARCHES, BUDGET_S, ENCODED = 50, 5, 10.0, 16
-"""How many searches are timed, how many at least if they take longer than the budget, the budget, and how many
-documents are encoded to time that."""
+SEARCHES, LEAST_SEARCHES, BUDGET_S = 50, 5, 10.0
+"""How many searches are timed, how many at least if they take longer than the budget, and the budget."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,9 +192,9 @@ def measure(settings: Settings, documents: Sequence[str]) -> Rates:
             rates = Rates(fmean(searches), pstdev(searches) / fmean(searches), len(documents) / fmean(again))
             if vectors is None:
                 return rates
-            some = documents[:ENCODED]
-            took_s, size = vectors.cost_of(some)
-            return replace(rates, encoded_per_s=len(some) / took_s, record_bytes=size / len(some) / FILL)
+            rate = encoding_rate(vectors, [Text(text, len(text)) for text in documents])
+            encoded_per_s = rate.characters_per_s * len(documents) / sum(map(len, documents))
+            return replace(rates, encoded_per_s=encoded_per_s, record_bytes=rate.text_bytes / FILL)
 
 
 def _seconds(scorer: Scorer, query: str, documents: Sequence[str]) -> float:

@@ -8,8 +8,9 @@ from osrerank._progress import shown
 from osrerank.client import Client
 from osrerank.errors import ConfigError
 from osrerank.indexing.changes import Changes
-from osrerank.indexing.documents import EVERY, batches_of, vectors_of
+from osrerank.indexing.documents import batches_of, vectors_of
 from osrerank.indexing.side_index import IndexStore, side_stores
+from osrerank.search.coverage import EVERY
 from osrerank.vectors.documents import DocumentVectors
 
 Place = Literal["file", "redis", "index"]

@@ -8,16 +8,15 @@ from typing import Any, NamedTuple
 
 from osrerank.client import Client
 from osrerank.indexing.side_index import every_hit
-from osrerank.response import parse
 from osrerank.retrieval.fields import Fields
 from osrerank.retrieval.requests import is_embedded
+from osrerank.search.coverage import EVERY, body_of, texts_of
 from osrerank.service import no_vectors
-from osrerank.types import LongText, Query
+from osrerank.types import LongText
 from osrerank.vectors.documents import DocumentVectors
 
 BATCH = 64
 """Documents encoded at a time."""
-EVERY: Mapping[str, Any] = {"match_all": {}}
 PAGE = 2000
 """Documents per request to the embedded engine, which scans the whole index for each request."""
 
@@ -56,15 +55,13 @@ def batches_of(
     documents = documents_of(client, within or index, fields, query)
     with client.searcher.serving(index) as service:
         while hits := list(islice(documents, BATCH)):
-            own = fields.by_index(options.fields)
-            ranking = parse({"hits": {"hits": hits}}, Query("build", "build"), fields.read, options.separator, own)
             texts: defaultdict[str, list[str | LongText]] = defaultdict(list)
-            text_of, empty = service.text_of(options), 0
-            for candidate, hit in zip(ranking.candidates, hits, strict=True):
-                if candidate.text is None:
+            empty = 0
+            for hit, (_, text) in zip(hits, texts_of(service, options, fields, hits), strict=True):
+                if text is None:
                     empty += 1
                 else:
-                    texts[hit["_index"]].append(text_of(candidate))
+                    texts[hit["_index"]].append(text)
             yield Batch(texts, len(hits), empty)
 
 
@@ -86,7 +83,4 @@ def documents_of(
 ) -> Iterator[Mapping[str, Any]]:
     """Yield the documents that match a query at the start, as hits in arbitrary order."""
     size = PAGE if is_embedded(client) else BATCH
-    fetched = [name for name in fields.read if name in fields.fetched]
-    body = {"size": size, "query": dict(query), "_source": list(fields.read)}
-    body |= {"fields": fetched} if fetched else {}
-    return every_hit(client, index, body, is_embedded=is_embedded(client))
+    return every_hit(client, index, body_of(fields, size, query), is_embedded=is_embedded(client))

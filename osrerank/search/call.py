@@ -14,7 +14,7 @@ from opensearchpy import ConnectionTimeout, TransportError
 
 from osrerank._seldom import Seldom
 from osrerank.errors import ConfigError
-from osrerank.metrics import RERANK_SECONDS, SEARCHES
+from osrerank.metrics import NOT_RERANKED, RERANK_SECONDS, SEARCHES
 from osrerank.options.rerank import NO_STAGES, Rerank, RerankOptions
 from osrerank.pipeline import applied
 from osrerank.response import Page, has_own_order, has_repeats, hits_of, merge, parse, unchanged
@@ -24,7 +24,7 @@ from osrerank.retrieval.query_text import as_you_type, find_query_text
 from osrerank.retrieval.text_fields import fields_of
 from osrerank.search.interleave import interleaved, session_of
 from osrerank.search.orders import PageOrder
-from osrerank.search.slow import SLOW_S, advise, tell_lacking
+from osrerank.search.slow import SLOW_S, advise, count_texts, kind_of, tell_lacking
 from osrerank.search.ubi_query import UbiQuery, without_ubi
 from osrerank.service import RerankService
 from osrerank.stages.ordering import NO_TEXT
@@ -181,11 +181,14 @@ class Reranking:
             if not self.options.shadow:  # which has its own metrics
                 SEARCHES.labels(str(outcome).lower()).inc()
                 RERANK_SECONDS.observe(took_s)
+        if not self.options.shadow:
+            count_texts(answer)
         if (whole_s := took_s + marks["first_pass_took_ms"] / 1000) > SLOW_S:
             advise(answer, self.options, whole_s)
         if is_recording():
             tell_outcome(current(), applied=outcome, reason=marks["reason"])
         if outcome is not True:
+            NOT_RERANKED.labels(kind_of(str(marks["reason"]))).inc()
             tell_lacking(answer)
             logger.info("search not wholly reranked: %s", marks["reason"])
         return answer

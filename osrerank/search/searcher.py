@@ -105,6 +105,7 @@ class Searcher:
         vectors: side indices of document vectors; None if they are off.
         orders: keeps orders that later pages need.
         shadows: runs searches in shadow again.
+        is_embedded: whether the engine is the embedded one.
         deadline_ms: of a search that names none and ends with the stage ``vectors``; None for no limit.
     """
 
@@ -130,6 +131,7 @@ class Searcher:
         self.orders = Orders(settings.redis_url.get_secret_value() if settings.redis_url else None, clock)
         self.shadows = Shadows(settings)
         self._authentication = authentication
+        self.is_embedded = is_embedded
         self.deadline_ms: float | None = DEADLINE_MS
         has_sides = not is_embedded if settings.vectors_index is None else settings.vectors_index
         self.vectors = SideVectors(is_embedded=is_embedded, clock=clock) if has_sides else None

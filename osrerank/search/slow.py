@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from osrerank._seldom import Seldom
+from osrerank.metrics import SEARCHED_TEXTS, VECTOR_STATES
 from osrerank.options.rerank import Rerank
 
 logger = logging.getLogger(__name__)
@@ -13,8 +14,27 @@ logger = logging.getLogger(__name__)
 SLOW_S = 1.0
 """A search that takes longer is slow."""
 GUIDE = "https://github.com/osrerank/osrerank/blob/main/docs/production.md"
+KINDS = {
+    "is still being loaded": "loading",
+    "deadline": "deadline",
+    "worker": "workers",
+    "the broker": "workers",
+    "no hits": "no_hits",
+    "no text in": "no_text",
+    "the query": "query",
+    "sorted": "order",
+    "was refused": "first_pass",
+    "was incomplete": "first_pass",
+    "the pipeline is none": "not_asked",
+}
+"""Words of a reason for not reranking -> its kind in metrics; the first that are in it count."""
 due = Seldom()
 once = Seldom(math.inf)
+
+
+def build_command(index: str, note: str) -> str:
+    """Return the command that builds an index's vectors, as messages end with it: the command and why."""
+    return f"osrerank vectors build --index {index}   ({note})"
 
 
 def advise(answer: Mapping[str, Any], options: Rerank, took_s: float) -> None:
@@ -42,15 +62,27 @@ def advise(answer: Mapping[str, Any], options: Rerank, took_s: float) -> None:
     )
 
 
+def count_texts(answer: Mapping[str, Any]) -> None:
+    """Count the texts of a search whose vectors were known, were computed, or lack, for the metrics."""
+    for stage in answer["rerank"]["stages"]:
+        for state in VECTOR_STATES & stage.keys():
+            SEARCHED_TEXTS.labels(state).inc(stage[state])
+
+
+def kind_of(reason: str) -> str:
+    """Return the kind of a reason for not reranking, one of a few; ``other`` if it is none of them."""
+    return next((kind for words, kind in KINDS.items() if words in reason), "other")
+
+
 def tell_lacking(answer: Mapping[str, Any]) -> None:
     """Log how many documents a deadline left without vectors, once for each index in a process."""
     lacking = max((stage.get("lacking", 0) for stage in answer["rerank"]["stages"]), default=0)
     if lacking and once.is_due(index := _index_of(answer["hits"]["hits"])):
+        candidates = max(stage["candidates"] for stage in answer["rerank"]["stages"])
         logger.warning(
-            "[vectors-lacking] %d documents of a search had no vectors when its deadline passed, and are encoded after "
-            "it: osrerank vectors build --index %s encodes all beforehand; not logged again",
-            lacking,
-            index,
+            "[vectors-lacking] the deadline of a search passed before its documents were encoded; not logged again; "
+            "build all vectors beforehand: %s",
+            build_command(index, f"{lacking} of the {candidates} candidates of this search lacked vectors"),
         )
 
 
@@ -59,10 +91,12 @@ def _index_of(hits: Sequence[Mapping[str, Any]]) -> str:
 
 
 def _advice(scoring: Mapping[str, Any], options: Rerank, hits: Sequence[Mapping[str, Any]]) -> str:
-    """Return what would make the slowest stage faster: stored vectors, or other options."""
-    if encoded := scoring.get("encoded"):
-        command = f"osrerank vectors build --index {_index_of(hits)}"
-        return f"{encoded} texts had no stored vectors: {command} encodes them beforehand"
+    """Return what would make the slowest stage faster: stored vectors, or with a cross-encoder other options."""
+    if lacked := scoring.get("encoded", 0) + scoring.get("lacking", 0):
+        note = f"{lacked} texts of this search had no stored vectors"
+        return f"build the vectors beforehand: {build_command(_index_of(hits), note)}"
+    if scoring["name"] == "vectors":
+        return "all vectors were known: the processor or the store of vectors is busy (osrerank_vectors_errors_total)"
     name = "duo_depth" if scoring["name"] == "duo" else "depth"
     depth = options.duo_depth if scoring["name"] == "duo" else options.least_depth
     ways = [f"a lower {name} than {depth} is less work"]

@@ -107,15 +107,24 @@ class SideVectors:
         lookups: list[Lookup] = []
         for call, response in calls:
             lookups.append((yield Scoring(partial(call.by.lookup, response))))
-        wanted = {key: side_index(index) for lookup in lookups for key, index in lookup.lacking.items()}
-        names = [name for name in sorted(set(wanted.values())) if self._side(name).is_read]
-        found: dict[bytes, bytes] = {}
-        if names:
-            keys = [key for key, name in wanted.items() if name in names]
-            found = yield from self._found(names, keys, partial(_remaining_s, calls))
+        lacking = {key: index for lookup in lookups for key, index in lookup.lacking.items()}
+        found = yield from self.brought(lacking, partial(_remaining_s, calls))
         for lookup in lookups:
             lookup.fetched.bring({key: found[key] for key in lookup.lacking if key in found})
         return lookups
+
+    def brought(self, lacking: Mapping[bytes, str], left_s: Callable[[], float]) -> Reading:
+        """Yield the requests for records that this machine lacks, and return those that there are.
+
+        Args:
+            lacking: key of each record -> the index of its document.
+            left_s: returns the seconds that are left.
+        """
+        wanted = {key: side_index(index) for key, index in lacking.items()}
+        names = [name for name in sorted(set(wanted.values())) if self._side(name).is_read]
+        if not names:
+            return {}
+        return (yield from self._found(names, [key for key, name in wanted.items() if name in names], left_s))
 
     def finish(self, call: Reranked, response: Any, lookup: Lookup) -> Generator[Scoring | Later, Any, Any]:
         """Yield the steps that rerank a response with vectors and, later, write new ones; return the call's answer."""

@@ -15,8 +15,8 @@ from osrerank.cli import cli
 from osrerank.errors import ConfigError
 from osrerank.indexing.build import build_vectors
 from osrerank.indexing.documents import vectors_of
+from osrerank.indexing.estimate import estimate
 from osrerank.indexing.prune import prune_vectors
-from osrerank.indexing.status import coverage
 from tests.articles import fill
 from tests.servers import ROOT
 
@@ -116,15 +116,19 @@ def test_what_the_index_has_no_more_is_pruned(client: Client, index_name: str) -
 
 def test_how_much_of_an_index_has_vectors(client: Client, index_name: str, engine_url: str, model: Path) -> None:
     fill(client, index_name, DOCUMENTS)
-    found = coverage(client, index_name)
-    assert (found.documents, found.texts, found.known) == (150, 150, 0)
-    assert found.seconds > 0
-    assert found.stored == 150 * 62  # a vector of 32 numbers in 8 bits, with header, scale and digest
-    build_vectors(client, index_name)
-    assert coverage(client, index_name).known == 150
+    found = estimate(client, index_name)
+    assert (found.coverage.documents, found.coverage.looked_at, found.coverage.lacks) == (150, 150, 150)
+    assert found.build_s > 0
+    different = len({(one["title"], one["text"]) for one in DOCUMENTS})
+    assert found.build_bytes == different * 62  # a vector of 32 numbers in 8 bits, with header, scale and digest
+    command = f"osrerank vectors build --index {index_name}   (150 of 150 documents lack vectors; about "
+    assert str(found).startswith(command)
     arguments = ["--url", engine_url, "--model", str(model), "doctor", "--index", index_name]
+    assert command in CliRunner().invoke(cli, arguments, catch_exceptions=False).stdout
+    build_vectors(client, index_name)
+    assert (client.coverage(index_name).lacks, client.is_warm(index_name)) == (0, True)
     said = CliRunner().invoke(cli, arguments, catch_exceptions=False).stdout
-    assert f"150 of the first 150 texts of {index_name} have vectors; those of all 150 documents take" in said
+    assert f"{index_name}: all 150 documents have vectors" in said
 
 
 def test_a_new_model_is_made_ready_while_the_old_one_serves(
@@ -140,7 +144,7 @@ def test_a_new_model_is_made_ready_while_the_old_one_serves(
     (new / "osrerank.json").write_text(json.dumps(card), "utf-8")
 
     def covered(share: str) -> int:
-        command = ["--url", engine_url, "--model", str(new), "vectors", "coverage", "--index", index_name]
+        command = ["--url", engine_url, "--model", str(new), "vectors", "status", "--index", index_name]
         return CliRunner().invoke(cli, [*command, "--at-least", share], catch_exceptions=False).exit_code
 
     assert (covered("0"), covered(".01")) == (0, 1)

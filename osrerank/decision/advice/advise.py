@@ -1,4 +1,4 @@
-"""Say whether reranking helps on an index: search judged queries, test the present setting, recommend the best one."""
+"""Say whether reranking helps on an index: search judged queries, test the present setting, recommend a better one."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ from osrerank.decision.advice.choose import Choice, choose, measured
 from osrerank.decision.advice.sample import DEPTHS, Found, Setting, present_setting, search_sample, settings_to_try
 from osrerank.decision.advice.verdict import Floats, Verdict, judge
 from osrerank.errors import EvaluationError
-from osrerank.options.rerank import Rerank
+from osrerank.options.rerank import NO_STAGES, Rerank
 from osrerank.types import Qrels, Query
 
 TOP = 10
@@ -19,7 +19,7 @@ TOP = 10
 
 @dataclass(frozen=True, slots=True)
 class Advice:
-    """Whether reranking helps on an index with its present options, and with the best ones.
+    """Whether reranking helps on an index with its present options, and whether others are better.
 
     Attributes:
         index: name of the index.
@@ -29,8 +29,8 @@ class Advice:
         found: hits of each judged query.
         before: the measure of each query for the first pass, in the order of ``found``.
         values: setting -> the measure of each query, in the same order.
-        verdict: the present setting compared with the first pass.
-        choice: the best setting, and its promised value on unseen queries.
+        verdict: the present setting compared with the first pass; where it is that, the best one.
+        choice: the best setting, its promised value on unseen queries, and whether that is better than the present one.
         judged: share of the top ten hits that have a judgment: in the first pass, and reranked.
     """
 
@@ -52,17 +52,13 @@ class Advice:
 
     @property
     def recommended(self) -> Mapping[str, Any]:
-        """The options to write to a settings file.
+        """The options to write to a settings file; empty where the present setting stays.
 
-        The best setting if it helps; else the present one if that helps; else the best one if it is undecided but
-        ahead of the first pass; else no reranking.
+        It stays unless another one is better on unseen queries, by the confidence interval, or it hurts.
         """
-        verdict = self.choice.verdict
-        if verdict.outcome != "helps" and self.verdict.outcome == "helps":
-            return self.current.options()
-        if verdict.outcome == "helps" or (verdict.outcome == "undecided" and verdict.difference > 0):
+        if self.choice.verdict.outcome == "helps":
             return self.best.options()
-        return {"pipeline": "none"}
+        return {"pipeline": NO_STAGES} if self.verdict.outcome == "hurts" else {}
 
 
 def advise(
@@ -94,9 +90,9 @@ def advise(
     found = search_sample(client, index, queries, max(*depths, current.depth), advance=advance)
     if not any(one.candidates for one in found):
         raise EvaluationError(f"no query has hits in {index}: are they queries for this index?")
-    before, now = (measured(found, qrels, measure, setting) for setting in (None, current))
-    verdict = judge(before, now)
+    before = measured(found, qrels, measure, None)
     values = {setting: measured(found, qrels, measure, setting) for setting in settings_to_try(current, depths)}
+    choice = choose([one.query.query_id for one in found], values[current], values)
     return Advice(
         index,
         measure,
@@ -104,9 +100,9 @@ def advise(
         current,
         tuple(found),
         before,
-        {current: now, **values},
-        verdict,
-        choose([one.query.query_id for one in found], before, values),
+        values,
+        choice.verdict if current.is_first_pass else judge(before, values[current]),
+        choice,
         (_judged_share(found, qrels, None), _judged_share(found, qrels, current)),
     )
 

@@ -26,7 +26,7 @@ class Choice:
         setting: the setting with the highest mean over all queries.
         promised: mean of the measure over held-out queries, each ranked with the setting that was chosen without it.
         low, high: ends of the promise's 95% confidence interval.
-        verdict: the held-out values compared with the first pass's, by a randomisation test of the whole choice.
+        verdict: the held-out values compared with the present setting's, by a randomisation test of the whole choice.
         by_fold: the settings that were chosen without each fold.
     """
 
@@ -55,12 +55,12 @@ def _documents(doc_ids: Sequence[str]) -> tuple[ScoredDocument, ...]:
     return tuple(ScoredDocument(doc_id, float(len(doc_ids) - place)) for place, doc_id in enumerate(doc_ids))
 
 
-def choose(query_ids: Sequence[str], before: Floats, values: Mapping[Setting, Floats]) -> Choice:
+def choose(query_ids: Sequence[str], present: Floats, values: Mapping[Setting, Floats]) -> Choice:
     """Choose the setting with the highest mean, and measure the choice on held-out queries.
 
     Args:
         query_ids: ids of the queries.
-        before: the first pass's values ``(queries,)``.
+        present: the present setting's values ``(queries,)``.
         values: setting -> its values ``(queries,)``; of settings with equal means, the earlier one is preferred.
 
     Raises:
@@ -76,7 +76,7 @@ def choose(query_ids: Sequence[str], before: Floats, values: Mapping[Setting, Fl
     after = np.array([held_out[query_id] for query_id in query_ids])
     rows = {query_id: row for row, query_id in enumerate(query_ids)}
     numbered = [np.array([rows[query_id] for query_id in fold]) for fold in folds]
-    verdict = _counting_the_choice(judge(before, after), table - before[:, None], numbered)
+    verdict = _counting_the_choice(judge(present, after), table - present[:, None], numbered)
     low, high = interval(after)
     most = max(1.0, float(table.max()))  # measures are seldom above 1, and never below 0
     best = settings[int(np.argmax(np.round(table.mean(axis=0), DECIMALS)))]
@@ -89,12 +89,12 @@ def _counting_the_choice(verdict: Verdict, differences: Floats, folds: Sequence[
 
     Held-out values are not independent of one another: each query was in the training folds of the others. So a t-test
     at the 5% level finds differences that do not exist too often (measured: in 8% of cases). Its statistic is therefore
-    compared with that of random samples: in each, first pass and reranked list of a query are exchanged at random, and
-    the setting is chosen again.
+    compared with that of random samples: in each, the lists of the present and of the chosen setting are exchanged at
+    random for each query, and the setting is chosen again.
 
     Args:
         verdict: verdict of a t-test of the held-out values.
-        differences: each setting's value minus the first pass's ``(queries, settings)``.
+        differences: each setting's value minus the present one's ``(queries, settings)``.
         folds: row numbers of each fold's queries.
     """
     count = len(differences)

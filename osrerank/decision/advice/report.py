@@ -27,6 +27,11 @@ ANSWERS: dict[Outcome, str] = {
     "hurts": "No: rerank=True as it is now is worse than the first pass.",
     "undecided": "Undecided: these queries do not show whether rerank=True as it is now is better than the first pass.",
 }
+AGAINST: dict[Outcome, str] = {
+    "helps": "better than as it is now",
+    "hurts": "worse on unseen queries than as it is now, which stays",
+    "undecided": "not shown to be better than as it is now, which stays",
+}
 TONES: dict[Outcome, str] = {"helps": "verdict good", "hurts": "verdict bad", "undecided": "verdict"}
 
 
@@ -44,17 +49,20 @@ def _numbers(advice: Advice) -> Iterator[str]:
     yield f"as it is now ({advice.current}), {len(advice.found)} queries:"
     yield _compared(advice.measure, advice.verdict)
     yield from _what_would_decide(advice.verdict)
-    choice = advice.choice
-    yield f"best: {choice.setting}"
-    yield f"promised on unseen queries (cross-validation): {choice.promised:.4f} [{choice.low:.4f}, {choice.high:.4f}]"
-    yield f"{choice.verdict.outcome}: {_compared(advice.measure, choice.verdict)}"
-    yield from _what_would_decide(choice.verdict)
     before, after = advice.judged
     if before - after > MARGIN:
         yield (
             f"{before:.0%} of the first pass's top ten hits are judged, and {after:.0%} of the reranked ones; a hit "
             "without a judgment counts as not relevant, so reranking may be better than it looks: judge more hits"
         )
+    choice = advice.choice
+    if choice.setting == advice.current:
+        yield "best: as it is now"
+        return
+    yield f"best: {choice.setting}"
+    yield f"promised on unseen queries (cross-validation): {choice.promised:.4f} [{choice.low:.4f}, {choice.high:.4f}]"
+    yield f"{AGAINST[choice.verdict.outcome]}: {_compared(advice.measure, choice.verdict)}"
+    yield from _what_would_decide(choice.verdict)
 
 
 def _compared(measure: str, verdict: Verdict) -> str:
@@ -138,8 +146,10 @@ def html_page(advice: Advice, qrels: Qrels, settings: str) -> str:
         settings: content of the recommended settings file.
     """
     title, *said = lines(advice)
-    also = {"helps": "helps", "hurts": "hurts", "undecided": "is undecided"}[advice.choice.verdict.outcome]
-    answer = f"{ANSWERS[advice.verdict.outcome]} The best setting that was found {also}."
+    better = "No other setting that was tried is shown to be better."
+    if advice.choice.verdict.outcome == "helps":
+        better = f"Better: {advice.best}."
+    answer = f"{ANSWERS[advice.verdict.outcome]} {better}"
     parts = [heading(title, 1), paragraph(answer, TONES[advice.verdict.outcome])]
     parts += [paragraph(one.strip()) for one in said]
     parts += [heading("Settings"), _table(advice)]

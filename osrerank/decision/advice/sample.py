@@ -7,7 +7,7 @@ from typing import Any
 from osrerank.client import Client
 from osrerank.errors import ConfigError
 from osrerank.options.passages import Passages
-from osrerank.options.rerank import AUTO_PIPELINE, Rerank
+from osrerank.options.rerank import AUTO_PIPELINE, NO_STAGES, Rerank
 from osrerank.response import FIRST_PASS, FIRST_STAGES, parse_hit, squash, text_of
 from osrerank.stages.interpolate import BlendStage, Method
 from osrerank.types import Candidate, Query, Ranking, StageScore
@@ -28,7 +28,7 @@ class Setting:
         blend: ``replace``, ``linear``, ``weighted`` or ``rrf``.
         weight: weight of the first pass in the blend.
         duo_depth: candidates that are then compared in pairs; 0 for none. Only the present setting may have it above 0.
-        pipeline: of the search.
+        pipeline: of the search; ``none`` is the first pass, whatever the rest.
     """
 
     model: str
@@ -39,13 +39,22 @@ class Setting:
     duo_depth: int = 0
     pipeline: str = AUTO_PIPELINE
 
+    @property
+    def is_first_pass(self) -> bool:
+        """Whether nothing is reranked."""
+        return self.pipeline == NO_STAGES
+
     def __str__(self) -> str:
+        if self.is_first_pass:
+            return "the first pass"
         blend = f"linear blend {self.weight:g}" if self.blend == "linear" else self.blend
         pairs = f", pairs of the first {self.duo_depth}" if self.duo_depth else ""
         return f"depth {self.depth}, {blend}{pairs}, model {self.model}, passages {self.passages}"
 
     def options(self) -> dict[str, Any]:
         """Return the options of a search, as a settings file has them."""
+        if self.is_first_pass:
+            return {"pipeline": NO_STAGES}
         weight = {} if self.blend in ("replace", "rrf") else {"blend_weight": self.weight}
         pairs = {"duo_depth": self.duo_depth} if self.duo_depth else {}
         depths = {"pipeline": self.pipeline, **pairs, "depth": self.depth}
@@ -70,7 +79,7 @@ class Found:
 
     def order(self, setting: Setting | None) -> list[str]:
         """Return the ids in the order that a search with this setting gives; None is the first pass."""
-        if setting is None:
+        if setting is None or setting.is_first_pass:
             return [one.doc_id for one in self.candidates]
         if setting.duo_depth:
             return list(self.with_pairs)
@@ -92,12 +101,16 @@ def present_setting(client: Client, index: str) -> Setting:
         model, blend = service.settings.model, service.identity(replace(options, pipeline=AUTO_PIPELINE))["blend"]
     method, weight = blend if isinstance(blend, list) else ("replace", 0.0)
     passages = options.passages.aggregation if isinstance(options.passages, Passages) else options.passages or "off"
-    pairs = (options.duo_depth, str(options.pipeline)) if _compares_pairs(options) else ()
+    pairs = (options.duo_depth, str(options.pipeline)) if _compares_pairs(options) else (0, AUTO_PIPELINE)
+    pairs = (0, NO_STAGES) if options.is_first_pass else pairs
     return Setting(model, passages, options.least_depth, str(method), float(weight), *pairs)
 
 
 def settings_to_try(present: Setting, depths: Sequence[int] = DEPTHS) -> list[Setting]:
-    """Return the settings to compare, the lowest depth first: of equally good ones, an earlier one is preferred."""
+    """Return the settings to compare; of equally good ones, an earlier one is preferred.
+
+    The present one comes first, then the first pass, then the lowest depth.
+    """
     weights = dict.fromkeys((present.weight if present.blend == "linear" else 0.0, *WEIGHTS))
     blends = [("linear", weight) if weight else ("replace", 0.0) for weight in weights] + [("rrf", 0.0)]
     tried = [
@@ -105,7 +118,7 @@ def settings_to_try(present: Setting, depths: Sequence[int] = DEPTHS) -> list[Se
         for depth in sorted({*depths, present.depth})
         for blend in blends
     ]
-    return [*tried, present] if present.duo_depth else tried
+    return list(dict.fromkeys([present, replace(present, duo_depth=0, pipeline=NO_STAGES), *tried]))
 
 
 def search_sample(

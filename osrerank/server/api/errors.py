@@ -22,6 +22,9 @@ from osrerank.server.api.service import RETRY_AFTER_S, CutText
 MOST_FAULTS = 3
 """How many wrong fields of a request are named."""
 
+INDEX_PATTERN = r"^[^\s_.\-+,*?/\\\"<>|#:][^\s,*?/\\\"<>|#:]*$"
+"""The name of one index or alias: no wildcards, no lists, no system indexes."""
+
 
 class Fault(BaseModel):
     """The body of every error response: one sentence under the names that the dialects use."""

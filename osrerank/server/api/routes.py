@@ -1,13 +1,17 @@
 """The routes of the rerank API and their dialects."""
 
 import asyncio
+from collections.abc import Callable
+from typing import Annotated
 
 from fastapi import APIRouter, Header
+from fastapi import Query as Parameter
 from fastapi import Request as HttpRequest
 from fastapi.responses import Response
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 from pydantic import BaseModel
 
+from osrerank.search.coverage import AT_LEAST
 from osrerank.server.api.access_log import RECORD
 from osrerank.server.api.dialect_route import TIMEOUT_HEADER, DialectRoute
 from osrerank.server.api.dialects.base import Request
@@ -22,7 +26,7 @@ from osrerank.server.api.dialects.cohere import (
 )
 from osrerank.server.api.dialects.pairs import ClassifyRequest, Label, ScoreRequest, ScoreResponse
 from osrerank.server.api.dialects.texts import HuggingFaceRequest, TeiRequest, TeiResult
-from osrerank.server.api.errors import ANSWERS, Fault, Refused
+from osrerank.server.api.errors import ANSWERS, INDEX_PATTERN, Fault, Refused
 from osrerank.server.api.middleware import Left
 from osrerank.server.api.numbers import encode
 from osrerank.server.api.service import Service
@@ -184,13 +188,43 @@ async def health() -> Alive:
     return Alive(status="ok")
 
 
-@checks.get("/ready", responses={503: {"model": Fault, "description": "Not now; the body says why."}})
-async def ready(http: HttpRequest) -> Readiness:
-    """Report whether the model is loaded and the queue below its bounds, without scoring."""
+@checks.get(
+    "/ready",
+    responses={
+        503: {"model": Fault, "description": "Not now; the body says why."},
+        400: {"model": Fault, "description": "The server knows no index, or none is named."},
+        404: {"model": Fault, "description": "There is no such index."},
+        422: {"model": Fault, "description": "A parameter cannot be used."},
+        502: {"model": Fault, "description": "The index cannot be read."},
+    },
+)
+async def ready(
+    http: HttpRequest,
+    index: Annotated[str | None, Parameter(max_length=255, pattern=INDEX_PATTERN)] = None,
+    at_least: Annotated[float | None, Parameter(ge=0, le=1)] = None,
+) -> Readiness:
+    """Report whether the model is loaded and the queue below its bounds, without scoring.
+
+    With ``index``, also whether ``at_least`` this share of its documents has vectors, by default .95.
+    """
     service: Service = http.app.state.service
     if fault := await service.check():
         raise Refused(503, fault)
+    if index is not None or at_least is not None:
+        await _check_vectors(http, index, AT_LEAST if at_least is None else at_least)
     return Readiness(status="ready", model=service.model)
+
+
+async def _check_vectors(http: HttpRequest, index: str | None, at_least: float) -> None:
+    share_of: Callable[[str], float] | None = http.app.state.share_of
+    if share_of is None:
+        raise Refused(400, "this server knows no index: start it with --ui, or leave index and at_least out")
+    if index is None:
+        raise Refused(400, "at_least is the share of an index's documents: name it as index=NAME")
+    share = await asyncio.to_thread(share_of, index)
+    if share < at_least:
+        command = f"osrerank vectors build --index {index}"
+        raise Refused(503, f"{share:.1%} of the documents of {index} have vectors, not {at_least:.1%}: {command}")
 
 
 @checks.get("/v1/models")

@@ -26,9 +26,10 @@ from osrerank.errors import ConfigError, MissingDependencyError, ModelLoadError,
 from osrerank.options.rerank import AUTO_PIPELINE, NO_STAGES, PIPELINES, Rerank, RerankOptions
 from osrerank.retrieval.requests import engine_of
 from osrerank.scoring.registry import HTTP
-from osrerank.server.api.errors import ANSWERS, Fault, Refused
+from osrerank.server.api.errors import ANSWERS, INDEX_PATTERN, Fault, Refused
 from osrerank.server.page.comparison import ComparedSearch, compare, highlighting
 from osrerank.server.page.judgments import Judgments
+from osrerank.server.page.warmth import Shares
 from osrerank.service import SERVER_MS, RerankService
 
 PATH = "/ui"
@@ -39,8 +40,6 @@ MOST_QUERIES = 1_000
 SEARCHES = 8
 """Searches at a time; others wait."""
 MOST_WAITING = 32
-INDEX_PATTERN = r"^[^\s_.\-+,*?/\\\"<>|#:][^\s,*?/\\\"<>|#:]*$"
-"""The name of one index or alias: no wildcards, no lists, no system indexes."""
 HEADERS = {
     "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; "
     "connect-src 'self'; base-uri 'none'; form-action 'self'; frame-ancestors 'none'; "
@@ -341,6 +340,7 @@ def _encoded(headers: dict[str, str]) -> list[tuple[bytes, bytes]]:
 def add_page(app: FastAPI, comparison: Comparison) -> None:
     """Add the comparison page to the rerank API."""
     app.state.comparison = comparison
+    app.state.share_of = Shares(comparison.client, comparison.indexes)
     app.state.comparison_limiter = anyio.CapacityLimiter(SEARCHES)
     app.include_router(router)
     app.add_api_route("/", _to_page, methods=["GET"], include_in_schema=False)

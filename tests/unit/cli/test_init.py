@@ -47,6 +47,32 @@ def test_the_file_is_written_and_read(url: str, tmp_path: Path, caplog: pytest.L
 
 
 @pytest.mark.long
+def test_where_vectors_are_kept_the_depth_stays_and_they_are_built(
+    url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OSRERANK_VECTORS_FOLDER", str(tmp_path / "vectors"))
+
+    def written(*arguments: str) -> tuple[dict[str, object], str]:
+        command = ["--url", url, "init", "--index", "articles", "--force", *arguments]
+        result = CliRunner().invoke(cli, command, catch_exceptions=False)
+        assert result.exit_code == 0, result.output
+        return tomllib.loads((tmp_path / "osrerank.toml").read_text("utf-8"))["rerank"], result.stdout
+
+    lacking = "osrerank vectors build --index articles   (2 of 2 documents lack vectors; about 1 second here)"
+    base, said = written()
+    assert (base, lacking in said) == ({"depth": 100}, True)
+    base, said = written("--build", "--deadline-ms", "400")
+    assert base == {"depth": 100, "deadline_ms": 400}
+    assert "articles: 2 documents, 2 texts, 2 of them encoded now" in said
+    assert "articles: all 2 documents have vectors" in written()[1]
+    monkeypatch.setenv("OSRERANK_VECTORS", "off")
+    base, said = written()
+    assert base["deadline_ms"] == 1000
+    assert "2 documents of articles were scored at" in said
+    assert "vectors build" not in said
+
+
+@pytest.mark.long
 def test_a_file_that_exists_is_kept(url: str, tmp_path: Path) -> None:
     assert init(url).exit_code == 0
     before = (tmp_path / "osrerank.toml").read_bytes()

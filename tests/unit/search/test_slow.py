@@ -5,11 +5,15 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from prometheus_client import REGISTRY
 
 from osrerank import MonoStage, Pipeline, connect
 from osrerank._seldom import Seldom
 from osrerank.options.rerank import Rerank
+from osrerank.retrieval.first_pass import SORTED
 from osrerank.search import slow
+from osrerank.search.call import NO_HITS
+from osrerank.stages.ordering import NO_TEXT
 from osrerank.testing import CannedTransport, FunctionScorer, ManualClock
 from osrerank.types import NEVER, Deadline, Ranking
 from tests.rankings import response_of
@@ -42,7 +46,52 @@ def test_a_slow_search_says_what_would_help_once_a_minute(caplog: pytest.LogCapt
 
 def test_where_vectors_lack_the_remedy_is_to_build_them(caplog: pytest.LogCaptureFixture) -> None:
     slow.advise(answer(name="vectors", encoded=70, known=30), Rerank(), 2.0)
-    assert "70 texts had no stored vectors: osrerank vectors build --index notes encodes them before" in caplog.text
+    assert (
+        "build the vectors beforehand: osrerank vectors build --index notes   "
+        f"(70 texts of this search had no stored vectors) ({slow.GUIDE})" in caplog.text
+    )
+
+
+def test_where_all_vectors_are_known_depth_and_gpu_are_no_remedy(caplog: pytest.LogCaptureFixture) -> None:
+    slow.advise(answer(name="vectors", encoded=0, known=100), Rerank(), 2.0)
+    assert "all vectors were known" in caplog.text
+    assert not any(word in caplog.text for word in ("GPU", "lower", "build"))
+
+
+@pytest.mark.parametrize(
+    ("reason", "kind"),
+    [
+        ("vectors: the deadline passed after 3 of 100 passages", "deadline"),
+        ("mono: the model m is still being loaded when the deadline passes: client.warm_up()", "loading"),
+        (NO_HITS, "no_hits"),
+        (f"{NO_TEXT} (title): the hits have sku", "no_text"),
+        (SORTED, "order"),
+        ("language: the query is mostly in Cyrillic, and m reads en", "query"),
+        ("mono: there is no worker of m", "workers"),
+        ("the first pass for reranking was refused (400)", "first_pass"),
+        ("mono: no candidate could be scored: broken", "other"),
+    ],
+)
+def test_reasons_have_kinds_for_metrics(reason: str, kind: str) -> None:
+    assert slow.kind_of(reason) == kind
+
+
+def test_searches_count_their_texts_by_stored_vectors_and_the_reasons() -> None:
+    def value(name: str, **labels: str) -> float:
+        return REGISTRY.get_sample_value(f"osrerank_{name}_total", labels) or 0.0
+
+    def counts() -> list[float]:
+        return [value("searched_texts", vectors=state) for state in ("known", "encoded")]
+
+    texts = [f"text {number}" for number in range(5)]
+    with connect("http://localhost:9", transport_class=CannedTransport, answer=response_of(texts)) as client:
+        before, empty = counts(), value("not_reranked", reason="not_asked")
+        for _ in range(2):
+            client.search("low", index="i", rerank={"fields": ["text"], "deadline_ms": None})
+            client.searcher.service.vectors.records.flush()  # type: ignore[union-attr]
+        client.search("low", index="i", size=0, rerank=True)
+    assert [after - count for after, count in zip(counts(), before, strict=True)] == [5, 5]
+    assert value("not_reranked", reason="not_asked") == empty
 
 
 def test_pairs_and_a_deadline(caplog: pytest.LogCaptureFixture) -> None:

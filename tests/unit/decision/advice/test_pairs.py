@@ -7,8 +7,6 @@ from typing import Any
 import pytest
 
 from osrerank import connect
-from osrerank.cli.advise import settings_table
-from osrerank.cli.settings_file import settings_text
 from osrerank.decision.advice.advise import Advice, advise
 from osrerank.errors import InferenceError
 from osrerank.testing import FunctionScorer
@@ -47,10 +45,7 @@ def test_pairs_that_know_more_stay_as_they_are(tmp_path: Path, monkeypatch: pyte
     assert (advice.verdict.outcome, advice.best) == ("helps", advice.current)
     assert {one.duo_depth for one in advice.choice.by_fold} == {20}
     assert advice.choice.promised > 0.95
-    Path("osrerank.toml").write_text(settings_text("", {}, {INDEX: settings_table(advice)}))
-    with connect("embedded:engine", scorer=CONFUSED, duo_scorer=KNOWING) as client:
-        options = client.options_of(INDEX)
-    assert (options.pipeline, options.duo_depth, options.pairs.aggregation) == ("mono-duo", 20, "min")
+    assert advice.recommended == {}
 
 
 @pytest.mark.long

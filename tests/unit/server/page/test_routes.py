@@ -13,10 +13,12 @@ from osrerank.server.api.limits import Limits
 from osrerank.server.api.middleware import PAGE
 from osrerank.server.page.judgments import Judgments
 from osrerank.server.page.routes import ASSETS, MOST_DEPTH, PATH, Comparison, add_page, usable_pipelines
+from osrerank.server.page.warmth import Shares
 from osrerank.service import RerankService
 from osrerank.settings import Settings
-from osrerank.testing import CannedTransport, FunctionScorer
+from osrerank.testing import CannedTransport, FunctionScorer, ManualClock
 from osrerank.types import Qrels, Query
+from tests.letters import Letters
 
 PIPELINES = {"mono": "", "mono-duo": "there is no duo model"}
 
@@ -68,6 +70,47 @@ def test_the_depth_is_that_of_a_search_of_the_index(page, index):
     browser = page(indexes=("ponds", "lakes"))
     assert browser.get(f"{PATH}/config").json()["default_depth"] == ask(browser).json()["depth"] == 70
     assert ask(browser, index="lakes").json()["depth"] == MOST_DEPTH
+
+
+def test_readiness_asks_for_vectors_only_where_it_is_told_to(tmp_path):
+    encoder, url = Letters(), f"embedded:{tmp_path / 'letters'}"
+    with connect(url, scorer=encoder) as client:
+        for number in range(4):
+            client.index(index="ponds", id=str(number), body={"text": f"duck {number}"}, refresh=True)
+        app = create_app(RerankService(Settings.load(), encoder), Limits())
+        clock = ManualClock()
+        add_page(app, Comparison(client, PIPELINES, ("ponds", "gone")))
+        app.state.share_of = Shares(client, ("ponds", "gone"), clock=clock)
+        with TestClient(app) as browser:
+
+            def ready(**parameters):
+                answer = browser.get("/ready", params=parameters)
+                return answer.status_code, answer.json().get("message", "")
+
+            assert ready()[0] == 200
+            assert ready(index="ponds") == (
+                503,
+                "0.0% of the documents of ponds have vectors, not 95.0%: osrerank vectors build --index ponds",
+            )
+            assert ready(index="ponds", at_least=0)[0] == 200
+            client.searcher.service.vectors.remember([f"duck {number}" for number in range(3)])
+            assert ready(index="ponds", at_least=0.7)[0] == 503  # it was looked up just now
+            clock.sleep(11)
+            assert ready(index="ponds", at_least=0.7)[0] == 200
+            assert ready(index="ponds", at_least=0.8)[0] == 503
+            assert ready(at_least=0.8)[0] == 400
+            assert ready(index="gone")[0] == ready(index="lakes")[0] == 404
+            assert ready(index="ponds", at_least=2)[0] == 422
+
+
+def test_readiness_of_a_server_without_an_index_says_so():
+    with TestClient(create_app(RerankService(Settings.load(), FunctionScorer()))) as browser:
+        answer = browser.get("/ready", params={"index": "ponds"})
+    assert (answer.status_code, "this server knows no index" in answer.json()["message"]) == (400, True)
+
+
+def test_a_cross_encoder_needs_no_vectors_to_be_ready(page):
+    assert page().get("/ready", params={"index": "ponds"}).status_code == 200
 
 
 def test_judgments_are_saved_as_qrels_and_read_again(page, tmp_path):

@@ -1,0 +1,119 @@
+"""Estimate how long this machine needs for the vectors that an index lacks, from texts of the index."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from osrerank.client import Client
+from osrerank.errors import ConfigError
+from osrerank.indexing.documents import BATCH, vectors_of
+from osrerank.search.coverage import Coverage, Text
+from osrerank.search.slow import build_command
+from osrerank.vectors.documents import DocumentVectors
+from osrerank.vectors.store import VECTORS_OFF
+
+FIRST, ENOUGH_S = 8, 4.0
+"""Texts that are encoded to warm up, and the time after which the measurement ends, in seconds."""
+UNITS = ((90, 1, "second"), (90 * 60, 60, "minute"), (48 * 3_600, 3_600, "hour"), (math.inf, 86_400, "day"))
+"""Seconds below which a duration is said in a unit, the unit's seconds, and its name."""
+
+
+class Rate(NamedTuple):
+    """How fast this machine encodes texts of given lengths.
+
+    Attributes:
+        characters_per_s: characters of the texts that are encoded a second.
+        text_bytes: stored bytes of a text's vectors, on average.
+    """
+
+    characters_per_s: float
+    text_bytes: float
+
+
+@dataclass(frozen=True, slots=True)
+class Estimate:
+    """How many of an index's documents lack vectors, and what theirs would cost on this machine.
+
+    Attributes:
+        coverage: what is there.
+        build_s: seconds to build what lacks.
+        build_bytes: stored bytes of that, without the store's overhead.
+        rate: as measured; None where nothing lacks.
+    """
+
+    coverage: Coverage
+    build_s: float = 0.0
+    build_bytes: float = 0.0
+    rate: Rate | None = None
+
+    def __str__(self) -> str:
+        index, note = self.coverage.index, str(self.coverage)
+        if not self.coverage.lacks:
+            return f"{index}: {note}"
+        return build_command(index, f"{note}; about {duration(self.build_s)} here" if self.rate else note)
+
+    def as_json(self) -> dict[str, Any]:
+        """Return it as a dictionary of JSON values."""
+        of = self.coverage
+        counts = {"documents": of.documents, "looked_at": of.looked_at, "lacking": of.lacks, "share": of.share}
+        return {**counts, "build_s": round(self.build_s, 1), "build_bytes": round(self.build_bytes)}
+
+
+def estimate(client: Client, index: str) -> Estimate:
+    """Look at an index, and measure for some seconds how fast its texts are encoded here; nothing is stored.
+
+    Args:
+        client: of the index.
+        index: its name, an alias or a pattern.
+
+    Raises:
+        ConfigError: the model has no vectors, or they are off.
+        InferenceError: a text could not be encoded.
+        opensearchpy.OpenSearchException: the index cannot be read.
+    """
+    vectors = vectors_of(client, index)
+    if vectors.store is None and client.searcher.vectors is None:
+        raise ConfigError(VECTORS_OFF, setting="vectors", source="environment")
+    found = client.coverage(index)
+    if not found.texts:
+        return Estimate(found)
+    rate = encoding_rate(vectors, found.texts)
+    lacks = found.lacks * len(found.texts) / found.lacking  # equal texts are encoded once
+    mean = sum(text.characters for text in found.texts) / len(found.texts)
+    return Estimate(found, lacks * mean / rate.characters_per_s, lacks * rate.text_bytes, rate)
+
+
+def encoding_rate(vectors: DocumentVectors, texts: Sequence[Text]) -> Rate:
+    """Measure how fast texts are encoded, with texts spread over their lengths and in batches as a build's.
+
+    Args:
+        vectors: of the model; the first texts that it encodes do not count.
+        texts: at least one.
+
+    Raises:
+        InferenceError: a text could not be encoded.
+    """
+    ordered = sorted(texts, key=lambda text: text.characters)
+    vectors.cost_of([text.text for text in _spread(ordered, FIRST, 0.5)])
+    count, size, took_s, stored, characters = 0, FIRST, 0.0, 0, 0
+    while not count or (took_s < ENOUGH_S and count < len(ordered)):
+        size = min(2 * size, BATCH)
+        some = _spread(ordered, size, (count / BATCH * 0.618) % 1)
+        seconds, written = vectors.cost_of([text.text for text in some])
+        took_s, stored, count = took_s + seconds, stored + written, count + len(some)
+        characters += sum(text.characters for text in some)
+    return Rate(characters / took_s, stored / count)
+
+
+def duration(seconds: float) -> str:
+    """Return a duration for people: "40 seconds", "9 minutes", "5 hours"."""
+    unit_s, unit = next((unit_s, unit) for most_s, unit_s, unit in UNITS if seconds < most_s)
+    count = max(1, round(seconds / unit_s))
+    return f"{count:,} {unit}{'' if count == 1 else 's'}"
+
+
+def _spread(ordered: Sequence[Text], count: int, offset: float) -> list[Text]:
+    """Return so many of some texts, at even distances; ``offset`` in [0, 1) moves all by that part of a distance."""
+    step = max(1.0, len(ordered) / count)
+    return [ordered[int((place + offset) * step)] for place in range(min(count, len(ordered)))]

@@ -1,0 +1,214 @@
+"""Find out how many of an index's documents have vectors, by a sample spread over the index; nothing is encoded.
+
+Written as generators of steps, so that the synchronous and the asynchronous client send the same requests.
+"""
+
+import math
+from collections.abc import Generator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from opensearchpy import TransportError
+
+from osrerank.options.rerank import Rerank
+from osrerank.response import parse
+from osrerank.retrieval.fields import Fields
+from osrerank.retrieval.requests import SideRequest, path_of
+from osrerank.search.step import Scoring
+from osrerank.service import RerankService, no_vectors
+from osrerank.types import Candidate, LongText, Query
+from osrerank.types.values import is_blank
+from osrerank.vectors.index import MODEL, side_index
+from osrerank.vectors.records import FetchedVectors
+
+if TYPE_CHECKING:
+    from osrerank.search.searcher import Searcher
+
+SAMPLE, SLICES = 1_000, 10
+"""Documents that are looked at, and the parts of an index of the embedded engine that they come from."""
+AT_LEAST = 0.95
+"""Share of the documents that have vectors where an index is called warm."""
+EVERY: Mapping[str, Any] = {"match_all": {}}
+AT_RANDOM = {"function_score": {"query": EVERY, "random_score": {"seed": 1, "field": "_seq_no"}}}
+
+Looking = Generator[SideRequest | Scoring, Any, Any]
+
+
+class Text(NamedTuple):
+    """A document's text as the model reads it, and how long it is in characters."""
+
+    text: str | LongText
+    characters: int
+
+
+@dataclass(frozen=True, slots=True)
+class Coverage:
+    """How many of an index's documents have vectors.
+
+    Attributes:
+        index: its name, an alias or a pattern.
+        documents: how many it has.
+        looked_at: how many of these were looked at: all, or a sample.
+        known: how many of those looked at have vectors.
+        lacking: how many of those looked at have none; documents without text are neither.
+        texts: the different texts of the latter.
+        at_most: where a sample was looked at, the vectors that its side indices have; None where there are none.
+    """
+
+    index: str
+    documents: int
+    looked_at: int
+    known: int
+    lacking: int
+    texts: Sequence[Text] = ()
+    at_most: int | None = None
+
+    @property
+    def is_sample(self) -> bool:
+        """Whether only a part of the documents was looked at."""
+        return self.looked_at < self.documents
+
+    @property
+    def with_text(self) -> int:
+        """Documents that have text; of a sample, an estimate."""
+        there = self.known + self.lacking
+        return round(self.documents * there / self.looked_at) if self.is_sample else there
+
+    @property
+    def share(self) -> float:
+        """Share of the documents with text that have vectors; 1 if there are none."""
+        there = self.known + self.lacking
+        share = self.known / there if there else 1.0
+        return share if self.at_most is None else min(share, self.at_most / max(1, self.with_text))
+
+    @property
+    def lacks(self) -> int:
+        """Documents that lack vectors; of a sample, an estimate."""
+        return round(self.with_text * (1 - self.share))
+
+    def __str__(self) -> str:
+        of = f"{self.with_text:,} documents"
+        if not self.lacks:
+            return f"all {f'of a sample of {self.looked_at:,} of ' if self.is_sample else ''}{of} have vectors"
+        lack = f"{self.lacks:,} of {of} lack vectors"
+        return f"about {lack}, by a sample of {self.looked_at:,}" if self.is_sample else lack
+
+
+def coverage(searcher: "Searcher", index: str, most: int = SAMPLE) -> Looking:
+    """Yield the steps that look at an index's documents, and return its `Coverage`.
+
+    Args:
+        searcher: of the client that performs them.
+        index: a name, an alias or a pattern.
+        most: documents to look at.
+
+    Raises:
+        ConfigError: the model has no vectors, the first stage scores sentences, or the indices have different models.
+        ModelLoadError, MissingDependencyError, WorkerError: the model cannot be loaded.
+        TransportError: there is no such index, or it cannot be read.
+    """
+    defaults = searcher.defaults.of(index)
+    fields = yield from searcher.fields_of(defaults, index)
+    documents = int((yield SideRequest("GET", path_of(index, "_count")))["count"])
+    hits = yield from _sampled(index, fields, min(documents, most), documents, is_embedded=searcher.is_embedded)
+    options, at_most = fields.written_into(defaults), None
+    with searcher.serving(index) as service:
+        texts, known = yield Scoring(partial(_looked_at, service, options, fields, hits))
+        if searcher.vectors is not None:
+            lacking = {key: name for key, name, _ in texts if key not in known}
+            found = yield from searcher.vectors.brought(lacking, lambda: math.inf)
+            known |= yield Scoring(partial(_valid, service, found))
+            if len(hits) < documents:
+                at_most = yield from _counted(searcher, service, {hit["_index"] for hit in hits})
+    left = [(key, text) for key, _, text in texts if key not in known]
+    different = list(dict(left).values())
+    return Coverage(index, documents, len(hits), len(texts) - len(left), len(left), different, at_most)
+
+
+def is_warm(searcher: "Searcher", index: str, at_least: float) -> Looking:
+    """Yield the steps that tell whether searches of an index are fast from the first one on, and return it."""
+    with searcher.serving(index) as service:
+        is_encoder = service.first.is_encoder
+    if is_encoder is None:
+        return False  # the model is not loaded
+    if not is_encoder or searcher.defaults.of(index).is_first_pass:
+        return True
+    found: Coverage = yield from coverage(searcher, index)
+    return found.share >= at_least
+
+
+def texts_of(
+    service: RerankService, options: Rerank, fields: Fields, hits: Sequence[Mapping[str, Any]]
+) -> list[tuple[Candidate, str | LongText | None]]:
+    """Return documents as candidates, each with its text as the model reads it; None without text.
+
+    Args:
+        service: has the model.
+        options: of the index's searches.
+        fields: which are read.
+        hits: the documents.
+    """
+    own, text_of = fields.by_index(options.fields), service.text_of(options)
+    ranking = parse({"hits": {"hits": hits}}, Query("build", "build"), fields.read, options.separator, own)
+    return [(one, None if one.text is None else text_of(one)) for one in ranking.candidates]
+
+
+def body_of(fields: Fields, size: int, query: Mapping[str, Any] = EVERY) -> dict[str, Any]:
+    """Return the body of a search for documents with the fields that the model reads."""
+    fetched = [name for name in fields.read if name in fields.fetched]
+    body = {"size": size, "query": dict(query), "_source": list(fields.read)}
+    return body | ({"fields": fetched} if fetched else {})
+
+
+def _sampled(index: str, fields: Fields, count: int, documents: int, *, is_embedded: bool) -> Looking:
+    """Yield the requests for all documents, if they are no more than the count, else for a sample; return the hits."""
+    path, is_whole = path_of(index, "_search"), count == documents
+    if not is_embedded:
+        body = body_of(fields, count, EVERY if is_whole else AT_RANDOM)
+        return (yield SideRequest("POST", path, body, {"search_pipeline": "_none"}))["hits"]["hits"]
+    if is_whole:
+        return (yield SideRequest("POST", path, body_of(fields, count)))["hits"]["hits"]
+    newest = yield SideRequest("POST", path, {"size": 1, "sort": [{"_doc": "desc"}], "_source": False})
+    last = newest["hits"]["hits"][0]["sort"][0]
+    hits: dict[tuple[str, str], Any] = {}
+    for number in range(SLICES):  # it has no order at random
+        body = {**body_of(fields, count // SLICES), "sort": ["_doc"], "search_after": [last * number // SLICES - 1]}
+        some = (yield SideRequest("POST", path, body))["hits"]["hits"]
+        hits |= {(hit["_index"], hit["_id"]): hit for hit in some}
+    return list(hits.values())
+
+
+def _looked_at(
+    service: RerankService, options: Rerank, fields: Fields, hits: Sequence[Mapping[str, Any]]
+) -> tuple[list[tuple[bytes, str, Text]], set[bytes]]:
+    """Return the key of each document's record, its index and its text; and the keys of those known here."""
+    vectors = service.vectors
+    if vectors is None:
+        raise no_vectors(service.model.model)
+    readable = [
+        (hit["_index"], Text(text, len(one.text or "")))
+        for hit, (one, text) in zip(hits, texts_of(service, options, fields, hits), strict=True)
+        if text is not None and not is_blank(one.text)
+    ]
+    keys = vectors.keys_of([text.text for _, text in readable])
+    return [(key, *one) for key, one in zip(keys, readable, strict=True)], vectors.known(keys)
+
+
+def _valid(service: RerankService, found: Mapping[bytes, bytes]) -> set[bytes]:
+    """Return the keys of the records from side indices that are valid; the store of this machine gets them."""
+    vectors = service.vectors
+    return vectors.with_fetched(FetchedVectors(found)).known(list(found)) if vectors else set()
+
+
+def _counted(searcher: "Searcher", service: RerankService, names: set[str]) -> Looking:
+    """Yield the request that counts the model's records in side indices, and return the count; None without them."""
+    vectors = service.vectors
+    path, params = path_of([side_index(name) for name in sorted(names)], "_count"), {"ignore_unavailable": "true"}
+    if vectors is None or searcher.is_embedded:
+        return None
+    try:
+        answer = yield SideRequest("POST", path, {"query": {"term": {MODEL: vectors.label}}}, params)
+    except TransportError:  # it may not be read
+        return None
+    return int(answer["count"]) if answer["_shards"]["total"] else None

@@ -1,0 +1,53 @@
+"""How much of the comparison page's indexes has vectors, for readiness probes that ask for it."""
+
+import time
+from collections.abc import Callable, Sequence
+
+from opensearchpy import TransportError
+
+from osrerank.client import Client
+from osrerank.errors import ConfigError
+from osrerank.server.api.errors import Refused
+
+KEPT_S = 10.0
+"""How long a share is not looked up again, since probes come all the time."""
+
+
+class Shares:
+    """The share of each index's documents that have vectors, looked up every ten seconds at most.
+
+    Args:
+        client: of the indexes.
+        indexes: those that may be asked for; empty for all.
+        clock: returns seconds.
+    """
+
+    def __init__(
+        self, client: Client, indexes: Sequence[str] = (), clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._client, self._indexes, self._clock = client, indexes, clock
+        self._known: dict[str, tuple[float, float]] = {}
+
+    def __call__(self, index: str) -> float:
+        """Return the share, in [0, 1]; 1 if the model needs no vectors.
+
+        Raises:
+            Refused: the index is not offered, or cannot be read.
+        """
+        if self._indexes and index not in self._indexes:
+            raise Refused(404, f"the index {index} is not offered here; there are {', '.join(self._indexes)}")
+        looked_s, share = self._known.get(index, (-KEPT_S, 0.0))
+        if self._clock() - looked_s < KEPT_S:
+            return share
+        share = self._look(index)
+        self._known[index] = self._clock(), share
+        return share
+
+    def _look(self, index: str) -> float:
+        try:
+            return self._client.coverage(index).share
+        except ConfigError:  # a cross-encoder has none
+            return 1.0
+        except TransportError as error:
+            missing = error.status_code == 404
+            raise Refused(404 if missing else 502, f"the index {index} cannot be read: {error.error}") from error

@@ -1,0 +1,118 @@
+"""How many of an index's documents have vectors, and how long the rest takes, whatever their lengths."""
+
+import asyncio
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from osrerank import Client, connect
+from osrerank.aio import connect_async
+from osrerank.errors import ConfigError
+from osrerank.indexing.build import build_vectors
+from osrerank.indexing.estimate import duration, estimate
+from osrerank.search.coverage import SAMPLE
+from osrerank.testing import FunctionScorer
+from tests.letters import Letters
+
+SHORT, LONG = "low pressure", "a low pressure after bed rest " * 60
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OSRERANK_VECTORS_FOLDER", str(tmp_path / "vectors"))
+
+
+def fill(client: Client, texts: Sequence[str], index: str = "notes") -> None:
+    body = {"mappings": {"properties": {"text": {"type": "text"}}}}
+    client.indices.create(index=index, body=body)
+    lines = [
+        line
+        for place, text in enumerate(texts)
+        for line in ({"index": {"_index": index, "_id": f"n{place}"}}, {"text": text})
+    ]
+    client.bulk(body=lines, refresh=True)
+
+
+def test_documents_are_counted_with_and_without_vectors_and_text(tmp_path: Path) -> None:
+    with connect(f"embedded:{tmp_path / 'engine'}", scorer=Letters()) as client:
+        fill(client, ["one", "two", "two", "", "three"])
+        assert str(client.coverage("notes")) == "4 of 4 documents lack vectors"
+        client.searcher.service.vectors.remember(["two"])  # type: ignore[union-attr]
+        found = client.coverage("notes")
+        assert (found.documents, found.known, found.lacks, found.share) == (5, 2, 2, 0.5)
+        build_vectors(client, "notes")
+        assert str(client.coverage("notes")) == "all 4 documents have vectors"
+        assert str(estimate(client, "notes")) == "notes: all 4 documents have vectors"
+
+
+def test_where_vectors_are_off_nothing_is_estimated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OSRERANK_VECTORS", "off")
+    with connect(f"embedded:{tmp_path / 'engine'}", scorer=Letters()) as client:
+        fill(client, ["one"])
+        with pytest.raises(ConfigError, match="OSRERANK_VECTORS=file"):
+            estimate(client, "notes")
+        assert client.is_warm("notes") is False
+
+
+@pytest.mark.long
+def test_a_sample_is_of_the_whole_index_and_called_one(tmp_path: Path) -> None:
+    """A build that was interrupted leaves the first documents with vectors, and the last ones without."""
+    texts = [f"note {number}" for number in range(3 * SAMPLE)]
+    with connect(f"embedded:{tmp_path / 'engine'}", scorer=Letters()) as client:
+        fill(client, texts)
+        client.searcher.service.vectors.remember(texts[: 2 * SAMPLE])  # type: ignore[union-attr]
+        found = client.coverage("notes")
+    assert (found.is_sample, found.looked_at) == (True, SAMPLE)
+    assert found.share == pytest.approx(2 / 3, abs=0.05)
+    assert str(found).startswith("about ")
+    assert str(found).endswith(f"of 3,000 documents lack vectors, by a sample of {SAMPLE:,}")
+
+
+def test_an_index_is_warm_with_its_model_and_vectors(tmp_path: Path) -> None:
+    url = f"embedded:{tmp_path / 'engine'}"
+    with connect(url, scorer=Letters()) as client:
+        fill(client, ["one", "two", "three", "four"])
+        client.searcher.service.vectors.remember(["one", "two", "three"])  # type: ignore[union-attr]
+        client.searcher.service.vectors.records.flush()  # type: ignore[union-attr]
+        assert [client.is_warm("notes", at_least=share) for share in (0.75, 0.8)] == [True, False]
+        assert client.is_warm("notes") is False
+    with connect(url) as client:  # whose model is not loaded
+        assert client.is_warm("notes", at_least=0) is False
+    with connect(url, scorer=FunctionScorer()) as client:  # which has no vectors
+        assert client.is_warm("notes") is True
+        with pytest.raises(ConfigError, match="only bi-encoders do"):
+            client.coverage("notes")
+
+    async def asked() -> tuple[bool, int]:
+        client = connect_async(url, scorer=Letters())
+        found = await client.is_warm("notes", at_least=0.7), (await client.coverage("notes")).lacks
+        await client.close()
+        return found
+
+    assert asyncio.run(asked()) == (True, 1)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(
+    "texts",
+    [[SHORT] * 300, [LONG] * 40, [SHORT] * 150 + [LONG] * 30],
+    ids=["short", "long", "mixed"],
+)
+def test_the_estimate_is_within_a_third_of_the_truth(texts: list[str], tmp_path: Path) -> None:
+    texts = [f"{text} {number}" for number, text in enumerate(texts)]
+    with connect(f"embedded:{tmp_path / 'engine'}", scorer=Letters(1e-5, 2e-3), rerank={"passages": None}) as client:
+        fill(client, texts)
+        found = estimate(client, "notes")
+        began = time.monotonic()
+        build_vectors(client, "notes")
+        assert found.build_s == pytest.approx(time.monotonic() - began, rel=1 / 3)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "said"),
+    [(0.1, "1 second"), (40, "40 seconds"), (540, "9 minutes"), (18_000, "5 hours"), (1_468_800, "17 days")],
+)
+def test_durations_are_said_for_people(seconds: float, said: str) -> None:
+    assert duration(seconds) == said
