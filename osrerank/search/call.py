@@ -24,7 +24,7 @@ from osrerank.retrieval.query_text import as_you_type, find_query_text
 from osrerank.retrieval.text_fields import fields_of
 from osrerank.search.interleave import interleaved, session_of
 from osrerank.search.orders import PageOrder
-from osrerank.search.slow import SLOW_S, advise, count_texts, kind_of, tell_lacking
+from osrerank.search.slow import SLOW_S, advise, kind_of, tell_lacking
 from osrerank.search.ubi_query import UbiQuery, without_ubi
 from osrerank.service import RerankService
 from osrerank.stages.ordering import NO_TEXT
@@ -181,8 +181,6 @@ class Reranking:
             if not self.options.shadow:  # which has its own metrics
                 SEARCHES.labels(str(outcome).lower()).inc()
                 RERANK_SECONDS.observe(took_s)
-        if not self.options.shadow:
-            count_texts(answer)
         if (whole_s := took_s + marks["first_pass_took_ms"] / 1000) > SLOW_S:
             advise(answer, self.options, whole_s)
         if is_recording():

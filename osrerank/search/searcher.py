@@ -35,13 +35,13 @@ from osrerank.search.call import (
     planned,
 )
 from osrerank.search.orders import Orders, PageOrder
-from osrerank.search.services import Services
 from osrerank.search.shadow import IN_SHADOW, NOT_CHOSEN, Shadows, held_back, planned_back, tell_share, text_of
 from osrerank.search.step import Scoring, SearchRequest, Shadow, Step
 from osrerank.search.ubi import UbiRecords
 from osrerank.search.ubi_query import UbiQuery, without_ubi
 from osrerank.search.vectors import SideVectors
 from osrerank.service import RerankService
+from osrerank.services import Services
 from osrerank.settings import Settings
 from osrerank.stages.ordering import NO_TEXT
 from osrerank.types import Deadline, Encoder, Scorer

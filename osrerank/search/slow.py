@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from osrerank._seldom import Seldom
-from osrerank.metrics import SEARCHED_TEXTS, VECTOR_STATES
 from osrerank.options.rerank import Rerank
 
 logger = logging.getLogger(__name__)
@@ -60,13 +59,6 @@ def advise(answer: Mapping[str, Any], options: Rerank, took_s: float) -> None:
         _advice(scoring, options, answer["hits"]["hits"]),
         GUIDE,
     )
-
-
-def count_texts(answer: Mapping[str, Any]) -> None:
-    """Count the texts of a search whose vectors were known, were computed, or lack, for the metrics."""
-    for stage in answer["rerank"]["stages"]:
-        for state in VECTOR_STATES & stage.keys():
-            SEARCHED_TEXTS.labels(state).inc(stage[state])
 
 
 def kind_of(reason: str) -> str:

@@ -130,7 +130,7 @@ class Record:
 def rows_of(records: Sequence[Record]) -> Floats:
     """Return the vectors of records ``(n, hidden)``, of norm 1; at least one record."""
     rows: Floats = np.stack([record.vector for record in records]).astype(np.float32)
-    if records[0].bits != EXACT:  # rounding changed their norms
+    if records[0].vector.dtype != FLOAT32:  # rounding changed their norms
         rows /= np.sqrt((rows * rows).sum(axis=1, keepdims=True))
     return rows
 

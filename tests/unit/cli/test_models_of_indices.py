@@ -55,7 +55,7 @@ def test_search_uses_the_indexs_model_or_the_one_that_is_given(osrerank):
 
 def test_vectors_run_and_doctor_do_likewise(osrerank, tmp_path):
     assert found(osrerank("--json", "vectors", "build", "--index", "shop-de"))["encoded"] == 3
-    assert found(osrerank("--json", "vectors", "coverage", "--index", "shop-de"))["share"] == 1
+    assert found(osrerank("--json", "vectors", "status", "--index", "shop-de"))["share"] == 1
     refused = osrerank("vectors", "build", "--index", "papers")
     assert "only bi-encoders" in str(refused.exception)
     (tmp_path / "queries.tsv").write_text("1\tblood\n", "utf-8")

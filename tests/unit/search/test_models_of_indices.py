@@ -15,7 +15,6 @@ from osrerank.errors import ConfigError
 from osrerank.indexing.build import build_vectors
 from osrerank.indexing.prune import prune_vectors
 from osrerank.indexing.side_index import side_stores
-from osrerank.indexing.status import coverage
 from osrerank.testing import FunctionScorer
 
 DATA = Path(__file__).parents[2] / "data"
@@ -190,7 +189,7 @@ def test_vectors_are_built_and_pruned_by_each_indexs_model(open_client):
     assert build_vectors(client, "shop-de").encoded == 3
     assert build_vectors(client, "notes").encoded == 3
     assert prune_vectors(client, ["shop-de", "notes"]) == 6
-    assert [coverage(client, index).share for index in ("shop-de", "notes")] == [1.0, 1.0]
+    assert [client.coverage(index).share for index in ("shop-de", "notes")] == [1.0, 1.0]
     assert marks(client, "shop-de")["stages"][0]["known"] == 3
     with pytest.raises(ConfigError, match="only bi-encoders"):
         build_vectors(client, "papers")
