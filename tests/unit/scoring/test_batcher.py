@@ -1,7 +1,6 @@
 """Calls that share batches: turns, merging, failures, deadlines, closing."""
 
 import threading
-import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 
@@ -13,6 +12,7 @@ from osrerank.scoring.batcher import Batcher, Outcome
 from osrerank.scoring.inputs import Tokens
 from osrerank.testing import ManualClock
 from osrerank.types import NEVER, Deadline
+from tests.waiting import wait_until
 
 
 class Recorder:
@@ -66,8 +66,7 @@ def held(backend: Recorder, batcher: Batcher, threads: ThreadPoolExecutor, *call
     waiting = []
     for marks in calls:
         waiting.append(threads.submit(compute, batcher, marks))
-        while len(batcher._turns) < len(waiting):
-            time.sleep(0.001)
+        wait_until(lambda: len(batcher._turns) == len(waiting))
     backend.gate.set()
     first.result(10)
     return [call.result(10) for call in waiting]
@@ -169,8 +168,7 @@ def test_closing_ends_what_runs_and_refuses_the_rest() -> None:
         call = threads.submit(compute, batcher, [1, 2, 3])
         assert backend.begun.wait(10)
         closing = threads.submit(batcher.close)
-        while not batcher._closed:
-            time.sleep(0.001)
+        wait_until(lambda: batcher._closed)
         backend.gate.set()
         closing.result(10)
         with pytest.raises(InferenceError, match="closed"):
@@ -237,8 +235,7 @@ def test_an_error_of_the_thread_itself_reaches_all_callers_and_the_next_call_wor
         first = threads.submit(compute, batcher, [0])
         assert backend.begun.wait(10)
         others = [threads.submit(compute, batcher, [mark]) for mark in (1, 2)]
-        while len(batcher._turns) < 2:
-            time.sleep(0.001)
+        wait_until(lambda: len(batcher._turns) == 2)
         backend.fails = True
         backend.gate.set()
         for call in others:

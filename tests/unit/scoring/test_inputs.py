@@ -166,15 +166,6 @@ def test_each_document_of_a_pair_has_room_of_its_own(rule: str, query_words: int
     assert len(builder.duo(query, long, short).ids) == 4 + len(query.ids) + pieces + 1  # nothing is lent
 
 
-def test_the_longest_pair_fills_the_paper_limit() -> None:
-    builder = InputBuilder.load(DIRECTORY, duo_card())
-    query = builder.query("low " * 100)
-    (long,) = builder.documents(["wing " * 1000], query)
-    tokens = builder.duo(query, long, long)
-    assert len(tokens.ids) == 512
-    assert [tokens.segments.tolist().count(segment) for segment in (0, 1, 2)] == [64, 224, 224]
-
-
 @pytest.mark.parametrize("rows", [0, 1])
 def test_a_model_without_segments_gets_one_segment_for_both_documents(rows: int) -> None:
     card = ModelCard(name="tiny", head="logits2", kind="duo", segment_rows=rows)
