@@ -227,19 +227,6 @@ def test_held_back_labels_change_nothing_but_the_choice(examples: Path, tmp_path
     assert [row["measure"] for row in right] != [row["measure"] for row in turned]
 
 
-def test_turned_labels_turn_what_is_learnt(examples: Path, tmp_path: Path) -> None:
-    turned = tmp_path / "turned.jsonl"
-    lines = [json.loads(line) for line in examples.read_text().splitlines()]
-    turned.write_text(
-        "".join(json.dumps({**one, "relevance": [1 - g for g in one["relevance"]]}) + "\n" for one in lines)
-    )
-    recipe = replace(SMALL, steps=40, draw="all", loss="pointwise", mine_at=0.0)
-    train(request(turned, tmp_path / "made", recipe, development=None))
-    scorer = load_scorer(str(tmp_path / "made"), backend="torch")
-    one = lines[0]
-    assert scorer.score(one["query"], one["documents"], [(place,) for place in range(4)]).values.argmin() == 3
-
-
 def test_bad_data_ends_it_before_it_begins(examples: Path, tmp_path: Path) -> None:
     with examples.open("a") as file:
         file.write('{"query": "q", "documents": ["a"], "relevance": [1, 0]}\n')
