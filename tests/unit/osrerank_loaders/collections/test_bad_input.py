@@ -135,10 +135,3 @@ class TestTrecCar:
     def test_text(self, read: Read) -> None:
         with pytest.raises(CorpusFormatError, match="damaged CBOR"):
             read(LOADERS["trec-car"], b"plain prose\n")
-
-
-@pytest.mark.parametrize("name", ["msmarco-v2-passage", "msmarco-v2-document", "jsonl", "beir"])
-def test_byte_order_mark_is_passed_over(name: str, read: Read) -> None:
-    (plain,) = read(LOADERS[name], GOOD[name])
-    (marked,) = read(LOADERS[name], b"\xef\xbb\xbf" + GOOD[name])
-    assert marked == plain
