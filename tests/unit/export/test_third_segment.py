@@ -7,7 +7,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from osrerank.cli import main
 from osrerank.errors import ConfigError, ModelLoadError
 from osrerank.export.export_model import ExportOptions, export_model
 from osrerank.scoring.model_files import read_card
@@ -94,10 +93,3 @@ def test_what_cannot_be_a_duo_model_is_refused(tmp_path):
     with pytest.raises(ModelLoadError, match="has 0 token type tables of two rows"):
         export_model(copy, tmp_path / "x", ExportOptions(kind="duo"))
     assert not (tmp_path / "x").exists()
-
-
-def test_the_command_makes_one(tmp_path, capsys):
-    main(
-        ["export", str(TWO_ROWS), str(tmp_path / "duo"), "--kind", "duo", "--third-segment", "copy", "--no-self-check"]
-    )
-    assert "duo with the head logits2" in capsys.readouterr().out
