@@ -38,13 +38,6 @@ def test_onnx_equals_torch(directory: Path) -> None:
     np.testing.assert_allclose(values(directory, "onnx"), values(directory, "torch"), atol=1e-4, rtol=0)
 
 
-@pytest.mark.parametrize("backend", ["onnx", "torch"])
-def test_a_score_does_not_depend_on_the_batch(directory: Path, backend: str) -> None:
-    scorer = load_scorer(str(directory), backend=backend, threads=1)
-    alone = [scorer.score(QUERY, [document], [(0,)]).values[0] for document in DOCUMENTS]
-    np.testing.assert_allclose(values(directory, backend), alone, atol=1e-5, rtol=0)
-
-
 @pytest.mark.parametrize("form", ["one-label", "two-labels"])
 def test_standard_layout_equals_transformers_own_pairs(form: str) -> None:
     directory = DATA / f"tiny-bert-{form}"
