@@ -42,12 +42,6 @@ HUNDRED = (["q"] * 100, [(n,) for n in range(100)])
 
 
 @pytest.fixture(scope="module")
-def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    with servers.redis(tmp_path_factory.mktemp("broker")) as url:
-        yield url
-
-
-@pytest.fixture(scope="module")
 def signed(broker: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[WorkerGroup]:
     folder = tmp_path_factory.mktemp("signed")
     with worker_group(broker, folder, model=STAND_IN, module="tests.workers", options=FAST, key=KEY) as group:
@@ -259,12 +253,9 @@ def test_a_worker_that_drains_finishes_all_that_it_has(broker: str, tmp_path: Pa
         scorer = RemoteScorer(broker, model, queue_chunks=64, signer=group.signer)
         with ThreadPoolExecutor(2) as threads:
             calls = [threads.submit(scorer.score, "q", *HUNDRED) for _ in range(2)]
-            give_up = time.monotonic() + 10
-            while time.monotonic() < give_up:
-                with connect(broker) as redis:
-                    (one,) = WorkerRegistry(redis, model, group.signer).heartbeats()
-                if len(one.held) == 2:
-                    break
+            with connect(broker) as redis:
+                registry = WorkerRegistry(redis, model, group.signer)
+                wait_until(lambda: [len(one.held) for one in registry.heartbeats()] == [2])
             assert group.stop() == [0]
             assert [call.result(10).reached for call in calls] == [100, 100]
         scorer.close()
