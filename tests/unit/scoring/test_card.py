@@ -134,13 +134,6 @@ def _card(folder: Path, changes: dict[str, object]) -> None:
     )
 
 
-def test_pickles_are_refused(directory: Path) -> None:
-    (directory / "onnx/model.onnx").unlink()
-    (directory / "model.safetensors").rename(directory / "pytorch_model.bin")
-    with pytest.raises(ModelLoadError, match=r"is a pickle of more than tensors.*state_dict"):
-        load_scorer(str(directory))
-
-
 def test_a_directory_without_weights_is_refused(directory: Path) -> None:
     (directory / "onnx/model.onnx").unlink()
     (directory / "model.safetensors").unlink()

@@ -109,11 +109,6 @@ def test_no_tuples(scorer: CrossEncoder) -> None:
     assert (len(scores.values), scores.reached, scores.inferences) == (0, 0, 0)
 
 
-def test_pairs_of_documents_are_refused(scorer: CrossEncoder) -> None:
-    with pytest.raises(ValueError, match="duo"):
-        scorer.score("low", ["a", "b"], [(0, 1)])
-
-
 def test_documents_cut_are_counted_once(scorer: CrossEncoder) -> None:
     assert scorer.score("low", ["wing " * 600, "wing"], [(0,), (1,), (0,)]).truncated == 1
 
