@@ -45,6 +45,10 @@ def sizes(server):
     return [len(received.body["texts"]) for received in server.received]
 
 
+def test_no_documents_need_no_server(scorer_of):
+    assert len(scorer_of("http://127.0.0.1:9").score("q", ["a"], []).values) == 0
+
+
 def test_batches_are_as_large_as_the_dialect_s_servers_take(scorer_of):
     with answering(at_most(32)) as server:
         scores = scorer_of(server.url).score("q", TEXTS, all_of(TEXTS))
