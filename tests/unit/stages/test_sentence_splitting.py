@@ -61,12 +61,6 @@ def test_punkt_knows_its_abbreviations_and_needs_no_download():
     assert by_punkt("") == by_punkt(" \n ") == []
 
 
-def test_long_sentences_are_chunked_as_with_sentencex():
-    text = " ".join(f"w{place}" for place in range(25))
-    assert [len(one.split()) for one in by_punkt(text, max_words=10)] == [10, 10, 5]
-    assert [len(one.split()) for one in by_punkt(text, max_words=10, drop_tail=True)] == [10, 10]
-
-
 def test_every_language_has_a_model():
     import punkt
 
