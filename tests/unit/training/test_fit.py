@@ -177,12 +177,6 @@ def test_a_killed_training_goes_on_to_the_last_bit(examples: Path, tmp_path: Pat
     assert all(torch.equal(whole[name], parts[name]) for name in whole)
 
 
-def test_the_time_of_a_call_can_be_limited(examples: Path, tmp_path: Path) -> None:
-    assert train(request(examples, tmp_path / "made", max_minutes=1e-9)) is None
-    assert not (tmp_path / "made").exists()
-    assert train(request(examples, tmp_path / "made")) == tmp_path / "made"
-
-
 def test_another_training_in_the_same_place_is_refused(examples: Path, tmp_path: Path) -> None:
     assert train(request(examples, tmp_path / "made", max_minutes=1e-9)) is None
     with pytest.raises(ConfigError, match="unfinished training of another kind"):
