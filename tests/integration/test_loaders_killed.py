@@ -40,20 +40,9 @@ def text(number: int) -> str:
 
 
 def command(passages: Path, index: str, url: str) -> list[str]:
-    options = [
-        "--index",
-        index,
-        "--url",
-        url,
-        "--bulk-mb",
-        "0.02",
-        "--in-flight",
-        "2",
-        "--checkpoint-s",
-        "0.1",
-        "--json",
-    ]
-    return [sys.executable, "-m", "osrerank", "index", "msmarco-passage", str(passages), *options]
+    place = ["--index", index, "--url", url]
+    options = ["--bulk-mb", "0.02", "--in-flight", "2", "--checkpoint-s", "0.1", "--json"]
+    return [sys.executable, "-m", "osrerank", "index", "msmarco-passage", str(passages), *place, *options]
 
 
 @contextlib.contextmanager

@@ -346,17 +346,8 @@ def test_celerys_own_command_starts_the_same_worker(broker: str, tmp_path: Path,
 
 
 def test_a_model_that_cannot_be_loaded_ends_the_worker(broker: str, tmp_path: Path) -> None:
-    command = [
-        sys.executable,
-        "-m",
-        "osrerank_workers",
-        "--model",
-        str(tmp_path),
-        "--broker-url",
-        broker,
-        "--log-format",
-        "json",
-    ]
+    options = ["--model", str(tmp_path), "--broker-url", broker, "--log-format", "json"]
+    command = [sys.executable, "-m", "osrerank_workers", *options]
     ended = subprocess.run(command, capture_output=True, text=True, check=False, cwd=servers.ROOT, timeout=60)
     assert ended.returncode == 1
     line = json.loads(next(line for line in ended.stderr.splitlines() if '"CRITICAL"' in line))
