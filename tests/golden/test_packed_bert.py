@@ -154,15 +154,6 @@ def test_the_kernel_itself_takes_what_the_network_gives(kind: str) -> None:
     assert (len(outputs), outputs.dtype) == (len(LENGTHS), torch.float32)
 
 
-def test_the_kernel_is_asked_for_each_attention_once() -> None:
-    directory = DATA / "tiny-bert-bi-encoder"
-    kernel = Varlen()
-    batch = sequences((20, 9, 30), 278)
-    packed = committed(directory, VarlenAttention(kernel))
-    PackedEngine(packed, CPU)(batch)
-    assert kernel.calls == [{"sequences": 3, "rows": 59, "columns": 59}] * 2
-
-
 def test_the_last_layer_of_a_classifier_asks_for_first_rows_alone() -> None:
     kernel = Varlen()
     network = made("bert", "BertForSequenceClassification", num_labels=1)
