@@ -31,10 +31,11 @@ def saved(folder: Path, pooling: str = "cls", **prompts: str) -> Path:
     return folder
 
 
-def plain(folder: Path) -> Path:
+def plain(folder: Path, source: Path = TINY) -> Path:
+    """Copy a model without its card and its graph."""
     folder.mkdir(parents=True)
     for name in ("config.json", "tokenizer.json", "model.safetensors"):
-        shutil.copyfile(TINY / name, folder / name)
+        shutil.copyfile(source / name, folder / name)
     return folder
 
 

@@ -27,16 +27,8 @@ def program(name: str) -> str:
 def compose(*arguments: str, environment: Mapping[str, str] | None = None) -> str:
     """What `docker-compose` says of compose.yaml with all profiles, without the variables of this process."""
     known = {"PATH": os.environ["PATH"], "HOME": os.environ.get("HOME", "/"), **(environment or {})}
-    command = [
-        program("docker-compose"),
-        "--file",
-        str(COMPOSE),
-        "--env-file",
-        os.devnull,
-        "--profile",
-        "*",
-        *arguments,
-    ]
+    files = ["--file", str(COMPOSE), "--env-file", os.devnull]
+    command = [program("docker-compose"), *files, "--profile", "*", *arguments]
     return subprocess.run(command, check=True, capture_output=True, text=True, env=known).stdout
 
 
@@ -52,6 +44,13 @@ def cluster() -> dict[str, Any]:
     """compose.yaml with compose.cluster.yaml beside it, as Compose understands both."""
     content: dict[str, Any] = json.loads(compose("--file", str(CLUSTER), "config", "--format", "json"))
     return content
+
+
+def check_schema(file: Path) -> None:
+    """Check a file by the Compose specification's schema."""
+    command = [program("check-jsonschema"), "--builtin-schema", "vendor.compose-spec", str(file)]
+    checked = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert checked.returncode == 0, checked.stdout
 
 
 def run_secrets(folder: Path) -> None:

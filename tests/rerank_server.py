@@ -31,9 +31,9 @@ class RerankServer(ThreadingHTTPServer):
     daemon_threads = True
     request_queue_size = 128
 
-    def __init__(self, answer: Callable[[Received], Reply]) -> None:
+    def __init__(self, answer: Callable[[Received], Reply], read: Callable[[bytes], Any] = json.loads) -> None:
         super().__init__(("127.0.0.1", 0), _Handler)
-        self.answer = answer
+        self.answer, self.read = answer, read
         self.received: list[Received] = []
         self.connections = 0
 
@@ -59,7 +59,7 @@ class _Handler(BaseHTTPRequestHandler):
         length = int(self.headers.get("Content-Length") or 0)
         content = self.rfile.read(length)
         headers = {name.lower(): value for name, value in self.headers.items()}
-        received = Received(self.command, self.path, headers, json.loads(content) if content else None)
+        received = Received(self.command, self.path, headers, self.server.read(content) if content else None)
         self.server.received.append(received)
         reply = self.server.answer(received)
         if reply.content is None:
@@ -79,9 +79,9 @@ class _Handler(BaseHTTPRequestHandler):
 
 
 @contextlib.contextmanager
-def answering(answer: Callable[[Received], Reply]) -> Iterator[RerankServer]:
-    """Yield a server that runs."""
-    server = RerankServer(answer)
+def answering(answer: Callable[[Received], Reply], read: Callable[[bytes], Any] = json.loads) -> Iterator[RerankServer]:
+    """Yield a server that runs, and reads bodies with a function."""
+    server = RerankServer(answer, read)
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
     thread.start()
     try:

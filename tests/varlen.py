@@ -2,8 +2,11 @@
 
 from typing import NamedTuple
 
+import pytest
 import torch
 from torch import Tensor
+
+from osrerank.scoring.backends.networks.attention import PaddedAttention, VarlenAttention
 
 
 class AuxRequest(NamedTuple):
@@ -69,3 +72,9 @@ def attend(query: Tensor, key: Tensor, value: Tensor, scale: float, window: tupl
         after = torch.arange(len(key)) - torch.arange(len(query))[:, None]
         logits.masked_fill_((after < -window[0]) | (after > window[1]), -torch.inf)
     return torch.einsum("hqk,khd->qhd", logits.softmax(dim=2), value.double()), logits.logsumexp(dim=2)
+
+
+attentions = pytest.mark.parametrize(
+    "attention", [PaddedAttention, lambda: VarlenAttention(Varlen())], ids=["padded", "packed"]
+)
+"""Attention as the CPU has it, on a padded grid, and through the arguments of the kernel."""

@@ -3,36 +3,25 @@
 make bench TEST_OPTIONS="-k depth -s"
 """
 
-import gzip
-import json
 import statistics
 import time
 
 import pytest
-from opensearchpy.helpers import bulk
 
 from osrerank import connect
-from tests.servers import ROOT
+from tests.bench.test_vectors import SAMPLE, fill_sample
 
 pytestmark = pytest.mark.bench
 
-SAMPLE = ROOT / "osrerank" / "data" / "squad"
 QUESTIONS = 20
 DEPTHS = (10, 30, 100)
 
 
-@pytest.fixture(scope="module")
-def client(tmp_path_factory):
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("OSRERANK_VECTORS", "off")
-        yield from filled(tmp_path_factory)
-
-
-def filled(tmp_path_factory):
-    with connect(f"embedded:{tmp_path_factory.mktemp('depth')}") as made:
-        lines = gzip.decompress((SAMPLE / "corpus.jsonl.gz").read_bytes()).splitlines()
-        documents = [json.loads(line) for line in lines]
-        bulk(made, ({"_index": "squad", "_id": one.pop("id"), **one} for one in documents), refresh=True)
+@pytest.fixture
+def client(tmp_path, monkeypatch):
+    monkeypatch.setenv("OSRERANK_VECTORS", "off")
+    with connect(f"embedded:{tmp_path}") as made:
+        fill_sample(made)
         made.warm_up()
         yield made
 

@@ -6,7 +6,6 @@ Without BENCH_PASSAGES there are 100,000, and two cores need more than an hour. 
 bundled sample, drawn anew: as many as a passage of the sample has.
 """
 
-import gzip
 import json
 import os
 import random
@@ -25,7 +24,7 @@ from osrerank.indexing.build import build_vectors
 from osrerank.indexing.documents import vectors_of
 from osrerank.options.sentences import Sentences
 from osrerank.stages.sentence_splitting import cleaned, sentence_spans
-from tests.bench.test_vectors import SAMPLE, questions, show, took_ms
+from tests.bench.test_vectors import questions, sample, show, took_ms
 from tests.servers import ROOT
 
 pytestmark = [pytest.mark.bench, pytest.mark.timeout(4 * 3600)]
@@ -37,9 +36,7 @@ PAPERS = 60
 
 def passages() -> Iterator[str]:
     """Yield passages without end, all of them different."""
-    texts = [
-        json.loads(line)["text"] for line in gzip.decompress((SAMPLE / "corpus.jsonl.gz").read_bytes()).splitlines()
-    ]
+    texts = [one["text"] for one in sample()]
     divided = [
         [text[start:end] for start, end in sentence_spans(cleaned(text), Sentences(max_words=200))] for text in texts
     ]

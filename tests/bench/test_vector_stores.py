@@ -4,8 +4,6 @@ make bench TEST_OPTIONS="-k state_places -s"
 """
 
 import base64
-import gzip
-import json
 import time
 
 import pytest
@@ -15,7 +13,7 @@ from osrerank import connect
 from osrerank.indexing.documents import vectors_of
 from osrerank.indexing.side_index import IndexStore
 from osrerank.vectors.index import READ_AT_ONCE, Form
-from tests.bench.test_vectors import SAMPLE, questions, show
+from tests.bench.test_vectors import questions, sample, show
 
 pytestmark = [pytest.mark.bench, pytest.mark.timeout(1800)]
 
@@ -36,8 +34,7 @@ def client(opensearch_url, tmp_path_factory):
 def keys(client):
     """Index the sample without and with its vectors in each document; return each document's key."""
     vectors = vectors_of(client)
-    lines = gzip.decompress((SAMPLE / "corpus.jsonl.gz").read_bytes()).splitlines()
-    documents = {one["id"]: one["text"] for one in map(json.loads, lines)}
+    documents = {one["id"]: one["text"] for one in sample()}
     vectors.remember(list(documents.values()))
     keys = dict(zip(documents, vectors.keys_of(list(documents.values())), strict=True))
     records = vectors.store.read(list(keys.values()))

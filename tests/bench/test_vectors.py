@@ -33,11 +33,18 @@ def url(request, tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def filled(url, tmp_path_factory):
-    lines = gzip.decompress((SAMPLE / "corpus.jsonl.gz").read_bytes()).splitlines()
-    documents = [json.loads(line) for line in lines]
     with connect(url) as client:
-        bulk(client, ({"_index": INDEX, "_id": one.pop("id"), **one} for one in documents), refresh=True)
+        fill_sample(client)
     return url
+
+
+def sample():
+    """Return the documents of the bundled sample: id, title and text."""
+    return [json.loads(line) for line in gzip.decompress((SAMPLE / "corpus.jsonl.gz").read_bytes()).splitlines()]
+
+
+def fill_sample(client):
+    bulk(client, ({"_index": INDEX, "_id": one.pop("id"), **one} for one in sample()), refresh=True)
 
 
 def questions():

@@ -7,7 +7,6 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 import urllib.request
 from contextlib import ExitStack
 from pathlib import Path
@@ -16,6 +15,7 @@ from typing import Self
 from tests import servers
 from tests.chaos.schedule import Event
 from tests.toxics import Proxies
+from tests.waiting import wait_until
 from tests.workers import PATHS, TINY, WorkerGroup
 
 INDEX = "motion"
@@ -213,13 +213,12 @@ class World:
             self._wait_for(f"http://127.0.0.1:{port}/_cluster/health?wait_for_nodes={number + 1}")
 
     def _wait_for(self, url: str) -> None:
-        give_up = time.monotonic() + servers.START_TIMEOUT_S
-        while time.monotonic() < give_up:
+        def answers() -> bool:
             with contextlib.suppress(OSError), urllib.request.urlopen(url, timeout=5) as answer:
-                if answer.status == 200:
-                    return
-            time.sleep(0.2)
-        raise TimeoutError(f"nobody answers at {url}")
+                return bool(answer.status == 200)
+            return False
+
+        wait_until(answers, servers.START_TIMEOUT_S, lambda: f"somebody answers at {url}")
 
     def _hang(self, process: subprocess.Popen[bytes]) -> None:
         process.send_signal(signal.SIGSTOP)

@@ -23,7 +23,7 @@ from osrerank.scoring.backends.networks.classifier import Classifier  # noqa: E4
 from osrerank.scoring.backends.networks.engine import PackedEngine, PaddedEngine, on_device  # noqa: E402 - likewise
 from osrerank.scoring.backends.networks.load import load_packed, obstacle  # noqa: E402 - likewise
 from osrerank.scoring.backends.networks.modern_bert.shape import Shape  # noqa: E402 - likewise
-from tests.varlen import Varlen  # noqa: E402 - likewise
+from tests.varlen import Varlen, attentions  # noqa: E402 - likewise
 
 CPU = torch.device("cpu")
 CARD = ModelCard("made", "logit1")
@@ -32,10 +32,6 @@ WINDOW = 8
 LENGTHS = (70, 3, 9, 10, 17, 33, 64, 2, 1)
 """Around a window's edge, two windows, blocks of two windows, and beyond."""
 SPECIALS = {"pad_token_id": 0, "cls_token_id": 2, "sep_token_id": 3, "bos_token_id": 2, "eos_token_id": 3}
-
-attentions = pytest.mark.parametrize(
-    "attention", [PaddedAttention, lambda: VarlenAttention(Varlen())], ids=["padded", "packed"]
-)
 
 
 def made(**changes: object) -> torch.nn.Module:

@@ -5,7 +5,6 @@ kernel, with a stand-in that computes the same thing densely.
 """
 
 import inspect
-import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -29,18 +28,13 @@ from osrerank.scoring.backends.networks.bi_encoder import BiEncoder  # noqa: E40
 from osrerank.scoring.backends.networks.classifier import Classifier  # noqa: E402 - likewise
 from osrerank.scoring.backends.networks.engine import PackedEngine, PaddedEngine, on_device  # noqa: E402 - likewise
 from osrerank.scoring.backends.networks.load import load_packed, obstacle  # noqa: E402 - likewise
-from osrerank.scoring.backends.torch import load_network, read_weights  # noqa: E402 - likewise
-from tests.varlen import Varlen  # noqa: E402 - likewise
+from osrerank.scoring.backends.torch import read_weights  # noqa: E402 - likewise
+from tests.varlen import Varlen, attentions  # noqa: E402 - likewise
 
 DATA = Path(__file__).parents[1] / "data"
 CPU = torch.device("cpu")
 LENGTHS = (512, 3, 17, 64, 64, 200, 2)
-MINILM = os.environ.get("TEST_MINILM", "")
 """A directory of all-MiniLM-L6-v2 in Hugging Face layout."""
-
-attentions = pytest.mark.parametrize(
-    "attention", [PaddedAttention, lambda: VarlenAttention(Varlen())], ids=["padded", "packed"]
-)
 
 
 def sequences(lengths: Sequence[int], vocabulary: int, *, segments: int = 2, seed: int = 1) -> list[Tokens]:
@@ -120,17 +114,6 @@ def test_classifiers_equal_transformers(
     np.testing.assert_allclose(found, expected, atol=1e-4, rtol=0)
 
 
-@attentions
-@pytest.mark.parametrize("form", ["one-label", "two-labels"])
-def test_the_committed_classifiers_equal_transformers(attention: Callable[[], Attention], form: str) -> None:
-    directory = DATA / f"tiny-bert-{form}"
-    batch = sequences((*LENGTHS, 1), 278)
-    network = load_network(directory, read_card(directory))
-    packed = committed(directory, attention())
-    expected = PaddedEngine(network, CPU, 0)(batch)
-    np.testing.assert_allclose(PackedEngine(packed, CPU)(batch), expected, atol=1e-4, rtol=0)
-
-
 def padded_vectors(directory: Path, pooling: Pooling, batch: Sequence[Tokens]) -> np.ndarray:
     network = BiEncoder(read_json(directory / "config.json"), pooling).load_bert(read_weights(directory))
     inputs = padded(batch)
@@ -169,15 +152,6 @@ def test_the_kernel_itself_takes_what_the_network_gives(kind: str) -> None:
     arrays = packed.pack(sequences(LENGTHS, 278))
     outputs = packed(on_device(arrays, torch.device("meta")), arrays[-1])
     assert (len(outputs), outputs.dtype) == (len(LENGTHS), torch.float32)
-
-
-def test_the_kernel_is_asked_for_each_attention_once() -> None:
-    directory = DATA / "tiny-bert-bi-encoder"
-    kernel = Varlen()
-    batch = sequences((20, 9, 30), 278)
-    packed = committed(directory, VarlenAttention(kernel))
-    PackedEngine(packed, CPU)(batch)
-    assert kernel.calls == [{"sequences": 3, "rows": 59, "columns": 59}] * 2
 
 
 def test_the_last_layer_of_a_classifier_asks_for_first_rows_alone() -> None:
@@ -245,21 +219,6 @@ def test_ids_beyond_the_tables_are_refused(tokens: Tokens, reason: str) -> None:
 def test_what_it_cannot_compute_it_says(changes: dict, reason: str) -> None:
     config = {"model_type": "bert", "architectures": ["BertForSequenceClassification"], "hidden_act": "gelu"}
     assert reason in obstacle(config | changes, ModelCard("made", "logit1"))
-
-
-@pytest.mark.skipif(not MINILM, reason="TEST_MINILM names no directory of all-MiniLM-L6-v2")
-@attentions
-def test_minilm_equals_transformers(attention: Callable[[], Attention]) -> None:
-    torch.manual_seed(3)
-    network = transformers.AutoModelForSequenceClassification.from_pretrained(MINILM, num_labels=1).eval()
-    with torch.no_grad():
-        network.classifier.weight.normal_(std=0.5)
-    config = network.config.to_dict() | {"architectures": ["BertForSequenceClassification"]}
-    batch = sequences(LENGTHS, config["vocab_size"])
-    expected = reference(network, batch)
-    found = logits(network, config, ModelCard("minilm", "logit1"), batch, attention)
-    assert np.ptp(expected) > 0.1
-    np.testing.assert_allclose(found, expected, atol=1e-4, rtol=0)
 
 
 @pytest.mark.slow

@@ -1,4 +1,4 @@
-"""The ONNX graphs against the plain transformers forward, and the tiny bi-encoder against its definition."""
+"""The ONNX graphs against torch, and against the plain transformers forward."""
 
 from pathlib import Path
 
@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 
 from osrerank.scoring.registry import load_scorer
-from tests.bi_encoders import defined
 
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
@@ -38,13 +37,6 @@ def test_onnx_equals_torch(directory: Path) -> None:
     np.testing.assert_allclose(values(directory, "onnx"), values(directory, "torch"), atol=1e-4, rtol=0)
 
 
-@pytest.mark.parametrize("backend", ["onnx", "torch"])
-def test_a_score_does_not_depend_on_the_batch(directory: Path, backend: str) -> None:
-    scorer = load_scorer(str(directory), backend=backend, threads=1)
-    alone = [scorer.score(QUERY, [document], [(0,)]).values[0] for document in DOCUMENTS]
-    np.testing.assert_allclose(values(directory, backend), alone, atol=1e-5, rtol=0)
-
-
 @pytest.mark.parametrize("form", ["one-label", "two-labels"])
 def test_standard_layout_equals_transformers_own_pairs(form: str) -> None:
     directory = DATA / f"tiny-bert-{form}"
@@ -59,10 +51,3 @@ def test_standard_layout_equals_transformers_own_pairs(form: str) -> None:
         logits = network(**inputs).logits.numpy()
     expected = logits[:, 0] if form == "one-label" else logits[:, 1] - logits[:, 0]
     np.testing.assert_allclose(values(directory, "onnx"), expected, atol=1e-4, rtol=0)
-
-
-@pytest.mark.parametrize("backend", ["onnx", "torch"])
-def test_a_bi_encoder_equals_its_definition(backend: str) -> None:
-    directory = DATA / "tiny-bert-bi-encoder"
-    expected = [20 * defined(directory, QUERY, document, "mean") - 15 for document in DOCUMENTS[:5]]
-    np.testing.assert_allclose(values(directory, backend)[:5], expected, atol=1e-4, rtol=0)

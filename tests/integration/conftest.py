@@ -9,6 +9,7 @@ import pytest
 from opensearchpy import OpenSearch
 
 from osrerank import connect
+from tests.servers import redis
 
 ENGINES = ("opensearch", "embedded")
 
@@ -19,6 +20,13 @@ def engine_url(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPath
     if request.param == "opensearch":
         return str(request.getfixturevalue("opensearch_url"))
     return f"embedded:{tmp_path_factory.mktemp('embedded')}"
+
+
+@pytest.fixture(scope="module")
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """A Redis that only this file's tests use."""
+    with redis(tmp_path_factory.mktemp("broker")) as url:
+        yield url
 
 
 @pytest.fixture

@@ -5,7 +5,7 @@ import time
 import opensearchpy
 import pytest
 
-from osrerank import connect
+from tests.articles import filled
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow]
 
@@ -21,17 +21,10 @@ DOCUMENTS = {
 
 @pytest.fixture(scope="module")
 def client(engine_url):
-    client = connect(engine_url)
-    client.indices.delete(index=INDEX, ignore_unavailable=True)
     mapping = {"properties": {"text": {"type": "text", "analyzer": "english"}, "tag": {"type": "keyword"}}}
-    client.indices.create(index=INDEX, body={"mappings": mapping})
-    for doc_id, text in DOCUMENTS.items():
-        client.index(index=INDEX, id=doc_id, body={"text": text, "tag": "x"})
-    client.index(index=INDEX, id="without", body={"tag": "x"})
-    client.indices.refresh(index=INDEX)
-    yield client
-    client.indices.delete(index=INDEX)
-    client.close()
+    documents = {doc_id: {"text": text, "tag": "x"} for doc_id, text in DOCUMENTS.items()}
+    with filled(engine_url, INDEX, {**documents, "without": {"tag": "x"}}, {"mappings": mapping}) as made:
+        yield made
 
 
 def by_id(response):

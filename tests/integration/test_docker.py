@@ -104,13 +104,18 @@ def test_redis_lets_the_user_work_and_not_administer(user):
             user.execute_command(*command.split())
 
 
-@pytest.mark.slow
-def test_opensearch_knows_every_setting(tmp_path):
+def settings_of(services):
+    """The settings of OpenSearch's service, and the folder of a distribution to try them with."""
     home = servers.opensearch_home()
     if home is None:
         servers.missing("no OpenSearch distribution: set TEST_OPENSEARCH_HOME")
-    environment = project()["services"]["opensearch"]["environment"]
-    settings = {name: value for name, value in environment.items() if re.match(r"[a-z0-9_]+\.[a-z0-9_]+", name)}
+    environment = services["opensearch"]["environment"].items()
+    return home, {name: value for name, value in environment if re.match(r"[a-z0-9_]+\.[a-z0-9_]+", name)}
+
+
+@pytest.mark.slow
+def test_opensearch_knows_every_setting(tmp_path):
+    home, settings = settings_of(project()["services"])
     assert "bootstrap.memory_lock" in settings
     with servers.start_opensearch(home, tmp_path, settings=settings) as (url, _process):
         with urllib.request.urlopen(f"{url}/_nodes/_local/settings?flat_settings", timeout=10) as answer:
@@ -120,11 +125,7 @@ def test_opensearch_knows_every_setting(tmp_path):
 
 @pytest.mark.slow
 def test_opensearch_knows_every_setting_of_a_cluster(tmp_path):
-    home = servers.opensearch_home()
-    if home is None:
-        servers.missing("no OpenSearch distribution: set TEST_OPENSEARCH_HOME")
-    environment = cluster()["services"]["opensearch"]["environment"]
-    settings = {name: value for name, value in environment.items() if re.match(r"[a-z0-9_]+\.[a-z0-9_]+", name)}
+    home, settings = settings_of(cluster()["services"])
     here = {"discovery.seed_hosts": "127.0.0.1", "cluster.initial_cluster_manager_nodes": settings["node.name"]}
     settings |= {**here, "discovery.type": "zen"}  # which is what no type means
     with (

@@ -1,6 +1,5 @@
 """The backend ``http`` against ``osrerank serve`` in another process, and against servers that fail in every way."""
 
-import asyncio
 import contextlib
 import json
 import os
@@ -18,10 +17,8 @@ from osrerank.cli import cli
 from osrerank.doctor import examine
 from osrerank.errors import EndpointError, OsrerankError
 from osrerank.formats.trec import read_run
-from osrerank.scoring.card import POINTWISE
-from osrerank.scoring.registry import load
 from osrerank.settings import Settings
-from tests.http_server import running
+from tests.articles import fill
 from tests.rerank_server import Reply, answering
 from tests.servers import ROOT, free_port
 from tests.serving import serving
@@ -49,8 +46,7 @@ def engine(tmp_path_factory):
     """An index in the embedded engine, as an address."""
     address = f"embedded:{tmp_path_factory.mktemp('engine')}"
     with contextlib.closing(connect(address)) as client:
-        lines = [entry for name, text in DOCUMENTS.items() for entry in ({"index": {"_id": name}}, {"text": text})]
-        client.bulk(index=INDEX, body=lines, refresh=True)
+        fill(client, INDEX, {name: {"text": text} for name, text in DOCUMENTS.items()})
     return address
 
 
@@ -83,10 +79,6 @@ def use(monkeypatch):
 
 def ids(response):
     return [hit["_id"] for hit in response["hits"]["hits"]]
-
-
-def logits(response):
-    return [stage["logit"] for hit in response["hits"]["hits"] for stage in hit["_rerank"]["stages"]]
 
 
 def test_a_search_is_as_with_the_model_in_this_process(use, server, engine, expected):
@@ -154,26 +146,6 @@ def test_the_wrong_key_is_named_and_not_shown(use, server, engine, monkeypatch):
     assert "wr0ng" not in json.dumps(response)
 
 
-def test_many_searches_at_once_and_asynchronous_ones(use, server, engine, expected):
-    from osrerank.aio import connect_async
-
-    use(server)
-    with contextlib.closing(connect(engine)) as client:
-        body = [line for _ in range(3) for line in ({"index": INDEX}, {"query": {"match": {"text": QUERY}}, "size": 5})]
-        answers = client.msearch(body=body, rerank={**WHOLE, "query": QUERY})["responses"]
-
-    async def search():
-        client = connect_async(engine, backend="http")
-        try:
-            return await asyncio.gather(*(client.search(QUERY, index=INDEX, size=5, rerank=WHOLE) for _ in range(4)))
-        finally:
-            await client.close()
-
-    for response in [*answers, *asyncio.run(search())]:
-        assert response["rerank"]["applied"] is True
-        assert ids(response) == ids(expected)[:5]
-
-
 def test_the_commands(use, server, engine, expected, tmp_path):
     use(server)
     (tmp_path / "queries.tsv").write_text(f"q1\t{QUERY}\n")
@@ -181,17 +153,7 @@ def test_the_commands(use, server, engine, expected, tmp_path):
     line = {"query_id": "q1", "query": QUERY, "candidates": documents}
     (tmp_path / "candidates.jsonl").write_text(json.dumps(line) + "\n")
     asked = ["--depth", str(DEPTH), "--blend", "replace", "-o"]
-    run = [
-        "run",
-        "--queries",
-        str(tmp_path / "queries.tsv"),
-        "--index",
-        INDEX,
-        "--hits",
-        str(DEPTH),
-        "--fields",
-        "text",
-    ]
+    run = ["run", "--queries", str(tmp_path / "queries.tsv"), "--index", INDEX, "--hits", "30", "--fields", "text"]
     rerank = ["rerank", "--candidates", str(tmp_path / "candidates.jsonl")]
     for name, command in (("run", run), ("rerank", rerank)):
         output = tmp_path / f"{name}.trec"
@@ -213,15 +175,6 @@ def test_the_doctor_scores_a_pair_and_says_what_is_wrong(use, server, engine):
     assert "OSRERANK_RERANK_URL" in found["model"].fix
 
 
-def test_pairs_are_refused_and_the_first_stage_holds(use, server, engine, expected):
-    use(server)
-    with contextlib.closing(connect(engine)) as client:
-        response = client.search(QUERY, index=INDEX, size=DEPTH, rerank={**WHOLE, "pipeline": "mono-duo"})
-    assert response["rerank"]["applied"] == "partial"
-    assert response["rerank"]["reason"].endswith("compares no pairs: use a pipeline without duo, or another backend")
-    assert ids(response) == ids(expected)
-
-
 def test_a_worker_may_ask_a_rerank_server(server, engine, expected, redis_url, tmp_path):
     environment = {"OSRERANK_RERANK_URL": server, "OSRERANK_RERANK_KEY": "t0ken", "OSRERANK_BACKEND": "http"}
     environment["PYTHONPATH"] = os.pathsep.join(map(str, (ROOT, ROOT / "workers")))
@@ -232,18 +185,6 @@ def test_a_worker_may_ask_a_rerank_server(server, engine, expected, redis_url, t
         response = client.search(QUERY, index=INDEX, size=DEPTH, rerank=WHOLE)
     assert response["rerank"]["applied"] is True, response["rerank"]
     assert ids(response) == ids(expected)
-
-
-def test_a_server_may_ask_another_one(use, server):
-    use(server)
-    scorer = load(Settings.load(), POINTWISE)
-    with running(scorer, token="other") as url:
-        use(url, key="other")
-        texts = list(DOCUMENTS.values())[:8]
-        with Reranker(backend="http") as through, Reranker(TINY, backend="onnx") as local:
-            found, own = through.rank(QUERY, texts), local.rank(QUERY, texts)
-    scorer.close()
-    assert [one.doc_id for one in found] == [one.doc_id for one in own]
 
 
 def results(*items):
@@ -305,24 +246,6 @@ def test_documents_without_a_score_stay_below_the_others(use, engine, first_pass
     assert response["rerank"]["applied"] == "partial"
     assert "15 candidates could not be scored" in response["rerank"]["reason"]
     assert ids(response) == first_pass[1::2] + first_pass[::2]
-
-
-def test_a_server_that_is_too_slow_costs_the_deadline_alone(use, engine, first_pass):
-    may_answer = threading.Event()
-    slow = answering(lambda _received: may_answer.wait(60) and results())
-    with (
-        slow as server,
-        contextlib.closing(client_of(use, server, engine)) as client,
-        ThreadPoolExecutor(16) as threads,
-    ):
-        asked = {"index": INDEX, "size": DEPTH, "rerank": {**WHOLE, "deadline_ms": 400}}
-        searches = [threads.submit(client.search, QUERY, **asked) for _ in range(16)]
-        responses = [search.result() for search in searches]
-        may_answer.set()  # when all searches have ended
-    for response in responses:
-        assert response["rerank"]["applied"] is False
-        assert "the deadline passed" in response["rerank"]["reason"]
-        assert ids(response) == first_pass
 
 
 def test_the_server_stopped_killed_and_started_again_under_16_threads(use, engine, expected, first_pass, tmp_path):

@@ -1,6 +1,5 @@
 """The client libraries of other rerankers, pointed at our server; and requests as they are documented, byte by byte."""
 
-import asyncio
 import json
 import urllib.request
 import warnings
@@ -48,10 +47,15 @@ def best_first(expected):
     return sorted(range(len(TEXTS)), key=lambda place: -expected[place])
 
 
-def test_cohere(server, expected):
+@pytest.fixture(scope="module")
+def cohere():
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         import cohere
+    return cohere
+
+
+def test_cohere(server, expected, cohere):
     with httpx.Client() as connections:
         client = cohere.ClientV2(api_key="any", base_url=server, httpx_client=connections)
         answer = client.rerank(model="rerank-v3.5", query=QUERY, documents=TEXTS, top_n=3)
@@ -63,22 +67,7 @@ def test_cohere(server, expected):
     assert answer.meta.billed_units.search_units == 1
 
 
-def test_cohere_in_asyncio(server, expected):
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        import cohere
-
-    async def rerank():
-        async with cohere.AsyncClientV2(api_key="any", base_url=server) as client:
-            return await client.rerank(model="m", query=QUERY, documents=TEXTS)
-
-    assert [item.index for item in asyncio.run(rerank()).results] == best_first(expected)
-
-
-def test_cohere_s_first_client(server, expected):
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        import cohere
+def test_cohere_s_first_client(server, expected, cohere):
     documents = [{"text": text} for text in TEXTS]
     with httpx.Client() as connections:
         client = cohere.Client(api_key="any", base_url=server, httpx_client=connections)

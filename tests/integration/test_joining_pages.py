@@ -7,6 +7,7 @@ import sys
 import pytest
 
 from osrerank import connect
+from tests.articles import fill
 
 pytestmark = pytest.mark.integration
 
@@ -25,9 +26,7 @@ print(json.dumps([hit["_id"] for hit in response["hits"]["hits"]]))
 def loaded(engine, index_name, tmp_path, monkeypatch):
     monkeypatch.setenv("OSRERANK_VECTORS_FOLDER", str(tmp_path / "vectors"))
     draw = random.Random(1)
-    texts = [f"blood {' '.join(draw.choices(WORDS, k=20))} {number}" for number in range(150)]
-    lines = [line for number, text in enumerate(texts) for line in ({"index": {"_id": str(number)}}, {"text": text})]
-    assert not engine.bulk(body=lines, index=index_name, refresh=True)["errors"]
+    fill(engine, index_name, [{"text": f"blood {' '.join(draw.choices(WORDS, k=20))} {n}"} for n in range(150)])
     return index_name
 
 

@@ -20,7 +20,6 @@ from osrerank.errors import OsrerankError
 from osrerank.scoring.remote.broker import connect
 from osrerank.scoring.remote.scorer import RemoteScorer
 from osrerank.types import Deadline
-from tests import servers
 from tests.kubernetes import container, of_kind, plain, pod
 from tests.servers import ROOT, free_port
 from tests.waiting import wait_until
@@ -30,12 +29,6 @@ pytestmark = pytest.mark.integration
 
 READY_S = 90.0
 CHUNKS = 6
-
-
-@pytest.fixture(scope="module")
-def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    with servers.redis(tmp_path_factory.mktemp("kubernetes")) as url:
-        yield url
 
 
 class Process:

@@ -129,16 +129,17 @@ def test_fields_as_they_come(engine: OpenSearch, index_name: str, tmp_path: Path
 @pytest.mark.parametrize("loader", sorted(LOADERS))
 def test_every_loader_s_index_can_be_made(engine: OpenSearch, index_name: str, tmp_path: Path, loader: str) -> None:
     path = tmp_path / "corpus"
-    _loader, content, count, _first, last = GOLDEN[next(case for case in GOLDEN if GOLDEN[case][0] == loader)]
+    _loader, content, documents = GOLDEN[next(case for case in GOLDEN if GOLDEN[case][0] == loader)]
     path.write_bytes(content)
-    assert load(engine, index_name, LOADERS[loader], [str(path)]).indexed == count
+    assert load(engine, index_name, LOADERS[loader], [str(path)]).indexed == len(documents)
+    last = documents[-1]
     source = engine.get(index=index_name, id=last.doc_id)["_source"]
     assert source == {"title": last.title, "text": last.text, **last.metadata}
 
 
 def test_segments_of_version_2_1_keep_their_places(engine: OpenSearch, index_name: str, tmp_path: Path) -> None:
     path = tmp_path / "msmarco_v2.1_doc_segmented_29.json"
-    _loader, content, *_, segment = GOLDEN["msmarco-v2.1-segments"]
+    _loader, content, (_, segment) = GOLDEN["msmarco-v2.1-segments"]
     path.write_bytes(content)
     assert load(engine, index_name, LOADERS["msmarco-v2-document"], [str(path)]).indexed == 2
     source = engine.get(index=index_name, id=segment.doc_id)["_source"]

@@ -5,7 +5,6 @@ import json
 import random
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,7 +12,6 @@ import pytest
 from opensearchpy import OpenSearch
 from opensearchpy.exceptions import TransportError
 
-from osrerank import connect
 from tests import servers
 from tests.waiting import wait_until
 
@@ -42,20 +40,9 @@ def text(number: int) -> str:
 
 
 def command(passages: Path, index: str, url: str) -> list[str]:
-    options = [
-        "--index",
-        index,
-        "--url",
-        url,
-        "--bulk-mb",
-        "0.02",
-        "--in-flight",
-        "2",
-        "--checkpoint-s",
-        "0.1",
-        "--json",
-    ]
-    return [sys.executable, "-m", "osrerank", "index", "msmarco-passage", str(passages), *options]
+    place = ["--index", index, "--url", url]
+    options = ["--bulk-mb", "0.02", "--in-flight", "2", "--checkpoint-s", "0.1", "--json"]
+    return [sys.executable, "-m", "osrerank", "index", "msmarco-passage", str(passages), *place, *options]
 
 
 @contextlib.contextmanager
@@ -153,32 +140,3 @@ def test_opensearch_killed_twice(passages: Path, tmp_path: Path) -> None:
             client = OpenSearch([url])
             assert_exact(client, "survivor")
             client.close()
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("point", [0.3, 0.6, 0.9])
-def test_loader_killed_over_the_embedded_engine(passages: Path, tmp_path: Path, point: float) -> None:
-    """Killed by the clock: the folder belongs to one process, nobody else can look into it."""
-    began = time.monotonic()
-    finish(command(passages, "whole", f"embedded:{tmp_path / 'timed'}"))
-    whole_s = time.monotonic() - began
-    url = f"embedded:{tmp_path / 'killed'}"
-    for _kill in range(2):
-        with running(command(passages, "killed", url)):
-            time.sleep(point * whole_s)
-    summary = finish(command(passages, "killed", url))
-    assert (summary["read"], summary["indexed"]) == (DOCUMENTS, DOCUMENTS)
-    client = connect(url)
-    found = {}
-    for begin in range(0, DOCUMENTS, 2000):
-        ids = [str(number) for number in range(begin, min(begin + 2000, DOCUMENTS))]
-        found.update(
-            {item["_id"]: item["_source"]["text"] for item in client.mget(index="killed", body={"ids": ids})["docs"]}
-        )
-    assert found == {str(number): text(number) for number in range(DOCUMENTS)}
-    assert client.count(index="killed")["count"] == DOCUMENTS
-    hits = client.search(index="killed", body={"query": {"match": {"text": "passage"}}, "track_total_hits": True})[
-        "hits"
-    ]
-    assert hits["total"]["value"] == DOCUMENTS
-    client.close()

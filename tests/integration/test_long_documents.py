@@ -4,8 +4,8 @@ import random
 
 import pytest
 
-from osrerank import connect
-from osrerank.testing import FunctionScorer, ManualClock
+from osrerank.testing import FunctionScorer
+from tests.articles import filled
 
 pytestmark = pytest.mark.integration
 
@@ -14,13 +14,7 @@ LENGTHS = (200, 800, 3_000, 9_000, 20_000)
 SCORER = FunctionScorer(lambda query, text: float(sum(text.count(word) for word in query.split())))
 MAPPING = {
     "settings": {"number_of_shards": 1, "number_of_replicas": 0},
-    "mappings": {
-        "properties": {
-            "title": {"type": "text"},
-            "text": {"type": "text"},
-            "pages": {"type": "text"},
-        }
-    },
+    "mappings": {"properties": {"title": {"type": "text"}, "text": {"type": "text"}, "pages": {"type": "text"}}},
 }
 
 
@@ -36,16 +30,9 @@ def document(place, length):
 
 @pytest.fixture(scope="module")
 def client(engine_url):
-    client = connect(engine_url, scorer=SCORER)
-    client.indices.delete(index=INDEX, ignore_unavailable=True)
-    client.indices.create(index=INDEX, body=MAPPING)
-    lines = []
-    for place in range(15):
-        lines += [{"index": {"_index": INDEX, "_id": f"d{place}"}}, document(place, LENGTHS[place % 5])]
-    assert not client.bulk(body=lines, refresh=True)["errors"]
-    yield client
-    client.indices.delete(index=INDEX)
-    client.close()
+    documents = {f"d{place}": document(place, LENGTHS[place % 5]) for place in range(15)}
+    with filled(engine_url, INDEX, documents, MAPPING, scorer=SCORER) as made:
+        yield made
 
 
 @pytest.mark.parametrize("source", [True, ["title"], False])
@@ -86,25 +73,6 @@ def test_highlight_fragments_are_passages(client):
         span = hit["_rerank"]["mono"]["passage"]
         fragment = hit["highlight"]["text"][span.get("value", 0)]
         assert "failure" in fragment[span["start"] : span["end"]]
-
-
-def test_deadline_scores_fewer_passages_of_every_document(engine_url, client):
-    clock = ManualClock()
-    slow = FunctionScorer(SCORER.function, seconds_per_pair=1, sleep=clock.sleep)
-    hurried = connect(engine_url, scorer=slow, clock=clock)
-    try:
-        options = {"passages": "maxp", "deadline_ms": 50_000}
-        response = hurried.search("pump failure", index=INDEX, size=15, rerank=options)
-    finally:
-        hurried.close()
-    assert response["rerank"]["applied"] == "partial"
-    assert "passages" in response["rerank"]["reason"]
-    assert all("mono" in hit["_rerank"] for hit in response["hits"]["hits"])
-
-
-def test_one_document_never_has_more_passages_than_the_limit(client):
-    response = client.search("pump failure", index=INDEX, rerank={"passages": {"limit": 4}})
-    assert response["rerank"]["stages"][0]["inferences"] <= 4 * 15
 
 
 def test_best_sentence_and_its_place(client):

@@ -6,11 +6,11 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from osrerank import connect
 from osrerank.cli import cli
 from osrerank.evaluation.side_file import read_options, read_records
 from osrerank.evaluation.tradeoff import Scored, Setting, derive
 from osrerank.scoring.registry import load_scorer
+from tests.articles import filled
 
 pytestmark = pytest.mark.integration
 
@@ -36,16 +36,10 @@ def uncached():
 
 @pytest.fixture(scope="module")
 def client(engine_url, uncached):
-    client = connect(engine_url, model=MONO, duo_model=DUO)
-    client.indices.delete(index=INDEX, ignore_unavailable=True)
-    client.indices.create(index=INDEX, body={"settings": {"number_of_shards": 1, "number_of_replicas": 0}})
-    lines = []
-    for place in range(30):
-        lines += [{"index": {"_index": INDEX, "_id": f"d{place}"}}, {"text": text(place)}]
-    assert not client.bulk(body=lines, refresh=True)["errors"]
-    yield client
-    client.indices.delete(index=INDEX)
-    client.close()
+    documents = {f"d{place}": {"text": text(place)} for place in range(30)}
+    settings = {"settings": {"number_of_shards": 1, "number_of_replicas": 0}}
+    with filled(engine_url, INDEX, documents, settings, model=MONO, duo_model=DUO) as made:
+        yield made
 
 
 def ids(response):

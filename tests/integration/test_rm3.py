@@ -52,27 +52,6 @@ def test_widened_search_and_reranking(engine, engine_url, index_name):
     assert nothing["hits"]["hits"] == []
 
 
-def test_async_client_sends_the_same(engine, engine_url, index_name):
-    import asyncio
-
-    from osrerank.aio import connect_async
-
-    lines = [line for word in ("salt water", "water pump", "x") for line in ({"index": {}}, {"text": word})]
-    engine.bulk(body=lines, index=index_name, refresh=True)
-
-    async def search():
-        client = connect_async(engine_url, scorer=SCORER)
-        try:
-            options = {"rm3": {"max_document_share": 1.0}}
-            return await client.search("salt", index=index_name, rerank=options)
-        finally:
-            await client.close()
-
-    found = asyncio.run(search())
-    assert len(found["hits"]["hits"]) == 2
-    assert found["rerank"]["applied"] is True
-
-
 def index_cacm(url: str, name: str, shared: Path, **constants: float) -> None:
     options = LoadOptions(index=IndexOptions(**constants))
     client = connect(url)

@@ -178,13 +178,6 @@ def test_unknown_index(client):
         client.search("low blood", index="no-such-index", rerank=True)
 
 
-def test_invalid_request_is_opensearchs_error(client):
-    with pytest.raises(opensearchpy.RequestError):
-        client.search(index=INDEX, body={"query": {"no_such_clause": {}}}, rerank={"query": "x"})
-    with pytest.raises(opensearchpy.RequestError):
-        client.search("low", index=INDEX, size=-1, rerank=True)
-
-
 def test_unreachable_server():
     client = connect("http://127.0.0.1:9", scorer=SCORER, max_retries=0)
     with pytest.raises(opensearchpy.ConnectionError):

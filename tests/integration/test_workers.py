@@ -26,6 +26,7 @@ from osrerank.scoring.remote.scorer import RemoteScorer
 from osrerank.scoring.remote.worker_registry import WorkerRegistry
 from osrerank.types import Deadline, Scorer
 from tests import servers, tls
+from tests.articles import fill
 from tests.waiting import wait_until
 from tests.workers import STAND_IN, TINY, WorkerGroup, worker_group
 
@@ -36,12 +37,6 @@ DOCUMENTS = [f"note {n}: " + "low salt and much water lower the blood pressure "
 TUPLES = [(n,) for n in range(len(DOCUMENTS))]
 DUO = str(Path(TINY).parent / "tiny-bert-duo")
 OTHER = str(Path(TINY).parent / "tiny-bert-two-labels")
-
-
-@pytest.fixture(scope="module")
-def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    with servers.redis(tmp_path_factory.mktemp("broker")) as url:
-        yield url
 
 
 @pytest.fixture
@@ -115,8 +110,7 @@ def test_a_search_is_reranked_by_workers(broker: str, group: WorkerGroup, tmp_pa
     responses = []
     for backend in ("onnx", "workers"):
         client = connect(f"embedded:{tmp_path}", model=TINY, backend=backend, redis_url=broker)
-        lines = [entry for n, text in enumerate(DOCUMENTS) for entry in ({"index": {"_id": str(n)}}, {"text": text})]
-        client.bulk(index="notes", body=lines, refresh=True)
+        fill(client, "notes", [{"text": text} for text in DOCUMENTS])
         responses.append(client.search(QUERY, index="notes", size=30, rerank={**options, "cache": False}))
         client.close()
     assert responses[1]["rerank"]["applied"] is True
@@ -352,17 +346,8 @@ def test_celerys_own_command_starts_the_same_worker(broker: str, tmp_path: Path,
 
 
 def test_a_model_that_cannot_be_loaded_ends_the_worker(broker: str, tmp_path: Path) -> None:
-    command = [
-        sys.executable,
-        "-m",
-        "osrerank_workers",
-        "--model",
-        str(tmp_path),
-        "--broker-url",
-        broker,
-        "--log-format",
-        "json",
-    ]
+    options = ["--model", str(tmp_path), "--broker-url", broker, "--log-format", "json"]
+    command = [sys.executable, "-m", "osrerank_workers", *options]
     ended = subprocess.run(command, capture_output=True, text=True, check=False, cwd=servers.ROOT, timeout=60)
     assert ended.returncode == 1
     line = json.loads(next(line for line in ended.stderr.splitlines() if '"CRITICAL"' in line))

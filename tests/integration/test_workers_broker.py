@@ -42,12 +42,6 @@ HUNDRED = (["q"] * 100, [(n,) for n in range(100)])
 
 
 @pytest.fixture(scope="module")
-def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    with servers.redis(tmp_path_factory.mktemp("broker")) as url:
-        yield url
-
-
-@pytest.fixture(scope="module")
 def signed(broker: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[WorkerGroup]:
     folder = tmp_path_factory.mktemp("signed")
     with worker_group(broker, folder, model=STAND_IN, module="tests.workers", options=FAST, key=KEY) as group:

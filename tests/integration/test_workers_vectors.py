@@ -23,6 +23,7 @@ from osrerank.stages.passages import text_of
 from osrerank.types import Candidate
 from osrerank.vectors.record import rows_of
 from tests import servers
+from tests.articles import fill
 from tests.workers import WorkerGroup, worker_group
 
 pytestmark = [pytest.mark.integration, pytest.mark.long]
@@ -37,12 +38,6 @@ OPTIONS = Passages(words=20, stride=20, limit=6, least_words=30)
 @pytest.fixture(scope="module")
 def model(bi_encoder: Callable[..., Path]) -> str:
     return str(bi_encoder(pooling="cls", document_prefix="say : "))
-
-
-@pytest.fixture(scope="module")
-def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    with servers.redis(tmp_path_factory.mktemp("broker")) as url:
-        yield url
 
 
 @pytest.fixture(scope="module")
@@ -78,8 +73,7 @@ def nowhere() -> str:
 
 
 def filled(client: Client) -> None:
-    lines = [line for n, text in enumerate(DOCUMENTS) for line in ({"index": {"_id": str(n)}}, {"text": text})]
-    client.bulk(index="notes", body=lines, refresh=True)
+    fill(client, "notes", [{"text": text} for text in DOCUMENTS])
 
 
 def test_what_workers_encoded_is_known_from_then_on(group: WorkerGroup, settings: Settings) -> None:

@@ -6,13 +6,10 @@ from pathlib import Path
 
 import pytest
 from hypothesis import given
-from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
 from osrerank import Client, connect
 from osrerank.scoring.cache.scorer import score_keys
-from osrerank.scoring.cache.store import OLD, YOUNG
-from osrerank.scoring.cache.store import connect as connect_redis
 
 MODELS = Path(__file__).parents[1] / "data"
 TINY = str(MODELS / "tiny-bert-one-label")
@@ -34,13 +31,6 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def plain(folder: Path) -> Iterator[Client]:
-    client = connect(f"embedded:{folder}", model=TINY, backend="onnx")
-    yield client
-    client.close()
-
-
-@pytest.fixture(scope="module")
 def caching(folder: Path, redis_url: str) -> Iterator[Client]:
     client = connect(f"embedded:{folder}", model=TINY, backend="onnx", redis_url=redis_url)
     yield client
@@ -51,18 +41,6 @@ def hits(client: Client, query: str, options: dict[str, object]) -> tuple[str, i
     """Return a search's hits as JSON, and how many scores were cached."""
     response = client.search(query, index="notes", size=40, rerank=options)
     return json.dumps(response["hits"]), response["rerank"]["stages"][0]["cached"]
-
-
-@hypothesis_settings(max_examples=30)
-@given(st.lists(st.sampled_from(WORDS), min_size=1, max_size=3), st.lists(st.integers(1, 50), min_size=1, max_size=3))
-def test_cached_partly_cached_and_uncached_searches_answer_the_same_bytes(plain, caching, redis_url, words, depths):
-    redis = connect_redis(redis_url)
-    redis.delete(YOUNG, OLD)
-    redis.close()
-    for depth in [*depths, *depths]:
-        options = {"depth": depth}
-        assert hits(caching, " ".join(words), options)[0] == hits(plain, " ".join(words), options)[0]
-    assert hits(caching, " ".join(words), {"depth": depths[0]})[1] > 0
 
 
 @given(texts, texts, texts, texts, texts, texts)

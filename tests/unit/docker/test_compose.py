@@ -7,7 +7,7 @@ import subprocess
 import pytest
 
 from osrerank.settings import PREFIX, Settings
-from tests.docker_files import COMPOSE, DOCKER, compose, inherited, program, project
+from tests.docker_files import COMPOSE, DOCKER, check_schema, compose, inherited, project
 from tests.servers import ROOT
 
 SERVICES = sorted(project()["services"])
@@ -21,9 +21,7 @@ def service(request):
 
 @pytest.mark.long
 def test_schema():
-    command = [program("check-jsonschema"), "--builtin-schema", "vendor.compose-spec", str(COMPOSE)]
-    checked = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert checked.returncode == 0, checked.stdout
+    check_schema(COMPOSE)
 
 
 def test_images_are_pinned(service):

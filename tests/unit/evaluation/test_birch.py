@@ -9,8 +9,7 @@ from click.testing import CliRunner
 from osrerank.cli import cli
 from osrerank.errors import FormatError
 from osrerank.evaluation.birch import read_predictions
-from osrerank.evaluation.tune import Weights, precisions
-from osrerank.formats.trec import read_qrels, read_run
+from osrerank.evaluation.tune import Weights
 
 DATASET = [  # label, first pass, query, sentence, query id, sentence id, query id, running id
     "0\t4.5\ta query\tFirst.\t301\tAP_88-1_0\t301\t0",
@@ -122,21 +121,6 @@ def test_a_number_of_two_queries_is_refused(tmp_path):
     dataset[3] = dataset[3].replace("\t2\t4", "\t1\t4")
     with pytest.raises(FormatError, match="line 4: column 7 gives queries 307 and 310 the same number, 1"):
         read_predictions(*write(tmp_path, dataset, predictions))
-
-
-@pytest.mark.long
-def test_core18s_published_run_in_birchs_form_keeps_its_precision(shared, tmp_path):
-    run = read_run(shared / "core18-bm25-rm3-run" / "core18_title_rm3.run")
-    dataset, predictions = [], []
-    for number, (topic, ranking) in enumerate(run.rankings.items(), start=1):
-        for one in ranking:
-            running = len(dataset) + 1
-            dataset.append(f"0\t{one.score}\tq\ts\t{topic}\t{one.doc_id}_0\t{number}\t{running}")
-            predictions.append(f"{number} Q0 {running} {running} 0.5 bert")
-    evidence = read_predictions(*write(tmp_path, dataset, predictions))
-    alone = precisions(evidence, read_qrels(shared / "qrels" / "qrels.core18.txt"), [Weights(0.0, 1.0, 0.0)])
-    assert len(alone) == 50
-    assert round(float(np.mean(list(alone.values()))), 4) == 0.3075
 
 
 def test_empty_files_are_refused(tmp_path):

@@ -1,5 +1,4 @@
 import json
-import subprocess
 import sys
 from pathlib import Path
 
@@ -14,7 +13,6 @@ from osrerank.export.quantise import Recipe, quantise, quantise_rows
 from osrerank.scoring.card import Pooling
 from osrerank.scoring.model_files import read_card
 from osrerank.scoring.registry import load_model, load_scorer
-from tests import servers
 
 DATA = Path(__file__).parents[2] / "data"
 BI_ENCODER = DATA / "tiny-bert-bi-encoder"
@@ -65,17 +63,6 @@ def test_a_bi_encoder_becomes_no_duo_model(tmp_path: Path) -> None:
 def test_a_bi_encoder_has_no_padded_graph(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="leave --padded out"):
         export_model(BI_ENCODER, tmp_path / "made", ExportOptions(padded=True))
-
-
-def test_the_script_makes_the_committed_models(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from tests import make_tiny_bert
-
-    make_tiny_bert.make(tmp_path / "tiny-bert-bi-encoder", "bi-encoder")
-    made, committed = (
-        load_scorer(str(folder / "tiny-bert-bi-encoder"), backend="torch") for folder in (tmp_path, DATA)
-    )
-    found, expected = (scorer.score("low", DOCUMENTS, TUPLES).values for scorer in (made, committed))
-    np.testing.assert_allclose(found, expected, atol=1e-5)
 
 
 @pytest.mark.parametrize("step", ["_copy_descriptions", "write_graphs", "write_card"])
@@ -206,15 +193,3 @@ def test_bad_options_are_bad_usage(
         main(["export", str(BI_ENCODER), str(tmp_path / "made"), *arguments])
     assert stopped.value.code == 2
     assert reason in capsys.readouterr().err
-
-
-@pytest.mark.long
-def test_help_imports_nothing_heavy() -> None:
-    program = (
-        "import sys; from osrerank.cli import main\n"
-        "try: main(['export', '--help'])\n"
-        "except SystemExit: pass\n"
-        "print(sorted({'torch', 'onnx', 'onnxruntime', 'transformers'} & set(sys.modules)))"
-    )
-    done = subprocess.run([sys.executable, "-c", program], cwd=servers.ROOT, capture_output=True, text=True, check=True)
-    assert done.stdout.splitlines()[-1] == "[]"

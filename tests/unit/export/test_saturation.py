@@ -13,18 +13,6 @@ LARGEST_ACTIVATION, LARGEST_SUM = 255, 32_767
 PRODUCTS = {"MatMulInteger", "DynamicQuantizeMatMul", "MatMulIntegerToFloat"}
 
 
-def pair_sum(activations: tuple[int, int], weights: tuple[int, int]) -> int:
-    """Return what vpmaddubsw makes of two pairs."""
-    exact = activations[0] * weights[0] + activations[1] * weights[1]
-    return int(np.clip(exact, -LARGEST_SUM - 1, LARGEST_SUM))
-
-
-@pytest.mark.parametrize(("weight", "is_exact"), [(64, True), (-64, True), (127, False), (-127, False)])
-def test_eight_bits_saturate_and_seven_do_not(weight: int, *, is_exact: bool) -> None:
-    largest = LARGEST_ACTIVATION, LARGEST_ACTIVATION
-    assert (pair_sum(largest, (weight, weight)) == 2 * LARGEST_ACTIVATION * weight) is is_exact
-
-
 @pytest.mark.parametrize("file", sorted(MODELS.rglob("model_int8.onnx")), ids=lambda file: file.parts[-3])
 def test_weights_of_the_shipped_models_cannot_saturate(file: Path) -> None:
     graph = onnx.load(file).graph

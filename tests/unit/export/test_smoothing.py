@@ -11,6 +11,8 @@ from osrerank.scoring.inputs import Tokens
 onnx = pytest.importorskip("onnx")
 onnxruntime = pytest.importorskip("onnxruntime")
 
+from tests.unit.export.graphs import of_words  # noqa: E402 - imports onnx
+
 WIDTH, LARGE = 48, 5
 TINY = Path(__file__).parents[2] / "data" / "tiny-bert-one-label"
 
@@ -22,7 +24,7 @@ def tokens(seed: int) -> Tokens:
 
 def model() -> object:
     """Return two products of one input, one channel of which is far larger than the others, and one of its own."""
-    draw, make, arrays = np.random.default_rng(1), onnx.helper, onnx.numpy_helper
+    draw, make = np.random.default_rng(1), onnx.helper
     table = draw.normal(size=(10, WIDTH)).astype(np.float32)
     table[:, LARGE] *= 60
     constants = {"table": table, **{name: draw.normal(size=(WIDTH, WIDTH)).astype(np.float32) for name in "abc"}}
@@ -34,11 +36,7 @@ def model() -> object:
         make.make_node("MatMul", ["even", "c"], ["third"], "third"),
         make.make_node("Sum", ["states", "second", "third"], ["logits"], "logits"),
     ]
-    ids = make.make_tensor_value_info("input_ids", onnx.TensorProto.INT64, ["n", "tokens"])
-    out = make.make_tensor_value_info("logits", onnx.TensorProto.FLOAT, ["n", "tokens", WIDTH])
-    kept = [arrays.from_array(array, name) for name, array in constants.items()]
-    graph = make.make_graph(nodes, "graph", [ids], [out], kept)
-    return make.make_model(graph, opset_imports=[make.make_opsetid("", 18)], ir_version=9)
+    return of_words(nodes, constants, WIDTH)
 
 
 def outputs(graph: object, seed: int) -> np.ndarray:

@@ -7,7 +7,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from osrerank.cli import main
 from osrerank.errors import ConfigError, ModelLoadError
 from osrerank.export.export_model import ExportOptions, export_model
 from osrerank.scoring.model_files import read_card
@@ -73,15 +72,6 @@ def test_a_checkpoint_of_two_segments_becomes_a_duo_model(tmp_path, start, backe
     np.testing.assert_allclose(found.values, reference(start), atol=1e-4, rtol=0)
 
 
-def test_it_is_exported_again_as_it_is(tmp_path):
-    export_model(DATA / "tiny-bert-duo", tmp_path / "again")
-    one, two = (
-        load_scorer(str(directory), backend="onnx", kinds=("duo",)).score("low", DOCUMENTS, PAIRS).values
-        for directory in (DATA / "tiny-bert-duo", tmp_path / "again")
-    )
-    np.testing.assert_allclose(one, two, atol=1e-5)
-
-
 def test_what_cannot_be_a_duo_model_is_refused(tmp_path):
     with pytest.raises(ConfigError, match="cannot be calibrated"):
         export_model(TWO_ROWS, tmp_path / "x", ExportOptions(kind="duo"), judged=(tmp_path, tmp_path))
@@ -94,10 +84,3 @@ def test_what_cannot_be_a_duo_model_is_refused(tmp_path):
     with pytest.raises(ModelLoadError, match="has 0 token type tables of two rows"):
         export_model(copy, tmp_path / "x", ExportOptions(kind="duo"))
     assert not (tmp_path / "x").exists()
-
-
-def test_the_command_makes_one(tmp_path, capsys):
-    main(
-        ["export", str(TWO_ROWS), str(tmp_path / "duo"), "--kind", "duo", "--third-segment", "copy", "--no-self-check"]
-    )
-    assert "duo with the head logits2" in capsys.readouterr().out

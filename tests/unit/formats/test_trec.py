@@ -1,4 +1,3 @@
-import gzip
 from itertools import pairwise
 from pathlib import Path
 
@@ -37,15 +36,6 @@ def test_three_column_run_is_ordered_by_its_ranks(tmp_path: Path) -> None:
     run = read_run(written(tmp_path / "ms.tsv", "q\tb\t2\nq\ta\t1\nr\ta\t1\n"))
     assert run.rankings["q"] == (ScoredDocument("a", 1.0), ScoredDocument("b", 0.5))
     assert run.name == "ms"
-
-
-def test_gzipped_files_are_read(tmp_path: Path) -> None:
-    path = written(tmp_path / "qrels.gz", gzip.compress(b"q Q0 a 3\nq 0 b -2\n"))
-    assert read_qrels(path).judgments == {"q": {"a": 3, "b": -2}}
-
-
-def test_a_byte_order_mark_is_no_part_of_the_first_id(tmp_path: Path) -> None:
-    assert list(read_qrels(written(tmp_path / "qrels", "\ufeffq 0 a 1\n")).judgments) == ["q"]
 
 
 @pytest.mark.parametrize(
@@ -103,12 +93,6 @@ def test_comments_are_counted_and_said(tmp_path: Path, caplog: pytest.LogCapture
 def test_a_run_is_not_written_with_a_query_id_that_begins_a_comment(tmp_path: Path) -> None:
     with pytest.raises(EvaluationError, match="a query id is '#1': a line of a run that begins with '#' is a comment"):
         write_run(tmp_path / "run", Run({"#1": (ScoredDocument("a", 1.0),)}))
-
-
-def test_damaged_gzip_is_one_sentence(tmp_path: Path) -> None:
-    path = written(tmp_path / "run.gz", gzip.compress(b"q Q0 a 1 0.5 t\n")[:-6])
-    with pytest.raises(FormatError, match="truncated or damaged"):
-        read_run(path)
 
 
 def test_first_of_repeated_documents_can_be_kept(tmp_path: Path) -> None:

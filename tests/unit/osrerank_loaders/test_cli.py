@@ -1,7 +1,5 @@
 """The commands as a user meets them: one sentence and an exit code, no traceback."""
 
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -51,13 +49,6 @@ def test_an_unknown_file_of_a_download_is_bad_usage(capsys: pytest.CaptureFixtur
     code, error = run(capsys, "download", "trec-car-test200", "--output", str(tmp_path), "--only", "other")
     assert code == 2
     assert "trec-car-test200 has the files test200-v1.5.tar.xz" in error
-
-
-@pytest.mark.long
-def test_help_needs_no_heavy_library() -> None:
-    heavy = "{'torch', 'transformers', 'celery', 'onnxruntime', 'tantivy', 'cbor2', 'zstandard', 'sqlite3'}"
-    code = f"import sys, osrerank_loaders.cli; found = {heavy} & set(sys.modules); assert not found, found"
-    subprocess.run([sys.executable, "-c", code], check=True)
 
 
 def test_ones_own_collection_gets_the_engines_similarity_without_a_warning(tmp_path: Path) -> None:

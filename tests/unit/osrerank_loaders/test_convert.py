@@ -140,11 +140,6 @@ class TestTrecCar:
         for level, rows in expected.items():
             assert [(row.query_id, row.doc_id) for row in judgments(read_sections([pages]), level)] == rows
 
-    def test_every_judged_query_is_asked(self, pages: str) -> None:
-        for level in LEVELS:
-            asked = {query.query_id for query in queries(read_sections([pages]), level)}
-            assert {row.query_id for row in judgments(read_sections([pages]), level)} <= asked
-
     def test_pages_of_outlines_are_queries_where_they_are_asked_for(self, tmp_path: Path) -> None:
         outline = write(tmp_path, cbor2.dumps([0, "Page", b"Page", [[0, "A", b"A", []]]]))
         for arguments, expected in ([], "Page/A\tPage A\n"), (["--pages"], "Page\tPage\nPage/A\tPage A\n"):

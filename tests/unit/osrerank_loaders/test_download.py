@@ -6,6 +6,7 @@ import random
 import re
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack, closing
 from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -75,15 +76,8 @@ Serve = Callable[..., FileServer]
 
 @pytest.fixture
 def serve() -> Iterator[Serve]:
-    servers: list[FileServer] = []
-
-    def start(*arguments: bytes, **options: int) -> FileServer:
-        servers.append(FileServer(*arguments, **options))  # type: ignore[arg-type]  # the options are the server's own
-        return servers[-1]
-
-    yield start
-    for server in servers:
-        server.close()
+    with ExitStack() as stack:
+        yield lambda *given, **options: stack.enter_context(closing(FileServer(*given, **options)))
 
 
 def test_a_dropped_connection_is_resumed(serve: Serve, tmp_path: Path) -> None:
@@ -154,11 +148,12 @@ def test_a_file_that_is_served_as_html_and_is_none_is_fetched(serve: Serve, tmp_
     assert fetch(serve(kind="text/html").file(), tmp_path, patience=HURRIED).read_bytes() == CONTENT
 
 
-def test_a_missing_file_is_not_asked_for_again(serve: Serve, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("known", "asked"), [({}, "bytes=0-"), ({"bytes": None}, "size")])
+def test_a_missing_file_is_not_asked_for_again(serve: Serve, tmp_path: Path, known: dict, asked: str) -> None:
     server = serve(status=404)
     with pytest.raises(LoaderError, match="the server answers 404"):
-        fetch(server.file(), tmp_path, patience=HURRIED)
-    assert len(server.asked) == 1
+        fetch(replace(server.file(), **known), tmp_path, patience=HURRIED)
+    assert server.asked == [asked]
 
 
 def test_only_the_web_is_fetched_from(tmp_path: Path) -> None:
@@ -189,13 +184,6 @@ def test_two_versions_of_a_file_without_md5_are_not_joined(serve: Serve, tmp_pat
 def test_an_empty_answer_is_no_size(serve: Serve, tmp_path: Path) -> None:
     with pytest.raises(LoaderError, match="does not say how long the file is; give its bytes in the catalogue"):
         fetch(replace(serve(b"").file(), bytes=None), tmp_path, patience=HURRIED)
-
-
-def test_a_file_of_unknown_size_that_is_not_there_is_not_asked_for_again(serve: Serve, tmp_path: Path) -> None:
-    server = serve(status=404)
-    with pytest.raises(LoaderError, match="the server answers 404"):
-        fetch(replace(server.file(), bytes=None), tmp_path, patience=HURRIED)
-    assert server.asked == ["size"]
 
 
 def test_every_published_file_has_size_and_md5() -> None:

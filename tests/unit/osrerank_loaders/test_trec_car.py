@@ -81,17 +81,6 @@ def test_a_perfect_run_of_test200(shared: Path, tmp_path: Path) -> None:
     assert "1.0000" in perfect(qrels, asked, tmp_path / "perfect.run")
 
 
-def test_a_perfect_run_of_the_topics_of_v2(shared: Path, tmp_path: Path) -> None:
-    topics = (shared / "qrels" / "topics.car17v2.0.benchmarkY1test.txt").read_text(encoding="utf-8")
-    asked = {line.split("\t")[0].strip() for line in topics.splitlines() if line.strip()}
-    qrels = shared / "qrels" / "qrels.car17v2.0.benchmarkY1test.txt"
-    assert len(asked) == 2254
-    assert set(read_qrels(qrels).judgments) == asked
-    assert "1.0000" in perfect(qrels, asked, tmp_path / "perfect.run")
-    without_pages = perfect(qrels, {one for one in asked if "/" in one}, tmp_path / "sections.run")
-    assert f"{(2254 - 132) / 2254:.4f}" in without_pages
-
-
 def test_pages_are_a_corpus_to_pretrain_on(v2: Path, tmp_path: Path) -> None:
     """Half of Wikipedia, as Nogueira and Cho pre-trained for TREC-CAR."""
     pytest.importorskip("torch")

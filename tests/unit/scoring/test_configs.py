@@ -65,9 +65,3 @@ def test_other_families_too(tmp_path: Path, family: str) -> None:
     main(["export", str(lacking), str(tmp_path / "made"), "--no-self-check"])
     for model, backend in ((lacking, "torch"), (tmp_path / "made", "onnx")):
         np.testing.assert_allclose(scores(model, backend), expected, atol=1e-4, err_msg=backend)
-
-
-def test_a_duo_model_is_made_of_googles_config_and_runs_in_torch(tmp_path: Path) -> None:
-    google, duo = str(DATA / "tiny-bert-tensorflow"), tmp_path / "duo"
-    main(["export", google, str(duo), "--kind", "duo", "--keep-weights", "--no-self-check"])
-    np.testing.assert_allclose(scores(duo, "torch"), scores(duo, "onnx"), atol=1e-5)

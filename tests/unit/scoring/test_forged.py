@@ -1,31 +1,23 @@
-"""What whoever writes to Redis can forge: believed without a key, refused with it. Heartbeat, reply, score, state.
+"""What whoever writes to Redis can forge of scores: believed without a key, refused with it.
 
-Whole forgers, beside real workers, are in tests/integration/test_workers_broker.py.
+Forged heartbeats and replies are in `remote`, forged vectors in tests/unit/vectors, whole forgers beside real workers
+in tests/integration/test_workers_broker.py.
 """
 
-import secrets
 from collections.abc import Iterator
 from typing import Any
 
-import numpy as np
 import pytest
 
-from osrerank.errors import PayloadError
 from osrerank.scoring.cache.scorer import CachedScorer, behind_cache, score_keys
 from osrerank.scoring.cache.signing import REFUSED, EntrySigner
 from osrerank.scoring.cache.store import OLD, VALUE, YOUNG, connect
-from osrerank.scoring.remote.messages import Heartbeat, Reply
-from osrerank.scoring.remote.signing import Signer
-from osrerank.scoring.remote.worker_registry import PREFIX, WorkerRegistry, queue_of
 from osrerank.settings import Settings
 from osrerank.testing import FunctionScorer
-from osrerank.types import Advice, Scores
-from osrerank.vectors.record import ROUNDED, Record
 
 OURS, OLDER, THEIRS = "the-key-of-our-deployment", "the-key-before-that-one!", "the-key-of-an-attacker!!"
 QUERY, DOCUMENTS, TUPLES = "low", ["low pressure", "wing"], [(0,), (1,)]
 TRUE, FORGED = [1.0, 0.0], 99.0
-with_and_without = pytest.mark.parametrize("key", ["", OURS], ids=["without a key", "with a key"])
 
 
 @pytest.fixture
@@ -57,30 +49,7 @@ def refused(reason: str) -> float:
     return REFUSED.labels(reason)._value.get()
 
 
-@with_and_without
-def test_a_heartbeat(redis: Any, key: str) -> None:
-    signer, model = Signer([key.encode()] if key else []), f"model-{secrets.token_hex(4)}"
-    registry = WorkerRegistry(redis, model, signer)
-    queue = queue_of(model, "id")
-    forged = Heartbeat("forger", "h", queue, model, "id", Advice(), True, (), 0.0, 1, 0.0, registry.now_s())
-    redis.set(f"{PREFIX}worker:forger", forged.encode(), ex=5)
-    redis.sadd(f"{PREFIX}workers:{model}", "forger")
-    assert [one.worker for one in registry.heartbeats()] == ([] if key else ["forger"])
-
-
-@with_and_without
-def test_a_reply(key: str) -> None:
-    signer = Signer([key.encode()] if key else [])
-    forged = Reply("chunk", "forger", "id", Scores(np.array([FORGED], dtype=np.float32))).encode()
-    if not key:
-        assert Reply.decode(signer.open("reply", forged)).scores.values.tolist() == [FORGED]
-        return
-    for sealed in (forged, Signer([THEIRS.encode()]).seal("reply", forged), signer.seal("heartbeat", forged)):
-        with pytest.raises(PayloadError):
-            signer.open("reply", sealed)
-
-
-@with_and_without
+@pytest.mark.parametrize("key", ["", OURS], ids=["without a key", "with a key"])
 @pytest.mark.parametrize("generation", [YOUNG, OLD])
 def test_a_score(redis: Any, redis_url: str, key: str, generation: bytes) -> None:
     before = refused("unsigned")
@@ -131,10 +100,3 @@ def test_refusals_are_logged_once_in_a_while(caplog: pytest.LogCaptureFixture) -
     assert len(found) == 2
     assert all(line.startswith("[score-refused] a cached score was refused") for line in found)
     assert "OSRERANK_CACHE_KEY" in found[0]
-
-
-@with_and_without
-def test_a_state(key: str) -> None:
-    vector = np.random.default_rng(1).standard_normal(16, dtype=np.float32)
-    forged = Record.of(vector, ROUNDED, cut=False).write(b"text")
-    assert (Record.read(forged, b"text", key.encode()) is None) is bool(key)

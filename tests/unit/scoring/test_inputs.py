@@ -107,12 +107,6 @@ def test_reading_a_beginning_gives_the_pieces_of_the_whole(builder: InputBuilder
     assert document.ids.tolist() == tokenizer.encode(text, add_special_tokens=False).ids[:508]
 
 
-def test_a_damaged_tokenizer_is_named(tmp_path: Path) -> None:
-    (tmp_path / "tokenizer.json").write_text("{}")
-    with pytest.raises(ModelLoadError, match=r"tokenizer\.json cannot be used"):
-        InputBuilder.load(tmp_path, card())
-
-
 def test_a_tokenizer_without_specials_is_refused(tmp_path: Path) -> None:
     tokenizer = Tokenizer.from_file(str(DIRECTORY / "tokenizer.json"))
     bare = Tokenizer(tokenizer.model)
@@ -164,15 +158,6 @@ def test_each_document_of_a_pair_has_room_of_its_own(rule: str, query_words: int
     whole = builder.duo(query, long, long)
     assert len(whole.ids) == 4 + len(query.ids) + 2 * pieces <= 512
     assert len(builder.duo(query, long, short).ids) == 4 + len(query.ids) + pieces + 1  # nothing is lent
-
-
-def test_the_longest_pair_fills_the_paper_limit() -> None:
-    builder = InputBuilder.load(DIRECTORY, duo_card())
-    query = builder.query("low " * 100)
-    (long,) = builder.documents(["wing " * 1000], query)
-    tokens = builder.duo(query, long, long)
-    assert len(tokens.ids) == 512
-    assert [tokens.segments.tolist().count(segment) for segment in (0, 1, 2)] == [64, 224, 224]
 
 
 @pytest.mark.parametrize("rows", [0, 1])

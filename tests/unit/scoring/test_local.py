@@ -2,9 +2,7 @@
 
 import subprocess
 import sys
-import threading
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -17,52 +15,37 @@ from osrerank.scoring.cross_encoder import CrossEncoder
 from osrerank.scoring.inputs import InputBuilder, Tokens, padded
 from osrerank.scoring.local import CHUNK
 from osrerank.scoring.registry import load_scorer
-from osrerank.testing import ManualClock
-from osrerank.types import Deadline, Scorer
+from osrerank.types import Deadline
+from tests.backends import FunctionBackend
 
 DIRECTORY = Path(__file__).parents[2] / "data" / "tiny-bert-one-label"
 
 
-class Faulty:
-    """A backend that scores by length, and has faults where the first document token is one of two."""
+def faulty(fault: str, pause_s: float = 0.0) -> CrossEncoder:
+    """A scorer by length that has a fault where the word `wing` is."""
+    card = ModelCard("tiny", "logit1")
+    builder = InputBuilder.load(DIRECTORY, card)
+    bad = int(builder.query("wing").ids[0])
 
-    precision, files, budget_tokens, packed, threads, parallel = "fp32", (), 64, False, 2, False
-
-    def __init__(self, bad: int, fault: str, pause_s: float = 0.0) -> None:
-        self.bad, self.fault, self.pause_s, self.clock = bad, fault, pause_s, ManualClock()
-
-    def run(self, sequences: Sequence[Tokens]) -> np.ndarray:
-        self.clock.sleep(self.pause_s)
+    def run(sequences: Sequence[Tokens]) -> np.ndarray:
+        backend.clock.sleep(pause_s)
         batch = padded(sequences)
         logits = batch.attention_mask.sum(axis=1, keepdims=True).astype(np.float32)
-        is_bad = (batch.input_ids == self.bad).any(axis=1)
-        if self.fault == "raise" and is_bad.any():
+        is_bad = (batch.input_ids == bad).any(axis=1)
+        if fault == "raise" and is_bad.any():
             raise InferenceError("the bad one is here")
-        if self.fault == "all nan" and is_bad.any():  # as dynamic quantisation does: one scale for the whole batch
+        if fault == "all nan" and is_bad.any():  # as dynamic quantisation does: one scale for the whole batch
             logits[:] = np.nan
         logits[is_bad] = np.nan
         return logits
 
-    def close(self) -> None:
-        self.bad = -1
-
-
-def faulty(fault: str, pause_s: float = 0.0) -> CrossEncoder:
-    card = ModelCard("tiny", "logit1")
-    builder = InputBuilder.load(DIRECTORY, card)
-    bad = int(builder.query("wing").ids[0])
-    backend = Faulty(bad, fault, pause_s)
+    backend = FunctionBackend(run, threads=2)
     return CrossEncoder(DIRECTORY, card, builder, backend, backend.clock)
 
 
 @pytest.fixture(scope="module")
 def scorer() -> CrossEncoder:
     return load_scorer(str(DIRECTORY), backend="onnx", threads=1)
-
-
-def test_it_is_a_scorer(scorer: CrossEncoder) -> None:
-    assert isinstance(scorer, Scorer)
-    assert scorer.model == "tiny-bert-one-label"
 
 
 def test_a_gpu_that_is_left_idle_is_named(
@@ -88,10 +71,6 @@ def test_one_bad_document_does_not_fail_its_neighbours(fault: str) -> None:
     good = [index for index in range(30) if index != 11]
     assert scores.values[good].tolist() == [4 + 1 + index % 7 for index in good]
     assert (scores.reached, scores.inferences) == (30, 30)
-
-
-def test_a_score_that_is_no_number_names_the_model() -> None:
-    assert "tiny" in faulty("nan").score("low", ["wing"], [(0,)]).failures[0]
 
 
 def test_a_deadline_leaves_a_prefix() -> None:
@@ -130,28 +109,8 @@ def test_no_tuples(scorer: CrossEncoder) -> None:
     assert (len(scores.values), scores.reached, scores.inferences) == (0, 0, 0)
 
 
-def test_pairs_of_documents_are_refused(scorer: CrossEncoder) -> None:
-    with pytest.raises(ValueError, match="duo"):
-        scorer.score("low", ["a", "b"], [(0, 1)])
-
-
 def test_documents_cut_are_counted_once(scorer: CrossEncoder) -> None:
     assert scorer.score("low", ["wing " * 600, "wing"], [(0,), (1,), (0,)]).truncated == 1
-
-
-def test_several_threads_get_the_same_scores(scorer: CrossEncoder) -> None:
-    documents = ["wing " * (index % 9) for index in range(20)]
-    tuples = [(index,) for index in range(20)]
-    expected = scorer.score("low", documents, tuples).values
-    start = threading.Barrier(4)
-
-    def score() -> np.ndarray:
-        start.wait()
-        return scorer.score("low", documents, tuples).values
-
-    with ThreadPoolExecutor(4) as threads:
-        for found in [threads.submit(score) for _ in range(4)]:
-            np.testing.assert_array_equal(found.result(), expected)
 
 
 @pytest.mark.long

@@ -13,8 +13,8 @@ from osrerank.scoring.card import ModelCard
 from osrerank.scoring.duo import Duo
 from osrerank.scoring.inputs import InputBuilder
 from osrerank.scoring.registry import load_scorer
-from osrerank.testing import ManualClock
 from osrerank.types import Deadline
+from tests.backends import FunctionBackend
 from tests.rankings import ranking_of
 
 DATA = Path(__file__).parents[2] / "data"
@@ -22,23 +22,18 @@ DUO, MONO = DATA / "tiny-bert-duo", DATA / "tiny-bert-one-label"
 CARD = ModelCard("tiny", "logits2", kind="duo", segment_rows=3)
 
 
-class Differing:
-    """A backend that prefers the longer of two documents, and fails on the word `wing`."""
+def differing(bad: int = -1, pause_s: float = 0.0) -> FunctionBackend:
+    """A backend that prefers the longer of two documents, and fails on one token."""
 
-    precision, files, budget_tokens, threads, packed, parallel = "fp32", (), 256, 1, False, False
-
-    def __init__(self, bad: int = -1, pause_s: float = 0.0) -> None:
-        self.bad, self.pause_s, self.clock = bad, pause_s, ManualClock()
-
-    def run(self, sequences):
-        self.clock.sleep(self.pause_s)
-        if any((tokens.ids == self.bad).any() for tokens in sequences):
+    def run(sequences):
+        made.clock.sleep(pause_s)
+        if any((tokens.ids == bad).any() for tokens in sequences):
             raise InferenceError("the bad one is here")
         lengths = [[(tokens.segments == kind).sum() for kind in (2, 1)] for tokens in sequences]
         return np.array(lengths, dtype=np.float32)
 
-    def close(self) -> None:
-        pass
+    made = FunctionBackend(run, 256)
+    return made
 
 
 class Counting(InputBuilder):
@@ -56,7 +51,7 @@ def scorer_of(backend) -> Duo:
 
 
 def test_each_document_is_tokenised_once_and_only_those_compared():
-    scorer = scorer_of(Differing())
+    scorer = scorer_of(differing())
     texts = ["low " * (1 + n) for n in range(50)] + ["never read"]
     pairs = list(permutations(range(50), 2))
     scores = scorer.score("low", texts, pairs)
@@ -92,8 +87,8 @@ def test_cards_that_cannot_compare_are_refused(changes, reason):
 
 
 def test_a_bad_document_is_left_out_of_the_ranking_and_its_neighbours_are_ranked():
-    wing = int(scorer_of(Differing())._builder.query("wing").ids[0])
-    stage = DuoStage(scorer_of(Differing(bad=wing)))
+    wing = int(scorer_of(differing())._builder.query("wing").ids[0])
+    stage = DuoStage(scorer_of(differing(bad=wing)))
     ranking = stage.rerank(ranking_of(["low", "low low", "wing", "a", "low " * 9], "low"))
     assert [candidate.doc_id for candidate in ranking.candidates] == ["d4", "d1", "d0", "d3", "d2"]
     assert ranking.candidates[-1].failure == "the bad one is here"
@@ -103,7 +98,7 @@ def test_a_bad_document_is_left_out_of_the_ranking_and_its_neighbours_are_ranked
 
 def test_a_deadline_leaves_a_prefix_of_pairs_and_of_candidates():
     texts = ["low " * (1 + n) for n in range(30)]
-    backend = Differing(pause_s=1)
+    backend = differing(pause_s=1)
     scorer = scorer_of(backend)
     pairs = list(permutations(range(30), 2))
     scores = scorer.score("low", texts, pairs, deadline=Deadline.after_ms(50_000, backend.clock))
@@ -122,11 +117,11 @@ def test_a_deadline_leaves_a_prefix_of_pairs_and_of_candidates():
 def test_more_pairs_than_are_held_at_once(monkeypatch):
     pairs = list(permutations(range(12), 2))
     texts = ["low " * (1 + n) for n in range(12)]
-    whole = scorer_of(Differing()).score("low", texts, pairs)
+    whole = scorer_of(differing()).score("low", texts, pairs)
     monkeypatch.setattr(cross_encoder, "WINDOW", 50)
-    windows = scorer_of(Differing()).score("low", texts, pairs)
+    windows = scorer_of(differing()).score("low", texts, pairs)
     assert windows.values.tolist() == whole.values.tolist()
     assert windows.inferences == windows.reached == 132
-    wing = int(scorer_of(Differing())._builder.query("wing").ids[0])
-    failing = scorer_of(Differing(bad=wing)).score("low", [*texts[:11], "wing"], pairs)
+    wing = int(scorer_of(differing())._builder.query("wing").ids[0])
+    failing = scorer_of(differing(bad=wing)).score("low", [*texts[:11], "wing"], pairs)
     assert {pairs[at] for at in failing.failures} == {pair for pair in pairs if 11 in pair}

@@ -1,6 +1,7 @@
 """The application over a scorer that needs no model."""
 
 import time
+from contextlib import ExitStack
 
 import pytest
 from starlette.testclient import TestClient
@@ -15,19 +16,14 @@ from osrerank.testing import FunctionScorer
 @pytest.fixture
 def serve():
     """Return a function that makes a client of an application, closed at the end."""
-    clients = []
+    with ExitStack() as stack:
 
-    def open_client(scorer=None, clock=time.monotonic, *, token=None, **limits):
-        reranker = RerankService(Settings.load(), scorer or FunctionScorer(), clock=clock)
-        app = create_app(reranker, Limits(**limits), token=token)
-        client = TestClient(app, raise_server_exceptions=False)
-        client.__enter__()
-        clients.append(client)
-        return client
+        def open_client(scorer=None, clock=time.monotonic, *, token=None, **limits):
+            reranker = RerankService(Settings.load(), scorer or FunctionScorer(), clock=clock)
+            app = create_app(reranker, Limits(**limits), token=token)
+            return stack.enter_context(TestClient(app, raise_server_exceptions=False))
 
-    yield open_client
-    for client in clients:
-        client.__exit__(None, None, None)
+        yield open_client
 
 
 @pytest.fixture

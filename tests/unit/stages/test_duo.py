@@ -92,17 +92,6 @@ def test_natural_values_and_the_kept_matrix():
     assert kept.probabilities[2] == (pytest.approx(0.5), pytest.approx(0.3), None)
 
 
-@pytest.mark.parametrize("aggregation", PAIR_AGGREGATIONS)
-@pytest.mark.parametrize("depth", [2, 5, 8])
-def test_inferences_are_what_the_formula_says(aggregation, depth):
-    scorer = Table(table_of("abcdefgh"))
-    stage = DuoStage(scorer, depth=depth, pairs=Pairs(aggregation, sample_size=3))
-    expected = depth * min(3, depth - 1) if aggregation == "sample" else depth * (depth - 1)
-    assert stage.rerank(ranking_of("abcdefgh")).reports[0].inferences == expected
-    assert len(set(scorer.asked)) == len(scorer.asked) == expected
-    assert all(first != second for first, second in scorer.asked)
-
-
 def test_sample_of_all_others_is_sum():
     table = table_of("abcdef")
     whole = DuoStage(Table(table)).rerank(ranking_of("abcdef"))

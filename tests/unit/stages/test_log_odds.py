@@ -16,7 +16,7 @@ from osrerank.scoring.cache.signing import EntrySigner
 from osrerank.scoring.cache.store import _decoded, _packed
 from osrerank.scoring.card import ModelCard, logistic
 from osrerank.scoring.cross_encoder import CrossEncoder
-from osrerank.scoring.inputs import InputBuilder, Tokens
+from osrerank.scoring.inputs import InputBuilder
 from osrerank.scoring.remote.chunks import divide, gather
 from osrerank.scoring.remote.messages import Reply
 from osrerank.server.api.service import judgement
@@ -26,6 +26,7 @@ from osrerank.stages.sentences import SentenceStage
 from osrerank.testing import FunctionScorer
 from osrerank.thresholds.cut import at_least
 from osrerank.types import Candidate, Scores
+from tests.backends import FunctionBackend
 from tests.rankings import ranking_of
 
 DIRECTORY = Path(__file__).parents[2] / "data" / "tiny-bert-one-label"
@@ -55,19 +56,10 @@ def parts_of(candidate: Candidate) -> dict[str, float]:
     return dict(candidate.trace[-1].parts)
 
 
-class Backend:
-    precision, files, budget_tokens, packed, threads, parallel = "fp32", (), 64, False, 1, False
-
-    def run(self, sequences: Sequence[Tokens]) -> np.ndarray:
-        return np.array([(2.0, 1.25)] * len(sequences), dtype=np.float32)
-
-    def close(self) -> None:
-        pass
-
-
 def test_a_next_sentence_model_gives_its_second_logit_and_the_log_odds_of_both() -> None:
     card = ModelCard("birch", "next-sentence")
-    scorer = CrossEncoder(DIRECTORY, card, InputBuilder.load(DIRECTORY, card), Backend())
+    backend = FunctionBackend(lambda sequences: np.array([(2.0, 1.25)] * len(sequences), dtype=np.float32))
+    scorer = CrossEncoder(DIRECTORY, card, InputBuilder.load(DIRECTORY, card), backend)
     found = scorer.score("low", ["wing"], [(0,)])
     assert (found.values.tolist(), found.log_odds.tolist()) == ([1.25], [-0.75])
     scorer.close()

@@ -67,14 +67,12 @@ def test_a_blank_text_is_not_scored_and_stays_below(blank):
     assert (report.applied, report.failed, report.inferences) == ("partial", 1, 2)
 
 
-def test_blank_texts_alone_are_reported():
-    report = MonoStage(BY_LENGTH).rerank(ranking_of(["", "..."])).reports[0]
-    assert (report.applied, report.reason) == (False, "the texts of all candidates are blank")
-
-
-def test_no_text_anywhere_is_reported():
-    report = MonoStage(BY_LENGTH).rerank(ranking_of([None, None])).reports[0]
-    assert (report.applied, report.reason) == (False, NO_TEXT)
+@pytest.mark.parametrize(
+    ("found", "reason"), [(["", "..."], "the texts of all candidates are blank"), ([None, None], NO_TEXT)]
+)
+def test_no_text_to_read_anywhere_is_reported(found, reason):
+    report = MonoStage(BY_LENGTH).rerank(ranking_of(found)).reports[0]
+    assert (report.applied, report.reason) == (False, reason)
 
 
 def test_nothing_scorable_is_an_error():

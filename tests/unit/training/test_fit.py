@@ -177,12 +177,6 @@ def test_a_killed_training_goes_on_to_the_last_bit(examples: Path, tmp_path: Pat
     assert all(torch.equal(whole[name], parts[name]) for name in whole)
 
 
-def test_the_time_of_a_call_can_be_limited(examples: Path, tmp_path: Path) -> None:
-    assert train(request(examples, tmp_path / "made", max_minutes=1e-9)) is None
-    assert not (tmp_path / "made").exists()
-    assert train(request(examples, tmp_path / "made")) == tmp_path / "made"
-
-
 def test_another_training_in_the_same_place_is_refused(examples: Path, tmp_path: Path) -> None:
     assert train(request(examples, tmp_path / "made", max_minutes=1e-9)) is None
     with pytest.raises(ConfigError, match="unfinished training of another kind"):
@@ -225,19 +219,6 @@ def test_held_back_labels_change_nothing_but_the_choice(examples: Path, tmp_path
     right, turned = (curve(tmp_path / name) for name in ("right", "turned"))
     assert [row["loss"] for row in right] == [row["loss"] for row in turned]
     assert [row["measure"] for row in right] != [row["measure"] for row in turned]
-
-
-def test_turned_labels_turn_what_is_learnt(examples: Path, tmp_path: Path) -> None:
-    turned = tmp_path / "turned.jsonl"
-    lines = [json.loads(line) for line in examples.read_text().splitlines()]
-    turned.write_text(
-        "".join(json.dumps({**one, "relevance": [1 - g for g in one["relevance"]]}) + "\n" for one in lines)
-    )
-    recipe = replace(SMALL, steps=40, draw="all", loss="pointwise", mine_at=0.0)
-    train(request(turned, tmp_path / "made", recipe, development=None))
-    scorer = load_scorer(str(tmp_path / "made"), backend="torch")
-    one = lines[0]
-    assert scorer.score(one["query"], one["documents"], [(place,) for place in range(4)]).values.argmin() == 3
 
 
 def test_bad_data_ends_it_before_it_begins(examples: Path, tmp_path: Path) -> None:

@@ -20,8 +20,9 @@ def test_tasks_run_in_order_and_closing_waits_for_them() -> None:
     assert done[-1] == 20
 
 
-def test_beyond_the_bound_tasks_are_left_out() -> None:
-    background, hold, started = Background(most=2), threading.Event(), threading.Event()
+def held(background: Background) -> threading.Event:
+    """Keep it busy until the event is set."""
+    hold, started = threading.Event(), threading.Event()
 
     def holding() -> None:
         started.set()
@@ -29,6 +30,12 @@ def test_beyond_the_bound_tasks_are_left_out() -> None:
 
     assert background.submit(holding)
     assert started.wait(10)
+    return hold
+
+
+def test_beyond_the_bound_tasks_are_left_out() -> None:
+    background = Background(most=2)
+    hold = held(background)
     assert [background.submit(lambda: None) for _ in range(3)] == [True, True, False]
     hold.set()
     background.close()
@@ -36,14 +43,7 @@ def test_beyond_the_bound_tasks_are_left_out() -> None:
 
 def test_the_newest_may_come_first_and_the_oldest_make_room() -> None:
     background, done = Background(most=10, newest_first=True), list[int]()
-    hold, started = threading.Event(), threading.Event()
-
-    def holding() -> None:
-        started.set()
-        hold.wait(10)
-
-    background.submit(holding)
-    assert started.wait(10)
+    hold = held(background)
     for number, weight in enumerate((4, 4, 4, 2)):
         assert background.submit(partial(done.append, number), weight)
     hold.set()

@@ -14,6 +14,7 @@ from osrerank.errors import OsrerankError
 from osrerank.testing import ManualClock
 from osrerank.vectors import file as file_module
 from osrerank.vectors.file import FileStore, file_store
+from osrerank.vectors.redis import RedisStore
 from osrerank.vectors.store import MemoryStore, VectorStore
 
 MEGABYTE = 1_000_000
@@ -33,23 +34,33 @@ def store(tmp_path: Path) -> FileStore:
     return FileStore(tmp_path / "vectors", most_bytes=4 * MEGABYTE, ttl_s=3600)
 
 
-@pytest.mark.parametrize("kind", ["file", "memory"])
-def test_what_is_written_is_read(kind: str, store: FileStore) -> None:
-    one: VectorStore = store if kind == "file" else MemoryStore(MEGABYTE)
+@pytest.fixture(params=["file", "memory", pytest.param("Redis", marks=pytest.mark.server)])
+def every_store(request: pytest.FixtureRequest, store: FileStore) -> Iterator[VectorStore]:
+    """A store of each kind in turn, empty."""
+    made: VectorStore = store if request.param == "file" else MemoryStore(MEGABYTE)
+    if request.param == "Redis":
+        made = RedisStore(request.getfixturevalue("redis_url"), most_bytes=4 * MEGABYTE, ttl_s=3600)
+        made.drop()
+    yield made
+    made.drop()
+    made.close()
+
+
+def test_what_is_written_is_read(every_store: VectorStore) -> None:
+    one = every_store
     assert one.read([key(1)]) == {}
     assert one.size().records == 0
     assert one.write(records(3)) == 3
     assert one.read([key(2), key(7), key(0)]) == {key(0): records(3)[key(0)], key(2): records(3)[key(2)]}
     assert one.size().records == 3
+    assert one.write(records(3)) == 3  # again, which counts once
+    assert one.size().records == 3
     assert one.drop() == 3
     assert one.read([key(1)]) == {}
-    one.close()
-    assert one.name == kind
 
 
-@pytest.mark.parametrize("kind", ["file", "memory"])
-def test_what_is_not_kept_is_pruned(kind: str, store: FileStore) -> None:
-    one: VectorStore = store if kind == "file" else MemoryStore(MEGABYTE)
+def test_what_is_not_kept_is_pruned(every_store: VectorStore) -> None:
+    one = every_store
     assert one.prune([[key(1)]]) == 0
     one.write(records(5))
     assert one.prune(iter([[key(1), key(8)], [], [key(4)]])) == 2
@@ -57,7 +68,8 @@ def test_what_is_not_kept_is_pruned(kind: str, store: FileStore) -> None:
     assert one.size().records == 2
     one.write(records(1))
     assert one.size().records == 3
-    one.close()
+    one.prune([])
+    assert one.size().records == 0
 
 
 def test_a_pruning_that_fails_leaves_everything(store: FileStore) -> None:

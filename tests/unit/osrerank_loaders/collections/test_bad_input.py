@@ -83,20 +83,6 @@ class TestTrec:
         assert "line 1: a <DOC> without <DOCNO>" in str(error)
         assert document == Document("2", "y")
 
-    def test_truncated(self, read: Read) -> None:
-        document, error = read(LOADERS["trec"], b'<DOC id="1">\n<TEXT>x</TEXT>\n</DOC>\n<DOC id="2">\n<TEXT>y\n')
-        assert document == Document("1", "x")
-        assert "line 4: the file ends inside a <DOC>" in str(error)
-
-    def test_not_closed(self, read: Read) -> None:
-        error, document = read(LOADERS["trec"], b'<DOC id="1">\n<TEXT>x\n<DOC id="2">\n<TEXT>y</TEXT>\n</DOC>\n')
-        assert "line 1: a <DOC> without </DOC>" in str(error)
-        assert document == Document("2", "y")
-
-    def test_not_utf8(self, read: Read) -> None:
-        (error,) = read(LOADERS["trec"], b'<DOC id="1">\n<TEXT>\ncaf\xe9</TEXT>\n</DOC>\n')
-        assert "line 3: not UTF-8: byte 0xe9" in str(error)
-
     @pytest.mark.parametrize("xml", [b"<?xml version='1.0'?><nitf><head></nitf>", b"<nitf><head/></nitf>"])
     def test_times(self, read: Read, xml: bytes) -> None:
         (error,) = read(LOADERS["trec"], xml)
@@ -135,10 +121,3 @@ class TestTrecCar:
     def test_text(self, read: Read) -> None:
         with pytest.raises(CorpusFormatError, match="damaged CBOR"):
             read(LOADERS["trec-car"], b"plain prose\n")
-
-
-@pytest.mark.parametrize("name", ["msmarco-v2-passage", "msmarco-v2-document", "jsonl", "beir"])
-def test_byte_order_mark_is_passed_over(name: str, read: Read) -> None:
-    (plain,) = read(LOADERS[name], GOOD[name])
-    (marked,) = read(LOADERS[name], b"\xef\xbb\xbf" + GOOD[name])
-    assert marked == plain

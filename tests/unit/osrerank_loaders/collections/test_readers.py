@@ -1,4 +1,4 @@
-"""The first and last record of each format, on synthesised files of the published shape."""
+"""The records of each format, on synthesised files of the published shape."""
 
 import gzip
 import json
@@ -99,123 +99,104 @@ GOLDEN = {
     "msmarco-passage": (
         "msmarco-passage",
         TSV.encode(),
-        3,
-        Document("0", "The first passage."),
-        Document("8841822", '  leading space, "quotes" and caf\u00e9 '),
+        [
+            Document("0", "The first passage."),
+            Document("7", ""),
+            Document("8841822", '  leading space, "quotes" and caf\u00e9 '),
+        ],
     ),
     "msmarco-passage-json": (
         "msmarco-passage",
         lines({"id": "0", "contents": "First."}, {"id": "9", "contents": "Last."}),
-        2,
-        Document("0", "First."),
-        Document("9", "Last."),
+        [Document("0", "First."), Document("9", "Last.")],
     ),
     "msmarco-document-tsv": (
         "msmarco-document",
         DOCS_TSV.encode(),
-        2,
-        Document("D1", "The body. More.", "A title", {"url": "https://a.example/"}),
-        Document("D2", "", "", {"url": ""}),
+        [
+            Document("D1", "The body. More.", "A title", {"url": "https://a.example/"}),
+            Document("D2", "", "", {"url": ""}),
+        ],
     ),
     "msmarco-document-trec": (
         "msmarco-document",
         DOCS_TREC.encode(),
-        2,
-        Document("D1", "The body, where 1 < 2.\nMore.", "A title", {"url": "https://a.example/"}),
-        Document("D2", "", "", {"url": "https://b.example/"}),
+        [
+            Document("D1", "The body, where 1 < 2.\nMore.", "A title", {"url": "https://a.example/"}),
+            Document("D2", "", "", {"url": "https://b.example/"}),
+        ],
     ),
     "msmarco-v2-passage": (
         "msmarco-v2-passage",
         lines(PASSAGE_V2),
-        1,
-        Document("msmarco_passage_00_0", "Text.", "", {"spans": "(0,5)", "docid": "msmarco_doc_00_0"}),
-        Document("msmarco_passage_00_0", "Text.", "", {"spans": "(0,5)", "docid": "msmarco_doc_00_0"}),
+        [Document("msmarco_passage_00_0", "Text.", "", {"spans": "(0,5)", "docid": "msmarco_doc_00_0"})],
     ),
     "msmarco-v2-document": (
         "msmarco-v2-document",
         lines(DOC_V2, SEGMENT_V2),
-        2,
-        Document("msmarco_doc_00_0", "b", "t", {"url": "u", "headings": "h\nh2"}),
-        Document("msmarco_doc_00_0#0", "s", "t", {"url": "u", "headings": "h"}),
+        [
+            Document("msmarco_doc_00_0", "b", "t", {"url": "u", "headings": "h\nh2"}),
+            Document("msmarco_doc_00_0#0", "s", "t", {"url": "u", "headings": "h"}),
+        ],
     ),
     "msmarco-v2.1-segments": (
         "msmarco-v2-document",
         lines({**DOC_V2, "docid": "msmarco_v2.1_doc_29_677149"}, SEGMENT_V21),
-        2,
-        Document("msmarco_v2.1_doc_29_677149", "b", "t", {"url": "u", "headings": "h\nh2"}),
-        Document(
-            "msmarco_v2.1_doc_29_677149#3_1637632",
-            "s",
-            "t",
-            {"url": "u", "headings": "h", "start_char": 1806, "end_char": 3061},
-        ),
+        [
+            Document("msmarco_v2.1_doc_29_677149", "b", "t", {"url": "u", "headings": "h\nh2"}),
+            Document(
+                "msmarco_v2.1_doc_29_677149#3_1637632",
+                "s",
+                "t",
+                {"url": "u", "headings": "h", "start_char": 1806, "end_char": 3061},
+            ),
+        ],
     ),
     "trec-car-v1.5": (
         "trec-car",
         b"".join(map(cbor2.dumps, PARAGRAPHS)),
-        2,
-        Document("a" * 40, "Text with a link inside."),
-        Document("b" * 40, ""),
+        [Document("a" * 40, "Text with a link inside."), Document("b" * 40, "")],
     ),
     "trec-car-v2.0": (
         "trec-car",
         car_v2(PARAGRAPHS),
-        2,
-        Document("a" * 40, "Text with a link inside."),
-        Document("b" * 40, ""),
+        [Document("a" * 40, "Text with a link inside."), Document("b" * 40, "")],
     ),
     "trec-car-pages": (
         "trec-car-pages",
         car_v2([[0, "A page", b"a", [[1, PARAGRAPHS[0]], [0, "Heading", b"h", []]]], [0, "Empty", b"b", []]], 0),
-        2,
-        Document("a", "Text with a link inside.", "A page"),
-        Document("b", "", "Empty"),
+        [Document("a", "Text with a link inside.", "A page"), Document("b", "", "Empty")],
     ),
     "trec-sgml": (
         "trec",
         SGML.encode(),
-        2,
-        Document("NEWS-1", "It rained, 3 < 4.", "Rain & sun"),
-        Document("other", "Sun."),
+        [Document("NEWS-1", "It rained, 3 < 4.", "Rain & sun"), Document("other", "Sun.")],
     ),
     "robust04": (
         "robust04",
         SGML.encode("iso-8859-1"),
-        2,
-        Document("NEWS-1", "It rained, 3 < 4.", "Rain & sun"),
-        Document("other", "Sun."),
+        [Document("NEWS-1", "It rained, 3 < 4.", "Rain & sun"), Document("other", "Sun.")],
     ),
-    "trec-nyt": (
-        "trec",
-        NITF.encode(),
-        1,
-        Document("42", "In short.\nOne.\nTwo words.", "Headline"),
-        Document("42", "In short.\nOne.\nTwo words.", "Headline"),
-    ),
+    "trec-nyt": ("trec", NITF.encode(), [Document("42", "In short.\nOne.\nTwo words.", "Headline")]),
     "trec-post": (
         "trec",
         lines(POST),
-        1,
-        Document("p1", "A  link  & text\nA caption", "Title", {"url": "https://post.example/1"}),
-        Document("p1", "A  link  & text\nA caption", "Title", {"url": "https://post.example/1"}),
+        [Document("p1", "A  link  & text\nA caption", "Title", {"url": "https://post.example/1"})],
     ),
     "beir": (
         "beir",
         lines(
             {"_id": "1", "title": "T", "text": "x", "metadata": {"url": "u"}}, {"_id": "2", "title": "", "text": "y"}
         ),
-        2,
-        Document("1", "x", "T", {"url": "u"}),
-        Document("2", "y"),
+        [Document("1", "x", "T", {"url": "u"}), Document("2", "y")],
     ),
     "jsonl": (
         "jsonl",
         lines({"id": 1, "text": "x", "year": 1999}, {"docid": "2", "body": "y", "title": None}),
-        2,
-        Document("1", "x", "", {"year": 1999}),
-        Document("2", "y"),
+        [Document("1", "x", "", {"year": 1999}), Document("2", "y")],
     ),
 }
+"""Of each format a file, and what is read of it with a loader."""
 
 
 ROBUST = b"""<DOC>
@@ -246,12 +227,9 @@ def test_tweets(read: Read) -> None:
 
 
 @pytest.mark.parametrize("case", GOLDEN)
-def test_first_and_last_record(read: Read, case: str) -> None:
-    loader, content, count, first, last = GOLDEN[case]
-    records = read(LOADERS[loader], content)
-    assert len(records) == count
-    assert records[0] == first
-    assert records[-1] == last
+def test_every_record_is_read(read: Read, case: str) -> None:
+    loader, content, documents = GOLDEN[case]
+    assert read(LOADERS[loader], content) == documents
 
 
 def test_html_id_is_the_stem_and_a_bare_less_than_is_text(read: Read) -> None:

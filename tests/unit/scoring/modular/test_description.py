@@ -20,11 +20,7 @@ TYPES = {
 }
 DENSE = {"in_features": 8, "out_features": 8, "bias": True, "module_input_name": "sentence_embedding"}
 FILES: dict[str, Any] = {
-    "config.json": {
-        "model_type": "modernbert",
-        "architectures": ["ModernBertModel"],
-        "max_position_embeddings": 8192,
-    },
+    "config.json": {"model_type": "modernbert", "architectures": ["ModernBertModel"], "max_position_embeddings": 8192},
     "tokenizer.json": {},
     "tokenizer_config.json": {"model_max_length": 8000},
     "sentence_bert_config.json": {

@@ -18,20 +18,7 @@ REQUEST = Request("c1", "m1", "id/int8", 1.5, None, "low pressure", ["a wing", "
 SCORES = Scores(np.array([0.5, np.nan, -3.25], dtype=np.float32), {1: "too odd"}, inferences=3, truncated=1)
 REPLY = Reply("c1", "w1", "id/int8", SCORES, "", 0.01, 0.2)
 ADVICE = Advice(7.0, True, kind="bi-encoder", feedback=Feedback(0.2, 0.5))
-HEARTBEAT = Heartbeat(
-    "w1",
-    "host",
-    "q",
-    "mono",
-    "id/int8",
-    Advice(7.0, True, kind="bi-encoder", feedback=Feedback(0.2, 0.5)),
-    True,
-    ("c1", "c2"),
-    0.25,
-    4,
-    3.0,
-    9.5,
-)
+HEARTBEAT = Heartbeat("w1", "host", "q", "mono", "id/int8", ADVICE, True, ("c1", "c2"), 0.25, 4, 3.0, 9.5)
 
 texts = st.text(max_size=30)
 

@@ -6,7 +6,6 @@ import time
 
 import pytest
 
-from osrerank.errors import InferenceError
 from osrerank.server.api.limits import Limits
 from osrerank.server.api.queue import Rate, Task, TaskQueue
 from osrerank.server.api.service import Busy, Question, Service
@@ -165,16 +164,6 @@ def test_parts_are_put_together():
     judged = asyncio.run(scenario())
     assert judged.order == (2, 4, 0, 3, 1)
     assert judged.unscored == 1
-
-
-def test_no_part_can_be_scored():
-    async def scenario():
-        reranks = service(FunctionScorer(broken=True))
-        with pytest.raises(InferenceError, match="broken"):
-            await reranks.judge(question(9), NEVER)
-        reranks.close()
-
-    asyncio.run(scenario())
 
 
 def test_a_model_that_changes_between_the_parts_scores_all_again():

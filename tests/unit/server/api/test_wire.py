@@ -4,7 +4,6 @@ import contextlib
 import http.client
 import json
 import socket
-import time
 import urllib.request
 
 import pytest
@@ -12,6 +11,7 @@ import pytest
 from osrerank.server.api.limits import Limits
 from osrerank.testing import FunctionScorer
 from tests.http_server import running
+from tests.waiting import wait_until
 
 pytestmark = pytest.mark.long
 
@@ -47,13 +47,6 @@ def metric(url, line):
     return float(found[0].rpartition(" ")[2]) if found else 0.0
 
 
-def eventually(holds):
-    give_up = time.monotonic() + 30
-    while not holds():
-        assert time.monotonic() < give_up
-        time.sleep(0.05)
-
-
 def test_a_late_body_is_not_waited_for():
     with running(FunctionScorer(), limits=Limits(body_timeout_s=0.3)) as url, connected(url) as connection:
         connection.sendall(request(b'{"query"', length=100))
@@ -75,7 +68,7 @@ def test_who_sends_all_before_reading_gets_the_answer_to_a_body_over_the_limit(n
 def test_bodies_are_bounded_together():
     with running(SLOW, limits=Limits(max_held_bytes=1_500)) as url, connected(url) as first, connected(url) as second:
         first.sendall(request(question(size=300)))
-        eventually(lambda: metric(url, "osrerank_http_held_documents") == 3)
+        wait_until(lambda: metric(url, "osrerank_http_held_documents") == 3)
         second.sendall(request(question(size=300)))
         assert status(second) == 429
         assert status(first) == 200
@@ -90,11 +83,11 @@ def test_who_leaves_is_not_scored():
         before = metric(url, left)
         with connected(url) as first:
             first.sendall(request(question(count=5)))
-            eventually(lambda: metric(url, "osrerank_http_held_documents") == 5)
+            wait_until(lambda: metric(url, "osrerank_http_held_documents") == 5)
             with connected(url) as second:
                 second.sendall(request(question(count=50)))
-                eventually(lambda: metric(url, "osrerank_http_held_documents") == 55)
-            eventually(lambda: metric(url, left) == before + 1)
+                wait_until(lambda: metric(url, "osrerank_http_held_documents") == 55)
+            wait_until(lambda: metric(url, left) == before + 1)
             assert metric(url, "osrerank_http_held_documents") <= 5  # the fifty wait no longer
             assert status(first) == 200
 

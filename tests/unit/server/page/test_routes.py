@@ -1,5 +1,7 @@
 """The comparison page's endpoints: what they take, what they refuse, and the headers that everything carries."""
 
+from contextlib import ExitStack
+
 import pytest
 from opensearchpy import ConnectionError as Unreachable
 from starlette.testclient import TestClient
@@ -37,19 +39,14 @@ def index(tmp_path):
 @pytest.fixture
 def page(index):
     """A function that makes a client of an application with the page."""
-    opened = []
+    with ExitStack() as stack:
 
-    def open_page(client=index, *, token=None, **options):
-        app = create_app(RerankService(Settings.load(), FunctionScorer()), Limits(), token=token)
-        add_page(app, Comparison(client, PIPELINES, **options))
-        browser = TestClient(app, raise_server_exceptions=False)
-        browser.__enter__()
-        opened.append(browser)
-        return browser
+        def open_page(client=index, *, token=None, **options):
+            app = create_app(RerankService(Settings.load(), FunctionScorer()), Limits(), token=token)
+            add_page(app, Comparison(client, PIPELINES, **options))
+            return stack.enter_context(TestClient(app, raise_server_exceptions=False))
 
-    yield open_page
-    for browser in opened:
-        browser.__exit__(None, None, None)
+        yield open_page
 
 
 def ask(browser, **parameters):

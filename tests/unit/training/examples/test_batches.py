@@ -10,38 +10,28 @@ from osrerank.scoring.inputs import InputBuilder, padded  # noqa: E402 - with th
 from osrerank.scoring.model_files import read_card  # noqa: E402
 from osrerank.training.examples.batches import MonoAssembly, Steps, parts, plan, prefetched  # noqa: E402
 from osrerank.training.examples.lists import Example  # noqa: E402
+from tests.backends import FunctionBackend  # noqa: E402
 from tests.servers import ROOT  # noqa: E402
 
 MODEL = ROOT / "tests" / "data" / "tiny-bert-two-labels"
 EXAMPLE = Example("low pressure [SEP]", ("salt " * 600, "", "the wing"), (0, 1, 0))
 
 
-class Spy:
-    """A backend that keeps the sequences that scoring gives it."""
-
-    precision, files, budget_tokens, packed, threads, parallel = "fp32", (), 100_000, False, 1, False
-
-    def __init__(self):
-        self.seen = []
-
-    def run(self, sequences):
-        self.seen += sequences
-        return np.zeros((len(sequences), 2), dtype=np.float32)
-
-    def close(self):
-        pass
-
-
 def test_training_reads_what_scoring_reads() -> None:
     card = read_card(MODEL)
     builder = InputBuilder.load(MODEL, card)
-    backend = Spy()
-    scorer = CrossEncoder(MODEL, card, builder, backend)
+    seen = []
+
+    def keep(sequences):
+        seen.extend(sequences)
+        return np.zeros((len(sequences), 2), dtype=np.float32)
+
+    scorer = CrossEncoder(MODEL, card, builder, FunctionBackend(keep))
     scorer.score(EXAMPLE.query, EXAMPLE.documents, [(place,) for place in range(3)])
     scorer.close()
     made = MonoAssembly(builder).sequences(EXAMPLE)
     assert [one.target for one in made] == [0, 1, 0]
-    expected = sorted((tuple(tokens.ids), tuple(tokens.segments)) for tokens in backend.seen)
+    expected = sorted((tuple(tokens.ids), tuple(tokens.segments)) for tokens in seen)
     assert sorted((tuple(one.tokens.ids), tuple(one.tokens.segments)) for one in made) == expected
     assert max(len(one.tokens.ids) for one in made) == 512
 

@@ -1,4 +1,3 @@
-import gzip
 import json
 import os
 import tracemalloc
@@ -231,10 +230,3 @@ def test_a_collection_without_clear_ids_is_refused(tmp_path: Path, content: str,
     with pytest.raises(FormatError, match=said) as caught:
         Texts(Path(file(tmp_path, "c", content)))
     assert caught.value.line == line
-
-
-def test_a_damaged_archive_is_named(tmp_path: Path) -> None:
-    path = tmp_path / "t.tsv.gz"
-    path.write_bytes(gzip.compress(b"q\ta\tb\n" * 100)[:-12])
-    with pytest.raises(FormatError, match="truncated or damaged"):
-        read(triples=str(path))

@@ -14,18 +14,11 @@ from osrerank.scoring.registry import load_scorer  # noqa: E402 - its twin
 from osrerank.training.recipes import Recipe  # noqa: E402 - its twin
 from osrerank.training.weights.averaging import average  # noqa: E402 - its twin
 from osrerank.training.weights.models import load_trainee  # noqa: E402 - its twin
+from tests.bi_encoders import plain  # noqa: E402 - its twin
 from tests.servers import ROOT  # noqa: E402 - its twin
 
 DATA = ROOT / "tests" / "data"
 START = DATA / "tiny-bert-two-labels"
-
-
-def copied(folder: Path) -> Path:
-    """Write the model that the trained one began as."""
-    folder.mkdir()
-    for name in ("config.json", "tokenizer.json", "model.safetensors"):
-        (folder / name).write_bytes((START / name).read_bytes())
-    return folder
 
 
 def moved(folder: Path, by: float) -> Path:
@@ -40,7 +33,7 @@ def moved(folder: Path, by: float) -> Path:
 
 
 def test_each_weight_is_the_weighted_mean(tmp_path: Path) -> None:
-    trained, start = moved(tmp_path / "trained", 0.5), copied(tmp_path / "start")
+    trained, start = moved(tmp_path / "trained", 0.5), plain(tmp_path / "start", START)
     made = average([trained, start], [3, 1], tmp_path / "mean")
     before, after = load_file(START / "model.safetensors"), load_file(made / "model.safetensors")
     for name, tensor in after.items():
@@ -63,7 +56,7 @@ def test_shares_that_cannot_be_are_refused(tmp_path: Path, shares: list[float]) 
 
 
 def test_models_of_another_form_are_refused(tmp_path: Path) -> None:
-    other = copied(tmp_path / "other")
+    other = plain(tmp_path / "other", START)
     weights = load_file(other / "model.safetensors")
     config = json.loads((other / "config.json").read_text())
     table = "bert.embeddings.word_embeddings.weight"

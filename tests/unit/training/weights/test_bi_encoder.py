@@ -18,7 +18,7 @@ from osrerank.training.curve import read_curve  # noqa: E402 - imports torch
 from osrerank.training.development import Scoring  # noqa: E402 - likewise
 from osrerank.training.examples.lists import Example  # noqa: E402 - likewise
 from osrerank.training.examples.sources import open_source  # noqa: E402 - likewise
-from osrerank.training.fit import Request, distill, train  # noqa: E402 - likewise
+from osrerank.training.fit import Request, train  # noqa: E402 - likewise
 from osrerank.training.recipes import Recipe  # noqa: E402 - likewise
 from osrerank.training.weights.bi_encoder import TEMPERATURE  # noqa: E402 - likewise
 from osrerank.training.weights.models import load_trainee  # noqa: E402 - likewise
@@ -71,18 +71,6 @@ def test_it_learns_and_scores_the_same_after_it_was_written(
     for precision, tolerance in (("fp32", 3e-6), ("int8", 0.05)):
         export_model(made, tmp_path / precision, ExportOptions(precision=precision))
         np.testing.assert_allclose(values(tmp_path / precision, "onnx"), values(made), atol=tolerance)
-
-
-@pytest.mark.long
-def test_a_student_of_fewer_layers_learns_its_teachers_logits(examples: Path, tmp_path: Path) -> None:
-    source = carded(tmp_path / "source", "mean")
-    recipe = replace(SMALL, name="logits", method="logits", mine_at=0.0)
-    made = distill(request(examples, source, tmp_path / "made", recipe), layers=1)
-    assert made is not None
-    soft = [float(row["soft"]) for row in read_curve(made / "curve.csv")]
-    assert np.mean(soft[-8:]) < np.mean(soft[:8])
-    assert "encoder.layer.1.output.dense.weight" not in load_file(made / "model.safetensors")
-    assert values(made).shape == (4,)
 
 
 def test_an_encoder_without_a_card_is_refused(examples: Path, tmp_path: Path) -> None:

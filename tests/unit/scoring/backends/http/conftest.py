@@ -1,5 +1,7 @@
 """Scorers of the backend ``http``, closed at the end."""
 
+from contextlib import ExitStack, closing
+
 import pytest
 
 from osrerank.scoring.card import POINTWISE
@@ -10,16 +12,13 @@ from osrerank.settings import Settings
 @pytest.fixture
 def scorer_of():
     """Return a function from settings to the scorer of a rerank server."""
-    scorers = []
+    with ExitStack() as stack:
 
-    def make(url, dialect="tei", **options):
-        settings = Settings.load(backend="http", rerank_url=url, rerank_dialect=dialect, **options)
-        scorers.append(load(settings, POINTWISE))
-        return scorers[-1]
+        def make(url, dialect="tei", **options):
+            settings = Settings.load(backend="http", rerank_url=url, rerank_dialect=dialect, **options)
+            return stack.enter_context(closing(load(settings, POINTWISE)))
 
-    yield make
-    for scorer in scorers:
-        scorer.close()
+        yield make
 
 
 @pytest.fixture

@@ -109,14 +109,6 @@ def test_a_connection_that_breaks_is_made_again(scorer_of, no_waiting):
         score(scorer_of(server.url))
 
 
-def test_connections_are_kept(scorer_of):
-    with answering(by_length) as server:
-        scorer = scorer_of(server.url)
-        for _ in range(20):
-            score(scorer)
-        assert server.connections == 1
-
-
 @pytest.mark.parametrize(
     "body",
     [b"", b"<html>", b'{"a"', b"\xff\xfe", b"[" * 100_000, b"null"],

@@ -9,9 +9,7 @@ import pytest
 from prometheus_client import REGISTRY
 
 from osrerank.errors import EndpointError, Overloaded
-from osrerank.scoring.cache.scorer import behind_cache
-from osrerank.settings import Settings
-from osrerank.types import Deadline, Scorer
+from osrerank.types import Deadline
 from tests.rerank_server import Reply, answering, by_length
 
 TEXTS = ["x" * (1 + at % 97) for at in range(500)]
@@ -47,8 +45,7 @@ def sizes(server):
     return [len(received.body["texts"]) for received in server.received]
 
 
-def test_it_is_a_scorer(scorer_of):
-    assert isinstance(scorer_of("http://127.0.0.1:9"), Scorer)
+def test_no_documents_need_no_server(scorer_of):
     assert len(scorer_of("http://127.0.0.1:9").score("q", ["a"], []).values) == 0
 
 
@@ -163,15 +160,6 @@ def test_many_threads_share_a_scorer(scorer_of):
             assert all(threads.map(ask, range(160)))
         assert len(server.received) == 160 * 4
         assert server.connections <= 64
-
-
-def test_scores_are_kept(scorer_of):
-    with answering(by_length) as server:
-        cached = behind_cache(scorer_of(server.url), Settings.load())
-        first = cached.score("q", TEXTS[:5], all_of(TEXTS[:5]))
-        again = cached.score("q", TEXTS[:5], all_of(TEXTS[:5]))
-    assert (first.cached, again.cached, len(server.received)) == (0, 5, 1)
-    assert again.values.tolist() == first.values.tolist()
 
 
 @pytest.mark.long
