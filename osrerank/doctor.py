@@ -207,7 +207,7 @@ def _engine(settings: Settings, index: str) -> Iterator[Finding]:
         yield Finding("engine", "ok", answers, facts={**facts, "at": where})
         yield _fields(client, index) if index else Finding("index", "absent", "none was named; name one with --index")
     if index and is_local(settings.backend):
-        yield _vectors(settings, index)
+        yield from _vectors(settings, index)
 
 
 def _hosts(client: Client) -> str:
@@ -237,26 +237,27 @@ def _fields(client: Client, index: str) -> Finding:
     return Finding("index", "ok", f"{index}: text fields {', '.join(fields)}; {found}", facts=facts)
 
 
-def _vectors(settings: Settings, index: str) -> Finding:
-    """Report how much of an index has document vectors, and what they would cost."""
+def _vectors(settings: Settings, index: str) -> Iterator[Finding]:
+    """Report how much of an index has document vectors, what they would cost, and side indices without an index."""
     from osrerank.indexing.estimate import estimate  # noqa: PLC0415 - loads a model
     from osrerank.indexing.side_index import orphans  # noqa: PLC0415 - with it
 
     if settings.vectors == "off" and settings.vectors_index is False:
-        return Finding("vectors", "absent", "document vectors are off: each search encodes its candidates")
+        yield Finding("vectors", "absent", "document vectors are off: each search encodes its candidates")
+        return
     try:
         address = settings.url.get_secret_value()
         with closing(connect(address, model=settings.model, backend=settings.backend, dtype=settings.dtype)) as client:
             found, gone = estimate(client, index), orphans(client)
     except ConfigError as error:
-        return Finding("vectors", "absent", _sentence(error))
+        yield Finding("vectors", "absent", _sentence(error))
     except Exception as error:  # noqa: BLE001 - whatever keeps the index from being read is the finding
-        return Finding("vectors", "failed", _sentence(error), "make the index with osrerank index, or name another")
-    facts = {**found.as_json(), "orphans": gone}
-    if gone:
-        reason = f"these side indices have no index any more: {', '.join(gone)}"
-        return Finding("vectors", "failed", reason, f"osrerank vectors prune --index {index} deletes them", facts)
-    return Finding("vectors", "ok", str(found), facts=facts)
+        yield Finding("vectors", "failed", _sentence(error), "make the index with osrerank index, or name another")
+    else:
+        yield Finding("vectors", "ok", str(found), facts={**found.as_json(), "orphans": gone})
+        if gone:
+            reason = f"these side indices have no index any more: {', '.join(gone)}"
+            yield Finding("side indices", "failed", reason, f"osrerank vectors prune --index {index} deletes them")
 
 
 def _redis(settings: Settings) -> Iterator[Finding]:

@@ -109,12 +109,11 @@ class DocumentVectors:
 
     def expect(self, query: str) -> None:
         """Start to encode a query while its candidates are being searched, for `encoded_query`."""
-        with contextlib.suppress(InferenceError):  # the search that needs it gets the error
-            encoding = self._encoding(query)
-            with self._lock:
-                self._expected[query] = encoding
-                if len(self._expected) > MOST_EXPECTED:  # that no search came for
-                    self._expected.popitem(last=False)
+        with self._lock, contextlib.suppress(InferenceError):  # the search that needs it gets the error
+            if query not in self._expected:
+                self._expected[query] = self._encoding(query)
+            if len(self._expected) > MOST_EXPECTED:  # that no search came for
+                self._expected.popitem(last=False)
 
     def encoded_query(self, query: str) -> Future[Vectors]:
         """Start to encode a query in another thread, so that records can be read meanwhile, or go on with it.

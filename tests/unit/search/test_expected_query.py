@@ -83,6 +83,13 @@ def test_an_expected_query_is_encoded_once(source):
     assert source.encoder.queries == ["which text"]
 
 
+def test_a_query_that_two_searches_expect_is_encoded_once(source):
+    source.expect("which text")
+    source.expect("which text")
+    assert source.encoded_query("which text").result().rows.shape == (1, 2)
+    assert source.encoder.queries == ["which text"]
+
+
 def test_queries_that_no_search_comes_for_are_forgotten(source):
     texts = [f"query {number}" for number in range(MOST_EXPECTED + 1)]
     for text in texts:
