@@ -1,10 +1,11 @@
 """Measure what shadow mode costs the searches that are answered: an open loop at half of the machine's load.
 
-nice -n 10 python tools/load/shadow.py --seconds 20
+python tools/load/shadow.py --seconds 20 --url http://localhost:9200
 
-The embedded engine and the default model run in this process, over documents of the demo's sample: first passes and
-reranking share its cores and its interpreter, which is the worst case. The load is half of the first passes that the
-machine does at most. Latencies count from when a search was due, so that one that waits for a thread is late.
+The default model runs in this process, over documents of the demo's sample. Without an address, the embedded engine
+does, too: then first passes and reranking share one interpreter, which is the worst case. The load is half of the first
+passes that the machine does at most. Latencies count from when a search was due, so that one that waits for a thread is
+late.
 """
 
 import argparse
@@ -106,15 +107,17 @@ def search(client: Client, number: int, rerank: Any) -> Any:
 def main() -> None:
     """Print a row for each mode."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--url", help="the index sample of an OpenSearch, which is made anew")
     parser.add_argument("--seconds", type=float, default=20.0)
     parser.add_argument("--documents", type=int, default=400)
     parser.add_argument("--rate", type=float, default=0.0, help="searches a second; 0 for half of what is possible")
     parser.add_argument("--rounds", type=int, default=1)
     given = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
-        records, url = Path(folder) / "shadow.jsonl", f"embedded:{folder}/engine"
+        records, url = Path(folder) / "shadow.jsonl", given.url or f"embedded:{folder}/engine"
         os.environ |= {"OSRERANK_VECTORS_FOLDER": f"{folder}/vectors", "OSRERANK_SHADOW_FILE": str(records)}
         with connect(url) as client:
+            client.indices.delete(index=f"{INDEX},{INDEX}-osrerank-vectors", ignore=[404])
             fill(client, given.documents)
             most = capacity(lambda number: search(client, number, MODES[PLAIN]), 5.0)
         rate = given.rate or most / 2
