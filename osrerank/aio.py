@@ -130,7 +130,7 @@ class AsyncClient(AsyncOpenSearch):
         await asyncio.to_thread(self.searcher.warm_up, index)
 
     async def _results(self, steps: Generator[Any, Any, Any], index: Any) -> Any:
-        """Perform steps that need nothing of a search's caller, and return what they return."""
+        """Perform steps without a caller's headers and options, and return what they return."""
         return await _performed(steps, partial(self._perform, index=index, headers=None, options={}))
 
     async def coverage(self, index: str) -> Coverage:
@@ -139,7 +139,7 @@ class AsyncClient(AsyncOpenSearch):
         return found
 
     async def is_warm(self, index: str, *, at_least: float = AT_LEAST) -> bool:
-        """Return whether the model is loaded, and this share of an index's documents has vectors."""
+        """Return whether an index's model is loaded and its documents have vectors, as ``Client.is_warm``."""
         return bool(await self._results(is_warm(self.searcher, index, at_least), index))
 
     async def close(self) -> None:

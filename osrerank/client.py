@@ -201,24 +201,24 @@ class Client(OpenSearch):
         return options, self._results(self.searcher.fields_of(options, index), index)
 
     def _results(self, steps: Generator[Any, Any, Any], index: Any) -> Any:
-        """Perform steps that need nothing of a search's caller, and return what they return."""
+        """Perform steps without a caller's headers and options, and return what they return."""
         return _performed(steps, partial(self._perform, index=index, headers=None, options={}))
 
     def coverage(self, index: str) -> Coverage:
-        """Return how many of an index's documents have vectors, by a sample of 1,000; nothing is encoded.
+        """Return how many of an index's documents have vectors; of more than 1,000, by a sample. Nothing is encoded.
 
         Raises:
             ConfigError: the model has no vectors.
-            ModelLoadError, MissingDependencyError, WorkerError: it cannot be loaded.
+            ModelLoadError, MissingDependencyError, WorkerError: the model cannot be loaded.
             opensearchpy.OpenSearchException: the index cannot be read.
         """
         found: Coverage = self._results(coverage(self.searcher, index), index)
         return found
 
     def is_warm(self, index: str, *, at_least: float = AT_LEAST) -> bool:
-        """Return whether the model is loaded, and this share of an index's documents has vectors, in [0, 1].
+        """Return whether an index's model is loaded, and at least a share of its documents, in [0, 1], has vectors.
 
-        A cross-encoder only has to be loaded. Errors are those of `coverage`.
+        A cross-encoder only has to be loaded. Raises as `coverage`.
         """
         return bool(self._results(is_warm(self.searcher, index, at_least), index))
 
@@ -236,7 +236,7 @@ class Client(OpenSearch):
     def close(self) -> None:
         """Close the connections and release the model; what searches left to be written is written.
 
-        Of the searches in shadow, the one that runs is finished, and those that wait are dropped.
+        In shadow mode, the search that is being run again ends first, and those that wait are dropped.
         """
         self.searcher.shadows.close()
         self._later.close()
@@ -281,8 +281,8 @@ def connect(
 
     Args:
         url: ``http(s)://[user:password@]host:port``, several of them comma-separated, or ``embedded:FOLDER``.
-        model: a directory or hub id in Hugging Face layout, or the name of a shipped model. One that is given here
-            holds for every index, over the settings file's models.
+        model: a directory or hub id in Hugging Face layout, or the name of a shipped model. It
+            overrides the settings file's models for every index.
         duo_model: likewise, the model that compares pairs of candidates.
         backend: ``auto``, ``onnx``, ``torch``, ``workers`` or ``http``.
         dtype: what the torch backend computes in: ``auto``, ``fp32``, ``bf16`` or ``fp16``.

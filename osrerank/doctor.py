@@ -73,7 +73,7 @@ def examine(settings: Settings, *, index: str = "") -> Iterator[Finding]:
 
 
 def with_model_of(settings: Settings, index: str) -> Settings:
-    """Return the settings with the model that the settings file names for an index, if it does.
+    """Return the settings with the model that the settings file names for an index, if it names one.
 
     Raises:
         ConfigError: the file cannot be used, or names different models for several indices.
@@ -128,10 +128,10 @@ def _model(settings: Settings) -> Iterator[Finding]:
 
 
 def _languages() -> Finding:
-    """Report whether documents in languages that a model does not read are recognised."""
+    """Report whether the extra that detects the languages of documents is installed."""
     if IS_INSTALLED:
-        return Finding("languages", "ok", "documents in a language that the model does not read are recognised")
-    found = "documents' languages are not looked at: pip install 'osrerank[languages]'"
+        return Finding("languages", "ok", "documents in a language that the model does not read are detected")
+    found = "the languages of documents are not detected: pip install 'osrerank[languages]'"
     return Finding("languages", "absent", found)
 
 

@@ -88,11 +88,11 @@ class InterleaveMarks(TypedDict):
 
 
 class ShareMarks(TypedDict):
-    """On which side of a share of the searches this one is: ``response["rerank"]["share"]``.
+    """Whether a search is in the share that is reranked: ``response["rerank"]["share"]``.
 
     Attributes:
         of: the share, in [0, 1].
-        chosen: whether the search is in it: reranked, or in shadow.
+        chosen: whether the search is in the share, and so is reranked or, in shadow mode, run again.
     """
 
     of: float
@@ -100,10 +100,10 @@ class ShareMarks(TypedDict):
 
 
 class ShadowMarks(TypedDict):
-    """What becomes of a search in shadow: ``response["rerank"]["shadow"]``.
+    """Whether a search in shadow mode is run again: ``response["rerank"]["shadow"]``.
 
     Attributes:
-        queued: whether it is run again with reranking; False where too many wait.
+        queued: whether the search is run again with reranking; False if too many wait.
     """
 
     queued: bool
@@ -137,7 +137,7 @@ class RerankMarks(TypedDict):
         below_min_score: hits that ``min_score`` removed, where it was given.
         cuts: what each of the thresholds ``min_probability`` and ``cutoff`` did, where one was given.
         interleave: what interleaving did, where it was asked for.
-        share: on which side the search is, where only a share of searches is reranked.
+        share: whether the search is in the share, if only a share of the searches is reranked.
         shadow: whether the search is run again after the answer, in shadow mode.
         ubi: whether the search was recorded, where its body has ``ext.ubi``.
     """

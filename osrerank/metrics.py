@@ -9,11 +9,13 @@ RERANK_SECONDS = Histogram(
     buckets=(0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10),
 )
 NOT_RERANKED = Counter(
-    "osrerank_not_reranked_total", "Searches that were not reranked, or in part, by the kind of reason.", ["reason"]
+    "osrerank_not_reranked_total",
+    "Searches that were not reranked, or only in part, by the kind of reason.",
+    ["reason"],
 )
 SEARCHED_TEXTS = Counter(
     "osrerank_searched_texts_total",
-    "Texts of searches by stored vectors: known, encoded during the search, or lacking when its deadline passed.",
+    "Texts of searches by vectors: known, encoded by the search, or lacking when its deadline passed.",
     ["vectors"],
 )
 VECTOR_STATES = frozenset({"known", "encoded", "lacking"})
@@ -23,29 +25,27 @@ NOT_CALIBRATED = Counter(
 NOT_INTERLEAVED = Counter("osrerank_not_interleaved_total", "Searches whose two rankings could not be interleaved.")
 UNREADABLE = Counter(
     "osrerank_unreadable_total",
-    "Searches that kept their first pass because the model reads another language: that of the query or documents.",
+    "Searches that kept their first pass because the model does not read the language of the query or the documents.",
     ["what"],
 )
-MODELS_RELEASED = Counter(
-    "osrerank_models_released_total", "Models that were released to make room for another index's."
-)
+MODELS_RELEASED = Counter("osrerank_models_released_total", "Models that were released to load another index's.")
 SHADOW_SEARCHES = Counter(
     "osrerank_shadow_searches_total",
-    "Searches in shadow: whether reranking was applied, or dropped where the search was not run again.",
+    "Searches in shadow mode: whether reranking was applied, or dropped if the search was not run again.",
     ["applied"],
 )
 SHADOW_SECONDS = Histogram(
     "osrerank_shadow_seconds",
-    "Wall time that searches in shadow would have taken with reranking, with the first pass.",
+    "Wall time of searches in shadow mode when run again with reranking, including the first pass.",
     buckets=(0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10),
 )
 SHADOW_OVERLAP = Histogram(
     "osrerank_shadow_overlap",
-    "Share of the first ten hits that reranking would have kept among them.",
+    "Share of the first ten hits that reranking keeps among the first ten, in shadow mode.",
     buckets=(0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1),
 )
 SHADOW_LOST = Counter(
-    "osrerank_shadow_lost_total", "Records of searches in shadow that were not written to their file."
+    "osrerank_shadow_lost_total", "Records of searches in shadow mode that were not written to the file."
 )
 UBI_RECORDS = Counter("osrerank_ubi_records_total", "Records of searches for ubi_queries, by outcome.", ["outcome"])
 

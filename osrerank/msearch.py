@@ -59,7 +59,7 @@ def multi_search_steps(
 
 
 def _one_answer(searcher: Searcher, header: Mapping[str, Any], asked: Asked) -> Generator[Step, Any, Any]:
-    """Yield the steps of one of the searches, and return its response."""
+    """Yield the steps of a single search of a multi-search, and return its response."""
     answer = yield from _answers(searcher, [header], [asked])
     return answer["responses"][0]
 
@@ -67,7 +67,7 @@ def _one_answer(searcher: Searcher, header: Mapping[str, Any], asked: Asked) -> 
 def _answers(
     searcher: Searcher, headers: Sequence[Mapping[str, Any]], searches: Sequence[Asked]
 ) -> Generator[Step, Any, dict[str, Any]]:
-    """Yield the steps of searches in one request, and return the multi-search's answer."""
+    """Yield the steps that send searches in one request and rerank them; return the multi-search's answer."""
     calls: list[Plain] = []
     for asked in searches:
         deadline = yield from searcher.deadline_of(None if asked.held else asked.options, asked.service, len(calls) + 1)

@@ -88,7 +88,7 @@ class RerankService:
         self._duo = LoadedModel(settings.duo_model or "", DUO, settings, duo_scorer, fix, clock)
 
     def with_model(self, model: str) -> "RerankService":
-        """Return a service with another model for candidates, not loaded yet, and the same for pairs."""
+        """Return a service with another first-stage model, not loaded yet, and the same duo model."""
         other = copy(self)
         other.settings = self.settings.model_copy(update={"model": model})
         other.first = LoadedModel(model, POINTWISE, other.settings, clock=self.clock, then=prepare)

@@ -1,4 +1,4 @@
-"""The models of a client whose settings file names some for its indices."""
+"""Hold the models of a client whose settings file names models for indices."""
 
 import logging
 import threading
@@ -19,13 +19,13 @@ logger = logging.getLogger(__name__)
 class Services:
     """A service for each model that the settings file names; each model is loaded on first use.
 
-    At most ``models_max`` models are loaded at a time. Before one more is loaded, the one unused for the longest is
-    released; it is loaded again when it is needed. The client's own model and those of searches under way stay, so
-    there may be more for a while. Safe to use from many threads.
+    At most ``models_max`` models are loaded at a time. Before another one is loaded, the least recently used one is
+    released; it is loaded again when needed. The client's own model and those of searches under way stay, so there may
+    be more for a while. Safe to use from many threads.
 
     Args:
-        own: the service of the client's own model, which all other indices have.
-        defaults: name the models.
+        own: the service of the client's own model, for all other indices.
+        defaults: names the models.
     """
 
     def __init__(self, own: RerankService, defaults: Defaults) -> None:
@@ -36,17 +36,17 @@ class Services:
         renew_after_fork(self)
 
     def renew(self) -> None:
-        """Start over in a forked child, where no search is under way."""
+        """Start over in a forked child: no search is under way there."""
         self._lock = threading.Lock()
         self._searches: Counter[str] = Counter()
 
     @property
     def loaded(self) -> list[str]:
-        """The models that are loaded besides the client's own, the one unused for the longest first."""
+        """The models that are loaded besides the client's own, the least recently used first."""
         return [name for name, service in list(self._others.items()) if _is_loaded(service)]
 
     def conflict(self, index: Any) -> str:
-        """Return why a search cannot be reranked: its indices have different models; "" if they have one."""
+        """Return why a search cannot be reranked if its indices have different models; "" if they have the same."""
         names = self._names(index)
         if len(names) == 1:
             return ""
@@ -55,7 +55,7 @@ class Services:
 
     @contextmanager
     def of(self, index: Any) -> Iterator[RerankService]:
-        """Yield the service of an index's model, which stays loaded until then; the client's own for different ones."""
+        """Yield the service of an index's model, which stays loaded meanwhile; for several models, the client's own."""
         names = self._names(index)
         name = names.pop() if len(names) == 1 else self._own.settings.model
         if name not in self._others:
@@ -80,7 +80,7 @@ class Services:
         return {name or self._own.settings.model for name in self._defaults.models_of(index)}
 
     def _make_room(self, wanted: str) -> None:
-        """Release models so that one can be loaded; a new service takes the place of each, and its closing may wait."""
+        """Release models until another can be loaded; a new service replaces each, the old one closes in a thread."""
         loaded = [name for name in self.loaded if name != wanted]
         most = max(1, self._own.settings.models_max - _is_loaded(self._own)) - 1  # besides the wanted one
         idle = [name for name in loaded if not self._searches[name]]
@@ -90,8 +90,8 @@ class Services:
             MODELS_RELEASED.inc()
             if self._due.is_due():
                 logger.warning(
-                    "[model-released] %s was released to make room for %s, and is loaded again for its next search: "
-                    "OSRERANK_MODELS_MAX allows more models; not logged again for a minute", name, wanted
+                    "[model-released] %s was released to make room for %s, and is loaded again for its next search; "
+                    "raise OSRERANK_MODELS_MAX to keep more; not logged again for a minute", name, wanted
                 )  # fmt: skip
 
 

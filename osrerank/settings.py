@@ -62,8 +62,8 @@ class Settings(BaseSettings):
         model: model that scores candidates: a shipped model's name, a directory in Hugging Face layout, or a hub id.
         duo_model: model that compares pairs of candidates, for ``mono-duo`` and ``vectors-duo``; named likewise, None
             for none.
-        models_max: models that a client has loaded at a time, where the settings file names some for indices; before
-            one more is loaded, the one unused for the longest is released.
+        models_max: how many models a client keeps loaded, if the settings file names models for indices; before another
+            one is loaded, the least recently used one is released.
         backend: what computes scores: ``onnx``, ``torch``, ``workers`` for ``osrerank worker`` processes, or ``http``
             for a rerank server; ``auto`` takes ``onnx`` where the model has a graph, else ``torch``.
         rerank_url: the rerank server of the backend ``http``: ``http(s)://host:port``, with a path where it has one.
@@ -102,8 +102,8 @@ class Settings(BaseSettings):
         threads: CPU threads for scoring; 0 for as many as this process may use physical cores.
         catalogue: JSON file that lists what `osrerank download` fetches, for a mirror; None for the package's own list.
         server_token: bearer token that clients of ``osrerank serve`` must send; None asks for none.
-        shadow_file: JSON lines that searches with ``shadow`` append what would have changed to, up to 100 MB; None for
-            none.
+        shadow_file: file to which searches with ``shadow`` append JSON lines on what reranking would have changed, up
+            to 100 MB; None for no file.
         shadow_texts: whether these lines also have the query's text and the ids of the hits.
         tracing: what OpenTelemetry's traces have of us, where this process has a tracer provider: ``on``, ``off``, or
             ``queries`` for the texts of queries and the reasons in full, too.

@@ -131,7 +131,7 @@ def main(arguments: list[str] | None = None) -> None:
 
 
 def _with_fix(error: click.ClickException) -> click.ClickException:
-    """Return the error, or of an option or a group's command that is gone one that says what to do instead."""
+    """Return the error; for an option or command that was removed, one that says what to use instead."""
     if not isinstance(error, click.UsageError) or error.ctx is None:
         return error
     command = error.ctx.command_path.removeprefix(error.ctx.find_root().command_path).strip()

@@ -48,9 +48,9 @@ def advise(
 
     Every judged query is searched once, with the index's own options. A paired t-test says whether reranking as it is
     now helps or hurts, or how many more queries would decide it. Depth and weight of the first pass are chosen by
-    cross-validation, so that the promise is of queries that were not seen. The present setting stays unless another one
-    is better by the confidence interval, or it hurts. Only a change is written to the settings file, which `connect`
-    reads; it voids no vectors.
+    cross-validation, so that the promised value holds for new queries. The current setting stays unless another one is
+    shown to be better, or it hurts. Only a change is written to the settings file, which `connect` reads. Stored
+    vectors stay valid.
     """
     from osrerank.cli.batch import progress  # noqa: PLC0415 - numpy
     from osrerank.decision.advice import report  # noqa: PLC0415 - likewise
@@ -68,7 +68,7 @@ def advise(
         with progress(len(asked), 0) as advance:
             advice = advice_on(client, index, asked, judgments, measure=measure, advance=advance)
     notes = f"Made by osrerank advise from {len(advice.found)} queries: {report.headline(advice)}."
-    settings, written = "Nothing is to be changed.", "nothing to change"
+    settings, written = "Nothing to change.", "nothing to change"
     if advice.recommended:
         settings = write_index_settings(output, notes, index, settings_table(advice))
         written = ", ".join(f"{name} = {value}" for name, value in advice.recommended.items())
@@ -81,14 +81,14 @@ def advise(
 
 
 def _tell_lacking(client: Any, index: str) -> None:
-    """Say on standard error how many vectors are computed during the searches, if any lack."""
+    """Say on standard error how many vectors are missing, and so computed during the searches, if any are."""
     from osrerank.errors import ConfigError  # noqa: PLC0415 - with the rest
     from osrerank.indexing.estimate import estimate  # noqa: PLC0415 - numpy
 
     with suppress(ConfigError):  # a cross-encoder has none
         known = estimate(client, index)
         if known.coverage.lacks:
-            click.echo(f"searches compute the vectors of their hits and keep them; all beforehand: {known}", err=True)
+            click.echo(f"searches compute missing vectors of their hits; to build all beforehand: {known}", err=True)
 
 
 def settings_table(advice: "Advice") -> dict[str, Any]:

@@ -34,7 +34,7 @@ LABELS = {
     "known_texts": "reranked, texts known",
 }
 NOTE = (
-    "A search encodes texts that are new to it, and stores their vectors for all later queries.\n"
+    "A search encodes texts without vectors, and stores their vectors for all later queries.\n"
     "`osrerank vectors build` does this beforehand."
 )
 KNOWN_BEFORE = "An earlier run stored the vectors of these texts, so the first search encoded none."
@@ -68,10 +68,10 @@ class Sample:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """The responses to all questions, searched in one way.
+    """A row of the demo's table: the responses to all questions, searched in one way.
 
     Attributes:
-        name: of the row in JSON; `LABELS` has that in the table.
+        name: of the row in JSON; `LABELS` has its name in the table.
         responses: one for each question, in their order.
     """
 
@@ -88,7 +88,7 @@ class Row:
         return int(median_high(one["took"] for one in self.responses))
 
     def encoded(self) -> int | None:
-        """Return how many texts a search encoded, as the median; None if the model has no document vectors."""
+        """Return the median number of texts that a search encoded; None if the model has no document vectors."""
         stages = [stage for one in self.responses for stage in one.get("rerank", {}).get("stages", ())]
         counts = [stage["encoded"] for stage in stages if "encoded" in stage]
         return int(median_high(counts)) if counts else None
@@ -103,8 +103,8 @@ def demo(context: click.Context, /, questions: int, port: int, *, ui: bool) -> N
     """Index the bundled sample, search it with and without reranking, and compare.
 
     The sample is SQuAD's 2,067 development paragraphs with 100 questions. It stays in the index osrerank-demo, for
-    `osrerank search "..." --index osrerank-demo`. Each question is asked of BM25, then of the model, which encodes
-    the texts that it does not know, then of the model again, which knows them.
+    `osrerank search "..." --index osrerank-demo`. Each question is searched with BM25, then with reranking, which
+    encodes texts without vectors, then with reranking again, which has the vectors.
 
     With --ui, http://127.0.0.1:PORT/ui shows both orders of every question, with the relevant paragraph marked.
     """
@@ -152,7 +152,7 @@ def index_sample(client: Client, sample: Sample) -> None:
 
 
 def _search(context: click.Context, asked: Mapping[str, str]) -> list[Row]:
-    """Ask the questions of BM25, of the model, and of the model once more if it keeps the documents' vectors."""
+    """Search with BM25, with reranking and, if document vectors are stored, with reranking once more."""
     bm25 = Row("bm25", _responses(context, asked, rerank=False))
     first = Row("first_search", _responses(context, asked))
     if first.encoded() is None or Settings.load().vectors == "off":
@@ -161,7 +161,7 @@ def _search(context: click.Context, asked: Mapping[str, str]) -> list[Row]:
 
 
 def _responses(context: click.Context, asked: Mapping[str, str], *, rerank: bool = True) -> tuple[dict[str, Any], ...]:
-    """Ask the questions of a new client, which knows nothing but the vectors that are stored."""
+    """Search with a new client, whose process has cached nothing; vectors on disk stay."""
     from rich.console import Console  # noqa: PLC0415 - only when the command runs
     from rich.progress import track  # noqa: PLC0415 - only when the command runs
 

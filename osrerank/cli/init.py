@@ -32,7 +32,7 @@ class Speed(NamedTuple):
 
 
 class Written(NamedTuple):
-    """What the file gets: options of every index, and why."""
+    """The options that the file gets for every index, and a note on why."""
 
     options: dict[str, Any]
     note: str
@@ -43,9 +43,9 @@ class Written(NamedTuple):
 @click.option(
     "--deadline-ms",
     type=DURATION,
-    help="Time for a search.  [default: searches' own; 1000 where every search reads its candidates]",
+    help="Time for a search.  [default: not written; 1000 for a cross-encoder or without stored vectors]",
 )
-@click.option("--build", is_flag=True, help="Build the vectors that the documents of --index lack, too.")
+@click.option("--build", is_flag=True, help="Also build the vectors that the documents of --index lack.")
 @click.option(
     "--output",
     "-o",
@@ -59,14 +59,14 @@ class Written(NamedTuple):
 def init(
     context: click.Context, /, *, index: str | None, deadline_ms: float | None, build: bool, output: Path, force: bool
 ) -> None:
-    """Write osrerank.toml: text fields and depth; and say how to build the vectors that documents lack.
+    """Write osrerank.toml with text fields and depth, and say how to build missing vectors.
 
     \b
     osrerank --url https://localhost:9200 init --index articles --build
 
     `connect` and the command line read ./osrerank.toml, or the one in the user's configuration folder, and say which.
-    The depth is 100 where vectors are kept. With a cross-encoder, or with OSRERANK_VECTORS=off, it is what this machine
-    scores in half of the deadline, at most 100.
+    The depth is 100 if document vectors are stored. With a cross-encoder, or with OSRERANK_VECTORS=off, it is what this
+    machine scores in half of the deadline, at most 100.
     """
     if build and index is None:
         raise click.UsageError("--build needs an index: name it with --index")
@@ -89,7 +89,7 @@ def init(
 
 
 def _keeps_vectors(client: Any, index: str | None) -> bool:
-    """Return whether documents are read once: by a bi-encoder whose vectors are kept."""
+    """Return whether each document is encoded only once: by a bi-encoder whose vectors are stored."""
     settings = client.searcher.service.settings
     if settings.vectors == "off" and not settings.vectors_index:
         return False
@@ -99,11 +99,11 @@ def _keeps_vectors(client: Any, index: str | None) -> bool:
 
 def _with_vectors(deadline_ms: float | None) -> Written:
     deadline = {} if deadline_ms is None else {"deadline_ms": deadline_ms}
-    return Written({"depth": MOST, **deadline}, "documents are read once, and their vectors kept")
+    return Written({"depth": MOST, **deadline}, "each document is encoded once, and its vector stored")
 
 
 def _read_anew(client: Any, index: str | None, texts: Sequence[str], deadline_ms: float | None) -> Written:
-    """Return the depth for a model that reads each search's candidates, by how fast it is here."""
+    """Return the depth for a model that reads the candidates at every search, by its speed here."""
     speed, time_ms = _measure(client, texts), INTERACTIVE_MS if deadline_ms is None else deadline_ms
     of = f"documents of {index}" if texts else "invented documents of 100 words"
     note = f"{speed.documents} {of} were scored at {speed.pairs_per_s:.0f} a second here"
@@ -119,7 +119,7 @@ def _tell_fields(index: str, found: Fields, *, is_written: bool, has_texts: bool
 
 
 def _vectors_of(client: Any, index: str, *, build: bool) -> None:
-    """Say what vectors an index lacks and what builds them, or build them."""
+    """Say how many vectors an index lacks and which command builds them; build them if asked."""
     from osrerank.indexing.build import build_on_screen  # noqa: PLC0415 - keeps the command's help quick
     from osrerank.indexing.estimate import estimate  # noqa: PLC0415 - likewise
 
@@ -129,7 +129,7 @@ def _vectors_of(client: Any, index: str, *, build: bool) -> None:
 
 
 def _measure(client: Any, found: Sequence[str]) -> Speed:
-    """Score a sample of documents once to warm up and once with a watch; vectors are not kept."""
+    """Score a sample of documents twice, to warm up and to take the time; vectors are not stored."""
     texts = list(found) or [" ".join(["some words of an invented document"] * 17)] * SAMPLE
     from osrerank.scoring.card import POINTWISE  # noqa: PLC0415 - numpy
 

@@ -222,7 +222,7 @@ def _names(text: str | None) -> tuple[str, ...] | None:
 
 
 def client_of(context: click.Context, **options: Any) -> Client:
-    """Return the client for the global options; all its searches are reranked, without a deadline nobody names."""
+    """Return the client for the global options; its searches are all reranked, without a default deadline."""
     client = connect(**{name: context.obj[name] for name in ("url", *MODEL_SETTINGS)}, **options)
     client.searcher.deadline_ms = None
     if (model := context.obj["model"]) and (others := Defaults.load(client.searcher.service.settings).models):

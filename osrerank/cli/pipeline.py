@@ -103,7 +103,7 @@ def remove(context: click.Context, /, name: str, *, yes: bool) -> None:
 
 
 def _confirm(context: click.Context, changes: list[str], *, yes: bool) -> None:
-    """Ask before settings are changed; end the command with 1 if they must not be."""
+    """Ask before settings are changed; end the command with exit code 1 if the answer is no."""
     if changes and not yes and not click.confirm("Change these settings?"):
         click.echo("Nothing was changed.", err=True)
         context.exit(1)

@@ -62,7 +62,7 @@ def plan(context: click.Context, /, **options: Any) -> None:
 
 
 def _rates(context: click.Context, options: dict[str, Any]) -> "tuple[Rates, int | None, str]":
-    """Return what is known of a worker, given or measured now; the number of documents; what vectors they lack."""
+    """Return a worker's rates, given or measured now, the number of documents, and a line on missing vectors."""
     from osrerank.bench.workload import synthetic  # noqa: PLC0415 - see plan
     from osrerank.decision.plan import Rates, measure, texts_of  # noqa: PLC0415 - likewise
     from osrerank.settings import Settings  # noqa: PLC0415 - pydantic
@@ -89,7 +89,7 @@ def _rates(context: click.Context, options: dict[str, Any]) -> "tuple[Rates, int
 
 
 def _lacking(client: Any, index: str) -> "Estimate | None":
-    """Return what vectors an index lacks and how long they take; None where the model has none."""
+    """Return how many vectors an index lacks and how long they take; None if the model has none."""
     from osrerank.errors import ConfigError  # noqa: PLC0415 - with the rest
     from osrerank.indexing.estimate import estimate  # noqa: PLC0415 - likewise
 

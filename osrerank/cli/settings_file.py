@@ -33,7 +33,7 @@ def settings_text(
         notes: lines of a comment at the beginning.
         base: options of every index.
         by_index: options of each index, over those.
-        models: index -> its model, where it has one of its own.
+        models: index -> its own model, for indices that have one.
     """
     lines = [f"# {line}" for line in notes.splitlines()]
     if base:
@@ -47,7 +47,7 @@ def settings_text(
 
 
 def write_index_settings(output: Path, notes: str, index: str, table: Table) -> str:
-    """Write some options of one index, keep all others if the file exists, and return what was written.
+    """Write options of one index to a settings file, keep all others that it has, and return the new content.
 
     Comments of a file that exists are lost.
 

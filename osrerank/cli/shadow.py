@@ -12,16 +12,16 @@ FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 
 @click.group()
 def shadow() -> None:
-    """Searches answered with the first pass and reranked afterwards: rerank={"shadow": True} in a search."""
+    """Shadow mode: searches are answered with the first pass and run again with reranking (option shadow)."""
 
 
 @shadow.command()
 @click.argument("files", nargs=-1, required=True, type=FILE)
-@click.option("--html", type=click.Path(dir_okay=False, path_type=Path), help="Page to write; one file.")
+@click.option("--html", type=click.Path(dir_okay=False, path_type=Path), help="HTML report to write, in one file.")
 @click.option("--json", "as_json", is_flag=True, help="Print the report as JSON.")
 @click.pass_context
 def report(context: click.Context, /, *, files: tuple[Path, ...], html: Path | None, as_json: bool) -> None:
-    """Say what reranking would have changed, by the files that OSRERANK_SHADOW_FILE named.
+    """Say what reranking would have changed in the searches recorded in OSRERANK_SHADOW_FILE.
 
     \b
     osrerank shadow report shadow.jsonl --html shadow.html
@@ -49,6 +49,6 @@ def report(context: click.Context, /, *, files: tuple[Path, ...], html: Path | N
     for note in shadow_page.notes(found):
         out.print(note, highlight=False, markup=False)
     if found.most_changed:
-        out.print("\nSearches that change most:", highlight=False)
+        out.print("\nThe searches that change most:", highlight=False)
     for record in found.most_changed:
         out.print(f"  {shadow_page.example_line(record)}", highlight=False, markup=False)

@@ -64,24 +64,24 @@ def build(context: click.Context, /, *, index: str, to: Any, since: str, watch: 
 
 
 @vectors.command()
-@click.option("--index", "-i", help="Index whose documents are looked at, too; on a cluster, its side index is shown.")
+@click.option("--index", "-i", help="Index whose documents to examine, too; on a cluster, its side index is shown.")
 @click.option(
     "--at-least",
     type=click.FloatRange(0, 1),
-    help="With --index: share that must have vectors; else the exit code is 1. Nothing is measured then.",
+    help="With --index: exit code 1 if a smaller share of its documents has vectors; the time is not estimated.",
 )
 @click.pass_context
 def status(context: click.Context, /, *, index: str | None, at_least: float | None) -> None:
-    """Say where vectors are kept and how many there are; of an index, how many it lacks and how long they take here.
+    """Say where vectors are stored and how many there are; of an index, how many it lacks and how long they take.
 
     \b
     osrerank --model ./new vectors build --index articles &
     osrerank --model ./new vectors status --index articles --at-least .99 && switch
 
-    So a new model's vectors are built while the old model serves, and searches switch when it has them.
+    So a new model's vectors are built while the old model serves, and searches switch when they are there.
     """
     if index is None and at_least is not None:
-        raise click.UsageError("--at-least is an index's share: name it with --index")
+        raise click.UsageError("--at-least needs an index: name it with --index")
     found, known = _status(context, index, measured=at_least is None)
     if wants_json(context):
         click.echo(json.dumps({**found, **({} if known is None else known.as_json())}))
@@ -94,7 +94,7 @@ def status(context: click.Context, /, *, index: str | None, at_least: float | No
 
 
 def _status(context: click.Context, index: str | None, *, measured: bool) -> "tuple[dict[str, Any], Estimate | None]":
-    """Return the sizes of the stores, and of an index how many vectors it lacks."""
+    """Return the sizes of the stores, and for an index how many vectors it lacks."""
     from osrerank.errors import ConfigError  # noqa: PLC0415 - with the rest
     from osrerank.indexing.estimate import Estimate, estimate  # noqa: PLC0415 - the client
 

@@ -1,4 +1,4 @@
-"""A file of lines that several processes append to."""
+"""Append lines to a file that several processes share."""
 
 import os
 from pathlib import Path
@@ -7,20 +7,20 @@ FLAGS = os.O_WRONLY | os.O_APPEND | os.O_CREAT | getattr(os, "O_BINARY", 0)
 
 
 class AppendedLines:
-    """A file that grows by whole lines up to a size; it may be renamed or removed meanwhile.
+    """A file to which several processes append whole lines, up to a size; it may be renamed or removed meanwhile.
 
-    Each line is one write to a file opened for it, which a local file system of Unix does not mix with others.
+    Each line opens the file anew and is a single write, which local file systems of Unix do not interleave.
 
     Args:
-        path: of the file; made with its folder at the first line, readable for its owner alone.
-        most_bytes: its greatest size.
+        path: of the file, which is made with its folder at the first line, readable only by its owner.
+        most_bytes: its largest size, in bytes.
     """
 
     def __init__(self, path: Path, most_bytes: int) -> None:
         self.path, self._most_bytes = path, most_bytes
 
     def append(self, line: str) -> None:
-        """Append a line, to which the line's end is added.
+        """Append a line and a line break.
 
         Raises:
             OSError: the file cannot be written, or would be too large.
@@ -30,7 +30,7 @@ class AppendedLines:
         file = os.open(self.path, FLAGS, 0o600)
         try:
             if os.fstat(file).st_size + len(content) > self._most_bytes:
-                raise OSError(f"it has {self._most_bytes / 1e6:g} MB, move it away")
+                raise OSError(f"the file is full ({self._most_bytes / 1e6:g} MB): move it away")
             if (written := os.write(file, content)) < len(content):
                 os.write(file, b"\n")  # so that the next line is whole
                 raise OSError(f"{written} of {len(content)} bytes were written")

@@ -66,11 +66,11 @@ def batches_of(
 
 
 def vectors_of(client: Client, index: str | None = None) -> DocumentVectors:
-    """Return the source of the vectors of an index's model, or where None of the client's own.
+    """Return the source of document vectors for an index's model; without an index, for the client's own.
 
     Raises:
-        ConfigError: it has none, or it is a pattern of indices with different models.
-        ModelLoadError, MissingDependencyError, WorkerError: it cannot be loaded.
+        ConfigError: the model has no vectors, or the index is a pattern of indices with different models.
+        ModelLoadError, MissingDependencyError, WorkerError: the model cannot be loaded.
     """
     with nullcontext(client.searcher.service) if index is None else client.searcher.serving(index) as service:
         if service.vectors is None:

@@ -1,4 +1,4 @@
-"""Estimate how long this machine needs for the vectors that an index lacks, from texts of the index."""
+"""Estimate how long this machine needs to build the vectors that an index lacks, by encoding some of its texts."""
 
 import math
 from collections.abc import Sequence
@@ -14,17 +14,17 @@ from osrerank.vectors.documents import DocumentVectors
 from osrerank.vectors.store import VECTORS_OFF
 
 FIRST, ENOUGH_S = 8, 4.0
-"""Texts that are encoded to warm up, and the time after which the measurement ends, in seconds."""
+"""How many texts are encoded to warm up, and after how many seconds the measurement ends."""
 UNITS = ((90, 1, "second"), (90 * 60, 60, "minute"), (48 * 3_600, 3_600, "hour"), (math.inf, 86_400, "day"))
-"""Seconds below which a duration is said in a unit, the unit's seconds, and its name."""
+"""Units of a duration: the seconds up to which each is used, its length in seconds, and its name."""
 
 
 class Rate(NamedTuple):
     """How fast this machine encodes texts of given lengths.
 
     Attributes:
-        characters_per_s: characters of the texts that are encoded a second.
-        text_bytes: stored bytes of a text's vectors, on average.
+        characters_per_s: characters of text encoded a second.
+        text_bytes: mean stored size of a text's vectors, in bytes.
     """
 
     characters_per_s: float
@@ -33,13 +33,13 @@ class Rate(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """How many of an index's documents lack vectors, and what theirs would cost on this machine.
+    """How many of an index's documents lack vectors, and what building these would cost on this machine.
 
     Attributes:
-        coverage: what is there.
-        build_s: seconds to build what lacks.
-        build_bytes: stored bytes of that, without the store's overhead.
-        rate: as measured; None where nothing lacks.
+        coverage: how many documents have vectors and lack them.
+        build_s: time to build the missing vectors, in seconds.
+        build_bytes: their stored size in bytes, without the store's overhead.
+        rate: as measured; None if no vectors are missing.
     """
 
     coverage: Coverage
@@ -54,14 +54,16 @@ class Estimate:
         return build_command(index, f"{note}; about {duration(self.build_s)} here" if self.rate else note)
 
     def as_json(self) -> dict[str, Any]:
-        """Return it as a dictionary of JSON values."""
+        """Return the estimate as a dictionary of JSON values."""
         of = self.coverage
         counts = {"documents": of.documents, "looked_at": of.looked_at, "lacking": of.lacks, "share": of.share}
         return {**counts, "build_s": round(self.build_s, 1), "build_bytes": round(self.build_bytes)}
 
 
 def estimate(client: Client, index: str) -> Estimate:
-    """Look at an index, and measure for some seconds how fast its texts are encoded here; nothing is stored.
+    """Count the vectors that an index lacks, and measure for a few seconds how fast its texts are encoded here.
+
+    Nothing is stored.
 
     Args:
         client: of the index.
@@ -85,10 +87,10 @@ def estimate(client: Client, index: str) -> Estimate:
 
 
 def encoding_rate(vectors: DocumentVectors, texts: Sequence[Text]) -> Rate:
-    """Measure how fast texts are encoded, with texts spread over their lengths and in batches as a build's.
+    """Measure how fast texts of all the lengths given are encoded, in batches as large as a build's.
 
     Args:
-        vectors: of the model; the first texts that it encodes do not count.
+        vectors: of the model; the first texts that it encodes, to warm up, do not count.
         texts: at least one.
 
     Raises:
@@ -107,13 +109,13 @@ def encoding_rate(vectors: DocumentVectors, texts: Sequence[Text]) -> Rate:
 
 
 def duration(seconds: float) -> str:
-    """Return a duration for people: "40 seconds", "9 minutes", "5 hours"."""
+    """Return a duration in words: "40 seconds", "9 minutes", "5 hours"."""
     unit_s, unit = next((unit_s, unit) for most_s, unit_s, unit in UNITS if seconds < most_s)
     count = max(1, round(seconds / unit_s))
     return f"{count:,} {unit}{'' if count == 1 else 's'}"
 
 
 def _spread(ordered: Sequence[Text], count: int, offset: float) -> list[Text]:
-    """Return so many of some texts, at even distances; ``offset`` in [0, 1) moves all by that part of a distance."""
+    """Return ``count`` texts at even distances; ``offset`` in [0, 1) moves all of them by that part of a distance."""
     step = max(1.0, len(ordered) / count)
     return [ordered[int((place + offset) * step)] for place in range(min(count, len(ordered)))]

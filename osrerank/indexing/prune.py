@@ -14,7 +14,7 @@ logger = logging.getLogger(__name__)
 
 
 def prune_vectors(client: Client, indexes: Sequence[str]) -> int:
-    """Delete all vectors but those of these indexes, each by its own model; return how many are left.
+    """Delete all vectors except those that these indexes' own models need; return how many are left.
 
     Also delete side indices whose index is gone.
 
@@ -27,7 +27,7 @@ def prune_vectors(client: Client, indexes: Sequence[str]) -> int:
         OsrerankError: pruning failed; side indices may be pruned in part.
     """
     store = next((vectors_of(client, name).store for name in indexes), None)
-    written: defaultdict[str, list[str]] = defaultdict(list)  # index -> the names that lead to it
+    written: defaultdict[str, list[str]] = defaultdict(list)  # index -> the names that the caller gave for it
     sides: dict[str, IndexStore] = {}
     for name in indexes if client.searcher.vectors is not None else ():
         for side in side_stores(client, [name]):

@@ -1,4 +1,4 @@
-"""What ``rerank=True`` means, and with which model: for the client, and for each index."""
+"""The default options and models of searches with ``rerank=True``, for the client and for each index."""
 
 import logging
 import tomllib
@@ -15,7 +15,7 @@ from osrerank.settings import Settings
 logger = logging.getLogger(__name__)
 
 OF_INDEX = ("model", "rerank")
-"""What a settings file may say of an index."""
+"""The keys of ``[index.NAME]`` in a settings file."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,8 +24,8 @@ class Defaults:
 
     Attributes:
         base: of every index without its own.
-        by_index: index name or pattern (``logs-*``) -> its own. The name itself holds, else the longest pattern.
-        models: likewise, the model that scores; without one it is the client's.
+        by_index: index name or pattern (``logs-*``) -> its own. An exact name wins, else the longest pattern.
+        models: index name or pattern, likewise -> its model; all other indices have the client's.
     """
 
     base: Rerank = field(default_factory=Rerank)
@@ -50,21 +50,21 @@ class Defaults:
         return found.pop() if len(found) == 1 else self.base
 
     def models_of(self, index: Any) -> set[str | None]:
-        """Return the models that are named for a search's indices; None for those that have the client's."""
+        """Return the models that are named for a search's indices, with None for the client's own."""
         return {None if name is None else self.models[name] for name in holding(index, self.models)}
 
     def without_models(self, given: str) -> Self:
-        """Return these without models, because the caller gives one that holds for every index.
+        """Return these defaults without models, because the caller gives one for every index.
 
         Args:
-            given: the argument that has it.
+            given: what the caller gives, for the log.
         """
         if self.models:
             logger.info("%s holds for every index: the settings file's models are not used", given)
         return replace(self, models={})
 
     def for_all(self) -> Self:
-        """Return these without ``share`` and ``shadow``: what measures reranking reranks every search."""
+        """Return these defaults without ``share`` and ``shadow``, so that every search is reranked."""
         by_index = {name: replace(options, share=None, shadow=False) for name, options in self.by_index.items()}
         return replace(self, base=replace(self.base, share=None, shadow=False), by_index=by_index)
 
@@ -74,8 +74,8 @@ class Defaults:
 
         Args:
             settings: may name the file.
-            over: options that hold over the file's ``[rerank]``.
-            model: that the caller names for every index, over the file's; None for no such.
+            over: options that override the file's ``[rerank]``.
+            model: a model for every index, which overrides the file's; None for the file's.
 
         Raises:
             ConfigError: the file cannot be read, or has a key or value that cannot be used.

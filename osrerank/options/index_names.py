@@ -1,4 +1,4 @@
-"""Which names and patterns of a settings file hold for the indices of a search."""
+"""Find which names and patterns of a settings file apply to the indices of a search."""
 
 from collections.abc import Collection, Iterator, Sequence
 from fnmatch import fnmatchcase
@@ -9,13 +9,13 @@ ALL = "*"
 
 
 def holding(index: Any, named: Collection[str]) -> set[str | None]:
-    """Return which of a file's names and patterns hold for a search's indices; None for indices that have none.
+    """Return which of a file's names and patterns apply to a search's indices, with None for indices without any.
 
-    Each index is taken as the caller writes it, be it an alias or a pattern. Its own name comes first, then the longest
-    pattern. A caller's pattern may have several: those of all indices that could fit it.
+    Each index is taken as the caller writes it, even an alias or a pattern. An exact name wins, else the longest
+    pattern. A caller's pattern has those of all indices that could match it.
 
     Args:
-        index: the caller's: a name, several with commas, a list, or None for all.
+        index: the caller's: a name, several separated by commas, a list, or None for all.
         named: names and patterns (``logs-*``) of the file.
     """
     written = [part for each in _each(index) for part in each.split(",") if part] or [ALL]
@@ -32,7 +32,7 @@ def _each(index: Any) -> list[str]:
 def _holding(name: str, ordered: Sequence[str], left: Collection[str]) -> Iterator[str | None]:
     name = ALL if name == "_all" else name
     for pattern in ordered:
-        if fnmatchcase(name, pattern):  # it holds for whatever no earlier one does
+        if fnmatchcase(name, pattern):  # it applies to all that no earlier one matches
             yield pattern
             return
         if ALL in name and pattern in left and _overlap(name, pattern):
@@ -42,7 +42,7 @@ def _holding(name: str, ordered: Sequence[str], left: Collection[str]) -> Iterat
 
 @lru_cache(maxsize=1000)
 def _overlap(one: str, other: str) -> bool:
-    """Return whether a name can fit both of two patterns."""
+    """Return whether one name can match both patterns."""
     if not one or not other:
         return not (one + other).strip(ALL)
     if one[0] == ALL:

@@ -104,8 +104,8 @@ class Rerank:
             ``{"precision": 0.9}`` those with which fewer than nine in ten of all hits kept would be relevant, by the
             index's calibration, as for ``min_probability``.
         explain: adds to each hit how it got its place, and to each stage its values of pairs.
-        language_guard: whether the first pass's order stays where the query is mostly in a script, or with the extra
-            ``languages`` most documents in a language, that the model does not read by its card.
+        language_guard: whether to keep the first pass if, by its card, the model does not read the script of the query
+            or, with the extra ``languages``, the language of most documents.
         blend: ``"card"`` does what the model's card recommends; ``"replace"`` orders by the model only; ``"linear"``,
             ``"weighted"`` and ``"rrf"`` combine the model with the first pass (``osrerank.stages.interpolate``).
         blend_weight: weight of the first pass. In a linear blend: logits that the best first-pass score adds, None for
@@ -123,12 +123,12 @@ class Rerank:
         interleave: ``{"with": {...}, "key": session_id}`` interleaves this ranking with that of the options in
             ``with``, for the reader ``key`` (docs/judgments.md). Not together with ``min_score``, ``min_probability``
             and ``cutoff``.
-        shadow: whether the search is answered with the first pass, and reranked after the answer to record what would
-            have changed (docs/decision.md). Not together with ``interleave``.
-        share: of the searches that are reranked, or with ``shadow`` run again after the answer, in [0, 1]; the others
-            are answered with the first pass. None for all.
-        share_key: of whoever searches, such as the session's id; the same key is always on the same side. None takes
-            the query's text.
+        shadow: whether to answer with the first pass, and to run the search again with reranking after the answer, to
+            record what that would have changed (docs/decision.md). Not together with ``interleave``.
+        share: which share of the searches is reranked, or with ``shadow`` run again, in [0, 1]; the others are
+            answered with the first pass. None for all.
+        share_key: names the user or session, whose searches are all in the share or all outside. None takes the
+            query's text.
     """
 
     query: str | None = None
@@ -175,7 +175,7 @@ class Rerank:
 
     @property
     def is_chosen(self) -> bool:
-        """Whether the search is in the share of those that are reranked."""
+        """Whether the search is in the share that is reranked."""
         return self.share is None or is_chosen(self.share, self.share_key or "")
 
     @property

@@ -16,7 +16,7 @@ _FIELD_CLAUSES = ("match", "match_phrase", "match_phrase_prefix", "match_bool_pr
 # clauses whose text is their "query" (of neural clauses: "query_text" under the field)
 _TEXT_CLAUSES = ("multi_match", "query_string", "simple_query_string", "combined_fields")
 _NEURAL_CLAUSES = ("neural", "neural_sparse")
-# what searches for a text whose last word is still being typed: clauses, types of clauses, parts of a field
+# clauses, types of clauses and parts of a field that search for a text whose last word is still being typed
 _PREFIX_CLAUSES = ("match_phrase_prefix", "match_bool_prefix")
 _PREFIX_TYPES = ("bool_prefix", "phrase_prefix")
 _PREFIX_FIELD = re.compile(r"\.(_[234]gram|_index_prefix)(\^.*)?$")
@@ -102,9 +102,9 @@ def find_query_text(body: Mapping[str, Any]) -> str:
 
 
 def as_you_type(body: Mapping[str, Any]) -> str:
-    """Return why a search body is one of as-you-type search, whose text is not whole yet; "" if it is not.
+    """Return why a body's query text is still being typed (search as you type); "" if it is not.
 
-    A body that names its text in `ext.rerank.query_context` is not.
+    The text of a body that names it in `ext.rerank.query_context` is not.
     """
     if _context(body):
         return ""
@@ -112,12 +112,12 @@ def as_you_type(body: Mapping[str, Any]) -> str:
     suggesters = body.get("suggest")
     for one in suggesters.values() if isinstance(suggesters, Mapping) else ():
         found = found or ("a completion suggester" if isinstance(one, Mapping) and "completion" in one else "")
-    fix = "rerank={'query': ...} names the text to rerank by all the same"
+    fix = "to rerank all the same, name a text with rerank={'query': ...}"
     return f"the query is still being typed ({found}): {fix}" if found else ""
 
 
 def _prefix_search(name: str, content: Mapping[str, Any]) -> str:
-    """Return what in a clause searches for the beginning of a word; "" if nothing does."""
+    """Return which part of a clause searches for the beginning of a word; "" if none does."""
     if name in _PREFIX_CLAUSES:
         return name
     if name in _TEXT_CLAUSES and content.get("type") in _PREFIX_TYPES:

@@ -48,7 +48,7 @@ class LoadedModel:
         fix: advice that is added to the error when the model cannot be loaded.
         clock: returns seconds.
         has_index: whether documents are in an index; else a configured Redis keeps vectors.
-        then: called once the named model is loaded, to load what is used with it.
+        then: called after the named model is loaded, to load what is used with it.
     """
 
     def __init__(
@@ -147,7 +147,7 @@ class LoadedModel:
             return self._vectors
 
     def expect(self, query: str) -> None:
-        """Start to encode a query whose candidates are being searched, if the source of vectors is there."""
+        """Start to encode a query while its candidates are being searched, if the model is loaded and has vectors."""
         if self._vectors is not None:
             self._vectors.expect(query)
 

@@ -1,4 +1,4 @@
-"""Find out how many of an index's documents have vectors, by a sample spread over the index; nothing is encoded.
+"""Count the documents of an index that have vectors, in a sample of the index; nothing is encoded.
 
 Written as generators of steps, so that the synchronous and the asynchronous client send the same requests.
 """
@@ -26,9 +26,9 @@ if TYPE_CHECKING:
     from osrerank.search.searcher import Searcher
 
 SAMPLE, SLICES = 1_000, 10
-"""Documents that are looked at, and the parts of an index of the embedded engine that they come from."""
+"""How many documents are examined, and from how many parts of an index of the embedded engine they come."""
 AT_LEAST = 0.95
-"""Share of the documents that have vectors where an index is called warm."""
+"""Share of its documents that must have vectors for an index to be called warm."""
 EVERY: Mapping[str, Any] = {"match_all": {}}
 AT_RANDOM = {"function_score": {"query": EVERY, "random_score": {"seed": 1, "field": "_seq_no"}}}
 
@@ -49,11 +49,11 @@ class Coverage:
     Attributes:
         index: its name, an alias or a pattern.
         documents: how many it has.
-        looked_at: how many of these were looked at: all, or a sample.
-        known: how many of those looked at have vectors.
-        lacking: how many of those looked at have none; documents without text are neither.
-        texts: the different texts of the latter.
-        at_most: where a sample was looked at, the vectors that its side indices have; None where there are none.
+        looked_at: how many of the documents were examined: all, or a sample.
+        known: how many of the examined documents have vectors.
+        lacking: how many of them have none; documents without text count as neither.
+        texts: the distinct texts of the lacking documents.
+        at_most: of a sample, how many vectors the side indices have in all; None without side indices.
     """
 
     index: str
@@ -66,12 +66,12 @@ class Coverage:
 
     @property
     def is_sample(self) -> bool:
-        """Whether only a part of the documents was looked at."""
+        """Whether only some of the documents were examined."""
         return self.looked_at < self.documents
 
     @property
     def with_text(self) -> int:
-        """Documents that have text; of a sample, an estimate."""
+        """How many documents have text; estimated from a sample."""
         there = self.known + self.lacking
         return round(self.documents * there / self.looked_at) if self.is_sample else there
 
@@ -84,7 +84,7 @@ class Coverage:
 
     @property
     def lacks(self) -> int:
-        """Documents that lack vectors; of a sample, an estimate."""
+        """How many documents lack vectors; estimated from a sample."""
         return round(self.with_text * (1 - self.share))
 
     def __str__(self) -> str:
@@ -96,12 +96,12 @@ class Coverage:
 
 
 def coverage(searcher: "Searcher", index: str, most: int = SAMPLE) -> Looking:
-    """Yield the steps that look at an index's documents, and return its `Coverage`.
+    """Yield the steps that count an index's documents with and without vectors, and return its `Coverage`.
 
     Args:
-        searcher: of the client that performs them.
+        searcher: of the client that performs the steps.
         index: a name, an alias or a pattern.
-        most: documents to look at.
+        most: how many documents to examine.
 
     Raises:
         ConfigError: the model has no vectors, the first stage scores sentences, or the indices have different models.
@@ -127,7 +127,7 @@ def coverage(searcher: "Searcher", index: str, most: int = SAMPLE) -> Looking:
 
 
 def is_warm(searcher: "Searcher", index: str, at_least: float) -> Looking:
-    """Yield the steps that tell whether searches of an index are fast from the first one on, and return it."""
+    """Yield the steps that find out whether searches of an index are fast from the first one on; return the answer."""
     with searcher.serving(index) as service:
         is_encoder = service.first.is_encoder
     if is_encoder is None:
@@ -162,7 +162,7 @@ def body_of(fields: Fields, size: int, query: Mapping[str, Any] = EVERY) -> dict
 
 
 def _sampled(index: str, fields: Fields, count: int, documents: int, *, is_embedded: bool) -> Looking:
-    """Yield the requests for all documents, if they are no more than the count, else for a sample; return the hits."""
+    """Yield the requests for all documents, or for a sample if there are more than ``count``; return the hits."""
     path, is_whole = path_of(index, "_search"), count == documents
     if not is_embedded:
         body = body_of(fields, count, EVERY if is_whole else AT_RANDOM)
@@ -172,7 +172,7 @@ def _sampled(index: str, fields: Fields, count: int, documents: int, *, is_embed
     newest = yield SideRequest("POST", path, {"size": 1, "sort": [{"_doc": "desc"}], "_source": False})
     last = newest["hits"]["hits"][0]["sort"][0]
     hits: dict[tuple[str, str], Any] = {}
-    for number in range(SLICES):  # it has no order at random
+    for number in range(SLICES):  # the embedded engine has no random order
         body = {**body_of(fields, count // SLICES), "sort": ["_doc"], "search_after": [last * number // SLICES - 1]}
         some = (yield SideRequest("POST", path, body))["hits"]["hits"]
         hits |= {(hit["_index"], hit["_id"]): hit for hit in some}
@@ -182,7 +182,7 @@ def _sampled(index: str, fields: Fields, count: int, documents: int, *, is_embed
 def _looked_at(
     service: RerankService, options: Rerank, fields: Fields, hits: Sequence[Mapping[str, Any]]
 ) -> tuple[list[tuple[bytes, str, Text]], set[bytes]]:
-    """Return the key of each document's record, its index and its text; and the keys of those known here."""
+    """Return each document's record key, index and text; and the keys whose records this machine has."""
     vectors = service.vectors
     if vectors is None:
         raise no_vectors(service.model.model)
@@ -196,19 +196,19 @@ def _looked_at(
 
 
 def _valid(service: RerankService, found: Mapping[bytes, bytes]) -> set[bytes]:
-    """Return the keys of the records from side indices that are valid; the store of this machine gets them."""
+    """Return the keys of the valid records among those from side indices, and store these on this machine."""
     vectors = service.vectors
     return vectors.with_fetched(FetchedVectors(found)).known(list(found)) if vectors else set()
 
 
 def _counted(searcher: "Searcher", service: RerankService, names: set[str]) -> Looking:
-    """Yield the request that counts the model's records in side indices, and return the count; None without them."""
+    """Yield the request that counts the model's records in side indices, and return the count; None without any."""
     vectors = service.vectors
     path, params = path_of([side_index(name) for name in sorted(names)], "_count"), {"ignore_unavailable": "true"}
     if vectors is None or searcher.is_embedded:
         return None
     try:
         answer = yield SideRequest("POST", path, {"query": {"term": {MODEL: vectors.label}}}, params)
-    except TransportError:  # it may not be read
+    except TransportError:  # the user may not read it
         return None
     return int(answer["count"]) if answer["_shards"]["total"] else None

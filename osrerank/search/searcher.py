@@ -67,7 +67,7 @@ class Asked:
         deadline: of the whole search.
         service: has the models.
         headers: of the request, or those of the search among several.
-        held: why it is answered with its first pass, though it could be reranked; empty if it is not.
+        held: why it is answered with its first pass though it could be reranked; "" for all others.
     """
 
     query: Query
@@ -97,14 +97,14 @@ class Searcher:
 
     Attributes:
         service: the models of indices for which the settings file names none.
-        models: those of the others; None where it names none, or the caller brings a scorer.
+        models: those of indices for which it names one; None if there are none, or with a scorer of the caller's.
         defaults: as given or read.
         fields: finds the fields to search and to read.
         calibrations: of the indices' probabilities.
         records: what users were shown, for UBI.
         vectors: side indices of document vectors; None if they are off.
         orders: keeps orders that later pages need.
-        shadows: runs searches in shadow again.
+        shadows: runs searches again in shadow mode.
         is_embedded: whether the engine is the embedded one.
         deadline_ms: of a search that names none and ends with the stage ``vectors``; None for no limit.
     """
@@ -141,7 +141,7 @@ class Searcher:
 
         Args:
             index: the caller's.
-            checked: whether several indices must have one model; else it is the client's for those that do not.
+            checked: whether indices with different models raise; else they get the client's own model.
 
         Raises:
             ConfigError: there are several indices, with different models.
@@ -230,12 +230,12 @@ class Searcher:
     def in_shadow(
         self, asked: Asked, answer: Mapping[str, Any], search: Callable[[Asked], Generator[Step, Any, Any]]
     ) -> Shadow:
-        """Return the step that runs a search in shadow again, with reranking, and records what that changes.
+        """Return the step that runs a search again with reranking, in shadow mode, and records what that changes.
 
         Args:
-            asked: of the search.
-            answer: that the caller gets.
-            search: yields the steps of what is asked, and returns the response.
+            asked: the search.
+            answer: the response that the caller gets.
+            search: yields the steps of a search, and returns its response.
         """
 
         def steps() -> Generator[Step, Any, tuple[Any, float]]:
@@ -296,7 +296,7 @@ class Searcher:
         return call
 
     def warm_up(self, index: Any = None) -> None:
-        """Load the models that ``rerank=True`` uses in an index, or where None the client's own.
+        """Load the models that ``rerank=True`` uses in an index; without an index, the client's own.
 
         Raises:
             ConfigError: there are several indices, with different models.

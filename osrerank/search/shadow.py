@@ -1,7 +1,7 @@
-"""Searches that are answered with their first pass, because of the options ``share`` and ``shadow``.
+"""Answer searches with their first pass, as the options ``share`` and ``shadow`` ask.
 
-Those in shadow are run again after the answer, with reranking, one after the other in a thread of their own. What would
-have changed is counted, and a line of JSON for each is appended to a file.
+In shadow mode, searches are run again with reranking after the answer, one at a time in a thread of their own. What
+that would have changed is counted, and appended to a file as a line of JSON for each search.
 """
 
 import atexit
@@ -34,26 +34,26 @@ from osrerank.vectors.records import FetchedVectors
 logger = logging.getLogger(__name__)
 due = Seldom()
 
-IN_SHADOW = "in shadow: the first pass is the answer, and reranking is tried after it"
+IN_SHADOW = "shadow mode: the first pass is the answer, and the search is run again with reranking after it"
 NOT_CHOSEN = "the search is not in the share of those that are reranked"
 TOP = 10
 """Hits of a page that are compared."""
 MOST_WAITING = 100
-"""Searches that wait to be run again; more are dropped."""
+"""How many searches may wait to be run again; others are dropped."""
 MOST_BYTES = 100_000_000
-"""Size of the file of records."""
+"""Largest size of the file of records."""
 REST = 19.0
-"""How long the thread rests after a search, as a multiple of its time.
+"""How long the thread rests after a search, as a multiple of the search's time.
 
-So at most one in twenty searches with a caller meets one without.
+So at most one in twenty searches with a caller runs beside one without.
 """
 EXIT_S = 1.0
-"""How long a process that ends waits for the search that is run again, in seconds."""
+"""How long an ending process waits for the search that is being run again, in seconds."""
 
 
 @dataclass(frozen=True, slots=True)
 class HeldBack(Refused):
-    """A search that could be reranked and is not: the caller's own request, whose response says why."""
+    """A search that could be reranked but is held back: it sends the caller's own request; the response says why."""
 
     def finish(self, response: Any, vectors: FetchedVectors | None = None) -> Any:  # noqa: ARG002 - nothing is scored
         """Return the response marked with the reason."""
@@ -63,7 +63,7 @@ class HeldBack(Refused):
 
 
 def held_back(options: Rerank, query: Any, body: Mapping[str, Any]) -> tuple[Rerank, str]:
-    """Return a search's options with the key of its share, and why it is to be held back; empty if it is not.
+    """Return a search's options with its share key filled in, and why it is held back; "" if it is not.
 
     Args:
         options: of the search.
@@ -80,7 +80,7 @@ def held_back(options: Rerank, query: Any, body: Mapping[str, Any]) -> tuple[Rer
 
 
 def text_of(options: Rerank, query: Any, body: Mapping[str, Any]) -> str:
-    """Return the text of a search; the query as JSON where it has no single one."""
+    """Return the query text of a search; if it has none or several, its query as JSON."""
     if options.query is not None or isinstance(query, str):
         return query if options.query is None else options.query
     clause = query.to_dict() if hasattr(query, "to_dict") else query
@@ -92,7 +92,7 @@ def text_of(options: Rerank, query: Any, body: Mapping[str, Any]) -> str:
 
 
 def planned_back(by: Reranking, body: Mapping[str, Any], params: Mapping[str, Any], reason: str) -> HeldBack | Refused:
-    """Return the call of a search that is held back; of one that could not be reranked anyway, with the reason.
+    """Return the call of a search that is held back, or of one that could not be reranked anyway.
 
     Args:
         by: how it would be reranked.
@@ -106,19 +106,19 @@ def planned_back(by: Reranking, body: Mapping[str, Any], params: Mapping[str, An
 
 
 def tell_share(answer: dict[str, Any], options: Rerank) -> None:
-    """Add to an answer on which side of the share its search is, where only a share is reranked."""
+    """Add to an answer whether its search is in the share that is reranked, if the options have a share."""
     if options.share is not None:
         answer["rerank"]["share"] = {"of": options.share, "chosen": options.is_chosen}
 
 
 class Shadows:
-    """Runs searches again after their answers, and records what reranking would have changed.
+    """Runs searches again with reranking after their answers, and records what that would have changed.
 
     Safe to use from many threads.
 
     Args:
-        settings: name the file of records, and say whether they have texts.
-        rest: how long the thread rests after a search, as a multiple of its time.
+        settings: name the file of records, and say whether records have texts.
+        rest: how long the thread rests after a search, as a multiple of the search's time.
     """
 
     def __init__(self, settings: Settings, rest: float = REST) -> None:
@@ -131,17 +131,17 @@ class Shadows:
         _all.add(self)
 
     def renew(self) -> None:
-        """Start over in a forked child: what was dropped is its parent's to record."""
+        """Start over in a forked child; its parent records the searches dropped so far."""
         self._lock = threading.Lock()
         self._dropped = 0
         self._is_closed = threading.Event()
 
     def submit(self, run: Callable[[], Mapping[str, Any]]) -> bool:
-        """Call what runs a search again, and returns its record, later; return whether there was room for it."""
+        """Queue a function that runs a search again and returns its record; return whether there was room."""
         return self._queue.submit(lambda: self._recorded(run))
 
     def close(self, wait_s: float = CLOSE_S) -> None:
-        """Drop the searches that wait, and the running one if it does not end in so many seconds."""
+        """Drop the waiting searches, and the running one too if it does not end within ``wait_s`` seconds."""
         self._is_closed.set()
         self._queue.stop(wait_s)
         if self._dropped:
@@ -155,20 +155,20 @@ class Shadows:
         Args:
             text: of the query.
             index: that was searched.
-            answer: that the caller got.
-            steps: of the search with reranking; they return its response, and the seconds that it took.
+            answer: the response that the caller got.
+            steps: of the search with reranking; they return its response and the seconds that it took.
         """
         record: dict[str, Any] = {"time": _now(), "index": names_of(index), "query": digest_of(text)}
         try:
             response, took_s = yield from steps
             record |= outcome_of(response, took_s) | changes(ids_of(answer), response)
             texts = {"query": text, "before": ids_of(answer), "after": ids_of(response)}
-        except Exception as error:  # noqa: BLE001 - the caller has his answer
+        except Exception as error:  # noqa: BLE001 - the caller has the answer already
             record |= {"applied": False, "reason": f"{type(error).__name__}: {error}"}
             texts = {"query": text, "before": ids_of(answer), "after": []}
         if self._has_texts:
             return record | {"texts": texts}
-        own = OWN_WORDS.match((record["reason"] or "").partition("; ")[0])  # others' words may repeat a text
+        own = OWN_WORDS.match((record["reason"] or "").partition("; ")[0])  # other programs' words may quote a text
         return record | {"reason": own[0] if own and own[0] else None}
 
     def _recorded(self, run: Callable[[], Mapping[str, Any]]) -> None:
@@ -199,7 +199,7 @@ class Shadows:
                 self._dropped += dropped + ("query" in record)
             if due.is_due("lost"):
                 logger.warning(
-                    "[shadow-lost] a record of a search in shadow was not written to %s: %s; not logged again for a "
+                    "[shadow-lost] the record of a shadow search was not written to %s: %s; not logged again for a "
                     "minute",
                     self._file.path,
                     error.strerror or error,
@@ -211,7 +211,7 @@ class Shadows:
             self._dropped += 1
         if due.is_due("dropped"):
             logger.warning(
-                "[shadow-dropped] a search in shadow was not run again, because %d waited or the process ends; not "
+                "[shadow-dropped] a shadow search was not run again, because %d others waited or the process ends; not "
                 "logged again for a minute",
                 MOST_WAITING,
             )
@@ -229,7 +229,7 @@ atexit.register(_end)  # before the end of native code, which is registered earl
 
 
 def outcome_of(response: Mapping[str, Any], took_s: float) -> dict[str, Any]:
-    """Return what a search's record says of its reranking.
+    """Return the fields of a search's record that say whether it was reranked, how fast, and with which vectors.
 
     Args:
         response: with reranking.
@@ -242,10 +242,10 @@ def outcome_of(response: Mapping[str, Any], took_s: float) -> dict[str, Any]:
 
 
 def changes(before: Sequence[str], response: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what reranking changes among the first hits of a page; nothing where it was not applied.
+    """Return the fields of a record that compare the first ten hits with and without reranking; none if not applied.
 
     Args:
-        before: ids of these hits without reranking.
+        before: ids of the first hits without reranking.
         response: with reranking.
     """
     if response["rerank"]["applied"] is False:
@@ -268,12 +268,12 @@ def _move(hit: Mapping[str, Any]) -> int:
 
 
 def ids_of(response: Mapping[str, Any]) -> list[str]:
-    """Return the ids of a page's first hits, each with its index."""
+    """Return the first ten hits of a page as ``index/id``."""
     return [f"{hit.get('_index')}/{hit['_id']}" for hit in hits_of(response)[:TOP]]
 
 
 def digest_of(text: str) -> str:
-    """Return what stands for a query in the records: the beginning of its SHA-256."""
+    """Return the digest that names a query in the records: the first 16 hex digits of its SHA-256."""
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:16]
 
 

@@ -26,13 +26,13 @@ KINDS = {
     "was incomplete": "first_pass",
     "the pipeline is none": "not_asked",
 }
-"""Words of a reason for not reranking -> its kind in metrics; the first that are in it count."""
+"""Words in a reason for not reranking -> the reason's kind in metrics; the first entry that matches counts."""
 due = Seldom()
 once = Seldom(math.inf)
 
 
 def build_command(index: str, note: str) -> str:
-    """Return the command that builds an index's vectors, as messages end with it: the command and why."""
+    """Return the command that builds an index's vectors, with a note on why, for the end of a message."""
     return f"osrerank vectors build --index {index}   ({note})"
 
 
@@ -62,7 +62,7 @@ def advise(answer: Mapping[str, Any], options: Rerank, took_s: float) -> None:
 
 
 def kind_of(reason: str) -> str:
-    """Return the kind of a reason for not reranking, one of a few; ``other`` if it is none of them."""
+    """Return the kind of a reason for not reranking, one of `KINDS`; else ``other``."""
     return next((kind for words, kind in KINDS.items() if words in reason), "other")
 
 
@@ -88,7 +88,7 @@ def _advice(scoring: Mapping[str, Any], options: Rerank, hits: Sequence[Mapping[
         note = f"{lacked} texts of this search had no stored vectors"
         return f"build the vectors beforehand: {build_command(_index_of(hits), note)}"
     if scoring["name"] == "vectors":
-        return "all vectors were known: the processor or the store of vectors is busy (osrerank_vectors_errors_total)"
+        return "all vectors were known: the processor or the vector store is busy (osrerank_vectors_errors_total)"
     name = "duo_depth" if scoring["name"] == "duo" else "depth"
     depth = options.duo_depth if scoring["name"] == "duo" else options.least_depth
     ways = [f"a lower {name} than {depth} is less work"]

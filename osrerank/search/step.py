@@ -48,10 +48,10 @@ class Later(NamedTuple):
 
 
 class Shadow(NamedTuple):
-    """A second run of a search that nobody waits for; the client queues it, and answers whether there was room.
+    """A second run of a search in shadow mode; the client queues it, and answers whether there was room.
 
     Attributes:
-        steps: yields those of the search, and returns what is recorded of it.
+        steps: yields the search's steps, and returns its record.
     """
 
     steps: Generator[Any, Any, Any]

@@ -114,10 +114,10 @@ class SideVectors:
         return lookups
 
     def brought(self, lacking: Mapping[bytes, str], left_s: Callable[[], float]) -> Reading:
-        """Yield the requests for records that this machine lacks, and return those that there are.
+        """Yield the requests that read records from side indices, and return the records found.
 
         Args:
-            lacking: key of each record -> the index of its document.
+            lacking: key of each record that this machine lacks -> the index of its document.
             left_s: returns the seconds that are left.
         """
         wanted = {key: side_index(index) for key, index in lacking.items()}

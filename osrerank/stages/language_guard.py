@@ -1,7 +1,7 @@
-"""Recognise a query or documents that a model cannot read.
+"""Detect queries and documents that a model cannot read.
 
-A query is recognised by its letters: most are of scripts that none of the model's languages uses. Documents are
-recognised by their language, with the extra ``languages``.
+A query is detected by its letters: most are of scripts that none of the model's languages uses. Documents are detected
+by their language, with the extra ``languages``.
 """
 
 import importlib
@@ -51,13 +51,13 @@ SCRIPTS: Mapping[str, tuple[str, ...]] = {
 }
 """The scripts of languages, by ISO 639-1 code, as Unicode's character names begin; of all others it is Latin's."""
 IS_INSTALLED = find_spec("py3langid") is not None
-"""Whether the extra ``languages`` is."""
+"""Whether the extra ``languages`` is installed."""
 FIRST, MOST_TEXTS, LEAST_TEXTS = 10, 5, 2
-"""The best candidates of the first pass; of these, how many texts are looked at, and how many must be told at least."""
+"""From how many of the first hits texts come, how many are examined, and in how many the language must be clear."""
 LEAST_CHARACTERS, MOST_CHARACTERS = 40, 300
-"""A shorter text is not looked at, and a longer one only so far."""
+"""Shorter texts are not examined, and of longer ones only so many characters."""
 SURE = 0.9
-"""The least probability of a language that counts."""
+"""The least probability at which a language counts as clear."""
 SAME = {
     **dict.fromkeys(("nb", "nn"), "no"),
     **dict.fromkeys(("bs", "sr"), "hr"),
@@ -65,7 +65,7 @@ SAME = {
     **dict.fromkeys(("ary", "arz"), "ar"),
     "ms": "id",
 }
-"""Languages that readers and models share, and that cannot be told apart by a few lines."""
+"""Languages counted as another one, because a few lines do not distinguish them and models read both."""
 NAME_ONE = 'name a model for this index in the settings file: [index."NAME"] model = "..."'
 _KNOWN = frozenset({LATIN, *(script for scripts in SCRIPTS.values() for script in scripts)})
 
@@ -73,7 +73,7 @@ _KNOWN = frozenset({LATIN, *(script for scripts in SCRIPTS.values() for script i
 def why_unread(ranking: Ranking, model: Scorer | Encoder) -> str:
     """Return why a model does not read a query or most of its candidates; "" if it does, or its languages are unknown.
 
-    The best candidates' texts are looked at, but for short ones.
+    Of the candidates, the first texts that are long enough are examined.
     """
     if not (languages := model.advice.languages):
         return ""
@@ -103,13 +103,13 @@ def _is_read(language: str, languages: tuple[str, ...]) -> bool:
 
 @lru_cache(maxsize=10_000)
 def language_of(text: str) -> str:
-    """Return a text's language by ISO 639 code, or the one in `SAME` for it; "" where it is not clear."""
+    """Return the ISO 639 code of a text's language, or the one that `SAME` has for it; "" if it is not clear."""
     language = str(_identifier().classify(text)[0])
     return "" if language in ("und", "zxx") else SAME.get(language, language)
 
 
 def prepare() -> None:
-    """Load what tells languages, if it is installed; it takes half a second, which the first search need not wait."""
+    """Load the language detector, if installed, before the first search would wait half a second for it."""
     if IS_INSTALLED:
         _identifier()
 

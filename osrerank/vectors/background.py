@@ -24,8 +24,8 @@ class Background:
     Args:
         most: the largest total weight of waiting tasks.
         newest_first: whether to run the newest task first, and to drop the oldest if there is no room.
-        name: of the thread.
-        dropped: called for each task that is dropped.
+        name: the thread's name.
+        dropped: called once for each task that is dropped.
     """
 
     def __init__(
@@ -81,7 +81,7 @@ class Background:
                 self._tasks.clear()
 
     def stop(self, wait_s: float = CLOSE_S) -> None:
-        """Drop the tasks that wait, and the running one if it does not end in so many seconds."""
+        """Drop the waiting tasks, and the running one too if it does not end within ``wait_s`` seconds."""
         with self._changed:
             for _ in self._tasks:
                 self._dropped()

@@ -34,7 +34,7 @@ MOST_LATE, MOST_LATE_WAITING = 256, 1024
 AT_ONCE = 256
 """Passages that are encoded at a time where there is a deadline, or after one."""
 MOST_EXPECTED = 64
-"""Queries whose vectors wait for their searches."""
+"""How many queries' vectors may wait for their searches."""
 LATE_AT_ONCE, LATE_WAIT_S = 8, 1.0
 """Documents that are encoded at a time after a deadline, and how long they wait for searches to end, in seconds."""
 
@@ -112,11 +112,11 @@ class DocumentVectors:
         with self._lock, contextlib.suppress(InferenceError):  # the search that needs it gets the error
             if query not in self._expected:
                 self._expected[query] = self._encoding(query)
-            if len(self._expected) > MOST_EXPECTED:  # that no search came for
+            if len(self._expected) > MOST_EXPECTED:  # no search came for the oldest
                 self._expected.popitem(last=False)
 
     def encoded_query(self, query: str) -> Future[Vectors]:
-        """Start to encode a query in another thread, so that records can be read meanwhile, or go on with it.
+        """Start to encode a query in another thread, unless `expect` did, so that records can be read meanwhile.
 
         Raises:
             InferenceError: the source is closed.

@@ -53,7 +53,7 @@ def test_every_step_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
                 assert client.searcher.defaults.of("articles").deadline_ms == 300
         if step == "Watch":
             assert names["response"]["rerank"]["applied"] is True
-        if step == "Run in the shadow" and language == "python":
+        if step == "Run in shadow mode" and language == "python":
             assert names["response"]["rerank"]["shadow"] == {"queued": True}
             wait_until((tmp_path / "shadow.jsonl").exists)
         if step == "Roll back":

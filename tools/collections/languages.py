@@ -110,14 +110,14 @@ def main() -> None:
     for name in ("guide", "sets", "data"):
         parser.add_argument(name, type=Path)
     given = parser.parse_args()
-    print("| texts | all | long enough | told | called foreign | share |\n|---|---|---|---|---|---|")
+    print("| texts | all | long enough | clear | called foreign | share |\n|---|---|---|---|---|---|")
     pools = dict(guides(given.guide))
     for language, texts in pools.items():
         print(row(f"guide, {language}", texts))
     for corpus in sorted(given.data.glob("*/corpus.jsonl")):
         lines = [f"{line.get('title') or ''} {line['text']}".strip() for _, line in numbered_objects(corpus)]
         print(row(corpus.parent.name, lines))
-    print("\n| searches | all | queries refused | searches refused |\n|---|---|---|---|")
+    print("\n| searches | all | foreign queries | foreign documents |\n|---|---|---|---|")
     for language, texts in pools.items():
         for name, some in (("", texts), (f", {TITLE} characters", [text[:TITLE] for text in texts])):
             drawn = random.Random(2)

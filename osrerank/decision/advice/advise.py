@@ -1,4 +1,4 @@
-"""Say whether reranking helps on an index: search judged queries, test the present setting, recommend a better one."""
+"""Say whether reranking helps on an index: search judged queries, test the current setting, recommend a better one."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -29,8 +29,8 @@ class Advice:
         found: hits of each judged query.
         before: the measure of each query for the first pass, in the order of ``found``.
         values: setting -> the measure of each query, in the same order.
-        verdict: the present setting compared with the first pass; where it is that, the best one.
-        choice: the best setting, its promised value on unseen queries, and whether that is better than the present one.
+        verdict: the current setting compared with the first pass; if it is the first pass, ``choice``'s verdict.
+        choice: the best setting, its promised value on unseen queries, and whether that beats the current setting.
         judged: share of the top ten hits that have a judgment: in the first pass, and reranked.
     """
 
@@ -52,9 +52,9 @@ class Advice:
 
     @property
     def recommended(self) -> Mapping[str, Any]:
-        """The options to write to a settings file; empty where the present setting stays.
+        """The options to write to a settings file; empty if the current setting stays.
 
-        It stays unless another one is better on unseen queries, by the confidence interval, or it hurts.
+        It stays unless another one is better on held-out queries at the 5% level, or it hurts.
         """
         if self.choice.verdict.outcome == "helps":
             return self.best.options()

@@ -26,7 +26,7 @@ class Choice:
         setting: the setting with the highest mean over all queries.
         promised: mean of the measure over held-out queries, each ranked with the setting that was chosen without it.
         low, high: ends of the promise's 95% confidence interval.
-        verdict: the held-out values compared with the present setting's, by a randomisation test of the whole choice.
+        verdict: the held-out values compared with the current setting's, by a randomisation test of the whole choice.
         by_fold: the settings that were chosen without each fold.
     """
 
@@ -60,7 +60,7 @@ def choose(query_ids: Sequence[str], present: Floats, values: Mapping[Setting, F
 
     Args:
         query_ids: ids of the queries.
-        present: the present setting's values ``(queries,)``.
+        present: the current setting's values ``(queries,)``.
         values: setting -> its values ``(queries,)``; of settings with equal means, the earlier one is preferred.
 
     Raises:
@@ -89,12 +89,12 @@ def _counting_the_choice(verdict: Verdict, differences: Floats, folds: Sequence[
 
     Held-out values are not independent of one another: each query was in the training folds of the others. So a t-test
     at the 5% level finds differences that do not exist too often (measured: in 8% of cases). Its statistic is therefore
-    compared with that of random samples: in each, the lists of the present and of the chosen setting are exchanged at
-    random for each query, and the setting is chosen again.
+    compared with that of random samples: in each, the results of the current and of the other settings are exchanged
+    at random for each query, and the setting is chosen again.
 
     Args:
         verdict: verdict of a t-test of the held-out values.
-        differences: each setting's value minus the present one's ``(queries, settings)``.
+        differences: each setting's value minus the current one's ``(queries, settings)``.
         folds: row numbers of each fold's queries.
     """
     count = len(differences)

@@ -28,9 +28,9 @@ ANSWERS: dict[Outcome, str] = {
     "undecided": "Undecided: these queries do not show whether rerank=True as it is now is better than the first pass.",
 }
 AGAINST: dict[Outcome, str] = {
-    "helps": "better than as it is now",
-    "hurts": "worse on unseen queries than as it is now, which stays",
-    "undecided": "not shown to be better than as it is now, which stays",
+    "helps": "better than the current setting",
+    "hurts": "worse on unseen queries than the current setting, which stays",
+    "undecided": "not shown to be better than the current setting, which stays",
 }
 TONES: dict[Outcome, str] = {"helps": "verdict good", "hurts": "verdict bad", "undecided": "verdict"}
 
@@ -57,7 +57,7 @@ def _numbers(advice: Advice) -> Iterator[str]:
         )
     choice = advice.choice
     if choice.setting == advice.current:
-        yield "best: as it is now"
+        yield "best: the current setting"
         return
     yield f"best: {choice.setting}"
     yield f"promised on unseen queries (cross-validation): {choice.promised:.4f} [{choice.low:.4f}, {choice.high:.4f}]"
@@ -146,7 +146,7 @@ def html_page(advice: Advice, qrels: Qrels, settings: str) -> str:
         settings: content of the recommended settings file.
     """
     title, *said = lines(advice)
-    better = "No other setting that was tried is shown to be better."
+    better = "No other setting is shown to be better."
     if advice.choice.verdict.outcome == "helps":
         better = f"Better: {advice.best}."
     answer = f"{ANSWERS[advice.verdict.outcome]} {better}"

@@ -28,7 +28,7 @@ class Setting:
         blend: ``replace``, ``linear``, ``weighted`` or ``rrf``.
         weight: weight of the first pass in the blend.
         duo_depth: candidates that are then compared in pairs; 0 for none. Only the present setting may have it above 0.
-        pipeline: of the search; ``none`` is the first pass, whatever the rest.
+        pipeline: of the search; with ``none``, the first pass, the other attributes have no effect.
     """
 
     model: str
@@ -41,7 +41,7 @@ class Setting:
 
     @property
     def is_first_pass(self) -> bool:
-        """Whether nothing is reranked."""
+        """Whether the setting is the first pass, without reranking."""
         return self.pipeline == NO_STAGES
 
     def __str__(self) -> str:
@@ -107,9 +107,9 @@ def present_setting(client: Client, index: str) -> Setting:
 
 
 def settings_to_try(present: Setting, depths: Sequence[int] = DEPTHS) -> list[Setting]:
-    """Return the settings to compare; of equally good ones, an earlier one is preferred.
+    """Return the settings to compare; of equally good ones, the first is preferred.
 
-    The present one comes first, then the first pass, then the lowest depth.
+    The current one comes first, then the first pass, then the others from the lowest depth up.
     """
     weights = dict.fromkeys((present.weight if present.blend == "linear" else 0.0, *WEIGHTS))
     blends = [("linear", weight) if weight else ("replace", 0.0) for weight in weights] + [("rrf", 0.0)]

@@ -1,4 +1,4 @@
-"""What reranking would have changed: the records of searches in shadow (`osrerank.search.shadow`), summed up."""
+"""Sum up the records of searches in shadow mode (`osrerank.search.shadow`): what reranking would have changed."""
 
 import math
 from collections import Counter
@@ -13,31 +13,31 @@ from osrerank.formats.lines import json_lines
 from osrerank.formats.sources import open_paths, readable
 
 EXAMPLES = 10
-"""How many of the searches that change most are kept."""
+"""How many of the searches that change most the report lists."""
 NUMBERS = ("dropped", "ms", "first_pass_ms", "hits", "overlap", "moved", "farthest", "known", "encoded")
-"""Fields of a record that are numbers from 0 on, where they are there."""
+"""Optional fields of a record that are numbers, at least 0."""
 
 Record = dict[str, Any]
 
 
 @dataclass(slots=True)
 class ShadowReport:
-    """What the records of searches in shadow say.
+    """What reranking would have changed in the recorded searches.
 
     Attributes:
-        searches: that were run again.
-        dropped: that were not, because too many waited or a process ended.
-        unreadable: lines that are no records, such as one cut short by a full disk.
-        applied: outcome ``true``, ``partial`` or ``false`` -> searches.
-        reasons: why searches were not reranked, or not wholly -> searches.
-        new_hits: hits that are not among the first ten without reranking -> searches, where it was applied.
-        first_changed: searches whose first hit is another.
-        moved: hits among the first ten whose rank changed, a number for each search.
-        farthest: ranks that the hit moved which moved farthest, likewise.
-        ms: wall times with reranking, in milliseconds.
-        first_pass_ms: times of their first passes, as OpenSearch says.
-        known: documents whose vectors were stored.
-        encoded: documents that were encoded.
+        searches: how many were run again.
+        dropped: how many were not, because too many waited or a process ended.
+        unreadable: how many lines are no records, such as one cut short by a full disk.
+        applied: outcome ``true``, ``partial`` or ``false`` -> number of searches.
+        reasons: why searches were not reranked, or only in part -> number of searches.
+        new_hits: how many of the first ten hits are new with reranking -> number of reranked searches.
+        first_changed: how many searches have another first hit.
+        moved: for each search, how many of the first ten hits changed their rank.
+        farthest: for each search, the most ranks that one of these hits moved.
+        ms: for each search, its wall time with reranking, in milliseconds.
+        first_pass_ms: for each search, the time of its first pass as OpenSearch reports it, in milliseconds.
+        known: how many documents had stored vectors.
+        encoded: how many documents were encoded.
         most_changed: the records of the searches that change most, the greatest change first.
     """
 
@@ -58,13 +58,13 @@ class ShadowReport:
 
     @property
     def compared(self) -> int:
-        """Searches in which reranking was applied to hits."""
+        """How many searches had hits to which reranking was applied."""
         return self.new_hits.total()
 
     def add(self, record: Record) -> None:
         """Count a record."""
         self.dropped += record.get("dropped", 0)
-        if "query" not in record:  # what a process dropped at its end
+        if "query" not in record:  # a process that ended recorded what it dropped
             return
         self.searches += 1
         self.applied[str(record["applied"]).lower()] += 1
@@ -109,17 +109,17 @@ class ShadowReport:
 
 
 def new_hits(record: Record) -> int:
-    """Return how many of a search's first hits are there only with reranking."""
+    """Return how many of a search's first ten hits are new with reranking."""
     return int(record["hits"] - record["overlap"])
 
 
 def change(record: Record) -> tuple[int, int, int]:
-    """Return how much a search changes, to be compared: new hits, then hits that moved, then how far."""
+    """Return how much reranking changes a search, for sorting: new hits, then hits that moved, then how far."""
     return new_hits(record), record["moved"], record["farthest"]
 
 
 def spread(values: Sequence[float]) -> dict[str, float]:
-    """Return the median and the 95th percentile of values, 0 without any."""
+    """Return the median and the 95th percentile of values; 0 if there are none."""
     ordered = sorted(values)
     at = {name: math.ceil(share * len(ordered)) - 1 for name, share in (("p50", 0.5), ("p95", 0.95))}
     return {name: float(ordered[place]) if ordered else 0.0 for name, place in at.items()}
@@ -129,8 +129,8 @@ def read_report(paths: Iterable[Path]) -> ShadowReport:
     """Return the report of files of records, compressed or not.
 
     Raises:
-        EvaluationError: they have no record.
-        FormatError: a file is truncated or damaged, or is of something else: its first line is no record.
+        EvaluationError: the files have no record.
+        FormatError: a file is truncated or damaged, or its first line is no record.
     """
     report = ShadowReport()
     for path in paths:
@@ -151,7 +151,7 @@ def read_report(paths: Iterable[Path]) -> ShadowReport:
 
 
 def _problem(path: Path, number: int, line: Record) -> FormatError | None:
-    """Return why a line is no record of a search in shadow; None if it is one."""
+    """Return why a line is no record of a search in shadow mode; None if it is one."""
     wrong = [name for name in NUMBERS if name in line and not _is_number(line[name])]
     needed = ["query", "index", "applied"] if "query" in line else ["time", "dropped"]
     if line.get("hits"):
@@ -159,7 +159,7 @@ def _problem(path: Path, number: int, line: Record) -> FormatError | None:
     if "ms" in line:
         needed += ["first_pass_ms"]
     wrong += [name for name in needed if name not in line]
-    return bad_line(path, number, f"{wrong[0]} is missing or wrong for a search in shadow") if wrong else None
+    return bad_line(path, number, f"{wrong[0]} is missing or wrong for a search in shadow mode") if wrong else None
 
 
 def _is_number(value: object) -> bool:

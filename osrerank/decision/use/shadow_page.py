@@ -1,4 +1,4 @@
-"""The report on searches in shadow, as rows for a screen and as an HTML page in one file."""
+"""Show the report on searches in shadow mode, as rows for a terminal and as an HTML page in one file."""
 
 import math
 from collections.abc import Sequence
@@ -9,7 +9,7 @@ from osrerank.decision.charts import Axis, chart, dots, line
 from osrerank.decision.page import figure, figures, heading, page, paragraph, rows
 from osrerank.decision.use.shadow import ShadowReport, new_hits, spread
 
-TITLE = "Searches in shadow"
+TITLE = "Searches in shadow mode"
 COLUMNS = ("", "searches", "share")
 REASONS = 5
 """How many reasons are shown, the most frequent first."""
@@ -25,7 +25,7 @@ def headline(report: ShadowReport) -> str:
 
 
 def outcome_rows(report: ShadowReport) -> list[tuple[str, str, str]]:
-    """Return what became of the searches: outcomes, reasons, and those dropped."""
+    """Return rows of the searches' outcomes, of the reasons, and of those dropped."""
     names = {"true": "reranked", "partial": "reranked in part", "false": "not reranked"}
     found = [(name, report.applied[outcome]) for outcome, name in names.items() if report.applied[outcome]]
     found += [(f"because: {reason}", count) for reason, count in report.reasons.most_common(REASONS)]
@@ -36,17 +36,17 @@ def outcome_rows(report: ShadowReport) -> list[tuple[str, str, str]]:
 
 
 def change_rows(report: ShadowReport) -> list[tuple[str, str, str]]:
-    """Return how many searches get how many new hits, and how many another first one."""
+    """Return rows of the searches by their number of new hits, and of those with another first hit."""
     found = [(_named(count), report.new_hits[count]) for count in sorted(report.new_hits)]
     found.append(("another first hit", report.first_changed))
     return [(name, f"{count:,}", _share(count, report.compared)) for name, count in found]
 
 
 def number_rows(report: ShadowReport) -> list[tuple[str, str, str]]:
-    """Return medians and 95th percentiles: moves and times."""
+    """Return rows of the medians and 95th percentiles of moves and times."""
     measured: tuple[tuple[str, Sequence[float]], ...] = (
         ("hits of the first ten that moved", report.moved),
-        ("ranks that the farthest moved", report.farthest),
+        ("most ranks that one of them moved", report.farthest),
         ("milliseconds, with reranking", report.ms),
         ("of them, OpenSearch's first pass", report.first_pass_ms),
     )
@@ -55,7 +55,7 @@ def number_rows(report: ShadowReport) -> list[tuple[str, str, str]]:
 
 
 def example_line(record: dict[str, Any]) -> str:
-    """Return a search that changes much in one line."""
+    """Return one line that describes a search that changes much."""
     name = record["texts"]["query"] if "texts" in record else record["query"]
     place = f" in {record['index']}" if record.get("index") else ""
     changed = f"{_named(new_hits(record))} of {record['hits']}, {record['moved']} moved, {record['farthest']} ranks"
@@ -63,8 +63,8 @@ def example_line(record: dict[str, Any]) -> str:
 
 
 def notes(report: ShadowReport) -> list[str]:
-    """Return sentences on what the tables do not say."""
-    said = [f"Vectors of documents: {report.known:,} were stored, {report.encoded:,} were encoded."]
+    """Return sentences on vectors and on unreadable lines, which the tables leave out."""
+    said = [f"Document vectors: {report.known:,} were stored before, {report.encoded:,} were encoded."]
     if report.unreadable:
         said.append(f"{report.unreadable:,} lines of the files are no records and are left out.")
     return said
@@ -73,7 +73,7 @@ def notes(report: ShadowReport) -> list[str]:
 def html_page(report: ShadowReport) -> str:
     """Return the report as an HTML page."""
     parts = [heading(TITLE, 1), paragraph(headline(report), "verdict"), *map(paragraph, notes(report))]
-    parts += [heading("What became of them"), rows(COLUMNS, outcome_rows(report))]
+    parts += [heading("Outcomes"), rows(COLUMNS, outcome_rows(report))]
     if report.compared:
         parts += [heading("What changes among the first ten"), figures(_distribution(report))]
         parts.append(rows(COLUMNS, change_rows(report)))
@@ -82,12 +82,12 @@ def html_page(report: ShadowReport) -> str:
         parts.append(heading("Searches that change most"))
         parts += [_example(record) for record in report.most_changed]
         if not any("texts" in record for record in report.most_changed):
-            parts.append(paragraph("OSRERANK_SHADOW_TEXTS=true records queries and ids of hits, too.", "quiet"))
+            parts.append(paragraph("OSRERANK_SHADOW_TEXTS=true records queries and the ids of hits, too.", "quiet"))
     return page(TITLE, *parts)
 
 
 def _distribution(report: ShadowReport) -> str:
-    """Return the diagram of new hits."""
+    """Return the chart of searches by their number of new hits."""
     shares = {count: 100 * report.new_hits[count] / report.compared for count in range(11)}
     x = Axis("new hits among the first ten", 0, 10, tuple(range(0, 11, 2)))
     top = 25 * math.ceil(max(shares.values()) / 25)
@@ -108,7 +108,7 @@ def _example(record: dict[str, Any]) -> str:
 
 
 def _side(title: str, ids: Sequence[str], others: Sequence[str]) -> str:
-    """Return a page of ids; those that the other page lacks stand out."""
+    """Return a list of ids, with those that the other list lacks in bold."""
     items = "".join(f"<li>{_marked(one, is_on_both=one in others)}</li>" for one in ids)
     return f"<div><strong>{escape(title)}</strong><ol>{items}</ol></div>"
 

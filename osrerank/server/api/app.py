@@ -68,7 +68,7 @@ def create_app(
         telemetry=UNTOLD,
     )
     app.state.service = service
-    app.state.share_of = None  # the comparison page knows indexes
+    app.state.share_of = None  # only the comparison page has indexes
     app.state.started = int(time.time())
     app.include_router(routes.dialects)
     app.include_router(routes.checks)

@@ -192,8 +192,8 @@ async def health() -> Alive:
     "/ready",
     responses={
         503: {"model": Fault, "description": "Not now; the body says why."},
-        400: {"model": Fault, "description": "The server knows no index, or none is named."},
-        404: {"model": Fault, "description": "There is no such index."},
+        400: {"model": Fault, "description": "The server has no indexes, or the request names none."},
+        404: {"model": Fault, "description": "There is no such index, or it is not offered."},
         422: {"model": Fault, "description": "A parameter cannot be used."},
         502: {"model": Fault, "description": "The index cannot be read."},
     },
@@ -205,7 +205,7 @@ async def ready(
 ) -> Readiness:
     """Report whether the model is loaded and the queue below its bounds, without scoring.
 
-    With ``index``, also whether ``at_least`` this share of its documents has vectors, by default .95.
+    With ``index``, also whether at least the share ``at_least`` of its documents has vectors, by default .95.
     """
     service: Service = http.app.state.service
     if fault := await service.check():
@@ -218,9 +218,9 @@ async def ready(
 async def _check_vectors(http: HttpRequest, index: str | None, at_least: float) -> None:
     share_of: Callable[[str], float] | None = http.app.state.share_of
     if share_of is None:
-        raise Refused(400, "this server knows no index: start it with --ui, or leave index and at_least out")
+        raise Refused(400, "this server has no indexes: start it with --ui, or leave out index and at_least")
     if index is None:
-        raise Refused(400, "at_least is the share of an index's documents: name it as index=NAME")
+        raise Refused(400, "at_least needs an index: add index=NAME")
     share = await asyncio.to_thread(share_of, index)
     if share < at_least:
         command = f"osrerank vectors build --index {index}"

@@ -241,7 +241,7 @@ class Installer:
         }
 
     def plan_removal(self) -> list[str]:
-        """Return the settings that removing would put back, a sentence each, without changing anything.
+        """Return the settings that a removal would restore, a sentence each, without changing anything.
 
         Raises:
             InstallError: the cluster does not answer, or another pipeline has that name.

@@ -230,7 +230,7 @@ class Models:
         return answer
 
     def _delete(self, path: str) -> None:
-        """Delete a model, connector or group; for a moment, ml-commons may take it to be used by what is gone."""
+        """Delete a model, connector or group; retry while ml-commons still counts a deleted user of it."""
         until = self._clock() + DELETE_TIMEOUT_S
         while True:
             try:

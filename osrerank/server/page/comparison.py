@@ -30,7 +30,7 @@ class Part(BaseModel):
 
 
 class PassageMark(BaseModel):
-    """The passage that the model judged a document by."""
+    """The passage that decided a document's score."""
 
     field: str
     start: int = Field(description="Its first character in the field's text, from 0.")
@@ -53,7 +53,7 @@ class ComparedDocument(BaseModel):
     index: str
     title: str
     title_parts: list[Part] = Field(description="The title, in order.")
-    passage: PassageMark | None = Field(description="None where the model read the beginning.")
+    passage: PassageMark | None = Field(description="None if the model read the document from its beginning.")
     parts: list[Part] = Field(description=f"Its text, at most {MOST_CHARACTERS} characters of it, in order.")
     before: int = Field(description="Its rank in the first pass, from 1.")
     after: int = Field(description="Its rank after reranking, from 1.")
@@ -74,8 +74,8 @@ class StageLine(BaseModel):
     candidates: int
     inferences: int
     cached: int
-    known: int | None = Field(default=None, description="Texts or passages with stored vectors, of such a stage.")
-    encoded: int | None = Field(default=None, description="Texts or passages that were encoded now.")
+    known: int | None = Field(default=None, description="Texts or passages with stored vectors; of a bi-encoder.")
+    encoded: int | None = Field(default=None, description="Texts or passages that this search encoded.")
     took_ms: float
 
 

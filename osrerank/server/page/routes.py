@@ -83,7 +83,7 @@ class PageConfig(BaseModel):
     version: str
     model: str
     pipelines: list[PipelineEntry]
-    default_depth: int = Field(description="That of a search with `rerank=True` in the index below.")
+    default_depth: int = Field(description="The depth of `rerank=True` in the index below.")
     most_depth: int
     index: str = Field(description="Searched unless another is named; empty where there is none.")
     indexes: list[str]
@@ -135,13 +135,13 @@ class Comparison:
         return names[:MOST_INDEXES]
 
     def depth_of(self, index: str) -> int:
-        """Return how many candidates a search with ``rerank=True`` reranks, at most those that the page allows."""
+        """Return how many candidates ``rerank=True`` reranks in an index, at most as many as the page allows."""
         return min(self.client.searcher.defaults.of(index).least_depth, MOST_DEPTH)
 
     def search(
         self, query: str, index: str, pipeline: str, depth: int | None, *, passage_words: int, timeout_ms: float
     ) -> ComparedSearch:
-        """Search once and return both orders; depth None and 0 passage words stand for what ``rerank=True`` does.
+        """Search once and return both orders; a depth of None and 0 passage words mean what ``rerank=True`` does.
 
         Raises:
             Refused: the index or the pipeline is not offered, or OpenSearch does not answer.

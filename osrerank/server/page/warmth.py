@@ -1,4 +1,4 @@
-"""How much of the comparison page's indexes has vectors, for readiness probes that ask for it."""
+"""Tell readiness probes which share of an index's documents has vectors."""
 
 import time
 from collections.abc import Callable, Sequence
@@ -10,15 +10,15 @@ from osrerank.errors import ConfigError
 from osrerank.server.api.errors import Refused
 
 KEPT_S = 10.0
-"""How long a share is not looked up again, since probes come all the time."""
+"""How long a share is kept before it is looked up again, in seconds; probes come all the time."""
 
 
 class Shares:
-    """The share of each index's documents that have vectors, looked up every ten seconds at most.
+    """The share of each index's documents that have vectors, looked up at most once in ten seconds.
 
     Args:
-        client: of the indexes.
-        indexes: those that may be asked for; empty for all.
+        client: reads the indexes.
+        indexes: names that may be asked for; empty for all.
         clock: returns seconds.
     """
 

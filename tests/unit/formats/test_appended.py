@@ -28,7 +28,7 @@ def test_a_full_file_grows_no_more_until_it_is_moved_away(tmp_path: Path) -> Non
     path = tmp_path / "lines"
     file = AppendedLines(path, 10)
     file.append("12345678")
-    with pytest.raises(OSError, match=r"it has 1e-05 MB, move it away"):
+    with pytest.raises(OSError, match=r"the file is full \(1e-05 MB\): move it away"):
         file.append("9")
     path.rename(tmp_path / "moved")
     file.append("9")

@@ -129,12 +129,12 @@ function meta(document_, side, place, how) {
   );
 }
 
-/** Say which passage the model read, where it did not read the beginning. */
+/** Show which passage decided the score, if the model did not read the document from its beginning. */
 function passage(document_) {
   if (!document_.passage) return null;
   const { field, start, end } = document_.passage;
   const characters = `${(start + 1).toLocaleString("en")}–${end.toLocaleString("en")}`;
-  const title = `The model judged the document by characters ${characters} of ${field}`;
+  const title = `Characters ${characters} of ${field} decided the score`;
   return make("span", { class: "read", title }, `read: characters ${characters}`);
 }
 

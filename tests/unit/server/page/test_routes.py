@@ -103,7 +103,7 @@ def test_readiness_asks_for_vectors_only_where_it_is_told_to(tmp_path):
 def test_readiness_of_a_server_without_an_index_says_so():
     with TestClient(create_app(RerankService(Settings.load(), FunctionScorer()))) as browser:
         answer = browser.get("/ready", params={"index": "ponds"})
-    assert (answer.status_code, "this server knows no index" in answer.json()["message"]) == (400, True)
+    assert (answer.status_code, "this server has no indexes" in answer.json()["message"]) == (400, True)
 
 
 def test_a_cross_encoder_needs_no_vectors_to_be_ready(page):
