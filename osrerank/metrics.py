@@ -18,7 +18,7 @@ SEARCHED_TEXTS = Counter(
     "Texts of searches by vectors: known, encoded by the search, or lacking when its deadline passed.",
     ["vectors"],
 )
-VECTOR_STATES = frozenset({"known", "encoded", "lacking"})
+VECTOR_COUNTS = frozenset({"known", "encoded", "lacking"})
 NOT_CALIBRATED = Counter(
     "osrerank_not_calibrated_total", "Searches with a threshold for which the index had no calibration that holds."
 )

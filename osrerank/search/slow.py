@@ -20,6 +20,8 @@ KINDS = {
     "the broker": "workers",
     "no hits": "no_hits",
     "no text in": "no_text",
+    "mostly in": "language",
+    "different models": "models",
     "the query": "query",
     "sorted": "order",
     "was refused": "first_pass",

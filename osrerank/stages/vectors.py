@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from osrerank.errors import DeadlineExceeded
-from osrerank.metrics import SEARCHED_TEXTS, VECTOR_STATES
+from osrerank.metrics import SEARCHED_TEXTS, VECTOR_COUNTS
 from osrerank.options.passages import Passages
 from osrerank.scoring.encoder_scorer import NOT_FINITE
 from osrerank.stages.interpolate import first_pass_parts
@@ -176,7 +176,7 @@ class VectorStage:
             "truncated": sum(one.cut for one in judged),
             "query_truncated": bool(query.cut),
         }
-        for state in VECTOR_STATES:
+        for state in VECTOR_COUNTS:
             SEARCHED_TEXTS.labels(state).inc(counts[state])
         attempt = Attempt(block, readable, judged, reached, failures)
         return Outcome(attempt, counts, self._reasons(found.documents, len(readable)))
