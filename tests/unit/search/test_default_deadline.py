@@ -13,7 +13,8 @@ from osrerank.cli.options import client_of
 from osrerank.scoring import loaded
 from osrerank.search import slow
 from osrerank.testing import CannedTransport, FunctionScorer, ManualClock
-from osrerank.types import NEVER, Advice, Vectors
+from osrerank.types import NEVER, Vectors
+from tests.letters import Letters
 from tests.rankings import response_of
 
 TEXTS = [f"low pressure {number}" for number in range(100)]
@@ -21,34 +22,21 @@ DOCUMENT_S = 0.02
 """Time that a document takes to be encoded: 100 of them take 2 seconds."""
 
 
-class Letters:
-    """A bi-encoder that counts letters, at its own pace."""
-
-    model, identity, key, dimensions = "letters", "letters-1", "letters-1", 26
-    advice = Advice(kind="bi-encoder")
+class SlowLetters(Letters):
+    """Takes its time for each document, until the deadline."""
 
     def __init__(self, clock):
+        super().__init__()
         self.clock = clock
 
     def encode(self, texts, side, *, deadline=NEVER):
-        rows = np.full((len(texts), 26), np.nan, np.float32)
-        for at, text in enumerate(texts):
-            if side == "document":
-                if deadline.passed:
-                    break
-                self.clock.sleep(DOCUMENT_S)
-            rows[at] = [text.count(chr(97 + letter)) for letter in range(26)]
-            rows[at] /= np.linalg.norm(rows[at])
+        rows = super().encode(texts, side).rows
+        for at in range(len(texts) if side == "document" else 0):
+            if deadline.passed:
+                rows[at:] = np.nan
+                break
+            self.clock.sleep(DOCUMENT_S)
         return Vectors(rows)
-
-    def similarity(self, query, vectors):
-        return vectors @ query
-
-    def probabilities(self, logits):
-        return 1 / (1 + np.exp(-logits.astype(np.float64)))
-
-    def close(self):
-        pass
 
 
 @pytest.fixture
@@ -64,7 +52,7 @@ def nothing_is_kept(monkeypatch):
 
 def client_for(clock, scorer=None, texts=TEXTS, **options):
     answer = options.pop("answer", None) or response_of(texts)
-    scorer = Letters(clock) if scorer is None else scorer
+    scorer = SlowLetters(clock) if scorer is None else scorer
     return connect(
         "http://localhost:1", scorer=scorer, clock=clock, transport_class=CannedTransport, answer=answer, **options
     )
@@ -102,14 +90,14 @@ def test_texts_and_responses_from_elsewhere_have_no_deadline(clock):
     client = client_for(clock)
     assert client.rerank_response(response_of(TEXTS), "low")["rerank"]["applied"] is True
     assert client.rerank("low", TEXTS).reports[0].applied is True
-    assert len(Reranker(scorer=Letters(clock)).rank("low", TEXTS)) == len(TEXTS)
+    assert len(Reranker(scorer=SlowLetters(clock)).rank("low", TEXTS)) == len(TEXTS)
 
 
 def test_the_command_line_has_no_deadline(clock):
     context = Context.__new__(Context)
     context.obj = dict.fromkeys(("url", "model", "duo_model", "backend", "dtype", "redis_url"))
     client = client_of(
-        context, scorer=Letters(clock), clock=clock, transport_class=CannedTransport, answer=response_of(TEXTS)
+        context, scorer=SlowLetters(clock), clock=clock, transport_class=CannedTransport, answer=response_of(TEXTS)
     )
     assert marks_of(client)["applied"] is True
 
@@ -136,7 +124,7 @@ def test_the_log_says_once_what_lacks_vectors(clock, caplog):
 
 def loading(monkeypatch, clock, load):
     """Return a client whose model is loaded by a function."""
-    monkeypatch.setattr(loaded, "load", lambda *_args, **_options: load() or Letters(clock))
+    monkeypatch.setattr(loaded, "load", lambda *_args, **_options: load() or SlowLetters(clock))
     return connect("http://localhost:1", clock=clock, transport_class=CannedTransport, answer=response_of(TEXTS[:10]))
 
 
@@ -165,7 +153,7 @@ def test_a_search_that_finds_the_model_still_loading_says_so(clock, monkeypatch)
 
 def test_a_warm_client_has_its_model(clock, monkeypatch):
     loads = []
-    monkeypatch.setattr(loaded, "load", lambda *_args, **_options: loads.append(1) or Letters(clock))
+    monkeypatch.setattr(loaded, "load", lambda *_args, **_options: loads.append(1) or SlowLetters(clock))
     connect("http://localhost:1", warm=True).close()
     assert loads == [1]
     connect("http://localhost:1").close()

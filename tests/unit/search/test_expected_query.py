@@ -2,25 +2,23 @@
 
 import threading
 
-import numpy as np
 import pytest
 
 from osrerank import connect
 from osrerank.testing import CannedTransport
-from osrerank.types import NEVER, Advice, Vectors
+from osrerank.types import NEVER
 from osrerank.vectors.documents import MOST_EXPECTED, DocumentVectors
+from tests.letters import Letters
 from tests.rankings import response_of
 
 LIMIT_S = 30
 
 
-class Lengths:
-    """A bi-encoder whose vectors say how long a text is; it says when it is asked for a query's."""
-
-    model, identity, key, dimensions = "lengths", "lengths-1", "lengths-1", 2
-    advice = Advice(kind="bi-encoder")
+class Noting(Letters):
+    """Notes the queries that it encodes."""
 
     def __init__(self):
+        super().__init__()
         self.queries = []
         self.begun = threading.Event()
 
@@ -28,17 +26,7 @@ class Lengths:
         if side == "query":
             self.queries += texts
             self.begun.set()
-        rows = np.array([[len(text), 1] for text in texts], np.float32)
-        return Vectors(rows / np.linalg.norm(rows, axis=1, keepdims=True))
-
-    def similarity(self, query, vectors):
-        return vectors @ query
-
-    def probabilities(self, logits):
-        return 1 / (1 + np.exp(-logits.astype(np.float64)))
-
-    def close(self):
-        pass
+        return super().encode(texts, side, deadline=deadline)
 
 
 class Waiting(CannedTransport):
@@ -56,7 +44,7 @@ class Waiting(CannedTransport):
 
 @pytest.fixture
 def source():
-    with_threads = DocumentVectors(Lengths())
+    with_threads = DocumentVectors(Noting())
     yield with_threads
     with_threads.close()
 
@@ -64,7 +52,7 @@ def source():
 def test_the_query_is_encoded_before_the_first_pass_has_answered(monkeypatch):
     monkeypatch.setenv("OSRERANK_VECTORS", "off")
     monkeypatch.setenv("OSRERANK_VECTORS_INDEX", "false")
-    encoder = Lengths()
+    encoder = Noting()
     answer = response_of(["a short text", "a text that is longer"])
     client = connect(
         "http://localhost:1", scorer=encoder, warm=True, transport_class=Waiting, answer=answer, begun=encoder.begun
@@ -79,14 +67,14 @@ def test_the_query_is_encoded_before_the_first_pass_has_answered(monkeypatch):
 
 def test_an_expected_query_is_encoded_once(source):
     source.expect("which text")
-    assert source.encoded_query("which text").result().rows.shape == (1, 2)
+    assert source.encoded_query("which text").result().rows.shape == (1, 26)
     assert source.encoder.queries == ["which text"]
 
 
 def test_a_query_that_two_searches_expect_is_encoded_once(source):
     source.expect("which text")
     source.expect("which text")
-    assert source.encoded_query("which text").result().rows.shape == (1, 2)
+    assert source.encoded_query("which text").result().rows.shape == (1, 26)
     assert source.encoder.queries == ["which text"]
 
 
