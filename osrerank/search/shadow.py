@@ -100,8 +100,11 @@ def planned_back(by: Reranking, body: Mapping[str, Any], params: Mapping[str, An
         params: the caller's URL parameters.
         reason: why it is held back.
     """
-    lenient = replace(by.options, on_failure="first_pass", min_probability=None, cutoff=None)
-    call = planned(replace(by, options=lenient), body, params)
+    options = by.options
+    if options.on_failure == "raise" or options.min_probability is not None or options.cutoff is not None:
+        lenient = replace(options, on_failure="first_pass", min_probability=None, cutoff=None)
+        by = replace(by, options=lenient)
+    call = planned(by, body, params)
     return HeldBack(call.own.body, call.own.params, reason, call.by) if isinstance(call, Reranked) else call
 
 
