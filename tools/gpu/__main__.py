@@ -75,10 +75,10 @@ def parity(run: Run) -> Iterator[Row]:
                 found = np.concatenate([scored(scorer, one) for one in lists])
                 name = f"{kind}, {backend} {scorer.backend.precision}"
             yield Row(name, {"largest difference": largest(name, found, exact), "spread": float(exact.std())})
-    yield from vectors(run)
+    yield from vector_parity(run)
 
 
-def vectors(run: Run) -> Iterator[Row]:
+def vector_parity(run: Run) -> Iterator[Row]:
     """Compare the vectors of the package's bi-encoder, in torch and in ONNX int8, with transformers' in fp32."""
     texts = list(models.documents().values())[: run.choose(200, 8)]
     exact = models.transformers_vectors(run.encoder(), texts)
@@ -162,7 +162,7 @@ def seconds(action: Callable[[], Any], rounds: int) -> float:
     return min(timeit.repeat(action, number=1, repeat=rounds))
 
 
-def building(run: Run) -> Iterator[Row]:
+def vectors(run: Run) -> Iterator[Row]:
     """Build the sample's document vectors in torch, and check that a client on the CPU finds them all."""
     os.environ["OSRERANK_VECTORS_FOLDER"] = str(run.folder / "vectors")
     url = f"embedded:{run.folder / 'index'}"
@@ -310,7 +310,7 @@ def training_process(run: Run, name: str) -> "Iterator[tuple[subprocess.Popen[by
         yield started, log
 
 
-STEPS = {step.__name__: step for step in (parity, speed, building, worker, training)}
+STEPS = {step.__name__: step for step in (parity, speed, vectors, worker, training)}
 
 
 def machine() -> dict[str, str]:

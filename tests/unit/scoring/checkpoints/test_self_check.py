@@ -68,7 +68,7 @@ def test_what_does_not_rank_is_refused(card: ModelCard, function: Callable[[str,
 @pytest.mark.long
 def test_the_shipped_model_passes() -> None:
     with closing(load_scorer("osrerank/e5-small")) as scorer:
-        assert self_check(scorer, MONO, scorer.card).right == PAIRS
+        assert self_check(scorer, MONO, scorer.vectors.encoder.card).right == PAIRS
 
 
 # Faults of a checkpoint that was trained: its config, vocabulary or weights are changed in a copy.
