@@ -12,13 +12,13 @@ from osrerank.search import orders
 from osrerank.search.orders import KEPT_S, MAY_NOT_JOIN, Orders
 from osrerank.testing import CannedTransport, ManualClock
 from tests.rankings import response_of
-from tests.unit.search.test_default_deadline import Letters
+from tests.unit.search.test_default_deadline import SlowLetters
 
 TEXTS = ["low " * (number % 7) + "pressure " * (number % 11 + 1) + str(number) for number in range(60)]
 PARTIAL = {"deadline_ms": 400, "blend": "replace"}
 
 
-class Paced(Letters):
+class Paced(SlowLetters):
     """An encoder whose documents take a time that a test may change."""
 
     pace_s, is_broken = 0.02, False
