@@ -2,11 +2,14 @@
 
 from prometheus_client import Counter, Gauge, Histogram, start_http_server
 
+SEARCH_BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10)
+"""Seconds, of times that a search takes."""
+
 SEARCHES = Counter("osrerank_searches_total", "Searches with reranking, by outcome.", ["applied"])
 RERANK_SECONDS = Histogram(
     "osrerank_rerank_seconds",
     "Wall time of reranking one search, without the first pass.",
-    buckets=(0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10),
+    buckets=SEARCH_BUCKETS,
 )
 NOT_RERANKED = Counter(
     "osrerank_not_reranked_total",
@@ -37,7 +40,7 @@ SHADOW_SEARCHES = Counter(
 SHADOW_SECONDS = Histogram(
     "osrerank_shadow_seconds",
     "Wall time of searches in shadow mode when run again with reranking, including the first pass.",
-    buckets=(0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10),
+    buckets=SEARCH_BUCKETS,
 )
 SHADOW_OVERLAP = Histogram(
     "osrerank_shadow_overlap",

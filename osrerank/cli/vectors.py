@@ -42,8 +42,6 @@ def build(context: click.Context, /, *, index: str, to: Any, since: str, watch: 
     Documents that have vectors are only read, so an interrupted build can be started again.
     """
     from osrerank.indexing.build import build_on_screen, build_vectors  # noqa: PLC0415 - for quick help
-    from osrerank.indexing.side_index import side_stores  # noqa: PLC0415 - likewise
-    from osrerank.vectors.configured import VectorStorage  # noqa: PLC0415 - likewise
 
     client = client_of(context)
     try:
@@ -52,9 +50,8 @@ def build(context: click.Context, /, *, index: str, to: Any, since: str, watch: 
             click.echo(f"{index}: {done}", err=True)
             time.sleep(watch)
             done = build_vectors(client, index, to=to, since=since)
-        store = VectorStorage.of(client.searcher.service.settings).store
         to_index = to == "index" or (to is None and client.searcher.vectors is not None)
-        kept = _summary(side_stores(client, [index]) if to_index or store is None else [store])
+        kept = _summary(_stores_of(client, index, beside=to_index))
     finally:
         client.close()
     if wants_json(context):
@@ -102,11 +99,7 @@ def _status(context: click.Context, index: str | None, *, measured: bool) -> "tu
         with _stores(context, None) as stores:
             return _summary(stores), None
     with closing(client_of(context)) as client:
-        from osrerank.indexing.side_index import side_stores  # noqa: PLC0415 - with the rest
-
-        store = _store_of(client.searcher.service.settings)
-        has_sides = client.searcher.vectors is not None
-        found = _summary(side_stores(client, [index]) if has_sides or store is None else [store])
+        found = _summary(_stores_of(client, index, beside=client.searcher.vectors is not None))
         try:
             return found, estimate(client, index) if measured else Estimate(client.coverage(index))
         except ConfigError as error:
@@ -182,6 +175,14 @@ def _stores(context: click.Context, index: str | None) -> "Iterator[Sequence[Vec
         )
     with closing(store):
         yield [store]
+
+
+def _stores_of(client: Any, index: str, *, beside: bool) -> "Sequence[VectorStore]":
+    """Return the stores of an index's vectors: those beside its indices, or if there is one, that of the settings."""
+    from osrerank.indexing.side_index import side_stores  # noqa: PLC0415 - the client
+
+    store = _store_of(client.searcher.service.settings)
+    return side_stores(client, [index]) if beside or store is None else [store]
 
 
 def _store_of(settings: Any) -> "VectorStore | None":

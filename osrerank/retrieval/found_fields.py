@@ -40,10 +40,11 @@ class Kept(Generic[Key, Value]):
 
     Args:
         clock: returns seconds.
+        kept_s: how long a value is used, in seconds.
     """
 
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
-        self._clock = clock
+    def __init__(self, clock: Callable[[], float] = time.monotonic, kept_s: float = KEPT_S) -> None:
+        self._clock, self._kept_s = clock, kept_s
         self._lock = threading.Lock()
         self._values: dict[Key, tuple[float, Value]] = {}
 
@@ -51,7 +52,7 @@ class Kept(Generic[Key, Value]):
         """Return the key's value; None where there is none, or it has expired."""
         with self._lock:
             known = self._values.get(key)
-        return known[1] if known is not None and self._clock() - known[0] < KEPT_S else None
+        return known[1] if known is not None and self._clock() - known[0] < self._kept_s else None
 
     def put(self, key: Key, value: Value) -> None:
         """Keep a value."""
@@ -95,10 +96,11 @@ class FoundFields:
 
     Args:
         clock: returns seconds.
+        kept_s: how long a value is used, in seconds.
     """
 
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
-        self._clock = clock
+    def __init__(self, clock: Callable[[], float] = time.monotonic, kept_s: float = KEPT_S) -> None:
+        self._clock, self._kept_s = clock, kept_s
         self._known: Kept[str, _Index] = Kept(clock)
         self._refused: Kept[str, str] = Kept(clock)
         self._seldom = Seldom(clock=clock)

@@ -241,7 +241,7 @@ class Searcher:
         def steps() -> Generator[Step, Any, tuple[Any, float]]:
             if answer["rerank"]["reason"] != IN_SHADOW:  # it cannot be reranked
                 return answer, 0.0
-            with self._own if self.models is None else self.models.of(asked.index) as service:
+            with self.serving(asked.index, checked=False) as service:
                 deadline = yield from self.deadline_of(asked.options, service)
                 started, own = service.clock(), without_ubi(asked.body)
                 response = yield from search(replace(asked, body=own, deadline=deadline, service=service, held=""))

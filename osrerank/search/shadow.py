@@ -100,10 +100,8 @@ def planned_back(by: Reranking, body: Mapping[str, Any], params: Mapping[str, An
         params: the caller's URL parameters.
         reason: why it is held back.
     """
-    options = by.options
-    if options.on_failure == "raise" or options.min_probability is not None or options.cutoff is not None:
-        lenient = replace(options, on_failure="first_pass", min_probability=None, cutoff=None)
-        by = replace(by, options=lenient)
+    if by.options.on_failure == "raise":  # nothing is reranked that could fail
+        by = replace(by, options=replace(by.options, on_failure="first_pass"))
     call = planned(by, body, params)
     return HeldBack(call.own.body, call.own.params, reason, call.by) if isinstance(call, Reranked) else call
 

@@ -7,6 +7,7 @@ from opensearchpy import TransportError
 
 from osrerank.client import Client
 from osrerank.errors import ConfigError
+from osrerank.retrieval.found_fields import Kept
 from osrerank.server.api.errors import Refused
 
 KEPT_S = 10.0
@@ -25,8 +26,8 @@ class Shares:
     def __init__(
         self, client: Client, indexes: Sequence[str] = (), clock: Callable[[], float] = time.monotonic
     ) -> None:
-        self._client, self._indexes, self._clock = client, indexes, clock
-        self._known: dict[str, tuple[float, float]] = {}
+        self._client, self._indexes = client, indexes
+        self._known: Kept[str, float] = Kept(clock, KEPT_S)
 
     def __call__(self, index: str) -> float:
         """Return the share, in [0, 1]; 1 if the model needs no vectors.
@@ -36,11 +37,9 @@ class Shares:
         """
         if self._indexes and index not in self._indexes:
             raise Refused(404, f"the index {index} is not offered here; there are {', '.join(self._indexes)}")
-        looked_s, share = self._known.get(index, (-KEPT_S, 0.0))
-        if self._clock() - looked_s < KEPT_S:
-            return share
-        share = self._look(index)
-        self._known[index] = self._clock(), share
+        if (share := self._known.get(index)) is None:
+            share = self._look(index)
+            self._known.put(index, share)
         return share
 
     def _look(self, index: str) -> float:
