@@ -1,11 +1,15 @@
 """``osrerank export``: turn a Hugging Face checkpoint into an osrerank model directory."""
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from osrerank._removed import instead_of
 from osrerank.cli.options import CHECKPOINT
+
+if TYPE_CHECKING:
+    from osrerank.scoring.card import Pooling
 
 FOLDER = click.Path(path_type=Path, file_okay=False)
 FILE = click.Path(path_type=Path, exists=True, dir_okay=False)
@@ -41,10 +45,17 @@ def _kind(value: str | None) -> str | None:
     help="duo: the second document's segment, where the checkpoint has two; zeros as the released duoBERT.",
 )
 @click.option(
-    "--pooling", type=click.Choice(["cls", "mean"]), help="bi-encoder: a text's vector.  [default: its files']"
+    "--pooling",
+    type=click.Choice(["cls", "mean", "lasttoken"]),
+    help="bi-encoder: a text's vector.  [default: its files']",
 )
 @click.option("--query-prefix", help="bi-encoder: stands before every query.  [default: its files', else none]")
 @click.option("--document-prefix", help="bi-encoder: stands before every document.  [default: likewise]")
+@click.option(
+    "--dimensions",
+    type=click.IntRange(min=1),
+    help="bi-encoder: keep the first numbers of a vector alone, of Matryoshka models.  [default: its files', or all]",
+)
 @click.option(
     "--precision", type=click.Choice(["fp32", "int8"]), help="Of the graph.  [default: int8 of a bi-encoder, else fp32]"
 )
@@ -72,6 +83,10 @@ def export(
     qrels: Path | None,
     head: str | None,
     precision: str | None,
+    pooling: "Pooling | None",
+    query_prefix: str | None,
+    document_prefix: str | None,
+    dimensions: int | None,
     **options: object,
 ) -> None:
     """Write SOURCE, a checkpoint's directory or a hub id, as the model directory OUTPUT.
@@ -82,16 +97,18 @@ def export(
     osrerank export ./BERT_Large_trained_on_MSMARCO monobert --precision int8
     osrerank export BAAI/bge-small-en-v1.5 bge --candidates dev.jsonl --qrels dev.qrels
 
-    SOURCE is a cross-encoder, or a BERT bi-encoder that sentence-transformers saved. It has safetensors, or PyTorch's
+    SOURCE is a cross-encoder, or a bi-encoder that sentence-transformers saved. It has safetensors, or PyTorch's
     pickled weights or a TensorFlow checkpoint, and tokenizer.json or vocab.txt. OUTPUT appears whole or not at all; it
     gets an ONNX graph, the tokenizer and the card osrerank.json.
     """
-    from osrerank.export.export_model import ExportOptions, export_model  # noqa: PLC0415 - imports numpy and more
+    from osrerank.export.bi_encoder import Given  # noqa: PLC0415 - imports numpy and more
+    from osrerank.export.export_model import ExportOptions, export_model  # noqa: PLC0415 - likewise
 
     if (candidates is None) != (qrels is None):
         raise click.UsageError("--candidates and --qrels go together; give both or neither")
     judged = None if candidates is None or qrels is None else (candidates, qrels)
-    wanted = ExportOptions(head=head or "", precision=precision or "", **options)  # type: ignore[arg-type] # click's choices are checked
+    given = Given(pooling, query_prefix, document_prefix, dimensions)
+    wanted = ExportOptions(head=head or "", precision=precision or "", given=given, **options)  # type: ignore[arg-type] # click's choices are checked
     card = export_model(source, output, wanted, judged=judged, report=click.echo)
     fitted = card.calibration
     model = f"{card.kind} with the head {card.head}"

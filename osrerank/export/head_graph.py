@@ -24,7 +24,7 @@ class Nodes(Protocol):
 
 
 def add_head(graph: Nodes, states: str, head: Head, weights: Mapping[str, npt.NDArray[np.float32]]) -> str:
-    """Return the logits ``(n, labels)``.
+    """Return the logits ``(n, labels)``, or a bi-encoder's vectors ``(n, dimensions)``.
 
     Args:
         graph: gets the nodes.
@@ -53,6 +53,9 @@ def _pooled(graph: Nodes, states: str, mode: Mode) -> str:
 def _step(graph: Nodes, vector: str, step: Step, weights: Mapping[str, npt.NDArray[np.float32]]) -> str:
     if step.kind == "unit":
         return graph.add("LpNormalization", [vector], axis=1, p=2)
+    if step.kind == "first":
+        places = [graph.constant(f"place.{place}", np.array([place])) for place in (0, step.size, 1)]
+        return graph.add("Slice", [vector, *places])
     parts = ("weight", "bias")[: 1 + step.has_bias]
     constants: Sequence[str] = [graph.constant(f"{step.name}.{part}", weights[f"{step.name}.{part}"]) for part in parts]
     if step.kind == "norm":

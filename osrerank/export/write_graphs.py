@@ -13,6 +13,7 @@ from tokenizers import Tokenizer
 
 from osrerank._optional import require
 from osrerank.errors import ConfigError, ModelLoadError
+from osrerank.export.bi_encoder import check_architecture
 from osrerank.export.bi_encoder_graph import build_encoder
 from osrerank.export.graph import build_graph, can_build
 from osrerank.export.modern_bert_graph import build_modern_bert
@@ -20,7 +21,7 @@ from osrerank.export.quantise import Recipe, quantise
 from osrerank.scoring.backends.networks.modern_bert import shape as modern_shape
 from osrerank.scoring.card import ModelCard
 from osrerank.scoring.inputs import Batch, InputBuilder, Tokens
-from osrerank.scoring.model_files import TOKENIZER_FILE, read_config
+from osrerank.scoring.model_files import CONFIG_FILE, TOKENIZER_FILE, read_config
 
 OPSET = 17
 EXAMPLES = {"words": 32, "marks": 16}
@@ -81,22 +82,24 @@ def _examples(folder: Path, card: ModelCard) -> Iterator[Tokens]:
 
 
 def _write_fp32(source: Path, target: Path, card: ModelCard, *, padded: bool) -> None:
-    """Build the graph of a BERT or ModernBERT; trace it from torch for other families and for padded batches."""
+    """Build a bi-encoder's graph, or a BERT's or ModernBERT's; trace that of others and for padded batches."""
     from osrerank.scoring.backends.torch import head_of, load_network, read_weights  # noqa: PLC0415 - imports torch
 
     config = read_config(source)
     if card.is_bi_encoder:
-        if padded or not can_build(config):
-            reason = f"{source}: a bi-encoder's graph is a BERT with GELU and takes no padding; leave --padded out"
+        if padded:
+            reason = f"{source}: a bi-encoder's graph takes no padding; leave --padded out"
             raise ConfigError(reason, setting="padded", source="argument")
+        check_architecture(source / CONFIG_FILE, config)
         weights = {name: tensor.float().numpy() for name, tensor in read_weights(source).items()}
         try:
             graph = build_encoder(weights, config, card)
         except KeyError as error:
-            raise ModelLoadError(f"{source} lacks the weight {error}, which a BERT has", path=str(source)) from error
+            reason = f"{source} lacks the weight {error}, which a {config['model_type']} has"
+            raise ModelLoadError(reason, path=str(source)) from error
         require("onnx", extra="onnx").save(graph, target)
         return
-    network, head = load_network(source, card), head_of(source)
+    network, head = load_network(source, card), head_of(source, card)
     build = _builder(config)
     if padded or build is None:
         write_onnx(network, target)

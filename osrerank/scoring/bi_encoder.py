@@ -2,6 +2,7 @@
 
 import functools
 import hashlib
+import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -13,7 +14,7 @@ from osrerank.scoring.backends.onnx import PREFERRED
 from osrerank.scoring.card import ModelCard
 from osrerank.scoring.inputs import InputBuilder, Tokens
 from osrerank.scoring.local import LocalModel
-from osrerank.scoring.model_files import digest, read_config, tokenizer_file, weight_files
+from osrerank.scoring.model_files import digest, parameter_files, read_config, tokenizer_file
 from osrerank.types import NEVER, Deadline, Side, Vectors
 from osrerank.types.vectors import Floats
 
@@ -25,7 +26,8 @@ NOT_FINITE = "its vector is not finite; in 16 bits another --dtype may help"
 class BiEncoder(LocalModel):
     """Encodes queries and documents: ``[CLS] q [SEP]`` and ``[CLS] d [SEP]``, each with the card's prefix.
 
-    A similarity is the cosine of two vectors as a logit: ``scale * cosine + offset`` with the card's calibration.
+    A similarity is the cosine or product of two vectors as a logit: ``scale * product + offset`` with the card's
+    calibration.
     """
 
     def __init__(
@@ -37,7 +39,7 @@ class BiEncoder(LocalModel):
         clock: Callable[[], float] | None = None,
     ) -> None:
         super().__init__(directory, card, builder, backend, *([clock] if clock else []))
-        self.dimensions = int(read_config(directory)["hidden_size"])
+        self.dimensions = card.dimensions or int(read_config(directory)["hidden_size"])
         self._no_query = builder.query("")
         self._query = functools.lru_cache(QUERIES)(self._of_bytes)
 
@@ -53,6 +55,7 @@ class BiEncoder(LocalModel):
             "0",  # as 0.2 had it, so that its records stay valid
             self.card.document_prefix,
             str(self.card.max_tokens),
+            *_after_pooling(self.card),
         )
         return "\0".join(parts)
 
@@ -90,7 +93,7 @@ class BiEncoder(LocalModel):
         return Vectors(vectors, {**outcome.failures, **dict.fromkeys(infinite, NOT_FINITE)}, frozenset(cut))
 
     def similarity(self, query: Floats, vectors: Floats) -> Floats:
-        """Return the calibrated cosines of a query's vector ``(hidden,)`` and documents' ``(n, hidden)``."""
+        """Return the calibrated products of a query's vector ``(dimensions,)`` and documents' ``(n, dimensions)``."""
         products: Floats = (vectors * query).sum(axis=1)
         return self.card.calibration.scale * products + self.card.calibration.offset
 
@@ -103,14 +106,20 @@ class BiEncoder(LocalModel):
 def weights_digest(directory: Path, card: ModelCard) -> str:
     """Return the digest of a bi-encoder's weights: the card's, else of its graph, else of its safetensors.
 
-    Safetensors do not tell the pooling, so it is appended.
+    Safetensors do not tell the pooling, so it is appended. What follows it is in `BiEncoder.key`.
     """
     if card.weights:
         return card.weights
     for precision in PREFERRED:
         if precision in card.onnx:
             return _content(directory / card.onnx[precision])
-    return f"{digest(directory, weight_files(directory))}/{card.pooling}"
+    return f"{digest(directory, parameter_files(directory))}/{card.pooling}"
+
+
+def _after_pooling(card: ModelCard) -> list[str]:
+    """Return what a vector depends on behind the pooling; nothing for the cosine of whole vectors, as in 0.2."""
+    steps = [json.dumps(step.to_json(), sort_keys=True) for step in card.to_vector.steps]
+    return [] if steps == ['{"kind": "unit"}'] else steps
 
 
 def _content(file: Path) -> str:

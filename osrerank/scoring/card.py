@@ -8,13 +8,15 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
+from osrerank.scoring.modular.head import Head as Steps
+from osrerank.scoring.modular.head import Step
 from osrerank.types import Advice, Feedback
 
 CARD_VERSION = 2
 CHOICES = {
     "kind": ("bi-encoder", "cross-encoder", "duo"),
-    "head": ("logit1", "logits2", "next-sentence", "cosine"),
-    "pooling": ("cls", "mean"),
+    "head": ("logit1", "logits2", "next-sentence", "cosine", "dot"),
+    "pooling": ("cls", "mean", "lasttoken"),
     "length_rule": ("paper", "released"),
 }
 
@@ -22,9 +24,10 @@ Kind = Literal["bi-encoder", "cross-encoder", "duo"]
 POINTWISE: tuple[Kind, ...] = ("bi-encoder", "cross-encoder")
 """Kinds of models that score one document at a time."""
 DUO: tuple[Kind, ...] = ("duo",)
-Head = Literal["logit1", "logits2", "next-sentence", "cosine"]
+Head = Literal["logit1", "logits2", "next-sentence", "cosine", "dot"]
+SIMILARITIES = ("cosine", "dot")
 LengthRule = Literal["paper", "released"]
-Pooling = Literal["cls", "mean"]
+Pooling = Literal["cls", "mean", "lasttoken"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +61,7 @@ class ModelCard:
             ``cross-encoder`` reads ``[CLS] q [SEP] d [SEP]``; ``duo`` reads ``[CLS] q [SEP] d_i [SEP] d_j [SEP]``.
         head: what the model computes. ``logit1``: one logit; ``logits2``: two, of which index 1 means relevant;
             ``next-sentence``: BERT's two next-sentence logits, of which the score is index 1, without softmax, as in
-            Birch; ``cosine``: that of a bi-encoder's two vectors.
+            Birch; ``cosine``: that of a bi-encoder's two vectors; ``dot``: their product, where their norms count.
         max_tokens: most tokens of a sequence (for a bi-encoder, of each text), special tokens included.
         max_query_tokens: most tokens of the query, [CLS] and [SEP] included.
         length_rule: ``paper``: a cross-encoder fills ``max_tokens``, and each of a duo model's documents gets half of
@@ -69,7 +72,10 @@ class ModelCard:
         first_pass_weight: logits that the query's best first-pass score adds in a linear blend; 0 for none.
         onnx: precision (``int8``, ``fp32``) -> graph's file, relative to the directory.
         pooling: bi-encoder only. ``cls``: a text's vector is the hidden state of [CLS]; ``mean``: the mean of all its
-            hidden states.
+            hidden states; ``lasttoken``: the state of its last token, [SEP] or the like.
+        modules: bi-encoder only; what follows the pooling, in order.
+        dimensions: bi-encoder only; the vector is the first so many numbers of what that gives; 0 for the encoder's
+            hidden size.
         provenance: base model, training data, recipe, licence, measures.
         languages: ISO 639 codes of the languages that the model reads; empty if they are not known.
         query_prefix: precedes every query; ``max_query_tokens`` counts it only for a bi-encoder.
@@ -90,6 +96,8 @@ class ModelCard:
     first_pass_weight: float = 0.0
     onnx: Mapping[str, str] = field(default_factory=dict)
     pooling: Pooling = "cls"
+    modules: tuple[Step, ...] = ()
+    dimensions: int = 0
     provenance: Mapping[str, Any] = field(default_factory=dict)
     languages: tuple[str, ...] = ()
     query_prefix: str = ""
@@ -105,13 +113,7 @@ class ModelCard:
         if not 3 < self.max_query_tokens < self.max_tokens + self.is_bi_encoder:
             reason = f"max_query_tokens is {self.max_query_tokens}; it must be above 3 and {bound} max_tokens"
             raise ValueError(f"{reason}, which is {self.max_tokens}")
-        if self.is_bi_encoder != (self.head == "cosine"):
-            raise ValueError(
-                f"head is {self.head!r} and kind is {self.kind}; bi-encoders, and no others, have the head cosine"
-            )
-        for name in ("document_prefix", "feedback"):
-            if getattr(self, name) and not self.is_bi_encoder:
-                raise ValueError(f"{name} is for a bi-encoder, and kind is {self.kind}")
+        self._check_encoder()
         _ = self.advice  # checks its numbers
         if unknown := [code for code in self.languages if not re.fullmatch(r"[a-z]{2,3}", code)]:
             raise ValueError(f"languages has {unknown[0]!r}; they are ISO 639 codes, such as en")
@@ -127,6 +129,25 @@ class ModelCard:
     def is_bi_encoder(self) -> bool:
         """Whether query and document are encoded separately."""
         return self.kind == "bi-encoder"
+
+    @property
+    def to_vector(self) -> Steps:
+        """From a bi-encoder's last states to the vector that is compared."""
+        first = (Step("first", size=self.dimensions),) if self.dimensions else ()
+        unit = (Step("unit"),) if self.head == "cosine" else ()
+        return Steps((*self.modules, *first, *unit), (self.pooling,))
+
+    def _check_encoder(self) -> None:
+        if self.is_bi_encoder != (self.head in SIMILARITIES):
+            reason = "bi-encoders, and no others, have the head cosine or dot"
+            raise ValueError(f"head is {self.head!r} and kind is {self.kind}; {reason}")
+        for name in ("document_prefix", "feedback", "modules", "dimensions"):
+            if getattr(self, name) and not self.is_bi_encoder:
+                raise ValueError(f"{name} is for a bi-encoder, and kind is {self.kind}")
+        if self.feedback and self.head == "dot":
+            raise ValueError("feedback is for a bi-encoder with the head cosine, and head is dot")
+        if self.dimensions < 0:
+            raise ValueError(f"dimensions is {self.dimensions}; it must be 0 or above")
 
     def _check_duo(self) -> None:
         if self.head not in ("logit1", "logits2"):
@@ -145,7 +166,9 @@ class ModelCard:
                 content |= {"languages": list(self.languages)} if self.languages else {}
             elif name == "feedback":
                 content |= {name: asdict(self.feedback)} if self.feedback else {}
-            elif name in ("query_prefix", "document_prefix", "weights"):
+            elif name == "modules":
+                content |= {name: [step.to_json() for step in self.modules]} if self.modules else {}
+            elif name in ("query_prefix", "document_prefix", "weights", "dimensions"):
                 content |= {name: getattr(self, name)} if getattr(self, name) else {}
             elif name == "pooling":
                 content |= {"pooling": self.pooling} if self.is_bi_encoder else {}

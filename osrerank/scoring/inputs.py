@@ -99,14 +99,15 @@ class InputBuilder:
     def __init__(self, tokenizer: Tokenizer, card: ModelCard) -> None:
         self._tokenizer = tokenizer
         self._is_bi_encoder = card.is_bi_encoder
-        self._template = template(tokenizer, own_cls=card.is_bi_encoder)
+        self._template = (template_of_one if card.is_bi_encoder else template)(tokenizer)
         self._query_prefix, self._document_prefix = card.query_prefix, card.document_prefix
         if card.kind == "duo":
             first, second = (1, 2) if card.segment_rows > 2 else (0, 0)
             self._template = replace(self._template, document_type=first, second_type=second)
         own = "" if card.is_bi_encoder else card.query_prefix  # a bi-encoder's is a part of its query
         before = tokenizer.encode(own, add_special_tokens=False).ids
-        self._query_pieces = card.max_query_tokens - 2 + len(before)
+        around = self._template.specials(0) if card.is_bi_encoder else 2
+        self._query_pieces = card.max_query_tokens - around + len(before)
         self.max_tokens = card.max_tokens
         if before and self.max_tokens <= self._template.specials() + self._query_pieces:
             raise ValueError(f"the card's query_prefix has {len(before)} pieces, and leaves a document no room")
@@ -183,7 +184,7 @@ class InputBuilder:
     def _mono_room(self, query: Pieces) -> int:
         """Return how many pieces a document may have; the released code leaves one token unused."""
         if self._is_bi_encoder:
-            return self.max_tokens - len(self._template.head) - len(self._template.tail)
+            return self.max_tokens - self._template.specials(0)
         unused = self.length_rule == "released"
         return self.max_tokens - self._template.specials() - unused - len(query.ids)
 
@@ -246,12 +247,21 @@ def padded(sequences: Sequence[Tokens], pad_id: int = 0, *, multiple: int = 1, m
     return Batch(input_ids, attention_mask, token_type_ids)
 
 
-def template(tokenizer: Tokenizer, *, own_cls: bool) -> Template:
-    """Return the specials that a tokenizer puts around a pair of texts.
+def template_of_one(tokenizer: Tokenizer) -> Template:
+    """Return the specials that a tokenizer puts around a single text: ``head text tail``.
 
-    Args:
-        tokenizer: the model's.
-        own_cls: whether each document gets what stands before the query, too.
+    Raises:
+        ValueError: it puts none.
+    """
+    encoding = tokenizer.encode("a")
+    texts = [index for index, special in enumerate(encoding.special_tokens_mask) if not special]
+    if len(texts) != 1 or len(encoding.ids) < 2:
+        raise ValueError("it does not put special tokens around a text (no post-processor)")
+    return Template(tuple(encoding.ids[: texts[0]]), (), tuple(encoding.ids[texts[0] + 1 :]), 0, 0)
+
+
+def template(tokenizer: Tokenizer) -> Template:
+    """Return the specials that a tokenizer puts around a pair of texts.
 
     Raises:
         ValueError: it puts none.
@@ -264,8 +274,6 @@ def template(tokenizer: Tokenizer, *, own_cls: bool) -> Template:
     query_at, document_at = texts
     head, tail = tuple(encoding.ids[:query_at]), tuple(encoding.ids[document_at + 1 :])
     middle = tuple(encoding.ids[query_at + 1 : document_at])
-    if own_cls:
-        return Template(head, (*middle, *head), tail, len(middle), 1)
     document_type = encoding.type_ids[document_at]
     middle_query = sum(segment == 0 for segment in encoding.type_ids[query_at + 1 : document_at])
     return Template(head, middle, tail, middle_query, document_type)

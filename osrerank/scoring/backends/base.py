@@ -58,7 +58,7 @@ class Backend(Protocol):
         """Whether these threads compute in parallel; then a large batch must not leave another thread idle."""
 
     def run(self, sequences: Sequence[Tokens]) -> npt.NDArray[np.float32]:
-        """Return the head's outputs ``(n, labels)``; of a bi-encoder the sequences' vectors ``(n, hidden)``, of norm 1.
+        """Return the head's outputs ``(n, labels)``; of a bi-encoder the sequences' vectors ``(n, dimensions)``.
 
         Raises:
             InferenceError: the forward pass failed.

@@ -113,7 +113,7 @@ class EncoderBackend(OnnxBackend):
             raise InferenceError(f"{self._model} failed in ONNX Runtime: {error}", model=self._model) from error
 
     def encoded(self, ids: Ids) -> npt.NDArray[np.float32]:
-        """Return a text's vector ``(1, hidden)``, of norm 1.
+        """Return a text's vector ``(1, dimensions)``.
 
         Args:
             ids: the text's token ids, special tokens included.
@@ -124,7 +124,11 @@ class EncoderBackend(OnnxBackend):
 
     @staticmethod
     def _check(session: Any, file: Path, card: ModelCard) -> None:
-        """Accept every graph: the card names it as an encoder's."""
+        """Refuse a graph whose vectors are not as long as the card says."""
+        size = session.get_outputs()[0].shape[-1]
+        if card.dimensions not in (0, size):
+            reason = f"{file} gives vectors of {size} numbers, and the card's dimensions are {card.dimensions}"
+            raise ModelLoadError(f"{reason}; export the model again with --dimensions", model=card.name, path=str(file))
 
 
 def _precision(directory: Path, card: ModelCard) -> str:

@@ -42,20 +42,17 @@ class Family:
         prefix: of the encoder's weights.
         pooler: the head's first matrix, whose tanh the second reads; by its name without the prefix.
         classifiers: architecture -> the head's second matrix.
-        counts_from_padding: whether the first position is the padding id + 1 rather than 0.
     """
 
     prefix: str
     pooler: str
     classifiers: Mapping[str, str]
-    counts_from_padding: bool
 
 
 BERT = Family(
     "bert.",
     "pooler.dense",
     {"BertForSequenceClassification": "classifier", "BertForNextSentencePrediction": "cls.seq_relationship"},
-    counts_from_padding=False,
 )
 ROBERTA = Family(
     "roberta.",
@@ -64,7 +61,6 @@ ROBERTA = Family(
         "RobertaForSequenceClassification": "classifier.out_proj",
         "XLMRobertaForSequenceClassification": "classifier.out_proj",
     },
-    counts_from_padding=True,
 )
 FAMILIES = {"bert": BERT, "roberta": ROBERTA, "xlm-roberta": ROBERTA}
 
@@ -250,7 +246,7 @@ class ClassifierEncoder(Protocol):
 
 
 class PackedClassifier(PackedNetwork):
-    """A cross-encoder: an encoder and a head.
+    """An encoder and a head, which gives a cross-encoder's logits or a bi-encoder's vectors.
 
     Args:
         encoder: the encoder.

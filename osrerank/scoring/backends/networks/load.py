@@ -19,8 +19,8 @@ from osrerank.scoring.backends.networks.bert_weights import encoder_weights, pla
 from osrerank.scoring.backends.networks.heads import HeadNetwork
 from osrerank.scoring.backends.networks.modern_bert import encoder as modern_bert
 from osrerank.scoring.backends.networks.modern_bert import shape as modern_shape
-from osrerank.scoring.backends.networks.packed_bi_encoder import PackedBiEncoder
 from osrerank.scoring.card import ModelCard
+from osrerank.scoring.model_files import first_position
 from osrerank.scoring.modular.head import Head, Step
 
 
@@ -39,7 +39,6 @@ def obstacle(config: Mapping[str, Any], card: ModelCard, head: Head | None = Non
     known = kind in FAMILIES or kind == modern_shape.MODEL_TYPE
     reasons = {
         f"model_type is {kind}": not known,
-        f"a bi-encoder of model_type {kind}": card.is_bi_encoder and kind != "bert",
         f"architecture is {architecture}": reads_pairs and head is None and architecture not in _classifiers(kind),
         f"hidden_act is {activation}": activation not in ACTIVATIONS,
         "its positions are relative, or it is a decoder": is_relative or config.get("is_decoder", False),
@@ -81,18 +80,16 @@ def load_packed(
     Raises:
         KeyError: a weight is missing.
     """
+    head = card.to_vector if card.is_bi_encoder else head
     if config["model_type"] == modern_shape.MODEL_TYPE:
         encoder = _modern_bert(weights, config, dtype)
         network = HeadNetwork(head or modern_shape.classifier_head(config), weights)
         return PackedClassifier(encoder, attention, network).eval()
     family = FAMILIES[config["model_type"]]
     plain = plain_names(weights, family.prefix)
-    first_position = int(config["pad_token_id"]) + 1 if family.counts_from_padding else 0
-    encoder = Encoder(config, first_position)
+    encoder = Encoder(config, first_position(config))
     encoder.load_state_dict(encoder_weights(plain, config["num_hidden_layers"]))
     encoder.to(dtype)
-    if card.is_bi_encoder:
-        return PackedBiEncoder(encoder, attention, card.pooling).eval()
     if head is None:
         second = family.classifiers[config["architectures"][0]]
         head = Head((Step("dense", family.pooler, "tanh"), Step("dense", second)))
