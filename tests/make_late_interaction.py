@@ -104,7 +104,10 @@ def save_with_sentence_transformers() -> None:
     prompts = {"query": "[Q] ", "document": "[D] "}
     write("expanded", MultiVectorEncoder(modules=[marked, dense(DIMENSIONS), mask, normal], prompts=prompts))
     attending = Transformer(
-        str(plain), query_expansion={"strategy": "min", "attend": True, "length": 8}, query_length=24, document_length=40
+        str(plain),
+        query_expansion={"strategy": "min", "attend": True, "length": 8},
+        query_length=24,
+        document_length=40,
     )
     pooling = HierarchicalTokenPooling(2)
     parts = [attending, dense(24, residual=True), dense(DIMENSIONS, rows=24, residual=True), MultiVectorMask()]

@@ -1,5 +1,6 @@
 """Give a bi-encoder that sentence-transformers saved a card: `osrerank.scoring.modular.bi_encoder` reads its files."""
 
+import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,9 +21,10 @@ from osrerank.scoring.model_files import (
     weight_files,
 )
 from osrerank.scoring.modular import bi_encoder as files
+from osrerank.scoring.modular import late_interaction
 from osrerank.scoring.modular.description import FAMILIES, model_type, refused
 
-OTHERS = ("CrossEncoder", "MultiVectorEncoder")
+OTHERS = ("CrossEncoder", *late_interaction.NAMES)
 """What sentence-transformers saves that is no bi-encoder, by the ``model_type`` in its files."""
 UNCALIBRATED = Calibration(20.0, -15.0)
 """Spreads the logits of usual cosines, .6 to .9, around 0; their probabilities mean nothing until they are fitted."""
@@ -33,19 +35,21 @@ docs/research/joined.md."""
 
 @dataclass(frozen=True, slots=True)
 class Given:
-    """What is given of a bi-encoder; None for what its files say.
+    """What is given of an encoder; None for what its files say.
 
     Attributes:
         pooling: how a text's states become its vector.
         query_prefix: stands before every query.
         document_prefix: stands before every document.
         dimensions: how many numbers of a vector are used, the first ones.
+        pool_factor: of late interaction, a document's vectors are merged to about one in so many.
     """
 
     pooling: Pooling | None = None
     query_prefix: str | None = None
     document_prefix: str | None = None
     dimensions: int | None = None
+    pool_factor: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +65,12 @@ class BiEncoder:
     directory: Path
     card: ModelCard
     weights: tuple[str, ...]
+
+    def write_modules(self, source: Path, folder: Path) -> None:
+        """Copy the modules' safetensors from the model's directory to another one."""
+        for name in self.weights:
+            (folder / name).parent.mkdir(exist_ok=True)
+            shutil.copyfile(source / name, folder / name)
 
 
 def is_bi_encoder(directory: Path) -> bool:
@@ -83,15 +93,7 @@ def read_bi_encoder(directory: Path, name: str, given: Given | None = None) -> B
     given = given or Given()
     found = files.read_bi_encoder(directory, read_json)
     transformer = directory / found.transformer
-    for file in (CONFIG_FILE, TOKENIZER_FILE):
-        if not (transformer / file).exists():
-            reason = f"{transformer / file} is missing; save the model with transformers' fast tokenizer"
-            raise ModelLoadError(reason, path=str(transformer / file))
-    if not weight_files(transformer):
-        fix = "save the model with safe_serialization=True"
-        raise ModelLoadError(f"{transformer} has no *.safetensors; {fix}", path=str(transformer))
-    config = read_config(transformer)
-    check_architecture(transformer / CONFIG_FILE, config)
+    config = config_of(transformer)
     pooling = given.pooling or found.pooling
     if pooling is None:
         fix = f"name it: --pooling {', '.join(files.POOLINGS)}"
@@ -102,7 +104,7 @@ def read_bi_encoder(directory: Path, name: str, given: Given | None = None) -> B
         reason = f"{directory}: include_prompt is false, so that the tokens of prefixes are left out of the pooling"
         fix = "which osrerank does not do; it can be used without: --query-prefix '' --document-prefix ''"
         raise ModelLoadError(f"{reason}, {fix}", path=str(directory))
-    longest = _longest(config, found.limits.sequence)
+    longest = longest_text(config, found.limits.sequence)
     is_cosine = found.similarity == "cosine"
     card = ModelCard(
         name=name,
@@ -120,6 +122,24 @@ def read_bi_encoder(directory: Path, name: str, given: Given | None = None) -> B
         document_prefix=document_prefix,
     )
     return BiEncoder(transformer, card, found.weights)
+
+
+def config_of(transformer: Path) -> dict[str, Any]:
+    """Return a transformer's config.
+
+    Raises:
+        ModelLoadError: a file is missing, or osrerank cannot compute the encoder.
+    """
+    for file in (CONFIG_FILE, TOKENIZER_FILE):
+        if not (transformer / file).exists():
+            reason = f"{transformer / file} is missing; save the model with transformers' fast tokenizer"
+            raise ModelLoadError(reason, path=str(transformer / file))
+    if not weight_files(transformer):
+        fix = "save the model with safe_serialization=True"
+        raise ModelLoadError(f"{transformer} has no *.safetensors; {fix}", path=str(transformer))
+    config = read_config(transformer)
+    check_architecture(transformer / CONFIG_FILE, config)
+    return config
 
 
 def check_architecture(file: Path, config: Mapping[str, Any]) -> None:
@@ -148,7 +168,7 @@ def check_architecture(file: Path, config: Mapping[str, Any]) -> None:
             raise refused(file, f"{name} is {config[name]!r}; of a {kind} bi-encoder it must be {value!r}")
 
 
-def _longest(config: Mapping[str, Any], limit: int | None) -> int:
+def longest_text(config: Mapping[str, Any], limit: int | None = None) -> int:
     """Return the most tokens of a text: the files' own limit, within the positions that the model has."""
     room = int(config.get("max_position_embeddings", MOST_TOKENS)) - first_position(config)
     trained = room if config.get("model_type") in LONG else MOST_TOKENS

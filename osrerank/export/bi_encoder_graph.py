@@ -23,6 +23,8 @@ MPNET = {
     "attention.LayerNorm": "attention.output.LayerNorm",
 }
 """MPNet's names within a layer, and BERT's."""
+OLDER = {"gamma": "weight", "beta": "bias"}
+"""TensorFlow's names of a LayerNorm's parts, which some versions of transformers write."""
 BUCKETS, FARTHEST = 32, 128
 """Of MPNet's relative positions: how many kinds there are, and from which distance on all are of one kind."""
 
@@ -31,7 +33,8 @@ def build_encoder(weights: Weights, config: Mapping[str, Any], card: ModelCard) 
     """Return the graph that encodes texts, as an ``onnx.ModelProto`` in fp32.
 
     Its input is ``input_ids``, int64 ``(n, tokens)``; rows of a batch must have one length. Its output ``vector`` is
-    float32 ``(n, dimensions)``. With [CLS] pooling, the last layer computes only the [CLS] row.
+    float32 ``(n, dimensions)``. With [CLS] pooling, the last layer computes only the [CLS] row. Of late interaction it
+    has a row for each token; where a query's own tokens do not see the filling ones, ``attention_mask`` is 0 on those.
 
     Args:
         weights: name in transformers -> array, those of modules with their folder before them.
@@ -52,7 +55,42 @@ def build_encoder(weights: Weights, config: Mapping[str, Any], card: ModelCard) 
         bert = (_MpnetEncoder if kind == "mpnet" else _Encoder)(named, config, card)
         graph, states = bert.graph, bert.states(only_first=only_first)
     vector = add_head(graph, states, head, named)
-    return graph.model({"input_ids": TOKENS}, {"vector": (vector, ("n", card.dimensions or config["hidden_size"]))})
+    inputs = {"input_ids": TOKENS}
+    if card.tokens.hides_expansion:
+        _hide_unattended(graph)
+        inputs["attention_mask"] = TOKENS
+    return graph.model(inputs, {"vector": (vector, ("n", card.dimensions or config["hidden_size"]))})
+
+
+def _hide_unattended(graph: Graph) -> None:
+    """Let no token of a text see those at its end whose ``attention_mask`` is 0."""
+    nodes, graph.nodes = graph.nodes, []
+    total = graph.add("ReduceSum", ["attention_mask"], keepdims=0)
+    seen = graph.add("Reshape", [total, graph.constant("shape.1", np.array([1]))])
+    for node in nodes:
+        _look_at(graph, node, seen)
+
+
+def _look_at(graph: Graph, node: Any, seen: str) -> None:
+    """Add a node to a graph; an attention, or one in its branches, looks at the first so many tokens."""
+    for attribute in node.attribute:
+        if attribute.HasField("g"):
+            outer, graph.nodes = graph.nodes, []
+            for inner in attribute.g.node:
+                _look_at(graph, inner, seen)
+            del attribute.g.node[:]
+            attribute.g.node.extend(graph.nodes)
+            graph.nodes = outer
+    if node.op_type == "MultiHeadAttention":
+        for place, axis in ((1, 1), (2, 1), (5, 3)):  # keys, values, and what is added to the logits
+            if len(node.input) > place and node.input[place]:
+                bounds = [
+                    graph.constant("axis.0", np.array([0])),
+                    seen,
+                    graph.constant(f"axis.{axis}", np.array([axis])),
+                ]
+                node.input[place] = graph.add("Slice", [node.input[place], *bounds])
+    graph.nodes.append(node)
 
 
 def _plain(weights: Weights) -> dict[str, npt.NDArray[np.float32]]:
@@ -62,7 +100,8 @@ def _plain(weights: Weights) -> dict[str, npt.NDArray[np.float32]]:
         plain = next((name.removeprefix(prefix) for prefix in PREFIXES if name.startswith(prefix)), name)
         for theirs, ours in MPNET.items():
             plain = plain.replace(f".{theirs}.", f".{ours}.")
-        named[plain] = array
+        stem, _, part = plain.rpartition(".")
+        named[f"{stem}.{OLDER.get(part, part)}"] = array
     return named
 
 

@@ -17,6 +17,7 @@ from osrerank.export.bi_encoder import Given, is_bi_encoder, read_bi_encoder
 from osrerank.export.calibration import choose_weight, fit_judged, read_judged, with_feedback
 from osrerank.export.quantise import Recipe
 from osrerank.export.write_graphs import GRAPHS, write_graphs
+from osrerank.export.late_interaction import is_late_interaction, read_late_interaction
 from osrerank.formats.trec import read_qrels
 from osrerank.scoring.bi_encoder import weights_digest
 from osrerank.scoring.card import Calibration, Kind, ModelCard
@@ -107,7 +108,9 @@ def export_model(
         MissingDependencyError: the extra ``onnx`` is not installed.
     """
     options = options or ExportOptions()
-    is_foreign = not (source / CARD_FILE).exists() and (is_bi_encoder(source) or options.given.pooling is not None)
+    is_foreign = not (source / CARD_FILE).exists() and (
+        is_bi_encoder(source) or is_late_interaction(source) or options.given.pooling is not None
+    )
     precision = options.precision or ("int8" if is_foreign else "fp32")
     options = replace(options, precision=precision, name=options.name or output.name)
     _check(options, judged)
@@ -138,7 +141,7 @@ def _export(
         if judged is not None:
             card = _fitted(folder, card, options, *judged, report)
             write_card(folder, card)
-        if options.self_check and not card.is_bi_encoder and not (source / CARD_FILE).exists():
+        if options.self_check and not card.is_encoder and not (source / CARD_FILE).exists():
             with closing(load_scorer(str(folder), backend="onnx")) as scorer:
                 report(str(checked(scorer, folder, card, sha256=sha256)))
     return card
@@ -187,16 +190,18 @@ def _check(options: ExportOptions, judged: tuple[Path, Path] | None) -> None:
 
 @contextmanager
 def _as_ours(source: Path, output: Path, options: ExportOptions) -> Iterator[Path]:
-    """Yield a temporary copy of a bi-encoder that sentence-transformers saved, with a card."""
-    model = read_bi_encoder(source, options.name, options.given)
+    """Yield a temporary copy of an encoder that another library saved, with a card."""
+    is_late = is_late_interaction(source)
+    model = (read_late_interaction if is_late else read_bi_encoder)(source, options.name, options.given)
     output.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=output.parent, prefix=f".{output.name}.") as parent:
         folder = Path(parent)
         for file in (CONFIG_FILE, TOKENIZER_FILE, *weight_files(model.directory)):
             shutil.copyfile(model.directory / file, folder / file)
-        for name in (*model.weights, *(name for name in (*NOTICES, README) if (source / name).exists())):
-            (folder / name).parent.mkdir(exist_ok=True)
-            shutil.copyfile(source / name, folder / name)
+        model.write_modules(source, folder)
+        for name in (*NOTICES, README):
+            if (source / name).exists():
+                shutil.copyfile(source / name, folder / name)
         write_card(folder, model.card)
         yield folder
 
@@ -229,7 +234,7 @@ def _card(source: Path, options: ExportOptions) -> ModelCard:
         onnx=onnx,
         first_pass_weight=weight,
         provenance=options.provenance or card.provenance,
-        weights=weights_digest(source, card) if card.is_bi_encoder else "",
+        weights=weights_digest(source, card) if card.is_encoder else "",
         languages=card.languages or languages_of(source),
     )
 
@@ -251,7 +256,7 @@ def _compared(card: ModelCard, source: Path) -> ModelCard:
     Raises:
         ModelLoadError: it is a bi-encoder.
     """
-    if card.is_bi_encoder:
+    if card.is_encoder:
         reason = f"{source} is a bi-encoder; a duo model can only be made from a cross-encoder"
         raise ModelLoadError(reason, model=card.name, path=str(source))
     rows = card.segment_rows + (card.segment_rows == 2)

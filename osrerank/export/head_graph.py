@@ -24,7 +24,7 @@ class Nodes(Protocol):
 
 
 def add_head(graph: Nodes, states: str, head: Head, weights: Mapping[str, npt.NDArray[np.float32]]) -> str:
-    """Return the logits ``(n, labels)``, or a bi-encoder's vectors ``(n, dimensions)``.
+    """Return the logits ``(n, labels)``, or an encoder's vectors ``(n, dimensions)``; without pooling, of n * tokens.
 
     Args:
         graph: gets the nodes.
@@ -35,7 +35,7 @@ def add_head(graph: Nodes, states: str, head: Head, weights: Mapping[str, npt.ND
     Raises:
         KeyError: a weight is missing.
     """
-    pooled = [_pooled(graph, states, mode) for mode in head.pooling]
+    pooled = [_pooled(graph, states, mode) for mode in head.pooling] or [_each(graph, states)]
     vector = pooled[0] if len(pooled) == 1 else graph.add("Concat", pooled, axis=1)
     for step in head.steps:
         vector = _step(graph, vector, step, weights)
@@ -48,6 +48,12 @@ def _pooled(graph: Nodes, states: str, mode: Mode) -> str:
         return graph.add("ReduceMean" if mode == "mean" else "ReduceMax", [states, axis], keepdims=0)
     row = graph.constant(f"row.{mode}", np.array([0 if mode == "cls" else -1]))
     return graph.add("Squeeze", [graph.add("Gather", [states, row], axis=1), axis])
+
+
+def _each(graph: Nodes, states: str) -> str:
+    """Return the states of all tokens ``(n * tokens, hidden)``."""
+    width = graph.add("Shape", [states], start=2, end=3)
+    return graph.add("Reshape", [states, graph.add("Concat", [graph.constant("rest", np.array([-1])), width], axis=0)])
 
 
 def _step(graph: Nodes, vector: str, step: Step, weights: Mapping[str, npt.NDArray[np.float32]]) -> str:

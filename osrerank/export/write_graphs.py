@@ -57,7 +57,7 @@ def write_graphs(source: Path, folder: Path, card: ModelCard, *, precision: str,
 
 def _recipe(recipe: Recipe, card: ModelCard) -> Recipe:
     """Return the recipe; if it does not say how to treat outlier channels, with the default of its kind."""
-    return replace(recipe, outlying=recipe.outlying or ("apart" if card.is_bi_encoder else "smooth"))
+    return replace(recipe, outlying=recipe.outlying or ("apart" if card.is_encoder else "smooth"))
 
 
 def _examples(folder: Path, card: ModelCard) -> Iterator[Tokens]:
@@ -75,7 +75,7 @@ def _examples(folder: Path, card: ModelCard) -> Iterator[Tokens]:
             query = builder.query(" ".join(rng.choices(words, k=8)))
             texts = [" ".join(rng.choices(pool, k=rng.randrange(20, 200))) for _ in range(2)]
             first, second = builder.documents(texts, query)
-            if card.is_bi_encoder:
+            if card.is_encoder:
                 yield from (builder.alone(query), builder.alone(first))
             else:
                 yield builder.duo(query, first, second) if card.kind == "duo" else builder.mono(query, first)
@@ -86,7 +86,7 @@ def _write_fp32(source: Path, target: Path, card: ModelCard, *, padded: bool) ->
     from osrerank.scoring.backends.torch import head_of, load_network, read_weights  # noqa: PLC0415 - imports torch
 
     config = read_config(source)
-    if card.is_bi_encoder:
+    if card.is_encoder:
         if padded:
             reason = f"{source}: a bi-encoder's graph takes no padding; leave --padded out"
             raise ConfigError(reason, setting="padded", source="argument")

@@ -30,7 +30,6 @@ RELAXED = 0.8
 """Factor on the estimate when a batch is refused, so that a model that was slow once is soon tried again."""
 
 
-
 def batch_size(lengths: Iterable[int], budget_tokens: int, *, packed: bool = False) -> int:
     """Return how many leading sequences fit into a batch, at least one if there is any.
 

@@ -11,6 +11,7 @@ import numpy as np
 from osrerank.errors import InferenceError
 from osrerank.scoring.backends.base import Backend
 from osrerank.scoring.backends.onnx import PREFERRED
+from osrerank.scoring.batcher import Outcome
 from osrerank.scoring.card import ModelCard
 from osrerank.scoring.inputs import InputBuilder, Tokens
 from osrerank.scoring.local import LocalModel
@@ -63,7 +64,7 @@ class BiEncoder(LocalModel):
     def identity(self) -> str:
         """All that a similarity depends on except the texts; not the backend, the device or the dtype."""
         key = hashlib.blake2b(self.key.encode(), digest_size=16).hexdigest()
-        return f"{self._digest(())}/{key}/bi-encoder/{self._policy}"
+        return f"{self._digest(())}/{key}/{self.card.kind}/{self._policy}"
 
     def encode(self, texts: Sequence[str], side: Side, *, deadline: Deadline = NEVER) -> Vectors:
         """Encode texts as `osrerank.types.Encoder.encode`; queries one by one, whatever the deadline, and cached.
@@ -75,22 +76,29 @@ class BiEncoder(LocalModel):
             read = [self._builder.query(text) for text in texts]
             rows = [self._query(self._builder.alone(one).ids.tobytes()) for one in read]
             return Vectors(np.concatenate(rows), cut=frozenset(at for at, one in enumerate(read) if one.cut))
-        cut: list[int] = []
-        with self._batcher.call(deadline) as call:
-            for chunk in self.chunks_at_once([len(text) for text in texts]):
-                if deadline.passed:
-                    break
-                some = self._builder.documents(texts[chunk], self._no_query)
-                cut += [at for at, one in enumerate(some, chunk.start) if one.cut]
-                call.add([self._builder.alone(one) for one in some])
-            outcome = call.result()
+        _, outcome, cut = self._computed(texts, deadline)
         vectors = np.full((len(texts), self.dimensions), np.nan, dtype=np.float32)
         for at, row in outcome.outputs.items():
             vectors[at] = row
         infinite = [at for at, row in outcome.outputs.items() if not np.isfinite(row).all()]
         if infinite and len(infinite) == len(outcome.outputs):
             raise InferenceError(f"no text could be encoded: {NOT_FINITE}", model=self.model)
-        return Vectors(vectors, {**outcome.failures, **dict.fromkeys(infinite, NOT_FINITE)}, frozenset(cut))
+        return Vectors(vectors, {**outcome.failures, **dict.fromkeys(infinite, NOT_FINITE)}, cut)
+
+    def _computed(self, texts: Sequence[str], deadline: Deadline) -> tuple[list[Tokens], Outcome, frozenset[int]]:
+        """Return the first documents' tokens, what was computed of them, and which of them were cut."""
+        cut: list[int] = []
+        sequences: list[Tokens] = []
+        with self._batcher.call(deadline) as call:
+            for chunk in self.chunks_at_once([len(text) for text in texts]):
+                if deadline.passed:
+                    break
+                some = self._builder.documents(texts[chunk], self._no_query)
+                cut += [at for at, one in enumerate(some, chunk.start) if one.cut]
+                new = [self._builder.alone(one) for one in some]
+                sequences += new
+                call.add(new)
+            return sequences, call.result(), frozenset(cut)
 
     def similarity(self, query: Floats, vectors: Floats) -> Floats:
         """Return the calibrated products of a query's vector ``(dimensions,)`` and documents' ``(n, dimensions)``."""

@@ -50,10 +50,12 @@ class Tokens:
     Attributes:
         ids: int64 ``(tokens,)``.
         segments: token type ids, int64 ``(tokens,)``.
+        unattended: how many tokens at the end are not seen by any.
     """
 
     ids: Ids
     segments: Ids
+    unattended: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,15 +100,18 @@ class InputBuilder:
 
     def __init__(self, tokenizer: Tokenizer, card: ModelCard) -> None:
         self._tokenizer = tokenizer
-        self._is_bi_encoder = card.is_bi_encoder
-        self._template = (template_of_one if card.is_bi_encoder else template)(tokenizer)
+        self._is_encoder = card.is_encoder
+        self._template = (template_of_one if card.is_encoder else template)(tokenizer)
         self._query_prefix, self._document_prefix = card.query_prefix, card.document_prefix
         if card.kind == "duo":
             first, second = (1, 2) if card.segment_rows > 2 else (0, 0)
             self._template = replace(self._template, document_type=first, second_type=second)
-        own = "" if card.is_bi_encoder else card.query_prefix  # a bi-encoder's is a part of its query
+        own = "" if card.is_encoder else card.query_prefix  # an encoder's is a part of its query
         before = tokenizer.encode(own, add_special_tokens=False).ids
-        around = self._template.specials(0) if card.is_bi_encoder else 2
+        self._query_marker, self._document_marker = (
+            self.ids_of([token] if token else []) for token in (card.tokens.query_marker, card.tokens.document_marker)
+        )
+        around = self._template.specials(0) + len(self._query_marker) if card.is_encoder else 2
         self._query_pieces = card.max_query_tokens - around + len(before)
         self.max_tokens = card.max_tokens
         if before and self.max_tokens <= self._template.specials() + self._query_pieces:
@@ -137,12 +142,25 @@ class InputBuilder:
 
         The prefix of a cross-encoder's card comes on top of them.
         """
-        return self._pieces([self._query_prefix + text], self._query_pieces)[0]
+        pieces = self._pieces([self._query_prefix + text], self._query_pieces)[0]
+        return _marked(self._query_marker, pieces) if self._query_marker else pieces
 
     def documents(self, texts: Sequence[str], query: Pieces) -> list[Pieces]:
         """Return each document's pieces, its prefix among them, cut to fit beside the query."""
-        room = self._room(query)
-        return self._pieces([self._document_prefix + text for text in texts] if self._document_prefix else texts, room)
+        texts = [self._document_prefix + text for text in texts] if self._document_prefix else texts
+        pieces = self._pieces(texts, self._room(query))
+        return [_marked(self._document_marker, one) for one in pieces] if self._document_marker else pieces
+
+    def ids_of(self, tokens: Sequence[str]) -> tuple[int, ...]:
+        """Return the ids of single tokens.
+
+        Raises:
+            ValueError: the tokenizer has no such token.
+        """
+        ids = [self._tokenizer.token_to_id(token) for token in tokens]
+        if None in ids:
+            raise ValueError(f"the card names the token {tokens[ids.index(None)]!r}, and the tokenizer has no such one")
+        return tuple(ids)
 
     def chunks(self, texts: Sequence[str], query: Pieces) -> list[list[tuple[int, int]]]:
         """Return the start and end of each text's consecutive chunks, in characters, of which `documents` cuts none.
@@ -183,8 +201,8 @@ class InputBuilder:
 
     def _mono_room(self, query: Pieces) -> int:
         """Return how many pieces a document may have; the released code leaves one token unused."""
-        if self._is_bi_encoder:
-            return self.max_tokens - self._template.specials(0)
+        if self._is_encoder:
+            return self.max_tokens - self._template.specials(0) - len(self._document_marker)
         unused = self.length_rule == "released"
         return self.max_tokens - self._template.specials() - unused - len(query.ids)
 
@@ -243,7 +261,8 @@ def padded(sequences: Sequence[Tokens], pad_id: int = 0, *, multiple: int = 1, m
         input_ids[row, : lengths[row]] = tokens.ids
         token_type_ids[row] = tokens.segments[-1]
         token_type_ids[row, : lengths[row]] = tokens.segments
-    attention_mask = (np.arange(input_ids.shape[1]) < lengths[:, None]).astype(np.int64)
+    seen = lengths - np.array([tokens.unattended for tokens in sequences])
+    attention_mask = (np.arange(input_ids.shape[1]) < seen[:, None]).astype(np.int64)
     return Batch(input_ids, attention_mask, token_type_ids)
 
 
@@ -281,6 +300,10 @@ def template(tokenizer: Tokenizer) -> Template:
 
 def _joined(*parts: Sequence[int] | Ids) -> Ids:
     return np.concatenate([np.asarray(part, dtype=np.int64) for part in parts])
+
+
+def _marked(marker: tuple[int, ...], pieces: Pieces) -> Pieces:
+    return Pieces(_joined(marker, pieces.ids), pieces.cut)
 
 
 def _encodable(text: str) -> str:

@@ -11,9 +11,8 @@ from pathlib import Path
 
 import numpy as np
 
-from osrerank.errors import InferenceError
 from osrerank.scoring.backends.base import Backend
-from osrerank.scoring.bi_encoder import NOT_FINITE, QUERIES, BiEncoder
+from osrerank.scoring.bi_encoder import BiEncoder
 from osrerank.scoring.card import ModelCard
 from osrerank.scoring.inputs import InputBuilder, Tokens
 from osrerank.types import NEVER, Deadline, Side, Vectors
@@ -38,9 +37,8 @@ class LateInteraction(BiEncoder):
     ) -> None:
         super().__init__(directory, card, builder, backend, clock)
         self.tokens = card.tokens
-        self._expansion = builder.ids_of([self.tokens.expansion]) if self.tokens.expansion else ()
-        self._skipped = np.array(builder.ids_of(self.tokens.skipped), dtype=np.int64)
-        self._of_query = functools.lru_cache(QUERIES)(self._computed_query)
+        self._expansion = np.array(builder.ids_of([self.tokens.expansion] if self.tokens.expansion else []), np.int64)
+        self._skipped = builder.ids_of(self.tokens.skipped)
 
     @functools.cached_property
     def key(self) -> str:
@@ -59,37 +57,26 @@ class LateInteraction(BiEncoder):
         return int(self.card.max_tokens // self.tokens.pool_factor) + 1
 
     def encode(self, texts: Sequence[str], side: Side, *, deadline: Deadline = NEVER) -> Vectors:
-        """Encode texts as `osrerank.types.Encoder.encode`; queries one by one, whatever the deadline, and cached.
-
-        Raises:
-            InferenceError: no text could be encoded.
-        """
+        """Encode texts as `osrerank.types.Encoder.encode`; queries one by one, whatever the deadline, and cached."""
         if side == "query":
             read = [self._builder.query(text) for text in texts]
-            rows = [self._of_query(self._builder.alone(one).ids.tobytes()) for one in read]
+            rows = [self._query(self._builder.alone(one).ids.tobytes()) for one in read]
             return Vectors(rows, cut=frozenset(at for at, one in enumerate(read) if one.cut))
         sequences, outcome, cut = self._computed(texts, deadline)
-        failures = dict(outcome.failures)
         vectors = [np.full((1, self.dimensions), np.nan, dtype=np.float32)] * len(texts)
-        for at, states in outcome.outputs.items():
-            if np.isfinite(states).all():
-                kept = states[~np.isin(sequences[at].ids, self._skipped)]
-                vectors[at] = pooled(kept, self.tokens.pool_factor)
-            else:
-                failures[at] = NOT_FINITE
-        if outcome.outputs and failures.keys() >= outcome.outputs.keys():
-            raise InferenceError(f"no text could be encoded: {NOT_FINITE}", model=self.model)
-        return Vectors(vectors, failures, cut)
+        for at, rows in outcome.outputs.items():
+            vectors[at] = pooled(rows[~np.isin(sequences[at].ids, self._skipped)], self.tokens.pool_factor)
+        return Vectors(vectors, outcome.failures, cut)
 
     def similarity(self, query: Floats, vectors: Rows) -> Floats:
         """Return MaxSim as a logit, of a query's vectors ``(tokens, dimensions)`` and each document's."""
         return self.card.calibration.scale * maxsim(query, vectors) + self.card.calibration.offset
 
-    def _computed_query(self, ids: bytes) -> Floats:
+    def _of_bytes(self, ids: bytes) -> Floats:
         """Return the vectors of a query's token ids, int64 as bytes, filled up with the expansion's."""
         own = np.frombuffer(ids, dtype=np.int64)
         missing = max(0, self.tokens.expanded_to - len(own))
-        read = np.concatenate([own, np.repeat(np.array(self._expansion[:1], dtype=np.int64), missing)])
+        read = np.concatenate([own, np.repeat(self._expansion, missing)])
         unattended = missing if self.tokens.hides_expansion else 0
         rows: Floats = self.backend.run([Tokens(read, np.zeros_like(read), unattended)])[0]
         return rows

@@ -14,6 +14,7 @@ from osrerank.scoring.card import CARD_VERSION, Calibration, Head, ModelCard
 from osrerank.scoring.modular.cross_encoder import CrossEncoder, read_cross_encoder
 from osrerank.scoring.modular.description import TOKENIZER_SETTINGS_FILE
 from osrerank.scoring.modular.head import Step
+from osrerank.scoring.modular.token_vectors import TokenVectors
 from osrerank.types import Feedback
 
 CARD_FILE = "osrerank.json"
@@ -231,6 +232,7 @@ def _from_card(content: dict[str, Any]) -> dict[str, Any]:
     card["calibration"] = Calibration(**card.pop("calibration", {}))
     card["languages"] = tuple(card.pop("languages", ()))
     card["modules"] = tuple(Step(**step) for step in card.pop("modules", ()))
+    card["tokens"] = TokenVectors.of_json(card.pop("tokens", {}))
     card["feedback"] = Feedback(**card["feedback"]) if card.get("feedback") else None
     return _of_today(card)
 

@@ -5,8 +5,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
-import numpy as np
-import numpy.typing as npt
 from prometheus_client import Counter
 
 from osrerank._optional import require
@@ -17,6 +15,7 @@ from osrerank.scoring.card import ModelCard
 from osrerank.scoring.inputs import Tokens
 from osrerank.scoring.model_files import modular, padding_id, parameter_files, read_config
 from osrerank.scoring.modular.head import Head
+from osrerank.types.vectors import Rows
 
 if TYPE_CHECKING:
     from osrerank.scoring.backends.networks.engine import Engine  # imports torch
@@ -106,7 +105,7 @@ class TorchBackend:
             engine, device=device.type, precision=precision, model=card.name, files=files, description=description
         )
 
-    def run(self, sequences: Sequence[Tokens]) -> npt.NDArray[np.float32]:
+    def run(self, sequences: Sequence[Tokens]) -> Rows:
         engine = self._engine
         if engine is None:
             raise InferenceError(f"{self._model} is closed; load the model again", model=self._model)
@@ -147,13 +146,14 @@ def _load_engine(
         DTYPES,
         PackedEngine,
         PaddedEngine,
+        TokenEngine,
         compile_layers,
     )
 
     config = read_config(directory)
     dtype, head = DTYPES[precision], head_of(directory, card)
     obstacle = load.obstacle(config, card, head)
-    if obstacle and card.is_bi_encoder and config.get("model_type") != "mpnet":
+    if obstacle and card.is_encoder and (config.get("model_type") != "mpnet" or not card.is_bi_encoder):
         raise ModelLoadError(
             f"{directory} cannot be computed in torch: {obstacle}", model=card.name, path=str(directory)
         )
@@ -173,7 +173,7 @@ def _load_engine(
     if compiled:
         compile_layers(own)
     how = f"{attend.name} attention" + (f" ({reason})" if reason else "")
-    return PackedEngine(own, device), how
+    return (TokenEngine if card.kind == "late-interaction" else PackedEngine)(own, device), how
 
 
 def load_network(directory: Path, card: ModelCard) -> Any:
@@ -195,7 +195,7 @@ def load_network(directory: Path, card: ModelCard) -> Any:
 
 def head_of(directory: Path, card: ModelCard) -> Head | None:
     """Return what follows the encoder; None where the directory's config names a classifier's head."""
-    if card.is_bi_encoder:
+    if card.is_encoder:
         return card.to_vector
     described = modular(directory)
     return described.head if described else None

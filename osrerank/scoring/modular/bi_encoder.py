@@ -98,8 +98,8 @@ def read_bi_encoder(directory: Path, read: Read) -> BiEncoder:
         width,
         dimensions,
         similarity,
-        _prompt(file, model, QUERY_PROMPTS),
-        _prompt(file, model, DOCUMENT_PROMPTS),
+        prompt_of(file, model, QUERY_PROMPTS),
+        prompt_of(file, model, DOCUMENT_PROMPTS),
         parts.includes_prompt(modules[0][1]) or pooling == "lasttoken",
         limits_of(directory / transformer, read),
         parts.weights,
@@ -137,7 +137,7 @@ def _similarity(file: Path, model: Mapping[str, Any]) -> Similarity:
     return known
 
 
-def _prompt(file: Path, model: Mapping[str, Any], names: Sequence[str]) -> str:
+def prompt_of(file: Path, model: Mapping[str, Any], names: Sequence[str]) -> str:
     """Return a side's prompt; where none of its names is there, the default one, which then precedes all texts."""
     prompts, default = model.get("prompts") or {}, model.get("default_prompt_name")
     if default is not None and default not in prompts:

@@ -157,7 +157,7 @@ class Modules:
         file = self._directory / folder / MODULE_FILE
         self.descriptions = tuple(dict.fromkeys((*self.descriptions, f"{folder}/{MODULE_FILE}")))
         content: Content = self._read(file)
-        _refuse_unknown(file, content, kind)
+        refuse_unknown(file, content, KEYS[kind], kind)
         return file, content
 
 
@@ -173,13 +173,16 @@ def model_type(directory: Path, read: Read) -> str | None:
     return str(named or "SentenceTransformer")
 
 
-def listed(file: Path, read: Read, known: Sequence[str]) -> list[tuple[str, str]]:
+def listed(
+    file: Path, read: Read, known: Sequence[str], libraries: tuple[str, ...] = (LIBRARY,)
+) -> list[tuple[str, str]]:
     """Return the kind and the folder of each module of ``modules.json``, the Transformer first.
 
     Args:
         file: ``modules.json``.
         read: how a JSON file is read.
         known: the kinds that may stand behind the Transformer.
+        libraries: what the modules' types may begin with.
 
     Raises:
         ModelLoadError: another module is listed, or none.
@@ -191,7 +194,7 @@ def listed(file: Path, read: Read, known: Sequence[str]) -> list[tuple[str, str]
         except (KeyError, TypeError) as error:
             raise refused(file, f"module {place} has no type and path: {error!r}") from None
         kind, allowed = named.rpartition(".")[2], known if place else ("Transformer",)
-        if not named.startswith(LIBRARY) or kind not in allowed:
+        if not named.startswith(libraries) or kind not in allowed:
             reason = f"module {place} has the type {named}; there it must be sentence-transformers'"
             raise refused(file, f"{reason} {' or '.join(allowed)}, and osrerank runs no other code")
         if module.get("kwargs"):
@@ -204,8 +207,13 @@ def listed(file: Path, read: Read, known: Sequence[str]) -> list[tuple[str, str]
     return found
 
 
-def transformer_settings(directory: Path, read: Read) -> tuple[Path, Content]:
+def transformer_settings(directory: Path, read: Read, known: Collection[str] = ()) -> tuple[Path, Content]:
     """Return the file of a transformer's settings and its content, which is empty where there is none.
+
+    Args:
+        directory: the transformer's.
+        read: how a JSON file is read.
+        known: fields that the caller reads himself.
 
     Raises:
         ModelLoadError: a setting changes the model's input or output, and is not known.
@@ -214,7 +222,7 @@ def transformer_settings(directory: Path, read: Read) -> tuple[Path, Content]:
     if file is None:
         return directory / TRANSFORMER_FILE, {}
     content: Content = read(file)
-    _refuse_unknown(file, content, "Transformer")
+    refuse_unknown(file, content, (*KEYS["Transformer"], *known), "Transformer")
     if content.get("do_lower_case") and not _lowers(read(directory / TOKENIZER_FILE).get("normalizer")):
         raise refused(file, "do_lower_case is true; put it into tokenizer.json, as a normaliser")
     if unknown := set(_processing(content)) - {"text"} or set(_processing(content).get("text", {})) - {"max_length"}:
@@ -222,13 +230,13 @@ def transformer_settings(directory: Path, read: Read) -> tuple[Path, Content]:
     return file, content
 
 
-def transformer_task(directory: Path, read: Read) -> str:
-    """Return what the transformer computes, `ENCODERS` or `CLASSIFIERS`.
+def transformer_task(directory: Path, read: Read, known: Collection[str] = ()) -> str:
+    """Return what the transformer computes, `ENCODERS` or `CLASSIFIERS`; arguments as of `transformer_settings`.
 
     Raises:
         ModelLoadError: it computes something else, as `transformer_settings`, or the family is not known.
     """
-    file, content = transformer_settings(directory, read)
+    file, content = transformer_settings(directory, read, known)
     task = str(content.get("transformer_task", ENCODERS))
     if task not in (ENCODERS, CLASSIFIERS):
         reason = f"transformer_task is {task!r}; it must be {ENCODERS} or {CLASSIFIERS}"
@@ -243,9 +251,9 @@ def transformer_task(directory: Path, read: Read) -> str:
     return task
 
 
-def limits_of(directory: Path, read: Read) -> Limits:
+def limits_of(directory: Path, read: Read, known: Collection[str] = ()) -> Limits:
     """Return the least of the limits in a transformer's files, as the library applies them."""
-    _, settings = transformer_settings(directory, read)
+    _, settings = transformer_settings(directory, read, known)
     tokenizer = directory / TOKENIZER_SETTINGS_FILE
     own = settings.get("max_seq_length") or (read(tokenizer).get("model_max_length") if tokenizer.exists() else None)
     given = (own, _processing(settings).get("text", {}).get("max_length"))
@@ -258,10 +266,14 @@ def refused(file: Path, reason: str) -> ModelLoadError:
     return ModelLoadError(f"{file}: {reason}", path=str(file))
 
 
-def _refuse_unknown(file: Path, content: Content, kind: str) -> None:
-    """Refuse a field that is set and not known: it could change the result."""
+def refuse_unknown(file: Path, content: Content, known: Collection[str], kind: str) -> None:
+    """Refuse a field that is set and not known: it could change the result.
+
+    Raises:
+        ModelLoadError: there is one.
+    """
     for name, value in content.items():
-        if name not in KEYS[kind] and value not in (None, False, "", [], {}):
+        if name not in known and value not in (None, False, "", [], {}):
             raise refused(file, f"{name} is {value!r}, and of a {kind} osrerank knows no such field")
 
 

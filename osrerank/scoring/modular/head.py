@@ -47,7 +47,7 @@ class Head:
     Attributes:
         steps: in order.
         pooling: a sequence's vector is the state of its first token, the mean or the largest values of all, or the
-            state of its last token; several lie side by side.
+            state of its last token; several lie side by side. With none, each token has a vector of its own.
     """
 
     steps: tuple[Step, ...]

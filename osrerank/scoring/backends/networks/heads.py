@@ -94,12 +94,14 @@ class HeadNetwork(nn.Module):
         return computed
 
     def pooled(self, states: Tensor, bounds: Bounds) -> Tensor:
-        """Return each sequence's vector ``(n, width)``.
+        """Return each sequence's vector ``(n, width)``; without pooling, the states themselves.
 
         Args:
             states: packed, ``(tokens, hidden)``.
             bounds: where the sequences lie.
         """
+        if not self.pooling:
+            return states
         lengths = bounds.offsets.diff().long()
         return _beside(
             self.pooling,

@@ -14,6 +14,7 @@ from osrerank.scoring.backends.networks.bert import (
     Encoder,
     PackedClassifier,
     PackedNetwork,
+    PackedTokens,
 )
 from osrerank.scoring.backends.networks.bert_weights import encoder_weights, plain_names
 from osrerank.scoring.backends.networks.heads import HeadNetwork
@@ -34,7 +35,7 @@ def obstacle(config: Mapping[str, Any], card: ModelCard, head: Head | None = Non
     """
     kind, activation = config.get("model_type"), config.get("hidden_act", "gelu")
     architecture = next(iter(config.get("architectures") or ["nothing"]))
-    reads_pairs = not card.is_bi_encoder
+    reads_pairs = not card.is_encoder
     is_relative = config.get("position_embedding_type", "absolute") != "absolute"
     known = kind in FAMILIES or kind == modern_shape.MODEL_TYPE
     reasons = {
@@ -80,11 +81,12 @@ def load_packed(
     Raises:
         KeyError: a weight is missing.
     """
-    head = card.to_vector if card.is_bi_encoder else head
+    head = card.to_vector if card.is_encoder else head
+    network_of = PackedTokens if card.kind == "late-interaction" else PackedClassifier
     if config["model_type"] == modern_shape.MODEL_TYPE:
         encoder = _modern_bert(weights, config, dtype)
         network = HeadNetwork(head or modern_shape.classifier_head(config), weights)
-        return PackedClassifier(encoder, attention, network).eval()
+        return network_of(encoder, attention, network).eval()
     family = FAMILIES[config["model_type"]]
     plain = plain_names(weights, family.prefix)
     encoder = Encoder(config, first_position(config))
@@ -93,7 +95,7 @@ def load_packed(
     if head is None:
         second = family.classifiers[config["architectures"][0]]
         head = Head((Step("dense", family.pooler, "tanh"), Step("dense", second)))
-    return PackedClassifier(encoder, attention, HeadNetwork(head, plain)).eval()
+    return network_of(encoder, attention, HeadNetwork(head, plain)).eval()
 
 
 def _modern_bert(weights: Mapping[str, Tensor], config: Mapping[str, Any], dtype: torch.dtype) -> ClassifierEncoder:
