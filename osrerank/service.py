@@ -14,7 +14,7 @@ from osrerank.errors import ConfigError, DeadlineExceeded, MissingDependencyErro
 from osrerank.options.passages import BY_WINDOW, Passages
 from osrerank.options.rerank import NO_STAGES, Rerank
 from osrerank.pipeline import Pipeline
-from osrerank.scoring.card import DUO, POINTWISE
+from osrerank.scoring.card import DUO, ENCODERS, POINTWISE
 from osrerank.scoring.encoder_scorer import EncoderScorer
 from osrerank.scoring.loaded import LoadedModel
 from osrerank.scoring.registry import HTTP, check_settings
@@ -309,7 +309,11 @@ class RerankService:
         if own == "mono" and options.feedback and options.feedback.share:
             reason = f"feedback needs a bi-encoder, and {model.model} is a cross-encoder"
             raise ConfigError(reason, setting="rerank.feedback", source="argument")
-        warning = f"the pipeline {asked} ran as {runs}, because {model.model} is a bi-encoder: ask for {runs}"
+        if model.advice.kind == "late-interaction" and options.feedback and options.feedback.share:
+            reason = f"feedback moves a query's one vector, and {model.model} has one for each token: leave it out"
+            raise ConfigError(reason, setting="rerank.feedback", source="argument")
+        kind = model.advice.kind
+        warning = f"the pipeline {asked} ran as {runs}, because {model.model} is a {kind} model: ask for {runs}"
         return runs, warning if first == "mono" and own == "vectors" else ""
 
     def _pipeline(
@@ -377,7 +381,7 @@ def no_vectors(model: str) -> ConfigError:
 
 def _stage_name(model: Scorer | Encoder) -> str:
     """Return the name of the stage that compares each document with the query by a model of this kind."""
-    return "vectors" if model.advice.kind == "bi-encoder" else "mono"
+    return "vectors" if model.advice.kind in ENCODERS else "mono"
 
 
 def _passages(options: Rerank, model: Scorer | Encoder) -> Passages | None:

@@ -2,8 +2,11 @@
 
 Each library has an environment of its own, because they need different versions of each other:
 
-    pip install torch==2.13.0 sentence-transformers==6.2.0    then: python tests/make_late_interaction.py sentence-transformers
-    pip install torch==2.13.0 pylate==1.6.0                   then: python tests/make_late_interaction.py pylate
+    pip install torch==2.13.0 sentence-transformers==6.2.0
+    python tests/make_late_interaction.py sentence-transformers
+
+    pip install torch==2.13.0 pylate==1.6.0
+    python tests/make_late_interaction.py pylate
 
 The first also writes the model in Stanford's form, which both libraries read; PyLate writes what it expects of it.
 """
@@ -24,8 +27,10 @@ SEED, POSITIONS, DIMENSIONS = 20200427, 64, 16
 QUERIES = (
     "what causes low blood pressure",
     "heat flow",
-    "the search engine made a good document of the score and the rank, and they would still see the boundary layer "
-    "of a wing in the same year",
+    (
+        "the search engine made a good document of the score and the rank, and they would still see the boundary layer "
+        "of a wing in the same year"
+    ),
 )
 DOCUMENTS = (
     "low blood pressure is caused by the heart.",

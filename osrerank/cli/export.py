@@ -57,6 +57,11 @@ def _kind(value: str | None) -> str | None:
     help="bi-encoder: keep the first numbers of a vector alone, of Matryoshka models.  [default: its files', or all]",
 )
 @click.option(
+    "--pool-factor",
+    type=click.FloatRange(min=1),
+    help="late interaction: merge a document's vectors to about one in so many.  [default: its files', else 1]",
+)
+@click.option(
     "--precision", type=click.Choice(["fp32", "int8"]), help="Of the graph.  [default: int8 of a bi-encoder, else fp32]"
 )
 @click.option(
@@ -87,6 +92,7 @@ def export(
     query_prefix: str | None,
     document_prefix: str | None,
     dimensions: int | None,
+    pool_factor: float | None,
     **options: object,
 ) -> None:
     """Write SOURCE, a checkpoint's directory or a hub id, as the model directory OUTPUT.
@@ -97,9 +103,10 @@ def export(
     osrerank export ./BERT_Large_trained_on_MSMARCO monobert --precision int8
     osrerank export BAAI/bge-small-en-v1.5 bge --candidates dev.jsonl --qrels dev.qrels
 
-    SOURCE is a cross-encoder, or a bi-encoder that sentence-transformers saved. It has safetensors, or PyTorch's
-    pickled weights or a TensorFlow checkpoint, and tokenizer.json or vocab.txt. OUTPUT appears whole or not at all; it
-    gets an ONNX graph, the tokenizer and the card osrerank.json.
+    SOURCE is a cross-encoder, a bi-encoder that sentence-transformers saved, or a late-interaction model that
+    sentence-transformers, PyLate or Stanford's code saved. It has safetensors, or PyTorch's pickled weights or a
+    TensorFlow checkpoint, and tokenizer.json or vocab.txt. OUTPUT appears whole or not at all; it gets an ONNX graph,
+    the tokenizer and the card osrerank.json.
     """
     from osrerank.export.bi_encoder import Given  # noqa: PLC0415 - imports numpy and more
     from osrerank.export.export_model import ExportOptions, export_model  # noqa: PLC0415 - likewise
@@ -107,7 +114,7 @@ def export(
     if (candidates is None) != (qrels is None):
         raise click.UsageError("--candidates and --qrels go together; give both or neither")
     judged = None if candidates is None or qrels is None else (candidates, qrels)
-    given = Given(pooling, query_prefix, document_prefix, dimensions)
+    given = Given(pooling, query_prefix, document_prefix, dimensions, pool_factor)
     wanted = ExportOptions(head=head or "", precision=precision or "", given=given, **options)  # type: ignore[arg-type] # click's choices are checked
     card = export_model(source, output, wanted, judged=judged, report=click.echo)
     fitted = card.calibration

@@ -15,9 +15,9 @@ from osrerank._optional import require
 from osrerank.errors import ConfigError, ModelLoadError
 from osrerank.export.bi_encoder import Given, is_bi_encoder, read_bi_encoder
 from osrerank.export.calibration import choose_weight, fit_judged, read_judged, with_feedback
+from osrerank.export.late_interaction import is_late_interaction, read_late_interaction
 from osrerank.export.quantise import Recipe
 from osrerank.export.write_graphs import GRAPHS, write_graphs
-from osrerank.export.late_interaction import is_late_interaction, read_late_interaction
 from osrerank.formats.trec import read_qrels
 from osrerank.scoring.bi_encoder import weights_digest
 from osrerank.scoring.card import Calibration, Kind, ModelCard
@@ -279,7 +279,8 @@ def _fitted(
     measured = f"nDCG@10 {chosen.mean:.4f}, by cross-validation {chosen.held_out:.4f}"
     report(f"first-pass weight {chosen.weight:g}: {measured}, the candidates as they came {chosen.first_pass:.4f}")
     card = replace(card, calibration=calibration, first_pass_weight=chosen.weight, feedback=None)
-    return with_feedback(card, judged, chosen.held_out, report) if card.head == "cosine" else card
+    moves = card.is_bi_encoder and card.head == "cosine"
+    return with_feedback(card, judged, chosen.held_out, report) if moves else card
 
 
 def _copy_descriptions(source: Path, folder: Path, card: ModelCard, options: ExportOptions) -> None:

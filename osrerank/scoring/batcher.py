@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import chain, islice
 from types import TracebackType
-from typing import NamedTuple, Self
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -175,10 +175,10 @@ class Batcher:
         if not self._backend.packed:
             PADDING_TOKENS.inc(max(lengths) * len(lengths) - sum(lengths))
         with COMPUTE_SECONDS.time(), NATIVE_CODE:
-            outputs = self._backend.run([item.tokens for item in batch])
+            outputs: Any = self._backend.run([item.tokens for item in batch])
         if not np.isfinite(outputs if isinstance(outputs, np.ndarray) else np.concatenate(outputs)).all():
             raise InferenceError(f"{self._model} gave a score that is not a finite number", model=self._model)
-        return outputs
+        return list(outputs)
 
     def _take(self) -> list[_Item]:
         """Return the next batch; an empty one ends the thread."""

@@ -44,6 +44,9 @@ class BiEncoder(LocalModel):
         self._no_query = builder.query("")
         self._query = functools.lru_cache(QUERIES)(self._of_bytes)
 
+    most_rows = 0
+    """The most vectors that a document has; 0 for a single one."""
+
     @functools.cached_property
     def key(self) -> str:
         """All that a document's vector depends on except its text; not the backend, the device or the dtype.
@@ -108,7 +111,8 @@ class BiEncoder(LocalModel):
     def _of_bytes(self, ids: bytes) -> Floats:
         """Return the vector ``(1, hidden)`` of a query's token ids, int64 as bytes."""
         read = np.frombuffer(ids, dtype=np.int64)
-        return self.backend.run([Tokens(read, np.zeros_like(read))])
+        vector: Floats = self.backend.run([Tokens(read, np.zeros_like(read))])
+        return vector
 
 
 def weights_digest(directory: Path, card: ModelCard) -> str:

@@ -61,7 +61,8 @@ class ModelCard:
     Attributes:
         name: the model's name, for reports.
         kind: ``bi-encoder`` encodes ``[CLS] q [SEP]`` and ``[CLS] d [SEP]`` separately and compares their vectors;
-            ``late-interaction`` likewise, with a vector of each token; both are encoders. ``cross-encoder`` reads ``[CLS] q [SEP] d [SEP]``; ``duo`` reads ``[CLS] q [SEP] d_i [SEP] d_j [SEP]``.
+            ``late-interaction`` likewise, with a vector of each token; both are encoders. ``cross-encoder`` reads
+            ``[CLS] q [SEP] d [SEP]``; ``duo`` reads ``[CLS] q [SEP] d_i [SEP] d_j [SEP]``.
         head: what the model computes. ``logit1``: one logit; ``logits2``: two, of which index 1 means relevant;
             ``next-sentence``: BERT's two next-sentence logits, of which the score is index 1, without softmax, as in
             Birch; ``cosine``: that of an encoder's two vectors; ``dot``: their product, where their norms count.

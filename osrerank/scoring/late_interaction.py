@@ -39,6 +39,7 @@ class LateInteraction(BiEncoder):
         self.tokens = card.tokens
         self._expansion = np.array(builder.ids_of([self.tokens.expansion] if self.tokens.expansion else []), np.int64)
         self._skipped = builder.ids_of(self.tokens.skipped)
+        self.most_rows = int(card.max_tokens // self.tokens.pool_factor) + 1
 
     @functools.cached_property
     def key(self) -> str:
@@ -51,17 +52,12 @@ class LateInteraction(BiEncoder):
         """As `BiEncoder.identity`."""
         return f"{super().identity}/{json.dumps(self.tokens.to_json(), sort_keys=True)}"
 
-    @property
-    def most_rows(self) -> int:
-        """The most vectors that a document has."""
-        return int(self.card.max_tokens // self.tokens.pool_factor) + 1
-
     def encode(self, texts: Sequence[str], side: Side, *, deadline: Deadline = NEVER) -> Vectors:
         """Encode texts as `osrerank.types.Encoder.encode`; queries one by one, whatever the deadline, and cached."""
         if side == "query":
             read = [self._builder.query(text) for text in texts]
-            rows = [self._query(self._builder.alone(one).ids.tobytes()) for one in read]
-            return Vectors(rows, cut=frozenset(at for at, one in enumerate(read) if one.cut))
+            queries = [self._query(self._builder.alone(one).ids.tobytes()) for one in read]
+            return Vectors(queries, cut=frozenset(at for at, one in enumerate(read) if one.cut))
         sequences, outcome, cut = self._computed(texts, deadline)
         vectors = [np.full((1, self.dimensions), np.nan, dtype=np.float32)] * len(texts)
         for at, rows in outcome.outputs.items():

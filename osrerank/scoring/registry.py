@@ -153,8 +153,8 @@ def load_model(
         kinds: what the model may be; any if empty.
 
     Returns:
-        An encoder where the model is a bi-encoder or of late interaction, else a scorer: of ``(i, j)`` tuples where it is a duo model, else of
-        ``(i,)`` tuples.
+        An encoder where the model is a bi-encoder or of late interaction, else a scorer: of ``(i, j)`` tuples where it
+        is a duo model, else of ``(i,)`` tuples.
 
     Raises:
         ConfigError: there is no such backend or dtype, or the backend cannot compute in that dtype.

@@ -24,8 +24,8 @@ class Vectors:
     """The vectors of texts.
 
     Attributes:
-        rows: float32 ``(n, dimensions)``, one vector per text; of late interaction a list of n ``(tokens, dimensions)``,
-            one vector per token. NaN where a text failed or was not reached.
+        rows: float32 ``(n, dimensions)``, one vector per text; of late interaction a list of n arrays
+            ``(tokens, dimensions)``, one vector per token. NaN where a text failed or was not reached.
         failures: index of a text -> why it could not be encoded.
         cut: the indices of texts that are longer than the model reads.
     """

@@ -112,7 +112,7 @@ class Record:
         return cls(vector.reshape(rows, hidden) if rows else vector, scale, bool(cut)), length
 
     def fits(self, hidden: int, bits: Bits, *, by_tokens: bool = False) -> bool:
-        """Return whether it has vectors of this size, with this many bits for each number, of the text or its tokens."""
+        """Return whether it has a vector of this size and bits, or one for each token."""
         is_of_bits = self.vector.dtype == (FLOAT32 if bits == EXACT else INT8)
         return is_of_bits and self.vector.shape[-1] == hidden and self.vector.ndim == 1 + by_tokens
 
@@ -172,7 +172,7 @@ def unsealed(content: bytes, key: bytes, secret: bytes) -> memoryview | None:
 
 
 def record_bytes(bits: Bits, hidden: int, tokens: int = 0) -> int:
-    """Return how many bytes a record takes, by the bits of each number, a vector's size, and how many tokens have one."""
+    """Return how many bytes a record takes, by the bits of a number, a vector's size, and how many tokens have one."""
     return _body_bytes(bits, hidden, tokens) + DIGEST_BYTES
 
 

@@ -1,7 +1,9 @@
 """Compare texts by their tokens' vectors (MaxSim), and merge a text's into fewer (hierarchical token pooling).
 
 Khattab, Zaharia: ColBERT: Efficient and Effective Passage Search via Contextualized Late Interaction over BERT, 2020,
-arXiv 2004.12832, section 3.3, equation 3. Clavié, Chaffin, Adams: Reducing the Footprint of Multi-Vector Retrieval with Minimal Performance Impact via Token
+arXiv 2004.12832, section 3.3, equation 3.
+
+Clavié, Chaffin, Adams: Reducing the Footprint of Multi-Vector Retrieval with Minimal Performance Impact via Token
 Pooling, 2024, arXiv 2409.14683, section 3. Clusters are Ward's (1963) on the distances 1 - cosine, as PyLate and
 sentence-transformers compute them; sentence-transformers' pooled vectors have norm 1, and so have these.
 """
@@ -84,7 +86,9 @@ def _clusters(rows: Floats, count: int) -> npt.NDArray[np.intp]:
 def _distances(squares: Doubles, sizes: Doubles, one: int, other: int) -> Doubles:
     """Return the squared distances of two merged clusters to all others ``(n,)``, by Lance and Williams' formula."""
     both: Doubles = (sizes[one] + sizes) * squares[one] + (sizes[other] + sizes) * squares[other]
-    return (both - sizes * squares[one, other]) / (sizes[one] + sizes[other] + sizes)
+    both -= sizes * squares[one, other]
+    both /= sizes[one] + sizes[other] + sizes
+    return both
 
 
 def _products(rows: Floats, others: Floats) -> Floats:

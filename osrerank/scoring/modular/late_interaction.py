@@ -1,7 +1,7 @@
 """A late-interaction model's directory, as sentence-transformers, PyLate or Stanford's code saves it.
 
-sentence-transformers 6 (``MultiVectorEncoder``) and PyLate (``ColBERT``) list modules: a Transformer, one Dense or more,
-and sentence-transformers also MultiVectorMask, Normalize and HierarchicalTokenPooling. Stanford's code (ColBERT, arXiv
+sentence-transformers 6 (``MultiVectorEncoder``) and PyLate (``ColBERT``) list modules: a Transformer, Dense, and
+sentence-transformers also MultiVectorMask, Normalize and HierarchicalTokenPooling. Stanford's code (ColBERT, arXiv
 2004.12832) writes ``artifact.metadata``, and keeps its projection beside the BERT's weights, as ``linear.weight``.
 """
 
@@ -49,7 +49,7 @@ DENSE_KEYS = (
 )
 MASK_KEYS = ("skiplist_words", "skiplist_tasks", "keep_only_token_ids")
 POOLING: Content = {"num_protected_tokens": 1, "normalize_embeddings": True, "tasks": ["document"]}
-"""Fields of a HierarchicalTokenPooling besides its factor, and what they must be; the first and last are also defaults."""
+"""Fields of a HierarchicalTokenPooling besides its factor, and what they must be."""
 PYLATE_LENGTHS = (32, 180)
 """Most tokens of a query and of a document in PyLate and Stanford's code, where the files name none."""
 
@@ -189,14 +189,13 @@ class _Saved:
         expansion = self._vocabulary.expansion(
             found["length"], attends=bool(found.get("attend")), token=found.get("token")
         )
-        query = limits.query or limits.sequence
-        if found.get("strategy") == "fixed":
-            query = int(found["length"])
-        return expansion, query, limits.document or limits.sequence
+        most = int(found["length"]) if found.get("strategy") == "fixed" else limits.query or limits.sequence
+        return expansion, most, limits.document or limits.sequence
 
     def _projections(self) -> tuple[tuple[Projection, ...], int]:
         """Return the Dense modules, and how many numbers the last one gives; 0 without any."""
-        found, width = [], 0
+        found: list[Projection] = []
+        width = 0
         for kind, folder in self._modules:
             if kind == "Dense":
                 projection, width = self._dense(folder)
