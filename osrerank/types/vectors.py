@@ -99,7 +99,7 @@ class Encoder(Protocol):
 
         Args:
             query: the query's vector ``(dimensions,)``.
-            vectors: the documents', of norm 1 ``(n, dimensions)``.
+            vectors: the documents', as `encode` gave them but rounded ``(n, dimensions)``.
         """
 
     def probabilities(self, logits: npt.NDArray[np.float32]) -> npt.NDArray[np.float64]:

@@ -8,7 +8,7 @@ The bytes of a record in order, all numbers little-endian:
 | 1 | bits of each number of the vector: 32 or 8 |
 | 1 | 0 |
 | 1 | 1 if the text was cut to the model's length, else 0 |
-| 1 | 0 |
+| 1 | 0 if the vector has norm 1, else 1 |
 | 2 | hidden size |
 | 2 | 0 |
 | 2 | scale of the vector, fp16; absent with 32 bits |
@@ -28,12 +28,15 @@ import numpy as np
 import numpy.typing as npt
 
 MAGIC = b"ORS1"
-HEADER = struct.Struct("<4sBBBxHH")
+HEADER = struct.Struct("<4sBBBBHH")
 DIGEST_BYTES = 16
 LARGEST = 127
 """The largest integer in an 8-bit vector; the smallest is its negative."""
 PERSON = b"osrerank-vectors"
 """BLAKE2b's personalisation: other programs that use the same secret get other digests."""
+
+UNIT = 1e-3
+"""How far from 1 a norm may be and still count as 1."""
 
 FLOAT16, FLOAT32, INT8 = (np.dtype(name) for name in ("<f2", "<f4", "i1"))
 
@@ -54,11 +57,13 @@ class Record:
         vector: ``(hidden,)``, float32 or int8.
         scale: what an int8 vector is multiplied by; 1 for float32.
         cut: whether the text was longer than the model reads.
+        is_unit: whether the vector had norm 1 before it was rounded; else its norm counts, as for dot products.
     """
 
     vector: npt.NDArray[np.float32] | npt.NDArray[np.int8]
     scale: float
     cut: bool
+    is_unit: bool = True
 
     @property
     def bits(self) -> Bits:
@@ -67,13 +72,14 @@ class Record:
 
     @classmethod
     def of(cls, vector: Floats, bits: Bits, *, cut: bool) -> Self:
-        """Return the record of a text's vector, float32 ``(hidden,)`` of norm 1."""
+        """Return the record of a text's vector, float32 ``(hidden,)``."""
+        is_unit = bool((np.abs(np.linalg.norm(vector, axis=-1) - 1) < UNIT).all())
         if bits == EXACT:
-            return cls(vector, 1.0, cut)
+            return cls(vector, 1.0, cut, is_unit)
         largest = np.abs(vector).max(initial=0)
         scale = np.maximum(largest / LARGEST, np.finfo(np.float16).tiny).astype(np.float16)
         integers = np.rint(vector / scale.astype(np.float32))
-        return cls(np.clip(integers, -LARGEST, LARGEST).astype(np.int8), float(scale), cut)
+        return cls(np.clip(integers, -LARGEST, LARGEST).astype(np.int8), float(scale), cut, is_unit)
 
     @classmethod
     def read(cls, content: bytes, key: bytes, secret: bytes = b"") -> Self | None:
@@ -91,7 +97,7 @@ class Record:
         nothing = None, 0
         if len(body) < HEADER.size:
             return nothing
-        magic, bits, layers, cut, hidden, rows = HEADER.unpack_from(body)
+        magic, bits, layers, cut, as_is, hidden, rows = HEADER.unpack_from(body)
         if magic != MAGIC or bits not in PROFILES.values() or layers or rows:
             return nothing
         length = _body_bytes(bits, hidden)
@@ -103,9 +109,9 @@ class Record:
         else:
             scale = float(np.frombuffer(body, FLOAT16, 1, HEADER.size)[0])
             vector = np.frombuffer(body, INT8, hidden, HEADER.size + FLOAT16.itemsize)
-        if not math.isfinite(scale) or not vector.any() or (bits == EXACT and not np.isfinite(vector).all()):
+        if not 0 < scale < math.inf or not vector.any() or (bits == EXACT and not np.isfinite(vector).all()):
             return nothing
-        return cls(vector, scale, bool(cut)), length
+        return cls(vector, scale, bool(cut), not as_is), length
 
     def fits(self, hidden: int, bits: Bits) -> bool:
         """Return whether the record's vector has this size and this many bits for each number."""
@@ -122,16 +128,20 @@ class Record:
 
     def body(self) -> bytes:
         """Return the record as bytes without a digest, for `parsed`."""
-        header = HEADER.pack(MAGIC, self.bits, 0, self.cut, len(self.vector), 0)
+        header = HEADER.pack(MAGIC, self.bits, 0, self.cut, not self.is_unit, len(self.vector), 0)
         scale = b"" if self.bits == EXACT else np.float16(self.scale).tobytes()
         return header + scale + self.vector.tobytes()
 
 
 def rows_of(records: Sequence[Record]) -> Floats:
-    """Return the vectors of records ``(n, hidden)``, of norm 1; at least one record."""
+    """Return the vectors of records ``(n, hidden)``, with the norms that they had; at least one record."""
     rows: Floats = np.stack([record.vector for record in records]).astype(np.float32)
     if records[0].vector.dtype != FLOAT32:  # rounding changed their norms
-        rows /= np.sqrt((rows * rows).sum(axis=1, keepdims=True))
+        divisors = np.sqrt((rows * rows).sum(axis=1, keepdims=True))
+        for at, record in enumerate(records):
+            if not record.is_unit:
+                divisors[at] = 1 / record.scale
+        rows /= divisors
     return rows
 
 
