@@ -10,7 +10,6 @@ import torch
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors
 from transformers import BertConfig, BertForSequenceClassification, BertModel
 
-from osrerank.export.bi_encoder import Given
 from osrerank.export.export_model import ExportOptions, export_model
 
 SEED = 20190113
@@ -75,7 +74,7 @@ def make(folder: Path, form: str) -> None:
     save(network, plain)
     shutil.rmtree(folder, ignore_errors=True)
     kind, pooling = "duo" if form == "duo" else "mono", "mean" if form == "bi-encoder" else None
-    options = ExportOptions(f"tiny-bert-{form}", kind, given=Given(pooling), precision="fp32", keep_weights=True)
+    options = ExportOptions(f"tiny-bert-{form}", kind, pooling=pooling, precision="fp32", keep_weights=True)
     export_model(plain, folder, replace(options, padded=form != "bi-encoder"))
     shutil.rmtree(plain)
 

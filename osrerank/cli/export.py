@@ -1,15 +1,11 @@
 """``osrerank export``: turn a Hugging Face checkpoint into an osrerank model directory."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
 from osrerank._removed import instead_of
 from osrerank.cli.options import CHECKPOINT
-
-if TYPE_CHECKING:
-    from osrerank.scoring.card import Pooling
 
 FOLDER = click.Path(path_type=Path, file_okay=False)
 FILE = click.Path(path_type=Path, exists=True, dir_okay=False)
@@ -88,11 +84,6 @@ def export(
     qrels: Path | None,
     head: str | None,
     precision: str | None,
-    pooling: "Pooling | None",
-    query_prefix: str | None,
-    document_prefix: str | None,
-    dimensions: int | None,
-    pool_factor: float | None,
     **options: object,
 ) -> None:
     """Write SOURCE, a checkpoint's directory or a hub id, as the model directory OUTPUT.
@@ -108,14 +99,12 @@ def export(
     TensorFlow checkpoint, and tokenizer.json or vocab.txt. OUTPUT appears whole or not at all; it gets an ONNX graph,
     the tokenizer and the card osrerank.json.
     """
-    from osrerank.export.bi_encoder import Given  # noqa: PLC0415 - imports numpy and more
-    from osrerank.export.export_model import ExportOptions, export_model  # noqa: PLC0415 - likewise
+    from osrerank.export.export_model import ExportOptions, export_model  # noqa: PLC0415 - imports numpy and more
 
     if (candidates is None) != (qrels is None):
         raise click.UsageError("--candidates and --qrels go together; give both or neither")
     judged = None if candidates is None or qrels is None else (candidates, qrels)
-    given = Given(pooling, query_prefix, document_prefix, dimensions, pool_factor)
-    wanted = ExportOptions(head=head or "", precision=precision or "", given=given, **options)  # type: ignore[arg-type] # click's choices are checked
+    wanted = ExportOptions(head=head or "", precision=precision or "", **options)  # type: ignore[arg-type] # click's choices are checked
     card = export_model(source, output, wanted, judged=judged, report=click.echo)
     fitted = card.calibration
     model = f"{card.kind} with the head {card.head}"

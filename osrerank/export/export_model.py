@@ -20,7 +20,7 @@ from osrerank.export.quantise import Recipe
 from osrerank.export.write_graphs import GRAPHS, write_graphs
 from osrerank.formats.trec import read_qrels
 from osrerank.scoring.bi_encoder import weights_digest
-from osrerank.scoring.card import Calibration, Kind, ModelCard
+from osrerank.scoring.card import Calibration, Kind, ModelCard, Pooling
 from osrerank.scoring.checkpoints.convert import NOTICES, Head, usable
 from osrerank.scoring.checkpoints.self_check import checked
 from osrerank.scoring.model_files import (
@@ -52,7 +52,12 @@ class ExportOptions:
             third; None for what the source is.
         third_segment: the third segment's embedding: ``zeros``, as in the released duoBERT, or a ``copy`` of the
             document's (`osrerank.export.third_segment`).
-        given: of a bi-encoder that sentence-transformers saved: what takes precedence over its files.
+        pooling: bi-encoder only: ``cls``, ``mean`` or ``lasttoken``; None for what the files say.
+        query_prefix: precedes every query of a bi-encoder; None for what the files say.
+        document_prefix: precedes every document of a bi-encoder; None for what the files say.
+        dimensions: how many numbers of a bi-encoder's vector are kept, the first ones; None for what the files say.
+        pool_factor: late interaction only; merges a document's vectors to about one in so many; None for what the
+            files say.
         precision: ``fp32`` or ``int8``; empty for int8 if sentence-transformers saved the bi-encoder, else for fp32.
         recipe: how the graph is quantised.
         first_pass_weight: logits that the query's best first-pass score adds in a blend. None chooses it by the
@@ -69,7 +74,11 @@ class ExportOptions:
     name: str = ""
     kind: Kind | None = None
     third_segment: Literal["zeros", "copy"] = "zeros"
-    given: Given = field(default_factory=Given)
+    pooling: Pooling | None = None
+    query_prefix: str | None = None
+    document_prefix: str | None = None
+    dimensions: int | None = None
+    pool_factor: float | None = None
     precision: str = ""
     recipe: Recipe = field(default_factory=Recipe)
     first_pass_weight: float | None = None
@@ -109,7 +118,7 @@ def export_model(
     """
     options = options or ExportOptions()
     is_foreign = not (source / CARD_FILE).exists() and (
-        is_bi_encoder(source) or is_late_interaction(source) or options.given.pooling is not None
+        is_bi_encoder(source) or is_late_interaction(source) or options.pooling is not None
     )
     precision = options.precision or ("int8" if is_foreign else "fp32")
     options = replace(options, precision=precision, name=options.name or output.name)
@@ -191,8 +200,9 @@ def _check(options: ExportOptions, judged: tuple[Path, Path] | None) -> None:
 @contextmanager
 def _as_ours(source: Path, output: Path, options: ExportOptions) -> Iterator[Path]:
     """Yield a temporary copy of an encoder that another library saved, with a card."""
-    is_late = is_late_interaction(source)
-    model = (read_late_interaction if is_late else read_bi_encoder)(source, options.name, options.given)
+    parts = options.pooling, options.query_prefix, options.document_prefix, options.dimensions, options.pool_factor
+    read = read_late_interaction if is_late_interaction(source) else read_bi_encoder
+    model = read(source, options.name, Given(*parts))
     output.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=output.parent, prefix=f".{output.name}.") as parent:
         folder = Path(parent)

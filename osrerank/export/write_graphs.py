@@ -26,6 +26,8 @@ from osrerank.scoring.model_files import CONFIG_FILE, TOKENIZER_FILE, read_confi
 OPSET = 17
 EXAMPLES = {"words": 32, "marks": 16}
 """Kind of example -> how many sequences calibrate the quantisation; see `_examples`."""
+SPACES = "\u2581\u0120"
+"""What stands for a space in the pieces of XLM-R and of RoBERTa."""
 GRAPHS = {"fp32": "onnx/model.onnx", "int8": "onnx/model_int8.onnx"}
 
 
@@ -66,7 +68,7 @@ def _examples(folder: Path, card: ModelCard) -> Iterator[Tokens]:
     Real texts are not needed: the size of activations hardly depends on the text, except for pure punctuation.
     """
     builder = InputBuilder.load(folder, card)
-    vocabulary = Tokenizer.from_file(str(folder / TOKENIZER_FILE)).get_vocab()
+    vocabulary = {word.lstrip(SPACES) for word in Tokenizer.from_file(str(folder / TOKENIZER_FILE)).get_vocab()}
     words = sorted(word for word in vocabulary if word.isalpha())
     marks = sorted(word for word in vocabulary if word.isdigit() or (len(word) == 1 and not word.isalpha()))
     rng = random.Random(0)  # noqa: S311 - a choice of examples, not of secrets

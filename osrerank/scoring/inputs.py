@@ -274,9 +274,9 @@ def template_of_one(tokenizer: Tokenizer) -> Template:
     """
     encoding = tokenizer.encode("a")
     texts = [index for index, special in enumerate(encoding.special_tokens_mask) if not special]
-    if len(texts) != 1 or len(encoding.ids) < 2:
+    if not texts or len(texts) == len(encoding.ids):
         raise ValueError("it does not put special tokens around a text (no post-processor)")
-    return Template(tuple(encoding.ids[: texts[0]]), (), tuple(encoding.ids[texts[0] + 1 :]), 0, 0)
+    return Template(tuple(encoding.ids[: texts[0]]), (), tuple(encoding.ids[texts[-1] + 1 :]), 0, 0)
 
 
 def template(tokenizer: Tokenizer) -> Template:

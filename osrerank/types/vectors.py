@@ -102,7 +102,8 @@ class Encoder(Protocol):
 
         Args:
             query: the query's vector ``(dimensions,)``; of late interaction its tokens' ``(tokens, dimensions)``.
-            vectors: the documents', of norm 1 ``(n, dimensions)``; of late interaction n ``(tokens, dimensions)``.
+            vectors: the documents', as `encode` gave them but rounded ``(n, dimensions)``; of late interaction n
+                ``(tokens, dimensions)``.
         """
 
     def probabilities(self, logits: npt.NDArray[np.float32]) -> npt.NDArray[np.float64]:

@@ -8,7 +8,7 @@ The bytes of a record in order, all numbers little-endian:
 | 1 | bits of each number of the vector: 32 or 8 |
 | 1 | 0 |
 | 1 | 1 if the text was cut to the model's length, else 0 |
-| 1 | 0 |
+| 1 | 0 if the vector has norm 1, else 1 |
 | 2 | numbers of a vector |
 | 2 | 0, or of late interaction how many vectors there are |
 | 2 a vector | its scale, fp16; absent with 32 bits |
@@ -30,12 +30,15 @@ import numpy.typing as npt
 from osrerank.types.vectors import Floats, Rows
 
 MAGIC = b"ORS1"
-HEADER = struct.Struct("<4sBBBxHH")
+HEADER = struct.Struct("<4sBBBBHH")
 DIGEST_BYTES = 16
 LARGEST = 127
 """The largest integer in an 8-bit vector; the smallest is its negative."""
 PERSON = b"osrerank-vectors"
 """BLAKE2b's personalisation: other programs that use the same secret get other digests."""
+
+UNIT = 1e-3
+"""How far from 1 a norm may be and still count as 1."""
 
 FLOAT16, FLOAT32, INT8 = (np.dtype(name) for name in ("<f2", "<f4", "i1"))
 
@@ -55,11 +58,13 @@ class Record:
         vector: ``(hidden,)``, or of late interaction ``(tokens, hidden)``; float32 or int8.
         scale: what an int8 vector is multiplied by, of several ``(tokens, 1)``; 1 for float32.
         cut: whether the text was longer than the model reads.
+        is_unit: whether the vector had norm 1 before it was rounded; else its norm counts, as for dot products.
     """
 
     vector: npt.NDArray[np.float32] | npt.NDArray[np.int8]
     scale: float | Floats
     cut: bool
+    is_unit: bool = True
 
     @property
     def bits(self) -> Bits:
@@ -68,13 +73,14 @@ class Record:
 
     @classmethod
     def of(cls, vector: Floats, bits: Bits, *, cut: bool) -> Self:
-        """Return the record of a text's vector ``(hidden,)`` or its tokens' ``(tokens, hidden)``, float32 of norm 1."""
+        """Return the record of a text's vector ``(hidden,)`` or its tokens' ``(tokens, hidden)``, float32."""
+        is_unit = bool((np.abs(np.linalg.norm(vector, axis=-1) - 1) < UNIT).all())
         if bits == EXACT:
-            return cls(vector, 1.0, cut)
+            return cls(vector, 1.0, cut, is_unit)
         largest = np.abs(vector).max(axis=-1, initial=0, keepdims=True)
         scales = np.maximum(largest / LARGEST, np.finfo(np.float16).tiny).astype(np.float16).astype(np.float32)
         integers = np.clip(np.rint(vector / scales), -LARGEST, LARGEST).astype(np.int8)
-        return cls(integers, scales if vector.ndim > 1 else float(scales[0]), cut)
+        return cls(integers, scales if vector.ndim > 1 else float(scales[0]), cut, is_unit)
 
     @classmethod
     def read(cls, content: bytes, key: bytes, secret: bytes = b"") -> Self | None:
@@ -92,7 +98,7 @@ class Record:
         nothing = None, 0
         if len(body) < HEADER.size:
             return nothing
-        magic, bits, layers, cut, hidden, rows = HEADER.unpack_from(body)
+        magic, bits, layers, cut, as_is, hidden, rows = HEADER.unpack_from(body)
         if magic != MAGIC or bits not in PROFILES.values() or layers:
             return nothing
         length, count = _body_bytes(bits, hidden, rows), rows or 1
@@ -106,10 +112,12 @@ class Record:
             scales = np.frombuffer(body, FLOAT16, count, HEADER.size)
             scale = scales.astype(np.float32)[:, None] if rows else float(scales[0])
             vector = np.frombuffer(body, INT8, count * hidden, HEADER.size + scales.nbytes)
-        is_finite = math.isfinite(scale) if isinstance(scale, float) else bool(np.isfinite(scale).all())
-        if not is_finite or not vector.any() or (bits == EXACT and not np.isfinite(vector).all()):
+        is_possible = (
+            0 < scale < math.inf if isinstance(scale, float) else bool(scale.min() > 0 and np.isfinite(scale).all())
+        )
+        if not is_possible or not vector.any() or (bits == EXACT and not np.isfinite(vector).all()):
             return nothing
-        return cls(vector.reshape(rows, hidden) if rows else vector, scale, bool(cut)), length
+        return cls(vector.reshape(rows, hidden) if rows else vector, scale, bool(cut), not as_is), length
 
     def fits(self, hidden: int, bits: Bits, *, by_tokens: bool = False) -> bool:
         """Return whether it has a vector of this size and bits, or one for each token."""
@@ -128,7 +136,7 @@ class Record:
     def body(self) -> bytes:
         """Return the record as bytes without a digest, for `parsed`."""
         *rows, hidden = self.vector.shape
-        header = HEADER.pack(MAGIC, self.bits, 0, self.cut, hidden, *(rows or (0,)))
+        header = HEADER.pack(MAGIC, self.bits, 0, self.cut, not self.is_unit, hidden, *(rows or (0,)))
         scale = b"" if self.bits == EXACT else np.float16(self.scale).tobytes()
         return header + scale + self.vector.tobytes()
 
@@ -151,12 +159,16 @@ class TokenRows:
 
 
 def rows_of(records: Sequence[Record]) -> Rows:
-    """Return the vectors of records ``(n, hidden)``, of norm 1, or those of their tokens; at least one record."""
+    """Return the vectors of records ``(n, hidden)``, with the norms that they had, or of their tokens; at least one."""
     if records[0].vector.ndim > 1:
         return TokenRows(records)
     rows: Floats = np.stack([record.vector for record in records]).astype(np.float32)
     if records[0].vector.dtype != FLOAT32:  # rounding changed their norms
-        rows /= np.sqrt((rows * rows).sum(axis=1, keepdims=True))
+        divisors = np.sqrt((rows * rows).sum(axis=1, keepdims=True))
+        for at, record in enumerate(records):
+            if not record.is_unit:
+                divisors[at] = 1 / record.scale
+        rows /= divisors
     return rows
 
 

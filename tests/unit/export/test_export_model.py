@@ -8,7 +8,6 @@ import pytest
 from osrerank.cli import main
 from osrerank.errors import ConfigError, MissingDependencyError, ModelLoadError
 from osrerank.export import export_model as module
-from osrerank.export.bi_encoder import Given
 from osrerank.export.export_model import ExportOptions, export_model, new_directory
 from osrerank.export.quantise import Recipe, quantise, quantise_rows
 from osrerank.scoring.card import Pooling
@@ -93,7 +92,7 @@ def test_weights_that_are_missing_are_named(tmp_path: Path, pooling: Pooling | N
         (source / name).write_bytes((CLASSIFIER / name).read_bytes())
     save_file({"bert.pooler.dense.bias": np.zeros(32, dtype=np.float32)}, source / "model.safetensors")
     with pytest.raises(ModelLoadError, match=reason):
-        export_model(source, tmp_path / "made", ExportOptions(given=Given(pooling)))
+        export_model(source, tmp_path / "made", ExportOptions(pooling=pooling))
     assert not (tmp_path / "made").exists()
 
 

@@ -29,7 +29,6 @@ pytest.importorskip("onnx")
 
 import torch
 
-from osrerank.export.bi_encoder import Given
 from osrerank.export.export_model import ExportOptions, export_model
 from tests.unit.vectors.test_documents import DOCUMENTS, MONO, QUERY
 
@@ -40,7 +39,7 @@ WAYS = (("onnx", "auto"), ("torch", "fp32"), ("torch", "bf16"))
 @pytest.fixture(scope="module", params=["cls", "mean"])
 def directory(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("model")
-    options = ExportOptions(given=Given(request.param), precision="fp32", keep_weights=True)
+    options = ExportOptions(pooling=request.param, precision="fp32", keep_weights=True)
     export_model(plain(folder / "plain"), folder / "made", options)
     return folder / "made"
 
