@@ -6,7 +6,7 @@ from osrerank.errors import ConfigError, MissingDependencyError, ModelLoadError,
 from osrerank.options.rerank import VECTORS_MONO, Rerank
 from osrerank.scoring.loaded import LoadedModel
 from osrerank.stages.duo import DuoStage
-from osrerank.stages.interpolate import BlendStage
+from osrerank.stages.interpolate import BLENDED, BlendStage
 from osrerank.stages.language_guard import why_unread
 from osrerank.stages.mono import MonoStage
 from osrerank.stages.passages import PassageStage, chosen_passages
@@ -14,8 +14,6 @@ from osrerank.stages.sentences import SentenceStage
 from osrerank.types import NEVER, Deadline, Encoder, Ranking, Scorer, Stage, StageReport
 
 NAME_A_CROSS_ENCODER = "name one with model=..., --model or OSRERANK_MODEL; the vectors are those of vector_model"
-BLENDED = "vectors-blend"
-"""The stage that adds the vectors' scores to the cross-encoder's."""
 
 
 @dataclass(frozen=True, slots=True)
