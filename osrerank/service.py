@@ -383,8 +383,9 @@ class RerankService:
 
 def no_vectors(model: str) -> ConfigError:
     """Return the error of a model that has no document vectors."""
-    reason = f"{model} has no document vectors: only bi-encoders do"
-    return ConfigError(f"{reason}; osrerank export converts one from the hub", setting="model", source="--model")
+    reason = f"{model} has no document vectors: only bi-encoders do; osrerank export converts one from the hub"
+    fix = 'or order by the vectors of vector_model first: pipeline = "vectors-mono" in the settings file'
+    return ConfigError(f"{reason}; {fix}", setting="model", source="--model")
 
 
 def _feedback(options: Rerank, model: Scorer | Encoder) -> Feedback | None:
