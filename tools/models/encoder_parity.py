@@ -38,7 +38,8 @@ def vectors(checkpoint: Path, way: str) -> Sides:
 
 
 def _encoded(model: Encoder, side: Any) -> Rows:
-    return model.encode(TEXTS, side).rows
+    rows: Rows = model.encode(TEXTS, side).rows
+    return rows
 
 
 def furthest(ours: Sides, theirs: Sides) -> float:
