@@ -114,7 +114,11 @@ def test_without_time_documents_have_no_vectors(expanded: LateInteraction) -> No
 def test_markers_spelled_in_a_text_are_text(expanded: LateInteraction) -> None:
     """A text cannot pretend to be a marker or a filling token."""
     rows = expanded.encode(["[D] a wing", "[MASK] a wing", "a wing"], "document").rows
-    assert [len(one) for one in rows] == [8, 11, 5]  # the tokenizer divides "[d]" into three pieces and "[mask]" into six
+    assert [len(one) for one in rows] == [
+        8,
+        11,
+        5,
+    ]  # the tokenizer divides "[d]" into three pieces and "[mask]" into six
 
 
 def test_a_model_without_safetensors_is_read_from_its_graph(tmp_path: Path) -> None:

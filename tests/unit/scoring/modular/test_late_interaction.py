@@ -117,7 +117,12 @@ MASK, NORMAL, POOLING = (
     [
         ("expanded", MODEL, {"similarity_fn_name": "xtr"}, "similarity_fn_name is 'xtr'"),
         ("expanded", DENSE, {"bias": True}, "bias is True"),
-        ("expanded", DENSE, {"activation_function": "torch.nn.modules.activation.Tanh"}, "activation_function is 'Tanh'"),
+        (
+            "expanded",
+            DENSE,
+            {"activation_function": "torch.nn.modules.activation.Tanh"},
+            "activation_function is 'Tanh'",
+        ),
         ("expanded", DENSE, {"module_input_name": "sentence_embedding"}, "module_input_name is 'sentence_embedding'"),
         ("expanded", DENSE, {"rank": 4}, "rank is 4"),
         ("expanded", MASK, {"skiplist_tasks": ["query"]}, "skiplist_tasks is ['query']"),
