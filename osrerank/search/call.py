@@ -89,7 +89,7 @@ class Reranking:
             return self.warned(unchanged(response, obstacle, page=page), None)
         by = self if self.fields.read else self._naming(hits)
         started = self.service.clock()
-        rankings = [by.read(one, response) for one in options.rankings]
+        rankings = [by.read(one, hits) for one in options.rankings]
         ranking, names = rankings[0], by.fields.read_for(options.fields)
         if all(candidate.text is None for candidate in ranking.candidates):
             answer = unchanged(response, _no_text(names, hits), page=page)
@@ -142,14 +142,14 @@ class Reranking:
         indices = [str(hit.get("_index")) for hit in hits]
         for one in self.options.rankings:
             if one.pipeline != NO_STAGES:
-                lookup = lookup.plus(self.service.lookup(by.read(one, response), one, indices, self.deadline))
+                lookup = lookup.plus(self.service.lookup(by.read(one, hits), one, indices, self.deadline))
         return lookup
 
-    def read(self, options: Rerank, response: Mapping[str, Any]) -> Ranking:
-        """Return the first pass's ranking, with the texts of the fields that options name."""
+    def read(self, options: Rerank, hits: Sequence[Mapping[str, Any]]) -> Ranking:
+        """Return hits as the first pass's ranking, with the texts of the fields that options name."""
         names = self.fields.read_for(options.fields)
         by_index = self.fields.by_index(options.fields) if self.fields.parts else None
-        return parse(response, Query(QUERY_ID, self.text), names, options.separator, by_index)
+        return parse(hits, Query(QUERY_ID, self.text), names, options.separator, by_index)
 
     def warned(self, answer: dict[str, Any], names: Collection[str] | None) -> dict[str, Any]:
         """Add warnings of the fields to an answer, and return it.

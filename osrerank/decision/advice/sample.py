@@ -8,7 +8,7 @@ from osrerank.client import Client
 from osrerank.errors import ConfigError
 from osrerank.options.passages import Passages
 from osrerank.options.rerank import AUTO_PIPELINE, NO_STAGES, Rerank
-from osrerank.response import FIRST_PASS, FIRST_STAGES, parse_hit, squash, text_of
+from osrerank.response import FIRST_PASS, FIRST_STAGES, squash, text_of
 from osrerank.stages.interpolate import BlendStage, Method
 from osrerank.types import Candidate, Query, Ranking, StageScore
 
@@ -148,7 +148,7 @@ def search_sample(
     found = []
     for query in queries:
         hits = hits_of(query, alone)
-        texts = {hit["_id"]: text_of(parse_hit(hit), options.fields or ()) or "" for hit in hits}
+        texts = {hit["_id"]: text_of(hit, options.fields or ()) or "" for hit in hits}
         candidates = sorted((_candidate(hit, texts[hit["_id"]]) for hit in hits), key=lambda one: one.rank)
         paired = hits_of(query, _with_pairs(alone, options)) if _compares_pairs(options) else []
         found.append(Found(query, tuple(candidates), texts, tuple(hit["_id"] for hit in paired)))
