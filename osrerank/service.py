@@ -249,39 +249,33 @@ class RerankService:
         self.first.close()
         self._duo.close()
 
-    def lookup(self, ranking: Ranking, options: Rerank, indices: Sequence[str], deadline: Deadline = NEVER) -> Lookup:
+    def lookup(
+        self, rankings: Sequence[tuple[Ranking, Rerank]], indices: Sequence[str], deadline: Deadline = NEVER
+    ) -> Lookup:
         """Return which of the vectors that the first stage may need are known here, and which are not.
 
         It is empty if the model has no vectors or cannot be loaded.
 
         Args:
-            ranking: the first pass.
-            options: of the search, with fields.
+            rankings: of the first pass, each with the options of the search, with fields.
             indices: of the candidates, in their order.
             deadline: of the call.
         """
-        block = ranking.candidates[: self.depth(options)]
-        try:
-            self._find_workers(options, deadline)
-            keys, vectors = self._keys(block, options), self.first.vectors()
-        except (ConfigError, ModelLoadError, MissingDependencyError, WorkerError, DeadlineExceeded):
-            return Lookup()
-        assert vectors is not None  # or there would be no keys
-        places = {key: index for key, index in zip(keys, indices, strict=False) if key is not None}
-        known = vectors.records.known(list(places))
-        lacking = {key: index for key, index in places.items() if key not in known}
-        return Lookup(lacking, FetchedVectors(known=known), vectors.label)
-
-    def _keys(self, candidates: Sequence[Candidate], options: Rerank) -> list[bytes | None]:
-        """Return the key of each candidate's vectors; None of those without text.
-
-        Raises:
-            ConfigError, ModelLoadError, MissingDependencyError, WorkerError: as `text_of`.
-        """
-        text_of, vectors = self.text_of(options), self.first.vectors()
-        texts = {at: text_of(one) for at, one in enumerate(candidates) if not is_blank(one.text)}
-        keys = dict(zip(texts, vectors.keys_of(list(texts.values())) if vectors else (), strict=True))
-        return [keys.get(at) for at in range(len(candidates))]
+        fetched, index_of = FetchedVectors(), dict[bytes, str]()
+        source: DocumentVectors | None = None
+        for ranking, options in rankings:
+            try:
+                self._find_workers(options, deadline)
+                text_of, vectors = self.text_of(options), self.first.vectors()
+            except (ConfigError, ModelLoadError, MissingDependencyError, WorkerError, DeadlineExceeded):
+                continue
+            assert vectors is not None  # or there would be no texts
+            source = vectors.with_fetched(fetched)
+            keys = _keys(ranking.candidates[: self.depth(options)], text_of, source)
+            index_of |= {key: index for key, index in zip(keys, indices, strict=False) if key is not None}
+        known = source.known(list(index_of)) if source else set()
+        lacking = {key: index for key, index in index_of.items() if key not in known}
+        return Lookup(lacking, fetched, source.label if source else "")
 
     def _find_workers(self, options: Rerank, deadline: Deadline) -> None:
         if isinstance(options.pipeline, str):
@@ -337,7 +331,7 @@ class RerankService:
         depth = options.least_depth
         if options.depth != "auto" or vectors is None or options.sentences is not None:
             return depth
-        keys = self._keys(ranking.candidates[depth : options.most_depth], options)
+        keys = _keys(ranking.candidates[depth : options.most_depth], self.text_of(options), vectors)
         known = vectors.known([key for key in keys if key is not None])
         return depth + sum(1 for _ in takewhile(lambda key: key is None or key in known, keys))
 
@@ -367,6 +361,15 @@ class RerankService:
         except (ModelLoadError, MissingDependencyError) as error:
             return FailedStage("duo", depth, error)
         return DuoStage(scorer, depth, options.pairs, options.duo_budget_ms)
+
+
+def _keys(
+    candidates: Sequence[Candidate], text_of: Callable[[Candidate], str | LongText], vectors: DocumentVectors
+) -> list[bytes | None]:
+    """Return the key of each candidate's vectors; None of those without text."""
+    texts = {at: text_of(one) for at, one in enumerate(candidates) if not is_blank(one.text)}
+    keys = dict(zip(texts, vectors.keys_of(list(texts.values())), strict=True))
+    return [keys.get(at) for at in range(len(candidates))]
 
 
 def no_vectors(model: str) -> ConfigError:
