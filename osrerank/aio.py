@@ -7,7 +7,7 @@ from functools import partial
 from typing import Any
 
 from osrerank._optional import require
-from osrerank.client import embedded_folder, refuse_settings, refuse_unknown, represent, searcher_of, server_options
+from osrerank.client import embedded_folder, refuse_unknown, represent, searcher_of, server_options
 from osrerank.msearch import multi_search_steps
 from osrerank.options.defaults import Defaults
 from osrerank.options.rerank import Rerank, RerankOptions
@@ -17,7 +17,7 @@ from osrerank.search.coverage import AT_LEAST, Coverage, coverage, is_warm
 from osrerank.search.ranking import WrappedResponse, rank_response, rank_texts
 from osrerank.search.step import Later, MultiSearchRequest, Scoring, Shadow, Step
 from osrerank.search.traced import multi_search_span, request_span, search_span
-from osrerank.settings import Settings
+from osrerank.settings import Settings, refuse_settings
 from osrerank.types import Encoder, Ranking, Scorer
 from osrerank.vectors.background import CLOSE_S
 
@@ -50,12 +50,13 @@ class AsyncClient(AsyncOpenSearch):
         defaults: Defaults | None = None,
         scorer: Scorer | Encoder | None = None,
         duo_scorer: Scorer | None = None,
+        encoder: Encoder | None = None,
         clock: Callable[[], float] = time.monotonic,
         **options: Any,
     ) -> None:
         super().__init__(hosts, **options)
         self._later: set[asyncio.Task[Any]] = set()
-        self.searcher = searcher_of(self, settings, defaults, scorer, duo_scorer, clock)
+        self.searcher = searcher_of(self, settings, defaults, scorer, duo_scorer, encoder, clock)
 
     async def search(
         self,
@@ -186,6 +187,7 @@ def connect_async(
     url: str | None = None,
     *,
     model: str | None = None,
+    vector_model: str | None = None,
     duo_model: str | None = None,
     backend: str | None = None,
     dtype: str | None = None,
@@ -193,6 +195,7 @@ def connect_async(
     rerank: Rerank | RerankOptions | None = None,
     scorer: Scorer | Encoder | None = None,
     duo_scorer: Scorer | None = None,
+    encoder: Encoder | None = None,
     warm: bool = False,
     **options: Any,
 ) -> AsyncClient:
@@ -203,18 +206,19 @@ def connect_async(
     """
     refuse_settings(options)
     refuse_unknown(options, AsyncTransport, ConnectionPool, AIOHttpConnection)
-    settings = Settings.load(
-        url=url, model=model, duo_model=duo_model, backend=backend, dtype=dtype, redis_url=redis_url
-    )
+    models = {"model": model, "vector_model": vector_model, "duo_model": duo_model}
+    settings = Settings.load(url=url, **models, backend=backend, dtype=dtype, redis_url=redis_url)
     client = AsyncClient(
         settings=settings,
         defaults=Defaults.load(settings, rerank, model=model),
         scorer=scorer,
         duo_scorer=duo_scorer,
+        encoder=encoder,
         **{**_async_connection_options(settings), **options},
     )
     if warm:
-        client.searcher.service.first.begin()
+        for loading in client.searcher.service.models_of(client.searcher.defaults.base):
+            loading.begin()
     return client
 
 

@@ -23,7 +23,7 @@ from osrerank.search.ranking import WrappedResponse, rank_response, rank_texts
 from osrerank.search.searcher import Searcher
 from osrerank.search.step import Later, MultiSearchRequest, Scoring, Shadow, Step
 from osrerank.search.traced import multi_search_span, request_span, search_span
-from osrerank.settings import Settings
+from osrerank.settings import Settings, refuse_settings
 from osrerank.types import Encoder, Ranking, Scorer
 from osrerank.vectors.background import Background
 
@@ -43,6 +43,7 @@ class Client(OpenSearch):
         defaults: what ``rerank=True`` means, for each index; read from the settings file when absent.
         scorer: a scorer or an encoder of your own, used in place of the settings' model; the caller closes it.
         duo_scorer: likewise, instead of the model that compares pairs.
+        encoder: likewise, instead of the model of vectors beside a cross-encoder.
         clock: returns the seconds that deadlines are counted in; for tests.
         options: passed to ``opensearchpy.OpenSearch``.
 
@@ -61,12 +62,13 @@ class Client(OpenSearch):
         defaults: Defaults | None = None,
         scorer: Scorer | Encoder | None = None,
         duo_scorer: Scorer | None = None,
+        encoder: Encoder | None = None,
         clock: Callable[[], float] = time.monotonic,
         **options: Any,
     ) -> None:
         super().__init__(hosts, **options)
         self._later = Background()
-        self.searcher = searcher_of(self, settings, defaults, scorer, duo_scorer, clock)
+        self.searcher = searcher_of(self, settings, defaults, scorer, duo_scorer, encoder, clock)
 
     def search(
         self,
@@ -264,6 +266,7 @@ def connect(
     url: str | None = None,
     *,
     model: str | None = None,
+    vector_model: str | None = None,
     duo_model: str | None = None,
     backend: str | None = None,
     dtype: str | None = None,
@@ -271,6 +274,7 @@ def connect(
     rerank: Rerank | RerankOptions | None = None,
     scorer: Scorer | Encoder | None = None,
     duo_scorer: Scorer | None = None,
+    encoder: Encoder | None = None,
     warm: bool = False,
     **options: Any,
 ) -> Client:
@@ -283,6 +287,7 @@ def connect(
         url: ``http(s)://[user:password@]host:port``, several of them comma-separated, or ``embedded:FOLDER``.
         model: a directory or hub id in Hugging Face layout, or the name of a shipped model. It
             overrides the settings file's models for every index.
+        vector_model: likewise, the bi-encoder of the stage ``vectors`` where ``model`` is a cross-encoder.
         duo_model: likewise, the model that compares pairs of candidates.
         backend: ``auto``, ``onnx``, ``torch``, ``workers`` or ``http``.
         dtype: what the torch backend computes in: ``auto``, ``fp32``, ``bf16`` or ``fp16``.
@@ -290,6 +295,7 @@ def connect(
         rerank: what ``rerank=True`` means in this client's searches, over the settings file's ``[rerank]``.
         scorer: a scorer or an encoder of your own, used in place of a model.
         duo_scorer: used in place of a duo model.
+        encoder: used in place of ``vector_model``.
         warm: whether to load the models now, as `Client.warm_up` does.
         options: passed to ``opensearchpy.OpenSearch``.
 
@@ -299,14 +305,14 @@ def connect(
     """
     refuse_settings(options)
     refuse_unknown(options, Transport, ConnectionPool, Urllib3HttpConnection)
-    settings = Settings.load(
-        url=url, model=model, duo_model=duo_model, backend=backend, dtype=dtype, redis_url=redis_url
-    )
+    models = {"model": model, "vector_model": vector_model, "duo_model": duo_model}
+    settings = Settings.load(url=url, **models, backend=backend, dtype=dtype, redis_url=redis_url)
     client = Client(
         settings=settings,
         defaults=Defaults.load(settings, rerank, model=model),
         scorer=scorer,
         duo_scorer=duo_scorer,
+        encoder=encoder,
         **{**connection_options(settings), **options},
     )
     if warm:
@@ -320,6 +326,7 @@ def searcher_of(
     defaults: Defaults | None,
     scorer: Scorer | Encoder | None,
     duo_scorer: Scorer | None,
+    encoder: Encoder | None,
     clock: Callable[[], float],
 ) -> Searcher:
     """Return what the searches of a client, synchronous or not, need; arguments as those of `Client`."""
@@ -328,6 +335,7 @@ def searcher_of(
         defaults,
         scorer,
         duo_scorer,
+        encoder=encoder,
         clock=clock,
         is_embedded=is_embedded(client),
         authentication=authentication_of(client),
@@ -338,17 +346,6 @@ def represent(client: Any) -> str:
     """Return a client for people: its class and where it connects to, without credentials."""
     hosts = [f"{host.get('host')}:{host.get('port', 9200)}" for host in getattr(client.transport, "hosts", None) or []]
     return f"<{type(client).__name__} of {', '.join(hosts) or 'the embedded engine'}>"
-
-
-def refuse_settings(options: Mapping[str, Any]) -> None:
-    """Refuse settings among opensearch-py's options: it accepts any name and would ignore them silently.
-
-    Raises:
-        ConfigError: an option is a setting that only the environment can give.
-    """
-    for name in sorted(set(options) & set(Settings.model_fields)):
-        variable = f"OSRERANK_{name.upper()}"
-        raise ConfigError(f"{name} is not an argument here: set {variable}", setting=name, source="argument")
 
 
 def refuse_unknown(options: Mapping[str, Any], *known: type) -> None:

@@ -19,6 +19,7 @@ class WrapOptions(TypedDict, total=False):
     """What `wrap` takes besides the client, each as `osrerank.connect` takes it."""
 
     model: str | None
+    vector_model: str | None
     duo_model: str | None
     backend: str | None
     dtype: str | None
@@ -26,6 +27,7 @@ class WrapOptions(TypedDict, total=False):
     rerank: Rerank | RerankOptions | None
     scorer: Scorer | Encoder | None
     duo_scorer: Scorer | None
+    encoder: Encoder | None
 
 
 @overload
@@ -43,8 +45,8 @@ def wrap(client: Any, **options: Unpack[WrapOptions]) -> Any:
 
     Args:
         client: an ``OpenSearch`` or ``AsyncOpenSearch``.
-        options: ``model``, ``duo_model``, ``backend``, ``dtype``, ``redis_url``, ``rerank``, ``scorer`` and
-            ``duo_scorer``, as for ``connect``.
+        options: ``model``, ``vector_model``, ``duo_model``, ``backend``, ``dtype``, ``redis_url``, ``rerank``,
+            ``scorer``, ``duo_scorer`` and ``encoder``, as for ``connect``.
 
     Returns:
         A ``Client`` or an ``AsyncClient``.
@@ -56,17 +58,13 @@ def wrap(client: Any, **options: Unpack[WrapOptions]) -> Any:
     if unknown := sorted(set(options) - set(WrapOptions.__annotations__)):
         known = ", ".join(WrapOptions.__annotations__)
         raise ConfigError(f"wrap has no argument {unknown[0]}; it has {known}", setting=unknown[0], source="argument")
-    rerank, scorer, duo_scorer = (
-        options.pop("rerank", None),
-        options.pop("scorer", None),
-        options.pop("duo_scorer", None),
-    )
+    rerank = options.pop("rerank", None)
+    own: Any = {name: options.pop(name, None) for name in ("scorer", "duo_scorer", "encoder")}  # type: ignore[misc]
     settings = Settings.load(**options)
     made = kind(
         settings=settings,
         defaults=Defaults.load(settings, rerank, model=options.get("model")),
-        scorer=scorer,
-        duo_scorer=duo_scorer,
+        **own,
         transport_class=lambda *_hosts, **_options: client.transport,
     )
     made.is_owner = False

@@ -13,7 +13,7 @@ from osrerank.options.rerank import Rerank, RerankOptions
 from osrerank.search.ranking import NOT_FOR_TEXTS, id_of, ranking_of, refuse_unused, reranked
 from osrerank.service import RerankService
 from osrerank.settings import Settings
-from osrerank.thresholds.cut import cut_at_cliff, probability_of
+from osrerank.thresholds.cut import at_least, cut_at_cliff, probability_of
 from osrerank.tracing.spans import carried
 from osrerank.types import Candidate, Encoder, Scorer
 
@@ -64,10 +64,12 @@ class Reranker:
 
     Args:
         model: a directory or hub id in Hugging Face layout, or the name of a shipped model; the settings' when None.
+        vector_model: likewise, the bi-encoder of the stage ``vectors`` where ``model`` is a cross-encoder.
         duo_model: likewise, the model that compares pairs, for ``mono-duo`` and ``vectors-duo``.
         backend: ``auto``, ``onnx``, ``torch``, ``workers`` or ``http``; the settings' when None.
         redis_url: Redis for the score cache; the settings' when None.
         scorer: a scorer or an encoder of your own, used in place of a model; the caller closes it.
+        encoder: likewise, in place of ``vector_model``.
         options: of ``osrerank.Rerank``, such as ``deadline_ms``, ``passages`` and ``min_score``.
 
     Raises:
@@ -78,16 +80,19 @@ class Reranker:
         self,
         model: str | None = None,
         *,
+        vector_model: str | None = None,
         duo_model: str | None = None,
         backend: str | None = None,
         redis_url: str | None = None,
         scorer: Scorer | Encoder | None = None,
+        encoder: Encoder | None = None,
         **options: Unpack[RerankOptions],
     ) -> None:
         refuse_unused(options, NOT_FOR_TEXTS)
         self._options = Rerank.of(options, DEFAULTS) or DEFAULTS
-        settings = Settings.load(model=model, duo_model=duo_model, backend=backend, redis_url=redis_url)
-        self._service = RerankService(settings, scorer)
+        models = {"model": model, "vector_model": vector_model, "duo_model": duo_model}
+        settings = Settings.load(**models, backend=backend, redis_url=redis_url)
+        self._service = RerankService(settings, scorer, encoder=encoder)
 
     @property
     def model(self) -> str:
@@ -116,7 +121,8 @@ class Reranker:
         ranked = [_ranked(candidate, given[candidate.doc_id]) for candidate in ranking.candidates]
         least = self._options.min_score
         if least is not None and ranking.reports:
-            ranked = [one for one in ranked if one.probability is not None and one.probability >= least]
+            kept = {candidate.doc_id for candidate in at_least(ranking.candidates, least)}
+            ranked = [one for one in ranked if str(one.doc_id) in kept]
         if self._options.cutoff is not None and ranking.reports:
             kept = {candidate.doc_id for candidate in cut_at_cliff(ranking.candidates)[0]}
             ranked = [one for one in ranked if str(one.doc_id) in kept]

@@ -8,24 +8,24 @@ from copy import copy
 from dataclasses import replace
 from itertools import takewhile
 
-import numpy as np
-
-from osrerank.errors import ConfigError, DeadlineExceeded, MissingDependencyError, ModelLoadError, WorkerError
-from osrerank.options.passages import BY_WINDOW, Passages
-from osrerank.options.rerank import NO_STAGES, Rerank
+from osrerank.errors import (
+    ConfigError,
+    DeadlineExceeded,
+    MissingDependencyError,
+    ModelLoadError,
+    OsrerankError,
+    WorkerError,
+)
+from osrerank.options.rerank import AUTO_PIPELINE, NO_STAGES, VECTORS, VECTORS_MONO, Rerank
 from osrerank.pipeline import Pipeline
-from osrerank.scoring.card import DUO, POINTWISE
-from osrerank.scoring.encoder_scorer import EncoderScorer
+from osrerank.scoring.card import BI_ENCODER, DUO, POINTWISE
 from osrerank.scoring.loaded import LoadedModel
-from osrerank.scoring.registry import HTTP, check_settings
+from osrerank.scoring.registry import AUTO, HTTP, check_settings
 from osrerank.settings import Settings
-from osrerank.stages.duo import DuoStage
-from osrerank.stages.failed import FailedStage
+from osrerank.stages.build import duo_stage, of_vectors, resolved, scorer_stage, stage_name, stages_after_vectors
 from osrerank.stages.interpolate import blend_of
 from osrerank.stages.language_guard import prepare, why_unread
-from osrerank.stages.mono import MonoStage
-from osrerank.stages.passages import PassageStage, score_by_passages
-from osrerank.stages.sentences import SentenceStage
+from osrerank.stages.passages import chosen_passages, score_texts
 from osrerank.stages.vectors import VectorStage
 from osrerank.tracing.spans import current, name_of
 from osrerank.types import (
@@ -45,7 +45,7 @@ from osrerank.types import (
     StageScore,
     is_encoder,
 )
-from osrerank.types.values import BLANK, is_blank
+from osrerank.types.values import is_blank
 from osrerank.vectors.documents import DocumentVectors
 from osrerank.vectors.records import FetchedVectors, Lookup
 
@@ -54,10 +54,11 @@ logger = logging.getLogger(__name__)
 SERVER_MS = 3_000.0
 """How long callers that can do without a rerank server wait for it at startup, in milliseconds."""
 NAME_A_DUO_MODEL = "; name one with duo_model=..., --duo-model or OSRERANK_DUO_MODEL"
+NAME_A_VECTOR_MODEL = "; name a bi-encoder with vector_model=..., --vector-model or OSRERANK_VECTOR_MODEL"
 
 
 class RerankService:
-    """The models of a process: one that scores candidates, and one that compares pairs of them.
+    """The models of a process: one that scores candidates, one for vectors if that has none, and one for pairs.
 
     Safe to use from many threads.
 
@@ -65,6 +66,7 @@ class RerankService:
         settings: models, backend, threads, Redis.
         scorer: used in place of the settings' model; the caller closes it.
         duo_scorer: likewise, in place of the settings' ``duo_model``.
+        encoder: likewise, in place of the settings' ``vector_model``.
         clock: returns the seconds that deadlines are counted in.
         has_index: whether documents are in an index; else a configured Redis keeps vectors.
     """
@@ -76,6 +78,7 @@ class RerankService:
         duo_scorer: Scorer | None = None,
         clock: Callable[[], float] = time.monotonic,
         *,
+        encoder: Encoder | None = None,
         has_index: bool = False,
     ) -> None:
         check_settings(settings)
@@ -85,10 +88,15 @@ class RerankService:
         self.first = LoadedModel(
             settings.model, POINTWISE, settings, scorer, clock=clock, has_index=has_index, then=prepare
         )
+        local = settings.model_copy(update={"backend": AUTO}) if settings.backend == HTTP else settings
+        self.encoder = LoadedModel(
+            settings.vector_model, BI_ENCODER, local, encoder, NAME_A_VECTOR_MODEL, clock,
+            has_index=has_index, then=prepare,
+        )  # fmt: skip
         self._duo = LoadedModel(settings.duo_model or "", DUO, settings, duo_scorer, fix, clock)
 
     def with_model(self, model: str) -> "RerankService":
-        """Return a service with another first-stage model, not loaded yet, and the same duo model."""
+        """Return a service with another model, not loaded yet, and the same ones for vectors and pairs."""
         other = copy(self)
         other.settings = self.settings.model_copy(update={"model": model})
         other.first = LoadedModel(model, POINTWISE, other.settings, clock=self.clock, then=prepare)
@@ -124,11 +132,10 @@ class RerankService:
         if options.pipeline == NO_STAGES:
             return ranking
         try:
-            self._find_workers(options, deadline)
-            is_guarded = options.language_guard and isinstance(options.pipeline, str)
-            if is_guarded and (reason := why_unread(ranking, self.first.model())):
+            models = self._ready(options, deadline)
+            if models and options.language_guard and (reason := why_unread(ranking, models[0].model())):
                 return ranking.with_report(StageReport("language", applied=False, reason=reason))
-            pipeline, warnings = self._pipeline(options, ranking, vectors)
+            pipeline, warnings = self._pipeline(options, ranking, vectors, models)
         except (ModelLoadError, MissingDependencyError, WorkerError, DeadlineExceeded) as error:
             if options.on_failure == "raise":
                 raise
@@ -148,14 +155,17 @@ class RerankService:
         """
         if not isinstance(options.pipeline, str):
             return {}
-        model, vectors = self.first.model(), self.first.vectors()
-        blend = blend_of(options, model)
+        vectors, is_vectors_mono = self.vectors_of(options), options.pipeline in VECTORS_MONO
+        model = self.models_of(options)[0].model()
+        blend = blend_of(of_vectors(options) if is_vectors_mono else options, model)
         depends: dict[str, object] = {
             "scorer": model.identity if vectors is None else f"{model.identity}/{vectors.records.bits}",
             "blend": None if blend is None else [blend.method, blend.weight],
         }
         if feedback := _feedback(options, model):
             depends["feedback"] = [feedback.share, feedback.temperature]
+        if is_vectors_mono:
+            depends |= {"mono": self.first.model().identity, "vectors_weight": options.blend_weight or 0.0}
         return depends | ({"duo": self._duo.model().identity} if options.compares_pairs else {})
 
     @property
@@ -172,10 +182,11 @@ class RerankService:
         """
         return self.first.model()
 
-    @property
-    def vectors(self) -> DocumentVectors | None:
-        """The source of that model's vectors; None if it is a scorer. Raises as `model`."""
-        return self.first.vectors()
+    def vectors_of(self, options: Rerank) -> DocumentVectors | None:
+        """Return the source of the vectors that the first stage reads; None if it scores. Raises as `model`."""
+        if options.pipeline not in VECTORS_MONO:
+            self.first.model()
+        return self.models_of(options)[0].vectors()
 
     def score(self, query: str, documents: Sequence[str], deadline: Deadline, *, cached: bool = True) -> Scores:
         """Score texts as a search does by default: long ones by their best passage if the model advises it.
@@ -190,15 +201,7 @@ class RerankService:
             ScoringError: the model cannot be loaded, nothing was scored in time, or no document could be.
             WorkerError: the workers did not answer.
         """
-        places = [place for place, document in enumerate(documents) if not is_blank(document)]
-        if len(places) < len(documents):
-            texts = [documents[place] for place in places]
-            scores = self.score(query, texts, deadline, cached=cached) if texts else Scores(np.empty(0, np.float32))
-            return scores.among(places, len(documents), BLANK)
-        scorer = self.first.scorer(cached=cached)
-        if scorer.advice.passages:
-            return score_by_passages(scorer, query, documents, BY_WINDOW, deadline=deadline)
-        return scorer.score(query, documents, [(place,) for place in range(len(documents))], deadline=deadline)
+        return score_texts(self.first.scorer(cached=cached), query, documents, deadline=deadline)
 
     def text_of(self, options: Rerank) -> Callable[[Candidate], str | LongText]:
         """Return the function from a candidate to the text whose vectors the first stage needs.
@@ -207,12 +210,13 @@ class RerankService:
             ConfigError: the model has no vectors, or the first stage scores sentences or is the caller's own.
             ModelLoadError, MissingDependencyError, WorkerError: the model cannot be loaded.
         """
-        vectors = self.first.vectors()
+        vectors = self.vectors_of(options)
         if vectors is None:
             raise no_vectors(self.model.model)
         if options.sentences is not None or not isinstance(options.pipeline, str):
             raise ConfigError("the texts of sentences and of a pipeline of your own are not known beforehand")
-        return self._vector_stage(options, vectors).text_of
+        own = of_vectors(options) if options.pipeline in VECTORS_MONO else options
+        return self._vector_stage(own, vectors).text_of
 
     def warm_up(self, options: Rerank | None = None, *, server_ms: float | None = None) -> None:
         """Load the models that the options need and rank two texts, so that the first search need not wait.
@@ -241,13 +245,13 @@ class RerankService:
         )
         unbounded = replace(options, on_failure="raise", mono_budget_ms=None, duo_budget_ms=None)
         self.rerank(Ranking(Query("warm", "warm up"), candidates), unbounded, deadline)
-        if (vectors := self.first.vectors()) is not None:
+        if (vectors := self.vectors_of(options)) is not None:
             vectors.records.flush()  # its store is open then, too
 
     def close(self) -> None:
         """Release the models loaded here, and the connections to the cache."""
-        self.first.close()
-        self._duo.close()
+        for model in (self.first, self.encoder, self._duo):
+            model.close()
 
     def lookup(
         self, rankings: Sequence[tuple[Ranking, Rerank]], indices: Sequence[str], deadline: Deadline = NEVER
@@ -265,8 +269,8 @@ class RerankService:
         source: DocumentVectors | None = None
         for ranking, options in rankings:
             try:
-                self._find_workers(options, deadline)
-                text_of, vectors = self.text_of(options), self.first.vectors()
+                self._ready(options, deadline)
+                text_of, vectors = self.text_of(options), self.vectors_of(options)
             except (ConfigError, ModelLoadError, MissingDependencyError, WorkerError, DeadlineExceeded):
                 continue
             assert vectors is not None  # or there would be no texts
@@ -277,90 +281,98 @@ class RerankService:
         lacking = {key: index for key, index in index_of.items() if key not in known}
         return Lookup(lacking, fetched, source.label if source else "")
 
-    def _find_workers(self, options: Rerank, deadline: Deadline) -> None:
-        if isinstance(options.pipeline, str):
+    def models_of(self, options: Rerank) -> list[LoadedModel]:
+        """Return the models of the stages, in their order; before the settings' model is loaded, it counts as fitting.
+
+        Raises:
+            WorkerError: workers score, and there are none that tell the model's kind.
+        """
+        models = [self.first]
+        if options.pipeline in VECTORS_MONO:
+            models = [self.encoder, self.first]
+        elif options.pipeline in VECTORS and self.first.is_encoder is False:
+            models = [self.first if stage_name(self.first.model()) == "vectors" else self.encoder]
+        return [*models, self._duo] if options.compares_pairs else models
+
+    def _ready(self, options: Rerank, deadline: Deadline) -> list[LoadedModel]:
+        """Return the models of the stages, the first one loaded, and their workers looked for."""
+        if not isinstance(options.pipeline, str):
+            return []
+        if options.pipeline not in VECTORS_MONO:
             self.first.model(deadline)  # its loading counts
-            if options.compares_pairs:
-                with contextlib.suppress(ModelLoadError, MissingDependencyError):  # its stage says so
-                    self._duo.model(deadline)
-            for model in [self.first, self._duo] if options.compares_pairs else [self.first]:
-                model.find_workers(deadline)
+        first, *later = models = self.models_of(options)
+        first.model(deadline)
+        for model in later:
+            with contextlib.suppress(ModelLoadError, MissingDependencyError):  # its stage says so
+                model.model(deadline)
+        for model in models:
+            model.find_workers(deadline)
+        return models
+
+    def encodes(self, options: Rerank) -> bool:
+        """Load the first stage's model; return whether it is an encoder, False where it cannot be loaded."""
+        try:
+            self.first.model()
+            return all(is_encoder(self.models_of(one)[0].model()) for one in options.rankings)
+        except OsrerankError:  # it is raised when it is used
+            return False
 
     def resolve(self, options: Rerank) -> tuple[str, str]:
         """Return the pipeline that fits the model's kind, and a warning if another one was requested; else "".
 
         Raises:
-            ConfigError: ``vectors`` or feedback was requested, and the model is a cross-encoder.
+            ConfigError: ``vectors-mono`` was requested, and the model is a bi-encoder; or feedback, and there is none.
             ModelLoadError, MissingDependencyError, WorkerError: the model cannot be loaded.
         """
-        asked, model = str(options.pipeline), self.first.model()
-        own = _stage_name(model)
-        first, _, rest = asked.partition("-")
-        runs = "-".join(filter(None, (own, rest)))
-        if first == "vectors" and own == "mono":
-            reason = f"the pipeline {asked} needs a bi-encoder, and {model.model} is a cross-encoder: ask for {runs}"
-            raise ConfigError(reason, setting="rerank.pipeline", source="argument")
-        if own == "mono" and options.feedback and options.feedback.share:
-            reason = f"feedback needs a bi-encoder, and {model.model} is a cross-encoder"
-            raise ConfigError(reason, setting="rerank.feedback", source="argument")
-        warning = f"the pipeline {asked} ran as {runs}, because {model.model} is a bi-encoder: ask for {runs}"
-        return runs, warning if first == "mono" and own == "vectors" else ""
+        try:
+            return resolved(options, self.first.model())
+        except (ModelLoadError, MissingDependencyError, WorkerError):
+            if options.pipeline not in VECTORS_MONO:
+                raise
+            return str(options.pipeline), ""  # the order is that of the vectors then, and the next stage says why
 
     def _pipeline(
-        self, options: Rerank, ranking: Ranking, fetched: FetchedVectors | None
+        self, options: Rerank, ranking: Ranking, fetched: FetchedVectors | None, models: Sequence[LoadedModel]
     ) -> tuple[StagePipeline, tuple[str, ...]]:
         """Return the pipeline of the options for a ranking, and warnings."""
         if not isinstance(options.pipeline, str):
             return options.pipeline, ()
-        _, warning = self.resolve(options)
-        vectors = self.first.vectors()
+        warning = ""
+        if options.pipeline != AUTO_PIPELINE or options.feedback is not None:
+            _, warning = self.resolve(options)
+        vectors = models[0].vectors()
         if vectors is not None and options.depth == "auto":
             fetched = fetched or FetchedVectors({})  # what is read to find the depth is not read again
         if vectors is not None and fetched is not None:
             vectors = vectors.with_fetched(fetched)
-        depth = self._depth(options, ranking, vectors)
-        stages: list[Stage] = [self._first_stage(options, vectors, depth)]
-        if (blend := blend_of(options, self.first.model(), depth)) is not None:
+        depth = options.least_depth
+        if options.depth == "auto" and vectors is not None and options.sentences is None:
+            depth = self._known_depth(options, ranking, vectors)
+        own = of_vectors(options) if options.pipeline in VECTORS_MONO else options
+        if vectors is not None and options.sentences is None:
+            stages: list[Stage] = [self._vector_stage(own, vectors, depth)]
+        else:
+            stages = [scorer_stage(own, models[0].scorer(cached=options.cache), depth)]
+        if (blend := blend_of(own, models[0].model(), depth)) is not None:
             stages.append(blend)
+        if options.pipeline in VECTORS_MONO:
+            stages += stages_after_vectors(options, self.first, ranking, depth)
         if options.compares_pairs:
-            stages.append(self._duo_stage(options, depth))
+            stages.append(duo_stage(options, self._duo, min(stages[-1].depth, depth)))
         return Pipeline(tuple(stages)), (warning,) if warning else ()
 
-    def _depth(self, options: Rerank, ranking: Ranking, vectors: DocumentVectors | None) -> int:
-        """Return the first stage's depth; with ``"auto"``, it ends before the first one without a vector."""
+    def _known_depth(self, options: Rerank, ranking: Ranking, vectors: DocumentVectors) -> int:
+        """Return the depth that is "auto": it ends before the first candidate without a vector."""
         depth = options.least_depth
-        if options.depth != "auto" or vectors is None or options.sentences is not None:
-            return depth
         keys = _keys(ranking.candidates[depth : options.most_depth], self.text_of(options), vectors)
         known = vectors.known([key for key in keys if key is not None])
         return depth + sum(1 for _ in takewhile(lambda key: key is None or key in known, keys))
 
-    def _first_stage(self, options: Rerank, vectors: DocumentVectors | None, depth: int) -> Stage:
-        """Return the stage that compares each document with the query: by its vectors, or by a scorer."""
-        budget_ms = options.mono_budget_ms
-        if vectors is not None and options.sentences is None:
-            return self._vector_stage(options, vectors, depth)
-        scorer = EncoderScorer(vectors) if vectors is not None else self.first.scorer(cached=options.cache)
-        if options.sentences is not None:
-            return SentenceStage(scorer, options.sentences, depth=depth, budget_ms=budget_ms)
-        name = _stage_name(scorer)
-        if (passages := _passages(options, scorer)) is not None:
-            return PassageStage(scorer, passages, depth, name, options.separator, budget_ms)
-        return MonoStage(scorer, depth, name, budget_ms)
-
     def _vector_stage(self, options: Rerank, vectors: DocumentVectors, depth: int = 0) -> VectorStage:
         model, blend = vectors.encoder, blend_of(options, vectors.encoder)
         after = _feedback(options, model), blend.weight if blend and blend.method == "linear" else 0.0
-        return VectorStage(vectors, _passages(options, model), depth, options.separator, options.mono_budget_ms, *after)
-
-    def _duo_stage(self, options: Rerank, most: int) -> Stage:
-        """Return the stage that compares pairs, after the blend, so that the blend chooses its candidates."""
-        depth = min(options.duo_depth, most)
-        try:
-            scorer = self._duo.scorer(cached=options.cache)
-        except (ModelLoadError, MissingDependencyError) as error:
-            return FailedStage("duo", depth, error)
-        return DuoStage(scorer, depth, options.pairs, options.duo_budget_ms)
+        passages, budget_ms = chosen_passages(options, model), options.mono_budget_ms
+        return VectorStage(vectors, passages, depth, options.separator, budget_ms, *after)
 
 
 def _keys(
@@ -376,17 +388,6 @@ def no_vectors(model: str) -> ConfigError:
     """Return the error of a model that has no document vectors."""
     reason = f"{model} has no document vectors: only bi-encoders do"
     return ConfigError(f"{reason}; osrerank export converts one from the hub", setting="model", source="--model")
-
-
-def _stage_name(model: Scorer | Encoder) -> str:
-    """Return the name of the stage that compares each document with the query by a model of this kind."""
-    return "vectors" if model.advice.kind == "bi-encoder" else "mono"
-
-
-def _passages(options: Rerank, model: Scorer | Encoder) -> Passages | None:
-    """Return how long documents are cut; None if they are not."""
-    advised = BY_WINDOW if model.advice.passages else None
-    return advised if options.passages == "auto" else options.passages
 
 
 def _feedback(options: Rerank, model: Scorer | Encoder) -> Feedback | None:

@@ -6,6 +6,7 @@ Order of precedence: argument or command-line flag, ``OSRERANK_*`` variable, a f
 
 import os
 import re
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal, Self
 
@@ -60,6 +61,7 @@ class Settings(BaseSettings):
             backend ``workers``, unless ``broker_url`` names another.
         broker_url: Redis through which clients and workers exchange messages; None for ``redis_url``.
         model: model that scores candidates: a shipped model's name, a directory in Hugging Face layout, or a hub id.
+        vector_model: bi-encoder of the stage ``vectors`` where ``model`` is a cross-encoder; named likewise.
         duo_model: model that compares pairs of candidates, for ``mono-duo`` and ``vectors-duo``; named likewise, None
             for none.
         models_max: how many models a client keeps loaded, if the settings file names models for indices; before another
@@ -114,6 +116,7 @@ class Settings(BaseSettings):
     url: SecretStr = Field(default_factory=_default_url)
     redis_url: SecretStr | None = None
     model: str = DEFAULT_MODEL
+    vector_model: str = DEFAULT_MODEL
     duo_model: str | None = None
     models_max: int = Field(default=3, ge=1)
     broker_url: SecretStr | None = None
@@ -261,6 +264,17 @@ class Settings(BaseSettings):
                 setting=SECRETS_DIR,
                 source="environment",
             ) from None
+
+
+def refuse_settings(options: Mapping[str, Any]) -> None:
+    """Refuse settings among opensearch-py's options: it accepts any name and would ignore them silently.
+
+    Raises:
+        ConfigError: an option is a setting that only the environment can give.
+    """
+    for name in sorted(set(options) & set(Settings.model_fields)):
+        variable = f"OSRERANK_{name.upper()}"
+        raise ConfigError(f"{name} is not an argument here: set {variable}", setting=name, source="argument")
 
 
 def variables() -> dict[str, str]:

@@ -94,7 +94,8 @@ def _keeps_vectors(client: Any, index: str | None) -> bool:
     if settings.vectors == "off" and not settings.vectors_index:
         return False
     with client.searcher.serving(index) if index else nullcontext(client.searcher.service) as service:
-        return service.vectors is not None
+        defaults = client.searcher.defaults
+        return service.vectors_of(defaults.of(index) if index else defaults.base) is not None
 
 
 def _with_vectors(deadline_ms: float | None) -> Written:

@@ -14,10 +14,11 @@ from osrerank.options.rerank import BLENDS, MAX_DEPTH, MAX_DUO_DEPTH, MOST_MS, N
 DURATION = click.FloatRange(0, MOST_MS, min_open=True)
 Command = TypeVar("Command", bound=Callable[..., Any])
 
-MODEL_SETTINGS = ("redis_url", "model", "duo_model", "backend", "dtype")
+MODEL_SETTINGS = ("redis_url", "model", "vector_model", "duo_model", "backend", "dtype")
 RERANK_NAMES = (
     "pipeline",
     "depth",
+    "mono_depth",
     "duo_depth",
     "pairs",
     "mono_budget_ms",
@@ -143,6 +144,11 @@ def pipeline_options(command: Command) -> Command:
                 "--depth", callback=_depth, metavar="INTEGER|auto", help="Candidates reranked.  [default: 100]"
             ),
             click.option(
+                "--mono-depth",
+                type=click.IntRange(1, MAX_DEPTH),
+                help="Of these, read by the cross-encoder of vectors-mono.  [default: 20]",
+            ),
+            click.option(
                 "--duo-depth", type=click.IntRange(0, MAX_DUO_DEPTH), help="Of these, compared in pairs.  [default: 20]"
             ),
             click.option(
@@ -150,12 +156,20 @@ def pipeline_options(command: Command) -> Command:
                 callback=named_options("aggregation"),
                 help="What pairs make of a candidate: sum, binary, min, max; sample,sample_size=10,seed=0.",
             ),
-            click.option("--mono-budget-ms", type=DURATION, help="Time for the first stage, within the deadline."),
+            click.option(
+                "--mono-budget-ms",
+                type=DURATION,
+                help="Time for the first stage, in vectors-mono for the cross-encoder.",
+            ),
             click.option("--duo-budget-ms", type=DURATION, help="Time for the pairs, within the deadline."),
             click.option(
                 "--blend", type=click.Choice(BLENDS), help="How BM25 counts beside the model.  [default: card]"
             ),
-            click.option("--blend-weight", type=click.FloatRange(min=0), help="Weight of BM25 in the blend."),
+            click.option(
+                "--blend-weight",
+                type=click.FloatRange(min=0),
+                help="Weight of BM25 in the blend; in vectors-mono, of the vectors.",
+            ),
             click.option(
                 "--feedback",
                 callback=_feedback,

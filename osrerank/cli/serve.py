@@ -16,7 +16,7 @@ from osrerank.cli.options import DURATION
 from osrerank.errors import ConfigError
 from osrerank.options.rerank import MOST_MS
 
-NAMES = ("redis_url", "model", "duo_model", "backend", "dtype")
+NAMES = ("redis_url", "model", "vector_model", "duo_model", "backend", "dtype")
 PAGE_OPTIONS = ("indexes", "hosts", "queries", "qrels", "save_judgments")
 FILE = click.Path(exists=True, dir_okay=False)
 

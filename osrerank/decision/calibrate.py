@@ -20,8 +20,9 @@ from osrerank.decision.fitting import (
 )
 from osrerank.errors import ConfigError, EvaluationError
 from osrerank.evaluation.folds import block_folds
-from osrerank.options.rerank import NO_STAGES, Rerank
+from osrerank.options.rerank import NO_STAGES, VECTORS_MONO, Rerank
 from osrerank.response import FIRST_PASS
+from osrerank.stages.build import BLENDED
 from osrerank.thresholds.calibration import IndexCalibration, mapping_digest, model_digest
 from osrerank.thresholds.maps import Floats
 from osrerank.types import Qrels, Query
@@ -29,7 +30,7 @@ from osrerank.types import Qrels, Query
 FOLDS = 5
 LEAST_RELEVANT = 20
 """Relevant hits below which nothing is fitted."""
-BLEND = "blend"
+MONO, BLEND = "mono", "blend"
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,6 +116,7 @@ def collect(client: Client, index: str, queries: Any, qrels: Qrels, options: Rer
     with client.searcher.serving(index) as service:
         blend = service.identity(options)["blend"]
     is_linear = isinstance(blend, list) and blend[0] == "linear"
+    is_vectors_mono = options.pipeline in VECTORS_MONO
     rows: list[tuple[int, float, float, bool]] = []
     query_ids: list[str] = []
     stage = ""
@@ -122,9 +124,11 @@ def collect(client: Client, index: str, queries: Any, qrels: Qrels, options: Rer
         response = client.search(query.text, index=index, size=options.most_depth, rerank=options, _source=False)
         if not response["hits"]["hits"]:
             continue
-        first = response["rerank"]["stages"][0]["name"]
-        stage = BLEND if is_linear else first
-        rows += _rows(len(query_ids), response, qrels.judgments[query.query_id], first, stage)
+        model = MONO if is_vectors_mono else response["rerank"]["stages"][0]["name"]
+        stage = BLEND if is_linear else model
+        if is_vectors_mono:
+            stage = BLENDED if options.blend_weight else MONO
+        rows += _rows(len(query_ids), response, qrels.judgments[query.query_id], model, stage)
         query_ids.append(query.query_id)
     if not rows:
         raise EvaluationError(f"no judged query found anything in {index}: are the judgments of this index's queries?")
@@ -133,12 +137,12 @@ def collect(client: Client, index: str, queries: Any, qrels: Qrels, options: Rer
 
 
 def _rows(
-    number: int, response: Mapping[str, Any], judged: Mapping[str, int], first: str, stage: str
+    number: int, response: Mapping[str, Any], judged: Mapping[str, int], model: str, stage: str
 ) -> list[tuple[int, float, float, bool]]:
     """Return query number, score, probability and relevance of each hit that a model scored."""
     marks = ((hit["_id"], hit["_rerank"]) for hit in response["hits"]["hits"])
     return [
-        (number, mark[stage]["score"], mark[first]["probability"], judged.get(doc_id, 0) > 0)
+        (number, mark[stage]["score"], mark[model]["probability"], judged.get(doc_id, 0) > 0)
         for doc_id, mark in marks
         if stage in mark and mark.keys() != {FIRST_PASS}
     ]

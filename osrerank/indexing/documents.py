@@ -72,10 +72,12 @@ def vectors_of(client: Client, index: str | None = None) -> DocumentVectors:
         ConfigError: the model has no vectors, or the index is a pattern of indices with different models.
         ModelLoadError, MissingDependencyError, WorkerError: the model cannot be loaded.
     """
+    defaults = client.searcher.defaults
+    options = defaults.base if index is None else defaults.of(index)
     with nullcontext(client.searcher.service) if index is None else client.searcher.serving(index) as service:
-        if service.vectors is None:
+        if (vectors := service.vectors_of(options)) is None:
             raise no_vectors(service.model.model)
-        return service.vectors
+        return vectors
 
 
 def documents_of(

@@ -8,7 +8,7 @@ from osrerank.errors import ConfigError
 from osrerank.options.parse import is_name, unusable
 
 DIFFER = (
-    "pipeline", "depth", "duo_depth", "pairs", "mono_budget_ms", "duo_budget_ms", "fields",
+    "pipeline", "depth", "mono_depth", "duo_depth", "pairs", "mono_budget_ms", "duo_budget_ms", "fields",
     "separator", "cache", "blend", "blend_weight", "feedback", "passages", "sentences",
 )  # fmt: skip
 """The options that may differ: those that order the hits of one first pass."""

@@ -19,9 +19,12 @@ from osrerank.types import FailurePolicy, Feedback, StagePipeline
 
 NO_STAGES = "none"
 AUTO_PIPELINE = "auto"
-WITH_DUO = ("mono-duo", "vectors-duo")
+VECTORS = ("vectors", "vectors-duo")
+VECTORS_MONO = ("vectors-mono", "vectors-mono-duo")
+"""Pipelines in which a cross-encoder reads the best of the stage ``vectors``."""
+WITH_DUO = ("mono-duo", "vectors-duo", "vectors-mono-duo")
 """Pipelines that compare the best candidates in pairs."""
-PIPELINES = (AUTO_PIPELINE, "vectors", "mono", *WITH_DUO, NO_STAGES)
+PIPELINES = (AUTO_PIPELINE, "vectors", "mono", "vectors-mono", *WITH_DUO, NO_STAGES)
 Blend = Literal["card", "replace", "linear", "weighted", "rrf"]
 BLENDS: tuple[Blend, ...] = get_args(Blend)
 DEPTH, AUTO_DEPTH = 100, 1_000
@@ -39,6 +42,7 @@ class RerankOptions(TypedDict, total=False):
     query: str | None
     pipeline: str | StagePipeline
     depth: int | Literal["auto"]
+    mono_depth: int
     duo_depth: int
     pairs: str | Mapping[str, Any] | Pairs
     mono_budget_ms: float | None
@@ -73,16 +77,19 @@ class Rerank:
     Attributes:
         query: text that candidates are judged against; None takes it from the search itself.
         pipeline: ``"vectors"`` orders by document vectors, of a bi-encoder; ``"mono"`` by a cross-encoder's scores;
-            ``"auto"`` is the one that the model can do. ``"vectors-duo"`` and ``"mono-duo"`` then compare the best in
-            pairs. ``"none"`` is the first pass only. ``"mono"`` asked of a bi-encoder runs as ``"vectors"``, with a
-            warning in the response. Or a ``Pipeline`` of your own.
+            ``"auto"`` is the one that the model can do. ``"vectors-mono"`` orders by vectors, of ``vector_model``, then
+            the best by the scores of ``model``, a cross-encoder. ``"vectors-duo"``, ``"mono-duo"`` and
+            ``"vectors-mono-duo"`` then compare the best in pairs. ``"none"`` is the first pass only. ``"mono"`` asked
+            of a bi-encoder runs as ``"vectors"``, with a warning in the response. Or a ``Pipeline`` of your own.
         depth: candidates that the first stage reranks (k0), 1 to 10,000. ``"auto"`` reranks 100, and goes deeper, up to
             1,000, as long as candidates have vectors (docs/vectors.md).
+        mono_depth: in ``"vectors-mono"``, the best of these that the cross-encoder reads, at most ``depth``.
         duo_depth: candidates that are compared in pairs (k1), at most ``depth``; n candidates are n(n - 1) pairs. 0
             and 1 compare none.
         pairs: which pairs are compared, and how a candidate's probabilities are aggregated: ``"sum"``, ``"binary"``,
             ``"min"``, ``"max"``, ``"sample"``, a dict of options or ``Pairs``.
-        mono_budget_ms: time for the first stage, in milliseconds; None for all that the deadline leaves.
+        mono_budget_ms: time for the first stage, in ``"vectors-mono"`` for the cross-encoder, in milliseconds; None for
+            all that the deadline leaves.
         duo_budget_ms: time for the pairs, in milliseconds; None for all that the deadline leaves.
         fields: fields whose text the model reads, joined in this order; dotted paths are allowed. None reads those of
             ``query_fields``; else those that the caller's own query searches, or those that the index's mapping and
@@ -109,7 +116,9 @@ class Rerank:
         blend: ``"card"`` does what the model's card recommends; ``"replace"`` orders by the model only; ``"linear"``,
             ``"weighted"`` and ``"rrf"`` combine the model with the first pass (``osrerank.stages.interpolate``).
         blend_weight: weight of the first pass. In a linear blend: logits that the best first-pass score adds, None for
-            the card's. In a weighted blend: its share in [0, 1], None for a half.
+            the card's. In a weighted blend: its share in [0, 1], None for a half. In ``"vectors-mono"``, ``blend`` is
+            how the vectors count the first pass, and this the weight of their score, a logit, that is added to the
+            cross-encoder's logit; None for 0.
         feedback: how a bi-encoder's query moves towards the vectors of its best candidates (docs/vectors.md): a share
             in [0, 1), a dict of ``share`` and ``temperature``, or ``Feedback``; False for not at all. None does what
             the model's card recommends. Not together with ``sentences``.
@@ -118,7 +127,7 @@ class Rerank:
             their beginning as the model reads. ``"maxp"``, ``"firstp"``, ``"sump"``, ``"kmaxavgp"``, a dict of options
             or ``Passages`` scores the passages of every document.
         sentences: True, a dict of options or ``Sentences`` combines a document's best sentences with the first pass, as
-            Birch does. Not together with ``passages`` or ``blend``.
+            Birch does. Not together with ``passages`` or ``blend``, and not in ``"vectors-mono"``.
         rm3: True, a dict of options or ``Rm3`` expands the first pass's query by feedback; for a query given as text.
         interleave: ``{"with": {...}, "key": session_id}`` interleaves this ranking with that of the options in
             ``with``, for the reader ``key`` (docs/judgments.md). Not together with ``min_score``, ``min_probability``
@@ -134,6 +143,7 @@ class Rerank:
     query: str | None = None
     pipeline: str | StagePipeline = AUTO_PIPELINE
     depth: int | Literal["auto"] = DEPTH
+    mono_depth: int = 20
     duo_depth: int = 20
     pairs: Pairs = field(default_factory=Pairs)
     mono_budget_ms: float | None = None
@@ -191,7 +201,7 @@ class Rerank:
     @property
     def may_end_with_vectors(self) -> bool:
         """Whether the last stage that uses a model is ``vectors``, if the model is an encoder."""
-        return isinstance(self.pipeline, str) and not self.compares_pairs and self.sentences is None
+        return self.pipeline in (AUTO_PIPELINE, "vectors", "mono", NO_STAGES) and self.sentences is None
 
     @property
     def needs_calibration(self) -> bool:
@@ -222,7 +232,8 @@ class Rerank:
             if not fits(value):
                 message = f"rerank option {name} is {value!r}; it must be {expected}"
                 raise ConfigError(message, setting=f"rerank.{name}", source="argument")
-        if self.blend == "weighted" and self.blend_weight is not None and not is_share(self.blend_weight):
+        is_weighted = self.blend == "weighted" and self.pipeline not in VECTORS_MONO
+        if is_weighted and self.blend_weight is not None and not is_share(self.blend_weight):
             message = (
                 f"rerank option blend_weight is {self.blend_weight!r}; in a weighted blend it is a share in [0, 1]"
             )
@@ -241,6 +252,9 @@ class Rerank:
         if self.feedback is not None and self.feedback.share:
             message = "rerank option feedback does not go with sentences, which read no document's vector: leave it out"
             raise ConfigError(message, setting="rerank.feedback", source="argument")
+        if self.pipeline in VECTORS_MONO:
+            message = f"rerank option sentences does not go with the pipeline {self.pipeline}: leave it out"
+            raise ConfigError(message, setting="rerank.sentences", source="argument")
 
     def _check_interleave(self, interleave: Interleave) -> None:
         """Refuse what would treat the teams differently, and read the other team's options."""
@@ -336,6 +350,10 @@ _RULES: dict[str, tuple[Callable[[Any], bool], str]] = {
     "depth": (
         lambda value: value == "auto" or (type(value) is int and 0 < value <= MAX_DEPTH),
         f'a count from 1 to {MAX_DEPTH}, or "auto"',
+    ),
+    "mono_depth": (
+        lambda value: type(value) is int and 0 < value <= MAX_DEPTH,
+        f"a count from 1 to {MAX_DEPTH}",
     ),
     "duo_depth": (
         lambda value: isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= MAX_DUO_DEPTH,

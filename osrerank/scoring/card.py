@@ -21,6 +21,7 @@ CHOICES = {
 Kind = Literal["bi-encoder", "cross-encoder", "duo"]
 POINTWISE: tuple[Kind, ...] = ("bi-encoder", "cross-encoder")
 """Kinds of models that score one document at a time."""
+BI_ENCODER: tuple[Kind, ...] = ("bi-encoder",)
 DUO: tuple[Kind, ...] = ("duo",)
 Head = Literal["logit1", "logits2", "next-sentence", "cosine"]
 LengthRule = Literal["paper", "released"]

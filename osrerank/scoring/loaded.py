@@ -14,7 +14,6 @@ from osrerank.errors import (
     DeadlineExceeded,
     MissingDependencyError,
     ModelLoadError,
-    OsrerankError,
     WorkerError,
 )
 from osrerank.scoring.card import Kind
@@ -86,11 +85,6 @@ class LoadedModel:
         """Whether the model encodes texts one by one; None while it is not loaded."""
         model = self._given or self._loaded
         return None if model is None else is_encoder(model)
-
-    def try_to_load(self) -> None:
-        """Load the model; why it cannot be loaded is raised when it is used."""
-        with contextlib.suppress(OsrerankError):
-            self.model()
 
     def model(self, deadline: Deadline = NEVER) -> Model:
         """Return the model itself, an encoder or a scorer.

@@ -19,6 +19,7 @@ from osrerank.search.step import Scoring
 from osrerank.service import RerankService, no_vectors
 from osrerank.types import Candidate, LongText, Query
 from osrerank.types.values import is_blank
+from osrerank.vectors.documents import DocumentVectors
 from osrerank.vectors.index import MODEL, side_index
 from osrerank.vectors.records import FetchedVectors
 
@@ -115,12 +116,13 @@ def coverage(searcher: "Searcher", index: str, most: int = SAMPLE) -> Looking:
     options, at_most = fields.written_into(defaults), None
     with searcher.serving(index) as service:
         texts, known = yield Scoring(partial(_looked_at, service, options, fields, hits))
+        vectors = service.vectors_of(options)
         if searcher.vectors is not None:
             lacking = {key: name for key, name, _ in texts if key not in known}
             found = yield from searcher.vectors.brought(lacking, lambda: math.inf)
-            known |= yield Scoring(partial(_valid, service, found))
+            known |= yield Scoring(partial(_valid, vectors, found))
             if len(hits) < documents:
-                at_most = yield from _counted(searcher, service, {hit["_index"] for hit in hits})
+                at_most = yield from _counted(searcher, vectors, {hit["_index"] for hit in hits})
     left = [(key, text) for key, _, text in texts if key not in known]
     different = list(dict(left).values())
     return Coverage(index, documents, len(hits), len(texts) - len(left), len(left), different, at_most)
@@ -128,11 +130,12 @@ def coverage(searcher: "Searcher", index: str, most: int = SAMPLE) -> Looking:
 
 def is_warm(searcher: "Searcher", index: str, at_least: float) -> Looking:
     """Yield the steps that find out whether searches of an index are fast from the first one on; return the answer."""
+    options = searcher.defaults.of(index)
     with searcher.serving(index) as service:
-        is_encoder = service.first.is_encoder
-    if is_encoder is None:
-        return False  # the model is not loaded
-    if not is_encoder or searcher.defaults.of(index).is_first_pass:
+        models = service.models_of(options)[0], service.first
+    if any(model.is_encoder is None for model in models):
+        return False  # a model is not loaded
+    if not models[0].is_encoder or options.is_first_pass:
         return True
     found: Coverage = yield from coverage(searcher, index)
     return found.share >= at_least
@@ -183,7 +186,7 @@ def _looked_at(
     service: RerankService, options: Rerank, fields: Fields, hits: Sequence[Mapping[str, Any]]
 ) -> tuple[list[tuple[bytes, str, Text]], set[bytes]]:
     """Return each document's record key, index and text; and the keys whose records this machine has."""
-    vectors = service.vectors
+    vectors = service.vectors_of(options)
     if vectors is None:
         raise no_vectors(service.model.model)
     readable = [
@@ -195,15 +198,13 @@ def _looked_at(
     return [(key, *one) for key, one in zip(keys, readable, strict=True)], vectors.known(keys)
 
 
-def _valid(service: RerankService, found: Mapping[bytes, bytes]) -> set[bytes]:
+def _valid(vectors: DocumentVectors | None, found: Mapping[bytes, bytes]) -> set[bytes]:
     """Return the keys of the valid records among those from side indices, and store these on this machine."""
-    vectors = service.vectors
     return vectors.with_fetched(FetchedVectors(found)).known(list(found)) if vectors else set()
 
 
-def _counted(searcher: "Searcher", service: RerankService, names: set[str]) -> Looking:
+def _counted(searcher: "Searcher", vectors: DocumentVectors | None, names: set[str]) -> Looking:
     """Yield the request that counts the model's records in side indices, and return the count; None without any."""
-    vectors = service.vectors
     path, params = path_of([side_index(name) for name in sorted(names)], "_count"), {"ignore_unavailable": "true"}
     if vectors is None or searcher.is_embedded:
         return None

@@ -173,7 +173,7 @@ class PageOrder:
 
     def _key(self, options: Rerank) -> str:
         settings = self.service.settings
-        models = settings.model, settings.duo_model, settings.backend, settings.rerank_url
+        models = settings.model, settings.vector_model, settings.duo_model, settings.backend, settings.rerank_url
         parts = [*map(_listed, self.asked), repr(options), repr(models)]
         return hashlib.blake2b(json.dumps(parts, sort_keys=True, default=repr).encode(), digest_size=16).hexdigest()
 
@@ -201,7 +201,8 @@ def _doubted(ranking: Ranking, options: Rerank) -> Ranking:
 def _identity(options: Rerank, service: RerankService) -> str:
     """Return what the models are, as far as they are loaded: a search does not wait for one to compare."""
     try:
-        return repr(service.identity(options)) if service.first.is_encoder is not None else ""
+        is_loaded = all(model.is_encoder is not None for model in service.models_of(options))
+        return repr(service.identity(options)) if is_loaded else ""
     except Exception as error:  # noqa: BLE001 - a model that cannot be loaded made no part of the order
         return type(error).__name__
 

@@ -91,6 +91,7 @@ class Searcher:
         defaults: what ``rerank=True`` means, for each index; read from the settings file when absent.
         scorer: a scorer or an encoder of your own, used in place of the settings' model; the caller closes it.
         duo_scorer: likewise, in place of the model that compares pairs.
+        encoder: likewise, in place of the model of vectors beside a cross-encoder.
         clock: returns the seconds that deadlines are counted in.
         is_embedded: whether the engine is the embedded one.
         authentication: a digest of what the client identifies itself with.
@@ -116,11 +117,12 @@ class Searcher:
         scorer: Scorer | Encoder | None = None,
         duo_scorer: Scorer | None = None,
         *,
+        encoder: Encoder | None = None,
         clock: Callable[[], float] = time.monotonic,
         is_embedded: bool = False,
         authentication: str = "",
     ) -> None:
-        self.service = RerankService(settings, scorer, duo_scorer, clock, has_index=True)
+        self.service = RerankService(settings, scorer, duo_scorer, clock, encoder=encoder, has_index=True)
         defaults = defaults or Defaults.load(settings)
         self.defaults = defaults if scorer is None else defaults.without_models("the client's own scorer")
         self.models = Services(self.service, self.defaults) if self.defaults.models else None
@@ -220,12 +222,12 @@ class Searcher:
             return Deadline.after_ms(None, service.clock)
         if options.deadline_ms != "auto":
             return Deadline.after_ms(options.deadline_ms, service.clock)
-        duration_ms, model = self.deadline_ms, service.first
-        if duration_ms is not None and all(one.may_end_with_vectors for one in options.rankings):
-            if model.is_encoder is None:
-                yield Scoring(model.try_to_load)
-            return Deadline.after_ms(duration_ms * searches if model.is_encoder else None, service.clock)
-        return Deadline.after_ms(None, service.clock)
+        duration_ms, is_encoder = self.deadline_ms, service.first.is_encoder
+        if duration_ms is None or not all(one.may_end_with_vectors for one in options.rankings):
+            return Deadline.after_ms(None, service.clock)
+        if is_encoder is None or (not is_encoder and options.pipeline == "vectors"):  # of another model than the first
+            is_encoder = yield Scoring(partial(service.encodes, options))
+        return Deadline.after_ms(duration_ms * searches if is_encoder else None, service.clock)
 
     def in_shadow(
         self, asked: Asked, answer: Mapping[str, Any], search: Callable[[Asked], Generator[Step, Any, Any]]
@@ -292,7 +294,8 @@ class Searcher:
         by = Reranking(asked.service, options, text, asked.deadline, fields, order=order)
         call = planned(by, body, asked.params, thresholds)
         if isinstance(call, Reranked):
-            asked.service.first.expect(call.by.text)
+            for model in asked.service.models_of(options):
+                model.expect(call.by.text)
         return call
 
     def warm_up(self, index: Any = None) -> None:

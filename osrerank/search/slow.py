@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from osrerank._seldom import Seldom
-from osrerank.options.rerank import Rerank
+from osrerank.options.rerank import VECTORS_MONO, Rerank
 
 logger = logging.getLogger(__name__)
 
@@ -91,8 +91,11 @@ def _advice(scoring: Mapping[str, Any], options: Rerank, hits: Sequence[Mapping[
         return f"build the vectors beforehand: {build_command(_index_of(hits), note)}"
     if scoring["name"] == "vectors":
         return "all vectors were known: the processor or the vector store is busy (osrerank_vectors_errors_total)"
-    name = "duo_depth" if scoring["name"] == "duo" else "depth"
-    depth = options.duo_depth if scoring["name"] == "duo" else options.least_depth
+    name, depth = "depth", options.least_depth
+    if scoring["name"] == "duo":
+        name, depth = "duo_depth", options.duo_depth
+    elif options.pipeline in VECTORS_MONO:
+        name, depth = "mono_depth", options.mono_depth
     ways = [f"a lower {name} than {depth} is less work"]
     if options.named_deadline_ms is None:
         ways.append("deadline_ms bounds it")

@@ -18,7 +18,7 @@ from osrerank.stages.ordering import Floats, Judged, places_of, reorder
 from osrerank.types import NEVER, Candidate, Deadline, Encoder, Ranking, Scorer, StageReport
 
 RRF_CONSTANT = 60
-Method = Literal["linear", "weighted", "rrf"]
+Method = Literal["linear", "weighted", "rrf", "before"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,10 +32,12 @@ class BlendStage:
     - ``weighted``: weight * s' + (1 - weight) * z', both scaled to [0, 1] over these candidates (min-max; all equal
       gives 0).
     - ``rrf``: 1 / (60 + rank by s) + 1 / (60 + rank by z), scaled so that rank 1 in both gives 1.
+    - ``before``: z + weight * y, with y its score before the last stage; z and y are logits. Of ``vectors-mono``, where
+      s counts in y already.
 
     Attributes:
         method: one of these.
-        weight: of the first pass: in the unit of z for ``linear``, a share in [0, 1] for ``weighted``.
+        weight: of the first pass: in the unit of z for ``linear``, a share in [0, 1] for ``weighted``; or of y.
         depth: how many candidates from the top are blended.
         name: how the stage is called in traces and reports.
     """
@@ -62,6 +64,8 @@ class BlendStage:
         if self.method == "linear":
             added = first_pass_parts(scored, ranking, self.weight)
             return [candidate.score + one for candidate, one in zip(scored, added, strict=True)]
+        if self.method == "before":
+            return [candidate.score + self.weight * candidate.trace[-2].score for candidate in scored]
         if self.method == "rrf":
             return _fused(scored)
         first = _scaled([candidate.trace[0].score for candidate in scored])
@@ -69,9 +73,10 @@ class BlendStage:
         return [self.weight * a + (1 - self.weight) * b for a, b in zip(first, last, strict=True)]
 
     def _units(self, keys: Floats) -> Floats:
-        if self.method != "linear":
+        if self.method in ("weighted", "rrf"):
             return keys
-        units: Floats = 1 / (1 + np.exp(np.minimum(self.weight - keys, 700.0)))
+        middle = self.weight if self.method == "linear" else 0.0
+        units: Floats = 1 / (1 + np.exp(np.minimum(middle - keys, 700.0)))
         return units
 
 

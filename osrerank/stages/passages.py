@@ -14,11 +14,13 @@ from itertools import chain
 import numpy as np
 import numpy.typing as npt
 
-from osrerank.options.passages import Passages
+from osrerank.options.passages import BY_WINDOW, Passages
+from osrerank.options.rerank import Rerank
 from osrerank.stages.ordering import Judged, place_of
 from osrerank.stages.slices import rank_by_slices, score_slices
 from osrerank.stages.splitting import leaves_out, passage_spans, readable
-from osrerank.types import NEVER, Candidate, Deadline, LongText, Ranking, Scorer, Scores, Section, Span
+from osrerank.types import NEVER, Candidate, Deadline, Encoder, LongText, Ranking, Scorer, Scores, Section, Span
+from osrerank.types.values import BLANK, is_blank
 
 DIGEST_BYTES = 16
 ABOVE_ZERO, BELOW_ONE = np.finfo(np.float64).tiny, math.nextafter(1.0, 0.0)
@@ -239,6 +241,32 @@ def score_by_passages(
         else min(found.reached, len(documents) - 1)
     )
     return Scores(values, found.failed, reached, found.identity, **found.counts())
+
+
+def score_texts(scorer: Scorer, query: str, documents: Sequence[str], *, deadline: Deadline) -> Scores:
+    """Score texts as a search does by default: long ones by their best passage if the model advises it.
+
+    Blank texts are not scored.
+
+    Raises:
+        ScoringError: nothing was scored in time, or no document could be.
+        WorkerError: the workers did not answer.
+    """
+    places = [place for place, document in enumerate(documents) if not is_blank(document)]
+    texts = [documents[place] for place in places]
+    if not texts:
+        scores = Scores(np.empty(0, np.float32))
+    elif scorer.advice.passages:
+        scores = score_by_passages(scorer, query, texts, BY_WINDOW, deadline=deadline)
+    else:
+        scores = scorer.score(query, texts, [(place,) for place in range(len(texts))], deadline=deadline)
+    return scores if len(texts) == len(documents) else scores.among(places, len(documents), BLANK)
+
+
+def chosen_passages(options: Rerank, model: Scorer | Encoder) -> Passages | None:
+    """Return how long documents are cut; None if they are not."""
+    advised = BY_WINDOW if model.advice.passages else None
+    return advised if options.passages == "auto" else options.passages
 
 
 def _best(logits: npt.NDArray[np.float32]) -> float:

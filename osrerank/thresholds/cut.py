@@ -83,6 +83,9 @@ class Thresholds:
         if self.calibration is None:
             return candidates, Cut(by, value, reason=self.refusal)
         probabilities = [self.calibration.probability(candidate) for candidate in candidates]
+        if candidates and all(probability is None for probability in probabilities):
+            reason = f"the stage {self.calibration.stage}, for which the index is calibrated, scored no hit"
+            return candidates, Cut(by, value, reason=reason)
         kept = [
             candidate
             for candidate, probability in zip(candidates, probabilities, strict=True)
@@ -94,11 +97,11 @@ class Thresholds:
 def cut_at_cliff(candidates: Sequence[Candidate]) -> tuple[list[Candidate], Cut]:
     """Return the candidates above the largest gap between two neighbours' probabilities, by the model's own.
 
-    The first of equal gaps counts. Candidates without a probability are below the gap. One candidate, or equal ones,
-    have no gap and stay.
+    The first of equal gaps counts. Candidates without a probability of the last stage are below the gap. One candidate,
+    or equal ones, have no gap and stay.
     """
-    scored = [one for one in candidates if probability_of(one) is not None]
-    values = [probability_of(one) or 0.0 for one in scored]
+    said = [(one, value) for one, value in zip(candidates, _last(candidates), strict=True) if value is not None]
+    scored, values = [one for one, _ in said], [value for _, value in said]
     gaps = [above - below for above, below in pairwise(values)]
     if not gaps or max(gaps) <= 0:
         return list(candidates), Cut("cliff", None)
@@ -107,8 +110,17 @@ def cut_at_cliff(candidates: Sequence[Candidate]) -> tuple[list[Candidate], Cut]
 
 
 def at_least(candidates: Sequence[Candidate], least: float) -> list[Candidate]:
-    """Return the candidates that the model finds at least so probable."""
-    return [one for one in candidates if (probability := probability_of(one)) is not None and probability >= least]
+    """Return the candidates that the last stage which says a probability finds at least so probable."""
+    probabilities = _last(candidates)
+    return [one for one, value in zip(candidates, probabilities, strict=True) if value is not None and value >= least]
+
+
+def _last(candidates: Sequence[Candidate]) -> list[float | None]:
+    """Return the candidates' probabilities by the last stage that says any; None of those that it did not score."""
+    entries = [entry for one in candidates for entry in one.trace if "probability" in entry.parts]
+    level = max((entry.level for entry in entries), default=0)
+    said = ({entry.level: entry.parts.get("probability") for entry in one.trace} for one in candidates)
+    return [by_level.get(level) for by_level in said]
 
 
 def probability_of(candidate: Candidate) -> float | None:

@@ -84,7 +84,7 @@ def test_an_asynchronous_client(engine: RerankServer) -> None:
 
 def test_unknown_options_are_refused() -> None:
     options: dict[str, Any] = {"hosts": "localhost"}
-    with pytest.raises(ConfigError, match="wrap has no argument hosts; it has model, duo_model"):
+    with pytest.raises(ConfigError, match="wrap has no argument hosts; it has model, vector_model, duo_model"):
         osrerank.wrap(OpenSearch(), **options)
 
 

@@ -86,6 +86,6 @@ def test_mono_asked_of_a_bi_encoder_runs_as_vectors_with_a_warning() -> None:
     assert warning.startswith("the pipeline mono ran as vectors, because testing/function is a bi-encoder")
 
 
-def test_vectors_asked_of_a_cross_encoder_are_refused_with_the_pipeline_to_ask_for() -> None:
-    with pytest.raises(ConfigError, match=r"pipeline vectors-duo needs a bi-encoder, .* ask for mono-duo"):
-        reranked(FunctionScorer(beginning), pipeline="vectors-duo")
+def test_feedback_asked_of_a_cross_encoder_is_refused() -> None:
+    with pytest.raises(ConfigError, match="feedback needs a bi-encoder, and testing/function is a cross-encoder"):
+        reranked(FunctionScorer(beginning), feedback=0.3)

@@ -190,8 +190,16 @@ class Comparison:
 
 
 def usable_pipelines(reranker: RerankService) -> dict[str, str]:
-    """Load the models of each pipeline once and return its name -> why it cannot be used, empty when it can."""
-    return {name: _obstacle(reranker, name) for name in PIPELINES if name not in (AUTO_PIPELINE, NO_STAGES)}
+    """Load the models of each pipeline once and return its name -> why it cannot be used, empty when it can.
+
+    The model's own pipeline comes first: the page begins with it.
+    """
+    found = {name: _obstacle(reranker, name) for name in PIPELINES if name not in (AUTO_PIPELINE, NO_STAGES)}
+    try:
+        own, _ = reranker.resolve(Rerank())
+    except (ModelLoadError, MissingDependencyError, WorkerError):
+        return found
+    return {own: found.pop(own), **found}
 
 
 def _obstacle(reranker: RerankService, pipeline: str) -> str:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from osrerank import Client, connect
+from osrerank import Client, Rerank, connect
 from osrerank.aio import connect_async
 from osrerank.errors import ConfigError
 from osrerank.indexing.build import build_vectors
@@ -39,7 +39,7 @@ def test_documents_are_counted_with_and_without_vectors_and_text(tmp_path: Path)
     with connect(f"embedded:{tmp_path / 'engine'}", scorer=Letters()) as client:
         fill(client, ["one", "two", "two", "", "three"])
         assert str(client.coverage("notes")) == "4 of 4 documents lack vectors"
-        client.searcher.service.vectors.remember(["two"])  # type: ignore[union-attr]
+        client.searcher.service.vectors_of(Rerank()).remember(["two"])  # type: ignore[union-attr]
         found = client.coverage("notes")
         assert (found.documents, found.known, found.lacks, found.share) == (5, 2, 2, 0.5)
         build_vectors(client, "notes")
@@ -62,7 +62,7 @@ def test_a_sample_is_of_the_whole_index_and_called_one(tmp_path: Path) -> None:
     texts = [f"note {number}" for number in range(3 * SAMPLE)]
     with connect(f"embedded:{tmp_path / 'engine'}", scorer=Letters()) as client:
         fill(client, texts)
-        client.searcher.service.vectors.remember(texts[: 2 * SAMPLE])  # type: ignore[union-attr]
+        client.searcher.service.vectors_of(Rerank()).remember(texts[: 2 * SAMPLE])  # type: ignore[union-attr]
         found = client.coverage("notes")
     assert (found.is_sample, found.looked_at) == (True, SAMPLE)
     assert found.share == pytest.approx(2 / 3, abs=0.05)
@@ -74,8 +74,8 @@ def test_an_index_is_warm_with_its_model_and_vectors(tmp_path: Path) -> None:
     url = f"embedded:{tmp_path / 'engine'}"
     with connect(url, scorer=Letters()) as client:
         fill(client, ["one", "two", "three", "four"])
-        client.searcher.service.vectors.remember(["one", "two", "three"])  # type: ignore[union-attr]
-        client.searcher.service.vectors.records.flush()  # type: ignore[union-attr]
+        client.searcher.service.vectors_of(Rerank()).remember(["one", "two", "three"])  # type: ignore[union-attr]
+        client.searcher.service.vectors_of(Rerank()).records.flush()  # type: ignore[union-attr]
         assert [client.is_warm("notes", at_least=share) for share in (0.75, 0.8)] == [True, False]
         assert client.is_warm("notes") is False
     with connect(url) as client:  # whose model is not loaded

@@ -174,7 +174,7 @@ def test_what_is_known_here_is_not_asked_for(tmp_path):
     engine = cluster({SIDE: TEXTS})
     own = searcher(vectors="file", vectors_folder=tmp_path, vectors_profile="standard")
     assert search(own, engine)["known"] == 2
-    own.service.vectors.records.flush()  # what was read there is kept here
+    own.service.vectors_of(Rerank()).records.flush()  # what was read there is kept here
     for _ in range(2):
         assert search(own, engine)["known"] == 2
     assert engine.requests == [f"POST /{SIDE}/_search"]

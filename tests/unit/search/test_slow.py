@@ -91,7 +91,7 @@ def test_searches_count_their_texts_by_stored_vectors_and_the_reasons() -> None:
         before, empty = counts(), value("not_reranked", reason="not_asked")
         for _ in range(2):
             client.search("low", index="i", rerank={"fields": ["text"], "deadline_ms": None})
-            client.searcher.service.vectors.records.flush()  # type: ignore[union-attr]
+            client.searcher.service.vectors_of(Rerank()).records.flush()  # type: ignore[union-attr]
         client.search("low", index="i", size=0, rerank=True)
     assert [after - count for after, count in zip(counts(), before, strict=True)] == [5, 5]
     assert value("not_reranked", reason="not_asked") == empty

@@ -90,7 +90,7 @@ def test_readiness_asks_for_vectors_only_where_it_is_told_to(tmp_path):
                 "0.0% of the documents of ponds have vectors, not 95.0%: osrerank vectors build --index ponds",
             )
             assert ready(index="ponds", at_least=0)[0] == 200
-            client.searcher.service.vectors.remember([f"duck {number}" for number in range(3)])
+            client.searcher.service.vectors_of(Rerank()).remember([f"duck {number}" for number in range(3)])
             assert ready(index="ponds", at_least=0.7)[0] == 503  # it was looked up just now
             clock.sleep(11)
             assert ready(index="ponds", at_least=0.7)[0] == 200
@@ -231,12 +231,14 @@ def test_the_configuration_offers_what_there_is(page):
 def test_pipelines_without_a_model_say_so():
     class Bare(RerankService):
         def warm_up(self, options=None, **_bounds):
-            if options.pipeline == "mono-duo":
+            if options.pipeline == "vectors-mono-duo":
                 raise ModelLoadError("no such model")
 
     found = usable_pipelines(Bare(Settings.load(), FunctionScorer()))
-    assert (found["mono"], found["mono-duo"]) == ("", "no such model")
-    assert "vectors needs a bi-encoder" in found["vectors"]
+    assert (next(iter(found)), found["mono"], found["vectors-mono-duo"]) == ("mono", "", "no such model")
+    found = usable_pipelines(Bare(Settings.load(), Letters()))
+    assert (next(iter(found)), found["vectors"]) == ("vectors", "")
+    assert "vectors-mono needs a cross-encoder" in found["vectors-mono"]
 
 
 @pytest.mark.parametrize("path", [PATH, f"{PATH}/page.js", f"{PATH}/search", f"{PATH}/config", f"{PATH}/nothing"])

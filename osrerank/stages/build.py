@@ -1,0 +1,133 @@
+"""Build the stages that score candidates by a model, from the options of a search."""
+
+from dataclasses import dataclass, replace
+
+from osrerank.errors import ConfigError, MissingDependencyError, ModelLoadError, WorkerError
+from osrerank.options.rerank import VECTORS_MONO, Rerank
+from osrerank.scoring.loaded import LoadedModel
+from osrerank.stages.duo import DuoStage
+from osrerank.stages.interpolate import BlendStage
+from osrerank.stages.language_guard import why_unread
+from osrerank.stages.mono import MonoStage
+from osrerank.stages.passages import PassageStage, chosen_passages
+from osrerank.stages.sentences import SentenceStage
+from osrerank.types import NEVER, Deadline, Encoder, Ranking, Scorer, Stage, StageReport
+
+NAME_A_CROSS_ENCODER = "name one with model=..., --model or OSRERANK_MODEL; the vectors are those of vector_model"
+BLENDED = "vectors-blend"
+"""The stage that adds the vectors' scores to the cross-encoder's."""
+
+
+@dataclass(frozen=True, slots=True)
+class FailedStage:
+    """A stage whose model could not be loaded: the pipeline ends there, by its failure policy.
+
+    Attributes:
+        name: the stage's name.
+        depth: the stage's depth.
+        error: why.
+    """
+
+    name: str
+    depth: int
+    error: ModelLoadError | MissingDependencyError | WorkerError
+
+    def rerank(self, ranking: Ranking, *, deadline: Deadline = NEVER) -> Ranking:  # noqa: ARG002 - its contract
+        """Raise the error.
+
+        Raises:
+            ModelLoadError, MissingDependencyError, WorkerError: always.
+        """
+        raise self.error
+
+
+@dataclass(frozen=True, slots=True)
+class UnreadStage:
+    """A stage whose model does not read the query's language or the documents': the pipeline ends there.
+
+    Attributes:
+        reason: why.
+        depth: the stage's depth.
+        name: how it is called in reports.
+    """
+
+    reason: str
+    depth: int
+    name: str = "language"
+
+    def rerank(self, ranking: Ranking, *, deadline: Deadline = NEVER) -> Ranking:  # noqa: ARG002 - its contract
+        """Return the ranking as it is, with the reason in a report."""
+        return ranking.with_report(StageReport(self.name, applied=False, reason=self.reason))
+
+
+def of_vectors(options: Rerank) -> Rerank:
+    """Return the options of the stage ``vectors`` of ``vectors-mono``, whose weight and budget are the next stage's."""
+    return replace(options, blend_weight=None, mono_budget_ms=None)
+
+
+def scorer_stage(options: Rerank, scorer: Scorer, depth: int) -> Stage:
+    """Return the stage that scores each document by itself: whole, or by its passages or sentences."""
+    budget_ms = options.mono_budget_ms
+    if options.sentences is not None:
+        return SentenceStage(scorer, options.sentences, depth=depth, budget_ms=budget_ms)
+    name = stage_name(scorer)
+    if (passages := chosen_passages(options, scorer)) is not None:
+        return PassageStage(scorer, passages, depth, name, options.separator, budget_ms)
+    return MonoStage(scorer, depth, name, budget_ms)
+
+
+def stages_after_vectors(options: Rerank, model: LoadedModel, ranking: Ranking, most: int) -> list[Stage]:
+    """Return the stages by which a cross-encoder orders the best of the stage ``vectors``.
+
+    Args:
+        options: of the search.
+        model: the cross-encoder.
+        ranking: the first pass.
+        most: the depth of the stage ``vectors``.
+    """
+    depth = min(options.mono_depth, most)
+    try:
+        scorer = model.scorer(cached=options.cache)
+        if options.language_guard and (reason := why_unread(ranking, scorer)):
+            return [UnreadStage(reason, depth)]
+        stages = [scorer_stage(options, scorer, depth)]
+    except (ModelLoadError, MissingDependencyError, WorkerError) as error:
+        return [FailedStage("mono", depth, error)]
+    return [*stages, BlendStage("before", options.blend_weight, depth, BLENDED)] if options.blend_weight else stages
+
+
+def resolved(options: Rerank, model: Scorer | Encoder) -> tuple[str, str]:
+    """Return the pipeline that fits a model's kind, and a warning if another one was requested; else "".
+
+    Raises:
+        ConfigError: ``vectors-mono`` was requested, and the model is a bi-encoder; or feedback, and none is used.
+        WorkerError: workers score, and there are none that tell the model's kind.
+    """
+    asked, own = str(options.pipeline), stage_name(model)
+    if options.pipeline in VECTORS_MONO and own == "vectors":
+        reason = f"the pipeline {asked} needs a cross-encoder, and {model.model} is a bi-encoder"
+        raise ConfigError(f"{reason}; {NAME_A_CROSS_ENCODER}", setting="rerank.pipeline", source="argument")
+    first, _, rest = asked.partition("-")
+    if first == "vectors":
+        return asked, ""
+    if own == "mono" and options.feedback and options.feedback.share:
+        reason = f"feedback needs a bi-encoder, and {model.model} is a cross-encoder"
+        raise ConfigError(reason, setting="rerank.feedback", source="argument")
+    runs = "-".join(filter(None, (own, rest)))
+    warning = f"the pipeline {asked} ran as {runs}, because {model.model} is a bi-encoder: ask for {runs}"
+    return runs, warning if first == "mono" and own == "vectors" else ""
+
+
+def duo_stage(options: Rerank, model: LoadedModel, most: int) -> Stage:
+    """Return the stage that compares pairs, after the blend, so that the blend chooses its candidates."""
+    depth = min(options.duo_depth, most)
+    try:
+        scorer = model.scorer(cached=options.cache)
+    except (ModelLoadError, MissingDependencyError) as error:
+        return FailedStage("duo", depth, error)
+    return DuoStage(scorer, depth, options.pairs, options.duo_budget_ms)
+
+
+def stage_name(model: Scorer | Encoder) -> str:
+    """Return the name of the stage that compares each document with the query by a model of this kind."""
+    return "vectors" if model.advice.kind == "bi-encoder" else "mono"

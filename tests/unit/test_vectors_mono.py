@@ -1,0 +1,317 @@
+"""The pipeline vectors-mono in the search call, without a server: orders, scores, thresholds, failures, time, pages."""
+
+import threading
+from typing import Any
+
+import numpy as np
+import pytest
+
+from osrerank import Reranker, connect
+from osrerank.errors import ConfigError, InferenceError, ModelLoadError
+from osrerank.options.rerank import Rerank
+from osrerank.testing import CannedTransport, FunctionScorer, ManualClock
+from osrerank.thresholds.calibration import IndexCalibration, model_digest
+from osrerank.thresholds.cut import Thresholds
+from osrerank.thresholds.maps import Platt
+from osrerank.types import NEVER, Advice
+from tests.letters import Letters
+from tests.rankings import ranking_of, response_of
+from tests.servers import ROOT
+
+LOW = ["mmm", "mmml", "mmmlo", "mmmlow", "mmlow..", "mlow...."]
+"""Texts in the first pass's order: vectors of the query "low" find the last ones best."""
+BY_LENGTH = FunctionScorer(lambda _query, text: -float(len(text)))
+"""A cross-encoder that finds the shortest best."""
+
+
+class Encoder(Letters):
+    """Counts letters, with advice of its own; notes the queries that it encodes."""
+
+    def __init__(self, **advice: Any) -> None:
+        super().__init__()
+        self.advice = Advice(kind="bi-encoder", **advice)
+        self.queries: list[str] = []
+
+    def encode(self, texts, side, *, deadline=NEVER):
+        if side == "query":
+            self.queries += texts
+        return super().encode(texts, side, deadline=deadline)
+
+    def similarity(self, query, vectors):
+        return np.asarray(10 * (vectors @ query) - 5, dtype=np.float32)
+
+
+class English(FunctionScorer):
+    """A cross-encoder that reads English alone."""
+
+    @property
+    def advice(self) -> Advice:
+        return Advice(languages=("en",))
+
+
+class Weighted(FunctionScorer):
+    """A cross-encoder whose card recommends to blend in the first pass."""
+
+    @property
+    def advice(self) -> Advice:
+        return Advice(first_pass_weight=100.0)
+
+
+@pytest.fixture(autouse=True)
+def nothing_is_kept(monkeypatch):
+    monkeypatch.setenv("OSRERANK_VECTORS", "off")
+
+
+def client_for(texts=LOW, scorer=BY_LENGTH, encoder=None, **options):
+    transport = {"transport_class": CannedTransport, "answer": response_of(texts)}
+    encoder = Encoder() if encoder is None else encoder
+    return connect("http://localhost:9", scorer=scorer, encoder=encoder, **transport, **options)
+
+
+def search(client, query="low", page=None, **options):
+    asked = {"pipeline": "vectors-mono", "mono_depth": 3, **options}
+    return client.search(query, index="i", rerank=asked, **(page or {}))
+
+
+def ids(response):
+    return [hit["_id"] for hit in response["hits"]["hits"]]
+
+
+def stages(response):
+    return [stage["name"] for stage in response["rerank"]["stages"]]
+
+
+def vectors_order(client, **options):
+    return ids(search(client, pipeline="vectors", **options))
+
+
+def test_the_cross_encoder_orders_the_best_of_the_vectors():
+    client = client_for()
+    by_vectors = vectors_order(client)
+    assert by_vectors == ["d5", "d4", "d3", "d2", "d1", "d0"]
+    response = search(client)
+    assert stages(response) == ["vectors", "mono"]
+    assert [stage["candidates"] for stage in response["rerank"]["stages"]] == [6, 3]
+    assert ids(response)[:3] == sorted(by_vectors[:3])  # the shortest first
+    assert ids(response)[3:] == by_vectors[3:]
+    levels = [int(hit["_score"]) for hit in response["hits"]["hits"]]
+    assert levels == [2, 2, 2, 1, 1, 1]
+    scores = [hit["_score"] for hit in response["hits"]["hits"]]
+    assert scores == sorted(scores, reverse=True)
+    assert set(response["hits"]["hits"][0]["_rerank"]) == {"first_pass", "vectors", "mono"}
+
+
+def test_the_cross_encoder_reads_no_more_than_the_depth():
+    response = search(client_for(), depth=2, mono_depth=50)
+    assert [stage["candidates"] for stage in response["rerank"]["stages"]] == [2, 2]
+
+
+def test_bm25_enters_with_the_vectors_and_not_again():
+    response = search(client_for(scorer=Weighted(BY_LENGTH.function), encoder=Encoder(first_pass_weight=50.0)))
+    assert stages(response) == ["vectors", "blend", "mono"]
+    assert ids(response) == ["d0", "d1", "d2", "d3", "d4", "d5"]
+    assert [int(hit["_score"]) for hit in response["hits"]["hits"]] == [3, 3, 3, 2, 2, 2]
+    assert stages(search(client_for(encoder=Encoder(first_pass_weight=50.0)), blend="replace")) == ["vectors", "mono"]
+
+
+def test_blend_weight_adds_the_vectors_logit():
+    client = client_for()
+    response = search(client, mono_depth=6, blend_weight=20)
+    assert stages(response) == ["vectors", "mono", "vectors-blend"]
+    for hit in response["hits"]["hits"]:
+        marks = hit["_rerank"]
+        expected = marks["mono"]["score"] + 20 * marks["vectors"]["score"]
+        assert marks["vectors-blend"]["score"] == pytest.approx(expected)
+    assert ids(response) == sorted(ids(response), key=lambda doc_id: -score_of(response, doc_id, "vectors-blend"))
+    assert ids(response) != ids(search(client, mono_depth=6))
+    assert search(client, blend="weighted", blend_weight=20)["rerank"]["applied"] is True
+
+
+def score_of(response, doc_id, stage):
+    return next(hit["_rerank"][stage]["score"] for hit in response["hits"]["hits"] if hit["_id"] == doc_id)
+
+
+def test_thresholds_are_the_last_stages():
+    client = client_for(scorer=FunctionScorer(lambda _query, text: 2.0 - len(text)))
+    best = vectors_order(client)[:3]
+    whole, kept = search(client), search(client, min_score=0.005)
+    probabilities = {hit["_id"]: hit["_rerank"].get("mono", {}).get("probability", 0) for hit in whole["hits"]["hits"]}
+    assert set(ids(kept)) == {doc_id for doc_id in best if probabilities[doc_id] >= 0.005}
+    assert 0 < len(ids(kept)) < 3
+    assert kept["rerank"]["below_min_score"] == 6 - len(ids(kept))
+    assert set(ids(search(client, cutoff="cliff"))) < set(best)
+    with Reranker(scorer=BY_LENGTH, encoder=Encoder(), pipeline="vectors-mono", mono_depth=2, min_score=1e-9) as ranker:
+        assert len(ranker.rank("low", LOW)) == 2
+
+
+def test_a_calibration_of_the_cross_encoder_cuts_nothing_where_it_did_not_run():
+    thresholds = Thresholds(min_probability=0.5, calibration=IndexCalibration("mono", Platt(1.0, 0.0), "", ""))
+    candidates = ranking_of(LOW).candidates
+    kept, (cut,) = thresholds.cut(candidates)
+    assert (kept, cut.hits) == (list(candidates), 0)
+    assert "the stage mono, for which the index is calibrated, scored no hit" in cut.reason
+
+
+def test_the_identity_has_both_models_and_the_weight():
+    def digest(client, **options):
+        asked = Rerank(pipeline="vectors-mono", **options)
+        return model_digest(client.searcher.service.identity(asked), asked)
+
+    other = Encoder()
+    other.identity = "letters-2"
+    digests = [
+        digest(client_for()),
+        digest(client_for(encoder=other)),
+        digest(client_for(scorer=FunctionScorer())),
+        digest(client_for(), blend_weight=1.0),
+        digest(client_for(encoder=Encoder(first_pass_weight=2.0))),
+        model_digest(client_for().searcher.service.identity(Rerank(pipeline="mono")), Rerank(pipeline="mono")),
+        model_digest(client_for().searcher.service.identity(Rerank(pipeline="vectors")), Rerank(pipeline="vectors")),
+    ]
+    assert len(set(digests)) == len(digests)
+    assert digest(client_for()) == digests[0]
+
+
+def test_a_missing_cross_encoder_leaves_the_vectors_order():
+    client = client_for(scorer=None, model="osrerank/none")
+    response = search(client)
+    assert response["rerank"]["applied"] == "partial"
+    assert response["rerank"]["reason"].startswith("mono: osrerank ships no model osrerank/none")
+    assert ids(response) == vectors_order(client_for())
+    with pytest.raises(ModelLoadError, match="ships no model"):
+        search(client, on_failure="raise")
+
+
+def test_a_failing_cross_encoder_leaves_the_vectors_order():
+    client = client_for(scorer=FunctionScorer(broken=True))
+    response = search(client)
+    assert response["rerank"]["reason"] == "mono: this scorer is broken on purpose"
+    assert ids(response) == vectors_order(client)
+    assert [int(hit["_score"]) for hit in response["hits"]["hits"]] == [1] * 6
+    with pytest.raises(InferenceError, match="on purpose"):
+        search(client, on_failure="raise")
+
+
+def test_a_text_that_the_cross_encoder_cannot_score_stays_below_its_others():
+    client = client_for(scorer=FunctionScorer(BY_LENGTH.function, unscorable=frozenset(LOW[-1:])))
+    best = vectors_order(client)[:3]
+    response = search(client)
+    assert (best, ids(response)[:3]) == (["d5", "d4", "d3"], ["d3", "d4", "d5"])
+    assert response["rerank"]["applied"] == "partial"
+
+
+def test_a_missing_vector_model_leaves_the_first_pass_and_names_the_fix():
+    tiny = str(ROOT / "tests" / "data" / "tiny-bert-one-label")
+    options = {"transport_class": CannedTransport, "answer": response_of(LOW)}
+    with connect("http://localhost:9", scorer=BY_LENGTH, vector_model=tiny, **options) as client:
+        response = search(client)
+    assert response["rerank"]["applied"] is False
+    assert "is a cross-encoder model; a bi-encoder model is needed here" in response["rerank"]["reason"]
+    assert "OSRERANK_VECTOR_MODEL" in response["rerank"]["reason"]
+
+
+def test_a_bi_encoder_as_the_model_is_refused_with_the_fix():
+    with pytest.raises(
+        ConfigError, match=r"vectors-mono needs a cross-encoder, and letters is a bi-encoder; .*--model"
+    ):
+        search(client_for(scorer=Letters()))
+
+
+def test_sentences_are_refused():
+    with pytest.raises(ConfigError, match="sentences does not go with the pipeline vectors-mono"):
+        search(client_for(), sentences=True)
+
+
+@pytest.mark.parametrize("pipeline", ["vectors", "vectors-duo"])
+def test_the_vectors_of_a_cross_encoder_are_the_vector_models(pipeline):
+    client = client_for(duo_scorer=BY_LENGTH)
+    response = search(client, pipeline=pipeline, duo_depth=2)
+    assert response["rerank"]["stages"][0]["model"] == "letters"
+    assert (response["rerank"]["applied"], response["rerank"]["warnings"]) == (True, [])
+
+
+def test_a_deadline_in_the_cross_encoder_reorders_what_it_reached():
+    clock = ManualClock()
+    slow = FunctionScorer(BY_LENGTH.function, seconds_per_pair=1, sleep=clock.sleep)
+    client = client_for(scorer=slow, clock=clock)
+    response = search(client, mono_depth=6, deadline_ms=2_000)
+    by_vectors = vectors_order(client_for())
+    assert [stage["applied"] for stage in response["rerank"]["stages"]] == [True, "partial"]
+    assert ids(response) == [*sorted(by_vectors[:2]), *by_vectors[2:]]
+    budget = search(client, mono_depth=6, mono_budget_ms=3_000)
+    assert ids(budget) == [*sorted(by_vectors[:3]), *by_vectors[3:]]
+
+
+def test_only_a_pipeline_that_ends_with_vectors_has_a_deadline_by_default():
+    clock = ManualClock()
+    slow = FunctionScorer(BY_LENGTH.function, seconds_per_pair=10, sleep=clock.sleep)
+    client = client_for(scorer=slow, clock=clock)
+    assert search(client)["rerank"]["applied"] is True
+    deadlines = client.searcher.deadline_of(Rerank(pipeline="vectors"), client.searcher.service)
+    step = next(deadlines)
+    with pytest.raises(StopIteration) as end:
+        deadlines.send(step.run())
+    assert end.value.value.remaining_s() == pytest.approx(1.0)
+
+
+def test_the_pages_of_a_list_join():
+    client, pages = client_for(), []
+    whole = search(client, page={"size": 6})
+    for start in range(0, 6, 2):
+        pages += ids(search(client, page={"size": 2, "from_": start}))
+    assert pages == ids(whole)
+    later = search(client, page={"size": 2, "from_": 4})
+    assert later["rerank"]["stages"][1]["reason"].startswith("skipped")
+    assert later["rerank"]["applied"] is True
+
+
+def test_a_query_that_the_cross_encoder_does_not_read_keeps_the_vectors_order():
+    client = client_for(scorer=English(BY_LENGTH.function))
+    response = search(client, query="давление")
+    assert (stages(response), response["rerank"]["applied"]) == (["vectors", "language"], "partial")
+    assert "mostly in Cyrillic, and testing/function reads en" in response["rerank"]["reason"]
+    assert search(client, query="давление", language_guard=False)["rerank"]["applied"] is True
+
+
+def test_pairs_are_of_the_cross_encoders_best():
+    client = client_for(duo_scorer=FunctionScorer(lambda _query, text: float(len(text))))
+    response = search(client, pipeline="vectors-mono-duo", mono_depth=3, duo_depth=20)
+    assert stages(response) == ["vectors", "mono", "duo"]
+    assert response["rerank"]["stages"][2]["candidates"] == 3
+    assert [int(hit["_score"]) for hit in response["hits"]["hits"]] == [3, 3, 3, 1, 1, 1]
+    assert ids(response)[:3] == ids(search(client))[:3][::-1]
+
+
+def test_the_query_is_encoded_while_candidates_are_searched():
+    encoder = Encoder()
+    client = client_for(encoder=encoder)
+    search(client)
+    encoded = threading.Event()
+    own = client.transport.perform_request
+
+    def waiting(*arguments, **options):
+        for _ in range(100):
+            if "high" in encoder.queries or encoded.wait(0.05):
+                break
+        else:
+            pytest.fail("the query was not encoded during the search")
+        return own(*arguments, **options)
+
+    client.transport.perform_request = waiting
+    assert search(client, query="high")["rerank"]["applied"] is True
+    assert encoder.queries.count("high") == 1
+
+
+def test_explanations_have_both_stages():
+    response = search(client_for(), explain=True)
+    first, last = (response["hits"]["hits"][place]["_rerank"]["explanation"] for place in (0, -1))
+    assert [sentence.partition(":")[0] for sentence in first[:3]] == ["first_pass", "vectors", "mono"]
+    assert not any(sentence.startswith("mono") for sentence in last)
+
+
+def test_both_models_are_loaded_beforehand():
+    client = client_for(rerank={"pipeline": "vectors-mono"})
+    client.warm_up()
+    assert all(model.is_encoder is not None for model in client.searcher.service.models_of(client.options_of("i")))
+    response = client.search("low", index="i", rerank=True)
+    assert stages(response) == ["vectors", "mono"]
