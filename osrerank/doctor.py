@@ -3,7 +3,7 @@
 import platform
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -12,8 +12,9 @@ from osrerank.bench.machine import cpu_features, cpu_name, versions
 from osrerank.client import Client, connect, embedded_folder
 from osrerank.errors import ConfigError
 from osrerank.options.defaults import Defaults
+from osrerank.options.rerank import VECTORS_MONO
 from osrerank.retrieval.mapping import TEXT_KINDS, leaves_by_index, names_of
-from osrerank.scoring.card import POINTWISE
+from osrerank.scoring.card import ENCODERS, POINTWISE
 from osrerank.scoring.registry import HTTP, WORKERS, as_scorer, is_local, load, load_local
 from osrerank.settings import Settings
 from osrerank.stages.language_guard import IS_INSTALLED
@@ -66,6 +67,8 @@ def examine(settings: Settings, *, index: str = "") -> Iterator[Finding]:
     yield _software()
     yield _processor()
     yield from _model(settings)
+    if _needs_vector_model(settings, index):
+        yield _vector_model(settings)
     yield _languages()
     yield from _engine(settings, index)
     yield from _redis(settings)
@@ -125,6 +128,25 @@ def _model(settings: Settings) -> Iterator[Finding]:
             yield _pair(as_scorer(model))
         except Exception as error:  # noqa: BLE001 - likewise
             yield Finding("scored pair", "failed", _sentence(error), "export or download the model again")
+
+
+def _needs_vector_model(settings: Settings, index: str) -> bool:
+    """Return whether searches use another model's vectors before a cross-encoder."""
+    with suppress(ConfigError):  # the engine's finding says so
+        return Defaults.load(settings).of(index or None).pipeline in VECTORS_MONO
+    return False
+
+
+def _vector_model(settings: Settings) -> Finding:
+    """Load the model of vectors, and score a pair with it."""
+    try:
+        with closing(as_scorer(load_local(settings, ENCODERS, model=settings.vector_model))) as scorer:
+            scorer.score(QUERY, [DOCUMENT], [(0,)])
+    except Exception as error:  # noqa: BLE001 - whatever keeps the model from loading is the finding
+        fix = "correct --vector-model or OSRERANK_VECTOR_MODEL, or leave it out"
+        return Finding("vector model", "failed", _sentence(error), fix)
+    found = f"{settings.vector_model} encodes documents for the pipeline vectors-mono"
+    return Finding("vector model", "ok", found, facts={"model": settings.vector_model})
 
 
 def _languages() -> Finding:
@@ -247,7 +269,8 @@ def _vectors(settings: Settings, index: str) -> Iterator[Finding]:
         return
     try:
         address = settings.url.get_secret_value()
-        with closing(connect(address, model=settings.model, backend=settings.backend, dtype=settings.dtype)) as client:
+        models: Any = {name: getattr(settings, name) for name in ("model", "vector_model", "backend", "dtype")}
+        with closing(connect(address, **models)) as client:
             found, gone = estimate(client, index), orphans(client)
     except ConfigError as error:
         yield Finding("vectors", "absent", _sentence(error))

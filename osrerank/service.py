@@ -18,7 +18,7 @@ from osrerank.errors import (
 )
 from osrerank.options.rerank import AUTO_PIPELINE, NO_STAGES, VECTORS, VECTORS_MONO, Rerank
 from osrerank.pipeline import Pipeline
-from osrerank.scoring.card import BI_ENCODER, DUO, POINTWISE
+from osrerank.scoring.card import DUO, ENCODERS, POINTWISE
 from osrerank.scoring.loaded import LoadedModel
 from osrerank.scoring.registry import AUTO, HTTP, check_settings
 from osrerank.settings import Settings
@@ -90,7 +90,7 @@ class RerankService:
         )
         local = settings.model_copy(update={"backend": AUTO}) if settings.backend == HTTP else settings
         self.encoder = LoadedModel(
-            settings.vector_model, BI_ENCODER, local, encoder, NAME_A_VECTOR_MODEL, clock,
+            settings.vector_model, ENCODERS, local, encoder, NAME_A_VECTOR_MODEL, clock,
             has_index=has_index, then=prepare,
         )  # fmt: skip
         self._duo = LoadedModel(settings.duo_model or "", DUO, settings, duo_scorer, fix, clock)
@@ -386,11 +386,19 @@ def _keys(
 
 def no_vectors(model: str) -> ConfigError:
     """Return the error of a model that has no document vectors."""
-    reason = f"{model} has no document vectors: only bi-encoders do"
-    return ConfigError(f"{reason}; osrerank export converts one from the hub", setting="model", source="--model")
+    reason = f"{model} has no document vectors: only encoders do; osrerank export converts one from the hub"
+    fix = 'or order by the vectors of vector_model first: pipeline = "vectors-mono" in the settings file'
+    return ConfigError(f"{reason}; {fix}", setting="model", source="--model")
 
 
 def _feedback(options: Rerank, model: Scorer | Encoder) -> Feedback | None:
-    """Return how the query moves towards its best candidates; None if it does not."""
+    """Return how the query moves towards its best candidates; None if it does not.
+
+    Raises:
+        ConfigError: feedback was requested, and the query has a vector of each token.
+    """
     feedback = model.advice.feedback if options.feedback is None else options.feedback
+    if feedback and feedback.share and model.advice.kind == "late-interaction":
+        reason = f"feedback moves the one vector of a query, and with {model.model} each token has one: leave it out"
+        raise ConfigError(reason, setting="rerank.feedback", source="argument")
     return feedback if feedback and feedback.share and options.sentences is None and is_encoder(model) else None

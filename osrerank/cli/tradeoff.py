@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 K0, K1 = (0, 10, 20, 50, 100, 200, 500, 1000), (0, 10, 20, 30, 40, 50)
-SAME_PAIRS = ("scorer", "duo", "blend", "rerank.fields", "rerank.separator")
+SAME_PAIRS = ("scorer", "mono", "duo", "blend", "vectors_weight", "rerank.fields", "rerank.separator")
 """Options in the side file that a run's pairs depend on, besides its depths."""
 SAMPLE_SIZE = 10
 COLUMNS = ("curve", "k0", "k1", "inferences", "quality")
@@ -85,7 +85,7 @@ def tradeoff(obj: dict[str, Any], /, **options: Any) -> None:
     inferences for each query: k0 for monoBERT, and k1(k1-1) more for duoBERT's pairs. A blended run gets a curve with
     the first pass and one without, and duoBERT's curves follow the blend; its --hits must be at least its --depth. A
     run has only the pairs of its own --depth: for another --duo-k0 make a run of that --depth and name it with
-    --pairs-from.
+    --pairs-from. Of a run of vectors-mono, k0 is its --mono-depth, and 0 the order of the vectors.
     """
     curves = _curves(options)
     if options["plot"]:
@@ -132,7 +132,7 @@ def _settings(run: "ScoredRun", width: int, options: dict[str, Any]) -> "dict[st
 
     depth = deepest(run.reaches)
     k0 = options["k0"] or tuple(sorted({*(k for k in K0 if k < depth), depth}))
-    settings = {"monoBERT": [Setting(k) for k in k0]}
+    settings = {"vectors, then monoBERT" if run.is_after_vectors else "monoBERT": [Setting(k) for k in k0]}
     if run.is_blended:
         settings["monoBERT + first pass"] = [Setting(k, blended=True) for k in k0]
     if not (width or options["k1"]):

@@ -22,7 +22,7 @@ from osrerank.errors import ConfigError, EvaluationError
 from osrerank.evaluation.folds import block_folds
 from osrerank.options.rerank import NO_STAGES, VECTORS_MONO, Rerank
 from osrerank.response import FIRST_PASS
-from osrerank.stages.build import BLENDED
+from osrerank.stages.interpolate import BLENDED
 from osrerank.thresholds.calibration import IndexCalibration, mapping_digest, model_digest
 from osrerank.thresholds.maps import Floats
 from osrerank.types import Qrels, Query

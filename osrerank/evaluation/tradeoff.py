@@ -18,7 +18,7 @@ from osrerank.evaluation.records import Record
 from osrerank.evaluation.side_file import placed_records, read_records, record_at
 from osrerank.options.pairs import PairAggregation, Pairs
 from osrerank.response import FIRST_PASS, FIRST_STAGES
-from osrerank.stages.interpolate import BlendStage, Method
+from osrerank.stages.interpolate import BLENDED, BlendStage, Method
 from osrerank.stages.pairs import aggregate
 from osrerank.types import Candidate, Qrels, Query, Ranking, Run, ScoredDocument, StageScore
 
@@ -77,9 +77,13 @@ class Scored:
     def of(cls, record: Record, blend: Blend | None = None) -> "Scored":
         """Read a line of a run's side file; the blend is in the file's first line.
 
+        Of ``vectors-mono``, the order of the vectors stands for the first pass's.
+
         Raises:
             EvaluationError: candidates of the first pass are missing, so that no smaller depth can be derived.
         """
+        if _is_after_vectors(record):
+            return cls(record.query_id, *_after_vectors(record), _mono_depth(record), _pairs(record))
         candidates = sorted(record.fields["candidates"], key=lambda candidate: int(candidate["first_pass"]["rank"]))
         first_stage = (entry.get("vectors") or entry.get("mono") for entry in (one["stages"] for one in candidates))
         scored = zip(candidates, first_stage, strict=True)
@@ -126,6 +130,7 @@ class ScoredRun:
     Attributes:
         reaches: how much of each query was scored.
         is_blended: whether the first pass was blended in.
+        is_after_vectors: whether a cross-encoder read the best of the stage ``vectors``.
 
     Raises:
         EvaluationError: the file is no side file, or candidates of the first pass are missing.
@@ -135,10 +140,12 @@ class ScoredRun:
         self._path, self._blend = path, blend
         self._places: dict[str, int] = {}
         self.reaches: list[Reach] = []
-        self.is_blended = blend is not None
+        self.is_after_vectors = False
         for place, record in placed_records(path):
             self._places[record.query_id] = place
             self.reaches.append(Reach.of(record))
+            self.is_after_vectors |= _is_after_vectors(record)
+        self.is_blended = blend is not None and not self.is_after_vectors  # else with the vectors
 
     def __iter__(self) -> Iterator[Scored]:
         return (Scored.of(record, self._blend) for record in read_records(self._path))
@@ -311,7 +318,26 @@ def _blended(scored: Scored, ranked: Sequence[str]) -> list[str]:
 
 
 def _mono_depth(record: Record) -> int:
-    return next((int(stage["candidates"]) for stage in record.fields["stages"] if stage["name"] in FIRST_STAGES), 0)
+    stages = record.fields["stages"]
+    return next((int(one["candidates"]) for one in reversed(stages) if one["name"] in FIRST_STAGES), 0)
+
+
+def _is_after_vectors(record: Record) -> bool:
+    """Return whether a cross-encoder read the best of the stage ``vectors``."""
+    return {stage["name"] for stage in record.fields["stages"]} >= set(FIRST_STAGES)
+
+
+def _after_vectors(record: Record) -> tuple[tuple[str, ...], dict[str, float]]:
+    """Return the document ids in the order of the vectors, and the scores of those that the cross-encoder read."""
+    ranks, scores = dict[str, int](), dict[str, float]()
+    for one in record.fields["candidates"]:
+        stages = one["stages"]
+        if before := stages.get("blend") or stages.get("vectors"):
+            ranks[one["doc_id"]] = int(before["rank"])
+        if read := stages.get(BLENDED) or stages.get("mono"):
+            scores[one["doc_id"]] = float(read["score"])
+    found = [one["doc_id"] for one in record.fields["candidates"]]
+    return tuple(sorted(found, key=lambda doc_id: ranks.get(doc_id, len(found) + 1))), scores
 
 
 def _check_ranks(query_id: str, ranks: Sequence[int]) -> None:

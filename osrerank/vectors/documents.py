@@ -78,7 +78,8 @@ class DocumentVectors:
 
     def __init__(self, encoder: Encoder, storage: VectorStorage | None = None) -> None:
         self.encoder = encoder
-        self.records = Records(encoder.key, encoder.dimensions, storage or VectorStorage())
+        by_tokens = encoder.advice.kind == "late-interaction"
+        self.records = Records(encoder.key, encoder.dimensions, storage or VectorStorage(), by_tokens=by_tokens)
         self._late = Background(MOST_LATE_WAITING, newest_first=True)
         self.renew()
         renew_after_fork(self)

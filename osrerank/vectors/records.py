@@ -38,16 +38,17 @@ class Records:
         key: `osrerank.types.Encoder.key` of the model.
         dimensions: length of a vector.
         storage: where records are kept, and the bits of each number.
+        by_tokens: whether each token has a vector, as in late interaction.
 
     Attributes:
         model_key: digest of all that a record depends on except its text, 16 bytes.
         fetched: records that a search fetched (`with_fetched`): read first; new ones are added.
     """
 
-    def __init__(self, key: str, dimensions: int, storage: VectorStorage) -> None:
+    def __init__(self, key: str, dimensions: int, storage: VectorStorage, *, by_tokens: bool = False) -> None:
         self.store, self.bits, self._secret = storage.store, storage.bits, storage.secret
         self.fetched: FetchedVectors | None = None
-        self._dimensions = dimensions
+        self._dimensions, self._by_tokens = dimensions, by_tokens
         self.model_key = _hash(f"{key}\0{PRECISIONS[self.bits]}".encode())
         self._writes = Background()
 
@@ -98,7 +99,8 @@ class Records:
         """Return the valid records of this model among stored bytes, by key."""
         kinds = {key: LongRecord if content[: len(MAGIC)] == MAGIC else Record for key, content in contents.items()}
         read = {key: kinds[key].read(content, key, self._secret) for key, content in contents.items()}
-        return {key: record for key, record in read.items() if record and record.fits(self._dimensions, self.bits)}
+        form = self._dimensions, self.bits
+        return {key: one for key, one in read.items() if one and one.fits(*form, by_tokens=self._by_tokens)}
 
     def read_from(self, store: "VectorStore | FetchedVectors", keys: Sequence[bytes]) -> dict[bytes, Kept]:
         """Return the records that a store has, by key."""

@@ -376,3 +376,19 @@ def test_tls_and_passwords_to_redis_and_opensearch(opensearch_url: str, tmp_path
         untrusted = redis_url.split("?")[0]
         with pytest.raises(WorkerError):
             RemoteScorer(untrusted, TINY, queue_chunks=64).score("q", ["d"], [(0,)])
+
+
+def test_workers_score_the_best_of_vectors_that_are_known_here(
+    broker: str, group: WorkerGroup, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Workers of the cross-encoder are enough: none has the model of the vectors."""
+    monkeypatch.setenv("OSRERANK_VECTORS_FOLDER", str(tmp_path / "vectors"))
+    options = {"fields": ["text"], "pipeline": "vectors-mono", "mono_depth": 10, "cache": False}
+    responses = []
+    for backend in ("onnx", "workers"):
+        with connect(f"embedded:{tmp_path / 'engine'}", model=TINY, backend=backend, redis_url=broker) as client:
+            fill(client, "notes", [{"text": text} for text in DOCUMENTS])
+            responses.append(client.search(QUERY, index="notes", size=30, rerank=options))
+    assert responses[1]["rerank"]["applied"] is True
+    assert [stage["inferences"] for stage in responses[1]["rerank"]["stages"]] == [60, 0, 10]
+    assert responses[1]["hits"] == responses[0]["hits"]

@@ -48,6 +48,16 @@ def test_the_automatic_choice_is_explained(url: str) -> None:
     assert "the model has graphs (fp32)" in findings(url, backend="auto")["model"].found
 
 
+def test_the_model_of_vectors_is_checked_where_the_pipeline_needs_it(url: str, tmp_path: Path) -> None:
+    file = tmp_path / "osrerank.toml"
+    file.write_text('[rerank]\npipeline = "vectors-mono"\n')
+    found = findings(url, settings_file=str(file))["vector model"]
+    assert (found.status, found.facts) == ("ok", {"model": "osrerank/e5-small"})
+    wrong = findings(url, settings_file=str(file), vector_model=TINY)["vector model"]
+    assert (wrong.status, "a bi-encoder model is needed here" in wrong.found) == ("failed", True)
+    assert "OSRERANK_VECTOR_MODEL" in wrong.fix
+
+
 def test_a_model_that_is_not_there_does_not_hide_the_rest(url: str, tmp_path: Path) -> None:
     found = findings(url, model=str(tmp_path / "none"))
     assert found["model"].status == "failed"

@@ -50,6 +50,20 @@ class Advice:
         """The setting with the highest mean."""
         return self.choice.setting
 
+    def took_ms(self, setting: Setting) -> float | None:
+        """Return the median time that a setting's stages take for a query with known vectors; None if not measured."""
+        times = [took_ms for one in self.found if (took_ms := setting.took_ms(one)) is not None]
+        return float(np.median(times)) if times else None
+
+    def of_pipelines(self) -> list[Setting]:
+        """The best setting of each pipeline, the first pass first; those of one model's depths are one pipeline."""
+        best: dict[str, Setting] = {}
+        for setting in self.values:
+            best[setting.pipeline] = max(
+                best.get(setting.pipeline, setting), setting, key=lambda one: float(self.values[one].mean())
+            )
+        return sorted(best.values(), key=lambda one: not one.is_first_pass)
+
     @property
     def recommended(self) -> Mapping[str, Any]:
         """The options to write to a settings file; empty if the current setting stays.
@@ -91,7 +105,8 @@ def advise(
     if not any(one.candidates for one in found):
         raise EvaluationError(f"no query has hits in {index}: are they queries for this index?")
     before = measured(found, qrels, measure, None)
-    values = {setting: measured(found, qrels, measure, setting) for setting in settings_to_try(current, depths)}
+    tried = settings_to_try(current, depths, with_vectors=any(one.by_vectors for one in found))
+    values = {setting: measured(found, qrels, measure, setting) for setting in tried}
     choice = choose([one.query.query_id for one in found], values[current], values)
     return Advice(
         index,

@@ -9,6 +9,7 @@ from osrerank.decision.advice.advise import TOP, Advice
 from osrerank.decision.advice.sample import Found, Setting
 from osrerank.decision.advice.verdict import Outcome, Verdict
 from osrerank.decision.page import heading, page, paragraph, rows
+from osrerank.options.rerank import AUTO_PIPELINE, NO_STAGES
 from osrerank.types import Qrels
 
 EXAMPLES = 3
@@ -32,6 +33,8 @@ AGAINST: dict[Outcome, str] = {
     "hurts": "worse on unseen queries than the current setting, which stays",
     "undecided": "not shown to be better than the current setting, which stays",
 }
+NAMES = {NO_STAGES: "first pass", AUTO_PIPELINE: "mono"}
+"""The pipelines that a cross-encoder's advice compares, where they are called otherwise than in the options."""
 TONES: dict[Outcome, str] = {"helps": "verdict good", "hurts": "verdict bad", "undecided": "verdict"}
 
 
@@ -55,6 +58,10 @@ def _numbers(advice: Advice) -> Iterator[str]:
             f"{before:.0%} of the first pass's top ten hits are judged, and {after:.0%} of the reranked ones; a hit "
             "without a judgment counts as not relevant, so reranking may be better than it looks: judge more hits"
         )
+    if any(one.by_vectors for one in advice.found):
+        for one in advice.of_pipelines():
+            mean = float(advice.values[one].mean())
+            yield f"{NAMES.get(one.pipeline, one.pipeline)}: {advice.measure} {mean:.4f}, {_time(advice, one)} ({one})"
     choice = advice.choice
     if choice.setting == advice.current:
         yield "best: the current setting"
@@ -63,6 +70,12 @@ def _numbers(advice: Advice) -> Iterator[str]:
     yield f"promised on unseen queries (cross-validation): {choice.promised:.4f} [{choice.low:.4f}, {choice.high:.4f}]"
     yield f"{AGAINST[choice.verdict.outcome]}: {_compared(advice.measure, choice.verdict)}"
     yield from _what_would_decide(choice.verdict)
+
+
+def _time(advice: Advice, setting: Setting) -> str:
+    """Return the time of a setting's stages, in words."""
+    took_ms = advice.took_ms(setting)
+    return "time not measured" if took_ms is None else f"{took_ms:.1f} ms"
 
 
 def _compared(measure: str, verdict: Verdict) -> str:
@@ -114,7 +127,10 @@ def as_json(advice: Advice) -> dict[str, Any]:
         "verdict": asdict(advice.verdict),
         "choice": asdict(advice.choice),
         "recommended": dict(advice.recommended),
-        "settings": [{**_setting(one), "mean": float(values.mean())} for one, values in advice.values.items()],
+        "settings": [
+            {**_setting(one), "mean": float(values.mean()), "took_ms": advice.took_ms(one)}
+            for one, values in advice.values.items()
+        ],
         "judged": {"first_pass": advice.judged[0], "reranked": advice.judged[1]},
         "gains": [_example(advice, row) for row in gaining],
         "losses": [_example(advice, row) for row in losing],
@@ -162,18 +178,19 @@ def html_page(advice: Advice, qrels: Qrels, settings: str) -> str:
 def _table(advice: Advice) -> str:
     """Return a table of the best blend for each depth, and of the present setting."""
     means = {one: float(values.mean()) for one, values in advice.values.items()}
-    best: dict[tuple[int, int], Setting] = {}
+    best: dict[tuple[str, int, int, int], Setting] = {}
     for setting in means:
-        group = setting.duo_depth, setting.depth
+        group = setting.pipeline, setting.duo_depth, setting.depth, setting.mono_depth
         best[group] = max(best.get(group, setting), setting, key=means.__getitem__)
     names = {advice.current: " (now)", advice.best: " (best)"}
     first = float(advice.before.mean())
     cells = [
-        [f"{one}{names.get(one, '')}", f"{means[one]:.4f}", f"{means[one] - first:+.4f}"]
+        [f"{one}{names.get(one, '')}", f"{means[one]:.4f}", f"{means[one] - first:+.4f}", _time(advice, one)]
         for one in dict.fromkeys([advice.best, advice.current, *best.values()])
     ]
+    head = ("setting", f"{advice.measure} of the sample", "over first pass", "stages, vectors known")
     note = "The best of many settings looks better on its sample than it is; the promise above is for held-out queries."
-    return rows(("setting", f"{advice.measure} of the sample", "over first pass"), cells) + paragraph(note, "quiet")
+    return rows(head, cells) + paragraph(note, "quiet")
 
 
 def _side_by_side(advice: Advice, row: int, qrels: Qrels) -> str:

@@ -1,13 +1,13 @@
 """Search each query once, to the greatest depth, and compute from it the order of every other depth and blend."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from osrerank.client import Client
 from osrerank.errors import ConfigError
 from osrerank.options.passages import Passages
-from osrerank.options.rerank import AUTO_PIPELINE, NO_STAGES, Rerank
+from osrerank.options.rerank import AUTO_PIPELINE, NO_STAGES, VECTORS, VECTORS_MONO, Rerank
 from osrerank.response import FIRST_PASS, FIRST_STAGES, squash, text_of
 from osrerank.stages.interpolate import BlendStage, Method
 from osrerank.types import Candidate, Query, Ranking, StageScore
@@ -15,6 +15,9 @@ from osrerank.types import Candidate, Query, Ranking, StageScore
 DEPTHS = (10, 20, 50, 100)
 WEIGHTS = (0.0, 0.5, 1.0, 2.0, 4.0, 8.0)
 """Weights of the first pass in a linear blend, in logits; 0 leaves it out."""
+MONO_DEPTHS, VECTORS_WEIGHTS = (10, 20, 50), (0.0, 0.5, 1.0, 2.0)
+"""Candidates of the vectors' order that a cross-encoder reads, and weights of the vectors' logit beside its own."""
+VECTORS_STAGE, MONO_STAGE = FIRST_STAGES
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,10 +28,11 @@ class Setting:
         model: the model's name, as for ``--model``; the same in all settings.
         passages: the option ``passages``, as in a settings file; the same in all settings.
         depth: candidates that are reranked.
-        blend: ``replace``, ``linear``, ``weighted`` or ``rrf``.
-        weight: weight of the first pass in the blend.
+        blend: ``replace``, ``linear``, ``weighted`` or ``rrf``; in ``vectors-mono`` the option of that name.
+        weight: weight of the first pass in the blend; in ``vectors-mono`` that of the vectors' logit.
         duo_depth: candidates that are then compared in pairs; 0 for none. Only the present setting may have it above 0.
         pipeline: of the search; with ``none``, the first pass, the other attributes have no effect.
+        mono_depth: in ``vectors-mono``, the best that the cross-encoder reads.
     """
 
     model: str
@@ -38,25 +42,45 @@ class Setting:
     weight: float
     duo_depth: int = 0
     pipeline: str = AUTO_PIPELINE
+    mono_depth: int = 0
 
     @property
     def is_first_pass(self) -> bool:
         """Whether the setting is the first pass, without reranking."""
         return self.pipeline == NO_STAGES
 
+    def took_ms(self, found: "Found") -> float | None:
+        """Return what reranking a query's hits takes, by the stages' times at full depth; None where these lack."""
+        times, count = found.took_ms, max(1, len(found.candidates))
+        if self.is_first_pass or not times or self.duo_depth:
+            return 0.0 if self.is_first_pass else None
+        vectors_ms, pairs = times.get(VECTORS_STAGE, 0.0), self.mono_depth
+        if MONO_STAGE not in times or self.pipeline in VECTORS:
+            return vectors_ms
+        if not pairs:
+            vectors_ms, pairs = 0.0, self.depth
+        return vectors_ms + times[MONO_STAGE] * min(pairs, count) / count
+
     def __str__(self) -> str:
         if self.is_first_pass:
             return "the first pass"
         blend = f"linear blend {self.weight:g}" if self.blend == "linear" else self.blend
         pairs = f", pairs of the first {self.duo_depth}" if self.duo_depth else ""
+        if self.mono_depth:
+            read = f"vectors at depth {self.depth}, the best {self.mono_depth} read"
+            return f"{read}, vectors' weight {self.weight:g}{pairs}, model {self.model}, passages {self.passages}"
+        if self.pipeline in VECTORS:
+            return f"vectors at depth {self.depth}, {blend}{pairs}, passages {self.passages}"
         return f"depth {self.depth}, {blend}{pairs}, model {self.model}, passages {self.passages}"
 
     def options(self) -> dict[str, Any]:
         """Return the options of a search, as a settings file has them."""
         if self.is_first_pass:
             return {"pipeline": NO_STAGES}
-        weight = {} if self.blend in ("replace", "rrf") else {"blend_weight": self.weight}
+        is_weighted = self.mono_depth or self.blend not in ("replace", "rrf")
+        weight = {"blend_weight": self.weight} if is_weighted else {}
         pairs = {"duo_depth": self.duo_depth} if self.duo_depth else {}
+        pairs |= {"mono_depth": self.mono_depth} if self.mono_depth else {}
         depths = {"pipeline": self.pipeline, **pairs, "depth": self.depth}
         return {**depths, "blend": self.blend, **weight, "passages": self.passages}
 
@@ -70,12 +94,18 @@ class Found:
         candidates: hits in first-pass order; ``trace`` has the first pass's score, then the model's if there is one.
         texts: id -> text of the hit, as the model reads it.
         with_pairs: ids in the order of the present setting if that compares pairs; otherwise empty.
+        by_vectors: the same hits with the scores of the stage ``vectors``, where the model is a cross-encoder.
+        vectors_blend: method and weight by which that stage counts the first pass in ``vectors-mono``.
+        took_ms: stage -> its time for all of these hits, in milliseconds, where the search encoded no text.
     """
 
     query: Query
     candidates: tuple[Candidate, ...]
     texts: Mapping[str, str]
     with_pairs: tuple[str, ...] = ()
+    by_vectors: tuple[Candidate, ...] = ()
+    vectors_blend: tuple[str, float] = ("replace", 0.0)
+    took_ms: Mapping[str, float] = field(default_factory=dict)
 
     def order(self, setting: Setting | None) -> list[str]:
         """Return the ids in the order that a search with this setting gives; None is the first pass."""
@@ -83,42 +113,81 @@ class Found:
             return [one.doc_id for one in self.candidates]
         if setting.duo_depth:
             return list(self.with_pairs)
-        block, rest = self.candidates[: setting.depth], self.candidates[setting.depth :]
+        if setting.mono_depth:
+            return self._read(self._ranked(self.by_vectors, setting.depth, *self.vectors_blend), setting)
+        candidates = self.by_vectors if setting.pipeline in VECTORS and self.by_vectors else self.candidates
+        return [one.doc_id for one in self._ranked(candidates, setting.depth, setting.blend, setting.weight)]
+
+    def _ranked(self, candidates: Sequence[Candidate], depth: int, blend: str, weight: float) -> tuple[Candidate, ...]:
+        """Return candidates in the order of their last scores and the first pass's."""
+        block, rest = candidates[:depth], candidates[depth:]
         scored = sorted((one for one in block if len(one.trace) > 1), key=lambda one: (-one.score, one.rank))
         ordered = (*scored, *(one for one in block if len(one.trace) == 1), *rest)
-        if setting.blend == "replace" or not scored:
-            return [one.doc_id for one in ordered]
+        if blend == "replace" or not scored:
+            return ordered
         ranked = tuple(replace(one, rank=rank) for rank, one in enumerate(ordered, start=1))
-        method: Method = setting.blend  # type: ignore[assignment]  # one of its methods
-        blended = BlendStage(method, setting.weight, setting.depth).rerank(Ranking(self.query, ranked))
-        return [one.doc_id for one in blended.candidates]
+        method: Method = blend  # type: ignore[assignment]  # one of its methods
+        return BlendStage(method, weight, depth).rerank(Ranking(self.query, ranked)).candidates
+
+    def _read(self, ranked: Sequence[Candidate], setting: Setting) -> list[str]:
+        """Return the ids in the vectors' order, the best of them in the cross-encoder's."""
+        logits = {one.doc_id: one.score for one in self.candidates if len(one.trace) > 1}
+        best, rest = ranked[: setting.mono_depth], ranked[setting.mono_depth :]
+        scored = [one for one in best if one.doc_id in logits]
+        scored.sort(key=lambda one: -(logits[one.doc_id] + setting.weight * one.score))
+        return [one.doc_id for one in (*scored, *(one for one in best if one.doc_id not in logits), *rest)]
 
 
 def present_setting(client: Client, index: str) -> Setting:
     """Return the setting that a search of the index with ``rerank=True`` has now."""
     options = client.options_of(index)
-    with client.searcher.serving(index) as service:
-        model, blend = service.settings.model, service.identity(replace(options, pipeline=AUTO_PIPELINE))["blend"]
-    method, weight = blend if isinstance(blend, list) else ("replace", 0.0)
     passages = options.passages.aggregation if isinstance(options.passages, Passages) else options.passages or "off"
-    pairs = (options.duo_depth, str(options.pipeline)) if _compares_pairs(options) else (0, AUTO_PIPELINE)
-    pairs = (0, NO_STAGES) if options.is_first_pass else pairs
-    return Setting(model, passages, options.least_depth, str(method), float(weight), *pairs)
+    alone = options if options.pipeline in (*VECTORS, *VECTORS_MONO) else replace(options, pipeline=AUTO_PIPELINE)
+    with client.searcher.serving(index) as service:
+        model, blend = service.settings.model, service.identity(alone)["blend"]
+        is_cross_encoder = service.resolve(Rerank())[0] == MONO_STAGE
+    method, weight = blend if isinstance(blend, list) else ("replace", 0.0)
+    present = Setting(model, passages, options.least_depth, str(method), float(weight))
+    if options.is_first_pass:
+        return replace(present, pipeline=NO_STAGES)
+    if options.pipeline in VECTORS_MONO:
+        read = min(options.mono_depth, options.least_depth)
+        present = replace(present, blend=options.blend, weight=options.blend_weight or 0.0, mono_depth=read)
+    elif is_cross_encoder and options.pipeline in VECTORS:
+        present = replace(present, pipeline=VECTORS_STAGE)
+    if present.mono_depth:
+        present = replace(present, pipeline="vectors-mono")
+    if _compares_pairs(options):
+        return replace(present, duo_depth=options.duo_depth, pipeline=str(options.pipeline))
+    return present
 
 
-def settings_to_try(present: Setting, depths: Sequence[int] = DEPTHS) -> list[Setting]:
+def settings_to_try(present: Setting, depths: Sequence[int] = DEPTHS, *, with_vectors: bool = False) -> list[Setting]:
     """Return the settings to compare; of equally good ones, the first is preferred.
 
     The current one comes first, then the first pass, then the others from the lowest depth up.
+
+    Args:
+        present: the current one.
+        depths: to try besides its own.
+        with_vectors: whether the model is a cross-encoder, which stored vectors can replace or precede.
     """
-    weights = dict.fromkeys((present.weight if present.blend == "linear" else 0.0, *WEIGHTS))
+    first_pass_weight = present.weight if present.blend == "linear" and not present.mono_depth else 0.0
+    weights = dict.fromkeys((first_pass_weight, *WEIGHTS))
     blends = [("linear", weight) if weight else ("replace", 0.0) for weight in weights] + [("rrf", 0.0)]
-    tried = [
-        Setting(present.model, present.passages, depth, *blend)
-        for depth in sorted({*depths, present.depth})
-        for blend in blends
-    ]
-    return list(dict.fromkeys([present, replace(present, duo_depth=0, pipeline=NO_STAGES), *tried]))
+    every = sorted({*depths, present.depth})
+    tried = [Setting(present.model, present.passages, depth, *blend) for depth in every for blend in blends]
+    if with_vectors:
+        tried += [replace(one, pipeline=VECTORS_STAGE) for one in tried]
+        read = Setting(present.model, present.passages, every[-1], "card", 0.0, pipeline="vectors-mono")
+        tried += [
+            replace(read, weight=weight, mono_depth=depth)
+            for depth in MONO_DEPTHS
+            for weight in VECTORS_WEIGHTS
+            if depth < read.depth
+        ]
+    first_pass = replace(present, duo_depth=0, mono_depth=0, pipeline=NO_STAGES)
+    return list(dict.fromkeys([present, first_pass, *tried]))
 
 
 def search_sample(
@@ -139,21 +208,38 @@ def search_sample(
         ConfigError: the index reranks by sentences or by a custom pipeline.
     """
     options = client.options_of(index)
-    alone = sampling_options(options, depth)
+    alone, blend = sampling_options(options, depth), None
+    with client.searcher.serving(index) as service:
+        if service.resolve(Rerank())[0] == MONO_STAGE:  # its vectors are another model's
+            alone = replace(alone, pipeline="vectors-mono")
+            kept = "card" if options.pipeline not in VECTORS_MONO else options.blend
+            blend = service.identity(replace(alone, blend=kept))["blend"]
 
-    def hits_of(query: Query, asked: Rerank) -> list[dict[str, Any]]:
-        hits: list[dict[str, Any]] = client.search(query.text, index=index, size=depth, rerank=asked)["hits"]["hits"]
-        return hits
+    def response_of(query: Query, asked: Rerank) -> Any:
+        return client.search(query.text, index=index, size=depth, rerank=asked)
 
     found = []
     for query in queries:
-        hits = hits_of(query, alone)
+        response = response_of(query, alone)
+        hits = response["hits"]["hits"]
         texts = {hit["_id"]: text_of(hit, options.fields or ()) or "" for hit in hits}
-        candidates = sorted((_candidate(hit, texts[hit["_id"]]) for hit in hits), key=lambda one: one.rank)
-        paired = hits_of(query, _with_pairs(alone, options)) if _compares_pairs(options) else []
-        found.append(Found(query, tuple(candidates), texts, tuple(hit["_id"] for hit in paired)))
+        stage = FIRST_STAGES if alone.pipeline == AUTO_PIPELINE else (MONO_STAGE,)
+        one = Found(query, _candidates(hits, texts, stage), texts, took_ms=_times(response))
+        if alone.pipeline != AUTO_PIPELINE:
+            weighted = (str(blend[0]), float(blend[1])) if isinstance(blend, list) else ("replace", 0.0)
+            one = replace(one, by_vectors=_candidates(hits, texts, (VECTORS_STAGE,)), vectors_blend=weighted)
+        if _compares_pairs(options):
+            paired = response_of(query, _with_pairs(alone, options))["hits"]["hits"]
+            one = replace(one, with_pairs=tuple(hit["_id"] for hit in paired))
+        found.append(one)
         advance()
     return found
+
+
+def _times(response: Mapping[str, Any]) -> dict[str, float]:
+    """Return the times of a response's stages; of none that encoded documents, which is done once for each."""
+    stages = response["rerank"]["stages"]
+    return {} if any(stage.get("encoded") for stage in stages) else {one["name"]: one["took_ms"] for one in stages}
 
 
 def sampling_options(options: Rerank, depth: int) -> Rerank:
@@ -169,7 +255,9 @@ def sampling_options(options: Rerank, depth: int) -> Rerank:
         options,
         pipeline=AUTO_PIPELINE,
         depth=depth,
+        mono_depth=depth,
         blend="replace",
+        blend_weight=None,
         cache=False,
         deadline_ms=None,
         mono_budget_ms=None,
@@ -187,16 +275,24 @@ def _compares_pairs(options: Rerank) -> bool:
 
 
 def _with_pairs(alone: Rerank, options: Rerank) -> Rerank:
-    """Return the sampling options with the pipeline, depth and blend of the index."""
-    depth, blend = options.least_depth, options.blend
-    return replace(alone, pipeline=options.pipeline, depth=depth, blend=blend, duo_budget_ms=None)
+    """Return the sampling options with the pipeline, depths and blend of the index."""
+    names = ("pipeline", "mono_depth", "blend", "blend_weight")
+    own: dict[str, Any] = {name: getattr(options, name) for name in names}
+    return replace(alone, **own, depth=options.least_depth, duo_budget_ms=None)
 
 
-def _candidate(hit: Mapping[str, Any], text: str) -> Candidate:
+def _candidates(
+    hits: Sequence[Mapping[str, Any]], texts: Mapping[str, str], stages: Sequence[str]
+) -> tuple[Candidate, ...]:
+    """Return hits as candidates in first-pass order, with the score of the one of the stages that is there."""
+    return tuple(sorted((_candidate(hit, texts[hit["_id"]], stages) for hit in hits), key=lambda one: one.rank))
+
+
+def _candidate(hit: Mapping[str, Any], text: str, stages: Sequence[str]) -> Candidate:
     """Return a hit as a candidate at its first-pass rank."""
     first = hit.get("_rerank", {}).get(FIRST_PASS) or {"score": hit["_score"] or 0.0, "rank": 1}
     trace = [StageScore(FIRST_PASS, first["score"], first["rank"], squash(first["score"]))]
     for stage, model in hit.get("_rerank", {}).items():
-        if stage in FIRST_STAGES:
+        if stage in stages:
             trace.append(StageScore(stage, model["score"], model["rank"], 0.0, level=1))
     return Candidate(hit["_id"], text, trace[-1].score, first["rank"], tuple(trace))

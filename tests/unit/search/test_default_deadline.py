@@ -95,7 +95,7 @@ def test_texts_and_responses_from_elsewhere_have_no_deadline(clock):
 
 def test_the_command_line_has_no_deadline(clock):
     context = Context.__new__(Context)
-    context.obj = dict.fromkeys(("url", "model", "duo_model", "backend", "dtype", "redis_url"))
+    context.obj = dict.fromkeys(("url", "model", "vector_model", "duo_model", "backend", "dtype", "redis_url"))
     client = client_of(
         context, scorer=SlowLetters(clock), clock=clock, transport_class=CannedTransport, answer=response_of(TEXTS)
     )

@@ -20,6 +20,7 @@ from osrerank.decision.advice.report import as_json, headline, html_page, lines
 from osrerank.errors import ConfigError, EvaluationError
 from osrerank.testing import FunctionScorer
 from osrerank.types import Qrels
+from tests.letters import Letters
 from tests.unit.decision.conftest import INDEX, Collection
 
 
@@ -34,7 +35,7 @@ def advice_of(collection: Collection, sign: float, **present: Any) -> Advice:
         return sign * (2.0 * text.endswith(texts.get(relevant.get(query, ""), "?")) + 1.5 * noise)
 
     rerank: Any = {"depth": 20, "blend": "replace", **present}
-    with connect(collection.url, scorer=FunctionScorer(logit), rerank=rerank) as client:
+    with connect(collection.url, scorer=FunctionScorer(logit), encoder=Letters(), rerank=rerank) as client:
         return advise(client, INDEX, collection.queries[:60], collection.qrels, depths=(5, 20))
 
 
@@ -87,6 +88,32 @@ def test_offline_orders_are_those_of_a_search(client: Client, collection: Collec
             setting = replace(advice.current, depth=5, blend=blend, weight=weight)
             hits = client.search(one.query.text, index=INDEX, size=20, rerank=setting.options())["hits"]["hits"]
             assert one.order(setting)[:20] == [hit["_id"] for hit in hits]
+
+
+@pytest.mark.long
+def test_a_cross_encoder_is_compared_with_stored_vectors_and_both(collection: Collection) -> None:
+    found = advice_of(collection, 1.0, pipeline="vectors-mono", mono_depth=3, blend="card", blend_weight=0.5)
+    assert (found.current.pipeline, found.current.mono_depth, found.current.weight) == ("vectors-mono", 3, 0.5)
+    pipelines = [one.pipeline for one in found.of_pipelines()]
+    assert sorted(pipelines) == ["auto", "none", "vectors", "vectors-mono"]
+    said = lines(found)
+    assert [line.split(":")[0].strip() for line in said[3:7]] == ["first pass", "vectors-mono", "mono", "vectors"]
+    times = {one.pipeline: found.took_ms(one) or 0.0 for one in found.values if one.depth == 20}
+    assert 0.0 == times["none"] < times["auto"]
+    assert {one["pipeline"] for one in as_json(found)["settings"] if one["took_ms"]} == {*pipelines} - {"none"}
+
+
+@pytest.mark.long
+def test_offline_orders_of_vectors_and_cross_encoder_are_those_of_a_search(collection: Collection) -> None:
+    scorer = FunctionScorer(lambda query, text: float(zlib.crc32(f"{query} {text}".encode()) % 100))
+    with connect(collection.url, scorer=scorer, encoder=Letters(), rerank={"depth": 20}) as client:
+        advice = advise(client, INDEX, collection.queries[:10], collection.qrels, depths=(5, 20))
+        tried = [one for one in advice.values if one.pipeline in ("vectors", "vectors-mono")]
+        assert {one.mono_depth for one in tried} == {0, 10}
+        for one in advice.found[:2]:
+            for setting in tried:
+                hits = client.search(one.query.text, index=INDEX, size=20, rerank=setting.options())["hits"]["hits"]
+                assert one.order(setting)[:20] == [hit["_id"] for hit in hits], setting
 
 
 def test_unjudged_hits_are_pointed_out(advice: Advice) -> None:

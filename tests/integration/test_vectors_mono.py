@@ -1,0 +1,97 @@
+"""Stored vectors of the shipped model, then a cross-encoder on the best, through the embedded engine."""
+
+import json
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from osrerank import Reranker
+from osrerank.cli import cli
+from osrerank.evaluation.side_file import read_options, read_records
+from osrerank.indexing.build import build_vectors
+from osrerank.scoring.registry import load_scorer
+from tests.articles import filled
+
+pytestmark = pytest.mark.integration
+
+MONO = str(Path(__file__).parents[1] / "data" / "tiny-bert-one-label")
+INDEX = "vectors-mono"
+QUERY = "what lowers blood pressure"
+TOPICS = ("salt and blood pressure", "the lift of wings", "heat in boundary layers", "search engines", "old recipes")
+TEXTS = [f"note {number} on {TOPICS[number % len(TOPICS)]}: what is known" for number in range(30)]
+OPTIONS = {"pipeline": "vectors-mono", "mono_depth": 5}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    with pytest.MonkeyPatch.context() as patch:
+        folder = tmp_path_factory.mktemp("vectors-mono")
+        patch.setenv("OSRERANK_VECTORS_FOLDER", str(folder / "vectors"))
+        patch.setenv("OSRERANK_CACHE_LOCAL_MB", "0")
+        yield folder
+
+
+@pytest.fixture(scope="module")
+def client(folder):
+    documents = {f"d{place}": {"text": text} for place, text in enumerate(TEXTS)}
+    with filled(f"embedded:{folder / 'engine'}", INDEX, documents, model=MONO, rerank=OPTIONS) as made:
+        yield made
+
+
+def ids(response):
+    return [hit["_id"] for hit in response["hits"]["hits"]]
+
+
+def test_vectors_are_built_with_the_vector_model_and_read(client):
+    assert client.coverage(INDEX).known == 0
+    assert build_vectors(client, INDEX).encoded == len(TEXTS)
+    assert client.coverage(INDEX).share == 1.0
+    vectors, blend, mono = client.search(QUERY, index=INDEX, size=30, rerank=True)["rerank"]["stages"]
+    assert (vectors["model"], vectors["kind"], blend["name"]) == ("osrerank/e5-small", "bi-encoder", "blend")
+    assert (vectors["known"], vectors["encoded"]) == (vectors["candidates"], 0)
+    assert (mono["model"], mono["kind"], mono["inferences"]) == ("tiny-bert-one-label", "cross-encoder", 5)
+
+
+def test_the_order_is_the_cross_encoders_of_the_vectors_best(client):
+    by_vectors = ids(client.search(QUERY, index=INDEX, size=30, rerank={"pipeline": "vectors"}))
+    found = client.search(QUERY, index=INDEX, size=30, rerank=True)
+    best = by_vectors[:5]
+    with closing(load_scorer(MONO)) as scorer:
+        texts = [TEXTS[int(doc_id[1:])] for doc_id in best]
+        logits = dict(zip(best, scorer.score(QUERY, texts, [(at,) for at in range(5)]).values.tolist(), strict=True))
+    assert ids(found) == [*sorted(best, key=lambda doc_id: -logits[doc_id]), *by_vectors[5:]]
+    for hit in found["hits"]["hits"][:5]:
+        assert hit["_rerank"]["mono"]["score"] == pytest.approx(logits[hit["_id"]], abs=1e-4)
+    scores = [hit["_score"] for hit in found["hits"]["hits"]]
+    assert scores == sorted(scores, reverse=True)
+    assert [int(score) for score in scores[:6]] == [3, 3, 3, 3, 3, 2]
+
+
+def test_texts_without_an_index_are_ranked_alike(client):
+    with Reranker(MONO, **OPTIONS) as reranker:
+        ranked = reranker.rank(QUERY, TEXTS)
+    vectors = client.search(QUERY, index=INDEX, size=30, rerank={**OPTIONS, "blend": "replace", "min_score": 0.0})
+    assert {f"d{one.doc_id}" for one in ranked[:5]} == set(ids(vectors))
+    assert [f"d{one.doc_id}" for one in ranked[:5]] == ids(vectors)
+
+
+@pytest.mark.long
+def test_the_commands_take_both_models(client, folder, tmp_path):
+    (tmp_path / "queries.tsv").write_text(f"1\t{QUERY}\n2\tlift of wings\n")
+    url, run = f"embedded:{folder / 'engine'}", tmp_path / "both.run"
+    names = ["--url", url, "--model", MONO, "--vector-model", "osrerank/e5-small"]
+    files = ["--queries", str(tmp_path / "queries.tsv"), "--index", INDEX, "--output", str(run), "--hits", "30"]
+    asked = ["--pipeline", "vectors-mono", "--mono-depth", "10", "--blend-weight", "0.5"]
+    outcome = CliRunner().invoke(cli, [*names, "run", *files, *asked], catch_exceptions=False)
+    assert outcome.exit_code == 0, outcome.output
+    made = read_options(Path(f"{run}.jsonl"))
+    assert (made["rerank.mono_depth"], made["vectors_weight"]) == (10, 0.5)
+    assert {"scorer", "mono"} <= made.keys()
+    assert next(len(one.fields["candidates"]) for one in read_records(Path(f"{run}.jsonl"))) > 5
+    (tmp_path / "qrels").write_text("1 0 d0 1\n2 0 d1 1\n")
+    drawn = CliRunner().invoke(cli, ["--json", "tradeoff", str(tmp_path / "qrels"), f"{run}.jsonl"])
+    assert {point["k0"] for point in json.loads(drawn.output)["points"]} == {0, 10}
+    status = CliRunner().invoke(cli, [*names, "--json", "vectors", "status", "--index", INDEX])
+    assert "has no document vectors" in status.stderr  # the pipeline is the settings file's, and there is none
