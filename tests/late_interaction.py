@@ -7,9 +7,10 @@ import numpy as np
 import pytest
 
 SAVED = Path(__file__).parent / "data" / "late-interaction"
-NAMES = ("expanded", "unexpanded", "pooled", "pylate", "stanford")
+NAMES = ("expanded", "unexpanded", "pooled", "modern", "pylate", "stanford")
 """Filled with unseen [MASK] to a fixed length; not filled, cut at 12; filled with seen ones to at least 8, documents
-pooled by 2, two projections with what they add to, prefixes of text; PyLate's; in Stanford's form, read by PyLate."""
+pooled by 2, two projections with what they add to, prefixes of text; a ModernBERT, filled like the first; PyLate's; in
+Stanford's form, read by PyLate."""
 QUERIES = (
     "what causes low blood pressure",
     "heat flow",

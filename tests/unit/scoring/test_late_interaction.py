@@ -8,7 +8,9 @@ import numpy as np
 import pytest
 
 from osrerank import Reranker
+from osrerank.scoring.inputs import Tokens
 from osrerank.scoring.late_interaction import LateInteraction
+from osrerank.scoring.model_files import read_card, read_config
 from osrerank.scoring.registry import load_model
 from osrerank.types import Deadline
 from tests.late_interaction import DOCUMENTS, NAMES, QUERIES, computed, exported, in_order
@@ -80,6 +82,32 @@ def test_int8_is_near(tmp_path: Path, name: str) -> None:
         errors = np.abs(scores_of(model) - computed(name)["scores"]) / np.array(lengths)[:, None]
         assert model.backend.precision == "int8"
         assert errors.max() < 0.03
+
+
+@pytest.mark.parametrize("name", ["expanded", "modern"])
+def test_without_padding_on_a_gpu_it_is_the_same(folder: Path, name: str) -> None:
+    """With a stand-in for CUDA's kernel, and texts and queries in one batch."""
+    torch = pytest.importorskip("torch")
+    from osrerank.scoring.backends.networks.attention import VarlenAttention
+    from osrerank.scoring.backends.networks.engine import TokenEngine
+    from osrerank.scoring.backends.networks.load import load_packed
+    from osrerank.scoring.backends.torch import read_weights
+    from tests.varlen import Varlen
+
+    directory = folder / name
+    attention, card = VarlenAttention(Varlen()), read_card(directory)
+    network = load_packed(
+        read_weights(directory), read_config(directory), card, attention=attention, dtype=torch.float32
+    )
+    engine, draw = TokenEngine(network, torch.device("cpu")), np.random.default_rng(5)
+    texts = [(16, 9), (16, 0), (16, 12)] if name == "modern" else [(16, 9), (48, 0), (3, 0), (16, 12)]
+    sequences = [
+        Tokens(draw.integers(4, 278, size=length), np.zeros(length, dtype=np.int64), unattended)
+        for length, unattended in texts
+    ]
+    with closing(opened(directory)) as model:
+        for ours, expected in zip(engine(sequences), model.backend.run(sequences), strict=True):
+            np.testing.assert_allclose(ours, expected, atol=1e-4)
 
 
 def test_texts_that_are_cut_are_named(expanded: LateInteraction) -> None:
