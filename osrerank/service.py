@@ -386,9 +386,10 @@ def _keys(
 
 def no_vectors(model: str) -> ConfigError:
     """Return the error of a model that has no document vectors."""
-    reason = f"{model} has no document vectors: only bi-encoders and late-interaction models do; osrerank export converts one from the hub"
-    fix = 'or order by the vectors of vector_model first: pipeline = "vectors-mono" in the settings file'
-    return ConfigError(f"{reason}; {fix}", setting="model", source="--model")
+    reason = f"{model} has no document vectors: only bi-encoders and late interaction do"
+    export = "osrerank export converts one from the hub"
+    order = 'order by the vectors of vector_model first: pipeline = "vectors-mono" in the settings file'
+    return ConfigError(f"{reason}; {export}; or {order}", setting="model", source="--model")
 
 
 def _feedback(options: Rerank, model: Scorer | Encoder) -> Feedback | None:
