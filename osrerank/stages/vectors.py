@@ -14,7 +14,7 @@ from osrerank.scoring.encoder_scorer import NOT_FINITE
 from osrerank.stages.interpolate import first_pass_parts
 from osrerank.stages.ordering import Attempt, Judged, Outcome, nothing_scored, rank_block, units_of
 from osrerank.stages.passages import AGGREGATIONS, lacks_words, max_p, text_of
-from osrerank.types import NEVER, Candidate, Deadline, Encoder, Feedback, LongText, Ranking, Vectors
+from osrerank.types import NEVER, Candidate, Deadline, Feedback, LongText, Ranking, Vectors
 from osrerank.types.vectors import Floats
 from osrerank.vectors.documents import DocumentRecords, DocumentVectors, Found
 from osrerank.vectors.record import rows_of
@@ -51,11 +51,6 @@ class VectorStage:
     first_pass_weight: float = 0.0
     name: str = "vectors"
 
-    @property
-    def encoder(self) -> Encoder:
-        """The model."""
-        return self.vectors.encoder
-
     def rerank(self, ranking: Ranking, *, deadline: Deadline = NEVER) -> Ranking:
         """Return the ranking with its top ``depth`` in the order of their similarities.
 
@@ -67,7 +62,7 @@ class VectorStage:
         if deadline.passed:
             raise DeadlineExceeded(f"the deadline passed before stage {self.name} began", stage=self.name)
         compare = partial(self._compare, ranking, deadline)
-        return rank_block(self.encoder, ranking, compare, stage=self.name, depth=self.depth)
+        return rank_block(self.vectors.encoder, ranking, compare, stage=self.name, depth=self.depth)
 
     def text_of(self, candidate: Candidate) -> str | LongText:
         """Return the text to encode of a candidate."""
@@ -84,7 +79,7 @@ class VectorStage:
         judged = self._judge(ranking, readable, found.documents, encoded.rows[0])
         if not judged:
             failures = {at: why for at, one in enumerate(found.documents) for why in one.failures.values()}
-            raise nothing_scored(self.encoder, failures, stage=self.name)
+            raise nothing_scored(self.vectors.encoder, failures, stage=self.name)
         return self._outcome(block, readable, found, judged, encoded)
 
     def _judge(
@@ -95,13 +90,13 @@ class VectorStage:
         if not there:
             return []
         rows = rows_of([documents[at].records[turn] for at, turn in there])
-        plain = logits = self.encoder.similarity(query, rows)
+        plain = logits = self.vectors.encoder.similarity(query, rows)
         by_document: dict[int, list[int]] = {}
         for number, ((at, turn), is_finite) in enumerate(zip(there, np.isfinite(plain).tolist(), strict=True)):
             if is_finite:
                 by_document.setdefault(at, []).append(number)
             else:
-                documents[at].failures[turn] = NOT_FINITE.format(model=self.encoder.model)
+                documents[at].failures[turn] = NOT_FINITE.format(model=self.vectors.encoder.model)
         values = plain.tolist()
         best = {at: max(numbers, key=values.__getitem__) for at, numbers in by_document.items()}
         if self.feedback is not None and len(best) > 1:
@@ -138,7 +133,7 @@ class VectorStage:
             by_document: the numbers of each document's passages.
             best: the number of each document's best passage.
         """
-        probabilities, options = self.encoder.probabilities(logits), self.passages or WHOLE
+        probabilities, options = self.vectors.encoder.probabilities(logits), self.passages or WHOLE
         if AGGREGATIONS[options.aggregation] is max_p:
             return logits[best].astype(np.float64), probabilities[best], probabilities[best]
         aggregate = AGGREGATIONS[options.aggregation]
@@ -162,7 +157,7 @@ class VectorStage:
             added: what the first pass adds to each candidate's logit.
         """
         moved = feedback.moved(query, rows[best], plain[best] + added)
-        logits = self.encoder.similarity(moved, rows)
+        logits = self.vectors.encoder.similarity(moved, rows)
         shifted: Floats = logits + (plain[best] - logits[best]).mean()
         return shifted
 

@@ -149,11 +149,10 @@ def read_all(contents: Mapping[bytes, bytes], hidden: int, bits: Bits, secret: b
 
     Any other bytes are left out.
     """
-    size = record_bytes(bits, hidden)
-    keys = [key for key, content in contents.items() if len(content) == size]
     numbers = (FLOAT32 if bits == EXACT else INT8).str
     scale = [] if bits == EXACT else [("scale", FLOAT16.str)]
     form = np.dtype([("head", "V12"), *scale, ("vector", numbers, (hidden,)), ("digest", "V16")])
+    keys = [key for key, content in contents.items() if len(content) == form.itemsize]
     rows = np.frombuffer(b"".join([contents[key] for key in keys]), form)
     heads = {HEADER.pack(MAGIC, bits, 0, cut, as_is, hidden, 0): (bool(cut), not as_is) for cut, as_is in FLAGS}
     vectors, scales = rows["vector"], np.ones(len(keys)) if bits == EXACT else rows["scale"].astype(np.float64)
