@@ -14,6 +14,7 @@ import tempfile
 import zlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -56,12 +57,14 @@ class Form:
         pooling: sentence-transformers' name of it.
         behind: makes the modules behind the pooling, from the package of modules.
         options: of ``SentenceTransformer``.
+        tokenizer: the family that has its tokenizer; empty for its own.
     """
 
     family: str
     pooling: str
     behind: Callable[[Any], Sequence[Any]] = lambda modules: [modules.Normalize()]
     options: Mapping[str, Any] = field(default_factory=dict)
+    tokenizer: str = ""
 
 
 SIDES = {"query": ("query",), "document": ("document", "passage")}
@@ -70,6 +73,9 @@ E5_PROMPTS = {"query": "query: ", "passage": "passage: "}
 FORMS: Mapping[str, Form] = {
     "BERT, mean": Form("bert", "mean"),
     "BERT, CLS, Dense": Form("bert", "cls", lambda modules: [modules.Dense(WIDTH, 24), modules.Normalize()]),
+    "BERT, XLM-R's tokenizer, mean, prompts": Form(
+        "bert", "mean", options={"prompts": E5_PROMPTS}, tokenizer="xlm-roberta"
+    ),
     "BERT, last token": Form("bert", "lasttoken"),
     "BERT, mean, 12 of 32 dimensions": Form("bert", "mean", options={"truncate_dim": 12}),
     "RoBERTa, mean": Form("roberta", "mean", lambda _: []),
@@ -137,8 +143,11 @@ def main() -> None:
     tokenizers: dict[str, Any] = {}
     forms = {}
     for name, form in FORMS.items():
-        forms[name] = {"tokenizer": form.family, **_saved(form)}
-        tokenizers[form.family] = forms[name]["files"].pop(TOKENIZER_FILE)
+        kind = form.tokenizer or form.family
+        forms[name] = {"tokenizer": kind, **_saved(form)}
+        own = forms[name]["files"].pop(TOKENIZER_FILE)
+        if tokenizers.setdefault(kind, own) != own:
+            raise ValueError(f"{name} has another tokenizer than the models of {kind} before it")
     file = Path(sys.argv[1]) / f"sentence-transformers-{version}.json"
     file.write_text(json.dumps({"tokenizers": tokenizers, "forms": forms}, separators=(",", ":")), "utf-8")
 
@@ -151,7 +160,7 @@ def _saved(form: Form) -> dict[str, Any]:
 
     with tempfile.TemporaryDirectory() as parent:
         base, folder = Path(parent) / "base", Path(parent) / "saved"
-        _write_base(form.family, base)
+        _write_base(form.family, form.tokenizer or form.family, base)
         transformer = models.Transformer(str(base), max_seq_length=LONGEST)
         parts = [transformer, models.Pooling(WIDTH, form.pooling), *form.behind(models)]
         made = sentence_transformers.SentenceTransformer(modules=parts, device="cpu", **form.options)
@@ -180,10 +189,10 @@ def _vectors(folder: Path) -> dict[str, str]:
     return found
 
 
-def _write_base(family: str, folder: Path) -> None:
+def _write_base(family: str, kind: str, folder: Path) -> None:
     import transformers  # noqa: PLC0415 - see the module's text
 
-    tokenizer, names = _tokenizer(family), BERTS if family in FROM_BERT else ROBERTAS
+    tokenizer, names = _tokenizer(kind), BERTS if kind in FROM_BERT else ROBERTAS
     ids = dict(zip(("cls", "pad", "sep"), (tokenizer.token_to_id(name) for name in names), strict=False))
     fields = {**SHAPE, **FAMILIES[family], "vocab_size": tokenizer.get_vocab_size(), "pad_token_id": ids["pad"]}
     fields |= {"bos_token_id": ids["cls"], "eos_token_id": ids["sep"]}
@@ -199,12 +208,13 @@ def _write_base(family: str, folder: Path) -> None:
     ).save_pretrained(folder)
 
 
-def _tokenizer(family: str) -> Any:
+@cache
+def _tokenizer(kind: str) -> Any:
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers  # noqa: PLC0415 - as above
 
-    if family in FROM_BERT:
+    if kind in FROM_BERT:
         return Tokenizer.from_file(str(WORDPIECE))
-    if family == "xlm-roberta":
+    if kind == "xlm-roberta":
         made = Tokenizer(models.Unigram())
         made.pre_tokenizer, made.decoder = pre_tokenizers.Metaspace(), decoders.Metaspace()
         trainer = trainers.UnigramTrainer(
