@@ -12,7 +12,7 @@ from osrerank.errors import ResponseFormatError
 from osrerank.explanation import explain
 from osrerank.pipeline import applied
 from osrerank.thresholds.cut import Thresholds, at_least
-from osrerank.types import Candidate, Hit, Query, Ranking, Section, StageReport, StageScore
+from osrerank.types import Candidate, Query, Ranking, Section, StageReport, StageScore
 
 FIRST_PASS = "first_pass"  # noqa: S105 - a stage's name
 FIRST_STAGES = ("vectors", "mono")
@@ -55,26 +55,24 @@ def hits_of(response: Mapping[str, Any]) -> list[Mapping[str, Any]]:
     if not isinstance(hits, list):
         raise ResponseFormatError(f"$.hits.hits is a {type(hits).__name__}, not a list", path="$.hits.hits")
     for place, hit in enumerate(hits):
-        is_object = type(hit) is dict or isinstance(hit, Mapping)  # the short path first: this runs for every hit
-        if not is_object or not isinstance(hit.get("_id"), str):
+        if not _is_object(hit) or not isinstance(hit.get("_id"), str):
             path = f"$.hits.hits[{place}]._id"
             raise ResponseFormatError(f"{path} is missing: every hit needs its id to be reranked", path=path)
         for name in OBJECTS & hit.keys():
-            if not isinstance(hit[name], Mapping | None):
+            if hit[name] is not None and not _is_object(hit[name]):
                 path = f"$.hits.hits[{place}].{name}"
                 raise ResponseFormatError(f"{path} is a {type(hit[name]).__name__}, not an object", path=path)
     return hits
+
+
+def _is_object(value: Any) -> bool:
+    return type(value) is dict or isinstance(value, Mapping)  # the short path first: this runs for every hit
 
 
 def took_of(response: Mapping[str, Any]) -> int:
     """Return a response's `took` in milliseconds, 0 where it is absent or no number."""
     took = response.get("took")
     return int(took) if isinstance(took, int | float) and math.isfinite(took) else 0
-
-
-def parse_hit(raw: Mapping[str, Any]) -> Hit:
-    """Return a raw hit with its parts named; a hit without `_source` has an empty one."""
-    return Hit(raw["_id"], raw.get("_index", ""), raw.get("_score"), raw.get("_source") or {}, raw)
 
 
 def candidate_ids(hits: Sequence[Mapping[str, Any]]) -> list[str]:
@@ -100,31 +98,31 @@ def has_own_order(hits: Sequence[Mapping[str, Any]]) -> bool:
 
 
 def parse(
-    response: Mapping[str, Any],
+    hits: Sequence[Mapping[str, Any]],
     query: Query,
     fields: Sequence[str],
     separator: str = " ",
     by_index: Mapping[str, Sequence[str]] | None = None,
 ) -> Ranking:
-    """Return a response's hits as the first-pass ranking.
+    """Return hits as the first-pass ranking.
 
     Args:
-        response: what a search answered; its hits in the first pass's order.
+        hits: as `hits_of` returns them, in the first pass's order.
         query: the query of the ranking.
         fields: fields whose text a model reads, in order; looked up in the hit's `fields`, then in `_source`.
         separator: joins the texts of several fields and of list values.
         by_index: an index -> its fields, where they differ.
 
     Raises:
-        ResponseFormatError: it is not a search response.
+        ResponseFormatError: a score is not a finite number.
     """
-    raw_hits = hits_of(response)
     candidates = []
-    for rank, (doc_id, raw) in enumerate(zip(candidate_ids(raw_hits), raw_hits, strict=True), start=1):
-        hit = parse_hit(raw)
-        score = hit.score if type(hit.score) is float and math.isfinite(hit.score) else _finite(hit.score, rank)
+    for rank, (doc_id, hit) in enumerate(zip(candidate_ids(hits), hits, strict=True), start=1):
+        score = hit.get("_score")
+        if type(score) is not float or not math.isfinite(score):
+            score = _finite(score, rank)
         found = StageScore(FIRST_PASS, score, rank, squash(score))
-        sections = sections_of(hit, by_index.get(hit.index, fields) if by_index else fields)
+        sections = sections_of(hit, by_index.get(hit.get("_index", ""), fields) if by_index else fields)
         text = None if sections is None else separator.join(section.text for section in sections)
         candidates.append(Candidate(doc_id, text, score, rank, (found,), sections=sections or ()))
     return Ranking(query, tuple(candidates))
@@ -145,7 +143,7 @@ def squash(score: float) -> float:
     return score / (1.0 + score) if score > 0 else 0.0
 
 
-def text_of(hit: Hit, fields: Sequence[str], separator: str = " ") -> str | None:
+def text_of(hit: Mapping[str, Any], fields: Sequence[str], separator: str = " ") -> str | None:
     """Return the text of a hit's fields, joined; None when it has none of them.
 
     Args:
@@ -158,50 +156,54 @@ def text_of(hit: Hit, fields: Sequence[str], separator: str = " ") -> str | None
     return None if sections is None else separator.join(section.text for section in sections)
 
 
-def sections_of(hit: Hit, fields: Sequence[str]) -> tuple[Section, ...] | None:
+def sections_of(hit: Mapping[str, Any], fields: Sequence[str]) -> tuple[Section, ...] | None:
     """Return the values of a hit's fields that are not empty; None when it has none of the fields.
 
     Args:
         hit: the hit.
         fields: as for ``text_of``.
     """
-    extra, sections, is_there = hit.raw.get("fields") or (), list[Section](), False
+    source, extra = hit.get("_source") or {}, hit.get("fields") or ()
+    sections, is_there = list[Section](), False
     for field in fields:  # nearly always a text of its source, and this runs for every hit
-        value = hit.source.get(field)
-        values = [value] if type(value) is str and field not in extra else _field_texts(hit, field)
-        if values is not None:
+        value = source.get(field)
+        if type(value) is str and field not in extra:
+            is_there = True
+            if value:
+                sections.append(Section(field, value))
+        elif (values := _field_texts(hit, field)) is not None:
             is_there = True
             is_only = len(values) == 1
             sections += [Section(field, one, None if is_only else place) for place, one in enumerate(values) if one]
     return tuple(sections) if is_there else None
 
 
-def _field_texts(hit: Hit, field: str) -> list[str] | None:
+def _field_texts(hit: Mapping[str, Any], field: str) -> list[str] | None:
     """Return a field's texts; None when the hit does not have the field."""
-    extra = hit.raw.get("fields") or {}
+    source, extra = hit.get("_source") or {}, hit.get("fields") or {}
     if field in extra:
         return list(_flatten(extra[field]))
     kind, _, name = field.rpartition(":")
     if kind == "highlight":
-        fragments = (hit.raw.get("highlight") or {}).get(name)
+        fragments = (hit.get("highlight") or {}).get(name)
         return None if fragments is None else list(_flatten(fragments))
     if kind == "inner_hits":
         name, _, path = name.partition(".")
         inner = _inner_hits(hit, name)
-        texts = [_field_texts(parse_hit({"_id": "", **part}), path) for part in inner]
+        texts = [_field_texts(part, path) for part in inner]
         found = [value for values in texts if values is not None for value in values]
         return found or None
     # Elasticsearch groups nested fields under their path
-    values = values_at(hit.source, field.split(".")) or values_at(extra, field.split("."))
-    return values if values or _present(hit.source, field.split(".")) else None
+    values = values_at(source, field.split(".")) or values_at(extra, field.split("."))
+    return values if values or _present(source, field.split(".")) else None
 
 
-def _inner_hits(hit: Hit, name: str) -> Sequence[Mapping[str, Any]]:
-    group = (hit.raw.get("inner_hits") or {}).get(name) or {"hits": {"hits": []}}
+def _inner_hits(hit: Mapping[str, Any], name: str) -> Sequence[Mapping[str, Any]]:
+    group = (hit.get("inner_hits") or {}).get(name) or {"hits": {"hits": []}}
     try:
         return hits_of({"hits": {"hits": [{"_id": "", **inner} for inner in group["hits"]["hits"]]}})
     except (KeyError, TypeError):
-        path = f"$.hits.hits[_id={hit.doc_id}].inner_hits.{name}.hits.hits"
+        path = f"$.hits.hits[_id={hit.get('_id')}].inner_hits.{name}.hits.hits"
         raise ResponseFormatError(f"{path} is not a list of hits", path=path) from None
 
 
@@ -254,13 +256,13 @@ def merge(response: Mapping[str, Any], ranking: Ranking, page: Page, *, rerank_m
     down the list and is never negative. Totals, aggregations, suggestions and everything else stay the first pass's.
 
     Args:
-        response: what the first pass answered.
+        response: what the first pass answered; `hits_of` has checked it.
         ranking: its hits, reranked; what is no hit of the response is left out.
         page: which of them to return. With a `min_score`, `rerank.below_min_score` counts the hits that it removed;
             with thresholds, `rerank.cuts` says what each of them did.
         rerank_ms: wall time of reranking, added to `took`.
     """
-    raw_hits = hits_of(response)
+    raw_hits = response["hits"]["hits"]
     by_id = dict(zip(candidate_ids(raw_hits), raw_hits, strict=True))
     kept = ranking.candidates if page.min_score is None else at_least(ranking.candidates, page.min_score)
     below: dict[str, Any] = {} if page.min_score is None else {"below_min_score": len(ranking.candidates) - len(kept)}

@@ -26,14 +26,13 @@ from osrerank.stages.build import duo_stage, of_vectors, resolved, scorer_stage,
 from osrerank.stages.interpolate import blend_of
 from osrerank.stages.language_guard import prepare, why_unread
 from osrerank.stages.passages import chosen_passages, score_texts
-from osrerank.stages.vectors import VectorStage
+from osrerank.stages.vectors import VectorStage, feedback_of
 from osrerank.tracing.spans import current, name_of
 from osrerank.types import (
     NEVER,
     Candidate,
     Deadline,
     Encoder,
-    Feedback,
     LongText,
     Query,
     Ranking,
@@ -162,7 +161,7 @@ class RerankService:
             "scorer": model.identity if vectors is None else f"{model.identity}/{vectors.records.bits}",
             "blend": None if blend is None else [blend.method, blend.weight],
         }
-        if feedback := _feedback(options, model):
+        if feedback := feedback_of(options, model):
             depends["feedback"] = [feedback.share, feedback.temperature]
         if is_vectors_mono:
             depends |= {"mono": self.first.model().identity, "vectors_weight": options.blend_weight or 0.0}
@@ -253,39 +252,33 @@ class RerankService:
         for model in (self.first, self.encoder, self._duo):
             model.close()
 
-    def lookup(self, ranking: Ranking, options: Rerank, indices: Sequence[str], deadline: Deadline = NEVER) -> Lookup:
+    def lookup(
+        self, rankings: Sequence[tuple[Ranking, Rerank]], indices: Sequence[str], deadline: Deadline = NEVER
+    ) -> Lookup:
         """Return which of the vectors that the first stage may need are known here, and which are not.
 
         It is empty if the model has no vectors or cannot be loaded.
 
         Args:
-            ranking: the first pass.
-            options: of the search, with fields.
+            rankings: of the first pass, each with the options of the search, with fields.
             indices: of the candidates, in their order.
             deadline: of the call.
         """
-        block = ranking.candidates[: self.depth(options)]
-        try:
-            self._ready(options, deadline)
-            keys, vectors = self._keys(block, options), self.vectors_of(options)
-        except (ConfigError, ModelLoadError, MissingDependencyError, WorkerError, DeadlineExceeded):
-            return Lookup()
-        assert vectors is not None  # or there would be no keys
-        places = {key: index for key, index in zip(keys, indices, strict=False) if key is not None}
-        known = vectors.records.known(list(places))
-        lacking = {key: index for key, index in places.items() if key not in known}
-        return Lookup(lacking, FetchedVectors(known=known), vectors.label)
-
-    def _keys(self, candidates: Sequence[Candidate], options: Rerank) -> list[bytes | None]:
-        """Return the key of each candidate's vectors; None of those without text.
-
-        Raises:
-            ConfigError, ModelLoadError, MissingDependencyError, WorkerError: as `text_of`.
-        """
-        text_of, vectors = self.text_of(options), self.vectors_of(options)
-        texts = {at: text_of(one) for at, one in enumerate(candidates) if not is_blank(one.text)}
-        keys = dict(zip(texts, vectors.keys_of(list(texts.values())) if vectors else (), strict=True))
-        return [keys.get(at) for at in range(len(candidates))]
+        fetched, index_of = FetchedVectors(), dict[bytes, str]()
+        source: DocumentVectors | None = None
+        for ranking, options in rankings:
+            try:
+                self._ready(options, deadline)
+                text_of, vectors = self.text_of(options), self.vectors_of(options)
+            except (ConfigError, ModelLoadError, MissingDependencyError, WorkerError, DeadlineExceeded):
+                continue
+            assert vectors is not None  # or there would be no texts
+            source = vectors.with_fetched(fetched)
+            keys = _keys(ranking.candidates[: self.depth(options)], text_of, source)
+            index_of |= {key: index for key, index in zip(keys, indices, strict=False) if key is not None}
+        known = source.known(list(index_of)) if source else set()
+        lacking = {key: index for key, index in index_of.items() if key not in known}
+        return Lookup(lacking, fetched, source.label if source else "")
 
     def models_of(self, options: Rerank) -> list[LoadedModel]:
         """Return the models of the stages, in their order; before the settings' model is loaded, it counts as fitting.
@@ -370,15 +363,24 @@ class RerankService:
     def _known_depth(self, options: Rerank, ranking: Ranking, vectors: DocumentVectors) -> int:
         """Return the depth that is "auto": it ends before the first candidate without a vector."""
         depth = options.least_depth
-        keys = self._keys(ranking.candidates[depth : options.most_depth], options)
+        keys = _keys(ranking.candidates[depth : options.most_depth], self.text_of(options), vectors)
         known = vectors.known([key for key in keys if key is not None])
         return depth + sum(1 for _ in takewhile(lambda key: key is None or key in known, keys))
 
     def _vector_stage(self, options: Rerank, vectors: DocumentVectors, depth: int = 0) -> VectorStage:
         model, blend = vectors.encoder, blend_of(options, vectors.encoder)
-        after = _feedback(options, model), blend.weight if blend and blend.method == "linear" else 0.0
+        after = feedback_of(options, model), blend.weight if blend and blend.method == "linear" else 0.0
         passages, budget_ms = chosen_passages(options, model), options.mono_budget_ms
         return VectorStage(vectors, passages, depth, options.separator, budget_ms, *after)
+
+
+def _keys(
+    candidates: Sequence[Candidate], text_of: Callable[[Candidate], str | LongText], vectors: DocumentVectors
+) -> list[bytes | None]:
+    """Return the key of each candidate's vectors; None of those without text."""
+    texts = {at: text_of(one) for at, one in enumerate(candidates) if not is_blank(one.text)}
+    keys = dict(zip(texts, vectors.keys_of(list(texts.values())), strict=True))
+    return [keys.get(at) for at in range(len(candidates))]
 
 
 def no_vectors(model: str) -> ConfigError:
@@ -386,9 +388,3 @@ def no_vectors(model: str) -> ConfigError:
     reason = f"{model} has no document vectors: only bi-encoders do; osrerank export converts one from the hub"
     fix = 'or order by the vectors of vector_model first: pipeline = "vectors-mono" in the settings file'
     return ConfigError(f"{reason}; {fix}", setting="model", source="--model")
-
-
-def _feedback(options: Rerank, model: Scorer | Encoder) -> Feedback | None:
-    """Return how the query moves towards its best candidates; None if it does not."""
-    feedback = model.advice.feedback if options.feedback is None else options.feedback
-    return feedback if feedback and feedback.share and options.sentences is None and is_encoder(model) else None

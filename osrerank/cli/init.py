@@ -148,7 +148,7 @@ def _sample(client: Any, index: str, fields: Fields) -> list[str]:
     from osrerank.indexing.documents import documents_of  # noqa: PLC0415 - keeps the command's help quick
 
     hits = list(islice(documents_of(client, index, fields), SAMPLE))
-    ranking = parse({"hits": {"hits": hits}}, Query("init", "init"), fields.read, by_index=fields.by_index(None))
+    ranking = parse(hits, Query("init", "init"), fields.read, by_index=fields.by_index(None))
     return [candidate.text for candidate in ranking.candidates if candidate.text]
 
 

@@ -165,7 +165,7 @@ def texts_of(client: Client, index: str, most: int) -> list[str]:
     """
     options, fields = client.options_of(index), client.fields_of(index)
     hits, own = list(islice(documents_of(client, index, fields), most)), fields.by_index(options.fields)
-    ranking = parse({"hits": {"hits": hits}}, Query("plan", QUERY), fields.read, options.separator, own)
+    ranking = parse(hits, Query("plan", QUERY), fields.read, options.separator, own)
     if texts := [candidate.text for candidate in ranking.candidates if candidate.text]:
         return texts
     raise ConfigError(f"{index} has no documents with text to measure with", setting="index", source="flag")

@@ -5,7 +5,7 @@ from typing import Any
 
 from opensearchpy import AsyncTransport
 
-from osrerank.embedded.transport import EmbeddedConnection, Reply
+from osrerank.embedded.transport import SERIALIZERS, EmbeddedConnection, Reply
 
 
 class AsyncEmbeddedConnection(EmbeddedConnection):
@@ -22,3 +22,7 @@ class AsyncEmbeddedTransport(AsyncTransport):
     """opensearch-py's asynchronous transport over ``AsyncEmbeddedConnection``."""
 
     DEFAULT_CONNECTION_CLASS = AsyncEmbeddedConnection  # type: ignore[assignment] # it need not be aiohttp's
+
+    def __init__(self, *hosts: Any, **options: Any) -> None:
+        options["serializers"] = {**SERIALIZERS, **(options.get("serializers") or {})}
+        super().__init__(*hosts, **options)

@@ -1,6 +1,7 @@
 """opensearch-py connections that call the engine instead of sending HTTP."""
 
 import json
+import logging
 import time
 from collections.abc import Collection, Mapping
 from pathlib import Path
@@ -8,6 +9,7 @@ from typing import Any
 
 from opensearchpy import Transport
 from opensearchpy.connection import Connection
+from opensearchpy.serializer import Serializer
 
 from osrerank._threads import NATIVE_CODE
 from osrerank.embedded.errors import Fault
@@ -16,8 +18,24 @@ from osrerank.embedded.rest.routing import Response
 from osrerank.embedded.storage.engine import Engine
 
 JSON = "application/json; charset=UTF-8"
-Reply = tuple[int, dict[str, str], str]
+LOGS = [logging.getLogger(name) for name in ("opensearch", "opensearchpy.trace")]
+"""opensearch-py's logs of whole responses."""
+DECODED = "application/x-osrerank-decoded"
+"""The content type of a body that is passed on as it is: a search's hits need not become JSON and back."""
+Reply = tuple[int, dict[str, str], Any]
 """Status, headers and body of an HTTP response."""
+
+
+class AsItIs(Serializer):
+    """opensearch-py's serializer of `DECODED` bodies."""
+
+    mimetype = DECODED
+
+    def loads(self, s: Any) -> Any:
+        return s
+
+
+SERIALIZERS = {DECODED: AsItIs()}
 
 
 class EmbeddedConnection(Connection):
@@ -52,6 +70,9 @@ class EmbeddedConnection(Connection):
     ) -> Reply:
         began = time.perf_counter()
         response = self._answer(method, url, params or {}, body)
+        if response.is_own and not any(log.isEnabledFor(logging.DEBUG) for log in LOGS):
+            self.log_request_success(method, f"{self.host}{url}", url, None, 200, "", time.perf_counter() - began)
+            return 200, {"content-type": DECODED}, response.body
         is_text = isinstance(response.body, str)
         text = response.body if is_text else json.dumps(response.body, ensure_ascii=False)
         kind = "text/plain; charset=UTF-8" if is_text else JSON
@@ -83,3 +104,7 @@ class EmbeddedTransport(Transport):
     """opensearch-py's transport over ``EmbeddedConnection``; ``embedded_path`` names the folder."""
 
     DEFAULT_CONNECTION_CLASS = EmbeddedConnection
+
+    def __init__(self, *hosts: Any, **options: Any) -> None:
+        options["serializers"] = {**SERIALIZERS, **(options.get("serializers") or {})}
+        super().__init__(*hosts, **options)

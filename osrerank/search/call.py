@@ -76,20 +76,21 @@ class Reranking:
         """A digest of the reader of an interleaved list; empty where none was asked for."""
         return session_of(self.options.interleave) if self.options.interleave else ""
 
-    def page_of(self, response: Mapping[str, Any], page: Page, vectors: FetchedVectors | None = None) -> dict[str, Any]:
+    def page_of(self, response: Mapping[str, Any], page: Page, lookup: Lookup | None = None) -> dict[str, Any]:
         """Return a page of the reranked response, or of the first pass with the reason.
 
         Args:
             response: the first pass's.
             page: what the caller wants of it.
-            vectors: document vectors fetched for the search.
+            lookup: what `lookup` found, with the vectors that were fetched since.
         """
         hits, options = hits_of(response), self.options
         if obstacle := self._obstacle(hits):
             return self.warned(unchanged(response, obstacle, page=page), None)
         by = self if self.fields.read else self._naming(hits)
         started = self.service.clock()
-        rankings = [by.read(one, response) for one in options.rankings]
+        vectors = lookup.fetched if lookup else None
+        rankings = (lookup and lookup.rankings) or [by.read(one, hits) for one in options.rankings]
         ranking, names = rankings[0], by.fields.read_for(options.fields)
         if all(candidate.text is None for candidate in ranking.candidates):
             answer = unchanged(response, _no_text(names, hits), page=page)
@@ -135,21 +136,20 @@ class Reranking:
 
         There are none if nothing is reranked, or the model has no vectors.
         """
-        hits, lookup = hits_of(response), Lookup()
+        hits = hits_of(response)
         if self._obstacle(hits) or self.deadline.passed:
-            return lookup
+            return Lookup()
         by = self if self.fields.read else self._naming(hits)
-        indices = [str(hit.get("_index")) for hit in hits]
-        for one in self.options.rankings:
-            if one.pipeline != NO_STAGES:
-                lookup = lookup.plus(self.service.lookup(by.read(one, response), one, indices, self.deadline))
-        return lookup
+        rankings = [(by.read(one, hits), one) for one in self.options.rankings]
+        with_models = [(ranking, one) for ranking, one in rankings if one.pipeline != NO_STAGES]
+        lookup = self.service.lookup(with_models, [str(hit.get("_index")) for hit in hits], self.deadline)
+        return replace(lookup, rankings=tuple(ranking for ranking, _ in rankings))
 
-    def read(self, options: Rerank, response: Mapping[str, Any]) -> Ranking:
-        """Return the first pass's ranking, with the texts of the fields that options name."""
+    def read(self, options: Rerank, hits: Sequence[Mapping[str, Any]]) -> Ranking:
+        """Return hits as the first pass's ranking, with the texts of the fields that options name."""
         names = self.fields.read_for(options.fields)
         by_index = self.fields.by_index(options.fields) if self.fields.parts else None
-        return parse(response, Query(QUERY_ID, self.text), names, options.separator, by_index)
+        return parse(hits, Query(QUERY_ID, self.text), names, options.separator, by_index)
 
     def warned(self, answer: dict[str, Any], names: Collection[str] | None) -> dict[str, Any]:
         """Add warnings of the fields to an answer, and return it.
@@ -242,7 +242,7 @@ class Plain:
         """
         return own, answered
 
-    def finish(self, response: Any, vectors: FetchedVectors | None = None) -> Any:  # noqa: ARG002 - nothing is scored
+    def finish(self, response: Any, lookup: Lookup | None = None) -> Any:  # noqa: ARG002 - nothing is scored
         """Return the response."""
         return response
 
@@ -259,7 +259,7 @@ class Refused(Plain):
     reason: str
     by: Reranking
 
-    def finish(self, response: Any, vectors: FetchedVectors | None = None) -> Any:  # noqa: ARG002 - nothing is scored
+    def finish(self, response: Any, lookup: Lookup | None = None) -> Any:  # noqa: ARG002 - nothing is scored
         """Return the response marked with the reason."""
         return self.by.reported(lambda: self.by.warned(unchanged(response, self.reason), None))
 
@@ -312,14 +312,14 @@ class Reranked(Plain):
             )
         return own, answered
 
-    def finish(self, response: Any, vectors: FetchedVectors | None = None) -> Any:
+    def finish(self, response: Any, lookup: Lookup | None = None) -> Any:
         """Return the response reranked, or marked with why it is not.
 
         Args:
             response: OpenSearch's.
-            vectors: document vectors fetched for the search.
+            lookup: which document vectors are known, with those that were fetched; None where it was not looked.
         """
-        return self.by.reported(lambda: self.by.page_of(response, self.first_pass.page, vectors))
+        return self.by.reported(lambda: self.by.page_of(response, self.first_pass.page, lookup))
 
 
 def planned(

@@ -153,7 +153,7 @@ def texts_of(
         hits: the documents.
     """
     own, text_of = fields.by_index(options.fields), service.text_of(options)
-    ranking = parse({"hits": {"hits": hits}}, Query("build", "build"), fields.read, options.separator, own)
+    ranking = parse(hits, Query("build", "build"), fields.read, options.separator, own)
     return [(one, None if one.text is None else text_of(one)) for one in ranking.candidates]
 
 

@@ -14,7 +14,7 @@ from osrerank.metrics import NOT_INTERLEAVED
 from osrerank.options.interleave import Interleave
 from osrerank.options.rerank import NO_STAGES, Rerank
 from osrerank.pipeline import applied
-from osrerank.response import Page, candidate_ids, hits_of, merge, merged_hit, reasons, summary, unchanged
+from osrerank.response import Page, candidate_ids, merge, merged_hit, reasons, summary, unchanged
 from osrerank.types import Candidate, Ranking
 
 logger = logging.getLogger(__name__)
@@ -127,7 +127,7 @@ def _drafted(
     response: Mapping[str, Any], teams: tuple[Ranking, Ranking], picks: Sequence[Pick], page: Page, took_ms: float
 ) -> dict[str, Any]:
     """Return the response with the page of the drafted list."""
-    raw = dict(zip(candidate_ids(hits_of(response)), hits_of(response), strict=True))
+    raw = dict(zip(candidate_ids(response["hits"]["hits"]), response["hits"]["hits"], strict=True))
     by_team = {
         team: {one.doc_id: one for one in ranking.candidates} for team, ranking in zip((OWN, OTHER), teams, strict=True)
     }

@@ -29,7 +29,7 @@ from osrerank.search.step import Step
 from osrerank.settings import Settings
 from osrerank.tracing.attributes import OWN_WORDS, names_of
 from osrerank.vectors.background import CLOSE_S, Background
-from osrerank.vectors.records import FetchedVectors
+from osrerank.vectors.records import Lookup
 
 logger = logging.getLogger(__name__)
 due = Seldom()
@@ -55,7 +55,7 @@ EXIT_S = 1.0
 class HeldBack(Refused):
     """A search that could be reranked but is held back: it sends the caller's own request; the response says why."""
 
-    def finish(self, response: Any, vectors: FetchedVectors | None = None) -> Any:  # noqa: ARG002 - nothing is scored
+    def finish(self, response: Any, lookup: Lookup | None = None) -> Any:  # noqa: ARG002 - nothing is scored
         """Return the response marked with the reason."""
         answer = unchanged(response, self.reason)
         answer["rerank"]["warnings"] = [*self.by.fields.warnings, *self.by.fields.complaints(None)]

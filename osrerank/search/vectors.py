@@ -128,7 +128,7 @@ class SideVectors:
 
     def finish(self, call: Reranked, response: Any, lookup: Lookup) -> Generator[Scoring | Later, Any, Any]:
         """Yield the steps that rerank a response with vectors and, later, write new ones; return the call's answer."""
-        answer = yield Scoring(partial(call.finish, response, lookup.fetched))
+        answer = yield Scoring(partial(call.finish, response, lookup))
         by_name: defaultdict[str, dict[bytes, bytes]] = defaultdict(dict)
         for key, record in lookup.fetched.new.items():
             if key in lookup.lacking and self._side(name := side_index(lookup.lacking[key])).is_written:

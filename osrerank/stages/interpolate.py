@@ -5,15 +5,16 @@ sentence-level evidence for document retrieval, EMNLP 2019 (Birch), interpolate 
 Cormack, Clarke, Büttcher, SIGIR 2009, with its constant of 60.
 """
 
-import math
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+import numpy as np
+
 from osrerank.errors import ConfigError
 from osrerank.options.rerank import Rerank
-from osrerank.stages.ordering import Judged, place_of, reorder
+from osrerank.stages.ordering import Floats, Judged, places_of, reorder
 from osrerank.types import NEVER, Candidate, Deadline, Encoder, Ranking, Scorer, StageReport
 
 RRF_CONSTANT = 60
@@ -54,10 +55,9 @@ class BlendStage:
         passed = len(ranking.candidates[0].trace) if ranking.candidates else 0
         scored = [candidate for candidate in ranking.candidates[: self.depth] if len(candidate.trace) == passed]
         rest = ranking.candidates[len(scored) :]
-        keys = self._keys(scored, ranking)
-        judged = [
-            Judged(candidate, key, place_of(key, self._unit(key))) for candidate, key in zip(scored, keys, strict=True)
-        ]
+        keys = np.array(self._keys(scored, ranking), dtype=np.float64)
+        units = places_of(keys, self._units(keys))
+        judged = [Judged(*one) for one in zip(scored, keys.tolist(), units, strict=True)]
         took_ms = (time.perf_counter() - started) * 1000
         report = StageReport(self.name, applied=True, candidates=len(scored), took_ms=took_ms)
         return Ranking(ranking.query, reorder(ranking, self.name, judged, rest), (*ranking.reports, report))
@@ -74,11 +74,12 @@ class BlendStage:
         last = _scaled([candidate.score for candidate in scored])
         return [self.weight * a + (1 - self.weight) * b for a, b in zip(first, last, strict=True)]
 
-    def _unit(self, key: float) -> float:
+    def _units(self, keys: Floats) -> Floats:
         if self.method in ("weighted", "rrf"):
-            return key
+            return keys
         middle = self.weight if self.method == "linear" else 0.0
-        return 1 / (1 + math.exp(min(middle - key, 700.0)))
+        units: Floats = 1 / (1 + np.exp(np.minimum(middle - keys, 700.0)))
+        return units
 
 
 def first_pass_parts(candidates: Sequence[Candidate], ranking: Ranking, weight: float) -> list[float]:

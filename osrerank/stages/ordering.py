@@ -5,6 +5,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
+import numpy as np
+import numpy.typing as npt
+
 from osrerank.errors import DeadlineExceeded, InferenceError
 from osrerank.types import Candidate, Encoder, PairProbabilities, Ranking, Scorer, Span, StageReport, StageScore
 from osrerank.types.values import BLANK, is_blank
@@ -14,6 +17,9 @@ BELOW_ONE = 1.0 - 2.0**-40
 """The greatest place of a score in [0, 1): even after hundreds of stages it does not round up to the next one."""
 SPREAD = 1e-6
 """The part of [0, 1) at either end where places do not follow probabilities, so that no logits tie there."""
+
+
+Floats = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,6 +168,15 @@ def place_of(score: float, probability: float) -> float:
         return probability
     unsaturated = (1 + score / (1 + abs(score))) / 2
     return min((1 - SPREAD if probability > SPREAD else 0.0) + SPREAD * unsaturated, BELOW_ONE)
+
+
+def places_of(scores: Floats, probabilities: Floats) -> list[float]:
+    """Return the places of scores ``(n,)``, each as `place_of` gives it."""
+    unsaturated = (1 + scores / (1 + np.abs(scores))) / 2
+    spread = np.where(probabilities > SPREAD, 1 - SPREAD, 0.0) + SPREAD * unsaturated
+    is_between = (probabilities >= SPREAD) & (probabilities <= 1 - SPREAD)
+    places: list[float] = np.where(is_between, probabilities, np.minimum(spread, BELOW_ONE)).tolist()
+    return places
 
 
 def nothing_scored(

@@ -10,11 +10,24 @@ import numpy.typing as npt
 from osrerank.errors import DeadlineExceeded
 from osrerank.metrics import SEARCHED_TEXTS, VECTOR_COUNTS
 from osrerank.options.passages import Passages
+from osrerank.options.rerank import Rerank
 from osrerank.scoring.encoder_scorer import NOT_FINITE
 from osrerank.stages.interpolate import first_pass_parts
 from osrerank.stages.ordering import Attempt, Judged, Outcome, nothing_scored, rank_block
 from osrerank.stages.passages import judged_by_passages, lacks_words, text_of
-from osrerank.types import NEVER, Candidate, Deadline, Encoder, Feedback, LongText, Ranking, Span, Vectors
+from osrerank.types import (
+    NEVER,
+    Candidate,
+    Deadline,
+    Encoder,
+    Feedback,
+    LongText,
+    Ranking,
+    Scorer,
+    Span,
+    Vectors,
+    is_encoder,
+)
 from osrerank.types.vectors import Floats
 from osrerank.vectors.documents import DocumentRecords, DocumentVectors, Found
 from osrerank.vectors.record import rows_of
@@ -194,3 +207,9 @@ class VectorStage:
         if failed and self.passages is not None:
             reasons.append(f"{failed} of {asked} passages could not be scored")
         return reasons
+
+
+def feedback_of(options: Rerank, model: Encoder | Scorer) -> Feedback | None:
+    """Return how the query moves towards its best candidates; None if it does not."""
+    feedback = model.advice.feedback if options.feedback is None else options.feedback
+    return feedback if feedback and feedback.share and options.sentences is None and is_encoder(model) else None

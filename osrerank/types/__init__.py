@@ -5,7 +5,6 @@ from osrerank.types.stages import FailurePolicy, Stage, StagePipeline
 from osrerank.types.values import (
     Candidate,
     Document,
-    Hit,
     PairProbabilities,
     Qrels,
     Query,
@@ -30,7 +29,6 @@ __all__ = [
     "Encoder",
     "FailurePolicy",
     "Feedback",
-    "Hit",
     "LongText",
     "NeedsWorkers",
     "PairProbabilities",

@@ -1,9 +1,9 @@
 """The values from a query to a ranking: frozen, slotted dataclasses with tuples inside."""
 
-import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from math import isfinite
 from typing import Any, NamedTuple, Self
 
 from osrerank.types.scores import Counts
@@ -38,17 +38,6 @@ class Document:
     text: str
     title: str = ""
     metadata: Mapping[str, Any] = field(default_factory=dict)
-
-
-@dataclass(frozen=True, slots=True)
-class Hit:
-    """One hit of a search response, parsed once and never changed."""
-
-    doc_id: str
-    index: str
-    score: float | None
-    source: Mapping[str, Any]
-    raw: Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,10 +199,9 @@ class Ranking:
         if len({candidate.doc_id for candidate in self.candidates}) != len(self.candidates):
             raise ValueError(f"query {self.query.query_id!r}: a document appears twice in its ranking")
         for rank, candidate in enumerate(self.candidates, start=1):
-            if candidate.rank != rank:
-                raise ValueError(f"document {candidate.doc_id!r} has rank {candidate.rank} at place {rank}")
-            if not math.isfinite(candidate.score):
-                raise ValueError(f"document {candidate.doc_id!r} has the score {candidate.score}")
+            if candidate.rank != rank or not isfinite(candidate.score):
+                reason = f"rank {candidate.rank} and score {candidate.score} at rank {rank}"
+                raise ValueError(f"document {candidate.doc_id!r} has {reason}")
 
     def with_report(self, report: StageReport) -> Self:
         """Return the same ranking with one more stage's report."""

@@ -141,7 +141,7 @@ class LongText:
     """
 
     content: bytes
-    cut: Callable[[], Sequence[Part]]
+    cut: Callable[[], Sequence[Part]] = field(compare=False)
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any
 
-from osrerank.types import LongText
+from osrerank.types import LongText, Ranking
 from osrerank.vectors.background import Background
 from osrerank.vectors.configured import VectorStorage
 from osrerank.vectors.long_record import MAGIC, LongRecord
@@ -59,19 +59,21 @@ class Records:
 
     def keys_of(self, texts: Sequence[str | LongText]) -> list[bytes]:
         """Return the key of each text's record, 16 bytes each; a long text's also depends on how it is split."""
-        return [_hash(self.model_key + _content(text)) for text in texts]
+        made = {} if self.fetched is None else self.fetched.keys
+        return [made.get(text) or made.setdefault(text, _hash(self.model_key + _content(text))) for text in texts]
 
     def known(self, keys: Sequence[bytes]) -> dict[bytes, Kept]:
         """Return the records that the search fetched or the store has; also store the fetched ones."""
-        found, left = dict[bytes, Kept](), list(dict.fromkeys(keys))
-        if self.fetched is not None:
-            found = {key: self.fetched.known[key] for key in left if key in self.fetched.known}
-            brought = self.read_from(self.fetched, [key for key in left if key not in found])
-            if brought and self.store is not None:
-                self._writes.submit(functools.partial(self.write, self.store, brought))
-            found |= brought
-            left = [key for key in left if key not in found]
-        return found | self.read_from(self.store, left) if self.store is not None and left else found
+        left, fetched, store = list(dict.fromkeys(keys)), self.fetched, self.store
+        if fetched is None:
+            return self.read_from(store, left) if store is not None else {}
+        brought = self.read_from(fetched, [key for key in left if key not in fetched.known])
+        if brought and store is not None:
+            self._writes.submit(functools.partial(self.write, store, brought))
+        fetched.known |= brought
+        if store is not None and (left_over := [key for key in left if key not in fetched.known]):
+            fetched.known |= self.read_from(store, left_over)
+        return {key: fetched.known[key] for key in left if key in fetched.known}
 
     def keep(self, records: Mapping[bytes, Kept]) -> None:
         """Give new records to the search, and write them to the store in the background."""
@@ -132,14 +134,19 @@ class FetchedVectors:
 
     Args:
         records: from side indices, by key.
-        known: from this machine's store.
+
+    Attributes:
+        known: records that were read, by key; no record is read twice.
+        keys: of the texts so far; no text is hashed twice.
+        new: records made for the search, as bytes.
     """
 
     name = "index"
 
-    def __init__(self, records: Mapping[bytes, bytes] = NOTHING, known: Mapping[bytes, Kept] = NOTHING) -> None:
+    def __init__(self, records: Mapping[bytes, bytes] = NOTHING) -> None:
         self._records = dict(records)
-        self.known = known
+        self.known: dict[bytes, Kept] = {}
+        self.keys: dict[str | LongText, bytes] = {}
         self.new: dict[bytes, bytes] = {}
 
     def bring(self, records: Mapping[bytes, bytes]) -> None:
@@ -165,13 +172,10 @@ class Lookup:
         lacking: key of each vector that is not known -> the index of its document.
         fetched: those that are known.
         model: label of their model.
+        rankings: the first pass as it was read, once for each ranking that the search needs; or empty.
     """
 
     lacking: Mapping[bytes, str] = field(default_factory=dict)
     fetched: FetchedVectors = field(default_factory=FetchedVectors)
     model: str = ""
-
-    def plus(self, other: "Lookup") -> "Lookup":
-        """Return the union."""
-        known = {**self.fetched.known, **other.fetched.known}
-        return Lookup({**self.lacking, **other.lacking}, FetchedVectors(known=known), other.model)
+    rankings: tuple[Ranking, ...] = ()

@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from osrerank import MonoStage, connect
-from osrerank.response import Page, final_score, merge, parse
+from osrerank.response import Page, final_score, hits_of, merge, parse
 from osrerank.testing import CannedTransport, FunctionScorer
 from osrerank.types import Query
 from tests.rankings import ranking_of, response_of
@@ -34,7 +34,7 @@ def _scorable(ranking, depth):
 def test_merge_keeps_every_hit_and_field(texts, depth, offset, size):
     response = response_of(["a", *texts], aggregations={"x": 1}, _scroll_id="s")
     response["hits"]["hits"][0]["highlight"] = {"text": ["h"]}
-    ranking = MonoStage(SCORER, depth=depth).rerank(parse(response, Query("q", "x"), ["text"]))
+    ranking = MonoStage(SCORER, depth=depth).rerank(parse(hits_of(response), Query("q", "x"), ["text"]))
     whole = merge(response, ranking, Page(size=1_000), rerank_ms=1)
     by_id = {hit["_id"]: hit for hit in response["hits"]["hits"]}
     assert len(whole["hits"]["hits"]) == len(by_id)

@@ -4,7 +4,7 @@ import pytest
 
 from osrerank import MonoStage
 from osrerank.errors import ResponseFormatError
-from osrerank.response import Page, has_own_order, merge, parse, parse_hit, text_of, unchanged
+from osrerank.response import Page, has_own_order, hits_of, merge, parse, text_of, unchanged
 from osrerank.testing import FunctionScorer
 from osrerank.types import Query
 from tests.rankings import response_of
@@ -14,7 +14,7 @@ BY_LENGTH = FunctionScorer(lambda _query, text: float(len(text)))
 
 
 def hit(source=None, **raw):
-    return parse_hit({"_id": "1", "_source": source or {}, **raw})
+    return {"_id": "1", "_source": source or {}, **raw}
 
 
 @pytest.mark.parametrize(
@@ -73,7 +73,7 @@ def test_hits_in_an_order_of_their_own(hits, own):
 )
 def test_what_is_no_search_response(response, path):
     with pytest.raises(ResponseFormatError) as caught:
-        parse(response, QUERY, ["text"])
+        parse(hits_of(response), QUERY, ["text"])
     assert caught.value.path == path
 
 
@@ -81,7 +81,7 @@ def test_same_id_in_two_indexes_is_two_candidates():
     response = response_of(["a", "b"])
     for place, hit in enumerate(response["hits"]["hits"]):
         hit.update(_id="same", _index=f"i{place}")
-    ranking = MonoStage(BY_LENGTH).rerank(parse(response, QUERY, ["text"]))
+    ranking = MonoStage(BY_LENGTH).rerank(parse(hits_of(response), QUERY, ["text"]))
     assert [candidate.doc_id for candidate in ranking.candidates] == ["i0/same", "i1/same"]
     merged = merge(response, ranking, Page(), rerank_ms=0)
     assert [hit["_index"] for hit in merged["hits"]["hits"]] == ["i0", "i1"]
@@ -90,14 +90,14 @@ def test_same_id_in_two_indexes_is_two_candidates():
 @pytest.mark.parametrize(("own", "whole"), [({"took": 7}, 57), ({}, 50)])
 def test_the_time_of_reranking_is_added_to_the_engines(own, whole):
     response = {name: value for name, value in response_of(["a"]).items() if name != "took"} | own
-    ranking = MonoStage(BY_LENGTH).rerank(parse(response, QUERY, ("text",)))
+    ranking = MonoStage(BY_LENGTH).rerank(parse(hits_of(response), QUERY, ("text",)))
     assert merge(response, ranking, Page(), rerank_ms=49.6)["took"] == whole
 
 
 def test_borrowed_fields_are_given_back():
     response = response_of(["a"])
     response["hits"]["hits"][0]["fields"] = {"text": ["a"], "date": ["1999"]}
-    ranking = MonoStage(BY_LENGTH).rerank(parse(response, QUERY, ["text"]))
+    ranking = MonoStage(BY_LENGTH).rerank(parse(hits_of(response), QUERY, ["text"]))
     merged = merge(response, ranking, Page(borrowed=("text",)), rerank_ms=0)
     assert merged["hits"]["hits"][0]["fields"] == {"date": ["1999"]}
     merged = merge(response, ranking, Page(borrowed=("text", "date")), rerank_ms=0)
@@ -109,7 +109,7 @@ def test_borrowed_fields_are_given_back():
 def test_min_score_drops_what_is_less_probable_or_unscored():
     response = response_of(["aaaa", "", "b"])
     ranking = MonoStage(FunctionScorer(lambda _q, text: len(text) - 1.0), depth=2).rerank(
-        parse(response, QUERY, ["text"])
+        parse(hits_of(response), QUERY, ["text"])
     )
     merged = merge(response, ranking, Page(min_score=0.5), rerank_ms=0)
     assert [hit["_id"] for hit in merged["hits"]["hits"]] == ["d0"]
@@ -117,7 +117,7 @@ def test_min_score_drops_what_is_less_probable_or_unscored():
 
 
 def test_explanation_tells_each_step():
-    ranking = MonoStage(BY_LENGTH, depth=2).rerank(parse(response_of(["a", "bbb", "c"]), QUERY, ["text"]))
+    ranking = MonoStage(BY_LENGTH, depth=2).rerank(parse(hits_of(response_of(["a", "bbb", "c"])), QUERY, ["text"]))
     merged = merge(response_of(["a", "bbb", "c"]), ranking, Page(explain=True), rerank_ms=0)
     first, _, last = (hit["_rerank"]["explanation"] for hit in merged["hits"]["hits"])
     assert first[0].startswith("first_pass: rank 2, score 2.0000")

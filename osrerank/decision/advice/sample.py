@@ -8,7 +8,7 @@ from osrerank.client import Client
 from osrerank.errors import ConfigError
 from osrerank.options.passages import Passages
 from osrerank.options.rerank import AUTO_PIPELINE, NO_STAGES, VECTORS, VECTORS_MONO, Rerank
-from osrerank.response import FIRST_PASS, FIRST_STAGES, parse_hit, squash, text_of
+from osrerank.response import FIRST_PASS, FIRST_STAGES, squash, text_of
 from osrerank.stages.interpolate import BlendStage, Method
 from osrerank.types import Candidate, Query, Ranking, StageScore
 
@@ -222,7 +222,7 @@ def search_sample(
     for query in queries:
         response = response_of(query, alone)
         hits = response["hits"]["hits"]
-        texts = {hit["_id"]: text_of(parse_hit(hit), options.fields or ()) or "" for hit in hits}
+        texts = {hit["_id"]: text_of(hit, options.fields or ()) or "" for hit in hits}
         stage = FIRST_STAGES if alone.pipeline == AUTO_PIPELINE else (MONO_STAGE,)
         one = Found(query, _candidates(hits, texts, stage), texts, took_ms=_times(response))
         if alone.pipeline != AUTO_PIPELINE:

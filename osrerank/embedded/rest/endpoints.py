@@ -72,7 +72,7 @@ def _search(request: Request) -> Response:
     found = execute.search(request.engine, _existing(request), request.json(), request.params)
     if request.flag("rest_total_hits_as_int") and "total" in found["hits"]:
         found["hits"]["total"] = found["hits"]["total"]["value"]
-    return Response(found)
+    return Response(found, is_own=True)
 
 
 def _check_search_params(params: Mapping[str, str]) -> None:
@@ -96,7 +96,7 @@ def _msearch(request: Request) -> Response:
     if not lines or len(lines) % 2:
         raise illegal("Validation Failed: an msearch body is pairs of lines, a header and a search")
     answers = [_one_search(request, head, body) for head, body in zip(lines[::2], lines[1::2], strict=True)]
-    return Response({"took": sum(one.get("took", 0) for one in answers), "responses": answers})
+    return Response({"took": sum(one.get("took", 0) for one in answers), "responses": answers}, is_own=True)
 
 
 def _one_search(request: Request, head: str, body: str) -> Json:

@@ -62,11 +62,19 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class Response:
-    """A response; a text body is sent as such."""
+    """A response; a text body is sent as such.
+
+    Attributes:
+        body: JSON's own types, or a text.
+        status: HTTP's.
+        warnings: for the header of this name.
+        is_own: whether the engine keeps no part of the body, so that the caller may get it without a copy.
+    """
 
     body: Any
     status: int = 200
     warnings: list[str] = field(default_factory=list)
+    is_own: bool = False
 
 
 Endpoint = Callable[[Request], Response]

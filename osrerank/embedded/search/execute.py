@@ -243,11 +243,10 @@ def _show(page: list[Found], sides: list[Side], wanted: Plan) -> list[Json]:
     )
     doc_values = [DocValues(wanted.doc_values, side.snapshot) for side in sides] if wanted.doc_values else []
     hits = []
-    for one in page:
+    for one, document in zip(page, _documents(page, sides), strict=True):
         side = sides[one.place]
-        document = side.snapshot.searcher.doc(one.address)
         hit: Json = {"_index": side.snapshot.name, "_id": document.get_first(ID), "_score": _score(one, wanted)}
-        source = json.loads(_bytes(document.get_first(SOURCE)))
+        source = json.loads(str(_bytes(document.get_first(SOURCE)), "utf-8"))
         if wanted.source.wanted:
             hit["_source"] = wanted.source.apply(source)
         if wanted.fields:
@@ -262,6 +261,15 @@ def _show(page: list[Found], sides: list[Side], wanted: Plan) -> list[Json]:
             hit["sort"] = list(one.keys)
         hits.append(hit)
     return hits
+
+
+def _documents(page: list[Found], sides: list[Side]) -> list[tantivy.Document]:
+    """Return the stored documents of a page."""
+    of_side = [
+        iter(side.snapshot.searcher.docs([one.address for one in page if one.place == place]))
+        for place, side in enumerate(sides)
+    ]
+    return [next(of_side[one.place]) for one in page]
 
 
 def _bytes(stored: Any) -> bytes:

@@ -60,6 +60,11 @@ class Searcher:
     def num_docs(self) -> int:
         return int(self._searcher.num_docs)
 
+    def docs(self, addresses: Iterable[tantivy.DocAddress]) -> list[tantivy.Document]:
+        """Return stored documents."""
+        with reading(self._folder):
+            return [self._searcher.doc(address) for address in addresses]
+
     def __getattr__(self, name: str) -> Any:
         """Return a method of tantivy's searcher, with its errors turned into faults."""
         method = getattr(self._searcher, name)

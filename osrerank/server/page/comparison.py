@@ -7,7 +7,7 @@ from typing import Any
 from pydantic import BaseModel, Field
 
 from osrerank.evaluation.basic import ndcg, reciprocal_rank
-from osrerank.response import FIRST_PASS, hits_of, parse_hit, sections_of
+from osrerank.response import FIRST_PASS, hits_of, sections_of
 from osrerank.retrieval.text_fields import is_title
 from osrerank.types import Section
 
@@ -168,7 +168,7 @@ def _document(
     marks = raw.get("_rerank") or {}
     first_pass = marks.get(FIRST_PASS) or {"score": raw.get("_score"), "rank": rank}
     stages = [(name, mark) for name, mark in marks.items() if name != FIRST_PASS and isinstance(mark, Mapping)]
-    sections = sections_of(parse_hit(raw), fields) or ()
+    sections = sections_of(raw, fields) or ()
     passage = next((mark["passage"] for _, mark in reversed(stages) if "passage" in mark), None)
     terms = _terms(raw.get("highlight") or {})
     titles = [section for section in sections if section.field == title]

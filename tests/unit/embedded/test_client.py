@@ -19,6 +19,21 @@ def test_data_outlives_its_client(engine: OpenSearch, open_engine: Opener) -> No
     assert again.search(index="a", body={"query": {"match": {"text": "refreshed"}}})["hits"]["total"]["value"] == 1
 
 
+def test_whoever_changes_an_answer_changes_nothing_else(engine: OpenSearch) -> None:
+    engine.index(index="a", id="1", body={"text": "x", "tags": ["b"]}, refresh=True)
+    asked = {
+        "query": {"match": {"text": "x"}},
+        "fields": ["tags"],
+        "aggs": {"by": {"terms": {"field": "tags.keyword"}}},
+    }
+    first = engine.search(index="a", body=asked)
+    first["hits"]["hits"][0]["_source"]["tags"].append("c")
+    first["aggregations"]["by"]["buckets"].clear()
+    second = engine.search(index="a", body=asked)
+    assert second["hits"]["hits"][0]["_source"] == {"text": "x", "tags": ["b"]}
+    assert second["aggregations"]["by"]["buckets"] == [{"key": "b", "doc_count": 1}]
+
+
 def test_clients_of_a_process_share_a_folder(open_engine: Opener) -> None:
     first, second = open_engine(), open_engine()
     first.index(index="a", id="1", body={"text": "x"}, refresh=True)

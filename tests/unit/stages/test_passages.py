@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from osrerank.errors import DeadlineExceeded, InferenceError
 from osrerank.options.passages import Passages
-from osrerank.response import parse
+from osrerank.response import hits_of, parse
 from osrerank.stages.mono import MonoStage
 from osrerank.stages.passages import PassageStage, k_max_avg_p, max_p, sum_p
 from osrerank.stages.sentences import SentenceStage
@@ -94,7 +94,7 @@ def test_title_stands_before_every_passage():
 def test_documents_of_a_title_or_of_nothing_are_one_passage():
     response = response_of(["body", "", "  "])
     response["hits"]["hits"][0]["_source"] = {"title": "only title"}
-    ranking = parse(response, Query("q", "title"), ("title", "text"))
+    ranking = parse(hits_of(response), Query("q", "title"), ("title", "text"))
     stage = PassageStage(FunctionScorer(), Passages())
     texts = [stage.passages_of(candidate) for candidate in ranking.candidates]
     assert [[text for text, _span in one] for one in texts] == [["only title"], [""], [""]]
