@@ -21,7 +21,7 @@ from osrerank.pipeline import Pipeline
 from osrerank.scoring.card import BI_ENCODER, DUO, POINTWISE
 from osrerank.scoring.loaded import LoadedModel
 from osrerank.scoring.registry import AUTO, HTTP, check_settings
-from osrerank.settings import Settings
+from osrerank.settings import DEFAULT_MODEL, Settings
 from osrerank.stages.build import duo_stage, of_vectors, resolved, scorer_stage, stage_name, stages_after_vectors
 from osrerank.stages.interpolate import blend_of
 from osrerank.stages.language_guard import prepare, why_unread
@@ -95,10 +95,12 @@ class RerankService:
         self._duo = LoadedModel(settings.duo_model or "", DUO, settings, duo_scorer, fix, clock)
 
     def with_model(self, model: str) -> "RerankService":
-        """Return a service with another model, not loaded yet, and the same ones for vectors and pairs."""
+        """Return a service with another model, not loaded yet, and the same ones of vectors and pairs."""
         other = copy(self)
         other.settings = self.settings.model_copy(update={"model": model})
         other.first = LoadedModel(model, POINTWISE, other.settings, clock=self.clock, then=prepare)
+        if self.settings.model == self.settings.vector_model == DEFAULT_MODEL:
+            other.encoder = self.first  # not loaded twice
         return other
 
     def depth(self, options: Rerank) -> int:
