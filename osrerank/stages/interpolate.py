@@ -18,7 +18,7 @@ from osrerank.stages.ordering import Floats, Judged, reorder, units_of
 from osrerank.types import NEVER, Candidate, Deadline, Encoder, Ranking, Scorer, StageReport
 
 RRF_CONSTANT = 60
-BLENDED = "vectors-blend"
+BLENDED = "vectors_blend"
 """The stage of ``vectors-mono`` that adds the vectors' scores to the cross-encoder's."""
 Method = Literal["linear", "weighted", "rrf", "before"]
 

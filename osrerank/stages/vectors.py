@@ -7,14 +7,26 @@ from functools import partial
 import numpy as np
 import numpy.typing as npt
 
-from osrerank.errors import DeadlineExceeded
+from osrerank.errors import ConfigError, DeadlineExceeded
 from osrerank.metrics import SEARCHED_TEXTS, VECTOR_COUNTS
 from osrerank.options.passages import Passages
+from osrerank.options.rerank import Rerank
 from osrerank.scoring.encoder_scorer import NOT_FINITE
 from osrerank.stages.interpolate import first_pass_parts
 from osrerank.stages.ordering import Attempt, Judged, Outcome, nothing_scored, rank_block, units_of
 from osrerank.stages.passages import AGGREGATIONS, lacks_words, max_p, text_of
-from osrerank.types import NEVER, Candidate, Deadline, Feedback, LongText, Ranking, Vectors
+from osrerank.types import (
+    NEVER,
+    Candidate,
+    Deadline,
+    Encoder,
+    Feedback,
+    LongText,
+    Ranking,
+    Scorer,
+    Vectors,
+    is_encoder,
+)
 from osrerank.types.vectors import Floats
 from osrerank.vectors.documents import DocumentRecords, DocumentVectors, Found
 from osrerank.vectors.record import rows_of
@@ -213,3 +225,16 @@ class VectorStage:
         if failed and self.passages is not None:
             reasons.append(f"{failed} of {asked} passages could not be scored")
         return reasons
+
+
+def feedback_of(options: Rerank, model: Encoder | Scorer) -> Feedback | None:
+    """Return how the query moves towards its best candidates; None if it does not.
+
+    Raises:
+        ConfigError: feedback was requested, and the query has a vector of each token.
+    """
+    feedback = model.advice.feedback if options.feedback is None else options.feedback
+    if feedback and feedback.share and model.advice.kind == "late-interaction":
+        reason = f"feedback moves the one vector of a query, and with {model.model} each token has one: leave it out"
+        raise ConfigError(reason, setting="rerank.feedback", source="argument")
+    return feedback if feedback and feedback.share and options.sentences is None and is_encoder(model) else None
