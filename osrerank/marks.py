@@ -186,6 +186,7 @@ class HitMarks(TypedDict, total=False):
         mono: the cross-encoder's; likewise.
         sentences: that of the document's best sentences.
         blend: of the model and the first pass together.
+        vectors_blend: of the cross-encoder and the vectors together.
         duo: of the comparisons in pairs.
         failure: why the hit could not be scored.
         explanation: a sentence for each stage, with ``explain``.
@@ -199,6 +200,7 @@ class HitMarks(TypedDict, total=False):
     mono: StageScoreMarks
     sentences: StageScoreMarks
     blend: StageScoreMarks
+    vectors_blend: StageScoreMarks
     duo: StageScoreMarks
     failure: str
     explanation: list[str]

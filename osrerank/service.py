@@ -21,19 +21,18 @@ from osrerank.pipeline import Pipeline
 from osrerank.scoring.card import DUO, ENCODERS, POINTWISE
 from osrerank.scoring.loaded import LoadedModel
 from osrerank.scoring.registry import AUTO, HTTP, check_settings
-from osrerank.settings import Settings
+from osrerank.settings import DEFAULT_MODEL, Settings
 from osrerank.stages.build import duo_stage, of_vectors, resolved, scorer_stage, stage_name, stages_after_vectors
 from osrerank.stages.interpolate import blend_of
 from osrerank.stages.language_guard import prepare, why_unread
 from osrerank.stages.passages import chosen_passages, score_texts
-from osrerank.stages.vectors import VectorStage
+from osrerank.stages.vectors import VectorStage, feedback_of
 from osrerank.tracing.spans import current, name_of
 from osrerank.types import (
     NEVER,
     Candidate,
     Deadline,
     Encoder,
-    Feedback,
     LongText,
     Query,
     Ranking,
@@ -96,10 +95,12 @@ class RerankService:
         self._duo = LoadedModel(settings.duo_model or "", DUO, settings, duo_scorer, fix, clock)
 
     def with_model(self, model: str) -> "RerankService":
-        """Return a service with another model, not loaded yet, and the same ones for vectors and pairs."""
+        """Return a service with another model, not loaded yet, and the same ones of vectors and pairs."""
         other = copy(self)
         other.settings = self.settings.model_copy(update={"model": model})
         other.first = LoadedModel(model, POINTWISE, other.settings, clock=self.clock, then=prepare)
+        if self.settings.model == self.settings.vector_model == DEFAULT_MODEL:
+            other.encoder = self.first  # not loaded twice
         return other
 
     def depth(self, options: Rerank) -> int:
@@ -162,7 +163,7 @@ class RerankService:
             "scorer": model.identity if vectors is None else f"{model.identity}/{vectors.records.bits}",
             "blend": None if blend is None else [blend.method, blend.weight],
         }
-        if feedback := _feedback(options, model):
+        if feedback := feedback_of(options, model):
             depends["feedback"] = [feedback.share, feedback.temperature]
         if is_vectors_mono:
             depends |= {"mono": self.first.model().identity, "vectors_weight": options.blend_weight or 0.0}
@@ -370,7 +371,7 @@ class RerankService:
 
     def _vector_stage(self, options: Rerank, vectors: DocumentVectors, depth: int = 0) -> VectorStage:
         model, blend = vectors.encoder, blend_of(options, vectors.encoder)
-        after = _feedback(options, model), blend.weight if blend and blend.method == "linear" else 0.0
+        after = feedback_of(options, model), blend.weight if blend and blend.method == "linear" else 0.0
         passages, budget_ms = chosen_passages(options, model), options.mono_budget_ms
         return VectorStage(vectors, passages, depth, options.separator, budget_ms, *after)
 
@@ -386,20 +387,7 @@ def _keys(
 
 def no_vectors(model: str) -> ConfigError:
     """Return the error of a model that has no document vectors."""
-    reason = f"{model} has no document vectors: only bi-encoders and late-interaction models do"
-    fix = "osrerank export converts one from the hub; or order by the vectors of vector_model first"
-    fix += ': pipeline = "vectors-mono" in the settings file'
-    return ConfigError(f"{reason}; {fix}", setting="model", source="--model")
-
-
-def _feedback(options: Rerank, model: Scorer | Encoder) -> Feedback | None:
-    """Return how the query moves towards its best candidates; None if it does not.
-
-    Raises:
-        ConfigError: feedback was requested, and the query has a vector of each token.
-    """
-    feedback = model.advice.feedback if options.feedback is None else options.feedback
-    if feedback and feedback.share and model.advice.kind == "late-interaction":
-        reason = f"feedback moves the one vector of a query, and with {model.model} each token has one: leave it out"
-        raise ConfigError(reason, setting="rerank.feedback", source="argument")
-    return feedback if feedback and feedback.share and options.sentences is None and is_encoder(model) else None
+    reason = f"{model} has no document vectors: only bi-encoders and late interaction do"
+    export = "osrerank export converts one from the hub"
+    order = 'order by the vectors of vector_model first: pipeline = "vectors-mono" in the settings file'
+    return ConfigError(f"{reason}; {export}; or {order}", setting="model", source="--model")

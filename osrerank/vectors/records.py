@@ -17,7 +17,7 @@ from osrerank.types import LongText, Ranking
 from osrerank.vectors.background import Background
 from osrerank.vectors.configured import VectorStorage
 from osrerank.vectors.long_record import MAGIC, LongRecord
-from osrerank.vectors.record import EXACT, ROUNDED, Bits, Record
+from osrerank.vectors.record import EXACT, ROUNDED, Bits, Record, read_all
 from osrerank.vectors.store import BYTES, HITS, MISSES, VectorStore
 
 KEY_BYTES = 16
@@ -97,10 +97,15 @@ class Records:
 
     def read(self, contents: Mapping[bytes, bytes]) -> dict[bytes, Kept]:
         """Return the valid records of this model among stored bytes, by key."""
-        kinds = {key: LongRecord if content[: len(MAGIC)] == MAGIC else Record for key, content in contents.items()}
-        read = {key: kinds[key].read(content, key, self._secret) for key, content in contents.items()}
         form = self._dimensions, self.bits
-        return {key: one for key, one in read.items() if one and one.fits(*form, by_tokens=self._by_tokens)}
+        found: dict[bytes, Kept] = {} if self._by_tokens else {**read_all(contents, *form, self._secret)}
+        for key, content in contents.items():
+            if key not in found:
+                kind = LongRecord if content[: len(MAGIC)] == MAGIC else Record
+                record = kind.read(content, key, self._secret)
+                if record and record.fits(*form, by_tokens=self._by_tokens):
+                    found[key] = record
+        return found
 
     def read_from(self, store: "VectorStore | FetchedVectors", keys: Sequence[bytes]) -> dict[bytes, Kept]:
         """Return the records that a store has, by key."""

@@ -1,5 +1,6 @@
 """The pipeline vectors-mono in the search call, without a server: orders, scores, thresholds, failures, time, pages."""
 
+import asyncio
 import threading
 from typing import Any
 
@@ -117,12 +118,12 @@ def test_bm25_enters_with_the_vectors_and_not_again():
 def test_blend_weight_adds_the_vectors_logit():
     client = client_for()
     response = search(client, mono_depth=6, blend_weight=20)
-    assert stages(response) == ["vectors", "mono", "vectors-blend"]
+    assert stages(response) == ["vectors", "mono", "vectors_blend"]
     for hit in response["hits"]["hits"]:
         marks = hit["_rerank"]
         expected = marks["mono"]["score"] + 20 * marks["vectors"]["score"]
-        assert marks["vectors-blend"]["score"] == pytest.approx(expected)
-    assert ids(response) == sorted(ids(response), key=lambda doc_id: -score_of(response, doc_id, "vectors-blend"))
+        assert marks["vectors_blend"]["score"] == pytest.approx(expected)
+    assert ids(response) == sorted(ids(response), key=lambda doc_id: -score_of(response, doc_id, "vectors_blend"))
     assert ids(response) != ids(search(client, mono_depth=6))
     assert search(client, blend="weighted", blend_weight=20)["rerank"]["applied"] is True
 
@@ -310,6 +311,23 @@ def test_explanations_have_both_stages():
     first, last = (response["hits"]["hits"][place]["_rerank"]["explanation"] for place in (0, -1))
     assert [sentence.partition(":")[0] for sentence in first[:3]] == ["first_pass", "vectors", "mono"]
     assert not any(sentence.startswith("mono") for sentence in last)
+
+
+def test_the_asynchronous_client_does_the_same():
+    pytest.importorskip("aiohttp")
+    from osrerank.aio import connect_async
+
+    options = {"pipeline": "vectors-mono", "mono_depth": 3}
+
+    async def answer():
+        client = connect_async("http://localhost:9", scorer=BY_LENGTH, encoder=Encoder())
+        try:
+            return await client.rerank("low", LOW, options=options)
+        finally:
+            await client.close()
+
+    expected = [doc_id[1:] for doc_id in ids(search(client_for(), blend="replace"))]
+    assert [candidate.doc_id for candidate in asyncio.run(answer()).candidates] == expected
 
 
 def test_both_models_are_loaded_beforehand():

@@ -98,6 +98,17 @@ def test_each_index_has_its_model(open_client):
     assert stages == {"shop-fr": "mono", "shop-de": "vectors", "papers": "mono", "notes": "vectors"}
 
 
+def test_an_indexs_cross_encoder_reads_the_best_of_the_clients_vectors(open_client):
+    client = open_client()
+    assert marks(client, "notes")["applied"] is True
+    both = marks(client, "papers", pipeline="vectors-mono", mono_depth=2)
+    assert [Path(stage["model"] or "").name for stage in both["stages"]] == ["e5-small", "", "papers"]
+    with client.searcher.serving("papers") as service:
+        assert service.encoder is client.searcher.service.first  # it is loaded once
+    with pytest.raises(ConfigError, match="german is a bi-encoder"):
+        marks(client, "shop-de", pipeline="vectors-mono")
+
+
 @pytest.mark.parametrize("index", ["shop-fr,shop-de", ["papers", "notes"], "shop-*", "*", None])
 def test_indices_with_different_models_are_not_reranked(open_client, index):
     client = open_client()
