@@ -18,6 +18,7 @@ from osrerank.scoring.inputs import InputBuilder, Pieces, Tokens
 from osrerank.scoring.locate import locate
 from osrerank.scoring.model_files import read_card
 from osrerank.scoring.registry import forms_of, load_backend
+from osrerank.vectors.token_vectors import maxsim
 
 Values = npt.NDArray[np.float64]
 
@@ -106,7 +107,7 @@ class TimedBackend:
 
 
 class Cosines:
-    """A bi-encoder's backend as one of whole pairs: both texts of a sequence are encoded, and their cosine is returned.
+    """An encoder's backend as one of whole pairs: both texts of a sequence are encoded and compared.
 
     Args:
         backend: encodes texts.
@@ -119,9 +120,12 @@ class Cosines:
         self.packed, self.parallel = backend.packed, backend.parallel
 
     def run(self, sequences: Sequence[Tokens]) -> npt.NDArray[np.float32]:
-        """Return the cosine of each sequence's query, segment 0, and document, segment 1 ``(n, 1)``."""
+        """Return the cosine or MaxSim of each sequence's query, segment 0, and document, segment 1 ``(n, 1)``."""
         texts = [one.ids[one.segments == segment] for segment in (0, 1) for one in sequences]
-        queries, documents = np.split(self._backend.run([Tokens(ids, np.zeros_like(ids)) for ids in texts]), 2)
+        rows = self._backend.run([Tokens(ids, np.zeros_like(ids)) for ids in texts])
+        queries, documents = rows[: len(sequences)], rows[len(sequences) :]
+        if isinstance(rows, list):
+            return np.array([maxsim(*pair) for pair in zip(queries, ([one] for one in documents), strict=True)])
         cosines: npt.NDArray[np.float32] = (queries * documents).sum(axis=1, keepdims=True)
         return cosines
 
@@ -187,7 +191,7 @@ class Ours:
         card = read_card(directory, name=label or model)
         card = replace(card, max_tokens=max_tokens or card.max_tokens)
         network = load_backend(directory, card, backend=backend, threads=threads)
-        loaded = Cosines(network) if card.is_bi_encoder else network
+        loaded = Cosines(network) if card.is_encoder else network
         self.spent = Spent()
         self.directory, self.precision, self.threads = directory, loaded.precision, loaded.threads
         timed = TimedBackend(loaded, self.spent)

@@ -1,5 +1,6 @@
 import json
 from collections.abc import Sequence
+from contextlib import closing
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +14,7 @@ from osrerank.bench.workload import Task, from_candidates, pairs, synthetic
 from osrerank.cli import cli
 from osrerank.scoring.registry import load_scorer
 from osrerank.types import Qrels
+from tests.late_interaction import exported
 
 DATA = Path(__file__).parents[2] / "data"
 TINY = DATA / "tiny-bert-one-label"
@@ -50,6 +52,17 @@ def test_our_scores_are_the_scorers_and_the_work_is_counted() -> None:
     assert one.spent.tokenise_s > 0
     assert one.spent.compute_s > 0
     one.close()
+
+
+def test_whole_pairs_of_encoders_have_the_scores_of_texts_read_alone(tmp_path: Path) -> None:
+    directory = exported("unexpanded", tmp_path)
+    for model in (directory, TINY.with_name("tiny-bert-bi-encoder")):
+        one = Ours(str(model), backend="onnx", threads=2)
+        texts = list(TASKS[0].documents.values())
+        with closing(load_scorer(str(model), backend="onnx")) as scorer:
+            expected = scorer.score(TASKS[0].query, texts, [(0,), (1,), (2,)]).values
+        np.testing.assert_allclose(one.score(TASKS[0].query, texts), expected, atol=1e-3)
+        one.close()
 
 
 def test_rows_compare_orders_and_judge_them() -> None:
