@@ -14,7 +14,7 @@ from osrerank.errors import ConfigError
 from osrerank.options.defaults import Defaults
 from osrerank.options.rerank import VECTORS_MONO
 from osrerank.retrieval.mapping import TEXT_KINDS, leaves_by_index, names_of
-from osrerank.scoring.card import BI_ENCODER, POINTWISE
+from osrerank.scoring.card import ENCODERS, POINTWISE
 from osrerank.scoring.registry import HTTP, WORKERS, as_scorer, is_local, load, load_local
 from osrerank.settings import Settings
 from osrerank.stages.language_guard import IS_INSTALLED
@@ -140,7 +140,7 @@ def _needs_vector_model(settings: Settings, index: str) -> bool:
 def _vector_model(settings: Settings) -> Finding:
     """Load the model of vectors, and score a pair with it."""
     try:
-        with closing(as_scorer(load_local(settings, BI_ENCODER, model=settings.vector_model))) as scorer:
+        with closing(as_scorer(load_local(settings, ENCODERS, model=settings.vector_model))) as scorer:
             scorer.score(QUERY, [DOCUMENT], [(0,)])
     except Exception as error:  # noqa: BLE001 - whatever keeps the model from loading is the finding
         fix = "correct --vector-model or OSRERANK_VECTOR_MODEL, or leave it out"

@@ -17,7 +17,7 @@ class StageMarks(TypedDict):
         applied: whether it ordered its candidates.
         reason: why not, or not wholly.
         model: the model's name; None where no model scored.
-        kind: ``bi-encoder``, ``cross-encoder`` or ``duo``; None likewise.
+        kind: ``bi-encoder``, ``late-interaction``, ``cross-encoder`` or ``duo``; None likewise.
         candidates: how many it looked at.
         inferences: runs of the model.
         cached: scores that the cache had.
@@ -25,9 +25,9 @@ class StageMarks(TypedDict):
         query_truncated: whether the query was longer than the model reads.
         failed: candidates that could not be scored.
         took_ms: time in milliseconds.
-        encoded: documents whose vectors were computed; of bi-encoders.
-        known: documents whose vectors were stored already; of bi-encoders.
-        lacking: documents that a deadline left without vectors; of bi-encoders.
+        encoded: documents whose vectors were computed; of encoders.
+        known: documents whose vectors were stored already; of encoders.
+        lacking: documents that a deadline left without vectors; of encoders.
         pairs: probabilities of pairs, with ``explain``.
     """
 
@@ -35,7 +35,7 @@ class StageMarks(TypedDict):
     applied: bool | Literal["partial"]
     reason: str | None
     model: str | None
-    kind: Literal["bi-encoder", "cross-encoder", "duo"] | None
+    kind: Literal["bi-encoder", "late-interaction", "cross-encoder", "duo"] | None
     candidates: int
     inferences: int
     cached: int

@@ -18,7 +18,7 @@ from osrerank.errors import (
 )
 from osrerank.options.rerank import AUTO_PIPELINE, NO_STAGES, VECTORS, VECTORS_MONO, Rerank
 from osrerank.pipeline import Pipeline
-from osrerank.scoring.card import BI_ENCODER, DUO, POINTWISE
+from osrerank.scoring.card import DUO, ENCODERS, POINTWISE
 from osrerank.scoring.loaded import LoadedModel
 from osrerank.scoring.registry import AUTO, HTTP, check_settings
 from osrerank.settings import DEFAULT_MODEL, Settings
@@ -89,7 +89,7 @@ class RerankService:
         )
         local = settings.model_copy(update={"backend": AUTO}) if settings.backend == HTTP else settings
         self.encoder = LoadedModel(
-            settings.vector_model, BI_ENCODER, local, encoder, NAME_A_VECTOR_MODEL, clock,
+            settings.vector_model, ENCODERS, local, encoder, NAME_A_VECTOR_MODEL, clock,
             has_index=has_index, then=prepare,
         )  # fmt: skip
         self._duo = LoadedModel(settings.duo_model or "", DUO, settings, duo_scorer, fix, clock)
@@ -387,6 +387,7 @@ def _keys(
 
 def no_vectors(model: str) -> ConfigError:
     """Return the error of a model that has no document vectors."""
-    reason = f"{model} has no document vectors: only bi-encoders do; osrerank export converts one from the hub"
-    fix = 'or order by the vectors of vector_model first: pipeline = "vectors-mono" in the settings file'
-    return ConfigError(f"{reason}; {fix}", setting="model", source="--model")
+    reason = f"{model} has no document vectors: only bi-encoders and late interaction do"
+    export = "osrerank export converts one from the hub"
+    order = 'order by the vectors of vector_model first: pipeline = "vectors-mono" in the settings file'
+    return ConfigError(f"{reason}; {export}; or {order}", setting="model", source="--model")

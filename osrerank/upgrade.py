@@ -86,6 +86,6 @@ def _is_bi_encoder(model: str) -> bool:
     successor = instead_of(model)
     directory = locate_here(DEFAULT_MODEL if successor else model)
     try:
-        return directory is not None and read_card(directory).is_bi_encoder
+        return directory is not None and read_card(directory).is_encoder
     except ModelLoadError:
         return False

@@ -97,7 +97,7 @@ class TimedBackend:
 
     def run(self, sequences: Sequence[Tokens]) -> npt.NDArray[np.float32]:
         began = time.perf_counter()
-        outputs = self._backend.run(sequences)
+        outputs: npt.NDArray[np.float32] = self._backend.run(sequences)
         self._spent.computed(sequences, time.perf_counter() - began, packed=self.packed)
         return outputs
 

@@ -22,7 +22,7 @@ from osrerank.errors import InferenceError, ModelLoadError
 from osrerank.export.export_model import ExportOptions, export_model
 from osrerank.scoring.checkpoints.self_check import examples
 from osrerank.scoring.model_files import read_json
-from osrerank.scoring.modular.description import has_own_head
+from osrerank.scoring.modular.cross_encoder import has_own_head
 
 DESCRIPTIONS = ("config.json", "tokenizer_config.json", "special_tokens_map.json", "tokenizer.json", "vocab.txt")
 """Files that other libraries read beside a graph."""

@@ -41,10 +41,22 @@ def _kind(value: str | None) -> str | None:
     help="duo: the second document's segment, where the checkpoint has two; zeros as the released duoBERT.",
 )
 @click.option(
-    "--pooling", type=click.Choice(["cls", "mean"]), help="bi-encoder: a text's vector.  [default: its files']"
+    "--pooling",
+    type=click.Choice(["cls", "mean", "lasttoken"]),
+    help="bi-encoder: a text's vector.  [default: its files']",
 )
 @click.option("--query-prefix", help="bi-encoder: stands before every query.  [default: its files', else none]")
 @click.option("--document-prefix", help="bi-encoder: stands before every document.  [default: likewise]")
+@click.option(
+    "--dimensions",
+    type=click.IntRange(min=1),
+    help="bi-encoder: keep the first numbers of a vector alone, of Matryoshka models.  [default: its files', or all]",
+)
+@click.option(
+    "--pool-factor",
+    type=click.FloatRange(min=1),
+    help="late interaction: merge a document's vectors to about one in so many.  [default: its files', else 1]",
+)
 @click.option(
     "--precision", type=click.Choice(["fp32", "int8"]), help="Of the graph.  [default: int8 of a bi-encoder, else fp32]"
 )
@@ -82,9 +94,10 @@ def export(
     osrerank export ./BERT_Large_trained_on_MSMARCO monobert --precision int8
     osrerank export BAAI/bge-small-en-v1.5 bge --candidates dev.jsonl --qrels dev.qrels
 
-    SOURCE is a cross-encoder, or a BERT bi-encoder that sentence-transformers saved. It has safetensors, or PyTorch's
-    pickled weights or a TensorFlow checkpoint, and tokenizer.json or vocab.txt. OUTPUT appears whole or not at all; it
-    gets an ONNX graph, the tokenizer and the card osrerank.json.
+    SOURCE is a cross-encoder, a bi-encoder that sentence-transformers saved, or a late-interaction model that
+    sentence-transformers, PyLate or Stanford's code saved. It has safetensors, or PyTorch's pickled weights or a
+    TensorFlow checkpoint, and tokenizer.json or vocab.txt. OUTPUT appears whole or not at all; it gets an ONNX graph,
+    the tokenizer and the card osrerank.json.
     """
     from osrerank.export.export_model import ExportOptions, export_model  # noqa: PLC0415 - imports numpy and more
 

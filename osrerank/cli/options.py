@@ -50,7 +50,7 @@ class Checkpoint(click.ParamType[Path]):
         from osrerank.scoring.locate import locate  # noqa: PLC0415 - keeps the command's help quick
         from osrerank.scoring.registry import forms_of  # noqa: PLC0415 - likewise
 
-        return locate(str(value), forms=forms_of("torch"))
+        return locate(str(value), forms=forms_of("torch"), also=("README.md",))  # which names its languages
 
 
 class Model(Checkpoint):

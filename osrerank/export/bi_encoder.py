@@ -1,97 +1,135 @@
-"""Read a bi-encoder's directory in sentence-transformers' layout (Reimers, Gurevych 2019, arXiv 1908.10084)."""
+"""Give a bi-encoder that sentence-transformers saved a card: `osrerank.scoring.modular.bi_encoder` reads its files."""
 
+import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
-from osrerank.errors import ModelLoadError
+from osrerank.errors import ConfigError, ModelLoadError
+from osrerank.export.bi_encoder_graph import BUCKETS
+from osrerank.scoring.backends.networks.modern_bert import shape as modern_shape
 from osrerank.scoring.card import Calibration, ModelCard, Pooling
-from osrerank.scoring.model_files import CONFIG_FILE, MOST_TOKENS, TOKENIZER_FILE, read_config, read_json, weight_files
+from osrerank.scoring.model_files import (
+    CONFIG_FILE,
+    LONG,
+    MOST_TOKENS,
+    TOKENIZER_FILE,
+    first_position,
+    read_config,
+    read_json,
+    weight_files,
+)
+from osrerank.scoring.modular import bi_encoder as files
+from osrerank.scoring.modular import late_interaction
+from osrerank.scoring.modular.description import FAMILIES, model_type, refused
 
-MODULES_FILE = "modules.json"
-PROMPTS_FILE = "config_sentence_transformers.json"
-LENGTHS = {"sentence_bert_config.json": "max_seq_length", "tokenizer_config.json": "model_max_length"}
-"""File -> its field for the most tokens of a text; older versions of the library write the first, newer the second."""
-QUERY_PROMPTS = ("query",)
-DOCUMENT_PROMPTS = ("document", "passage", "corpus")
-POOLINGS: Mapping[str, Pooling] = {"cls": "cls", "mean": "mean"}
-MODES: Mapping[str, Pooling] = {"pooling_mode_cls_token": "cls", "pooling_mode_mean_tokens": "mean"}
-MODEL_TYPE = "CrossEncoder"
-"""The ``model_type`` in `PROMPTS_FILE` of a cross-encoder; any other model is a bi-encoder."""
+OTHERS = ("CrossEncoder", *late_interaction.NAMES)
+"""What sentence-transformers saves that is no bi-encoder, by the ``model_type`` in its files."""
 UNCALIBRATED = Calibration(20.0, -15.0)
 """Spreads the logits of usual cosines, .6 to .9, around 0; their probabilities mean nothing until they are fitted."""
-FIRST_PASS_WEIGHTS: Mapping[Pooling, float] = {"cls": 0.1, "mean": 0.05}
+FIRST_PASS_WEIGHTS: Mapping[Pooling, float] = {"cls": 0.1, "mean": 0.05, "lasttoken": 0.05}
 """What the best first-pass score adds to a cosine; measured for bge-small-en-v1.5 and e5-small-v2 in
 docs/research/joined.md."""
 
 
 @dataclass(frozen=True, slots=True)
+class Given:
+    """What is given of an encoder; None for what its files say.
+
+    Attributes:
+        pooling: how a text's states become its vector.
+        query_prefix: stands before every query.
+        document_prefix: stands before every document.
+        dimensions: how many numbers of a vector are used, the first ones.
+        pool_factor: of late interaction, a document's vectors are merged to about one in so many.
+    """
+
+    pooling: Pooling | None = None
+    query_prefix: str | None = None
+    document_prefix: str | None = None
+    dimensions: int | None = None
+    pool_factor: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class BiEncoder:
-    """A bi-encoder as its files describe it.
+    """A bi-encoder of another library.
 
     Attributes:
         directory: where ``config.json``, ``tokenizer.json`` and the safetensors are.
-        config: ``config.json``.
-        pooling: how a text's hidden states become its vector.
-        query_prefix: precedes every query.
-        document_prefix: precedes every document.
-        max_tokens: most tokens of a text, special tokens included.
+        card: its card, with a provisional calibration.
+        weights: the modules' safetensors, relative to the model's directory.
     """
 
     directory: Path
-    config: Mapping[str, Any]
-    pooling: Pooling
-    query_prefix: str
-    document_prefix: str
-    max_tokens: int
+    card: ModelCard
+    weights: tuple[str, ...]
+
+    def write_modules(self, source: Path, folder: Path) -> None:
+        """Copy the modules' safetensors from the model's directory to another one."""
+        for name in self.weights:
+            (folder / name).parent.mkdir(exist_ok=True)
+            shutil.copyfile(source / name, folder / name)
 
 
 def is_bi_encoder(directory: Path) -> bool:
-    """Return whether a directory contains a bi-encoder that sentence-transformers saved."""
-    if not (directory / MODULES_FILE).exists():
-        return False
-    return _optional(directory / PROMPTS_FILE).get("model_type") != MODEL_TYPE
+    """Return whether sentence-transformers saved a directory, and not as a model of another kind."""
+    return model_type(directory, read_json) not in (None, *OTHERS)
 
 
-def card_of(model: BiEncoder, name: str) -> ModelCard:
-    """Return a bi-encoder's card, with a provisional calibration."""
-    return ModelCard(
-        name=name,
-        head="cosine",
-        kind="bi-encoder",
-        max_tokens=model.max_tokens,
-        max_query_tokens=model.max_tokens,
-        segment_rows=int(model.config["type_vocab_size"]),
-        calibration=UNCALIBRATED,
-        first_pass_weight=FIRST_PASS_WEIGHTS[model.pooling] * UNCALIBRATED.scale,
-        pooling=model.pooling,
-        query_prefix=model.query_prefix,
-        document_prefix=model.document_prefix,
-    )
-
-
-def read_bi_encoder(
-    directory: Path,
-    *,
-    pooling: Pooling | None = None,
-    query_prefix: str | None = None,
-    document_prefix: str | None = None,
-) -> BiEncoder:
-    """Read a bi-encoder's files; arguments override what they say.
+def read_bi_encoder(directory: Path, name: str, given: Given | None = None) -> BiEncoder:
+    """Read a bi-encoder's files.
 
     Args:
         directory: the model's, with ``modules.json`` where sentence-transformers saved it.
-        pooling: ``cls`` or ``mean``; needed if the files do not name it.
-        query_prefix: None for the files' prefix; if they name none, it is empty.
-        document_prefix: likewise.
+        name: the model's, for its card.
+        given: takes precedence over the files; the pooling is needed where they do not name it.
 
     Raises:
-        ModelLoadError: a file is missing or cannot be read, the model is not a BERT, or it has a module besides
-            transformer, pooling and normalisation.
+        ConfigError: more dimensions are given than the model has.
+        ModelLoadError: a file is missing, cannot be read, or asks for what is not known.
     """
-    modules = _modules(directory)
-    transformer = directory / modules.get("Transformer", "")
+    given = given or Given()
+    found = files.read_bi_encoder(directory, read_json)
+    transformer = directory / found.transformer
+    config = config_of(transformer)
+    pooling = given.pooling or found.pooling
+    if pooling is None:
+        fix = f"name it: --pooling {', '.join(files.POOLINGS)}"
+        raise ModelLoadError(f"{directory} does not say how texts are pooled; {fix}", path=str(directory))
+    query_prefix = found.query_prefix if given.query_prefix is None else given.query_prefix
+    document_prefix = found.document_prefix if given.document_prefix is None else given.document_prefix
+    if not found.counts_prompts and (query_prefix or document_prefix):
+        reason = f"{directory}: include_prompt is false, so that the tokens of prefixes are left out of the pooling"
+        fix = "which osrerank does not do; it can be used without: --query-prefix '' --document-prefix ''"
+        raise ModelLoadError(f"{reason}, {fix}", path=str(directory))
+    longest = longest_text(config, found.limits.sequence)
+    is_cosine = found.similarity == "cosine"
+    card = ModelCard(
+        name=name,
+        head=found.similarity,
+        kind="bi-encoder",
+        max_tokens=min(longest, found.limits.document or longest),
+        max_query_tokens=min(longest, found.limits.query or longest),
+        segment_rows=int(config.get("type_vocab_size", 0)),
+        calibration=UNCALIBRATED if is_cosine else Calibration(),
+        first_pass_weight=FIRST_PASS_WEIGHTS[cast("Pooling", pooling)] * UNCALIBRATED.scale if is_cosine else 0.0,
+        pooling=cast("Pooling", pooling),
+        modules=found.steps,
+        dimensions=_dimensions(directory, config, found, given.dimensions),
+        query_prefix=query_prefix,
+        document_prefix=document_prefix,
+    )
+    return BiEncoder(transformer, card, found.weights)
+
+
+def config_of(transformer: Path) -> dict[str, Any]:
+    """Return a transformer's config.
+
+    Raises:
+        ModelLoadError: a file is missing, or osrerank cannot compute the encoder.
+    """
     for file in (CONFIG_FILE, TOKENIZER_FILE):
         if not (transformer / file).exists():
             reason = f"{transformer / file} is missing; save the model with transformers' fast tokenizer"
@@ -100,78 +138,49 @@ def read_bi_encoder(
         fix = "save the model with safe_serialization=True"
         raise ModelLoadError(f"{transformer} has no *.safetensors; {fix}", path=str(transformer))
     config = read_config(transformer)
-    _check_architecture(transformer / CONFIG_FILE, config)
-    prompts = _optional(directory / PROMPTS_FILE).get("prompts") or {}
-    limits = [_optional(transformer / file).get(name) for file, name in LENGTHS.items()]
-    found = BiEncoder(
-        transformer,
-        config,
-        pooling or _pooling(directory, modules),
-        _prompt(prompts, QUERY_PROMPTS) if query_prefix is None else query_prefix,
-        _prompt(prompts, DOCUMENT_PROMPTS) if document_prefix is None else document_prefix,
-        min(MOST_TOKENS, int(config["max_position_embeddings"]), *(int(limit) for limit in limits if limit)),
-    )
-    _check_prompts(directory, modules, found)
-    return found
+    check_architecture(transformer / CONFIG_FILE, config)
+    return config
 
 
-def _modules(directory: Path) -> dict[str, str]:
-    """Return kind of module -> its folder; empty if the directory has no ``modules.json``."""
-    file = directory / MODULES_FILE
-    if not file.exists():
-        return {}
-    content: Any = read_json(file, kind=list)
-    try:
-        found = {str(module["type"]).rpartition(".")[2]: str(module["path"]) for module in content}
-    except (KeyError, TypeError) as error:
-        raise ModelLoadError(f"{file} is not a list of modules with type and path: {error!r}", path=str(file)) from None
-    if others := sorted(set(found) - {"Transformer", "Pooling", "Normalize"}):
-        reason = f"{file} has a module {others[0]}; only Transformer, Pooling and Normalize can be exported"
-        raise ModelLoadError(reason, path=str(file))
-    return found
+def check_architecture(file: Path, config: Mapping[str, Any]) -> None:
+    """Refuse an encoder that osrerank cannot compute as transformers does.
 
+    Args:
+        file: the config's, for the error.
+        config: ``config.json``.
 
-def _check_architecture(file: Path, config: Mapping[str, Any]) -> None:
-    kind, activation = config.get("model_type"), config.get("hidden_act", "gelu")
-    positions = config.get("position_embedding_type", "absolute")
-    if kind != "bert":
-        reason = f"model_type is {kind!r}; only bert can be exported, such as bge v1.5, e5 v2, gte v1, all-MiniLM"
-    elif "auto_map" in config:
-        reason = "auto_map asks for the model's own Python code, which osrerank never runs"
-    elif activation != "gelu" or positions != "absolute" or config.get("is_decoder"):
-        reason = f"hidden_act is {activation!r}, positions are {positions!r}; only GELU and absolute can be exported"
-    else:
+    Raises:
+        ModelLoadError: the message names the field.
+    """
+    kind = config.get("model_type")
+    if "auto_map" in config:
+        raise refused(file, "auto_map asks for the model's own Python code, which osrerank never runs")
+    if kind not in FAMILIES:
+        raise refused(file, f"model_type is {kind!r}; of bi-encoders it must be one of {', '.join(FAMILIES)}")
+    if kind == modern_shape.MODEL_TYPE:
+        if obstacle := modern_shape.obstacle(config):
+            raise refused(file, f"{obstacle}, which osrerank does not compute")
         return
-    raise ModelLoadError(f"{file}: {reason}", path=str(file))
+    wanted = {"hidden_act": "gelu", "position_embedding_type": "absolute", "is_decoder": False}
+    wanted |= {"relative_attention_num_buckets": BUCKETS, "pad_token_id": 1} if kind == "mpnet" else {}
+    for name, value in wanted.items():
+        if config.get(name, value) != value:
+            raise refused(file, f"{name} is {config[name]!r}; of a {kind} bi-encoder it must be {value!r}")
 
 
-def _pooling(directory: Path, modules: Mapping[str, str]) -> Pooling:
-    fix = "name it: --pooling cls or --pooling mean"
-    if "Pooling" not in modules:
-        raise ModelLoadError(f"{directory} does not say how texts are pooled; {fix}", path=str(directory))
-    file = directory / modules["Pooling"] / CONFIG_FILE
-    content = read_json(file)
-    if content.get("pooling_mode") in POOLINGS:
-        return POOLINGS[content["pooling_mode"]]
-    modes = [name for name, value in content.items() if name.startswith("pooling_mode_") and value is True]
-    if len(modes) == 1 and modes[0] in MODES:
-        return MODES[modes[0]]
-    named = ", ".join(modes) or content.get("pooling_mode") or "nothing"
-    raise ModelLoadError(f"{file} names {named}; only [CLS] or the mean of all tokens can be exported", path=str(file))
+def longest_text(config: Mapping[str, Any], limit: int | None = None) -> int:
+    """Return the most tokens of a text: the files' own limit, within the positions that the model has."""
+    room = int(config.get("max_position_embeddings", MOST_TOKENS)) - first_position(config)
+    trained = room if config.get("model_type") in LONG else MOST_TOKENS
+    return min(room, trained, limit or room)
 
 
-def _check_prompts(directory: Path, modules: Mapping[str, str], found: BiEncoder) -> None:
-    """Refuse prefixes whose tokens are left out of the mean: the graph averages all tokens."""
-    file = directory / modules.get("Pooling", "") / CONFIG_FILE
-    is_left_out = "Pooling" in modules and _optional(file).get("include_prompt") is False
-    if is_left_out and found.pooling == "mean" and (found.query_prefix or found.document_prefix):
-        reason = f"{file} leaves prefixes out of the mean (include_prompt is false), which cannot be exported"
-        raise ModelLoadError(reason, path=str(file))
-
-
-def _optional(file: Path) -> dict[str, Any]:
-    return read_json(file) if file.exists() else {}
-
-
-def _prompt(prompts: Mapping[str, Any], names: tuple[str, ...]) -> str:
-    return next((str(prompts[name]) for name in names if prompts.get(name)), "")
+def _dimensions(directory: Path, config: Mapping[str, Any], found: files.BiEncoder, given: int | None) -> int:
+    """Return a card's ``dimensions``: 0 where the vector is as long as the encoder's states."""
+    hidden = int(config["hidden_size"])
+    width = found.width or hidden
+    if given is not None and given > width:
+        reason = f"{directory} gives vectors of {width} numbers, and {given} dimensions are asked for"
+        raise ConfigError(reason, setting="dimensions", source="argument")
+    used = min(width, given or found.dimensions or width)
+    return 0 if used == hidden and not found.width else used

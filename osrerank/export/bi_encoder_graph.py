@@ -1,38 +1,160 @@
-"""Build the ONNX graph of a BERT bi-encoder, without padding: all texts of a batch have one length."""
+"""Build the ONNX graph of a bi-encoder, without padding: all texts of a batch have one length."""
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
-from osrerank.export.graph import TOKENS, BertGraph, Weights
+from osrerank.export.graph import TOKENS, BertGraph, Graph, Weights
+from osrerank.export.head_graph import add_head
+from osrerank.export.modern_bert_graph import ModernBertGraph
+from osrerank.scoring.backends.networks.modern_bert import shape as modern_shape
 from osrerank.scoring.card import ModelCard
+
+PREFIXES = ("bert.", "roberta.", "mpnet.")
+"""Of the weights of an encoder that was saved with a head."""
+MPNET = {
+    "attention.attn.q": "attention.self.query",
+    "attention.attn.k": "attention.self.key",
+    "attention.attn.v": "attention.self.value",
+    "attention.attn.o": "attention.output.dense",
+    "attention.LayerNorm": "attention.output.LayerNorm",
+}
+"""MPNet's names within a layer, and BERT's."""
+OLDER = {"gamma": "weight", "beta": "bias"}
+"""TensorFlow's names of a LayerNorm's parts, which some versions of transformers write."""
+BUCKETS, FARTHEST = 32, 128
+"""Of MPNet's relative positions: how many kinds there are, and from which distance on all are of one kind."""
 
 
 def build_encoder(weights: Weights, config: Mapping[str, Any], card: ModelCard) -> Any:
     """Return the graph that encodes texts, as an ``onnx.ModelProto`` in fp32.
 
     Its input is ``input_ids``, int64 ``(n, tokens)``; rows of a batch must have one length. Its output ``vector`` is
-    float32 ``(n, hidden)``, of norm 1. With [CLS] pooling, the last layer computes only the [CLS] row. The graph is
-    tested against `osrerank.scoring.backends.networks.bi_encoder`.
+    float32 ``(n, dimensions)``. With [CLS] pooling, the last layer computes only the [CLS] row. Of late interaction it
+    has a row for each token; where a query's own tokens do not see the filling ones, ``attention_mask`` is 0 on those.
 
     Args:
-        weights: name in transformers -> array; the prefix ``bert.`` is optional.
-        config: the model's ``config.json``; see `osrerank.export.graph.can_build`.
+        weights: name in transformers -> array, those of modules with their folder before them.
+        config: the model's ``config.json``; `osrerank.export.bi_encoder.check_architecture` finds nothing against it.
         card: a bi-encoder's.
 
     Raises:
         KeyError: a weight is missing.
     """
-    return _Encoder({name.removeprefix("bert."): array for name, array in weights.items()}, config, card).build()
+    kind, head = config.get("model_type"), card.to_vector
+    only_first = head.pooling == ("cls",)
+    if kind == modern_shape.MODEL_TYPE:
+        named = {name.removeprefix(modern_shape.PREFIX): array for name, array in weights.items()}
+        modern = ModernBertGraph(named, modern_shape.Shape.from_config(config))
+        graph, states = modern.graph, modern.states(only_first=only_first)
+    else:
+        named = _plain(weights)
+        bert = (_MpnetEncoder if kind == "mpnet" else _Encoder)(named, config, card)
+        graph, states = bert.graph, bert.states(only_first=only_first)
+    vector = add_head(graph, states, head, named)
+    inputs = {"input_ids": TOKENS}
+    if card.tokens.hides_expansion:
+        _hide_unattended(graph)
+        inputs["attention_mask"] = TOKENS
+    return graph.model(inputs, {"vector": (vector, ("n", card.dimensions or config["hidden_size"]))})
+
+
+def _hide_unattended(graph: Graph) -> None:
+    """Let no token of a text see those at its end whose ``attention_mask`` is 0."""
+    nodes, graph.nodes = graph.nodes, []
+    total = graph.add("ReduceSum", ["attention_mask"], keepdims=0)
+    seen = graph.add("Reshape", [total, graph.constant("shape.1", np.array([1]))])
+    for node in nodes:
+        _look_at(graph, node, seen)
+
+
+def _look_at(graph: Graph, node: Any, seen: str) -> None:
+    """Add a node to a graph; an attention, or one in its branches, looks at the first so many tokens."""
+    for attribute in node.attribute:
+        if attribute.HasField("g"):
+            outer, graph.nodes = graph.nodes, []
+            for inner in attribute.g.node:
+                _look_at(graph, inner, seen)
+            del attribute.g.node[:]
+            attribute.g.node.extend(graph.nodes)
+            graph.nodes = outer
+    if node.op_type == "MultiHeadAttention":
+        for place, axis in ((1, 1), (2, 1), (5, 3)):  # keys, values, and what is added to the logits
+            if len(node.input) > place and node.input[place]:
+                bounds = [
+                    graph.constant("axis.0", np.array([0])),
+                    seen,
+                    graph.constant(f"axis.{axis}", np.array([axis])),
+                ]
+                node.input[place] = graph.add("Slice", [node.input[place], *bounds])
+    graph.nodes.append(node)
+
+
+def _plain(weights: Weights) -> dict[str, npt.NDArray[np.float32]]:
+    """Return weights by BERT's names, without a prefix."""
+    named = {}
+    for name, array in weights.items():
+        plain = next((name.removeprefix(prefix) for prefix in PREFIXES if name.startswith(prefix)), name)
+        for theirs, ours in MPNET.items():
+            plain = plain.replace(f".{theirs}.", f".{ours}.")
+        stem, _, part = plain.rpartition(".")
+        named[f"{stem}.{OLDER.get(part, part)}"] = array
+    return named
 
 
 class _Encoder(BertGraph):
-    def build(self) -> Any:
-        """Return the graph that `build_encoder` describes."""
+    graph: Graph
+
+    def states(self, *, only_first: bool) -> str:
+        """Return the last states, of all tokens or of the first alone ``(n, 1, hidden)``."""
         states = self._embedded(self._positions(), self._one_segment())
         for layer in range(self._layers):
-            states = self._layer(states, layer, only_first=layer == self._layers - 1 and self._card.pooling == "cls")
-        pooled = self.graph.add("ReduceMean", [states, self.graph.constant("axis.1", np.array([1]))], keepdims=0)
-        vector = self.graph.add("LpNormalization", [pooled], axis=1, p=2)
-        return self.graph.model({"input_ids": TOKENS}, {"vector": (vector, ("n", self._hidden))})
+            states = self._layer(states, layer, only_first=only_first and layer == self._layers - 1)
+        return states
+
+
+class _MpnetEncoder(_Encoder):
+    """MPNet (Song et al. 2020, arXiv 2004.09297): BERT without segments, with a bias for each distance and head."""
+
+    def _embedded(self, positions: str, segments: str) -> str:
+        del segments
+        return self._norm([self._table("word", "input_ids"), positions], "embeddings.LayerNorm")
+
+    def _one_segment(self) -> str:
+        return ""
+
+    def _attention_bias(self, *, only_first: bool) -> str:
+        """Return the bias of each pair of tokens ``(1, heads, tokens, tokens)``, or of the first with each."""
+        add, constant = self.graph.add, self.graph.constant
+        if "distances" not in self.graph.constants:
+            self._bias = self._all_biases()
+        if not only_first:
+            return self._bias
+        bounds = [self._axis(0), self._axis(1), constant("axis.2", np.array([2]))]
+        return add("Slice", [self._bias, *bounds])
+
+    def _all_biases(self) -> str:
+        add, constant = self.graph.add, self.graph.constant
+        most = len(self._weights["embeddings.position_embeddings.weight"])
+        distances = np.arange(1 - most, most)
+        table = self._weights["encoder.relative_attention_bias.weight"][buckets(distances)].T  # (heads, distances)
+        scalar = add("Squeeze", [add("Shape", ["input_ids"], start=1, end=2), self._axis(0)])
+        places = add("Range", [constant("zero", np.array(0)), scalar, constant("one", np.array(1))])
+        apart = add("Sub", [places, add("Unsqueeze", [places, self._axis(1)])])
+        at = add("Add", [apart, constant("most", np.array(most - 1))])
+        return add("Unsqueeze", [add("Gather", [constant("distances", table), at], axis=1), self._axis(0)])
+
+
+def buckets(distances: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    """Return the kind of each distance from a token to one that it sees, as transformers' MPNet has them.
+
+    Near distances have a kind of their own, farther ones share it logarithmically (T5, arXiv 1910.10683, section 2.1).
+    """
+    half, exact = BUCKETS // 2, BUCKETS // 4
+    far = np.maximum(np.abs(distances), 1).astype(np.float32)
+    steps = np.log(far / np.float32(exact)) / np.float32(math.log(FARTHEST / exact)) * np.float32(half - exact)
+    shared = np.minimum(exact + steps.astype(np.int64), half - 1)
+    return half * (distances > 0) + np.where(np.abs(distances) < exact, np.abs(distances), shared)

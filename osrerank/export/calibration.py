@@ -104,7 +104,7 @@ def read_judged(scorer: Scorer, before: Calibration, candidates: Path, qrels: Qr
     """
     for one in candidate_lists(candidates):
         texts = [f"{document.get('title') or ''} {document['text']}".strip() for document in one.documents]
-        if isinstance(scorer, EncoderScorer):
+        if isinstance(scorer, EncoderScorer) and scorer.advice.kind == "bi-encoder":
             vectors = _vectors(scorer.vectors, one.query.text, texts)
             raw = (vectors[1] @ vectors[0][0]).astype(np.float64)
         else:

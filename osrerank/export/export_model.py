@@ -2,6 +2,7 @@
 
 import json
 import logging
+import re
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
@@ -12,8 +13,9 @@ from typing import Any, Literal
 
 from osrerank._optional import require
 from osrerank.errors import ConfigError, ModelLoadError
-from osrerank.export.bi_encoder import card_of, is_bi_encoder, read_bi_encoder
+from osrerank.export.bi_encoder import Given, is_bi_encoder, read_bi_encoder
 from osrerank.export.calibration import choose_weight, fit_judged, read_judged, with_feedback
+from osrerank.export.late_interaction import is_late_interaction, read_late_interaction
 from osrerank.export.quantise import Recipe
 from osrerank.export.write_graphs import GRAPHS, write_graphs
 from osrerank.formats.trec import read_qrels
@@ -27,6 +29,7 @@ from osrerank.scoring.model_files import (
     TOKENIZER_FILE,
     WEIGHTS_FILE,
     modular,
+    module_weights,
     read_card,
     read_config,
     read_json,
@@ -35,6 +38,7 @@ from osrerank.scoring.model_files import (
 )
 from osrerank.scoring.registry import load_scorer
 
+README = "README.md"
 logger = logging.getLogger(__name__)
 
 
@@ -48,9 +52,12 @@ class ExportOptions:
             third; None for what the source is.
         third_segment: the third segment's embedding: ``zeros``, as in the released duoBERT, or a ``copy`` of the
             document's (`osrerank.export.third_segment`).
-        pooling: bi-encoder only: ``cls`` or ``mean``; None for what the files say.
+        pooling: bi-encoder only: ``cls``, ``mean`` or ``lasttoken``; None for what the files say.
         query_prefix: precedes every query of a bi-encoder; None for what the files say.
         document_prefix: precedes every document of a bi-encoder; None for what the files say.
+        dimensions: how many numbers of a bi-encoder's vector are kept, the first ones; None for what the files say.
+        pool_factor: late interaction only; merges a document's vectors to about one in so many; None for what the
+            files say.
         precision: ``fp32`` or ``int8``; empty for int8 if sentence-transformers saved the bi-encoder, else for fp32.
         recipe: how the graph is quantised.
         first_pass_weight: logits that the query's best first-pass score adds in a blend. None chooses it by the
@@ -70,6 +77,8 @@ class ExportOptions:
     pooling: Pooling | None = None
     query_prefix: str | None = None
     document_prefix: str | None = None
+    dimensions: int | None = None
+    pool_factor: float | None = None
     precision: str = ""
     recipe: Recipe = field(default_factory=Recipe)
     first_pass_weight: float | None = None
@@ -108,7 +117,9 @@ def export_model(
         MissingDependencyError: the extra ``onnx`` is not installed.
     """
     options = options or ExportOptions()
-    is_foreign = not (source / CARD_FILE).exists() and (is_bi_encoder(source) or options.pooling is not None)
+    is_foreign = not (source / CARD_FILE).exists() and (
+        is_bi_encoder(source) or is_late_interaction(source) or options.pooling is not None
+    )
     precision = options.precision or ("int8" if is_foreign else "fp32")
     options = replace(options, precision=precision, name=options.name or output.name)
     _check(options, judged)
@@ -133,13 +144,13 @@ def _export(
 ) -> ModelCard:
     card = _card(source, options)
     with new_directory(output) as folder, _with_segments(source, output, options) as ready:
-        _copy_descriptions(ready, folder, options)
+        _copy_descriptions(ready, folder, card, options)
         write_graphs(ready, folder, card, precision=options.precision, recipe=options.recipe, padded=options.padded)
         write_card(folder, card)
         if judged is not None:
             card = _fitted(folder, card, options, *judged, report)
             write_card(folder, card)
-        if options.self_check and not card.is_bi_encoder and not (source / CARD_FILE).exists():
+        if options.self_check and not card.is_encoder and not (source / CARD_FILE).exists():
             with closing(load_scorer(str(folder), backend="onnx")) as scorer:
                 report(str(checked(scorer, folder, card, sha256=sha256)))
     return card
@@ -188,22 +199,20 @@ def _check(options: ExportOptions, judged: tuple[Path, Path] | None) -> None:
 
 @contextmanager
 def _as_ours(source: Path, output: Path, options: ExportOptions) -> Iterator[Path]:
-    """Yield a temporary copy of a bi-encoder that sentence-transformers saved, with a card."""
-    model = read_bi_encoder(
-        source,
-        pooling=options.pooling,
-        query_prefix=options.query_prefix,
-        document_prefix=options.document_prefix,
-    )
+    """Yield a temporary copy of an encoder that another library saved, with a card."""
+    parts = options.pooling, options.query_prefix, options.document_prefix, options.dimensions, options.pool_factor
+    read = read_late_interaction if is_late_interaction(source) else read_bi_encoder
+    model = read(source, options.name, Given(*parts))
     output.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=output.parent, prefix=f".{output.name}.") as parent:
         folder = Path(parent)
         for file in (CONFIG_FILE, TOKENIZER_FILE, *weight_files(model.directory)):
             shutil.copyfile(model.directory / file, folder / file)
-        for notice in NOTICES:
-            if (source / notice).exists():
-                shutil.copyfile(source / notice, folder / notice)
-        write_card(folder, card_of(model, options.name))
+        model.write_modules(source, folder)
+        for name in (*NOTICES, README):
+            if (source / name).exists():
+                shutil.copyfile(source / name, folder / name)
+        write_card(folder, model.card)
         yield folder
 
 
@@ -235,8 +244,20 @@ def _card(source: Path, options: ExportOptions) -> ModelCard:
         onnx=onnx,
         first_pass_weight=weight,
         provenance=options.provenance or card.provenance,
-        weights=weights_digest(source, card) if card.is_bi_encoder else "",
+        weights=weights_digest(source, card) if card.is_encoder else "",
+        languages=card.languages or languages_of(source),
     )
+
+
+def languages_of(directory: Path) -> tuple[str, ...]:
+    """Return the ISO 639 codes that a model's ``README.md`` names in its front matter; none where there is none."""
+    if not (directory / README).exists():
+        return ()
+    from huggingface_hub import metadata_load  # noqa: PLC0415 - half a second
+
+    named = (metadata_load(directory / README) or {}).get("language") or []
+    codes = (str(one).partition("-")[0].lower() for one in ([named] if isinstance(named, str) else named))
+    return tuple(dict.fromkeys(code for code in codes if re.fullmatch(r"[a-z]{2,3}", code)))
 
 
 def _compared(card: ModelCard, source: Path) -> ModelCard:
@@ -245,7 +266,7 @@ def _compared(card: ModelCard, source: Path) -> ModelCard:
     Raises:
         ModelLoadError: it is a bi-encoder.
     """
-    if card.is_bi_encoder:
+    if card.is_encoder:
         reason = f"{source} is a bi-encoder; a duo model can only be made from a cross-encoder"
         raise ModelLoadError(reason, model=card.name, path=str(source))
     rows = card.segment_rows + (card.segment_rows == 2)
@@ -268,10 +289,11 @@ def _fitted(
     measured = f"nDCG@10 {chosen.mean:.4f}, by cross-validation {chosen.held_out:.4f}"
     report(f"first-pass weight {chosen.weight:g}: {measured}, the candidates as they came {chosen.first_pass:.4f}")
     card = replace(card, calibration=calibration, first_pass_weight=chosen.weight, feedback=None)
-    return with_feedback(card, judged, chosen.held_out, report) if card.is_bi_encoder else card
+    moves = card.is_bi_encoder and card.head == "cosine"
+    return with_feedback(card, judged, chosen.held_out, report) if moves else card
 
 
-def _copy_descriptions(source: Path, folder: Path, options: ExportOptions) -> None:
+def _copy_descriptions(source: Path, folder: Path, card: ModelCard, options: ExportOptions) -> None:
     """Copy all files but the graph; the tokenizer without padding and truncation, which osrerank does itself."""
     tokenizer = read_json(tokenizer_file(source))
     tokenizer.update(padding=None, truncation=None)
@@ -281,7 +303,7 @@ def _copy_descriptions(source: Path, folder: Path, options: ExportOptions) -> No
     shutil.copyfile(source / CONFIG_FILE, folder / CONFIG_FILE)
     kept = weight_files(source) if options.keep_weights else []
     described = modular(source) if kept else None
-    modules = [*described.descriptions, *described.weights] if described else []
+    modules = [*described.descriptions, *described.weights] if described else module_weights(card) if kept else []
     for name in [*kept, *modules, *(name for name in NOTICES if (source / name).exists())]:
         (folder / name).parent.mkdir(exist_ok=True)
         shutil.copyfile(source / name, folder / name)

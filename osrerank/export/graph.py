@@ -15,6 +15,7 @@ import numpy.typing as npt
 from osrerank._optional import require
 from osrerank.export.head_graph import RUNTIME, add_head
 from osrerank.scoring.card import ModelCard
+from osrerank.scoring.model_files import first_position
 from osrerank.scoring.modular.head import Head, Step
 
 OPSET = 18
@@ -126,6 +127,7 @@ class BertGraph:
         self._hidden = int(config["hidden_size"])
         self._width = self._hidden // self._heads
         self._layers = int(config["num_hidden_layers"])
+        self._first_position = first_position(config)
         self._card = card
 
     def classified(self, head: Head | None) -> str:
@@ -142,8 +144,14 @@ class BertGraph:
         name, ours = f"encoder.layer.{layer}", f"layers.{layer}"
         rows = self._first(states) if only_first else states
         inputs = self._projections(states, rows, name, ours)
+        bias = self._attention_bias(only_first=only_first)
+        inputs += ["", "", bias] if bias else []
         context = self.graph.add("MultiHeadAttention", inputs, domain=RUNTIME, num_heads=self._heads)
         return self._after(context, rows, layer)
+
+    def _attention_bias(self, *, only_first: bool) -> str:  # noqa: ARG002 - others have one
+        """Return what is added to the logits of the attention; nothing in BERT."""
+        return ""
 
     def _after(self, context: str, rows: str, layer: int) -> str:
         """Return a layer's output for rows from what they attended to."""
@@ -176,9 +184,10 @@ class BertGraph:
         return self.graph.constant("segment", self._weights["embeddings.token_type_embeddings.weight"][0])
 
     def _positions(self) -> str:
-        """Return the embeddings of positions 0 to tokens ``(tokens, hidden)``."""
+        """Return the embeddings of the first positions ``(tokens, hidden)``."""
         tokens = self.graph.add("Shape", ["input_ids"], start=1, end=2)
-        table = self.graph.constant("positions", self._weights["embeddings.position_embeddings.weight"])
+        rows = self._weights["embeddings.position_embeddings.weight"][self._first_position :]
+        table = self.graph.constant("positions", rows)
         return self.graph.add("Slice", [table, self._axis(0), tokens])
 
     def _table(self, kind: str, ids: str) -> str:

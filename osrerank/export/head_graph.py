@@ -24,7 +24,7 @@ class Nodes(Protocol):
 
 
 def add_head(graph: Nodes, states: str, head: Head, weights: Mapping[str, npt.NDArray[np.float32]]) -> str:
-    """Return the logits ``(n, labels)``.
+    """Return the logits ``(n, labels)``, or an encoder's vectors ``(n, dimensions)``; without pooling, of n * tokens.
 
     Args:
         graph: gets the nodes.
@@ -35,7 +35,7 @@ def add_head(graph: Nodes, states: str, head: Head, weights: Mapping[str, npt.ND
     Raises:
         KeyError: a weight is missing.
     """
-    pooled = [_pooled(graph, states, mode) for mode in head.pooling]
+    pooled = [_pooled(graph, states, mode) for mode in head.pooling] or [_each(graph, states)]
     vector = pooled[0] if len(pooled) == 1 else graph.add("Concat", pooled, axis=1)
     for step in head.steps:
         vector = _step(graph, vector, step, weights)
@@ -50,9 +50,18 @@ def _pooled(graph: Nodes, states: str, mode: Mode) -> str:
     return graph.add("Squeeze", [graph.add("Gather", [states, row], axis=1), axis])
 
 
+def _each(graph: Nodes, states: str) -> str:
+    """Return the states of all tokens ``(n * tokens, hidden)``."""
+    width = graph.add("Shape", [states], start=2, end=3)
+    return graph.add("Reshape", [states, graph.add("Concat", [graph.constant("rest", np.array([-1])), width], axis=0)])
+
+
 def _step(graph: Nodes, vector: str, step: Step, weights: Mapping[str, npt.NDArray[np.float32]]) -> str:
     if step.kind == "unit":
         return graph.add("LpNormalization", [vector], axis=1, p=2)
+    if step.kind == "first":
+        places = [graph.constant(f"place.{place}", np.array([place])) for place in (0, step.size, 1)]
+        return graph.add("Slice", [vector, *places])
     parts = ("weight", "bias")[: 1 + step.has_bias]
     constants: Sequence[str] = [graph.constant(f"{step.name}.{part}", weights[f"{step.name}.{part}"]) for part in parts]
     if step.kind == "norm":

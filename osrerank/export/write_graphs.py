@@ -13,6 +13,7 @@ from tokenizers import Tokenizer
 
 from osrerank._optional import require
 from osrerank.errors import ConfigError, ModelLoadError
+from osrerank.export.bi_encoder import check_architecture
 from osrerank.export.bi_encoder_graph import build_encoder
 from osrerank.export.graph import build_graph, can_build
 from osrerank.export.modern_bert_graph import build_modern_bert
@@ -20,11 +21,13 @@ from osrerank.export.quantise import Recipe, quantise
 from osrerank.scoring.backends.networks.modern_bert import shape as modern_shape
 from osrerank.scoring.card import ModelCard
 from osrerank.scoring.inputs import Batch, InputBuilder, Tokens
-from osrerank.scoring.model_files import TOKENIZER_FILE, read_config
+from osrerank.scoring.model_files import CONFIG_FILE, TOKENIZER_FILE, read_config
 
 OPSET = 17
 EXAMPLES = {"words": 32, "marks": 16}
 """Kind of example -> how many sequences calibrate the quantisation; see `_examples`."""
+SPACES = "\u2581\u0120"
+"""What stands for a space in the pieces of XLM-R and of RoBERTa."""
 GRAPHS = {"fp32": "onnx/model.onnx", "int8": "onnx/model_int8.onnx"}
 
 
@@ -56,7 +59,7 @@ def write_graphs(source: Path, folder: Path, card: ModelCard, *, precision: str,
 
 def _recipe(recipe: Recipe, card: ModelCard) -> Recipe:
     """Return the recipe; if it does not say how to treat outlier channels, with the default of its kind."""
-    return replace(recipe, outlying=recipe.outlying or ("apart" if card.is_bi_encoder else "smooth"))
+    return replace(recipe, outlying=recipe.outlying or ("apart" if card.is_encoder else "smooth"))
 
 
 def _examples(folder: Path, card: ModelCard) -> Iterator[Tokens]:
@@ -65,7 +68,7 @@ def _examples(folder: Path, card: ModelCard) -> Iterator[Tokens]:
     Real texts are not needed: the size of activations hardly depends on the text, except for pure punctuation.
     """
     builder = InputBuilder.load(folder, card)
-    vocabulary = Tokenizer.from_file(str(folder / TOKENIZER_FILE)).get_vocab()
+    vocabulary = {word.lstrip(SPACES) for word in Tokenizer.from_file(str(folder / TOKENIZER_FILE)).get_vocab()}
     words = sorted(word for word in vocabulary if word.isalpha())
     marks = sorted(word for word in vocabulary if word.isdigit() or (len(word) == 1 and not word.isalpha()))
     rng = random.Random(0)  # noqa: S311 - a choice of examples, not of secrets
@@ -74,29 +77,31 @@ def _examples(folder: Path, card: ModelCard) -> Iterator[Tokens]:
             query = builder.query(" ".join(rng.choices(words, k=8)))
             texts = [" ".join(rng.choices(pool, k=rng.randrange(20, 200))) for _ in range(2)]
             first, second = builder.documents(texts, query)
-            if card.is_bi_encoder:
+            if card.is_encoder:
                 yield from (builder.alone(query), builder.alone(first))
             else:
                 yield builder.duo(query, first, second) if card.kind == "duo" else builder.mono(query, first)
 
 
 def _write_fp32(source: Path, target: Path, card: ModelCard, *, padded: bool) -> None:
-    """Build the graph of a BERT or ModernBERT; trace it from torch for other families and for padded batches."""
+    """Build a bi-encoder's graph, or a BERT's or ModernBERT's; trace that of others and for padded batches."""
     from osrerank.scoring.backends.torch import head_of, load_network, read_weights  # noqa: PLC0415 - imports torch
 
     config = read_config(source)
-    if card.is_bi_encoder:
-        if padded or not can_build(config):
-            reason = f"{source}: a bi-encoder's graph is a BERT with GELU and takes no padding; leave --padded out"
+    if card.is_encoder:
+        if padded:
+            reason = f"{source}: a bi-encoder's graph takes no padding; leave --padded out"
             raise ConfigError(reason, setting="padded", source="argument")
+        check_architecture(source / CONFIG_FILE, config)
         weights = {name: tensor.float().numpy() for name, tensor in read_weights(source).items()}
         try:
             graph = build_encoder(weights, config, card)
         except KeyError as error:
-            raise ModelLoadError(f"{source} lacks the weight {error}, which a BERT has", path=str(source)) from error
+            reason = f"{source} lacks the weight {error}, which a {config['model_type']} has"
+            raise ModelLoadError(reason, path=str(source)) from error
         require("onnx", extra="onnx").save(graph, target)
         return
-    network, head = load_network(source, card), head_of(source)
+    network, head = load_network(source, card), head_of(source, card)
     build = _builder(config)
     if padded or build is None:
         write_onnx(network, target)

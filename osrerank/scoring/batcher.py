@@ -1,13 +1,15 @@
 """Merge the sequences that all callers wait for into batches, so that concurrent requests share the model."""
 
+import contextlib
+import math
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import chain, islice
 from types import TracebackType
-from typing import NamedTuple, Self
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -18,10 +20,14 @@ from osrerank.errors import InferenceError
 from osrerank.metrics import BATCH_TOKENS, COMPUTE_SECONDS, HALVINGS, PADDING_TOKENS
 from osrerank.scoring.backends.base import Backend
 from osrerank.scoring.inputs import Tokens
-from osrerank.scoring.throughput import Throughput
 from osrerank.types import Deadline
 
 Row = npt.NDArray[np.float32]
+
+WEIGHT = 0.3
+"""Weight of the newest batch in the moving average."""
+RELAXED = 0.8
+"""Factor on the estimate when a batch is refused, so that a model that was slow once is soon tried again."""
 
 
 def batch_size(lengths: Iterable[int], budget_tokens: int, *, packed: bool = False) -> int:
@@ -47,7 +53,7 @@ class Outcome:
     """The results of a call's sequences, by their place among those added. A sequence in neither field was not reached.
 
     Attributes:
-        outputs: the head's outputs ``(labels,)``, all finite.
+        outputs: the head's outputs ``(labels,)``, or the tokens' vectors ``(tokens, dimensions)``; all finite.
         failures: why a sequence has no output.
     """
 
@@ -163,16 +169,16 @@ class Batcher:
             else:
                 self._settle(batch, outputs)
 
-    def _outputs(self, batch: Sequence[_Item]) -> npt.NDArray[np.float32]:
+    def _outputs(self, batch: Sequence[_Item]) -> Sequence[Row]:
         lengths = [len(item.tokens.ids) for item in batch]
         BATCH_TOKENS.observe(sum(lengths))
         if not self._backend.packed:
             PADDING_TOKENS.inc(max(lengths) * len(lengths) - sum(lengths))
         with COMPUTE_SECONDS.time(), NATIVE_CODE:
-            outputs = self._backend.run([item.tokens for item in batch])
-        if not np.isfinite(outputs).all():
+            outputs: Any = self._backend.run([item.tokens for item in batch])
+        if not np.isfinite(outputs if isinstance(outputs, np.ndarray) else np.concatenate(outputs)).all():
             raise InferenceError(f"{self._model} gave a score that is not a finite number", model=self._model)
-        return outputs
+        return list(outputs)
 
     def _take(self) -> list[_Item]:
         """Return the next batch; an empty one ends the thread."""
@@ -242,10 +248,10 @@ class Batcher:
                 item.call.fail(error)
             self._release(batch)
 
-    def _settle(self, batch: Sequence[_Item], outputs: npt.NDArray[np.float32]) -> None:
+    def _settle(self, batch: Sequence[_Item], outputs: Iterable[Row]) -> None:
         with self._lock:
-            for item, row in zip(batch, outputs.astype(np.float32), strict=True):
-                item.call.outcome.outputs[item.place] = row
+            for item, row in zip(batch, outputs, strict=True):
+                item.call.outcome.outputs[item.place] = row.astype(np.float32)
             self._release(batch)
 
     def _release(self, batch: Iterable[_Item]) -> None:
@@ -323,3 +329,44 @@ class Call:
         if self.error is not None:
             raise self.error
         return self.outcome
+
+
+class Throughput:
+    """A moving average of seconds per token, so that no batch starts that would miss the deadline.
+
+    Threads share it without a lock, because an estimate may miss an update.
+
+    Args:
+        clock: returns seconds.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.perf_counter) -> None:
+        self.seconds_per_token = 0.0
+        self._clock = clock
+
+    @contextlib.contextmanager
+    def timed(self, tokens: int) -> Iterator[None]:
+        """Add the time of a batch of this many padded tokens to the average."""
+        started = self._clock()
+        yield
+        newest = (self._clock() - started) / max(tokens, 1)
+        known = self.seconds_per_token
+        self.seconds_per_token = newest if known == 0 else (1 - WEIGHT) * known + WEIGHT * newest
+
+    def budget_tokens(self, most: int, deadline: Deadline) -> int:
+        """Return the tokens that a batch may have: at most ``most``, and what a quarter of the time left allows."""
+        if deadline.at_s is None or self.seconds_per_token == 0:
+            return most
+        return max(1, int(min(most, deadline.remaining_s() / 4 / self.seconds_per_token)))
+
+    def allows(self, tokens: int, deadline: Deadline) -> bool:
+        """Return whether a batch of this many tokens is expected to end before the deadline."""
+        if deadline.is_withdrawn:
+            return False
+        remaining_s = deadline.remaining_s()
+        if remaining_s == math.inf:
+            return True
+        if remaining_s > tokens * self.seconds_per_token:
+            return True
+        self.seconds_per_token *= RELAXED
+        return False

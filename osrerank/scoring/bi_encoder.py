@@ -2,6 +2,7 @@
 
 import functools
 import hashlib
+import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -10,10 +11,11 @@ import numpy as np
 from osrerank.errors import InferenceError
 from osrerank.scoring.backends.base import Backend
 from osrerank.scoring.backends.onnx import PREFERRED
+from osrerank.scoring.batcher import Outcome
 from osrerank.scoring.card import ModelCard
 from osrerank.scoring.inputs import InputBuilder, Tokens
 from osrerank.scoring.local import LocalModel
-from osrerank.scoring.model_files import digest, read_config, tokenizer_file, weight_files
+from osrerank.scoring.model_files import digest, parameter_files, read_config, tokenizer_file
 from osrerank.types import NEVER, Deadline, Side, Vectors
 from osrerank.types.vectors import Floats
 
@@ -25,7 +27,8 @@ NOT_FINITE = "its vector is not finite; in 16 bits another --dtype may help"
 class BiEncoder(LocalModel):
     """Encodes queries and documents: ``[CLS] q [SEP]`` and ``[CLS] d [SEP]``, each with the card's prefix.
 
-    A similarity is the cosine of two vectors as a logit: ``scale * cosine + offset`` with the card's calibration.
+    A similarity is the cosine or product of two vectors as a logit: ``scale * product + offset`` with the card's
+    calibration.
     """
 
     def __init__(
@@ -37,9 +40,12 @@ class BiEncoder(LocalModel):
         clock: Callable[[], float] | None = None,
     ) -> None:
         super().__init__(directory, card, builder, backend, *([clock] if clock else []))
-        self.dimensions = int(read_config(directory)["hidden_size"])
+        self.dimensions = card.dimensions or int(read_config(directory)["hidden_size"])
         self._no_query = builder.query("")
         self._query = functools.lru_cache(QUERIES)(self._of_bytes)
+
+    most_rows = 0
+    """The most vectors that a document has; 0 for a single one."""
 
     @functools.cached_property
     def key(self) -> str:
@@ -53,6 +59,7 @@ class BiEncoder(LocalModel):
             "0",  # as 0.2 had it, so that its records stay valid
             self.card.document_prefix,
             str(self.card.max_tokens),
+            *_after_pooling(self.card),
         )
         return "\0".join(parts)
 
@@ -60,7 +67,7 @@ class BiEncoder(LocalModel):
     def identity(self) -> str:
         """All that a similarity depends on except the texts; not the backend, the device or the dtype."""
         key = hashlib.blake2b(self.key.encode(), digest_size=16).hexdigest()
-        return f"{self._digest(())}/{key}/bi-encoder/{self._policy}"
+        return f"{self._digest(())}/{key}/{self.card.kind}/{self._policy}"
 
     def encode(self, texts: Sequence[str], side: Side, *, deadline: Deadline = NEVER) -> Vectors:
         """Encode texts as `osrerank.types.Encoder.encode`; queries one by one, whatever the deadline, and cached.
@@ -72,45 +79,59 @@ class BiEncoder(LocalModel):
             read = [self._builder.query(text) for text in texts]
             rows = [self._query(self._builder.alone(one).ids.tobytes()) for one in read]
             return Vectors(np.concatenate(rows), cut=frozenset(at for at, one in enumerate(read) if one.cut))
-        cut: list[int] = []
-        with self._batcher.call(deadline) as call:
-            for chunk in self.chunks_at_once([len(text) for text in texts]):
-                if deadline.passed:
-                    break
-                some = self._builder.documents(texts[chunk], self._no_query)
-                cut += [at for at, one in enumerate(some, chunk.start) if one.cut]
-                call.add([self._builder.alone(one) for one in some])
-            outcome = call.result()
+        _, outcome, cut = self._computed(texts, deadline)
         vectors = np.full((len(texts), self.dimensions), np.nan, dtype=np.float32)
         for at, row in outcome.outputs.items():
             vectors[at] = row
         infinite = [at for at, row in outcome.outputs.items() if not np.isfinite(row).all()]
         if infinite and len(infinite) == len(outcome.outputs):
             raise InferenceError(f"no text could be encoded: {NOT_FINITE}", model=self.model)
-        return Vectors(vectors, {**outcome.failures, **dict.fromkeys(infinite, NOT_FINITE)}, frozenset(cut))
+        return Vectors(vectors, {**outcome.failures, **dict.fromkeys(infinite, NOT_FINITE)}, cut)
+
+    def _computed(self, texts: Sequence[str], deadline: Deadline) -> tuple[list[Tokens], Outcome, frozenset[int]]:
+        """Return the first documents' tokens, what was computed of them, and which of them were cut."""
+        cut: list[int] = []
+        sequences: list[Tokens] = []
+        with self._batcher.call(deadline) as call:
+            for chunk in self.chunks_at_once([len(text) for text in texts]):
+                if deadline.passed:
+                    break
+                some = self._builder.documents(texts[chunk], self._no_query)
+                cut += [at for at, one in enumerate(some, chunk.start) if one.cut]
+                new = [self._builder.alone(one) for one in some]
+                sequences += new
+                call.add(new)
+            return sequences, call.result(), frozenset(cut)
 
     def similarity(self, query: Floats, vectors: Floats) -> Floats:
-        """Return the calibrated cosines of a query's vector ``(hidden,)`` and documents' ``(n, hidden)``."""
+        """Return the calibrated products of a query's vector ``(dimensions,)`` and documents' ``(n, dimensions)``."""
         products: Floats = (vectors * query).sum(axis=1)
         return self.card.calibration.scale * products + self.card.calibration.offset
 
     def _of_bytes(self, ids: bytes) -> Floats:
         """Return the vector ``(1, hidden)`` of a query's token ids, int64 as bytes."""
         read = np.frombuffer(ids, dtype=np.int64)
-        return self.backend.run([Tokens(read, np.zeros_like(read))])
+        vector: Floats = self.backend.run([Tokens(read, np.zeros_like(read))])
+        return vector
 
 
 def weights_digest(directory: Path, card: ModelCard) -> str:
     """Return the digest of a bi-encoder's weights: the card's, else of its graph, else of its safetensors.
 
-    Safetensors do not tell the pooling, so it is appended.
+    Safetensors do not tell the pooling, so it is appended. What follows it is in `BiEncoder.key`.
     """
     if card.weights:
         return card.weights
     for precision in PREFERRED:
         if precision in card.onnx:
             return _content(directory / card.onnx[precision])
-    return f"{digest(directory, weight_files(directory))}/{card.pooling}"
+    return f"{digest(directory, parameter_files(directory))}/{card.pooling}"
+
+
+def _after_pooling(card: ModelCard) -> list[str]:
+    """Return what a vector depends on behind the pooling; nothing for the cosine of whole vectors, as in 0.2."""
+    steps = [json.dumps(step.to_json(), sort_keys=True) for step in card.to_vector.steps]
+    return [] if steps == ['{"kind": "unit"}'] else steps
 
 
 def _content(file: Path) -> str:

@@ -8,24 +8,29 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
+from osrerank.scoring.modular.head import Head as Steps
+from osrerank.scoring.modular.head import Step
+from osrerank.scoring.modular.token_vectors import TokenVectors
 from osrerank.types import Advice, Feedback
 
 CARD_VERSION = 2
 CHOICES = {
-    "kind": ("bi-encoder", "cross-encoder", "duo"),
-    "head": ("logit1", "logits2", "next-sentence", "cosine"),
-    "pooling": ("cls", "mean"),
+    "kind": ("bi-encoder", "late-interaction", "cross-encoder", "duo"),
+    "head": ("logit1", "logits2", "next-sentence", "cosine", "dot"),
+    "pooling": ("cls", "mean", "lasttoken"),
     "length_rule": ("paper", "released"),
 }
 
-Kind = Literal["bi-encoder", "cross-encoder", "duo"]
-POINTWISE: tuple[Kind, ...] = ("bi-encoder", "cross-encoder")
+Kind = Literal["bi-encoder", "late-interaction", "cross-encoder", "duo"]
+ENCODERS: tuple[Kind, ...] = ("bi-encoder", "late-interaction")
+"""Kinds of models that read each text alone."""
+POINTWISE: tuple[Kind, ...] = (*ENCODERS, "cross-encoder")
 """Kinds of models that score one document at a time."""
-BI_ENCODER: tuple[Kind, ...] = ("bi-encoder",)
 DUO: tuple[Kind, ...] = ("duo",)
-Head = Literal["logit1", "logits2", "next-sentence", "cosine"]
+Head = Literal["logit1", "logits2", "next-sentence", "cosine", "dot"]
+SIMILARITIES = ("cosine", "dot")
 LengthRule = Literal["paper", "released"]
-Pooling = Literal["cls", "mean"]
+Pooling = Literal["cls", "mean", "lasttoken"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,11 +61,12 @@ class ModelCard:
     Attributes:
         name: the model's name, for reports.
         kind: ``bi-encoder`` encodes ``[CLS] q [SEP]`` and ``[CLS] d [SEP]`` separately and compares their vectors;
-            ``cross-encoder`` reads ``[CLS] q [SEP] d [SEP]``; ``duo`` reads ``[CLS] q [SEP] d_i [SEP] d_j [SEP]``.
+            ``late-interaction`` likewise, with a vector of each token; both are encoders. ``cross-encoder`` reads
+            ``[CLS] q [SEP] d [SEP]``; ``duo`` reads ``[CLS] q [SEP] d_i [SEP] d_j [SEP]``.
         head: what the model computes. ``logit1``: one logit; ``logits2``: two, of which index 1 means relevant;
             ``next-sentence``: BERT's two next-sentence logits, of which the score is index 1, without softmax, as in
-            Birch; ``cosine``: that of a bi-encoder's two vectors.
-        max_tokens: most tokens of a sequence (for a bi-encoder, of each text), special tokens included.
+            Birch; ``cosine``: that of an encoder's two vectors; ``dot``: their product, where their norms count.
+        max_tokens: most tokens of a sequence (for an encoder, of each document), special tokens included.
         max_query_tokens: most tokens of the query, [CLS] and [SEP] included.
         length_rule: ``paper``: a cross-encoder fills ``max_tokens``, and each of a duo model's documents gets half of
             what the longest query leaves. ``released`` follows the published code: a cross-encoder leaves one token
@@ -70,14 +76,18 @@ class ModelCard:
         first_pass_weight: logits that the query's best first-pass score adds in a linear blend; 0 for none.
         onnx: precision (``int8``, ``fp32``) -> graph's file, relative to the directory.
         pooling: bi-encoder only. ``cls``: a text's vector is the hidden state of [CLS]; ``mean``: the mean of all its
-            hidden states.
+            hidden states; ``lasttoken``: the state of its last token, [SEP] or the like.
+        modules: encoder only; what follows the pooling, in order.
+        dimensions: encoder only; the vector is the first so many numbers of what that gives; 0 for the encoder's
+            hidden size.
         provenance: base model, training data, recipe, licence, measures.
         languages: ISO 639 codes of the languages that the model reads; empty if they are not known.
-        query_prefix: precedes every query; ``max_query_tokens`` counts it only for a bi-encoder.
-        document_prefix: bi-encoder only; precedes every document.
-        weights: bi-encoder only; digest of the weights that a graph was exported from, so that both share
+        query_prefix: precedes every query; ``max_query_tokens`` counts it only for an encoder.
+        document_prefix: encoder only; precedes every document.
+        weights: encoder only; digest of the weights that a graph was exported from, so that both share
             their vectors; empty for the digest of the model's own files.
         feedback: bi-encoder only; how queries move towards their best candidates, None if they do not.
+        tokens: late interaction only; marker tokens, query expansion, and which tokens' vectors are kept.
     """
 
     name: str
@@ -91,28 +101,26 @@ class ModelCard:
     first_pass_weight: float = 0.0
     onnx: Mapping[str, str] = field(default_factory=dict)
     pooling: Pooling = "cls"
+    modules: tuple[Step, ...] = ()
+    dimensions: int = 0
     provenance: Mapping[str, Any] = field(default_factory=dict)
     languages: tuple[str, ...] = ()
     query_prefix: str = ""
     document_prefix: str = ""
     weights: str = ""
     feedback: Feedback | None = None
+    tokens: TokenVectors = field(default_factory=TokenVectors)
 
     def __post_init__(self) -> None:
         for name, choices in CHOICES.items():
             if getattr(self, name) not in choices:
                 raise ValueError(f"{name} is {getattr(self, name)!r}; it must be one of {', '.join(choices)}")
-        bound = "at most" if self.is_bi_encoder else "below"
-        if not 3 < self.max_query_tokens < self.max_tokens + self.is_bi_encoder:
+        bound = "at most" if self.is_encoder else "below"
+        longest = self.max_query_tokens if self.kind == "late-interaction" else self.max_tokens
+        if not 3 < self.max_query_tokens < longest + self.is_encoder:
             reason = f"max_query_tokens is {self.max_query_tokens}; it must be above 3 and {bound} max_tokens"
             raise ValueError(f"{reason}, which is {self.max_tokens}")
-        if self.is_bi_encoder != (self.head == "cosine"):
-            raise ValueError(
-                f"head is {self.head!r} and kind is {self.kind}; bi-encoders, and no others, have the head cosine"
-            )
-        for name in ("document_prefix", "feedback"):
-            if getattr(self, name) and not self.is_bi_encoder:
-                raise ValueError(f"{name} is for a bi-encoder, and kind is {self.kind}")
+        self._check_encoder()
         _ = self.advice  # checks its numbers
         if unknown := [code for code in self.languages if not re.fullmatch(r"[a-z]{2,3}", code)]:
             raise ValueError(f"languages has {unknown[0]!r}; they are ISO 639 codes, such as en")
@@ -122,12 +130,42 @@ class ModelCard:
     @property
     def advice(self) -> Advice:
         """What the model recommends for ranking by its scores."""
-        return Advice(self.first_pass_weight, self.is_bi_encoder, self.languages, self.kind, self.feedback)
+        return Advice(self.first_pass_weight, self.is_encoder, self.languages, self.kind, self.feedback)
+
+    @property
+    def is_encoder(self) -> bool:
+        """Whether query and document are encoded separately."""
+        return self.kind in ENCODERS
 
     @property
     def is_bi_encoder(self) -> bool:
-        """Whether query and document are encoded separately."""
+        """Whether a text's encoding is one vector."""
         return self.kind == "bi-encoder"
+
+    @property
+    def to_vector(self) -> Steps:
+        """From an encoder's last states to the vector, or the tokens' vectors, that are compared."""
+        first = (Step("first", size=self.dimensions),) if self.dimensions else ()
+        unit = (Step("unit"),) if self.head == "cosine" else ()
+        return Steps((*self.modules, *first, *unit), (self.pooling,) if self.is_bi_encoder else ())
+
+    def _check_encoder(self) -> None:
+        if self.is_encoder != (self.head in SIMILARITIES):
+            reason = "encoders, and no others, have the head cosine or dot"
+            raise ValueError(f"head is {self.head!r} and kind is {self.kind}; {reason}")
+        for name in ("document_prefix", "modules", "dimensions"):
+            if getattr(self, name) and not self.is_encoder:
+                raise ValueError(f"{name} is for an encoder, and kind is {self.kind}")
+        if self.feedback and not self.is_bi_encoder:
+            raise ValueError(f"feedback is for a bi-encoder, and kind is {self.kind}")
+        if self.kind == "late-interaction" and self.head != "cosine":
+            raise ValueError(f"head is {self.head!r}; tokens' vectors are compared by their cosine")
+        if self.tokens != TokenVectors() and self.kind != "late-interaction":
+            raise ValueError(f"tokens is for late-interaction, and kind is {self.kind}")
+        if self.feedback and self.head == "dot":
+            raise ValueError("feedback is for a bi-encoder with the head cosine, and head is dot")
+        if self.dimensions < 0:
+            raise ValueError(f"dimensions is {self.dimensions}; it must be 0 or above")
 
     def _check_duo(self) -> None:
         if self.head not in ("logit1", "logits2"):
@@ -146,7 +184,11 @@ class ModelCard:
                 content |= {"languages": list(self.languages)} if self.languages else {}
             elif name == "feedback":
                 content |= {name: asdict(self.feedback)} if self.feedback else {}
-            elif name in ("query_prefix", "document_prefix", "weights"):
+            elif name == "tokens":
+                content |= {name: self.tokens.to_json()} if self.kind == "late-interaction" else {}
+            elif name == "modules":
+                content |= {name: [step.to_json() for step in self.modules]} if self.modules else {}
+            elif name in ("query_prefix", "document_prefix", "weights", "dimensions"):
                 content |= {name: getattr(self, name)} if getattr(self, name) else {}
             elif name == "pooling":
                 content |= {"pooling": self.pooling} if self.is_bi_encoder else {}

@@ -50,10 +50,12 @@ class Tokens:
     Attributes:
         ids: int64 ``(tokens,)``.
         segments: token type ids, int64 ``(tokens,)``.
+        unattended: how many tokens at the end are not seen by any.
     """
 
     ids: Ids
     segments: Ids
+    unattended: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,15 +100,19 @@ class InputBuilder:
 
     def __init__(self, tokenizer: Tokenizer, card: ModelCard) -> None:
         self._tokenizer = tokenizer
-        self._is_bi_encoder = card.is_bi_encoder
-        self._template = template(tokenizer, own_cls=card.is_bi_encoder)
+        self._is_encoder = card.is_encoder
+        self._template = (template_of_one if card.is_encoder else template)(tokenizer)
         self._query_prefix, self._document_prefix = card.query_prefix, card.document_prefix
         if card.kind == "duo":
             first, second = (1, 2) if card.segment_rows > 2 else (0, 0)
             self._template = replace(self._template, document_type=first, second_type=second)
-        own = "" if card.is_bi_encoder else card.query_prefix  # a bi-encoder's is a part of its query
+        own = "" if card.is_encoder else card.query_prefix  # an encoder's is a part of its query
         before = tokenizer.encode(own, add_special_tokens=False).ids
-        self._query_pieces = card.max_query_tokens - 2 + len(before)
+        self._query_marker, self._document_marker = (
+            self.ids_of([token] if token else []) for token in (card.tokens.query_marker, card.tokens.document_marker)
+        )
+        around = self._template.specials(0) + len(self._query_marker) if card.is_encoder else 2
+        self._query_pieces = card.max_query_tokens - around + len(before)
         self.max_tokens = card.max_tokens
         if before and self.max_tokens <= self._template.specials() + self._query_pieces:
             raise ValueError(f"the card's query_prefix has {len(before)} pieces, and leaves a document no room")
@@ -136,12 +142,25 @@ class InputBuilder:
 
         The prefix of a cross-encoder's card comes on top of them.
         """
-        return self._pieces([self._query_prefix + text], self._query_pieces)[0]
+        pieces = self._pieces([self._query_prefix + text], self._query_pieces)[0]
+        return _marked(self._query_marker, pieces) if self._query_marker else pieces
 
     def documents(self, texts: Sequence[str], query: Pieces) -> list[Pieces]:
         """Return each document's pieces, its prefix among them, cut to fit beside the query."""
-        room = self._room(query)
-        return self._pieces([self._document_prefix + text for text in texts] if self._document_prefix else texts, room)
+        texts = [self._document_prefix + text for text in texts] if self._document_prefix else texts
+        pieces = self._pieces(texts, self._room(query))
+        return [_marked(self._document_marker, one) for one in pieces] if self._document_marker else pieces
+
+    def ids_of(self, tokens: Sequence[str]) -> tuple[int, ...]:
+        """Return the ids of single tokens.
+
+        Raises:
+            ValueError: the tokenizer has no such token.
+        """
+        ids = [self._tokenizer.token_to_id(token) for token in tokens]
+        if None in ids:
+            raise ValueError(f"the card names the token {tokens[ids.index(None)]!r}, and the tokenizer has no such one")
+        return tuple(ids)
 
     def chunks(self, texts: Sequence[str], query: Pieces) -> list[list[tuple[int, int]]]:
         """Return the start and end of each text's consecutive chunks, in characters, of which `documents` cuts none.
@@ -182,8 +201,8 @@ class InputBuilder:
 
     def _mono_room(self, query: Pieces) -> int:
         """Return how many pieces a document may have; the released code leaves one token unused."""
-        if self._is_bi_encoder:
-            return self.max_tokens - len(self._template.head) - len(self._template.tail)
+        if self._is_encoder:
+            return self.max_tokens - self._template.specials(0) - len(self._document_marker)
         unused = self.length_rule == "released"
         return self.max_tokens - self._template.specials() - unused - len(query.ids)
 
@@ -242,16 +261,26 @@ def padded(sequences: Sequence[Tokens], pad_id: int = 0, *, multiple: int = 1, m
         input_ids[row, : lengths[row]] = tokens.ids
         token_type_ids[row] = tokens.segments[-1]
         token_type_ids[row, : lengths[row]] = tokens.segments
-    attention_mask = (np.arange(input_ids.shape[1]) < lengths[:, None]).astype(np.int64)
+    seen = lengths - np.array([tokens.unattended for tokens in sequences])
+    attention_mask = (np.arange(input_ids.shape[1]) < seen[:, None]).astype(np.int64)
     return Batch(input_ids, attention_mask, token_type_ids)
 
 
-def template(tokenizer: Tokenizer, *, own_cls: bool) -> Template:
-    """Return the specials that a tokenizer puts around a pair of texts.
+def template_of_one(tokenizer: Tokenizer) -> Template:
+    """Return the specials that a tokenizer puts around a single text: ``head text tail``.
 
-    Args:
-        tokenizer: the model's.
-        own_cls: whether each document gets what stands before the query, too.
+    Raises:
+        ValueError: it puts none.
+    """
+    encoding = tokenizer.encode("a")
+    texts = [index for index, special in enumerate(encoding.special_tokens_mask) if not special]
+    if not texts or len(texts) == len(encoding.ids):
+        raise ValueError("it does not put special tokens around a text (no post-processor)")
+    return Template(tuple(encoding.ids[: texts[0]]), (), tuple(encoding.ids[texts[-1] + 1 :]), 0, 0)
+
+
+def template(tokenizer: Tokenizer) -> Template:
+    """Return the specials that a tokenizer puts around a pair of texts.
 
     Raises:
         ValueError: it puts none.
@@ -264,8 +293,6 @@ def template(tokenizer: Tokenizer, *, own_cls: bool) -> Template:
     query_at, document_at = texts
     head, tail = tuple(encoding.ids[:query_at]), tuple(encoding.ids[document_at + 1 :])
     middle = tuple(encoding.ids[query_at + 1 : document_at])
-    if own_cls:
-        return Template(head, (*middle, *head), tail, len(middle), 1)
     document_type = encoding.type_ids[document_at]
     middle_query = sum(segment == 0 for segment in encoding.type_ids[query_at + 1 : document_at])
     return Template(head, middle, tail, middle_query, document_type)
@@ -273,6 +300,10 @@ def template(tokenizer: Tokenizer, *, own_cls: bool) -> Template:
 
 def _joined(*parts: Sequence[int] | Ids) -> Ids:
     return np.concatenate([np.asarray(part, dtype=np.int64) for part in parts])
+
+
+def _marked(marker: tuple[int, ...], pieces: Pieces) -> Pieces:
+    return Pieces(_joined(marker, pieces.ids), pieces.cut)
 
 
 def _encodable(text: str) -> str:

@@ -17,7 +17,7 @@ from osrerank.scoring.card import ModelCard, logistic
 from osrerank.scoring.inputs import InputBuilder
 from osrerank.scoring.model_files import CARD_FILE, CONFIG_FILE, digest, tokenizer_file
 
-CHUNK = {"bi-encoder": 16, "cross-encoder": 16, "duo": 128}
+CHUNK = {"bi-encoder": 16, "late-interaction": 16, "cross-encoder": 16, "duo": 128}
 """Sequences tokenised at a time, while the previous ones are being computed."""
 CHUNK_CHARACTERS = 1 << 17
 """Most characters of these sequences, but for a single longer one: a text of which all is read takes that long."""

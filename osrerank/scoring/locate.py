@@ -8,7 +8,7 @@ from typing import Any
 from osrerank._removed import instead_of
 from osrerank.errors import ModelLoadError
 from osrerank.scoring.model_files import GRAPHS, WEIGHTS, is_pickled, read_json
-from osrerank.scoring.modular.description import has_own_head
+from osrerank.scoring.modular.cross_encoder import has_own_head
 
 SHIPPED = Path(__file__).parent.parent / "models"
 SHIPPED_PREFIX = "osrerank/"
@@ -23,7 +23,7 @@ DESCRIPTIONS = (
     "config_sentence_transformers.json",
     "modules.json",
     "osrerank.json",
-    "sentence_bert_config.json",
+    "sentence_*_config.json",
     "special_tokens_map.json",
     "tokenizer.json",
     "tokenizer_config.json",
@@ -34,13 +34,14 @@ DESCRIPTIONS = (
 Forms = Sequence[Sequence[str]]
 
 
-def locate(model: str, *, forms: Forms = (*GRAPHS, *WEIGHTS)) -> Path:
+def locate(model: str, *, forms: Forms = (*GRAPHS, *WEIGHTS), also: Sequence[str] = ()) -> Path:
     """Return the directory of a model; download it from the hub if it is neither a directory nor shipped.
 
     Args:
         model: a directory, ``osrerank/NAME`` for a shipped model, or a hub id with an optional ``@revision``. A file
             that torch.save wrote is returned as it is: its directory has the other files.
         forms: for a hub id: lists of file patterns; the first list that the repository has is downloaded.
+        also: patterns of other files to download, where the repository has them.
 
     Raises:
         ModelLoadError: there is no such model, or the hub cannot be reached; the message says how to bring the files.
@@ -58,7 +59,7 @@ def locate(model: str, *, forms: Forms = (*GRAPHS, *WEIGHTS)) -> Path:
         raise ModelLoadError(
             f"there is no directory {model}, and it is not a hub id either", model=model, path=str(folder)
         )
-    return _download(model, matched["repository"], matched["revision"], forms)
+    return _download(model, matched["repository"], matched["revision"], forms, also)
 
 
 def locate_here(model: str) -> Path | None:
@@ -99,13 +100,13 @@ def _shipped(model: str) -> Path:
     return directory
 
 
-def _download(model: str, repository: str, revision: str | None, forms: Forms) -> Path:
+def _download(model: str, repository: str, revision: str | None, forms: Forms, also: Sequence[str]) -> Path:
     """Download a repository's description files and one form of its weights; no file that could run as code."""
     from huggingface_hub import snapshot_download  # noqa: PLC0415 - half a second
 
     try:
         for form in forms:
-            patterns = [*DESCRIPTIONS, *form]
+            patterns = [*DESCRIPTIONS, *also, *form]
             directory = Path(snapshot_download(repository, revision=revision, allow_patterns=patterns))
             if form in GRAPHS and has_own_head(directory, read_json):  # which graphs that others made of it lack
                 continue

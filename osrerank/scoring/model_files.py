@@ -11,7 +11,10 @@ from typing import Any
 from osrerank._removed import instead_of
 from osrerank.errors import ModelLoadError
 from osrerank.scoring.card import CARD_VERSION, Calibration, Head, ModelCard
-from osrerank.scoring.modular.description import TOKENIZER_SETTINGS_FILE, CrossEncoder, read_cross_encoder
+from osrerank.scoring.modular.cross_encoder import CrossEncoder, read_cross_encoder
+from osrerank.scoring.modular.description import TOKENIZER_SETTINGS_FILE
+from osrerank.scoring.modular.head import Step
+from osrerank.scoring.modular.token_vectors import TokenVectors
 from osrerank.types import Feedback
 
 CARD_FILE = "osrerank.json"
@@ -49,6 +52,8 @@ _BERT = {
     "layer_norm_eps": 1e-12,
     "pad_token_id": 0,
 }
+_MPNET = {**_BERT, "vocab_size": 30527, "pad_token_id": 1, "relative_attention_num_buckets": 32}
+del _MPNET["type_vocab_size"]
 _MODERN_BERT = {
     "vocab_size": 50368,
     "hidden_size": 768,
@@ -79,6 +84,7 @@ DEFAULTS: Mapping[str, Mapping[str, Any]] = MappingProxyType(
         "electra": {**_BERT, **_ELECTRA},
         "deberta-v2": {**_BERT, **_DEBERTA},
         "distilbert": {"vocab_size": 30522, "max_position_embeddings": 512, "pad_token_id": 0},
+        "mpnet": _MPNET,
         "modernbert": _MODERN_BERT,
     }
 )
@@ -180,19 +186,26 @@ def modular(directory: Path) -> CrossEncoder | None:
 def parameter_files(directory: Path) -> list[str]:
     """Return what a network's weights are read from: its safetensors, else the graph of its card, fp32 before int8.
 
-    A modular cross-encoder has more safetensors in its modules' folders.
+    A modular cross-encoder, and a bi-encoder with modules, has more safetensors in its modules' folders.
 
     Raises:
         ModelLoadError: there are no safetensors, and the card cannot be read.
     """
     found = weight_files(directory)
+    has_card = (directory / CARD_FILE).exists()
     if found:
         described = modular(directory)
-        return [*found, *(described.weights if described else ())]
-    if not (directory / CARD_FILE).exists():
+        own = module_weights(read_card(directory)) if has_card else ()
+        return [*found, *(described.weights if described else own)]
+    if not has_card:
         return found
     card = read_card(directory)
     return [card.onnx[name] for name in ("fp32", "int8") if name in card.onnx][:1]
+
+
+def module_weights(card: ModelCard) -> list[str]:
+    """Return the safetensors of a bi-encoder's modules, relative to its directory: in a folder for each."""
+    return [f"{step.name.partition('.')[0]}/{WEIGHTS_FILE}" for step in card.modules if step.name]
 
 
 def _refuse_unusable(directory: Path) -> None:
@@ -218,6 +231,8 @@ def _from_card(content: dict[str, Any]) -> dict[str, Any]:
         raise ValueError(f"version is {version!r}; this osrerank reads {' and '.join(map(str, READ_VERSIONS))}")
     card["calibration"] = Calibration(**card.pop("calibration", {}))
     card["languages"] = tuple(card.pop("languages", ()))
+    card["modules"] = tuple(Step(**step) for step in card.pop("modules", ()))
+    card["tokens"] = TokenVectors.of_json(card.pop("tokens", {}))
     card["feedback"] = Feedback(**card["feedback"]) if card.get("feedback") else None
     return _of_today(card)
 
@@ -290,13 +305,12 @@ def _head_of(labels: int) -> Head:
 
 
 def _max_tokens(config: Mapping[str, Any], directory: Path, described: CrossEncoder | None) -> int:
-    """Return the room for tokens; RoBERTa's kin count positions from the padding id on.
+    """Return the room for tokens.
 
     A limit in a cross-encoder's files is the model's own, and so is the tokenizer's of a family of long sequences.
     """
-    kind = str(config.get("model_type"))
-    positions = int(config.get("max_position_embeddings", MOST_TOKENS))
-    room = positions - (int(config.get("pad_token_id") or 0) + 1 if "roberta" in kind else 0)
+    kind, positions = str(config.get("model_type")), int(config.get("max_position_embeddings", MOST_TOKENS))
+    room = positions - first_position(config)
     settings = directory / TOKENIZER_SETTINGS_FILE
     if described is not None and described.max_tokens is not None:
         return min(room, described.max_tokens)
@@ -304,6 +318,12 @@ def _max_tokens(config: Mapping[str, Any], directory: Path, described: CrossEnco
         limit = read_json(settings).get("model_max_length") if settings.exists() else None
         return min(room, int(limit or room))
     return min(MOST_TOKENS, room)
+
+
+def first_position(config: Mapping[str, Any]) -> int:
+    """Return the position of a sequence's first token: MPNet and RoBERTa's kin count from the padding id on."""
+    kind = str(config.get("model_type"))
+    return int(config.get("pad_token_id") or 0) + 1 if "roberta" in kind or kind == "mpnet" else 0
 
 
 def filled(config: Mapping[str, Any]) -> dict[str, Any]:

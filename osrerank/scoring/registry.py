@@ -153,8 +153,8 @@ def load_model(
         kinds: what the model may be; any if empty.
 
     Returns:
-        An encoder where the model is a bi-encoder, else a scorer: of ``(i, j)`` tuples where it is a duo model, else of
-        ``(i,)`` tuples.
+        An encoder where the model is a bi-encoder or of late interaction, else a scorer: of ``(i, j)`` tuples where it
+        is a duo model, else of ``(i,)`` tuples.
 
     Raises:
         ConfigError: there is no such backend or dtype, or the backend cannot compute in that dtype.
@@ -222,10 +222,12 @@ def model_of(directory: Path, card: ModelCard, network: "Backend") -> "CrossEnco
     from osrerank.scoring.cross_encoder import CrossEncoder  # noqa: PLC0415 - likewise
     from osrerank.scoring.duo import Duo  # noqa: PLC0415 - likewise
     from osrerank.scoring.inputs import InputBuilder  # noqa: PLC0415 - likewise
+    from osrerank.scoring.late_interaction import LateInteraction  # noqa: PLC0415 - likewise
 
     builder = InputBuilder.load(directory, card)
-    if card.is_bi_encoder:
-        return BiEncoder(directory, card, builder, network)
+    if card.is_encoder:
+        kind = LateInteraction if card.kind == "late-interaction" else BiEncoder
+        return kind(directory, card, builder, network)
     return (Duo if card.kind == "duo" else CrossEncoder)(directory, card, builder, network)
 
 
@@ -319,7 +321,7 @@ def _for_dtype(backend: str, dtype: str) -> str:
 def _choose(directory: Path, card: ModelCard) -> str:
     """Return what ``auto`` takes: ONNX where the model has a graph, else torch where it is installed."""
     if card.onnx:
-        if GPU.exists() and not card.is_bi_encoder:  # whose vectors are computed once
+        if GPU.exists() and not card.is_encoder:  # whose vectors are computed once
             logger.warning(
                 "[gpu-unused] %s is computed on the CPU, and this machine has a GPU: --backend torch uses it", card.name
             )

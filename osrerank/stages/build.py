@@ -4,6 +4,7 @@ from dataclasses import dataclass, replace
 
 from osrerank.errors import ConfigError, MissingDependencyError, ModelLoadError, WorkerError
 from osrerank.options.rerank import VECTORS_MONO, Rerank
+from osrerank.scoring.card import ENCODERS
 from osrerank.scoring.loaded import LoadedModel
 from osrerank.stages.duo import DuoStage
 from osrerank.stages.interpolate import BLENDED, BlendStage
@@ -102,8 +103,9 @@ def resolved(options: Rerank, model: Scorer | Encoder) -> tuple[str, str]:
         WorkerError: workers score, and there are none that tell the model's kind.
     """
     asked, own = str(options.pipeline), stage_name(model)
+    kind = "bi-encoder" if model.advice.kind == "bi-encoder" else f"{model.advice.kind} model"
     if options.pipeline in VECTORS_MONO and own == "vectors":
-        reason = f"the pipeline {asked} needs a cross-encoder, and {model.model} is a bi-encoder"
+        reason = f"the pipeline {asked} needs a cross-encoder, and {model.model} is a {kind}"
         raise ConfigError(f"{reason}; {NAME_A_CROSS_ENCODER}", setting="rerank.pipeline", source="argument")
     first, _, rest = asked.partition("-")
     if first == "vectors":
@@ -112,7 +114,7 @@ def resolved(options: Rerank, model: Scorer | Encoder) -> tuple[str, str]:
         reason = f"feedback needs a bi-encoder, and {model.model} is a cross-encoder"
         raise ConfigError(reason, setting="rerank.feedback", source="argument")
     runs = "-".join(filter(None, (own, rest)))
-    warning = f"the pipeline {asked} ran as {runs}, because {model.model} is a bi-encoder: ask for {runs}"
+    warning = f"the pipeline {asked} ran as {runs}, because {model.model} is a {kind}: ask for {runs}"
     return runs, warning if first == "mono" and own == "vectors" else ""
 
 
@@ -128,4 +130,4 @@ def duo_stage(options: Rerank, model: LoadedModel, most: int) -> Stage:
 
 def stage_name(model: Scorer | Encoder) -> str:
     """Return the name of the stage that compares each document with the query by a model of this kind."""
-    return "vectors" if model.advice.kind == "bi-encoder" else "mono"
+    return "vectors" if model.advice.kind in ENCODERS else "mono"

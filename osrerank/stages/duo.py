@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from osrerank.errors import DeadlineExceeded, InferenceError
 from osrerank.options.pairs import Pairs
-from osrerank.stages.ordering import Attempt, Judged, Outcome, place_of, rank_block, without_text
+from osrerank.stages.ordering import Attempt, Judged, Outcome, rank_block, units_of, without_text
 from osrerank.stages.pairs import PairPlan, aggregate
 from osrerank.types import NEVER, Candidate, Deadline, PairProbabilities, Ranking, Scorer, Scores, StageReport
 from osrerank.types.values import is_blank
@@ -143,7 +143,8 @@ class DuoStage:
         if how == "sample":  # the sum of a sample that lost a rival to a failure must stay comparable
             score, most = score * (asked / len(probabilities)), asked
         parts: dict[str, float] = {how: score, "rivals": len(probabilities)}
-        return Judged(candidate, score=score, unit=place_of(score, score / most), parts=parts)
+        unit = units_of(np.array([score]), np.array([score / most]))[0]
+        return Judged(candidate, score=score, unit=unit, parts=parts)
 
 
 def _failures(scores: Scores, plan: PairPlan, done: int) -> dict[int, str]:

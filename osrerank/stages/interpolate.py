@@ -14,7 +14,7 @@ import numpy as np
 
 from osrerank.errors import ConfigError
 from osrerank.options.rerank import Rerank
-from osrerank.stages.ordering import Floats, Judged, places_of, reorder
+from osrerank.stages.ordering import Floats, Judged, reorder, units_of
 from osrerank.types import NEVER, Candidate, Deadline, Encoder, Ranking, Scorer, StageReport
 
 RRF_CONSTANT = 60
@@ -56,7 +56,7 @@ class BlendStage:
         scored = [candidate for candidate in ranking.candidates[: self.depth] if len(candidate.trace) == passed]
         rest = ranking.candidates[len(scored) :]
         keys = np.array(self._keys(scored, ranking), dtype=np.float64)
-        units = places_of(keys, self._units(keys))
+        units = units_of(keys, self._units(keys))
         judged = [Judged(*one) for one in zip(scored, keys.tolist(), units, strict=True)]
         took_ms = (time.perf_counter() - started) * 1000
         report = StageReport(self.name, applied=True, candidates=len(scored), took_ms=took_ms)

@@ -11,7 +11,7 @@ from functools import partial
 import numpy as np
 
 from osrerank.errors import DeadlineExceeded, InferenceError
-from osrerank.stages.ordering import Attempt, Judged, Outcome, nothing_scored, place_of, rank_block
+from osrerank.stages.ordering import Attempt, Judged, Outcome, nothing_scored, rank_block, units_of
 from osrerank.types import NEVER, Candidate, Deadline, Ranking, Scorer, Scores
 
 
@@ -72,14 +72,10 @@ class MonoStage:
                 model=self.scorer.model,
             )
         probabilities = self.scorer.probabilities(logits)
+        units = units_of(logits.astype(np.float64), probabilities)
+        values = zip(logits.tolist(), units, probabilities.tolist(), strict=True)
         cut = scores.cut_documents([(place,) for place in range(len(readable))])
         return [
-            Judged(
-                readable[place],
-                score=float(logit),
-                unit=place_of(float(logit), float(probability)),
-                parts={"logit": float(logit), "probability": float(probability)},
-                cut=place in cut,
-            )
-            for place, logit, probability in zip(places, logits, probabilities, strict=True)
+            Judged(readable[place], logit, unit, {"logit": logit, "probability": probability}, cut=place in cut)
+            for place, (logit, unit, probability) in zip(places, values, strict=True)
         ]

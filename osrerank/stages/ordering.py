@@ -14,9 +14,9 @@ from osrerank.types.values import BLANK, is_blank
 
 NO_TEXT = "no text in the fields that were asked for"
 BELOW_ONE = 1.0 - 2.0**-40
-"""The greatest place of a score in [0, 1): even after hundreds of stages it does not round up to the next one."""
+"""The greatest unit: added to the number of hundreds of stages, it does not round up to the next."""
 SPREAD = 1e-6
-"""The part of [0, 1) at either end where places do not follow probabilities, so that no logits tie there."""
+"""The part of [0, 1) at either end where units do not follow probabilities, so that no logits tie there."""
 
 
 Floats = npt.NDArray[np.float64]
@@ -159,24 +159,16 @@ def without_text(block: Sequence[Candidate]) -> str:
     return NO_TEXT if all(candidate.text is None for candidate in block) else "the texts of all candidates are blank"
 
 
-def place_of(score: float, probability: float) -> float:
-    """Return a place in [0, 1) for a score: its probability, but where that is nearly 0 or 1.
+def units_of(scores: Floats, probabilities: Floats) -> list[float]:
+    """Map scores ``(n,)`` to [0, 1): to their probabilities, but where these are nearly 0 or 1.
 
-    There it goes on increasing with the score, although probabilities do not to the last bit.
+    There the map goes on increasing with the score, although probabilities do not to the last bit.
     """
-    if SPREAD <= probability <= 1 - SPREAD:
-        return probability
-    unsaturated = (1 + score / (1 + abs(score))) / 2
-    return min((1 - SPREAD if probability > SPREAD else 0.0) + SPREAD * unsaturated, BELOW_ONE)
-
-
-def places_of(scores: Floats, probabilities: Floats) -> list[float]:
-    """Return the places of scores ``(n,)``, each as `place_of` gives it."""
     unsaturated = (1 + scores / (1 + np.abs(scores))) / 2
     spread = np.where(probabilities > SPREAD, 1 - SPREAD, 0.0) + SPREAD * unsaturated
     is_between = (probabilities >= SPREAD) & (probabilities <= 1 - SPREAD)
-    places: list[float] = np.where(is_between, probabilities, np.minimum(spread, BELOW_ONE)).tolist()
-    return places
+    units: list[float] = np.where(is_between, probabilities, np.minimum(spread, BELOW_ONE)).tolist()
+    return units
 
 
 def nothing_scored(

@@ -10,13 +10,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import astuple, dataclass, field
 from functools import partial
 from itertools import chain
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from osrerank.options.passages import BY_WINDOW, Passages
 from osrerank.options.rerank import Rerank
-from osrerank.stages.ordering import Judged, place_of
+from osrerank.stages.ordering import Judged, units_of
 from osrerank.stages.slices import rank_by_slices, score_slices
 from osrerank.stages.splitting import leaves_out, passage_spans, readable
 from osrerank.types import NEVER, Candidate, Deadline, Encoder, LongText, Ranking, Scorer, Scores, Section, Span
@@ -26,8 +27,7 @@ DIGEST_BYTES = 16
 ABOVE_ZERO, BELOW_ONE = np.finfo(np.float64).tiny, math.nextafter(1.0, 0.0)
 
 
-@dataclass(frozen=True, slots=True)
-class DocumentScore:
+class DocumentScore(NamedTuple):
     """The score of a document from its passages'.
 
     Attributes:
@@ -153,7 +153,7 @@ def judged_by_passages(
     return Judged(
         candidate,
         score=document.score,
-        unit=place_of(document.score, document.unit),
+        unit=units_of(np.array([document.score]), np.array([document.unit]))[0],
         parts={"logit": float(logits[best]), "probability": document.probability},
         passage=spans[best],
     )

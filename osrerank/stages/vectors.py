@@ -1,20 +1,20 @@
 """Rerank by stored vectors: the query is encoded, and its vector compared with the documents'."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
 import numpy.typing as npt
 
-from osrerank.errors import DeadlineExceeded
+from osrerank.errors import ConfigError, DeadlineExceeded
 from osrerank.metrics import SEARCHED_TEXTS, VECTOR_COUNTS
 from osrerank.options.passages import Passages
 from osrerank.options.rerank import Rerank
 from osrerank.scoring.encoder_scorer import NOT_FINITE
 from osrerank.stages.interpolate import first_pass_parts
-from osrerank.stages.ordering import Attempt, Judged, Outcome, nothing_scored, rank_block
-from osrerank.stages.passages import judged_by_passages, lacks_words, text_of
+from osrerank.stages.ordering import Attempt, Judged, Outcome, nothing_scored, rank_block, units_of
+from osrerank.stages.passages import AGGREGATIONS, lacks_words, max_p, text_of
 from osrerank.types import (
     NEVER,
     Candidate,
@@ -24,7 +24,6 @@ from osrerank.types import (
     LongText,
     Ranking,
     Scorer,
-    Span,
     Vectors,
     is_encoder,
 )
@@ -32,6 +31,7 @@ from osrerank.types.vectors import Floats
 from osrerank.vectors.documents import DocumentRecords, DocumentVectors, Found
 from osrerank.vectors.record import rows_of
 
+Doubles = npt.NDArray[np.float64]
 WHOLE = Passages()
 """How an unsplit document is scored: by its only passage."""
 
@@ -63,11 +63,6 @@ class VectorStage:
     first_pass_weight: float = 0.0
     name: str = "vectors"
 
-    @property
-    def encoder(self) -> Encoder:
-        """The model."""
-        return self.vectors.encoder
-
     def rerank(self, ranking: Ranking, *, deadline: Deadline = NEVER) -> Ranking:
         """Return the ranking with its top ``depth`` in the order of their similarities.
 
@@ -79,7 +74,7 @@ class VectorStage:
         if deadline.passed:
             raise DeadlineExceeded(f"the deadline passed before stage {self.name} began", stage=self.name)
         compare = partial(self._compare, ranking, deadline)
-        return rank_block(self.encoder, ranking, compare, stage=self.name, depth=self.depth)
+        return rank_block(self.vectors.encoder, ranking, compare, stage=self.name, depth=self.depth)
 
     def text_of(self, candidate: Candidate) -> str | LongText:
         """Return the text to encode of a candidate."""
@@ -96,7 +91,7 @@ class VectorStage:
         judged = self._judge(ranking, readable, found.documents, encoded.rows[0])
         if not judged:
             failures = {at: why for at, one in enumerate(found.documents) for why in one.failures.values()}
-            raise nothing_scored(self.encoder, failures, stage=self.name)
+            raise nothing_scored(self.vectors.encoder, failures, stage=self.name)
         return self._outcome(block, readable, found, judged, encoded)
 
     def _judge(
@@ -107,13 +102,13 @@ class VectorStage:
         if not there:
             return []
         rows = rows_of([documents[at].records[turn] for at, turn in there])
-        plain = logits = self.encoder.similarity(query, rows)
+        plain = logits = self.vectors.encoder.similarity(query, rows)
         by_document: dict[int, list[int]] = {}
         for number, ((at, turn), is_finite) in enumerate(zip(there, np.isfinite(plain).tolist(), strict=True)):
             if is_finite:
                 by_document.setdefault(at, []).append(number)
             else:
-                documents[at].failures[turn] = NOT_FINITE.format(model=self.encoder.model)
+                documents[at].failures[turn] = NOT_FINITE.format(model=self.vectors.encoder.model)
         values = plain.tolist()
         best = {at: max(numbers, key=values.__getitem__) for at, numbers in by_document.items()}
         if self.feedback is not None and len(best) > 1:
@@ -121,15 +116,42 @@ class VectorStage:
             logits = self._after(
                 self.feedback, query, rows, plain, list(best.values()), np.array(added, dtype=np.float32)
             )
-        probabilities = self.encoder.probabilities(logits)
-        judged = []
-        for at, numbers in by_document.items():
-            spans = [documents[at].places[there[number][1]] for number in numbers]
-            one = self._judged(readable[at], spans, logits[numbers], probabilities[numbers], documents[at])
-            if logits is not plain:
-                one.parts["plain_logit"] = values[best[at]]
-            judged.append(one)
-        return judged
+        plain_logits = [{} if logits is plain else {"plain_logit": values[number]} for number in best.values()]
+        values = logits.tolist()
+        best = {at: max(numbers, key=values.__getitem__) for at, numbers in by_document.items()}
+        scores, units, probabilities = self._aggregated(logits, by_document.values(), list(best.values()))
+        chosen = zip(best.items(), units_of(scores, units), strict=True)
+        return [
+            Judged(
+                readable[at],
+                score,
+                unit,
+                {"logit": values[number], "probability": probability, **plain_logit},
+                documents[at].places[there[number][1]],
+                self._is_cut(readable[at], documents[at]),
+            )
+            for ((at, number), unit), score, probability, plain_logit in zip(
+                chosen, scores.tolist(), probabilities.tolist(), plain_logits, strict=True
+            )
+        ]
+
+    def _aggregated(
+        self, logits: Floats, by_document: Collection[Sequence[int]], best: Sequence[int]
+    ) -> tuple[Doubles, Doubles, Doubles]:
+        """Return the score of each document ``(n,)``, a non-decreasing map of it to [0, 1], and its probability.
+
+        Args:
+            logits: of all passages.
+            by_document: the numbers of each document's passages.
+            best: the number of each document's best passage.
+        """
+        probabilities, options = self.vectors.encoder.probabilities(logits), self.passages or WHOLE
+        if AGGREGATIONS[options.aggregation] is max_p:
+            return logits[best].astype(np.float64), probabilities[best], probabilities[best]
+        aggregate = AGGREGATIONS[options.aggregation]
+        each = [aggregate(logits[one].astype(np.float64), probabilities[one], options.k) for one in by_document]
+        scores, units, chances = np.array(each).T
+        return scores, units, chances
 
     def _after(
         self, feedback: Feedback, query: Floats, rows: Floats, plain: Floats, best: Sequence[int], added: Floats
@@ -147,23 +169,14 @@ class VectorStage:
             added: what the first pass adds to each candidate's logit.
         """
         moved = feedback.moved(query, rows[best], plain[best] + added)
-        logits = self.encoder.similarity(moved, rows)
+        logits = self.vectors.encoder.similarity(moved, rows)
         shifted: Floats = logits + (plain[best] - logits[best]).mean()
         return shifted
 
-    def _judged(
-        self,
-        candidate: Candidate,
-        spans: Sequence[Span | None],
-        logits: Floats,
-        probabilities: npt.NDArray[np.float64],
-        document: DocumentRecords,
-    ) -> Judged:
-        judged = judged_by_passages(candidate, spans, logits, probabilities, self.passages or WHOLE)
-        is_cut = any(record.cut for record in document.records.values())
-        if is_cut or (self.passages is not None and lacks_words(candidate, document.places, self.passages)):
-            return replace(judged, cut=True)
-        return judged
+    def _is_cut(self, candidate: Candidate, document: DocumentRecords) -> bool:
+        if any(record.cut for record in document.records.values()):
+            return True
+        return self.passages is not None and lacks_words(candidate, document.places, self.passages)
 
     def _outcome(
         self,
@@ -173,26 +186,31 @@ class VectorStage:
         judged: Sequence[Judged],
         query: Vectors,
     ) -> Outcome:
-        scored = {one.candidate.doc_id for one in judged}
-        failures = {
-            candidate.doc_id: next(iter(document.failures.values()))
-            for candidate, document in zip(readable, found.documents, strict=False)  # fewer where a deadline was short
-            if document.failures and candidate.doc_id not in scored
-        }
-        dealt_with = scored | failures.keys()
-        reached = next((at for at, one in enumerate(readable) if one.doc_id not in dealt_with), len(readable))
+        documents, reached, lacking = found.documents, len(readable), 0
+        failures, reasons = dict[str, str](), list[str]()
+        if len(judged) < len(readable) or not all(document.is_whole for document in documents):
+            scored = {one.candidate.doc_id for one in judged}
+            failures = {
+                candidate.doc_id: next(iter(document.failures.values()))
+                for candidate, document in zip(readable, documents, strict=False)  # fewer where a deadline was short
+                if document.failures and candidate.doc_id not in scored
+            }
+            dealt_with = scored | failures.keys()
+            reached = next((at for at, one in enumerate(readable) if one.doc_id not in dealt_with), len(readable))
+            lacking = sum(one.is_cut_off for one in documents) + len(readable) - len(documents)
+            reasons = self._reasons(documents, len(readable))
         counts = {
-            "inferences": sum(len(document.records) for document in found.documents),
+            "inferences": sum([len(document.records) for document in documents]),
             "encoded": found.encoded,
             "known": found.known,
-            "lacking": sum(one.is_cut_off for one in found.documents) + len(readable) - len(found.documents),
-            "truncated": sum(one.cut for one in judged),
+            "lacking": lacking,
+            "truncated": sum([one.cut for one in judged]),
             "query_truncated": bool(query.cut),
         }
         for state in VECTOR_COUNTS:
             SEARCHED_TEXTS.labels(state).inc(counts[state])
         attempt = Attempt(block, readable, judged, reached, failures)
-        return Outcome(attempt, counts, self._reasons(found.documents, len(readable)))
+        return Outcome(attempt, counts, reasons)
 
     def _reasons(self, documents: Sequence[DocumentRecords], size: int) -> list[str]:
         """Return why not all documents, or not all of their passages, were compared."""
@@ -210,6 +228,13 @@ class VectorStage:
 
 
 def feedback_of(options: Rerank, model: Encoder | Scorer) -> Feedback | None:
-    """Return how the query moves towards its best candidates; None if it does not."""
+    """Return how the query moves towards its best candidates; None if it does not.
+
+    Raises:
+        ConfigError: feedback was requested, and the query has a vector of each token.
+    """
     feedback = model.advice.feedback if options.feedback is None else options.feedback
+    if feedback and feedback.share and model.advice.kind == "late-interaction":
+        reason = f"feedback moves the one vector of a query, and with {model.model} each token has one: leave it out"
+        raise ConfigError(reason, setting="rerank.feedback", source="argument")
     return feedback if feedback and feedback.share and options.sentences is None and is_encoder(model) else None

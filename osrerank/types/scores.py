@@ -242,7 +242,7 @@ class Advice:
         first_pass_weight: weight, 0 or above, of first-pass score / query's best score in a linear blend.
         passages: whether documents longer than the model's window are read by passages.
         languages: ISO 639-1 codes of the languages that the model reads; empty if not known.
-        kind: the model's kind: ``bi-encoder``, ``cross-encoder`` or ``duo``.
+        kind: the model's kind: ``bi-encoder``, ``late-interaction``, ``cross-encoder`` or ``duo``.
         feedback: how a bi-encoder's queries move towards their best candidates; None if they do not.
     """
 

@@ -154,7 +154,7 @@ class StageReport(Counts):
         applied: True, False or "partial".
         reason: why it was not (wholly) applied; else empty.
         model: the model's name; empty for a stage without one.
-        kind: its kind, ``bi-encoder``, ``cross-encoder`` or ``duo``; or empty.
+        kind: its kind, ``bi-encoder``, ``late-interaction``, ``cross-encoder`` or ``duo``; or empty.
         candidates: how many candidates it was asked to order.
         failed: candidates that could not be scored.
         lacking: candidates that a deadline left without vectors, or without those of some passages.

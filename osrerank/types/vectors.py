@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 
 Side = Literal["query", "document"]
 Floats = npt.NDArray[np.float32]
+Rows = Any
+"""float32 ``(n, dimensions)``: a vector of each text; of late interaction a sequence of n ``(tokens, dimensions)``."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -22,12 +24,13 @@ class Vectors:
     """The vectors of texts.
 
     Attributes:
-        rows: float32 ``(n, dimensions)``, one vector per text; NaN where a text failed or was not reached.
+        rows: float32 ``(n, dimensions)``, one vector per text; of late interaction a list of n arrays
+            ``(tokens, dimensions)``, one vector per token. NaN where a text failed or was not reached.
         failures: index of a text -> why it could not be encoded.
         cut: the indices of texts that are longer than the model reads.
     """
 
-    rows: npt.NDArray[np.float32]
+    rows: Rows
     failures: Mapping[int, str] = field(default_factory=dict)
     cut: frozenset[int] = frozenset()
 
@@ -94,12 +97,13 @@ class Encoder(Protocol):
             ScoringError: nothing could be encoded.
         """
 
-    def similarity(self, query: npt.NDArray[np.float32], vectors: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
+    def similarity(self, query: npt.NDArray[np.float32], vectors: Rows) -> npt.NDArray[np.float32]:
         """Return a logit for each document ``(n,)``; higher is better.
 
         Args:
-            query: the query's vector ``(dimensions,)``.
-            vectors: the documents', of norm 1 ``(n, dimensions)``.
+            query: the query's vector ``(dimensions,)``; of late interaction its tokens' ``(tokens, dimensions)``.
+            vectors: the documents', as `encode` gave them but rounded ``(n, dimensions)``; of late interaction n
+                ``(tokens, dimensions)``.
         """
 
     def probabilities(self, logits: npt.NDArray[np.float32]) -> npt.NDArray[np.float64]:

@@ -78,7 +78,8 @@ class DocumentVectors:
 
     def __init__(self, encoder: Encoder, storage: VectorStorage | None = None) -> None:
         self.encoder = encoder
-        self.records = Records(encoder.key, encoder.dimensions, storage or VectorStorage())
+        by_tokens = encoder.advice.kind == "late-interaction"
+        self.records = Records(encoder.key, encoder.dimensions, storage or VectorStorage(), by_tokens=by_tokens)
         self._late = Background(MOST_LATE_WAITING, newest_first=True)
         self.renew()
         renew_after_fork(self)
@@ -150,7 +151,7 @@ class DocumentVectors:
             keys = self.records.keys_of(asked)
             kept = self.records.known(keys)
             documents = [DocumentRecords(text, kept.get(key)) for text, key in zip(asked, keys, strict=True)]
-            known = sum(len(document.records) for document in documents)
+            known = sum([len(document.records) for document in documents])
             lacking = {key: document for key, document in zip(keys, documents, strict=True) if not document.records}
             if not lacking:
                 return Found(documents, known, 0)
@@ -345,6 +346,11 @@ class DocumentRecords:
             self.records[turn] = record
         elif failure is not None:
             self.failures[turn] = failure
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether every passage has a record."""
+        return len(self.records) == len(self.places) and not self.failures
 
     @property
     def is_cut_off(self) -> bool:

@@ -96,7 +96,7 @@ class FileStore:
         self._generations, self._changed_ns = (), -1
 
     def read(self, keys: Sequence[bytes]) -> dict[bytes, bytes]:
-        return self._guard.read.attempt(lambda: self._at_its_size(lambda: self._read(keys)), {})
+        return self._guard.read.attempt(lambda: self._at_its_size(lambda: self._found(self._open(), keys)), {})
 
     def write(self, records: Mapping[bytes, bytes]) -> int:
         if not records:
@@ -133,9 +133,6 @@ class FileStore:
         except lmdb.MapResizedError:
             self.close()
         return call()  # outside the handler: the exception refers to what was open
-
-    def _read(self, keys: Sequence[bytes]) -> dict[bytes, bytes]:
-        return self._found(self._open(), keys)
 
     def _found(self, generations: Iterable[_Generation], keys: Sequence[bytes]) -> dict[bytes, bytes]:
         found: dict[bytes, bytes] = {}

@@ -63,9 +63,9 @@ class LongRecord:
             at += length
         return cls(passages, places) if places is not None and at == len(body) else None
 
-    def fits(self, hidden: int, bits: Bits) -> bool:
+    def fits(self, hidden: int, bits: Bits, *, by_tokens: bool = False) -> bool:
         """Return whether `Record.fits` for every passage."""
-        return all(record.fits(hidden, bits) for record in self.passages)
+        return all(record.fits(hidden, bits, by_tokens=by_tokens) for record in self.passages)
 
     def write(self, key: bytes, secret: bytes = b"") -> bytes:
         """Return the bytes that `read` reads, as `Record.write` does."""

@@ -1,4 +1,4 @@
-"""A document's record: its vector in a few hundred bytes.
+"""A document's record: its vector in a few hundred bytes, or its tokens' vectors in a few thousand.
 
 The bytes of a record in order, all numbers little-endian:
 
@@ -8,37 +8,44 @@ The bytes of a record in order, all numbers little-endian:
 | 1 | bits of each number of the vector: 32 or 8 |
 | 1 | 0 |
 | 1 | 1 if the text was cut to the model's length, else 0 |
-| 1 | 0 |
-| 2 | hidden size |
-| 2 | 0 |
-| 2 | scale of the vector, fp16; absent with 32 bits |
-| hidden or 4 * hidden | the vector, in 8 or 32 bits |
+| 1 | 0 if the vector has norm 1, else 1 |
+| 2 | numbers of a vector |
+| 2 | 0, or of late interaction how many vectors there are |
+| 2 a vector | its scale, fp16; absent with 32 bits |
+| numbers or 4 * numbers a vector | the vector, in 8 or 32 bits |
 | 16 | BLAKE2b of the record's key and all bytes before; keyed if there is a secret |
 """
 
 import hashlib
 import hmac
+import itertools
 import math
 import struct
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, Self
 
 import numpy as np
 import numpy.typing as npt
 
+from osrerank.types.vectors import Floats, Rows
+
 MAGIC = b"ORS1"
-HEADER = struct.Struct("<4sBBBxHH")
+HEADER = struct.Struct("<4sBBBBHH")
 DIGEST_BYTES = 16
 LARGEST = 127
 """The largest integer in an 8-bit vector; the smallest is its negative."""
 PERSON = b"osrerank-vectors"
 """BLAKE2b's personalisation: other programs that use the same secret get other digests."""
 
+FLAGS = tuple(itertools.product((False, True), repeat=2))
+"""Whether a text was cut, and whether its vector's norm counts: all there is."""
+UNIT = 1e-3
+"""How far from 1 a norm may be and still count as 1."""
+
 FLOAT16, FLOAT32, INT8 = (np.dtype(name) for name in ("<f2", "<f4", "i1"))
 
 Bits = Literal[32, 8]
-Floats = npt.NDArray[np.float32]
 
 EXACT: Bits = 32
 ROUNDED: Bits = 8
@@ -48,17 +55,19 @@ PROFILES: dict[str, Bits] = {"exact": EXACT, "standard": ROUNDED}
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """A text's vector in the form in which it is stored.
+    """A text's vector, or its tokens' vectors, in the form in which they are stored.
 
     Attributes:
-        vector: ``(hidden,)``, float32 or int8.
-        scale: what an int8 vector is multiplied by; 1 for float32.
+        vector: ``(hidden,)``, or of late interaction ``(tokens, hidden)``; float32 or int8.
+        scale: what an int8 vector is multiplied by, of several ``(tokens, 1)``; 1 for float32.
         cut: whether the text was longer than the model reads.
+        is_unit: whether the vector had norm 1 before it was rounded; else its norm counts, as for dot products.
     """
 
     vector: npt.NDArray[np.float32] | npt.NDArray[np.int8]
-    scale: float
+    scale: float | Floats
     cut: bool
+    is_unit: bool = True
 
     @property
     def bits(self) -> Bits:
@@ -67,13 +76,14 @@ class Record:
 
     @classmethod
     def of(cls, vector: Floats, bits: Bits, *, cut: bool) -> Self:
-        """Return the record of a text's vector, float32 ``(hidden,)`` of norm 1."""
+        """Return the record of a text's vector ``(hidden,)`` or its tokens' ``(tokens, hidden)``, float32."""
+        is_unit = bool((np.abs(np.linalg.norm(vector, axis=-1) - 1) < UNIT).all())
         if bits == EXACT:
-            return cls(vector, 1.0, cut)
-        largest = np.abs(vector).max(initial=0)
-        scale = np.maximum(largest / LARGEST, np.finfo(np.float16).tiny).astype(np.float16)
-        integers = np.rint(vector / scale.astype(np.float32))
-        return cls(np.clip(integers, -LARGEST, LARGEST).astype(np.int8), float(scale), cut)
+            return cls(vector, 1.0, cut, is_unit)
+        largest = np.abs(vector).max(axis=-1, initial=0, keepdims=True)
+        scales = np.maximum(largest / LARGEST, np.finfo(np.float16).tiny).astype(np.float16).astype(np.float32)
+        integers = np.clip(np.rint(vector / scales), -LARGEST, LARGEST).astype(np.int8)
+        return cls(integers, scales if vector.ndim > 1 else float(scales[0]), cut, is_unit)
 
     @classmethod
     def read(cls, content: bytes, key: bytes, secret: bytes = b"") -> Self | None:
@@ -91,25 +101,31 @@ class Record:
         nothing = None, 0
         if len(body) < HEADER.size:
             return nothing
-        magic, bits, layers, cut, hidden, rows = HEADER.unpack_from(body)
-        if magic != MAGIC or bits not in PROFILES.values() or layers or rows:
+        magic, bits, layers, cut, as_is, hidden, rows = HEADER.unpack_from(body)
+        if magic != MAGIC or bits not in PROFILES.values() or layers:
             return nothing
-        length = _body_bytes(bits, hidden)
+        length, count = _body_bytes(bits, hidden, rows), rows or 1
         if len(body) < length:
             return nothing
         vector: npt.NDArray[Any]
+        scale: float | Floats = 1.0
         if bits == EXACT:
-            vector, scale = np.frombuffer(body, FLOAT32, hidden, HEADER.size), 1.0
+            vector = np.frombuffer(body, FLOAT32, count * hidden, HEADER.size)
         else:
-            scale = float(np.frombuffer(body, FLOAT16, 1, HEADER.size)[0])
-            vector = np.frombuffer(body, INT8, hidden, HEADER.size + FLOAT16.itemsize)
-        if not math.isfinite(scale) or not vector.any() or (bits == EXACT and not np.isfinite(vector).all()):
+            scales = np.frombuffer(body, FLOAT16, count, HEADER.size)
+            scale = scales.astype(np.float32)[:, None] if rows else float(scales[0])
+            vector = np.frombuffer(body, INT8, count * hidden, HEADER.size + scales.nbytes)
+        is_possible = (
+            0 < scale < math.inf if isinstance(scale, float) else bool(scale.min() > 0 and np.isfinite(scale).all())
+        )
+        if not is_possible or not vector.any() or (bits == EXACT and not np.isfinite(vector).all()):
             return nothing
-        return cls(vector, scale, bool(cut)), length
+        return cls(vector.reshape(rows, hidden) if rows else vector, scale, bool(cut), not as_is), length
 
-    def fits(self, hidden: int, bits: Bits) -> bool:
-        """Return whether the record's vector has this size and this many bits for each number."""
-        return self.vector.dtype == (FLOAT32 if bits == EXACT else INT8) and len(self.vector) == hidden
+    def fits(self, hidden: int, bits: Bits, *, by_tokens: bool = False) -> bool:
+        """Return whether it has a vector of this size and bits, or one for each token."""
+        is_of_bits = self.vector.dtype == (FLOAT32 if bits == EXACT else INT8)
+        return is_of_bits and self.vector.shape[-1] == hidden and self.vector.ndim == 1 + by_tokens
 
     def write(self, key: bytes, secret: bytes = b"") -> bytes:
         """Return the record as bytes with a digest, for `read`.
@@ -122,16 +138,63 @@ class Record:
 
     def body(self) -> bytes:
         """Return the record as bytes without a digest, for `parsed`."""
-        header = HEADER.pack(MAGIC, self.bits, 0, self.cut, len(self.vector), 0)
+        *rows, hidden = self.vector.shape
+        header = HEADER.pack(MAGIC, self.bits, 0, self.cut, not self.is_unit, hidden, *(rows or (0,)))
         scale = b"" if self.bits == EXACT else np.float16(self.scale).tobytes()
         return header + scale + self.vector.tobytes()
 
 
-def rows_of(records: Sequence[Record]) -> Floats:
-    """Return the vectors of records ``(n, hidden)``, of norm 1; at least one record."""
+def read_all(contents: Mapping[bytes, bytes], hidden: int, bits: Bits, secret: bytes = b"") -> dict[bytes, Record]:
+    """Return the records with one vector of this size, by key, as `Record.read` does but in a few calls.
+
+    Any other bytes are left out.
+    """
+    numbers = (FLOAT32 if bits == EXACT else INT8).str
+    scale = [] if bits == EXACT else [("scale", FLOAT16.str)]
+    form = np.dtype([("head", "V12"), *scale, ("vector", numbers, (hidden,)), ("digest", "V16")])
+    keys = [key for key, content in contents.items() if len(content) == form.itemsize]
+    rows = np.frombuffer(b"".join([contents[key] for key in keys]), form)
+    heads = {HEADER.pack(MAGIC, bits, 0, cut, as_is, hidden, 0): (bool(cut), not as_is) for cut, as_is in FLAGS}
+    vectors, scales = rows["vector"], np.ones(len(keys)) if bits == EXACT else rows["scale"].astype(np.float64)
+    are_valid = vectors.any(axis=1) & np.isfinite(scales) & (scales > 0)
+    if bits == EXACT:
+        are_valid &= np.isfinite(vectors).all(axis=1)
+    found = {}
+    for key, is_valid, vector, scale in zip(keys, are_valid.tolist(), vectors, scales.tolist(), strict=True):
+        content = contents[key]
+        if is_valid and (flags := heads.get(content[: HEADER.size])) and unsealed(content, key, secret) is not None:
+            found[key] = Record(vector, scale, *flags)
+    return found
+
+
+class TokenRows:
+    """The tokens' vectors of records, each ``(tokens, hidden)`` made when it is asked for.
+
+    Args:
+        records: of late interaction.
+    """
+
+    def __init__(self, records: Sequence[Record]) -> None:
+        self._records = records
+
+    def __len__(self) -> int:
+        return len(self._records)
+
+    def __getitem__(self, at: int) -> Floats:
+        return np.multiply(self._records[at].vector, self._records[at].scale, dtype=np.float32)
+
+
+def rows_of(records: Sequence[Record]) -> Rows:
+    """Return the vectors of records ``(n, hidden)``, with the norms that they had, or of their tokens; at least one."""
+    if records[0].vector.ndim > 1:
+        return TokenRows(records)
     rows: Floats = np.stack([record.vector for record in records]).astype(np.float32)
     if records[0].vector.dtype != FLOAT32:  # rounding changed their norms
-        rows /= np.sqrt((rows * rows).sum(axis=1, keepdims=True))
+        divisors = np.sqrt((rows * rows).sum(axis=1, keepdims=True))
+        for at, record in enumerate(records):
+            if not record.is_unit:
+                divisors[at] = 1 / record.scale
+        rows /= divisors
     return rows
 
 
@@ -146,9 +209,9 @@ def unsealed(content: bytes, key: bytes, secret: bytes) -> memoryview | None:
     return body if hmac.compare_digest(_digest(body, key, secret), content[-DIGEST_BYTES:]) else None
 
 
-def record_bytes(bits: Bits, hidden: int) -> int:
-    """Return how many bytes a record takes, by the bits of each number and the model's hidden size."""
-    return _body_bytes(bits, hidden) + DIGEST_BYTES
+def record_bytes(bits: Bits, hidden: int, tokens: int = 0) -> int:
+    """Return how many bytes a record takes, by the bits of a number, a vector's size, and how many tokens have one."""
+    return _body_bytes(bits, hidden, tokens) + DIGEST_BYTES
 
 
 def _digest(body: bytes | memoryview, key: bytes, secret: bytes) -> bytes:
@@ -157,6 +220,6 @@ def _digest(body: bytes | memoryview, key: bytes, secret: bytes) -> bytes:
     return total.digest()
 
 
-def _body_bytes(bits: int, hidden: int) -> int:
+def _body_bytes(bits: int, hidden: int, rows: int) -> int:
     """Return how many bytes a record takes without its digest."""
-    return HEADER.size + (hidden * FLOAT32.itemsize if bits == EXACT else FLOAT16.itemsize + hidden)
+    return HEADER.size + (rows or 1) * (hidden * FLOAT32.itemsize if bits == EXACT else FLOAT16.itemsize + hidden)

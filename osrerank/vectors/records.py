@@ -17,7 +17,7 @@ from osrerank.types import LongText, Ranking
 from osrerank.vectors.background import Background
 from osrerank.vectors.configured import VectorStorage
 from osrerank.vectors.long_record import MAGIC, LongRecord
-from osrerank.vectors.record import EXACT, ROUNDED, Bits, Record
+from osrerank.vectors.record import EXACT, ROUNDED, Bits, Record, read_all
 from osrerank.vectors.store import BYTES, HITS, MISSES, VectorStore
 
 KEY_BYTES = 16
@@ -38,16 +38,17 @@ class Records:
         key: `osrerank.types.Encoder.key` of the model.
         dimensions: length of a vector.
         storage: where records are kept, and the bits of each number.
+        by_tokens: whether each token has a vector, as in late interaction.
 
     Attributes:
         model_key: digest of all that a record depends on except its text, 16 bytes.
         fetched: records that a search fetched (`with_fetched`): read first; new ones are added.
     """
 
-    def __init__(self, key: str, dimensions: int, storage: VectorStorage) -> None:
+    def __init__(self, key: str, dimensions: int, storage: VectorStorage, *, by_tokens: bool = False) -> None:
         self.store, self.bits, self._secret = storage.store, storage.bits, storage.secret
         self.fetched: FetchedVectors | None = None
-        self._dimensions = dimensions
+        self._dimensions, self._by_tokens = dimensions, by_tokens
         self.model_key = _hash(f"{key}\0{PRECISIONS[self.bits]}".encode())
         self._writes = Background()
 
@@ -96,9 +97,15 @@ class Records:
 
     def read(self, contents: Mapping[bytes, bytes]) -> dict[bytes, Kept]:
         """Return the valid records of this model among stored bytes, by key."""
-        kinds = {key: LongRecord if content[: len(MAGIC)] == MAGIC else Record for key, content in contents.items()}
-        read = {key: kinds[key].read(content, key, self._secret) for key, content in contents.items()}
-        return {key: record for key, record in read.items() if record and record.fits(self._dimensions, self.bits)}
+        form = self._dimensions, self.bits
+        found: dict[bytes, Kept] = {} if self._by_tokens else {**read_all(contents, *form, self._secret)}
+        for key, content in contents.items():
+            if key not in found:
+                kind = LongRecord if content[: len(MAGIC)] == MAGIC else Record
+                record = kind.read(content, key, self._secret)
+                if record and record.fits(*form, by_tokens=self._by_tokens):
+                    found[key] = record
+        return found
 
     def read_from(self, store: "VectorStore | FetchedVectors", keys: Sequence[bytes]) -> dict[bytes, Kept]:
         """Return the records that a store has, by key."""

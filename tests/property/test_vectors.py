@@ -82,7 +82,7 @@ class Forger(MemoryStore):
 
     def _forged(self, keys: Sequence[bytes]) -> dict[bytes, bytes]:
         body = HEADER.pack(MAGIC, *self._header)
-        bits, layers, _, hidden, rows = self._header
+        bits, layers, _, _, hidden, rows = self._header
         numbers = 4 * (layers * rows + 1) * hidden if bits == 32 else layers * rows * hidden * bits // 8 + hidden
         scales = 0 if bits == 32 else 2 * (layers * rows + 1)
         body += bytes([self._fill]) * (2 * rows + scales + numbers)
@@ -98,6 +98,7 @@ def opened(model: Path, store: MemoryStore | None, secret: bytes = b"") -> Encod
     header=st.tuples(
         st.sampled_from([4, 8, 32, 3]),
         st.integers(0, 3),
+        st.integers(0, 1),
         st.integers(0, 1),
         st.sampled_from([8, 15, 16, 32, 0]),
         st.integers(0, 9),

@@ -208,7 +208,10 @@ def test_a_missing_vector_model_leaves_the_first_pass_and_names_the_fix():
     with connect("http://localhost:9", scorer=BY_LENGTH, vector_model=tiny, **options) as client:
         response = search(client)
     assert response["rerank"]["applied"] is False
-    assert "is a cross-encoder model; a bi-encoder model is needed here" in response["rerank"]["reason"]
+    assert (
+        "is a cross-encoder model; a bi-encoder or late-interaction model is needed here"
+        in response["rerank"]["reason"]
+    )
     assert "OSRERANK_VECTOR_MODEL" in response["rerank"]["reason"]
 
 

@@ -18,7 +18,8 @@ from osrerank.formats.trec import read_qrels
 from osrerank.scoring.registry import load_model
 from osrerank.settings import DEFAULT_MODEL
 from osrerank.types import Encoder, Query
-from osrerank.vectors.record import ROUNDED, Floats, Record, rows_of
+from osrerank.types.vectors import Floats
+from osrerank.vectors.record import ROUNDED, Record, rows_of
 
 WAYS = (("onnx", "auto"), ("torch", "fp32"), ("torch", "bf16"))
 

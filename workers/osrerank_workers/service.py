@@ -15,7 +15,7 @@ from redis import RedisError
 
 from osrerank.errors import InferenceError, OsrerankError, PayloadError
 from osrerank.metrics import QUEUE_WAIT_SECONDS, WORKER_CHUNKS, WORKER_PAIRS, WORKER_SECONDS, serve_metrics
-from osrerank.scoring.card import Kind
+from osrerank.scoring.card import POINTWISE, Kind
 from osrerank.scoring.encoder_scorer import EncoderScorer
 from osrerank.scoring.local import LocalModel
 from osrerank.scoring.registry import as_scorer, load
@@ -46,7 +46,7 @@ WEIGHT = 0.2
 MERGING_TASKS, SINGLE_TASKS = 16, 4
 """Chunks at a time: enough to fill shared batches, or just enough that the next one is ready."""
 
-PROBES: Mapping[Kind, tuple[int, ...]] = {"bi-encoder": (0,), "cross-encoder": (0,), "duo": (0, 1)}
+PROBES: Mapping[Kind, tuple[int, ...]] = {**dict.fromkeys(POINTWISE, (0,)), "duo": (0, 1)}
 """The tuple that a model of each kind is checked with."""
 
 

@@ -3,10 +3,8 @@
 from collections.abc import Sequence
 from typing import NamedTuple, Protocol
 
-import numpy as np
-import numpy.typing as npt
-
 from osrerank.scoring.inputs import Tokens
+from osrerank.types.vectors import Rows
 
 
 class Compute(NamedTuple):
@@ -57,8 +55,10 @@ class Backend(Protocol):
     def parallel(self) -> bool:
         """Whether these threads compute in parallel; then a large batch must not leave another thread idle."""
 
-    def run(self, sequences: Sequence[Tokens]) -> npt.NDArray[np.float32]:
-        """Return the head's outputs ``(n, labels)``; of a bi-encoder the sequences' vectors ``(n, hidden)``, of norm 1.
+    def run(self, sequences: Sequence[Tokens]) -> Rows:
+        """Return the head's outputs ``(n, labels)``; of a bi-encoder the sequences' vectors ``(n, dimensions)``.
+
+        Of late interaction they are a list of n arrays ``(tokens, dimensions)``.
 
         Raises:
             InferenceError: the forward pass failed.

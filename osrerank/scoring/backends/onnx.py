@@ -13,15 +13,17 @@ from osrerank.errors import InferenceError, ModelLoadError
 from osrerank.scoring.backends.base import Backend, Compute
 from osrerank.scoring.card import ModelCard
 from osrerank.scoring.inputs import Batch, Ids, Tokens, padded
+from osrerank.types.vectors import Rows
 
 PREFERRED = ("int8", "fp32")
 VECTOR = "vector"
-"""Name of the output of a bi-encoder's graph."""
+"""Name of the output of an encoder's graph; of late interaction it has a row for each token."""
 
 
 def load(directory: Path, card: ModelCard, compute: Compute) -> Backend:
     """Return the backend of a model directory; `osrerank.scoring.registry` calls this."""
-    kind = EncoderBackend if card.is_bi_encoder else OnnxBackend
+    encoders = {"bi-encoder": EncoderBackend, "late-interaction": TokenBackend}
+    kind = encoders.get(card.kind, OnnxBackend)
     return kind.load(directory, card, threads=compute.threads)
 
 
@@ -70,7 +72,7 @@ class OnnxBackend:
         cls._check(session, directory / file, card)
         return cls(session, threads=threads or usable_cores(), card=card, precision=precision, file=file)
 
-    def run(self, sequences: Sequence[Tokens]) -> npt.NDArray[np.float32]:
+    def run(self, sequences: Sequence[Tokens]) -> Rows:
         try:
             return np.concatenate([self._run(padded([tokens])) for tokens in sequences])
         except Exception as error:
@@ -106,14 +108,14 @@ class EncoderBackend(OnnxBackend):
     So a vector never depends on what else is being encoded.
     """
 
-    def run(self, sequences: Sequence[Tokens]) -> npt.NDArray[np.float32]:
+    def run(self, sequences: Sequence[Tokens]) -> Rows:
         try:
             return np.concatenate([self.encoded(tokens.ids) for tokens in sequences])
         except Exception as error:
             raise InferenceError(f"{self._model} failed in ONNX Runtime: {error}", model=self._model) from error
 
     def encoded(self, ids: Ids) -> npt.NDArray[np.float32]:
-        """Return a text's vector ``(1, hidden)``, of norm 1.
+        """Return a text's vector ``(1, dimensions)``.
 
         Args:
             ids: the text's token ids, special tokens included.
@@ -124,7 +126,28 @@ class EncoderBackend(OnnxBackend):
 
     @staticmethod
     def _check(session: Any, file: Path, card: ModelCard) -> None:
-        """Accept every graph: the card names it as an encoder's."""
+        """Refuse a graph whose vectors are not as long as the card says."""
+        size = session.get_outputs()[0].shape[-1]
+        if card.dimensions not in (0, size):
+            reason = f"{file} gives vectors of {size} numbers, and the card's dimensions are {card.dimensions}"
+            raise ModelLoadError(f"{reason}; export the model again with --dimensions", model=card.name, path=str(file))
+
+
+class TokenBackend(EncoderBackend):
+    """A late-interaction model's session, which encodes each text by itself, into a vector of each token."""
+
+    def run(self, sequences: Sequence[Tokens]) -> Rows:
+        try:
+            return [self._vectors(padded([tokens])) for tokens in sequences]
+        except Exception as error:
+            raise InferenceError(f"{self._model} failed in ONNX Runtime: {error}", model=self._model) from error
+
+    def _vectors(self, batch: Batch) -> npt.NDArray[np.float32]:
+        with NATIVE_CODE:
+            vectors: npt.NDArray[np.float32] = self._session.run(
+                [VECTOR], {name: getattr(batch, name) for name in self._inputs}
+            )[0]
+        return vectors
 
 
 def _precision(directory: Path, card: ModelCard) -> str:

@@ -5,8 +5,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
-import numpy as np
-import numpy.typing as npt
 from prometheus_client import Counter
 
 from osrerank._optional import require
@@ -17,6 +15,7 @@ from osrerank.scoring.card import ModelCard
 from osrerank.scoring.inputs import Tokens
 from osrerank.scoring.model_files import modular, padding_id, parameter_files, read_config
 from osrerank.scoring.modular.head import Head
+from osrerank.types.vectors import Rows
 
 if TYPE_CHECKING:
     from osrerank.scoring.backends.networks.engine import Engine  # imports torch
@@ -106,7 +105,7 @@ class TorchBackend:
             engine, device=device.type, precision=precision, model=card.name, files=files, description=description
         )
 
-    def run(self, sequences: Sequence[Tokens]) -> npt.NDArray[np.float32]:
+    def run(self, sequences: Sequence[Tokens]) -> Rows:
         engine = self._engine
         if engine is None:
             raise InferenceError(f"{self._model} is closed; load the model again", model=self._model)
@@ -147,13 +146,14 @@ def _load_engine(
         DTYPES,
         PackedEngine,
         PaddedEngine,
+        TokenEngine,
         compile_layers,
     )
 
     config = read_config(directory)
-    dtype, head = DTYPES[precision], head_of(directory)
+    dtype, head = DTYPES[precision], head_of(directory, card)
     obstacle = load.obstacle(config, card, head)
-    if obstacle and card.is_bi_encoder:
+    if obstacle and card.is_encoder and (config.get("model_type") != "mpnet" or not card.is_bi_encoder):
         raise ModelLoadError(
             f"{directory} cannot be computed in torch: {obstacle}", model=card.name, path=str(directory)
         )
@@ -173,21 +173,19 @@ def _load_engine(
     if compiled:
         compile_layers(own)
     how = f"{attend.name} attention" + (f" ({reason})" if reason else "")
-    return PackedEngine(own, device), how
+    return (TokenEngine if card.kind == "late-interaction" else PackedEngine)(own, device), how
 
 
 def load_network(directory: Path, card: ModelCard) -> Any:
-    """Return the model as a ``torch.nn.Module`` that takes `Batch`'s fields by name and gives logits ``(n, labels)``.
+    """Return the model as a ``torch.nn.Module``, computed by transformers.
 
-    It is what is exported, and transformers' own forward pass of a cross-encoder.
+    It takes `Batch`'s fields by name, and gives logits ``(n, labels)`` or a bi-encoder's vectors ``(n, dimensions)``.
 
     Raises:
         ModelLoadError: the weights cannot be read or are not the config's.
     """
     try:
-        if card.is_bi_encoder:
-            return _bi_encoder(directory, card)
-        head = head_of(directory)
+        head = head_of(directory, card)
         return _standard(directory, card) if head is None else _modular(directory, card, head)
     except (ModelLoadError, MissingDependencyError):
         raise
@@ -195,8 +193,10 @@ def load_network(directory: Path, card: ModelCard) -> Any:
         raise _unreadable(directory, card, error) from error
 
 
-def head_of(directory: Path) -> Head | None:
-    """Return the head of a modular cross-encoder; None where the directory's config names the model's head."""
+def head_of(directory: Path, card: ModelCard) -> Head | None:
+    """Return what follows the encoder; None where the directory's config names a classifier's head."""
+    if card.is_encoder:
+        return card.to_vector
     described = modular(directory)
     return described.head if described else None
 
@@ -235,13 +235,6 @@ def _read_graph(directory: Path, graph: str) -> Mapping[str, Any]:
         raise ModelLoadError(reason, path=str(file)) from error
 
 
-def _bi_encoder(directory: Path, card: ModelCard) -> Any:
-    from osrerank.scoring.backends.networks.bi_encoder import BiEncoder  # noqa: PLC0415 - imports torch
-
-    weights, config = read_weights(directory), read_config(directory)
-    return BiEncoder(config, card.pooling).load_bert(weights)
-
-
 def _standard(directory: Path, card: ModelCard) -> Any:
     """Return a transformers classifier that gives its logits, all of its weights read from the files."""
     from osrerank.scoring.backends.networks.classifier import Classifier  # noqa: PLC0415 - imports torch
@@ -267,13 +260,14 @@ def _modular(directory: Path, card: ModelCard, head: Head) -> Any:
     from osrerank.scoring.backends.networks.heads import HeadNetwork  # noqa: PLC0415 - likewise
 
     transformers: Any = require("transformers", extra="torch")
+    weights = read_weights(directory)
     network, loading = transformers.AutoModel.from_pretrained(
         directory, use_safetensors=True, local_files_only=True, trust_remote_code=False, output_loading_info=True
     )
     if missing := [name for name in loading["missing_keys"] if not name.startswith("pooler.")]:
         raise _lacking(directory, card, ", ".join(sorted(missing)[:3]))
     try:
-        return ModularClassifier(network, HeadNetwork(head, read_weights(directory))).eval()
+        return ModularClassifier(network, HeadNetwork(head, weights)).eval()
     except KeyError as error:
         raise _lacking(directory, card, str(error.args[0])) from error
 

@@ -1,26 +1,28 @@
-"""A cross-encoder's directory as sentence-transformers 5.4 and later save it: ``modules.json`` and a folder a module.
+"""The files of a model that sentence-transformers saved: ``modules.json``, a folder a module, the transformer's own.
 
-The modules are a Transformer, whose files are the directory's own, and after it Pooling, Dense, LayerNorm, Normalize
-and Dropout; or a Transformer alone, which is then a transformers classifier. Nothing here imports a class that a file
-names: what is not known is refused.
+What each kind of model makes of them is in the modules beside this one. Nothing here imports a class that a file names:
+what is not known is refused, by file and field.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from osrerank.errors import ModelLoadError
-from osrerank.scoring.modular.head import Activation, Head, Mode, Step
+from osrerank.scoring.modular.head import Activation, Mode, Step
 
 MODULES_FILE = "modules.json"
 MODEL_FILE = "config_sentence_transformers.json"
 TRANSFORMER_FILE = "sentence_bert_config.json"
+TRANSFORMER_FILES = (TRANSFORMER_FILE, *(f"sentence_{kind}_config.json" for kind in ("roberta", "xlm-roberta")))
+"""Where the transformer's settings are; older versions name the file after the family."""
+TOKENIZER_FILE = "tokenizer.json"
 TOKENIZER_SETTINGS_FILE = "tokenizer_config.json"
 MODULE_FILE, MODULE_WEIGHTS_FILE = "config.json", "model.safetensors"
 LIBRARY = "sentence_transformers."
-FAMILIES = ("bert", "roberta", "xlm-roberta", "modernbert")
-"""Encoders that may stand before a head of modules, by ``model_type``."""
+FAMILIES = ("bert", "roberta", "xlm-roberta", "mpnet", "modernbert")
+"""Encoders that may stand before other modules, by ``model_type``."""
 ENCODERS = "feature-extraction"
 CLASSIFIERS = "sequence-classification"
 MODES: Mapping[str, Mode] = {"cls": "cls", "mean": "mean", "max": "max", "lasttoken": "lasttoken"}
@@ -39,10 +41,27 @@ ACTIVATIONS: Mapping[str, Activation] = {
     "Tanh": "tanh",
 }
 """Of a Dense, by the name of their class in torch."""
-OUTPUT_ACTIVATIONS = ("Identity", "Sigmoid")
-"""Of the whole model: the logit is the same before either, and a probability is its logistic function."""
-VECTOR, SCORES = "sentence_embedding", "scores"
-"""What a module reads or writes: a vector of each sequence, or the logits."""
+VECTOR = "sentence_embedding"
+"""What modules read and write: a vector of each sequence."""
+TOKENS = "token_embeddings"
+"""What they read and write before pooling, or without any: a vector of each token."""
+LENGTHS = ("query_length", "document_length")
+KEYS: Mapping[str, Collection[str]] = {
+    "Transformer": (
+        *("transformer_task", "modality_config", "module_output_name", "processing_kwargs", "unpad_inputs"),
+        *("max_seq_length", "do_lower_case", *LENGTHS),
+    ),
+    "Pooling": (
+        *("embedding_dimension", "word_embedding_dimension", "pooling_mode", "include_prompt"),
+        *(*OLDER_MODES, "pooling_mode_mean_sqrt_len_tokens", "pooling_mode_weightedmean_tokens"),
+    ),
+    "Dense": (
+        *("in_features", "out_features", "bias", "activation_function", "module_input_name", "module_output_name"),
+    ),
+    "LayerNorm": ("dimension",),
+    "Normalize": ("module_input_name", "module_output_name"),
+}
+"""The fields of a module's file that are read, or that change no result."""
 
 Read = Callable[..., Any]
 """Reads a JSON file: ``read(file, kind=dict)``."""
@@ -50,115 +69,31 @@ Content = Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
-class CrossEncoder:
-    """What the files say.
+class Limits:
+    """The most tokens of a sequence, of a query and of a document; None where the files set no limit of their own."""
 
-    Attributes:
-        head: what follows the encoder; None where the model is a transformers classifier.
-        labels: outputs of the head; 0 for a classifier, whose config has them.
-        max_tokens: most tokens of a sequence; None where the files set no limit of their own.
-        query_prefix: stands before every query.
-        descriptions: the JSON files that it was read from, and its modules' weights, relative to the directory.
-        weights: the modules' safetensors, relative to the directory.
-    """
-
-    head: Head | None
-    labels: int
-    max_tokens: int | None
-    query_prefix: str
-    descriptions: tuple[str, ...]
-    weights: tuple[str, ...]
+    sequence: int | None
+    query: int | None = None
+    document: int | None = None
 
 
-def read_cross_encoder(directory: Path, read: Read) -> CrossEncoder | None:
-    """Return what a directory's files say of a cross-encoder; None where sentence-transformers did not save one.
+class Modules:
+    """Reads the modules behind a transformer, and remembers which files they need.
 
     Args:
         directory: the model's.
         read: how a JSON file is read.
-
-    Raises:
-        ModelLoadError: a file cannot be read, or asks for what is not known; the message names the field.
-    """
-    if not _is_cross_encoder(directory, read):
-        return None
-    model: Content = read(directory / MODEL_FILE)
-    _check_output(directory / MODEL_FILE, model)
-    modules = _modules(directory / MODULES_FILE, read)
-    task = _transformer_task(directory, read)
-    if (task == CLASSIFIERS) != (len(modules) == 1):
-        reason = f"transformer_task is {task!r}, and {MODULES_FILE} has {len(modules)} modules"
-        raise _refused(directory / TRANSFORMER_FILE, f"{reason}; a classifier stands alone, and an encoder does not")
-    made = None if task == CLASSIFIERS else _Heads(directory, read, modules[1:])
-    prefix = _query_prefix(directory / MODEL_FILE, model)
-    if made and prefix and not made.includes_prompt:
-        reason = "include_prompt is false, and the model has a default prompt; only pooling of all tokens is supported"
-        raise _refused(made.pooling_file, reason)
-    names = (MODULES_FILE, MODEL_FILE, TRANSFORMER_FILE, TOKENIZER_SETTINGS_FILE)
-    return CrossEncoder(
-        made.head if made else None,
-        made.labels if made else 0,
-        _most_tokens(directory, read),
-        prefix,
-        (*(name for name in names if (directory / name).exists()), *(made.descriptions if made else ())),
-        made.weights if made else (),
-    )
-
-
-def has_own_head(directory: Path, read: Read) -> bool:
-    """Return whether a cross-encoder's head is in modules behind its encoder; the modules' files need not be there.
-
-    Raises:
-        ModelLoadError: as `read_cross_encoder`.
-    """
-    return _is_cross_encoder(directory, read) and len(read(directory / MODULES_FILE, kind=list)) > 1
-
-
-def _is_cross_encoder(directory: Path, read: Read) -> bool:
-    if not (directory / MODULES_FILE).exists() or not (directory / MODEL_FILE).exists():
-        return False
-    return bool(read(directory / MODEL_FILE).get("model_type") == "CrossEncoder")
-
-
-class _Heads:
-    """Reads the modules behind the transformer, one after the other.
-
-    Args:
-        directory: the model's.
-        read: how a JSON file is read.
-        modules: kind and folder of each.
     """
 
-    def __init__(self, directory: Path, read: Read, modules: Sequence[tuple[str, str]]) -> None:
+    def __init__(self, directory: Path, read: Read) -> None:
         self._directory = directory
         self._read = read
-        self.includes_prompt = True
-        self.pooling_file = directory
-        self.labels = 0
         self.descriptions: tuple[str, ...] = ()
         self.weights: tuple[str, ...] = ()
-        pooling: tuple[Mode, ...] = ()
-        steps: list[Step] = []
-        for place, (kind, folder) in enumerate(modules):
-            is_last = place == len(modules) - 1
-            if (kind == "Pooling") != (place == 0):
-                reason = f"module {place + 1} is a {kind}; behind the Transformer stands one Pooling, then Dense"
-                raise _refused(directory / MODULES_FILE, f"{reason}, LayerNorm, Normalize and Dropout")
-            if kind == "Pooling":
-                pooling = self._pooling(folder)
-            elif kind == "Dense":
-                steps.append(self._dense(folder, is_last=is_last))
-            elif kind == "LayerNorm":
-                steps.append(Step("norm", self._weighted(folder, "norm")))
-            elif kind == "Normalize":
-                steps.append(Step("unit"))
-            if is_last and kind != "Dense":
-                raise _refused(directory / MODULES_FILE, f"the last module is a {kind}; a Dense must give the scores")
-        self.head = Head(tuple(steps), pooling)
 
-    def _pooling(self, folder: str) -> tuple[Mode, ...]:
-        file, content = self._described(folder)
-        self.pooling_file, self.includes_prompt = file, content.get("include_prompt", True) is not False
+    def pooling(self, folder: str) -> tuple[Mode, ...]:
+        """Return how a sequence's vector is made; several ways lie side by side."""
+        file, content = self._described("Pooling", folder)
         named = content.get("pooling_mode")
         if named is None:
             older = [name for name, value in content.items() if name.startswith("pooling_mode_") and value is True]
@@ -166,28 +101,51 @@ class _Heads:
         else:
             modes, known = [named] if isinstance(named, str) else list(named), MODES
         if unknown := next((mode for mode in modes if mode not in known), None):
-            raise _refused(file, f"pooling_mode is {unknown!r}; it must be one of {', '.join(MODES)}")
+            raise refused(file, f"pooling_mode is {unknown!r}; it must be one of {', '.join(MODES)}")
         return tuple(known[mode] for mode in modes)
 
-    def _dense(self, folder: str, *, is_last: bool) -> Step:
-        file, content = self._described(folder)
-        reads = content.get("module_input_name", VECTOR)
-        writes = content.get("module_output_name") or reads
-        wanted = SCORES if is_last else VECTOR
-        for name, value, known in (("module_input_name", reads, VECTOR), ("module_output_name", writes, wanted)):
-            if value != known:
-                raise _refused(file, f"{name} is {value!r}; here it must be {known!r}")
+    def includes_prompt(self, folder: str) -> bool:
+        """Return whether the tokens of a prompt count in pooling."""
+        return self._described("Pooling", folder)[1].get("include_prompt", True) is not False
+
+    def dense(self, folder: str, reads: str = VECTOR, writes: str = VECTOR) -> tuple[Step, int]:
+        """Return the step and how many numbers it gives.
+
+        Args:
+            folder: the module's.
+            reads: what it must read.
+            writes: what it must write.
+        """
+        file, content = self._described("Dense", folder)
+        source = content.get("module_input_name", VECTOR)
+        target = content.get("module_output_name") or source
+        for name, value, wanted in (("module_input_name", source, reads), ("module_output_name", target, writes)):
+            if value != wanted:
+                raise refused(file, f"{name} is {value!r}; here it must be {wanted!r}")
         named = str(content.get("activation_function", "torch.nn.modules.activation.Tanh"))
         if not named.startswith("torch.") or named.rpartition(".")[2] not in ACTIVATIONS:
             known = f"it must be one of torch's {', '.join(ACTIVATIONS)}"
-            raise _refused(file, f"activation_function is {named!r}; {known}, and osrerank runs no other code")
-        self.labels = int(content.get("out_features", 0))
+            raise refused(file, f"activation_function is {named!r}; {known}, and osrerank runs no other code")
         activation, has_bias = ACTIVATIONS[named.rpartition(".")[2]], content.get("bias", True) is not False
-        return Step("dense", self._weighted(folder, "linear"), activation, has_bias=has_bias)
+        step = Step("dense", self._weighted(folder, "linear"), activation, has_bias=has_bias)
+        return step, int(content.get("out_features", 0))
+
+    def norm(self, folder: str) -> Step:
+        """Return a LayerNorm."""
+        self._described("LayerNorm", folder)
+        return Step("norm", self._weighted(folder, "norm"))
+
+    def unit(self, folder: str, reads: str = VECTOR) -> Step:
+        """Return what makes the norm 1; only later versions of the library write its file."""
+        if (self._directory / folder / MODULE_FILE).exists():
+            file, content = self._described("Normalize", folder)
+            for name in KEYS["Normalize"]:
+                if content.get(name) not in (None, reads):
+                    raise refused(file, f"{name} is {content[name]!r}; here it must be {reads!r}")
+        return Step("unit")
 
     def _weighted(self, folder: str, part: str) -> str:
         """Return the name of a module's weights, once its file is known to be there."""
-        self._described(folder)
         file = self._directory / folder / MODULE_WEIGHTS_FILE
         if not file.exists():
             fix = "save the model with safe_serialization=True, for osrerank reads no pickled weights here"
@@ -195,64 +153,136 @@ class _Heads:
         self.weights = (*self.weights, f"{folder}/{MODULE_WEIGHTS_FILE}")
         return f"{folder}.{part}"
 
-    def _described(self, folder: str) -> tuple[Path, Content]:
+    def _described(self, kind: str, folder: str) -> tuple[Path, Content]:
         file = self._directory / folder / MODULE_FILE
         self.descriptions = tuple(dict.fromkeys((*self.descriptions, f"{folder}/{MODULE_FILE}")))
-        return file, self._read(file)
+        content: Content = self._read(file)
+        refuse_unknown(file, content, KEYS[kind], kind)
+        return file, content
 
 
-def _modules(file: Path, read: Read) -> list[tuple[str, str]]:
-    """Return the kind and the folder of each module."""
+def model_type(directory: Path, read: Read) -> str | None:
+    """Return the class that sentence-transformers loads a directory with; None where it did not save one.
+
+    Raises:
+        ModelLoadError: a file cannot be read.
+    """
+    if not (directory / MODULES_FILE).exists():
+        return None
+    named = read(directory / MODEL_FILE).get("model_type") if (directory / MODEL_FILE).exists() else None
+    return str(named or "SentenceTransformer")
+
+
+def listed(
+    file: Path, read: Read, known: Sequence[str], libraries: tuple[str, ...] = (LIBRARY,)
+) -> list[tuple[str, str]]:
+    """Return the kind and the folder of each module of ``modules.json``, the Transformer first.
+
+    Args:
+        file: ``modules.json``.
+        read: how a JSON file is read.
+        known: the kinds that may stand behind the Transformer.
+        libraries: what the modules' types may begin with.
+
+    Raises:
+        ModelLoadError: another module is listed, or none.
+    """
     found = []
     for place, module in enumerate(read(file, kind=list)):
         try:
             named, folder = str(module["type"]), str(module["path"])
         except (KeyError, TypeError) as error:
-            raise _refused(file, f"module {place} has no type and path: {error!r}") from None
-        kind = named.rpartition(".")[2]
-        known = ("Transformer",) if place == 0 else ("Pooling", "Dense", "LayerNorm", "Normalize", "Dropout")
-        if not named.startswith(LIBRARY) or kind not in known:
-            reason = (
-                f"module {place} has the type {named}; there it must be sentence-transformers' {' or '.join(known)}"
-            )
-            raise _refused(file, f"{reason}, and osrerank runs no other code")
-        if (place == 0 and folder) or Path(folder).name != folder:
-            reason = f"module {place} has the path {folder!r}; a Transformer's is empty, another's names a folder here"
-            raise _refused(file, reason)
+            raise refused(file, f"module {place} has no type and path: {error!r}") from None
+        kind, allowed = named.rpartition(".")[2], known if place else ("Transformer",)
+        if not named.startswith(libraries) or kind not in allowed:
+            reason = f"module {place} has the type {named}; there it must be sentence-transformers'"
+            raise refused(file, f"{reason} {' or '.join(allowed)}, and osrerank runs no other code")
+        if module.get("kwargs"):
+            raise refused(file, f"module {place} has kwargs {module['kwargs']!r}, which are not known")
+        if (place and not folder) or (folder and Path(folder).name != folder):
+            raise refused(file, f"module {place} has the path {folder!r}; it must name a folder here")
         found.append((kind, folder))
     if not found:
-        raise _refused(file, "it lists no module")
+        raise refused(file, "it lists no module")
     return found
 
 
-def _transformer_task(directory: Path, read: Read) -> str:
-    """Return what the transformer computes; refuse settings that change its input or output."""
-    file = directory / TRANSFORMER_FILE
-    content: Content = read(file) if file.exists() else {}
+def transformer_settings(directory: Path, read: Read, known: Collection[str] = ()) -> tuple[Path, Content]:
+    """Return the file of a transformer's settings and its content, which is empty where there is none.
+
+    Args:
+        directory: the transformer's.
+        read: how a JSON file is read.
+        known: fields that the caller reads himself.
+
+    Raises:
+        ModelLoadError: a setting changes the model's input or output, and is not known.
+    """
+    file = next((directory / name for name in TRANSFORMER_FILES if (directory / name).exists()), None)
+    if file is None:
+        return directory / TRANSFORMER_FILE, {}
+    content: Content = read(file)
+    refuse_unknown(file, content, (*KEYS["Transformer"], *known), "Transformer")
+    if content.get("do_lower_case") and not _lowers(read(directory / TOKENIZER_FILE).get("normalizer")):
+        raise refused(file, "do_lower_case is true; put it into tokenizer.json, as a normaliser")
+    if unknown := set(_processing(content)) - {"text"} or set(_processing(content).get("text", {})) - {"max_length"}:
+        raise refused(file, f"processing_kwargs has {min(unknown)}; only max_length under text is supported")
+    return file, content
+
+
+def transformer_task(directory: Path, read: Read, known: Collection[str] = ()) -> str:
+    """Return what the transformer computes, `ENCODERS` or `CLASSIFIERS`; arguments as of `transformer_settings`.
+
+    Raises:
+        ModelLoadError: it computes something else, as `transformer_settings`, or the family is not known.
+    """
+    file, content = transformer_settings(directory, read, known)
     task = str(content.get("transformer_task", ENCODERS))
     if task not in (ENCODERS, CLASSIFIERS):
         reason = f"transformer_task is {task!r}; it must be {ENCODERS} or {CLASSIFIERS}"
-        raise _refused(file, f"{reason}: run other models behind a rerank server (--backend http)")
-    if content.get("do_lower_case"):
-        raise _refused(file, "do_lower_case is true; put it into tokenizer.json, as a normaliser")
-    if unknown := set(_processing(content)) - {"text"} or set(_processing(content).get("text", {})) - {"max_length"}:
-        raise _refused(file, f"processing_kwargs has {min(unknown)}; only max_length under text is supported")
+        raise refused(file, f"{reason}: run other models behind a rerank server (--backend http)")
     output = "last_hidden_state" if task == ENCODERS else "logits"
     text = (content.get("modality_config") or {}).get("text", {})
     taken = text.get("method_output_name", output)
     if text.get("method", "forward") != "forward" or taken not in (output, [output]):
-        raise _refused(file, f"modality_config takes {taken!r} of the model; it must be {output} of its forward")
+        raise refused(file, f"modality_config takes {taken!r} of the model; it must be {output} of its forward")
     if task == ENCODERS:
         _check_family(directory / MODULE_FILE, read(directory / MODULE_FILE))
     return task
 
 
+def limits_of(directory: Path, read: Read, known: Collection[str] = ()) -> Limits:
+    """Return the least of the limits in a transformer's files, as the library applies them."""
+    _, settings = transformer_settings(directory, read, known)
+    tokenizer = directory / TOKENIZER_SETTINGS_FILE
+    own = settings.get("max_seq_length") or (read(tokenizer).get("model_max_length") if tokenizer.exists() else None)
+    given = (own, _processing(settings).get("text", {}).get("max_length"))
+    query, document = (int(settings[name]) if settings.get(name) else None for name in LENGTHS)
+    return Limits(min((int(limit) for limit in given if limit), default=None), query, document)
+
+
+def refused(file: Path, reason: str) -> ModelLoadError:
+    """Return the error that names the file and says why it cannot be used."""
+    return ModelLoadError(f"{file}: {reason}", path=str(file))
+
+
+def refuse_unknown(file: Path, content: Content, known: Collection[str], kind: str) -> None:
+    """Refuse a field that is set and not known: it could change the result.
+
+    Raises:
+        ModelLoadError: there is one.
+    """
+    for name, value in content.items():
+        if name not in known and value not in (None, False, "", [], {}):
+            raise refused(file, f"{name} is {value!r}, and of a {kind} osrerank knows no such field")
+
+
 def _check_family(file: Path, config: Content) -> None:
     if "auto_map" in config:
-        raise _refused(file, "auto_map asks for the model's own Python code, which osrerank never runs")
+        raise refused(file, "auto_map asks for the model's own Python code, which osrerank never runs")
     if config.get("model_type") not in FAMILIES:
-        reason = f"model_type is {config.get('model_type')!r}; before a head of modules it must be one of"
-        raise _refused(file, f"{reason} {', '.join(FAMILIES)}")
+        reason = f"model_type is {config.get('model_type')!r}; before other modules it must be one of"
+        raise refused(file, f"{reason} {', '.join(FAMILIES)}")
 
 
 def _processing(content: Content) -> Content:
@@ -260,33 +290,10 @@ def _processing(content: Content) -> Content:
     return found
 
 
-def _check_output(file: Path, model: Content) -> None:
-    named = str(model.get("activation_fn") or "torch.nn.modules.linear.Identity")
-    if not named.startswith("torch.") or named.rpartition(".")[2] not in OUTPUT_ACTIVATIONS:
-        known = " or ".join(OUTPUT_ACTIVATIONS)
-        raise _refused(file, f"activation_fn is {named!r}; it must be torch's {known}, so that scores are logits")
-
-
-def _query_prefix(file: Path, model: Content) -> str:
-    """Return the default prompt, which stands before the first text of a pair."""
-    name, prompts = model.get("default_prompt_name"), model.get("prompts") or {}
-    if name is None:
-        return ""
-    if name not in prompts:
-        raise _refused(file, f"default_prompt_name is {name!r}, and prompts has no such name")
-    return str(prompts[name] or "")
-
-
-def _most_tokens(directory: Path, read: Read) -> int | None:
-    """Return the least of the limits in the files, as the library applies them."""
-    transformer: Content = read(directory / TRANSFORMER_FILE) if (directory / TRANSFORMER_FILE).exists() else {}
-    tokenizer = directory / TOKENIZER_SETTINGS_FILE
-    limits = [
-        transformer.get("max_seq_length") or (read(tokenizer).get("model_max_length") if tokenizer.exists() else None),
-        _processing(transformer).get("text", {}).get("max_length"),
-    ]
-    return min((int(limit) for limit in limits if limit), default=None)
-
-
-def _refused(file: Path, reason: str) -> ModelLoadError:
-    return ModelLoadError(f"{file}: {reason}", path=str(file))
+def _lowers(normalizer: Content | None) -> bool:
+    """Return whether a tokenizer makes letters small."""
+    if not normalizer:
+        return False
+    if normalizer.get("type") == "Sequence":
+        return any(_lowers(one) for one in normalizer.get("normalizers", ()))
+    return normalizer.get("type") == "Lowercase" or normalizer.get("lowercase") is True

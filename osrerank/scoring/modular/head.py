@@ -1,10 +1,10 @@
-"""What follows an encoder: how its states are pooled, and the steps from there to the logits."""
+"""What follows an encoder: how its states are pooled, and the steps from there to the logits or the vector."""
 
-from dataclasses import dataclass
-from typing import Literal
+from dataclasses import asdict, dataclass, fields
+from typing import Any, Literal, get_args
 
 Mode = Literal["cls", "mean", "max", "lasttoken"]
-Kind = Literal["dense", "norm", "unit"]
+Kind = Literal["dense", "norm", "unit", "first"]
 Activation = Literal["", "gelu", "relu", "sigmoid", "silu", "tanh"]
 
 
@@ -14,11 +14,12 @@ class Step:
 
     Attributes:
         kind: ``dense`` is a product, a bias and an activation; ``norm`` is LayerNorm; ``unit`` divides by the
-            Euclidean norm.
-        name: of its weights, ``NAME.weight`` and ``NAME.bias``; a ``unit`` has none.
+            Euclidean norm; ``first`` keeps the first numbers.
+        name: of its weights, ``NAME.weight`` and ``NAME.bias``; a ``unit`` or ``first`` has none.
         activation: of a ``dense``; empty for none.
         epsilon: of a ``norm``.
         has_bias: whether a ``dense`` or ``norm`` has a bias.
+        size: how many numbers a ``first`` keeps.
     """
 
     kind: Kind
@@ -26,16 +27,27 @@ class Step:
     activation: Activation = ""
     epsilon: float = 1e-5
     has_bias: bool = True
+    size: int = 0
+
+    def __post_init__(self) -> None:
+        for name, value, known in (("kind", self.kind, Kind), ("activation", self.activation, Activation)):
+            if value not in get_args(known):
+                raise ValueError(f"a module's {name} is {value!r}; it must be one of {', '.join(get_args(known))}")
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the fields that do not have their default; `Step` takes them back."""
+        defaults = {one.name: one.default for one in fields(self)}
+        return {name: value for name, value in asdict(self).items() if value != defaults[name]}
 
 
 @dataclass(frozen=True, slots=True)
 class Head:
-    """From an encoder's last states to logits.
+    """From an encoder's last states to logits, or to a vector.
 
     Attributes:
         steps: in order.
         pooling: a sequence's vector is the state of its first token, the mean or the largest values of all, or the
-            state of its last token; several lie side by side.
+            state of its last token; several lie side by side. With none, each token has a vector of its own.
     """
 
     steps: tuple[Step, ...]

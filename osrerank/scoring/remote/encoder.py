@@ -9,8 +9,8 @@ from osrerank.errors import InferenceError
 from osrerank.scoring.bi_encoder import BiEncoder
 from osrerank.scoring.remote.scorer import RemoteScorer
 from osrerank.types import NEVER, Advice, Deadline, Side, Vectors
-from osrerank.types.vectors import Floats
-from osrerank.vectors.record import Bits, Record, rows_of
+from osrerank.types.vectors import Floats, Rows
+from osrerank.vectors.record import Bits, Record, record_bytes, rows_of
 
 ANOTHER = "workers have another {model} than this process: install the same version on both, or give both one model"
 
@@ -56,25 +56,29 @@ class RemoteEncoder:
         """
         if side == "query":
             return self._encoder.encode(texts, side, deadline=deadline)
+        most_bytes = record_bytes(self._bits, self.dimensions, self._encoder.most_rows)
         answer = self._workers.encode_documents(
-            texts, identity=self.identity, bits=self._bits, dimensions=self.dimensions, deadline=deadline
+            texts, identity=self.identity, bits=self._bits, most_bytes=most_bytes, deadline=deadline
         )
         if answer.identity != self.identity:
             raise InferenceError(ANOTHER.format(model=self.model), model=self.model)
-        rows = np.full((len(texts), self.dimensions), np.nan, dtype=np.float32)
+        by_tokens = self.advice.kind == "late-interaction"
         failures = {at: one for at, one in answer.found.items() if isinstance(one, str)}
         records: dict[int, Record] = {}
         for at, content in answer.found.items():
             record = Record.parsed(memoryview(content))[0] if isinstance(content, bytes) else None
-            if record is not None and record.fits(self.dimensions, self._bits):
+            if record is not None and record.fits(self.dimensions, self._bits, by_tokens=by_tokens):
                 records[at] = record
             else:
                 failures.setdefault(at, "the worker sent no vector of it")
-        if records:
-            rows[list(records)] = rows_of(list(records.values()))
+        read = dict(zip(records, rows_of(list(records.values())), strict=True)) if records else {}
+        nothing = np.full(self.dimensions, np.nan, dtype=np.float32)
+        rows: Rows = [read.get(at, nothing) for at in range(len(texts))]
+        if not by_tokens:
+            rows = np.array(rows).reshape(len(texts), -1)
         return Vectors(rows, failures, frozenset(at for at, record in records.items() if record.cut))
 
-    def similarity(self, query: Floats, vectors: Floats) -> Floats:
+    def similarity(self, query: Floats, vectors: Rows) -> Floats:
         return self._encoder.similarity(query, vectors)
 
     def probabilities(self, logits: npt.NDArray[np.float32]) -> npt.NDArray[np.float64]:

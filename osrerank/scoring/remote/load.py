@@ -39,7 +39,7 @@ def _encoder_here(model: str, settings: Settings) -> BiEncoder | None:
     if directory is None:
         return None
     card = read_card(directory, name="" if Path(model).expanduser().is_dir() else model)
-    if not card.is_bi_encoder or not card.onnx:
+    if not card.is_encoder or not card.onnx:
         return None
     network = load_backend(directory, card, backend="onnx", threads=settings.threads)
     encoder = model_of(directory, card, network)

@@ -28,7 +28,7 @@ from osrerank.scoring.remote.worker_group import LiveWorkers, WorkerGroup
 from osrerank.scoring.remote.worker_registry import WorkerRegistry
 from osrerank.tracing.spans import headers
 from osrerank.types import NEVER, Advice, Deadline, Scores
-from osrerank.vectors.record import Bits, record_bytes
+from osrerank.vectors.record import Bits
 
 logger = logging.getLogger(__name__)
 
@@ -130,7 +130,7 @@ class RemoteScorer:
         return gather(len(tuples), chunks, scores, identity)
 
     def encode_documents(
-        self, texts: Sequence[str], *, identity: str, bits: Bits, dimensions: int, deadline: Deadline = NEVER
+        self, texts: Sequence[str], *, identity: str, bits: Bits, most_bytes: int, deadline: Deadline = NEVER
     ) -> Encoded:
         """Let workers encode documents; ask them for nothing if they have another model.
 
@@ -138,7 +138,7 @@ class RemoteScorer:
             texts: the documents'.
             identity: of the model that they must have.
             bits: of each number of a vector.
-            dimensions: of a vector.
+            most_bytes: of a document's record.
             deadline: as for `score`.
 
         Raises:
@@ -147,7 +147,7 @@ class RemoteScorer:
         if self.workers(deadline).first.identity != identity:
             return Encoded(self.identity, {})
         tuples = [(at,) for at in range(len(texts))]
-        most = max(1, min(MOST_PAIRS, MOST_VECTOR_BYTES // record_bytes(bits, dimensions)))
+        most = max(1, min(MOST_PAIRS, MOST_VECTOR_BYTES // most_bytes))
         theirs, answers = self._exchange("", texts, tuples, deadline, most=most, vector_bits=bits)
         found: dict[int, bytes | str] = {}
         for chunk, answer in answers:

@@ -1,4 +1,4 @@
-"""Reading a bi-encoder's files: what sentence-transformers itself saves, and what cannot be read."""
+"""Reading a bi-encoder's files: what sentence-transformers saves, and what is refused by file and field."""
 
 import json
 from pathlib import Path
@@ -7,11 +7,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from osrerank.errors import ModelLoadError
-from osrerank.export.bi_encoder import read_bi_encoder
-from osrerank.scoring.card import Pooling
+from osrerank.errors import ConfigError, ModelLoadError
+from osrerank.export.bi_encoder import Given, is_bi_encoder, read_bi_encoder
+from osrerank.scoring.card import ModelCard, Pooling
 from osrerank.scoring.model_files import read_card
-from osrerank.scoring.registry import load_scorer
+from osrerank.scoring.modular.head import Step
+from osrerank.scoring.registry import load_model
+from osrerank.types import Encoder, is_encoder
 from tests.bi_encoders import plain, saved
 from tests.hub import files_of, osrerank_at, running_hub
 
@@ -19,10 +21,14 @@ pytest.importorskip("torch")
 pytest.importorskip("onnx")
 
 from osrerank.export.export_model import ExportOptions, export_model
+from tools.models.encoder_parity import SAVED
+from tools.models.encoders import E5_PROMPTS, read, restored
 
-QUERY = "what causes low blood pressure"
-DOCUMENTS = ["blood pressure is low when the heart is slow", "", "wing flow " * 12, "water & heat: 1,000!"]
+FORMS = read(SAVED / "sentence-transformers-6.2.json")
 PROMPTS = {"query": "search : ", "document": "this is : "}
+MODEL, TRANSFORMER = "config_sentence_transformers.json", "sentence_bert_config.json"
+POOLING, DENSE = "1_Pooling/config.json", "2_Dense/config.json"
+LIBRARY = "sentence_transformers.models"
 
 
 def change(file: Path, **fields: Any) -> None:
@@ -30,83 +36,204 @@ def change(file: Path, **fields: Any) -> None:
     file.write_text(json.dumps({**content, **fields}), "utf-8")
 
 
-@pytest.mark.long
-@pytest.mark.parametrize("pooling", ["cls", "mean"])
-def test_what_sentence_transformers_saves(pooling: Pooling, tmp_path: Path) -> None:
-    model = read_bi_encoder(saved(tmp_path / "saved", pooling, query="ask: ", document="tell: "))
-    assert (model.pooling, model.query_prefix, model.document_prefix) == (pooling, "ask: ", "tell: ")
-    assert model.max_tokens == 24
-    assert model.config["model_type"] == "bert"
+def card_of(folder: Path, **given: Any) -> ModelCard:
+    return read_bi_encoder(folder, "made", Given(**given)).card
 
 
-def test_options_replace_the_files(tmp_path: Path) -> None:
-    folder = saved(tmp_path / "saved", query="ask: ")
-    model = read_bi_encoder(folder, pooling="mean", query_prefix="", document_prefix="passage: ")
-    assert (model.pooling, model.query_prefix, model.document_prefix) == ("mean", "", "passage: ")
+def encoder(folder: Path, backend: str) -> Encoder:
+    model = load_model(str(folder), backend=backend, threads=1)
+    assert is_encoder(model)
+    return model
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A BERT with [CLS] pooling, Dense and Normalize."""
+    return restored(FORMS["BERT, CLS, Dense"], tmp_path / "saved")
+
+
+def test_modules_dimensions_and_similarity_are_in_the_card(tmp_path: Path) -> None:
+    dense = card_of(restored(FORMS["BERT, CLS, Dense"], tmp_path / "dense"))
+    assert (dense.modules, dense.dimensions, dense.head) == ((Step("dense", "2_Dense.linear", "tanh"),), 24, "cosine")
+    few = card_of(restored(FORMS["BERT, mean, 12 of 32 dimensions"], tmp_path / "few"))
+    assert (few.modules, few.dimensions, few.pooling, few.max_tokens) == ((), 12, "mean", 180)
+    product = card_of(restored(FORMS["MPNet, CLS, dot product"], tmp_path / "product"))
+    assert (product.head, product.calibration.scale, product.first_pass_weight) == ("dot", 1, 0)
+    both = card_of(restored(FORMS["ModernBERT, CLS, dot product of 12 dimensions"], tmp_path / "both"))
+    assert (both.head, both.modules, both.dimensions) == ("dot", (Step("unit"),), 12)
+
+
+def test_a_dot_product_of_unit_vectors_is_a_cosine(tmp_path: Path) -> None:
+    folder = restored(FORMS["BERT, mean"], tmp_path / "saved")
+    change(folder / MODEL, similarity_fn_name="dot")
+    assert (card_of(folder).head, card_of(folder).modules) == ("cosine", ())
+
+
+def test_the_card_comes_back_from_its_file(folder: Path, tmp_path: Path) -> None:
+    made = export_model(folder, tmp_path / "made", ExportOptions(keep_weights=True, dimensions=16))
+    card = read_card(tmp_path / "made")
+    assert card == made
+    assert (card.modules, card.dimensions) == ((Step("dense", "2_Dense.linear", "tanh"),), 16)
+    assert (tmp_path / "made" / "2_Dense" / "model.safetensors").exists()
+
+
+def test_without_safetensors_torch_reads_the_modules_of_the_graph(folder: Path, tmp_path: Path) -> None:
+    for precision, most in (("fp32", 1e-6), ("int8", 0.05)):
+        made = tmp_path / precision
+        export_model(folder, made, ExportOptions(precision=precision))
+        onnx, torch = (
+            encoder(made, name).encode(["low blood pressure"], "document").rows for name in ("onnx", "torch")
+        )
+        np.testing.assert_allclose(torch, onnx, atol=most)
+
+
+def test_vectors_are_shared_by_what_gives_the_same_ones(folder: Path, tmp_path: Path) -> None:
+    """A key tells dimensions and modules apart, and not the backend or the precision."""
+    export_model(folder, tmp_path / "int8", ExportOptions(keep_weights=True))
+    export_model(folder, tmp_path / "fp32", ExportOptions(precision="fp32"))
+    export_model(folder, tmp_path / "few", ExportOptions(dimensions=8))
+    key = encoder(tmp_path / "int8", "onnx").key
+    assert key == encoder(tmp_path / "int8", "torch").key == encoder(tmp_path / "fp32", "onnx").key
+    change(folder / DENSE, activation_function="torch.nn.modules.activation.ReLU")
+    export_model(folder, tmp_path / "relu")
+    assert len({key, *(encoder(tmp_path / name, "onnx").key for name in ("few", "relu"))}) == 3
+
+
+def test_a_card_whose_dimensions_are_not_the_graphs_is_refused(folder: Path, tmp_path: Path) -> None:
+    export_model(folder, tmp_path / "made")
+    change(tmp_path / "made" / "osrerank.json", dimensions=8)
+    with pytest.raises(ModelLoadError, match="vectors of 24 numbers, and the card's dimensions are 8"):
+        encoder(tmp_path / "made", "onnx")
+
+
+def test_prompts(tmp_path: Path) -> None:
+    folder = restored(FORMS["XLM-R, mean, prompts"], tmp_path / "saved")
+    card = card_of(folder)
+    assert (card.query_prefix, card.document_prefix) == (E5_PROMPTS["query"], E5_PROMPTS["passage"])
+    change(folder / MODEL, prompts={"document": "", "passage": "", "all": "x: "}, default_prompt_name="all")
+    assert (card_of(folder).query_prefix, card_of(folder).document_prefix) == ("x: ", "")
+    change(folder / MODEL, default_prompt_name="other")
+    with pytest.raises(ModelLoadError, match="default_prompt_name is 'other', and prompts has no such name"):
+        card_of(folder)
+
+
+def test_options_replace_the_files(folder: Path) -> None:
+    change(folder / MODEL, prompts=PROMPTS)
+    card = card_of(folder, pooling="mean", query_prefix="", document_prefix="passage: ", dimensions=8)
+    assert (card.pooling, card.query_prefix, card.document_prefix, card.dimensions) == ("mean", "", "passage: ", 8)
+    with pytest.raises(ConfigError, match="vectors of 24 numbers, and 25 dimensions are asked for"):
+        card_of(folder, dimensions=25)
 
 
 def test_a_directory_without_modules_needs_the_pooling(tmp_path: Path) -> None:
     folder = plain(tmp_path / "plain")
-    with pytest.raises(ModelLoadError, match="how texts are pooled; name it: --pooling cls or --pooling mean"):
-        read_bi_encoder(folder)
-    model = read_bi_encoder(folder, pooling="cls")
-    assert (model.query_prefix, model.document_prefix, model.max_tokens) == ("", "", 512)
+    assert not is_bi_encoder(folder)
+    with pytest.raises(ModelLoadError, match="how texts are pooled; name it: --pooling cls, mean, lasttoken"):
+        card_of(folder)
+    card = card_of(folder, pooling="cls")
+    assert (card.query_prefix, card.document_prefix, card.max_tokens) == ("", "", 512)
 
 
-@pytest.mark.long
 @pytest.mark.parametrize(
     ("file", "fields", "problem"),
     [
-        ("config.json", {"model_type": "modernbert"}, "model_type is 'modernbert'; only bert can be exported"),
-        ("config.json", {"model_type": "xlm-roberta"}, "model_type is 'xlm-roberta'"),
-        ("config.json", {"model_type": "mpnet"}, "model_type is 'mpnet'"),
+        ("config.json", {"model_type": "distilbert"}, "model_type is 'distilbert'; before other modules it must be"),
         ("config.json", {"auto_map": {"AutoModel": "x.Y"}}, "never runs"),
-        ("config.json", {"position_embedding_type": "rope"}, "positions are 'rope'; only GELU and absolute"),
+        ("config.json", {"position_embedding_type": "rope"}, "position_embedding_type is 'rope'; of a bert bi-encoder"),
         ("config.json", {"hidden_act": "relu"}, "hidden_act is 'relu'"),
-        ("1_Pooling/config.json", {"pooling_mode": "max"}, "only \\[CLS\\] or the mean of all tokens"),
+        (POOLING, {"pooling_mode": "max"}, "pooling_mode is max; of a bi-encoder it must be one of cls, mean, last"),
+        (POOLING, {"pooling_mode": "weightedmean"}, "pooling_mode is 'weightedmean'"),
+        (POOLING, {"pooling_mode": ["cls", "mean"]}, "pooling_mode is cls, mean"),
+        (POOLING, {"pooling_mode": None, "pooling_mode_mean_sqrt_len_tokens": True}, "mean_sqrt_len_tokens"),
+        (POOLING, {"temperature": 2}, "temperature is 2, and of a Pooling osrerank knows no such field"),
+        (DENSE, {"use_residual": True}, "use_residual is True, and of a Dense"),
+        (DENSE, {"activation_function": "torch.nn.modules.activation.PReLU"}, "activation_function is"),
+        (
+            MODEL,
+            {"similarity_fn_name": "euclidean"},
+            "similarity_fn_name is 'euclidean'; it must be one of",
+        ),
+        (
+            MODEL,
+            {"model_type": "SparseEncoder"},
+            "model_type is 'SparseEncoder'; a bi-encoder's is",
+        ),
+        (TRANSFORMER, {"query_expansion": {"length": 32}}, "query_expansion is"),
+        (TRANSFORMER, {"transformer_task": "fill-mask"}, "transformer_task is 'fill-mask'"),
     ],
 )
-def test_what_cannot_be_exported_is_refused_by_name(file: str, fields: Any, problem: str, tmp_path: Path) -> None:
-    folder = saved(tmp_path / "saved")
+def test_what_is_not_known_is_refused_by_file_and_field(file: str, fields: Any, problem: str, folder: Path) -> None:
     change(folder / file, **fields)
-    if "pooling_mode" in fields:
-        change(folder / file, pooling_mode_cls_token=False, pooling_mode_mean_tokens=False)
     with pytest.raises(ModelLoadError, match=problem) as raised:
-        read_bi_encoder(folder)
+        card_of(folder)
     assert str(folder / file) in str(raised.value)
 
 
-def test_pooling_in_the_form_of_older_versions(tmp_path: Path) -> None:
-    folder = saved(tmp_path / "saved")
+def test_an_mpnet_of_another_make_is_refused(tmp_path: Path) -> None:
+    folder = restored(FORMS["MPNet, mean"], tmp_path / "saved")
+    change(folder / "config.json", relative_attention_num_buckets=64)
+    with pytest.raises(ModelLoadError, match="relative_attention_num_buckets is 64; of a mpnet"):
+        card_of(folder)
+
+
+@pytest.mark.parametrize(
+    ("types", "problem"),
+    [
+        (("Transformer", "Pooling", "CNN"), "module 2 has the type sentence_transformers.models.CNN"),
+        (("Transformer", "LSTM"), "module 1 has the type sentence_transformers.models.LSTM"),
+        (("Transformer", "Dense", "Pooling"), "behind the Transformer stands Dense, Pooling; it must be one Pooling"),
+        (("Transformer",), "behind the Transformer stands nothing"),
+        (("StaticEmbedding",), "module 0 has the type sentence_transformers.models.StaticEmbedding"),
+    ],
+)
+def test_other_modules_are_refused_by_name(types: tuple[str, ...], problem: str, folder: Path) -> None:
+    listed = [{"path": f"{at}_{kind}" if at else "", "type": f"{LIBRARY}.{kind}"} for at, kind in enumerate(types)]
+    (folder / "modules.json").write_text(json.dumps(listed), "utf-8")
+    with pytest.raises(ModelLoadError, match=problem) as raised:
+        card_of(folder)
+    assert str(folder / "modules.json") in str(raised.value)
+
+
+@pytest.mark.parametrize("content", ["{}", "[{}]", "[1]", "nothing", "[]"])
+def test_bad_modules_are_an_error_with_the_file(content: str, folder: Path) -> None:
+    (folder / "modules.json").write_text(content, "utf-8")
+    with pytest.raises(ModelLoadError, match=r"modules\.json"):
+        card_of(folder)
+
+
+def test_pooling_in_the_form_of_older_versions(folder: Path) -> None:
     modes = {"pooling_mode_cls_token": False, "pooling_mode_mean_tokens": True, "pooling_mode_max_tokens": False}
-    (folder / "1_Pooling" / "config.json").write_text(json.dumps(modes), "utf-8")
-    assert read_bi_encoder(folder).pooling == "mean"
-    change(folder / "1_Pooling" / "config.json", pooling_mode_max_tokens=True)
-    with pytest.raises(ModelLoadError, match="names pooling_mode_mean_tokens, pooling_mode_max_tokens"):
-        read_bi_encoder(folder)
+    (folder / POOLING).write_text(json.dumps(modes), "utf-8")
+    assert card_of(folder).pooling == "mean"
+    change(folder / POOLING, pooling_mode_max_tokens=True)
+    with pytest.raises(ModelLoadError, match="pooling_mode is mean, max"):
+        card_of(folder)
 
 
-def test_the_length_in_the_form_of_older_versions(tmp_path: Path) -> None:
-    folder = saved(tmp_path / "saved")
-    change(folder / "sentence_bert_config.json", max_seq_length=20)
-    assert read_bi_encoder(folder).max_tokens == 20
+def test_lengths(folder: Path) -> None:
+    """The library's older and newer fields, and those for queries and documents alone."""
+    change(folder / TRANSFORMER, max_seq_length=20)
+    assert (card_of(folder).max_tokens, card_of(folder).max_query_tokens) == (20, 20)
+    change(folder / TRANSFORMER, max_seq_length=None, query_length=16, document_length=100)
+    assert (card_of(folder).max_tokens, card_of(folder).max_query_tokens) == (100, 16)
 
 
-def test_prefixes_that_the_mean_leaves_out_are_refused(tmp_path: Path) -> None:
-    folder = saved(tmp_path / "saved", "mean", query="ask: ")
-    change(folder / "1_Pooling" / "config.json", include_prompt=False)
-    with pytest.raises(ModelLoadError, match="leaves prefixes out of the mean"):
-        read_bi_encoder(folder)
-    assert read_bi_encoder(folder, query_prefix="").query_prefix == ""
+def test_small_letters_are_the_tokenizers(folder: Path) -> None:
+    change(folder / TRANSFORMER, do_lower_case=True)
+    assert card_of(folder).max_tokens == 180, "its tokenizer makes letters small"
+    change(folder / "tokenizer.json", normalizer=None)
+    with pytest.raises(ModelLoadError, match="do_lower_case is true; put it into"):
+        card_of(folder)
 
 
-def test_other_modules_are_refused_by_name(tmp_path: Path) -> None:
-    folder = saved(tmp_path / "saved")
-    modules = json.loads((folder / "modules.json").read_text("utf-8"))
-    modules.append({"idx": 3, "name": "3", "path": "3_Dense", "type": "sentence_transformers.models.Dense"})
-    (folder / "modules.json").write_text(json.dumps(modules), "utf-8")
-    with pytest.raises(ModelLoadError, match="has a module Dense; only Transformer, Pooling and Normalize"):
-        read_bi_encoder(folder)
+def test_prefixes_that_pooling_leaves_out_are_refused(folder: Path) -> None:
+    change(folder / MODEL, prompts=PROMPTS)
+    change(folder / POOLING, include_prompt=False)
+    with pytest.raises(ModelLoadError, match="include_prompt is false"):
+        card_of(folder)
+    assert card_of(folder, query_prefix="", document_prefix="").query_prefix == ""
+    change(folder / POOLING, pooling_mode="lasttoken")
+    assert card_of(folder).query_prefix == PROMPTS["query"], "the last token is no prefix's"
 
 
 @pytest.mark.parametrize("name", ["config.json", "tokenizer.json", "model.safetensors"])
@@ -114,47 +241,39 @@ def test_a_missing_file_is_named(name: str, tmp_path: Path) -> None:
     folder = plain(tmp_path / "plain")
     (folder / name).unlink()
     with pytest.raises(ModelLoadError, match=r"safetensors" if "safe" in name else name):
-        read_bi_encoder(folder, pooling="cls")
+        card_of(folder, pooling="cls")
 
 
-@pytest.mark.parametrize("content", ["{}", "[{}]", "[1]", "nothing"])
-def test_bad_modules_are_an_error_with_the_file(content: str, tmp_path: Path) -> None:
-    folder = plain(tmp_path / "plain")
-    (folder / "modules.json").write_text(content, "utf-8")
-    with pytest.raises(ModelLoadError, match=r"modules\.json"):
-        read_bi_encoder(folder)
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("backend", ["onnx", "torch"])
-@pytest.mark.parametrize("pooling", ["cls", "mean"])
-def test_its_scores_are_the_cosines_of_sentence_transformers(pooling: Pooling, backend: str, tmp_path: Path) -> None:
-    folder = saved(tmp_path / "saved", pooling, **PROMPTS)
-    export_model(folder, tmp_path / "made", ExportOptions(precision="fp32", keep_weights=True))
-    scorer = load_scorer(str(tmp_path / "made"), backend=backend)
-    logits = scorer.score(QUERY, DOCUMENTS, [(place,) for place in range(4)]).values
-    raw = (logits - scorer.encoder.card.calibration.offset) / scorer.encoder.card.calibration.scale
-    theirs = pytest.importorskip("sentence_transformers").SentenceTransformer(str(folder), device="cpu")
-    expected = theirs.encode(DOCUMENTS, prompt_name="document") @ theirs.encode(QUERY, prompt_name="query")
-    assert np.ptp(expected) > 0.05
-    np.testing.assert_allclose(raw, expected, atol=1e-5)
+def test_languages_are_those_of_its_readme(folder: Path, tmp_path: Path) -> None:
+    (folder / "README.md").write_text("---\nlanguage:\n- multilingual\n- de\n- zh-TW\n- en\n---\n# Tiny\n", "utf-8")
+    assert export_model(folder, tmp_path / "made").languages == ("de", "zh", "en")
+    assert read_card(tmp_path / "made").languages == ("de", "zh", "en")
 
 
 def test_its_card_has_what_the_files_say_and_defaults(tmp_path: Path) -> None:
-    export_model(saved(tmp_path / "saved", "cls", **PROMPTS), tmp_path / "made")
+    export_model(restored(FORMS["XLM-R, mean, prompts"], tmp_path / "saved"), tmp_path / "made")
     card = read_card(tmp_path / "made")
-    assert (card.kind, card.pooling, card.max_tokens, card.max_query_tokens) == ("bi-encoder", "cls", 24, 24)
-    assert (card.query_prefix, card.document_prefix) == (PROMPTS["query"], PROMPTS["document"])
-    assert card.first_pass_weight == pytest.approx(0.1 * card.calibration.scale)
+    assert (card.kind, card.pooling, card.max_tokens, card.max_query_tokens) == ("bi-encoder", "mean", 180, 180)
+    assert card.first_pass_weight == pytest.approx(0.05 * card.calibration.scale)
     assert dict(card.onnx) == {"int8": "onnx/model_int8.onnx"}
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("pooling", ["cls", "mean"])
+def test_what_the_installed_version_saves(pooling: Pooling, tmp_path: Path) -> None:
+    card = card_of(saved(tmp_path / "saved", pooling, query="ask: ", document="tell: "))
+    assert (card.pooling, card.query_prefix, card.document_prefix) == (pooling, "ask: ", "tell: ")
+    assert card.max_tokens == 24
 
 
 @pytest.mark.slow
 @pytest.mark.long
 def test_one_of_the_hub_is_fetched_with_what_says_how_it_pools(tmp_path: Path) -> None:
-    folder = saved(tmp_path / "saved", "cls", **PROMPTS)
+    folder = restored(FORMS["BERT, CLS, Dense"], tmp_path / "saved")
+    (folder / "README.md").write_text("---\nlanguage: de\n---\n", "utf-8")
     with running_hub("somebody/encoder", files_of(folder)) as hub:
         done = osrerank_at(hub.url, tmp_path, "export", "somebody/encoder", str(tmp_path / "made"))
     assert done.returncode == 0, done.stderr
-    assert {"modules.json", "1_Pooling/config.json", "config_sentence_transformers.json"} <= set(hub.fetched)
-    assert read_card(tmp_path / "made").query_prefix == PROMPTS["query"]
+    wanted = {"modules.json", POOLING, MODEL, TRANSFORMER, DENSE, "2_Dense/model.safetensors", "README.md"}
+    assert wanted <= set(hub.fetched)
+    assert read_card(tmp_path / "made").languages == ("de",)

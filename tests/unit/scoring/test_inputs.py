@@ -38,10 +38,11 @@ def test_the_two_segments(builder: InputBuilder) -> None:
     assert sequence(builder, "Low PRESSURE", "the wing") == (expected, [0, 0, 0, 0, 1, 1, 1])
 
 
-def test_a_bi_encoder_begins_the_document_anew() -> None:
+def test_a_bi_encoder_reads_each_text_alone() -> None:
     builder = InputBuilder.load(DIRECTORY, card(head="cosine", kind="bi-encoder"))
-    expected = [CLS, *ids("low"), SEP, CLS, *ids("wing"), SEP]
-    assert sequence(builder, "low", "wing") == (expected, [0, 0, 0, 1, 1, 1])
+    for pieces in (builder.query("low wing"), builder.documents(["low wing"], builder.query(""))[0]):
+        assert builder.alone(pieces).ids.tolist() == [CLS, *ids("low", "wing"), SEP]
+        assert builder.alone(pieces).segments.tolist() == [0, 0, 0, 0]
 
 
 def test_padding_is_masked_and_keeps_the_last_segment(builder: InputBuilder) -> None:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from osrerank.scoring.throughput import RELAXED, Throughput
+from osrerank.scoring.batcher import RELAXED, Throughput
 from osrerank.testing import ManualClock
 from osrerank.types import NEVER, Deadline
 

@@ -45,6 +45,15 @@ def test_rows_by_hand() -> None:
 
 
 @pytest.mark.parametrize("bits", BITS)
+def test_norms_other_than_1_are_kept(bits: Bits) -> None:
+    """As a dot product needs them: (3, 0), (0, 5) and (.6, .8) have the norms 3, 5 and 1."""
+    vectors = np.array([(3, 0), (0, 5), (0.6, 0.8)], dtype=np.float32)
+    read = [Record.read(Record.of(one, bits, cut=False).write(KEY), KEY) for one in vectors]
+    assert [record.is_unit for record in read if record] == [False, False, True]
+    np.testing.assert_allclose(rows_of([record for record in read if record]), vectors, rtol=0.005)
+
+
+@pytest.mark.parametrize("bits", BITS)
 def test_rounding_again_changes_no_number(bits: Bits) -> None:
     """So what a worker rounded is stored as if it had been rounded here."""
     for seed in range(50):

@@ -98,7 +98,8 @@ class Vectors:
     def of(self, texts: Sequence[str]) -> Floats:
         """Return the vectors of documents' texts as they are stored."""
         found = [self._stored.of(texts[start : start + AT_ONCE]) for start in range(0, len(texts), AT_ONCE)]
-        return rows_of([one.records[0] for some in found for one in some.documents])
+        rows: Floats = rows_of([one.records[0] for some in found for one in some.documents])
+        return rows
 
     def close(self) -> None:
         """Wait for what is being written."""

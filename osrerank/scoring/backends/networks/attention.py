@@ -23,6 +23,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from osrerank.errors import InferenceError
+
 FLASH_CAPABILITY = (8, 0)
 """The first CUDA compute capability with the flash kernel: Ampere's."""
 FLASH_DTYPES = (torch.float16, torch.bfloat16)
@@ -84,9 +86,13 @@ class Bounds:
 class Attention(Protocol):
     """Rows look at columns: sequence i of one at sequence i of the other."""
 
-    name: str
-    packed: bool
-    """Whether it costs what the sequences' own lengths cost, or what the longest one makes of all."""
+    @property
+    def name(self) -> str:
+        """What it is called in reports."""
+
+    @property
+    def packed(self) -> bool:
+        """Whether it costs what the sequences' own lengths cost, or what the longest one makes of all."""
 
     def __call__(
         self, query: Tensor, key: Tensor, value: Tensor, rows: Bounds, columns: Bounds, *, window: int | None = None
@@ -145,6 +151,43 @@ class PaddedAttention:
             rows.spread(query), columns.spread(key), columns.spread(value), attn_mask=mask
         )
         return rows.gather(grid)
+
+
+@dataclass(frozen=True)
+class Partial:
+    """Attention to some of the columns alone.
+
+    Attributes:
+        attention: computes it.
+        places: of those columns among the packed tokens, int32.
+        columns: where their sequences lie among them.
+    """
+
+    attention: Attention
+    places: Tensor
+    columns: Bounds
+
+    @property
+    def name(self) -> str:
+        """Of the attention that computes it."""
+        return self.attention.name
+
+    @property
+    def packed(self) -> bool:
+        """As in `Attention`."""
+        return self.attention.packed
+
+    def __call__(
+        self, query: Tensor, key: Tensor, value: Tensor, rows: Bounds, columns: Bounds, *, window: int | None = None
+    ) -> Tensor:
+        """As `Attention.__call__`; within a window, sequences may be no longer than it."""
+        del columns
+        if window is not None and not _sees_all(window, rows):
+            raise InferenceError(
+                f"a query has {rows.longest} tokens, and attention to a part needs at most {window + 1}"
+            )
+        keys, values = key.index_select(0, self.places), value.index_select(0, self.places)
+        return self.attention(query, keys, values, rows, self.columns)
 
 
 def choose_attention(

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from osrerank.errors import InferenceError
-from osrerank.scoring.backends.networks.attention import Attention, Bounds
+from osrerank.scoring.backends.networks.attention import Attention, Bounds, Partial
 from osrerank.scoring.backends.networks.heads import HeadNetwork
 from osrerank.scoring.backends.networks.packing import Numbers, Packed, offsets, pack
 from osrerank.scoring.inputs import Tokens
@@ -42,20 +42,17 @@ class Family:
         prefix: of the encoder's weights.
         pooler: the head's first matrix, whose tanh the second reads; by its name without the prefix.
         classifiers: architecture -> the head's second matrix.
-        counts_from_padding: whether the first position is the padding id + 1 rather than 0.
     """
 
     prefix: str
     pooler: str
     classifiers: Mapping[str, str]
-    counts_from_padding: bool
 
 
 BERT = Family(
     "bert.",
     "pooler.dense",
     {"BertForSequenceClassification": "classifier", "BertForNextSentencePrediction": "cls.seq_relationship"},
-    counts_from_padding=False,
 )
 ROBERTA = Family(
     "roberta.",
@@ -64,7 +61,6 @@ ROBERTA = Family(
         "RobertaForSequenceClassification": "classifier.out_proj",
         "XLMRobertaForSequenceClassification": "classifier.out_proj",
     },
-    counts_from_padding=True,
 )
 FAMILIES = {"bert": BERT, "roberta": ROBERTA, "xlm-roberta": ROBERTA}
 
@@ -250,7 +246,7 @@ class ClassifierEncoder(Protocol):
 
 
 class PackedClassifier(PackedNetwork):
-    """A cross-encoder: an encoder and a head.
+    """An encoder and a head, which gives a cross-encoder's logits or a bi-encoder's vectors.
 
     Args:
         encoder: the encoder.
@@ -277,3 +273,21 @@ class PackedClassifier(PackedNetwork):
             vectors = self.head.pooled(self.encoder.states(rows, whole, self.attention).float(), whole)
         logits: Tensor = self.head(vectors)
         return logits
+
+
+class PackedTokens(PackedClassifier):
+    """An encoder of late interaction, which gives the vectors of all tokens, packed ``(tokens, dimensions)``."""
+
+    def pack(self, sequences: Sequence[Tokens]) -> list[Numbers]:
+        packed = pack(sequences)
+        seen = packed.lengths - np.array([one.unattended for one in sequences], dtype=np.int32)
+        places = np.flatnonzero(packed.positions < np.repeat(seen, packed.lengths)).astype(np.int32)
+        lengths = np.concatenate([packed.lengths, seen])
+        return [*self.encoder.rows(packed), offsets(packed.lengths), offsets(seen), places, lengths]
+
+    def forward(self, inputs: Sequence[Tensor], lengths: Numbers) -> Tensor:
+        *rows, whole_offsets, seen_offsets, places, _ = inputs
+        whole, seen = (Bounds(*pair) for pair in zip((whole_offsets, seen_offsets), np.split(lengths, 2), strict=True))
+        attention = self.attention if len(places) == len(rows[0]) else Partial(self.attention, places, seen)
+        vectors: Tensor = self.head(self.encoder.states(rows, whole, attention).float())
+        return vectors

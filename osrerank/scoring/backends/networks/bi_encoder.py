@@ -2,8 +2,8 @@
 
 Query and document go through the layers separately, each as ``[CLS] text [SEP]`` with positions from 0 and segment 0.
 The score is the cosine of their vectors (Reimers, Gurevych 2019, arXiv 1908.10084). The graph
-(`osrerank.export.bi_encoder_graph`) and the packed network (`osrerank.scoring.backends.networks.packed_bi_encoder`) are
-tested against it.
+(`osrerank.export.bi_encoder_graph`) and the packed network (`osrerank.scoring.backends.networks.bert`) are tested
+against it.
 """
 
 from collections.abc import Mapping

@@ -13,6 +13,7 @@ from osrerank.scoring.backends.networks.classifier import Classifier, ModularCla
 from osrerank.scoring.backends.networks.modern_bert.encoder import ModernBertLayer
 from osrerank.scoring.backends.networks.packing import Numbers
 from osrerank.scoring.inputs import Batch, Tokens, padded
+from osrerank.types.vectors import Rows
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 
@@ -23,8 +24,8 @@ class Engine(Protocol):
     packed: bool
     """Whether a batch costs the sum of its lengths; otherwise its longest times their number."""
 
-    def __call__(self, sequences: Sequence[Tokens]) -> npt.NDArray[np.float32]:
-        """Return the head's outputs ``(n, labels)``, or an encoder's vectors ``(n, hidden)``."""
+    def __call__(self, sequences: Sequence[Tokens]) -> Rows:
+        """Return the head's outputs ``(n, labels)``, or an encoder's vectors, as `Backend.run` does."""
 
 
 class PackedEngine:
@@ -43,10 +44,18 @@ class PackedEngine:
         self._device = device
         self.packed = network.attention.packed
 
-    def __call__(self, sequences: Sequence[Tokens]) -> npt.NDArray[np.float32]:
+    def __call__(self, sequences: Sequence[Tokens]) -> Rows:
         arrays = self._network.pack(sequences)
         with torch.inference_mode():
             return on_host(self._network(on_device(arrays, self._device), arrays[-1]))
+
+
+class TokenEngine(PackedEngine):
+    """Our own forward pass of late interaction: a vector for each token."""
+
+    def __call__(self, sequences: Sequence[Tokens]) -> Rows:
+        ends = np.cumsum([len(tokens.ids) for tokens in sequences])
+        return np.split(super().__call__(sequences), ends[:-1])
 
 
 class PaddedEngine:

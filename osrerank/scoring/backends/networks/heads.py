@@ -55,8 +55,20 @@ class Unit(nn.Module):
         return functional.normalize(states, dim=1)
 
 
+class First(nn.Module):
+    """Keeps the first numbers of each vector."""
+
+    def __init__(self, size: int) -> None:
+        super().__init__()
+        self._size = size
+
+    def forward(self, states: Tensor) -> Tensor:
+        """Return the first numbers ``(n, size)``."""
+        return states[:, : self._size]
+
+
 class HeadNetwork(nn.Module):
-    """Pools an encoder's states and computes the logits.
+    """Pools an encoder's states and computes the logits, or the vectors.
 
     Args:
         head: what it is.
@@ -77,17 +89,19 @@ class HeadNetwork(nn.Module):
         return self.pooling == ("cls",)
 
     def forward(self, vectors: Tensor) -> Tensor:
-        """Return the logits ``(n, labels)`` of pooled states."""
-        logits: Tensor = self.steps(vectors)
-        return logits
+        """Return the logits ``(n, labels)`` or vectors ``(n, dimensions)`` of pooled states."""
+        computed: Tensor = self.steps(vectors)
+        return computed
 
     def pooled(self, states: Tensor, bounds: Bounds) -> Tensor:
-        """Return each sequence's vector ``(n, width)``.
+        """Return each sequence's vector ``(n, width)``; without pooling, the states themselves.
 
         Args:
             states: packed, ``(tokens, hidden)``.
             bounds: where the sequences lie.
         """
+        if not self.pooling:
+            return states
         lengths = bounds.offsets.diff().long()
         return _beside(
             self.pooling,
@@ -131,6 +145,8 @@ def _beside(modes: Sequence[Mode], ways: Mapping[Mode, Callable[[], Tensor]]) ->
 def _module(step: Step, weights: Mapping[str, Tensor]) -> nn.Module:
     if step.kind == "unit":
         return Unit()
+    if step.kind == "first":
+        return First(step.size)
     parts = [weights[f"{step.name}.{part}"] for part in ("weight", "bias")[: 1 + step.has_bias]]
     kind = Dense if step.kind == "dense" else Norm
     return kind(step, *(part.float().clone() for part in parts))  # in memory of its own, as other parameters lie

@@ -14,13 +14,14 @@ from osrerank.scoring.backends.networks.bert import (
     Encoder,
     PackedClassifier,
     PackedNetwork,
+    PackedTokens,
 )
 from osrerank.scoring.backends.networks.bert_weights import encoder_weights, plain_names
 from osrerank.scoring.backends.networks.heads import HeadNetwork
 from osrerank.scoring.backends.networks.modern_bert import encoder as modern_bert
 from osrerank.scoring.backends.networks.modern_bert import shape as modern_shape
-from osrerank.scoring.backends.networks.packed_bi_encoder import PackedBiEncoder
 from osrerank.scoring.card import ModelCard
+from osrerank.scoring.model_files import first_position
 from osrerank.scoring.modular.head import Head, Step
 
 
@@ -34,12 +35,11 @@ def obstacle(config: Mapping[str, Any], card: ModelCard, head: Head | None = Non
     """
     kind, activation = config.get("model_type"), config.get("hidden_act", "gelu")
     architecture = next(iter(config.get("architectures") or ["nothing"]))
-    reads_pairs = not card.is_bi_encoder
+    reads_pairs = not card.is_encoder
     is_relative = config.get("position_embedding_type", "absolute") != "absolute"
     known = kind in FAMILIES or kind == modern_shape.MODEL_TYPE
     reasons = {
         f"model_type is {kind}": not known,
-        f"a bi-encoder of model_type {kind}": card.is_bi_encoder and kind != "bert",
         f"architecture is {architecture}": reads_pairs and head is None and architecture not in _classifiers(kind),
         f"hidden_act is {activation}": activation not in ACTIVATIONS,
         "its positions are relative, or it is a decoder": is_relative or config.get("is_decoder", False),
@@ -81,22 +81,21 @@ def load_packed(
     Raises:
         KeyError: a weight is missing.
     """
+    head = card.to_vector if card.is_encoder else head
+    network_of = PackedTokens if card.kind == "late-interaction" else PackedClassifier
     if config["model_type"] == modern_shape.MODEL_TYPE:
         encoder = _modern_bert(weights, config, dtype)
         network = HeadNetwork(head or modern_shape.classifier_head(config), weights)
-        return PackedClassifier(encoder, attention, network).eval()
+        return network_of(encoder, attention, network).eval()
     family = FAMILIES[config["model_type"]]
     plain = plain_names(weights, family.prefix)
-    first_position = int(config["pad_token_id"]) + 1 if family.counts_from_padding else 0
-    encoder = Encoder(config, first_position)
+    encoder = Encoder(config, first_position(config))
     encoder.load_state_dict(encoder_weights(plain, config["num_hidden_layers"]))
     encoder.to(dtype)
-    if card.is_bi_encoder:
-        return PackedBiEncoder(encoder, attention, card.pooling).eval()
     if head is None:
         second = family.classifiers[config["architectures"][0]]
         head = Head((Step("dense", family.pooler, "tanh"), Step("dense", second)))
-    return PackedClassifier(encoder, attention, HeadNetwork(head, plain)).eval()
+    return network_of(encoder, attention, HeadNetwork(head, plain)).eval()
 
 
 def _modern_bert(weights: Mapping[str, Tensor], config: Mapping[str, Any], dtype: torch.dtype) -> ClassifierEncoder:

@@ -18,6 +18,8 @@ from osrerank.scoring.backends.networks.bert_weights import EMBEDDINGS, LAYER, P
 
 Array = npt.NDArray[Any]
 HEADS = ("pooler.dense", "classifier", "cls.seq_relationship")
+MODULES = (".linear", ".norm")
+"""What the names of a bi-encoder's modules end with; those of its encoder do not."""
 
 
 def read_graph_weights(file: Path, config: Mapping[str, Any]) -> dict[str, Tensor]:
@@ -44,9 +46,14 @@ def _constants(file: Path) -> dict[str, Array]:
     graph = onnx.load(file).graph
     constants = {tensor.name: onnx.numpy_helper.to_array(tensor) for tensor in graph.initializer}
     for node in graph.node:  # the quantiser turns a head's Gemm into a product of the transposed matrix and a sum
-        if node.op_type == "MatMul" and node.input[1].removesuffix(".weight") in HEADS:
+        if node.op_type == "MatMul" and _is_of_head(node.input[1]):
             constants[node.input[1]] = constants[node.input[1]].T
     return constants | _smoothed(graph.node, constants)
+
+
+def _is_of_head(constant: str) -> bool:
+    name, _, part = constant.rpartition(".")
+    return part in PARTS and (name in HEADS or name.endswith(MODULES))
 
 
 def _smoothed(nodes: Iterable[Any], constants: Mapping[str, Array]) -> dict[str, Array]:
@@ -99,9 +106,8 @@ class _GraphWeights:
         return f"{layer}.query", f"{layer}.keys_values"
 
     def head(self) -> dict[str, Array]:
-        """Return the weights of a classifier's head."""
-        names = (f"{head}.{part}" for head in HEADS for part in PARTS)
-        return {name: self._constants[name] for name in names if name in self._constants}
+        """Return the weights of a classifier's head, or of a bi-encoder's modules."""
+        return {name: array for name, array in self._constants.items() if _is_of_head(name)}
 
     def _tables(self, segments: int) -> dict[str, Array]:
         word, _, segment = (f"embeddings.{theirs}.weight" for theirs in EMBEDDINGS.values())

@@ -1,0 +1,111 @@
+"""Give a late-interaction model of another library a card and one projection.
+
+`osrerank.scoring.modular.late_interaction` reads its files.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from osrerank._optional import require
+from osrerank.errors import ConfigError, ModelLoadError
+from osrerank.export.bi_encoder import UNCALIBRATED, Given, config_of, longest_text
+from osrerank.scoring.card import ModelCard
+from osrerank.scoring.model_files import WEIGHTS_FILE, read_json
+from osrerank.scoring.modular import late_interaction as files
+from osrerank.scoring.modular.head import Step
+
+PROJECTION = "1_Dense"
+"""Folder of the projection in a directory of ours; several are multiplied into one."""
+FIRST_PASS_WEIGHT = 0.05
+"""What the best first-pass score adds to a mean of cosines."""
+
+
+@dataclass(frozen=True, slots=True)
+class LateInteraction:
+    """A late-interaction model of another library.
+
+    Attributes:
+        directory: where ``config.json``, ``tokenizer.json`` and the safetensors are.
+        card: its card, with a provisional calibration.
+        projections: from a state to a token's vector, in order.
+    """
+
+    directory: Path
+    card: ModelCard
+    projections: tuple[files.Projection, ...]
+
+    def write_modules(self, source: Path, folder: Path) -> None:
+        """Write the product of all projections of the model's directory, if there are any, as one module of another.
+
+        Raises:
+            ModelLoadError: a matrix is missing.
+        """
+        if not self.projections:
+            return
+        safetensors: Any = require("safetensors.torch", extra="torch")
+        product: Any = None
+        for one in self.projections:
+            matrix = _matrix(source / one.file, safetensors.load_file(source / one.file), one)
+            product = matrix if product is None else matrix @ product
+        (folder / PROJECTION).mkdir()
+        safetensors.save_file({"linear.weight": product.contiguous()}, folder / PROJECTION / WEIGHTS_FILE)
+
+
+def is_late_interaction(directory: Path) -> bool:
+    """Return whether a directory contains a late-interaction model of another library."""
+    return files.is_late_interaction(directory, read_json)
+
+
+def read_late_interaction(directory: Path, name: str, given: Given) -> LateInteraction:
+    """Read a late-interaction model's files.
+
+    Args:
+        directory: the model's.
+        name: the model's, for its card.
+        given: takes precedence over the files.
+
+    Raises:
+        ConfigError: a pooling is given, or more dimensions than the model has.
+        ModelLoadError: a file is missing, cannot be read, or asks for what is not known.
+    """
+    found = files.read_late_interaction(directory, read_json)
+    transformer = directory / found.transformer
+    config = config_of(transformer)
+    most, width = longest_text(config), found.dimensions or int(config["hidden_size"])
+    if given.pooling is not None:
+        reason = f"{directory} is of late interaction, whose tokens have a vector each: leave --pooling out"
+        raise ConfigError(reason, setting="pooling", source="argument")
+    if given.dimensions is not None and given.dimensions > width:
+        reason = f"{directory} gives vectors of {width} numbers, and {given.dimensions} dimensions are asked for"
+        raise ConfigError(reason, setting="dimensions", source="argument")
+    factor = found.tokens.pool_factor if given.pool_factor is None else given.pool_factor
+    card = ModelCard(
+        name=name,
+        head="cosine",
+        kind="late-interaction",
+        max_tokens=min(most, found.most_document_tokens or most),
+        max_query_tokens=min(most, found.most_query_tokens or most),
+        segment_rows=int(config.get("type_vocab_size", 0)),
+        calibration=UNCALIBRATED,
+        first_pass_weight=FIRST_PASS_WEIGHT * UNCALIBRATED.scale,
+        modules=(Step("dense", f"{PROJECTION}.linear", has_bias=False),) if found.projections else (),
+        dimensions=given.dimensions or found.dimensions,
+        query_prefix=found.query_prefix if given.query_prefix is None else given.query_prefix,
+        document_prefix=found.document_prefix if given.document_prefix is None else given.document_prefix,
+        tokens=replace(found.tokens, pool_factor=factor),
+    )
+    return LateInteraction(transformer, card, found.projections)
+
+
+def _matrix(file: Path, weights: Mapping[str, Any], one: files.Projection) -> Any:
+    """Return a projection with what is added to its product, fp32 ``(outputs, inputs)``."""
+    torch: Any = require("torch", extra="torch")
+    try:
+        matrix = weights[f"{one.name}.weight"].float()
+        if one.residual == "same":
+            return matrix + torch.eye(len(matrix))
+        return matrix + weights[f"{one.residual}.weight"].float() if one.residual else matrix
+    except KeyError as error:
+        raise ModelLoadError(f"{file} has no tensor {error}", path=str(file)) from None

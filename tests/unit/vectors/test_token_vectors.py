@@ -1,0 +1,89 @@
+"""MaxSim, and token vectors merged into fewer, as PyLate computes them."""
+
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from osrerank.vectors.token_vectors import maxsim, pooled
+
+SAVED = Path(__file__).parents[2] / "data" / "late-interaction"
+
+
+def unit(rows: np.ndarray) -> np.ndarray:
+    return rows / np.linalg.norm(rows, axis=1, keepdims=True)
+
+
+def drawn(count: int, dimensions: int = 96, seed: int = 0) -> np.ndarray:
+    return unit(np.random.default_rng(seed).standard_normal((count, dimensions)).astype(np.float32))
+
+
+def sorted_rows(rows: np.ndarray) -> np.ndarray:
+    return rows[np.lexsort(np.round(rows, 4).T)]
+
+
+@pytest.mark.parametrize("name", ["pylate", "stanford"])
+def test_they_are_pylates(name: str) -> None:
+    """Both of PyLate's models; its rows are means, ours have norm 1."""
+    saved = np.load(SAVED / f"{name}.npz")
+    for at in range(5):
+        ours, theirs = pooled(saved[f"document{at}"], 2), unit(saved[f"pooled{at}"])
+        np.testing.assert_allclose(sorted_rows(ours), sorted_rows(theirs), atol=1e-6)
+
+
+@pytest.mark.parametrize("factor", [1.5, 2, 3, 4, 100])
+def test_they_are_scipys_clusters(factor: float) -> None:
+    hierarchy = pytest.importorskip("scipy.cluster.hierarchy")
+    for seed in range(5):
+        rows = drawn(60 + seed, seed=seed)
+        rest = rows[1:]
+        distances = (1 - rest @ rest.T)[np.triu_indices(len(rest), k=1)]
+        wanted = max(int(len(rest) // factor), 1)
+        labels = hierarchy.fcluster(hierarchy.linkage(distances, "ward"), wanted, "maxclust")
+        means = [rest[labels == label].mean(axis=0) for label in sorted(set(labels))]
+        theirs = np.concatenate([rows[:1], unit(np.array(means))])
+        np.testing.assert_allclose(sorted_rows(pooled(rows, factor)), sorted_rows(theirs), atol=1e-5)
+
+
+def test_by_hand() -> None:
+    """[CLS] stays; of (1, 0), (0, 1) and (.96, .28) the first and the last are nearest."""
+    rows = np.array([(-1, 0), (1, 0), (0, 1), (0.96, 0.28)], dtype=np.float32)
+    merged = np.array((1.96, 0.28)) / np.hypot(1.96, 0.28)
+    np.testing.assert_allclose(pooled(rows, 1.5), [(-1, 0), merged, (0, 1)], atol=1e-6)
+
+
+@pytest.mark.parametrize("count", [1, 2, 3])
+def test_few_tokens_are_left(count: int) -> None:
+    assert len(pooled(drawn(count), 4)) == min(count, 2)
+    np.testing.assert_array_equal(pooled(drawn(count), 1), drawn(count))
+
+
+def test_a_text_of_the_longest_kind_is_merged_in_time() -> None:
+    began = time.perf_counter()
+    assert len(pooled(drawn(512, 128), 2)) == 1 + 511 // 2
+    assert time.perf_counter() - began < 2
+
+
+@pytest.mark.parametrize("name", ["expanded", "pooled", "pylate", "stanford", "unexpanded"])
+def test_maxsim_is_what_both_libraries_score(name: str) -> None:
+    saved = np.load(SAVED / f"{name}.npz")
+    documents = [saved[f"document{at}"] for at in range(5)]
+    for at in range(3):
+        query = saved[f"query{at}"]
+        np.testing.assert_allclose(maxsim(query, documents) * len(query), saved["scores"][at], atol=1e-4)
+
+
+def test_maxsim_by_hand() -> None:
+    """The first query token's best product is .8, the second's 1."""
+    query = np.array([(1, 0), (0, 1)], dtype=np.float32)
+    document = np.array([(0.8, 0.6), (0, 1), (-1, 0)], dtype=np.float32)
+    assert maxsim(query, [document]).tolist() == pytest.approx([0.9])
+    assert maxsim(query, []).tolist() == []
+
+
+@pytest.mark.parametrize("dimensions", [96, 384])
+def test_a_score_does_not_depend_on_the_other_documents(dimensions: int) -> None:
+    query, documents = drawn(32, dimensions), [drawn(1 + 7 * at, dimensions, seed=at) for at in range(40)]
+    alone = [maxsim(query, [one])[0] for one in documents]
+    assert maxsim(query, documents).tolist() == alone

@@ -1,0 +1,155 @@
+"""What a hundred documents cost with each kind and size of model: the milliseconds in ``docs/models.md``.
+
+    python -m tools.models.speed [--work FOLDER] [NAME ...]
+
+Ours are measured as they are shipped. The others have the shape of the published model and random weights, which take
+as long. All are int8 graphs on the CPU, exported by ``osrerank export`` into FOLDER, where a second run finds them. The
+documents are a hundred paragraphs of SQuAD, cut to 56 words, MS MARCO's mean; the queries, its questions.
+"""
+
+import argparse
+import statistics
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from osrerank.bench.machine import machine
+from osrerank.export.export_model import ExportOptions, export_model
+from osrerank.scoring.checkpoints.self_check import examples
+from osrerank.scoring.encoder_scorer import EncoderScorer
+from osrerank.scoring.locate import SHIPPED
+from osrerank.scoring.registry import load_model
+from osrerank.types import Scorer, is_encoder
+from osrerank.vectors.configured import VectorStorage
+from osrerank.vectors.documents import DocumentVectors
+from osrerank.vectors.record import ROUNDED
+from osrerank.vectors.store import MemoryStore
+
+TOKENIZER = SHIPPED / "e5-small" / "tokenizer.json"
+WORDS, DOCUMENTS, QUERIES = 56, 100, 20
+LONG_S = 10.0
+"""A model that took longer for a tenth of the documents scores no more of them; the time is ten times that."""
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """An architecture's size.
+
+    Attributes:
+        family: ``model_type`` in transformers.
+        hidden, layers, heads, inner: sizes.
+        pooling: of a bi-encoder; empty for a cross-encoder.
+        changes: more fields of its config.
+    """
+
+    family: str
+    hidden: int
+    layers: int
+    heads: int
+    inner: int
+    pooling: str = ""
+    changes: Mapping[str, Any] = field(default_factory=dict)
+
+
+FROM_PADDING = {"pad_token_id": 1, "max_position_embeddings": 514}
+MODELS: Mapping[str, Shape | None] = {
+    "osrerank/e5-small": None,
+    "osrerank/minilm-l6": None,
+    "intfloat/multilingual-e5-small": Shape("bert", 384, 12, 12, 1536, "mean"),
+    "BAAI/bge-small-en-v1.5": Shape("bert", 384, 12, 12, 1536, "cls"),
+    "BAAI/bge-base-en-v1.5": Shape("bert", 768, 12, 12, 3072, "cls"),
+    "sentence-transformers/all-mpnet-base-v2": Shape("mpnet", 768, 12, 12, 3072, "mean", FROM_PADDING),
+    "Alibaba-NLP/gte-modernbert-base": Shape("modernbert", 768, 22, 12, 1152, "cls"),
+    "cross-encoder/ms-marco-MiniLM-L6-v2": Shape("bert", 384, 6, 12, 1536),
+    "cross-encoder/ms-marco-MiniLM-L12-v2": Shape("bert", 384, 12, 12, 1536),
+    "Alibaba-NLP/gte-reranker-modernbert-base": Shape("modernbert", 768, 22, 12, 1152),
+    "BAAI/bge-reranker-base": Shape("xlm-roberta", 768, 12, 12, 3072, changes=FROM_PADDING),
+    "castorini/monobert-large-msmarco": Shape("bert", 1024, 24, 16, 4096),
+}
+"""By the name of a published model; None for those in the package."""
+
+
+def directory_of(name: str, work: Path) -> str:
+    """Return what ``--model`` takes: the name of a shipped model, or a directory in the shape of another."""
+    shape = MODELS[name]
+    if shape is None:
+        return name
+    made = work / name.replace("/", "-")
+    if not made.exists():
+        with tempfile.TemporaryDirectory(dir=work) as parent:
+            _draw(shape, Path(parent) / "source")
+            pooling: Any = shape.pooling or None
+            export_model(Path(parent) / "source", made, ExportOptions(pooling=pooling, precision="int8"))
+    return str(made)
+
+
+def _draw(shape: Shape, folder: Path) -> None:
+    """Write a random checkpoint, with the shipped models' tokenizer."""
+    import transformers  # noqa: PLC0415 - heavy
+
+    fields = {"hidden_size": shape.hidden, "num_hidden_layers": shape.layers, "num_attention_heads": shape.heads}
+    fields |= {"intermediate_size": shape.inner, "vocab_size": 30522, "num_labels": 1}
+    special = {"pad_token_id": 0, "cls_token_id": 101, "sep_token_id": 102, "bos_token_id": 101, "eos_token_id": 102}
+    config = transformers.AutoConfig.for_model(shape.family, **{**special, **fields, **shape.changes})
+    kind = transformers.AutoModel if shape.pooling else transformers.AutoModelForSequenceClassification
+    kind.from_config(config).save_pretrained(folder)
+    (folder / "tokenizer.json").write_bytes(TOKENIZER.read_bytes())
+
+
+def measure(model: str, queries: Sequence[str], texts: Sequence[str]) -> tuple[float, float | None]:
+    """Return the median milliseconds of a query's documents: without known vectors, and with them if there are any."""
+    loaded = load_model(model, backend="onnx")
+    if not is_encoder(loaded):
+        with closing(loaded):
+            return _median_ms(loaded, queries, texts), None
+    unknown = EncoderScorer(DocumentVectors(loaded))
+    known = EncoderScorer(DocumentVectors(loaded, VectorStorage(MemoryStore(1 << 30), ROUNDED)))
+    with closing(loaded):
+        known.vectors.remember(texts)
+        return _median_ms(unknown, queries, texts), _median_ms(known, queries, texts)
+
+
+def _median_ms(scorer: Scorer, queries: Sequence[str], texts: Sequence[str]) -> float:
+    tenth = texts[: len(texts) // 10]
+    _timed_ms(scorer, queries[0], tenth)
+    first_ms = _timed_ms(scorer, queries[1], tenth)
+    if first_ms > 100 * LONG_S:
+        return 10 * statistics.median(_timed_ms(scorer, query, tenth) for query in queries[1:4])
+    few = queries[1:6] if first_ms > 50 else queries[1:]
+    return statistics.median(_timed_ms(scorer, query, texts) for query in few)
+
+
+def _timed_ms(scorer: Scorer, query: str, texts: Sequence[str]) -> float:
+    began = time.perf_counter()
+    scores = scorer.score(query, texts, [(at,) for at in range(len(texts))])
+    assert scores.reached == len(texts)
+    return 1000 * (time.perf_counter() - began)
+
+
+def main() -> None:
+    """Print the table."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--work", type=Path, default=Path(tempfile.gettempdir()) / "osrerank-speed")
+    parser.add_argument("--export-only", action="store_true", help="make the graphs, and measure nothing")
+    parser.add_argument("names", nargs="*", metavar="NAME", help=f"of {', '.join(MODELS)}")
+    given = parser.parse_args()
+    given.work.mkdir(parents=True, exist_ok=True)
+    made = {name: directory_of(name, given.work) for name in given.names or MODELS}
+    if given.export_only:
+        return
+    queries = [example.question for example in examples()[:QUERIES]]
+    texts = [text for example in examples() for text in (example.answering, example.other)]
+    texts = [" ".join(text.split()[:WORDS]) for text in texts][:DOCUMENTS]
+    print(machine())
+    print("| model | ms for 100 documents | with known vectors |\n|---|---|---|")
+    for name, model in made.items():
+        unknown, known = measure(model, queries, texts)
+        print(f"| {name} | {unknown:,.0f} | {'' if known is None else f'{known:.1f}'} |", flush=True)
+
+
+if __name__ == "__main__":
+    main()
