@@ -267,7 +267,7 @@ def padded(sequences: Sequence[Tokens], pad_id: int = 0, *, multiple: int = 1, m
 
 
 def template_of_one(tokenizer: Tokenizer) -> Template:
-    """Return the specials that a tokenizer puts around a single text, ``head text tail``; a pair has them twice.
+    """Return the specials that a tokenizer puts around a single text, which a bi-encoder's query and document each get.
 
     Raises:
         ValueError: it puts none.

@@ -46,8 +46,7 @@ class IndexCalibration:
 
     def probability(self, candidate: Candidate) -> float | None:
         """Return a candidate's probability of relevance; None where the stage did not score it."""
-        stages = ("mono", "vectors") if self.stage == "mono" else (self.stage,)  # before 0.3, mono was either
-        scores = [entry.score for entry in candidate.trace if entry.stage in stages]
+        scores = [entry.score for entry in candidate.trace if entry.stage == self.stage]
         return float(self.map.of(np.array(scores[-1:]))[0]) if scores else None
 
     def least_probability(self, precision: float) -> float | None:

@@ -17,6 +17,7 @@ from osrerank.thresholds.maps import Platt
 from osrerank.types import NEVER, Advice
 from tests.letters import Letters
 from tests.rankings import ranking_of, response_of
+from tests.rerank_server import answering, by_length
 from tests.servers import ROOT
 
 LOW = ["mmm", "mmml", "mmmlo", "mmmlow", "mmlow..", "mlow...."]
@@ -65,7 +66,7 @@ def nothing_is_kept(monkeypatch):
 
 def client_for(texts=LOW, scorer=BY_LENGTH, encoder=None, **options):
     transport = {"transport_class": CannedTransport, "answer": response_of(texts)}
-    encoder = Encoder() if encoder is None else encoder
+    encoder = Encoder() if encoder is None else encoder or None  # False for the settings'
     return connect("http://localhost:9", scorer=scorer, encoder=encoder, **transport, **options)
 
 
@@ -328,6 +329,16 @@ def test_the_asynchronous_client_does_the_same():
 
     expected = [doc_id[1:] for doc_id in ids(search(client_for(), blend="replace"))]
     assert [candidate.doc_id for candidate in asyncio.run(answer()).candidates] == expected
+
+
+def test_a_rerank_server_reads_the_best_of_vectors_that_are_computed_here(monkeypatch):
+    monkeypatch.setenv("OSRERANK_RERANK_DIALECT", "tei")
+    with answering(by_length) as server:
+        monkeypatch.setenv("OSRERANK_RERANK_URL", server.url)
+        response = search(client_for(scorer=None, encoder=False, backend="http"))
+    assert response["rerank"]["stages"][0]["model"] == "osrerank/e5-small"
+    assert [stage["candidates"] for stage in response["rerank"]["stages"]] == [6, 6, 3]
+    assert (stages(response), response["rerank"]["applied"]) == (["vectors", "blend", "mono"], True)
 
 
 def test_both_models_are_loaded_beforehand():

@@ -15,6 +15,7 @@ from osrerank.metrics import NOT_CALIBRATED
 from osrerank.testing import FunctionScorer
 from osrerank.thresholds.calibration import write_calibration
 from osrerank.types import Qrels
+from tests.letters import Letters
 from tests.unit.decision.conftest import INDEX, Collection
 
 SETTINGS = "[rerank]\ndepth = 20\n"
@@ -128,6 +129,26 @@ def test_another_model_option_or_mapping_is_refused(
 
 def _plain(asked: dict) -> dict:
     return {name: value for name, value in asked.items() if name in ("depth", "blend")}
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(("weight", "stage"), [(0.0, "mono"), (0.5, "vectors_blend")])
+def test_the_last_stage_of_vectors_mono_is_calibrated(
+    collection: Collection, weight: float, stage: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    rerank = {"pipeline": "vectors-mono", "depth": 20, "mono_depth": 5, "blend_weight": weight}
+    with connect(collection.url, scorer=FunctionScorer(), encoder=Letters(), rerank=rerank) as client:  # type: ignore[arg-type]
+        fitted = calibrate(client, INDEX, collection.queries, collection.qrels)
+        assert fitted.calibration.stage == stage
+        assert fitted.calibration.evidence["hits"] <= 5 * len(collection.queries)
+        write_calibration(client.searcher.calibrations.file, INDEX, fitted.calibration)
+        (cut,) = client.search(QUESTION, index=INDEX, rerank={"min_probability": 0.0})["rerank"]["cuts"]
+        assert (cut["applied"], cut["hits"]) == (True, 15)
+        (cut,) = client.search(QUESTION, index=INDEX, rerank={"min_probability": 0.0, "blend_weight": 2})["rerank"][
+            "cuts"
+        ]
+        assert "another model or other options" in cut["reason"]
 
 
 def test_too_little_to_fit_to(client: Client, collection: Collection) -> None:
