@@ -34,8 +34,10 @@ def exported(name: str, folder: Path, **options: Any) -> Path:
     pytest.importorskip("onnx")
     from osrerank.export.export_model import ExportOptions, export_model
 
-    export_model(SAVED / name, folder / name, ExportOptions(**{"precision": "fp32", "keep_weights": True, **options}))
-    return folder / name
+    export_model(
+        SAVED / name, folder / Path(name).name, ExportOptions(**{"precision": "fp32", "keep_weights": True, **options})
+    )
+    return folder / Path(name).name
 
 
 def computed(name: str) -> dict[str, np.ndarray]:

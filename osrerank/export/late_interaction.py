@@ -73,7 +73,7 @@ def read_late_interaction(directory: Path, name: str, given: Given) -> LateInter
     found = files.read_late_interaction(directory, read_json)
     transformer = directory / found.transformer
     config = config_of(transformer)
-    most, width = longest_text(config), found.dimensions or int(config["hidden_size"])
+    most, width = longest_text(config), _width(directory, found) or int(config["hidden_size"])
     if given.pooling is not None:
         reason = f"{directory} is of late interaction, whose tokens have a vector each: leave --pooling out"
         raise ConfigError(reason, setting="pooling", source="argument")
@@ -91,12 +91,26 @@ def read_late_interaction(directory: Path, name: str, given: Given) -> LateInter
         calibration=UNCALIBRATED,
         first_pass_weight=FIRST_PASS_WEIGHT * UNCALIBRATED.scale,
         modules=(Step("dense", f"{PROJECTION}.linear", has_bias=False),) if found.projections else (),
-        dimensions=given.dimensions or found.dimensions,
+        dimensions=given.dimensions or (width if found.projections else 0),
         query_prefix=found.query_prefix if given.query_prefix is None else given.query_prefix,
         document_prefix=found.document_prefix if given.document_prefix is None else given.document_prefix,
         tokens=replace(found.tokens, pool_factor=factor),
     )
     return LateInteraction(transformer, card, found.projections)
+
+
+def _width(directory: Path, found: files.LateInteraction) -> int:
+    """Return how many numbers the last projection gives, by its weights; 0 without one."""
+    if not found.projections:
+        return 0
+    last = found.projections[-1]
+    file, name = directory / last.file, f"{last.name}.weight"
+    with require("safetensors", extra="torch").safe_open(file, framework="numpy") as opened:
+        rows = int(opened.get_slice(name).get_shape()[0]) if name in opened.keys() else 0  # noqa: SIM118 - no mapping
+    if not rows or found.dimensions not in (0, rows):
+        reason = f"{file} has {rows} rows of {name}, and the model's files say {found.dimensions or 'nothing'}"
+        raise ModelLoadError(reason, path=str(file))
+    return rows
 
 
 def _matrix(file: Path, weights: Mapping[str, Any], one: files.Projection) -> Any:

@@ -16,9 +16,12 @@ HUB_ID = re.compile(r"^(?P<repository>[\w.-]+(/[\w.-]+)?)(@(?P<revision>[\w./-]+
 DESCRIPTIONS = (
     "*_Dense/config.json",
     "*_Dropout/config.json",
+    "*_HierarchicalTokenPooling/config.json",
     "*_LayerNorm/config.json",
+    "*_MultiVectorMask/config.json",
     "*_Normalize/config.json",
     "*_Pooling/config.json",
+    "artifact.metadata",
     "config.json",
     "config_sentence_transformers.json",
     "modules.json",

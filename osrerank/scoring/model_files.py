@@ -289,7 +289,7 @@ def _head(config: Mapping[str, Any]) -> Head:
         return "next-sentence"
     if not architecture.endswith("ForSequenceClassification"):
         wanted = "a reranking model is a *ForSequenceClassification or BertForNextSentencePrediction"
-        fix = "osrerank export MODEL OUTPUT makes a reranker of a bi-encoder"
+        fix = "osrerank export MODEL OUTPUT makes a reranker of a bi-encoder or a late-interaction model"
         if architecture.endswith("ForPreTraining"):
             fix = "if it was trained as a reranker with that head: osrerank export MODEL OUTPUT --head next-sentence"
         raise ValueError(f"architectures names {architecture}; {wanted}; {fix}")

@@ -10,6 +10,7 @@ import pytest
 
 from osrerank.scoring.registry import load_scorer
 from tests.hub import COMMIT, files_of, osrerank_at, running_hub
+from tests.late_interaction import SAVED
 from tests.servers import ROOT, free_port
 
 pytestmark = pytest.mark.long
@@ -97,6 +98,17 @@ def test_weights_are_fetched_where_the_graph_lacks_the_head(tmp_path: Path) -> N
     files |= {name: json.dumps(content).encode() for name, content in written.items()}
     files["2_Dense/model.safetensors"] = save({"linear.weight": np.ones((1, width), dtype=np.float32)})
     assert {"2_Dense/model.safetensors", "model.safetensors", *written} < set(fetched(files, tmp_path))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["pooled", "stanford"])
+def test_all_of_a_late_interaction_model_is_fetched(tmp_path: Path, name: str) -> None:
+    pytest.importorskip("torch")
+    pytest.importorskip("onnx")
+    with running_hub(REPOSITORY, files_of(SAVED / name)) as hub:
+        done = osrerank_at(hub.url, tmp_path, "export", REPOSITORY, str(tmp_path / "made"))
+    assert done.returncode == 0, done.stderr
+    assert set(hub.fetched) == set(files_of(SAVED / name))
 
 
 @pytest.mark.parametrize("revision", [COMMIT, pytest.param("v2", marks=pytest.mark.slow)])

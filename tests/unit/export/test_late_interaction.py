@@ -1,0 +1,53 @@
+"""Late-interaction models of other libraries, exported: what is given, and what does not fit."""
+
+import json
+import re
+import shutil
+from pathlib import Path
+
+import pytest
+
+from osrerank.errors import ConfigError, ModelLoadError
+from osrerank.scoring.model_files import read_card
+from tests.late_interaction import SAVED, exported
+
+pytest.importorskip("torch")
+pytest.importorskip("onnx")
+
+
+def copied(tmp_path: Path, **metadata: object) -> Path:
+    """Copy the model in Stanford's form with some of its metadata changed; None leaves a field out."""
+    folder = tmp_path / "copy"
+    shutil.copytree(SAVED / "stanford", folder)
+    file = folder / "artifact.metadata"
+    content = {**json.loads(file.read_text("utf-8")), **metadata}
+    file.write_text(json.dumps({name: value for name, value in content.items() if value is not None}), "utf-8")
+    return folder
+
+
+def test_the_card_comes_back_as_it_was_written(tmp_path: Path) -> None:
+    card = read_card(exported("pooled", tmp_path, pool_factor=4, dimensions=8, query_prefix="ask "))
+    assert (card.kind, card.dimensions, card.query_prefix, card.document_prefix) == (
+        "late-interaction", 8, "ask ", "the document ",
+    )  # fmt: skip
+    assert (card.tokens.pool_factor, card.tokens.expanded_to, card.tokens.attends_to_expansion) == (4, 8, True)
+    assert [step.name for step in card.modules] == ["1_Dense.linear"]
+
+
+def test_the_weights_tell_a_tokens_dimensions(tmp_path: Path) -> None:
+    assert read_card(exported(str(copied(tmp_path, dim=None)), tmp_path / "made")).dimensions == 16
+
+
+def test_files_that_contradict_each_other_are_refused(tmp_path: Path) -> None:
+    reason = "model.safetensors has 16 rows of linear.weight, and the model's files say 128"
+    with pytest.raises(ModelLoadError, match=re.escape(reason)):
+        exported(str(copied(tmp_path, dim=128)), tmp_path / "made")
+
+
+@pytest.mark.parametrize(
+    ("given", "reason"),
+    [({"pooling": "mean"}, "leave --pooling out"), ({"dimensions": 17}, "gives vectors of 16 numbers, and 17")],
+)
+def test_what_cannot_be_given_is_refused(tmp_path: Path, given: dict[str, object], reason: str) -> None:
+    with pytest.raises(ConfigError, match=reason):
+        exported("expanded", tmp_path, **given)
