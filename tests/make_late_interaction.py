@@ -19,7 +19,7 @@ from pathlib import Path
 import numpy as np
 import torch
 from safetensors.torch import load_file, save_file
-from transformers import BertConfig, BertModel, PreTrainedTokenizerFast
+from transformers import BertConfig, BertModel, ModernBertConfig, ModernBertModel, PreTrainedTokenizerFast
 
 DATA = Path(__file__).parent / "data"
 TINY, FOLDER = DATA / "tiny-bert-bi-encoder", DATA / "late-interaction"
@@ -50,8 +50,7 @@ def base(folder: Path, *, markers: tuple[str, ...] = ()) -> Path:
     weights[table] = weights[table][:POSITIONS].clone()
     network = BertModel(config, add_pooling_layer=False)
     network.load_state_dict(weights, strict=False)
-    names = {f"{name}_token": f"[{name.upper()}]" for name in ("unk", "sep", "pad", "cls", "mask")}
-    tokenizer = PreTrainedTokenizerFast(tokenizer_file=str(TINY / "tokenizer.json"), **names)
+    tokenizer = saved_tokenizer()
     if markers:
         tokenizer.add_tokens(list(markers), special_tokens=True)
         with torch.no_grad():
@@ -62,6 +61,31 @@ def base(folder: Path, *, markers: tuple[str, ...] = ()) -> Path:
     network.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
     return folder
+
+
+def modern(folder: Path) -> Path:
+    """Have transformers save a random ModernBERT whose windows are longer than a query and shorter than a document."""
+    shutil.rmtree(folder, ignore_errors=True)
+    tokenizer = saved_tokenizer()
+    config = ModernBertConfig(
+        vocab_size=len(tokenizer), hidden_size=32, num_hidden_layers=3, num_attention_heads=4, intermediate_size=48,
+        max_position_embeddings=POSITIONS, local_attention=40, pad_token_id=0, cls_token_id=2, sep_token_id=3,
+        bos_token_id=2, eos_token_id=3,
+    )  # fmt: skip
+    network = ModernBertModel(config)
+    with torch.no_grad():
+        for name, parameter in network.named_parameters():
+            if "norm" not in name:
+                parameter.normal_(std=0.25)
+    network.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return folder
+
+
+def saved_tokenizer() -> PreTrainedTokenizerFast:
+    """Return the tiny BERT's tokenizer for transformers."""
+    names = {f"{name}_token": f"[{name.upper()}]" for name in ("unk", "sep", "pad", "cls", "mask")}
+    return PreTrainedTokenizerFast(tokenizer_file=str(TINY / "tokenizer.json"), **names)
 
 
 def matrix(rows: int, columns: int) -> torch.Tensor:
@@ -122,6 +146,10 @@ def save_with_sentence_transformers() -> None:
     write("unexpanded", MultiVectorEncoder(modules=[unexpanded, dense(DIMENSIONS), MultiVectorMask(), normal]))
     shutil.rmtree(plain)
     stanford(base(FOLDER / "stanford", markers=("[unused0]", "[unused1]")))
+    plain = modern(FOLDER / "plain")
+    hidden = Transformer(str(plain), query_expansion=expansion, document_length=48)
+    write("modern", MultiVectorEncoder(modules=[hidden, dense(DIMENSIONS), MultiVectorMask(), normal]))
+    shutil.rmtree(plain)
 
 
 def stanford(folder: Path) -> None:

@@ -53,7 +53,8 @@ def _kind(value: str | None) -> str | None:
     help="bi-encoder: keep the first numbers of a vector alone, of Matryoshka models.  [default: its files', or all]",
 )
 @click.option(
-    "--pool-factor",
+    "--token-pooling",
+    "pool_factor",
     type=click.FloatRange(min=1),
     help="late interaction: merge a document's vectors to about one in so many.  [default: its files', else 1]",
 )

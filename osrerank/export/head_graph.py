@@ -53,7 +53,7 @@ def _pooled(graph: Nodes, states: str, mode: Mode) -> str:
 def _each(graph: Nodes, states: str) -> str:
     """Return the states of all tokens ``(n * tokens, hidden)``."""
     width = graph.add("Shape", [states], start=2, end=3)
-    return graph.add("Reshape", [states, graph.add("Concat", [graph.constant("rest", np.array([-1])), width], axis=0)])
+    return graph.add("Reshape", [states, graph.add("Concat", [graph.constant("any", np.array([-1])), width], axis=0)])
 
 
 def _step(graph: Nodes, vector: str, step: Step, weights: Mapping[str, npt.NDArray[np.float32]]) -> str:

@@ -267,7 +267,7 @@ def padded(sequences: Sequence[Tokens], pad_id: int = 0, *, multiple: int = 1, m
 
 
 def template_of_one(tokenizer: Tokenizer) -> Template:
-    """Return the specials that a tokenizer puts around a single text: ``head text tail``.
+    """Return the specials that a tokenizer puts around a single text, which a bi-encoder's query and document each get.
 
     Raises:
         ValueError: it puts none.
@@ -276,7 +276,8 @@ def template_of_one(tokenizer: Tokenizer) -> Template:
     texts = [index for index, special in enumerate(encoding.special_tokens_mask) if not special]
     if not texts or len(texts) == len(encoding.ids):
         raise ValueError("it does not put special tokens around a text (no post-processor)")
-    return Template(tuple(encoding.ids[: texts[0]]), (), tuple(encoding.ids[texts[-1] + 1 :]), 0, 0)
+    head, tail = tuple(encoding.ids[: texts[0]]), tuple(encoding.ids[texts[-1] + 1 :])
+    return Template(head, (*tail, *head), tail, len(tail), 1)
 
 
 def template(tokenizer: Tokenizer) -> Template:

@@ -115,9 +115,8 @@ class Record:
             scales = np.frombuffer(body, FLOAT16, count, HEADER.size)
             scale = scales.astype(np.float32)[:, None] if rows else float(scales[0])
             vector = np.frombuffer(body, INT8, count * hidden, HEADER.size + scales.nbytes)
-        is_possible = (
-            0 < scale < math.inf if isinstance(scale, float) else bool(scale.min() > 0 and np.isfinite(scale).all())
-        )
+        least, most = (scale, scale) if isinstance(scale, float) else (scale.min(), scale.max())
+        is_possible = least > 0 and most < math.inf
         if not is_possible or not vector.any() or (bits == EXACT and not np.isfinite(vector).all()):
             return nothing
         return cls(vector.reshape(rows, hidden) if rows else vector, scale, bool(cut), not as_is), length

@@ -36,7 +36,9 @@ def maxsim(query: Floats, documents: Iterable[Floats]) -> Floats:
         query: its tokens' vectors ``(tokens, dimensions)``.
         documents: each one's ``(tokens, dimensions)``, at least one.
     """
-    return np.array([_products(one, query).max(axis=0).mean() for one in documents], dtype=np.float32)
+    best = np.array([_products(one, query).max(axis=0) for one in documents], dtype=np.float32)
+    means: Floats = best.reshape(-1, len(query)).mean(axis=1)
+    return means
 
 
 def pooled(vectors: Floats, factor: float) -> Floats:

@@ -11,8 +11,16 @@ import pytest
 pytest.importorskip("torch")
 pytest.importorskip("onnx")
 
+from osrerank.export.export_model import ExportOptions, export_model
+from osrerank.scoring.encoder_scorer import EncoderScorer
+from osrerank.scoring.registry import load_model
+from osrerank.types import is_encoder
+from osrerank.vectors.configured import VectorStorage
+from osrerank.vectors.documents import DocumentVectors
+from osrerank.vectors.record import ROUNDED
+from osrerank.vectors.store import MemoryStore
 from tools.models.encoder_parity import SAVED, furthest, least_cosine, vectors
-from tools.models.encoders import FORMS, read, restored
+from tools.models.encoders import FORMS, TEXTS, read, restored
 
 FP32_BOUND, INT8_BOUND = 1e-5, 0.99
 """Of a number of a vector, and of the cosine between its int8 form and the library's."""
@@ -32,3 +40,21 @@ def test_each_backend_gives_the_librarys_vectors(name: str, version: str, tmp_pa
     rounded = vectors(checkpoint, "int8")
     assert furthest(rounded, theirs) > FP32_BOUND
     assert least_cosine(rounded, theirs) > INT8_BOUND
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("name", ["MPNet, CLS, dot product", "ModernBERT, mean"])
+def test_stored_vectors_have_the_librarys_similarities(name: str, tmp_path: Path) -> None:
+    """Cold and warm, in 8 bits: also of vectors whose norms count."""
+    form = read(SAVED / "sentence-transformers-6.2.json")[name]
+    card = export_model(restored(form, tmp_path / "saved"), tmp_path / "made", ExportOptions(precision="fp32"))
+    model = load_model(str(tmp_path / "made"), threads=1)
+    assert is_encoder(model)
+    scorer = EncoderScorer(DocumentVectors(model, VectorStorage(MemoryStore(1 << 20), ROUNDED)))
+    theirs = form["vectors"]["document"] @ form["vectors"]["query"][0]
+    for known in (0, len(TEXTS)):
+        scores = scorer.score(TEXTS[0], TEXTS, [(at,) for at in range(len(TEXTS))])
+        assert scores.known == known
+        products = (scores.values - card.calibration.offset) / card.calibration.scale
+        np.testing.assert_allclose(products, theirs, atol=0.01 * np.abs(theirs).max())
+        scorer.vectors.remember(TEXTS)

@@ -124,6 +124,7 @@ def _card(source: Path, recipe: Recipe, asked: Kind | None, name: str) -> ModelC
         if known is None or not known.is_bi_encoder:
             reason = f"{source} has no card of a bi-encoder; osrerank export gives it one"
             raise ConfigError(reason, setting="recipe.kind", source="argument")
+        _check_plain(source, known)
     else:
         known = known if known and known.kind == kind else None
         head = recipe.head or (known.head if known else "logits2")
@@ -148,6 +149,20 @@ def _card(source: Path, recipe: Recipe, asked: Kind | None, name: str) -> ModelC
         )
     except ValueError as error:
         raise ConfigError(f"recipe: {error}", setting="recipe", source="argument") from None
+
+
+def _check_plain(source: Path, card: ModelCard) -> None:
+    """Refuse a bi-encoder whose vectors are more than the normalised state of [CLS] or mean of all.
+
+    Raises:
+        ModelLoadError: the message names the card's field.
+    """
+    fields = {"head": card.head == "dot", "pooling": card.pooling == "lasttoken"}
+    fields |= {name: bool(getattr(card, name)) for name in ("modules", "dimensions")}
+    if field := next((name for name, is_set in fields.items() if is_set), None):
+        reason = f"{source / CARD_FILE}: {field} is {card.to_json()[field]!r}, and training knows no such bi-encoder"
+        fix = "start from one that compares the cosines of whole [CLS] or mean vectors"
+        raise ModelLoadError(f"{reason}; {fix}", model=card.name, path=str(source))
 
 
 def check_loss(card: ModelCard, recipe: Recipe) -> None:

@@ -84,7 +84,7 @@ def test_positions_bound_the_sequence(directory: Path) -> None:
         (lambda folder: _card(folder, BI_ENCODER | {"pooling": "max"}), "pooling is 'max'; it must be"),
         (lambda folder: _card(folder, {"kind": "bi-encoder"}), "head is 'logit1' and kind is bi-encoder"),
         (lambda folder: _card(folder, {"kind": "cross-encoder", "head": "cosine"}), "head is 'cosine' and kind"),
-        (lambda folder: _card(folder, {"document_prefix": "x"}), "document_prefix is for a bi-encoder"),
+        (lambda folder: _card(folder, {"document_prefix": "x"}), "document_prefix is for an encoder"),
         (lambda folder: _card(folder, {"feedback": {"share": 0.3}}), "feedback is for a bi-encoder"),
         (lambda folder: _card(folder, BI_ENCODER | {"feedback": {"share": 1}}), "share is 1; it must be"),
         (lambda folder: _card(folder, BI_ENCODER | {"feedback": {"alpha": 1}}), "alpha"),

@@ -40,6 +40,8 @@ def test_the_two_segments(builder: InputBuilder) -> None:
 
 def test_a_bi_encoder_reads_each_text_alone() -> None:
     builder = InputBuilder.load(DIRECTORY, card(head="cosine", kind="bi-encoder"))
+    expected = [CLS, *ids("low"), SEP, CLS, *ids("wing"), SEP]
+    assert sequence(builder, "low", "wing") == (expected, [0, 0, 0, 1, 1, 1]), "as training reads both"
     for pieces in (builder.query("low wing"), builder.documents(["low wing"], builder.query(""))[0]):
         assert builder.alone(pieces).ids.tolist() == [CLS, *ids("low", "wing"), SEP]
         assert builder.alone(pieces).segments.tolist() == [0, 0, 0, 0]

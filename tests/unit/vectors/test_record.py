@@ -3,7 +3,10 @@
 import numpy as np
 import pytest
 
-from osrerank.vectors.record import PROFILES, Bits, Record, rows_of
+from osrerank.vectors.configured import VectorStorage
+from osrerank.vectors.record import PROFILES, ROUNDED, Bits, Record, record_bytes, rows_of
+from osrerank.vectors.records import Records
+from osrerank.vectors.store import MemoryStore
 
 KEY, SECRET = b"key of a text", b"secret"
 HIDDEN = 384
@@ -82,3 +85,44 @@ def test_a_record_of_another_version_is_none(monkeypatch: pytest.MonkeyPatch) ->
         patched.setattr("osrerank.vectors.record.MAGIC", b"ORS0")
         older = Record.of(vector(), 8, cut=False).write(KEY)
     assert Record.read(older, KEY) is None
+
+
+def tokens(count: int, hidden: int = 96) -> np.ndarray:
+    drawn = np.random.default_rng(count).standard_normal((count, hidden), dtype=np.float32)
+    return drawn / np.linalg.norm(drawn, axis=1, keepdims=True)
+
+
+@pytest.mark.parametrize("count", [1, 45])
+@pytest.mark.parametrize(("bits", "error"), [(32, 0.0), (8, 0.002)])
+def test_a_record_may_have_a_vector_for_each_token(bits: Bits, error: float, count: int) -> None:
+    record = Record.of(tokens(count), bits, cut=True)
+    content = record.write(KEY, SECRET)
+    read = Record.read(content, KEY, SECRET)
+    assert read is not None
+    assert len(content) == record_bytes(bits, 96, count)
+    assert (read.vector.shape, read.cut) == ((count, 96), True)
+    assert np.abs(rows_of([read])[0] - tokens(count)).max() <= error
+    np.testing.assert_array_equal(rows_of([read])[0], rows_of([record])[0])
+
+
+def test_a_passage_of_90_tokens_takes_about_4_kilobytes_with_half_of_its_vectors() -> None:
+    assert 4000 < record_bytes(ROUNDED, 96, 1 + 89 // 2) < 4500
+
+
+def test_rounding_tokens_again_changes_no_number() -> None:
+    for count in range(1, 30):
+        once = Record.of(tokens(count), ROUNDED, cut=False)
+        again = Record.of(rows_of([once])[0], ROUNDED, cut=False)
+        np.testing.assert_array_equal(again.vector, once.vector)
+        np.testing.assert_array_equal(again.scale, once.scale)
+
+
+@pytest.mark.parametrize("by_tokens", [False, True])
+def test_a_record_of_the_other_form_is_a_miss(by_tokens: bool) -> None:
+    """Without a secret anybody can write one; it must not fail a search."""
+    store = MemoryStore(1 << 20)
+    records = Records("model", 96, VectorStorage(store, ROUNDED), by_tokens=by_tokens)
+    own, other = (KEY, KEY[::-1]) if by_tokens else (KEY[::-1], KEY)
+    made = {own: Record.of(tokens(3), ROUNDED, cut=False), other: Record.of(tokens(3)[0], ROUNDED, cut=False)}
+    store.write({key: record.write(key) for key, record in made.items()})
+    assert list(records.known([KEY, KEY[::-1]])) == [KEY]

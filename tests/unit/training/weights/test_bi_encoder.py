@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -10,9 +11,10 @@ torch = pytest.importorskip("torch")
 
 from safetensors.torch import load_file  # noqa: E402 - needs torch
 
-from osrerank.errors import ConfigError  # noqa: E402
-from osrerank.export.export_model import ExportOptions, export_model  # noqa: E402
+from osrerank.errors import ConfigError, ModelLoadError  # noqa: E402
+from osrerank.export.export_model import ExportOptions, export_model, write_card  # noqa: E402
 from osrerank.scoring.model_files import read_card  # noqa: E402
+from osrerank.scoring.modular.head import Step  # noqa: E402
 from osrerank.scoring.registry import load_scorer  # noqa: E402
 from osrerank.training.curve import read_curve  # noqa: E402 - imports torch
 from osrerank.training.development import Scoring  # noqa: E402 - likewise
@@ -78,6 +80,22 @@ def test_an_encoder_without_a_card_is_refused(examples: Path, tmp_path: Path) ->
     with pytest.raises(ConfigError, match="bare has no card of a bi-encoder; osrerank export gives it one"):
         train(request(examples, plain(tmp_path / "bare"), output, replace(SMALL, kind="bi-encoder")))
     assert not output.exists()
+
+
+@pytest.mark.parametrize(
+    ("fields", "problem"),
+    [
+        ({"pooling": "lasttoken"}, "pooling is 'lasttoken'"),
+        ({"head": "dot"}, "head is 'dot'"),
+        ({"dimensions": 8}, "dimensions is 8"),
+        ({"modules": (Step("dense", "2_Dense.linear"),)}, "modules is"),
+    ],
+)
+def test_vectors_that_training_does_not_know_are_refused(tmp_path: Path, fields: Any, problem: str) -> None:
+    source = carded(tmp_path / "source")
+    write_card(source, replace(read_card(source), **fields))
+    with pytest.raises(ModelLoadError, match=rf"osrerank\.json: {problem}"):
+        load_trainee(source, SMALL)
 
 
 def test_a_cross_encoder_is_made_of_a_bi_encoders_weights(tmp_path: Path) -> None:

@@ -1,0 +1,130 @@
+"""A late-interaction model wherever a bi-encoder is: searches, builds, stores, workers, a cross-encoder after it."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from osrerank import Client, connect
+from osrerank.errors import ConfigError
+from osrerank.indexing.build import build_vectors
+from osrerank.indexing.prune import prune_vectors
+from osrerank.scoring.registry import as_scorer, load
+from osrerank.scoring.remote.encoder import RemoteEncoder
+from osrerank.settings import Settings
+from osrerank.types import Feedback
+from tests.articles import fill, filled
+from tests.late_interaction import exported
+from tests.workers import worker_group
+
+pytestmark = pytest.mark.integration
+
+MONO = str(Path(__file__).parents[1] / "data" / "tiny-bert-one-label")
+INDEX, QUERY = "late", "what lowers blood pressure"
+TOPICS = ("salt and blood pressure", "the lift of wings", "heat in boundary layers", "search engines", "old pages")
+TEXTS = [f"note {number} on {TOPICS[number % len(TOPICS)]}: what is known" for number in range(20)]
+DOCUMENTS = {f"d{place}": {"text": text} for place, text in enumerate(TEXTS)}
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> str:
+    return str(exported("expanded", tmp_path_factory.mktemp("model"), precision="int8", pool_factor=2))
+
+
+@pytest.fixture
+def client(model: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Client]:
+    monkeypatch.setenv("OSRERANK_VECTORS_FOLDER", str(tmp_path / "vectors"))
+    with filled(f"embedded:{tmp_path / 'engine'}", INDEX, DOCUMENTS, model=model) as made:
+        yield made
+
+
+def ids(response: dict[str, Any]) -> list[str]:
+    return [hit["_id"] for hit in response["hits"]["hits"]]
+
+
+def test_vectors_are_built_once_and_read_by_searches(client: Client) -> None:
+    assert build_vectors(client, INDEX).encoded == len(TEXTS)
+    assert client.coverage(INDEX).share == 1.0
+    assert build_vectors(client, INDEX).encoded == 0
+    stage = client.search(QUERY, index=INDEX, size=20, rerank=True)["rerank"]["stages"][0]
+    assert (stage["kind"], stage["encoded"], stage["known"]) == ("late-interaction", 0, stage["candidates"])
+    assert prune_vectors(client, [INDEX]) == len(TEXTS)
+
+
+def test_the_second_search_has_the_firsts_order_and_scores(client: Client) -> None:
+    first = client.search(QUERY, index=INDEX, size=20, rerank=True)
+    vectors = client.searcher.service.first.vectors()
+    assert vectors is not None
+    vectors.records.flush()
+    second = client.search(QUERY, index=INDEX, size=20, rerank=True)
+    assert second["rerank"]["stages"][0]["encoded"] == 0
+    assert [(hit["_id"], hit["_score"]) for hit in first["hits"]["hits"]] == [
+        (hit["_id"], hit["_score"]) for hit in second["hits"]["hits"]
+    ]
+
+
+def test_long_documents_have_their_best_passages_score(client: Client) -> None:
+    long = "the lift of wings is known well " * 60 + TEXTS[0]
+    fill(client, INDEX, {"long": {"text": long}})
+    options = {"passages": {"words": 8, "stride": 8, "limit": 100}, "blend": "replace"}
+    found = client.search(QUERY, index=INDEX, size=21, rerank=options)
+    logits = {hit["_id"]: hit["_rerank"]["vectors"]["logit"] for hit in found["hits"]["hits"]}
+    assert found["rerank"]["stages"][0]["inferences"] > len(logits)
+    assert ids(found) == sorted(logits, key=lambda doc_id: -logits[doc_id])
+
+
+def test_a_cross_encoder_orders_its_best(client: Client, model: str, tmp_path: Path) -> None:
+    url = f"embedded:{tmp_path / 'engine'}"
+    client.close()
+    with connect(url, model=MONO, vector_model=model, rerank={"pipeline": "vectors-mono", "mono_depth": 3}) as both:
+        stages = both.search(QUERY, index=INDEX, size=20, rerank=True)["rerank"]["stages"]
+    assert [stage["kind"] for stage in stages if stage["kind"]] == ["late-interaction", "cross-encoder"]
+    assert stages[-1]["candidates"] == 3
+
+
+def test_feedback_is_refused_by_name(client: Client) -> None:
+    with pytest.raises(ConfigError, match="feedback moves the one vector of a query, and with expanded"):
+        client.search(QUERY, index=INDEX, rerank={"feedback": Feedback(0.3)})
+
+
+def test_sentences_are_compared_too(client: Client) -> None:
+    stage = client.search(QUERY, index=INDEX, rerank={"sentences": True})["rerank"]["stages"][0]
+    assert (stage["name"], stage["applied"], stage["kind"]) == ("sentences", True, "late-interaction")
+
+
+def test_redis_keeps_the_vectors_of_texts_without_an_index(model: str, redis_url: str) -> None:
+    settings = Settings.load(model=model, vectors="redis", vectors_redis_url=redis_url)
+    tuples = [(at,) for at in range(len(TEXTS))]
+    for known in (0, len(TEXTS)):
+        scorer = as_scorer(load(settings), settings)
+        assert scorer.score(QUERY, TEXTS, tuples).known == known
+        scorer.close()
+
+
+@pytest.mark.long
+def test_a_side_index_keeps_them_on_a_cluster(model: str, opensearch_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OSRERANK_VECTORS", "off")
+    with filled(opensearch_url, INDEX, DOCUMENTS, model=model) as client:
+        assert build_vectors(client, INDEX).encoded == len(TEXTS)
+        stage = client.search(QUERY, index=INDEX, size=20, rerank=True)["rerank"]["stages"][0]
+        assert (stage["encoded"], stage["known"]) == (0, stage["candidates"])
+        client.indices.delete(index=f"{INDEX}-osrerank-vectors")
+
+
+@pytest.mark.long
+def test_workers_encode_what_a_client_compares(broker: str, model: str, tmp_path: Path) -> None:
+    settings = Settings.load(model=model, broker_url=broker, backend="workers", vectors_folder=tmp_path / "vectors")
+    here = Settings.load(model=model, vectors="off", vectors_profile="standard")
+    tuples = [(at,) for at in range(len(TEXTS))]
+    with worker_group(broker, tmp_path / "group", 1, model=model, environment={"OSRERANK_VECTORS": "off"}) as group:
+        group.wait_for(1)
+        encoder = load(settings)
+        assert isinstance(encoder, RemoteEncoder)
+        scorer, own = as_scorer(encoder, settings), as_scorer(load(here), here)
+        cold = scorer.score(QUERY, TEXTS, tuples)
+        assert (cold.encoded, cold.failures) == (len(TEXTS), {})
+        np.testing.assert_array_equal(cold.values, own.score(QUERY, TEXTS, tuples).values)
+        scorer.close()
+        own.close()

@@ -1,0 +1,168 @@
+"""Late-interaction models as others save them: what is read, and what is refused by file and field."""
+
+import json
+import re
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from osrerank.errors import ModelLoadError
+from osrerank.scoring.model_files import read_json
+from osrerank.scoring.modular.late_interaction import Projection, is_late_interaction, read_late_interaction
+from osrerank.scoring.modular.token_vectors import TokenVectors
+from tests.late_interaction import NAMES, SAVED
+
+PUNCTUATION = ("!", '"', "#", "$", "%", "&", "'", "(", ")", "*", "+", ",", "-", ".", "/", ":", ";")
+
+
+@pytest.fixture
+def changed(tmp_path: Path) -> Callable[..., Path]:
+    """Return a function that copies a saved model with some fields of a file set; None removes one."""
+
+    def change(name: str, file: str, **fields: Any) -> Path:
+        folder = tmp_path / name
+        if not folder.exists():
+            shutil.copytree(SAVED / name, folder)
+        content = {**json.loads((folder / file).read_text("utf-8")), **fields}
+        (folder / file).write_text(json.dumps({key: one for key, one in content.items() if one is not None}), "utf-8")
+        return folder
+
+    return change
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_each_is_recognised(name: str) -> None:
+    assert is_late_interaction(SAVED / name, read_json)
+
+
+def test_others_are_not() -> None:
+    assert not is_late_interaction(SAVED.parent / "tiny-bert-bi-encoder", read_json)
+    assert not is_late_interaction(SAVED.parent / "tiny-bert-one-label", read_json)
+
+
+def test_sentence_transformers_own_form() -> None:
+    found = read_late_interaction(SAVED / "expanded", read_json)
+    assert found.tokens == TokenVectors("[Q]", "[D]", "[MASK]", 16, skipped=(".", ",", "!", ";", "(", ")", ":"))
+    assert (found.query_prefix, found.document_prefix) == ("", "")
+    assert (found.most_query_tokens, found.most_document_tokens, found.dimensions) == (16, 48, 16)
+    assert found.projections == (Projection("1_Dense/model.safetensors", "linear"),)
+
+
+def test_text_prompts_residuals_and_pooling() -> None:
+    found = read_late_interaction(SAVED / "pooled", read_json)
+    tokens = TokenVectors(expansion="[MASK]", expanded_to=8, attends_to_expansion=True, pool_factor=2)
+    assert found.tokens == tokens
+    assert (found.query_prefix, found.document_prefix) == ("the query ", "the document ")
+    assert (found.most_query_tokens, found.most_document_tokens) == (24, 40)
+    assert [one.residual for one in found.projections] == ["residual", "residual"]
+
+
+def test_pylates_form() -> None:
+    found = read_late_interaction(SAVED / "pylate", read_json)
+    assert (found.tokens.query_marker, found.tokens.document_marker) == ("[Q] ", "[D] ")
+    assert (found.tokens.expansion, found.tokens.expanded_to, found.most_document_tokens) == ("[MASK]", 16, 40)
+    assert found.tokens.skipped[: len(PUNCTUATION)] == PUNCTUATION
+    assert found.tokens.hides_expansion
+
+
+def test_stanfords_form() -> None:
+    found = read_late_interaction(SAVED / "stanford", read_json)
+    assert (found.tokens.query_marker, found.tokens.document_marker) == ("[unused0]", "[unused1]")
+    assert (found.most_query_tokens, found.most_document_tokens, found.dimensions) == (20, 44, 16)
+    assert found.projections == (Projection("model.safetensors", "linear"),)
+    assert found.tokens.skipped[: len(PUNCTUATION)] == PUNCTUATION
+
+
+def test_stanfords_defaults(changed: Callable[..., Path]) -> None:
+    """Without the metadata, lengths are those of the code."""
+    folder = changed("stanford", "config.json")
+    (folder / "artifact.metadata").unlink()
+    found = read_late_interaction(folder, read_json)
+    assert (found.most_query_tokens, found.most_document_tokens) == (32, 180)
+    assert found.tokens.query_marker == "[unused0]"
+
+
+def test_pylates_defaults(changed: Callable[..., Path]) -> None:
+    names = ("query_prefix", "document_prefix", "query_length", "document_length", "skiplist_words")
+    folder = changed("pylate", "config_sentence_transformers.json", **dict.fromkeys(names))
+    found = read_late_interaction(folder, read_json)
+    assert (found.tokens.query_marker, found.most_query_tokens, found.most_document_tokens) == ("[Q] ", 32, 180)
+    assert found.tokens.skipped[: len(PUNCTUATION)] == PUNCTUATION
+
+
+def test_without_expansion_queries_are_not_filled(changed: Callable[..., Path]) -> None:
+    folder = changed("pylate", "config_sentence_transformers.json", do_query_expansion=False)
+    assert read_late_interaction(folder, read_json).tokens.expanded_to == 0
+
+
+def test_a_prompt_behind_a_marker_stays_text(changed: Callable[..., Path]) -> None:
+    prompts = {"query": "[Q] search for ", "document": ""}
+    folder = changed("expanded", "config_sentence_transformers.json", prompts=prompts)
+    found = read_late_interaction(folder, read_json)
+    assert (found.tokens.query_marker, found.query_prefix) == ("[Q]", "search for ")
+    assert (found.tokens.document_marker, found.document_prefix) == ("", "")
+
+
+MODEL, DENSE = "config_sentence_transformers.json", "1_Dense/config.json"
+MASK, NORMAL, POOLING = (
+    f"{folder}/config.json" for folder in ("2_MultiVectorMask", "3_Normalize", "5_HierarchicalTokenPooling")
+)
+
+
+@pytest.mark.parametrize(
+    ("name", "file", "fields", "reason"),
+    [
+        ("expanded", MODEL, {"similarity_fn_name": "xtr"}, "similarity_fn_name is 'xtr'"),
+        ("expanded", DENSE, {"bias": True}, "bias is True"),
+        (
+            "expanded",
+            DENSE,
+            {"activation_function": "torch.nn.modules.activation.Tanh"},
+            "activation_function is 'Tanh'",
+        ),
+        ("expanded", DENSE, {"module_input_name": "sentence_embedding"}, "module_input_name is 'sentence_embedding'"),
+        ("expanded", DENSE, {"rank": 4}, "rank is 4"),
+        ("expanded", MASK, {"skiplist_tasks": ["query"]}, "skiplist_tasks is ['query']"),
+        ("expanded", MASK, {"keep_only_token_ids": [7]}, "keep_only_token_ids is [7]"),
+        ("expanded", NORMAL, {"module_input_name": "sentence_embedding"}, "module_input_name is 'sentence_embedding'"),
+        ("expanded", "sentence_bert_config.json", {"query_expansion": {"strategy": "new", "length": 9}}, "'new'"),
+        ("expanded", "sentence_bert_config.json", {"query_expansion": {"length": 9, "weight": 2}}, "weight is 2"),
+        ("expanded", "sentence_bert_config.json", {"unheard_of": 1}, "unheard_of is 1"),
+        ("pooled", POOLING, {"normalize_embeddings": None}, "normalize_embeddings is False"),
+        ("pooled", POOLING, {"num_protected_tokens": 2}, "num_protected_tokens is 2"),
+        ("pooled", POOLING, {"tasks": ["query", "document"]}, "tasks is ['query', 'document']"),
+        ("pylate", MODEL, {"query_prefix": "[Query] "}, "query_prefix is '[Query] '"),
+        ("stanford", "artifact.metadata", {"similarity": "l2"}, "similarity is 'l2'"),
+        ("stanford", "artifact.metadata", {"doc_token_id": "[unused7]"}, "doc_token_id is '[unused7]'"),
+    ],
+)
+def test_what_is_not_known_is_refused(
+    changed: Callable[..., Path], name: str, file: str, fields: dict[str, Any], reason: str
+) -> None:
+    folder = changed(name, file, **fields)
+    with pytest.raises(ModelLoadError, match=re.escape(reason)) as caught:
+        read_late_interaction(folder, read_json)
+    assert str(folder / file) in str(caught.value)
+
+
+def test_modules_that_are_missing_unknown_or_elsewhere_are_refused(changed: Callable[..., Path]) -> None:
+    listed = json.loads((SAVED / "pooled" / "modules.json").read_text("utf-8"))
+    folder = changed("pooled", MODEL)
+    for modules, reason in (
+        ([one for one in listed if "Mask" not in one["type"]], "lists 0 modules of the type MultiVectorMask"),
+        ([*listed[:-2], listed[-1], listed[-2]], "behind the HierarchicalTokenPooling stands Normalize"),
+        ([*listed, {**listed[-1], "type": "sentence_transformers.base.modules.router.Router"}], "router.Router"),
+        ([listed[0], {**listed[1], "type": "somebody.Dense"}], "somebody.Dense"),
+    ):
+        (folder / "modules.json").write_text(json.dumps(modules), "utf-8")
+        with pytest.raises(ModelLoadError, match=re.escape(reason)):
+            read_late_interaction(folder, read_json)
+
+
+def test_without_the_filling_token_it_is_refused(changed: Callable[..., Path]) -> None:
+    folder = changed("expanded", "tokenizer_config.json", mask_token="<fill>")
+    with pytest.raises(ModelLoadError, match="filled with '<fill>'"):
+        read_late_interaction(folder, read_json)
