@@ -316,7 +316,7 @@ class RerankService:
         """Return the pipeline that fits the model's kind, and a warning if another one was requested; else "".
 
         Raises:
-            ConfigError: ``vectors-mono`` needs a cross-encoder, or feedback a bi-encoder, and the model is none.
+            ConfigError: ``vectors-mono`` needs a cross-encoder, or feedback a bi-encoder, and the model is another.
             ModelLoadError, MissingDependencyError, WorkerError: the model cannot be loaded.
         """
         try:

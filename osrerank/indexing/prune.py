@@ -14,7 +14,7 @@ logger = logging.getLogger(__name__)
 
 
 def prune_vectors(client: Client, indexes: Sequence[str]) -> int:
-    """Delete all vectors except those that these indexes' documents still need; return how many are left.
+    """Delete all vectors except those of these indexes' texts by their own models; return how many are left.
 
     Also delete side indices whose index is gone.
 

@@ -118,7 +118,7 @@ class DuoStage:
         failures = _failures(scores, plan, done)
         judged = self._judge(readable[:done], plan, probabilities, failures)
         cut = {readable[index].doc_id for index in scores.cut_documents(plan.tuples)}
-        judged = [replace(one, cut=one.candidate.doc_id in cut) for one in judged]
+        judged = [replace(item, cut=item.candidate.doc_id in cut) for item in judged]
         if len(judged) < 2:
             why = next(iter(scores.failures.values()))
             raise InferenceError(f"no two candidates could be compared: {why}", stage=self.name, model=self.model)

@@ -53,7 +53,7 @@ SCRIPTS: Mapping[str, tuple[str, ...]] = {
 IS_INSTALLED = find_spec("py3langid") is not None
 """Whether the extra ``languages`` is installed."""
 FIRST, MOST_TEXTS, LEAST_TEXTS = 10, 5, 2
-"""How many first hits give texts, how many texts are examined, and how many of these must have a clear language."""
+"""How many of the first hits give texts, how many texts are examined, and how many must have a clear language."""
 LEAST_CHARACTERS, MOST_CHARACTERS = 40, 300
 """Texts with fewer characters are not examined, and only so many characters of longer texts are."""
 SURE = 0.9
@@ -80,7 +80,7 @@ def why_unread(ranking: Ranking, model: Scorer | Encoder) -> str:
     what, said, fix = "query", "query is", "name a model for it"
     if not (found := unreadable(ranking.query.text, languages)) and IS_INSTALLED:
         what, said, fix = "documents", "documents are", NAME_ONE
-        texts = [one.text for one in ranking.candidates[:FIRST] if one.text and len(one.text) >= LEAST_CHARACTERS]
+        texts = [item.text for item in ranking.candidates[:FIRST] if item.text and len(item.text) >= LEAST_CHARACTERS]
         told = Counter(filter(None, (language_of(text[:MOST_CHARACTERS]) for text in texts[:MOST_TEXTS])))
         foreign = {language: count for language, count in told.items() if not _is_read(language, tuple(languages))}
         if told.total() >= LEAST_TEXTS and sum(foreign.values()) > SHARE * told.total():

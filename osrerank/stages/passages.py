@@ -160,7 +160,7 @@ def judged_by_passages(
 
 
 def lacks_words(candidate: Candidate, spans: Sequence[Span | None], options: Passages) -> bool:
-    """Return whether a document has words that are in none of these passages; its title is in each."""
+    """Return whether a document has words, apart from its title, that are in none of these passages."""
     there = [span for span in spans if span is not None]
     if not there:
         return False
@@ -168,7 +168,7 @@ def lacks_words(candidate: Candidate, spans: Sequence[Span | None], options: Pas
 
 
 def text_of(candidate: Candidate, options: Passages, separator: str = " ") -> str | LongText:
-    """Return the text of a document that is encoded: a short document's text, or a long one's as a `LongText`.
+    """Return what is encoded of a document: its text, or a `LongText` if it is cut into passages.
 
     Args:
         candidate: the document.

@@ -79,7 +79,7 @@ def _punkt_blocks(clean: str, language: str, size: int) -> Iterator[list[tuple[i
 
 
 def is_ready(options: Sentences, deadline: Deadline) -> bool:
-    """Wait until the splitter is loaded or the deadline passes, when loading goes on; return whether it is loaded."""
+    """Wait for the splitter until the deadline; return whether it is loaded. Loading goes on after the deadline."""
     if options.splitter == "sentencex" or deadline.at_s is None:
         return True
     return deadline.wait(_loading(options.language))

@@ -65,7 +65,7 @@ class VectorStage:
         return rank_block(self.vectors.encoder, ranking, compare, stage=self.name, depth=self.depth)
 
     def text_of(self, candidate: Candidate) -> str | LongText:
-        """Return the text of a candidate that is encoded; a long one can be cut into passages."""
+        """Return what is encoded of a candidate: its text, or a `LongText` if it is cut into passages."""
         if self.passages is None:
             return candidate.text or ""
         return text_of(candidate, self.passages, self.separator)

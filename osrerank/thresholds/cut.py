@@ -121,8 +121,8 @@ def _last(candidates: Sequence[Candidate]) -> list[float | None]:
     """Return each candidate's probability by the last stage that gives any; None if that did not score it."""
     entries = [entry for candidate in candidates for entry in candidate.trace if "probability" in entry.parts]
     level = max((entry.level for entry in entries), default=0)
-    by_levels = ({entry.level: entry.parts.get("probability") for entry in one.trace} for one in candidates)
-    return [by_level.get(level) for by_level in by_levels]
+    traces = ({entry.level: entry.parts.get("probability") for entry in item.trace} for item in candidates)
+    return [by_level.get(level) for by_level in traces]
 
 
 def probability_of(candidate: Candidate) -> float | None:

@@ -295,7 +295,7 @@ class Scorer(Protocol):
     def identity(self) -> str:
         """A string that stands for all that a score depends on except the texts; it is part of cache keys.
 
-        So it names the model's digest, the precision and the input policy.
+        It covers the model's digest, the precision and the input policy.
         """
 
     @property

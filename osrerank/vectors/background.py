@@ -10,7 +10,7 @@ from prometheus_client import Counter
 from osrerank._platform import renew_after_fork
 
 MOST_TASKS = 16
-"""How many tasks may wait, each of weight 1."""
+"""The largest total weight of waiting tasks, by default."""
 CLOSE_S = 10.0
 """How long `Background.close` waits for unfinished tasks, in seconds."""
 

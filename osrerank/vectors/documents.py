@@ -109,7 +109,7 @@ class DocumentVectors:
         return bound
 
     def expect(self, query: str) -> None:
-        """Begin to encode a query while its candidates are still searched; `encoded_query` then returns its future."""
+        """Begin to encode a query while its candidates are being searched; `encoded_query` returns the future."""
         with self._lock, contextlib.suppress(InferenceError):  # the search that needs it gets the error
             if query not in self._expected:
                 self._expected[query] = self._encoding(query)
@@ -235,7 +235,7 @@ class DocumentVectors:
 
         The documents take turns, so that each has some passages at the deadline.
         """
-        found_in: defaultdict[str, list[tuple[int, int]]] = defaultdict(list)  # passage -> (document, its turn)
+        found_in: defaultdict[str, list[tuple[int, int]]] = defaultdict(list)  # text -> document and passage, by index
         for at, turn in in_turns([len(document.parts) for document in documents]):
             found_in[documents[at].parts[turn][0]].append((at, turn))
         texts, encoded = list(found_in), 0
@@ -293,7 +293,7 @@ class DocumentVectors:
             self._late.submit(functools.partial(self._remember_late, late), len(late))
 
     def _remember_late(self, texts: Sequence[str | LongText]) -> None:
-        """Compute and store the records of texts, a few at a time, when no search is running or has made them wait."""
+        """Compute and store the records of texts, a few at a time, each few after running searches."""
         try:
             for start in range(0, len(texts), LATE_AT_ONCE):
                 until_s = time.monotonic() + LATE_WAIT_S

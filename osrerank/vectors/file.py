@@ -178,7 +178,7 @@ class FileStore:
                     if records := self._found(before, keys):
                         copy._write(records)
                 count = copy._size().records
-                files = copy._finished(min(one.created_s for one in before))
+                files = copy._finished(min(generation.created_s for generation in before))
                 self._replace(files, before[0].number + 1)
                 return count
             finally:
@@ -187,11 +187,11 @@ class FileStore:
     def _finished(self, created_s: float) -> list[Path]:
         """Set the time at which all generations were begun, close them, and return their files, the oldest first."""
         generations = self._open()
-        for one in generations:
-            _put(one.environment, {CREATED: str(created_s).encode()})
-            one.environment.close()
+        for generation in generations:
+            _put(generation.environment, {CREATED: str(created_s).encode()})
+            generation.environment.close()
         self._generations = ()
-        return [self.folder / NAME.format(one.number) for one in reversed(generations)]
+        return [self.folder / NAME.format(generation.number) for generation in reversed(generations)]
 
     def _replace(self, files: Sequence[Path], number: int) -> None:
         """Move files here as the generations from ``number`` on, and delete all others."""
@@ -243,9 +243,9 @@ class FileStore:
         """Return a file's generation, opened unless it is open: LMDB does not allow opening a file twice."""
         number = int(file.stem.rpartition("-")[2])
         if file.exists():
-            for one in self._generations:
-                if (one.number, one.inode) == (number, file.stat().st_ino):
-                    return one
+            for generation in self._generations:
+                if (generation.number, generation.inode) == (number, file.stat().st_ino):
+                    return generation
         import lmdb  # noqa: PLC0415 - only for those who use vectors
 
         environment = lmdb.open(
@@ -277,7 +277,7 @@ class FileStore:
 
     def _delete_others(self) -> None:
         """Delete the generations that are not used any more."""
-        kept = {NAME.format(one.number) for one in self._generations}
+        kept = {NAME.format(generation.number) for generation in self._generations}
         for file in self.folder.glob(PATTERN):
             if file.name not in kept:
                 _delete(file)
@@ -338,9 +338,9 @@ def _put(environment: Any, records: Mapping[bytes, bytes]) -> None:
 
 def _delete(file: Path) -> None:
     """Delete a generation; if it is open and the system refuses, a later call does."""
-    for one in (file, file.with_name(f"{file.name}-lock")):
+    for path in (file, file.with_name(f"{file.name}-lock")):
         with suppress(OSError):
-            one.unlink(missing_ok=True)
+            path.unlink(missing_ok=True)
 
 
 def _refuse_remote(folder: Path) -> None:

@@ -15,13 +15,13 @@ from typing import Any, NamedTuple
 SUFFIX, OLDER_SUFFIX = "-osrerank-vectors", "-osrerank-states"
 """Suffixes of side indices: today's, and that of 0.2, whose records are the same."""
 FIELD, MODEL = "record", "model"
-"""Fields of a side index's documents."""
+"""Fields of a side index's documents: the record, and the label of its model."""
 READ_AT_ONCE = 250
 """Records per read request: some 100 KB in the profile ``standard``."""
 BULK_BYTES = 4 << 20
 """Approximate bytes of records per bulk request."""
 EXISTS = "resource_already_exists_exception"
-"""Type of the error of creating an index that exists."""
+"""Type of the error that an engine gives when an index to be created exists."""
 
 logger = logging.getLogger(__name__)
 
@@ -116,7 +116,7 @@ def refusal(answer: Mapping[str, Any], action: str = "index") -> str:
 
     Args:
         answer: the answer to the request.
-        action: what the request asked for; a record that is gone cannot be refused deletion.
+        action: what the request asked for; deleting a record that is gone is never a refusal.
     """
     accepted = (404,) if action == "delete" else ()
     lines = [line[action] for line in answer["items"]]

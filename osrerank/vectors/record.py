@@ -39,7 +39,7 @@ PERSON = b"osrerank-vectors"
 """BLAKE2b's personalisation: other programs that use the same secret get other digests."""
 
 FLAGS = tuple(itertools.product((False, True), repeat=2))
-"""All pairs of: whether a text was cut, and whether its vector's norm counts."""
+"""All combinations of two flags: whether a text was cut, and whether its vector's norm counts."""
 UNIT = 1e-3
 """How far from 1 a norm may be and still count as 1."""
 
