@@ -1,10 +1,10 @@
-"""How a candidate got its place, in sentences for people."""
+"""Explain a candidate's rank, in sentences for people."""
 
 from osrerank.types import Candidate, StageReport
 
 
 def explain(candidate: Candidate, reports: tuple[StageReport, ...]) -> list[str]:
-    """Return how a candidate got its place, one sentence for each stage."""
+    """Return how a candidate got its rank and `_score`, one sentence for each stage and one for the score."""
     models = {report.name: report for report in reports}
     sentences = []
     previous: int | None = None

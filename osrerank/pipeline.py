@@ -1,7 +1,7 @@
-"""A sequence of stages, and what happens when one fails.
+"""Apply stages one after another, and handle the failure of one.
 
 Nogueira, Yang, Cho, Lin: Multi-Stage Document Ranking with BERT, 2019, arXiv:1910.14424, section 3: H0 retrieves,
-every later stage reorders the top of what came before and leaves the rest below.
+every later stage reorders the top of the ranking before it and leaves the rest below.
 """
 
 import logging
@@ -59,7 +59,7 @@ class Pipeline:
         on_failure: FailurePolicy = "first_pass",
         offset: int = 0,
     ) -> Ranking:
-        """Apply every stage, up to one that fails or has no time.
+        """Apply the stages in order, until one fails or has no time left; return the new ranking.
 
         Args:
             ranking: the first pass.
@@ -72,8 +72,8 @@ class Pipeline:
             WorkerError: likewise, from workers.
             MissingDependencyError: likewise, if a stage needs an extra that is not installed.
         """
-        for place, stage in enumerate(self.stages):
-            if offset and offset >= max(later.depth for later in self.stages[place:]):
+        for index, stage in enumerate(self.stages):
+            if offset and offset >= max(later.depth for later in self.stages[index:]):
                 ranking = ranking.with_report(_needless(stage, offset))
                 continue
             started = deadline.clock()
@@ -103,7 +103,7 @@ def _needless(stage: Stage, offset: int) -> StageReport:
 def applied(reports: tuple[StageReport, ...]) -> bool | str:
     """Return whether a ranking was reranked: True, False, or "partial" if a stage failed or was cut short.
 
-    Where all stages were skipped on purpose, the order is what they would have given, and it is True.
+    If all stages were skipped on purpose, the order is the one that they would have given, so it is True.
     """
     tried = tuple(report for report in reports if not report.skipped)
     if all(report.applied is True for report in tried):

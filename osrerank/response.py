@@ -1,4 +1,4 @@
-"""Search response to ranking, and ranking back to search response: pure functions over plain dicts.
+"""Turn a search response into a ranking, and a ranking back into a search response, by pure functions on dicts.
 
 They read any `_search` response of OpenSearch and Elasticsearch, and never change their arguments.
 """
@@ -16,9 +16,9 @@ from osrerank.types import Candidate, Query, Ranking, Section, StageReport, Stag
 
 FIRST_PASS = "first_pass"  # noqa: S105 - a stage's name
 FIRST_STAGES = ("vectors", "mono")
-"""Names of the stage that scores documents one by one, by a bi-encoder or a cross-encoder."""
+"""Names of the stage that scores documents one by one: by vectors, or by a cross-encoder."""
 OBJECTS = frozenset({"_source", "fields", "highlight", "inner_hits"})
-"""Parts of a hit that are objects where they are there."""
+"""Parts of a hit that must be objects if it has them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,9 +29,9 @@ class Page:
         offset: hits skipped (`from`).
         size: hits returned at most.
         borrowed: names in `hit["fields"]` that were requested only to rerank, and are removed again.
-        min_score: least probability of a hit that is returned; None for all.
-        explain: whether hits say how they got their places, and stages which pairs they compared.
-        thresholds: where the reranked list ends besides; None where it is not cut.
+        min_score: least probability that a returned hit has; None for all hits.
+        explain: whether each hit explains its rank, and each stage lists the pairs that it compared.
+        thresholds: further limits that cut the reranked list; None if it is not cut.
     """
 
     offset: int = 0
@@ -51,16 +51,17 @@ def hits_of(response: Mapping[str, Any]) -> list[Mapping[str, Any]]:
     try:
         hits = response["hits"]["hits"]
     except (KeyError, TypeError):
-        raise ResponseFormatError("the response has no $.hits.hits: is it a search's?", path="$.hits.hits") from None
+        reason = "the response has no $.hits.hits: is it a search response?"
+        raise ResponseFormatError(reason, path="$.hits.hits") from None
     if not isinstance(hits, list):
         raise ResponseFormatError(f"$.hits.hits is a {type(hits).__name__}, not a list", path="$.hits.hits")
-    for place, hit in enumerate(hits):
+    for index, hit in enumerate(hits):
         if not _is_object(hit) or not isinstance(hit.get("_id"), str):
-            path = f"$.hits.hits[{place}]._id"
+            path = f"$.hits.hits[{index}]._id"
             raise ResponseFormatError(f"{path} is missing: every hit needs its id to be reranked", path=path)
         for name in OBJECTS & hit.keys():
             if hit[name] is not None and not _is_object(hit[name]):
-                path = f"$.hits.hits[{place}].{name}"
+                path = f"$.hits.hits[{index}].{name}"
                 raise ResponseFormatError(f"{path} is a {type(hit[name]).__name__}, not an object", path=path)
     return hits
 
@@ -70,13 +71,13 @@ def _is_object(value: Any) -> bool:
 
 
 def took_of(response: Mapping[str, Any]) -> int:
-    """Return a response's `took` in milliseconds, 0 where it is absent or no number."""
+    """Return a response's `took` in milliseconds, 0 if it is absent or not a number."""
     took = response.get("took")
     return int(took) if isinstance(took, int | float) and math.isfinite(took) else 0
 
 
 def candidate_ids(hits: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Return one id for each hit: `_id`, or `_index/_id` where several indexes have the same `_id`."""
+    """Return one id for each hit: `_id`, or `_index/_id` if several indexes have the same `_id`."""
     plain = [hit["_id"] for hit in hits]
     if len(set(plain)) == len(plain):
         return plain
@@ -104,14 +105,14 @@ def parse(
     separator: str = " ",
     by_index: Mapping[str, Sequence[str]] | None = None,
 ) -> Ranking:
-    """Return hits as the first-pass ranking.
+    """Return the ranking of the first pass, made from its hits.
 
     Args:
         hits: as `hits_of` returns them, in the first pass's order.
         query: the query of the ranking.
         fields: fields whose text a model reads, in order; looked up in the hit's `fields`, then in `_source`.
         separator: joins the texts of several fields and of list values.
-        by_index: an index -> its fields, where they differ.
+        by_index: an index -> its fields, if indices differ in them.
 
     Raises:
         ResponseFormatError: a score is not a finite number.
@@ -129,7 +130,7 @@ def parse(
 
 
 def _finite(score: Any, rank: int) -> float:
-    """Return a first-pass score; 0 where a search has none, as in Elasticsearch's first versions of rank fusion."""
+    """Return a first-pass score; 0 if a hit has none, as in Elasticsearch's first versions of rank fusion."""
     if score is None:
         return 0.0
     if isinstance(score, int | float) and math.isfinite(score):
@@ -144,7 +145,7 @@ def squash(score: float) -> float:
 
 
 def text_of(hit: Mapping[str, Any], fields: Sequence[str], separator: str = " ") -> str | None:
-    """Return the text of a hit's fields, joined; None when it has none of them.
+    """Return the text of a hit's fields, joined; None if it has none of them.
 
     Args:
         hit: the hit.
@@ -157,7 +158,7 @@ def text_of(hit: Mapping[str, Any], fields: Sequence[str], separator: str = " ")
 
 
 def sections_of(hit: Mapping[str, Any], fields: Sequence[str]) -> tuple[Section, ...] | None:
-    """Return the values of a hit's fields that are not empty; None when it has none of the fields.
+    """Return the non-empty values of a hit's fields; None if it has none of the fields.
 
     Args:
         hit: the hit.
@@ -165,7 +166,7 @@ def sections_of(hit: Mapping[str, Any], fields: Sequence[str]) -> tuple[Section,
     """
     source, extra = hit.get("_source") or {}, hit.get("fields") or ()
     sections, is_there = list[Section](), False
-    for field in fields:  # nearly always a text of its source, and this runs for every hit
+    for field in fields:  # nearly always a string in its `_source`, and this runs for every hit
         value = source.get(field)
         if type(value) is str and field not in extra:
             is_there = True
@@ -174,12 +175,12 @@ def sections_of(hit: Mapping[str, Any], fields: Sequence[str]) -> tuple[Section,
         elif (values := _field_texts(hit, field)) is not None:
             is_there = True
             is_only = len(values) == 1
-            sections += [Section(field, one, None if is_only else place) for place, one in enumerate(values) if one]
+            sections += [Section(field, text, None if is_only else at) for at, text in enumerate(values) if text]
     return tuple(sections) if is_there else None
 
 
 def _field_texts(hit: Mapping[str, Any], field: str) -> list[str] | None:
-    """Return a field's texts; None when the hit does not have the field."""
+    """Return a field's texts; None if the hit does not have the field."""
     source, extra = hit.get("_source") or {}, hit.get("fields") or {}
     if field in extra:
         return list(_flatten(extra[field]))
@@ -245,20 +246,20 @@ def _flatten(value: Any) -> Iterator[str]:
     elif isinstance(value, int | float) and not isinstance(value, bool):
         yield str(value)
     elif isinstance(value, Mapping):
-        for one in value.values():
-            yield from _flatten(one)
+        for item in value.values():
+            yield from _flatten(item)
 
 
 def merge(response: Mapping[str, Any], ranking: Ranking, page: Page, *, rerank_ms: float) -> dict[str, Any]:
-    """Return a new response: the ranking's page of the same hits.
+    """Return a new response with the requested page of the reranked hits.
 
     `_score` is the number of rerank stages that a hit passed plus the last one's value in [0, 1), so it never increases
     down the list and is never negative. Totals, aggregations, suggestions and everything else stay the first pass's.
 
     Args:
         response: what the first pass answered; `hits_of` has checked it.
-        ranking: its hits, reranked; what is no hit of the response is left out.
-        page: which of them to return. With a `min_score`, `rerank.below_min_score` counts the hits that it removed;
+        ranking: its hits, reranked; a candidate that is not among its hits is left out.
+        page: which hits to return. With a `min_score`, `rerank.below_min_score` counts the hits that it removed;
             with thresholds, `rerank.cuts` says what each of them did.
         rerank_ms: wall time of reranking, added to `took`.
     """
@@ -269,7 +270,7 @@ def merge(response: Mapping[str, Any], ranking: Ranking, page: Page, *, rerank_m
     if page.thresholds is not None:
         kept, cuts = page.thresholds.cut(kept)
         below["cuts"] = [cut.as_json() for cut in cuts]
-    shown = [one for one in kept[page.offset : page.offset + page.size] if one.doc_id in by_id]
+    shown = [candidate for candidate in kept[page.offset : page.offset + page.size] if candidate.doc_id in by_id]
     scores = [final_score(candidate) for candidate in kept[:1]]
     hits = {
         **response["hits"],
@@ -296,13 +297,13 @@ def unchanged(
     page: Page | None = None,
     rerank_ms: float = 0.0,
 ) -> dict[str, Any]:
-    """Return a new response with the first pass's order and scores, that says why it was not reranked.
+    """Return a new response with the first pass's order and scores, and the reason why it was not reranked.
 
     Args:
         response: what the first pass answered.
-        reason: why.
-        reports: of the stages that were tried.
-        page: the caller's part of the response, where more was requested.
+        reason: why it was not reranked.
+        reports: the reports of the stages that were tried.
+        page: the page that the caller asked for, if more hits were requested; else None.
         rerank_ms: wall time spent trying, added to `took`.
     """
     marked = {**response, "rerank": {**summary(tuple(reports), took_of(response)), "reason": reason}}
@@ -319,9 +320,9 @@ def summary(reports: tuple[StageReport, ...], first_pass_took_ms: int, *, explai
     """Return `response["rerank"]`: whether the models made the order, why not, and what each stage did.
 
     Args:
-        reports: the stages'.
+        reports: the stages' reports.
         first_pass_took_ms: the first pass's own `took`.
-        explain: whether to add the probabilities of the pairs of a stage that compared some.
+        explain: whether to add the pairs that a stage compared, with their probabilities.
     """
     return {
         "applied": applied(reports),
@@ -363,7 +364,7 @@ def _stage_summary(report: StageReport, *, explain: bool) -> dict[str, Any]:
 def merged_hit(
     raw: Mapping[str, Any], candidate: Candidate, page: Page, reports: tuple[StageReport, ...]
 ) -> dict[str, Any]:
-    """Return a hit with its score and marks after reranking."""
+    """Return a hit with its `_score` after reranking, and its scores of each stage in `_rerank`."""
     marks: dict[str, Any] = {entry.stage: entry.as_json() for entry in candidate.trace}
     if candidate.failure:
         marks["failure"] = candidate.failure
@@ -382,7 +383,7 @@ def final_score(candidate: Candidate) -> float:
 
 
 def without_fields(raw: Mapping[str, Any], borrowed: tuple[str, ...]) -> dict[str, Any]:
-    """Return a hit without some of its ``fields``."""
+    """Return a copy of a hit without the borrowed entries of its ``fields``."""
     hit = dict(raw)
     if borrowed and "fields" in hit:
         fields = {name: value for name, value in hit["fields"].items() if name not in borrowed}

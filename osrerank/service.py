@@ -1,4 +1,4 @@
-"""Rerank candidates by options: models, stages and cache. It does not know OpenSearch."""
+"""Load the models and run the stages that a search's options ask for. Nothing here knows OpenSearch."""
 
 import contextlib
 import logging
@@ -57,17 +57,17 @@ NAME_A_VECTOR_MODEL = "; name a bi-encoder with vector_model=..., --vector-model
 
 
 class RerankService:
-    """The models of a process: one that scores candidates, one for vectors if that has none, and one for pairs.
+    """Reranks with the models of a process: one that scores, one for vectors if that has none, and one for pairs.
 
     Safe to use from many threads.
 
     Args:
         settings: models, backend, threads, Redis.
-        scorer: used in place of the settings' model; the caller closes it.
-        duo_scorer: likewise, in place of the settings' ``duo_model``.
-        encoder: likewise, in place of the settings' ``vector_model``.
-        clock: returns the seconds that deadlines are counted in.
-        has_index: whether documents are in an index; else a configured Redis keeps vectors.
+        scorer: used instead of the settings' model; the caller closes it.
+        duo_scorer: likewise, instead of the settings' ``duo_model``.
+        encoder: likewise, instead of the settings' ``vector_model``.
+        clock: returns the time in seconds, for deadlines.
+        has_index: whether the documents are in an index; if not, vectors are kept in the settings' Redis, if any.
     """
 
     def __init__(
@@ -95,7 +95,7 @@ class RerankService:
         self._duo = LoadedModel(settings.duo_model or "", DUO, settings, duo_scorer, fix, clock)
 
     def with_model(self, model: str) -> "RerankService":
-        """Return a service with another model, not loaded yet, and the same ones of vectors and pairs."""
+        """Return a service that scores by another model, not loaded yet, and shares those for vectors and pairs."""
         other = copy(self)
         other.settings = self.settings.model_copy(update={"model": model})
         other.first = LoadedModel(model, POINTWISE, other.settings, clock=self.clock, then=prepare)
@@ -117,18 +117,17 @@ class RerankService:
         offset: int = 0,
         vectors: FetchedVectors | None = None,
     ) -> Ranking:
-        """Return the ranking after the pipeline of the options.
+        """Rerank a ranking by the pipeline that the options name; return the new ranking.
 
         Args:
             ranking: the first pass.
-            options: of the search.
-            deadline: of the call.
+            options: the search's options.
+            deadline: the call's deadline.
             offset: candidates above the requested page.
             vectors: document vectors fetched for the search.
 
         Raises:
-            ScoringError: the model cannot be loaded or used, and the options say to raise.
-            WorkerError: likewise, where workers score.
+            ScoringError, WorkerError: a model or its workers cannot be used, and the options say to raise.
         """
         if options.pipeline == NO_STAGES:
             return ranking
@@ -147,9 +146,7 @@ class RerankService:
         return replace(ranked, warnings=(*ranked.warnings, *warnings)) if warnings else ranked
 
     def identity(self, options: Rerank) -> dict[str, object]:
-        """Return the model identities and the blend that, besides the options, determine the order.
-
-        It is empty for a pipeline of the caller's own.
+        """Return the model identities and the blend that determine the order; nothing for a caller's own pipeline.
 
         Raises:
             ModelLoadError: a model cannot be loaded.
@@ -171,7 +168,7 @@ class RerankService:
 
     @property
     def model_name(self) -> str:
-        """The name of the model that scores, of the settings or of a rerank server; no model is loaded for it."""
+        """The name of the model that scores, from the settings or the rerank server; it loads no local model."""
         return self.model.model if self.settings.backend == HTTP else self.settings.model
 
     @property
@@ -184,7 +181,7 @@ class RerankService:
         return self.first.model()
 
     def vectors_of(self, options: Rerank) -> DocumentVectors | None:
-        """Return the source of the vectors that the first stage reads; None if it scores. Raises as `model`."""
+        """Return the source of the vectors that the first stage reads; None if it scores texts. Raises as `model`."""
         if options.pipeline not in VECTORS_MONO:
             self.first.model()
         return self.models_of(options)[0].vectors()
@@ -193,9 +190,9 @@ class RerankService:
         """Score texts as a search does by default: long ones by their best passage if the model advises it.
 
         Args:
-            query: its text.
-            documents: their texts; blank ones are not scored.
-            deadline: of the call.
+            query: the query's text.
+            documents: the documents' texts; blank ones are not scored.
+            deadline: the call's deadline.
             cached: whether scores may come from the cache, if there is one.
 
         Raises:
@@ -205,7 +202,7 @@ class RerankService:
         return score_texts(self.first.scorer(cached=cached), query, documents, deadline=deadline)
 
     def text_of(self, options: Rerank) -> Callable[[Candidate], str | LongText]:
-        """Return the function from a candidate to the text whose vectors the first stage needs.
+        """Return a function that maps a candidate to the text whose vectors the first stage needs.
 
         Raises:
             ConfigError: the model has no vectors, or the first stage scores sentences or is the caller's own.
@@ -215,7 +212,7 @@ class RerankService:
         if vectors is None:
             raise no_vectors(self.model.model)
         if options.sentences is not None or not isinstance(options.pipeline, str):
-            raise ConfigError("the texts of sentences and of a pipeline of your own are not known beforehand")
+            raise ConfigError("sentences, and a pipeline of your own, read texts that are not known beforehand")
         own = of_vectors(options) if options.pipeline in VECTORS_MONO else options
         return self._vector_stage(own, vectors).text_of
 
@@ -223,14 +220,12 @@ class RerankService:
         """Load the models that the options need and rank two texts, so that the first search need not wait.
 
         Args:
-            options: which models; by default the one that scores candidates.
-            server_ms: how long a rerank server is waited for; None for no limit.
+            options: say which models are loaded; by default, only the one that scores candidates.
+            server_ms: how long to wait for a rerank server, in milliseconds; None for no limit.
 
         Raises:
-            ModelLoadError: a model cannot be loaded.
-            MissingDependencyError: a stage needs an extra that is not installed.
-            WorkerError: there are no workers.
-            ScoringError: a rerank server does not score.
+            ModelLoadError, MissingDependencyError: a model cannot be loaded, or a stage's extra is not installed.
+            WorkerError, ScoringError: there are no workers, or a rerank server does not score.
         """
         deadline = Deadline.after_ms(server_ms if self.settings.backend == HTTP else None, self.clock)
         if is_encoder(model := self.first.model()):
@@ -247,7 +242,7 @@ class RerankService:
         unbounded = replace(options, on_failure="raise", mono_budget_ms=None, duo_budget_ms=None)
         self.rerank(Ranking(Query("warm", "warm up"), candidates), unbounded, deadline)
         if (vectors := self.vectors_of(options)) is not None:
-            vectors.records.flush()  # its store is open then, too
+            vectors.records.flush()  # so that its store is open, too
 
     def close(self) -> None:
         """Release the models loaded here, and the connections to the cache."""
@@ -257,14 +252,14 @@ class RerankService:
     def lookup(
         self, rankings: Sequence[tuple[Ranking, Rerank]], indices: Sequence[str], deadline: Deadline = NEVER
     ) -> Lookup:
-        """Return which of the vectors that the first stage may need are known here, and which are not.
+        """Return the vectors that the first stage may need and this machine has, and the keys of those it lacks.
 
-        It is empty if the model has no vectors or cannot be loaded.
+        Both are empty if the model has no vectors or cannot be loaded.
 
         Args:
-            rankings: of the first pass, each with the options of the search, with fields.
-            indices: of the candidates, in their order.
-            deadline: of the call.
+            rankings: first-pass rankings, each with the search's options, with fields.
+            indices: the index of each candidate, in their order.
+            deadline: the call's deadline.
         """
         fetched, index_of = FetchedVectors(), dict[bytes, str]()
         source: DocumentVectors | None = None
@@ -274,7 +269,7 @@ class RerankService:
                 text_of, vectors = self.text_of(options), self.vectors_of(options)
             except (ConfigError, ModelLoadError, MissingDependencyError, WorkerError, DeadlineExceeded):
                 continue
-            assert vectors is not None  # or there would be no texts
+            assert vectors is not None  # `text_of` raises without vectors
             source = vectors.with_fetched(fetched)
             keys = _keys(ranking.candidates[: self.depth(options)], text_of, source)
             index_of |= {key: index for key, index in zip(keys, indices, strict=False) if key is not None}
@@ -283,7 +278,7 @@ class RerankService:
         return Lookup(lacking, fetched, source.label if source else "")
 
     def models_of(self, options: Rerank) -> list[LoadedModel]:
-        """Return the models of the stages, in their order; before the settings' model is loaded, it counts as fitting.
+        """Return the stages' models, in order; a settings' model not loaded yet is assumed to suit the first stage.
 
         Raises:
             WorkerError: workers score, and there are none that tell the model's kind.
@@ -296,33 +291,33 @@ class RerankService:
         return [*models, self._duo] if options.compares_pairs else models
 
     def _ready(self, options: Rerank, deadline: Deadline) -> list[LoadedModel]:
-        """Return the models of the stages, the first one loaded, and their workers looked for."""
+        """Load the stages' models and check that their workers are there; return the models."""
         if not isinstance(options.pipeline, str):
             return []
         if options.pipeline not in VECTORS_MONO:
-            self.first.model(deadline)  # its loading counts
+            self.first.model(deadline)  # its kind decides which models the stages need
         first, *later = models = self.models_of(options)
         first.model(deadline)
         for model in later:
-            with contextlib.suppress(ModelLoadError, MissingDependencyError):  # its stage says so
+            with contextlib.suppress(ModelLoadError, MissingDependencyError):  # its stage reports the error
                 model.model(deadline)
         for model in models:
             model.find_workers(deadline)
         return models
 
     def encodes(self, options: Rerank) -> bool:
-        """Load the first stage's model; return whether it is an encoder, False where it cannot be loaded."""
+        """Load the first stage's model; return whether it is an encoder, or False if it cannot be loaded."""
         try:
             self.first.model()
-            return all(is_encoder(self.models_of(one)[0].model()) for one in options.rankings)
-        except OsrerankError:  # it is raised when it is used
+            return all(is_encoder(self.models_of(each)[0].model()) for each in options.rankings)
+        except OsrerankError:  # raised again when the model is used
             return False
 
     def resolve(self, options: Rerank) -> tuple[str, str]:
         """Return the pipeline that fits the model's kind, and a warning if another one was requested; else "".
 
         Raises:
-            ConfigError: ``vectors-mono`` was requested, and the model is a bi-encoder; or feedback, and there is none.
+            ConfigError: ``vectors-mono`` needs a cross-encoder, or feedback a bi-encoder, and the model is another.
             ModelLoadError, MissingDependencyError, WorkerError: the model cannot be loaded.
         """
         try:
@@ -330,12 +325,12 @@ class RerankService:
         except (ModelLoadError, MissingDependencyError, WorkerError):
             if options.pipeline not in VECTORS_MONO:
                 raise
-            return str(options.pipeline), ""  # the order is that of the vectors then, and the next stage says why
+            return str(options.pipeline), ""  # the vectors then decide the order, and the next stage reports why
 
     def _pipeline(
         self, options: Rerank, ranking: Ranking, fetched: FetchedVectors | None, models: Sequence[LoadedModel]
     ) -> tuple[StagePipeline, tuple[str, ...]]:
-        """Return the pipeline of the options for a ranking, and warnings."""
+        """Build the pipeline that the options name for a ranking; return it and warnings."""
         if not isinstance(options.pipeline, str):
             return options.pipeline, ()
         warning = ""
@@ -363,7 +358,7 @@ class RerankService:
         return Pipeline(tuple(stages)), (warning,) if warning else ()
 
     def _known_depth(self, options: Rerank, ranking: Ranking, vectors: DocumentVectors) -> int:
-        """Return the depth that is "auto": it ends before the first candidate without a vector."""
+        """Return the depth for "auto": it ends before the first candidate without a vector."""
         depth = options.least_depth
         keys = _keys(ranking.candidates[depth : options.most_depth], self.text_of(options), vectors)
         known = vectors.known([key for key in keys if key is not None])
@@ -379,14 +374,14 @@ class RerankService:
 def _keys(
     candidates: Sequence[Candidate], text_of: Callable[[Candidate], str | LongText], vectors: DocumentVectors
 ) -> list[bytes | None]:
-    """Return the key of each candidate's vectors; None of those without text."""
-    texts = {at: text_of(one) for at, one in enumerate(candidates) if not is_blank(one.text)}
+    """Return the key of each candidate's vectors; None for one without text."""
+    texts = {at: text_of(candidate) for at, candidate in enumerate(candidates) if not is_blank(candidate.text)}
     keys = dict(zip(texts, vectors.keys_of(list(texts.values())), strict=True))
     return [keys.get(at) for at in range(len(candidates))]
 
 
 def no_vectors(model: str) -> ConfigError:
-    """Return the error of a model that has no document vectors."""
+    """Return the error to raise for a model that has no document vectors."""
     reason = f"{model} has no document vectors: only bi-encoders and late interaction do"
     export = "osrerank export converts one from the hub"
     order = 'order by the vectors of vector_model first: pipeline = "vectors-mono" in the settings file'

@@ -1,4 +1,4 @@
-"""Hold the models of a client whose settings file names models for indices."""
+"""Choose the service of an index's model, for clients whose settings file names models for indices."""
 
 import logging
 import threading
@@ -20,11 +20,11 @@ class Services:
     """A service for each model that the settings file names; each model is loaded on first use.
 
     At most ``models_max`` models are loaded at a time. Before another one is loaded, the least recently used one is
-    released; it is loaded again when needed. The client's own model and those of searches under way stay, so there may
-    be more for a while. Safe to use from many threads.
+    released; it is loaded again when needed. The client's own model and those of searches under way are
+    never released, so more may be loaded for a while. Safe to use from many threads.
 
     Args:
-        own: the service of the client's own model, for all other indices.
+        own: the service of the client's own model, which all other indices use.
         defaults: names the models.
     """
 
@@ -55,7 +55,7 @@ class Services:
 
     @contextmanager
     def of(self, index: Any) -> Iterator[RerankService]:
-        """Yield the service of an index's model, which stays loaded meanwhile; for several models, the client's own."""
+        """Yield the service of an index's model, which stays loaded meanwhile; the client's own for several models."""
         names = self._names(index)
         name = names.pop() if len(names) == 1 else self._own.settings.model
         if name not in self._others:
@@ -80,7 +80,7 @@ class Services:
         return {name or self._own.settings.model for name in self._defaults.models_of(index)}
 
     def _make_room(self, wanted: str) -> None:
-        """Release models until another can be loaded; a new service replaces each, the old one closes in a thread."""
+        """Release idle models until another can be loaded; a thread closes each, and an unloaded one replaces it."""
         loaded = [name for name in self.loaded if name != wanted]
         most = max(1, self._own.settings.models_max - _is_loaded(self._own)) - 1  # besides the wanted one
         idle = [name for name in loaded if not self._searches[name]]

@@ -1,1 +1,1 @@
-"""Document vectors of whole indices: built beforehand, counted, and pruned."""
+"""Build the document vectors of whole indices beforehand, estimate what that costs, and prune old ones."""

@@ -13,8 +13,8 @@ from osrerank.indexing.side_index import IndexStore, side_stores
 from osrerank.search.coverage import EVERY
 from osrerank.vectors.documents import DocumentVectors
 
-Place = Literal["file", "redis", "index"]
-"""Where vectors are stored."""
+StoreName = Literal["file", "redis", "index"]
+"""Where vectors are stored: in a file, in Redis, or in a side index."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,8 +23,8 @@ class Built:
 
     Attributes:
         documents: how many of the index's documents were read.
-        texts: how many texts they are to the model: whole documents, or passages.
-        encoded: how many of these had no record.
+        texts: how many texts the model reads of them: whole documents, or passages.
+        encoded: how many of these texts had no record and were encoded.
         empty: how many documents have no text in the fields that are read.
     """
 
@@ -46,24 +46,24 @@ def build_vectors(
     client: Client,
     index: str,
     *,
-    to: Place | None = None,
+    to: StoreName | None = None,
     since: str = "",
     report: Callable[[Built, int], None] = lambda _done, _all: None,
 ) -> Built:
-    """Compute and store the vectors that an index's documents lack, for the texts that its searches read.
+    """Compute and store the vectors that an index's documents lack.
 
-    So an interrupted build continues where it stopped, as fast as documents can be read.
+    What its searches read is encoded. An interrupted build continues where it stopped, as fast as documents are read.
 
     Args:
-        client: of the index; its settings name the model and the store.
-        index: its name.
-        to: where they are stored; by default in the side index on a cluster, else in the settings' store.
+        client: a client of the index; its settings name the model and the store.
+        index: the index's name.
+        to: where to store the vectors; by default in the side index on a cluster, else in the settings' store.
         since: a date or number field that grows with each change. Only documents without it, or changed since the
             last such build, are read.
-        report: called after each batch with what is done, and the number of documents to read.
+        report: called after each batch with the counts so far and the number of documents to read.
 
     Raises:
-        ConfigError: the model has no vectors, vectors are off, or are not stored there; or ``since`` cannot be used.
+        ConfigError: the model has no vectors, vectors are off or not stored there, or ``since`` cannot be used.
         OsrerankError: a text cannot be encoded, or the store accepts nothing.
     """
     vectors, done = vectors_of(client, index), Built()
@@ -73,7 +73,7 @@ def build_vectors(
     changes = [Changes.of(client, side, since, client.options_of(index)) for side in sides.values()] if since else []
     if since and not sides:
         raise ConfigError("since needs a side index: leave it out", setting="since", source="flag")
-    queries = {one.side.beside: one.query for one in changes} if changes else {index: dict(EVERY)}
+    queries = {change.side.beside: change.query for change in changes} if changes else {index: dict(EVERY)}
     count = sum(int(client.count(index=name, body={"query": query})["count"]) for name, query in queries.items())
     for within, query in queries.items():
         for batch in batches_of(client, index, query, within=within):
@@ -81,15 +81,15 @@ def build_vectors(
             texts, encoded = (sum(numbers) for numbers in zip(*kept, strict=True)) if kept else (0, 0)
             done = done.plus(batch.documents, texts, encoded, batch.empty)
             report(done, count)
-    for one in changes:
-        one.keep()
+    for change in changes:
+        change.keep()
     for side in sides.values():
         side.refresh()
     return done
 
 
-def _sides(client: Client, index: str, to: Place | None, vectors: DocumentVectors) -> dict[str, IndexStore]:
-    """Return the side indices that a build writes to, by index name; none if it writes to the store.
+def _sides(client: Client, index: str, to: StoreName | None, vectors: DocumentVectors) -> dict[str, IndexStore]:
+    """Return the side indices that a build writes to, by index name; empty if it writes to the settings' store.
 
     Raises:
         ConfigError: the settings name another store.
@@ -102,8 +102,8 @@ def _sides(client: Client, index: str, to: Place | None, vectors: DocumentVector
     return {}
 
 
-def build_on_screen(client: Client, index: str, *, to: Place | None = None, since: str = "") -> Built:
-    """Do what `build_vectors` does, with its progress on standard error: a bar on a terminal, else lines."""
+def build_on_screen(client: Client, index: str, *, to: StoreName | None = None, since: str = "") -> Built:
+    """Run `build_vectors` and show its progress on standard error: a bar on a terminal, else lines."""
     with shown("vectors", "documents") as report:
         return build_vectors(
             client, index, to=to, since=since, report=lambda done, count: report(done.documents, count)

@@ -9,17 +9,21 @@ from osrerank.indexing.side_index import IndexStore
 from osrerank.options.rerank import Rerank
 from osrerank.retrieval.requests import is_embedded
 
+DATES = ("date", "date_nanos")
+NUMBERS = ("long", "integer", "short", "byte", "double", "float", "half_float", "scaled_float", "unsigned_long")
+"""Types of the fields that can tell changes."""
+
 
 class Changes(NamedTuple):
-    """An index's changes, found by a field that grows with each.
+    """What changed in an index since a build, found by a field that grows with each change.
 
     Attributes:
-        side: the side index, which stores how far builds got.
-        key: digest of field, model, and how texts are read.
+        side: the side index, which stores how far builds came.
+        key: digest of the field, the model, and the options by which texts are read.
         last: the highest value of the field that the last such build saw; None before the first.
-        newest: its highest value now; None where no document has one.
-        field: its name.
-        is_date: whether it is a date; values are then in milliseconds.
+        newest: the field's highest value now; None if no document has one.
+        field: the field's name.
+        is_date: whether the field is a date; its values are then in milliseconds.
     """
 
     side: IndexStore
@@ -31,14 +35,14 @@ class Changes(NamedTuple):
 
     @classmethod
     def of(cls, client: Client, side: IndexStore, field: str, options: Rerank) -> Self:
-        """Ask the cluster for a field's highest value.
+        """Ask the cluster for a field's highest value; return the changes up to that value.
 
         Raises:
             ConfigError: the engine is the embedded one, or the field is no date or number.
         """
         if is_embedded(client):
             raise ConfigError("since needs a cluster: leave it out", setting="since", source="flag")
-        (kind,) = {*_kinds(client, side.beside, field)} or {""}
+        (kind,) = {*_types(client, side.beside, field)} or {""}
         if kind not in DATES and kind not in NUMBERS:
             raise ConfigError(f"{field} is no date or number of {side.beside}", setting="since", source="flag")
         body = {"size": 0, "aggs": {"newest": {"max": {"field": field}}}}
@@ -49,7 +53,7 @@ class Changes(NamedTuple):
 
     @property
     def query(self) -> dict[str, Any]:
-        """Query for documents that changed, and those without the field."""
+        """The query for the documents that changed and those without the field."""
         if self.last is None:
             return {"match_all": {}}
         bounds = {"gte": int(self.last), "format": "epoch_millis"} if self.is_date else {"gte": self.last}
@@ -57,15 +61,11 @@ class Changes(NamedTuple):
         return {"bool": {"should": [{"range": {self.field: bounds}}, without]}}
 
     def keep(self) -> None:
-        """Remember that all changes up to the newest are built."""
+        """Store in the side index that all changes up to the newest are built."""
         if self.newest is not None:
             self.side.keep_built(self.key, self.newest)
 
 
-DATES = ("date", "date_nanos")
-NUMBERS = ("long", "integer", "short", "byte", "double", "float", "half_float", "scaled_float", "unsigned_long")
-
-
-def _kinds(client: Client, index: str, field: str) -> set[str]:
+def _types(client: Client, index: str, field: str) -> set[str]:
     found = client.indices.get_field_mapping(fields=field, index=index)[index]["mappings"]
-    return {str(one["type"]) for whole in found.values() for one in whole["mapping"].values()}
+    return {str(definition["type"]) for entry in found.values() for definition in entry["mapping"].values()}

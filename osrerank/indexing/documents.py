@@ -1,4 +1,4 @@
-"""Read an index's documents as a model does."""
+"""Read an index's documents, as the texts that a model encodes."""
 
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
@@ -22,12 +22,12 @@ PAGE = 2000
 
 
 class Batch(NamedTuple):
-    """Some documents of an index, as the model reads them.
+    """A batch of an index's documents, as the texts that a model reads.
 
     Attributes:
-        texts: index -> a text for each document; long ones may be read by passages.
-        documents: how many there are.
-        empty: of those, how many have no text.
+        texts: index -> a text for each document that has one; long ones may be read by passages.
+        documents: number of documents in the batch.
+        empty: how many of them have no text.
     """
 
     texts: Mapping[str, list[str | LongText]]
@@ -36,20 +36,20 @@ class Batch(NamedTuple):
 
     @property
     def every(self) -> list[str | LongText]:
-        """The texts of all indices."""
+        """The texts of all indices in one list."""
         return [text for texts in self.texts.values() for text in texts]
 
 
 def batches_of(
     client: Client, index: str, query: Mapping[str, Any] = EVERY, *, within: str | None = None
 ) -> Iterator[Batch]:
-    """Yield an index's documents as a model reads them.
+    """Yield an index's documents in batches, as the texts that a model reads.
 
     Args:
-        client: of the index.
-        index: its name, an alias or a pattern, which says how documents are read.
-        query: which documents.
-        within: the one of the indices that is read; None for all.
+        client: a client of the index.
+        index: an index, alias or pattern, whose options say how documents are read.
+        query: the query for the documents to read.
+        within: the only one of these indices to read; None for all.
     """
     options, fields = client.options_of(index), client.fields_of(index)
     documents = documents_of(client, within or index, fields, query)
@@ -66,7 +66,7 @@ def batches_of(
 
 
 def vectors_of(client: Client, index: str | None = None) -> DocumentVectors:
-    """Return the source of document vectors for an index's model; without an index, for the client's own.
+    """Return the source of document vectors for an index's model; without an index, for the client's own model.
 
     Raises:
         ConfigError: the model has no vectors, or the index is a pattern of indices with different models.
@@ -83,6 +83,6 @@ def vectors_of(client: Client, index: str | None = None) -> DocumentVectors:
 def documents_of(
     client: Client, index: str, fields: Fields, query: Mapping[str, Any] = EVERY
 ) -> Iterator[Mapping[str, Any]]:
-    """Yield the documents that match a query at the start, as hits in arbitrary order."""
+    """Yield the documents that match a query when reading begins, as hits in arbitrary order."""
     size = PAGE if is_embedded(client) else BATCH
     return every_hit(client, index, body_of(fields, size, query), is_embedded=is_embedded(client))

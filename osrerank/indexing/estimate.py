@@ -36,10 +36,10 @@ class Estimate:
     """How many of an index's documents lack vectors, and what building these would cost on this machine.
 
     Attributes:
-        coverage: how many documents have vectors and lack them.
+        coverage: how many documents have vectors, and how many lack them.
         build_s: time to build the missing vectors, in seconds.
         build_bytes: their stored size in bytes, without the store's overhead.
-        rate: as measured; None if no vectors are missing.
+        rate: how fast texts were encoded; None if no vectors are missing.
     """
 
     coverage: Coverage
@@ -55,9 +55,15 @@ class Estimate:
 
     def as_json(self) -> dict[str, Any]:
         """Return the estimate as a dictionary of JSON values."""
-        of = self.coverage
-        counts = {"documents": of.documents, "looked_at": of.looked_at, "lacking": of.lacks, "share": of.share}
-        return {**counts, "build_s": round(self.build_s, 1), "build_bytes": round(self.build_bytes)}
+        found = self.coverage
+        return {
+            "documents": found.documents,
+            "looked_at": found.looked_at,
+            "lacking": found.lacks,
+            "share": found.share,
+            "build_s": round(self.build_s, 1),
+            "build_bytes": round(self.build_bytes),
+        }
 
 
 def estimate(client: Client, index: str) -> Estimate:
@@ -66,8 +72,8 @@ def estimate(client: Client, index: str) -> Estimate:
     Nothing is stored.
 
     Args:
-        client: of the index.
-        index: its name, an alias or a pattern.
+        client: a client of the index.
+        index: an index, alias or pattern.
 
     Raises:
         ConfigError: the model has no vectors, or they are off.
@@ -87,10 +93,10 @@ def estimate(client: Client, index: str) -> Estimate:
 
 
 def encoding_rate(vectors: DocumentVectors, texts: Sequence[Text]) -> Rate:
-    """Measure how fast texts of all the lengths given are encoded, in batches as large as a build's.
+    """Measure how fast texts of these lengths are encoded, in batches as large as a build's.
 
     Args:
-        vectors: of the model; the first texts that it encodes, to warm up, do not count.
+        vectors: the source of the model's vectors; the first texts that it encodes, to warm up, do not count.
         texts: at least one.
 
     Raises:
@@ -101,10 +107,10 @@ def encoding_rate(vectors: DocumentVectors, texts: Sequence[Text]) -> Rate:
     count, size, took_s, stored, characters = 0, FIRST, 0.0, 0, 0
     while not count or (took_s < ENOUGH_S and count < len(ordered)):
         size = min(2 * size, BATCH)
-        some = _spread(ordered, size, (count / BATCH * 0.618) % 1)
-        seconds, written = vectors.cost_of([text.text for text in some])
-        took_s, stored, count = took_s + seconds, stored + written, count + len(some)
-        characters += sum(text.characters for text in some)
+        batch = _spread(ordered, size, (count / BATCH * 0.618) % 1)
+        seconds, written = vectors.cost_of([text.text for text in batch])
+        took_s, stored, count = took_s + seconds, stored + written, count + len(batch)
+        characters += sum(text.characters for text in batch)
     return Rate(characters / took_s, stored / count)
 
 
@@ -116,6 +122,6 @@ def duration(seconds: float) -> str:
 
 
 def _spread(ordered: Sequence[Text], count: int, offset: float) -> list[Text]:
-    """Return ``count`` texts at even distances; ``offset`` in [0, 1) moves all of them by that part of a distance."""
+    """Return ``count`` texts at even distances; ``offset`` in [0, 1) moves all of them by this part of a distance."""
     step = max(1.0, len(ordered) / count)
-    return [ordered[int((place + offset) * step)] for place in range(min(count, len(ordered)))]
+    return [ordered[int((number + offset) * step)] for number in range(min(count, len(ordered)))]

@@ -14,12 +14,12 @@ logger = logging.getLogger(__name__)
 
 
 def prune_vectors(client: Client, indexes: Sequence[str]) -> int:
-    """Delete all vectors except those that these indexes' own models need; return how many are left.
+    """Delete all vectors except those of these indexes' texts by their own models; return how many are left.
 
     Also delete side indices whose index is gone.
 
     Args:
-        client: of the indexes.
+        client: a client of the indexes.
         indexes: all indexes whose vectors searches still need.
 
     Raises:
@@ -27,7 +27,7 @@ def prune_vectors(client: Client, indexes: Sequence[str]) -> int:
         OsrerankError: pruning failed; side indices may be pruned in part.
     """
     store = next((vectors_of(client, name).store for name in indexes), None)
-    written: defaultdict[str, list[str]] = defaultdict(list)  # index -> the names that the caller gave for it
+    written: defaultdict[str, list[str]] = defaultdict(list)  # index -> the names by which the caller gave it
     sides: dict[str, IndexStore] = {}
     for name in indexes if client.searcher.vectors is not None else ():
         for side in side_stores(client, [name]):

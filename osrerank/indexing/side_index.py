@@ -15,7 +15,9 @@ from osrerank.vectors.index import EXISTS, MODEL, OLDER_SUFFIX, READ_AT_ONCE, SU
 from osrerank.vectors.store import REST_S, Guard, Size
 
 KEEP_ALIVE = "5m"
+"""How long the cluster keeps a scroll between two requests."""
 MOST_MODELS = 100
+"""The most models whose records are counted."""
 
 logger = logging.getLogger(__name__)
 
@@ -23,12 +25,12 @@ logger = logging.getLogger(__name__)
 def every_hit(
     client: OpenSearch, index: str, body: Mapping[str, Any], *, is_embedded: bool
 ) -> Iterator[Mapping[str, Any]]:
-    """Yield all hits that a search has at its start, in arbitrary order.
+    """Yield all hits of a search, as of its start, in arbitrary order.
 
     Args:
-        client: of the engine.
-        index: what is searched.
-        body: the search's; ``size`` is that of a page.
+        client: a client of the engine.
+        index: the index to search.
+        body: the search body; its ``size`` is that of a page.
         is_embedded: whether it is the embedded engine, which does not scroll.
     """
     body = {**body, "sort": ["_doc"]}
@@ -103,16 +105,16 @@ class IndexStore:
             return
         try:
             self._client.indices.create(index=self.index, body=self._form.settings())
-        except RequestError as error:  # another process was faster
+        except RequestError as error:  # another process created it first
             if error.error != EXISTS:
                 raise
 
     def refresh(self) -> None:
-        """Let searches find what was written."""
+        """Refresh the side index, so that searches find what was written."""
         self._client.indices.refresh(index=self.index, ignore_unavailable=True)
 
     def built(self) -> dict[str, float]:
-        """Return what `keep_built` was given, by key."""
+        """Return the values that `keep_built` stored, by key."""
         if not self._client.indices.exists(index=self.index):
             return {}
         mapping = self._client.indices.get_mapping(index=self.index)[self.index]["mappings"]
@@ -120,17 +122,18 @@ class IndexStore:
         return found
 
     def keep_built(self, key: str, value: float) -> None:
-        """Keep how far a build came, in the side index's mapping."""
+        """Store how far a build came, under its key, in the side index's mapping."""
         self.create()
         self._client.indices.put_mapping(index=self.index, body={"_meta": {"built": {**self.built(), key: value}}})
 
     def models(self) -> dict[str, int]:
-        """Return the number of records by model; those that name no model are left out."""
+        """Return the number of records of each model; records that name no model are left out."""
         if not self._client.indices.exists(index=self.index):
             return {}
         body = {"size": 0, "aggs": {"models": {"terms": {"field": MODEL, "size": MOST_MODELS}}}}
         found = self._client.search(index=self.index, body=body)
-        return {one["key"]: int(one["doc_count"]) for one in found["aggregations"]["models"]["buckets"]}
+        buckets = found["aggregations"]["models"]["buckets"]
+        return {bucket["key"]: int(bucket["doc_count"]) for bucket in buckets}
 
     def size(self) -> Size:
         if not self._client.indices.exists(index=self.index):
@@ -143,7 +146,7 @@ class IndexStore:
         return Size(count, int(stored["size_in_bytes"]), 0)
 
     def take_over(self) -> int:
-        """Move the records of 0.2's side index into this one; return how many there were."""
+        """Move the records of the side index that version 0.2 wrote into this one; return how many there were."""
         if not self._client.indices.exists(index=self._older):
             return 0
         self._client.indices.refresh(index=self._older)
@@ -151,8 +154,8 @@ class IndexStore:
         body = {"size": READ_AT_ONCE, "query": {"match_all": {}}, **form.wanted()}
         every = every_hit(self._client, self._older, body, is_embedded=form.is_embedded)
         count = 0
-        while some := list(islice(every, READ_AT_ONCE)):
-            count += self._write(form.records(some))
+        while hits := list(islice(every, READ_AT_ONCE)):
+            count += self._write(form.records(hits))
         self._client.indices.refresh(index=self.index)
         self._client.indices.delete(index=self._older)
         logger.warning(
@@ -173,8 +176,8 @@ class IndexStore:
         body = {"size": READ_AT_ONCE, "query": {"match_all": {}}, "_source": False}
         every = every_hit(self._client, self.index, body, is_embedded=self._form.is_embedded)
         others = (hit["_id"] for hit in every if hit["_id"] not in wanted)
-        while some := list(islice(others, READ_AT_ONCE)):
-            answer = self._client.bulk(body=[{"delete": {"_index": self.index, "_id": one}} for one in some])
+        while ids := list(islice(others, READ_AT_ONCE)):
+            answer = self._client.bulk(body=[{"delete": {"_index": self.index, "_id": doc_id}} for doc_id in ids])
             if reason := refusal(answer, "delete"):
                 raise OsrerankError(f"{self.index} was pruned only in part: {reason}")
         return self.size().records
@@ -188,23 +191,23 @@ class IndexStore:
 
 
 def side_stores(client: Client, names: Sequence[str], model: str = "") -> list[IndexStore]:
-    """Return the side index of each index that names, aliases and patterns stand for.
+    """Return the side index of each index that these names, aliases and patterns stand for.
 
     Args:
-        client: of the indices.
-        names: the names.
+        client: a client of the indices.
+        names: names, aliases or patterns of indices.
         model: label of the model that writes.
 
     Raises:
         NotFoundError: there is no such index.
     """
-    found = {name for one in names for name in client.indices.get_mapping(index=one)}
-    real = sorted(name for name in found if not name.endswith((SUFFIX, OLDER_SUFFIX)))
-    return [IndexStore(client, name, is_embedded=is_embedded(client), model=model) for name in real]
+    found = {index for name in names for index in client.indices.get_mapping(index=name)}
+    real = sorted(index for index in found if not index.endswith((SUFFIX, OLDER_SUFFIX)))
+    return [IndexStore(client, index, is_embedded=is_embedded(client), model=model) for index in real]
 
 
 def orphans(client: Client) -> list[str]:
-    """Return the side indices whose index is gone; none where the user may not list side indices."""
+    """Return the side indices whose index is gone; none if the user may not list indices."""
     try:
         found = client.indices.get(index=f"*{SUFFIX}", expand_wildcards="all", ignore_unavailable=True)
     except AuthorizationException:

@@ -1,1 +1,1 @@
-"""What can be done to a ranking: each stage is a function from a ranking to a ranking."""
+"""The stages of reranking: each is a function from a ranking to a ranking."""

@@ -19,12 +19,13 @@ from osrerank.types import NEVER, Candidate, Deadline, PairProbabilities, Rankin
 from osrerank.types.values import is_blank
 
 STRANDED = "every candidate to compare it with failed"
+"""Why a candidate that did not fail itself has no score."""
 Matrix = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True)
 class DuoStage:
-    """Orders the top k = ``depth`` candidates by pairs (duoBERT): k(k-1) forward passes, or k * m with Sample.
+    """Orders the top k = ``depth`` candidates by pairs (duoBERT), in k(k-1) forward passes, or k * m with Sample.
 
     p_ij and p_ji are two forward passes and need not add up to 1. Fewer than two candidates have no pair and keep their
     order. A candidate whose pairs cannot be scored is left out of the comparison and stays below the others, with its
@@ -79,7 +80,7 @@ class DuoStage:
 
     def _without_pairs(self, block: Sequence[Candidate], readable: Sequence[Candidate]) -> StageReport:
         failed = len(block) - len(readable)
-        reason = without_text([one for one in block if is_blank(one.text)]) if failed else ""
+        reason = without_text([candidate for candidate in block if is_blank(candidate.text)]) if failed else ""
         done = not failed or ("partial" if readable else False)
         return StageReport(self.name, done, reason, model=self.model, kind="duo", candidates=len(block), failed=failed)
 
@@ -93,7 +94,7 @@ class DuoStage:
         return scores
 
     def _probabilities(self, scores: Scores, plan: PairPlan) -> Matrix:
-        """Return p_ij ``(n, n)``, NaN where it was not computed or failed."""
+        """Return the probabilities p_ij ``(n, n)``; NaN where a pair was not scored or failed."""
         matrix: Matrix = np.full((plan.size, plan.size), np.nan)
         scored = [at for at in range(scores.reached) if at not in scores.failures]
         logits = scores.values[scored]
@@ -116,24 +117,24 @@ class DuoStage:
         done = plan.done(scores.reached)
         failures = _failures(scores, plan, done)
         judged = self._judge(readable[:done], plan, probabilities, failures)
-        cut = {readable[place].doc_id for place in scores.cut_documents(plan.tuples)}
-        judged = [replace(one, cut=one.candidate.doc_id in cut) for one in judged]
+        cut = {readable[index].doc_id for index in scores.cut_documents(plan.tuples)}
+        judged = [replace(item, cut=item.candidate.doc_id in cut) for item in judged]
         if len(judged) < 2:
             why = next(iter(scores.failures.values()))
             raise InferenceError(f"no two candidates could be compared: {why}", stage=self.name, model=self.model)
-        reasons = {one.doc_id: failures.get(place, STRANDED) for place, one in enumerate(readable[:done])}
+        reasons = {item.doc_id: failures.get(at, STRANDED) for at, item in enumerate(readable[:done])}
         return Attempt(block, readable, judged, done, reasons)
 
     def _judge(
         self, candidates: Sequence[Candidate], plan: PairPlan, probabilities: Matrix, failures: Mapping[int, str]
     ) -> list[Judged]:
-        """Return the scores of the candidates that did not fail and have at least one rival that did not fail."""
+        """Return the scores of the candidates that did not fail and have a rival that did not fail."""
         judged = []
-        for place, candidate in enumerate(candidates):
-            rivals = [other for other in plan.rivals[place] if other < plan.reach(len(candidates))]
+        for index, candidate in enumerate(candidates):
+            rivals = [other for other in plan.rivals[index] if other < plan.reach(len(candidates))]
             left = [other for other in rivals if other not in failures]
-            if left and place not in failures:
-                judged.append(self._judged(candidate, probabilities[place, left].tolist(), len(rivals)))
+            if left and index not in failures:
+                judged.append(self._judged(candidate, probabilities[index, left].tolist(), len(rivals)))
         return judged
 
     def _judged(self, candidate: Candidate, probabilities: list[float], asked: int) -> Judged:
@@ -148,10 +149,10 @@ class DuoStage:
 
 
 def _failures(scores: Scores, plan: PairPlan, done: int) -> dict[int, str]:
-    """Return the candidates to leave out so that no failed pair remains, each with why one of its pairs failed.
+    """Choose the candidates to leave out so that no failed pair remains; return each with why one of its pairs failed.
 
-    The candidate with the most failed pairs is left out first (of equals the lower one), and so on. So one document
-    that cannot be scored, and fails all of its pairs, does not take its rivals with it, which fail only one or two.
+    The candidate with the most failed pairs is left out first (of equals the lower one), and so on. So a document of
+    which all pairs fail is left out alone, and its rivals, of which only one or two pairs fail, stay.
     """
     failed = np.zeros((plan.size, plan.size), dtype=np.int64)
     reasons: dict[int, str] = {}
@@ -159,7 +160,7 @@ def _failures(scores: Scores, plan: PairPlan, done: int) -> dict[int, str]:
         pair = plan.tuples[at]
         if max(pair) < plan.reach(done):
             failed[pair] = 1
-            reasons |= {place: why for place in pair if place not in reasons}
+            reasons |= {index: why for index in pair if index not in reasons}
     out: dict[int, str] = {}
     counts = failed.sum(axis=0) + failed.sum(axis=1)
     while counts.any():

@@ -1,8 +1,8 @@
-"""Blending a stage's scores with the first pass's.
+"""Blend a stage's scores with the first pass's.
 
-Linear sums of a model's score and the first pass's, as Akkalyoncu Yilmaz et al.: Cross-domain modeling of
-sentence-level evidence for document retrieval, EMNLP 2019 (Birch), interpolate them; and reciprocal rank fusion,
-Cormack, Clarke, Büttcher, SIGIR 2009, with its constant of 60.
+The linear sums interpolate a model's score and the first pass's as Akkalyoncu Yilmaz et al. do: Cross-domain modeling
+of sentence-level evidence for document retrieval, EMNLP 2019 (Birch). Reciprocal rank fusion is that of Cormack,
+Clarke, Büttcher, SIGIR 2009, with its constant of 60.
 """
 
 import time
@@ -19,28 +19,28 @@ from osrerank.types import NEVER, Candidate, Deadline, Encoder, Ranking, Scorer,
 
 RRF_CONSTANT = 60
 BLENDED = "vectors_blend"
-"""The stage of ``vectors-mono`` that adds the vectors' scores to the cross-encoder's."""
+"""Name of the stage of ``vectors-mono`` that adds the vectors' scores to the cross-encoder's."""
 Method = Literal["linear", "weighted", "rrf", "before"]
 
 
 @dataclass(frozen=True, slots=True)
 class BlendStage:
-    """Reorders the candidates that the stage before scored, by that score and the first pass's.
+    """Reorders the candidates that the previous stage scored, by that score and the first pass's.
 
-    It computes no inference. The score of a candidate with first-pass score s and last score z:
+    It runs no model. The score of a candidate with first-pass score s and previous score z:
 
     - ``linear``: z + weight * s / (the best s of the ranking). Neither the depth nor a constant factor in BM25 changes
-      it. Its map to [0, 1) is the logistic function of that less the weight: the model's own for the best s.
+      it. Its unit is logistic(score - weight), which is logistic(z) for the candidate with the best s.
     - ``weighted``: weight * s' + (1 - weight) * z', both scaled to [0, 1] over these candidates (min-max; all equal
       gives 0).
     - ``rrf``: 1 / (60 + rank by s) + 1 / (60 + rank by z), scaled so that rank 1 in both gives 1.
-    - ``before``: z + weight * y, with y its score before the last stage; z and y are logits. Of ``vectors-mono``, where
-      s counts in y already.
+    - ``before``: z + weight * y, where y is its score before the previous stage; z and y are logits. ``vectors-mono``
+      uses this; s is part of y there.
 
     Attributes:
         method: one of these.
-        weight: of the first pass: in the unit of z for ``linear``, a share in [0, 1] for ``weighted``; or of y.
-        depth: how many candidates from the top are blended.
+        weight: weight of s, in the unit of z for ``linear``, a share in [0, 1] for ``weighted``; for ``before``, of y.
+        depth: how many candidates are blended, from the top.
         name: how the stage is called in traces and reports.
     """
 
@@ -57,7 +57,7 @@ class BlendStage:
         rest = ranking.candidates[len(scored) :]
         keys = np.array(self._keys(scored, ranking), dtype=np.float64)
         units = units_of(keys, self._units(keys))
-        judged = [Judged(*one) for one in zip(scored, keys.tolist(), units, strict=True)]
+        judged = [Judged(*values) for values in zip(scored, keys.tolist(), units, strict=True)]
         took_ms = (time.perf_counter() - started) * 1000
         report = StageReport(self.name, applied=True, candidates=len(scored), took_ms=took_ms)
         return Ranking(ranking.query, reorder(ranking, self.name, judged, rest), (*ranking.reports, report))
@@ -65,7 +65,7 @@ class BlendStage:
     def _keys(self, scored: Sequence[Candidate], ranking: Ranking) -> list[float]:
         if self.method == "linear":
             added = first_pass_parts(scored, ranking, self.weight)
-            return [candidate.score + one for candidate, one in zip(scored, added, strict=True)]
+            return [candidate.score + part for candidate, part in zip(scored, added, strict=True)]
         if self.method == "before":
             return [candidate.score + self.weight * candidate.trace[-2].score for candidate in scored]
         if self.method == "rrf":
@@ -83,7 +83,7 @@ class BlendStage:
 
 
 def first_pass_parts(candidates: Sequence[Candidate], ranking: Ranking, weight: float) -> list[float]:
-    """Return what a linear blend adds to the candidates' scores: ``weight`` to that with the best first-pass score."""
+    """Return what a linear blend adds to each candidate's score: ``weight`` for the best first-pass score."""
     best = max((candidate.trace[0].score for candidate in ranking.candidates), default=0.0) if weight else 0.0
     share = weight / best if best > 0 else 0.0
     return [share * max(candidate.trace[0].score, 0.0) if share else 0.0 for candidate in candidates]
@@ -103,8 +103,8 @@ def _fused(scored: Sequence[Candidate]) -> list[float]:
 
 
 def blend_of(options: Rerank, model: Scorer | Encoder, depth: int = 0) -> BlendStage | None:
-    """Return the stage that blends in the first pass; None if the model alone decides."""
-    if options.sentences is not None:  # sentences include the first pass
+    """Return the stage that blends in the first pass; None if the model alone decides the order."""
+    if options.sentences is not None:  # the stage for sentences includes the first pass
         return None
     if options.blend == "replace" or (options.blend == "card" and model.advice.first_pass_weight == 0):
         return None

@@ -1,7 +1,7 @@
 """Detect queries and documents that a model cannot read.
 
-A query is detected by its letters: most are of scripts that none of the model's languages uses. Documents are detected
-by their language, with the extra ``languages``.
+For a query the letters count: most are of scripts that none of the model's languages uses. For documents the language
+is detected, with the extra ``languages``.
 """
 
 import importlib
@@ -21,7 +21,7 @@ logger = logging.getLogger(__name__)
 due = Seldom()
 
 SHARE = 0.5
-"""A query is refused where more than this share of its letters is of other scripts."""
+"""A query is refused if more than this share of its letters is of other scripts."""
 LATIN = "LATIN"
 SCRIPTS: Mapping[str, tuple[str, ...]] = {
     **dict.fromkeys(("be", "bg", "kk", "ky", "mk", "mn", "ru", "tg", "uk"), ("CYRILLIC",)),
@@ -49,13 +49,13 @@ SCRIPTS: Mapping[str, tuple[str, ...]] = {
     "th": ("THAI",),
     "zh": ("CJK", "BOPOMOFO"),
 }
-"""The scripts of languages, by ISO 639-1 code, as Unicode's character names begin; of all others it is Latin's."""
+"""ISO 639-1 code -> the language's scripts, as Unicode's character names begin; all other languages use Latin."""
 IS_INSTALLED = find_spec("py3langid") is not None
 """Whether the extra ``languages`` is installed."""
 FIRST, MOST_TEXTS, LEAST_TEXTS = 10, 5, 2
-"""From how many of the first hits texts come, how many are examined, and in how many the language must be clear."""
+"""How many of the first hits give texts, how many texts are examined, and how many must have a clear language."""
 LEAST_CHARACTERS, MOST_CHARACTERS = 40, 300
-"""Shorter texts are not examined, and of longer ones only so many characters."""
+"""Texts with fewer characters are not examined, and only so many characters of longer texts are."""
 SURE = 0.9
 """The least probability at which a language counts as clear."""
 SAME = {
@@ -80,7 +80,7 @@ def why_unread(ranking: Ranking, model: Scorer | Encoder) -> str:
     what, said, fix = "query", "query is", "name a model for it"
     if not (found := unreadable(ranking.query.text, languages)) and IS_INSTALLED:
         what, said, fix = "documents", "documents are", NAME_ONE
-        texts = [one.text for one in ranking.candidates[:FIRST] if one.text and len(one.text) >= LEAST_CHARACTERS]
+        texts = [item.text for item in ranking.candidates[:FIRST] if item.text and len(item.text) >= LEAST_CHARACTERS]
         told = Counter(filter(None, (language_of(text[:MOST_CHARACTERS]) for text in texts[:MOST_TEXTS])))
         foreign = {language: count for language, count in told.items() if not _is_read(language, tuple(languages))}
         if told.total() >= LEAST_TEXTS and sum(foreign.values()) > SHARE * told.total():
@@ -98,7 +98,7 @@ def why_unread(ranking: Ranking, model: Scorer | Encoder) -> str:
 @lru_cache(maxsize=1000)
 def _is_read(language: str, languages: tuple[str, ...]) -> bool:
     """Return whether a language is one of a model's."""
-    return language in {SAME.get(one, one) for one in languages}
+    return language in {SAME.get(code, code) for code in languages}
 
 
 @lru_cache(maxsize=10_000)
@@ -121,11 +121,11 @@ def _identifier() -> Any:
 
 
 def unreadable(query: str, languages: Sequence[str]) -> str:
-    """Return the script that most of a query's letters have and none of these languages; "" where there is none.
+    """Return the script of most of a query's letters, if none of these languages uses it; else "".
 
     Args:
-        query: its text.
-        languages: that the model reads, by ISO 639-1 code; where there are none, it reads everything.
+        query: the query's text.
+        languages: the languages that the model reads, by ISO 639-1 code; empty if it reads everything.
     """
     if not languages:
         return ""
@@ -139,7 +139,7 @@ def unreadable(query: str, languages: Sequence[str]) -> str:
 
 @lru_cache(maxsize=10_000)
 def script_of(letter: str) -> str:
-    """Return a letter's script, as its Unicode name begins; full and half width forms and marks aside."""
+    """Return a letter's script: the first word of its Unicode name, apart from prefixes such as FULLWIDTH."""
     name = unicodedata.name(letter, "")
     for prefix in ("FULLWIDTH ", "HALFWIDTH ", "MODIFIER LETTER "):
         name = name.removeprefix(prefix)

@@ -1,4 +1,4 @@
-"""Pointwise reranking: each candidate is scored by itself.
+"""Rerank pointwise: each candidate is scored by itself.
 
 Nogueira, Cho: Passage Re-ranking with BERT, 2019, arXiv:1901.04085, section 2; H1 of Nogueira, Yang, Cho, Lin:
 Multi-Stage Document Ranking with BERT, 2019, arXiv:1910.14424, section 3.2.
@@ -36,7 +36,7 @@ class MonoStage:
     budget_ms: float | None = None
 
     def rerank(self, ranking: Ranking, *, deadline: Deadline = NEVER) -> Ranking:
-        """Return the ranking with its top ``depth`` in the order of the model.
+        """Return the ranking with its top ``depth`` in the order of the model's logits.
 
         Raises:
             DeadlineExceeded: no candidate could be scored in time.
@@ -52,20 +52,20 @@ class MonoStage:
         self, query: str, deadline: Deadline, block: Sequence[Candidate], readable: Sequence[Candidate]
     ) -> Outcome:
         texts = [candidate.text or "" for candidate in readable]
-        scores = self.scorer.score(query, texts, [(place,) for place in range(len(texts))], deadline=deadline)
-        failures = {readable[place].doc_id: why for place, why in scores.failures.items()}
+        scores = self.scorer.score(query, texts, [(index,) for index in range(len(texts))], deadline=deadline)
+        failures = {readable[index].doc_id: why for index, why in scores.failures.items()}
         attempt = Attempt(block, readable, self._judge(readable, scores), scores.reached, failures)
         done, asked = attempt.depth, len(block)
         reasons = [f"the deadline passed after {done} of {asked} candidates"] if done < asked else []
         return Outcome(attempt, scores.counts(), reasons)
 
     def _judge(self, readable: Sequence[Candidate], scores: Scores) -> list[Judged]:
-        places = [place for place in scores.attempted if place not in scores.failures]
-        if not places:
+        scored = [index for index in scores.attempted if index not in scores.failures]
+        if not scored:
             raise nothing_scored(self.scorer, scores.failures, stage=self.name)
-        logits = scores.log_odds[places]
+        logits = scores.log_odds[scored]
         if not np.isfinite(logits).all():
-            doc_id = readable[places[int(np.flatnonzero(~np.isfinite(logits))[0])]].doc_id
+            doc_id = readable[scored[int(np.flatnonzero(~np.isfinite(logits))[0])]].doc_id
             raise InferenceError(
                 f"model {self.scorer.model} gave document {doc_id!r} a score that is not a number",
                 stage=self.name,
@@ -74,8 +74,8 @@ class MonoStage:
         probabilities = self.scorer.probabilities(logits)
         units = units_of(logits.astype(np.float64), probabilities)
         values = zip(logits.tolist(), units, probabilities.tolist(), strict=True)
-        cut = scores.cut_documents([(place,) for place in range(len(readable))])
+        cut = scores.cut_documents([(index,) for index in range(len(readable))])
         return [
-            Judged(readable[place], logit, unit, {"logit": logit, "probability": probability}, cut=place in cut)
-            for place, (logit, unit, probability) in zip(places, values, strict=True)
+            Judged(readable[index], logit, unit, {"logit": logit, "probability": probability}, cut=index in cut)
+            for index, (logit, unit, probability) in zip(scored, values, strict=True)
         ]

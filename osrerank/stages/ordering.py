@@ -1,4 +1,4 @@
-"""Turn a stage's scores into a ranking: sort the scored candidates, keep the rest below, renumber."""
+"""Turn a stage's scores into a ranking: sort the scored candidates, keep the rest below, set the ranks."""
 
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -14,9 +14,9 @@ from osrerank.types.values import BLANK, is_blank
 
 NO_TEXT = "no text in the fields that were asked for"
 BELOW_ONE = 1.0 - 2.0**-40
-"""The greatest unit: added to the number of hundreds of stages, it does not round up to the next."""
+"""The greatest unit; added to a level of several hundred stages, it does not round up to the next level."""
 SPREAD = 1e-6
-"""The part of [0, 1) at either end where units do not follow probabilities, so that no logits tie there."""
+"""Width of each end of [0, 1) in which units follow scores and not probabilities, so that they do not tie."""
 
 
 Floats = npt.NDArray[np.float64]
@@ -28,11 +28,11 @@ class Judged:
 
     Attributes:
         candidate: as it came into the stage.
-        score: the value to sort by, on the stage's own scale, finite; higher is better.
+        score: the value to sort by, finite, on the stage's own scale; higher is better.
         unit: ``score`` mapped to [0, 1) by a non-decreasing function of the stage.
         parts: name -> other values of the stage, such as the probability.
         passage: the passage with the decisive score, if passages were scored.
-        cut: whether the model did not read the whole text.
+        cut: whether the model read only a part of the text.
     """
 
     candidate: Candidate
@@ -47,11 +47,11 @@ class Judged:
 class Attempt:
     """Which of its candidates a stage scored, which failed, and how far it came before the deadline.
 
-    Only the candidates of the longest prefix without a gap are put in order. What was scored behind it keeps its place:
-    otherwise a few known candidates from far below would stand before the first pass's best.
+    Only the longest prefix of candidates without a gap is put in order. Candidates that were scored below it keep their
+    rank: otherwise a few with known vectors from far below would rank above the first pass's best.
 
     Attributes:
-        block: the stage's candidates.
+        block: the candidates that the stage was to order.
         readable: the block's candidates whose text is not blank, in order.
         judged: candidates that were scored.
         reached: all readable candidates before this index were attempted before the deadline; later ones may be scored
@@ -81,7 +81,7 @@ class Attempt:
         """The candidates of that prefix that could not be scored, each with its ``failure`` set."""
         judged = {item.candidate.doc_id for item in self.judged}
         return [
-            replace(candidate, failure=self.failures.get(candidate.doc_id) or _why_unread(candidate))
+            replace(candidate, failure=self.failures.get(candidate.doc_id) or _why_unscored(candidate))
             for candidate in self.block[: self.depth]
             if candidate.doc_id not in judged
         ]
@@ -111,13 +111,13 @@ def rank_block(
     stage: str,
     depth: int,
 ) -> Ranking:
-    """Score the top ``depth`` of a ranking; return the new ranking, with a report of the stage.
+    """Score the top ``depth`` of a ranking and put them in order; return the new ranking with the stage's report.
 
     Args:
-        model: whose name the report has.
+        model: the model, whose name and kind the report has.
         ranking: the ranking so far.
-        score: called with the top candidates, and with those of them whose text is not blank, at least one, to be
-            scored.
+        score: called with the top candidates, and with those of them whose text is not blank (at least one), which it
+            scores.
         stage: the stage's name.
         depth: how many candidates are scored.
     """
@@ -150,19 +150,19 @@ def rank_block(
     return Ranking(ranking.query, candidates, (*ranking.reports, report))
 
 
-def _why_unread(candidate: Candidate) -> str:
+def _why_unscored(candidate: Candidate) -> str:
     return NO_TEXT if candidate.text is None else BLANK
 
 
 def without_text(block: Sequence[Candidate]) -> str:
-    """Return why candidates without a text to score are not scored."""
+    """Return why none of these candidates, which have no text to score, is scored."""
     return NO_TEXT if all(candidate.text is None for candidate in block) else "the texts of all candidates are blank"
 
 
 def units_of(scores: Floats, probabilities: Floats) -> list[float]:
-    """Map scores ``(n,)`` to [0, 1): to their probabilities, but where these are nearly 0 or 1.
+    """Map scores ``(n,)`` to [0, 1): to their probabilities, except where these are nearly 0 or 1.
 
-    There the map goes on increasing with the score, although probabilities do not to the last bit.
+    There the map goes on increasing with the score, whereas rounded probabilities are equal.
     """
     unsaturated = (1 + scores / (1 + np.abs(scores))) / 2
     spread = np.where(probabilities > SPREAD, 1 - SPREAD, 0.0) + SPREAD * unsaturated
@@ -174,11 +174,11 @@ def units_of(scores: Floats, probabilities: Floats) -> list[float]:
 def nothing_scored(
     model: Scorer | Encoder, failures: Mapping[Any, str], *, stage: str
 ) -> DeadlineExceeded | InferenceError:
-    """Return the error to raise if a stage has no score at all.
+    """Return the error to raise if a stage scored no candidate at all.
 
     Args:
-        model: whose name the error has.
-        failures: what was attempted -> why it could not be scored; empty where nothing was attempted in time.
+        model: the model that the error names.
+        failures: what was attempted -> why it could not be scored; empty if nothing was attempted in time.
         stage: the stage's name.
     """
     if not failures:
@@ -188,21 +188,21 @@ def nothing_scored(
 
 
 def reorder(ranking: Ranking, stage: str, judged: Iterable[Judged], rest: Sequence[Candidate]) -> tuple[Candidate, ...]:
-    """Return the judged candidates by score, ties by their rank so far, then the rest in the order given.
+    """Return the judged candidates by score, ties by their rank so far, then the rest as given.
 
     Raises:
         ValueError: judged and rest are not together a permutation of the ranking.
     """
     ordered = sorted(judged, key=lambda item: (-item.score, item.candidate.rank))
     level = 1 + max((entry.level for candidate in ranking.candidates for entry in candidate.trace[-1:]), default=0)
-    scored = [_placed(item, stage, rank, level) for rank, item in enumerate(ordered, start=1)]
+    scored = [_ranked(item, stage, rank, level) for rank, item in enumerate(ordered, start=1)]
     below = [replace(item, rank=rank) for rank, item in enumerate(rest, start=len(scored) + 1)]
     if len(scored) + len(below) != len(ranking.candidates):
         raise ValueError(f"stage {stage} returned {len(scored) + len(below)} of {len(ranking.candidates)} candidates")
     return (*scored, *below)
 
 
-def _placed(item: Judged, stage: str, rank: int, level: int) -> Candidate:
+def _ranked(item: Judged, stage: str, rank: int, level: int) -> Candidate:
     entry = StageScore(stage, item.score, rank, item.unit, item.parts, item.passage, level, item.cut)
     before = item.candidate  # not `replace`, which takes three times as long, a thousand times a search
     return Candidate(before.doc_id, before.text, item.score, rank, (*before.trace, entry), sections=before.sections)

@@ -1,4 +1,4 @@
-"""From the probabilities of pairs to one score a document: duoBERT's pair aggregations.
+"""Plan which pairs of candidates are compared, and aggregate their probabilities as duoBERT does.
 
 Nogueira, Yang, Cho, Lin: Multi-Stage Document Ranking with BERT, 2019, arXiv:1910.14424, section 3.3. Of candidate i,
 J_i are the other candidates that duoBERT was given; p_ij is the probability that i is more relevant than j.
@@ -13,14 +13,14 @@ from osrerank.options.pairs import PairAggregation, Pairs
 
 @dataclass(frozen=True, slots=True)
 class PairPlan:
-    """The pairs of n candidates, in an order in which each beginning is a comparison of fewer candidates.
+    """The pairs of n candidates, ordered so that the first pairs completely compare the first candidates.
 
     Attributes:
-        doc_ids: of the candidates.
-        rivals: for each place, the places that it is compared with.
+        doc_ids: ids of the candidates.
+        rivals: for each candidate, the indices of those that it is compared with.
         tuples: the pairs ``(i, j)``: all pairs of the first two candidates, then those that the third one adds, and so
             on; of a sample, all pairs of the first candidate, then all of the second.
-        is_whole: whether everyone is compared with everyone.
+        is_whole: whether every candidate is compared with every other one.
     """
 
     doc_ids: tuple[str, ...]
@@ -33,7 +33,7 @@ class PairPlan:
         """Return the plan for at least two candidates."""
         rivals = pairs.rivals(doc_ids)
         is_whole = len(rivals[0]) == len(rivals) - 1
-        sampled = [(place, other) for place, others in enumerate(rivals) for other in others]
+        sampled = [(index, other) for index, others in enumerate(rivals) for other in others]
         return cls(tuple(doc_ids), rivals, list(_whole(len(rivals))) if is_whole else sampled, is_whole)
 
     @property
@@ -48,7 +48,7 @@ class PairPlan:
         return reached // len(self.rivals[0])
 
     def reach(self, done: int) -> int:
-        """Return the place from which on rivals of the ``done`` leading candidates do not count."""
+        """Return how many candidates, from the first, count as rivals of the ``done`` leading ones."""
         return done if self.is_whole else self.size
 
 
@@ -60,9 +60,9 @@ def _whole(size: int) -> Iterator[tuple[int, int]]:
 
 
 def aggregate(probabilities: Sequence[float], aggregation: PairAggregation) -> float:
-    """Return a candidate's score s_i from its p_ij; 0 of none.
+    """Return a candidate's score s_i from its probabilities p_ij; 0 if there are none.
 
-    Sums are exact before they are rounded once, so that the order of the candidates cannot change them.
+    Sums are exact and rounded once, so that the order of the candidates cannot change them.
     """
     if aggregation == "binary":
         return float(sum(probability > 0.5 for probability in probabilities))

@@ -1,4 +1,4 @@
-"""Reranking long documents by their passages: each passage is scored, and the document gets the best of their scores.
+"""Rerank long documents by their passages: score each passage, and aggregate the scores of a document's passages.
 
 Chen et al.: ICIP at TREC-2020 Deep Learning Track, section 2 (MaxP, K-Max-AvgP); FirstP, MaxP and SumP are Dai and
 Callan's: Deeper text understanding for IR with contextual neural language modeling, SIGIR 2019, arXiv:1905.09217.
@@ -28,12 +28,12 @@ ABOVE_ZERO, BELOW_ONE = np.finfo(np.float64).tiny, math.nextafter(1.0, 0.0)
 
 
 class DocumentScore(NamedTuple):
-    """The score of a document from its passages'.
+    """A document's score, aggregated from its passages' scores.
 
     Attributes:
-        score: to sort by; comparable to a logit.
-        unit: a non-decreasing map of it to [0, 1].
-        probability: of the document's relevance.
+        score: value to sort by; comparable to a logit.
+        unit: a non-decreasing map of ``score`` to [0, 1].
+        probability: probability of the document's relevance.
     """
 
     score: float
@@ -51,26 +51,26 @@ def max_p(logits: Floats, probabilities: Floats, k: int) -> DocumentScore:  # no
 
 
 def k_max_avg_p(logits: Floats, probabilities: Floats, k: int) -> DocumentScore:  # noqa: ARG001 - see max_p
-    """Return the mean of the k highest probabilities, or of all if there are fewer; sorted by its log-odds."""
+    """Return the mean of the k highest probabilities, or of all if there are fewer; its log-odds are the score."""
     mean = float(np.sort(probabilities)[-k:].mean())
     inside = min(max(mean, ABOVE_ZERO), BELOW_ONE)
     return DocumentScore(math.log(inside) - math.log1p(-inside), mean, mean)
 
 
 def sum_p(logits: Floats, probabilities: Floats, k: int) -> DocumentScore:  # noqa: ARG001 - see max_p
-    """Return the sum s of the probabilities, sorted by its logarithm: s / (1 + s) is the logistic function of that."""
+    """Return the logarithm of the sum s of the probabilities, whose logistic function is s / (1 + s)."""
     total = max(float(probabilities.sum()), ABOVE_ZERO)
     return DocumentScore(math.log(total), total / (1 + total), float(probabilities.max()))
 
 
 AggregatePassages = Callable[[Floats, Floats, int], DocumentScore]
-# of `firstp` one passage is scored, so the best is the first
+# `firstp` scores one passage, so the best is the first
 AGGREGATIONS: dict[str, AggregatePassages] = {"maxp": max_p, "firstp": max_p, "sump": sum_p, "kmaxavgp": k_max_avg_p}
 
 
 @dataclass(frozen=True, slots=True)
 class PassageStage:
-    """Orders the top ``depth`` candidates by their passages' scores (ICIP), all of them scored in one call.
+    """Orders the top ``depth`` candidates by their passages' scores (ICIP), and scores all passages in one call.
 
     The hit's ``passage`` is the one with the highest score. First passages of all candidates are scored before second
     ones; when the deadline cuts the stage short, the candidates up to the first without a scored passage are put in
@@ -112,7 +112,7 @@ class PassageStage:
         )
 
     def passages_of(self, candidate: Candidate) -> list[tuple[str, Span | None]]:
-        """Return a candidate's passages as the function of this name makes them."""
+        """Return a candidate's passages, cut by this stage's options."""
         return passages_of(candidate, self.options, self.separator)
 
     def _leaves_out(self, candidate: Candidate, spans: Sequence[Span | None]) -> bool:
@@ -139,14 +139,14 @@ def judged_by_passages(
     probabilities: Floats,
     options: Passages,
 ) -> Judged:
-    """Return a document's score from its passages', at least one.
+    """Aggregate the scores of a document's passages, at least one, to its own score.
 
     Args:
         candidate: the document.
-        spans: of the passages.
-        logits: theirs ``(n,)``.
-        probabilities: theirs ``(n,)``.
-        options: how they are aggregated.
+        spans: the passages' spans.
+        logits: the passages' logits ``(n,)``.
+        probabilities: the passages' probabilities ``(n,)``.
+        options: how the scores are aggregated.
     """
     document = AGGREGATIONS[options.aggregation](logits.astype(np.float64), probabilities, options.k)
     best = int(logits.argmax())
@@ -160,7 +160,7 @@ def judged_by_passages(
 
 
 def lacks_words(candidate: Candidate, spans: Sequence[Span | None], options: Passages) -> bool:
-    """Return whether a document has words that are in none of these passages; a title stands before each."""
+    """Return whether a document has words, apart from its title, that are in none of these passages."""
     there = [span for span in spans if span is not None]
     if not there:
         return False
@@ -168,11 +168,11 @@ def lacks_words(candidate: Candidate, spans: Sequence[Span | None], options: Pas
 
 
 def text_of(candidate: Candidate, options: Passages, separator: str = " ") -> str | LongText:
-    """Return a document as a source of vectors reads it: a text that is not cut, or a long one.
+    """Return what is encoded of a document: its text, or a `LongText` if it is cut into passages.
 
     Args:
         candidate: the document.
-        options: how it is cut.
+        options: how a long document is cut.
         separator: between the title and a passage.
     """
     if _is_short(candidate, options):
@@ -182,7 +182,7 @@ def text_of(candidate: Candidate, options: Passages, separator: str = " ") -> st
     how = [*astuple(windows), seed_of, separator, len(titles), *titles]
     parts = [*how, *chain.from_iterable(astuple(section) for section in sections)]
     content = hashlib.blake2b(digest_size=DIGEST_BYTES)
-    for part in parts:  # with its length: no two divisions of the same characters meet
+    for part in parts:  # with its length: the same characters, split in two ways, have two digests
         encoded = str(part).encode("utf-8", "surrogatepass")
         content.update(len(encoded).to_bytes(8, "little") + encoded)
     return LongText(content.digest(), partial(passages_of, candidate, options, separator))
@@ -191,11 +191,11 @@ def text_of(candidate: Candidate, options: Passages, separator: str = " ") -> st
 def passages_of(candidate: Candidate, options: Passages, separator: str = " ") -> list[tuple[str, Span | None]]:
     """Return a document's passages as a model reads them in search, training and development, at least one.
 
-    Each has its place in the source, and the title in front, which is not cut. A document of fewer words than are cut
-    is a passage without a place.
+    Each comes with its span in the source, and begins with the title, which is not cut. A document that is too short to
+    be cut is one passage without a span.
 
     Args:
-        candidate: with the sections of its document; without any its text has no title.
+        candidate: the document; if it has no sections, its text has no title.
         options: how it is cut.
         separator: between the title and a passage.
     """
@@ -205,7 +205,7 @@ def passages_of(candidate: Candidate, options: Passages, separator: str = " ") -
     titles = [section for section in sections if section.field in options.title_fields]
     bodies = [section for section in sections if section.field not in options.title_fields]
     found = passage_spans(bodies, options.windows, candidate.doc_id)
-    if not found:  # a document that is empty, or only a title
+    if not found:  # the document is empty, or only a title
         alone = [(section, Span(section.field, 0, len(section.text), section.value)) for section in titles[:1]]
         found = alone or [(bodies[0], Span(bodies[0].field, 0, 0, bodies[0].value))]
         titles = titles[1:]
@@ -217,13 +217,13 @@ def passages_of(candidate: Candidate, options: Passages, separator: str = " ") -
 def score_by_passages(
     scorer: Scorer, query: str, documents: Sequence[str], options: Passages, *, deadline: Deadline = NEVER
 ) -> Scores:
-    """Return the scores of texts that are no candidates of a search: of each the best of its passages'.
+    """Score texts outside a search, each by its best passage.
 
     Args:
         scorer: scores ``(i,)`` tuples.
-        query: its text.
-        documents: their texts, at least one.
-        options: how they are cut; scores are aggregated as ``maxp``, whatever they say.
+        query: the query's text.
+        documents: the documents' texts, at least one.
+        options: how texts are cut; scores are always aggregated as ``maxp``.
         deadline: as for ``Scorer.score``; ``reached`` counts the leading documents of which a passage was attempted,
             and is below their number until all passages were.
 
@@ -252,19 +252,19 @@ def score_texts(scorer: Scorer, query: str, documents: Sequence[str], *, deadlin
         ScoringError: nothing was scored in time, or no document could be.
         WorkerError: the workers did not answer.
     """
-    places = [place for place, document in enumerate(documents) if not is_blank(document)]
-    texts = [documents[place] for place in places]
+    present = [index for index, document in enumerate(documents) if not is_blank(document)]
+    texts = [documents[index] for index in present]
     if not texts:
         scores = Scores(np.empty(0, np.float32))
     elif scorer.advice.passages:
         scores = score_by_passages(scorer, query, texts, BY_WINDOW, deadline=deadline)
     else:
-        scores = scorer.score(query, texts, [(place,) for place in range(len(texts))], deadline=deadline)
-    return scores if len(texts) == len(documents) else scores.among(places, len(documents), BLANK)
+        scores = scorer.score(query, texts, [(index,) for index in range(len(texts))], deadline=deadline)
+    return scores if len(texts) == len(documents) else scores.among(present, len(documents), BLANK)
 
 
 def chosen_passages(options: Rerank, model: Scorer | Encoder) -> Passages | None:
-    """Return how long documents are cut; None if they are not."""
+    """Return the options by which long documents are cut, the model's or the search's; None if they are not cut."""
     advised = BY_WINDOW if model.advice.passages else None
     return advised if options.passages == "auto" else options.passages
 
@@ -274,7 +274,7 @@ def _best(logits: npt.NDArray[np.float32]) -> float:
 
 
 def _is_short(candidate: Candidate, options: Passages) -> bool:
-    words = (candidate.text or "").split(maxsplit=options.least_words)  # reads no further than needed
+    words = (candidate.text or "").split(maxsplit=options.least_words)  # splits off no more than needed
     return candidate.text is not None and len(words) < options.least_words
 
 

@@ -1,4 +1,4 @@
-"""Clean texts and split them into sentences, each with its place in the original text.
+"""Clean texts and split them into sentences, each with its span in the original text.
 
 The cleaning is Birch's (Akkalyoncu Yilmaz et al., EMNLP 2019, released code): markup and line ends become blanks. Its
 splitter is Punkt (Kiss and Strunk: Unsupervised multilingual sentence boundary detection, Computational Linguistics
@@ -23,10 +23,8 @@ MARKUP = re.compile(
     re.IGNORECASE | re.DOTALL,
 )
 WORD = re.compile(r"\S+")
-
-
 BLOCK, AT_ONCE = 20_000, 128
-"""Characters that Punkt splits at a time, and sentences that are cut at a time, so that a long text can be left."""
+"""Characters that Punkt splits at a time, and sentences yielded at a time, so that a deadline can stop a long text."""
 
 
 def cleaned(text: str) -> str:
@@ -35,7 +33,7 @@ def cleaned(text: str) -> str:
 
 
 def sentence_spans(clean: str, options: Sentences) -> list[tuple[int, int]]:
-    """Return the start and end of each sentence, in characters; a long one is split by words where that is asked for.
+    """Return the start and end of each sentence, in characters; a long one is split by words if the options say so.
 
     Args:
         clean: the text, as `cleaned` returns it.
@@ -54,7 +52,7 @@ def sentence_blocks(clean: str, options: Sentences, size: int = BLOCK) -> Iterat
     the next word, so a block's last two sentences begin the next block.
 
     Args:
-        clean: as of `sentence_spans`.
+        clean: as for `sentence_spans`.
         options: likewise.
         size: characters of a block.
     """
@@ -81,7 +79,7 @@ def _punkt_blocks(clean: str, language: str, size: int) -> Iterator[list[tuple[i
 
 
 def is_ready(options: Sentences, deadline: Deadline) -> bool:
-    """Return whether the splitter is loaded by the deadline; its loading goes on after that."""
+    """Wait for the splitter until the deadline; return whether it is loaded. Loading goes on after the deadline."""
     if options.splitter == "sentencex" or deadline.at_s is None:
         return True
     return deadline.wait(_loading(options.language))
@@ -89,7 +87,7 @@ def is_ready(options: Sentences, deadline: Deadline) -> bool:
 
 @functools.cache
 def _loading(language: str) -> threading.Event:
-    """Load Punkt's model of a language in another thread; return what is set when that has ended, well or not."""
+    """Load Punkt's model of a language in another thread; return an event that is set when loading ends or fails."""
     ended = threading.Event()
 
     def load() -> None:
@@ -105,8 +103,8 @@ def _loading(language: str) -> threading.Event:
 
 def _by_sentencex(clean: str, options: Sentences) -> Iterator[list[tuple[int, int]]]:
     found = require("sentencex", extra="sentences").get_sentence_boundaries(options.language, clean)
-    for some in (found[at : at + AT_ONCE] for at in range(0, len(found), AT_ONCE)):
-        yield [(boundary["start_index"], boundary["end_index"]) for boundary in some]
+    for batch in (found[at : at + AT_ONCE] for at in range(0, len(found), AT_ONCE)):
+        yield [(boundary["start_index"], boundary["end_index"]) for boundary in batch]
 
 
 def _by_punkt(clean: str, language: str) -> Iterable[tuple[int, int]]:
@@ -116,7 +114,7 @@ def _by_punkt(clean: str, language: str) -> Iterable[tuple[int, int]]:
 
 @functools.cache
 def _punkt(language: str) -> Any:
-    """Return NLTK's splitter with its model of a language, out of a package: NLTK's own is a download."""
+    """Return NLTK's splitter with a language's model from the package ``punkt``; NLTK would download one."""
     learned = require("punkt", extra="punkt").load_model(PUNKT_LANGUAGES[language])
     nltk = require("nltk.tokenize.punkt", extra="punkt")
     parameters = nltk.PunktParameters()
@@ -128,7 +126,7 @@ def _punkt(language: str) -> Any:
 
 
 def _chunks(text: str, start: int, end: int, most: int | None, *, drop_tail: bool) -> Iterator[tuple[int, int]]:
-    """Yield a sentence without surrounding blanks, split where it has more words than ``most``."""
+    """Yield a sentence without surrounding blanks, split if it has more words than ``most``."""
     words = [match.span() for match in WORD.finditer(text, start, end)]
     count = len(words)
     most = most or count

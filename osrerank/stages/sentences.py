@@ -1,4 +1,4 @@
-"""Reranking documents by their best sentences and the first pass.
+"""Rerank documents by their best sentences and the first pass.
 
 Akkalyoncu Yilmaz, Yang, Zhang, Lin: Cross-domain modeling of sentence-level evidence for document retrieval, EMNLP 2019
 (Birch), section 3: s_f = a s_doc + (1 - a) sum_i w_i s_i, with s_doc the first pass's score and s_i that of the i-th
@@ -25,18 +25,18 @@ from osrerank.types import NEVER, Candidate, Deadline, Ranking, Scorer, Section,
 from osrerank.types.values import is_blank
 
 KEPT = 3
-"""How many of the best sentences' values are kept beside the score: as many as Birch weighs."""
+"""How many of the best sentences' logits and probabilities are reported: as many as Birch weighs."""
 Floats = npt.NDArray[np.float64]
 
 
 def interpolate(first_pass: Floats, best: Floats, a: float, weights: Sequence[float]) -> Floats:
-    """Return a s_doc + (1 - a) sum_i w_i s_i.
+    """Return each document's score ``(n_documents,)``: a s_doc + (1 - a) sum_i w_i s_i.
 
     Args:
-        first_pass: ``(n_documents,)``.
-        best: ``(n_documents, n_best)`` of each document's best sentences, the best first; NaN where it has fewer.
+        first_pass: the documents' first-pass scores s_doc ``(n_documents,)``.
+        best: scores of each document's best sentences ``(n_documents, n_best)``, best first; NaN if it has fewer.
         a: share of the first pass.
-        weights: of the best sentences; those beyond ``n_best`` count for nothing.
+        weights: weights of the best sentences; those beyond ``n_best`` are ignored.
     """
     used = min(best.shape[1], len(weights))
     evidence = np.nan_to_num(best[:, :used]) @ np.asarray(weights[:used], dtype=np.float64)
@@ -46,9 +46,10 @@ def interpolate(first_pass: Floats, best: Floats, a: float, weights: Sequence[fl
 
 @dataclass(frozen=True, slots=True)
 class SentenceStage:
-    """Birch: one forward pass for each sentence of the top ``depth`` candidates, in one call.
+    """Orders the top ``depth`` candidates by their best sentences and the first pass (Birch).
 
-    The hit's ``passage`` is its best sentence. Under a deadline the first sentences of all candidates are scored first.
+    All sentences are scored in one call, one forward pass each; the first sentences of all candidates come first, in
+    case a deadline passes. The hit's ``passage`` is its best sentence.
 
     Attributes:
         scorer: scores ``(i,)`` tuples.
@@ -65,7 +66,7 @@ class SentenceStage:
     budget_ms: float | None = None
 
     def rerank(self, ranking: Ranking, *, deadline: Deadline = NEVER) -> Ranking:
-        """Return the ranking with its top ``depth`` in the interpolated order.
+        """Return the ranking with its top ``depth`` in the order of their interpolated scores.
 
         Raises:
             ConfigError: sentences are to be split by tokens, and the scorer has no tokenizer here.
@@ -90,14 +91,14 @@ class SentenceStage:
         )
 
     def sentences_of(self, candidate: Candidate, query: str) -> Iterator[tuple[str, Span]]:
-        """Yield a candidate's sentences as the model reads them, at least one, each with its place in the source."""
+        """Yield a candidate's sentences as the model reads them, at least one, each with its span in the source."""
         sections = candidate.sections or (Section("text", candidate.text or ""),)
-        found = islice(self._spoken(sections, query), self.options.limit)
+        found = islice(self._non_blank(sections, query), self.options.limit)
         yield next(found, ("", Span(sections[0].field, 0, 0, sections[0].value)))
         yield from found
 
-    def _spoken(self, sections: Sequence[Section], query: str) -> Iterator[tuple[str, Span]]:
-        """Yield the sentences that are not blank."""
+    def _non_blank(self, sections: Sequence[Section], query: str) -> Iterator[tuple[str, Span]]:
+        """Yield the sentences that are not blank, each with its span."""
         for section in sections:
             clean = cleaned(section.text)
             for block in sentence_blocks(clean, self.options):
@@ -106,7 +107,7 @@ class SentenceStage:
                         yield readable(clean[start:end]), Span(section.field, start, end, section.value)
 
     def _chunks(self, clean: str, spans: Sequence[tuple[int, int]], query: str) -> Sequence[tuple[int, int]]:
-        """Return spans, those of long sentences split by tokens where that is asked for."""
+        """Return the spans of sentences; the options may say that long ones are split by tokens."""
         if self.options.chunks == "words":
             return spans
         chunks = chunks_of(self.scorer, query, [clean[start:end] for start, end in spans])
@@ -132,10 +133,10 @@ class SentenceStage:
         first_pass = np.array([candidate.trace[0].score])
         key = float(interpolate(first_pass, values[None, :], self.options.a, self.options.weights)[0])
         parts = {}
-        for place in range(min(KEPT, len(best))):
-            number = f"_{place + 1}" if place else ""
-            parts[f"logit{number}"] = float(best[place])
-            parts[f"probability{number}"] = float(probabilities[place])
+        for index in range(min(KEPT, len(best))):
+            number = f"_{index + 1}" if index else ""
+            parts[f"logit{number}"] = float(best[index])
+            parts[f"probability{number}"] = float(probabilities[index])
         # softsign: unlike the logistic function it does not round large sums to 1
         unit = min((1 + key / (1 + abs(key))) / 2, BELOW_ONE)
         decisive = spans[int((order if is_logit else by_odds)[0])]

@@ -12,11 +12,11 @@ from osrerank.types import Candidate, Deadline, PassageScores, Ranking, Scorer, 
 from osrerank.types.vectors import Part
 
 PartsOf = Callable[[Candidate], Iterable[Part]]
-"""Candidate -> its parts, at least one; it may cut them one by one."""
+"""Maps a candidate to its parts, at least one; it may cut them one by one."""
 Judge = Callable[[Candidate, Sequence[Span | None], npt.NDArray[np.float32], npt.NDArray[np.float32]], Judged]
-"""Candidate, places, logits and log-odds of its parts (NaN where there is none) -> what is made of them."""
+"""Maps a candidate, and its parts' spans, logits and log-odds (NaN where there is none), to its score."""
 LeavesOut = Callable[[Candidate, Sequence[Span | None]], bool]
-"""Candidate, places of its parts -> whether they lack some of its text."""
+"""Tells whether a candidate has text that is in none of its parts, from their spans."""
 
 
 def rank_by_slices(
@@ -31,12 +31,12 @@ def rank_by_slices(
     deadline: Deadline,
     leaves_out: LeavesOut | None = None,
 ) -> Ranking:
-    """Return the ranking with its top ``depth`` ordered by their parts' scores.
+    """Return the ranking with its top ``depth`` ordered by the scores of their parts.
 
     Args:
         scorer: scores ``(i,)`` tuples.
         ranking: the ranking so far.
-        parts_of: returns the parts of a candidate.
+        parts_of: cuts a candidate into its parts.
         judge: turns the parts' scores into the candidate's.
         stage: the stage's name.
         depth: how many candidates are scored.
@@ -51,11 +51,11 @@ def rank_by_slices(
 
     def score(block: Sequence[Candidate], present: Sequence[Candidate]) -> Outcome:
         scores = score_slices(scorer, ranking.query.text, present, parts_of, stage=stage, deadline=deadline)
-        judged = [judge(present[at], scores.places[at], scores.logits[at], scores.log_odds[at]) for at in scores.scored]
-        shortened = {at for at in scores.scored if leaves_out and leaves_out(present[at], scores.places[at])}
+        judged = [judge(present[at], scores.spans[at], scores.logits[at], scores.log_odds[at]) for at in scores.scored]
+        shortened = {at for at in scores.scored if leaves_out and leaves_out(present[at], scores.spans[at])}
         cut = {present[at].doc_id for at in shortened | scores.cut}
-        judged = [replace(one, cut=one.candidate.doc_id in cut) for one in judged] if cut else judged
-        failures = {present[place].doc_id: reason for place, reason in scores.failed.items()}
+        judged = [replace(item, cut=item.candidate.doc_id in cut) for item in judged] if cut else judged
+        failures = {present[at].doc_id: reason for at, reason in scores.failed.items()}
         attempt = Attempt(block, present, judged, scores.reached, failures)
         counts = {**scores.counts(), "truncated": max(len(cut), scores.truncated)}
         return Outcome(attempt, counts, _reasons(scores, unit))
@@ -72,21 +72,21 @@ def score_slices(
     stage: str,
     deadline: Deadline,
 ) -> PassageScores:
-    """Return the scores of candidates' parts.
+    """Score the parts of candidates, and return the scores.
 
     Args:
         scorer: scores ``(i,)`` tuples.
         query: the query's text.
-        candidates: with text.
-        parts_of: returns the parts of a candidate.
-        stage: whose name errors carry.
+        candidates: candidates with text.
+        parts_of: cuts a candidate into its parts.
+        stage: the stage's name, for errors.
         deadline: as for ``Scorer.score``.
 
     Raises:
         DeadlineExceeded: nothing was attempted in time.
         InferenceError: nothing that was attempted could be scored, or a score is not a number.
     """
-    parts = [_later(parts_of, one) for one in candidates]
+    parts = [_later(parts_of, candidate) for candidate in candidates]
     scores = score_parts(scorer, query, parts, deadline=deadline, stage=stage)
     if scores.scored:
         return scores
@@ -94,7 +94,7 @@ def score_slices(
 
 
 def _later(parts_of: PartsOf, candidate: Candidate) -> Iterator[Part]:
-    """Yield a candidate's parts; nothing is cut before the first is asked for."""
+    """Yield a candidate's parts; nothing is cut before the first part is asked for."""
     yield from parts_of(candidate)
 
 

@@ -1,4 +1,4 @@
-"""Long documents cut into passages of whole words.
+"""Cut long documents into passages of whole words.
 
 Windows as in Dai, Callan: Deeper text understanding for IR with contextual neural language modeling, SIGIR 2019,
 arXiv:1905.09217, section 3, with the numbers of Chen et al.: ICIP at TREC-2020 Deep Learning Track, section 2.
@@ -23,9 +23,9 @@ def window_spans(text: str, words: int, stride: int, at_most: int | None = None)
 
     Args:
         text: words separated by whitespace.
-        words: of a window.
-        stride: words from one window to the next.
-        at_most: number of windows; the rest of the text is not read.
+        words: number of words in a window.
+        stride: words from the start of one window to that of the next.
+        at_most: most windows; the text beyond them is not read. None for no limit.
     """
     end = None if at_most is None else (at_most - 1) * stride + words
     spans = [match.span() for match in islice(WORD.finditer(text), end)]
@@ -34,10 +34,10 @@ def window_spans(text: str, words: int, stride: int, at_most: int | None = None)
 
 
 def passage_spans(sections: Iterable[Section], windows: Windows, doc_id: str) -> list[tuple[Section, Span]]:
-    """Return a document's passages, in order, each with the section that it stands in.
+    """Return a document's passages, in order, each with the section that it is from.
 
     A field's only value is cut into windows. Each value of a field with several is a passage, and is cut only if it has
-    more words than a window. What is blank is no passage.
+    more words than a window. Blank passages are left out.
 
     Args:
         sections: the document's texts.
@@ -50,26 +50,26 @@ def passage_spans(sections: Iterable[Section], windows: Windows, doc_id: str) ->
         spans = window_spans(section.text, windows.words, windows.stride, at_most)
         if section.value is not None and _is_short(section.text, windows.words):
             spans = [(spans[0][0], spans[-1][1])] if spans else []
-        places = [(start, end) for start, end in spans if not is_blank(section.text[start:end])]
-        found += [(section, Span(section.field, start, end, section.value)) for start, end in places]
+        bounds = [(start, end) for start, end in spans if not is_blank(section.text[start:end])]
+        found += [(section, Span(section.field, start, end, section.value)) for start, end in bounds]
         if at_most is not None and len(found) >= at_most:
             break
     return _kept(found, windows, doc_id)
 
 
 def leaves_out(sections: Iterable[Section], spans: Iterable[Span]) -> bool:
-    """Return whether words of a document stand in none of its passages.
+    """Return whether a document has words that are in none of its passages.
 
     Args:
         sections: the document's texts.
         spans: its passages, in order.
     """
-    of: defaultdict[tuple[str, int | None], list[Span]] = defaultdict(list)
+    by_value: defaultdict[tuple[str, int | None], list[Span]] = defaultdict(list)
     for span in spans:
-        of[span.field, span.value].append(span)
+        by_value[span.field, span.value].append(span)
     for section in sections:
         read = 0
-        for span in of[section.field, section.value]:
+        for span in by_value[section.field, section.value]:
             if not is_blank(section.text[read : span.start]):
                 return True
             read = max(read, span.end)
@@ -79,7 +79,7 @@ def leaves_out(sections: Iterable[Section], spans: Iterable[Span]) -> bool:
 
 
 def readable(text: str) -> str:
-    """Return a passage as a model reads it: whitespace to single spaces, runs of hyphens to at most three."""
+    """Return a passage as a model reads it: with single spaces, and at most three hyphens in a row."""
     return LONG_HYPHENS.sub("---", " ".join(text.split()))
 
 
@@ -94,4 +94,4 @@ def _kept(found: Sequence[tuple[Section, Span]], windows: Windows, doc_id: str) 
         return [found[0]]
     draw = random.Random(f"{windows.seed}:{doc_id}")  # noqa: S311 - a repeatable draw, no secret
     between = sorted(draw.sample(range(1, len(found) - 1), windows.limit - 2))
-    return [found[place] for place in (0, *between, len(found) - 1)]
+    return [found[index] for index in (0, *between, len(found) - 1)]

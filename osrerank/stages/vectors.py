@@ -1,4 +1,4 @@
-"""Rerank by stored vectors: the query is encoded, and its vector compared with the documents'."""
+"""Rerank by stored vectors: encode the query, and compare its vector with the documents'."""
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
@@ -33,24 +33,24 @@ from osrerank.vectors.record import rows_of
 
 Doubles = npt.NDArray[np.float64]
 WHOLE = Passages()
-"""How an unsplit document is scored: by its only passage."""
+"""The options for documents that are not split: each is its only passage."""
 
 
 @dataclass(frozen=True, slots=True)
 class VectorStage:
-    """Orders the top ``depth`` candidates by similarity to the query; long documents by their passages'.
+    """Orders the top ``depth`` candidates by similarity to the query: long documents by that of their passages.
 
     Documents without vectors are encoded, first passages of all before second ones. When the deadline cuts the stage
     short, the candidates up to the first without a vector are put in order.
 
     Attributes:
         vectors: the source of the documents' vectors.
-        passages: how long documents are split and their passages' scores aggregated; None for neither.
+        passages: how long documents are split and their passages' scores aggregated; None if they are not split.
         depth: how many candidates are compared (k0).
         separator: between the title and a passage.
         budget_ms: time for the stage, in milliseconds, within the deadline of the call; None for no limit of its own.
         feedback: how the query moves towards its best candidates; None if it does not.
-        first_pass_weight: logits that the best first-pass score adds to what chooses these candidates.
+        first_pass_weight: logits that the best first-pass score adds when ``feedback`` weighs the candidates.
         name: how the stage is called in traces and reports.
     """
 
@@ -68,7 +68,7 @@ class VectorStage:
 
         Raises:
             DeadlineExceeded: no document has a vector in time.
-            InferenceError: no candidate has a vector at all.
+            InferenceError: no candidate has a vector at all, because its text cannot be encoded.
         """
         deadline = deadline.within_ms(self.budget_ms)
         if deadline.passed:
@@ -77,7 +77,7 @@ class VectorStage:
         return rank_block(self.vectors.encoder, ranking, compare, stage=self.name, depth=self.depth)
 
     def text_of(self, candidate: Candidate) -> str | LongText:
-        """Return the text to encode of a candidate."""
+        """Return what is encoded of a candidate: its text, or a `LongText` if it is cut into passages."""
         if self.passages is None:
             return candidate.text or ""
         return text_of(candidate, self.passages, self.separator)
@@ -90,14 +90,14 @@ class VectorStage:
         encoded = encoding.result()
         judged = self._judge(ranking, readable, found.documents, encoded.rows[0])
         if not judged:
-            failures = {at: why for at, one in enumerate(found.documents) for why in one.failures.values()}
+            failures = {at: why for at, records in enumerate(found.documents) for why in records.failures.values()}
             raise nothing_scored(self.vectors.encoder, failures, stage=self.name)
         return self._outcome(block, readable, found, judged, encoded)
 
     def _judge(
         self, ranking: Ranking, readable: Sequence[Candidate], documents: Sequence[DocumentRecords], query: Floats
     ) -> list[Judged]:
-        """Return the candidates that have a vector, with their scores."""
+        """Return the scores of the candidates that have a vector."""
         there = [(at, turn) for at, document in enumerate(documents) for turn in sorted(document.records)]
         if not there:
             return []
@@ -113,7 +113,7 @@ class VectorStage:
         best = {at: max(numbers, key=values.__getitem__) for at, numbers in by_document.items()}
         if self.feedback is not None and len(best) > 1:
             added = first_pass_parts([readable[at] for at in best], ranking, self.first_pass_weight)
-            logits = self._after(
+            logits = self._with_feedback(
                 self.feedback, query, rows, plain, list(best.values()), np.array(added, dtype=np.float32)
             )
         plain_logits = [{} if logits is plain else {"plain_logit": values[number]} for number in best.values()]
@@ -127,7 +127,7 @@ class VectorStage:
                 score,
                 unit,
                 {"logit": values[number], "probability": probability, **plain_logit},
-                documents[at].places[there[number][1]],
+                documents[at].spans[there[number][1]],
                 self._is_cut(readable[at], documents[at]),
             )
             for ((at, number), unit), score, probability, plain_logit in zip(
@@ -141,31 +141,31 @@ class VectorStage:
         """Return the score of each document ``(n,)``, a non-decreasing map of it to [0, 1], and its probability.
 
         Args:
-            logits: of all passages.
-            by_document: the numbers of each document's passages.
-            best: the number of each document's best passage.
+            logits: logits of the passages of all documents.
+            by_document: for each document, the indices of its passages' logits.
+            best: for each document, the index of its best passage's logit.
         """
         probabilities, options = self.vectors.encoder.probabilities(logits), self.passages or WHOLE
         if AGGREGATIONS[options.aggregation] is max_p:
             return logits[best].astype(np.float64), probabilities[best], probabilities[best]
         aggregate = AGGREGATIONS[options.aggregation]
-        each = [aggregate(logits[one].astype(np.float64), probabilities[one], options.k) for one in by_document]
+        each = [aggregate(logits[own].astype(np.float64), probabilities[own], options.k) for own in by_document]
         scores, units, chances = np.array(each).T
         return scores, units, chances
 
-    def _after(
+    def _with_feedback(
         self, feedback: Feedback, query: Floats, rows: Floats, plain: Floats, best: Sequence[int], added: Floats
     ) -> Floats:
-        """Return the passages' logits with the query that moved towards the best candidates.
+        """Return the passages' logits after the query has moved towards its best candidates.
 
-        All are shifted by one amount, so that the candidates' mean is what it was and a probability means the same.
+        All are shifted by the same amount, which keeps the candidates' mean, so that probabilities keep their meaning.
 
         Args:
             feedback: how the query moves.
-            query: its vector.
-            rows: of the passages.
-            plain: the passages' logits with the query as it was.
-            best: the number of each candidate's best passage.
+            query: the query's vector.
+            rows: the passages' vectors.
+            plain: the passages' logits before the query moved.
+            best: for each candidate, the index of its best passage.
             added: what the first pass adds to each candidate's logit.
         """
         moved = feedback.moved(query, rows[best], plain[best] + added)
@@ -176,7 +176,7 @@ class VectorStage:
     def _is_cut(self, candidate: Candidate, document: DocumentRecords) -> bool:
         if any(record.cut for record in document.records.values()):
             return True
-        return self.passages is not None and lacks_words(candidate, document.places, self.passages)
+        return self.passages is not None and lacks_words(candidate, document.spans, self.passages)
 
     def _outcome(
         self,
@@ -189,22 +189,22 @@ class VectorStage:
         documents, reached, lacking = found.documents, len(readable), 0
         failures, reasons = dict[str, str](), list[str]()
         if len(judged) < len(readable) or not all(document.is_whole for document in documents):
-            scored = {one.candidate.doc_id for one in judged}
+            scored = {item.candidate.doc_id for item in judged}
             failures = {
                 candidate.doc_id: next(iter(document.failures.values()))
-                for candidate, document in zip(readable, documents, strict=False)  # fewer where a deadline was short
+                for candidate, document in zip(readable, documents, strict=False)  # a deadline may leave fewer
                 if document.failures and candidate.doc_id not in scored
             }
             dealt_with = scored | failures.keys()
-            reached = next((at for at, one in enumerate(readable) if one.doc_id not in dealt_with), len(readable))
-            lacking = sum(one.is_cut_off for one in documents) + len(readable) - len(documents)
+            reached = next((at for at, item in enumerate(readable) if item.doc_id not in dealt_with), len(readable))
+            lacking = sum(document.is_cut_off for document in documents) + len(readable) - len(documents)
             reasons = self._reasons(documents, len(readable))
         counts = {
             "inferences": sum([len(document.records) for document in documents]),
             "encoded": found.encoded,
             "known": found.known,
             "lacking": lacking,
-            "truncated": sum([one.cut for one in judged]),
+            "truncated": sum([item.cut for item in judged]),
             "query_truncated": bool(query.cut),
         }
         for state in VECTOR_COUNTS:
@@ -215,13 +215,13 @@ class VectorStage:
     def _reasons(self, documents: Sequence[DocumentRecords], size: int) -> list[str]:
         """Return why not all documents, or not all of their passages, were compared."""
         unit = "candidates" if self.passages is None else "passages"
-        asked = sum(len(document.places) for document in documents) + size - len(documents)
+        asked = sum(len(document.spans) for document in documents) + size - len(documents)
         failed = sum(len(document.failures) for document in documents)
         attempted = len({(at, turn) for at, one in enumerate(documents) for turn in (*one.records, *one.failures)})
         uncut = size - sum(bool(document.parts or document.records) for document in documents)
         reasons = [f"the deadline passed after {attempted} of {asked} {unit}"] if attempted < asked else []
         if uncut and self.passages is not None:
-            reasons = [f"the deadline passed after {attempted} passages; {uncut} candidates were not cut into theirs"]
+            reasons = [f"the deadline passed after {attempted} passages; {uncut} candidates were not cut into passages"]
         if failed and self.passages is not None:
             reasons.append(f"{failed} of {asked} passages could not be scored")
         return reasons

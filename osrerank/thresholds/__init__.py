@@ -1,1 +1,1 @@
-"""Where a reranked list ends: probabilities fitted to an index's judgments, and the cuts made by them."""
+"""Decide where a reranked list ends, by probabilities fitted to an index's judgments or by gaps between them."""

@@ -25,15 +25,15 @@ FIX = "run osrerank calibrate --index {index} again"
 
 @dataclass(frozen=True, slots=True)
 class IndexCalibration:
-    """How probable relevance is at each score of a stage, by the judgments of an index.
+    """The map from a stage's score to the probability of relevance, fitted to the judgments of an index.
 
     Attributes:
-        stage: whose score is mapped.
-        map: from that score to the probability.
+        stage: the stage whose score is mapped.
+        map: the map from that score to the probability.
         model: digest of the models and options that made the scores (`model_digest`).
         mapping: digest of the fields that are searched and read (`mapping_digest`).
-        precisions: ``(least probability, precision of the hits at or above it)``, by rising probability; the
-            lower end of the 95% interval of what was measured on judgments that the map was not fitted to.
+        precisions: pairs ``(least probability, precision of the hits at or above it)``, by rising probability. Each
+            precision is the lower end of a 95% interval, measured on judgments that the map was not fitted to.
         evidence: numbers for people: queries, hits, relevant hits, expected calibration errors.
     """
 
@@ -45,12 +45,12 @@ class IndexCalibration:
     evidence: Mapping[str, Any] = field(default_factory=dict)
 
     def probability(self, candidate: Candidate) -> float | None:
-        """Return a candidate's probability of relevance; None where the stage did not score it."""
+        """Return a candidate's probability of relevance; None if the stage did not score it."""
         scores = [entry.score for entry in candidate.trace if entry.stage == self.stage]
         return float(self.map.of(np.array(scores[-1:]))[0]) if scores else None
 
     def least_probability(self, precision: float) -> float | None:
-        """Return the lowest threshold whose hits have a precision; None where no threshold's hits have it."""
+        """Return the lowest threshold whose hits reach a precision; None if no threshold's hits do."""
         reached = (least for least, measured in self.precisions if measured >= precision)
         return next(reached, None)
 
@@ -60,16 +60,16 @@ class IndexCalibration:
         return max((measured for _, measured in self.precisions), default=0.0)
 
     def as_json(self) -> dict[str, Any]:
-        """Return what the file holds of an index."""
+        """Return the index's entry in the calibration file."""
         rest = {name: value for name, value in asdict(self).items() if name != "map"}
         return {**rest, "map": map_as_json(self.map)}
 
     @classmethod
     def from_json(cls, content: Mapping[str, Any]) -> Self:
-        """Read what the file holds of an index.
+        """Return the calibration that an index's entry in the file holds.
 
         Raises:
-            KeyError, TypeError, ValueError: it is no calibration.
+            KeyError, TypeError, ValueError: the entry is not a calibration.
         """
         pairs = tuple((float(least), float(measured)) for least, measured in content["precisions"])
         if not all(math.isfinite(value) for pair in pairs for value in pair):
@@ -78,12 +78,12 @@ class IndexCalibration:
 
 
 def calibration_file(settings: Settings) -> Path:
-    """Return the file of all indices' calibrations: beside the settings file, or where `osrerank init` writes one."""
+    """Return the path of all indices' calibrations: beside the settings file, or where `osrerank init` writes one."""
     return (settings.found_file() or SETTINGS_FILE).with_suffix(SUFFIX)
 
 
 def read_calibrations(file: Path) -> dict[str, IndexCalibration]:
-    """Read the calibrations of all indices by name; none where there is no file.
+    """Read the calibrations of all indices, by index name; return none if there is no file.
 
     Raises:
         ConfigError: the file cannot be read.
@@ -94,7 +94,7 @@ def read_calibrations(file: Path) -> dict[str, IndexCalibration]:
         content = json.loads(file.read_text("utf-8"))
         if content["version"] != VERSION:
             raise ValueError(f"version {content['version']}; this osrerank reads {VERSION}")  # noqa: TRY301 - as others
-        return {index: IndexCalibration.from_json(one) for index, one in content["indexes"].items()}
+        return {index: IndexCalibration.from_json(entry) for index, entry in content["indexes"].items()}
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         reason = (
             f"{file} is not a file of calibrations ({type(error).__name__}: {error}): delete it and calibrate again"
@@ -106,7 +106,7 @@ def write_calibration(file: Path, index: str, calibration: IndexCalibration) -> 
     """Write an index's calibration over its old one, and keep those of other indices.
 
     Raises:
-        ConfigError: the file that is there cannot be read.
+        ConfigError: the file exists and cannot be read.
     """
     every = {**read_calibrations(file), index: calibration}
     content = {"version": VERSION, "indexes": {name: every[name].as_json() for name in sorted(every)}}
@@ -118,7 +118,7 @@ def model_digest(identity: Mapping[str, object], options: Rerank) -> str:
 
     Args:
         identity: as `RerankService.identity` returns it.
-        options: of the search, with fields.
+        options: the search's options, with fields.
     """
     names = ("fields", "query_fields", "separator", "passages", "sentences", "rm3")
     depends = {name: repr(getattr(options, name)) for name in names}
@@ -129,22 +129,22 @@ def model_digest(identity: Mapping[str, object], options: Rerank) -> str:
 
 
 def mapping_digest(mappings: Mapping[str, Any], options: Rerank) -> str:
-    """Return a digest of how the fields that a search searches and reads are mapped; other fields may come and go.
+    """Return a digest of the mappings of the fields that a search searches and reads; other fields may change.
 
     Args:
-        mappings: what ``_mapping`` of the index answered. The names of indices do not count, so that an alias may move.
-        options: of the search, with fields.
+        mappings: the engine's answer to ``_mapping``. The names of indices do not count, so that an alias may move.
+        options: the search's options, with fields.
     """
     names = {name.partition("^")[0] for name in (*(options.fields or ()), *(options.query_fields or ()))}
     found = [
         {
-            path: one
-            for path, one in _flat(mapping["mappings"].get("properties", {})).items()
+            path: definition
+            for path, definition in _flat(mapping["mappings"].get("properties", {})).items()
             if any(fnmatchcase(path, name) for name in names)
         }
         for mapping in mappings.values()
     ]
-    return _digest(sorted(json.dumps(one, sort_keys=True) for one in found))
+    return _digest(sorted(json.dumps(definitions, sort_keys=True) for definitions in found))
 
 
 def _flat(properties: Mapping[str, Any], above: str = "") -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Cut a reranked list: by a least probability, by its largest gap, or for a precision."""
+"""Cut a reranked list: at a least probability, at its largest gap, or to reach a precision."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -16,10 +16,10 @@ class Cut:
 
     Attributes:
         by: the option: ``min_probability``, ``cliff`` or ``precision``.
-        value: the option's value; of ``cliff`` the gap, None where there is none.
+        value: the option's value; for ``cliff`` the width of the gap, None if there is none.
         hits: how many it removed.
-        least: the least probability that stayed by it; None where it has none.
-        reason: why it was not applied; empty when it was.
+        least: the least probability with which a hit stays; None if the threshold sets none.
+        reason: why it was not applied; empty if it was.
     """
 
     by: str
@@ -39,9 +39,9 @@ class Thresholds:
 
     Attributes:
         min_probability: least calibrated probability of a hit that stays; None for all.
-        cutoff: where the list ends; None for nowhere.
-        calibration: of the index; None where there is none that holds.
-        refusal: why there is none.
+        cutoff: how the end of the list is found; None for no cutoff.
+        calibration: the index's calibration; None if it has no valid one.
+        refusal: why it has no valid one; else empty.
     """
 
     min_probability: float | None = None
@@ -95,35 +95,37 @@ class Thresholds:
 
 
 def cut_at_cliff(candidates: Sequence[Candidate]) -> tuple[list[Candidate], Cut]:
-    """Return the candidates above the largest gap between two neighbours' probabilities, by the model's own.
+    """Return the candidates above the largest gap between neighbours' probabilities by the model, and what was cut.
 
     The first of equal gaps counts. Candidates without a probability of the last stage are below the gap. One candidate,
     or equal ones, have no gap and stay.
     """
-    said = [(one, value) for one, value in zip(candidates, _last(candidates), strict=True) if value is not None]
-    scored, values = [one for one, _ in said], [value for _, value in said]
+    pairs = zip(candidates, _last(candidates), strict=True)
+    scored = [(candidate, probability) for candidate, probability in pairs if probability is not None]
+    values = [probability for _, probability in scored]
     gaps = [above - below for above, below in pairwise(values)]
     if not gaps or max(gaps) <= 0:
         return list(candidates), Cut("cliff", None)
-    place = gaps.index(max(gaps)) + 1
-    return scored[:place], Cut("cliff", max(gaps), len(candidates) - place, values[place - 1])
+    count = gaps.index(max(gaps)) + 1
+    kept = [candidate for candidate, _ in scored[:count]]
+    return kept, Cut("cliff", max(gaps), len(candidates) - count, values[count - 1])
 
 
 def at_least(candidates: Sequence[Candidate], least: float) -> list[Candidate]:
-    """Return the candidates that the last stage which says a probability finds at least so probable."""
-    probabilities = _last(candidates)
-    return [one for one, value in zip(candidates, probabilities, strict=True) if value is not None and value >= least]
+    """Return the candidates with at least this probability, by the last stage that gives probabilities."""
+    pairs = zip(candidates, _last(candidates), strict=True)
+    return [candidate for candidate, value in pairs if value is not None and value >= least]
 
 
 def _last(candidates: Sequence[Candidate]) -> list[float | None]:
-    """Return the candidates' probabilities by the last stage that says any; None of those that it did not score."""
-    entries = [entry for one in candidates for entry in one.trace if "probability" in entry.parts]
+    """Return each candidate's probability by the last stage that gives any; None if that did not score it."""
+    entries = [entry for candidate in candidates for entry in candidate.trace if "probability" in entry.parts]
     level = max((entry.level for entry in entries), default=0)
-    said = ({entry.level: entry.parts.get("probability") for entry in one.trace} for one in candidates)
-    return [by_level.get(level) for by_level in said]
+    traces = ({entry.level: entry.parts.get("probability") for entry in item.trace} for item in candidates)
+    return [by_level.get(level) for by_level in traces]
 
 
 def probability_of(candidate: Candidate) -> float | None:
-    """Return the probability of relevance by the last stage that says one; None where none does."""
+    """Return the probability of relevance by the last stage that gives one; None if none does."""
     found = [entry.parts["probability"] for entry in candidate.trace if "probability" in entry.parts]
     return found[-1] if found else None

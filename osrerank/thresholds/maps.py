@@ -1,4 +1,4 @@
-"""From a score to a probability: the two maps that a calibration may have.
+"""Map a score to a probability: the two maps, logistic and isotonic, that a calibration may have.
 
 Platt: Probabilistic outputs for support vector machines, 1999. Zadrozny, Elkan: Transforming classifier scores into
 accurate multiclass probability estimates, KDD 2002 (isotonic regression).
@@ -26,7 +26,7 @@ class Platt:
 
     def __post_init__(self) -> None:
         if not (math.isfinite(self.offset) and 0 < self.scale < math.inf):
-            raise ValueError(f"scale {self.scale} and offset {self.offset} are no rising logistic function")
+            raise ValueError(f"scale {self.scale} and offset {self.offset} do not give a rising logistic function")
 
     def of(self, scores: Floats) -> Floats:
         """Return the probabilities of scores ``(n,)``."""
@@ -39,8 +39,8 @@ class Isotonic:
     """Straight lines between points, constant before the first and after the last; it never decreases.
 
     Attributes:
-        scores: of the points, rising.
-        probabilities: of the points, each in [0, 1].
+        scores: the points' scores, rising.
+        probabilities: the points' probabilities, each in [0, 1], never falling.
     """
 
     scores: tuple[float, ...]
@@ -67,16 +67,16 @@ ProbabilityMap = Platt | Isotonic
 KINDS: dict[str, type[Platt] | type[Isotonic]] = {kind.name: kind for kind in (Platt, Isotonic)}
 
 
-def map_as_json(one: ProbabilityMap) -> dict[str, Any]:
-    """Return a map as values that JSON knows."""
-    return {"kind": one.name, **asdict(one)}
+def map_as_json(probability_map: ProbabilityMap) -> dict[str, Any]:
+    """Return a map as a dictionary of JSON values."""
+    return {"kind": probability_map.name, **asdict(probability_map)}
 
 
 def map_from_json(content: Mapping[str, Any]) -> ProbabilityMap:
-    """Read a map.
+    """Return the map that `map_as_json` gave as JSON.
 
     Raises:
-        KeyError, TypeError, ValueError: it is none.
+        KeyError, TypeError, ValueError: the content is not a map.
     """
     fields = {name: value for name, value in content.items() if name != "kind"}
     return KINDS[content["kind"]](**fields)

@@ -14,6 +14,8 @@ MOST_S = 1e6
 """The longest time to a deadline, in seconds; every system can wait that long."""
 WITHDRAWN_AFTER_S = 0.1
 """How long `Deadline.wait` may take to notice that the deadline was withdrawn, in seconds."""
+QUERY_CUT = 128
+"""The bit of `Scores.cuts` that says that the query was cut."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -21,11 +23,11 @@ class Counts:
     """Counts of what was computed, cached and cut in scoring.
 
     Attributes:
-        inferences: forward passes, without those of cached scores; of a bi-encoder, texts or passages compared.
+        inferences: forward passes, without cached scores; for a bi-encoder, the texts or passages compared.
         cached: scores that came from a cache.
         encoded: texts or passages that a bi-encoder encoded now.
-        known: texts or passages whose vectors were stored.
-        truncated: documents cut to fit the model, those with cached scores among them.
+        known: texts or passages whose vectors were stored before.
+        truncated: documents cut to fit the model, including those with cached scores.
         query_truncated: whether the query was cut to fit the model.
     """
 
@@ -38,12 +40,12 @@ class Counts:
 
     def counts(self) -> dict[str, Any]:
         """Return the counts by name."""
-        return {one.name: getattr(self, one.name) for one in fields(Counts)}
+        return {count.name: getattr(self, count.name) for count in fields(Counts)}
 
     @staticmethod
     def total(parts: Sequence["Counts"]) -> dict[str, Any]:
-        """Return the sums of several calls' counts by name; the query was cut where one of them says so."""
-        names = [one.name for one in fields(Counts) if one.name != "query_truncated"]
+        """Add up the counts of several calls, by name; the query counts as cut if any call cut it."""
+        names = [count.name for count in fields(Counts) if count.name != "query_truncated"]
         sums: dict[str, Any] = {name: sum(getattr(part, name) for part in parts) for name in names}
         return {**sums, "query_truncated": any(part.query_truncated for part in parts)}
 
@@ -53,9 +55,9 @@ class Deadline:
     """The time by which a call must answer.
 
     Attributes:
-        at_s: on the monotonic clock, at most `MOST_S` from now; None for never.
-        withdrawn: returns whether nobody waits any more; the deadline then counts as passed. Called often.
-        clock: returns seconds, never decreasing.
+        at_s: the deadline in seconds of ``clock``, at most `MOST_S` from now; None for never.
+        withdrawn: called often; returns whether nobody waits any more, and the deadline then counts as passed.
+        clock: returns the time in seconds, which never decreases.
     """
 
     at_s: float | None = None
@@ -70,7 +72,7 @@ class Deadline:
 
     @classmethod
     def after_ms(cls, duration_ms: float | None, clock: Callable[[], float] = time.monotonic) -> Self:
-        """Return a deadline this many milliseconds from now; None gives one that never passes."""
+        """Return the deadline that is this many milliseconds from now; for None, one that never passes."""
         return cls(None if duration_ms is None else clock() + duration_ms / 1000, clock=clock)
 
     @property
@@ -79,7 +81,7 @@ class Deadline:
         return self.withdrawn is not None and self.withdrawn()
 
     def within_ms(self, duration_ms: float | None) -> "Deadline":
-        """Return the sooner of this deadline and one this many milliseconds from now; None keeps this one."""
+        """Return the earlier of this deadline and one this many milliseconds from now; for None, this one."""
         if duration_ms is None or duration_ms == math.inf:
             return self
         sooner = replace(Deadline.after_ms(duration_ms, self.clock), withdrawn=self.withdrawn)
@@ -105,25 +107,23 @@ class Deadline:
         return event.is_set()
 
 
-QUERY_CUT = 128
-"""The bit of `Scores.cuts` for a cut query."""
 NEVER = Deadline()
 """A deadline that never passes."""
 
 
 @dataclass(frozen=True, slots=True)
 class Scores(Counts):
-    """The answer of a scorer.
+    """What a scorer returns: a logit for each tuple, and which tuples failed or were not reached.
 
     Attributes:
-        values: float32 ``(n,)``, a logit per tuple in their order; higher is better; NaN for failed and not attempted.
+        values: float32 ``(n,)``, one logit per tuple in order; higher is better; NaN if it failed or was not attempted.
         failures: index of a tuple -> why it could not be scored.
         reached: how many leading tuples were all attempted before the deadline.
-        identity: identity of the model that scored (`Scorer.identity`) where it may change between calls; else empty.
-        odds: log-odds of relevance ``(n,)`` if the values are not: for a next-sentence head, whose value is the second
-            of two logits.
+        identity: identity of the model that scored (`Scorer.identity`), if it may change between calls; else empty.
+        odds: log-odds of relevance ``(n,)``; None if the values are log-odds. A next-sentence head needs both, because
+            its value is the second of two logits.
         cuts: which parts of each tuple were cut to fit the model ``(n,)``: the sum of 1 for its first document, 2 for
-            its second and `QUERY_CUT` for the query; None if that is not known.
+            its second and `QUERY_CUT` for the query; None if this is not known.
     """
 
     values: npt.NDArray[np.float32]
@@ -139,58 +139,58 @@ class Scores(Counts):
 
     @property
     def log_odds(self) -> npt.NDArray[np.float32]:
-        """What `Scorer.probabilities` maps to probabilities ``(n,)``: `odds` if there are any, else the values."""
+        """The log-odds ``(n,)`` that `Scorer.probabilities` takes: `odds`, or else the values."""
         return self.values if self.odds is None else self.odds
 
     @staticmethod
     def joined_odds(
-        parts: Sequence["Scores | str | None"], places: Sequence[Sequence[int]], size: int
+        parts: Sequence["Scores | str | None"], indices: Sequence[Sequence[int]], size: int
     ) -> npt.NDArray[np.float32] | None:
-        """Return the odds of several calls, joined; None if every call's odds are its values.
+        """Join the log-odds of several calls in one array ``(size,)``; return None if every call's are its values.
 
         Args:
-            parts: the calls' scores, or what a call returned instead.
-            places: the indices of each part's tuples.
+            parts: each call's scores, or an error message or None instead.
+            indices: for each call, the indices of its tuples among all tuples.
             size: number of all tuples.
         """
         if all(not isinstance(part, Scores) or part.odds is None for part in parts):
             return None
         joined = np.full(size, np.nan, dtype=np.float32)
-        for part, where in zip(parts, places, strict=True):
+        for part, own in zip(parts, indices, strict=True):
             if isinstance(part, Scores):
-                joined[list(where)] = part.log_odds
+                joined[list(own)] = part.log_odds
         return joined
 
     def cut_documents(self, tuples: Sequence[tuple[int, ...]]) -> set[int]:
-        """Return the documents that were cut to fit the model, as far as that is known.
+        """Return the indices of the documents that were cut to fit the model; empty if this is not known.
 
         Args:
-            tuples: the scored ones.
+            tuples: the tuples that were scored, in order.
         """
         if self.cuts is None:
             return set()
         found = np.flatnonzero(self.cuts % QUERY_CUT).tolist()
         return {index for at in found for bit, index in enumerate(tuples[at]) if self.cuts[at] >> bit & 1}
 
-    def among(self, places: Sequence[int], size: int, reason: str) -> "Scores":
-        """Return these scores of single documents, extended to more documents; the added ones failed.
+    def among(self, indices: Sequence[int], size: int, reason: str) -> "Scores":
+        """Extend the scores of single documents to a longer list of documents, in which the others failed.
 
         Args:
-            places: indices of these documents, in order.
-            size: number of all documents.
-            reason: why the others have no score.
+            indices: the index of each scored document in the longer list, rising.
+            size: length of the longer list.
+            reason: why the other documents have no score.
         """
         values = np.full(size, np.nan, dtype=np.float32)
-        values[places] = self.values
-        failures = dict.fromkeys(sorted({*range(size)} - {*places}), reason)
-        failures |= {places[at]: why for at, why in self.failures.items()}
-        reached = places[self.reached] if self.reached < len(places) else size
-        odds = Scores.joined_odds([self], [places], size)
+        values[indices] = self.values
+        failures = dict.fromkeys(sorted({*range(size)} - {*indices}), reason)
+        failures |= {indices[at]: why for at, why in self.failures.items()}
+        reached = indices[self.reached] if self.reached < len(indices) else size
+        odds = Scores.joined_odds([self], [indices], size)
         return replace(self, values=values, failures=failures, reached=reached, odds=odds, cuts=None)
 
     @property
     def attempted(self) -> list[int]:
-        """The tuples that were attempted, in order."""
+        """The indices of the tuples that were attempted, in order."""
         behind = np.flatnonzero(~np.isnan(self.values[self.reached :])) + self.reached
         failed = [index for index in self.failures if index >= self.reached]
         return [*range(self.reached), *sorted({*behind.tolist(), *failed})]
@@ -220,12 +220,14 @@ class Feedback:
     def moved(
         self, query: npt.NDArray[np.float32], vectors: npt.NDArray[np.float32], logits: npt.NDArray[Any]
     ) -> npt.NDArray[np.float32]:
-        """Return norm((1 - share) * query + share * norm(w @ vectors)), where w is softmax(logits / temperature).
+        """Return the query's vector, moved towards those of its candidates, with norm 1.
+
+        It is norm((1 - share) * query + share * norm(w @ vectors)), where w is softmax(logits / temperature).
 
         Args:
-            query: its vector ``(dimensions,)``, of norm 1.
-            vectors: of the candidates ``(n, dimensions)``, at least one.
-            logits: what orders the candidates ``(n,)``.
+            query: the query's vector ``(dimensions,)``, of norm 1.
+            vectors: the candidates' vectors ``(n, dimensions)``, at least one.
+            logits: the logits that order the candidates ``(n,)``.
         """
         weights = np.exp((logits - logits.max()) / self.temperature)
         centre = weights @ vectors
@@ -239,8 +241,8 @@ class Advice:
     """What a model recommends for ranking by its scores; by default, the scores alone.
 
     Attributes:
-        first_pass_weight: weight, 0 or above, of first-pass score / query's best score in a linear blend.
-        passages: whether documents longer than the model's window are read by passages.
+        first_pass_weight: weight of first-pass score / query's best score in a linear blend, 0 or above.
+        passages: whether a document longer than the model's window is read by passages.
         languages: ISO 639-1 codes of the languages that the model reads; empty if not known.
         kind: the model's kind: ``bi-encoder``, ``late-interaction``, ``cross-encoder`` or ``duo``.
         feedback: how a bi-encoder's queries move towards their best candidates; None if they do not.
@@ -259,7 +261,7 @@ class Advice:
 
 @runtime_checkable
 class Scorer(Protocol):
-    """Reads query and documents together, and returns one float per tuple. It knows nothing of rankings.
+    """A model that reads a query and documents together and returns one logit per tuple.
 
     ```python
     import numpy as np
@@ -291,11 +293,14 @@ class Scorer(Protocol):
 
     @property
     def identity(self) -> str:
-        """All that a score depends on except the texts: model digest, precision, input policy. Part of cache keys."""
+        """A string that stands for all that a score depends on except the texts; it is part of cache keys.
+
+        It covers the model's digest, the precision and the input policy.
+        """
 
     @property
     def advice(self) -> Advice:
-        """What the model recommends for ranking; nothing unless a scorer overrides this."""
+        """What the model recommends for ranking; by default, nothing."""
         return Advice()
 
     def score(
@@ -309,8 +314,8 @@ class Scorer(Protocol):
         """Score tuples of documents against a query.
 
         Args:
-            query: its text.
-            documents: their texts.
+            query: the query's text.
+            documents: the documents' texts.
             tuples: indices into ``documents``: ``(i,)`` for one document, ``(i, j)`` for duo.
             deadline: no batch begins after it; tuples are attempted approximately in order.
         """

@@ -8,7 +8,7 @@ from osrerank.types.values import Ranking
 
 @runtime_checkable
 class Stage(Protocol):
-    """A function from a ranking to a ranking: a permutation of its input that touches the top ``depth`` only.
+    """A step that reorders the top ``depth`` candidates of a ranking and leaves the others below them.
 
     ```python
     from osrerank.stages.ordering import Judged, reorder
@@ -35,21 +35,21 @@ class Stage(Protocol):
 
     @property
     def depth(self) -> int:
-        """How many candidates it reorders, from the top; the others stay below, in their old order."""
+        """How many candidates the stage reorders, from the top; the others stay below, in their old order."""
 
     def rerank(self, ranking: Ranking, *, deadline: Deadline = NEVER) -> Ranking:
         """Return the ranking with its top ``depth`` reordered and one more report."""
 
 
 FailurePolicy = Literal["first_pass", "raise"]
-"""If a stage fails: keep the best order so far, marked, or raise its error."""
+"""What happens when a stage fails: the best order so far is kept and reported, or the stage's error is raised."""
 
 
 @runtime_checkable
 class StagePipeline(Protocol):
-    """Stages applied one after another; the option ``pipeline`` of a search takes one, or a name.
+    """Stages that are applied one after another, such as `osrerank.pipeline.Pipeline`.
 
-    `osrerank.pipeline.Pipeline` is one.
+    The option ``pipeline`` of a search takes such an object, or a name.
     """
 
     @property

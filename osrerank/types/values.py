@@ -1,4 +1,4 @@
-"""The values from a query to a ranking: frozen, slotted dataclasses with tuples inside."""
+"""Queries, documents, candidates and rankings: frozen, slotted dataclasses that hold tuples."""
 
 import re
 from collections.abc import Mapping
@@ -9,18 +9,19 @@ from typing import Any, NamedTuple, Self
 from osrerank.types.scores import Counts
 
 SPEAKS = re.compile(r"[^\W_]")
+"""Matches a letter or a digit."""
 BLANK = "its text is blank: nothing but space, punctuation and symbols"
 """Why a blank text is not scored."""
 
 
 def is_blank(text: str | None) -> bool:
-    """Return whether a text has neither a letter nor a digit: nothing but space, punctuation, symbols, or None."""
+    """Return whether a text is None or has neither a letter nor a digit."""
     return text is None or SPEAKS.search(text) is None
 
 
 @dataclass(frozen=True, slots=True)
 class Query:
-    """What somebody searches for."""
+    """A query and its id; the text is not blank."""
 
     query_id: str
     text: str
@@ -47,7 +48,7 @@ class Section:
     Attributes:
         field: the field's name, as in the request.
         text: the value.
-        value: which of the field's values, from 0; None for the only one.
+        value: the value's index among the field's values, from 0; None if it is the only one.
     """
 
     field: str
@@ -57,12 +58,12 @@ class Section:
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """The place of a passage in a field's value.
+    """Where a passage begins and ends in a field's value.
 
     Attributes:
         field: the field's name, as in the request.
         start, end: its first character, and one past its last, as Python counts them.
-        value: which of the field's values, from 0; None for the only one.
+        value: the value's index among the field's values, from 0; None if it is the only one.
     """
 
     field: str
@@ -84,10 +85,10 @@ class StageScore:
         score: the natural value that the stage sorted by; higher is better.
         rank: the candidate's rank after the stage, from 1.
         unit: the stage's own non-decreasing map of ``score`` to [0, 1).
-        parts: other natural values by name, such as ``logit`` and ``probability``.
-        passage: the passage that decided the score; None without passages.
-        level: how many stages the ranking had passed with this one; 0 for the first pass.
-        cut: whether the model did not read the whole text.
+        parts: name -> other values of the stage, such as ``logit`` and ``probability``.
+        passage: the passage that decided the score; None if the text was not split.
+        level: the number of stages up to and including this one; 0 for the first pass.
+        cut: whether the model read only a part of the text.
     """
 
     stage: str
@@ -100,7 +101,7 @@ class StageScore:
     cut: bool = False
 
     def as_json(self) -> dict[str, Any]:
-        """Return the stage's part of a hit's ``_rerank``."""
+        """Return the stage's entry in a hit's ``_rerank``."""
         passage = {} if self.passage is None else {"passage": self.passage.as_json()}
         cut = {"truncated": True} if self.cut else {}
         return {"score": self.score, "rank": self.rank, **self.parts, **passage, **cut}
@@ -112,12 +113,12 @@ class Candidate:
 
     Attributes:
         doc_id: unique within its ranking.
-        text: what a model reads; None when the hit has no text in the fields asked for.
+        text: what a model reads; None if the hit has none of the fields that models read.
         score: the natural score of the last stage that scored it; at first, the first pass's.
-        rank: place in the ranking, from 1.
+        rank: the candidate's rank, from 1.
         trace: one entry for each stage passed, in order.
-        failure: why the last stage that tried could not score it; empty when it could.
-        sections: what ``text`` was joined from, for stages that look at passages.
+        failure: why the last stage that tried could not score it; empty if it was scored.
+        sections: the field values that ``text`` was joined from, for stages that read passages.
     """
 
     doc_id: str
@@ -135,7 +136,7 @@ class PairProbabilities:
 
     Attributes:
         doc_ids: the n candidates, in the stage's input order.
-        probabilities: ``(n, n)``: that candidate i is more relevant than candidate j; None where not computed.
+        probabilities: ``(n, n)``, that candidate i is more relevant than candidate j; None if not computed.
     """
 
     doc_ids: tuple[str, ...]
@@ -152,15 +153,15 @@ class StageReport(Counts):
     Attributes:
         name: the stage's name.
         applied: True, False or "partial".
-        reason: why it was not (wholly) applied; else empty.
+        reason: why it was not applied, or only in part; else empty.
         model: the model's name; empty for a stage without one.
-        kind: its kind, ``bi-encoder``, ``late-interaction``, ``cross-encoder`` or ``duo``; or empty.
+        kind: the model's kind, ``bi-encoder``, ``late-interaction``, ``cross-encoder`` or ``duo``; or empty.
         candidates: how many candidates it was asked to order.
         failed: candidates that could not be scored.
-        lacking: candidates that a deadline left without vectors, or without those of some passages.
+        lacking: candidates that a deadline left without a vector, or without one for each passage.
         took_ms: wall time of the stage, in milliseconds.
         skipped: whether the pipeline left it out on purpose; the reason says why.
-        pairs: pairwise probabilities, of a stage that compares candidates.
+        pairs: pairwise probabilities, if the stage compares candidates; else None.
     """
 
     name: str
@@ -187,7 +188,7 @@ class Ranking:
         query: the query.
         candidates: in order.
         reports: what each stage did.
-        warnings: sentences that say what differs from what was asked.
+        warnings: sentences that say where the answer differs from the request.
     """
 
     query: Query
@@ -204,7 +205,7 @@ class Ranking:
                 raise ValueError(f"document {candidate.doc_id!r} has {reason}")
 
     def with_report(self, report: StageReport) -> Self:
-        """Return the same ranking with one more stage's report."""
+        """Return the same ranking with a stage's report added."""
         return replace(self, reports=(*self.reports, report))
 
 
@@ -222,7 +223,7 @@ class Run:
     Attributes:
         rankings: query_id -> documents in rank order.
         name: the run's tag.
-        by_rank: whether scores are 1/rank, of a file with ranks and no scores (MS MARCO's three columns).
+        by_rank: whether scores are 1 / rank, because the file has ranks and no scores (MS MARCO's three columns).
     """
 
     rankings: Mapping[str, tuple[ScoredDocument, ...]]

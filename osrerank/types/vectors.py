@@ -16,12 +16,12 @@ if TYPE_CHECKING:
 Side = Literal["query", "document"]
 Floats = npt.NDArray[np.float32]
 Rows = Any
-"""float32 ``(n, dimensions)``: a vector of each text; of late interaction a sequence of n ``(tokens, dimensions)``."""
+"""float32 ``(n, dimensions)``, a vector per text; of late interaction, a sequence of n ``(tokens, dimensions)``."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Vectors:
-    """The vectors of texts.
+    """What an encoder returns: the vectors of texts, and which texts failed or were cut.
 
     Attributes:
         rows: float32 ``(n, dimensions)``, one vector per text; of late interaction a list of n arrays
@@ -36,7 +36,7 @@ class Vectors:
 
 
 class Encoder(Protocol):
-    """Encodes each text alone. A document's vector depends on no other text, so it can be stored.
+    """A model that encodes each text alone. A document's vector depends on no other text, so it can be stored.
 
     ```python
     import numpy as np
@@ -71,11 +71,14 @@ class Encoder(Protocol):
 
     @property
     def identity(self) -> str:
-        """All that a similarity depends on except the texts."""
+        """A string that stands for all that a similarity depends on except the texts."""
 
     @property
     def key(self) -> str:
-        """All that a document's vector depends on except its text; not the backend, the device or the dtype."""
+        """A string that stands for all that a document's vector depends on except its text.
+
+        The backend, the device and the dtype are no part of it.
+        """
 
     @property
     def dimensions(self) -> int:
@@ -90,7 +93,7 @@ class Encoder(Protocol):
 
         Args:
             texts: queries or documents.
-            side: which of the two; a model may have a prefix for each.
+            side: whether they are queries or documents; a model may have a prefix for each.
             deadline: no batch begins after it.
 
         Raises:
@@ -101,9 +104,9 @@ class Encoder(Protocol):
         """Return a logit for each document ``(n,)``; higher is better.
 
         Args:
-            query: the query's vector ``(dimensions,)``; of late interaction its tokens' ``(tokens, dimensions)``.
-            vectors: the documents', as `encode` gave them but rounded ``(n, dimensions)``; of late interaction n
-                ``(tokens, dimensions)``.
+            query: the query's vector ``(dimensions,)``; of late interaction, its tokens' ``(tokens, dimensions)``.
+            vectors: the documents' vectors ``(n, dimensions)``, as `encode` returned them but rounded; of late
+                interaction, n arrays ``(tokens, dimensions)``.
         """
 
     def probabilities(self, logits: npt.NDArray[np.float32]) -> npt.NDArray[np.float64]:
@@ -114,34 +117,37 @@ class Encoder(Protocol):
 
 
 Part = tuple[str, Span | None]
-"""A passage or sentence as the model reads it, and its span in the document; None for the whole text."""
+"""A passage or sentence as the model reads it, and its span in the document; the span is None for the whole text."""
 
 
 def in_turns(counts: Sequence[int]) -> list[tuple[int, int]]:
-    """Return (document, part) of every part: all documents' first parts, then all second ones, etc.
+    """Return ``(document, part)``, by index, for every part: first the documents' first parts, then the second ones.
 
     So a deadline cuts off later parts before it leaves a document without a score.
 
     Args:
-        counts: parts of each document.
+        counts: number of parts of each document.
     """
     return [
-        (place, turn) for turn in range(max(counts, default=0)) for place in range(len(counts)) if turn < counts[place]
+        (document, part)
+        for part in range(max(counts, default=0))
+        for document in range(len(counts))
+        if part < counts[document]
     ]
 
 
 def is_encoder(model: Any) -> "TypeIs[Encoder]":
-    """Return whether a model encodes texts one by one; the others are scorers."""
+    """Return whether a model is an encoder; every other model is a scorer."""
     return hasattr(model, "encode")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class LongText:
-    """A document that is read by passages. It is split only if their vectors are not known.
+    """A document that is read by passages, and split into them only if their vectors are not stored.
 
     Attributes:
-        content: digest of everything that its passages depend on: the texts, and how they are cut.
-        cut: returns the passages as the model reads them, at least one, each with its span; None for the whole text.
+        content: digest of everything that the passages depend on: the texts, and how they are cut.
+        cut: returns the passages as the model reads them, at least one, each with its span (None for the whole text).
     """
 
     content: bytes
@@ -153,16 +159,16 @@ class PassageScores(Counts):
     """The scores of the passages, or sentences, of several documents.
 
     Attributes:
-        places: spans of each document's passages, at least one; None for the whole text.
+        spans: for each document, the spans of its passages, at least one; None for the whole text.
         logits: float32 ``(n,)`` for each document; NaN for passages that failed or were not attempted.
-        failures: document and passage -> why it could not be scored.
+        failures: index of a document and index of its passage -> why the passage could not be scored.
         identity: as in `osrerank.types.Scores`.
         odds: likewise, ``(n,)`` for each document.
-        cut: documents with a passage that was cut to fit the model.
-        unread: how many documents a deadline left without all of their passages.
+        cut: indices of the documents with a passage that was cut to fit the model.
+        unread: how many documents a deadline left with further passages unread.
     """
 
-    places: Sequence[Sequence[Span | None]]
+    spans: Sequence[Sequence[Span | None]]
     logits: Sequence[npt.NDArray[np.float32]]
     failures: Mapping[tuple[int, int], str] = field(default_factory=dict)
     identity: str = ""
@@ -172,13 +178,13 @@ class PassageScores(Counts):
 
     @property
     def log_odds(self) -> Sequence[npt.NDArray[np.float32]]:
-        """As in `osrerank.types.Scores`, ``(n,)`` for each document."""
+        """The log-odds of each document's passages ``(n,)``, as in `osrerank.types.Scores`."""
         return self.logits if self.odds is None else self.odds
 
     @property
     def asked(self) -> int:
-        """Number of passages of all documents, as far as they were cut."""
-        return sum(map(len, self.places))
+        """Number of passages that the documents were split into; a deadline may leave further ones."""
+        return sum(map(len, self.spans))
 
     @property
     def attempted(self) -> int:
@@ -187,25 +193,25 @@ class PassageScores(Counts):
 
     @property
     def scored(self) -> list[int]:
-        """The documents with at least one scored passage."""
+        """The indices of the documents with at least one scored passage."""
         return [at for at, logits in enumerate(self.logits) if not np.isnan(logits).all()]
 
     @property
     def failed(self) -> dict[int, str]:
-        """Document -> why it has no score, if a passage of it failed and none was scored."""
+        """Index of each document of which a passage failed and none was scored -> why."""
         reasons = {at: why for (at, _), why in sorted(self.failures.items(), reverse=True)}
         return {at: reasons[at] for at in sorted(reasons) if np.isnan(self.logits[at]).all()}
 
     @property
     def reached(self) -> int:
-        """How many leading documents had a passage attempted; later ones may have had, too."""
+        """How many leading documents had a passage attempted; some later documents may have had one, too."""
         tried = {*self.scored, *self.failed}
         return next((at for at in range(len(self.logits)) if at not in tried), len(self.logits))
 
 
 @runtime_checkable
 class CutsTexts(Protocol):
-    """A scorer that has its model's tokenizer at hand."""
+    """A scorer that can cut texts with its model's tokenizer."""
 
     def chunks(self, query: str, texts: Sequence[str]) -> list[list[tuple[int, int]]]:
         """Return the start and end, in characters, of each text's consecutive chunks that fit the model beside a query.
@@ -213,14 +219,14 @@ class CutsTexts(Protocol):
         A text that fits is one chunk; a text without tokens has none.
 
         Args:
-            query: its text.
+            query: the query's text.
             texts: the documents' texts.
         """
 
 
 @runtime_checkable
 class NeedsServer(Protocol):
-    """A scorer that asks a rerank server."""
+    """A scorer that sends its texts to a rerank server."""
 
     def check_server(self, deadline: Deadline = NEVER) -> None:
         """Check that the server can score.
@@ -230,15 +236,15 @@ class NeedsServer(Protocol):
         """
 
     def insist(self) -> None:
-        """From now on, let calls without a deadline wait minutes for a busy server, or one that went away."""
+        """Let all later calls without a deadline wait minutes for a server that is busy or gone."""
 
 
 @runtime_checkable
 class NeedsWorkers(Protocol):
-    """A model that needs workers, for all texts or those without vectors."""
+    """A model that runs on workers: for all texts, or for those without stored vectors."""
 
     def find_workers(self, deadline: Deadline = NEVER) -> None:
-        """Check that there are workers; nothing is sent to them.
+        """Check that there are workers, without sending them anything.
 
         For a time after a failure, this raises at once, without asking the broker.
 

@@ -1,1 +1,1 @@
-"""Document vectors: computed once for each document, and stored for every later search."""
+"""Compute the vectors of documents once, and store them for every later search."""

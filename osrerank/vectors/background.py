@@ -10,6 +10,7 @@ from prometheus_client import Counter
 from osrerank._platform import renew_after_fork
 
 MOST_TASKS = 16
+"""The largest total weight of waiting tasks, by default."""
 CLOSE_S = 10.0
 """How long `Background.close` waits for unfinished tasks, in seconds."""
 
@@ -19,7 +20,7 @@ logger = logging.getLogger(__name__)
 
 
 class Background:
-    """Runs tasks one after the other; safe to use from many threads, and after a fork.
+    """Runs tasks one after the other in a thread; safe to use from many threads, and after a fork.
 
     Args:
         most: the largest total weight of waiting tasks.
@@ -48,7 +49,7 @@ class Background:
         self._is_running = False
 
     def submit(self, task: Callable[[], object], weight: int = 1) -> bool:
-        """Run a task later; return whether there was room for it."""
+        """Run a task later in the background; return whether there was room for it."""
         with self._changed:
             while self._newest_first and self._tasks and self._waiting + weight > self._most:
                 self._tasks.popleft()
@@ -72,7 +73,7 @@ class Background:
         return sum(weight for _, weight in self._tasks)
 
     def close(self) -> None:
-        """Wait for the tasks that were submitted."""
+        """Wait for the submitted tasks, at most `CLOSE_S` seconds; then drop the rest and log it."""
         with self._changed:
             if not self._changed.wait_for(lambda: not self._is_running, CLOSE_S):
                 logger.warning(

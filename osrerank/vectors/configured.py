@@ -15,6 +15,7 @@ from osrerank.vectors.store import VectorStore
 MEGABYTE = 1_000_000
 SECRET_BYTES = 32
 LOCAL = frozenset({None, "localhost", "127.0.0.1", "::1"})
+"""Hosts of a Redis that needs no TLS."""
 
 logger = logging.getLogger(__name__)
 
@@ -38,7 +39,7 @@ class VectorStorage:
         """Return the storage that the settings describe; nothing is opened or created yet.
 
         Args:
-            settings: where vectors are kept.
+            settings: say where vectors are kept.
             has_index: whether the documents are in an index. If not, vectors are kept in the Redis that the settings
                 name, if any, unless they set ``vectors``.
 
@@ -66,7 +67,7 @@ def _redis(settings: Settings, most_bytes: int) -> VectorStore:
     if named is None:
         reason = "OSRERANK_VECTORS is redis, and no Redis is named: set OSRERANK_VECTORS_REDIS_URL"
         raise ConfigError(reason, setting="vectors_redis_url", source="OSRERANK_VECTORS_REDIS_URL")
-    if settings.vectors_redis_url is None:  # it is the score cache's, and has room for as much again
+    if settings.vectors_redis_url is None:  # the score cache's: vectors may take as many bytes there again
         most_bytes = min(most_bytes, int(settings.cache_mb * MEGABYTE))
     url = named.get_secret_value()
     host = urlsplit(url).hostname

@@ -32,21 +32,21 @@ from osrerank.vectors.store import VECTORS_OFF, VectorStore
 MOST_LATE, MOST_LATE_WAITING = 256, 1024
 """How many documents of a call may be encoded after its deadline, and how many of all calls may wait for it."""
 AT_ONCE = 256
-"""Passages that are encoded at a time where there is a deadline, or after one."""
+"""Passages that are encoded at a time if there is a deadline, or after one."""
 MOST_EXPECTED = 64
-"""How many queries' vectors may wait for their searches."""
+"""How many queries may be encoded before their searches ask for the vectors."""
 LATE_AT_ONCE, LATE_WAIT_S = 8, 1.0
-"""Documents that are encoded at a time after a deadline, and how long they wait for searches to end, in seconds."""
+"""Documents that are encoded at a time after a deadline, and the seconds that they wait for searches to end."""
 
 logger = logging.getLogger(__name__)
 Item = TypeVar("Item")
 
 
 class Found(NamedTuple):
-    """The vectors of some documents.
+    """The records of the texts that a search asked for.
 
     Attributes:
-        documents: of each text its vectors, or why it has none; only of the first texts where a deadline was short.
+        documents: each text's records, or why it has none; only for the first texts if a deadline was too short.
         known: how many texts, or passages of texts, had a record.
         encoded: how many were encoded now.
     """
@@ -60,7 +60,7 @@ class Remembered(NamedTuple):
     """What `DocumentVectors.remember` did.
 
     Attributes:
-        texts: how many documents, or passages of documents, were given.
+        texts: how many texts were given, or passages of texts.
         encoded: how many of these had no record and were encoded.
     """
 
@@ -73,7 +73,7 @@ class DocumentVectors:
 
     Args:
         encoder: encodes queries, and documents without a record; the caller closes it.
-        storage: where records are kept, and the bits of each number; without it nothing is kept or rounded.
+        storage: where records are kept, and the bits of each number; without it, nothing is kept or rounded.
     """
 
     def __init__(self, encoder: Encoder, storage: VectorStorage | None = None) -> None:
@@ -109,7 +109,7 @@ class DocumentVectors:
         return bound
 
     def expect(self, query: str) -> None:
-        """Start to encode a query while its candidates are being searched, for `encoded_query`."""
+        """Begin to encode a query while its candidates are being searched; `encoded_query` returns the future."""
         with self._lock, contextlib.suppress(InferenceError):  # the search that needs it gets the error
             if query not in self._expected:
                 self._expected[query] = self._encoding(query)
@@ -117,7 +117,7 @@ class DocumentVectors:
                 self._expected.popitem(last=False)
 
     def encoded_query(self, query: str) -> Future[Vectors]:
-        """Start to encode a query in another thread, unless `expect` did, so that records can be read meanwhile.
+        """Return the future of a query's vector, which another thread encodes unless `expect` has begun it.
 
         Raises:
             InferenceError: the source is closed.
@@ -133,16 +133,16 @@ class DocumentVectors:
             raise InferenceError(f"{self.encoder.model} is closed", model=self.encoder.model) from error
 
     def of(self, texts: Iterable[str | LongText], deadline: Deadline = NEVER) -> Found:
-        """Return the vectors of texts; until the deadline, encode and store the missing ones.
+        """Return the records of texts; until the deadline, encode and store the missing ones.
 
-        Those that the deadline cut off are encoded afterwards, in the background.
+        Texts that the deadline cut off are encoded afterwards, in the background.
 
         Args:
-            texts: made when they are asked for; under a deadline no more than half of the time left allows.
+            texts: texts, which may be made one by one; a deadline stops this when half of the time left has passed.
             deadline: no text is cut and no batch begins after it.
 
         Raises:
-            ScoringError, WorkerError: no text has vectors.
+            ScoringError, WorkerError: no text has a record, and none can be encoded.
         """
         search = object()
         self._searches.add(search)
@@ -176,7 +176,7 @@ class DocumentVectors:
         return set(self.records.known(keys))
 
     def cost_of(self, texts: Sequence[str | LongText]) -> tuple[float, int]:
-        """Compute texts' records, and return the seconds that it took and their bytes; keep nothing.
+        """Compute the records of texts and store nothing; return the seconds that it took, and the records' bytes.
 
         Raises:
             InferenceError: a text could not be encoded.
@@ -193,8 +193,8 @@ class DocumentVectors:
 
         Args:
             texts: as the model reads them.
-            store: where to write; by default this source's own, whose records others get, too.
-            deadline: until when they are computed.
+            store: where to write; by default this source's own store. Another store also gets what this source has.
+            deadline: when computing stops.
 
         Raises:
             InferenceError: a text could not be encoded.
@@ -214,7 +214,7 @@ class DocumentVectors:
         return Remembered(sum(map(_passages, {**there, **new}.values())), encoded)
 
     def close(self) -> None:
-        """Wait for pending writes and release the store; encode no more of what deadlines cut off."""
+        """Wait for pending writes and release the store; stop encoding what deadlines cut off."""
         self._closed.set()
         self._late.close()
         self._threads.close()
@@ -223,34 +223,34 @@ class DocumentVectors:
     def _fill(self, documents: "Sequence[DocumentRecords]", deadline: Deadline, *, alone: bool) -> int:
         """Compute the records that documents lack; return how many were computed.
 
-        Under a deadline some documents are cut and encoded before the next are cut, so that the time goes to both.
+        Under a deadline, some documents are cut and encoded before the next are cut: both get a share of the time.
         """
         left, encoded = iter(documents), 0
-        while not deadline.passed and (some := [document for document in _in_half(left, deadline) if document.cut()]):
-            encoded += self._fill_cut(some, deadline, alone=alone and not encoded)
+        while not deadline.passed and (group := [document for document in _in_half(left, deadline) if document.cut()]):
+            encoded += self._fill_cut(group, deadline, alone=alone and not encoded)
         return encoded
 
     def _fill_cut(self, documents: "Sequence[DocumentRecords]", deadline: Deadline, *, alone: bool) -> int:
-        """Do as `_fill` for documents that are cut, equal passages only once.
+        """Compute the records that documents already cut lack, of equal passages only once; return how many.
 
         The documents take turns, so that each has some passages at the deadline.
         """
-        places: defaultdict[str, list[tuple[int, int]]] = defaultdict(list)
+        found_in: defaultdict[str, list[tuple[int, int]]] = defaultdict(list)  # text -> document and passage, by index
         for at, turn in in_turns([len(document.parts) for document in documents]):
-            places[documents[at].parts[turn][0]].append((at, turn))
-        texts, encoded = list(places), 0
+            found_in[documents[at].parts[turn][0]].append((at, turn))
+        texts, encoded = list(found_in), 0
         most = len(texts) if deadline.at_s is None and deadline.withdrawn is None else AT_ONCE
         for start in range(0, len(texts), most):
-            some = texts[start : start + most]
-            vectors = self._encode(some, deadline, alone=alone and not encoded)
+            batch = texts[start : start + most]
+            vectors = self._encode(batch, deadline, alone=alone and not encoded)
             is_there = [bool(np.isfinite(row).all()) for row in vectors.rows]
-            for number, text in enumerate(some):
+            for number, text in enumerate(batch):
                 record = (
                     Record.of(vectors.rows[number], self.records.bits, cut=number in vectors.cut)
                     if is_there[number]
                     else None
                 )
-                for at, turn in places[text]:
+                for at, turn in found_in[text]:
                     documents[at].note(turn, record, vectors.failures.get(number))
             encoded += sum(is_there)
             if deadline.passed:
@@ -258,12 +258,12 @@ class DocumentVectors:
         return encoded
 
     def _encode(self, texts: Sequence[str], deadline: Deadline, *, alone: bool) -> Vectors:
-        """Return the vectors of texts; if none can be computed, every text has failed.
+        """Encode texts and return their vectors; if the encoder fails, every text counts as failed.
 
         Args:
             texts: texts without records.
             deadline: of the call.
-            alone: whether no other text has a record; then the error is raised.
+            alone: whether no other text has a record; the encoder's error is then raised.
         """
         try:
             return self.encoder.encode(texts, "document", deadline=deadline)
@@ -287,13 +287,13 @@ class DocumentVectors:
         return {key: kept for key, document in documents.items() if (kept := document.kept) is not None}, made
 
     def _catch_up(self, texts: Sequence[str | LongText]) -> None:
-        """Compute in the background the records that a deadline cut off."""
+        """Compute and store, in the background, the records that a deadline cut off."""
         if texts and self.store is not None:
             late = texts[:MOST_LATE]
             self._late.submit(functools.partial(self._remember_late, late), len(late))
 
     def _remember_late(self, texts: Sequence[str | LongText]) -> None:
-        """Compute the records of texts, a few at a time, after the searches that are running."""
+        """Compute and store the records of texts, a few at a time, each few after running searches."""
         try:
             for start in range(0, len(texts), LATE_AT_ONCE):
                 until_s = time.monotonic() + LATE_WAIT_S
@@ -307,41 +307,41 @@ class DocumentVectors:
 
 
 class DocumentRecords:
-    """A text with the records of its passages, by their number; without a record it can be cut into passages.
+    """A text and the records of its passages; a text without a record can be cut into passages.
 
     Args:
-        text: as given.
-        kept: its record, if it is known.
+        text: the text, or a long one.
+        kept: the text's record; None if it is not known.
 
     Attributes:
-        records: of its passages, by number.
-        failures: number of a passage -> why it could not be encoded.
-        parts: its passages as the model reads them, once it is cut.
-        places: the span of each passage; None for the whole text, or where it is not cut.
+        records: index of a passage -> its record.
+        failures: index of a passage -> why it could not be encoded.
+        parts: the passages as the model reads them; empty until the text is cut.
+        spans: the span of each passage; None for the whole text, or while it is not cut.
     """
 
-    __slots__ = ("failures", "parts", "places", "records", "text")
+    __slots__ = ("failures", "parts", "records", "spans", "text")
 
     def __init__(self, text: str | LongText, kept: Kept | None) -> None:
         self.text = text
         self.records: dict[int, Record] = {}
         self.failures: dict[int, str] = {}
         self.parts: Sequence[Part] = ()
-        self.places: Sequence[Span | None] = [None]
+        self.spans: Sequence[Span | None] = [None]
         if isinstance(text, LongText) and isinstance(kept, LongRecord):
-            self.records, self.places = dict(enumerate(kept.passages)), kept.places
+            self.records, self.spans = dict(enumerate(kept.passages)), kept.spans
         elif isinstance(kept, Record) and not isinstance(text, LongText):
             self.records = {0: kept}
 
     def cut(self) -> Sequence[Part]:
-        """Return its passages as the model reads them, at least one."""
+        """Cut the text, if this was not done; return its passages as the model reads them, at least one."""
         if not self.parts:
             self.parts = self.text.cut() if isinstance(self.text, LongText) else [(self.text, None)]
-            self.places = [place for _, place in self.parts]
+            self.spans = [span for _, span in self.parts]
         return self.parts
 
     def note(self, turn: int, record: Record | None, failure: str | None) -> None:
-        """Note the record of a passage, or why it has none; neither where it was not reached."""
+        """Keep a passage's record, or why it has none; do nothing if it was not reached."""
         if record is not None:
             self.records[turn] = record
         elif failure is not None:
@@ -350,25 +350,25 @@ class DocumentRecords:
     @property
     def is_whole(self) -> bool:
         """Whether every passage has a record."""
-        return len(self.records) == len(self.places) and not self.failures
+        return len(self.records) == len(self.spans) and not self.failures
 
     @property
     def is_cut_off(self) -> bool:
         """Whether a deadline left a passage without a record or a failure."""
-        return len(self.records) + len(self.failures) < len(self.places)
+        return len(self.records) + len(self.failures) < len(self.spans)
 
     @property
     def kept(self) -> Kept | None:
-        """Its record; None while a passage lacks one."""
-        if len(self.records) < len(self.places):
+        """The text's record; None while a passage has none."""
+        if len(self.records) < len(self.spans):
             return None
         if not isinstance(self.text, LongText):
             return self.records[0]
-        return LongRecord([self.records[turn] for turn in range(len(self.places))], self.places)
+        return LongRecord([self.records[turn] for turn in range(len(self.spans))], self.spans)
 
 
 def _in_half(items: Iterable[Item], deadline: Deadline) -> Iterator[Item]:
-    """Yield items, at least one, until half of the time that is left has passed."""
+    """Yield items, at least one, until half of the time left before a deadline has passed."""
     until = deadline.within_ms(500 * deadline.remaining_s())
     for item in items:
         yield item

@@ -22,7 +22,7 @@ from osrerank.vectors.store import REST_S, Guard, Size
 
 NAME, PATTERN = "vectors-{:06d}.lmdb", "vectors-*.lmdb"
 OLDER, OLDER_FOLDER = "states-", "states"
-"""Prefix of 0.2's files, and their folder's name; the records in them are the same."""
+"""Prefix of the files of version 0.2, and their folder's name; the records in them are the same."""
 PRUNED = "pruned-{}"
 """Folder for the records that a process keeps while it prunes."""
 GENERATIONS = 2
@@ -45,7 +45,7 @@ class _Generation:
         number: the number in its name.
         inode: tells the file from a later one of the same name.
         created_s: when it was begun, in seconds of the wall clock.
-        environment: LMDB's. It is closed when nothing refers to it any more, so not while another thread reads.
+        environment: LMDB's environment. It is closed when nothing refers to it, so never while another thread reads.
     """
 
     number: int
@@ -61,7 +61,7 @@ class FileStore:
 
     Args:
         folder: created if missing, for this user only.
-        most_bytes: what all files together may take.
+        most_bytes: the most bytes that all files together may take.
         ttl_s: most seconds that a record is kept.
         rest_s: pause after a failure of reading, or of writing, in seconds.
         clock: returns seconds of the wall clock, which processes share.
@@ -125,7 +125,7 @@ class FileStore:
             self._generations, self._changed_ns = (), -1
 
     def _at_its_size(self, call: Callable[[], Answer]) -> Answer:
-        """Return the call's result, retrying once if a process with a larger bound has grown a file meanwhile."""
+        """Return the call's result; retry once if a process with a larger bound has grown a file meanwhile."""
         import lmdb  # noqa: PLC0415 - only for those who use vectors
 
         try:
@@ -158,7 +158,7 @@ class FileStore:
         return len(records)
 
     def _size(self) -> Size:
-        records = sum(one.environment.stat()["entries"] - 1 for one in self._open())
+        records = sum(generation.environment.stat()["entries"] - 1 for generation in self._open())
         return Size(records, sum(file.stat().st_size for file in self.folder.glob(PATTERN)), self._most)
 
     def _prune(self, kept: Iterable[Sequence[bytes]]) -> int:
@@ -178,25 +178,25 @@ class FileStore:
                     if records := self._found(before, keys):
                         copy._write(records)
                 count = copy._size().records
-                files = copy._finished(min(one.created_s for one in before))
+                files = copy._finished(min(generation.created_s for generation in before))
                 self._replace(files, before[0].number + 1)
                 return count
             finally:
                 shutil.rmtree(copy.folder, ignore_errors=True)
 
     def _finished(self, created_s: float) -> list[Path]:
-        """Date all generations to a time of the wall clock, close them, and return their files, the oldest first."""
+        """Set the time at which all generations were begun, close them, and return their files, the oldest first."""
         generations = self._open()
-        for one in generations:
-            _put(one.environment, {CREATED: str(created_s).encode()})
-            one.environment.close()
+        for generation in generations:
+            _put(generation.environment, {CREATED: str(created_s).encode()})
+            generation.environment.close()
         self._generations = ()
-        return [self.folder / NAME.format(one.number) for one in reversed(generations)]
+        return [self.folder / NAME.format(generation.number) for generation in reversed(generations)]
 
     def _replace(self, files: Sequence[Path], number: int) -> None:
         """Move files here as the generations from ``number`` on, and delete all others."""
         with self._opening:
-            names = [NAME.format(number + place) for place in range(len(files))]
+            names = [NAME.format(number + offset) for offset in range(len(files))]
             for file, name in zip(files, names, strict=True):
                 file.rename(self.folder / name)
             for file in self.folder.glob(PATTERN):
@@ -243,9 +243,9 @@ class FileStore:
         """Return a file's generation, opened unless it is open: LMDB does not allow opening a file twice."""
         number = int(file.stem.rpartition("-")[2])
         if file.exists():
-            for one in self._generations:
-                if (one.number, one.inode) == (number, file.stat().st_ino):
-                    return one
+            for generation in self._generations:
+                if (generation.number, generation.inode) == (number, file.stat().st_ino):
+                    return generation
         import lmdb  # noqa: PLC0415 - only for those who use vectors
 
         environment = lmdb.open(
@@ -277,7 +277,7 @@ class FileStore:
 
     def _delete_others(self) -> None:
         """Delete the generations that are not used any more."""
-        kept = {NAME.format(one.number) for one in self._generations}
+        kept = {NAME.format(generation.number) for generation in self._generations}
         for file in self.folder.glob(PATTERN):
             if file.name not in kept:
                 _delete(file)
@@ -291,20 +291,20 @@ _making = threading.Lock()
 def file_store(folder: Path, *, most_bytes: int, ttl_s: float) -> FileStore:
     """Return this process's one store of a folder; the first call sets its bounds."""
     with _making:
-        place = folder.expanduser().resolve()
-        store = _stores.get(place)
+        resolved = folder.expanduser().resolve()
+        store = _stores.get(resolved)
         if store is None:
-            store = _stores[place] = FileStore(place, most_bytes=most_bytes, ttl_s=ttl_s)
+            store = _stores[resolved] = FileStore(resolved, most_bytes=most_bytes, ttl_s=ttl_s)
         return store
 
 
 def older_folder(folder: Path) -> Path:
-    """Return the folder in which 0.2 kept what this folder has now."""
+    """Return the folder in which version 0.2 kept its vectors."""
     return folder.with_name(OLDER_FOLDER)
 
 
 def _take_over_folder(folder: Path) -> bool:
-    """Rename 0.2's folder to this one, which does not exist yet; return whether there was one."""
+    """Rename version 0.2's folder to this one, which does not exist yet; return whether there was one."""
     older = older_folder(folder)
     if folder == older or not any(older.glob(f"{OLDER}*.lmdb")):
         return False
@@ -315,7 +315,7 @@ def _take_over_folder(folder: Path) -> bool:
 
 
 def _take_over_files(folder: Path) -> None:
-    """Give files that 0.2 wrote today's names, unless these are taken."""
+    """Rename files that version 0.2 wrote to today's names, unless these are taken."""
     for file in sorted(folder.glob(f"{OLDER}*")):
         wanted = file.with_name(file.name.replace(OLDER, "vectors-", 1))
         if not wanted.exists():
@@ -338,13 +338,13 @@ def _put(environment: Any, records: Mapping[bytes, bytes]) -> None:
 
 def _delete(file: Path) -> None:
     """Delete a generation; if it is open and the system refuses, a later call does."""
-    for one in (file, file.with_name(f"{file.name}-lock")):
+    for path in (file, file.with_name(f"{file.name}-lock")):
         with suppress(OSError):
-            one.unlink(missing_ok=True)
+            path.unlink(missing_ok=True)
 
 
 def _refuse_remote(folder: Path) -> None:
-    """Refuse a folder that other machines may use, too.
+    """Raise an error for a folder that other machines may use, too.
 
     Raises:
         OSError: it is on a network file system.
@@ -359,4 +359,4 @@ def _file_system(folder: Path) -> str:
         return ""
     lines = (line.split() for line in MOUNTS.read_text("utf-8", "replace").splitlines())
     mounts = {Path(fields[1].replace("\\040", " ")): fields[2] for fields in lines}
-    return next((mounts[place] for place in (folder, *folder.parents) if place in mounts), "")
+    return next((mounts[path] for path in (folder, *folder.parents) if path in mounts), "")

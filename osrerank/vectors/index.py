@@ -1,7 +1,7 @@
 """Store records in a side index, ``NAME-osrerank-vectors``, beside the index NAME on the same engine.
 
 So the cluster shards and replicates the vectors, and every machine that searches finds them. The application's
-documents are never written, so no right to write them is needed. A document's id is the record's key; its fields are
+documents are never written to, so no right to write them is needed. A document's id is the record's key; its fields are
 the model's label and the record: on OpenSearch a binary doc value, neither in ``_source`` nor indexed; on the embedded
 engine in ``_source``. The index is hidden, so patterns do not match it.
 """
@@ -15,11 +15,13 @@ from typing import Any, NamedTuple
 SUFFIX, OLDER_SUFFIX = "-osrerank-vectors", "-osrerank-states"
 """Suffixes of side indices: today's, and that of 0.2, whose records are the same."""
 FIELD, MODEL = "record", "model"
+"""Fields of a side index's documents: the record, and the label of its model."""
 READ_AT_ONCE = 250
 """Records per read request: some 100 KB in the profile ``standard``."""
 BULK_BYTES = 4 << 20
 """Approximate bytes of records per bulk request."""
 EXISTS = "resource_already_exists_exception"
+"""Type of the error that an engine gives when an index to be created exists."""
 
 logger = logging.getLogger(__name__)
 
@@ -30,7 +32,7 @@ def side_index(index: str) -> str:
 
 
 class Form(NamedTuple):
-    """Builds an engine's requests for records, and reads its answers.
+    """Builds the requests for records that an engine understands, and reads its answers.
 
     Attributes:
         is_embedded: whether it is the embedded engine.
@@ -53,7 +55,7 @@ class Form(NamedTuple):
         """Return the path, URL parameters and body of a POST that reads records of side indices."""
         names, ids = sorted(indices), [key.hex() for key in keys]
         if self.is_embedded:
-            return "/_mget", {}, {"docs": [{"_index": name, "_id": one} for name in names for one in ids]}
+            return "/_mget", {}, {"docs": [{"_index": name, "_id": doc_id} for name in names for doc_id in ids]}
         body = {
             "size": len(ids),
             "query": {"ids": {"values": ids}},
@@ -68,7 +70,7 @@ class Form(NamedTuple):
         return self.records(answer["docs"] if self.is_embedded else answer["hits"]["hits"])
 
     def is_there(self, answer: Mapping[str, Any]) -> bool:
-        """Return whether an answer to `reading` comes from a side index: there is at least one."""
+        """Return whether at least one of the side indices exists, by an answer to `reading`."""
         if self.is_embedded:
             return any("error" not in entry for entry in answer["docs"])
         return bool(answer.get("_shards", {}).get("total", 1))
@@ -83,13 +85,13 @@ class Form(NamedTuple):
         return {key: record for key, record in read if record}
 
     def _entry(self, entry: Mapping[str, Any]) -> tuple[bytes, bytes]:
-        place = entry.get("_source") if self.is_embedded else entry.get("fields")
-        content = (place or {}).get(FIELD, "")
+        fields = entry.get("_source") if self.is_embedded else entry.get("fields")
+        content = (fields or {}).get(FIELD, "")
         try:
             encoded: str = content[0] if isinstance(content, list) else content
             whole = encoded + "=" * (-len(encoded) % 4)  # OpenSearch gives doc values without the padding
             return bytes.fromhex(entry["_id"]), base64.b64decode(whole, validate=True)
-        except (AttributeError, IndexError, TypeError, ValueError):  # somebody else wrote it
+        except (AttributeError, IndexError, TypeError, ValueError):  # written by another program
             return b"", b""
 
 
@@ -113,8 +115,8 @@ def refusal(answer: Mapping[str, Any], action: str = "index") -> str:
     """Return why a bulk request refused records, without quoting them; empty if it accepted all.
 
     Args:
-        answer: to the request.
-        action: what it asked for; to delete what is gone is no refusal.
+        answer: the answer to the request.
+        action: what the request asked for; deleting a record that is gone is never a refusal.
     """
     accepted = (404,) if action == "delete" else ()
     lines = [line[action] for line in answer["items"]]

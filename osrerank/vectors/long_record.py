@@ -26,9 +26,9 @@ from osrerank.vectors.record import Bits, Record, sealed, unsealed
 
 MAGIC = b"ORL1"
 HEADER = struct.Struct("<4sII")
-PLACE = np.dtype("<i4")
+INT32 = np.dtype("<i4")
 NUMBERS = 4
-"""Numbers that describe a passage's span."""
+"""How many numbers describe a passage's span."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,12 +36,12 @@ class LongRecord:
     """The stored form of a document that is read by passages.
 
     Attributes:
-        passages: their records, at least one.
-        places: the span of each; None for the whole text.
+        passages: the passages' records, at least one.
+        spans: the span of each passage; None for the whole text.
     """
 
     passages: Sequence[Record]
-    places: Sequence[Span | None]
+    spans: Sequence[Span | None]
 
     @classmethod
     def read(cls, content: bytes, key: bytes, secret: bytes = b"") -> Self | None:
@@ -50,10 +50,10 @@ class LongRecord:
         if body is None or len(body) < HEADER.size:
             return None
         magic, count, named = HEADER.unpack_from(body)
-        at = HEADER.size + named + count * NUMBERS * PLACE.itemsize
+        at = HEADER.size + named + count * NUMBERS * INT32.itemsize
         if magic != MAGIC or not count or len(body) < at:
             return None
-        places = _places(bytes(body[HEADER.size : HEADER.size + named]), body[HEADER.size + named : at])
+        spans = _spans(bytes(body[HEADER.size : HEADER.size + named]), body[HEADER.size + named : at])
         passages: list[Record] = []
         while len(passages) < count:
             record, length = Record.parsed(body[at:])
@@ -61,31 +61,31 @@ class LongRecord:
                 return None
             passages.append(record)
             at += length
-        return cls(passages, places) if places is not None and at == len(body) else None
+        return cls(passages, spans) if spans is not None and at == len(body) else None
 
     def fits(self, hidden: int, bits: Bits, *, by_tokens: bool = False) -> bool:
-        """Return whether `Record.fits` for every passage."""
+        """Return whether every passage's record fits (`Record.fits`)."""
         return all(record.fits(hidden, bits, by_tokens=by_tokens) for record in self.passages)
 
     def write(self, key: bytes, secret: bytes = b"") -> bytes:
         """Return the bytes that `read` reads, as `Record.write` does."""
-        fields = list(dict.fromkeys(place.field for place in self.places if place is not None))
+        fields = list(dict.fromkeys(span.field for span in self.spans if span is not None))
         names = json.dumps(fields).encode()
-        numbers = [(-1, -1, 0, 0) if place is None else _numbers(place, fields) for place in self.places]
-        table = np.array(numbers, dtype=PLACE).tobytes()
+        numbers = [(-1, -1, 0, 0) if span is None else _numbers(span, fields) for span in self.spans]
+        table = np.array(numbers, dtype=INT32).tobytes()
         header = HEADER.pack(MAGIC, len(self.passages), len(names))
         return sealed(b"".join([header, names, table, *(record.body() for record in self.passages)]), key, secret)
 
 
-def _numbers(place: Span, fields: Sequence[str]) -> tuple[int, int, int, int]:
-    return fields.index(place.field), -1 if place.value is None else place.value, place.start, place.end
+def _numbers(span: Span, fields: Sequence[str]) -> tuple[int, int, int, int]:
+    return fields.index(span.field), -1 if span.value is None else span.value, span.start, span.end
 
 
-def _places(names: bytes, table: memoryview) -> list[Span | None] | None:
+def _spans(names: bytes, table: memoryview) -> list[Span | None] | None:
     """Return the spans in a record's bytes; None if the bytes are not valid."""
     try:
         fields = json.loads(names)
-        rows = np.frombuffer(table, PLACE).reshape(-1, NUMBERS).tolist()
+        rows = np.frombuffer(table, INT32).reshape(-1, NUMBERS).tolist()
         if not all(0 <= start <= end and value >= -1 for _, value, start, end in rows):
             return None
         return [

@@ -1,4 +1,4 @@
-"""A document's record: its vector in a few hundred bytes, or its tokens' vectors in a few thousand.
+"""Pack a document's vector in a record of a few hundred bytes, or its tokens' vectors in a few thousand.
 
 The bytes of a record in order, all numbers little-endian:
 
@@ -10,7 +10,7 @@ The bytes of a record in order, all numbers little-endian:
 | 1 | 1 if the text was cut to the model's length, else 0 |
 | 1 | 0 if the vector has norm 1, else 1 |
 | 2 | numbers of a vector |
-| 2 | 0, or of late interaction how many vectors there are |
+| 2 | 0, or for late interaction the number of vectors |
 | 2 a vector | its scale, fp16; absent with 32 bits |
 | numbers or 4 * numbers a vector | the vector, in 8 or 32 bits |
 | 16 | BLAKE2b of the record's key and all bytes before; keyed if there is a secret |
@@ -39,7 +39,7 @@ PERSON = b"osrerank-vectors"
 """BLAKE2b's personalisation: other programs that use the same secret get other digests."""
 
 FLAGS = tuple(itertools.product((False, True), repeat=2))
-"""Whether a text was cut, and whether its vector's norm counts: all there is."""
+"""All combinations of two flags: whether a text was cut, and whether its vector's norm counts."""
 UNIT = 1e-3
 """How far from 1 a norm may be and still count as 1."""
 
@@ -58,8 +58,8 @@ class Record:
     """A text's vector, or its tokens' vectors, in the form in which they are stored.
 
     Attributes:
-        vector: ``(hidden,)``, or of late interaction ``(tokens, hidden)``; float32 or int8.
-        scale: what an int8 vector is multiplied by, of several ``(tokens, 1)``; 1 for float32.
+        vector: ``(hidden,)``, or for late interaction ``(tokens, hidden)``; float32 or int8.
+        scale: what an int8 vector is multiplied by, for late interaction ``(tokens, 1)``; 1 for float32.
         cut: whether the text was longer than the model reads.
         is_unit: whether the vector had norm 1 before it was rounded; else its norm counts, as for dot products.
     """
@@ -97,7 +97,7 @@ class Record:
 
     @classmethod
     def parsed(cls, body: memoryview) -> tuple[Self | None, int]:
-        """Return the record, without digest, at the start of some bytes, and its length; None if there is no record."""
+        """Parse a record without its digest at the start of bytes; return it, or None, and its length."""
         nothing = None, 0
         if len(body) < HEADER.size:
             return nothing
@@ -122,7 +122,7 @@ class Record:
         return cls(vector.reshape(rows, hidden) if rows else vector, scale, bool(cut), not as_is), length
 
     def fits(self, hidden: int, bits: Bits, *, by_tokens: bool = False) -> bool:
-        """Return whether it has a vector of this size and bits, or one for each token."""
+        """Return whether the record has a vector of this size and bits, or one for each token."""
         is_of_bits = self.vector.dtype == (FLOAT32 if bits == EXACT else INT8)
         return is_of_bits and self.vector.shape[-1] == hidden and self.vector.ndim == 1 + by_tokens
 
@@ -144,9 +144,9 @@ class Record:
 
 
 def read_all(contents: Mapping[bytes, bytes], hidden: int, bits: Bits, secret: bytes = b"") -> dict[bytes, Record]:
-    """Return the records with one vector of this size, by key, as `Record.read` does but in a few calls.
+    """Read many records of one vector each, as `Record.read` reads one but faster; return the valid ones by key.
 
-    Any other bytes are left out.
+    Records of another size or other bits are left out, and so are any other bytes.
     """
     numbers = (FLOAT32 if bits == EXACT else INT8).str
     scale = [] if bits == EXACT else [("scale", FLOAT16.str)]
@@ -167,10 +167,10 @@ def read_all(contents: Mapping[bytes, bytes], hidden: int, bits: Bits, secret: b
 
 
 class TokenRows:
-    """The tokens' vectors of records, each ``(tokens, hidden)`` made when it is asked for.
+    """A sequence of the token vectors of records, each ``(tokens, hidden)`` and computed when it is asked for.
 
     Args:
-        records: of late interaction.
+        records: records of late interaction.
     """
 
     def __init__(self, records: Sequence[Record]) -> None:
@@ -184,7 +184,7 @@ class TokenRows:
 
 
 def rows_of(records: Sequence[Record]) -> Rows:
-    """Return the vectors of records ``(n, hidden)``, with the norms that they had, or of their tokens; at least one."""
+    """Return the vectors of at least one record ``(n, hidden)``, with their norms before rounding, or `TokenRows`."""
     if records[0].vector.ndim > 1:
         return TokenRows(records)
     rows: Floats = np.stack([record.vector for record in records]).astype(np.float32)
@@ -198,7 +198,7 @@ def rows_of(records: Sequence[Record]) -> Rows:
 
 
 def sealed(body: bytes, key: bytes, secret: bytes) -> bytes:
-    """Return bytes followed by a digest of them and their key."""
+    """Return bytes, followed by the digest of them and their key."""
     return body + _digest(body, key, secret)
 
 
@@ -209,7 +209,7 @@ def unsealed(content: bytes, key: bytes, secret: bytes) -> memoryview | None:
 
 
 def record_bytes(bits: Bits, hidden: int, tokens: int = 0) -> int:
-    """Return how many bytes a record takes, by the bits of a number, a vector's size, and how many tokens have one."""
+    """Return how many bytes a record takes, with its digest; ``tokens`` is how many have a vector, 0 for one vector."""
     return _body_bytes(bits, hidden, tokens) + DIGEST_BYTES
 
 

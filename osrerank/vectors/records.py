@@ -1,4 +1,4 @@
-"""Read and write a model's records: in a store, and among those that a search has fetched from a side index.
+"""Read and write a model's records: in a store, and among those that a search fetched from a side index.
 
 A record's key is a digest of the raw text and everything else that its vector depends on. A changed text has another
 key, so no score comes from an old text. A text with a record is neither tokenised nor encoded. A model's calibration
@@ -22,8 +22,9 @@ from osrerank.vectors.store import BYTES, HITS, MISSES, VectorStore
 
 KEY_BYTES = 16
 LONG = b"by passages"
+"""Prefix of what is hashed for a document that is read by passages."""
 PRECISIONS: dict[Bits, str] = {EXACT: "1.0/32", ROUNDED: "4.0/8"}
-"""Bits of each number -> what stands for them in a record's key."""
+"""Bits of each number -> the text that stands for them in a record's key."""
 
 NOTHING: Mapping[Any, Any] = MappingProxyType({})
 
@@ -53,7 +54,7 @@ class Records:
         self._writes = Background()
 
     def with_fetched(self, fetched: "FetchedVectors") -> "Records":
-        """Return the records of the same model for one search."""
+        """Return a copy for one search, which also reads the fetched records."""
         bound = copy.copy(self)
         bound.fetched = fetched
         return bound
@@ -64,7 +65,7 @@ class Records:
         return [made.get(text) or made.setdefault(text, _hash(self.model_key + _content(text))) for text in texts]
 
     def known(self, keys: Sequence[bytes]) -> dict[bytes, Kept]:
-        """Return the records that the search fetched or the store has; also store the fetched ones."""
+        """Return the records that the search fetched or the store has, by key; also store the fetched ones."""
         left, fetched, store = list(dict.fromkeys(keys)), self.fetched, self.store
         if fetched is None:
             return self.read_from(store, left) if store is not None else {}
@@ -77,14 +78,14 @@ class Records:
         return {key: fetched.known[key] for key in left if key in fetched.known}
 
     def keep(self, records: Mapping[bytes, Kept]) -> None:
-        """Give new records to the search, and write them to the store in the background."""
+        """Add new records to the search's, and write them to the store in the background."""
         if self.fetched is not None:
             self.fetched.write(self.contents(records))
         if self.store is not None:
             self._writes.submit(functools.partial(self.write, self.store, records))
 
     def write(self, store: VectorStore, records: Mapping[bytes, Kept]) -> int:
-        """Write records to a store, and return how many it took."""
+        """Write records to a store; return how many it accepted."""
         contents = self.contents(records)
         written = store.write(contents)
         if written:
@@ -92,7 +93,7 @@ class Records:
         return written
 
     def contents(self, records: Mapping[bytes, Kept]) -> dict[bytes, bytes]:
-        """Return records as the bytes to be stored."""
+        """Return the bytes to store for records, by key."""
         return {key: record.write(key, self._secret) for key, record in records.items()}
 
     def read(self, contents: Mapping[bytes, bytes]) -> dict[bytes, Kept]:
@@ -144,7 +145,7 @@ class FetchedVectors:
 
     Attributes:
         known: records that were read, by key; no record is read twice.
-        keys: of the texts so far; no text is hashed twice.
+        keys: text -> key of its record; no text is hashed twice.
         new: records made for the search, as bytes.
     """
 
@@ -161,25 +162,25 @@ class FetchedVectors:
         self._records |= records
 
     def read(self, keys: Sequence[bytes]) -> dict[bytes, bytes]:
-        """Return the records that there are, by key."""
+        """Return those of the records that it has, by key."""
         return {key: self._records[key] for key in keys if key in self._records}
 
     def write(self, records: Mapping[bytes, bytes]) -> int:
         """Add new records; return how many were added."""
         self._records |= records
-        self.new = {**self.new, **records}  # not in place: a search may be writing them while late ones come
+        self.new = {**self.new, **records}  # a new dict: the old one may be being written to a side index
         return len(records)
 
 
 @dataclass(frozen=True, slots=True)
 class Lookup:
-    """Which vectors of a search's documents are known here.
+    """The vectors that a search needs: those that are known on this machine, and the keys of the others.
 
     Attributes:
         lacking: key of each vector that is not known -> the index of its document.
-        fetched: those that are known.
-        model: label of their model.
-        rankings: the first pass as it was read, once for each ranking that the search needs; or empty.
+        fetched: the vectors that are known.
+        model: label of the vectors' model.
+        rankings: the first pass, read once for each ranking that the search needs; may be empty.
     """
 
     lacking: Mapping[bytes, str] = field(default_factory=dict)

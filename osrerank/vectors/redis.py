@@ -17,19 +17,20 @@ from osrerank._redis import open_redis
 from osrerank.vectors.store import REST_S, Guard, Size
 
 PREFIX = "{osrerank:vectors:1}:"
-"""Changes with the form of keys or values; the braces keep all keys in one slot of a cluster."""
+"""Prefix of all keys. Its number changes with the form of keys or values; its braces keep all keys in one slot."""
 YOUNG, OLD, YOUNG_BYTES, OLD_BYTES = (PREFIX + name for name in ("young", "old", "young-bytes", "old-bytes"))
 OLDER_PREFIX = "{osrerank:states:1}:"
-"""Prefix of 0.2; the records under it are the same."""
+"""Prefix of the keys of version 0.2; the records under them are the same."""
 KEPT, KEPT_BYTES = (PREFIX + name for name in ("kept", "kept-bytes"))
 """Records to be kept, collected while pruning."""
 CONNECT_S, ANSWER_S = 0.2, 0.5
+"""How long to wait for a connection, and for an answer, in seconds."""
 PIECE_BYTES = 1 << 20
 """Approximate limit of a reply's or a request's bytes."""
 RECORD_OVERHEAD = 100
 """Approximate bytes that Redis adds to each record."""
 USUAL_BYTES = 10_000
-"""Assumed bytes of a record, before any was read."""
+"""Assumed bytes of a record until the first is read."""
 WRITE = """
 for at = 4, #ARGV, 2 do
   if redis.call('HSET', KEYS[1], ARGV[at], ARGV[at + 1]) == 1 then
@@ -99,7 +100,7 @@ class RedisStore:
             self._redis.close()
 
     def _take_over(self) -> None:
-        """Rename what 0.2 wrote, once, unless keys of today's names exist."""
+        """Rename the keys that version 0.2 wrote, once, unless keys with today's names exist."""
         if self._has_taken_over:
             return
         if not self._redis.exists(YOUNG, OLD):
@@ -129,8 +130,8 @@ class RedisStore:
         self._take_over()
         largest = max(map(len, records.values()))
         try:
-            for some in _pieces(list(records.items()), max(1, PIECE_BYTES // largest)):
-                flat = [part for pair in some for part in pair]
+            for piece in _pieces(list(records.items()), max(1, PIECE_BYTES // largest)):
+                flat = [part for pair in piece for part in pair]
                 keys = (YOUNG, OLD, YOUNG_BYTES, OLD_BYTES)
                 self._redis.eval(WRITE, len(keys), *keys, self._most // 2, self._ttl_ms, RECORD_OVERHEAD, *flat)
         except (OutOfMemoryError, ResponseError) as error:
@@ -141,7 +142,7 @@ class RedisStore:
         return len(records)
 
     def _give_back(self) -> None:
-        """Drop the old generation, and make the young one the old: others need this Redis's memory."""
+        """Drop the old generation, and make the young one the old one: others need this Redis's memory."""
         self._redis.unlink(OLD, OLD_BYTES)
         for young, old in ((YOUNG, OLD), (YOUNG_BYTES, OLD_BYTES)):
             with suppress(ResponseError):  # there is no young one
@@ -157,7 +158,7 @@ class RedisStore:
         return Size(young + old, int(young_bytes or 0) + int(old_bytes or 0), self._most)
 
     def _prune(self, kept: Iterable[Sequence[bytes]]) -> int:
-        """Copy what is kept, to expire when its oldest record would, and drop the rest."""
+        """Copy the records to keep, which expire when the oldest would have, and drop all others."""
         left_ms = min((left for name in (YOUNG, OLD) if (left := self._redis.pttl(name)) > 0), default=self._ttl_ms)
         self._redis.unlink(KEPT, KEPT_BYTES)
         try:
@@ -196,12 +197,12 @@ class RedisStore:
 
 
 def _older(name: str) -> str:
-    """Return what 0.2 called a key."""
+    """Return the name that version 0.2 gave a key."""
     return OLDER_PREFIX + name.removeprefix(PREFIX)
 
 
 def _pieces(items: Sequence[Any], size: int) -> Iterator[list[Any]]:
     """Yield items in lists of at most ``size``."""
     left = iter(items)
-    while some := list(islice(left, size)):
-        yield some
+    while piece := list(islice(left, size)):
+        yield piece

@@ -1,4 +1,4 @@
-"""The interface of stores for records, how their failures are handled, and a store in memory."""
+"""The protocol of stores for records, the handling of their failures, and a store in memory."""
 
 import logging
 import threading
@@ -27,12 +27,12 @@ logger = logging.getLogger(__name__)
 
 
 class Size(NamedTuple):
-    """How much a store holds.
+    """How much a store holds, and how much it may hold.
 
     Attributes:
-        records: how many.
-        stored: bytes that they take, with what the store adds.
-        most: bytes that they may take; 0 where there is no bound.
+        records: number of records.
+        stored: bytes that the records take, with what the store adds.
+        most: bytes that the records may take; 0 for no bound.
     """
 
     records: int
@@ -43,7 +43,7 @@ class Size(NamedTuple):
 class VectorStore(Protocol):
     """A store of records by key. An absent, full or slow one only costs time: `read` and `write` never fail.
 
-    `size`, `prune` and `drop` raise `OsrerankError` if they cannot be done.
+    `size`, `prune` and `drop` raise `OsrerankError` if they fail.
 
     The caller checks that bytes are a record of their key (`osrerank.vectors.record.Record.read`).
     """
@@ -53,10 +53,10 @@ class VectorStore(Protocol):
         """The store's name in metrics and reports."""
 
     def read(self, keys: Sequence[bytes]) -> dict[bytes, bytes]:
-        """Return the records that there are, by key."""
+        """Return those of the records that the store has, by key."""
 
     def write(self, records: Mapping[bytes, bytes]) -> int:
-        """Keep records; return how many are kept."""
+        """Store records; return how many were stored."""
 
     def size(self) -> Size:
         """Return how much the store holds."""
@@ -68,10 +68,10 @@ class VectorStore(Protocol):
         """Delete all records; return how many there were."""
 
     def older(self) -> int:
-        """Return how many unread records of 0.2 are left; `drop` deletes them, too."""
+        """Return how many records of version 0.2 were not taken over; `drop` deletes them, too."""
 
     def close(self) -> None:
-        """Release what is open."""
+        """Release open files and connections."""
 
 
 class Guard:
@@ -79,38 +79,38 @@ class Guard:
 
     Args:
         store: name of the store, for metrics.
-        place: where it is, for log lines.
+        where: where the store is, for log lines.
         rest_s: length of the pause, in seconds.
 
     Attributes:
-        read: pause of reading.
-        write: pause of writing; a separate one, so that a full store is still read.
+        read: the pause of reading.
+        write: the pause of writing; it is separate, so that a full store is still read.
     """
 
-    def __init__(self, store: str, place: str, rest_s: float = REST_S) -> None:
-        self._store, self._place, self._rest_s = store, place, rest_s
+    def __init__(self, store: str, where: str, rest_s: float = REST_S) -> None:
+        self._store, self._where, self._rest_s = store, where, rest_s
         self.read, self.write = (Pause(rest_s, partial(self._report, way)) for way in ("read", "write"))
 
     @contextmanager
     def asked(self, *errors: type[Exception]) -> Iterator[None]:
-        """Raise a store's own errors as `OsrerankError`, for calls that people make (`size`, `prune`, `drop`)."""
+        """Raise a store's own errors as `OsrerankError`, for calls that users make (`size`, `prune`, `drop`)."""
         try:
             yield
         except errors as error:
             ERRORS.labels(self._store).inc()
-            raise OsrerankError(f"the document vectors in {self._place} cannot be used: {error}") from error
+            raise OsrerankError(f"the document vectors in {self._where} cannot be used: {error}") from error
 
     def _report(self, way: str, error: Exception, is_first: bool) -> None:  # noqa: FBT001 - as `Pause` gives it
         ERRORS.labels(self._store).inc()
         if is_first:
             reason = f"{type(error).__name__}: {error}"
             logger.warning(
-                "[vectors-away] %s: no %s of document vectors for %g s: %s", self._place, way, self._rest_s, reason
+                "[vectors-away] %s: no %s of document vectors for %g s: %s", self._where, way, self._rest_s, reason
             )
 
 
 class MemoryStore:
-    """An LRU store of records in this process.
+    """A store of records in this process, which drops the least recently used ones.
 
     Args:
         most_bytes: memory that records may take, without what Python adds to each.

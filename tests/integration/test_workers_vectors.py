@@ -144,7 +144,7 @@ def test_long_documents_come_back_whole(group: WorkerGroup, settings: Settings) 
     assert (cold.encoded, warm.encoded, warm.known) == (24, 0, 24)
     for found in (cold, warm):
         for one, other in zip(found.documents, own.documents, strict=True):
-            assert list(one.places) == list(other.places)
+            assert list(one.spans) == list(other.spans)
             rows, others = (rows_of([some.records[turn] for turn in range(6)]) for some in (one, other))
             np.testing.assert_array_equal(rows, others)
     assert scorer.vectors.store is not None

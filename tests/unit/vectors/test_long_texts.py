@@ -85,7 +85,7 @@ def test_a_known_one_is_not_cut(vectors: DocumentVectors) -> None:
     assert (cold.encoded, cold.known, warm.encoded, warm.known) == (14, 0, 0, 14)
     assert [len(document.records) for document in warm.documents] == COUNTS
     assert bodies(warm.documents) == bodies(cold.documents)
-    assert [list(one.places) for one in warm.documents] == [list(one.places) for one in cold.documents]
+    assert [list(one.spans) for one in warm.documents] == [list(one.spans) for one in cold.documents]
 
 
 def test_how_it_is_cut_is_part_of_the_key(vectors: DocumentVectors) -> None:
@@ -187,7 +187,7 @@ def test_it_is_read_as_it_was_written(bits: Bits, secret: bytes) -> None:
     content = record(bits).write(KEY, secret)
     read = LongRecord.read(content, KEY, secret)
     assert read is not None
-    assert read.places == record(bits).places
+    assert read.spans == record(bits).spans
     assert read.write(KEY, secret) == content
     assert LongRecord.read(content, KEY[::-1], secret) is None
     assert LongRecord.read(content, KEY, b"another") is None
