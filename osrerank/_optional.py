@@ -1,4 +1,4 @@
-"""The one way to import optional libraries."""
+"""Import optional libraries, with an error that names the extra to install."""
 
 import importlib
 from types import ModuleType

@@ -1,4 +1,4 @@
-"""Pause after a failure: something that has just failed is not called again for a while."""
+"""Pause after a failure: a call that has just failed is not tried again for a while."""
 
 import threading
 import time
@@ -9,11 +9,11 @@ Answer = TypeVar("Answer")
 
 
 class Pause:
-    """Calls something unless it failed a short time ago. Safe to use from many threads.
+    """Makes calls, except for a while after one has failed. Safe to use from many threads.
 
     Args:
         rest_s: length of a pause, in seconds.
-        report: called with each failure, and whether it began the pause; other failures were concurrent with it.
+        report: called with each failure, and whether it began a pause; a concurrent failure only prolongs one.
         clock: returns seconds.
     """
 
@@ -33,17 +33,17 @@ class Pause:
         return self._clock() < self._until_s
 
     def attempt(self, call: Callable[[], Answer], otherwise: Answer) -> Answer:
-        """Return the call's result, or ``otherwise`` if it fails or during a pause."""
+        """Make a call and return its result; return ``otherwise`` if the call fails, or during a pause."""
         if self.is_on:
             return otherwise
         try:
             return call()
-        except Exception as error:  # noqa: BLE001 - the search goes on, whatever fails there
+        except Exception as error:  # noqa: BLE001 - the search goes on without the call's result
             self.begin(error)
             return otherwise
 
     def begin(self, error: Exception) -> None:
-        """Report a failure, and start the pause, or restart it."""
+        """Report a failure, and start or restart the pause."""
         with self._lock:
             is_first = not self.is_on
             self._until_s = self._clock() + self._rest_s

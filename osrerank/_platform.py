@@ -1,4 +1,4 @@
-"""What differs between operating systems: forks, locks on files, and how many cores a process may use.
+"""Hide differences between operating systems: forks, file locks, and the number of cores that a process may use.
 
 A forked child inherits neither threads nor usable locks; `renew_after_fork` makes shared objects usable in it.
 """
@@ -17,23 +17,23 @@ from osrerank.errors import OsrerankError
 
 
 class Renewable(Protocol):
-    """An object that threads of this process share."""
+    """An object that threads share, and that must start over in a forked child."""
 
     def renew(self) -> None:
-        """Start over in a forked child, which has one thread and nobody waiting."""
+        """Start over in a forked child, which has a single thread and no waiting callers."""
 
 
 _shared: "weakref.WeakSet[Renewable]" = weakref.WeakSet()
 
 
-def renew_after_fork(one: Renewable) -> None:
-    """Renew an object in every child that is forked while it exists."""
-    _shared.add(one)
+def renew_after_fork(shared: Renewable) -> None:
+    """Renew an object in every child process that is forked while the object exists."""
+    _shared.add(shared)
 
 
 def _renew_all() -> None:
-    for one in list(_shared):
-        one.renew()
+    for shared in list(_shared):
+        shared.renew()
 
 
 if hasattr(os, "register_at_fork"):  # not on every system
@@ -41,7 +41,7 @@ if hasattr(os, "register_at_fork"):  # not on every system
 
 
 def try_lock(file: int) -> bool:
-    """Try to take the exclusive lock on an open file; the system frees it when the file is closed or its holder dies.
+    """Try to take the exclusive lock on an open file; it is released when the file is closed or the process dies.
 
     It is ``flock`` on Unix and ``LockFileEx`` on Windows.
 
@@ -53,7 +53,7 @@ def try_lock(file: int) -> bool:
 
     Raises:
         OsrerankError: this Python has no file locks.
-        OSError: the file's file system has none.
+        OSError: the file system has no locks.
     """
     try:
         return lock_descriptor(file, blocking=False)
@@ -67,8 +67,8 @@ def try_lock(file: int) -> bool:
 def usable_cores(system: Path = Path("/")) -> int:
     """Return how many cores this process may use, at least one.
 
-    These are the physical cores of its CPU affinity: hyper-threads share the units that compute matrix products. A CPU
-    quota of its control groups, as containers have, bounds them, rounded up.
+    These are the physical cores of its CPU affinity, because hyper-threads share the units that compute matrix
+    products. A CPU quota of its control groups, as containers have, limits the number, rounded up.
 
     Args:
         system: root of the file system; Linux describes processors and quotas in ``sys`` and ``proc``.

@@ -1,4 +1,4 @@
-"""Progress for those who watch no terminal: a line every few seconds."""
+"""Show the progress of a long command: a bar on a terminal, else a line every few seconds."""
 
 import sys
 import time
@@ -10,12 +10,12 @@ EVERY_S = 5.0
 
 
 class ProgressLines:
-    """Writes lines about how far a long command is, to a file or pipe where a bar would be of no use.
+    """Writes lines about a command's progress to a file or pipe, where a bar would be of no use.
 
     Args:
-        file: where to; standard error when None.
-        every_s: time between lines.
-        clock: gives seconds.
+        file: the file to write to; standard error when None.
+        every_s: time between two lines, in seconds.
+        clock: returns seconds.
     """
 
     def __init__(
@@ -28,12 +28,12 @@ class ProgressLines:
         self.enabled = not self._file.isatty()
 
     def report(self, done: int, total: int | None, unit: str) -> None:
-        """Write a line if it is time for one: how many are done, of how many, how many a second, and how long it takes.
+        """Write a line if one is due: how many items are done, of how many, the rate, and the time left.
 
         Args:
-            done: since the command began.
-            total: how many there are; None where that is not known.
-            unit: of what, in the plural.
+            done: how many items are done since the command began.
+            total: how many items there are; None if that is not known.
+            unit: what the items are called, in the plural.
         """
         now_s = self._clock()
         if not self.enabled or now_s - self._last_s < self._every_s:
@@ -50,11 +50,11 @@ class ProgressLines:
 
 @contextmanager
 def shown(task: str, unit: str) -> Iterator[Callable[[int, int], None]]:
-    """Show a command's progress on standard error, a bar on a terminal, else lines; yield what is to be told of it.
+    """Show a command's progress on standard error; yield a function to call with the items done, and with their total.
 
     Args:
-        task: what is done.
-        unit: of what, in the plural.
+        task: what the command does, in words.
+        unit: what the items are called, in the plural.
     """
     from rich.console import Console  # noqa: PLC0415 - for the command line
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn  # noqa: PLC0415 - likewise

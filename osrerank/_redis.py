@@ -1,19 +1,19 @@
-"""The one way to a Redis client of ours."""
+"""Create Redis clients, all with the same limits and without retries."""
 
 from typing import Any
 
 MOST_CONNECTIONS = 1024
-"""One for each thread that asks at once; redis-py's own 100 would be an error for the next."""
+"""The most connections of a client: one for each thread that calls it at once; redis-py's default is 100."""
 
 
 def open_redis(url: str, *, connect_s: float, answer_s: float, **options: Any) -> Any:
-    """Return a client without retries: the caller decides how long to wait. It connects on first use.
+    """Return a Redis client that does not retry, so that the caller decides how long to wait; it connects on first use.
 
     Args:
         url: ``redis://``, ``rediss://`` or ``unix://``.
-        connect_s: time for a connection, in seconds.
-        answer_s: time for an answer, in seconds.
-        options: any other of redis-py's.
+        connect_s: timeout of connecting, in seconds.
+        answer_s: timeout of an answer, in seconds.
+        options: other options of redis-py's client.
     """
     from redis import Redis  # noqa: PLC0415 - only where a Redis is configured
     from redis.backoff import NoBackoff  # noqa: PLC0415 - see above

@@ -1,9 +1,9 @@
-"""Names of earlier versions that are removed, each with what to do instead; the changelog lists them, too."""
+"""The names that earlier versions had and that were removed, each with what to do instead, for error messages."""
 
 EXPORT = "export the checkpoint again without it: osrerank export SOURCE OUTPUT"
 
 SETTINGS = ("_FOLDER", "_INDEX", "_KEY", "_MB", "_PROFILE", "_REDIS_URL", "_TTL_S")
-"""What the names of the settings of document vectors end with."""
+"""The endings of the settings of document vectors."""
 
 HYBRID = "use a hybrid or knn query of your own as the first pass"
 

@@ -1,4 +1,4 @@
-"""Log lines about what may happen at every search: one of each kind in a while."""
+"""Limit how often a log line is repeated, for events that may happen at every search."""
 
 import threading
 import time
@@ -8,10 +8,10 @@ EVERY_S = 60.0
 
 
 class Seldom:
-    """Says when a line is due; safe to use from many threads.
+    """Decides whether a log line of a kind is due; safe to use from many threads.
 
     Args:
-        every_s: time between two lines of a kind, in seconds.
+        every_s: the least time between two lines of a kind, in seconds.
         clock: returns seconds, for tests.
     """
 
@@ -22,7 +22,7 @@ class Seldom:
         self._last: dict[Hashable, float] = {}
 
     def is_due(self, kind: Hashable = None) -> bool:
-        """Return whether to log a line of this kind now; whoever is told so, does."""
+        """Return whether to log a line of this kind now; a caller that gets True must log it."""
         now_s = self._clock()
         with self._lock:
             if now_s - self._last.get(kind, -self._every_s) < self._every_s:

@@ -1,8 +1,8 @@
 """Daemon threads that neither delay the interpreter's exit nor crash it.
 
 A thread that returns from C++ or Rust while the interpreter exits aborts the process. So all code that may run in a
-daemon thread, ours or an application's, calls native code inside `NATIVE_CODE`. At exit, the interpreter lets no other
-thread in, and waits until none is inside.
+daemon thread, osrerank's or an application's, calls native code inside `NATIVE_CODE`. At exit, no other thread may
+enter it, and the interpreter waits until none is inside.
 """
 
 import atexit
@@ -19,7 +19,7 @@ from osrerank._platform import renew_after_fork
 from osrerank.errors import InferenceError
 
 MOST_WAIT_S = 60.0
-"""How long the interpreter waits at exit for running native code, in seconds: longer than any batch takes."""
+"""The longest time that the interpreter waits at exit for native code, in seconds: longer than any batch takes."""
 
 Value = TypeVar("Value")
 
@@ -54,7 +54,7 @@ class NativeCode:
                 self._changed.notify_all()
 
     def end(self) -> None:
-        """Let no other thread in, and wait until none is inside, even if Ctrl-C is pressed meanwhile."""
+        """Let no other thread enter, and wait until none is inside, even if Ctrl-C is pressed meanwhile."""
         self._is_ending = True
         ends_at = time.monotonic() + MOST_WAIT_S
         while (left_s := ends_at - time.monotonic()) > 0:
@@ -102,10 +102,10 @@ class DaemonThreads:
         return future
 
     def close(self, *, wait: bool = True) -> None:
-        """Refuse further tasks; those that wait for a thread are cancelled.
+        """Refuse further tasks, and cancel those that wait for a thread.
 
         Args:
-            wait: whether to return only when the running ones have ended.
+            wait: whether to return only when the running tasks have ended.
         """
         with self._lock:
             self._is_closed = True
@@ -131,7 +131,7 @@ class DaemonThreads:
 
 
 def _work(tasks: "SimpleQueue[Any]", idle: threading.Semaphore) -> None:
-    """Run tasks until None comes; what a task raises reaches whoever has its future."""
+    """Run tasks until None comes; a task's error is set in its future."""
     while True:
         try:
             task = tasks.get_nowait()
@@ -149,4 +149,4 @@ def _work(tasks: "SimpleQueue[Any]", idle: threading.Semaphore) -> None:
                 future.set_exception(error)
             else:
                 future.set_result(value)
-        del task, future, function, arguments  # the last one would be kept alive until the next comes
+        del task, future, function, arguments  # they would otherwise be kept alive until the next task comes

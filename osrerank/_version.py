@@ -1,3 +1,3 @@
-"""The version, in a module that everything may import."""
+"""The package's version, in a module without imports, so that any module may import it."""
 
 __version__ = "0.2.0"

@@ -1,4 +1,4 @@
-"""The same client for asyncio, over ``opensearchpy.AsyncOpenSearch``; needs the ``async`` extra."""
+"""The asynchronous client: an ``opensearchpy.AsyncOpenSearch`` whose ``search`` can rerank (extra ``async``)."""
 
 import asyncio
 import time
@@ -160,7 +160,7 @@ async def _performed(steps: Generator[Any, Any, Any], perform: Callable[[Any], A
         while True:
             try:
                 result = await perform(step)
-            except Exception as error:  # noqa: BLE001 - the steps know which they go on after, and raise the rest
+            except Exception as error:  # noqa: BLE001 - the steps handle the errors that they know, and raise the others
                 step = steps.throw(error)
             else:
                 step = steps.send(result)
@@ -169,7 +169,7 @@ async def _performed(steps: Generator[Any, Any, Any], perform: Callable[[Any], A
 
 
 def _run_in(loop: asyncio.AbstractEventLoop, begin: Callable[[], Coroutine[Any, Any, Any]]) -> Any:
-    """Run a coroutine in the loop of another thread, and return its result.
+    """Run a coroutine in the event loop of another thread, and return its result.
 
     Raises:
         RuntimeError: the loop is closed.
@@ -201,8 +201,8 @@ def connect_async(
 ) -> AsyncClient:
     """Return an asynchronous client, as ``osrerank.connect`` does a synchronous one.
 
-    With ``warm``, the first stage's model begins to be loaded in another thread; a search that comes before the end
-    waits for it. ``await client.warm_up()`` loads all models, and raises why one cannot be loaded.
+    With ``warm``, the first stage's models begin to load in other threads; a search that comes earlier waits for them.
+    ``await client.warm_up()`` loads all models, and raises the error if one cannot be loaded.
     """
     refuse_settings(options)
     refuse_unknown(options, AsyncTransport, ConnectionPool, AIOHttpConnection)

@@ -29,9 +29,9 @@ from osrerank.vectors.background import Background
 
 EMBEDDED = "embedded:"
 PASSED_ON = ("hosts", "transport_class", "scheme", "embedded_path", "clock")
-"""Options that the client, opensearch-py and the embedded engine take without `connect` or a signature naming them."""
+"""Options that the client, opensearch-py and the embedded engine accept, but that no signature names."""
 CONNECTIONS = 32
-"""Connections kept open to each host; opensearch-py's own default is one, for which threads would wait."""
+"""Connections kept open to each host; opensearch-py's default is one, for which threads would wait."""
 
 
 class Client(OpenSearch):
@@ -41,15 +41,15 @@ class Client(OpenSearch):
         hosts: as for ``opensearchpy.OpenSearch``.
         settings: model, backend, Redis; read from the environment when absent.
         defaults: what ``rerank=True`` means, for each index; read from the settings file when absent.
-        scorer: a scorer or an encoder of your own, used in place of the settings' model; the caller closes it.
+        scorer: a scorer or an encoder of your own, used instead of the settings' model; the caller closes it.
         duo_scorer: likewise, instead of the model that compares pairs.
         encoder: likewise, instead of the model of vectors beside a cross-encoder.
         clock: returns the seconds that deadlines are counted in; for tests.
         options: passed to ``opensearchpy.OpenSearch``.
 
     Attributes:
-        searcher: what the searches need: models, defaults, fields and so on.
-        is_owner: whether `close` closes the connections; they are another client's otherwise (`osrerank.wrap`).
+        searcher: runs the searches, and holds what they share: models, defaults, fields and so on.
+        is_owner: whether `close` closes the connections; False if another client owns them (`osrerank.wrap`).
     """
 
     is_owner = True
@@ -94,7 +94,7 @@ class Client(OpenSearch):
         ```
 
         Args:
-            query: text, matched against ``rerank``'s ``query_fields``; or a query-DSL clause; or None, for ``body``'s.
+            query: a text that is searched in ``query_fields``; or a query-DSL clause; or None for ``body``'s query.
             rerank: True for the client's defaults, a dict of options over them, or a ``Rerank``.
             index: as for ``opensearchpy``.
             body: an ordinary ``_search`` body.
@@ -103,8 +103,8 @@ class Client(OpenSearch):
             options: any other argument of ``opensearchpy``'s ``search``: ``size``, ``from_``, ``_source`` and so on.
 
         Returns:
-            The search response. With reranking asked for, ``response["rerank"]`` says what happened, ``_score`` is in
-            the new order, and each hit's ``_rerank`` has its natural scores.
+            The search response. If reranking was asked for, ``response["rerank"]`` says what happened, the hits'
+            ``_score`` decreases in the new order, and each hit's ``_rerank`` has the stages' own scores.
 
         Raises:
             ConfigError: ``rerank`` cannot be used, or the query has no single query text.
@@ -139,8 +139,8 @@ class Client(OpenSearch):
 
         Args:
             body: headers and search bodies in turn, as a list or as newline-delimited JSON.
-            rerank: as for ``search``; holds for every search. Each takes its query text from its own body.
-            index: for searches whose header names none.
+            rerank: as for ``search``; it applies to every search. Each takes its query text from its own body.
+            index: the index of searches whose header names none.
             options: any other argument of ``opensearchpy``'s ``msearch``.
         """
         if rerank is False:
@@ -153,7 +153,7 @@ class Client(OpenSearch):
     def rerank(
         self, query: str, documents: Sequence[str | Mapping[str, Any]], *, options: RerankArgument = True
     ) -> Ranking:
-        """Rank texts from anywhere, with the client's model: a k-NN search, another store.
+        """Rank texts from any source, such as a k-NN search or another store, with the client's model.
 
         Args:
             query: the query's text.
@@ -162,7 +162,7 @@ class Client(OpenSearch):
             options: as ``rerank`` of ``search``.
 
         Returns:
-            The ranking; its candidates' ids are the given ``id``, or the place in ``documents`` from 0.
+            The ranking; a candidate's id is the given ``id``, or its index in ``documents``, from 0.
 
         Raises:
             ConfigError: an option cannot be used, or has no effect without a search.
@@ -174,10 +174,8 @@ class Client(OpenSearch):
     ) -> dict[str, Any]:
         """Rerank the hits of any ``_search`` response, OpenSearch's or Elasticsearch's, with the client's model.
 
-        All hits are reranked, as one page.
-
-        The given response is unchanged. One that is sorted by a field, without scores, keeps its order, and the result
-        has the reason.
+        All hits are reranked, as one page. The given response is not changed. If it is sorted by a field, without
+        scores, the result keeps its order, and says why.
 
         Raises:
             ConfigError: an option cannot be used, or has no effect without a search.
@@ -186,7 +184,7 @@ class Client(OpenSearch):
         return rank_response(self.searcher.service, self.searcher.defaults.base, response, query, rerank=options)
 
     def options_of(self, index: Any, *, rerank: RerankArgument = True) -> Rerank:
-        """Return a search's options with the fields that a text searches in an index and a model reads there."""
+        """Return a search's options with the fields that a text searches and the model reads in an index."""
         named, fields = self._found(index, rerank)
         self.searcher.fields.warn(index, fields.complaints(None))
         options = fields.written_into(named)
@@ -194,7 +192,7 @@ class Client(OpenSearch):
         return options if is_found or not options.fields else replace(options, fields=CheckedNames(options.fields))
 
     def fields_of(self, index: Any, *, rerank: RerankArgument = True) -> Fields:
-        """Return the fields that a text searches in an index and a model reads there, and warnings about them."""
+        """Return the fields that a text searches and the model reads in an index, with the warnings about them."""
         return self._found(index, rerank)[1]
 
     def _found(self, index: Any, rerank: RerankArgument) -> tuple[Rerank, Fields]:
@@ -207,7 +205,7 @@ class Client(OpenSearch):
         return _performed(steps, partial(self._perform, index=index, headers=None, options={}))
 
     def coverage(self, index: str) -> Coverage:
-        """Return how many of an index's documents have vectors; of more than 1,000, by a sample. Nothing is encoded.
+        """Count an index's documents that have vectors, in a sample if there are more than 1,000; nothing is encoded.
 
         Raises:
             ConfigError: the model has no vectors.
@@ -218,9 +216,13 @@ class Client(OpenSearch):
         return found
 
     def is_warm(self, index: str, *, at_least: float = AT_LEAST) -> bool:
-        """Return whether an index's model is loaded, and at least a share of its documents, in [0, 1], has vectors.
+        """Return whether an index's model is loaded, and enough of its documents have vectors.
 
         A cross-encoder only has to be loaded. Raises as `coverage`.
+
+        Args:
+            index: a name, an alias or a pattern.
+            at_least: the share of the documents that must have vectors, in [0, 1].
         """
         return bool(self._results(is_warm(self.searcher, index, at_least), index))
 
@@ -228,7 +230,7 @@ class Client(OpenSearch):
         return represent(self)
 
     def warm_up(self, index: Any = None) -> None:
-        """Load the models that ``rerank=True`` uses now, so that the first search need not wait for it.
+        """Load the models that ``rerank=True`` uses now, so that the first search need not wait for them.
 
         Args:
             index: an index with a model of its own in the settings file; None for the client's model.
@@ -236,9 +238,9 @@ class Client(OpenSearch):
         self.searcher.warm_up(index)
 
     def close(self) -> None:
-        """Close the connections and release the model; what searches left to be written is written.
+        """Write the vectors that searches left to be written, close the connections, and release the models.
 
-        In shadow mode, the search that is being run again ends first, and those that wait are dropped.
+        In shadow mode, the search that is being run again ends first, and waiting ones are dropped.
         """
         self.searcher.shadows.close()
         self._later.close()
@@ -254,7 +256,7 @@ def _performed(steps: Generator[Any, Any, Any], perform: Callable[[Any], Any]) -
         while True:
             try:
                 result = perform(step)
-            except Exception as error:  # noqa: BLE001 - the steps know which they go on after, and raise the rest
+            except Exception as error:  # noqa: BLE001 - the steps handle the errors that they know, and raise the others
                 step = steps.throw(error)
             else:
                 step = steps.send(result)
@@ -287,21 +289,22 @@ def connect(
         url: ``http(s)://[user:password@]host:port``, several of them comma-separated, or ``embedded:FOLDER``.
         model: a directory or hub id in Hugging Face layout, or the name of a shipped model. It
             overrides the settings file's models for every index.
-        vector_model: likewise, the bi-encoder of the stage ``vectors`` where ``model`` is a cross-encoder.
+        vector_model: likewise, the bi-encoder of the stage ``vectors`` if ``model`` is a cross-encoder.
         duo_model: likewise, the model that compares pairs of candidates.
         backend: ``auto``, ``onnx``, ``torch``, ``workers`` or ``http``.
         dtype: what the torch backend computes in: ``auto``, ``fp32``, ``bf16`` or ``fp16``.
         redis_url: Redis for the score cache, and for workers unless ``OSRERANK_BROKER_URL`` is set.
-        rerank: what ``rerank=True`` means in this client's searches, over the settings file's ``[rerank]``.
-        scorer: a scorer or an encoder of your own, used in place of a model.
-        duo_scorer: used in place of a duo model.
-        encoder: used in place of ``vector_model``.
+        rerank: options that ``rerank=True`` means in this client's searches; they override the settings file's
+            ``[rerank]``.
+        scorer: a scorer or an encoder of your own, used instead of a model.
+        duo_scorer: used instead of a duo model.
+        encoder: used instead of ``vector_model``.
         warm: whether to load the models now, as `Client.warm_up` does.
         options: passed to ``opensearchpy.OpenSearch``.
 
     Raises:
         ConfigError: a setting cannot be used.
-        ModelLoadError, MissingDependencyError, WorkerError, ScoringError: models are to be loaded, and cannot be.
+        ModelLoadError, MissingDependencyError, WorkerError, ScoringError: with ``warm``, a model cannot be loaded.
     """
     refuse_settings(options)
     refuse_unknown(options, Transport, ConnectionPool, Urllib3HttpConnection)
@@ -329,7 +332,7 @@ def searcher_of(
     encoder: Encoder | None,
     clock: Callable[[], float],
 ) -> Searcher:
-    """Return what the searches of a client, synchronous or not, need; arguments as those of `Client`."""
+    """Return the `Searcher` of a client, synchronous or asynchronous; the arguments are those of `Client`."""
     return Searcher(
         settings or Settings.load(),
         defaults,
@@ -343,18 +346,18 @@ def searcher_of(
 
 
 def represent(client: Any) -> str:
-    """Return a client for people: its class and where it connects to, without credentials."""
+    """Return the ``repr`` of a client: its class and the hosts that it connects to, without credentials."""
     hosts = [f"{host.get('host')}:{host.get('port', 9200)}" for host in getattr(client.transport, "hosts", None) or []]
     return f"<{type(client).__name__} of {', '.join(hosts) or 'the embedded engine'}>"
 
 
 def refuse_unknown(options: Mapping[str, Any], *known: type) -> None:
-    """Refuse options that neither `connect` nor opensearch-py has: it accepts any name and would ignore them silently.
+    """Reject options that neither `connect` nor opensearch-py knows, because opensearch-py silently ignores any name.
 
-    A transport or connection of the caller's own may have options of its own.
+    A caller's own transport or connection class may have options of its own; then nothing is rejected.
 
     Args:
-        options: the caller's.
+        options: the caller's options.
         known: opensearch-py's classes that the options are passed to.
 
     Raises:
@@ -363,8 +366,8 @@ def refuse_unknown(options: Mapping[str, Any], *known: type) -> None:
     if {"transport_class", "connection_class", "connection_pool_class"} & set(options):
         return
     names = set(PASSED_ON)
-    for one in {base for kind in known for base in kind.__mro__} - {object}:
-        names |= set(inspect.signature(one).parameters) - {"args", "kwargs"}
+    for base in {base for kind in known for base in kind.__mro__} - {object}:
+        names |= set(inspect.signature(base).parameters) - {"args", "kwargs"}
     for name in sorted(set(options) - names):
         near = difflib.get_close_matches(name, [*names, *inspect.signature(connect).parameters], 1)
         hint = f"; did you mean {near[0]}?" if near else ""
@@ -388,6 +391,6 @@ def embedded_folder(settings: Settings) -> Path | None:
 
 
 def server_options(settings: Settings) -> dict[str, Any]:
-    """Return opensearch-py's options for servers."""
+    """Return opensearch-py's options for the servers of the settings' URL."""
     hosts = [part.strip() for part in settings.url.get_secret_value().split(",")]
     return {"hosts": hosts, "pool_maxsize": CONNECTIONS}

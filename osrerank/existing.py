@@ -1,4 +1,4 @@
-"""Reranking for a client that the application already has."""
+"""Add reranking to an OpenSearch client that the application already has."""
 
 from typing import TYPE_CHECKING, Any, TypedDict, Unpack, overload
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class WrapOptions(TypedDict, total=False):
-    """What `wrap` takes besides the client, each as `osrerank.connect` takes it."""
+    """The keyword arguments of `wrap`, with the same meaning as in `osrerank.connect`."""
 
     model: str | None
     vector_model: str | None
@@ -39,7 +39,7 @@ def wrap(client: "opensearchpy.AsyncOpenSearch", **options: Unpack[WrapOptions])
 
 
 def wrap(client: Any, **options: Unpack[WrapOptions]) -> Any:
-    """Return a client that can rerank, over the transport of an existing one: its hosts, authentication, serializer.
+    """Return a client that can rerank, and uses an existing client's transport: its hosts, authentication, serializer.
 
     The existing client works as before. Closing the new one releases its models, and leaves the connections open.
 
@@ -52,7 +52,7 @@ def wrap(client: Any, **options: Unpack[WrapOptions]) -> Any:
         A ``Client`` or an ``AsyncClient``.
 
     Raises:
-        ConfigError: it is no such client, or an option is unknown or cannot be used.
+        ConfigError: the client is neither of these, or an option is unknown or cannot be used.
     """
     kind = _kind_of(client)
     if unknown := sorted(set(options) - set(WrapOptions.__annotations__)):
@@ -72,7 +72,7 @@ def wrap(client: Any, **options: Unpack[WrapOptions]) -> Any:
 
 
 def _kind_of(client: Any) -> Any:
-    """Return the class of the client that is to be made."""
+    """Return the class of the reranking client for an existing client."""
     if isinstance(client, opensearchpy.OpenSearch):
         return Client
     if isinstance(client, getattr(opensearchpy, "AsyncOpenSearch", ())):  # there only with aiohttp

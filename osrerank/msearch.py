@@ -1,4 +1,4 @@
-"""Several searches in one request, each reranked: the steps, without input and output."""
+"""Run a multi-search, several searches in one request, as a generator of steps; each response is reranked."""
 
 import json
 from collections.abc import Generator, Mapping, Sequence
@@ -26,12 +26,12 @@ def multi_search_steps(
     """Yield the steps of a multi-search, and return its answer, each response reranked or marked.
 
     A search without a query text is sent unchanged, and its response says so. All searches whose first pass is refused
-    or incomplete are sent once more as the caller wrote them, in one request. Errors stay unchanged.
+    or incomplete are sent once more as the caller wrote them, in one request. Error responses stay as they are.
 
     Args:
-        searcher: the client's.
+        searcher: the client's searcher.
         body: newline-delimited JSON, or headers and bodies in turn.
-        index: of the searches whose header names none.
+        index: the index of searches whose header names none.
         rerank: as for a search.
         params: the multi-search's URL parameters.
 
@@ -40,16 +40,16 @@ def multi_search_steps(
     """
     parts = _parts(body)
     headers, contents = parts[::2], parts[1::2]
-    where = [header.get("index", index) for header in headers]
+    indices = [header.get("index", index) for header in headers]
     searches: list[Asked] = []
     with ExitStack() as stack:
-        services = [stack.enter_context(searcher.serving(one, checked=False)) for one in where]
-        for header, content, one, service in zip(headers, contents, where, services, strict=True):
-            own, options, held = decoded(content or {}), Rerank.of(rerank, searcher.defaults.of(one)) or Rerank(), ""
+        services = [stack.enter_context(searcher.serving(name, checked=False)) for name in indices]
+        for header, content, name, service in zip(headers, contents, indices, services, strict=True):
+            own, options, held = decoded(content or {}), Rerank.of(rerank, searcher.defaults.of(name)) or Rerank(), ""
             if options.shadow or options.share is not None:
                 options, held = held_back(options, None, own)
             known = {**header, **(params.get("headers") or {})}
-            searches.append(Asked(None, own, _cut(params), one, options, NEVER, service, known, held))
+            searches.append(Asked(None, own, _shared(params), name, options, NEVER, service, known, held))
         answer = yield from _answers(searcher, headers, searches)
     for header, asked, response in zip(headers, searches, answer.get("responses", ()), strict=False):
         if asked.held == IN_SHADOW and "rerank" in response:
@@ -59,7 +59,7 @@ def multi_search_steps(
 
 
 def _one_answer(searcher: Searcher, header: Mapping[str, Any], asked: Asked) -> Generator[Step, Any, Any]:
-    """Yield the steps of a single search of a multi-search, and return its response."""
+    """Yield the steps of a multi-search with a single search, and return that search's response."""
     answer = yield from _answers(searcher, [header], [asked])
     return answer["responses"][0]
 
@@ -67,7 +67,7 @@ def _one_answer(searcher: Searcher, header: Mapping[str, Any], asked: Asked) -> 
 def _answers(
     searcher: Searcher, headers: Sequence[Mapping[str, Any]], searches: Sequence[Asked]
 ) -> Generator[Step, Any, dict[str, Any]]:
-    """Yield the steps that send searches in one request and rerank them; return the multi-search's answer."""
+    """Yield the steps that send searches in one request and rerank the responses; return the multi-search's answer."""
     calls: list[Plain] = []
     for asked in searches:
         deadline = yield from searcher.deadline_of(None if asked.held else asked.options, asked.service, len(calls) + 1)
@@ -85,9 +85,9 @@ def _answers(
 
 
 def _first_passes(calls: list[Plain], headers: Sequence[Mapping[str, Any]]) -> Generator[Step, Any, dict[str, Any]]:
-    """Yield the request for the first passes, then one for the callers' own searches where these may have more.
+    """Yield the request for all first passes, then one for the caller's own searches whose first pass is incomplete.
 
-    Return the answer, with the response to be used for each search; ``calls`` gets the calls that finish them.
+    Return the answer with the better response to each search; the call that finishes it replaces the one in ``calls``.
     """
     refused: TransportError | None = None
     answer: dict[str, Any] = {}
@@ -117,13 +117,13 @@ def _request(headers: Sequence[Mapping[str, Any]], calls: Sequence[Plain]) -> Mu
     return MultiSearchRequest([line for header, call in pairs for line in (header, call.body)])
 
 
-def _cut(params: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the parameters of a multi-search that hold for each of its searches."""
+def _shared(params: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the parameters of a multi-search that apply to each of its searches."""
     return {name: params[name] for name in ("filter_path",) if params.get(name)}
 
 
 def _planned(searcher: Searcher, asked: Asked) -> Generator[Step, Any, Plain]:
-    """Yield the steps that plan one search, and return its call, with everything in its body because it has no URL."""
+    """Yield the steps that plan one search, and return its call; its parameters are in its body, as it has no URL."""
     options = asked.options or Rerank()
     fields = yield from searcher.fields_of(options, asked.index, query=None, body=asked.body)
     searcher.fields.warn(asked.index, fields.complaints(None))

@@ -18,9 +18,9 @@ from osrerank.tracing.spans import carried
 from osrerank.types import Candidate, Encoder, Scorer
 
 DEFAULTS = Rerank(blend="replace", depth=10_000)
-"""All texts, ordered by the model alone: they may come with scores of any kind, or none."""
+"""By default, all texts are ordered by the model alone, because they may come with scores of any kind, or none."""
 AT_ONCE = 8
-"""Queries that are ranked at the same time, so that their pairs share batches."""
+"""How many queries are ranked at the same time, so that their pairs share batches."""
 
 Document = str | Mapping[str, Any]
 """A text, or a mapping with ``text`` and perhaps ``id`` or ``doc_id``, ``title`` and ``score``."""
@@ -28,15 +28,15 @@ Document = str | Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class RankedText:
-    """A text in the new order.
+    """A text in the new order, with its score.
 
     Attributes:
-        doc_id: its document's ``id`` or ``doc_id`` as given; without one its place among the documents, from 0.
-        score: the last stage's, a logit of the model where it is the only one; None where it was not scored.
-        probability: the model's, in [0, 1], higher is better; None where it was not scored.
-        rank: place in the new order, from 1.
-        text: what the model read: title and text.
-        truncated: whether the model reads less than all of it.
+        doc_id: the document's ``id`` or ``doc_id`` as given; if it has neither, its index in ``documents``, from 0.
+        score: the last stage's score, a logit if it is the only stage; None if the text was not scored.
+        probability: the model's probability of relevance, in [0, 1]; None if the text was not scored.
+        rank: rank in the new order, from 1.
+        text: the text that the model read: title and text.
+        truncated: whether the model read less than the whole text.
     """
 
     doc_id: Any
@@ -47,12 +47,12 @@ class RankedText:
     truncated: bool = False
 
     def to_dict(self) -> dict[str, Any]:
-        """Return all fields."""
+        """Return all fields as a dict."""
         return asdict(self)
 
 
 class Reranker:
-    """Ranks texts by a model that is loaded on first use; safe to use from many threads.
+    """Ranks texts by a model, which is loaded on first use; safe to use from many threads.
 
     ```python
     from osrerank import Reranker
@@ -64,13 +64,13 @@ class Reranker:
 
     Args:
         model: a directory or hub id in Hugging Face layout, or the name of a shipped model; the settings' when None.
-        vector_model: likewise, the bi-encoder of the stage ``vectors`` where ``model`` is a cross-encoder.
+        vector_model: likewise, the bi-encoder of the stage ``vectors`` if ``model`` is a cross-encoder.
         duo_model: likewise, the model that compares pairs, for ``mono-duo`` and ``vectors-duo``.
         backend: ``auto``, ``onnx``, ``torch``, ``workers`` or ``http``; the settings' when None.
         redis_url: Redis for the score cache; the settings' when None.
-        scorer: a scorer or an encoder of your own, used in place of a model; the caller closes it.
-        encoder: likewise, in place of ``vector_model``.
-        options: of ``osrerank.Rerank``, such as ``deadline_ms``, ``passages`` and ``min_score``.
+        scorer: a scorer or an encoder of your own, used instead of a model; the caller closes it.
+        encoder: likewise, instead of ``vector_model``.
+        options: options of ``osrerank.Rerank``, such as ``deadline_ms``, ``passages`` and ``min_score``.
 
     Raises:
         ConfigError: an option or setting cannot be used, or an option has no effect without a search.
@@ -104,7 +104,7 @@ class Reranker:
 
         Args:
             query: the query's text.
-            documents: what to rank.
+            documents: the texts to rank.
             top_k: how many to return; None for all.
 
         Raises:
@@ -122,31 +122,32 @@ class Reranker:
         least = self._options.min_score
         if least is not None and ranking.reports:
             kept = {candidate.doc_id for candidate in at_least(ranking.candidates, least)}
-            ranked = [one for one in ranked if str(one.doc_id) in kept]
+            ranked = [text for text in ranked if str(text.doc_id) in kept]
         if self._options.cutoff is not None and ranking.reports:
             kept = {candidate.doc_id for candidate in cut_at_cliff(ranking.candidates)[0]}
-            ranked = [one for one in ranked if str(one.doc_id) in kept]
+            ranked = [text for text in ranked if str(text.doc_id) in kept]
         return ranked[:top_k]
 
     def rank_many(
         self, queries: Sequence[str], documents: Sequence[Sequence[Document]], *, top_k: int | None = None
     ) -> list[list[RankedText]]:
-        """Return what `rank` does for each query with its documents, several queries at a time.
+        """Rank each query's documents as `rank` does, several queries at a time.
 
         Raises:
-            ValueError: there are more or fewer lists of documents than queries; or as `rank`.
+            ValueError: the numbers of queries and of lists of documents differ; or as `rank`.
         """
         if len(queries) != len(documents):
             raise ValueError(f"there are {len(queries)} queries and {len(documents)} lists of documents")
         threads, rank = DaemonThreads(AT_ONCE, "osrerank-rank"), partial(self.rank, top_k=top_k)
         try:
-            futures = [threads.submit(carried(rank), *one) for one in zip(queries, documents, strict=True)]
+            pairs = zip(queries, documents, strict=True)
+            futures = [threads.submit(carried(rank), query, texts) for query, texts in pairs]
             return [future.result() for future in futures]
         finally:
             threads.close()
 
     async def arank(self, query: str, documents: Sequence[Document], *, top_k: int | None = None) -> list[RankedText]:
-        """Do as `rank` in a thread, so that the event loop stays free."""
+        """Rank documents as `rank` does, in a thread, so that the event loop stays free."""
         return await asyncio.to_thread(self.rank, query, documents, top_k=top_k)
 
     def warm_up(self) -> None:

@@ -1,4 +1,4 @@
-"""Settings, in one place: the only module that reads the environment.
+"""The settings of a deployment; no other module reads the environment.
 
 Order of precedence: argument or command-line flag, ``OSRERANK_*`` variable, a file of the folder that
 ``OSRERANK_SECRETS_DIR`` names, default. Nothing is read at import.
@@ -27,19 +27,22 @@ PREFIX = "OSRERANK_"
 DAY_S = 24 * 3600
 MOST_TTL_S = 3650 * DAY_S
 SECRETS_DIR = f"{PREFIX}SECRETS_DIR"
-"""A folder with a file for each secret, ``osrerank_redis_url`` and so on, as Docker and Kubernetes mount them."""
+"""The variable that names a folder with a file for each secret, such as ``osrerank_redis_url``.
+
+Docker and Kubernetes mount secrets in this form.
+"""
 DEFAULT_MODEL = "osrerank/e5-small"
 """The model that ships inside the package; ``osrerank.scoring.locate`` finds it."""
 RerankDialect = Literal["auto", "cohere-v1", "cohere-v2", "jina", "voyage", "tei", "vllm", "vllm-score", "osrerank"]
-"""How a rerank server may be asked (`osrerank.scoring.backends.http.dialects`)."""
+"""The protocols of rerank servers (`osrerank.scoring.backends.http.dialects`)."""
 ONE_REDIS = (
     "Redis Sentinel and Redis Cluster are not supported: name one Redis, or an address that always leads to the master "
     "(a proxy or service in front of Sentinel), and put no Cluster there"
 )
 LEAST_KEY = 16
-"""Characters of a key of workers or cache; ``openssl rand -hex 32`` makes 64."""
+"""The least characters of a key of workers or cache; ``openssl rand -hex 32`` makes 64."""
 SETTINGS_FILE = Path("osrerank.toml")
-"""Read where no settings file is named: from the working directory, else from the user's configuration folder."""
+"""The settings file if none is named: in the working directory, else in the user's configuration folder."""
 
 
 def _default_url() -> SecretStr:
@@ -61,19 +64,19 @@ class Settings(BaseSettings):
             backend ``workers``, unless ``broker_url`` names another.
         broker_url: Redis through which clients and workers exchange messages; None for ``redis_url``.
         model: model that scores candidates: a shipped model's name, a directory in Hugging Face layout, or a hub id.
-        vector_model: bi-encoder of the stage ``vectors`` where ``model`` is a cross-encoder; named likewise.
+        vector_model: bi-encoder of the stage ``vectors`` if ``model`` is a cross-encoder; named likewise.
         duo_model: model that compares pairs of candidates, for ``mono-duo`` and ``vectors-duo``; named likewise, None
             for none.
         models_max: how many models a client keeps loaded, if the settings file names models for indices; before another
             one is loaded, the least recently used one is released.
         backend: what computes scores: ``onnx``, ``torch``, ``workers`` for ``osrerank worker`` processes, or ``http``
-            for a rerank server; ``auto`` takes ``onnx`` where the model has a graph, else ``torch``.
-        rerank_url: the rerank server of the backend ``http``: ``http(s)://host:port``, with a path where it has one.
-        rerank_key: key or token that the server wants, sent as ``Authorization: Bearer``.
-        rerank_dialect: how the server is asked: ``cohere-v1``, ``cohere-v2``, ``jina``, ``voyage``, ``tei``, ``vllm``,
-            ``vllm-score`` or ``osrerank``; ``auto`` tells it by the address, else by what the server says about itself.
-        rerank_scores: what its scores are: ``probability`` in [0, 1], or ``logit``; ``auto`` for what the dialect has.
-        rerank_batch: documents of a request to it, at most; 0 for what the dialect's servers take.
+            for a rerank server; ``auto`` chooses ``onnx`` if the model has a graph, else ``torch``.
+        rerank_url: the rerank server of the backend ``http``: ``http(s)://host:port``, with a path if it has one.
+        rerank_key: key or token that the server requires, sent as ``Authorization: Bearer``.
+        rerank_dialect: protocol of the server: ``cohere-v1``, ``cohere-v2``, ``jina``, ``voyage``, ``tei``, ``vllm``,
+            ``vllm-score`` or ``osrerank``; ``auto`` finds it by the address, else by what the server says about itself.
+        rerank_scores: what its scores are: ``probability`` in [0, 1], or ``logit``; ``auto`` for the dialect's usual.
+        rerank_batch: the most documents of a request to it; 0 for what the dialect's servers accept.
         dtype: precision of the torch backend: ``fp32``, ``bf16`` or ``fp16``; ``auto`` is 16 bits on a GPU and fp32 on
             the CPU. Any other value than ``auto`` selects the torch backend.
         torch_compile: whether the torch backend compiles the network; its first batches are then slow.
@@ -82,12 +85,12 @@ class Settings(BaseSettings):
         cache_local_mb: memory for cached scores in this process, in megabytes; 0 for none.
         cache_key: secret that scores in Redis are signed with, so that nobody else can write any. Of several, separated
             by commas, the first signs and all are accepted.
-        vectors: where document vectors are kept, for bi-encoders: ``file``, ``redis`` or ``off``.
+        vectors: where document vectors are stored, for bi-encoders: ``file``, ``redis`` or ``off``.
         vectors_folder: folder of that file.
-        vectors_redis_url: Redis that keeps them, where ``vectors`` is ``redis``.
-        vectors_mb: what they may take, in megabytes.
+        vectors_redis_url: Redis that stores them, if ``vectors`` is ``redis``.
+        vectors_mb: memory or disk space that they may take, in megabytes.
         vectors_ttl_s: lifetime of a document's vector, in seconds.
-        vectors_profile: numbers of a document's vector: ``standard`` has 8 bits, ``exact`` 32.
+        vectors_profile: precision of a vector's numbers: ``standard`` has 8 bits, ``exact`` 32.
         vectors_index: whether vectors are also kept in a side index of each index that is searched; None for yes on a
             cluster, and no in the embedded engine.
         vectors_key: secret that vectors are signed with, so that nobody else can write any.
@@ -101,14 +104,14 @@ class Settings(BaseSettings):
         settings_file: TOML file that says what ``rerank=True`` means, in ``[rerank]`` and ``[index."NAME".rerank]``,
             and which ``model`` an index has, in ``[index."NAME"]``; None for ``./osrerank.toml``, or else
             ``osrerank/osrerank.toml`` in the user's configuration folder, where there is one.
-        threads: CPU threads for scoring; 0 for as many as this process may use physical cores.
+        threads: CPU threads for scoring; 0 for one on each physical core that this process may use.
         catalogue: JSON file that lists what `osrerank download` fetches, for a mirror; None for the package's own list.
         server_token: bearer token that clients of ``osrerank serve`` must send; None asks for none.
         shadow_file: file to which searches with ``shadow`` append JSON lines on what reranking would have changed, up
             to 100 MB; None for no file.
         shadow_texts: whether these lines also have the query's text and the ids of the hits.
-        tracing: what OpenTelemetry's traces have of us, where this process has a tracer provider: ``on``, ``off``, or
-            ``queries`` for the texts of queries and the reasons in full, too.
+        tracing: what is recorded in OpenTelemetry's traces, if this process has a tracer provider: ``on`` for spans,
+            ``off`` for nothing, ``queries`` for spans with the texts of queries and the reasons in full.
     """
 
     model_config = SettingsConfigDict(env_prefix=PREFIX, env_ignore_empty=True, extra="forbid", frozen=True)
@@ -200,7 +203,7 @@ class Settings(BaseSettings):
         return url
 
     def found_file(self) -> Path | None:
-        """Return the settings file: the named one, else `SETTINGS_FILE` where there is one."""
+        """Return the settings file: the named one, else an existing `SETTINGS_FILE`; None if there is neither."""
         if self.settings_file is not None:
             return self.settings_file
         configured = os.environ.get("XDG_CONFIG_HOME")
@@ -208,10 +211,10 @@ class Settings(BaseSettings):
         return next((folder / SETTINGS_FILE for folder in folders if (folder / SETTINGS_FILE).is_file()), None)
 
     def broker(self) -> str:
-        """Return the URL of the Redis through which clients and workers meet.
+        """Return the URL of the broker, the Redis through which clients and workers communicate.
 
         Raises:
-            ConfigError: none is configured.
+            ConfigError: no Redis is configured.
         """
         url = self.broker_url or self.redis_url
         if url is None:
@@ -238,8 +241,8 @@ class Settings(BaseSettings):
         """Read settings from the arguments that are not None, then the environment, then the folder of secrets.
 
         Raises:
-            ConfigError: a value cannot be used, an ``OSRERANK_*`` variable has a name that means nothing, or there is
-                no such folder of secrets.
+            ConfigError: a value cannot be used, an ``OSRERANK_*`` variable is not a setting, or the folder of secrets
+                does not exist.
         """
         known = {SECRETS_DIR} | {f"{PREFIX}{name}".upper() for name in cls.model_fields}
         for name in (*variables(), *secret_files()):
@@ -267,7 +270,7 @@ class Settings(BaseSettings):
 
 
 def refuse_settings(options: Mapping[str, Any]) -> None:
-    """Refuse settings among opensearch-py's options: it accepts any name and would ignore them silently.
+    """Reject settings among opensearch-py's options, because opensearch-py silently ignores any name.
 
     Raises:
         ConfigError: an option is a setting that only the environment can give.
@@ -278,24 +281,24 @@ def refuse_settings(options: Mapping[str, Any]) -> None:
 
 
 def variables() -> dict[str, str]:
-    """Return the environment's variables of ours, whether there are such settings or not."""
+    """Return the environment's ``OSRERANK_*`` variables, whether they are settings or not."""
     return {name: value for name, value in os.environ.items() if name.upper().startswith(PREFIX)}
 
 
 def secret_files() -> list[str]:
-    """Return the names of the files in the folder of secrets that begin as our variables do."""
+    """Return the names of the files in the folder of secrets that begin with ``osrerank_``, in any case."""
     folder = _secrets_folder()
     found = sorted(folder.iterdir()) if folder else ()
     return [file.name for file in found if file.name.upper().startswith(PREFIX)]
 
 
 def keys_of(secret: SecretStr | None) -> list[bytes]:
-    """Return the keys of a setting that may name several, separated by commas; none where it is not set."""
+    """Return the keys of a setting that may have several, separated by commas; none if it is not set."""
     return [key.strip().encode() for key in secret.get_secret_value().split(",")] if secret is not None else []
 
 
 def _secrets_folder() -> Path | None:
-    """Return the folder of secrets, where one is configured."""
+    """Return the folder of secrets; None if none is configured."""
     folder = os.environ.get(SECRETS_DIR)
     if not folder:
         return None

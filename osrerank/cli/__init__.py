@@ -1,4 +1,4 @@
-"""The command line: one thin module for each command, loaded on demand."""
+"""The command line: each command is a thin module, imported when the command is used."""
 
 import importlib
 import sys
@@ -42,13 +42,13 @@ FAILED, BAD_USAGE = 1, 2
 
 
 class LazyGroup(click.Group):
-    """Commands by name, imported when used; packages beside the library add theirs as entry points."""
+    """A group whose commands are imported when used; other packages add commands as entry points."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - click's signature
         return sorted({*COMMANDS, *(entry.name for entry in entry_points(group=GROUP))})
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Read the options of the group; refuse, also for the command behind them, one that comes twice."""
+        """Read the group's options; reject an option, also of the command after them, that is given twice."""
         given = list(args)
         rest = super().parse_args(ctx, args)
         if not ctx.resilient_parsing:
@@ -69,15 +69,15 @@ class LazyGroup(click.Group):
 
 
 def _refuse_repeated(command: click.Command, context: click.Context, arguments: list[str]) -> None:
-    """Refuse an option of a command, or of one below it, that comes twice where click would take the last."""
+    """Reject an option of a command, or of a subcommand, that is given twice, because click would use the last one."""
     try:
         _values, rest, order = command.make_parser(context).parse_args(arguments)
     except click.UsageError:
-        return  # the command says so itself
+        return  # the command itself reports the error
     for option, times in Counter(order).items():
         if times == 1 or not isinstance(option, click.Option) or option.multiple or option.count:
             continue
-        if option.secondary_opts or not option.is_flag:  # a switch says the same twice
+        if option.secondary_opts or not option.is_flag:  # a repeated flag contradicts nothing
             names = "/".join([*option.opts, *option.secondary_opts])
             raise click.UsageError(
                 f"{names} is there {times} times, and only one can count; remove the others", context
@@ -110,7 +110,7 @@ def cli(ctx: click.Context, /, **options: Any) -> None:
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """Run the command line; errors are one sentence, exit codes 0 done, 1 failed, 2 bad usage."""
+    """Run the command line: print an error as one sentence, and exit with 0 if done, 1 if failed, 2 for bad usage."""
     arguments = sys.argv[1:] if arguments is None else arguments
     try:
         code = cli.main(arguments, standalone_mode=False)
@@ -132,7 +132,7 @@ def main(arguments: list[str] | None = None) -> None:
 
 
 def _with_fix(error: click.ClickException) -> click.ClickException:
-    """Return the error; for an option or command that was removed, one that says what to use instead."""
+    """Return the error; if the option or command was removed, return an error that says what to use instead."""
     if not isinstance(error, click.UsageError) or error.ctx is None:
         return error
     command = error.ctx.command_path.removeprefix(error.ctx.find_root().command_path).strip()
@@ -145,7 +145,7 @@ def _with_fix(error: click.ClickException) -> click.ClickException:
 
 
 def _sentence(error: Exception) -> str:
-    """Return the error as one line for a person; foreign errors are named."""
+    """Return an error as one line for people to read; errors of other libraries are prefixed with their class."""
     if isinstance(error, OsrerankError):
         return str(error)
     if isinstance(error, OSError) and error.filename is not None:

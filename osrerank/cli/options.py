@@ -1,4 +1,4 @@
-"""Options that several commands share, and the client made from them."""
+"""The options that several commands share, and the client that is made from them."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -41,25 +41,25 @@ RERANK_NAMES = (
 
 
 class Checkpoint(click.ParamType[Path]):
-    """A model with weights, named as for ``--model``, in whatever form it is."""
+    """The type of a parameter that names a model with weights, as for ``--model``, in any format."""
 
     name = "checkpoint"
 
     def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> Path:  # noqa: ARG002 - click's
-        """Return its directory; a hub id is downloaded."""
+        """Return the model's directory; a model on the hub is downloaded."""
         from osrerank.scoring.locate import locate  # noqa: PLC0415 - keeps the command's help quick
         from osrerank.scoring.registry import forms_of  # noqa: PLC0415 - likewise
 
-        return locate(str(value), forms=forms_of("torch"), also=("README.md",))  # which names its languages
+        return locate(str(value), forms=forms_of("torch"), also=("README.md",))  # the README names the languages
 
 
 class Model(Checkpoint):
-    """A model with weights to start from; pickled weights and TensorFlow's are converted first."""
+    """The type of a parameter that names a model to train from; pickled or TensorFlow weights are converted first."""
 
     name = "model"
 
     def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> Path:
-        """Return its directory, or that of what it was converted to."""
+        """Return the model's directory, or that of the converted model."""
         from osrerank.scoring.checkpoints.convert import usable  # noqa: PLC0415 - keeps the command's help quick
 
         return usable(super().convert(value, param, ctx)).directory
@@ -69,15 +69,19 @@ CHECKPOINT, MODEL = Checkpoint(), Model()
 
 
 def named_options(first: str) -> Callable[..., dict[str, Any] | None]:
-    """Return a click callback for a group of options: `value,name=value`, the first one without its name."""
+    """Return a click callback that reads a group of options from ``VALUE,NAME=VALUE``.
+
+    Args:
+        first: the option that a leading value without a name sets.
+    """
 
     def read(_context: click.Context, _parameter: click.Parameter, value: str | None) -> dict[str, Any] | None:
         if value is None:
             return None
         given: dict[str, Any] = {}
-        for place, part in enumerate(value.split(",")):
+        for index, part in enumerate(value.split(",")):
             name, equals, content = part.strip().partition("=")
-            if not equals and place == 0:
+            if not equals and index == 0:
                 name, content = first, name
             elif not (equals and name and content):
                 raise click.BadParameter(f"{part!r} is not NAME=VALUE")
@@ -90,7 +94,7 @@ def named_options(first: str) -> Callable[..., dict[str, Any] | None]:
 
 
 def _number_or_text(content: str) -> Any:
-    """Return a number, several numbers separated by slashes, true or false, or the text."""
+    """Read a value: true or false, a number, a list separated by slashes, or else the text itself."""
     if content in ("true", "false"):
         return content == "true"
     if "/" in content:
@@ -104,7 +108,7 @@ def _number_or_text(content: str) -> Any:
 
 
 def read_cutoff(context: click.Context, option: click.Parameter, value: Any) -> Any:
-    """Read where a list ends: ``cliff``, or a precision."""
+    """Read a cutoff: ``cliff``, or a precision."""
     if value in (None, CLIFF):
         return value
     return {"precision": click.FloatRange(0, 1, min_open=True, max_open=True).convert(value, option, context)}
@@ -116,7 +120,7 @@ def _depth(context: click.Context, option: click.Parameter, value: Any) -> Any:
 
 
 def _feedback(context: click.Context, option: click.Parameter, value: Any) -> Any:
-    """Read how queries move: ``off``, a share, or a share and a temperature."""
+    """Read ``--feedback``: ``off``, a share, or a share and a temperature."""
     return False if value == "off" else named_options("share")(context, option, value)
 
 
@@ -136,7 +140,7 @@ run_form = click.option(
 
 
 def pipeline_options(command: Command) -> Command:
-    """Add the options that say how candidates are ranked."""
+    """Add the options that say how candidates are ranked to a command."""
     for option in reversed(
         (
             click.option("--pipeline", type=click.Choice(PIPELINES), help="Stages that rerank.  [default: auto]"),
@@ -220,7 +224,7 @@ def rerank_options(command: Command) -> Command:
 
 
 def rerank_arguments(options: dict[str, Any]) -> RerankOptions | bool:
-    """Return the `rerank` argument of a search: False, or what was given on the command line."""
+    """Return the ``rerank`` argument of a search: the options given on the command line, or False."""
     options = {**options, "rm3": options.get("rm3_options") or options.get("rm3")}
     if not options["do_rerank"]:
         first_pass = {"rm3": options.get("rm3"), "query_fields": _names(options.get("query_fields"))}
@@ -236,7 +240,7 @@ def _names(text: str | None) -> tuple[str, ...] | None:
 
 
 def client_of(context: click.Context, **options: Any) -> Client:
-    """Return the client for the global options; its searches are all reranked, without a default deadline."""
+    """Return the client for the global options; it reranks all its searches, without a default deadline."""
     client = connect(**{name: context.obj[name] for name in ("url", *MODEL_SETTINGS)}, **options)
     client.searcher.deadline_ms = None
     if (model := context.obj["model"]) and (others := Defaults.load(client.searcher.service.settings).models):
@@ -246,5 +250,5 @@ def client_of(context: click.Context, **options: Any) -> Client:
 
 
 def wants_json(context: click.Context) -> bool:
-    """Return whether the output is for a program."""
+    """Return whether the output is JSON, for programs."""
     return bool(context.obj["as_json"])

@@ -1,4 +1,4 @@
-"""What a search may ask for: `Rerank` and its parts, read once, unknown names refused."""
+"""The options of a reranked search: `Rerank` and its groups of options; unknown names are errors."""
 
 from osrerank.options.cutoff import Cutoff
 from osrerank.options.interleave import Interleave

@@ -1,4 +1,4 @@
-"""The option ``cutoff``: where a reranked list ends."""
+"""The option ``cutoff``, which says where a reranked list ends."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -6,16 +6,18 @@ from typing import Any
 from osrerank.options.parse import is_share, read_options, unusable
 
 CLIFF = "cliff"
+EXPECTED = '"cliff", {"precision": 0.9} or None'
+"""What the option may be, for errors."""
 
 
 @dataclass(frozen=True, slots=True)
 class Cutoff:
-    """Where a reranked list ends: below its largest gap, or where a precision would be lost. One of the two.
+    """Where a reranked list ends: either at the largest gap in probability, or where a precision would be lost.
 
     Attributes:
-        cliff: whether it ends above the largest gap between the probabilities of two neighbours.
-        precision: it ends where the hits kept would be relevant less often than this, a share above 0 and below 1; by
-            the index's calibration (``osrerank calibrate``).
+        cliff: whether the list ends at the largest gap between the probabilities of two neighbours.
+        precision: the least share of the hits kept that must be relevant, above 0 and below 1, as estimated by the
+            index's calibration (``osrerank calibrate``).
     """
 
     cliff: bool = False
@@ -41,6 +43,3 @@ class Cutoff:
         if isinstance(value, str | bool):
             raise unusable("cutoff", value, EXPECTED)
         return read_options(cls, value, "cutoff")
-
-
-EXPECTED = '"cliff", {"precision": 0.9} or None'

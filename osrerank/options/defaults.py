@@ -15,17 +15,17 @@ from osrerank.settings import Settings
 logger = logging.getLogger(__name__)
 
 OF_INDEX = ("model", "rerank")
-"""The keys of ``[index.NAME]`` in a settings file."""
+"""The keys that ``[index.NAME]`` of a settings file may have."""
 
 
 @dataclass(frozen=True, slots=True)
 class Defaults:
-    """Options of a search that gives none.
+    """The options and models that ``rerank=True`` means, for the client and for each index.
 
     Attributes:
-        base: of every index without its own.
-        by_index: index name or pattern (``logs-*``) -> its own. An exact name wins, else the longest pattern.
-        models: index name or pattern, likewise -> its model; all other indices have the client's.
+        base: the options of every index that has none of its own.
+        by_index: index name or pattern (``logs-*``) -> its own options. An exact name wins, else the longest pattern.
+        models: index name or pattern, chosen likewise -> its model; all other indices have the client's model.
     """
 
     base: Rerank = field(default_factory=Rerank)
@@ -42,7 +42,7 @@ class Defaults:
                 raise ConfigError(reason, setting="rerank.share_key", source="argument")
 
     def of(self, index: Any) -> Rerank:
-        """Return the options of an index; of several indexes only when all of them have the same."""
+        """Return the options of an index; of several indices, their common options or, if these differ, the base."""
         if not self.by_index:
             return self.base
         names = holding(index, self.by_index)
@@ -54,10 +54,10 @@ class Defaults:
         return {None if name is None else self.models[name] for name in holding(index, self.models)}
 
     def without_models(self, given: str) -> Self:
-        """Return these defaults without models, because the caller gives one for every index.
+        """Return these defaults without models, because the caller's model or scorer holds for every index.
 
         Args:
-            given: what the caller gives, for the log.
+            given: the caller's model or scorer in words, for the log.
         """
         if self.models:
             logger.info("%s holds for every index: the settings file's models are not used", given)
@@ -70,12 +70,12 @@ class Defaults:
 
     @classmethod
     def load(cls, settings: Settings, over: Rerank | RerankOptions | None = None, *, model: str | None = None) -> Self:
-        """Read the settings file: the one that is set, else the one that is found.
+        """Read the defaults from the settings file: the one that the settings name, else the one that is found.
 
         Args:
             settings: may name the file.
             over: options that override the file's ``[rerank]``.
-            model: a model for every index, which overrides the file's; None for the file's.
+            model: a model for every index, which overrides the file's models; None for the file's models.
 
         Raises:
             ConfigError: the file cannot be read, or has a key or value that cannot be used.
@@ -114,7 +114,7 @@ def _read(path: Path) -> dict[str, Any]:
 
 
 def _check_tables(content: Mapping[str, Any], path: Path) -> None:
-    """Refuse a file with anything but the tables [rerank], [index.NAME.rerank] and [index.NAME] with a model."""
+    """Reject a file that has anything but the tables [rerank], [index.NAME.rerank] and [index.NAME] with a model."""
     indexes = content.get("index", {})
     wrong = [key for key in content if key not in ("rerank", "index")]
     if not isinstance(indexes, Mapping):

@@ -9,13 +9,14 @@ ALL = "*"
 
 
 def holding(index: Any, named: Collection[str]) -> set[str | None]:
-    """Return which of a file's names and patterns apply to a search's indices, with None for indices without any.
+    """Return the names and patterns of a settings file that apply to a search's indices.
 
-    Each index is taken as the caller writes it, even an alias or a pattern. An exact name wins, else the longest
-    pattern. A caller's pattern has those of all indices that could match it.
+    None is among them if no name or pattern applies to one of the indices. Each index is compared as the caller writes
+    it, even an alias or a pattern. An exact name wins, else the longest pattern. A caller's pattern gets the names and
+    patterns of every index that it could match.
 
     Args:
-        index: the caller's: a name, several separated by commas, a list, or None for all.
+        index: the caller's indices: a name, several separated by commas, a list, or None for all.
         named: names and patterns (``logs-*``) of the file.
     """
     written = [part for each in _each(index) for part in each.split(",") if part] or [ALL]
@@ -32,7 +33,7 @@ def _each(index: Any) -> list[str]:
 def _holding(name: str, ordered: Sequence[str], left: Collection[str]) -> Iterator[str | None]:
     name = ALL if name == "_all" else name
     for pattern in ordered:
-        if fnmatchcase(name, pattern):  # it applies to all that no earlier one matches
+        if fnmatchcase(name, pattern):  # it applies to every index that no earlier pattern matches
             yield pattern
             return
         if ALL in name and pattern in left and _overlap(name, pattern):
@@ -41,12 +42,12 @@ def _holding(name: str, ordered: Sequence[str], left: Collection[str]) -> Iterat
 
 
 @lru_cache(maxsize=1000)
-def _overlap(one: str, other: str) -> bool:
-    """Return whether one name can match both patterns."""
-    if not one or not other:
-        return not (one + other).strip(ALL)
-    if one[0] == ALL:
-        return _overlap(one[1:], other) or _overlap(one, other[1:])
-    if other[0] == ALL:
-        return _overlap(other, one)
-    return one[0] == other[0] and _overlap(one[1:], other[1:])
+def _overlap(first: str, second: str) -> bool:
+    """Return whether a name exists that both patterns match."""
+    if not first or not second:
+        return not (first + second).strip(ALL)
+    if first[0] == ALL:
+        return _overlap(first[1:], second) or _overlap(first, second[1:])
+    if second[0] == ALL:
+        return _overlap(second, first)
+    return first[0] == second[0] and _overlap(first[1:], second[1:])

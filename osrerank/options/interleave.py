@@ -1,4 +1,7 @@
-"""Two rankings on one page, to see which one people click; `osrerank.search.interleave` does it."""
+"""The option ``interleave``: show two rankings on one page, to learn which one users click.
+
+`osrerank.search.interleave` implements it.
+"""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -11,21 +14,21 @@ DIFFER = (
     "pipeline", "depth", "mono_depth", "duo_depth", "pairs", "mono_budget_ms", "duo_budget_ms", "fields",
     "separator", "cache", "blend", "blend_weight", "feedback", "passages", "sentences",
 )  # fmt: skip
-"""The options that may differ: those that order the hits of one first pass."""
+"""The options in which the two rankings may differ: those that decide the order of the same first pass's hits."""
 MOST_NAME = 100
-"""Characters of an experiment's name."""
+"""The most characters of an experiment's name."""
 
 
 @dataclass(frozen=True, slots=True)
 class Interleave:
-    """What the search's own ranking (team A) is interleaved with (team B), and for whom.
+    """The second ranking (team B) that is interleaved with the search's own (team A), and the reader of the list.
 
     Attributes:
         others: the options of team B that differ from the search's own: a dict, or (name, value) pairs. In a search's
-            ``rerank`` it is called ``with``.
-        key: required: of whoever looks, such as the session's id. The same key, name and query always get the same
-            draw, so that the pages of a list agree. It is not stored: a digest of it is.
-        name: of the experiment, kept in UBI's records; reports are made for each name apart.
+            ``rerank`` they are called ``with``.
+        key: identifies the reader, such as the session's id; required. The same key, name and query always get the same
+            draw, so that the pages of a list agree. Only a digest of the key is stored.
+        name: name of the experiment, kept in UBI's records; ``osrerank interleave`` reports on each name separately.
     """
 
     others: Mapping[str, Any] | tuple[tuple[str, Any], ...] = ()

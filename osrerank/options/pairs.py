@@ -1,4 +1,6 @@
-"""Which pairs of candidates are compared, and what a candidate gets of them; `osrerank.stages.pairs` does it.
+"""The option ``pairs``: which pairs of candidates are compared, and how a candidate's comparisons become its score.
+
+`osrerank.stages.pairs` implements it.
 
 Nogueira, Yang, Cho, Lin: Multi-Stage Document Ranking with BERT, 2019, arXiv:1910.14424, section 3.3.
 """
@@ -16,7 +18,7 @@ PAIR_AGGREGATIONS: tuple[PairAggregation, ...] = ("sum", "binary", "min", "max",
 
 @dataclass(frozen=True, slots=True)
 class Pairs:
-    """Which pairs are compared, and how a candidate's probabilities p_ij are aggregated.
+    """Which pairs of candidates are compared, and how a candidate's probabilities p_ij are aggregated.
 
     J_i are the candidates that candidate i is compared with.
 
@@ -51,12 +53,12 @@ class Pairs:
         return read_options(cls, value, "pairs", first="aggregation") or cls()
 
     def rivals(self, doc_ids: Sequence[str]) -> list[list[int]]:
-        """Return, for each candidate's place, the places of those that it is compared with, in ascending order."""
-        everyone = range(len(doc_ids))
+        """Return, for each candidate, the indices of the candidates that it is compared with, in ascending order."""
+        indices = range(len(doc_ids))
         if self.aggregation != "sample" or self.sample_size >= len(doc_ids) - 1:
-            return [[other for other in everyone if other != place] for place in everyone]
-        by_id = sorted(everyone, key=lambda place: doc_ids[place])  # the draw must not depend on the order
-        return [self._draw(doc_ids[place], [other for other in by_id if other != place]) for place in everyone]
+            return [[other for other in indices if other != index] for index in indices]
+        by_id = sorted(indices, key=lambda index: doc_ids[index])  # the draw must not depend on the order
+        return [self._draw(doc_ids[index], [other for other in by_id if other != index]) for index in indices]
 
     def _draw(self, doc_id: str, others: list[int]) -> list[int]:
         generator = random.Random(f"{self.seed}:{doc_id}")  # noqa: S311 - a repeatable draw, no secret

@@ -1,4 +1,4 @@
-"""Options that are given as a name, a dict or an object: read once, unknown names refused."""
+"""Read groups of options that are given as a name, a dict or an object, and check their values."""
 
 from collections.abc import Mapping
 from dataclasses import fields
@@ -10,13 +10,13 @@ Options = TypeVar("Options")
 
 
 def read_options(kind: type[Options], value: Any, option: str, *, first: str = "") -> Options | None:
-    """Read a group of options of a search; None if it was not requested.
+    """Read a group of a search's options into its dataclass; None if the group was not requested.
 
     Args:
-        kind: the dataclass that holds them.
+        kind: the group's dataclass.
         value: an object of it, a dict, True for its defaults, None or False.
-        option: what the group is called in ``rerank``.
-        first: the option that a value of another form is meant for; empty when there is none.
+        option: the group's name in ``rerank``.
+        first: the option that a bare text sets; empty if a bare text is an error.
 
     Raises:
         ConfigError: the value is none of these, or a key or value in it cannot be used.
@@ -42,7 +42,7 @@ def read_options(kind: type[Options], value: Any, option: str, *, first: str = "
 
 
 def unusable(option: str, value: object, expected: str) -> ConfigError:
-    """Return the error for an option, named with its group, that has a value it cannot have."""
+    """Return the error for a value that an option cannot have; the option is named ``group.name``."""
     message = f"rerank option {option} is {value!r}; it must be {expected}"
     return ConfigError(message, setting=f"rerank.{option}", source="argument")
 
@@ -53,7 +53,7 @@ def is_count(value: object) -> bool:
 
 
 def is_name(value: object) -> bool:
-    """Return whether a value is a text that is not empty."""
+    """Return whether a value is a non-empty text."""
     return isinstance(value, str) and bool(value)
 
 

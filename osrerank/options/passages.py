@@ -1,11 +1,18 @@
-"""How long documents are cut into passages and judged by them; `osrerank.stages.passages` does it."""
+"""The option ``passages``: how long documents are cut into passages, and how the passages' scores are aggregated.
+
+`osrerank.stages.passages` implements it.
+"""
 
 from dataclasses import dataclass
 from typing import Any, Literal
 
 from osrerank.options.parse import is_count, read_options, unusable
 
+AUTO = "auto"
+OFF = "off"
 Policy = Literal["first", "sampled"]
+PassageAggregation = Literal["maxp", "firstp", "sump", "kmaxavgp"]
+PASSAGE_AGGREGATIONS = ("maxp", "firstp", "sump", "kmaxavgp")
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,10 +23,10 @@ class Windows:
         words: words of a passage.
         stride: words from the start of a passage to the start of the next; the last passage may lie wholly in the one
             before it.
-        limit: passages of a document at most.
-        policy: which passages stay when there are more: ``first``, or ``sampled``: the first, the last, and a sample of
-            the others that depends on seed and document id only.
-        seed: of that sample.
+        limit: the most passages of a document.
+        policy: which passages are kept if there are more: ``first``, or ``sampled``: the first, the last, and a sample
+            of the others that depends only on seed and document id.
+        seed: seed of that sample.
     """
 
     words: int = 150
@@ -27,12 +34,6 @@ class Windows:
     limit: int = 30
     policy: Policy = "first"
     seed: int = 0
-
-
-AUTO = "auto"
-OFF = "off"
-PassageAggregation = Literal["maxp", "firstp", "sump", "kmaxavgp"]
-PASSAGE_AGGREGATIONS = ("maxp", "firstp", "sump", "kmaxavgp")
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,10 +105,10 @@ class Passages:
 
     @property
     def windows(self) -> Windows:
-        """How documents are cut; for ``firstp`` no further than needed."""
+        """How documents are cut into passages; for ``firstp``, only into one."""
         limit = 1 if self.aggregation == "firstp" else self.limit
         return Windows(self.words, self.stride, limit, self.policy, self.seed)
 
 
 BY_WINDOW = Passages(words=150, stride=150, limit=30, least_words=350)
-"""What ``"auto"`` does for models that read long documents by passages: 350 words are about 512 pieces."""
+"""The passages of ``"auto"`` for models whose card recommends passages: 350 words are about 512 pieces."""

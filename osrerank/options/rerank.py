@@ -1,4 +1,4 @@
-"""The options of a reranked search, each with what it may be; unknown names are refused."""
+"""The options of a reranked search, and the checks of their values; unknown names are errors."""
 
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -28,16 +28,16 @@ PIPELINES = (AUTO_PIPELINE, "vectors", "mono", "vectors-mono", *WITH_DUO, NO_STA
 Blend = Literal["card", "replace", "linear", "weighted", "rrf"]
 BLENDS: tuple[Blend, ...] = get_args(Blend)
 DEPTH, AUTO_DEPTH = 100, 1_000
-"""The least and the most candidates of a depth that is "auto"."""
+"""The least and the most candidates that the depth "auto" reranks."""
 MAX_DEPTH = 10_000
 """OpenSearch's default result window: no first pass returns more."""
 MOST_MS = 86_400_000
-"""The longest duration of an option, in milliseconds."""
+"""The longest duration that an option may have, in milliseconds."""
 MAX_DUO_DEPTH = 1_000
 
 
 class RerankOptions(TypedDict, total=False):
-    """What ``rerank={...}`` of a search may have; `Rerank` says what each option means."""
+    """The keys of a search's ``rerank={...}``; `Rerank` says what each option means."""
 
     query: str | None
     pipeline: str | StagePipeline
@@ -110,7 +110,7 @@ class Rerank:
         cutoff: ``"cliff"`` removes the hits below the largest gap between two neighbours' probabilities;
             ``{"precision": 0.9}`` those with which fewer than nine in ten of all hits kept would be relevant, by the
             index's calibration, as for ``min_probability``.
-        explain: adds to each hit how it got its place, and to each stage its values of pairs.
+        explain: adds to each hit how it got its rank, and to each stage its values of pairs.
         language_guard: whether to keep the first pass if, by its card, the model does not read the script of the query
             or, with the extra ``languages``, the language of most documents.
         blend: ``"card"`` does what the model's card recommends; ``"replace"`` orders by the model only; ``"linear"``,
@@ -172,7 +172,7 @@ class Rerank:
 
     @property
     def rankings(self) -> "tuple[Rerank, ...]":
-        """The options of each ranking that the search needs: these, or those of both teams where it interleaves."""
+        """The options of each ranking that the search needs: only these or, if it interleaves, those of both teams."""
         if self.interleave is None:
             return (self,)
         own = replace(self, interleave=None)
@@ -181,7 +181,7 @@ class Rerank:
     @property
     def is_first_pass(self) -> bool:
         """Whether nothing is reranked."""
-        return all(one.pipeline == NO_STAGES for one in self.rankings)
+        return all(options.pipeline == NO_STAGES for options in self.rankings)
 
     @property
     def is_chosen(self) -> bool:
@@ -195,12 +195,12 @@ class Rerank:
 
     @property
     def named_deadline_ms(self) -> float | None:
-        """The time that is named for the whole call; None for no limit."""
+        """The deadline of the whole call that the options give as a number; None for ``"auto"`` and for no limit."""
         return None if self.deadline_ms == "auto" else self.deadline_ms
 
     @property
     def may_end_with_vectors(self) -> bool:
-        """Whether the last stage that uses a model is ``vectors``, if the model is an encoder."""
+        """Whether the last stage that uses a model is ``vectors``, provided that the model is an encoder."""
         return self.pipeline in (AUTO_PIPELINE, "vectors", "mono", NO_STAGES) and self.sentences is None
 
     @property
@@ -210,12 +210,12 @@ class Rerank:
 
     @property
     def least_depth(self) -> int:
-        """Candidates that the first stage reranks in any case."""
+        """The least number of candidates that the first stage reranks."""
         return DEPTH if self.depth == "auto" else self.depth
 
     @property
     def most_depth(self) -> int:
-        """Candidates that the first pass must return."""
+        """The number of candidates that the first pass must return."""
         return AUTO_DEPTH if self.depth == "auto" else self.depth
 
     def __post_init__(self) -> None:
@@ -245,9 +245,9 @@ class Rerank:
             self._check_interleave(self.interleave)
 
     def _check_sentences(self) -> None:
-        """Refuse what sentences stand in place of."""
+        """Reject options that cannot be combined with ``sentences``."""
         if isinstance(self.passages, Passages) or self.blend not in ("card", "replace"):
-            message = "rerank option sentences stands in place of passages and blend: leave these out"
+            message = "rerank option sentences replaces passages and blend: leave these out"
             raise ConfigError(message, setting="rerank.sentences", source="argument")
         if self.feedback is not None and self.feedback.share:
             message = "rerank option feedback does not go with sentences, which read no document's vector: leave it out"
@@ -257,7 +257,7 @@ class Rerank:
             raise ConfigError(message, setting="rerank.sentences", source="argument")
 
     def _check_interleave(self, interleave: Interleave) -> None:
-        """Refuse what would treat the teams differently, and read the other team's options."""
+        """Reject options that would treat the teams differently, and read the other team's options."""
         for name in ("min_score", "min_probability", "cutoff"):
             if getattr(self, name) is not None:
                 why = "it would remove hits of one team by the other"
@@ -287,7 +287,7 @@ class Rerank:
                 setting="rerank",
                 source="argument",
             )
-        known = [one.name for one in fields(cls)]
+        known = [option.name for option in fields(cls)]
         for name in value:
             if name not in known:
                 fix = instead_of(f"rerank.{name}") or f"known are {', '.join(known)}"
@@ -329,7 +329,7 @@ def _is_duration(value: Any) -> bool:
     return value is None or (_is_number(value) and 0 < value <= MOST_MS)
 
 
-# option -> its class, its default, and what reads other values
+# option -> its class, its default, and the function that reads any other value
 _GROUPS: dict[str, tuple[type, object, Callable[[Any], object]]] = {
     "pairs": (Pairs, Pairs(), Pairs.of),
     "feedback": (Feedback, None, _feedback),
@@ -340,7 +340,7 @@ _GROUPS: dict[str, tuple[type, object, Callable[[Any], object]]] = {
     "interleave": (Interleave, None, Interleave.of),
 }
 _DURATION = f"a number of milliseconds above 0, at most {MOST_MS:,} (a day), or None for no limit"
-# option -> whether a value fits, and what it must be
+# option -> the function that checks a value, and what the value must be, in words
 _RULES: dict[str, tuple[Callable[[Any], bool], str]] = {
     "query": (lambda value: value is None or isinstance(value, str), "a text or None"),
     "pipeline": (

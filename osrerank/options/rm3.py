@@ -1,4 +1,4 @@
-"""How a query is expanded by pseudo-relevance feedback; `osrerank.retrieval.rm3` does it."""
+"""The option ``rm3``: how a query is expanded by pseudo-relevance feedback; `osrerank.retrieval.rm3` implements it."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -8,13 +8,13 @@ from osrerank.options.parse import is_count, is_name, is_share, read_options, un
 
 @dataclass(frozen=True, slots=True)
 class Rm3:
-    """How a query is expanded.
+    """How a query is expanded with terms of the documents that it finds.
 
     Attributes:
-        documents: feedback documents.
-        terms: terms kept of each feedback document, and of all of them together.
-        weight: weight of the original query in the new one, in [0, 1].
-        field: the field that is searched and gives the terms; None for the last of those that a text searches.
+        documents: the number of feedback documents.
+        terms: the number of terms kept of each feedback document, and of all of them together.
+        weight: weight of the original query in the expanded one, in [0, 1].
+        field: the field that is searched and gives the terms; None for the last of the fields that a text searches.
         max_document_share: ignores terms that are in more than this share of the documents, in [0, 1].
         min_length: shortest feedback term, in characters.
         max_length: longest feedback term, in characters.

@@ -1,4 +1,4 @@
-"""How documents are judged by their best sentences; `osrerank.stages.sentences` does it."""
+"""The option ``sentences``: how documents are scored by their best sentences; `osrerank.stages.sentences` does it."""
 
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -10,7 +10,7 @@ PUNKT_LANGUAGES = {
     "fi": "finnish", "fr": "french", "it": "italian", "ml": "malayalam", "nl": "dutch", "no": "norwegian",
     "pl": "polish", "pt": "portuguese", "ru": "russian", "sl": "slovene", "sv": "swedish", "tr": "turkish",
 }  # fmt: skip
-"""Two-letter code -> the model of that language that NLTK has for Punkt."""
+"""Two-letter language code -> the name of NLTK's Punkt model for that language."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,16 +19,16 @@ class Sentences:
 
     Attributes:
         a: weight of the first pass, in [0, 1]; ``osrerank tune`` finds it for a collection.
-        weights: of the best sentence, the second best and so on, in [0, 1]; the first is 1 in the paper.
+        weights: weights of the best sentence, the second best and so on, in [0, 1]; the first is 1 in the paper.
         scores: what is summed: ``"logit"``, as the released code does, or ``"probability"``, as the paper says.
         splitter: ``"sentencex"``, or ``"punkt"`` for NLTK's Punkt, as in the released code.
-        chunks: by what long sentences are split: ``"words"``, as in the released code, which leaves what the model
-            cannot take to its cut; or ``"tokens"``, into as many as the model takes beside the query, so that nothing
-            is cut.
-        max_words: words of a sentence; a longer one is split. Of no effect with ``chunks="tokens"``.
+        chunks: the unit by which long sentences are split. ``"words"``, as in the released code, splits them after
+            ``max_words`` words, and the model may still cut a part; ``"tokens"`` splits them into parts that fit the
+            model beside the query, so that nothing is cut.
+        max_words: the most words of a sentence; a longer one is split. It has no effect with ``chunks="tokens"``.
         drop_tail: whether a split sentence loses its last, shorter part, as in the released code.
-        limit: sentences of a document that are scored at most; None for all.
-        language: of the documents, as a two-letter code.
+        limit: the most sentences of a document that are scored; None for all.
+        language: the documents' language, as a two-letter code.
     """
 
     a: float = 0.5

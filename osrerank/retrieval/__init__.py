@@ -1,1 +1,1 @@
-"""The first pass: its request, query expansion, and the fields that it searches and the model reads."""
+"""Plan the first pass: its request, query expansion, and the fields that it searches and the model reads."""

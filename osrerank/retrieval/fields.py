@@ -1,4 +1,4 @@
-"""Decide which fields a query searches and the model reads in each index: the named ones, else those found."""
+"""Decide which fields the query searches and the model reads in each index: those named, else those found."""
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -11,33 +11,33 @@ from osrerank.retrieval.text_fields import is_title
 
 
 class FoundNames(tuple[str, ...]):
-    """Field names that were found, not given by a caller: a search with them in its options looks fields up again."""
+    """Field names that osrerank found, not the caller: a search whose options have them looks fields up again."""
 
     __slots__ = ()
 
 
 class CheckedNames(tuple[str, ...]):
-    """Field names that were looked up once: searches do not warn again that some are missing."""
+    """Field names that were checked against the mapping: searches do not warn again of those that are missing."""
 
     __slots__ = ()
 
 
 def named(names: Sequence[str] | None) -> tuple[str, ...]:
-    """Return the names that a caller gave; empty for names that were found."""
+    """Return the field names that the caller gave; empty for None, and for names that osrerank found."""
     return () if names is None or isinstance(names, FoundNames) else tuple(names)
 
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """The fields that a search names.
+    """The fields that a search names, in its options and in its query.
 
     Attributes:
-        searched: by options, for a query given as text.
-        read: by options, for the model.
-        own: by the caller's own query; None where the query is a text.
-        others: named by another ranking of the same search, to be read.
+        searched: names in the options that a query given as text searches.
+        read: names in the options that the model reads.
+        own: names in the caller's own query; None if the query is a text.
+        others: names that the other ranking of an interleaved search reads.
         defined: fields that the caller's body defines.
-        is_checked: whether the names were looked up before.
+        is_checked: whether the names were checked against the mapping before.
     """
 
     searched: tuple[str, ...] = ()
@@ -48,20 +48,20 @@ class Wanted:
     is_checked: bool = False
 
     def needs_found(self, mappings: Sequence[Leaves]) -> bool:
-        """Return whether some fields are not named, so that they must be found."""
+        """Return whether the search leaves fields open, so that they must be found in the mapping and samples."""
         if self.own is None:
             return not self.searched
         texts = self.own_texts(mappings)
         return not (self.read or self.searched) and (not texts or any("*" in name for name in texts))
 
     def own_texts(self, mappings: Sequence[Leaves]) -> list[str]:
-        """Return the names in the caller's own query that are text fields, or patterns that fit some."""
+        """Return the names in the caller's own query that are text fields, or patterns that match some."""
         return [name for name in self.own or () if any(leaf.kind in TEXT_KINDS for leaf in _leaves(mappings, name))]
 
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """Indices that have the same fields.
+    """A group of indices that have the same fields.
 
     Attributes:
         indices: their names.
@@ -76,20 +76,21 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class Fields:
-    """The fields of a search, and what to warn of.
+    """The fields that a search uses, and the warnings about them.
 
     Attributes:
         searched: fields that a query given as text searches; empty for the index's default fields.
-        read: fields whose text the model reads; empty if only the hits show which there are.
-        parts: indices with the same fields, if nobody named fields and the indices differ.
-        paths: a name that options give -> the names that are read for it.
-        nested: a field -> the nested object that it is in.
-        fetched: fields whose text ``_source`` does not have as written, so that ``fields`` has to return it.
-        is_lenient: whether a searched field is of a kind that rejects some texts.
-        options: the names that options give, without boosts, and whether a query given as text searches them.
-        missing: those of the options' names that the mapping lacks.
-        nearest: a name that options give -> the nearest one that the mapping has.
-        warnings: what else is wrong.
+        read: fields whose text the model reads; empty if only the hits can show which fields there are.
+        parts: groups of indices with the same fields; empty if fields are named, or all indices have the same.
+        paths: name in the options -> the names that are read for it.
+        nested: field -> the nested object that it is in.
+        fetched: fields whose text ``_source`` does not have as written, so that the request asks for them in
+            ``fields``.
+        is_lenient: whether a searched field is of a kind that rejects some texts, such as a date.
+        options: name in the options, without its boost -> whether a query given as text searches it.
+        missing: names in the options that the mapping lacks.
+        nearest: name in the options -> the most similar name that the mapping has.
+        warnings: other warnings.
     """
 
     searched: tuple[str, ...] = ()
@@ -106,70 +107,70 @@ class Fields:
 
     @classmethod
     def named_by(cls, options: Rerank) -> Self:
-        """Return the fields that options name, where no mapping is known."""
+        """Return the fields that the options name, without looking at a mapping."""
         return cls.of_names(named(options.query_fields), named(options.fields))
 
     @classmethod
     def of_names(cls, searched: tuple[str, ...], read: tuple[str, ...]) -> Self:
-        """Return the fields of these names, without a look at a mapping."""
+        """Return the fields with these names, without looking at a mapping."""
         names = union([map(plain, read or searched)])
         return cls(searched, names, paths={name: (name,) for name in names}, options=dict.fromkeys(names, False))
 
     def read_for(self, names: Sequence[str] | None) -> tuple[str, ...]:
-        """Return the names to read for the options' names; those of the search if the options name none."""
+        """Return the names to read for the names in a ranking's options; the search's fields if it names none."""
         given = named(names)
         return union(self.paths.get(plain(name), (plain(name),)) for name in given) if given else self.read
 
     def by_index(self, names: Sequence[str] | None) -> dict[str, tuple[str, ...]]:
-        """Return what is read in each index, if the options name nothing and the indices differ; else nothing."""
+        """Return the fields to read in each index, if the options name none and the indices differ; else nothing."""
         return {} if named(names) else {index: part.read for part in self.parts for index in part.indices}
 
     def written_into(self, options: Rerank) -> Rerank:
-        """Return options that name these fields; of names that were found, a search looks them up again."""
+        """Return the options with these fields in them; found names are marked, so that searches look them up again."""
         own = named(options.query_fields)
         searched = options.query_fields if own else FoundNames(self.searched or self.read) or None
         read = self.read if own or named(options.fields) else FoundNames(self.read)
         return replace(options, fields=read or None, query_fields=searched)
 
     def complaints(self, texts: Collection[str] | None) -> list[str]:
-        """Return warnings of names in the options that the mapping lacks, or that give no text.
+        """Return warnings about names in the options that the mapping lacks, or that have no text in the hits.
 
         Args:
-            texts: names that gave a text; None where there are no hits.
+            texts: the names that have text in some hit; None if there are no hits.
         """
-        said = []
+        warnings = []
         for name, is_searched in self.options.items():
             gives = texts is not None and any(path in texts for path in self.paths.get(name, (name,)))
             near = f"; the nearest name is {self.nearest[name]}" if self.nearest.get(name) else ""
             if name in self.missing and (is_searched or not gives):
-                said.append(f"the mapping has no {name}{near}")
+                warnings.append(f"the mapping has no {name}{near}")
             elif texts is not None and not gives and name in self.paths:
-                said.append(f"{name} has no text in any of the hits{near}")
-        return said
+                warnings.append(f"{name} has no text in any of the hits{near}")
+        return warnings
 
 
 def resolved(every: Mapping[str, Leaves], found: Sequence[Part], wanted: Wanted) -> Fields:
-    """Return the fields of a search.
+    """Return the fields that a search uses: the named ones as the mapping has them, and found ones for the rest.
 
     Args:
-        every: the fields of each index.
-        found: what is searched and read where nobody names fields.
-        wanted: what is named.
+        every: index -> its fields.
+        found: the fields to search and read where none are named.
+        wanted: the fields that the search names.
     """
     mappings = with_defined(every, wanted)
     paths = {plain(name): _paths(mappings, name) for name in (*wanted.read, *wanted.others)}
-    parts = [Part(one.indices, one.searched, _own_read(mappings, one.read, wanted)) for one in found]
+    parts = [Part(part.indices, part.searched, _own_read(mappings, part.read, wanted)) for part in found]
     if wanted.read or wanted.searched:
         read = union(paths[plain(name)] for name in wanted.read) or _each_text_once(mappings, wanted.searched)
     else:
-        read = union(one.read for one in parts) or _own_read(mappings, (), wanted)
-    searched = _expanded(mappings, wanted.searched) or union(one.searched for one in parts)
+        read = union(part.read for part in parts) or _own_read(mappings, (), wanted)
+    searched = _expanded(mappings, wanted.searched) or union(part.searched for part in parts)
     leaves = {leaf.path: leaf for each in mappings for leaf in each.values()}
     searched_names = set(map(plain, wanted.searched))
     options = {plain(name): plain(name) in searched_names for name in (*wanted.searched, *wanted.read, *wanted.others)}
     if not wanted.read:
         paths |= {name: _read_under(mappings, name, read) for name in searched_names}
-    differ = len({(one.searched, one.read) for one in parts}) > 1
+    differ = len({(part.searched, part.read) for part in parts}) > 1
     return Fields(
         searched=searched,
         read=read,
@@ -185,17 +186,17 @@ def resolved(every: Mapping[str, Leaves], found: Sequence[Part], wanted: Wanted)
 
 
 def with_defined(every: Mapping[str, Leaves], wanted: Wanted) -> list[Leaves]:
-    """Return the fields of each index, with those that the search defines."""
+    """Return the fields of each index, and in each those that the search itself defines."""
     return [{**leaves, **{leaf.path: leaf for leaf in wanted.defined}} for leaves in every.values()]
 
 
 def union(names: Iterable[Iterable[str]]) -> tuple[str, ...]:
-    """Return the names in several lists, each once."""
+    """Return the names of several lists in their order, without duplicates."""
     return tuple(dict.fromkeys(name for each in names for name in each))
 
 
 def _leaves(mappings: Sequence[Leaves], name: str) -> list[Leaf]:
-    """Return the fields that a name stands for in any of the mappings, each once."""
+    """Return the fields that a name stands for in any of the mappings, without duplicates."""
     return list({leaf.path: leaf for leaves in mappings for leaf in resolve(leaves, name)}.values())
 
 
@@ -206,12 +207,12 @@ def _paths(mappings: Sequence[Leaves], name: str) -> tuple[str, ...]:
 
 
 def read_of(leaf: Leaf) -> tuple[str, ...]:
-    """Return the names under which hits have a field's text: of the fields that are copied to it, then its own."""
+    """Return the names under which hits have a field's text: those of the fields copied to it, then its own."""
     return (*sorted(leaf.copied_from, key=lambda name: (not is_title(name), name)), leaf.path)
 
 
 def _each_text_once(mappings: Sequence[Leaves], names: Iterable[str]) -> tuple[str, ...]:
-    """Return the names of the fields that names stand for, each text only once."""
+    """Return the fields that names stand for, without fields that repeat the text of an earlier one."""
     by_source: dict[str, str] = {}
     for name in names:
         for leaf in _leaves(mappings, name) or [Leaf(plain(name), source=plain(name))]:
@@ -221,7 +222,7 @@ def _each_text_once(mappings: Sequence[Leaves], names: Iterable[str]) -> tuple[s
 
 
 def _read_under(mappings: Sequence[Leaves], name: str, read: Collection[str]) -> tuple[str, ...]:
-    """Return the fields that are read for a searched name: its own, or others with the same texts."""
+    """Return which of the fields read have the text of a searched name: its own field, or others with the same text."""
     leaves = _leaves(mappings, name)
     sources = {path for leaf in leaves for path in (leaf.source or leaf.path, *leaf.copied_from)} or {name}
     texts = {path: {leaf.source or path for leaf in _leaves(mappings, path)} or {path} for path in read}
@@ -229,7 +230,7 @@ def _read_under(mappings: Sequence[Leaves], name: str, read: Collection[str]) ->
 
 
 def _own_read(mappings: Sequence[Leaves], found: tuple[str, ...], wanted: Wanted) -> tuple[str, ...]:
-    """Return what is read for the caller's own query: the text fields it searches; for patterns, those found."""
+    """Return the fields to read for the caller's own query: the text fields that it searches, or else those found."""
     texts = wanted.own_texts(mappings)
     patterns = [plain(name) for name in texts if "*" in name]
     fits = [name for name in found if any(fnmatchcase(name, pattern) for pattern in patterns)]
@@ -237,7 +238,7 @@ def _own_read(mappings: Sequence[Leaves], found: tuple[str, ...], wanted: Wanted
 
 
 def _expanded(mappings: Sequence[Leaves], names: Iterable[str]) -> tuple[str, ...]:
-    """Return the names to search; objects and nested objects are replaced by their fields, as a query needs it."""
+    """Return the names to search, with objects replaced by their fields, because a query cannot search an object."""
     expanded: list[str] = []
     for name in names:
         leaves = _leaves(mappings, name)

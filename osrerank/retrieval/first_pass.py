@@ -1,4 +1,4 @@
-"""Plan the first pass's request, so that any page of the reranked list can be cut from its response."""
+"""Plan the first pass's request so that any page of the reranked list can be cut from its response."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -12,13 +12,13 @@ from osrerank.thresholds.cut import Thresholds
 
 DEFAULT_SIZE = 10
 MOST_REASON = 200
-"""Most characters of a shard's reason that are shown."""
+"""The most characters of a shard's failure reason that a message shows."""
 COLLAPSED = (
     "collapse shows each group by the hit that the first pass ranks highest, so a better member may stay hidden; "
     "docs/concepts.md says how to rerank all members"
 )
 SORTED = "the search is sorted by something other than score"
-"""Why hits that the caller sorts are not reranked."""
+"""Why the hits of a search with the caller's own sort are not reranked."""
 
 _SOURCE_PARAMS = ("_source", "_source_includes", "_source_excludes", "_source_include", "_source_exclude")
 # request feature -> why its hits are not reranked
@@ -32,11 +32,11 @@ _REFUSED = {
 
 @dataclass(frozen=True, slots=True)
 class FirstPass:
-    """A first-pass request, and the page that is cut out of its reranked hits.
+    """A first pass's request, and the page that is cut out of its reranked hits.
 
     Attributes:
-        body: of the request.
-        params: of the request's URL.
+        body: the request's body.
+        params: the request's URL parameters.
         page: the part of the reranked list that the caller wants.
     """
 
@@ -45,7 +45,7 @@ class FirstPass:
     page: Page
 
     def loss(self, response: Mapping[str, Any]) -> str:
-        """Return what a response lacks that the answer to the caller's own request may have; empty for nothing."""
+        """Return why a response may be less complete than one to the caller's own request; empty if it is not."""
         shards = response.get("_shards") or {}
         if shards.get("failed"):
             return f"{shards['failed']} of {shards.get('total')} shards failed{_first_failure(shards)}"
@@ -60,7 +60,7 @@ class FirstPass:
         return f"it found {found} of {count} hits" if found < min(end, count) and is_short else ""
 
     def is_better(self, own: Mapping[str, Any], response: Mapping[str, Any]) -> bool:
-        """Return whether the answer to the caller's own request has anything that the first pass's response lacks."""
+        """Return whether the response to the caller's own request is more complete than the first pass's response."""
         size, start = self.page.size, self.page.offset
         pairs = zip(
             _losses(own, _hits(own)[:size]), _losses(response, _hits(response)[start : start + size]), strict=True
@@ -92,18 +92,18 @@ def plan(
     fields: Fields,
     thresholds: Thresholds | None = None,
 ) -> FirstPass | str:
-    """Return the request for a window deep enough to rerank; or why there is none, and nothing can be reranked.
+    """Return the first pass's request, which asks for all candidates to rerank; or why the search cannot be reranked.
 
-    The window starts at the first hit and holds the pipeline's depth or the caller's page, whichever reaches further;
-    pages cut from the reranked list then neither overlap nor leave a gap.
+    The request starts at the first hit, and reaches to the pipeline's depth or to the end of the caller's page,
+    whichever is further; pages cut from the reranked list then neither overlap nor leave a gap.
 
     Args:
-        body: the caller's request; URL parameters win over it, as in OpenSearch.
+        body: the caller's body; URL parameters override it, as in OpenSearch.
         params: the caller's URL parameters, `from` as `from` or `from_`.
-        options: of this search.
-        depth: candidates that the pipeline's deepest stage looks at.
-        fields: of the search.
-        thresholds: where the reranked list ends; None where it is not cut.
+        options: the search's options.
+        depth: how many candidates the pipeline's deepest stage reranks.
+        fields: the search's fields.
+        thresholds: where the reranked list ends; None if it is not cut.
     """
     offset = count_of(params, body, ("from", "from_"), 0)
     size = count_of(params, body, ("size",), DEFAULT_SIZE)
@@ -119,7 +119,7 @@ def plan(
     is_hybrid = isinstance(query, Mapping) and "hybrid" in query  # needs the index's own pipeline
     if not ("search_pipeline" in params or "search_pipeline" in body or is_hybrid):
         wanted_params["search_pipeline"] = "_none"
-    read = union(fields.read_for(one.fields) for one in options.rankings)
+    read = union(fields.read_for(ranking.fields) for ranking in options.rankings)
     needed = tuple(name for name in read if ":" not in name)  # the request has highlight: and inner_hits: anyway
     borrowed = _borrow_fields(wanted_body, params, needed, fields.fetched)
     return FirstPass(
@@ -157,9 +157,12 @@ def _led_by_score(sort: Any) -> bool:
 
 
 def count_of(params: Mapping[str, Any], body: Mapping[str, Any], names: tuple[str, ...], default: int) -> int | None:
-    """Return a count in the request; None if it is not a count, which OpenSearch will refuse."""
-    places = ((place, name) for place in (params, body) for name in names)
-    given: Any = next((place[name] for place, name in places if place.get(name) is not None), default)
+    """Return a count, such as ``size``, from the URL parameters or the body; None if it is not a count.
+
+    OpenSearch will refuse a request whose value is not a count.
+    """
+    sources = ((source, name) for source in (params, body) for name in names)
+    given: Any = next((source[name] for source, name in sources if source.get(name) is not None), default)
     if isinstance(given, str):
         return int(given) if given.isdecimal() else None
     is_count = isinstance(given, int | float) and not isinstance(given, bool) and given >= 0 and given % 1 == 0
@@ -167,7 +170,7 @@ def count_of(params: Mapping[str, Any], body: Mapping[str, Any], names: tuple[st
 
 
 def _drop_rerank_ext(body: dict[str, Any]) -> None:
-    """Remove `ext.rerank` from our copy: a cluster without the plugin refuses it."""
+    """Remove `ext.rerank` from the copy of the body, because a cluster without the plugin refuses it."""
     if "rerank" in (body.get("ext") or {}):
         rest = {name: value for name, value in body["ext"].items() if name != "rerank"}
         if rest:
@@ -179,7 +182,7 @@ def _drop_rerank_ext(body: dict[str, Any]) -> None:
 def _borrow_fields(
     body: dict[str, Any], params: Mapping[str, Any], needed: tuple[str, ...], fetched: frozenset[str]
 ) -> tuple[str, ...]:
-    """Request through `fields` the text that `_source` lacks; return the names to remove afterwards."""
+    """Ask in `fields` for the text that `_source` lacks; return the names to remove from the response afterwards."""
     source = body.get("_source", True)
     hidden = source not in (True, "true") or any(name in params for name in _SOURCE_PARAMS)
     hidden = hidden or "stored_fields" in body or "stored_fields" in params
@@ -196,7 +199,7 @@ def _borrow_fields(
 
 
 def _listed(body: Mapping[str, Any], params: Mapping[str, Any], option: str) -> list[Any]:
-    """Return what an option of the body or the URL lists."""
+    """Return the entries of an option that is a list, from the URL parameters or the body."""
     given = params.get(option) or body.get(option) or []
     return given.split(",") if isinstance(given, str) else list(given)
 

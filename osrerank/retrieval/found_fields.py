@@ -1,6 +1,6 @@
 """Look up the fields of searches in mappings and document samples, and cache them for a minute.
 
-Written as generators of requests, so that the synchronous and the asynchronous client send the same.
+Written as generators of requests, so that the synchronous and the asynchronous client send the same requests.
 """
 
 import logging
@@ -24,12 +24,13 @@ logger = logging.getLogger(__name__)
 FRESH_S = 0.1
 """How long a mapping is not read again, even if it lacks a named field, in seconds."""
 MOST_WANTED = 1_000
+"""The most sets of named fields that are cached for an index."""
 SHOWN = 20
-"""Most names that a message lists."""
+"""The most names that a message lists."""
 KEPT_S = 60.0
-"""How long a value is used before it is read again."""
+"""How long a value is used before it is read again, in seconds."""
 MOST_KEPT = 1_000
-"""How many values are kept; one more clears the cache."""
+"""The most values in a cache; one more clears it."""
 
 Key = TypeVar("Key", bound=Hashable)
 Value = TypeVar("Value")
@@ -49,7 +50,7 @@ class Kept(Generic[Key, Value]):
         self._values: dict[Key, tuple[float, Value]] = {}
 
     def get(self, key: Key) -> Value | None:
-        """Return the key's value; None where there is none, or it has expired."""
+        """Return the key's value; None if there is none, or it has expired."""
         with self._lock:
             known = self._values.get(key)
         return known[1] if known is not None and self._clock() - known[0] < self._kept_s else None
@@ -63,14 +64,14 @@ class Kept(Generic[Key, Value]):
 
 
 class _Index:
-    """What is known of the indices that a search names.
+    """The cached knowledge of the indices that a search names: their mapping, and the fields found in them.
 
     Attributes:
-        every: the fields of each index.
-        read_s: when the mapping was read.
-        names: of fields and objects at the top of documents, those of the mapping and others that hits had.
-        parts: what was found where nobody named fields; empty where that was not needed yet, or there are no documents.
-        fields: what searches named -> their fields.
+        every: index -> its fields.
+        read_s: when the mapping was read, by the clock, in seconds.
+        names: the top-level names in the mapping, and others that hits had.
+        parts: the fields found for searches that name none; empty if none has asked yet, or there are no documents.
+        fields: the fields that a search names -> the fields that it uses.
     """
 
     def __init__(self, every: dict[str, Leaves], read_s: float) -> None:
@@ -79,7 +80,7 @@ class _Index:
         self.read(every, read_s)
 
     def read(self, every: dict[str, Leaves], read_s: float) -> None:
-        """Take a newly read mapping; what was found stays if the mapping still has all of its fields."""
+        """Replace the mapping by a newly read one; the fields found are kept if the new mapping has all of them."""
         self.every, self.read_s = every, read_s
         self.names |= {name.partition(".")[0] for leaves in every.values() for name in leaves}
         self.fields: dict[Wanted, Fields] = {}
@@ -87,7 +88,7 @@ class _Index:
             self.parts = ()
 
     def leaves_open(self, wanted: Wanted) -> bool:
-        """Return whether a search does not name all fields, so that they must be found."""
+        """Return whether a search leaves fields open, so that they must be found."""
         return wanted.needs_found(with_defined(self.every, wanted))
 
 
@@ -106,15 +107,15 @@ class FoundFields:
         self._seldom = Seldom(clock=clock)
 
     def of(self, index: Any, wanted: Wanted, *, anew: bool = False) -> Generator[SideRequest, Any, Fields]:
-        """Yield the requests that are needed, usually none, and return the fields of a search.
+        """Yield the requests that look fields up, usually none, and return the fields that a search uses.
 
-        If a mapping cannot be read, a query searches the index's default fields, the model reads what the hits have,
-        and a warning says so. What is found in an index without documents is not kept.
+        If a mapping cannot be read, the query searches the index's default fields, the model reads the fields that the
+        hits have, and a warning says so. Fields found in an index without documents are not cached.
 
         Args:
             index: a name, several, a pattern, or None for all.
-            wanted: what options and query name.
-            anew: whether to read the mapping again; samples are taken again only where a field is gone.
+            wanted: the fields that options and query name.
+            anew: whether to read the mapping again; documents are sampled again only if a found field is gone.
         """
         if warning := self._refused.get(str(index)):
             return _unread(wanted, warning)
@@ -125,7 +126,7 @@ class FoundFields:
             return fields
         try:
             return (yield from self._look(index, wanted, known, is_old=fields is not None))
-        except NotFoundError:  # as the search will say
+        except NotFoundError:  # the search will raise it
             return _unread(wanted)
         except (TransportError, ResponseFormatError) as error:
             warning = f"the fields of {index or 'all indices'} cannot be looked up: its default fields are searched"
@@ -138,13 +139,13 @@ class FoundFields:
     def _look(
         self, index: Any, wanted: Wanted, known: _Index | None, *, is_old: bool
     ) -> Generator[SideRequest, Any, Fields]:
-        """Yield the requests that find fields, and keep them.
+        """Yield the requests that find the fields of a search, cache the fields, and return them.
 
         Args:
-            index: as `of` has it.
-            wanted: likewise.
-            known: what is known of the indices.
-            is_old: whether their mapping is read again.
+            index: as in `of`.
+            wanted: as in `of`.
+            known: the cached knowledge of the indices; None if there is none.
+            is_old: whether their mapping must be read again.
         """
         is_new = known is None
         if known is None or is_old or (not known.parts and known.leaves_open(wanted)):
@@ -159,8 +160,8 @@ class FoundFields:
         parts = (known.parts or parts_by_name(known.every)) if needs_found else ()
         fields = resolved(known.every, parts, wanted)
         if needs_found and not fields.searched and not fields.read and (names := names_of(known.every.values())):
-            there = ", ".join(names[:SHOWN])
-            warning = f"the mapping has no text field, only {there}: the index's default fields are searched"
+            shown = ", ".join(names[:SHOWN])
+            warning = f"the mapping has no text field, only {shown}: the index's default fields are searched"
             self.warn(index, [warning])
             fields = Fields(warnings=(warning,))
         if len(known.fields) < MOST_WANTED and (known.parts or not needs_found):
@@ -170,11 +171,11 @@ class FoundFields:
         return fields
 
     def is_outdated(self, index: Any, answer: Mapping[str, Any]) -> bool:
-        """Return whether a search's hits have top-level fields that were not known before.
+        """Return whether a search's hits have top-level fields that the cached mapping lacks.
 
         Args:
-            index: as `of` has it.
-            answer: of the search.
+            index: as in `of`.
+            answer: the search's answer.
         """
         known = self._known.get(str(index))
         if known is None:
@@ -185,14 +186,14 @@ class FoundFields:
         return bool(names)
 
     def warn(self, index: Any, warnings: Iterable[str]) -> None:
-        """Write warnings of a search to the log, each at most once a minute."""
-        for sentence in warnings:
-            if self._seldom.is_due((str(index), sentence)):
-                logger.warning("[fields-missing] search of %s: %s", index or "all indices", sentence)
+        """Log the warnings of a search, each at most once a minute."""
+        for warning in warnings:
+            if self._seldom.is_due((str(index), warning)):
+                logger.warning("[fields-missing] search of %s: %s", index or "all indices", warning)
 
 
 def _unread(wanted: Wanted, *warnings: str) -> Fields:
-    """Return the fields of a search whose mapping is not known."""
+    """Return the fields of a search whose mapping cannot be read: those that it names."""
     read = union([map(plain, wanted.read or wanted.searched)])
     own = [plain(name) for name in wanted.own or () if "*" not in name]
     return replace(

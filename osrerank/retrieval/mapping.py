@@ -10,20 +10,20 @@ from osrerank.errors import ResponseFormatError
 
 TEXT_KINDS = frozenset({"text", "match_only_text", "annotated_text", "search_as_you_type", "semantic"})
 WRITTEN = TEXT_KINDS | {"keyword", "wildcard", "constant_keyword", ""}
-"""Kinds whose values OpenSearch returns as they are written in ``_source``; "" is a field that no mapping has."""
+"""Types whose text in ``_source`` is the text to read; "" stands for a field that no mapping has."""
 
 
 @dataclass(frozen=True, slots=True)
 class Leaf:
-    """A field that has values.
+    """A field of a mapping that holds values, in contrast to an object.
 
     Attributes:
         path: its full dotted name, such as ``author.name`` or ``title.raw``.
-        kind: its type; of an alias the type of its field.
-        source: where ``_source`` has its values; empty where it has none, as of a derived field.
+        kind: its type; for an alias, the type of the field that it names.
+        source: the path of its values in ``_source``; empty if they are not there, as for a derived field.
         analyzer: the analyzer's name.
-        nested: the nested object that it is in; empty where it is in none.
-        copied_from: the fields that are copied to it.
+        nested: the nested object that it is in; empty if it is in none.
+        copied_from: the fields that are copied to it (``copy_to``).
         is_other_name: whether it is a multi-field or an alias.
         is_indexed: whether a query can search it.
     """
@@ -39,7 +39,7 @@ class Leaf:
 
     @property
     def is_written(self) -> bool:
-        """Whether ``_source`` has its text as it is read."""
+        """Whether ``_source`` has its text, under its own path."""
         return self.kind in WRITTEN and self.source == self.path
 
 
@@ -47,15 +47,15 @@ Leaves = Mapping[str, Leaf]
 
 
 def leaves_by_index(mappings: Mapping[str, Any]) -> dict[str, Leaves]:
-    """Return the fields of each index in the answer to ``GET INDEX/_mapping``.
+    """Return the fields of each index from the answer to ``GET INDEX/_mapping``.
 
-    System indices, whose names begin with a dot, are left out where there are others; parts of data streams are not.
+    System indices, whose names begin with a dot, are left out if there are others; indices of data streams are not.
 
     Raises:
         ResponseFormatError: the answer has another form.
     """
     try:
-        found: dict[str, Leaves] = {name: leaves_of(one["mappings"]) for name, one in mappings.items()}
+        found: dict[str, Leaves] = {name: leaves_of(index["mappings"]) for name, index in mappings.items()}
     except (AttributeError, KeyError, TypeError):
         raise ResponseFormatError("the answer to GET _mapping has no mappings", path="$") from None
     shown = {name: leaves for name, leaves in found.items() if not name.startswith(".") or name.startswith(".ds-")}
@@ -63,7 +63,7 @@ def leaves_by_index(mappings: Mapping[str, Any]) -> dict[str, Leaves]:
 
 
 def leaves_of(mapping: Mapping[str, Any]) -> dict[str, Leaf]:
-    """Return the fields of one mapping or search body by their names: its own, multi-fields, aliases, derived ones."""
+    """Return the fields of a mapping or a search body by name, with multi-fields, aliases and derived fields."""
     leaves: dict[str, Leaf] = {}
     copies: dict[str, set[str]] = {}
     aliases: dict[str, str] = {}
@@ -71,11 +71,11 @@ def leaves_of(mapping: Mapping[str, Any]) -> dict[str, Leaf]:
         if field["type"] == "alias":
             aliases[path] = str(field.get("path"))
             continue
-        for name, one in {"": field, **(field.get("fields") or {})}.items():
+        for name, form in {"": field, **(field.get("fields") or {})}.items():
             full = f"{path}.{name}" if name else path
-            is_indexed = one.get("index", True) not in (False, "false")
-            analyzer = str(one.get("analyzer", ""))
-            leaves[full] = Leaf(full, str(one["type"]), path, analyzer, nested, (), bool(name), is_indexed)
+            is_indexed = form.get("index", True) not in (False, "false")
+            analyzer = str(form.get("analyzer", ""))
+            leaves[full] = Leaf(full, str(form["type"]), path, analyzer, nested, (), bool(name), is_indexed)
         targets = field.get("copy_to") or ()
         for target in [targets] if isinstance(targets, str) else targets:
             copies.setdefault(target, set()).add(path)
@@ -91,7 +91,7 @@ def leaves_of(mapping: Mapping[str, Any]) -> dict[str, Leaf]:
 
 
 def _walk(properties: Mapping[str, Any], above: str, nested: str) -> Iterator[tuple[str, Mapping[str, Any], str]]:
-    """Yield the name of each field that is no object, its definition, and the nested object that it is in."""
+    """Yield each field that is not an object: its full name, its definition, and the nested object that it is in."""
     for name, field in properties.items():
         path, kind = f"{above}{name}", field.get("type", "object")
         if kind in ("object", "nested"):
@@ -106,13 +106,13 @@ def plain(name: str) -> str:
 
 
 def resolve(leaves: Leaves, name: str) -> list[Leaf]:
-    """Return the fields that a name stands for: itself, those of an object, or those that fit a pattern.
+    """Return the fields that a name stands for: a field, the fields of an object, or those that match a pattern.
 
-    Of several fields, only texts are returned if there are any, and each text once.
+    If some of several fields are text fields, only these are returned, and only one of those with the same values.
 
     Args:
-        leaves: of a mapping.
-        name: with or without a boost.
+        leaves: the mapping's fields.
+        name: a name, with or without a boost.
     """
     name = plain(name)
     if name in leaves:
@@ -120,9 +120,9 @@ def resolve(leaves: Leaves, name: str) -> list[Leaf]:
     fits = [leaf for path, leaf in leaves.items() if _fits(path, name)]
     texts = [leaf for leaf in fits if leaf.kind in TEXT_KINDS] or fits
     by_source: dict[str, Leaf] = {}
-    for leaf in sorted(texts, key=lambda one: (one.is_other_name, one.path)):
+    for leaf in sorted(texts, key=lambda leaf: (leaf.is_other_name, leaf.path)):
         by_source.setdefault(leaf.source or leaf.path, leaf)
-    return sorted(by_source.values(), key=lambda one: one.path)
+    return sorted(by_source.values(), key=lambda leaf: leaf.path)
 
 
 def _fits(path: str, name: str) -> bool:
@@ -130,14 +130,14 @@ def _fits(path: str, name: str) -> bool:
 
 
 def lacking(every: Iterable[Leaves], names: Iterable[str]) -> list[str]:
-    """Return the names, patterns and objects that no mapping has; ``highlight:`` and ``inner_hits:`` are no fields."""
+    """Return the names, patterns and objects that no mapping has; ``highlight:`` and ``inner_hits:`` are not fields."""
     mappings = list(every)
     wanted = dict.fromkeys(plain(name) for name in names if ":" not in name and not name.startswith("_"))
     return [name for name in wanted if not any(resolve(leaves, name) for leaves in mappings)]
 
 
 def nearest(every: Iterable[Leaves], name: str) -> str:
-    """Return the text field whose name is most like a name, or else any field; empty where there are none."""
+    """Return the text field with the most similar name; any field if there is no text field, "" if there is none."""
     kinds = {leaf.path: leaf.kind for each in every for leaf in each.values() if leaf.path != plain(name)}
     texts = [path for path, kind in kinds.items() if kind in TEXT_KINDS]
     near = get_close_matches(plain(name), sorted(texts or kinds), 1, cutoff=0.0)
@@ -145,6 +145,6 @@ def nearest(every: Iterable[Leaves], name: str) -> str:
 
 
 def names_of(every: Iterable[Leaves], kinds: Container[str] | None = None) -> list[str]:
-    """Return the names of all fields, or of those of some kinds, without multi-fields and aliases."""
+    """Return the sorted names of all fields, or of those with the given types, without multi-fields and aliases."""
     leaves = (leaf for each in every for leaf in each.values() if kinds is None or leaf.kind in kinds)
     return sorted({leaf.path for leaf in leaves if not leaf.is_other_name})

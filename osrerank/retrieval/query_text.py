@@ -1,4 +1,4 @@
-"""Build the first pass's query from a text, and find the text in a query."""
+"""Build the first pass's query from a text, and find the query text in a search body."""
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -9,14 +9,15 @@ from osrerank.retrieval.fields import Fields, union
 from osrerank.retrieval.mapping import plain
 
 TIE_BREAKER = 0.5
-"""What the BEIR benchmark's Elasticsearch baseline uses over title and text."""
+"""Weight of the other fields' scores beside the best field's; BEIR's Elasticsearch baseline uses it for title and text.
+"""
 
 # clauses of the form {field: text} or {field: {"query": text}}
 _FIELD_CLAUSES = ("match", "match_phrase", "match_phrase_prefix", "match_bool_prefix")
-# clauses whose text is their "query" (of neural clauses: "query_text" under the field)
+# clauses whose text is their "query"; neural clauses have it as "query_text" under the field
 _TEXT_CLAUSES = ("multi_match", "query_string", "simple_query_string", "combined_fields")
 _NEURAL_CLAUSES = ("neural", "neural_sparse")
-# clauses, types of clauses and parts of a field that search for a text whose last word is still being typed
+# clauses, types of clauses and subfields that search for a text whose last word is still being typed
 _PREFIX_CLAUSES = ("match_phrase_prefix", "match_bool_prefix")
 _PREFIX_TYPES = ("bool_prefix", "phrase_prefix")
 _PREFIX_FIELD = re.compile(r"\.(_[234]gram|_index_prefix)(\^.*)?$")
@@ -36,7 +37,7 @@ _COMPOUND_CLAUSES = {
 
 
 def build_query(text: str, fields: Fields) -> dict[str, Any]:
-    """Return the first pass's query for a text: in each index the best of the fields that are searched there."""
+    """Return the first pass's query for a text: it searches, in each index, the fields to be searched there."""
     if not fields.parts:
         return _clause(text, fields.searched, fields)
     first, *others = fields.parts
@@ -48,7 +49,10 @@ def build_query(text: str, fields: Fields) -> dict[str, Any]:
 
 
 def _clause(text: str, searched: Sequence[str], fields: Fields) -> dict[str, Any]:
-    """Return a query over one field, the best of several, or the index's default ones; nested ones in their objects."""
+    """Return the query for a text in one field, in several, or in the index's default fields.
+
+    Of several fields, the best one counts. Nested fields are searched in their nested query.
+    """
     by_object: dict[str, list[str]] = {}
     for name in searched:
         by_object.setdefault(fields.nested.get(plain(name), "") if fields.nested else "", []).append(name)
@@ -67,7 +71,7 @@ def _clause(text: str, searched: Sequence[str], fields: Fields) -> dict[str, Any
 
 
 def searched_fields(query: Any) -> tuple[str, ...]:
-    """Return the fields whose texts a query searches, with patterns and boosts; none where a clause leaves them open.
+    """Return the fields that a query searches for texts, with patterns and boosts; none if a clause names no fields.
 
     Clauses that do not score are ignored.
     """
@@ -78,8 +82,8 @@ def searched_fields(query: Any) -> tuple[str, ...]:
 def find_query_text(body: Mapping[str, Any]) -> str:
     """Return the one query text of a search body.
 
-    It is `ext.rerank.query_context.query_text`, the text at its `query_text_path`, or the one text on which the match,
-    multi_match, query_string and neural clauses of the query agree. Clauses that do not score are ignored.
+    It is `ext.rerank.query_context.query_text`, or the text at its `query_text_path`, or the only text that the match,
+    multi_match, query_string and neural clauses of the query have. Clauses that do not score are ignored.
 
     Raises:
         ConfigError: there is no such text, or there are several.
@@ -102,16 +106,17 @@ def find_query_text(body: Mapping[str, Any]) -> str:
 
 
 def as_you_type(body: Mapping[str, Any]) -> str:
-    """Return why a body's query text is still being typed (search as you type); "" if it is not.
+    """Return which clause shows that the query is still being typed (search as you type); "" if none does.
 
-    The text of a body that names it in `ext.rerank.query_context` is not.
+    A body that names its text in `ext.rerank.query_context` counts as complete.
     """
     if _context(body):
         return ""
     found = next((what for leaf in _leaves(body.get("query")) if (what := _prefix_search(*leaf))), "")
     suggesters = body.get("suggest")
-    for one in suggesters.values() if isinstance(suggesters, Mapping) else ():
-        found = found or ("a completion suggester" if isinstance(one, Mapping) and "completion" in one else "")
+    for suggester in suggesters.values() if isinstance(suggesters, Mapping) else ():
+        is_completion = isinstance(suggester, Mapping) and "completion" in suggester
+        found = found or ("a completion suggester" if is_completion else "")
     fix = "to rerank all the same, name a text with rerank={'query': ...}"
     return f"the query is still being typed ({found}): {fix}" if found else ""
 
@@ -148,13 +153,13 @@ def _at_path(body: Mapping[str, Any], path: str) -> str:
 
 
 def _parts(clause: Any) -> Iterator[tuple[str, tuple[str, ...]]]:
-    """Yield the texts that a query searches for, each with its fields; neural clauses have no text fields."""
+    """Yield each text that a query searches for, with the fields that it searches; neural clauses have none."""
     for leaf in _leaves(clause):
         yield from ((text, fields) for text, fields in _leaf_parts(*leaf) if isinstance(text, str))
 
 
 def _leaves(clause: Any) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    """Yield the name and content of each scoring clause that is not compound."""
+    """Yield the name and content of each scoring clause that is not a compound one."""
     if isinstance(clause, list):
         for item in clause:
             yield from _leaves(item)
@@ -183,9 +188,9 @@ def _leaf_parts(name: str, content: Mapping[str, Any]) -> Iterator[tuple[Any, tu
 
 
 def _fields_of(name: str, content: Mapping[str, Any]) -> tuple[str, ...]:
-    """Return the fields of a multi-field clause: the listed ones, then those in a query string's syntax."""
+    """Return the fields of a clause over several fields: those listed, then those named inside a query string."""
     given = content.get("fields") or content.get("default_field") or ()
-    fields = [given] if isinstance(given, str) else [str(one) for one in given]
+    fields = [given] if isinstance(given, str) else [str(name) for name in given]
     if name == "query_string" and isinstance(content.get("query"), str):
         fields += [field.replace("\\", "") for field in _INLINE_FIELD.findall(content["query"])]
     return tuple(dict.fromkeys(fields))

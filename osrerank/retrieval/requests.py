@@ -1,4 +1,4 @@
-"""Requests that a search needs besides its own."""
+"""Requests that a search sends besides its ``_search``, such as one for the mapping."""
 
 import hashlib
 from collections.abc import Mapping
@@ -41,12 +41,12 @@ def is_embedded(client: Any) -> bool:
 
 
 def authentication_of(client: Any) -> str:
-    """Return a digest of what a client identifies itself with; an object that signs requests is itself alone."""
+    """Return a digest of a client's credentials and hosts; a signing object is identified by its ``repr``."""
     given = getattr(client.transport, "kwargs", {})
     parts = [given.get(name) for name in ("http_auth", "headers", "client_cert", "client_key")]
     return hashlib.sha256(repr([*parts, getattr(client.transport, "hosts", None)]).encode()).hexdigest()
 
 
 def engine_of(client: Any) -> str:
-    """Return a client's engine as messages name it."""
+    """Return the name of a client's engine for messages."""
     return "the embedded engine" if is_embedded(client) else "OpenSearch"

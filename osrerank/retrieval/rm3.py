@@ -1,8 +1,8 @@
-"""RM3: a first pass whose query is expanded with terms of the documents that a first search finds.
+"""Expand the first pass's query by RM3, with terms of the documents that an earlier search finds.
 
 Lavrenko, Croft: Relevance-based language models, SIGIR 2001; Abdul-Jaleel et al.: UMass at TREC 2004, section 3.1
-(RM3); the details are those of Anserini's ``RM3``, which made this field's baselines. Written as a
-generator of requests, so that the synchronous and the asynchronous client send the same.
+(RM3). The details follow Anserini's ``RM3``, with which the field's baselines were made. Written as a generator of
+requests, so that the synchronous and the asynchronous client send the same requests.
 """
 
 import re
@@ -19,7 +19,7 @@ from osrerank.retrieval.requests import SideRequest, path_of
 
 TERM = re.compile(r"[a-z0-9]+")
 KEPT_PARAMS = ("routing", "preference", "search_type")
-"""Parameters of the caller's search that decide which documents are found, and hold for the feedback search too."""
+"""URL parameters of the caller's search that decide which documents it finds; the feedback search has them, too."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,15 +40,15 @@ def expand(
 ) -> Generator[SideRequest, Any, dict[str, Any]]:
     """Yield the requests for the feedback terms, and return the expanded query.
 
-    At most three requests: a search, the term vectors of its hits, the analysis of the query. A text without hits
-    stays unchanged.
+    There are at most three: a search, the term vectors of its hits, and the analysis of the query. The query is not
+    expanded if the search has no hits.
 
     Args:
         text: the query's text.
         index: the index searched: a name, several, a pattern, or None for all.
         rm3: how the query is expanded.
         params: URL parameters of the caller's search.
-        searched: fields that the text searches; the last one where ``rm3`` names none.
+        searched: fields that the text searches; the last one is expanded if ``rm3`` names no field.
     """
     name = rm3.field or plain(searched[-1] if searched else "text")
     first = build_query(text, Fields((name,)))
@@ -72,16 +72,16 @@ def expand(
 
 
 def expanded(query_terms: Sequence[str], feedback: Sequence[Feedback], rm3: Rm3) -> dict[str, float]:
-    """Return the terms of the expanded query with their weights, which sum to 1, heaviest first.
+    """Return the terms of the expanded query with their weights, heaviest first; the weights sum to 1.
 
-    weight(t) = w q(t) + (1 - w) r(t), with q the query's term counts and r the relevance model, each summing to 1;
-    r(t) is proportional to the sum over feedback documents of (frequency of t / frequencies of the document's kept
-    terms) times the document's score, cut to the heaviest terms. All terms of the query stay.
+    weight(t) = w q(t) + (1 - w) r(t), with q the query's term counts and r the relevance model, each normalised to sum
+    to 1. r(t) is proportional to the sum, over feedback documents, of the document's score times the share of t in the
+    occurrences of the document's kept terms; only the heaviest terms of r are kept. All terms of the query stay.
 
     Args:
         query_terms: the analysed query, repetitions included.
-        feedback: documents with their usable terms.
-        rm3: how many are kept, and w.
+        feedback: feedback documents with their usable terms.
+        rm3: how many terms are kept, and w.
     """
     model: defaultdict[str, float] = defaultdict(float)
     for document in feedback:
@@ -109,14 +109,14 @@ def _usable_terms(vector: Mapping[str, Any], rm3: Rm3) -> dict[str, int]:
 
 
 def _vector_of(hit: Mapping[str, Any], name: str) -> dict[str, Any]:
-    """Return the request for a hit's term vector."""
+    """Return the entry that asks ``_mtermvectors`` for a hit's term vector."""
     asked = {"_index": hit["_index"], "_id": hit["_id"], "fields": [name], "term_statistics": True}
     asked |= {"positions": False, "offsets": False, "payloads": False}
     return {**asked, "routing": hit["_routing"]} if "_routing" in hit else asked
 
 
 def _heaviest(weights: Mapping[str, float], count: int) -> dict[str, float]:
-    """Return the terms of the highest weights; equal weights in alphabetical order."""
+    """Return the ``count`` terms with the highest weights; ties in alphabetical order."""
     return dict(sorted(weights.items(), key=lambda item: (-item[1], item[0]))[:count])
 
 

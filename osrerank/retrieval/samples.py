@@ -13,18 +13,19 @@ from osrerank.retrieval.text_fields import candidates_of, choose, values_of
 logger = logging.getLogger(__name__)
 
 SAMPLE = 20
-"""Documents whose values are looked at, and as many again for the fields that these lack."""
+"""How many documents are sampled, and how many more that have the fields which the first ones lack."""
 MOST_SAMPLED = 20
-"""Most groups of indices that are sampled; in others, names and types decide."""
+"""The most groups of indices that are sampled; in others, field names and types decide."""
 MOST_CLAUSES = 200
+"""The most fields that the request for more documents asks for."""
 
 
 def find_parts(index: Any, every: Mapping[str, Leaves]) -> Generator[SideRequest, Any, tuple[Part, ...]]:
-    """Yield the requests for samples, and return the fields of each group of indices; none if there are no documents.
+    """Yield the requests for samples, and return each group of indices with its fields; () if there are no documents.
 
     Args:
         index: as the caller names the indices.
-        every: the fields of each index.
+        every: index -> its fields.
     """
     groups = _groups(every)
     samples: dict[tuple[str, ...], list[Mapping[str, Any]]] = {}
@@ -40,16 +41,17 @@ def find_parts(index: Any, every: Mapping[str, Leaves]) -> Generator[SideRequest
 
 
 def parts_by_name(every: Mapping[str, Leaves]) -> tuple[Part, ...]:
-    """Return the fields of each group of indices as far as names and types tell."""
+    """Return the fields of each group of indices, chosen by names and types alone."""
     return _joined(_part(names, choose(leaves, []), every[names[0]]) for leaves, names in _groups(every))
 
 
 def _groups(every: Mapping[str, Leaves]) -> list[tuple[tuple[Leaf, ...], tuple[str, ...]]]:
-    """Return the indices that have the same text fields, the largest group first."""
+    """Group the indices that have the same text fields; return each group's fields and names, largest group first."""
     groups: dict[tuple[Leaf, ...], list[str]] = {}
     for name in sorted(every):
         groups.setdefault(tuple(candidates_of(every[name])), []).append(name)
-    return sorted(((leaves, tuple(names)) for leaves, names in groups.items()), key=lambda one: (-len(one[1]), one[1]))
+    pairs = ((leaves, tuple(names)) for leaves, names in groups.items())
+    return sorted(pairs, key=lambda group: (-len(group[1]), group[1]))
 
 
 def _part(names: tuple[str, ...], texts: Sequence[Leaf], leaves: Leaves) -> Part:
@@ -57,7 +59,7 @@ def _part(names: tuple[str, ...], texts: Sequence[Leaf], leaves: Leaves) -> Part
 
 
 def _readable(leaf: Leaf, leaves: Leaves) -> tuple[str, ...]:
-    """Return the names under which ``_source`` has a field's text, or else those under which ``fields`` has it."""
+    """Return the names under which ``_source`` has a field's text; if it has not, those to ask for in ``fields``."""
     written = leaves.get(leaf.source)
     return (written.path,) if written is not None and written.is_written and not leaf.copied_from else read_of(leaf)
 
@@ -73,7 +75,7 @@ def _joined(parts: Iterable[Part]) -> tuple[Part, ...]:
 def _sample(
     index: Any, leaves: Sequence[Leaf], names: Sequence[str]
 ) -> Generator[SideRequest, Any, list[Mapping[str, Any]]]:
-    """Yield requests for some documents, and for some that have the fields which these lack, and return them."""
+    """Yield the requests for a sample of documents, and for more that have the fields which it lacks; return both."""
     paths = sorted({path for leaf in leaves for path in leaf.copied_from or (leaf.source,)})
     only = [{"terms": {"_index": list(names)}}] if names else [{"match_all": {}}]
 

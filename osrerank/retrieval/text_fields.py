@@ -1,4 +1,4 @@
-"""Choose the text fields for a query to search and a model to read, by the mapping and sampled values."""
+"""Choose the text fields that a query searches and the model reads, by the mapping and by sampled values."""
 
 import re
 import statistics
@@ -18,7 +18,7 @@ BODIES |= {"inhalt", "contenu", "contenido", "texte", "texto", "testo"}
 ENTITIES = {"first", "last", "full", "middle", "user", "author", "owner", "creator", "editor", "reviewer", "customer"}
 ENTITIES |= {"company", "brand", "manufacturer", "publisher", "organization", "category", "group", "tag", "city"}
 ENTITIES |= {"country", "state", "region", "host", "file", "domain", "column", "class", "journal"}
-"""Words that make a name, such as ``user_name``, no title of the document."""
+"""Words that show that a field such as ``user_name`` does not hold the document's title."""
 LANGUAGES = {"ar", "bg", "ca", "cs", "da", "de", "el", "en", "es", "et", "fa", "fi", "fr", "he", "hi", "hr", "hu", "id"}
 LANGUAGES |= {
     "it",
@@ -42,18 +42,20 @@ LANGUAGES |= {
 }
 LANGUAGES |= {"uk", "vi", "zh", "cn", "tw", "br", "gb", "us", "english", "german", "french", "spanish", "italian"}
 PARTIAL = re.compile(r"n_?gram|autocomplete|suggest|prefix|typeahead|phonetic|shingle|trigram|reverse", re.IGNORECASE)
-"""Analyzers of copies that match beginnings, sounds or pieces of words."""
+"""Names of analyzers and fields that match only beginnings, sounds or parts of words."""
 WHOLE = re.compile(r"^(keyword|lowercase|lower_?keyword|\w*path|\w*hashtag|\w*url)$", re.IGNORECASE)
-"""Analyzers of values that are no texts."""
+"""Analyzers of values that are not running text."""
 MOST_FIELDS, MOST_TITLES = 5, 2
+"""The most fields that are chosen, and the most titles among them."""
 LONG_WORDS, SHORT_WORDS = 12, 3
+"""The median number of words from which a field counts as long, and below which it is too short for prose."""
 TRUSTED = 5
-"""Fewest values that show whether values repeat."""
+"""The fewest values that can show whether values repeat."""
 SAME = 0.9
-"""Share of a text's words that another text must have for the first to be a copy of it, or of a part."""
+"""If another text has this share of a text's words, the text is a copy of it, or of a part of it."""
 MOST_WORDS = 300
 MOST_CHARACTERS = MOST_WORDS * 20
-"""Most words, and most characters, of a value that are looked at."""
+"""The most words, and the most characters, of a value that are examined."""
 _PARTS = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+")
 _UNSPACED = re.compile(r"[\u0e00-\u0eff\u1000-\u109f\u3040-\u30ff\u3400-\u9fff]")
 _CODE = re.compile(r"^\S*[\d/:@#<>\\.,{}+=-]\S*$")
@@ -62,11 +64,11 @@ _MARKUP = re.compile(r"<[^<>]{1,200}>")
 
 @dataclass(frozen=True)
 class Candidate:
-    """A field that may hold text, with the values of some documents.
+    """A field that may hold text, with its values in the sampled documents.
 
     Attributes:
         leaf: the field.
-        values: of each document, its values.
+        values: the field's values in each document.
     """
 
     leaf: Leaf
@@ -79,7 +81,7 @@ class Candidate:
 
     @cached_property
     def words(self) -> float:
-        """Median number of words in a value; two characters of a script without spaces count as one."""
+        """The median number of words of a value; two characters of a script without spaces count as one word."""
         counts = [len(_words(value)) + len(_UNSPACED.findall(value[:MOST_CHARACTERS])) / 2 for value in self.every]
         return statistics.median(counts) if counts else 0
 
@@ -92,19 +94,19 @@ class Candidate:
 
     @cached_property
     def path(self) -> list[str]:
-        """The names of the objects that the field is in, and its own, without names of languages."""
+        """The names of the field's objects and its own, without names of languages."""
         path = (self.leaf.source or self.leaf.path).split(".")
         return [name for name in path if name.lower() not in LANGUAGES] or path
 
     @cached_property
     def parts(self) -> list[str]:
-        """The words of the field's own name, without a language."""
+        """The words of the field's own name, without languages."""
         found = [part.lower() for part in _PARTS.findall(self.path[-1])]
         return [part for part in found if part not in LANGUAGES] or found or [""]
 
     @property
     def above(self) -> str:
-        """The object that the field is in; empty where it is in none."""
+        """The object that the field is in; empty if it is at the top level."""
         return ".".join(self.path[:-1])
 
     @property
@@ -127,7 +129,7 @@ class Candidate:
 
     @property
     def is_repeated(self) -> bool:
-        """Whether the documents share a few values, as types and states do."""
+        """Whether the documents share a few values, as for a type or a status."""
         return len(self.every) >= TRUSTED and len(set(self.every)) < len(self.every) / 2
 
     @property
@@ -144,7 +146,7 @@ class Candidate:
 
     @property
     def is_partial(self) -> bool:
-        """Whether it is mapped for search as you type."""
+        """Whether the field is mapped for search as you type or for parts of words."""
         return self.leaf.kind == "search_as_you_type" or bool(PARTIAL.search(f"{self.leaf.analyzer} {self.leaf.path}"))
 
 
@@ -153,52 +155,52 @@ def _words(value: str) -> list[str]:
 
 
 def candidates_of(leaves: Leaves) -> list[Leaf]:
-    """Return the fields of a mapping that a query for words can search, without copies of others.
+    """Return the fields of a mapping that a query for words can search, without copies of other fields.
 
-    Fields of nested objects count only where there are no others.
+    Fields of nested objects are returned only if there are no others.
     """
     able = [leaf for leaf in leaves.values() if leaf.kind in TEXT_KINDS and leaf.is_indexed and leaf.source]
     able = [leaf for leaf in able if not WHOLE.match(leaf.analyzer)]
     own = {leaf.source for leaf in able if leaf.path == leaf.source and not leaf.copied_from}
     kept: dict[str, Leaf] = {}
-    for leaf in sorted(able, key=lambda one: (bool(PARTIAL.search(f"{one.analyzer} {one.path}")), one.path)):
+    for leaf in sorted(able, key=lambda leaf: (bool(PARTIAL.search(f"{leaf.analyzer} {leaf.path}")), leaf.path)):
         is_alias = leaf.is_other_name and not leaf.path.startswith(f"{leaf.source}.")
         if is_alias or (leaf.path != leaf.source and leaf.source in own) or own.intersection(leaf.copied_from):
             continue
         kept.setdefault(leaf.source, leaf)
-    found = sorted(kept.values(), key=lambda one: one.path)
+    found = sorted(kept.values(), key=lambda leaf: leaf.path)
     return [leaf for leaf in found if not leaf.nested] or found
 
 
 def choose(leaves: Sequence[Leaf], sources: Sequence[Mapping[str, Any]]) -> tuple[Leaf, ...]:
-    """Return the fields to search and to read: at most five, titles first, then the shorter ones.
+    """Return the fields to search and to read: at most five, titles first, then from short to long.
 
     A field that exists in several languages counts once. Fields without a value in the sample, copies of others, ids,
-    addresses, tags and names of people and things are left out; if that leaves none, the longest ones stay.
+    addresses, tags, and names of people and things are left out; if that leaves none, the longest fields are kept.
 
     Args:
-        leaves: as `candidates_of` returns them.
-        sources: documents.
+        leaves: the fields that `candidates_of` returns.
+        sources: the sampled documents.
     """
     every = [Candidate(leaf, tuple(values_of(source, leaf) for source in sources)) for leaf in leaves]
-    filled = [one for one in every if one.every]
+    filled = [field for field in every if field.every]
     if not filled:
-        return tuple(one.leaf for one in _limited([one for one in every if _is_named(one, every)] or every))
-    kept = _without_copies([one for one in filled if _is_text(one, filled)])
+        return tuple(field.leaf for field in _limited([field for field in every if _is_named(field, every)] or every))
+    kept = _without_copies([field for field in filled if _is_text(field, filled)])
     if not kept:
-        longest = max(one.words for one in filled)
-        kept = [one for one in filled if one.words == longest]
-    return tuple(one.leaf for one in _limited(kept))
+        longest = max(field.words for field in filled)
+        kept = [field for field in filled if field.words == longest]
+    return tuple(field.leaf for field in _limited(kept))
 
 
 def is_title(name: str) -> bool:
-    """Return whether a field's name is one that titles have."""
-    one = Candidate(Leaf(name, source=name), ())
-    return one.is_title or one.is_name
+    """Return whether a field's name is a usual name of a title."""
+    field = Candidate(Leaf(name, source=name), ())
+    return field.is_title or field.is_name
 
 
 def fields_of(sources: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:
-    """Return the fields to read in documents of which no mapping is known, as `choose` does.
+    """Return the fields to read in documents without a known mapping, as `choose` does.
 
     Args:
         sources: the documents.
@@ -246,7 +248,7 @@ def _is_text(one: Candidate, every: Sequence[Candidate]) -> bool:
 
 
 def _without_copies(kept: list[Candidate]) -> list[Candidate]:
-    """Drop the fields whose words others have: twins, parts of a longer field, and fields that join several."""
+    """Drop fields whose words other fields have: twins, parts of a longer field, and fields that join several."""
     for one in sorted(kept, key=_worth, reverse=True):
         if any(_are_twins(one, other) for other in kept if other is not one):
             kept = [other for other in kept if other is not one]
@@ -265,23 +267,23 @@ def _are_twins(one: Candidate, other: Candidate) -> bool:
 
 
 def _worth(one: Candidate) -> tuple[bool, bool, bool, str]:
-    """Return a key by which the better one of two copies comes first."""
+    """Return a sort key by which the better of two copies comes first."""
     has_markup = any(_MARKUP.search(value[:1000]) for value in one.every)
     return one.is_partial, has_markup, not (one.is_title or one.is_body), one.leaf.path
 
 
 def _covers(others: Sequence[Candidate], one: Candidate) -> bool:
-    """Return whether fields have nearly all words of another, in each of its documents, of which it needs three."""
+    """Return whether fields have nearly all words of another field in each document; three documents must have it."""
     shares = []
-    for place, words in enumerate(one.vocabulary):
+    for document, words in enumerate(one.vocabulary):
         if words:
-            theirs: set[str] = set().union(*(other.vocabulary[place] for other in others))
+            theirs: set[str] = set().union(*(other.vocabulary[document] for other in others))
             shares.append(len(words & theirs) / len(words))
     return len(shares) >= SHORT_WORDS and min(shares) >= SAME - 0.1 and statistics.mean(shares) >= SAME
 
 
 def _limited(kept: Sequence[Candidate]) -> list[Candidate]:
-    """Return at most five fields, of these at most two titles, in the order in which they are read."""
+    """Return at most five fields, at most two of them titles, in the order in which the model reads them."""
     groups: dict[str, list[Candidate]] = {}
     for one in sorted(kept, key=_order):
         groups.setdefault(f"{one.above}.{' '.join(one.parts)}", []).append(one)
@@ -294,5 +296,5 @@ def _limited(kept: Sequence[Candidate]) -> list[Candidate]:
 
 
 def _order(one: Candidate) -> tuple[int, int, str]:
-    """Return the key that sorts fields for reading: titles first, then by length, in coarse steps."""
+    """Return the sort key of the order in which fields are read: titles first, then by length in coarse steps."""
     return int(not (one.is_title or one.is_name)), int(one.words).bit_length(), one.leaf.path

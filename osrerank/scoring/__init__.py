@@ -1,1 +1,1 @@
-"""Texts in, floats out: models, inputs, batches, backends."""
+"""Score and encode texts: models, their inputs, batches and backends."""

@@ -1,4 +1,4 @@
-"""Merge the sequences that all callers wait for into batches, so that concurrent requests share the model."""
+"""Merge the sequences of concurrent calls into batches, so that the calls share the model."""
 
 import contextlib
 import math
@@ -25,18 +25,19 @@ from osrerank.types import Deadline
 Row = npt.NDArray[np.float32]
 
 WEIGHT = 0.3
-"""Weight of the newest batch in the moving average."""
+"""Weight of the newest batch in the moving average of seconds per token."""
 RELAXED = 0.8
-"""Factor on the estimate when a batch is refused, so that a model that was slow once is soon tried again."""
+"""Factor by which a refused batch lowers that average, so that a model that was slow once is soon tried again."""
 
 
 def batch_size(lengths: Iterable[int], budget_tokens: int, *, packed: bool = False) -> int:
-    """Return how many leading sequences fit into a batch, at least one if there is any.
+    """Return how many of the first sequences fit into a batch, at least one if there is any.
 
     Args:
         lengths: tokens of each sequence, in order.
-        budget_tokens: most tokens of a batch; a single sequence that exceeds it is a batch of its own.
-        packed: whether a batch costs the sum of its lengths, or its longest times their number, as padding does.
+        budget_tokens: the most tokens of a batch; a single sequence that exceeds it is a batch of its own.
+        packed: whether a batch costs the sum of its lengths; else it is padded, and costs their number times the
+            longest.
     """
     size = longest = total = 0
     for length in lengths:
@@ -50,33 +51,35 @@ def batch_size(lengths: Iterable[int], budget_tokens: int, *, packed: bool = Fal
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """The results of a call's sequences, by their place among those added. A sequence in neither field was not reached.
+    """The results of a call's sequences, by the order in which they were added; the first has the index 0.
+
+    A sequence in neither field was not computed before the deadline.
 
     Attributes:
-        outputs: the head's outputs ``(labels,)``, or the tokens' vectors ``(tokens, dimensions)``; all finite.
-        failures: why a sequence has no output.
+        outputs: index -> the head's outputs ``(labels,)``, or the tokens' vectors ``(tokens, dimensions)``; all finite.
+        failures: index -> why the sequence has no output.
     """
 
     outputs: dict[int, Row] = field(default_factory=dict)
     failures: dict[int, str] = field(default_factory=dict)
 
     def reached(self, size: int) -> int:
-        """Return how many of the first ``size`` sequences were attempted before the first that was not."""
+        """Return how many sequences from the first on were attempted without a gap, of ``size`` in all."""
         return next((at for at in range(size) if at not in self.outputs and at not in self.failures), size)
 
 
 class _Item(NamedTuple):
     call: "Call"
-    place: int
+    number: int
     tokens: Tokens
 
 
 class Batcher:
     """Computes the sequences of concurrent calls on a backend's threads.
 
-    Calls take turns, so that a small one does not wait for a large one; the next call fills up a batch that one call
-    leaves room in. A sequence that fails is isolated by halving its batch. No sequence of a call starts after its
-    deadline, or when it is not expected to end in time.
+    Calls take turns, so that a small call does not wait for a large one; if a call leaves room in a batch, the next one
+    fills it. A sequence that fails is isolated by halving its batch. No sequence of a call starts after the call's
+    deadline, or if it is not expected to end in time.
 
     Args:
         backend: computes a batch.
@@ -93,7 +96,7 @@ class Batcher:
         renew_after_fork(self)
 
     def renew(self) -> None:
-        """Start over without calls and threads in a forked child: the threads stay with the parent."""
+        """Start over without calls and threads in a forked child, because threads are not inherited."""
         self._lock = threading.Lock()
         self._turns: deque[Call] = deque()
         self._halves: deque[list[_Item]] = deque()
@@ -102,11 +105,11 @@ class Batcher:
         self._threads = DaemonThreads(self._backend.threads, "osrerank-batch")
 
     def call(self, deadline: Deadline) -> "Call":
-        """Open a call for a ``with`` statement, which withdraws what was not computed."""
+        """Open a call for a ``with`` statement, whose end withdraws the sequences that were not computed."""
         return Call(self, deadline, threading.Condition(self._lock))
 
     def close(self) -> None:
-        """Finish the batches in progress and refuse everything else."""
+        """Finish the batches in progress; all other calls fail, and new ones are refused."""
         with self._lock:
             self._closed = True
             for call in self._turns:
@@ -115,7 +118,7 @@ class Batcher:
         self._threads.close()
 
     def admit(self, call: "Call", items: Sequence[_Item]) -> None:
-        """Add a call's sequences to those that wait.
+        """Add sequences to those of the call that wait for a batch, and start threads for them.
 
         Raises:
             InferenceError: the batcher is closed.
@@ -134,7 +137,7 @@ class Batcher:
                 self._busy += 1
 
     def wait(self, call: "Call") -> None:
-        """Return when no sequence of the call is being computed, and none waits or its deadline has passed."""
+        """Wait until all sequences of the call are computed; after its deadline, only for those in a running batch."""
         with self._lock:
             most_s = None if call.deadline.at_s is None else max(0.0, call.deadline.remaining_s())
             call.ended.wait_for(lambda: call.is_done, most_s)
@@ -148,7 +151,7 @@ class Batcher:
             self._open.discard(call)
 
     def _work(self) -> None:
-        """Compute batches until nothing waits; an error of this thread itself reaches all callers."""
+        """Compute batches until no sequence waits; an error of this thread itself is raised to all callers."""
         try:
             self._compute()
         except BaseException as error:  # noqa: BLE001 - a thread that dies would leave its callers waiting
@@ -181,7 +184,7 @@ class Batcher:
         return list(outputs)
 
     def _take(self) -> list[_Item]:
-        """Return the next batch; an empty one ends the thread."""
+        """Return the next batch; an empty batch ends the thread."""
         with self._lock:
             batch = self._half() or self._gather()
             if not batch:
@@ -189,7 +192,7 @@ class Batcher:
             return batch
 
     def _half(self) -> list[_Item]:
-        """Return a part of a failed batch, without sequences that are past their deadline."""
+        """Return a half of a failed batch, without the sequences whose deadline has passed."""
         while self._halves:
             in_time: list[_Item] = []
             late: list[_Item] = []
@@ -217,14 +220,14 @@ class Batcher:
         return batch
 
     def _fitting(self, batch: Sequence[_Item], call: "Call") -> int:
-        """Return how many sequences of a call join a batch; a call that is out of time loses its waiting ones."""
+        """Return how many sequences of a call join a batch; a call that is out of time drops its waiting sequences."""
         lengths = [len(item.tokens.ids) for item in batch]
         if call.waiting and not self._throughput.allows(sum(lengths) + len(call.waiting[0].tokens.ids), call.deadline):
             if not batch:
                 call.waiting.clear()
                 call.notify()
             return 0
-        most = min(self._most(one.deadline) for one in (call, *(item.call for item in batch)))
+        most = min(self._most(member.deadline) for member in (call, *(item.call for item in batch)))
         share = -(-len(call.waiting) // (self._backend.threads if self._backend.parallel else 1))
         more = (len(item.tokens.ids) for item in islice(call.waiting, share))
         return max(0, batch_size(chain(lengths, more), most, packed=self._backend.packed) - len(batch))
@@ -238,11 +241,11 @@ class Batcher:
                 self._halves.extend([list(batch[:middle]), list(batch[middle:])])
                 return
             item = batch[0]
-            item.call.outcome.failures[item.place] = reason
+            item.call.outcome.failures[item.number] = reason
             self._release(batch)
 
     def _abandon(self, batch: Sequence[_Item], error: Exception) -> None:
-        """Pass an error that is not the model's on to the callers."""
+        """Pass an error that is not the model's to the callers whose sequences are in the batch."""
         with self._lock:
             for item in batch:
                 item.call.fail(error)
@@ -251,7 +254,7 @@ class Batcher:
     def _settle(self, batch: Sequence[_Item], outputs: Iterable[Row]) -> None:
         with self._lock:
             for item, row in zip(batch, outputs, strict=True):
-                item.call.outcome.outputs[item.place] = row.astype(np.float32)
+                item.call.outcome.outputs[item.number] = row.astype(np.float32)
             self._release(batch)
 
     def _release(self, batch: Iterable[_Item]) -> None:
@@ -273,10 +276,10 @@ class Call:
     Attributes:
         deadline: no sequence starts after it.
         outcome: the results so far.
-        waiting: sequences in no batch yet.
-        running: number of sequences in a batch.
-        error: an error that is not the model's; the caller need not wait for anything then.
-        ended: notified, with the batcher's lock held, when nothing waits or runs any more.
+        waiting: the sequences that are in no batch yet.
+        running: the number of sequences in batches that are being computed.
+        error: an error that is not the model's; the caller then stops waiting.
+        ended: notified, with the batcher's lock held, when no sequence waits or runs any more.
     """
 
     def __init__(self, batcher: Batcher, deadline: Deadline, ended: threading.Condition) -> None:
@@ -299,17 +302,17 @@ class Call:
 
     @property
     def is_done(self) -> bool:
-        """Whether nothing waits or runs, or nobody need wait for it."""
+        """Whether no sequence waits or runs, or the call has failed."""
         return self.error is not None or not (self.waiting or self.running)
 
     def fail(self, error: BaseException) -> None:
-        """Give the caller an error instead of its results; the lock is held."""
+        """Give the caller an error instead of results; the lock is held."""
         self.error = error
         self.waiting.clear()
         self.ended.notify_all()
 
     def notify(self) -> None:
-        """Wake the caller if nothing waits or runs; the lock is held."""
+        """Wake the caller if the call is done; the lock is held."""
         if self.is_done:
             self.ended.notify_all()
 
@@ -319,12 +322,12 @@ class Call:
         Raises:
             InferenceError: the batcher is closed.
         """
-        items = [_Item(self, place, tokens) for place, tokens in enumerate(sequences, self._added)]
+        items = [_Item(self, number, tokens) for number, tokens in enumerate(sequences, self._added)]
         self._added += len(items)
         self._batcher.admit(self, items)
 
     def result(self) -> Outcome:
-        """Wait for all added sequences, or until the deadline."""
+        """Wait for all added sequences, or until the deadline, and return their results."""
         self._batcher.wait(self)
         if self.error is not None:
             raise self.error
@@ -332,9 +335,9 @@ class Call:
 
 
 class Throughput:
-    """A moving average of seconds per token, so that no batch starts that would miss the deadline.
+    """Estimates how long a batch takes, by a moving average of seconds per token.
 
-    Threads share it without a lock, because an estimate may miss an update.
+    Threads share it without a lock, because a lost update only makes the estimate a little older.
 
     Args:
         clock: returns seconds.
@@ -354,7 +357,7 @@ class Throughput:
         self.seconds_per_token = newest if known == 0 else (1 - WEIGHT) * known + WEIGHT * newest
 
     def budget_tokens(self, most: int, deadline: Deadline) -> int:
-        """Return the tokens that a batch may have: at most ``most``, and what a quarter of the time left allows."""
+        """Return the most tokens of a batch: ``most``, but no more than a quarter of the time left allows."""
         if deadline.at_s is None or self.seconds_per_token == 0:
             return most
         return max(1, int(min(most, deadline.remaining_s() / 4 / self.seconds_per_token)))

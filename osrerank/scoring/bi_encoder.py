@@ -1,4 +1,4 @@
-"""Bi-encoders: each text is read alone and becomes a vector; a document's is computed once, for every later query."""
+"""Bi-encoders: each text is encoded alone into a vector; a document's vector is computed once for all later queries."""
 
 import functools
 import hashlib
@@ -20,16 +20,20 @@ from osrerank.types import NEVER, Deadline, Side, Vectors
 from osrerank.types.vectors import Floats
 
 QUERIES = 128
-"""How many query vectors are cached; one search may need the same vector several times."""
+"""How many query vectors are cached, because one search may need the same vector several times."""
 NOT_FINITE = "its vector is not finite; in 16 bits another --dtype may help"
+"""Why a text has no vector."""
 
 
 class BiEncoder(LocalModel):
-    """Encodes queries and documents: ``[CLS] q [SEP]`` and ``[CLS] d [SEP]``, each with the card's prefix.
+    """Encodes queries and documents into vectors: ``[CLS] q [SEP]`` and ``[CLS] d [SEP]``, each with the card's prefix.
 
-    A similarity is the cosine or product of two vectors as a logit: ``scale * product + offset`` with the card's
-    calibration.
+    The similarity of two vectors is their cosine or dot product, which the card's calibration maps to a logit:
+    ``scale * product + offset``.
     """
+
+    most_rows = 0
+    """The most vectors of a document; 0 for models that give a single one."""
 
     def __init__(
         self,
@@ -44,19 +48,17 @@ class BiEncoder(LocalModel):
         self._no_query = builder.query("")
         self._query = functools.lru_cache(QUERIES)(self._of_bytes)
 
-    most_rows = 0
-    """The most vectors that a document has; 0 for a single one."""
-
     @functools.cached_property
     def key(self) -> str:
-        """All that a document's vector depends on except its text; not the backend, the device or the dtype.
+        """Everything that a document's vector depends on except its text: weights, tokenizer, prefix, lengths, modules.
 
-        So a client on a CPU reads what a worker on a GPU computed.
+        Backend, device and dtype are not part of it, so that a client on a CPU can use vectors that a worker on a GPU
+        computed.
         """
         parts = (
             weights_digest(self._directory, self.card),
             _content(tokenizer_file(self._directory)),
-            "0",  # as 0.2 had it, so that its records stay valid
+            "0",  # osrerank 0.2 had it, too; its records stay valid
             self.card.document_prefix,
             str(self.card.max_tokens),
             *_after_pooling(self.card),
@@ -65,20 +67,20 @@ class BiEncoder(LocalModel):
 
     @functools.cached_property
     def identity(self) -> str:
-        """All that a similarity depends on except the texts; not the backend, the device or the dtype."""
+        """Everything that a similarity depends on except the texts; backend, device and dtype are not part of it."""
         key = hashlib.blake2b(self.key.encode(), digest_size=16).hexdigest()
         return f"{self._digest(())}/{key}/{self.card.kind}/{self._policy}"
 
     def encode(self, texts: Sequence[str], side: Side, *, deadline: Deadline = NEVER) -> Vectors:
-        """Encode texts as `osrerank.types.Encoder.encode`; queries one by one, whatever the deadline, and cached.
+        """Encode texts, as `osrerank.types.Encoder.encode`; queries are cached, and encoded whatever the deadline.
 
         Raises:
             InferenceError: no text could be encoded.
         """
         if side == "query":
             read = [self._builder.query(text) for text in texts]
-            rows = [self._query(self._builder.alone(one).ids.tobytes()) for one in read]
-            return Vectors(np.concatenate(rows), cut=frozenset(at for at, one in enumerate(read) if one.cut))
+            rows = [self._query(self._builder.alone(pieces).ids.tobytes()) for pieces in read]
+            return Vectors(np.concatenate(rows), cut=frozenset(at for at, pieces in enumerate(read) if pieces.cut))
         _, outcome, cut = self._computed(texts, deadline)
         vectors = np.full((len(texts), self.dimensions), np.nan, dtype=np.float32)
         for at, row in outcome.outputs.items():
@@ -89,36 +91,36 @@ class BiEncoder(LocalModel):
         return Vectors(vectors, {**outcome.failures, **dict.fromkeys(infinite, NOT_FINITE)}, cut)
 
     def _computed(self, texts: Sequence[str], deadline: Deadline) -> tuple[list[Tokens], Outcome, frozenset[int]]:
-        """Return the first documents' tokens, what was computed of them, and which of them were cut."""
+        """Encode documents until the deadline: return the tokens of those reached, the outcome, and which were cut."""
         cut: list[int] = []
         sequences: list[Tokens] = []
         with self._batcher.call(deadline) as call:
             for chunk in self.chunks_at_once([len(text) for text in texts]):
                 if deadline.passed:
                     break
-                some = self._builder.documents(texts[chunk], self._no_query)
-                cut += [at for at, one in enumerate(some, chunk.start) if one.cut]
-                new = [self._builder.alone(one) for one in some]
+                read = self._builder.documents(texts[chunk], self._no_query)
+                cut += [at for at, pieces in enumerate(read, chunk.start) if pieces.cut]
+                new = [self._builder.alone(pieces) for pieces in read]
                 sequences += new
                 call.add(new)
             return sequences, call.result(), frozenset(cut)
 
     def similarity(self, query: Floats, vectors: Floats) -> Floats:
-        """Return the calibrated products of a query's vector ``(dimensions,)`` and documents' ``(n, dimensions)``."""
+        """Return the logits ``(n,)`` of a query's vector ``(dimensions,)`` and documents' ``(n, dimensions)``."""
         products: Floats = (vectors * query).sum(axis=1)
         return self.card.calibration.scale * products + self.card.calibration.offset
 
     def _of_bytes(self, ids: bytes) -> Floats:
-        """Return the vector ``(1, hidden)`` of a query's token ids, int64 as bytes."""
+        """Return the vector ``(1, dimensions)`` of a query, given as the bytes of its int64 token ids."""
         read = np.frombuffer(ids, dtype=np.int64)
         vector: Floats = self.backend.run([Tokens(read, np.zeros_like(read))])
         return vector
 
 
 def weights_digest(directory: Path, card: ModelCard) -> str:
-    """Return the digest of a bi-encoder's weights: the card's, else of its graph, else of its safetensors.
+    """Return the digest of an encoder's weights: the card's, else that of its graph, else that of its safetensors.
 
-    Safetensors do not tell the pooling, so it is appended. What follows it is in `BiEncoder.key`.
+    Safetensors do not contain the pooling, so it is appended. The steps after the pooling are in `BiEncoder.key`.
     """
     if card.weights:
         return card.weights
@@ -129,7 +131,7 @@ def weights_digest(directory: Path, card: ModelCard) -> str:
 
 
 def _after_pooling(card: ModelCard) -> list[str]:
-    """Return what a vector depends on behind the pooling; nothing for the cosine of whole vectors, as in 0.2."""
+    """Return the steps after the pooling, as JSON; none for a plain cosine, because 0.2 knew nothing else."""
     steps = [json.dumps(step.to_json(), sort_keys=True) for step in card.to_vector.steps]
     return [] if steps == ['{"kind": "unit"}'] else steps
 

@@ -35,7 +35,7 @@ Pooling = Literal["cls", "mean", "lasttoken"]
 
 @dataclass(frozen=True, slots=True)
 class Calibration:
-    """The affine map from a raw score to a logit: ``scale * raw + offset``."""
+    """The affine map from a model's raw score to a logit: ``scale * raw + offset``."""
 
     scale: float = 1.0
     offset: float = 0.0
@@ -48,7 +48,7 @@ class Calibration:
 
 
 def logistic(logits: npt.NDArray[np.float32]) -> npt.NDArray[np.float64]:
-    """Return the probabilities of logits ``(n,)``, in float64; large logits do not overflow."""
+    """Return the probabilities ``(n,)`` of logits ``(n,)``, by the logistic function; large logits do not overflow."""
     exponent = -np.clip(logits.astype(np.float64), -700, 700)
     probabilities: npt.NDArray[np.float64] = 1 / (1 + np.exp(exponent))
     return probabilities
@@ -129,7 +129,7 @@ class ModelCard:
 
     @property
     def advice(self) -> Advice:
-        """What the model recommends for ranking by its scores."""
+        """What the card recommends for ranking by the model's scores."""
         return Advice(self.first_pass_weight, self.is_encoder, self.languages, self.kind, self.feedback)
 
     @property
@@ -144,7 +144,7 @@ class ModelCard:
 
     @property
     def to_vector(self) -> Steps:
-        """From an encoder's last states to the vector, or the tokens' vectors, that are compared."""
+        """The steps from an encoder's last hidden states to the vector, or the tokens' vectors, that are compared."""
         first = (Step("first", size=self.dimensions),) if self.dimensions else ()
         unit = (Step("unit"),) if self.head == "cosine" else ()
         return Steps((*self.modules, *first, *unit), (self.pooling,) if self.is_bi_encoder else ())

@@ -1,4 +1,4 @@
-"""Cross-encoders: query and document are read together, and give one logit (monoBERT).
+"""Cross-encoders: the model reads query and document together and gives one logit (monoBERT).
 
 Nogueira, Cho: Passage Re-ranking with BERT, 2019, arXiv:1901.04085, section 2.
 """
@@ -18,7 +18,7 @@ from osrerank.types import NEVER, Deadline, Scores
 from osrerank.types.scores import QUERY_CUT
 
 WINDOW, WINDOW_TOKENS = 4096, 512
-"""Most sequences held at once, and tokens of each (32 MiB); of longer ones, fewer."""
+"""The most sequences held at once if each has so many tokens (32 MiB); fewer if they are longer."""
 
 
 class CrossEncoder(LocalModel):
@@ -31,12 +31,12 @@ class CrossEncoder(LocalModel):
     """
 
     documents_each = 1
-    """How many documents are read beside the query."""
+    """How many documents the model reads beside the query."""
     misuse = "a cross-encoder scores single documents; pairs of documents need a duo model"
 
     @functools.cached_property
     def identity(self) -> str:
-        """All that a score depends on except its texts: model digest, precision and input policy."""
+        """Everything that a score depends on except its texts: model digest, precision and input policy."""
         policy = f"standard/{self._policy}" + "/log-odds" * self._has_odds  # part of cache keys
         return f"{self._digest(self.backend.files)}/{self.backend.precision}/{policy}"
 
@@ -86,20 +86,20 @@ class CrossEncoder(LocalModel):
         tuples: Sequence[tuple[int, ...]],
         deadline: Deadline,
     ) -> Outcome:
-        """Return the head's outputs for tuples; a document is tokenised once, when a tuple first needs it."""
+        """Compute the head's outputs for tuples; a document is tokenised once, when a tuple first needs it."""
         with self._batcher.call(deadline) as call:
             for chunk in self.chunks_at_once([sum(len(documents[at]) for at in indices) for indices in tuples]):
                 if deadline.passed:
                     break
-                some = tuples[chunk]
-                new = list(dict.fromkeys(at for indices in some for at in indices if at not in pieces))
+                members = tuples[chunk]
+                new = list(dict.fromkeys(at for indices in members for at in indices if at not in pieces))
                 read = self._builder.documents([documents[at] for at in new], query)
                 pieces |= zip(new, read, strict=True)
-                call.add([self._sequence(query, *(pieces[at] for at in indices)) for indices in some])
+                call.add([self._sequence(query, *(pieces[at] for at in indices)) for indices in members])
             return call.result()
 
     def _sequence(self, query: Pieces, *documents: Pieces) -> Tokens:
-        """Return the token ids of a query and one document."""
+        """Return the sequence of a query and one document."""
         return self._builder.mono(query, *documents)
 
     def _logit(self, row: Row) -> float:
@@ -122,7 +122,7 @@ def _log_odds(row: Row) -> float:
 def _cuts(
     query: Pieces, pieces: dict[int, Pieces], tuples: Sequence[tuple[int, ...]], size: int
 ) -> npt.NDArray[np.uint8]:
-    """Return `Scores.cuts` ``(size,)``: 0 after the given tuples."""
+    """Return `Scores.cuts` ``(size,)``; 0 for the tuples that were not reached."""
     found = np.zeros(size, dtype=np.uint8)
     for at, indices in enumerate(tuples):
         found[at] = sum(pieces[index].cut << bit for bit, index in enumerate(indices))

@@ -1,4 +1,4 @@
-"""Duo models: query and two documents are read together, and give the logit of p_ij (duoBERT).
+"""Duo models: the model reads a query and two documents together and gives the logit of p_ij (duoBERT).
 
 Nogueira, Yang, Cho, Lin: Multi-Stage Document Ranking with BERT, 2019, arXiv:1910.14424, section 3.3.
 """
@@ -10,12 +10,12 @@ from osrerank.scoring.inputs import Pieces, Tokens
 class Duo(CrossEncoder):
     """Scores tuples ``(i, j)``: ``[CLS] q [SEP] d_i [SEP] d_j [SEP]`` gives the logit that i is more relevant than j.
 
-    All else is a cross-encoder's: batches, heads, calibration.
+    Batches, heads and calibration are those of a cross-encoder.
     """
 
     documents_each = 2
     misuse = "a duo model scores pairs of documents; single documents need another kind"
 
     def _sequence(self, query: Pieces, *documents: Pieces) -> Tokens:
-        """Return the token ids of a query and two documents."""
+        """Return the sequence of a query and two documents."""
         return self._builder.duo(query, *documents)

@@ -1,4 +1,4 @@
-"""An encoder in place of a scorer: query and document are both encoded, and the score is their similarity."""
+"""Use an encoder as a scorer: query and documents are encoded, and a score is the similarity of their vectors."""
 
 import math
 from collections.abc import Sequence
@@ -17,10 +17,10 @@ NOT_FINITE = "{model} gave a score that is not a finite number"
 
 
 class EncoderScorer:
-    """Scores texts with an encoder where a scorer is expected, as for sentences or on workers.
+    """Scores texts with an encoder where a scorer is expected, for example for sentences or on workers.
 
     Args:
-        vectors: the source of its vectors.
+        vectors: gives the vectors of documents: stored ones, or else encoded ones.
     """
 
     def __init__(self, vectors: DocumentVectors) -> None:
@@ -54,25 +54,25 @@ class EncoderScorer:
         encoded_query = self.vectors.encoded_query(query)
         needed = list(dict.fromkeys(at for (at,) in tuples))
         found = self.vectors.of((documents[at] for at in needed), deadline)
-        read = dict(zip(needed, found.documents, strict=False))  # fewer where a deadline was short
+        read = dict(zip(needed, found.documents, strict=False))  # fewer if the deadline passed
         records = {at: document.records[0] for at, document in read.items() if document.records}
         encoded = encoded_query.result()
         rows = rows_of(list(records.values())) if records else np.empty((0, self.encoder.dimensions), np.float32)
         logits = dict(zip(records, self.encoder.similarity(encoded.rows[0], rows).tolist(), strict=True))
         cuts = np.zeros(len(tuples), dtype=np.uint8)
         failures: dict[int, str] = {}
-        for place, (at,) in enumerate(tuples):
+        for index, (at,) in enumerate(tuples):
             logit = logits.get(at, math.nan)
             if math.isfinite(logit):
-                values[place] = logit
-                cuts[place] = records[at].cut | QUERY_CUT * bool(encoded.cut)
+                values[index] = logit
+                cuts[index] = records[at].cut | QUERY_CUT * bool(encoded.cut)
             elif at in records or (at in read and read[at].failures):
-                failures[place] = read[at].failures.get(0, NOT_FINITE.format(model=self.model))
-        open_places = (place for place in np.flatnonzero(np.isnan(values)).tolist() if place not in failures)
+                failures[index] = read[at].failures.get(0, NOT_FINITE.format(model=self.model))
+        unreached = (index for index in np.flatnonzero(np.isnan(values)).tolist() if index not in failures)
         scores = Scores(
             values,
             failures,
-            next(open_places, len(tuples)),
+            next(unreached, len(tuples)),
             cuts=cuts,
             inferences=len(records),
             encoded=found.encoded,
@@ -85,7 +85,7 @@ class EncoderScorer:
         return self.encoder.probabilities(logits)
 
     def chunks(self, query: str, texts: Sequence[str]) -> list[list[tuple[int, int]]]:
-        """As `osrerank.types.CutsTexts.chunks`.
+        """Return the chunks of texts that fit the encoder, as `osrerank.types.CutsTexts.chunks`.
 
         Raises:
             ConfigError: the encoder's tokenizer is not in this process.

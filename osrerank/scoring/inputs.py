@@ -1,11 +1,11 @@
-"""Token sequences for a model: ``[CLS] q [SEP] d [SEP]`` and ``[CLS] q [SEP] d_i [SEP] d_j [SEP]``.
+"""Build a model's token sequences: ``[CLS] q [SEP] d [SEP]`` and ``[CLS] q [SEP] d_i [SEP] d_j [SEP]``.
 
-A bi-encoder's query and document each have the whole window and a [CLS] of their own, and may have a prefix.
+A bi-encoder reads query and document in a sequence of its own each, with the whole window and perhaps a prefix.
 
 Nogueira and Cho 2019 (arXiv 1901.04085, section 3) and Nogueira et al. 2019 (arXiv 1910.14424, sections 3.2 and 3.3):
-the query has at most 64 tokens with its two specials, and the document is cut so that the sequence has at most 512; of
-a pair, each document has at most 223. Each text is tokenised once. A special token spelled in a text, such as "[SEP]",
-is read as text.
+the query has at most 64 tokens, its two special tokens included, and the document is cut so that the sequence has at
+most 512; each document of a pair has at most 223. Each text is tokenised once. A special token spelled in a text, such
+as "[SEP]", is read as text.
 """
 
 from collections.abc import Sequence
@@ -23,16 +23,16 @@ from osrerank.scoring.card import ModelCard
 from osrerank.scoring.model_files import tokenizer_file
 
 CHARACTERS_PER_PIECE = 8
-"""First guess of characters per piece; English has four to five."""
+"""First guess of the characters per piece; English has four to five."""
 MOST_CHARACTERS = 1 << 18
-"""Most characters read of a text; one that needs more for 512 pieces is white space or one endless word."""
+"""The most characters read of a text; only white space or one endless word has fewer than 512 pieces in so many."""
 
 Ids = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)
 class Pieces:
-    """A text's piece ids, without specials.
+    """The ids of a text's first word pieces, without special tokens.
 
     Attributes:
         ids: int64 ``(pieces,)``.
@@ -45,12 +45,12 @@ class Pieces:
 
 @dataclass(frozen=True, slots=True)
 class Tokens:
-    """One sequence as a model reads it, specials in place.
+    """One sequence as a model reads it, special tokens included.
 
     Attributes:
         ids: int64 ``(tokens,)``.
         segments: token type ids, int64 ``(tokens,)``.
-        unattended: how many tokens at the end are not seen by any.
+        unattended: how many tokens at the end no token attends to.
     """
 
     ids: Ids
@@ -60,13 +60,13 @@ class Tokens:
 
 @dataclass(frozen=True, slots=True)
 class Template:
-    """The specials around query and document, as the model's tokenizer places them: ``head q middle d tail``.
+    """The special tokens that the model's tokenizer puts around query and document: ``head q middle d tail``.
 
     Attributes:
-        head, middle, tail: ids.
-        middle_query: how many of ``middle`` belong to the query's segment.
-        document_type: segment id of the document's part: 1 for BERT, 0 for models without segments.
-        second_type: of the second document's part, where two are compared.
+        head, middle, tail: the ids of the special tokens.
+        middle_query: how many tokens of ``middle`` belong to the query's segment.
+        document_type: segment id of the document: 1 for BERT, 0 for models without segments.
+        second_type: segment id of the second document, if two are compared.
     """
 
     head: tuple[int, ...]
@@ -77,13 +77,13 @@ class Template:
     second_type: int = 0
 
     def specials(self, documents: int = 1) -> int:
-        """Return how many specials a sequence with this many documents has."""
+        """Return how many special tokens a sequence with so many documents has."""
         return len(self.head) + documents * len(self.middle) + len(self.tail)
 
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """Sequences padded to the longest, all int64 ``(n, tokens)``; the model's own input names."""
+    """Sequences padded to the same length, int64 ``(n, tokens)``; the fields have the names of the model's inputs."""
 
     input_ids: Ids
     attention_mask: Ids
@@ -91,11 +91,11 @@ class Batch:
 
 
 class InputBuilder:
-    """Turns texts into piece ids and piece ids into sequences.
+    """Tokenises texts, and joins their pieces into the sequences that a model reads.
 
     Args:
-        tokenizer: the model's; used as it is, so it must neither pad nor truncate.
-        card: the model's lengths and kind.
+        tokenizer: the model's tokenizer; it must neither pad nor truncate.
+        card: the model's kind, lengths and prefixes.
     """
 
     def __init__(self, tokenizer: Tokenizer, card: ModelCard) -> None:
@@ -106,7 +106,7 @@ class InputBuilder:
         if card.kind == "duo":
             first, second = (1, 2) if card.segment_rows > 2 else (0, 0)
             self._template = replace(self._template, document_type=first, second_type=second)
-        own = "" if card.is_encoder else card.query_prefix  # an encoder's is a part of its query
+        own = "" if card.is_encoder else card.query_prefix  # an encoder's prefix counts as part of its query
         before = tokenizer.encode(own, add_special_tokens=False).ids
         self._query_marker, self._document_marker = (
             self.ids_of([token] if token else []) for token in (card.tokens.query_marker, card.tokens.document_marker)
@@ -138,21 +138,21 @@ class InputBuilder:
             raise ModelLoadError(reason, model=card.name, path=str(file)) from error
 
     def query(self, text: str) -> Pieces:
-        """Return the query's pieces, its prefix among them, at most 62 for the usual 64 tokens.
+        """Return the query's pieces, its prefix included; for the usual 64 tokens, at most 62.
 
-        The prefix of a cross-encoder's card comes on top of them.
+        A cross-encoder's prefix is not counted in this limit.
         """
         pieces = self._pieces([self._query_prefix + text], self._query_pieces)[0]
         return _marked(self._query_marker, pieces) if self._query_marker else pieces
 
     def documents(self, texts: Sequence[str], query: Pieces) -> list[Pieces]:
-        """Return each document's pieces, its prefix among them, cut to fit beside the query."""
+        """Return each document's pieces, its prefix included, cut to fit beside the query."""
         texts = [self._document_prefix + text for text in texts] if self._document_prefix else texts
         pieces = self._pieces(texts, self._room(query))
-        return [_marked(self._document_marker, one) for one in pieces] if self._document_marker else pieces
+        return [_marked(self._document_marker, part) for part in pieces] if self._document_marker else pieces
 
     def ids_of(self, tokens: Sequence[str]) -> tuple[int, ...]:
-        """Return the ids of single tokens.
+        """Return the ids of tokens that the tokenizer knows by name.
 
         Raises:
             ValueError: the tokenizer has no such token.
@@ -163,9 +163,10 @@ class InputBuilder:
         return tuple(ids)
 
     def chunks(self, texts: Sequence[str], query: Pieces) -> list[list[tuple[int, int]]]:
-        """Return the start and end of each text's consecutive chunks, in characters, of which `documents` cuts none.
+        """Split each text into consecutive chunks that fit beside the query: return their (start, end) in characters.
 
-        A chunk has as many whole words as fit; a word of more pieces than fit is divided. Text without pieces has none.
+        A chunk has as many whole words as fit; a word that has more pieces than fit is divided. A text without pieces
+        has no chunks.
         """
         with NATIVE_CODE:
             prefix = self._tokenizer.encode(self._document_prefix, add_special_tokens=False).ids
@@ -182,12 +183,12 @@ class InputBuilder:
         return Tokens(ids, segments)
 
     def alone(self, text: Pieces) -> Tokens:
-        """Return the sequence of a text by itself."""
+        """Return the sequence of a single text."""
         ids = _joined(self._template.head, text.ids, self._template.tail)
         return Tokens(ids, np.zeros_like(ids))
 
     def duo(self, query: Pieces, first: Pieces, second: Pieces) -> Tokens:
-        """Return the sequence of a query and two documents; the special behind a text has the text's segment."""
+        """Return the sequence of a query and two documents; a special token has the segment of the text before it."""
         around, middle = self._template, self._template.middle
         ids = _joined(around.head, query.ids, middle, first.ids, middle, second.ids, around.tail)
         segments = np.full_like(ids, around.second_type)
@@ -200,24 +201,24 @@ class InputBuilder:
         return self._duo_room(query) if self._is_duo else self._mono_room(query)
 
     def _mono_room(self, query: Pieces) -> int:
-        """Return how many pieces a document may have; the released code leaves one token unused."""
+        """Return how many pieces a document may have; with the length rule ``released``, one token is left unused."""
         if self._is_encoder:
             return self.max_tokens - self._template.specials(0) - len(self._document_marker)
         unused = self.length_rule == "released"
         return self.max_tokens - self._template.specials() - unused - len(query.ids)
 
     def _duo_room(self, query: Pieces) -> int:
-        """Return how many pieces each of two documents may have: 223 where queries may have 62.
+        """Return how many pieces each of two documents may have: 223 if queries may have 62.
 
-        The released code gives each document half of what the query with its two specials leaves, less two: 222 to 252.
-        A short document leaves no room to the other.
+        The released code takes half of what the query and its two special tokens leave, minus two: 222 to 252. A
+        document does not get the room that a shorter one leaves unused.
         """
         if self.length_rule == "released":
             return (self.max_tokens - len(query.ids) - 2) // 2 - 2
         return (self.max_tokens - self._template.specials(2) - self._query_pieces) // 2
 
     def _pieces(self, texts: Sequence[str], most: int) -> list[Pieces]:
-        """Return the first ``most`` pieces of each text, reading no more of a long text than they need."""
+        """Return the first ``most`` pieces of each text; of a long text, only as much is read as they need."""
         reach = CHARACTERS_PER_PIECE * most
         short = [_encodable(text) for text in texts if len(text) <= reach]
         with NATIVE_CODE:
@@ -228,10 +229,10 @@ class InputBuilder:
             ]
 
     def _pieces_of_long(self, text: str, most: int, reach: int) -> Pieces:
-        """Tokenise a beginning, longer until it has enough pieces.
+        """Tokenise ever longer beginnings of a text, until one has enough pieces.
 
-        Cutting a text changes only the pieces of the word that it cuts, because the tokenizer splits words first. So
-        all pieces but the last word's are those of the whole text.
+        A cut changes only the pieces of the word that it divides, because the tokenizer splits a text into words first.
+        So all pieces except those of the last word are pieces of the whole text.
         """
         while reach < min(len(text), MOST_CHARACTERS):
             sure = _without_last_word(self._tokenizer.encode(_encodable(text[:reach]), add_special_tokens=False))
@@ -248,9 +249,9 @@ def padded(sequences: Sequence[Tokens], pad_id: int = 0, *, multiple: int = 1, m
 
     Args:
         sequences: the rows.
-        pad_id: of the padding token.
-        multiple: the batch's width is a multiple of this, where that is not above ``most``.
-        most: tokens that the model can take.
+        pad_id: id of the padding token.
+        multiple: the batch's width is rounded up to a multiple of this, but not above ``most``.
+        most: the most tokens that the model can read.
     """
     lengths = np.array([len(tokens.ids) for tokens in sequences])
     longest = int(lengths.max())
@@ -267,10 +268,10 @@ def padded(sequences: Sequence[Tokens], pad_id: int = 0, *, multiple: int = 1, m
 
 
 def template_of_one(tokenizer: Tokenizer) -> Template:
-    """Return the specials that a tokenizer puts around a single text, which a bi-encoder's query and document each get.
+    """Return the special tokens that a tokenizer puts around a single text: ``head text tail``.
 
     Raises:
-        ValueError: it puts none.
+        ValueError: it puts none there.
     """
     encoding = tokenizer.encode("a")
     texts = [index for index, special in enumerate(encoding.special_tokens_mask) if not special]
@@ -281,10 +282,10 @@ def template_of_one(tokenizer: Tokenizer) -> Template:
 
 
 def template(tokenizer: Tokenizer) -> Template:
-    """Return the specials that a tokenizer puts around a pair of texts.
+    """Return the special tokens that a tokenizer puts around a pair of texts.
 
     Raises:
-        ValueError: it puts none.
+        ValueError: it puts none there.
     """
     encoding = tokenizer.encode("a", "b")
     is_special = encoding.special_tokens_mask
@@ -308,7 +309,7 @@ def _marked(marker: tuple[int, ...], pieces: Pieces) -> Pieces:
 
 
 def _encodable(text: str) -> str:
-    """Return the text with a question mark for each half of a surrogate pair: JSON can carry one, UTF-8 cannot."""
+    """Replace each lone surrogate in a text by a question mark, because JSON can carry one, and UTF-8 cannot."""
     return text if text.isascii() else text.encode("utf-8", "replace").decode("utf-8")
 
 
@@ -317,15 +318,15 @@ def _cut(ids: Sequence[int], most: int) -> Pieces:
 
 
 def _chunks(encoding: Encoding, most: int) -> list[tuple[int, int]]:
-    """Return the start and end of chunks of at most so many pieces, each ending with a word where one ends in it."""
-    words, places = encoding.word_ids, encoding.offsets
+    """Return the (start, end) in characters of chunks of at most ``most`` pieces; they end with a word if possible."""
+    words, offsets = encoding.word_ids, encoding.offsets
     found: list[tuple[int, int]] = []
     first = 0
     while first < len(words):
         end = min(first + most, len(words))
         if end < len(words):
             end = next((at for at in range(end, first, -1) if words[at] != words[at - 1]), end)
-        found.append((places[first][0], places[end - 1][1]))
+        found.append((offsets[first][0], offsets[end - 1][1]))
         first = end
     return found
 

@@ -1,4 +1,4 @@
-"""Load a model on first use, with the cache of its scores or the source of its vectors."""
+"""Load a model on first use, together with the cache of its scores or the store of its vectors."""
 
 import contextlib
 import math
@@ -27,27 +27,27 @@ if TYPE_CHECKING:
     from osrerank.vectors.documents import DocumentVectors
 
 RETRY_LOAD_AFTER_S = 30.0
-"""Seconds before a model that failed to load is tried again; otherwise every search would wait for it."""
+"""How long a model that failed to load is not tried again, in seconds; otherwise every search would wait for it."""
 FIND_AGAIN_AFTER_S = 1.0
-"""Least time between two looks for workers: looking in vain costs time, and found workers are known for longer."""
+"""The least time between two searches for workers, in seconds, because a vain one costs time."""
 FINDING_SHARE = 0.5
-"""Share of the time left in which a search looks for workers; in the rest it scores known documents without."""
+"""Share of the time left in which a search may look for workers; in the rest, it scores documents with vectors."""
 
 
 class LoadedModel:
-    """A model that is loaded once, on first use, with the cache of its scores or the source of its vectors.
+    """A model that is loaded once, on first use, with the cache of its scores or the store of its vectors.
 
     Safe to use from many threads.
 
     Args:
-        name: directory, hub id or shipped name; "" where none is named.
-        kinds: allowed kinds.
+        name: directory, hub id or shipped name; "" if none is named.
+        kinds: the kinds that the model may have.
         settings: backend, threads, Redis.
-        given: used in place of the named model; the caller closes it.
+        given: used instead of the named model; the caller closes it.
         fix: advice that is added to the error when the model cannot be loaded.
         clock: returns seconds.
-        has_index: whether documents are in an index; else a configured Redis keeps vectors.
-        then: called after the named model is loaded, to load what is used with it.
+        has_index: whether the documents are in an index; if not, a configured Redis stores their vectors.
+        then: called after the named model is loaded, to load the models that are used with it.
     """
 
     def __init__(
@@ -87,13 +87,13 @@ class LoadedModel:
         return None if model is None else is_encoder(model)
 
     def model(self, deadline: Deadline = NEVER) -> Model:
-        """Return the model itself, an encoder or a scorer.
+        """Return the model, an encoder or a scorer; load it if that has not happened yet.
 
         Args:
-            deadline: until when its loading is waited for; it goes on after that.
+            deadline: how long to wait for the model; the loading goes on after that.
 
         Raises:
-            DeadlineExceeded: it is not loaded by then.
+            DeadlineExceeded: the model is not loaded by then.
             ModelLoadError: the model cannot be loaded.
             MissingDependencyError: its backend is not installed.
         """
@@ -104,7 +104,7 @@ class LoadedModel:
             return self._given or self._load()
 
     def begin(self) -> threading.Event:
-        """Begin to load the model in another thread; return what is set when that has ended, well or not."""
+        """Begin to load the model in another thread; return an event that is set when that has succeeded or failed."""
         with self._starting:
             if self._ended is None or self._ended.is_set():
                 self._ended = threading.Event()
@@ -127,7 +127,7 @@ class LoadedModel:
         self._ended = None
 
     def vectors(self) -> "DocumentVectors | None":
-        """Return the source of the model's vectors; None if it is a scorer. Raises as `model`."""
+        """Return the document vectors of the model, if it is an encoder; None if it is a scorer. Raises as `model`."""
         model = self.model()
         if not is_encoder(model):
             return None
@@ -141,15 +141,15 @@ class LoadedModel:
             return self._vectors
 
     def expect(self, query: str) -> None:
-        """Start to encode a query while its candidates are being searched, if the model is loaded and has vectors."""
+        """Begin to encode a query while OpenSearch searches its candidates, if the model is a loaded encoder."""
         if self._vectors is not None:
             self._vectors.expect(query)
 
     def scorer(self, *, cached: bool) -> Scorer:
-        """Return the model as a scorer, through the cache of scores if asked for. Raises as `model`.
+        """Return the model as a scorer, behind the score cache if asked for. Raises as `model`.
 
-        An encoder stands in for a scorer, and has no cache: its vectors are stored. The caller's own scorer
-        is only cached where Redis is configured.
+        An encoder is wrapped in an `EncoderScorer`; its vectors are stored, so its scores are not cached. The scores of
+        the caller's own scorer are cached only if a Redis is configured.
         """
         if (vectors := self.vectors()) is not None:
             return EncoderScorer(vectors)
@@ -166,10 +166,10 @@ class LoadedModel:
             return self._cached
 
     def find_workers(self, deadline: Deadline) -> None:
-        """Look for the model's workers, if it needs any, in part of the time left; at most once a second.
+        """Look for the model's workers, if it needs any, in a part of the time left; at most once a second.
 
-        Nothing is raised here: a caller that needs the workers or the model gets the error when it uses them, without
-        a second wait.
+        It raises nothing: a caller that needs the workers or the model gets the error when it uses them, and does not
+        wait a second time.
         """
         if self._clock() - self._sought_at_s < FIND_AGAIN_AFTER_S:
             return
@@ -178,7 +178,7 @@ class LoadedModel:
             model = self.model()
             if isinstance(model, NeedsWorkers):
                 model.find_workers(part)
-        self._sought_at_s = self._clock()  # not earlier, or others would go on and wait without a limit
+        self._sought_at_s = self._clock()  # set only now: other threads would otherwise go on, and wait without a limit
 
     def close(self) -> None:
         """Release the model, unless the caller brought it, and the connections to the cache."""

@@ -1,4 +1,4 @@
-"""The base class of models in this process: their files, their backend, and the batches that calls share."""
+"""The base class of models in this process: it holds the model's files, its backend, and the batches calls share."""
 
 import os
 import threading
@@ -18,22 +18,23 @@ from osrerank.scoring.inputs import InputBuilder
 from osrerank.scoring.model_files import CARD_FILE, CONFIG_FILE, digest, tokenizer_file
 
 CHUNK = {"bi-encoder": 16, "late-interaction": 16, "cross-encoder": 16, "duo": 128}
-"""Sequences tokenised at a time, while the previous ones are being computed."""
+"""Kind of model -> how many sequences are tokenised at a time, while the previous ones are being computed."""
 CHUNK_CHARACTERS = 1 << 17
-"""Most characters of these sequences, but for a single longer one: a text of which all is read takes that long."""
+"""The most characters that are tokenised at a time; a single longer text is tokenised alone."""
 LARGE_CHUNK = 256
-"""The same for a backend with large batches: with few sequences a GPU is idle."""
+"""How many sequences are tokenised at a time for a backend with large batches; with few sequences, a GPU is idle."""
 ORDINARY_TOKENS = 128
+"""Tokens of an ordinary sequence, by which a backend's budget is converted to sequences."""
 
 
 class LocalModel:
     """A model in this process; safe to call from several threads, whose sequences share batches.
 
     Args:
-        directory: the model's, for its digest.
-        card: what the outputs mean.
+        directory: the model's directory, for its digest.
+        card: says what the outputs mean.
         builder: makes sequences from texts.
-        backend: computes them.
+        backend: computes the sequences.
         clock: returns seconds.
     """
 
@@ -55,7 +56,7 @@ class LocalModel:
 
     @property
     def backend(self) -> Backend:
-        """What computes the sequences.
+        """The backend that computes the sequences.
 
         Raises:
             InferenceError: the model is closed.
@@ -70,7 +71,11 @@ class LocalModel:
         return max(CHUNK[self.card.kind], min(LARGE_CHUNK, self.backend.budget_tokens // ORDINARY_TOKENS))
 
     def chunks_at_once(self, lengths: Sequence[int]) -> Iterator[slice]:
-        """Yield what is tokenised at a time, of sequences of so many characters."""
+        """Divide sequences into those tokenised at a time: yield their slices.
+
+        Args:
+            lengths: characters of each sequence.
+        """
         start = 0
         while start < len(lengths):
             sizes = accumulate(lengths[start : start + self.at_once])
@@ -84,7 +89,7 @@ class LocalModel:
         return self.backend.budget_tokens > 1
 
     def probabilities(self, logits: npt.NDArray[np.float32]) -> npt.NDArray[np.float64]:
-        """Return the logistic function of logits ``(n,)``, in float64: the values are calibrated already."""
+        """Return the probabilities ``(n,)`` of logits, by the logistic function; the logits are calibrated already."""
         return logistic(logits)
 
     def chunks(self, query: str, texts: Sequence[str]) -> list[list[tuple[int, int]]]:
@@ -102,7 +107,7 @@ class LocalModel:
         return f"{self.card.max_query_tokens}/{self.card.max_tokens}/{self._builder.length_rule}"
 
     def _digest(self, weights: Sequence[str]) -> str:
-        """Return the digest of the model's card, config, tokenizer, and files of weights."""
+        """Return the digest of the model's card, config, tokenizer and weight files."""
         files = [name for name in (CARD_FILE, CONFIG_FILE) if (self._directory / name).exists()]
         tokenizer = os.path.relpath(tokenizer_file(self._directory), self._directory)
         return digest(self._directory, [tokenizer, *files, *weights])

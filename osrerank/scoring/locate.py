@@ -1,4 +1,4 @@
-"""From a model's name to its directory: a folder, a shipped model, or a repository of the Hugging Face hub."""
+"""Find a model's directory by its name: a folder, a shipped model, or a repository on the Hugging Face hub."""
 
 import re
 from collections.abc import Sequence
@@ -32,19 +32,20 @@ DESCRIPTIONS = (
     "tokenizer_config.json",
     "vocab.txt",
 )
-
+"""The files of a hub repository, besides the weights, that are downloaded."""
 
 Forms = Sequence[Sequence[str]]
+"""Lists of file patterns, each for one form of a model's weights."""
 
 
 def locate(model: str, *, forms: Forms = (*GRAPHS, *WEIGHTS), also: Sequence[str] = ()) -> Path:
-    """Return the directory of a model; download it from the hub if it is neither a directory nor shipped.
+    """Return the directory of a model; download the model from the hub if it is neither a directory nor shipped.
 
     Args:
         model: a directory, ``osrerank/NAME`` for a shipped model, or a hub id with an optional ``@revision``. A file
-            that torch.save wrote is returned as it is: its directory has the other files.
-        forms: for a hub id: lists of file patterns; the first list that the repository has is downloaded.
-        also: patterns of other files to download, where the repository has them.
+            that torch.save wrote is returned itself; its directory has the model's other files.
+        forms: for a hub id: lists of file patterns; the first list of which the repository has a file is downloaded.
+        also: patterns of other files to download, if the repository has them.
 
     Raises:
         ModelLoadError: there is no such model, or the hub cannot be reached; the message says how to bring the files.
@@ -66,7 +67,7 @@ def locate(model: str, *, forms: Forms = (*GRAPHS, *WEIGHTS), also: Sequence[str
 
 
 def locate_here(model: str) -> Path | None:
-    """Return the directory of a model that is on this machine, without asking the hub; None where it is not.
+    """Return the directory of a model that is on this machine, without asking the hub; None if it is not here.
 
     Args:
         model: as for `locate`.
@@ -90,7 +91,7 @@ def locate_here(model: str) -> Path | None:
 
 
 def name_of(directory: Path) -> str:
-    """Return the name of a model for other models' cards: a shipped one's as `locate` takes it, else its folder's."""
+    """Return the name by which other models' cards refer to a model: a shipped model's name, else its folder's."""
     return f"{SHIPPED_PREFIX}{directory.name}" if directory.parent == SHIPPED else directory.name
 
 
@@ -104,7 +105,7 @@ def _shipped(model: str) -> Path:
 
 
 def _download(model: str, repository: str, revision: str | None, forms: Forms, also: Sequence[str]) -> Path:
-    """Download a repository's description files and one form of its weights; no file that could run as code."""
+    """Download a repository's description files and one form of its weights, but no file that could run as code."""
     from huggingface_hub import snapshot_download  # noqa: PLC0415 - half a second
 
     try:

@@ -1,4 +1,4 @@
-"""What a model directory holds: the names of its files, how they are read, and which cannot be used."""
+"""Read the files of a model directory, and reject directories that cannot be used."""
 
 import hashlib
 import json
@@ -24,22 +24,22 @@ TOKENIZER_FILE = "tokenizer.json"
 WEIGHTS_FILE = "model.safetensors"
 PICKLES = ("pytorch_model.bin", "model.bin", "pytorch_model.pt", "model.pt", "model.pth")
 LEGACY_START = bytes.fromhex("80028a0a6cfc9c46f9206aa850192e")
-"""How files of torch.save before 1.6 begin; later ones are zip archives."""
+"""The first bytes of files that torch.save wrote before 1.6; later ones are zip archives."""
 ONNX_FILES = {
     "int8": ("onnx/model_int8.onnx", "onnx/model_quantized.onnx"),
     "fp32": ("onnx/model.onnx", "model.onnx"),
 }
-"""Where exports of others keep their graphs, by precision; files for one processor only are not among them."""
+"""Precision -> where other programs' exports keep their graphs; files for a single processor are not among them."""
 GRAPHS = (ONNX_FILES["int8"], (*ONNX_FILES["fp32"], "onnx/model.onnx_data", "model.onnx_data"))
 WEIGHTS = (
     ("*.safetensors", "model.safetensors.index.json"),
     ("pytorch_model.bin", "pytorch_model.bin.index.json", "pytorch_model-*.bin"),
 )
-"""What to fetch from a hub repository: the first list that it has, so that not every precision is downloaded."""
+"""What to fetch from a hub repository: the first list of which it has a file, so that not every form is downloaded."""
 MOST_TOKENS = 512
-"""Most tokens of a sequence where a model is of the families that were trained with so many."""
+"""The most tokens of a sequence, except for the families in `LONG`."""
 LONG = ("modernbert",)
-"""Families that were trained with longer ones, by ``model_type``."""
+"""Families that were trained with longer sequences, by ``model_type``."""
 _BERT = {
     "vocab_size": 30522,
     "hidden_size": 768,
@@ -88,11 +88,11 @@ DEFAULTS: Mapping[str, Mapping[str, Any]] = MappingProxyType(
         "modernbert": _MODERN_BERT,
     }
 )
-"""What a config leaves out: transformers' defaults of the families that osrerank reads itself, by ``model_type``."""
+"""``model_type`` -> transformers' defaults for keys that a config leaves out, of families that osrerank computes."""
 
 
 def read_card(directory: Path, *, name: str = "") -> ModelCard:
-    """Return the directory's card: its ``osrerank.json``, or what its ``config.json`` says of a cross-encoder.
+    """Return the model card of a directory: its ``osrerank.json``, or one made from a cross-encoder's ``config.json``.
 
     Raises:
         ModelLoadError: the model cannot rerank; the message says why.
@@ -108,10 +108,10 @@ def read_card(directory: Path, *, name: str = "") -> ModelCard:
 
 
 def read_json(file: Path, *, kind: type = dict) -> Any:
-    """Return a JSON object, or a value of another kind.
+    """Read a JSON file, and return its object, or its value of another kind.
 
     Raises:
-        ModelLoadError: the file is missing, or not JSON of that kind.
+        ModelLoadError: the file is missing, or is not JSON of that kind.
     """
     try:
         content = json.loads(file.read_bytes())
@@ -125,7 +125,7 @@ def read_json(file: Path, *, kind: type = dict) -> Any:
 
 
 def read_config(directory: Path) -> dict[str, Any]:
-    """Return a directory's ``config.json``, with transformers' defaults for what it leaves out.
+    """Return a directory's ``config.json``, with transformers' defaults for the keys that it leaves out.
 
     Raises:
         ModelLoadError: as `read_json`.
@@ -134,7 +134,7 @@ def read_config(directory: Path) -> dict[str, Any]:
 
 
 def tokenizer_file(directory: Path) -> Path:
-    """Return the file of a model's tokenizer: its own, or what ``tokenizer`` in its card names."""
+    """Return the file of a model's tokenizer: its own, or the one that ``tokenizer`` in its card names."""
     own, card = directory / TOKENIZER_FILE, directory / CARD_FILE
     if own.exists() or not card.exists():
         return own
@@ -142,13 +142,13 @@ def tokenizer_file(directory: Path) -> Path:
 
 
 def padding_id(directory: Path) -> int:
-    """Return the id of the padding token, from the directory's ``config.json`` where there is one."""
+    """Return the id of the padding token from the directory's ``config.json``; 0 if it names none."""
     config = read_config(directory) if (directory / CONFIG_FILE).exists() else {}
     return int(config.get("pad_token_id") or 0)
 
 
 def is_pickled(file: Path) -> bool:
-    """Return whether torch.save wrote a file, by its content."""
+    """Return whether a file's content shows that torch.save wrote it."""
     if not file.is_file():
         return False
     with file.open("rb") as opened:
@@ -170,23 +170,23 @@ def digest(directory: Path, files: Iterable[str]) -> str:
 
 
 def weight_files(directory: Path) -> list[str]:
-    """Return the safetensors files directly in the directory."""
+    """Return the names of the safetensors files in the directory, without its subfolders."""
     return sorted(file.name for file in directory.glob("*.safetensors"))
 
 
 def modular(directory: Path) -> CrossEncoder | None:
-    """Return what sentence-transformers' files say of a cross-encoder; None where there are none.
+    """Return the cross-encoder that sentence-transformers' files describe; None if there are no such files.
 
     Raises:
-        ModelLoadError: one asks for what is not known; the message names the file and the field.
+        ModelLoadError: a file asks for something that osrerank does not know; the message names the file and the field.
     """
     return read_cross_encoder(directory, read_json)
 
 
 def parameter_files(directory: Path) -> list[str]:
-    """Return what a network's weights are read from: its safetensors, else the graph of its card, fp32 before int8.
+    """Return the files that a network's weights are read from: safetensors, else the card's graph, fp32 before int8.
 
-    A modular cross-encoder, and a bi-encoder with modules, has more safetensors in its modules' folders.
+    A modular cross-encoder, and a bi-encoder with modules, also has safetensors in its modules' folders.
 
     Raises:
         ModelLoadError: there are no safetensors, and the card cannot be read.
@@ -204,7 +204,7 @@ def parameter_files(directory: Path) -> list[str]:
 
 
 def module_weights(card: ModelCard) -> list[str]:
-    """Return the safetensors of a bi-encoder's modules, relative to its directory: in a folder for each."""
+    """Return the safetensors files of a bi-encoder's modules, relative to its directory; each has its own folder."""
     return [f"{step.name.partition('.')[0]}/{WEIGHTS_FILE}" for step in card.modules if step.name]
 
 
@@ -238,10 +238,10 @@ def _from_card(content: dict[str, Any]) -> dict[str, Any]:
 
 
 def _of_today(card: dict[str, Any]) -> dict[str, Any]:
-    """Return a card of today's from one of version 1, whose kind was mono or duo and whose layout told bi-encoders.
+    """Convert a card of version 1, whose kinds were mono and duo, to the current version.
 
     Raises:
-        ValueError: the model has what is gone; the message says what to do instead.
+        ValueError: the model has a feature that was removed; the message says what to do instead.
     """
     for name in ("biases", "prior_share"):
         if card.pop(name, None):
@@ -270,7 +270,7 @@ def _from_config(config: dict[str, Any], directory: Path) -> dict[str, Any]:
         "max_tokens": _max_tokens(config, directory, described),
         "segment_rows": int(config.get("type_vocab_size", 0)),
         "query_prefix": described.query_prefix if described else "",
-        "onnx": {} if has_own_head else found,  # others' graphs of it end with the encoder
+        "onnx": {} if has_own_head else found,  # other programs' graphs of it end before the head
     }
 
 
@@ -321,11 +321,11 @@ def _max_tokens(config: Mapping[str, Any], directory: Path, described: CrossEnco
 
 
 def first_position(config: Mapping[str, Any]) -> int:
-    """Return the position of a sequence's first token: MPNet and RoBERTa's kin count from the padding id on."""
+    """Return the position id of a sequence's first token: after the padding id for MPNet and RoBERTa, else 0."""
     kind = str(config.get("model_type"))
     return int(config.get("pad_token_id") or 0) + 1 if "roberta" in kind or kind == "mpnet" else 0
 
 
 def filled(config: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a config with transformers' defaults for the keys that it leaves out; of other families as it is."""
+    """Add transformers' defaults for the keys that a config leaves out; other families' configs stay unchanged."""
     return {**DEFAULTS.get(str(config.get("model_type")), {}), **config}

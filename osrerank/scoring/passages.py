@@ -1,4 +1,4 @@
-"""Score the parts of several documents: their passages, or their sentences."""
+"""Score the parts of several documents together: their passages, or their sentences."""
 
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
@@ -14,17 +14,17 @@ from osrerank.types.values import BLANK, is_blank
 from osrerank.types.vectors import Part
 
 AT_ONCE = 256
-"""Parts that are cut before they are scored, at most, where there is a deadline."""
+"""Under a deadline, the most parts that are cut before they are scored."""
 
 
 class Turn(NamedTuple):
-    """A part that is to be scored.
+    """A part of a document that is to be scored.
 
     Attributes:
-        document: place of its document.
-        number: its place among the document's parts.
-        text: as the model reads it.
-        span: its place in the document.
+        document: index of the document.
+        number: index of the part in the document, from 0.
+        text: the part's text as the model reads it.
+        span: the part's span in the document; None for the whole document.
     """
 
     document: int
@@ -36,16 +36,16 @@ class Turn(NamedTuple):
 def score_parts(
     scorer: Scorer, query: str, parts: Sequence[Iterable[Part]], *, deadline: Deadline, stage: str = ""
 ) -> PassageScores:
-    """Score the parts of documents, the first of every document before the second of any.
+    """Score the parts of documents in turns: every document's first part before any document's second part.
 
-    Under a deadline some parts are cut and scored before the next are cut, so that the time goes to both.
+    Under a deadline, parts are cut and scored in groups, so that cutting does not use up the time for scoring.
 
     Args:
         scorer: scores ``(i,)`` tuples.
         query: the query's text.
-        parts: of each document at least one, cut when they are asked for; blank ones are not scored.
+        parts: the parts of each document, at least one, cut as they are iterated; blank parts are not scored.
         deadline: as for ``Scorer.score``.
-        stage: its name, for errors.
+        stage: the stage's name, for errors.
 
     Raises:
         InferenceError: a score is not a number.
@@ -67,18 +67,18 @@ def score_parts(
 
 
 class _Turns:
-    """The parts of documents in turns, cut as late as possible."""
+    """Takes the parts of documents in turns, and cuts each one as late as possible."""
 
     def __init__(self, parts: Sequence[Iterable[Part]]) -> None:
-        self._waiting = deque((at, 0, iter(some)) for at, some in enumerate(parts))
+        self._waiting = deque((at, 0, iter(of_document)) for at, of_document in enumerate(parts))
 
     @property
     def unread(self) -> int:
-        """How many documents were not cut to their end."""
+        """How many documents may have parts that were not taken yet."""
         return len(self._waiting)
 
     def next_group(self, deadline: Deadline) -> list[Turn]:
-        """Return the next parts; under a deadline those that are cut in half of the time that is left."""
+        """Return the next parts; under a deadline, only those that can be cut in half of the time left."""
         left_s = deadline.remaining_s()
         until, group = deadline.within_ms(1000 * left_s / 2), []
         for turn in self._turns():
@@ -96,10 +96,10 @@ class _Turns:
 
 
 class _Collected:
-    """The scores of parts, as they come."""
+    """Collects the scores of parts, group by group, and joins them by document."""
 
     def __init__(self, size: int) -> None:
-        self._places: list[list[Span | None]] = [[] for _ in range(size)]
+        self._spans: list[list[Span | None]] = [[] for _ in range(size)]
         self._logits: list[list[float]] = [[] for _ in range(size)]
         self._odds: list[list[float]] = [[] for _ in range(size)]
         self._failures: dict[tuple[int, int], str] = {}
@@ -107,36 +107,40 @@ class _Collected:
         self._answers: list[Scores] = []
 
     def add(self, group: Sequence[Turn], spoken: Sequence[Turn], scores: Scores) -> None:
-        """Add the scores of those of a group that are not blank."""
+        """Add a group of parts, and the scores of those that are not blank."""
         for turn in group:
-            self._places[turn.document].append(turn.span)
+            self._spans[turn.document].append(turn.span)
             self._logits[turn.document].append(np.nan)
             self._odds[turn.document].append(np.nan)
         for at in scores.attempted:
-            place, number = spoken[at][:2]
+            document, number = spoken[at][:2]
             if at not in scores.failures:
-                self._logits[place][number] = scores.values[at]
-                self._odds[place][number] = scores.log_odds[at]
+                self._logits[document][number] = scores.values[at]
+                self._odds[document][number] = scores.log_odds[at]
         self._failures |= {spoken[at][:2]: why for at, why in scores.failures.items()}
         self._failures |= dict.fromkeys({turn[:2] for turn in group} - {turn[:2] for turn in spoken}, BLANK)
         self._cut |= {spoken[at].document for at in scores.cut_documents([(at,) for at in range(len(spoken))])}
         self._answers.append(scores)
 
     def scores(self, unread: int) -> PassageScores:
-        """Return all of them, of documents of which so many were not cut to their end."""
+        """Return the scores of all documents.
+
+        Args:
+            unread: how many of the documents have parts that were not scored.
+        """
         counts = Counts.total(self._answers)
-        if all(one.cuts is not None for one in self._answers):
+        if all(answer.cuts is not None for answer in self._answers):
             counts["truncated"] = len(self._cut)
-        has_odds = any(one.odds is not None for one in self._answers)
-        identity = next((one.identity for one in self._answers), "")
+        has_odds = any(answer.odds is not None for answer in self._answers)
+        identity = next((answer.identity for answer in self._answers), "")
         odds = _rows(self._odds) if has_odds else None
         cut = frozenset(self._cut)
         logits = _rows(self._logits)
-        return PassageScores(self._places, logits, self._failures, identity, odds, cut, unread, **counts)
+        return PassageScores(self._spans, logits, self._failures, identity, odds, cut, unread, **counts)
 
 
 def _rows(values: Sequence[Sequence[float]]) -> list[npt.NDArray[np.float32]]:
-    return [np.array(some, dtype=np.float32) for some in values]
+    return [np.array(row, dtype=np.float32) for row in values]
 
 
 def chunks_of(model: Scorer | Encoder, query: str, texts: Sequence[str]) -> list[list[tuple[int, int]]]:

@@ -1,7 +1,7 @@
-"""The backends, and how to load a model: `load` from settings, `load_model` and `load_scorer` by name.
+"""The list of backends, and functions that load a model: `load` by settings, `load_model` and `load_scorer` by name.
 
-A backend is one entry of `BACKENDS` and one module with a function ``load``. This module imports no backend before it
-is asked for.
+A backend is an entry of `BACKENDS` and a module with a function ``load``. A backend's module is imported when it is
+first used.
 """
 
 import difflib
@@ -35,22 +35,22 @@ NO_DUO_MODEL = (
     "osrerank export FOLDER duobert --kind duo, or train one with osrerank train duo"
 )
 GPU = Path("/dev/nvidiactl")
-"""Exists where NVIDIA's driver is loaded."""
+"""This file exists if NVIDIA's driver is loaded."""
 
 logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """A backend.
+    """A backend: its name, its module, and what it can compute.
 
     Attributes:
         name: its name, for ``--backend``.
-        module: the module whose ``load`` is called, by `open` or, if it is remote, `connect`.
+        module: the module whose ``load`` is called: by `open` if the backend is local, else by `connect`.
         is_local: whether it computes in this process.
         kinds: the kinds of models that it computes.
         forms: what to fetch from a hub repository: the first of these lists of file patterns that the repository has.
-        dtypes: those that may be asked for.
+        dtypes: the dtypes that it can compute in.
     """
 
     name: str
@@ -61,12 +61,12 @@ class Entry:
     dtypes: Sequence[str] = (AUTO,)
 
     def open(self, directory: Path, card: ModelCard, compute: "Compute") -> "Backend":
-        """Load the network in a model's directory."""
+        """Load the network of a model's directory into this process."""
         backend: Backend = importlib.import_module(self.module).load(directory, card, compute)
         return backend
 
     def connect(self, settings: Settings, model: str) -> Model:
-        """Return a model that is computed elsewhere."""
+        """Return a model that workers or a server compute."""
         connected: Model = importlib.import_module(self.module).load(settings, model)
         return connected
 
@@ -84,7 +84,7 @@ NAMES = (AUTO, *BACKENDS)
 LOCAL_NAMES = (AUTO, *(entry.name for entry in BACKENDS.values() if entry.is_local))
 WORKERS, HTTP = "workers", "http"
 WORKER_NAMES = tuple(name for name in NAMES if name != WORKERS)
-"""The backends of workers."""
+"""The backends that a worker can use."""
 
 
 def load(settings: Settings, kinds: Sequence[Kind] = (), *, model: str | None = None, in_worker: bool = False) -> Model:
@@ -92,9 +92,9 @@ def load(settings: Settings, kinds: Sequence[Kind] = (), *, model: str | None = 
 
     Args:
         settings: model, backend, dtype, threads, broker.
-        kinds: what the model may be; any if empty.
-        model: another model than ``settings.model``; "" where no duo model is named.
-        in_worker: whether this process is a worker, which computes itself where the backend is ``workers``.
+        kinds: the kinds that the model may have; any if empty.
+        model: a model other than ``settings.model``; "" if no duo model is named.
+        in_worker: whether this process is a worker, which computes by itself if the backend is ``workers``.
 
     Raises:
         ConfigError, ModelLoadError, MissingDependencyError: as `load_model`.
@@ -115,7 +115,7 @@ def load(settings: Settings, kinds: Sequence[Kind] = (), *, model: str | None = 
 def load_local(
     settings: Settings, kinds: Sequence[Kind] = (), *, model: str | None = None
 ) -> "CrossEncoder | BiEncoder":
-    """Return the settings' model in this process; the backend is ``auto`` where the settings name a remote one.
+    """Load the settings' model into this process; if the settings name a remote backend, ``auto`` is used.
 
     Raises:
         ConfigError, ModelLoadError, MissingDependencyError: as `load_model`.
@@ -144,21 +144,21 @@ def load_model(
     Args:
         model: a directory in Hugging Face layout, the name of a shipped model (``osrerank/e5-small``), or a hub id,
             with an optional ``@revision``.
-        backend: ``onnx``, ``torch``, or ``auto``: ONNX where the model has a graph, else torch where it is installed.
-            Only ``torch`` uses a GPU; ``auto`` warns where there is one.
+        backend: ``onnx``, ``torch``, or ``auto``: ONNX if the model has a graph, else torch if it is installed. Only
+            ``torch`` uses a GPU; ``auto`` logs a warning if there is one.
         threads: CPU threads; 0 means the cores that this process may use.
         dtype: what torch computes in: ``fp32``, ``bf16``, ``fp16``, or ``auto`` for 16 bits on a GPU and fp32 on the
             CPU. Any but ``auto`` selects the torch backend: an ONNX graph has its own types.
         compiled: whether torch compiles the network; its first batches are slow, later ones faster.
-        kinds: what the model may be; any if empty.
+        kinds: the kinds that the model may have; any if empty.
 
     Returns:
-        An encoder where the model is a bi-encoder or of late interaction, else a scorer: of ``(i, j)`` tuples where it
-        is a duo model, else of ``(i,)`` tuples.
+        An encoder if the model is a bi-encoder or late-interaction model; a scorer of ``(i, j)`` tuples if it is a duo
+        model; else a scorer of ``(i,)`` tuples.
 
     Raises:
         ConfigError: there is no such backend or dtype, or the backend cannot compute in that dtype.
-        ModelLoadError: the model is not there, or is of another kind; the message says why and what to do.
+        ModelLoadError: the model is not found, or is of another kind; the message says why and what to do.
         MissingDependencyError: the backend needs an extra that is not installed.
     """
     from osrerank.scoring.checkpoints.convert import usable  # noqa: PLC0415 - imports tokenizers
@@ -195,14 +195,14 @@ def load_scorer(
 ) -> "CrossEncoder | EncoderScorer":
     """Load a model as `load_model` does, for scoring; an encoder is wrapped in an `EncoderScorer`.
 
-    An encoder's vectors are stored as the settings say; without them nothing is rounded, and nothing stored.
+    An encoder's vectors are stored as the settings say; without settings, they are neither rounded nor stored.
     """
     loaded = load_model(model, backend=backend, threads=threads, dtype=dtype, compiled=compiled, kinds=kinds)
     return as_scorer(loaded, settings)
 
 
 def as_scorer(model: OfScorer | Encoder, settings: Settings | None = None) -> "OfScorer | EncoderScorer":
-    """Return a model as a scorer: an encoder behind an adapter, with its vectors stored as the settings say."""
+    """Return a model as a scorer; an encoder is wrapped, and its vectors are stored as the settings say."""
     if not is_encoder(model):
         return model
     from osrerank.scoring.encoder_scorer import EncoderScorer  # noqa: PLC0415 - for one kind
@@ -213,7 +213,7 @@ def as_scorer(model: OfScorer | Encoder, settings: Settings | None = None) -> "O
 
 
 def model_of(directory: Path, card: ModelCard, network: "Backend") -> "CrossEncoder | BiEncoder":
-    """Return the model of a kind, from its directory's tokenizer and its network.
+    """Build a model from its directory's tokenizer and its network, in the class of the card's kind.
 
     Raises:
         ModelLoadError: the tokenizer cannot be read.
@@ -254,20 +254,20 @@ def load_backend(
 
 
 def check_backend(name: str, *, local: bool = False) -> str:
-    """Check a backend's name and return it.
+    """Validate a backend's name and return it.
 
     Args:
-        name: as it was given.
-        local: whether it must compute in this process.
+        name: the given name.
+        local: whether the backend must compute in this process.
 
     Raises:
-        ConfigError: there is no such backend; the message has those that there are, and the nearest.
+        ConfigError: there is no such backend; the message lists all backends, and suggests the nearest name.
     """
     return _checked("backend", name, LOCAL_NAMES if local else NAMES)
 
 
 def check_settings(settings: Settings) -> None:
-    """Check the names of backend and dtype in settings.
+    """Validate the names of backend and dtype in the settings.
 
     Raises:
         ConfigError: there is no such backend or dtype, or the backend ``http`` has no server.
@@ -290,7 +290,7 @@ def is_local(backend: str) -> bool:
 
 
 def forms_of(backend: str) -> Sequence[Sequence[str]]:
-    """Return what to fetch from a hub repository for a backend; for ``auto`` what any local one can use, in order."""
+    """Return the file patterns to fetch from a hub repository for a backend; for ``auto``, those of all backends."""
     if backend != AUTO:
         return BACKENDS[backend].forms
     return [form for entry in BACKENDS.values() for form in entry.forms]
@@ -306,7 +306,7 @@ def _checked(setting: str, name: str, names: Sequence[str]) -> str:
 
 
 def _for_dtype(backend: str, dtype: str) -> str:
-    """Return the backend; for ``auto`` with a dtype, the first that can compute in it."""
+    """Return the backend to use for a dtype; ``auto`` with a dtype becomes the first backend that computes in it."""
     check_backend(backend, local=True)
     _checked("dtype", dtype, DTYPES)
     able = [entry.name for entry in BACKENDS.values() if dtype in entry.dtypes]
@@ -319,9 +319,9 @@ def _for_dtype(backend: str, dtype: str) -> str:
 
 
 def _choose(directory: Path, card: ModelCard) -> str:
-    """Return what ``auto`` takes: ONNX where the model has a graph, else torch where it is installed."""
+    """Return the backend that ``auto`` chooses: ONNX if the model has a graph, else torch if it is installed."""
     if card.onnx:
-        if GPU.exists() and not card.is_encoder:  # whose vectors are computed once
+        if GPU.exists() and not card.is_encoder:  # an encoder's vectors are computed only once
             logger.warning(
                 "[gpu-unused] %s is computed on the CPU, and this machine has a GPU: --backend torch uses it", card.name
             )

@@ -1,1 +1,1 @@
-"""The search call: plan, expand, send, fall back, rerank."""
+"""A reranked search: plan its first pass, expand the query, send it, fall back where it fails, and rerank the hits."""

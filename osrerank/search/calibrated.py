@@ -1,4 +1,4 @@
-"""The calibrations of a client's indices: found for a search, and refused where they were made for something else.
+"""Find the calibration that a search needs, and reject one that was made for another model, mapping or option set.
 
 Written as a generator of steps, so that the synchronous and the asynchronous client do the same.
 """
@@ -36,10 +36,12 @@ CalibrationSteps = Generator[SideRequest | Scoring, Any, Thresholds]
 
 
 class Calibrations:
-    """What `osrerank calibrate` wrote, read again when the file changes. Safe to use from many threads.
+    """The calibrations that `osrerank calibrate` wrote; the file is read again when it changes.
+
+    Safe to use from many threads.
 
     Args:
-        settings: say where the file is.
+        settings: name the file.
     """
 
     def __init__(self, settings: Settings) -> None:
@@ -49,24 +51,24 @@ class Calibrations:
         self._mappings: Kept[str, Mapping[str, Any]] = Kept()
 
     def of(self, options: Rerank, index: Any, service: RerankService) -> CalibrationSteps:
-        """Yield the steps that are needed, and return the thresholds of a search.
+        """Yield the steps that find an index's calibration, and return the thresholds at which a search's hits are cut.
 
-        A calibration that is missing, or made for another model, mapping or set of options, is not used: the thresholds
-        have the reason, the log has it, and a metric counts it.
+        A calibration that is missing, or made for another model, mapping or set of options, is not used. The thresholds
+        and the log then say why, and a metric counts it.
 
         Args:
-            options: of the search, with fields.
-            index: the caller's.
-            service: has the models.
+            options: the search's options, with its fields.
+            index: the caller's index or indices.
+            service: holds the models.
 
         Raises:
-            ConfigError: there is none that holds, and the options say to raise.
+            ConfigError: no calibration is valid, and the options say to raise.
         """
         calibration: IndexCalibration | None = None
         reason = ""
         if options.needs_calibration:
             try:
-                calibration = yield from self._holding(options, index, service)
+                calibration = yield from self._valid(options, index, service)
             except (ConfigError, ModelLoadError, MissingDependencyError, WorkerError, TransportError) as error:
                 reason = str(error)
         if reason:
@@ -76,13 +78,13 @@ class Calibrations:
             NOT_CALIBRATED.inc()
         return Thresholds(options.min_probability, options.cutoff, calibration, reason)
 
-    def _holding(
+    def _valid(
         self, options: Rerank, index: Any, service: RerankService
     ) -> Generator[SideRequest | Scoring, Any, IndexCalibration]:
-        """Yield the steps, and return the calibration of an index.
+        """Yield the steps that check an index's calibration, and return it.
 
         Raises:
-            ConfigError: there is none that holds for the options.
+            ConfigError: no calibration of the index is valid for the options.
         """
         name = index if isinstance(index, str) else ",".join(index or [])
         calibration = self._of_file().get(name)
@@ -108,7 +110,7 @@ class Calibrations:
         return found
 
     def _of_file(self) -> dict[str, IndexCalibration]:
-        """Return what the file holds, read once as long as it stays the same."""
+        """Return the file's calibrations by index name; the file is read only if it has changed."""
         try:
             state = self.file.stat()
         except OSError:

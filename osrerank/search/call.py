@@ -1,6 +1,6 @@
-"""One search: the request to send, and what becomes of its response.
+"""Plan the request of one search, and rerank or mark its response.
 
-A search is one of three: `Plain` where no reranking is asked for, `Refused` where it cannot be done, else `Reranked`.
+A planned search is `Plain` if no reranking was asked for, `Refused` if it cannot be reranked, else `Reranked`.
 """
 
 import json
@@ -38,15 +38,15 @@ logger = logging.getLogger(__name__)
 due = Seldom()
 
 SAME_FOR_ALL = (401, 404)
-"""HTTP statuses with which OpenSearch refuses every search of a caller, whatever its size."""
+"""HTTP statuses of refusals that depend on the caller or the index, not on the request; a retry would fail likewise."""
 QUERY_ID = "search"
-"""The id of a query that came without one."""
+"""The id of the query in a `Ranking` that is made for a search."""
 
 REPEATED = "a hit comes twice: a hybrid query needs a search pipeline that normalises its scores (search_pipeline=...)"
 
 NO_HITS = "there are no hits"
 RerankArgument = bool | RerankOptions | Rerank
-"""What `rerank=` of a search may be; `Rerank.of` reads it."""
+"""The types that a search's `rerank` argument may have; `Rerank.of` reads it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,13 +54,14 @@ class Reranking:
     """How the hits of a search are reranked.
 
     Attributes:
-        service: has the models.
-        options: of the search.
-        text: that hits are judged against; empty where there is none.
-        deadline: of the whole search.
-        fields: what is searched and read; without names, the options' or else what the hits have.
-        ubi: what is recorded for UBI; None where nothing is, or the engine does it.
-        order: keeps the order for other pages; None where there is one page.
+        service: holds the models.
+        options: the search's options.
+        text: the query text that hits are judged against; empty if there is none.
+        deadline: the deadline of the whole search.
+        fields: the fields to search and to read. If it names none, those of the options are read, or else those that
+            the hits have.
+        ubi: what to record for UBI; None if nothing is recorded, or the engine records it.
+        order: keeps the order of the hits for later pages; None if there is only one page.
     """
 
     service: RerankService
@@ -73,16 +74,16 @@ class Reranking:
 
     @property
     def session(self) -> str:
-        """A digest of the reader of an interleaved list; empty where none was asked for."""
+        """A digest that identifies the reader of an interleaved list; empty if the search does not interleave."""
         return session_of(self.options.interleave) if self.options.interleave else ""
 
     def page_of(self, response: Mapping[str, Any], page: Page, lookup: Lookup | None = None) -> dict[str, Any]:
-        """Return a page of the reranked response, or of the first pass with the reason.
+        """Return a page of the reranked hits; if they cannot be reranked, a page of the first pass with the reason.
 
         Args:
-            response: the first pass's.
-            page: what the caller wants of it.
-            lookup: what `lookup` found, with the vectors that were fetched since.
+            response: the first pass's response.
+            page: the page that the caller wants.
+            lookup: the result of `lookup`, with the vectors fetched since then.
         """
         hits, options = hits_of(response), self.options
         if obstacle := self._obstacle(hits):
@@ -90,24 +91,24 @@ class Reranking:
         by = self if self.fields.read else self._naming(hits)
         started = self.service.clock()
         vectors = lookup.fetched if lookup else None
-        rankings = (lookup and lookup.rankings) or [by.read(one, hits) for one in options.rankings]
+        rankings = (lookup and lookup.rankings) or [by.read(team, hits) for team in options.rankings]
         ranking, names = rankings[0], by.fields.read_for(options.fields)
         if all(candidate.text is None for candidate in ranking.candidates):
             answer = unchanged(response, _no_text(names, hits), page=page)
         elif options.interleave is not None:
-            teams = [
-                by.ranked(one, of, hits, page, vectors) for one, of in zip(rankings, options.rankings, strict=True)
-            ]
+            pairs = zip(rankings, options.rankings, strict=True)
+            teams = [by.ranked(found, team, hits, page, vectors) for found, team in pairs]
             took_ms = (self.service.clock() - started) * 1000
             answer = interleaved(options, options.interleave, (teams[0], teams[1]), response, page, took_ms)
         else:
             is_cut = page.min_score is not None or page.thresholds is not None
-            above = 0 if is_cut else page.offset  # a threshold needs the probabilities of those above
+            above = 0 if is_cut else page.offset  # a threshold needs the probabilities of the hits above the page
             ranking = by.ranked(ranking, options, hits, page, vectors, above)
             answer = _answered(response, ranking, page, (self.service.clock() - started) * 1000)
         if by.fields.options or by.fields.warnings:
-            parts = (part for each in rankings for one in each.candidates for part in one.sections)
-            by.warned(answer, {part.field for part in parts if part.text.strip()})
+            candidates = (candidate for found in rankings for candidate in found.candidates)
+            sections = (section for candidate in candidates for section in candidate.sections)
+            by.warned(answer, {section.field for section in sections if section.text.strip()})
         answer["rerank"]["fields"] = list(names)
         if by.fields.parts and (by_index := by.fields.by_index(options.fields)):
             answer["rerank"]["fields_by_index"] = {name: list(own) for name, own in by_index.items()}
@@ -122,9 +123,9 @@ class Reranking:
         vectors: FetchedVectors | None,
         above: int = 0,
     ) -> Ranking:
-        """Return the first pass's hits reranked, or in the order of the list's first page.
+        """Return the first pass's hits reranked; on a later page, in the order that was kept for the first page.
 
-        Candidates ``above`` so many need no order, because they stand above the page.
+        The first ``above`` candidates stand above the page, so the order among them is not needed.
         """
         compute = partial(self.service.rerank, found, options, self.deadline, offset=above, vectors=vectors)
         if self.order is None:
@@ -132,34 +133,34 @@ class Reranking:
         return self.order.ranked(compute, found, hits, options, page.offset)
 
     def lookup(self, response: Any) -> Lookup:
-        """Return which vectors of the response's hits are known here, and which are not.
+        """Look up the document vectors of a response's hits on this machine: return those known and those lacking.
 
-        There are none if nothing is reranked, or the model has no vectors.
+        The lookup is empty if nothing is reranked, or the model has no vectors.
         """
         hits = hits_of(response)
         if self._obstacle(hits) or self.deadline.passed:
             return Lookup()
         by = self if self.fields.read else self._naming(hits)
-        rankings = [(by.read(one, hits), one) for one in self.options.rankings]
-        with_models = [(ranking, one) for ranking, one in rankings if one.pipeline != NO_STAGES]
+        rankings = [(by.read(team, hits), team) for team in self.options.rankings]
+        with_models = [(ranking, team) for ranking, team in rankings if team.pipeline != NO_STAGES]
         lookup = self.service.lookup(with_models, [str(hit.get("_index")) for hit in hits], self.deadline)
         return replace(lookup, rankings=tuple(ranking for ranking, _ in rankings))
 
     def read(self, options: Rerank, hits: Sequence[Mapping[str, Any]]) -> Ranking:
-        """Return hits as the first pass's ranking, with the texts of the fields that options name."""
+        """Return hits as the first pass's ranking; each candidate has the text of the fields that the options name."""
         names = self.fields.read_for(options.fields)
         by_index = self.fields.by_index(options.fields) if self.fields.parts else None
         return parse(hits, Query(QUERY_ID, self.text), names, options.separator, by_index)
 
     def warned(self, answer: dict[str, Any], names: Collection[str] | None) -> dict[str, Any]:
-        """Add warnings of the fields to an answer, and return it.
+        """Add the warnings about fields to a search's answer, in place, and return it.
 
         Args:
-            answer: to a search; it is changed.
-            names: of fields that gave a text; None where there are no hits.
+            answer: the answer of the search.
+            names: the fields that had text; None if there are no hits.
 
         Raises:
-            ConfigError: a field that the options name is missing or has no text, and they say to raise.
+            ConfigError: a field that the options name is missing or has no text, and ``on_failure`` is ``"raise"``.
         """
         complaints = self.fields.complaints(names)
         if complaints and self.options.on_failure == "raise":
@@ -169,7 +170,7 @@ class Reranking:
         return answer
 
     def reported(self, answer_of: Callable[[], dict[str, Any]]) -> dict[str, Any]:
-        """Return a search's answer; metrics, trace and log have what became of it."""
+        """Return a search's answer, and report its outcome to metrics, trace and log."""
         started = self.service.clock()
         outcome: bool | str = False
         try:
@@ -192,14 +193,14 @@ class Reranking:
         return answer
 
     def _naming(self, hits: Sequence[Mapping[str, Any]]) -> Self:
-        """Return this with fields that name what is read: the options', or else what the hits have."""
+        """Return a copy that names the fields to read: those of the options, or else text fields found in the hits."""
         if named(self.options.fields):
             return replace(self, fields=Fields.named_by(self.options))
         read = fields_of([{**(hit.get("fields") or {}), **(hit.get("_source") or {})} for hit in hits])
         return replace(self, fields=replace(self.fields, read=read))
 
     def _obstacle(self, hits: Sequence[Mapping[str, Any]]) -> str:
-        """Return why the hits cannot be reranked; empty when they can."""
+        """Return why the hits cannot be reranked; empty if they can."""
         if not hits:
             return NO_HITS
         if self.options.is_first_pass:
@@ -213,7 +214,7 @@ class Reranking:
 
 @dataclass(frozen=True, slots=True)
 class Plain:
-    """A search that is not to be reranked: the caller's own request, and its response as it is.
+    """A search without reranking: it sends the caller's own request, and leaves the response unchanged.
 
     Attributes:
         body: the request's body.
@@ -224,21 +225,21 @@ class Plain:
     params: dict[str, Any]
 
     def split_params(self, options: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-        """Return the parameters as opensearch-py's ``params`` and its keyword arguments, which it checks by name."""
+        """Split the parameters into opensearch-py's ``params`` and its keyword arguments, which it checks by name."""
         named = {name: value for name, value in self.params.items() if name in options}
         return {name: value for name, value in self.params.items() if name not in named}, named
 
-    def loss(self, response: Any) -> str:  # noqa: ARG002 - of a first pass, it may be incomplete
-        """Return why the caller's own request must be sent, too; empty if not."""
+    def loss(self, response: Any) -> str:  # noqa: ARG002 - only a first pass can lose something
+        """Return why the caller's own request must also be sent; empty if it need not be."""
         return ""
 
     def choose(self, response: Any, own: "Plain", answered: Any) -> tuple["Plain", Any]:  # noqa: ARG002 - likewise
-        """Return the call to be finished, of two, and its response.
+        """Choose between this call and the caller's own request: return the call to finish, and its response.
 
         Args:
-            response: to this call, or OpenSearch's error.
-            own: the call of the caller's own request.
-            answered: the response to that.
+            response: the response to this call, or OpenSearch's error.
+            own: the call that sent the caller's own request.
+            answered: the response to the caller's own request.
         """
         return own, answered
 
@@ -249,11 +250,11 @@ class Plain:
 
 @dataclass(frozen=True, slots=True)
 class Refused(Plain):
-    """A search that cannot be reranked: the caller's own request, whose response gets the reason.
+    """A search that cannot be reranked: it sends the caller's own request, and its response says why.
 
     Attributes:
-        reason: why not.
-        by: how it was to be reranked.
+        reason: why it cannot be reranked.
+        by: how it would have been reranked.
     """
 
     reason: str
@@ -266,7 +267,7 @@ class Refused(Plain):
 
 @dataclass(frozen=True, slots=True)
 class Reranked(Plain):
-    """A search that is reranked: the request for its first pass.
+    """A search that is reranked: it sends the request for the first pass, and reranks the response.
 
     Attributes:
         own: the caller's own request.
@@ -279,10 +280,10 @@ class Reranked(Plain):
     by: Reranking
 
     def loss(self, response: Any) -> str:
-        """Return why the caller's own request must be sent, too; empty if not.
+        """Return why the caller's own request must also be sent; empty if it need not be.
 
         Args:
-            response: OpenSearch's, or its error.
+            response: OpenSearch's response, or its error.
         """
         if isinstance(response, TransportError):
             is_refused = isinstance(response.status_code, int) and response.status_code not in SAME_FOR_ALL
@@ -290,7 +291,7 @@ class Reranked(Plain):
             return f"the first pass for reranking was refused ({_first_line(response)})" if may_fit else ""
         if not isinstance(response, Mapping):
             return ""
-        if "error" in response:  # of one search among several
+        if "error" in response:  # of one search in a multi-search
             error = response["error"]
             cause = next(iter(error.get("root_cause") or ()), error) if isinstance(error, Mapping) else {"type": error}
             return f"the first pass for reranking was refused ({cause.get('type')}: {cause.get('reason')})"
@@ -313,11 +314,11 @@ class Reranked(Plain):
         return own, answered
 
     def finish(self, response: Any, lookup: Lookup | None = None) -> Any:
-        """Return the response reranked, or marked with why it is not.
+        """Return the response with its hits reranked, or marked with the reason why they are not.
 
         Args:
-            response: OpenSearch's.
-            lookup: which document vectors are known, with those that were fetched; None where it was not looked.
+            response: OpenSearch's response.
+            lookup: the document vectors that are known or were fetched; None if none were looked up.
         """
         return self.by.reported(lambda: self.by.page_of(response, self.first_pass.page, lookup))
 
@@ -325,16 +326,16 @@ class Reranked(Plain):
 def planned(
     by: Reranking, body: Mapping[str, Any], params: Mapping[str, Any], thresholds: Thresholds | None = None
 ) -> Refused | Reranked:
-    """Return the call of a search that is to be reranked; without a single text to rerank by it is refused.
+    """Plan a search that is to be reranked; it is refused if the query has no single text to rerank by.
 
     Args:
-        by: how it is reranked; without a text, that of the options or of the body.
-        body: the caller's, with the query.
+        by: how it is reranked; if it has no text, the options' or the body's is used.
+        body: the caller's body, with the query.
         params: the caller's URL parameters.
-        thresholds: where the reranked list ends; None where it is not cut.
+        thresholds: where the reranked list ends; None if it is not cut.
 
     Raises:
-        ConfigError: there is no such text, and the options say to raise.
+        ConfigError: the query has no single text, and the options say to raise.
     """
     options = by.options
     if "ext" in body:
@@ -360,7 +361,7 @@ def planned(
 
 
 def _answered(response: Mapping[str, Any], ranking: Ranking, page: Page, rerank_ms: float) -> dict[str, Any]:
-    """Return the page of a ranking, or the first pass's where no stage was applied."""
+    """Return the response with a page of the ranking; with a page of the first pass if no stage was applied."""
     if applied(ranking.reports):
         return merge(response, ranking, page, rerank_ms=rerank_ms)
     reason = "; ".join(f"{report.name}: {report.reason}" for report in ranking.reports)
@@ -372,10 +373,10 @@ def _first_line(error: Exception) -> str:
 
 
 def decoded(body: Any) -> Mapping[str, Any]:
-    """Return a search body, which may be JSON or an object of a query builder.
+    """Return a search body as a mapping; it may be given as JSON or as a query builder's object.
 
     Raises:
-        ConfigError: it is none of these.
+        ConfigError: it is neither a mapping, nor JSON, nor such an object.
     """
     if isinstance(body, str | bytes):
         try:
@@ -392,7 +393,7 @@ def decoded(body: Any) -> Mapping[str, Any]:
 
 
 def _no_text(names: Sequence[str], hits: Sequence[Mapping[str, Any]]) -> str:
-    """Return the reason for hits without text, with the fields that they have."""
-    present = sorted({name for hit in hits for place in ("_source", "fields") for name in (hit.get(place) or {})})
+    """Return the reason why hits without text cannot be reranked; it lists the fields that they have."""
+    present = sorted({name for hit in hits for part in ("_source", "fields") for name in (hit.get(part) or {})})
     there = f"the hits have {', '.join(present)}" if present else "the hits carry no _source"
     return f"{NO_TEXT} ({', '.join(names)}): {there}; name the right ones as rerank={{'fields': [...]}}"

@@ -1,4 +1,4 @@
-"""Count the documents of an index that have vectors, in a sample of the index; nothing is encoded.
+"""Count the documents of an index that have stored vectors, in a sample if the index is large; nothing is encoded.
 
 Written as generators of steps, so that the synchronous and the asynchronous client send the same requests.
 """
@@ -27,9 +27,9 @@ if TYPE_CHECKING:
     from osrerank.search.searcher import Searcher
 
 SAMPLE, SLICES = 1_000, 10
-"""How many documents are examined, and from how many parts of an index of the embedded engine they come."""
+"""The most documents examined, and the number of slices of an embedded index from which they are drawn."""
 AT_LEAST = 0.95
-"""Share of its documents that must have vectors for an index to be called warm."""
+"""The share of an index's documents that must have vectors before the index counts as warm."""
 EVERY: Mapping[str, Any] = {"match_all": {}}
 AT_RANDOM = {"function_score": {"query": EVERY, "random_score": {"seed": 1, "field": "_seq_no"}}}
 
@@ -37,7 +37,7 @@ Looking = Generator[SideRequest | Scoring, Any, Any]
 
 
 class Text(NamedTuple):
-    """A document's text as the model reads it, and how long it is in characters."""
+    """A document's text as the model reads it, and the length of the whole text in characters."""
 
     text: str | LongText
     characters: int
@@ -49,12 +49,12 @@ class Coverage:
 
     Attributes:
         index: its name, an alias or a pattern.
-        documents: how many it has.
-        looked_at: how many of the documents were examined: all, or a sample.
-        known: how many of the examined documents have vectors.
-        lacking: how many of them have none; documents without text count as neither.
-        texts: the distinct texts of the lacking documents.
-        at_most: of a sample, how many vectors the side indices have in all; None without side indices.
+        documents: the number of its documents.
+        looked_at: the number of documents examined: all, or a sample.
+        known: the number of examined documents that have vectors.
+        lacking: the number of examined documents that have none; documents without text are in neither number.
+        texts: the distinct texts of the documents that lack vectors.
+        at_most: the number of vectors in the side indices, an upper bound for a sample; None without side indices.
     """
 
     index: str
@@ -72,20 +72,20 @@ class Coverage:
 
     @property
     def with_text(self) -> int:
-        """How many documents have text; estimated from a sample."""
-        there = self.known + self.lacking
-        return round(self.documents * there / self.looked_at) if self.is_sample else there
+        """The number of documents with text, estimated if only a sample was examined."""
+        with_text = self.known + self.lacking
+        return round(self.documents * with_text / self.looked_at) if self.is_sample else with_text
 
     @property
     def share(self) -> float:
-        """Share of the documents with text that have vectors; 1 if there are none."""
-        there = self.known + self.lacking
-        share = self.known / there if there else 1.0
+        """The share of the documents with text that have vectors, in [0, 1]; 1 if no document has text."""
+        with_text = self.known + self.lacking
+        share = self.known / with_text if with_text else 1.0
         return share if self.at_most is None else min(share, self.at_most / max(1, self.with_text))
 
     @property
     def lacks(self) -> int:
-        """How many documents lack vectors; estimated from a sample."""
+        """The number of documents that lack vectors, estimated if only a sample was examined."""
         return round(self.with_text * (1 - self.share))
 
     def __str__(self) -> str:
@@ -100,9 +100,9 @@ def coverage(searcher: "Searcher", index: str, most: int = SAMPLE) -> Looking:
     """Yield the steps that count an index's documents with and without vectors, and return its `Coverage`.
 
     Args:
-        searcher: of the client that performs the steps.
+        searcher: the searcher of the client that performs the steps.
         index: a name, an alias or a pattern.
-        most: how many documents to examine.
+        most: the most documents to examine.
 
     Raises:
         ConfigError: the model has no vectors, the first stage scores sentences, or the indices have different models.
@@ -115,11 +115,11 @@ def coverage(searcher: "Searcher", index: str, most: int = SAMPLE) -> Looking:
     hits = yield from _sampled(index, fields, min(documents, most), documents, is_embedded=searcher.is_embedded)
     options, at_most = fields.written_into(defaults), None
     with searcher.serving(index) as service:
-        texts, known = yield Scoring(partial(_looked_at, service, options, fields, hits))
+        texts, known = yield Scoring(partial(_examined, service, options, fields, hits))
         vectors = service.vectors_of(options)
         if searcher.vectors is not None:
             lacking = {key: name for key, name, _ in texts if key not in known}
-            found = yield from searcher.vectors.brought(lacking, lambda: math.inf)
+            found = yield from searcher.vectors.fetch(lacking, lambda: math.inf)
             known |= yield Scoring(partial(_valid, vectors, found))
             if len(hits) < documents:
                 at_most = yield from _counted(searcher, vectors, {hit["_index"] for hit in hits})
@@ -129,7 +129,13 @@ def coverage(searcher: "Searcher", index: str, most: int = SAMPLE) -> Looking:
 
 
 def is_warm(searcher: "Searcher", index: str, at_least: float) -> Looking:
-    """Yield the steps that find out whether searches of an index are fast from the first one on; return the answer."""
+    """Yield the steps that check whether an index's model is loaded and its documents have vectors; return the answer.
+
+    Args:
+        searcher: the searcher of the client that performs the steps.
+        index: a name, an alias or a pattern.
+        at_least: the share of the documents that must have vectors, in [0, 1].
+    """
     options = searcher.defaults.of(index)
     with searcher.serving(index) as service:
         models = service.models_of(options)[0], service.first
@@ -144,28 +150,28 @@ def is_warm(searcher: "Searcher", index: str, at_least: float) -> Looking:
 def texts_of(
     service: RerankService, options: Rerank, fields: Fields, hits: Sequence[Mapping[str, Any]]
 ) -> list[tuple[Candidate, str | LongText | None]]:
-    """Return documents as candidates, each with its text as the model reads it; None without text.
+    """Return each document as a candidate, with the text that the model reads of it; None for one without text.
 
     Args:
-        service: has the model.
-        options: of the index's searches.
-        fields: which are read.
+        service: holds the model.
+        options: the options of the index's searches.
+        fields: the fields that are read.
         hits: the documents.
     """
     own, text_of = fields.by_index(options.fields), service.text_of(options)
     ranking = parse(hits, Query("build", "build"), fields.read, options.separator, own)
-    return [(one, None if one.text is None else text_of(one)) for one in ranking.candidates]
+    return [(candidate, None if candidate.text is None else text_of(candidate)) for candidate in ranking.candidates]
 
 
 def body_of(fields: Fields, size: int, query: Mapping[str, Any] = EVERY) -> dict[str, Any]:
-    """Return the body of a search for documents with the fields that the model reads."""
+    """Return the body of a search that fetches, with each document, the fields that the model reads."""
     fetched = [name for name in fields.read if name in fields.fetched]
     body = {"size": size, "query": dict(query), "_source": list(fields.read)}
     return body | ({"fields": fetched} if fetched else {})
 
 
 def _sampled(index: str, fields: Fields, count: int, documents: int, *, is_embedded: bool) -> Looking:
-    """Yield the requests for all documents, or for a sample if there are more than ``count``; return the hits."""
+    """Yield the requests for all documents, or for a sample of ``count`` if there are more; return the hits."""
     path, is_whole = path_of(index, "_search"), count == documents
     if not is_embedded:
         body = body_of(fields, count, EVERY if is_whole else AT_RANDOM)
@@ -177,34 +183,34 @@ def _sampled(index: str, fields: Fields, count: int, documents: int, *, is_embed
     hits: dict[tuple[str, str], Any] = {}
     for number in range(SLICES):  # the embedded engine has no random order
         body = {**body_of(fields, count // SLICES), "sort": ["_doc"], "search_after": [last * number // SLICES - 1]}
-        some = (yield SideRequest("POST", path, body))["hits"]["hits"]
-        hits |= {(hit["_index"], hit["_id"]): hit for hit in some}
+        part = (yield SideRequest("POST", path, body))["hits"]["hits"]
+        hits |= {(hit["_index"], hit["_id"]): hit for hit in part}
     return list(hits.values())
 
 
-def _looked_at(
+def _examined(
     service: RerankService, options: Rerank, fields: Fields, hits: Sequence[Mapping[str, Any]]
 ) -> tuple[list[tuple[bytes, str, Text]], set[bytes]]:
-    """Return each document's record key, index and text; and the keys whose records this machine has."""
+    """Return each document's record key, index and text, and the keys of the records that this machine has."""
     vectors = service.vectors_of(options)
     if vectors is None:
         raise no_vectors(service.model.model)
     readable = [
-        (hit["_index"], Text(text, len(one.text or "")))
-        for hit, (one, text) in zip(hits, texts_of(service, options, fields, hits), strict=True)
-        if text is not None and not is_blank(one.text)
+        (hit["_index"], Text(text, len(candidate.text or "")))
+        for hit, (candidate, text) in zip(hits, texts_of(service, options, fields, hits), strict=True)
+        if text is not None and not is_blank(candidate.text)
     ]
     keys = vectors.keys_of([text.text for _, text in readable])
-    return [(key, *one) for key, one in zip(keys, readable, strict=True)], vectors.known(keys)
+    return [(key, index, text) for key, (index, text) in zip(keys, readable, strict=True)], vectors.known(keys)
 
 
 def _valid(vectors: DocumentVectors | None, found: Mapping[bytes, bytes]) -> set[bytes]:
-    """Return the keys of the valid records among those from side indices, and store these on this machine."""
+    """Store the valid records that came from side indices on this machine, and return their keys."""
     return vectors.with_fetched(FetchedVectors(found)).known(list(found)) if vectors else set()
 
 
 def _counted(searcher: "Searcher", vectors: DocumentVectors | None, names: set[str]) -> Looking:
-    """Yield the request that counts the model's records in side indices, and return the count; None without any."""
+    """Yield the request that counts the model's records in side indices; return the count, None if none can be read."""
     path, params = path_of([side_index(name) for name in sorted(names)], "_count"), {"ignore_unavailable": "true"}
     if vectors is None or searcher.is_embedded:
         return None

@@ -1,7 +1,7 @@
-"""One page of two rankings, so that clicks on it say which ranking people prefer.
+"""Interleave two rankings on one page, so that clicks show which ranking users prefer.
 
 Team-draft interleaving: Radlinski, Kurup, Joachims: How does clickthrough data reflect retrieval quality?, CIKM 2008,
-section 4. In each round a coin decides which team picks first; each team picks its best hit that is not on the list.
+section 4. In each round a coin decides which team picks first; each team picks its best hit that is not yet listed.
 """
 
 import hashlib
@@ -26,11 +26,11 @@ OTHER: Team = "B"
 
 
 class Pick(NamedTuple):
-    """A place of the interleaved list.
+    """An entry of the interleaved list.
 
     Attributes:
-        doc_id: the document's.
-        team: which ranking it counts for.
+        doc_id: the document's id.
+        team: the team that picked it; a click on it counts for that team's ranking.
     """
 
     doc_id: str
@@ -38,9 +38,9 @@ class Pick(NamedTuple):
 
 
 def team_draft(own: Sequence[str], others: Sequence[str], seed: str) -> list[Pick]:
-    """Return two rankings of document ids as one list, each document once; the same seed gives the same list.
+    """Interleave two rankings of document ids into one list without duplicates; the same seed gives the same list.
 
-    A prefix of the list depends on prefixes of the rankings alone, so that longer rankings continue the same list.
+    A prefix of the list depends only on prefixes of the rankings, so longer rankings continue the same list.
     """
     coin = random.Random(seed)  # noqa: S311 - a repeatable draw, no secret
     left = {OWN: iter(own), OTHER: iter(others)}
@@ -48,7 +48,7 @@ def team_draft(own: Sequence[str], others: Sequence[str], seed: str) -> list[Pic
     while left:
         order = (OWN, OTHER) if coin.random() < 0.5 else (OTHER, OWN)
         for team in order:
-            doc_id = next((one for one in left.get(team, ()) if one not in picked), None)
+            doc_id = next((candidate for candidate in left.get(team, ()) if candidate not in picked), None)
             if doc_id is None:
                 left.pop(team, None)
             else:
@@ -57,12 +57,12 @@ def team_draft(own: Sequence[str], others: Sequence[str], seed: str) -> list[Pic
 
 
 def seed_of(interleave: Interleave, query: str) -> str:
-    """Return the seed of a list's draw: of its reader, the experiment and the query."""
+    """Return the seed of a draw, made of the reader's key, the experiment's name and the query."""
     return f"{interleave.key}\0{interleave.name}\0{query}"
 
 
 def session_of(interleave: Interleave) -> str:
-    """Return a digest that stands for the reader where the draw is recorded."""
+    """Return the digest that identifies the reader in records; the key itself is not recorded."""
     return hashlib.sha256(interleave.key.encode()).hexdigest()[:16]
 
 
@@ -74,22 +74,22 @@ def interleaved(
     page: Page,
     took_ms: float,
 ) -> dict[str, Any]:
-    """Return a page of both teams' rankings interleaved.
+    """Return a page of the list that interleaves both teams' rankings.
 
-    A page on which one team had only part of its ranking would be unfair to it: then the page is team A's own, or the
-    first pass's, and ``response["rerank"]["interleave"]`` says why.
+    If a team's ranking is incomplete, a comparison would be unfair to it. The page is then team A's own, or the first
+    pass's, and ``response["rerank"]["interleave"]`` says why.
 
     Args:
-        options: of the search.
-        interleave: of the options.
+        options: the search's options.
+        interleave: the interleaving that the options ask for.
         teams: the ranking of each team.
-        response: of the first pass.
-        page: which part of the list.
+        response: the first pass's response.
+        page: which part of the list to return.
         took_ms: time that the rankings took, in milliseconds.
     """
     own, other = teams
-    whole = zip((OWN, OTHER), teams, options.rankings, strict=True)
-    missing = [f"team {team}: {_reason(ranking)}" for team, ranking, one in whole if not _is_whole(ranking, one)]
+    asked = zip((OWN, OTHER), teams, options.rankings, strict=True)
+    missing = [f"team {team}: {_reason(ranking)}" for team, ranking, wanted in asked if not _is_whole(ranking, wanted)]
     if missing:
         answer = _own_alone(own, response, page, took_ms)
         reason = "; ".join(missing)
@@ -108,7 +108,7 @@ def _ids(ranking: Ranking) -> list[str]:
 
 
 def _is_whole(ranking: Ranking, options: Rerank) -> bool:
-    """Return whether a ranking is all that its options ask for."""
+    """Return whether all that its options ask for was applied to a ranking."""
     return options.pipeline == NO_STAGES or applied(ranking.reports) is True
 
 
@@ -117,7 +117,7 @@ def _reason(ranking: Ranking) -> str:
 
 
 def _own_alone(own: Ranking, response: Mapping[str, Any], page: Page, took_ms: float) -> dict[str, Any]:
-    """Return the page of team A's ranking, as without interleaving."""
+    """Return a page of team A's ranking alone, as if the search did not interleave."""
     if applied(own.reports):
         return merge(response, own, page, rerank_ms=took_ms)
     return unchanged(response, _reason(own), reports=own.reports, page=page, rerank_ms=took_ms)
@@ -126,15 +126,16 @@ def _own_alone(own: Ranking, response: Mapping[str, Any], page: Page, took_ms: f
 def _drafted(
     response: Mapping[str, Any], teams: tuple[Ranking, Ranking], picks: Sequence[Pick], page: Page, took_ms: float
 ) -> dict[str, Any]:
-    """Return the response with the page of the drafted list."""
+    """Return the response with a page of the interleaved list."""
     raw = dict(zip(candidate_ids(response["hits"]["hits"]), response["hits"]["hits"], strict=True))
     by_team = {
-        team: {one.doc_id: one for one in ranking.candidates} for team, ranking in zip((OWN, OTHER), teams, strict=True)
+        team: {candidate.doc_id: candidate for candidate in ranking.candidates}
+        for team, ranking in zip((OWN, OTHER), teams, strict=True)
     }
     hits = []
     shown = picks[page.offset : page.offset + page.size]
     for rank, (doc_id, team) in enumerate(shown, start=page.offset + 1):
-        if doc_id not in raw:  # it was on the first page's list, and is not found any more
+        if doc_id not in raw:  # it was in the list when the first page was made, and is no longer found
             continue
         candidate = by_team[team][doc_id]
         hit = merged_hit(raw[doc_id], candidate, page, teams[team == OTHER].reports)
@@ -155,7 +156,7 @@ def _drafted(
 def _as_picked(
     hit: Mapping[str, Any], rank: int, team: Team, ranks: Mapping[Team, int], candidate: Candidate
 ) -> dict[str, Any]:
-    """Return a hit with its team; its ``_score`` is 1 / rank, because the two rankings' scores do not compare."""
+    """Mark a hit with its team; its ``_score`` is 1 / rank, because scores of two rankings are not comparable."""
     marks = {**hit["_rerank"], "team": team, "team_ranks": dict(ranks)}
     if "explanation" in marks:
         sentence = f"picked by team {team}, which has it at rank {candidate.rank}; _score {1 / rank:.6f} = 1 / {rank}"

@@ -1,8 +1,9 @@
-"""Orders of hits that the same search may not give again, kept so that its pages join.
+"""Keep the order of a search's hits for a minute, so that later pages continue the first page without gaps or repeats.
 
-An order is kept where a deadline, a failure or the depth ``"auto"`` made it: with more vectors known, the next page
-would be cut out of another list. Kept are ids and scores, no texts. The order is applied to the hits that OpenSearch
-returns for the later page, so nobody sees a hit that he may not.
+An order is kept if the same search might not give it again: after a deadline or a failure, or with the depth
+``"auto"``. Once more vectors are known, the next page would be cut out of another list. Ids and scores are kept, but no
+texts. The order is applied to the hits that OpenSearch returns for the later page, so that nobody sees a hit that they
+may not see.
 """
 
 import hashlib
@@ -28,9 +29,9 @@ from osrerank.types import Candidate, Ranking, Span, StageReport, StageScore
 KEPT_S = 60
 """How long an order is kept after it was last used, in seconds."""
 MOST_BYTES, MOST_OF_ONE = 16_000_000, 1_000_000
-"""What the orders in a process may take, and a single one anywhere."""
+"""Size limits in bytes: of all orders in a process, and of a single order anywhere."""
 TIMEOUT_S, REST_S = 0.1, 10.0
-"""Time for an answer of Redis, and how long it is left alone after a failure, in seconds."""
+"""How long Redis may take to answer, and how long it is not called after a failure, in seconds."""
 PREFIX = "osrerank:orders:1:"
 PRESENTATION = {
     "from", "from_", "size", "_source", "_source_includes", "_source_excludes", "fields", "stored_fields",
@@ -39,25 +40,25 @@ PRESENTATION = {
     "filter_path", "typed_keys", "rest_total_hits_as_int", "request_timeout", "request_cache", "opaque_id",
     "x-opaque-id", "x-request-id", "traceparent", "tracestate", "user-agent", "accept", "content-type",
 }  # fmt: skip
-"""Parts of a search, and headers, that do not change its list of hits, or only which part of it is shown."""
+"""Parts of a search, and headers, that change only which hits and details it shows, not the order of its hits."""
 MOST_CONTENT = 50_000_000
-"""Bytes of an order that is not compressed."""
+"""The largest size of an order after decompression, in bytes."""
 MAY_NOT_JOIN = "this page may repeat or lack hits of the pages before it: their order is not kept any more"
 
 logger = logging.getLogger(__name__)
 
 
 class Orders:
-    """Keeps orders for a minute: in this process and, where one is named, in Redis for all processes.
+    """Keeps orders for a minute: in this process and, if one is configured, in Redis for all processes.
 
-    Redis holds over the process; where it fails, the process' own orders are used. Safe to use from many threads.
+    An order in Redis takes precedence; if Redis fails, the process' own orders are used. Safe to use from many threads.
 
     Args:
-        redis_url: of the Redis; None for none.
+        redis_url: URL of the Redis; None for this process alone.
         clock: returns seconds.
 
     Attributes:
-        is_empty: whether there is surely none.
+        is_empty: whether certainly no order is kept.
     """
 
     def __init__(self, redis_url: str | None = None, clock: Callable[[], float] = time.monotonic) -> None:
@@ -69,7 +70,7 @@ class Orders:
         self.is_empty = redis_url is None
 
     def read(self, key: str) -> bytes | None:
-        """Return an order, which is then kept for another minute; None where there is none."""
+        """Return the order of a key, and keep it for another minute; None if none is kept."""
         if self._redis is not None:
             found: list[Any] = self._calls.attempt(lambda: self._read_remote(key), [])
             if found:
@@ -82,7 +83,7 @@ class Orders:
             return order
 
     def write(self, key: str, order: bytes) -> None:
-        """Keep an order in place of an earlier one of this key; an empty one is none."""
+        """Keep an order, which replaces an earlier one of this key; an empty one deletes it."""
         order = order if len(order) <= MOST_OF_ONE else b""
         if self._redis is not None:
             name = PREFIX + key
@@ -100,7 +101,7 @@ class Orders:
             self._calls.attempt(self._redis.close, None)
 
     def _put(self, key: str, order: bytes) -> None:
-        """Keep an order as the newest, and drop what is too old or too much; the lock is held."""
+        """Keep an order as the newest, and drop expired orders and the oldest ones over the limit; the lock is held."""
         now_s = self._clock()
         self._kept[key] = now_s + KEPT_S, order
         self._kept.move_to_end(key)
@@ -128,12 +129,13 @@ class Orders:
 
 @dataclass(frozen=True, slots=True)
 class PageOrder:
-    """The order of a search's hits, of which this page may be a later one.
+    """Gives all pages of a search the order that its first page had.
 
     Attributes:
-        orders: keeps it.
-        service: has the models.
-        asked: what the hits and their order depend on besides options and models; only its digest is kept.
+        orders: keeps the orders.
+        service: holds the models.
+        asked: the parts of the search that its hits and their order depend on, besides options and models; only their
+            digest is kept.
     """
 
     orders: Orders
@@ -148,14 +150,14 @@ class PageOrder:
         options: Rerank,
         offset: int,
     ) -> Ranking:
-        """Return the hits in the order of the first page, if this is a later one and that order is kept; else computed.
+        """Return the hits in the order that was kept for the first page; on the first page, or if none is kept, rerank.
 
         Args:
-            compute: returns the hits in a new order.
-            found: the hits as OpenSearch found them.
-            hits: as they are in the response, in the same order.
-            options: of the order.
-            offset: of the page; the first one's order is always computed.
+            compute: reranks the hits.
+            found: the first pass's ranking.
+            hits: the response's hits, in the same order.
+            options: the options of the ranking.
+            offset: offset of the page; at 0 the order is always computed.
         """
         names = [f"{hit.get('_index')}/{hit['_id']}" for hit in hits]
         if offset:
@@ -167,7 +169,7 @@ class PageOrder:
             if not self.orders.is_empty:
                 self.orders.write(self._key(options), b"")
         else:
-            by_id = dict(zip((one.doc_id for one in found.candidates), names, strict=True))
+            by_id = dict(zip((candidate.doc_id for candidate in found.candidates), names, strict=True))
             self.orders.write(self._key(options), _content(ranked, by_id, _identity(options, self.service)))
         return ranked
 
@@ -179,7 +181,7 @@ class PageOrder:
 
 
 def _listed(part: Any) -> Any:
-    """Return a part of a search without what is presentation alone."""
+    """Return a part of a search without the options that only change how its hits are presented."""
     part = part.to_dict() if hasattr(part, "to_dict") else part
     if not isinstance(part, Mapping):
         return part
@@ -187,19 +189,19 @@ def _listed(part: Any) -> Any:
 
 
 def _comes_again(ranking: Ranking, options: Rerank) -> bool:
-    """Return whether the same search will give the same order: it was not cut short, or wholly left out on purpose."""
+    """Return whether the same search will give the same order: all stages were applied, or none was meant to be."""
     return options.depth != "auto" and (not ranking.reports or applied(ranking.reports) is True)
 
 
 def _doubted(ranking: Ranking, options: Rerank) -> Ranking:
-    """Return the ranking of a later page that was computed by itself, with a warning where it may be another one."""
+    """Return the ranking that was computed for a later page, with a warning if it may differ from the first page's."""
     if _comes_again(ranking, options):
         return ranking
     return replace(ranking, warnings=(*ranking.warnings, MAY_NOT_JOIN))
 
 
 def _identity(options: Rerank, service: RerankService) -> str:
-    """Return what the models are, as far as they are loaded: a search does not wait for one to compare."""
+    """Return the identity of the models; "" if one is not loaded yet, because a comparison is not worth waiting for."""
     try:
         is_loaded = all(model.is_encoder is not None for model in service.models_of(options))
         return repr(service.identity(options)) if is_loaded else ""
@@ -208,55 +210,60 @@ def _identity(options: Rerank, service: RerankService) -> str:
 
 
 def _content(ranking: Ranking, names: Mapping[str, str], identity: str) -> bytes:
-    """Return an order as bytes."""
-    hits = [[names[one.doc_id], one.failure, [asdict(entry) for entry in one.trace[1:]]] for one in ranking.candidates]
+    """Return an order as compressed JSON, with the scores and reports of its stages."""
+    hits = [
+        [names[candidate.doc_id], candidate.failure, [asdict(entry) for entry in candidate.trace[1:]]]
+        for candidate in ranking.candidates
+    ]
     reports = [asdict(replace(report, pairs=None)) for report in ranking.reports]
     content = {"identity": identity, "warnings": ranking.warnings, "reports": reports, "hits": hits}
     return zlib.compress(json.dumps(content).encode(), 1)
 
 
 def _restored(content: bytes, found: Ranking, names: Sequence[str], identity: str) -> Ranking | None:
-    """Return hits in a kept order, new ones last; None where it is not one, or of other models.
+    """Return hits in a kept order, new ones last; None if the order cannot be read, or is of other models.
 
-    A hit of the order that was not found now keeps its place, so that no later one moves to an earlier page.
+    A hit of the kept order that is no longer found keeps its rank, so that no later hit moves to an earlier page.
     """
     try:
         kept = json.loads(zlib.decompressobj().decompress(content, MOST_CONTENT))
         if "" not in (identity, kept["identity"]) and identity != kept["identity"]:
             return None
-        there = dict(zip(names, found.candidates, strict=True))
-        ordered = [_as_kept(there.pop(name) if name in there else _gone(name), *one) for name, *one in kept["hits"]]
+        left = dict(zip(names, found.candidates, strict=True))
+        ordered = [_as_kept(left.pop(name) if name in left else _gone(name), *marks) for name, *marks in kept["hits"]]
         reports = tuple(_as_read(StageReport(**report)) for report in kept["reports"])
-        candidates = _in_places([*ordered, *there.values()])
+        candidates = _renumbered([*ordered, *left.values()])
         return Ranking(found.query, candidates, reports, tuple(kept["warnings"]))
-    except (ValueError, TypeError, KeyError, zlib.error):  # of another version, or of somebody else
+    except (ValueError, TypeError, KeyError, zlib.error):  # written by another version, or by another program
         return None
 
 
 def _as_kept(hit: Candidate, failure: str, trace: Sequence[Mapping[str, Any]]) -> Candidate:
-    """Return a hit with its kept scores."""
-    entries = [StageScore(**{**one, "passage": Span(**one["passage"]) if one["passage"] else None}) for one in trace]
+    """Return a hit with the stage scores that were kept for it."""
+    entries = [
+        StageScore(**{**entry, "passage": Span(**entry["passage"]) if entry["passage"] else None}) for entry in trace
+    ]
     score = entries[-1].score if entries else hit.score
     return replace(hit, score=score, trace=(*hit.trace, *entries), failure=failure)
 
 
 def _gone(name: str) -> Candidate:
-    """Return what stands in the place of a hit that was not found; it is in no response."""
+    """Return a placeholder for a hit that is no longer found; it holds the hit's rank, and no response shows it."""
     return Candidate(f"\0{name}", None, 0.0, 1, (StageScore(FIRST_PASS, 0.0, 1, 0.0),))
 
 
-def _in_places(hits: Sequence[Candidate]) -> tuple[Candidate, ...]:
-    """Return hits with the ranks of their places, none of a higher ``_score`` than the one before."""
-    placed, least = [], math.inf
+def _renumbered(hits: Sequence[Candidate]) -> tuple[Candidate, ...]:
+    """Return hits with ranks from 1 in the given order; a hit's ``_score`` is lowered to the one before if higher."""
+    ranked, least = [], math.inf
     for rank, hit in enumerate(hits, start=1):
         *before, last = hit.trace
         if last.level + last.unit > least:
             last = replace(last, level=int(least), unit=least - int(least))
         least = last.level + last.unit
-        placed.append(replace(hit, rank=rank, trace=(*before, last)))
-    return tuple(placed)
+        ranked.append(replace(hit, rank=rank, trace=(*before, last)))
+    return tuple(ranked)
 
 
 def _as_read(report: StageReport) -> StageReport:
-    """Return a stage's report without what was computed for the first page."""
+    """Return a stage's report with counts and time set to 0, because nothing was computed for this page."""
     return replace(report, inferences=0, cached=0, encoded=0, known=0, lacking=0, took_ms=0.0)

@@ -1,4 +1,4 @@
-"""Rerank what was found elsewhere: the response of another search, or plain texts."""
+"""Rerank hits or texts that this client did not search for: another search's response, or plain texts."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
@@ -16,7 +16,7 @@ from osrerank.types import Candidate, Deadline, Query, Ranking, Section, StageSc
 
 
 class WrappedResponse(Protocol):
-    """A response object of elasticsearch-py, which is no mapping and has the dict in `body`."""
+    """A response object of elasticsearch-py: it is not a mapping, and has the response's dict in `body`."""
 
     @property
     def body(self) -> Any: ...
@@ -32,28 +32,28 @@ NOT_FOR_RESPONSES = {
     "cutoff.precision": SEARCHES,
     **dict.fromkeys(("shadow", "share", "share_key"), SEARCHES),
 }
-"""Options without effect on the hits of another search, each with where it works."""
+"""Option that has no effect on another search's response -> the calls in which it has one."""
 NOT_FOR_TEXTS = {**NOT_FOR_RESPONSES, "fields": RESPONSES, "explain": RESPONSES, "interleave": RESPONSES}
-"""Likewise, on texts without a response."""
+"""Option that has no effect on texts without a response -> the calls in which it has one."""
 NOT_FOR_RANKINGS = {**NOT_FOR_TEXTS, **dict.fromkeys(("min_score", "cutoff"), f"{RESPONSES}, and in Reranker")}
-"""Likewise, on a ranking, which has all of its texts."""
+"""Option that has no effect where the whole ranking is returned -> the calls in which it has one."""
 
 
 def refuse_unused(rerank: RerankArgument, unused: Mapping[str, str]) -> None:
-    """Refuse options that would have no effect; those of the defaults are for searches, and ignored.
+    """Reject options that the caller gives and that have no effect here; the defaults may have them.
 
     Args:
-        rerank: as the caller gives it.
-        unused: option -> where it works.
+        rerank: the caller's ``rerank`` argument.
+        unused: option -> the calls in which it has an effect.
 
     Raises:
-        ConfigError: such an option is given, or one cannot be used.
+        ConfigError: such an option is given, or an option has a value that cannot be used.
     """
     plain = Rerank()
     given = Rerank.of(rerank, plain) or plain
     for option, where in unused.items():
         name, _, part = option.partition(".")
-        values = [getattr(one, name) for one in (given, plain)]
+        values = [getattr(options, name) for options in (given, plain)]
         if part:
             values = [getattr(value, part, None) for value in values]
         if values[0] != values[1]:
@@ -69,7 +69,7 @@ def rank_response(
     *,
     rerank: RerankArgument,
 ) -> dict[str, Any]:
-    """Return any search response with all its hits reranked, or marked with the reason why not.
+    """Rerank all hits of a search response, whoever searched; if they cannot be reranked, the response says why.
 
     Raises:
         ConfigError: an option cannot be used, or has no effect here.
@@ -98,7 +98,7 @@ def rank_texts(
     *,
     rerank: RerankArgument,
 ) -> Ranking:
-    """Return texts from any source as a reranked ranking.
+    """Return the ranking of texts from any source, reranked by the options' pipeline.
 
     Raises:
         ConfigError: an option cannot be used, or has no effect here; or a document has no text.
@@ -111,15 +111,15 @@ def rank_texts(
 
 
 def ranking_of(query: str, documents: Sequence[str | Mapping[str, Any]], separator: str) -> Ranking:
-    """Return texts in their own order as a ranking; errors as `rank_texts`."""
+    """Return texts as a ranking, in their given order. Raises as `rank_texts`."""
     if isinstance(documents, str):
         raise TypeError("documents is one text; give a list of them")
-    candidates = [_candidate(place, document, separator) for place, document in enumerate(documents)]
+    candidates = [_candidate(index, document, separator) for index, document in enumerate(documents)]
     return Ranking(Query(QUERY_ID, query), tuple(candidates))
 
 
 def reranked(service: RerankService, options: Rerank, ranking: Ranking) -> Ranking:
-    """Return a ranking after the pipeline of the options, traced."""
+    """Rerank a ranking by the options' pipeline, in a span of its own."""
     with rerank_span(service, ranking.query.text) as traced:
         ranking = service.rerank(ranking, options, Deadline.after_ms(options.named_deadline_ms, service.clock))
         reasons = [report.reason for report in ranking.reports if report.reason]
@@ -127,19 +127,19 @@ def reranked(service: RerankService, options: Rerank, ranking: Ranking) -> Ranki
     return ranking
 
 
-def id_of(document: str | Mapping[str, Any], place: int) -> Any:
-    """Return a document's ``id`` or ``doc_id`` as it is given; without one its place."""
-    return document.get("id", document.get("doc_id", place)) if isinstance(document, Mapping) else place
+def id_of(document: str | Mapping[str, Any], index: int) -> Any:
+    """Return a document's ``id`` or ``doc_id`` as it is given; if it has neither, its index among the documents."""
+    return document.get("id", document.get("doc_id", index)) if isinstance(document, Mapping) else index
 
 
-def _candidate(place: int, document: str | Mapping[str, Any], separator: str) -> Candidate:
+def _candidate(index: int, document: str | Mapping[str, Any], separator: str) -> Candidate:
     fields: Any = {"text": document} if isinstance(document, str) else document
     text = fields.get("text") if isinstance(fields, Mapping) else None
     if not isinstance(text, str):
-        raise ConfigError(f"document {place} has no text", setting=f"documents[{place}].text", source="argument")
+        raise ConfigError(f"document {index} has no text", setting=f"documents[{index}].text", source="argument")
     score = float(fields.get("score") or 0.0)
-    doc_id = str(id_of(document, place))
+    doc_id = str(id_of(document, index))
     sections = tuple(Section(name, fields[name]) for name in ("title", "text") if fields.get(name))
     full = separator.join(section.text for section in sections)
-    trace = (StageScore(FIRST_PASS, score, place + 1, squash(score)),)
-    return Candidate(doc_id, full, score, place + 1, trace, sections=sections)
+    trace = (StageScore(FIRST_PASS, score, index + 1, squash(score)),)
+    return Candidate(doc_id, full, score, index + 1, trace, sections=sections)

@@ -1,7 +1,7 @@
-"""The steps of a client's searches, without input and output.
+"""Run a search as a generator of steps, which does no input or output itself.
 
-`Searcher.search` yields each step - send a request, score - and is sent its result. The synchronous and the
-asynchronous client perform the steps and know nothing else of a search.
+`Searcher.search` yields each step (a request to send, a function that scores) and is sent its result. The synchronous
+and the asynchronous client perform the steps, and know nothing else of a search.
 """
 
 import time
@@ -48,26 +48,26 @@ from osrerank.types import Deadline, Encoder, Scorer
 from osrerank.vectors.records import Lookup
 
 DEADLINE_MS = 1_000.0
-"""Time of a search by document vectors that names none, in milliseconds, once the model is loaded."""
+"""Default deadline of a search by document vectors, in milliseconds, once the model is loaded."""
 NO_BODY: Mapping[str, Any] = {}
 Query = str | Mapping[str, Any] | None
-"""A text, a query-DSL clause, or None for the body's."""
+"""A text, a query-DSL clause, or None for the body's query."""
 
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """What a caller asks of a search.
+    """A caller's search: its request, its options, and the models that it uses.
 
     Attributes:
-        query: text, a clause, or None for the body's.
+        query: a text, a query-DSL clause, or None for the body's query.
         body: the search body, decoded.
-        params: URL parameters.
+        params: the URL parameters.
         index: the index or indices.
-        options: how it is reranked; None for not at all.
-        deadline: of the whole search.
-        service: has the models.
-        headers: of the request, or those of the search among several.
-        held: why it is answered with its first pass though it could be reranked; "" for all others.
+        options: how it is reranked; None if it is not.
+        deadline: the deadline of the whole search.
+        service: holds the models.
+        headers: the headers of the request, or of this search in a multi-search.
+        held: why it is answered with its first pass although it could be reranked; empty for all other searches.
     """
 
     query: Query
@@ -82,32 +82,33 @@ class Asked:
 
 
 class Searcher:
-    """The models, defaults, fields, vectors, calibrations and records of a client's searches.
+    """Runs a client's searches, and holds what they share: models, defaults, fields, vectors, calibrations, records.
 
     Safe to use from many threads.
 
     Args:
         settings: models, backend, threads, Redis.
         defaults: what ``rerank=True`` means, for each index; read from the settings file when absent.
-        scorer: a scorer or an encoder of your own, used in place of the settings' model; the caller closes it.
-        duo_scorer: likewise, in place of the model that compares pairs.
-        encoder: likewise, in place of the model of vectors beside a cross-encoder.
+        scorer: a scorer or an encoder of your own, used instead of the settings' model; the caller closes it.
+        duo_scorer: likewise, instead of the model that compares pairs.
+        encoder: likewise, instead of the model of vectors beside a cross-encoder.
         clock: returns the seconds that deadlines are counted in.
         is_embedded: whether the engine is the embedded one.
-        authentication: a digest of what the client identifies itself with.
+        authentication: a digest of the client's credentials; it keeps apart what different users may see.
 
     Attributes:
         service: the models of indices for which the settings file names none.
-        models: those of indices for which it names one; None if there are none, or with a scorer of the caller's.
-        defaults: as given or read.
+        models: the models of indices for which the settings file names one; None if it names none, or the caller gives
+            a scorer.
+        defaults: the given defaults, or those that were read.
         fields: finds the fields to search and to read.
-        calibrations: of the indices' probabilities.
-        records: what users were shown, for UBI.
-        vectors: side indices of document vectors; None if they are off.
-        orders: keeps orders that later pages need.
+        calibrations: the calibrations of the indices' probabilities.
+        records: records what users were shown, for UBI.
+        vectors: reads and writes side indices of document vectors; None if they are off.
+        orders: keeps the orders that later pages need.
         shadows: runs searches again in shadow mode.
         is_embedded: whether the engine is the embedded one.
-        deadline_ms: of a search that names none and ends with the stage ``vectors``; None for no limit.
+        deadline_ms: default deadline of a search that ends with the stage ``vectors``, in ms; None for no limit.
     """
 
     def __init__(
@@ -139,11 +140,11 @@ class Searcher:
         self.vectors = SideVectors(is_embedded=is_embedded, clock=clock) if has_sides else None
 
     def serving(self, index: Any, *, checked: bool = True) -> AbstractContextManager[RerankService]:
-        """Return the service of an index's model as a context in which it stays loaded.
+        """Return a context that yields the service of an index's model, and keeps the model loaded.
 
         Args:
-            index: the caller's.
-            checked: whether indices with different models raise; else they get the client's own model.
+            index: the caller's index or indices.
+            checked: whether indices with different models raise an error; else the client's own model is used.
 
         Raises:
             ConfigError: there are several indices, with different models.
@@ -162,18 +163,18 @@ class Searcher:
         rerank: RerankArgument,
         headers: Any = None,
     ) -> Generator[Step, Any, Any]:
-        """Yield the steps of a search, each to be answered with its result, and return the response.
+        """Yield the steps of a search, receive the result of each, and return the response.
 
-        A step's ``TransportError`` is thrown into the generator. If OpenSearch refuses the first pass's request, or
-        answers it incompletely, the caller's own request is sent, too, and its response is marked.
+        The caller throws a step's ``TransportError`` into the generator. If OpenSearch refuses the first pass's
+        request, or answers it incompletely, the caller's own request is sent as well, and its response is marked.
 
         Args:
-            query: text, a query-DSL clause, or None for the body's.
+            query: a text, a query-DSL clause, or None for the body's query.
             body: the caller's search body.
             params: the caller's URL parameters.
             index: the caller's index or indices.
-            rerank: the caller's options.
-            headers: of the caller's request.
+            rerank: the caller's ``rerank`` argument.
+            headers: the headers of the caller's request.
 
         Raises:
             ConfigError: the rerank options cannot be used; or the query has no single text, and the options say to
@@ -197,12 +198,12 @@ class Searcher:
             fields = yield from self.fields_of(options or defaults, index, query=query, body=content)
             answer = yield from self._searched(asked, fields)
             if _reads_nothing(answer) or self.fields.is_outdated(index, answer):
-                again = yield from self.fields_of(options or defaults, index, query=query, body=content, anew=True)
-                if again != fields:  # the mapping has changed
-                    fields = again
+                newest = yield from self.fields_of(options or defaults, index, query=query, body=content, anew=True)
+                if newest != fields:  # the mapping has changed
+                    fields = newest
                     answer = yield from self._searched(asked, fields)
-        if said := answer["rerank"]["warnings"] if "rerank" in answer else fields.complaints(None):
-            self.fields.warn(index, [sentence for sentence in said if sentence not in fields.warnings])
+        if warnings := answer["rerank"]["warnings"] if "rerank" in answer else fields.complaints(None):
+            self.fields.warn(index, [warning for warning in warnings if warning not in fields.warnings])
         if held == IN_SHADOW:
             steps = self.in_shadow(asked, answer, lambda again: self._searched(again, fields))
             answer["rerank"]["shadow"] = {"queued": (yield steps)}
@@ -211,33 +212,33 @@ class Searcher:
     def deadline_of(
         self, options: Rerank | None, service: RerankService, searches: int = 1
     ) -> Generator[Scoring, Any, Deadline]:
-        """Return the deadline of a search; the step that comes before it, if any, loads the model.
+        """Yield the step that loads the model, if its kind must be known, and return the deadline of a search.
 
         Args:
-            options: of the search; None where it is not reranked.
-            service: has the model.
-            searches: that are run one after the other in the time of so many.
+            options: the search's options; None if it is not reranked.
+            service: holds the model.
+            searches: how many searches run one after the other; the default deadline is multiplied by it.
         """
         if options is None or options.is_first_pass:
             return Deadline.after_ms(None, service.clock)
         if options.deadline_ms != "auto":
             return Deadline.after_ms(options.deadline_ms, service.clock)
         duration_ms, is_encoder = self.deadline_ms, service.first.is_encoder
-        if duration_ms is None or not all(one.may_end_with_vectors for one in options.rankings):
+        if duration_ms is None or not all(team.may_end_with_vectors for team in options.rankings):
             return Deadline.after_ms(None, service.clock)
-        if is_encoder is None or (not is_encoder and options.pipeline == "vectors"):  # of another model than the first
+        if is_encoder is None or (not is_encoder and options.pipeline == "vectors"):  # with vectors of another model
             is_encoder = yield Scoring(partial(service.encodes, options))
         return Deadline.after_ms(duration_ms * searches if is_encoder else None, service.clock)
 
     def in_shadow(
         self, asked: Asked, answer: Mapping[str, Any], search: Callable[[Asked], Generator[Step, Any, Any]]
     ) -> Shadow:
-        """Return the step that runs a search again with reranking, in shadow mode, and records what that changes.
+        """Return the step that, in shadow mode, runs a search again with reranking and records what that changes.
 
         Args:
             asked: the search.
             answer: the response that the caller gets.
-            search: yields the steps of a search, and returns its response.
+            search: a function that yields the steps of a search and returns its response.
         """
 
         def steps() -> Generator[Step, Any, tuple[Any, float]]:
@@ -262,7 +263,7 @@ class Searcher:
             if not call.loss(error):
                 raise
             response = error
-        # not in the handler, so that an error of this request has no second traceback
+        # outside the except block, so that an error of the second request does not carry the first one's traceback
         if isinstance(call, Reranked) and (reason := call.loss(response)):
             own = call.fall_back(reason)
             call, response = call.choose(response, own, (yield SearchRequest(own)))
@@ -270,7 +271,7 @@ class Searcher:
         return (yield from self.finished(call, response, lookup))
 
     def planned(self, asked: Asked, fields: Fields) -> Generator[Step, Any, Plain]:
-        """Yield the steps that a search needs before its request, usually none, and return its call."""
+        """Plan a search: yield the steps that it needs before its request, usually none, and return its call."""
         query, options = asked.query, asked.options
         if options is not None and asked.held:
             text = query if isinstance(query, str) else ""
@@ -299,7 +300,7 @@ class Searcher:
         return call
 
     def warm_up(self, index: Any = None) -> None:
-        """Load the models that ``rerank=True`` uses in an index; without an index, the client's own.
+        """Load the models that ``rerank=True`` uses in an index; without an index, the client's own models.
 
         Raises:
             ConfigError: there are several indices, with different models.
@@ -316,15 +317,15 @@ class Searcher:
         self.orders.close()
 
     def read(self, calls: Sequence[tuple[Plain, Any]]) -> Generator[Step, Any, list[Lookup | None]]:
-        """Yield the requests for the vectors of responses' hits; return each one's lookup, None if it needs none."""
+        """Yield the requests for the vectors of responses' hits; return each call's lookup, None if not reranked."""
         if self.vectors is None:
             return [None] * len(calls)
-        those = [(call, response) for call, response in calls if isinstance(call, Reranked)]
-        lookups = iter((yield from self.vectors.read(those)))
+        reranked = [(call, response) for call, response in calls if isinstance(call, Reranked)]
+        lookups = iter((yield from self.vectors.read(reranked)))
         return [next(lookups) if isinstance(call, Reranked) else None for call, _ in calls]
 
     def finished(self, call: Plain, response: Any, lookup: Lookup | None) -> Generator[Step, Any, Any]:
-        """Yield the steps that rerank and record a response, and return the answer."""
+        """Yield the steps that rerank a response and record it for UBI, and return the answer."""
         if not isinstance(call, Refused | Reranked):
             return response
         if self.vectors is not None and lookup is not None and isinstance(call, Reranked):
@@ -338,17 +339,17 @@ class Searcher:
     def fields_of(
         self, options: Rerank, index: Any, *, query: Query = "", body: Mapping[str, Any] = NO_BODY, anew: bool = False
     ) -> Generator[SideRequest, Any, Fields]:
-        """Yield the requests that are needed, usually none, and return the fields of a search.
+        """Yield the requests that look fields up, usually none, and return the fields that a search uses.
 
         Args:
-            options: of the search.
-            index: the caller's.
-            query: the caller's: a text that searches fields, a clause, or None for the body's.
-            body: the caller's, decoded.
-            anew: whether to look again.
+            options: the search's options.
+            index: the caller's index or indices.
+            query: the caller's query: a text, a query-DSL clause, or None for the body's query.
+            body: the caller's body, decoded.
+            anew: whether to read the mapping again, even if it is cached.
         """
         own = None if isinstance(query, str) else searched_fields(body.get("query") if query is None else query)
-        teams = [one.fields for one in options.rankings[1:] if one.fields != options.fields]
+        teams = [team.fields for team in options.rankings[1:] if team.fields != options.fields]
         others = tuple(name for names in teams for name in named(names))
         defined: tuple[Leaf, ...] = ()
         if "derived" in body or "runtime_mappings" in body:
@@ -362,10 +363,10 @@ class Searcher:
 def _expanded(
     asked: Asked, options: Rerank, rm3: Rm3, fields: Fields
 ) -> Generator[SideRequest, Any, tuple[Mapping[str, Any], Rerank]]:
-    """Yield the requests of query expansion; return the new query and options.
+    """Yield the requests that expand the query by RM3; return the new query and options.
 
     Raises:
-        ConfigError: the query is not text.
+        ConfigError: the query is not a text.
     """
     if not isinstance(asked.query, str):
         raise ConfigError(
@@ -378,7 +379,7 @@ def _expanded(
 
 
 def _with_query(query: Any, body: Mapping[str, Any], fields: Fields) -> Mapping[str, Any]:
-    """Return the body with the query in it: a text over the fields, or a clause, perhaps a query builder's object."""
+    """Return the body with the query in it: a query for a text in the fields, or the caller's clause as it is."""
     if query is None:
         return body
     if "query" in body:
@@ -389,7 +390,7 @@ def _with_query(query: Any, body: Mapping[str, Any], fields: Fields) -> Mapping[
 
 
 def _reads_nothing(answer: Any) -> bool:
-    """Return whether a search found nothing, or nothing to read."""
+    """Return whether a search found no hits, or only hits without text."""
     marks = answer.get("rerank")
     if marks is not None and marks["reason"] not in (IN_SHADOW, NOT_CHOSEN):
         return marks["applied"] is False and str(marks["reason"]).startswith((NO_HITS, NO_TEXT))

@@ -1,7 +1,8 @@
-"""Answer searches with their first pass, as the options ``share`` and ``shadow`` ask.
+"""Hold searches back from reranking, as the options ``share`` and ``shadow`` ask, and run shadow searches again.
 
-In shadow mode, searches are run again with reranking after the answer, one at a time in a thread of their own. What
-that would have changed is counted, and appended to a file as a line of JSON for each search.
+A search that is held back is answered with its first pass. In shadow mode, it is run again with reranking after the
+answer; one thread runs such searches, one at a time. Metrics count what reranking would have changed, and a file gets
+a line of JSON for each search.
 """
 
 import atexit
@@ -37,23 +38,23 @@ due = Seldom()
 IN_SHADOW = "shadow mode: the first pass is the answer, and the search is run again with reranking after it"
 NOT_CHOSEN = "the search is not in the share of those that are reranked"
 TOP = 10
-"""Hits of a page that are compared."""
+"""How many of a page's hits are compared."""
 MOST_WAITING = 100
 """How many searches may wait to be run again; others are dropped."""
 MOST_BYTES = 100_000_000
 """Largest size of the file of records."""
 REST = 19.0
-"""How long the thread rests after a search, as a multiple of the search's time.
+"""How long the thread rests after a shadow search, as a multiple of the search's time.
 
-So at most one in twenty searches with a caller runs beside one without.
+So at most one in twenty of the callers' searches runs at the same time as a shadow search.
 """
 EXIT_S = 1.0
-"""How long an ending process waits for the search that is being run again, in seconds."""
+"""How long an exiting process waits for the running shadow search, in seconds."""
 
 
 @dataclass(frozen=True, slots=True)
 class HeldBack(Refused):
-    """A search that could be reranked but is held back: it sends the caller's own request; the response says why."""
+    """A search that is held back from reranking: it sends the caller's own request, and its response says why."""
 
     def finish(self, response: Any, lookup: Lookup | None = None) -> Any:  # noqa: ARG002 - nothing is scored
         """Return the response marked with the reason."""
@@ -66,9 +67,9 @@ def held_back(options: Rerank, query: Any, body: Mapping[str, Any]) -> tuple[Rer
     """Return a search's options with its share key filled in, and why it is held back; "" if it is not.
 
     Args:
-        options: of the search.
-        query: a text, a clause, or None for the body's.
-        body: the caller's, decoded.
+        options: the search's options.
+        query: a text, a query-DSL clause, or None for the body's query.
+        body: the caller's body, decoded.
     """
     if options.is_first_pass:
         return options, ""
@@ -92,11 +93,11 @@ def text_of(options: Rerank, query: Any, body: Mapping[str, Any]) -> str:
 
 
 def planned_back(by: Reranking, body: Mapping[str, Any], params: Mapping[str, Any], reason: str) -> HeldBack | Refused:
-    """Return the call of a search that is held back, or of one that could not be reranked anyway.
+    """Plan a search that is held back; it is `Refused` if it could not have been reranked anyway.
 
     Args:
         by: how it would be reranked.
-        body: the caller's, with the query.
+        body: the caller's body, with the query.
         params: the caller's URL parameters.
         reason: why it is held back.
     """
@@ -107,7 +108,7 @@ def planned_back(by: Reranking, body: Mapping[str, Any], params: Mapping[str, An
 
 
 def tell_share(answer: dict[str, Any], options: Rerank) -> None:
-    """Add to an answer whether its search is in the share that is reranked, if the options have a share."""
+    """Add to an answer whether its search was chosen for reranking, if the options have a share."""
     if options.share is not None:
         answer["rerank"]["share"] = {"of": options.share, "chosen": options.is_chosen}
 
@@ -118,7 +119,7 @@ class Shadows:
     Safe to use from many threads.
 
     Args:
-        settings: name the file of records, and say whether records have texts.
+        settings: name the file of records, and say whether records contain texts.
         rest: how long the thread rests after a search, as a multiple of the search's time.
     """
 
@@ -151,13 +152,13 @@ class Shadows:
     def second_run(
         self, text: str, index: Any, answer: Mapping[str, Any], steps: Generator[Step, Any, tuple[Any, float]]
     ) -> Generator[Step, Any, dict[str, Any]]:
-        """Yield the steps of a search that is run again, and return its record.
+        """Yield the steps of a search that is run again with reranking, and return its record.
 
         Args:
-            text: of the query.
-            index: that was searched.
+            text: the query's text.
+            index: the index or indices searched.
             answer: the response that the caller got.
-            steps: of the search with reranking; they return its response and the seconds that it took.
+            steps: the steps of the reranked search; they return its response and the seconds that it took.
         """
         record: dict[str, Any] = {"time": _now(), "index": names_of(index), "query": digest_of(text)}
         try:
@@ -169,7 +170,7 @@ class Shadows:
             texts = {"query": text, "before": ids_of(answer), "after": []}
         if self._has_texts:
             return record | {"texts": texts}
-        own = OWN_WORDS.match((record["reason"] or "").partition("; ")[0])  # other programs' words may quote a text
+        own = OWN_WORDS.match((record["reason"] or "").partition("; ")[0])  # another program's error may quote a text
         return record | {"reason": own[0] if own and own[0] else None}
 
     def _recorded(self, run: Callable[[], Mapping[str, Any]]) -> None:
@@ -222,19 +223,19 @@ _all: "weakref.WeakSet[Shadows]" = weakref.WeakSet()
 
 
 def _end() -> None:
-    for one in list(_all):
-        one.close(EXIT_S)
+    for shadows in list(_all):
+        shadows.close(EXIT_S)
 
 
-atexit.register(_end)  # before the end of native code, which is registered earlier
+atexit.register(_end)  # it runs before `NATIVE_CODE.end`, because that was registered earlier
 
 
 def outcome_of(response: Mapping[str, Any], took_s: float) -> dict[str, Any]:
-    """Return the fields of a search's record that say whether it was reranked, how fast, and with which vectors.
+    """Return a record's fields about the reranked search: whether it was reranked, its times, its counts of vectors.
 
     Args:
-        response: with reranking.
-        took_s: wall time of the search, in seconds; 0 where it was not run.
+        response: the response with reranking.
+        took_s: wall time of the search, in seconds; 0 if it was not run.
     """
     marks = response["rerank"]
     counts = {name: sum(stage.get(name, 0) for stage in marks["stages"]) for name in ("known", "encoded", "lacking")}
@@ -243,11 +244,11 @@ def outcome_of(response: Mapping[str, Any], took_s: float) -> dict[str, Any]:
 
 
 def changes(before: Sequence[str], response: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the fields of a record that compare the first ten hits with and without reranking; none if not applied.
+    """Return a record's fields that compare the first ten hits with and without reranking; none if it was not applied.
 
     Args:
         before: ids of the first hits without reranking.
-        response: with reranking.
+        response: the response with reranking.
     """
     if response["rerank"]["applied"] is False:
         return {}
@@ -263,18 +264,18 @@ def changes(before: Sequence[str], response: Mapping[str, Any]) -> dict[str, Any
 
 
 def _move(hit: Mapping[str, Any]) -> int:
-    """Return how many ranks a hit moved."""
+    """Return by how many ranks reranking moved a hit."""
     ranks = [marks["rank"] for marks in hit["_rerank"].values() if isinstance(marks, Mapping) and "rank" in marks]
     return abs(int(ranks[-1]) - int(ranks[0]))
 
 
 def ids_of(response: Mapping[str, Any]) -> list[str]:
-    """Return the first ten hits of a page as ``index/id``."""
+    """Return the ids of a page's first ten hits, as ``index/id``."""
     return [f"{hit.get('_index')}/{hit['_id']}" for hit in hits_of(response)[:TOP]]
 
 
 def digest_of(text: str) -> str:
-    """Return the digest that names a query in the records: the first 16 hex digits of its SHA-256."""
+    """Return the digest that identifies a query in the records: the first 16 hex digits of its SHA-256."""
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:16]
 
 

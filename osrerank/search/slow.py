@@ -1,4 +1,4 @@
-"""Log lines about searches that are slow because of scoring, or lack vectors: what would help."""
+"""Log advice for searches that scoring makes slow, or whose documents lack vectors."""
 
 import logging
 import math
@@ -11,7 +11,7 @@ from osrerank.options.rerank import VECTORS_MONO, Rerank
 logger = logging.getLogger(__name__)
 
 SLOW_S = 1.0
-"""A search that takes longer is slow."""
+"""A search that takes longer than this counts as slow, in seconds."""
 GUIDE = "https://github.com/osrerank/osrerank/blob/main/docs/production.md"
 KINDS = {
     "is still being loaded": "loading",
@@ -28,23 +28,23 @@ KINDS = {
     "was incomplete": "first_pass",
     "the pipeline is none": "not_asked",
 }
-"""Words in a reason for not reranking -> the reason's kind in metrics; the first entry that matches counts."""
+"""Words in a reason for not reranking -> the kind that metrics count; the first entry that matches decides."""
 due = Seldom()
 once = Seldom(math.inf)
 
 
 def build_command(index: str, note: str) -> str:
-    """Return the command that builds an index's vectors, with a note on why, for the end of a message."""
+    """Return the shell command that builds an index's vectors, followed by a note on why; it ends a message."""
     return f"osrerank vectors build --index {index}   ({note})"
 
 
 def advise(answer: Mapping[str, Any], options: Rerank, took_s: float) -> None:
-    """Log what would make a slow search faster, if scoring took most of its time; at most once a minute.
+    """Log what would make a slow search faster, if a stage took most of its time; at most once a minute.
 
     Args:
         answer: the reranked response.
-        options: of the search.
-        took_s: time that the search took with its first pass, in seconds.
+        options: the search's options.
+        took_s: time that the search took, its first pass included, in seconds.
     """
     scoring = max(answer["rerank"]["stages"], key=lambda stage: float(stage["took_ms"]), default=None)
     if scoring is None or scoring["took_ms"] / 1000 <= took_s / 2 or not due.is_due():
@@ -64,12 +64,12 @@ def advise(answer: Mapping[str, Any], options: Rerank, took_s: float) -> None:
 
 
 def kind_of(reason: str) -> str:
-    """Return the kind of a reason for not reranking, one of `KINDS`; else ``other``."""
+    """Return the kind of a reason for not reranking, from `KINDS`; ``other`` if none matches."""
     return next((kind for words, kind in KINDS.items() if words in reason), "other")
 
 
 def tell_lacking(answer: Mapping[str, Any]) -> None:
-    """Log how many documents a deadline left without vectors, once for each index in a process."""
+    """Log how many documents were not encoded before the deadline, once for each index in a process."""
     lacking = max((stage.get("lacking", 0) for stage in answer["rerank"]["stages"]), default=0)
     if lacking and once.is_due(index := _index_of(answer["hits"]["hits"])):
         candidates = max(stage["candidates"] for stage in answer["rerank"]["stages"])
@@ -85,7 +85,7 @@ def _index_of(hits: Sequence[Mapping[str, Any]]) -> str:
 
 
 def _advice(scoring: Mapping[str, Any], options: Rerank, hits: Sequence[Mapping[str, Any]]) -> str:
-    """Return what would make the slowest stage faster: stored vectors, or with a cross-encoder other options."""
+    """Return what would make the slowest stage faster: stored vectors or, for a cross-encoder, other options."""
     if lacked := scoring.get("encoded", 0) + scoring.get("lacking", 0):
         note = f"{lacked} texts of this search had no stored vectors"
         return f"build the vectors beforehand: {build_command(_index_of(hits), note)}"

@@ -1,4 +1,4 @@
-"""What a search asks of whoever performs it: to send a request, or to score."""
+"""The steps that a search yields, and that the synchronous or asynchronous client performs: requests and scoring."""
 
 from collections.abc import Callable, Generator, Sequence
 from typing import Any, NamedTuple
@@ -11,17 +11,17 @@ class SearchRequest(NamedTuple):
     """A request to OpenSearch's ``_search``.
 
     Attributes:
-        call: has the body and the URL parameters.
+        call: holds the body and the URL parameters.
     """
 
     call: Plain
 
 
 class Scoring(NamedTuple):
-    """Work that takes long and sends nothing to OpenSearch.
+    """Computation that takes long and sends nothing to OpenSearch.
 
     Attributes:
-        run: does it; an event loop calls it in a thread.
+        run: computes it; the asynchronous client calls it in a thread.
     """
 
     run: Callable[[], Any]
@@ -38,17 +38,17 @@ class MultiSearchRequest(NamedTuple):
 
 
 class Later(NamedTuple):
-    """Requests that nobody waits for: the client sends them after the search has returned.
+    """Requests that the client sends in the background, without making the search wait for them.
 
     Attributes:
-        steps: yields them.
+        steps: yields the requests.
     """
 
     steps: Generator[SideRequest, Any, None]
 
 
 class Shadow(NamedTuple):
-    """A second run of a search in shadow mode; the client queues it, and answers whether there was room.
+    """A second run of a search in shadow mode; the client queues it, and answers whether the queue had room.
 
     Attributes:
         steps: yields the search's steps, and returns its record.

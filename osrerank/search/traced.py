@@ -1,4 +1,4 @@
-"""Spans of a search: of its whole, and of each request that it sends."""
+"""Begin the tracing spans of a search: one for the whole search, and one for each request that it sends."""
 
 from contextlib import AbstractContextManager
 from typing import Any, Protocol
@@ -13,14 +13,14 @@ from osrerank.tracing.spans import NOTHING, Span, is_recording, is_traced, span,
 
 
 class TracedClient(Protocol):
-    """What is asked of a client, synchronous or not."""
+    """The attributes that tracing needs of a client, synchronous or asynchronous."""
 
     searcher: Searcher
     transport: Any
 
 
 def search_span(client: TracedClient, index: Any, rerank: RerankArgument, query: Any) -> AbstractContextManager[Span]:
-    """Begin the trace of a search; nothing where no reranking is asked for."""
+    """Begin the trace of a search; a search without reranking is not traced."""
     how = client.searcher.service.settings.tracing
     if rerank is False or not is_traced(how):
         return NOTHING
@@ -29,7 +29,7 @@ def search_span(client: TracedClient, index: Any, rerank: RerankArgument, query:
 
 
 def request_span(client: TracedClient, step: Step, index: Any) -> AbstractContextManager[Span]:
-    """Begin the part of a search that is a request to the search engine."""
+    """Begin the span of a search's request to the search engine."""
     if not is_recording():
         return NOTHING
     hosts = None if is_embedded(client) else getattr(client.transport, "hosts", None) or ()
@@ -44,7 +44,7 @@ def request_span(client: TracedClient, step: Step, index: Any) -> AbstractContex
 
 
 def rerank_span(service: RerankService, query: str) -> AbstractContextManager[Span]:
-    """Begin the trace of reranking what was found elsewhere."""
+    """Begin the trace of reranking hits or texts that another search found."""
     how = service.settings.tracing
     return trace("osrerank.rerank", how, osrerank__query=query if how == "queries" else None)
 

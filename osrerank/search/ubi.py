@@ -1,6 +1,6 @@
-"""Records of what users were shown, in the index ``ubi_queries`` of User Behavior Insights (UBI, schema 1.3).
+"""Record what users were shown, in the index ``ubi_queries`` of User Behavior Insights (UBI, schema 1.3).
 
-The record of a search has the page as it was returned, and of an interleaved one which team each hit came from.
+The record of a search has the hits of the page that was returned; if it was interleaved, also each hit's team.
 """
 
 import logging
@@ -25,11 +25,11 @@ APPLIED, TEAMS, SESSION, EXPERIMENT, FIRST_RANK, CHOSEN = (
     "osrerank_applied", "osrerank_teams", "osrerank_session", "osrerank_experiment", "osrerank_first_rank",
     "osrerank_chosen",
 )  # fmt: skip
-"""Names of our own ``query_attributes``; their values are texts, as the plugin has them."""
+"""Names of osrerank's own ``query_attributes``; their values are texts, like those of the plugin."""
 LEAST_S, MOST_S = 0.1, 2.0
-"""The shortest and the longest time that a search gives the request which records it, in seconds."""
+"""The shortest and the longest timeout of the request that records a search, in seconds."""
 REST_S = 10.0
-"""How long nothing is recorded after a failure, in seconds, so that searches do not wait for an engine in trouble."""
+"""How long nothing is recorded after a failure, in seconds, so that searches do not wait for a failing engine."""
 EXISTS = "resource_already_exists_exception"
 _KEYWORD = {"type": "keyword", "ignore_above": 100}
 _TEXT = {"type": "text", "fields": {"keyword": {"type": "keyword", "ignore_above": 256}}}
@@ -46,13 +46,13 @@ _FIELDS: dict[str, Any] = {
 
 
 class UbiRecords:
-    """Records the searches that say ``ext.ubi``; what cannot be recorded is said in the response, and logged.
+    """Records the searches that have ``ext.ubi`` in their body; if that fails, the response and the log say why.
 
     Safe to use from many threads.
 
     Args:
         is_embedded: whether the engine is the embedded one.
-        clock: gives seconds.
+        clock: returns seconds.
     """
 
     def __init__(self, *, is_embedded: bool, clock: Callable[[], float] = time.monotonic) -> None:
@@ -61,7 +61,7 @@ class UbiRecords:
         self._has_index = False
 
     def after(self, ubi: UbiQuery, by: Reranking, answer: Any) -> Generator[SideRequest, Any, Any]:
-        """Yield the requests that record an answer, and return it with its query id, as the plugin does."""
+        """Yield the requests that record an answer; return the answer with its query id, as the plugin does."""
         reason = ""
         if self._pause.is_on:
             reason = "the engine refused a record just now"
@@ -81,7 +81,7 @@ class UbiRecords:
         return {**answer, "ext": ext, "rerank": {**answer["rerank"], "ubi": recorded}}
 
     def _write(self, record: Mapping[str, Any], timeout_s: float) -> Generator[SideRequest, Any, str]:
-        """Yield the requests that write a record, and return why it was not written; empty where it was."""
+        """Yield the requests that write a record; return why it was not written, "" if it was."""
         params = {"request_timeout": timeout_s}
         try:
             if not self._has_index and not (yield SideRequest("HEAD", f"/{INDEX}", params=params)):
@@ -100,7 +100,7 @@ class UbiRecords:
 
 
 def index_body(*, is_embedded: bool) -> dict[str, Any]:
-    """Return mappings as those of the plugin, without what the embedded engine does not know."""
+    """Return the body that creates the index, with the plugin's mappings; the embedded engine gets simpler types."""
     if not is_embedded:
         return {"mappings": {"dynamic": False, "properties": {**_FIELDS, "query_attributes": {"type": "flat_object"}}}}
     plain = {name: {"type": "keyword"} if mapping is _KEYWORD else mapping for name, mapping in _FIELDS.items()}
@@ -109,16 +109,16 @@ def index_body(*, is_embedded: bool) -> dict[str, Any]:
 
 
 def record_of(ubi: UbiQuery, answer: Mapping[str, Any], *, text: str = "", session: str = "") -> dict[str, Any]:
-    """Return the record of an answer.
+    """Return the UBI record of a search's answer.
 
     Args:
-        ubi: what the search says of itself.
-        answer: its response, reranked or marked.
-        text: that the hits were judged against, where ``ubi`` has no user query.
-        session: of the reader of an interleaved list, as a digest.
+        ubi: the content of the search's ``ext.ubi``.
+        answer: the response, reranked or marked.
+        text: the text that the hits were judged against; it is recorded if ``ubi`` has no user query.
+        session: digest of the reader of an interleaved list.
 
     Raises:
-        KeyError: a hit has no ``_id``, or lacks the field that stands for it.
+        KeyError: a hit has no ``_id``, or lacks the field that identifies it.
     """
     marks = answer["rerank"]
     drawn = marks.get("interleave") or {}
@@ -141,7 +141,7 @@ def record_of(ubi: UbiQuery, answer: Mapping[str, Any], *, text: str = "", sessi
 
 
 def _object_id(hit: Mapping[str, Any], name: str) -> str:
-    """Return what stands for a hit: its id, or a field of its ``_source`` or ``fields``."""
+    """Return the value that identifies a hit: its id, or a field of its ``_source`` or ``fields``."""
     if not name:
         return str(hit["_id"])
     source, extra = hit.get("_source") or {}, hit.get("fields") or {}

@@ -1,8 +1,8 @@
-"""What a search says of itself for User Behavior Insights (UBI), in ``ext.ubi`` of its body.
+"""Read the User Behavior Insights (UBI) object ``ext.ubi`` from a search's body.
 
 UBI schema 1.3, query request: https://o19s.github.io/ubi/docs/html/1.3.0/query.request.schema.html. OpenSearch's plugin
-reads the same object, and records the hits of the request that has it: of ours, the hundred hits of the first pass. So
-we take it out and record the page as it is returned (`osrerank.search.ubi`).
+reads the same object, and records the hits of the request that has it: in a first pass, a hundred hits that the user
+never sees. So osrerank removes the object, and records the page that it returns (`osrerank.search.ubi`).
 """
 
 import json
@@ -15,22 +15,22 @@ from osrerank.errors import ConfigError
 from osrerank.retrieval.first_pass import count_of
 
 MOST_CHARACTERS = 100
-"""Characters of an id or a name, by the schema."""
+"""The most characters of an id or a name, by the schema."""
 
 
 @dataclass(frozen=True, slots=True)
 class UbiQuery:
-    """What ``ext.ubi`` of a search says.
+    """The content of a search's ``ext.ubi``.
 
     Attributes:
-        query_id: links clicks to the search; made here where none is given.
-        user_query: as the user typed it; empty for the text that hits are judged against.
-        client_id: who asks: a browser, an application.
+        query_id: links clicks to the search; a random one if the caller gives none.
+        user_query: the query as the user typed it; empty for the text that hits are judged against.
+        client_id: who searches: a browser, an application.
         application: the part of the application that searches.
-        object_id_field: the field whose value stands for a hit; empty for ``_id``.
-        attributes: the caller's own.
+        object_id_field: the field whose value identifies a hit; empty for ``_id``.
+        attributes: the caller's own attributes.
         query: the search's body as JSON.
-        first_rank: of the page, from 1.
+        first_rank: the rank of the page's first hit, from 1.
     """
 
     query_id: str
@@ -44,7 +44,7 @@ class UbiQuery:
 
     @classmethod
     def of(cls, body: Mapping[str, Any], params: Mapping[str, Any]) -> Self | None:
-        """Return what a search's body says; None where it says nothing.
+        """Read ``ext.ubi`` from a search's body; None if the body has none.
 
         Raises:
             ConfigError: ``ext.ubi`` has something that the schema does not allow.
@@ -81,7 +81,7 @@ def without_ubi(body: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def _user_query(given: Any) -> str:
-    """Return the user's text: of a text, or of the object that newer versions of the plugin take."""
+    """Return the user's query from a text, or from the object that newer versions of the plugin accept."""
     text = given.get("text", "") if isinstance(given, Mapping) else given
     if text is None:
         return ""

@@ -18,13 +18,13 @@ from osrerank.vectors.records import Lookup
 from osrerank.vectors.store import REST_S, Guard
 
 REQUEST_S, WRITE_S = 2.0, 10.0
-"""The longest time for a request that reads vectors, and for one that writes some after the answer, in seconds."""
+"""The longest timeouts in seconds: of a request that reads vectors, and of one that writes them after the answer."""
 SHORT_S = 0.05
-"""If less time is left when a request times out, the deadline was short: the cluster is not to blame."""
+"""If less time than this is left when a request times out, the deadline was short, and the cluster is not to blame."""
 ABSENT_S = 60.0
-"""How long it is remembered that there is no side index, or that it may not be read, in seconds."""
+"""How long a side index that is missing, or must not be read, is not asked again, in seconds."""
 MOST_NAMES = 1000
-"""Side indices about which something is remembered."""
+"""How many side indices' states are kept."""
 FORBIDDEN = "security_exception"
 
 Reading = Generator[SideRequest | Scoring, Any, Any]
@@ -32,17 +32,17 @@ logger = logging.getLogger(__name__)
 
 
 class SideIndex:
-    """The known state of a side index.
+    """What is known of a side index: whether it exists, and whether it may be read and written now.
 
     Args:
         clock: returns seconds.
-        name: its own.
+        name: the side index's name.
 
     Attributes:
         is_there: whether the last request found it.
-        absent: pause after it was missing, or reading it was forbidden.
-        failures: pauses after other failures of reading and of writing.
-        may_write: whether no write has been forbidden.
+        absent: the pause after it was missing, or reading it was forbidden.
+        failures: the pauses after other failures of reading and of writing.
+        may_write: False once a write was forbidden.
     """
 
     def __init__(self, clock: Callable[[], float], name: str) -> None:
@@ -63,19 +63,19 @@ class SideIndex:
         return self.is_there and self.may_write and not self.failures.write.is_on
 
     def miss(self, error: Exception) -> None:
-        """Remember for a minute that there is no such index."""
+        """Remember for a minute that the index does not exist."""
         self.is_there = False
         self.absent.begin(error)
 
     def refuse(self, error: Exception) -> None:
-        """Stop writing: for good if it is forbidden, else for a time."""
+        """Stop writing: for good if it is forbidden, else for a while."""
         if isinstance(error, AuthorizationException) or FORBIDDEN in str(error):
             self.forbid("write", error)
         else:
             self.failures.write.begin(error)
 
     def forbid(self, right: str, error: Exception) -> None:
-        """Remember that a right is missing: to read for a minute, to write for good. Log it once."""
+        """Remember a missing right, and log it once: no reading for a minute, or no writing for good."""
         if right == "read":
             self.absent.begin(error)
         else:
@@ -88,10 +88,10 @@ class SideIndex:
 
 
 class SideVectors:
-    """Reads and writes the side indices of searched indices; a refusal only costs time.
+    """Reads and writes the side indices, which store the vectors of searched indices; a failure only costs time.
 
-    A search does not ask which side indices exist. It reads those of its hits' indices, for the vectors that are not
-    known here. After its answer, it writes new vectors to those that exist; it creates none.
+    A search does not ask which side indices exist. It asks those of its hits' indices for the vectors that this machine
+    lacks. After its answer, it writes new vectors to the side indices that exist; it creates none.
 
     Args:
         is_embedded: whether the engine is the embedded one.
@@ -103,22 +103,22 @@ class SideVectors:
         self._side = lru_cache(MOST_NAMES)(partial(SideIndex, clock))
 
     def read(self, calls: Sequence[tuple[Reranked, Any]]) -> Generator[SideRequest | Scoring, Any, list[Lookup]]:
-        """Yield the requests for the vectors of several responses' hits, usually one; return a lookup for each."""
+        """Yield the requests for the vectors of several responses' hits, usually one request; return their lookups."""
         lookups: list[Lookup] = []
         for call, response in calls:
             lookups.append((yield Scoring(partial(call.by.lookup, response))))
         lacking = {key: index for lookup in lookups for key, index in lookup.lacking.items()}
-        found = yield from self.brought(lacking, partial(_remaining_s, calls))
+        found = yield from self.fetch(lacking, partial(_remaining_s, calls))
         for lookup in lookups:
             lookup.fetched.bring({key: found[key] for key in lookup.lacking if key in found})
         return lookups
 
-    def brought(self, lacking: Mapping[bytes, str], left_s: Callable[[], float]) -> Reading:
-        """Yield the requests that read records from side indices, and return the records found.
+    def fetch(self, lacking: Mapping[bytes, str], left_s: Callable[[], float]) -> Reading:
+        """Yield the requests that read records from side indices, and return the records found, by key.
 
         Args:
             lacking: key of each record that this machine lacks -> the index of its document.
-            left_s: returns the seconds that are left.
+            left_s: returns the seconds until the deadline.
         """
         wanted = {key: side_index(index) for key, index in lacking.items()}
         names = [name for name in sorted(set(wanted.values())) if self._side(name).is_read]
@@ -127,7 +127,7 @@ class SideVectors:
         return (yield from self._found(names, [key for key, name in wanted.items() if name in names], left_s))
 
     def finish(self, call: Reranked, response: Any, lookup: Lookup) -> Generator[Scoring | Later, Any, Any]:
-        """Yield the steps that rerank a response with vectors and, later, write new ones; return the call's answer."""
+        """Yield the steps that rerank a response with vectors and later write new vectors; return the call's answer."""
         answer = yield Scoring(partial(call.finish, response, lookup))
         by_name: defaultdict[str, dict[bytes, bytes]] = defaultdict(dict)
         for key, record in lookup.fetched.new.items():
@@ -138,7 +138,7 @@ class SideVectors:
         return answer
 
     def _found(self, names: Sequence[str], keys: Sequence[bytes], left_s: Callable[[], float]) -> Reading:
-        """Yield the requests for records of side indices, and return those that are there."""
+        """Yield the requests for records of side indices, and return the records found; none after a failure."""
         sides = [self._side(name) for name in names]
         try:
             found = yield from self._records(sides, keys, left_s)
@@ -147,12 +147,12 @@ class SideVectors:
                 sides[0].forbid("read", error)
                 return {}
             found = {}
-            for name in names:  # one of them is forbidden, and must not hide the others
+            for name in names:  # a forbidden index must not hide the records of the others
                 found |= yield from self._found([name], keys, left_s)
         except NotFoundError as error:
             _each(sides, SideIndex.miss, error)
             return {}
-        except (TransportError, LookupError, TypeError) as error:  # or an answer that is none
+        except (TransportError, LookupError, TypeError) as error:  # the last two: an answer of another form
             if left_s() > SHORT_S or not isinstance(error, ConnectionTimeout):
                 for side in sides:
                     side.failures.read.begin(error)
@@ -177,9 +177,9 @@ class SideVectors:
 
     def _write(self, records: Mapping[str, Mapping[bytes, bytes]], model: str) -> Generator[SideRequest, Any, None]:
         """Yield the requests that write records to side indices."""
-        for name, some in records.items():
+        for name, own_records in records.items():
             side = self._side(name)
-            for lines in writing(name, some, model):
+            for lines in writing(name, own_records, model):
                 try:
                     reason = refusal((yield SideRequest("POST", "/_bulk", lines, {"request_timeout": WRITE_S})))
                 except (TransportError, LookupError, TypeError) as error:
@@ -196,5 +196,5 @@ def _each(sides: Iterable[SideIndex], do: Callable[[SideIndex, Exception], None]
 
 
 def _remaining_s(calls: Sequence[tuple[Reranked, Any]]) -> float:
-    """Return the seconds until the first deadline of several searches."""
+    """Return the seconds until the earliest deadline of several searches."""
     return min(call.by.deadline.remaining_s() for call, _ in calls)

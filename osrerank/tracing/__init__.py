@@ -1,1 +1,1 @@
-"""Traces of searches, requests and chunks for OpenTelemetry; where nobody traces, nothing of it is imported."""
+"""Trace searches, requests and chunks by OpenTelemetry, which is imported only if the application traces."""

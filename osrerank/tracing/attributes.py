@@ -1,7 +1,7 @@
-"""What spans tell: OpenTelemetry's semantic conventions for databases and HTTP, those proposed for reranking, and ours.
+"""Set the attributes of spans, by OpenTelemetry's semantic conventions for databases, HTTP and reranking.
 
-``gen_ai.operation.name`` "rerank" and ``gen_ai.rerank.*`` are a proposal, which may change. Names with ``osrerank.``
-are ours. An attribute's ``__`` stands for a dot.
+The conventions for reranking, ``gen_ai.operation.name`` "rerank" and ``gen_ai.rerank.*``, are a proposal, which may
+change. Names with ``osrerank.`` are osrerank's own. In keyword arguments, ``__`` stands for a dot.
 """
 
 import re
@@ -16,15 +16,15 @@ from osrerank.types import StageReport
 
 PORTS = {"http": 80, "https": 443}
 OWN_WORDS = re.compile(r"([\w-]+: )?.*?(?=: | \(|\[|['\"]|$)", re.DOTALL)
-"""Of a reason: perhaps a stage's name, and what comes before another program's words."""
+"""Matches osrerank's own words at the beginning of a reason: perhaps a stage's name, then all before a quotation."""
 
 
 def db_attributes(hosts: Sequence[Mapping[str, Any]] | None, operation: str, index: Any) -> dict[str, Value]:
     """Return the attributes of a request to the search engine.
 
     Args:
-        hosts: those of the cluster; None where the engine is the embedded one.
-        operation: as ``search``.
+        hosts: the cluster's hosts; None for the embedded engine.
+        operation: the name of the operation, such as ``search``.
         index: a name, several, or None for all.
     """
     host: Mapping[str, Any] = hosts[0] if hosts and len(hosts) == 1 else {}  # of several, the transport picks one
@@ -38,12 +38,12 @@ def db_attributes(hosts: Sequence[Mapping[str, Any]] | None, operation: str, ind
 
 
 def names_of(index: Any) -> str | None:
-    """Return the names of indices, separated by commas."""
+    """Return the names of indices, separated by commas; None for all indices."""
     return index if isinstance(index, str) or index is None else ",".join(index)
 
 
 def operation_of(method: str, path: str) -> tuple[str, str | None]:
-    """Return a side request's operation and what it works on: of ``/notes/_mapping`` "get_mapping" and "notes"."""
+    """Return a side request's operation and indices: for a GET of ``/notes/_mapping``, "get_mapping" and "notes"."""
     parts = [unquote(part) for part in path.split("/") if part]
     action = next((part for part in parts if part.startswith("_")), "")
     names = parts[0] if parts and not parts[0].startswith("_") else None
@@ -52,7 +52,7 @@ def operation_of(method: str, path: str) -> tuple[str, str | None]:
 
 
 def http_span(method: str, url: str) -> AbstractContextManager[Span]:
-    """Begin a request to another server."""
+    """Begin the span of an HTTP request to another server."""
     if not is_recording():
         return NOTHING
     parts = urlsplit(url)
@@ -67,14 +67,14 @@ def http_span(method: str, url: str) -> AbstractContextManager[Span]:
 
 
 def tell_status(span: Span, status: int) -> None:
-    """Set the status of an answer that a client got; one from 400 on is a failure."""
+    """Set the HTTP status of an answer; the span fails if it is 400 or above."""
     span.set(http__response__status_code=status)
     if status >= HTTPStatus.BAD_REQUEST:
         span.fail(str(status))
 
 
 def tell_report(span: Span, report: StageReport) -> None:
-    """Set a stage's attributes from its report, and mark what it could not do."""
+    """Set a stage's attributes from its report; an event says so if it was not wholly applied."""
     span.set(
         gen_ai__operation__name="rerank",
         gen_ai__request__model=report.model or None,
@@ -90,7 +90,7 @@ def tell_report(span: Span, report: StageReport) -> None:
 
 
 def tell_outcome(span: Span, *, applied: bool | str, reason: str | None) -> None:
-    """Set whether a search was reranked; an event says that it was not, or not wholly."""
+    """Set whether a search was reranked; an event says so if it was not, or only in part."""
     shown = str(applied).lower()
     span.set(osrerank__applied=shown)
     if applied is not True:
@@ -98,6 +98,9 @@ def tell_outcome(span: Span, *, applied: bool | str, reason: str | None) -> None
 
 
 def reason_of(span: Span, reason: str) -> dict[str, Value]:
-    """Return a reason's beginning in our own words; whole, as others' may repeat a text, only where asked for."""
+    """Return the attribute with a reason: its beginning in osrerank's own words, or all if the span may tell queries.
+
+    The words of other programs may quote a text.
+    """
     own = OWN_WORDS.match(reason)
     return {"osrerank__reason": (reason if span.tells_queries or own is None else own[0]) or None}

@@ -1,6 +1,7 @@
-"""OpenTelemetry's SDK for the processes that are ours, ``osrerank serve`` and ``osrerank worker``, from ``OTEL_*``.
+"""Set up OpenTelemetry's SDK from ``OTEL_*`` variables, for ``osrerank serve`` and ``osrerank worker``.
 
-A library leaves this to its application. Resource, sampler, batches and the exporters read their variables themselves.
+In all other processes, the application does this. Resource, sampler, batches and exporters read their variables
+themselves.
 """
 
 import logging
@@ -19,14 +20,14 @@ PACKAGES = "pip install opentelemetry-sdk opentelemetry-exporter-otlp-proto-http
 
 
 def export_traces(how: Tracing, service: str) -> bool:
-    """Set up a tracer provider where ``OTEL_*`` variables ask for traces; return whether there is one.
+    """Set up a tracer provider if ``OTEL_*`` variables ask for traces; return whether that was done.
 
-    Asked for they are by an endpoint, or by ``OTEL_TRACES_EXPORTER``. Where the SDK or the exporter is missing, a line
-    of the log says what to install, and nothing is traced.
+    The variables ask for traces by an endpoint, or by ``OTEL_TRACES_EXPORTER``. If the SDK or the exporter is missing,
+    a log line says what to install, and nothing is traced.
 
     Args:
         how: the setting ``tracing``.
-        service: the service's name, unless a variable has another.
+        service: the service's name, unless a variable gives another.
     """
     if how == "off" or not (names := _exporters()):
         return False
@@ -48,7 +49,7 @@ def export_traces(how: Tracing, service: str) -> bool:
 
 
 def _exporters() -> list[str]:
-    """Return the names of the exporters that variables ask for."""
+    """Return the names of the exporters that the variables ask for."""
     if os.environ.get("OTEL_SDK_DISABLED", "").strip().lower() == "true":
         return []
     default = "otlp" if any(map(os.environ.get, ENDPOINTS)) else "none"
@@ -57,7 +58,7 @@ def _exporters() -> list[str]:
 
 
 def _exporter(name: str) -> Any:
-    """Return an exporter of any installed package, by the name that ``OTEL_TRACES_EXPORTER`` has for it.
+    """Return an exporter from any installed package, by its name in ``OTEL_TRACES_EXPORTER``.
 
     Raises:
         ImportError: there is none.

@@ -1,11 +1,11 @@
-"""Spans of OpenTelemetry, where the application traces; elsewhere each costs the look at a variable.
+"""Begin and end OpenTelemetry spans if the application traces; if it does not, a span costs the read of a variable.
 
-Whoever traces has imported ``opentelemetry.trace`` to set its tracer provider. A process without that module does not
-trace: nothing is imported here, and `trace` and `span` return the same object that does nothing.
+An application that traces has imported ``opentelemetry.trace`` to set its tracer provider. In a process without that
+module, nothing is imported here, and `trace` and `span` return an object that does nothing.
 
-`trace` begins what an operator asks about (a search, a request, a chunk), `span` a part of it. Parts are recorded only
-within a trace of ours that is sampled. A trace's context travels as W3C's ``traceparent`` and ``tracestate``; baggage,
-which may hold anything, is neither sent nor read.
+`trace` begins the span of a search, a request or a chunk; `span` begins a part of it. Parts are recorded only within
+such a span that is sampled. A trace's context is sent as W3C's ``traceparent`` and ``tracestate``; baggage, which may
+hold anything, is neither sent nor read.
 """
 
 import functools
@@ -21,22 +21,23 @@ if TYPE_CHECKING:
     from opentelemetry import trace as opentelemetry_trace
 
 Tracing = Literal["on", "off", "queries"]
-"""What is recorded: spans, nothing, or spans with the queries' texts and the reasons in full."""
+"""What is recorded: spans, nothing, or spans with the texts of queries and the reasons in full."""
 Kind = Literal["INTERNAL", "CLIENT", "SERVER", "CONSUMER"]
 Value = str | bool | int | float | Sequence[str] | None
-"""Of an attribute; None leaves it out."""
+"""The value of an attribute; None leaves the attribute out."""
 
 P = ParamSpec("P")
 T = TypeVar("T")
 
 MOST_CHARACTERS = 2_000
-"""Of an attribute."""
+"""The most characters of an attribute."""
 NOT_RECORDED = ("off", "unsampled")
+"""The states of a context in which no spans are recorded."""
 _state: ContextVar[Literal["on", "off", "queries", "unsampled"]] = ContextVar("osrerank_tracing", default="off")
 
 
 class Span:
-    """A span that is not recorded."""
+    """A span that is not recorded; its methods do nothing."""
 
     tells_queries = False
 
@@ -47,7 +48,7 @@ class Span:
         """Add an event."""
 
     def rename(self, name: str) -> None:
-        """Give the span a name that was not known when it began."""
+        """Change the span's name, if it was not known when the span began."""
 
     def fail(self, kind: str) -> None:
         """Mark the span as failed, with the kind of error."""
@@ -59,11 +60,11 @@ class Span:
 
 
 class Recorded(Span):
-    """A span of a trace.
+    """A recorded span of OpenTelemetry.
 
     Args:
-        span: OpenTelemetry's.
-        tells_queries: whether texts of queries may be told.
+        span: OpenTelemetry's span.
+        tells_queries: whether its attributes may have texts of queries.
     """
 
     def __init__(self, span: "opentelemetry_trace.Span", *, tells_queries: bool) -> None:
@@ -92,25 +93,25 @@ NOTHING = Span()
 def trace(
     name: str, how: Tracing, *, kind: Kind = "INTERNAL", parent: Mapping[str, str] | None = None, **attributes: Value
 ) -> AbstractContextManager[Span]:
-    """Begin what is traced by itself: within the application's own span, or where ``parent`` says.
+    """Begin the span of a search, a request or a chunk: within the application's own span, or that of ``parent``.
 
     Args:
-        name: the span's.
-        how: the setting.
-        kind: OpenTelemetry's.
-        parent: headers of the request or message that asks for it.
-        attributes: of the span, as `Span.set`.
+        name: the span's name.
+        how: the setting ``tracing``.
+        kind: OpenTelemetry's kind of the span.
+        parent: headers of the request or message that caused it.
+        attributes: the span's attributes, as in `Span.set`.
     """
     return _traced(name, how, kind, parent, attributes) if is_traced(how) else NOTHING
 
 
 def is_traced(how: Tracing) -> bool:
-    """Return whether `trace` begins anything; asked before attributes are collected."""
+    """Return whether `trace` would begin a span; callers ask before they collect attributes."""
     return how != "off" and "opentelemetry.trace" in sys.modules
 
 
 def span(name: str, *, kind: Kind = "INTERNAL", **attributes: Value) -> AbstractContextManager[Span]:
-    """Begin a part of what is traced in this context; nothing where it is not."""
+    """Begin a part of the current trace; if none is recorded, the span does nothing."""
     state = _state.get()
     if state in NOT_RECORDED:
         return NOTHING
@@ -118,7 +119,7 @@ def span(name: str, *, kind: Kind = "INTERNAL", **attributes: Value) -> Abstract
 
 
 def current() -> Span:
-    """Return the span that is under way in this context."""
+    """Return the current span of this context."""
     state = _state.get()
     if state in NOT_RECORDED:
         return NOTHING
@@ -128,12 +129,12 @@ def current() -> Span:
 
 
 def is_recording() -> bool:
-    """Return whether parts are recorded in this context; asked likewise."""
+    """Return whether `span` would record a part in this context; callers ask before they collect attributes."""
     return _state.get() not in NOT_RECORDED
 
 
 def headers() -> dict[str, str]:
-    """Return what continues this trace on another machine, as headers; empty where nothing is traced."""
+    """Return the headers with which another machine continues this trace; empty if nothing is traced."""
     if _state.get() == "off":
         return {}
     carrier: dict[str, str] = {}
@@ -142,14 +143,14 @@ def headers() -> dict[str, str]:
 
 
 def carried(function: Callable[P, T]) -> Callable[P, T]:
-    """Return a function that belongs to what is traced here when another thread calls it, once."""
+    """Bind a function to the current trace, so that it continues it in another thread; it may be called once."""
     if "opentelemetry.trace" not in sys.modules:
         return function
     return functools.partial(copy_context().run, function)
 
 
 def name_of(error: BaseException) -> str:
-    """Return an error's class, or the status that a server answered, for ``error.type``."""
+    """Return the value of ``error.type`` for an error: its class, or the status that a server answered."""
     status = getattr(error, "status_code", None)
     if isinstance(status, int):
         return str(status)
@@ -185,7 +186,7 @@ def _span(name: str, kind: Kind, attributes: Mapping[str, Value], *, tells_queri
 
 @contextmanager
 def _ended(started: "opentelemetry_trace.Span", *, tells_queries: bool) -> Iterator[Recorded]:
-    """Make a span the current one, and end it; of an error that leaves it only the class is kept."""
+    """Make a span the current one, and end it afterwards; if an error leaves it, only the error's class is recorded."""
     from opentelemetry import trace as api  # noqa: PLC0415 - imported already, by whoever traces
 
     recorded = Recorded(started, tells_queries=tells_queries)
@@ -218,7 +219,7 @@ def _propagator() -> Any:
 
 
 def _usable(attributes: Mapping[str, Value]) -> dict[str, Any]:
-    """Return attributes that are not None, by their names with dots, their texts bounded."""
+    """Return the attributes that are not None, with dots in their names, and with their texts cut to the limit."""
     return {
         name.replace("__", "."): value[:MOST_CHARACTERS] if isinstance(value, str) else value
         for name, value in attributes.items()

@@ -1,1 +1,1 @@
-"""What computes a model: ONNX Runtime and torch in this process, or a rerank server over HTTP."""
+"""The backends that compute a model: ONNX Runtime and torch in this process, or a rerank server over HTTP."""

@@ -1,4 +1,4 @@
-"""The interface between a scorer and a loaded network."""
+"""The interface between a model and the backend that computes its network."""
 
 from collections.abc import Sequence
 from typing import NamedTuple, Protocol
@@ -8,7 +8,7 @@ from osrerank.types.vectors import Rows
 
 
 class Compute(NamedTuple):
-    """How a backend computes.
+    """How a backend is to compute: threads, dtype, compilation.
 
     Attributes:
         threads: CPU threads; 0 means the cores that this process may use.
@@ -33,7 +33,7 @@ class Backend(Protocol):
 
     @property
     def precision(self) -> str:
-        """The type that it computes in: ``int8``, ``fp32``, ``bf16``, ``fp16``."""
+        """The number type that it computes in: ``int8``, ``fp32``, ``bf16``, ``fp16``."""
 
     @property
     def files(self) -> Sequence[str]:
@@ -41,11 +41,11 @@ class Backend(Protocol):
 
     @property
     def budget_tokens(self) -> int:
-        """The most tokens of a batch; 1 for one sequence at a time."""
+        """The most tokens of a batch; 1 if it computes one sequence at a time."""
 
     @property
     def packed(self) -> bool:
-        """Whether a batch costs the sum of its lengths; otherwise their number times the longest."""
+        """Whether a batch costs the sum of its lengths; else it is padded, and costs their number times the longest."""
 
     @property
     def threads(self) -> int:
@@ -56,9 +56,9 @@ class Backend(Protocol):
         """Whether these threads compute in parallel; then a large batch must not leave another thread idle."""
 
     def run(self, sequences: Sequence[Tokens]) -> Rows:
-        """Return the head's outputs ``(n, labels)``; of a bi-encoder the sequences' vectors ``(n, dimensions)``.
+        """Compute a batch: return the head's outputs ``(n, labels)``, or a bi-encoder's vectors ``(n, dimensions)``.
 
-        Of late interaction they are a list of n arrays ``(tokens, dimensions)``.
+        A late-interaction model gives a list of n arrays ``(tokens, dimensions)``.
 
         Raises:
             InferenceError: the forward pass failed.

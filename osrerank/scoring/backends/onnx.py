@@ -1,4 +1,4 @@
-"""The ONNX backend: the default on CPU, and all that a base install needs."""
+"""The ONNX backend, the default on a CPU; a base install has no other."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -17,27 +17,27 @@ from osrerank.types.vectors import Rows
 
 PREFERRED = ("int8", "fp32")
 VECTOR = "vector"
-"""Name of the output of an encoder's graph; of late interaction it has a row for each token."""
+"""Name of the output of an encoder's graph; a late-interaction model's output has a row for each token."""
 
 
 def load(directory: Path, card: ModelCard, compute: Compute) -> Backend:
-    """Return the backend of a model directory; `osrerank.scoring.registry` calls this."""
+    """Load the backend of a model directory; `osrerank.scoring.registry` calls this."""
     encoders = {"bi-encoder": EncoderBackend, "late-interaction": TokenBackend}
     kind = encoders.get(card.kind, OnnxBackend)
     return kind.load(directory, card, threads=compute.threads)
 
 
 class OnnxBackend:
-    """A cross-encoder's ONNX Runtime session on the CPU: each thread computes one sequence at a time.
+    """A cross-encoder's ONNX Runtime session on the CPU; each thread computes one sequence at a time.
 
-    So no layer computes padding, and a score never depends on what else is being scored. This is as fast as batches
-    that use all cores (docs/performance.md).
+    So no layer computes padding, and a score never depends on the other sequences. This is as fast as batches that use
+    all cores (docs/performance.md).
 
     Args:
         session: the ``onnxruntime.InferenceSession``, which uses one thread for each run.
         threads: how many sequences are computed at once.
         card: the model's card; errors name the model.
-        precision: the graph's.
+        precision: the graph's precision.
         file: the graph, relative to the model's directory.
     """
 
@@ -56,10 +56,10 @@ class OnnxBackend:
 
     @classmethod
     def load(cls, directory: Path, card: ModelCard, *, threads: int = 0) -> Self:
-        """Open the int8 graph where the model has one, else the fp32 one.
+        """Open the model's int8 graph if it has one, else its fp32 graph.
 
         Args:
-            directory: the model's.
+            directory: the model's directory.
             card: names the graphs.
             threads: how many sequences are computed at once; 0 means the physical cores that this process may use.
 
@@ -86,7 +86,7 @@ class OnnxBackend:
 
     @staticmethod
     def _check(session: Any, file: Path, card: ModelCard) -> None:
-        """Refuse a graph whose inputs or output do not match the card."""
+        """Reject a graph whose inputs or output do not match the card."""
         unknown = {entry.name for entry in session.get_inputs()} - set(Batch.__slots__)
         if unknown:
             raise ModelLoadError(
@@ -103,9 +103,9 @@ class OnnxBackend:
 
 
 class EncoderBackend(OnnxBackend):
-    """A bi-encoder's ONNX Runtime session on the CPU, which encodes each text by itself.
+    """A bi-encoder's ONNX Runtime session on the CPU; each text is encoded alone.
 
-    So a vector never depends on what else is being encoded.
+    So a vector never depends on the other texts.
     """
 
     def run(self, sequences: Sequence[Tokens]) -> Rows:
@@ -126,7 +126,7 @@ class EncoderBackend(OnnxBackend):
 
     @staticmethod
     def _check(session: Any, file: Path, card: ModelCard) -> None:
-        """Refuse a graph whose vectors are not as long as the card says."""
+        """Reject a graph whose vectors are not as long as the card says."""
         size = session.get_outputs()[0].shape[-1]
         if card.dimensions not in (0, size):
             reason = f"{file} gives vectors of {size} numbers, and the card's dimensions are {card.dimensions}"
@@ -134,7 +134,7 @@ class EncoderBackend(OnnxBackend):
 
 
 class TokenBackend(EncoderBackend):
-    """A late-interaction model's session, which encodes each text by itself, into a vector of each token."""
+    """A late-interaction model's session; each text is encoded alone, into a vector for each token."""
 
     def run(self, sequences: Sequence[Tokens]) -> Rows:
         try:

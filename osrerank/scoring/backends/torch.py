@@ -1,4 +1,4 @@
-"""The torch backend: our own forward pass for BERT, RoBERTa and ModernBERT, transformers' for the others."""
+"""The torch backend: osrerank's own forward pass for BERT, RoBERTa and ModernBERT, transformers' for other families."""
 
 import logging
 from collections.abc import Mapping, Sequence
@@ -21,8 +21,9 @@ if TYPE_CHECKING:
     from osrerank.scoring.backends.networks.engine import Engine  # imports torch
 
 BUDGET_TOKENS = {"cpu": 2048, "cuda": 32768}
+"""Device -> the most tokens of a batch."""
 THREADS = {"cpu": 1, "cuda": 2}
-"""On a GPU one thread prepares a batch while the GPU computes the other's."""
+"""Device -> threads that compute batches; with a GPU, one prepares a batch while the GPU computes the other's."""
 
 OUT_OF_MEMORY = Counter(
     "osrerank_torch_out_of_memory", "Batches that did not fit into the GPU's memory and were split."
@@ -32,15 +33,15 @@ logger = logging.getLogger(__name__)
 
 
 def load(directory: Path, card: ModelCard, compute: Compute) -> "TorchBackend":
-    """Return the backend, as `osrerank.scoring.registry` asks for it."""
+    """Load the backend of a model directory; `osrerank.scoring.registry` calls this."""
     return TorchBackend.load(directory, card, threads=compute.threads, dtype=compute.dtype, compiled=compute.compiled)
 
 
 class TorchBackend:
-    """A network in torch, on a CUDA device where there is one.
+    """A network in torch, on a CUDA device if there is one.
 
-    A batch that does not fit into the device's memory fails, so that the caller splits it, and later batches have at
-    most half its size.
+    A batch that does not fit into the device's memory fails, so that the caller splits it; later batches have at most
+    half its size.
 
     Args:
         engine: the network on its device.
@@ -48,7 +49,7 @@ class TorchBackend:
         precision: ``fp32``, ``bf16`` or ``fp16``.
         model: the model's name, for errors.
         files: the weights, relative to the model's directory.
-        description: what runs where, for people.
+        description: torch's version, device, precision and implementation, for people to read.
     """
 
     name = "torch"
@@ -72,17 +73,17 @@ class TorchBackend:
     def load(
         cls, directory: Path, card: ModelCard, *, threads: int = 0, dtype: str = "auto", compiled: bool = False
     ) -> Self:
-        """Read the directory's safetensors, or the weights in its ONNX graph where it has none.
+        """Load a network from the directory's safetensors, or from the weights in its ONNX graph if it has none.
 
         Args:
-            directory: the model's.
-            card: what the network looks like.
-            threads: CPU threads for one batch; 0 leaves torch's own number.
+            directory: the model's directory.
+            card: says what the network looks like.
+            threads: CPU threads for one batch; 0 keeps torch's own number.
             dtype: ``fp32``, ``bf16``, ``fp16``, or ``auto`` for 16 bits on a GPU and fp32 on the CPU.
-            compiled: whether ``torch.compile`` fuses what our own forward pass does around the attention.
+            compiled: whether ``torch.compile`` fuses what osrerank's own forward pass computes around the attention.
 
         Raises:
-            ModelLoadError: there are no weights, they cannot be read, or they are not the config's.
+            ModelLoadError: there are no weights, they cannot be read, or they do not match the config.
             MissingDependencyError: the extra ``torch`` is not installed.
         """
         torch = require("torch", extra="torch")
@@ -120,7 +121,7 @@ class TorchBackend:
         self._engine = None
 
     def _shrink(self, sequences: Sequence[Tokens]) -> InferenceError:
-        """Halve the budget after a batch that did not fit, and return the error."""
+        """Lower the budget to half of a batch that did not fit, and return the error to raise."""
         longest = max(len(tokens.ids) for tokens in sequences)
         total = sum(len(tokens.ids) for tokens in sequences)
         tokens = total if self.packed else longest * len(sequences)
@@ -136,10 +137,10 @@ class TorchBackend:
 def _load_engine(
     directory: Path, card: ModelCard, device: Any, precision: str, *, compiled: bool
 ) -> "tuple[Engine, str]":
-    """Return the network on its device, and which way it is computed, for people.
+    """Return the network on its device, and the implementation that computes it, in words.
 
     Raises:
-        ModelLoadError: the weights cannot be read or are not the config's.
+        ModelLoadError: the weights cannot be read, or do not match the config.
     """
     from osrerank.scoring.backends.networks import attention, load  # noqa: PLC0415 - import torch
     from osrerank.scoring.backends.networks.engine import (  # noqa: PLC0415 - likewise
@@ -182,7 +183,7 @@ def load_network(directory: Path, card: ModelCard) -> Any:
     It takes `Batch`'s fields by name, and gives logits ``(n, labels)`` or a bi-encoder's vectors ``(n, dimensions)``.
 
     Raises:
-        ModelLoadError: the weights cannot be read or are not the config's.
+        ModelLoadError: the weights cannot be read, or do not match the config.
     """
     try:
         head = head_of(directory, card)
@@ -194,7 +195,7 @@ def load_network(directory: Path, card: ModelCard) -> Any:
 
 
 def head_of(directory: Path, card: ModelCard) -> Head | None:
-    """Return what follows the encoder; None where the directory's config names a classifier's head."""
+    """Return the head after the encoder's states; None if the config names one of transformers' classifiers."""
     if card.is_encoder:
         return card.to_vector
     described = modular(directory)
@@ -202,9 +203,9 @@ def head_of(directory: Path, card: ModelCard) -> Head | None:
 
 
 def read_weights(directory: Path) -> Mapping[str, Any]:
-    """Return all tensors of the directory's safetensors, or of the graph that it has instead (`parameter_files`).
+    """Return all weight tensors of the directory by name, from its safetensors or else from its graph.
 
-    Those of a cross-encoder's modules have the module's folder before their names.
+    The names of a module's tensors begin with the module's folder.
 
     Raises:
         ModelLoadError: there is only a graph, and osrerank did not export it.
@@ -236,7 +237,7 @@ def _read_graph(directory: Path, graph: str) -> Mapping[str, Any]:
 
 
 def _standard(directory: Path, card: ModelCard) -> Any:
-    """Return a transformers classifier that gives its logits, all of its weights read from the files."""
+    """Return transformers' classifier for the model, with all of its weights read from the files."""
     from osrerank.scoring.backends.networks.classifier import Classifier  # noqa: PLC0415 - imports torch
 
     transformers: Any = require("transformers", extra="torch")
@@ -255,7 +256,7 @@ def _standard(directory: Path, card: ModelCard) -> Any:
 
 
 def _modular(directory: Path, card: ModelCard, head: Head) -> Any:
-    """Return a transformers encoder with a head of modules, all of their weights read from the files."""
+    """Return transformers' encoder with the modules of a head, with all of their weights read from the files."""
     from osrerank.scoring.backends.networks.classifier import ModularClassifier  # noqa: PLC0415 - imports torch
     from osrerank.scoring.backends.networks.heads import HeadNetwork  # noqa: PLC0415 - likewise
 

@@ -1,1 +1,1 @@
-"""Scores kept in the process and in Redis, and computed once for all that wait for them."""
+"""The score cache, in the process and in Redis; a score that several threads need is computed once."""

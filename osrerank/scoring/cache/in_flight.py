@@ -1,4 +1,4 @@
-"""Computations in flight: a score that several threads need at the same time is computed by one of them."""
+"""Scores in flight: if several threads need the same score at once, one of them computes it for all."""
 
 import threading
 from collections.abc import Iterable, Mapping
@@ -16,12 +16,12 @@ class PendingScore:
         self._value: Kept | None = None
 
     def complete(self, value: Kept | None) -> None:
-        """Set the score; None when it could not be computed."""
+        """Set the score; None if it could not be computed."""
         self._value = value
         self._done.set()
 
     def wait(self, deadline: Deadline) -> Kept | None:
-        """Return the score; None when it failed or is late."""
+        """Wait for the score and return it; None if it failed or did not come before the deadline."""
         return self._value if deadline.wait(self._done) else None
 
 
@@ -33,12 +33,12 @@ class InFlight:
         renew_after_fork(self)
 
     def renew(self) -> None:
-        """Drop all computations in a forked child, where the parent's threads complete nothing."""
+        """Drop all pending scores in a forked child, where the parent's threads do not run."""
         self._pending: dict[bytes, PendingScore] = {}
         self._lock = threading.Lock()
 
     def claim(self, keys: Iterable[bytes]) -> tuple[list[bytes], dict[bytes, PendingScore]]:
-        """Return the keys that the caller must compute and `complete`, and the scores that other threads compute."""
+        """Claim scores: return the keys that the caller must compute and `complete`, and those that others compute."""
         own: list[bytes] = []
         others: dict[bytes, PendingScore] = {}
         with self._lock:

@@ -1,4 +1,4 @@
-"""Scores in a bounded part of this process, with or without others in Redis."""
+"""Keep the most recently used scores in this process, within a bounded memory."""
 
 import threading
 from collections import OrderedDict
@@ -6,28 +6,27 @@ from collections.abc import Mapping, Sequence
 from typing import Protocol
 
 LOCAL_ENTRY_BYTES = 250
-"""What a score takes, key and all, measured in tests/bench/test_cache.py."""
-
+"""Memory of a score with its key, in bytes, as measured in tests/bench/test_cache.py."""
 
 Kept = float | tuple[float, float, int]
-"""A score; with its log-odds where these are others and what was cut, if anything (`osrerank.types.Scores`)."""
+"""A cached score: a logit, or (logit, log-odds, cuts) if the log-odds differ or a text was cut; see `Scores`."""
 
 
 class Store(Protocol):
-    """Scores that other processes may share."""
+    """A cache of scores that processes may share."""
 
     def read(self, keys: Sequence[bytes]) -> tuple[dict[bytes, Kept], dict[bytes, Kept]]:
-        """Return the scores that there are, by key: all of them, and those that must be written again to stay."""
+        """Return the cached scores by key, and those among them that must be written again to stay."""
 
     def write(self, scores: Mapping[bytes, Kept]) -> None:
-        """Keep scores."""
+        """Store scores by key."""
 
     def close(self) -> None:
         """Close the connections."""
 
 
 class NoStore:
-    """Where scores are not shared."""
+    """A store that keeps nothing, for scores that are not shared."""
 
     def read(self, keys: Sequence[bytes]) -> tuple[dict[bytes, Kept], dict[bytes, Kept]]:  # noqa: ARG002 - its contract
         return {}, {}
@@ -40,10 +39,10 @@ class NoStore:
 
 
 class LocalStore:
-    """The scores used last, in this process.
+    """The most recently used scores, in this process.
 
     Args:
-        most_bytes: memory that they may take; 0 keeps none.
+        most_bytes: memory that the scores may take, in bytes; 0 keeps none.
     """
 
     def __init__(self, most_bytes: float) -> None:
@@ -52,7 +51,7 @@ class LocalStore:
         self._lock = threading.Lock()
 
     def read(self, keys: Sequence[bytes]) -> dict[bytes, Kept]:
-        """Return the scores that there are, by key."""
+        """Return the cached scores by key."""
         with self._lock:
             found = {key: self._scores[key] for key in keys if key in self._scores}
             for key in found:
@@ -60,7 +59,7 @@ class LocalStore:
         return found
 
     def write(self, scores: Mapping[bytes, Kept]) -> None:
-        """Keep scores, and drop those that were not used for longest."""
+        """Store scores, and drop the least recently used ones over the limit."""
         if self._most == 0:
             return
         with self._lock:

@@ -1,6 +1,6 @@
-"""Keep scores, so that a pair is computed once; a cache that is absent or slow costs time only.
+"""Cache scores, so that a pair of query and document is computed once; a missing or slow cache only costs time.
 
-Pairs that several threads of a process need at once are computed once. Processes do not wait for each other: two that
+A pair that several threads of a process need at once is computed once. Processes do not wait for each other: two that
 need the same pair at the same time both compute it, and both write the same score.
 """
 
@@ -28,7 +28,7 @@ MISSES = Count("osrerank_score_cache_misses", "Scores that were asked of the cac
 
 
 def behind_cache(scorer: Scorer, settings: Settings) -> "CachedScorer":
-    """Return a scorer behind the settings' cache: in this process, and in Redis where they name one."""
+    """Put a scorer behind the settings' cache, which is in this process and, if the settings name one, in Redis."""
     store: Store = NoStore()
     if settings.redis_url is not None:
         from osrerank.scoring.cache.signing import EntrySigner  # noqa: PLC0415 - only where scores are shared
@@ -40,14 +40,14 @@ def behind_cache(scorer: Scorer, settings: Settings) -> "CachedScorer":
 
 
 class CachedScorer:
-    """Looks scores up in this process' memory, then in Redis, and stores new ones in both.
+    """A scorer that looks scores up in this process' memory, then in Redis, and stores new ones in both.
 
-    A cached score is returned even after the deadline.
+    Cached scores are returned even after the deadline.
 
     Args:
-        scorer: computes what is not cached.
-        remote: the scores that processes share, in Redis.
-        local: the scores in this process; none are kept when absent.
+        scorer: computes the scores that are not cached.
+        remote: the cache that processes share, in Redis.
+        local: the cache in this process; None for none.
     """
 
     def __init__(self, scorer: Scorer, remote: Store, local: LocalStore | None = None) -> None:
@@ -95,7 +95,7 @@ class CachedScorer:
             fresh = self._compute(own, keys, query, documents, tuples, deadline)
         finally:
             self._in_flight.complete(own, fresh.scores if fresh.identity in ("", identity) else {})
-        if fresh.identity not in ("", identity):  # the model has changed since, so cached scores are void
+        if fresh.identity not in ("", identity):  # the model was replaced meanwhile, so cached scores are void
             return self._scorer.score(query, documents, tuples, deadline=deadline)
         shared = {key: score for key, pending in others.items() if (score := pending.wait(deadline)) is not None}
         HITS.labels("computing").inc(len(shared))
@@ -140,12 +140,12 @@ class CachedScorer:
         tuples: Sequence[tuple[int, ...]],
         deadline: Deadline,
     ) -> "_Fresh":
-        """Score the first tuple of each key."""
-        place_of = {key: place for place, key in reversed(list(enumerate(keys)))}
-        ordered = sorted(wanted, key=place_of.__getitem__)
+        """Score one tuple for each of the wanted keys, the first that has the key."""
+        index_of = {key: index for index, key in reversed(list(enumerate(keys)))}
+        ordered = sorted(wanted, key=index_of.__getitem__)
         if not ordered:
             return _Fresh({})
-        asked = [tuples[place_of[key]] for key in ordered]
+        asked = [tuples[index_of[key]] for key in ordered]
         answer = self._scorer.score(query, documents, asked, deadline=deadline)
         cuts = np.zeros(len(ordered), dtype=np.uint8) if answer.cuts is None else answer.cuts
         scores: dict[bytes, Kept] = {
@@ -158,7 +158,7 @@ class CachedScorer:
 
 
 class _Fresh:
-    """What was computed, by key."""
+    """Scores that were just computed, by key, with the scorer's answers."""
 
     def __init__(
         self,
@@ -173,7 +173,7 @@ class _Fresh:
         self.identity = identity
 
     def plus(self, other: "_Fresh") -> "_Fresh":
-        """Return both."""
+        """Return these scores and the other ones together."""
         scores, failures = {**self.scores, **other.scores}, {**self.failures, **other.failures}
         return _Fresh(scores, failures, (*self.answers, *other.answers), self.identity)
 
@@ -186,11 +186,11 @@ def _answer(
     identity: str,
     counts: Mapping[str, Any],
 ) -> Scores:
-    """Return the answer for all keys; what was cut counts whether or not it was scored now."""
+    """Return the scores of all tuples, from cached and new ones; texts that were cut count in either case."""
     values, cuts = _values(keys, scores), _cuts(keys, scores)
-    failures = {place: why[key] for place, key in enumerate(keys) if key in why}
-    open_places = (place for place in np.flatnonzero(np.isnan(values)).tolist() if place not in failures)
-    reached = next(open_places, len(keys))
+    failures = {index: why[key] for index, key in enumerate(keys) if key in why}
+    unreached = (index for index in np.flatnonzero(np.isnan(values)).tolist() if index not in failures)
+    reached = next(unreached, len(keys))
     answer = Scores(values, failures, reached, identity, _odds(keys, scores), cuts)
     truncated = max(counts.get("truncated", 0), len(answer.cut_documents(tuples)))
     query_truncated = bool(counts.get("query_truncated") or (cuts & QUERY_CUT).any())
@@ -198,9 +198,9 @@ def _answer(
 
 
 def score_keys(identity: str, query: str, documents: Sequence[str], tuples: Sequence[tuple[int, ...]]) -> list[bytes]:
-    """Return one key for each tuple: 16 bytes of BLAKE2b over identity, query and the tuple's texts.
+    """Return the cache key of each tuple: 16 bytes of BLAKE2b over identity, query and the tuple's texts.
 
-    Each part goes in as the hash of itself, so that no two divisions of the same characters meet.
+    Each part is hashed first, so that texts which only together have the same characters get different keys.
     """
     start = _hash(identity.encode()) + _hash(_bytes(query))
     hashes = {index: _hash(_bytes(documents[index])) for indices in tuples for index in indices}
@@ -216,28 +216,28 @@ def _hash(content: bytes) -> bytes:
 
 
 def _spared(keys: Sequence[bytes], known: Mapping[bytes, Kept], fresh: Mapping[bytes, Kept]) -> int:
-    """Return how many tuples got a score that was known, or was computed for an equal tuple of the same call."""
+    """Return how many tuples got a score without a computation: a known one, or that of an equal tuple of the call."""
     return sum(key in known for key in keys) + sum(count - 1 for key, count in Counter(keys).items() if key in fresh)
 
 
 def _values(keys: Sequence[bytes], scores: Mapping[bytes, Kept]) -> npt.NDArray[np.float32]:
-    """Return the scores ``(n,)``, NaN where there is none."""
+    """Return the scores ``(n,)`` of the keys; NaN for a key without a score."""
     found = (scores.get(key, np.nan) for key in keys)
-    return np.array([one[0] if isinstance(one, tuple) else one for one in found], dtype=np.float32)
+    return np.array([score[0] if isinstance(score, tuple) else score for score in found], dtype=np.float32)
 
 
 def _odds(keys: Sequence[bytes], scores: Mapping[bytes, Kept]) -> npt.NDArray[np.float32] | None:
-    """Return the log-odds ``(n,)``; None where they are the scores."""
+    """Return the log-odds ``(n,)`` of the keys; None if all are equal to the scores."""
     found = [scores.get(key, np.nan) for key in keys]
-    if not any(isinstance(one, tuple) and one[1] != one[0] for one in found):
+    if not any(isinstance(score, tuple) and score[1] != score[0] for score in found):
         return None
-    return np.array([one[1] if isinstance(one, tuple) else one for one in found], dtype=np.float32)
+    return np.array([score[1] if isinstance(score, tuple) else score for score in found], dtype=np.float32)
 
 
 def _cuts(keys: Sequence[bytes], scores: Mapping[bytes, Kept]) -> npt.NDArray[np.uint8]:
-    """Return what was cut of each tuple ``(n,)``."""
+    """Return, for each key, the bits that say which texts were cut ``(n,)``, as in `Scores.cuts`."""
     found = (scores.get(key) for key in keys)
-    return np.array([one[2] if isinstance(one, tuple) else 0 for one in found], dtype=np.uint8)
+    return np.array([score[2] if isinstance(score, tuple) else 0 for score in found], dtype=np.uint8)
 
 
 def _kept(value: float, odds: float, cuts: int) -> Kept:

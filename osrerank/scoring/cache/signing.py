@@ -1,7 +1,8 @@
-"""Signatures of cached scores: whoever writes to the Redis without a key can neither make a score nor move one.
+"""Sign cached scores, so that nobody without a key can forge a score in Redis or move one to another pair.
 
-HMAC-SHA256 (RFC 2104), cut to 16 bytes, over the entry's key and its value. The entry's key is the digest of model,
-query and document (`osrerank.scoring.cache.scorer.score_keys`), so that a score counts for its own pair alone.
+A signature is HMAC-SHA256 (RFC 2104), cut to 16 bytes, over the entry's key and its value. The entry's key is the
+digest of model, query and document (`osrerank.scoring.cache.scorer.score_keys`), so a score is valid for its own pair
+only.
 """
 
 import hmac
@@ -15,7 +16,7 @@ from osrerank._seldom import Seldom
 PURPOSE = b"osrerank scores 1"
 SIGNATURE_BYTES = 16
 LOG_EVERY_S = 60.0
-"""A reason is logged this often at most; all refused entries are counted."""
+"""The least time between two log lines with the same reason, in seconds; all refused entries are counted."""
 REASONS = {
     "unsigned": "it is not signed: give all processes that share the cache the OSRERANK_CACHE_KEY",
     "wrong_key": "it is not signed with a known OSRERANK_CACHE_KEY, or it was altered",
@@ -33,7 +34,8 @@ class EntrySigner:
     """Signs the values of entries, and opens those that are signed with a known key.
 
     Args:
-        keys: the first signs, each of them opens; with none, values are not signed and signed ones are refused.
+        keys: values are signed with the first key and accepted with any; without keys, they are not signed, and signed
+            ones are refused.
     """
 
     def __init__(self, keys: Sequence[bytes] = ()) -> None:
@@ -42,11 +44,11 @@ class EntrySigner:
         self._due = Seldom(LOG_EVERY_S)
 
     def seal(self, key: bytes, value: bytes) -> bytes:
-        """Return the value of an entry with its signature."""
+        """Return the value of an entry, followed by its signature."""
         return value + _signature(self._keys[0], key, value) if self._keys else value
 
     def open(self, key: bytes, sealed: bytes, size: int) -> bytes | None:
-        """Return an entry's value, of ``size`` bytes; None, counted, where its signature is missing or wrong."""
+        """Return an entry's value of ``size`` bytes; count the entry and return None if its signature is not valid."""
         value, signature = sealed[:size], sealed[size:]
         reason = self._objection(key, value, signature)
         if reason:
@@ -55,7 +57,7 @@ class EntrySigner:
         return value
 
     def _objection(self, key: bytes, value: bytes, signature: bytes) -> str:
-        """Return the one of `REASONS` that speaks against a value, or nothing."""
+        """Return why a value is refused, a key of `REASONS`; "" if its signature is valid."""
         if not signature:
             return "unsigned" if self._keys else ""
         if not self._keys:

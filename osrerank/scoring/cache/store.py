@@ -1,9 +1,9 @@
-"""Scores in a bounded part of Redis.
+"""Keep scores in Redis, within a bounded memory.
 
-Redis holds two hashes, the young and the old generation. Scores are written to the young one; when that has half of the
-entries allowed, or is half as old as scores may get, it becomes the old one and the old one is dropped. A score that is
-found in the old one is written again. So what is asked for stays, everything else goes, and the bound holds without an
-eviction policy of the server, which a broker must not have.
+Redis holds two hashes, the young and the old generation. Scores are written to the young one. When it has half of the
+entries allowed, or is half as old as scores may get, the old one is dropped, and the young one becomes the old one. A
+score that is found in the old one is written again. So scores in use stay, all others expire, and the bound holds
+without an eviction policy of the server, which a broker must not have.
 """
 
 import logging
@@ -22,13 +22,14 @@ from osrerank.scoring.cache.local import Kept
 from osrerank.scoring.cache.signing import SIGNATURE_BYTES, EntrySigner
 
 PREFIX = b"osrerank:scores:3:"
-"""Changes with the form of keys or values."""
+"""Prefix of the keys in Redis; its number changes with the form of keys or values."""
 YOUNG, OLD = PREFIX + b"young", PREFIX + b"old"
 TIMEOUT_S = 0.2
+"""How long Redis may take to connect, and to answer, in seconds."""
 REST_S = 10.0
-"""Pause after a failure of Redis."""
+"""How long Redis is not called after a failure, in seconds."""
 REMOTE_ENTRY_BYTES = 110
-"""What a score takes, key and all, measured in tests/bench/test_cache.py."""
+"""Memory of a score with its key, in bytes, as measured in tests/bench/test_cache.py."""
 VALUE = struct.Struct("<f")
 WITH_MORE = struct.Struct("<ffB")
 TURN = """
@@ -54,14 +55,14 @@ logger = logging.getLogger(__name__)
 
 
 class RemoteStore:
-    """Scores in Redis: one round trip to read, one to write. An absent, slow or full Redis only costs time.
+    """A cache of scores in Redis: one round trip to read, one to write. A missing, slow or full Redis only costs time.
 
     Args:
         redis: a URL, or a client made with ``decode_responses=False``.
-        ttl_s: a score that nobody asks for is gone after so many seconds, at the latest.
-        most_bytes: memory that scores may take.
-        rest_s: how long Redis is left alone after a failure, in seconds.
-        signer: signs the scores; without one they are believed as they are.
+        ttl_s: the longest time that a score is kept after it was last asked for, in seconds.
+        most_bytes: memory that scores may take, in bytes.
+        rest_s: how long Redis is not called after a failure, in seconds.
+        signer: signs the scores and checks their signatures; None for scores without signatures.
         clock: returns seconds.
     """
 
@@ -83,7 +84,7 @@ class RemoteStore:
         self._calls, self._writes = (Pause(rest_s, self._report, clock) for _ in range(2))
 
     def read(self, keys: Sequence[bytes]) -> tuple[dict[bytes, Kept], dict[bytes, Kept]]:
-        """Return the scores that there are, by key: all of them, and those that must be written again to stay."""
+        """Return the cached scores by key, and those among them that must be written again to stay."""
         if not keys:
             return {}, {}
         pipeline = self._redis.pipeline(transaction=False)
@@ -97,7 +98,7 @@ class RemoteStore:
         return {**young, **fading}, fading
 
     def write(self, scores: Mapping[bytes, Kept]) -> None:
-        """Keep scores."""
+        """Store scores by key."""
         if not scores:
             return
         pipeline = self._redis.pipeline(transaction=False)
@@ -110,7 +111,7 @@ class RemoteStore:
         self._calls.attempt(self._redis.close, None)
 
     def _execute(self, pipeline: Any) -> None:
-        """Execute a write; where Redis is full, give back what scores take, because others need it more."""
+        """Execute a write; if Redis is full, free the memory of old scores, because other users need it more."""
         try:
             pipeline.execute()
         except OutOfMemoryError as error:
@@ -118,7 +119,7 @@ class RemoteStore:
             self._writes.begin(error)
 
     def _give_back(self) -> None:
-        """Drop the old generation and let the young one become it, to be dropped the next time."""
+        """Drop the old generation, and make the young one the old one, to be dropped the next time."""
         self._redis.unlink(OLD)
         try:
             self._redis.rename(YOUNG, OLD)
@@ -134,12 +135,12 @@ class RemoteStore:
 
 
 def connect(url: str) -> Any:
-    """Return a Redis client that gives up soon; no connection is made yet."""
+    """Return a Redis client with short timeouts; it connects on first use."""
     return open_redis(url, connect_s=TIMEOUT_S, answer_s=TIMEOUT_S)
 
 
 def _fits(answer: object, size: int) -> bool:
-    """Whether an answer has the form of two HMGETs."""
+    """Return whether an answer has the form of two HMGET replies."""
     return (
         isinstance(answer, list)
         and len(answer) == 2
@@ -152,7 +153,7 @@ def _packed(value: Kept) -> bytes:
 
 
 def _decoded(keys: Sequence[bytes], found: Sequence[object], signer: EntrySigner) -> dict[bytes, Kept]:
-    """Return the scores among the values found that are signed as they must be, counting what is no score."""
+    """Return the valid scores among the values found, by key; values that are not scores are counted as errors."""
     scores: dict[bytes, Kept] = {}
     forms = {form.size + added: form for form in (VALUE, WITH_MORE) for added in (0, SIGNATURE_BYTES)}
     for key, value in zip(keys, found, strict=True):

@@ -1,1 +1,1 @@
-"""The client's side of the workers: chunks, delivery, messages, and which workers there are."""
+"""The client's side of scoring on workers: dividing into chunks, delivery, messages, and the registry of workers."""

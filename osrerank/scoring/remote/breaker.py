@@ -1,4 +1,4 @@
-"""A circuit breaker: while the broker is away, searches are told so at once and nobody dials it for each of them."""
+"""A circuit breaker: while the broker is down, searches fail at once instead of each waiting for a connection."""
 
 import random
 import threading
@@ -7,19 +7,19 @@ from collections.abc import Callable
 from enum import Enum
 
 PAUSES_S = (0.5, 1.0, 2.0, 4.0)
-"""After each failure in turn; the last is kept."""
+"""The pause after the first, second and each further failure in a row, in seconds; the last value repeats."""
 
 
 def pause_s(failures: int) -> float:
-    """Return how long to leave the broker alone after so many failures, in seconds.
+    """Return how long not to call the broker after so many failures in a row, in seconds.
 
-    Up to a half is taken off at random, so that not all clients and workers come back at the same moment.
+    Up to a half is taken off at random, so that clients and workers do not all come back at the same moment.
     """
     return PAUSES_S[min(failures, len(PAUSES_S)) - 1] * random.uniform(0.5, 1.0)  # noqa: S311 - no secret
 
 
 class Attempt(Enum):
-    """What a caller may do: use the broker, probe it alone, or neither."""
+    """What a caller may do with the broker: use it, be the only one to probe it, or neither."""
 
     USE = "use"
     PROBE = "probe"
@@ -27,10 +27,10 @@ class Attempt(Enum):
 
 
 class Breaker:
-    """Closed while the broker answers; open after a failure; half open for one probe after each pause.
+    """A circuit breaker: closed while the broker answers, open after a failure, half open for one probe after a pause.
 
     Args:
-        clock: seconds, for tests.
+        clock: returns seconds; for tests.
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
@@ -45,7 +45,7 @@ class Breaker:
         return self._failures > 0
 
     def attempt(self) -> Attempt:
-        """Say what a caller may do now; one that is given a probe must end with `close` or `trip`."""
+        """Return what a caller may do now; a caller that gets `Attempt.PROBE` must then call `close` or `trip`."""
         with self._lock:
             if self._failures == 0:
                 return Attempt.USE
@@ -55,12 +55,12 @@ class Breaker:
             return Attempt.PROBE
 
     def close(self) -> None:
-        """Note that the broker answered."""
+        """Record that the broker answered, and close the circuit."""
         with self._lock:
             self._failures, self._probing = 0, False
 
     def trip(self, *, probed: bool = False) -> None:
-        """Note that the broker did not answer; failures at the same time count once.
+        """Record that the broker did not answer, and open the circuit; concurrent failures count as one.
 
         Args:
             probed: whether it was the probe that failed.

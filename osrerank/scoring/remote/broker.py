@@ -1,7 +1,7 @@
-"""The way to the Redis through which clients and workers meet: Celery's for requests, a plain client for the rest.
+"""Connect to the broker, the Redis through which clients and workers communicate.
 
-Requests go through Celery and Kombu; replies, which Celery would keep one key and one subscription each for, go to one
-list for each client process (`osrerank.scoring.remote.delivery`).
+Requests go through Celery and Kombu. Replies go to one list for each client process, through a plain Redis client,
+because Celery would need a key and a subscription for each reply (`osrerank.scoring.remote.delivery`).
 """
 
 import ssl
@@ -16,13 +16,14 @@ from osrerank.errors import WorkerError
 from osrerank.settings import ONE_REDIS
 
 CONNECT_S = 1.0
+"""Timeout of connecting to the broker, in seconds."""
 ANSWER_S = 5.0
-"""For Celery's connections: longer than any command that waits on purpose."""
+"""Timeout of an answer to Celery, in seconds: longer than any of its commands that wait on purpose."""
 PLAIN_ANSWER_S = 2.0
-"""For ours, whose callers have deadlines; likewise."""
+"""Timeout of an answer to the plain client, in seconds; shorter, because its callers have deadlines."""
 CONNECTIONS = 64
 NOT_ONE = (ClusterCrossSlotError, ClusterDownError, MovedError)
-"""What a node of a cluster answers."""
+"""The errors of a Redis that is a node of a cluster."""
 CERTIFICATES = {"none": ssl.CERT_NONE, "optional": ssl.CERT_OPTIONAL, "required": ssl.CERT_REQUIRED}
 
 
@@ -56,7 +57,7 @@ def celery_app(url: str) -> Any:
 
 
 def check_mode(redis: Any) -> None:
-    """Check that a Redis that answers is one that chunks can go through.
+    """Check that a Redis can serve as a broker.
 
     Raises:
         WorkerError: it is a node of a Redis Cluster, or a Sentinel.
@@ -72,7 +73,7 @@ def check_mode(redis: Any) -> None:
 
 
 def no_broker(error: Exception) -> str:
-    """Say in a sentence that the broker does not answer, and what to do; nothing of its URL is shown."""
+    """Return a sentence that says that the broker does not answer, and what to do; it shows nothing of the URL."""
     if isinstance(error, NOT_ONE) or "unknown command" in str(error):
         return f"the broker is a node of a Redis Cluster, or a Sentinel: {ONE_REDIS}"
     return (
@@ -82,13 +83,13 @@ def no_broker(error: Exception) -> str:
 
 
 def connect(url: str) -> Any:
-    """Return a Redis client for replies and worker heartbeats; no connection is made yet."""
+    """Return a plain Redis client for replies and heartbeats; it connects on first use."""
     keepalive = {} if url.startswith("unix:") else {"socket_keepalive": True}
     return open_redis(url, connect_s=CONNECT_S, answer_s=PLAIN_ANSWER_S, **keepalive)
 
 
 def _address(url: str) -> dict[str, Any]:
-    """Return Celery's settings for a URL that redis-py understands; Kombu alone would speak plain text to rediss://."""
+    """Return Celery's settings for a URL as redis-py reads it; Kombu alone would not use TLS for rediss://."""
     parts = urlsplit(url)
     query = dict(parse_qsl(parts.query))
     if parts.scheme == "unix":

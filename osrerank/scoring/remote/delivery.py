@@ -1,8 +1,9 @@
 """Deliver chunks to workers and collect their replies, for all threads of a process.
 
-Requests go out through Celery. All replies to a process come to one Redis list, its reply queue, which one thread
-reads; a call opens neither a connection nor a subscription. A chunk is lost if it is unanswered, no live worker holds
-it and it is not in the queue. It is sent again at once: Celery's own redelivery takes an hour on Redis.
+Requests go out through Celery. All replies to a process arrive in one Redis list, its reply queue, which one thread
+reads; so a call opens neither a connection nor a subscription. A chunk counts as lost if it has no answer, no live
+worker holds it, and it is not in the queue any more. It is then sent again, because Celery's own redelivery takes an
+hour on Redis.
 """
 
 import logging
@@ -27,13 +28,13 @@ from osrerank.types import Deadline
 logger = logging.getLogger(__name__)
 
 LOST_AFTER_S = 2.5 * BEAT_S
-"""A chunk that no worker holds for this long is lost: every live worker has sent two heartbeats by then."""
+"""A chunk that no worker has held for so many seconds is lost: every live worker has sent two heartbeats by then."""
 GIVE_UP_S = 4.0
-"""After this long without a worker, or without the broker, calls stop waiting."""
+"""Calls stop waiting after so many seconds without a worker, or without the broker."""
 MOST_LOSSES = 3
-"""A chunk that this many workers held when they died may be the cause."""
+"""A chunk is given up if so many workers died while they held it, because it may be the cause."""
 MOST_SENDS = 6
-"""A chunk that was sent this often is given up."""
+"""A chunk that was sent so often is given up."""
 NO_WORKER = "no worker is left"
 NO_BROKER = "the broker cannot be reached"
 LOST = "the workers that held it were lost again and again"
@@ -45,17 +46,17 @@ class PendingChunk:
 
     Attributes:
         chunk_id: its id.
-        queue: the queue it was put into.
+        queue: the queue that it was put into.
         message: the encoded request.
         deadline: the deadline of its search.
         answer: the reply, or why there will be none.
         order: its number among the chunks that this process has sent.
         sends: how often it was sent.
-        sent_at: when it was sent last, by the delivery's clock.
-        unseen_since: since when no worker holds it.
-        is_held: whether a worker held it after it was sent last.
-        losses: how many workers were lost while they held it.
-        headers: what continues the search's trace.
+        sent_at: when it was last sent, by the delivery's clock.
+        unseen_since: since when no worker has held it; None while it is held or may be in the queue.
+        is_held: whether a worker has held it since it was last sent.
+        losses: how many workers died while they held it.
+        headers: the headers that continue the search's trace.
         task: the name of the task that carries it.
     """
 
@@ -75,14 +76,14 @@ class PendingChunk:
     _call: "_Call | None" = field(default=None, repr=False)
 
     def settle(self, answer: Reply | str) -> None:
-        """Give the answer to the waiting call."""
+        """Set the answer, and count the chunk off in the call that waits for it."""
         self.answer = answer
         if self._call is not None:
             self._call.count_down()
 
 
 class _Call:
-    """A call that waits for its chunks."""
+    """A call that waits until all of its chunks have an answer."""
 
     def __init__(self, chunks: Iterable[PendingChunk]) -> None:
         self._open = 0
@@ -105,8 +106,8 @@ class Delivery:
     Args:
         app: the Celery application of the broker.
         redis: a client of the same Redis.
-        registry: the workers of the model.
-        signer: checks the replies.
+        registry: lists the live workers of the model.
+        signer: checks the signatures of replies.
         clock: returns seconds.
     """
 
@@ -137,17 +138,17 @@ class Delivery:
     def deliver(
         self, chunks: Sequence[PendingChunk], deadline: Deadline, admit: Callable[[], None] = lambda: None
     ) -> None:
-        """Send chunks and return when all have an answer or the deadline has passed.
+        """Send chunks, and wait until all have an answer or the deadline has passed.
 
-        A silent broker does not delay this beyond the deadline: if there is one, another thread sends.
+        Under a deadline, another thread sends, so that a broker that does not answer causes no further delay.
 
         Args:
-            chunks: of one call.
-            deadline: of the call.
-            admit: asks the broker whether they may be sent; what it raises is raised here.
+            chunks: the chunks of one call.
+            deadline: the call's deadline.
+            admit: asks the broker whether the chunks may be sent; its errors are raised here.
 
         Raises:
-            WorkerError: the broker takes nothing.
+            WorkerError: the broker does not accept the chunks.
         """
         call = _Call(chunks)
         self._register(chunks)
@@ -167,7 +168,7 @@ class Delivery:
         CHUNKS_LATE.inc(late)
 
     def _send_all(self, chunks: Sequence[PendingChunk], deadline: Deadline, admit: Callable[[], None]) -> None:
-        """Send chunks that are admitted, as long as their call waits for them."""
+        """Send chunks if they are admitted, until their call's deadline."""
         if not deadline.passed:
             admit()
         for pending in chunks:
@@ -251,7 +252,7 @@ class Delivery:
                 time.sleep(0.1)
 
     def _open(self, message: bytes) -> None:
-        """Hand a reply to its call; ignore a second reply, and one that comes too late."""
+        """Give a reply to its call; ignore a second reply to a chunk, and one that comes too late."""
         try:
             reply = Reply.decode(self._signer.open("reply", message))
         except PayloadError as error:
@@ -269,7 +270,7 @@ class Delivery:
             pending.settle(answer)
 
     def _check_late(self) -> None:
-        """Send lost chunks again, and give up those that no worker is left for."""
+        """Send lost chunks again, and give up chunks for which no worker is left."""
         self._looked_at = self._clock()
         heartbeats = self._registry.heartbeats()
         by_queue: dict[str, list[Heartbeat]] = {}

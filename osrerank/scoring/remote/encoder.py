@@ -1,4 +1,4 @@
-"""An encoder whose documents are encoded by workers: texts go there, and vectors come back."""
+"""An encoder that encodes queries in this process, and documents on workers."""
 
 from collections.abc import Sequence
 
@@ -16,12 +16,12 @@ ANOTHER = "workers have another {model} than this process: install the same vers
 
 
 class RemoteEncoder:
-    """Encodes queries here, with a model of this process, and documents on workers that have the same model.
+    """Encodes queries with a model in this process, and documents on workers that have the same model.
 
     Args:
-        encoder: encodes queries, and compares.
+        encoder: encodes queries, and compares vectors.
         workers: encode documents.
-        bits: of each number of a vector that workers send.
+        bits: bits of each number in the vectors that workers send.
     """
 
     def __init__(self, encoder: BiEncoder, workers: RemoteScorer, bits: Bits) -> None:
@@ -48,7 +48,7 @@ class RemoteEncoder:
         return self._encoder.advice
 
     def encode(self, texts: Sequence[str], side: Side, *, deadline: Deadline = NEVER) -> Vectors:
-        """Encode texts as `osrerank.types.Encoder.encode`.
+        """Encode queries here and documents on workers, as `osrerank.types.Encoder.encode`.
 
         Raises:
             InferenceError: the workers have another model.
@@ -63,7 +63,7 @@ class RemoteEncoder:
         if answer.identity != self.identity:
             raise InferenceError(ANOTHER.format(model=self.model), model=self.model)
         by_tokens = self.advice.kind == "late-interaction"
-        failures = {at: one for at, one in answer.found.items() if isinstance(one, str)}
+        failures = {at: content for at, content in answer.found.items() if isinstance(content, str)}
         records: dict[int, Record] = {}
         for at, content in answer.found.items():
             record = Record.parsed(memoryview(content))[0] if isinstance(content, bytes) else None
@@ -88,7 +88,7 @@ class RemoteEncoder:
         return self._encoder.chunks(query, texts)
 
     def find_workers(self, deadline: Deadline = NEVER) -> None:
-        """As in `osrerank.types.NeedsWorkers`."""
+        """Look for workers, as `osrerank.types.NeedsWorkers.find_workers`."""
         self._workers.find_workers(deadline)
 
     def close(self) -> None:

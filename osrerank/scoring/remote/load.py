@@ -1,4 +1,4 @@
-"""Load a model for ``backend="workers"``, as `osrerank.scoring.registry` asks."""
+"""Load a model for ``backend="workers"``; `osrerank.scoring.registry` calls `load`."""
 
 import logging
 from pathlib import Path
@@ -19,7 +19,7 @@ logger = logging.getLogger(__name__)
 
 
 def load(settings: Settings, model: str) -> Scorer | Encoder:
-    """Return a model on workers: an encoder if it is one and its graph is here; else a scorer."""
+    """Return a model that workers compute: an encoder if its graph is on this machine, too; else a scorer."""
     workers = RemoteScorer(settings.broker(), model, queue_chunks=settings.queue_chunks, signer=Signer.of(settings))
     try:
         encoder = _encoder_here(model, settings)
@@ -30,7 +30,7 @@ def load(settings: Settings, model: str) -> Scorer | Encoder:
 
 
 def _encoder_here(model: str, settings: Settings) -> BiEncoder | None:
-    """Return the bi-encoder if its ONNX graph is on this machine; else None.
+    """Load the model if it is an encoder whose ONNX graph is on this machine; return None otherwise.
 
     Raises:
         ModelLoadError: its files cannot be read.

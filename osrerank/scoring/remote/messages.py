@@ -1,7 +1,7 @@
 """The messages between clients and workers: MessagePack, versioned, bounded, checked field by field.
 
-A message is a map with ``"version"``. Anything else is refused with `PayloadError`. Nothing in a message is executed,
-and errors quote none of its texts.
+A message is a map with a ``"version"``. Anything else is refused with `PayloadError`. Nothing in a message is executed,
+and errors do not quote its texts.
 """
 
 import math
@@ -19,35 +19,36 @@ from osrerank.scoring.card import CHOICES
 from osrerank.types import Advice, Feedback, Scores
 
 VERSION = 5
-"""Part of the names of queues and keys, so that versions live side by side on one broker."""
+"""Version of the messages; it is part of the names of queues and keys, so that versions can share a broker."""
 MOST_BYTES = 8 << 20
-"""Size limit of a message; a chunk of the longest texts that a model reads stays below it."""
+"""Size limit of a message, in bytes; a chunk of the longest texts that a model reads stays below it."""
 MOST_VECTOR_BYTES = 4 << 20
-"""Size limit of a reply's vectors."""
+"""Size limit of a reply's vectors, in bytes."""
 SCORE, ENCODE = "osrerank.score", "osrerank.encode"
-"""The names of the two tasks."""
+"""The names of the two Celery tasks."""
 MOST_TUPLES = 1_000
+"""The most tuples of a request."""
 MOST_TUPLE = 2
-"""Documents of a tuple: a duo model compares two."""
+"""The most documents of a tuple: a duo model compares two."""
 MOST_NAME = 512
-"""Characters of an id or a name."""
+"""The most characters of an id or a name."""
 FLOAT = struct.Struct("<f")
 
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """A chunk of a search that a worker is asked to score, or texts that it is asked to encode.
+    """A request to a worker: to score a chunk of a search, or to encode documents.
 
     Attributes:
-        chunk: its unique id; a chunk that is sent again keeps it.
+        chunk: the chunk's unique id; a chunk that is sent again keeps it.
         reply_queue: the Redis list that the reply goes to.
         identity: identity of the model that must compute it (`Scorer.identity`, `Encoder.identity`).
         sent_s: when it was sent, by the broker's clock.
         deadline_s: when the client stops waiting, by the broker's clock; None for never.
-        query: the query's text; empty where documents are encoded.
+        query: the query's text; empty in a request to encode.
         documents: the documents' texts.
-        tuples: indices into ``documents``; none where documents are encoded.
-        vector_bits: bits of each number of the vectors that are wanted; 0 where scores are.
+        tuples: indices into ``documents``; none in a request to encode.
+        vector_bits: bits of each number in the vectors; 0 in a request to score.
     """
 
     chunk: str
@@ -98,18 +99,18 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """A worker's answer to one request.
+    """A worker's reply to a request: scores, vectors, or an error.
 
     Attributes:
         chunk: the request's id.
         worker: id of the worker.
         identity: identity of the model that computed it.
-        scores: scores in the order of the request's tuples; None when there are none.
-        error: why nothing could be computed; else empty.
-        waited_s: seconds between the client's sending and the start of computing.
-        scoring_s: seconds of computing.
-        vectors: of each document its record without a digest (`osrerank.vectors.record`), or why it has none; empty
-            bytes where it was not reached; None where scores are wanted.
+        scores: the scores in the order of the request's tuples; None if there are none.
+        error: why nothing could be computed; empty if something was.
+        waited_s: seconds from the client's sending to the start of the computation.
+        scoring_s: seconds that the computation took.
+        vectors: for each document, its record without a digest (`osrerank.vectors.record`), or why it has none; empty
+            bytes for a document that was not reached. None in a reply with scores.
     """
 
     chunk: str
@@ -149,7 +150,7 @@ class Reply:
 
 @dataclass(frozen=True, slots=True)
 class Heartbeat:
-    """The state of a worker, which it writes into the worker registry every half second.
+    """The state of a worker, which the worker writes to the registry every half second.
 
     Attributes:
         worker: its id, ``host:process:random``.
@@ -157,10 +158,10 @@ class Heartbeat:
         queue: the queue that it takes chunks from.
         model: the model's name, for reports.
         identity: the model's (`Scorer.identity`).
-        advice: the model's.
-        taking: whether it takes chunks; False while it stops.
-        held: ids of the chunks that it has taken and not answered.
-        seconds_per_chunk: moving average of a chunk's cost; 0 until it has scored one.
+        advice: the model's advice.
+        taking: whether it takes chunks; False while it shuts down.
+        held: ids of the chunks that it has taken and not yet answered.
+        seconds_per_chunk: moving average of a chunk's time, in seconds; 0 until it has scored one.
         tasks: how many chunks it scores at a time.
         probed_s: seconds since it last scored a pair to check its model.
         sent_s: when it was sent, by the broker's clock.
@@ -209,7 +210,7 @@ class Heartbeat:
 
 
 def _advice(content: object) -> Advice:
-    """Return a model's advice whose numbers are in range."""
+    """Read a model's advice from a message, and check its values."""
     fits = {
         "first_pass_weight": _is_number,
         "passages": _is_bool,
@@ -236,7 +237,7 @@ def _packed(content: Mapping[str, Any]) -> bytes:
 
 
 def _unpacked(message: object, names: Sequence[str]) -> dict[str, Any]:
-    """Return a message's fields, all of them and no others."""
+    """Return the fields of a message that has exactly the named ones, without its version."""
     if not isinstance(message, bytes):
         raise PayloadError(f"a message is bytes, not {type(message).__name__}")
     if len(message) > MOST_BYTES:
@@ -289,11 +290,11 @@ def _are_texts(value: object) -> bool:
 
 
 def _are_vectors(value: object) -> bool:
-    return value is None or (isinstance(value, list) and all(isinstance(one, bytes | str) for one in value))
+    return value is None or (isinstance(value, list) and all(isinstance(vector, bytes | str) for vector in value))
 
 
 def _are_tuples(value: object, documents: int) -> bool:
-    """Whether they are tuples of one length, of documents that exist."""
+    """Return whether a value is a list of tuples of the same length, whose indices are below ``documents``."""
     if not isinstance(value, list) or len(value) > MOST_TUPLES:
         return False
     lengths = {len(indices) if isinstance(indices, list) else 0 for indices in value}
@@ -319,7 +320,7 @@ _SCORES = {*_COUNTS, "query_truncated", "values", "failures", "odds", "cuts"}
 
 
 def _scores(content: object) -> Scores:
-    """Return scores whose numbers agree with each other."""
+    """Read scores from a message, and check that their sizes agree."""
     if not isinstance(content, dict) or set(content) != _SCORES:
         raise PayloadError("field scores of a message has a value that cannot be used")
     raw = _checked(content, "values", lambda value: isinstance(value, bytes) and len(value) % FLOAT.size == 0)

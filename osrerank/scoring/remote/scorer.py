@@ -1,4 +1,4 @@
-"""Score on workers, for ``backend="workers"``."""
+"""A scorer that sends tuples to workers, for ``backend="workers"``."""
 
 import contextlib
 import logging
@@ -33,17 +33,21 @@ from osrerank.vectors.record import Bits
 logger = logging.getLogger(__name__)
 
 MARGIN_S = 0.03
-"""Workers' deadlines are this much earlier, so that replies are in time; at most a quarter of the time left."""
+"""How much earlier a worker's deadline is than the search's, in seconds, so that replies come in time.
+
+It is at most a quarter of the time left.
+"""
 MOST_WAIT = 0.75
-"""Share of the remaining time that a chunk may wait; the rest is for its scoring."""
+"""Share of the time left that a chunk may wait in the queue; the rest is for its scoring."""
 
 
 class Encoded(NamedTuple):
     """Document vectors that workers computed.
 
     Attributes:
-        identity: of the workers' model.
-        found: index of a text -> its record without a digest, or why it has none; only of what came in time.
+        identity: identity of the workers' model.
+        found: index of a text -> its record without a digest, or why it has none; only for texts whose reply came in
+            time.
     """
 
     identity: str
@@ -51,32 +55,32 @@ class Encoded(NamedTuple):
 
 
 @dataclass(slots=True)
-class _Place:
-    """A call's share of the chunks under way.
+class _Admission:
+    """Whether a call's chunks are counted among the chunks under way.
 
     Attributes:
-        chunks: how many it sends.
-        is_taken: whether they are counted.
-        is_left: whether the call has ended, so that they must not be counted.
+        chunks: how many chunks the call sends.
+        is_counted: whether they are counted now.
+        has_ended: whether the call has ended, so that they must not be counted any more.
     """
 
     chunks: int
-    is_taken: bool = False
-    is_left: bool = False
+    is_counted: bool = False
+    has_ended: bool = False
 
 
 class RemoteScorer:
-    """Scores on workers; safe to use from many threads, and after a fork.
+    """Scores tuples on workers; safe to use from many threads, and after a fork.
 
-    The pairs of a call are divided among the workers. Pairs whose chunk is not back at the deadline count as not
-    reached, pairs of a lost chunk as failed. All workers of a call have the same model identity, that of the last call
-    while a worker still has it: an upgrade never mixes scores.
+    The tuples of a call are divided among the workers. Tuples whose chunk has no answer at the deadline count as not
+    reached; tuples of a lost chunk count as failed. All workers of a call have the same model identity, that of the
+    last call while a worker still has it, so that an upgrade of the model never mixes scores.
 
     Args:
-        broker_url: the Redis where clients and workers meet.
+        broker_url: the Redis through which clients and workers communicate.
         model: the name that the workers were started with (``--model``).
         queue_chunks: how many chunks may wait for each worker.
-        signer: signs the requests and checks what comes back; None for messages without signatures.
+        signer: signs requests and checks replies; None for messages without signatures.
     """
 
     def __init__(self, broker_url: str, model: str, *, queue_chunks: int, signer: Signer | None = None) -> None:
@@ -115,10 +119,10 @@ class RemoteScorer:
         *,
         deadline: Deadline = NEVER,
     ) -> Scores:
-        """Score on workers.
+        """Score tuples on workers, as `osrerank.types.Scorer.score`.
 
         Raises:
-            Overloaded: too much is waiting, or it would take longer than the time that is left.
+            Overloaded: too many chunks are waiting, or they would take longer than the time left.
             TaskFailed: no chunk could be scored.
             WorkerError: there is no worker, or no broker.
         """
@@ -132,13 +136,13 @@ class RemoteScorer:
     def encode_documents(
         self, texts: Sequence[str], *, identity: str, bits: Bits, most_bytes: int, deadline: Deadline = NEVER
     ) -> Encoded:
-        """Let workers encode documents; ask them for nothing if they have another model.
+        """Encode documents on workers; if the workers have another model, nothing is sent, and nothing found.
 
         Args:
-            texts: the documents'.
-            identity: of the model that they must have.
-            bits: of each number of a vector.
-            most_bytes: of a document's record.
+            texts: the documents' texts.
+            identity: identity of the model that the workers must have.
+            bits: bits of each number in a vector.
+            most_bytes: the largest size of a document's record, in bytes.
             deadline: as for `score`.
 
         Raises:
@@ -152,10 +156,10 @@ class RemoteScorer:
         found: dict[int, bytes | str] = {}
         for chunk, answer in answers:
             if isinstance(answer, str):
-                found |= dict.fromkeys(chunk.places, answer)
+                found |= dict.fromkeys(chunk.indices, answer)
             elif answer is not None:
-                found |= zip(chunk.places, answer.vectors or (), strict=True)
-        return Encoded(theirs, {at: one for at, one in found.items() if one})
+                found |= zip(chunk.indices, answer.vectors or (), strict=True)
+        return Encoded(theirs, {at: content for at, content in found.items() if content})
 
     def _exchange(
         self,
@@ -167,9 +171,9 @@ class RemoteScorer:
         most: int = MOST_PAIRS,
         vector_bits: int = 0,
     ) -> tuple[str, list[tuple[Chunk, Reply | str | None]]]:
-        """Send tuples to workers, and return their model's identity and each chunk's answer.
+        """Send tuples to workers; return the identity of their model, and each chunk with its answer.
 
-        An answer is a reply with scores or vectors, or why there is none, or None when none came in time.
+        An answer is a reply with scores or vectors, or why there is none, or None if no reply came in time.
 
         Raises:
             Overloaded, TaskFailed, WorkerError: as `score`.
@@ -185,18 +189,18 @@ class RemoteScorer:
                 self._pending(chunk, group.first, query, documents, tuples, deadline, vector_bits=vector_bits)
                 for chunk in chunks
             ]
-            place = _Place(len(chunks))
+            admission = _Admission(len(chunks))
             try:
-                self._delivery.deliver(pending, deadline, lambda: self._admit(group, place, deadline))
+                self._delivery.deliver(pending, deadline, lambda: self._admit(group, admission, deadline))
             finally:
-                self._leave(place)
-        answers = [_answer(one, len(chunk.places), identity) for one, chunk in zip(pending, chunks, strict=True)]
+                self._leave(admission)
+        answers = [_answer(part, len(chunk.indices), identity) for part, chunk in zip(pending, chunks, strict=True)]
         if all(isinstance(answer, str) for answer in answers):
             raise TaskFailed(f"no worker could score it: {answers[0]}", task_id=pending[0].chunk_id)
         return identity, list(zip(chunks, answers, strict=True))
 
     def probabilities(self, logits: npt.NDArray[np.float32]) -> npt.NDArray[np.float64]:
-        """Return the logistic function of logits ``(n,)``: workers calibrate them already."""
+        """Return the probabilities ``(n,)`` of logits, by the logistic function; workers have calibrated the logits."""
         return logistic(logits)
 
     def close(self) -> None:
@@ -209,11 +213,11 @@ class RemoteScorer:
             self._process = 0
 
     def find_workers(self, deadline: Deadline = NEVER) -> None:
-        """As in `osrerank.types.NeedsWorkers`."""
+        """Look for workers, as `osrerank.types.NeedsWorkers.find_workers`."""
         self.workers(deadline)
 
     def workers(self, deadline: Deadline = NEVER) -> WorkerGroup:
-        """Return the workers that take chunks, all of one identity; read from the registry at most once a second.
+        """Return the workers that take chunks, all with the same identity; the registry is read at most once a second.
 
         Raises:
             WorkerError: as `LiveWorkers.group`.
@@ -223,10 +227,10 @@ class RemoteScorer:
 
     @contextlib.contextmanager
     def _share(self, workers: int) -> Iterator[int]:
-        """Yield the number of workers that a call is divided among: all, or fewer while other calls run.
+        """Yield the number of workers among which a call is divided: all, or fewer while other calls run.
 
-        Small chunks come back sooner while workers are idle, but each costs a message; with as many calls as workers
-        all workers are busy anyway.
+        While workers are idle, small chunks are answered sooner, but each one costs a message. With as many calls as
+        workers, all workers are busy anyway.
         """
         with self._lock:
             self._calls += 1
@@ -237,11 +241,11 @@ class RemoteScorer:
             with self._lock:
                 self._calls -= 1
 
-    def _admit(self, group: WorkerGroup, place: _Place, deadline: Deadline) -> None:
-        """Count a call's chunks as under way; refuse them before anything is sent when they would only wait.
+    def _admit(self, group: WorkerGroup, admission: _Admission, deadline: Deadline) -> None:
+        """Count a call's chunks as under way, or refuse them before anything is sent.
 
         Raises:
-            Overloaded: the queue is full, or the chunks ahead take longer than the remaining time.
+            Overloaded: the queue is full, or the chunks ahead would take too much of the time left.
         """
         try:
             waiting = self._redis.llen(group.first.queue)
@@ -250,18 +254,18 @@ class RemoteScorer:
         with self._lock:
             ahead = max(waiting + group.taken, self._under_way)
             waiting = max(waiting, self._under_way - group.most_taken)
-            refusal = self._refusal(group, ahead, waiting, place.chunks, deadline)
-            place.is_taken = not (refusal or place.is_left)
-            self._under_way += place.chunks if place.is_taken else 0
+            refusal = self._refusal(group, ahead, waiting, admission.chunks, deadline)
+            admission.is_counted = not (refusal or admission.has_ended)
+            self._under_way += admission.chunks if admission.is_counted else 0
         if refusal:
             OVERLOADED.inc()
             raise Overloaded(refusal, model=self.model)
 
-    def _leave(self, place: _Place) -> None:
-        """Stop counting a call's chunks, even if it is not admitted yet."""
+    def _leave(self, admission: _Admission) -> None:
+        """Stop counting a call's chunks; if the call is admitted only later, they are not counted either."""
         with self._lock:
-            self._under_way -= place.chunks if place.is_taken else 0
-            place.is_taken, place.is_left = False, True
+            self._under_way -= admission.chunks if admission.is_counted else 0
+            admission.is_counted, admission.has_ended = False, True
 
     def _refusal(self, group: WorkerGroup, ahead: int, waiting: int, chunks: int, deadline: Deadline) -> str:
         if group.wait_s(ahead) > MOST_WAIT * deadline.remaining_s():
@@ -298,7 +302,7 @@ class RemoteScorer:
         return PendingChunk(name, worker.queue, message, deadline, headers=headers(), task=request.task)
 
     def _open(self) -> None:
-        """Open the connections of this process; those inherited by a fork belong to the parent."""
+        """Open this process' connections; connections inherited by a forked child belong to its parent."""
         if self._process == os.getpid():
             return
         with self._lock:
@@ -320,12 +324,12 @@ def _margin_s(deadline: Deadline) -> float:
 
 
 def sent(text: str) -> str:
-    """Return the part of a text that a worker needs: all that its model reads, and one character to show a cut."""
+    """Return the part of a text to send to a worker: all that its model can read, and one character to show a cut."""
     return text[: MOST_CHARACTERS + 1]
 
 
 def _answer(pending: PendingChunk, size: int, identity: str) -> Reply | str | None:
-    """Return a chunk's reply if it has its scores or vectors, why there are none, or None when no reply came."""
+    """Check a chunk's reply: return it if it is complete, else why it is not usable, or None if no reply came."""
     reply = pending.answer
     if not isinstance(reply, Reply):
         return reply

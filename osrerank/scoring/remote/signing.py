@@ -1,8 +1,8 @@
-"""Signatures of messages: whoever writes to the broker without a key can neither make a message nor alter one.
+"""Sign messages, so that nobody without a key can forge or alter one on the broker.
 
-HMAC-SHA256 (RFC 2104) over the whole message, with a key of its own for requests, replies and heartbeats, so that
-none passes for another. What bounds the replay of a signed message is in it: a request's id and deadline
-(`osrerank_workers.replays`), a reply's request, a heartbeat's time (`osrerank.scoring.remote.worker_registry`).
+A signature is HMAC-SHA256 (RFC 2104) over the whole message. Requests, replies and heartbeats have different derived
+keys, so that one kind cannot pass for another. Fields of a message limit its replay: a request's id and deadline
+(`osrerank_workers.replays`), a reply's chunk id, a heartbeat's time (`osrerank.scoring.remote.worker_registry`).
 Messages are not encrypted.
 """
 
@@ -22,23 +22,25 @@ KINDS: tuple[Kind, ...] = ("request", "reply", "heartbeat")
 
 PURPOSE = b"osrerank workers 3 "
 SIGNED = b"\xc1"
-"""The byte that no MessagePack begins with; the signature and the message follow it."""
+"""The first byte of a signed message, with which no MessagePack begins; the signature and the message follow it."""
 SIGNATURE_BYTES = 32
 LOG_EVERY_S = 60.0
-"""A kind of refusal is logged this often at most; all are counted."""
+"""The least time between two log lines about the same kind of refusal, in seconds; all refusals are counted."""
 UNSIGNED_RISK = (
     "OSRERANK_WORKERS_KEY is not set: whoever can write to the broker can forge scores and divert requests; "
     "give clients and workers the same key"
 )
 
 logger = logging.getLogger(__name__)
+_due = Seldom(LOG_EVERY_S)
 
 
 class Signer:
-    """Signs messages, and opens those that are signed with a known key.
+    """Signs messages, and checks the signatures of received ones.
 
     Args:
-        keys: the first signs, each of them opens; with none, messages are not signed and signed ones are refused.
+        keys: messages are signed with the first key and accepted with any; without keys, they are not signed, and
+            signed ones are refused.
     """
 
     def __init__(self, keys: Sequence[bytes] = ()) -> None:
@@ -47,20 +49,21 @@ class Signer:
 
     @classmethod
     def of(cls, settings: Settings) -> Self:
-        """Return the signer of the settings' ``workers_key``."""
+        """Return a signer with the keys of the settings' ``workers_key``."""
         return cls(keys_of(settings.workers_key))
 
     def seal(self, kind: Kind, message: bytes) -> bytes:
-        """Return a message with its signature."""
+        """Return a message behind its signature; without keys, the message alone."""
         if not self.signs:
             return message
         return SIGNED + hmac.digest(self._keys[kind][0], message, "sha256") + message
 
     def open(self, kind: Kind, sealed: object) -> bytes:
-        """Return the message that was signed.
+        """Check a message's signature, and return the message without it.
 
         Raises:
-            PayloadError: it is not signed, not with a known key, or signed while this process has no key.
+            PayloadError: the message is not signed, is signed with an unknown key, or is signed although this process
+                has no key.
         """
         if not isinstance(sealed, bytes):
             raise PayloadError(f"a message is bytes, not {type(sealed).__name__}")
@@ -81,11 +84,8 @@ class Signer:
         return message
 
 
-_due = Seldom(LOG_EVERY_S)
-
-
 def count_refusal(kind: Kind, error: PayloadError) -> None:
-    """Count a refused message by kind and reason, and log it unless one like it was logged within a minute."""
+    """Count a refused message by kind and reason, and log it, at most once a minute for each kind and reason."""
     MESSAGES_REFUSED.labels(kind, error.reason).inc()
     if _due.is_due((kind, error.reason)):
         logger.warning(

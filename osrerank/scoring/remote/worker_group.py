@@ -1,4 +1,4 @@
-"""The workers that a client may send chunks to, and what it does while their broker is away."""
+"""Keep track of the workers to which a client may send chunks, and fail fast while their broker does not answer."""
 
 import logging
 import threading
@@ -19,50 +19,50 @@ from osrerank.types import NEVER, Deadline
 logger = logging.getLogger(__name__)
 
 FRESH_S = 2 * BEAT_S
-"""The registry is read again after this long."""
+"""How long a reading of the registry is used before the next one, in seconds."""
 MOST_STALE_S = 4.0
-"""While it is being read, what was known is good for this long: longer than a silent broker is waited for."""
+"""How long a reading is still used while the next one runs, in seconds: longer than the broker's timeouts."""
 PROBE_WAIT_S = 0.05
-"""A search that can do without waits this long for a probe of the broker, or a reading; most answer sooner."""
+"""How long a search waits for a probe or a reading whose result it can do without, in seconds; most end sooner."""
 STILL_ASKED = "the broker has not answered in the time that a search had, and is still waited for"
 
 
 @dataclass(frozen=True, slots=True)
 class WorkerGroup:
-    """Workers with the same model, at least one."""
+    """The live workers of the same model, at least one, by their latest heartbeats."""
 
     heartbeats: tuple[Heartbeat, ...]
 
     @property
     def first(self) -> Heartbeat:
-        """The first of them; all agree on the model, its identity and its queue."""
+        """The first worker's heartbeat; all agree on the model, its identity and its queue."""
         return self.heartbeats[0]
 
     @property
     def taken(self) -> int:
-        """How many chunks they held at their last heartbeats."""
+        """How many chunks the workers held at their latest heartbeats."""
         return sum(len(heartbeat.held) for heartbeat in self.heartbeats)
 
     @property
     def most_taken(self) -> int:
-        """How many chunks they can hold: those being scored, and as many fetched in advance."""
+        """How many chunks the workers can hold: those being scored, and as many fetched in advance."""
         return 2 * sum(heartbeat.tasks for heartbeat in self.heartbeats)
 
     def wait_s(self, ahead: int) -> float:
-        """Return the expected wait behind other chunks, in seconds."""
+        """Return how long a chunk is expected to wait behind ``ahead`` other chunks, in seconds."""
         costs = [heartbeat.seconds_per_chunk for heartbeat in self.heartbeats]
         return ahead * sum(costs) / len(costs) / len(costs)
 
 
 class LiveWorkers:
-    """The live workers of a model in a client process; safe to use from many threads.
+    """Finds the live workers of a model for a client process; safe to use from many threads.
 
-    After a failure of the broker a `Breaker` keeps everybody from it. Its probes and readings of the registry run in
-    threads of their own, so that no search waits beyond its deadline for a broker that says nothing.
+    After a failure of the broker, a `Breaker` prevents further calls. Probes and readings of the registry run in
+    threads of their own, so that no search waits beyond its deadline for a broker that does not answer.
 
     Args:
-        registry: of the model's workers.
-        name: the model's.
+        registry: the registry of the model's workers.
+        name: the model's name.
         clock: returns seconds.
     """
 
@@ -82,18 +82,18 @@ class LiveWorkers:
 
     @property
     def known(self) -> WorkerGroup | None:
-        """The workers at the last reading; None where there were none."""
+        """The workers at the latest reading; None if there were none."""
         return self._known
 
     def group(self, deadline: Deadline = NEVER) -> WorkerGroup:
-        """Return the workers that take chunks, read at most once a second.
+        """Return the workers that take chunks; the registry is read at most once a second.
 
         Args:
-            deadline: how long the broker may be waited for, if no workers are known just now.
+            deadline: how long to wait for the broker, if no workers are known now.
 
         Raises:
-            WorkerError: there are none, or the broker cannot be asked; at once while it is known to be away, or while
-                an answer is awaited that has already taken a search beyond its deadline.
+            WorkerError: there are no workers, or the broker cannot be asked. It is raised at once while the broker is
+                known to be down, or while another search has already waited for its answer beyond a deadline.
         """
         if self._breaker.attempt() is Attempt.PROBE:
             self._start_probe()
@@ -112,7 +112,7 @@ class LiveWorkers:
         return group
 
     def _looked(self, group: WorkerGroup | None, deadline: Deadline) -> WorkerGroup | None:
-        """Return the workers as the broker has them now; callers at the same time wait for one reading."""
+        """Read the registry and return the workers; concurrent callers share one reading."""
         with self._lock:
             self._refuse_while_away()  # a caller that comes after a failed reading does not start another
             if self._known is not None and self._known is not group:
@@ -127,7 +127,7 @@ class LiveWorkers:
         return self._known
 
     def _look_beside(self) -> None:
-        """Read the registry beside this search, which waits for it a little and goes on with what was known before."""
+        """Read the registry in the background; the search waits a moment, then goes on with the workers it knows."""
         with self._lock:
             reading = None if self._reading_under_way() else self._start_reading()
         if reading is not None:
@@ -137,10 +137,10 @@ class LiveWorkers:
         return self._reading if self._reading is not None and not self._reading.is_set() else None
 
     def _start_reading(self) -> threading.Event:
-        """Begin to read the registry, and return what is set at the end; the lock is held.
+        """Begin to read the registry, and return an event that is set when that has ended; the lock is held.
 
         Raises:
-            WorkerError: there can be no thread for it.
+            WorkerError: no thread can be started.
         """
         reading = threading.Event()
         try:
@@ -154,7 +154,7 @@ class LiveWorkers:
     def _read(self, ended: threading.Event) -> None:
         try:
             self._look()
-        except Exception as error:  # noqa: BLE001 - whatever it was, nobody may use the broker now
+        except Exception as error:  # noqa: BLE001 - after any error, the broker must not be used for a while
             self._note(error)
         finally:
             ended.set()
@@ -164,12 +164,12 @@ class LiveWorkers:
             raise WorkerError(self._failure)
 
     def failed(self, error: RedisError) -> WorkerError:
-        """Note that the broker failed; return the error to raise."""
+        """Record that the broker failed, and return the error to raise."""
         self._note(error)
         return WorkerError(self._failure)
 
     def close(self) -> None:
-        """Wait for a probe and a reading that are under way."""
+        """Wait until a running probe and a running reading have ended."""
         if self._probing is not None:
             self._probing.join(CONNECT_S + PLAIN_ANSWER_S)
         if self._reading is not None:
@@ -186,7 +186,7 @@ class LiveWorkers:
         self._breaker.trip(probed=probed)
 
     def _start_probe(self) -> None:
-        """Probe the broker beside this search, which waits for it a little."""
+        """Probe the broker in the background; the search waits a moment for the result."""
         probing = threading.Thread(target=self._probe, name="osrerank-probe", daemon=True)
         try:
             probing.start()
@@ -199,14 +199,14 @@ class LiveWorkers:
     def _probe(self) -> None:
         try:
             self._look()
-        except Exception as error:  # noqa: BLE001 - whatever it was, nobody may use the broker yet
+        except Exception as error:  # noqa: BLE001 - after any error, the broker must not be used yet
             self._note(error, probed=True)
         else:
             logger.info("the broker answers again after %.1f s", self._clock() - self._away_since)
             self._breaker.close()
 
     def _look(self) -> None:
-        """Read the registry."""
+        """Read the registry, and keep the workers of one identity: the previous one while a worker still has it."""
         heartbeats = [heartbeat for heartbeat in self._registry.heartbeats() if heartbeat.taking]
         before = self._known
         self._looked_at = self._clock()

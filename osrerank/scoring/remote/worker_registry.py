@@ -1,8 +1,9 @@
 """The workers of a model, registered in Redis, and the clock that clients and workers share.
 
-Every worker keeps its `Heartbeat` under a key that expires unless it is renewed; a set names the workers of a model.
-A worker whose key has expired is dead: killed, cut off or hanging. A heartbeat counts only under its own worker's key
-and in the set of its own model, and not when it is old: nobody can bring a dead worker back by writing it again.
+Every worker writes its `Heartbeat` to a key that expires unless it is renewed; a set names the workers of a model. A
+worker whose key has expired is dead: killed, cut off or hanging. A heartbeat is valid only under its own worker's key,
+in the set of its own model, and while it is recent; so nobody can bring a dead worker back by writing its heartbeat
+again.
 """
 
 import hashlib
@@ -14,24 +15,24 @@ from osrerank.scoring.remote.messages import VERSION, Heartbeat
 from osrerank.scoring.remote.signing import Signer, count_refusal
 
 BEAT_S = 0.5
-"""How often a worker sends its heartbeat."""
+"""The time between two heartbeats of a worker, in seconds."""
 DEAD_AFTER_S = 2.0
-"""A worker without a heartbeat for this long is dead."""
+"""A worker without a heartbeat for so many seconds is dead."""
 MOST_AGE_S = DEAD_AFTER_S + 1.0
-"""A heartbeat that is older was not written by its worker; the clocks of both sides may be a little apart."""
+"""A heartbeat older than this, in seconds, was not written by its worker; one second allows for different clocks."""
 PREFIX = f"osrerank:{VERSION}:"
 
 
 def queue_of(model: str, identity: str) -> str:
-    """Return the name of a model's queue; the identity in it keeps versions apart."""
+    """Return the name of a model's queue; a digest of the identity in it keeps versions of the model apart."""
     return f"{PREFIX}queue:{model}:{hashlib.blake2b(identity.encode(), digest_size=6).hexdigest()}"
 
 
 class BrokerClock:
-    """The time of the Redis server, so that the hosts' clocks need not agree.
+    """Tells the time of the Redis server, so that the clocks of clients and workers need not agree.
 
-    Every exchange of heartbeats measures its difference to this process' monotonic clock, with an error of at most half
-    a round trip, and of the drift since.
+    Every exchange of heartbeats measures the difference to this process' monotonic clock. The error is at most half a
+    round trip, plus the drift since then.
     """
 
     def __init__(self) -> None:
@@ -39,17 +40,23 @@ class BrokerClock:
         self.is_set = False
 
     def adjust(self, answer: tuple[int, int], asked_at: float, answered_at: float) -> None:
-        """Set the clock by the server's ``TIME``: seconds and microseconds; asked and answered on our clock."""
+        """Set the clock by an answer of the server.
+
+        Args:
+            answer: the answer to ``TIME``: seconds and microseconds.
+            asked_at: when it was asked, by this process' monotonic clock.
+            answered_at: when the answer came, by the same clock.
+        """
         seconds, microseconds = answer
         self._offset_s = seconds + microseconds / 1e6 - (asked_at + answered_at) / 2
         self.is_set = True
 
     def at(self, monotonic_s: float) -> float:
-        """Return the server's time at a point of this process' monotonic clock."""
+        """Convert a time of this process' monotonic clock to the server's time, in seconds."""
         return monotonic_s + self._offset_s
 
     def local(self, server_s: float) -> float:
-        """Return the point of this process' monotonic clock at a time of the server."""
+        """Convert a time of the server to this process' monotonic clock, in seconds."""
         return server_s - self._offset_s
 
 
@@ -58,12 +65,12 @@ class WorkerRegistry:
 
     Args:
         redis: a client made with ``decode_responses=False``; its errors pass through.
-        model: the name under which workers and clients meet.
+        model: the model's name, which clients and workers share.
         signer: signs and checks the heartbeats.
 
     Attributes:
-        clock: the broker's.
-        refused: why the last reading left heartbeats out, as a sentence; empty where it left out none.
+        clock: the broker's clock.
+        refused: why the latest reading left heartbeats out, as a sentence; empty if it left out none.
     """
 
     def __init__(self, redis: Any, model: str, signer: Signer) -> None:
@@ -90,13 +97,13 @@ class WorkerRegistry:
         pipeline.execute()
 
     def now_s(self) -> float:
-        """Return the server's time; it is asked only where it is not known yet."""
+        """Return the server's time, in seconds; the server is asked only if its time is not known yet."""
         if not self.clock.is_set:
             self._timed(self._redis.pipeline(transaction=False))
         return self.clock.at(time.monotonic())
 
     def heartbeats(self) -> tuple[Heartbeat, ...]:
-        """Return the heartbeats of the live workers that can be trusted, and forget the names of dead ones."""
+        """Return the valid heartbeats of live workers, and remove the names of dead ones from the registry."""
         self.refused = ""
         pipeline = self._redis.pipeline(transaction=False)
         pipeline.smembers(self._names)
@@ -111,7 +118,7 @@ class WorkerRegistry:
         return tuple(heartbeat for heartbeat in read if heartbeat is not None)
 
     def _read(self, name: bytes, message: object) -> Heartbeat | None:
-        """Return a heartbeat; None, and the reason in `refused`, where it cannot be read or trusted."""
+        """Return a heartbeat; None, with the reason in `refused`, if it cannot be read or is not valid."""
         try:
             heartbeat = Heartbeat.decode(self._signer.open("heartbeat", message))
             self._check(name, heartbeat)
@@ -122,10 +129,10 @@ class WorkerRegistry:
         return heartbeat
 
     def _check(self, name: bytes, heartbeat: Heartbeat) -> None:
-        """Check that a heartbeat stands where its worker writes it, and is new.
+        """Check that a heartbeat is under its own worker's key, in its own model's set, and recent.
 
         Raises:
-            PayloadError: it does not, or is not.
+            PayloadError: it is not.
         """
         if heartbeat.worker.encode(errors="surrogatepass") != name:
             raise PayloadError("a heartbeat is of another worker than its key names", reason="misplaced")
@@ -135,7 +142,7 @@ class WorkerRegistry:
             raise PayloadError("a heartbeat is too old: a worker, or this process, has hung", reason="expired")
 
     def _timed(self, pipeline: Any) -> list[Any]:
-        """Execute a pipeline and set the clock."""
+        """Execute a pipeline, set the clock by the server's time, and return the pipeline's answers."""
         pipeline.time()
         asked_at = time.monotonic()
         answers: list[Any]

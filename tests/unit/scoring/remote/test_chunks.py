@@ -21,12 +21,13 @@ def test_every_tuple_is_in_one_chunk_that_has_its_documents(lengths, workers, wi
     documents = ["x" * length for length in lengths]
     tuples = [tuple(rng.randrange(len(documents)) for _ in range(width)) for _ in range(rng.randrange(400))]
     found = divide(documents, tuples, workers)
-    assert sorted(place for chunk in found for place in chunk.places) == list(range(len(tuples)))
+    assert sorted(index for chunk in found for index in chunk.indices) == list(range(len(tuples)))
     for chunk in found:
-        assert len(chunk.places) <= chunks.MOST_PAIRS
-        assert chunk.characters <= chunks.MOST_CHARACTERS or len(chunk.places) == 1
+        assert len(chunk.indices) <= chunks.MOST_PAIRS
+        assert chunk.characters <= chunks.MOST_CHARACTERS or len(chunk.indices) == 1
         own = list(chunk.documents)
-        assert [tuple(own[i] for i in indices) for indices in chunk.tuples(tuples)] == [tuples[p] for p in chunk.places]
+        members = [tuple(own[i] for i in indices) for indices in chunk.tuples(tuples)]
+        assert members == [tuples[index] for index in chunk.indices]
 
 
 def test_shares_are_of_like_cost():
@@ -44,13 +45,12 @@ def test_what_is_small_is_not_divided():
 def test_the_first_tuples_are_in_the_first_round():
     rounds = divide(["x" * 300] * 1_000, [(n,) for n in range(1_000)], 2)
     assert len(rounds) == 10
-    assert {place for chunk in rounds[:2] for place in chunk.places} == set(range(200))
+    assert {index for chunk in rounds[:2] for index in chunk.indices} == set(range(200))
 
 
 def test_answers_are_put_together():
     found = divide(["x" * 3_000] * 6, [(n,) for n in range(6)], 3)
-    places = [chunk.places for chunk in found]
-    assert places == [[0, 3], [1, 4], [2, 5]]
+    assert [chunk.indices for chunk in found] == [[0, 3], [1, 4], [2, 5]]
     first = Scores(np.array([1.0, 4.0], dtype=np.float32), inferences=2, truncated=1)
     scores = gather(6, found, [first, "lost", None], "id")
     np.testing.assert_array_equal(scores.values, np.array([1, np.nan, np.nan, 4, np.nan, np.nan], dtype=np.float32))
