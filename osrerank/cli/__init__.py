@@ -93,7 +93,7 @@ def _refuse_repeated(command: click.Command, context: click.Context, arguments: 
 @click.option("--url", help="Index: http(s)://host:port or embedded:FOLDER.  [env: OSRERANK_URL]")
 @click.option("--redis-url", help="Redis that caches scores, and the workers' broker.  [env: OSRERANK_REDIS_URL]")
 @click.option("--model", help="Model: directory, hub id or shipped name.  [env: OSRERANK_MODEL]")
-@click.option("--vector-model", help="Bi-encoder beside a --model that is none.  [env: OSRERANK_VECTOR_MODEL]")
+@click.option("--vector-model", help="Bi-encoder, if --model is a cross-encoder.  [env: OSRERANK_VECTOR_MODEL]")
 @click.option("--duo-model", help="Model that compares pairs, for mono-duo and vectors-duo.  [env: OSRERANK_DUO_MODEL]")
 @click.option(
     "--backend",

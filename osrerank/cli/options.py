@@ -127,7 +127,7 @@ def _feedback(context: click.Context, option: click.Parameter, value: Any) -> An
 allow_partial = click.option(
     "--allow-partial",
     is_flag=True,
-    help="Keep queries that were reranked in part alone: cut off by a deadline, or with documents that have no score.",
+    help="Keep queries that were reranked only in part: cut off by a deadline, or with documents that have no score.",
 )
 run_form = click.option(
     "--format",
@@ -150,15 +150,17 @@ def pipeline_options(command: Command) -> Command:
             click.option(
                 "--mono-depth",
                 type=click.IntRange(1, MAX_DEPTH),
-                help="Of these, read by the cross-encoder of vectors-mono.  [default: 20]",
+                help="Candidates that the cross-encoder of vectors-mono reads.  [default: 20]",
             ),
             click.option(
-                "--duo-depth", type=click.IntRange(0, MAX_DUO_DEPTH), help="Of these, compared in pairs.  [default: 20]"
+                "--duo-depth",
+                type=click.IntRange(0, MAX_DUO_DEPTH),
+                help="Candidates that are compared in pairs.  [default: 20]",
             ),
             click.option(
                 "--pairs",
                 callback=named_options("aggregation"),
-                help="What pairs make of a candidate: sum, binary, min, max; sample,sample_size=10,seed=0.",
+                help="How a candidate's pairs are aggregated: sum, binary, min, max; sample,sample_size=10,seed=0.",
             ),
             click.option(
                 "--mono-budget-ms",
@@ -167,7 +169,7 @@ def pipeline_options(command: Command) -> Command:
             ),
             click.option("--duo-budget-ms", type=DURATION, help="Time for the pairs, within the deadline."),
             click.option(
-                "--blend", type=click.Choice(BLENDS), help="How BM25 counts beside the model.  [default: card]"
+                "--blend", type=click.Choice(BLENDS), help="How BM25 and the model are combined.  [default: card]"
             ),
             click.option(
                 "--blend-weight",
@@ -199,7 +201,7 @@ def rerank_options(command: Command) -> Command:
     """Add the options of a reranked search to a command; `rerank_arguments` reads them."""
     for option in reversed(
         (
-            click.option("--rerank/--no-rerank", "do_rerank", default=True, help="Rerank, or BM25 alone."),
+            click.option("--rerank/--no-rerank", "do_rerank", default=True, help="Rerank, or keep BM25's order."),
             pipeline_options,
             click.option(
                 "--fields", help="Fields that the model reads, comma-separated.  [default: those that are searched]"
@@ -215,8 +217,10 @@ def rerank_options(command: Command) -> Command:
                 callback=named_options("documents"),
                 help="RM3 with other numbers: documents=10,terms=10,weight=0.5,field=text.",
             ),
-            click.option("--deadline-ms", type=DURATION, help="Time for a search."),
-            click.option("--on-failure", type=click.Choice(["first_pass", "raise"]), help="When reranking fails."),
+            click.option("--deadline-ms", type=DURATION, help="Time for a whole search."),
+            click.option(
+                "--on-failure", type=click.Choice(["first_pass", "raise"]), help="What to do when reranking fails."
+            ),
         )
     ):
         command = option(command)

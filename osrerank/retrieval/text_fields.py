@@ -224,8 +224,8 @@ def values_of(source: Mapping[str, Any], leaf: Leaf) -> tuple[str, ...]:
     return tuple(value for path in paths for value in values_at(source, path.split(".")))
 
 
-def _is_named(one: Candidate, every: Sequence[Candidate]) -> bool:
-    return not one.above and (one.is_title or one.is_body or (one.is_name and _has_no_title(every)))
+def _is_named(field: Candidate, every: Sequence[Candidate]) -> bool:
+    return not field.above and (field.is_title or field.is_body or (field.is_name and _has_no_title(every)))
 
 
 def _has_no_title(every: Sequence[Candidate]) -> bool:
@@ -233,49 +233,49 @@ def _has_no_title(every: Sequence[Candidate]) -> bool:
     return not any(other.is_title and not other.above for other in every)
 
 
-def _is_text(one: Candidate, every: Sequence[Candidate]) -> bool:
+def _is_text(field: Candidate, every: Sequence[Candidate]) -> bool:
     """Return whether a field holds a title or prose of the document."""
-    if one.above and one.is_repeated:
+    if field.above and field.is_repeated:
         return False
-    has_prose = any(other.is_prose and other.above == one.above and other.words >= LONG_WORDS for other in every)
-    if one.is_title and (not one.above or (not one.is_code and (has_prose or _has_no_title(every)))):
+    has_prose = any(other.is_prose and other.above == field.above and other.words >= LONG_WORDS for other in every)
+    if field.is_title and (not field.above or (not field.is_code and (has_prose or _has_no_title(every)))):
         return True
-    if one.is_name and not one.is_code and _has_no_title(every) and (not one.above or has_prose):
+    if field.is_name and not field.is_code and _has_no_title(every) and (not field.above or has_prose):
         return True
-    if one.is_body and not one.is_code and (not one.above or one.words >= SHORT_WORDS):
+    if field.is_body and not field.is_code and (not field.above or field.words >= SHORT_WORDS):
         return True
-    return one.is_prose and (not one.is_repeated or one.words >= LONG_WORDS)
+    return field.is_prose and (not field.is_repeated or field.words >= LONG_WORDS)
 
 
 def _without_copies(kept: list[Candidate]) -> list[Candidate]:
     """Drop fields whose words other fields have: twins, parts of a longer field, and fields that join several."""
-    for one in sorted(kept, key=_worth, reverse=True):
-        if any(_are_twins(one, other) for other in kept if other is not one):
-            kept = [other for other in kept if other is not one]
-    for one in sorted(kept, key=lambda each: (-each.words, each.leaf.path)):
-        shorter = [other for other in kept if other is not one and other.words <= one.words]
-        if len(shorter) > 1 and _covers(shorter, one):
-            kept = [other for other in kept if other is not one]
-    parts = [one for one in kept if not one.is_title and one.words >= SHORT_WORDS]
-    parts = [one for one in parts if any(_covers([other], one) for other in kept if other.words > one.words)]
-    return [one for one in kept if one not in parts]
+    for field in sorted(kept, key=_worth, reverse=True):
+        if any(_are_twins(field, other) for other in kept if other is not field):
+            kept = [other for other in kept if other is not field]
+    for field in sorted(kept, key=lambda each: (-each.words, each.leaf.path)):
+        shorter = [other for other in kept if other is not field and other.words <= field.words]
+        if len(shorter) > 1 and _covers(shorter, field):
+            kept = [other for other in kept if other is not field]
+    parts = [field for field in kept if not field.is_title and field.words >= SHORT_WORDS]
+    parts = [field for field in parts if any(_covers([other], field) for other in kept if other.words > field.words)]
+    return [field for field in kept if field not in parts]
 
 
-def _are_twins(one: Candidate, other: Candidate) -> bool:
-    is_as_long = 1.2 * min(one.words, other.words) >= max(one.words, other.words)
-    return is_as_long and _covers([other], one) and _covers([one], other)
+def _are_twins(field: Candidate, other: Candidate) -> bool:
+    is_as_long = 1.2 * min(field.words, other.words) >= max(field.words, other.words)
+    return is_as_long and _covers([other], field) and _covers([field], other)
 
 
-def _worth(one: Candidate) -> tuple[bool, bool, bool, str]:
+def _worth(field: Candidate) -> tuple[bool, bool, bool, str]:
     """Return a sort key by which the better of two copies comes first."""
-    has_markup = any(_MARKUP.search(value[:1000]) for value in one.every)
-    return one.is_partial, has_markup, not (one.is_title or one.is_body), one.leaf.path
+    has_markup = any(_MARKUP.search(value[:1000]) for value in field.every)
+    return field.is_partial, has_markup, not (field.is_title or field.is_body), field.leaf.path
 
 
-def _covers(others: Sequence[Candidate], one: Candidate) -> bool:
+def _covers(others: Sequence[Candidate], field: Candidate) -> bool:
     """Return whether fields have nearly all words of another field in each document; three documents must have it."""
     shares = []
-    for document, words in enumerate(one.vocabulary):
+    for document, words in enumerate(field.vocabulary):
         if words:
             theirs: set[str] = set().union(*(other.vocabulary[document] for other in others))
             shares.append(len(words & theirs) / len(words))
@@ -285,16 +285,16 @@ def _covers(others: Sequence[Candidate], one: Candidate) -> bool:
 def _limited(kept: Sequence[Candidate]) -> list[Candidate]:
     """Return at most five fields, at most two of them titles, in the order in which the model reads them."""
     groups: dict[str, list[Candidate]] = {}
-    for one in sorted(kept, key=_order):
-        groups.setdefault(f"{one.above}.{' '.join(one.parts)}", []).append(one)
+    for field in sorted(kept, key=_order):
+        groups.setdefault(f"{field.above}.{' '.join(field.parts)}", []).append(field)
     is_title = {name: _order(group[0])[0] == 0 for name, group in groups.items()}
     titles = [name for name in groups if is_title[name]][:MOST_TITLES]
     others = [name for name in groups if not is_title[name]]
     preferred = sorted(others, key=lambda name: (not groups[name][0].is_body, -_order(groups[name][0])[1]))
     chosen = {*titles, *preferred[: MOST_FIELDS - len(titles)]}
-    return sorted((one for name in chosen for one in groups[name]), key=_order)
+    return sorted((field for name in chosen for field in groups[name]), key=_order)
 
 
-def _order(one: Candidate) -> tuple[int, int, str]:
+def _order(field: Candidate) -> tuple[int, int, str]:
     """Return the sort key of the order in which fields are read: titles first, then by length in coarse steps."""
-    return int(not (one.is_title or one.is_name)), int(one.words).bit_length(), one.leaf.path
+    return int(not (field.is_title or field.is_name)), int(field.words).bit_length(), field.leaf.path
