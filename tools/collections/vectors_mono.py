@@ -1,8 +1,8 @@
 """Measure stored vectors, a cross-encoder, and vectors-mono by how many candidates the cross-encoder reads.
 
-python tools/collections/vectors_mono.py quality SETS MODEL [--vector-model NAME] [--queries 50] [--json FILE]
-python tools/collections/vectors_mono.py speed SETS MODEL [--queries 10] [--rounds 3]
-python tools/collections/vectors_mono.py random FOLDER [--shape minilm-l6]
+python -m tools.collections.vectors_mono quality SETS MODEL [--vector-model NAME] [--queries 50] [--json FILE]
+python -m tools.collections.vectors_mono speed SETS MODEL [--queries 10] [--rounds 3]
+python -m tools.collections.vectors_mono random FOLDER [--shape minilm-l6]
 
 SETS is what `tools/models/joined/sets.py` writes; MODEL a cross-encoder, named as for ``--model``. ``quality`` scores
 each query's candidates once with both models and computes every depth from that, as `osrerank tradeoff` does. ``speed``

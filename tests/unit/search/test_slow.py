@@ -102,6 +102,11 @@ def test_pairs_and_a_deadline(caplog: pytest.LogCaptureFixture) -> None:
     assert "a lower duo_depth than 20 is less work, workers" in caplog.text
 
 
+def test_the_depth_of_a_cross_encoder_after_vectors_is_its_own(caplog: pytest.LogCaptureFixture) -> None:
+    slow.advise(answer(), Rerank(pipeline="vectors-mono", mono_depth=30), 2.0)
+    assert "a lower mono_depth than 30 is less work" in caplog.text
+
+
 @pytest.mark.parametrize("stages", [[], [STAGE]])
 def test_a_slow_first_pass_says_nothing(stages: list[Any], caplog: pytest.LogCaptureFixture) -> None:
     slow.advise({"hits": {"hits": []}, "rerank": {"stages": stages}}, Rerank(), 4.4)
