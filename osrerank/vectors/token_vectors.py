@@ -21,7 +21,7 @@ PROTECTED = 1
 
 IN_ONE_THREAD = 1 << 18
 """Multiplications of a matrix product that OpenBLAS computes in one thread. The threads of a larger one wait for each
-other: where cores are busy, that takes twenty times as long as the product (docs/research/late-interaction.md)."""
+other: where cores are busy, that takes ten times as long as the product (docs/research/late-interaction.md)."""
 
 Doubles = npt.NDArray[np.float64]
 
