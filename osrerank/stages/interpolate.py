@@ -60,7 +60,8 @@ class BlendStage:
         judged = [Judged(*values) for values in zip(scored, keys.tolist(), units, strict=True)]
         took_ms = (time.perf_counter() - started) * 1000
         report = StageReport(self.name, applied=True, candidates=len(scored), took_ms=took_ms)
-        return Ranking(ranking.query, reorder(ranking, self.name, judged, rest), (*ranking.reports, report))
+        candidates = reorder(ranking, self.name, judged, rest, counts=False)
+        return Ranking(ranking.query, candidates, (*ranking.reports, report))
 
     def _keys(self, scored: Sequence[Candidate], ranking: Ranking) -> list[float]:
         if self.method == "linear":

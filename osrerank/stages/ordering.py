@@ -187,14 +187,23 @@ def nothing_scored(
     return InferenceError(f"no candidate could be scored: {reason}", stage=stage, model=model.model)
 
 
-def reorder(ranking: Ranking, stage: str, judged: Iterable[Judged], rest: Sequence[Candidate]) -> tuple[Candidate, ...]:
+def reorder(
+    ranking: Ranking, stage: str, judged: Iterable[Judged], rest: Sequence[Candidate], *, counts: bool = True
+) -> tuple[Candidate, ...]:
     """Return the judged candidates by score, ties by their rank so far, then the rest as given.
+
+    Args:
+        ranking: before the stage.
+        stage: its name.
+        judged: the candidates that it scored.
+        rest: all others.
+        counts: whether it is one of the stages that `_score` counts; a blend is part of the stage before it.
 
     Raises:
         ValueError: judged and rest are not together a permutation of the ranking.
     """
     ordered = sorted(judged, key=lambda item: (-item.score, item.candidate.rank))
-    level = 1 + max((entry.level for candidate in ranking.candidates for entry in candidate.trace[-1:]), default=0)
+    level = counts + max((entry.level for candidate in ranking.candidates for entry in candidate.trace[-1:]), default=0)
     scored = [_ranked(item, stage, rank, level) for rank, item in enumerate(ordered, start=1)]
     below = [replace(item, rank=rank) for rank, item in enumerate(rest, start=len(scored) + 1)]
     if len(scored) + len(below) != len(ranking.candidates):

@@ -87,7 +87,7 @@ class StageScore:
         unit: the stage's own non-decreasing map of ``score`` to [0, 1).
         parts: name -> other values of the stage, such as ``logit`` and ``probability``.
         passage: the passage that decided the score; None if the text was not split.
-        level: the number of stages up to and including this one; 0 for the first pass.
+        level: the number of stages up to and including this one, without blends; 0 for the first pass.
         cut: whether the model read only a part of the text.
     """
 
