@@ -112,7 +112,7 @@ def test_bm25_enters_with_the_vectors_and_not_again():
     response = search(client_for(scorer=Weighted(BY_LENGTH.function), encoder=Encoder(first_pass_weight=50.0)))
     assert stages(response) == ["vectors", "blend", "mono"]
     assert ids(response) == ["d0", "d1", "d2", "d3", "d4", "d5"]
-    assert [int(hit["_score"]) for hit in response["hits"]["hits"]] == [3, 3, 3, 2, 2, 2]
+    assert [int(hit["_score"]) for hit in response["hits"]["hits"]] == [2, 2, 2, 1, 1, 1]
     assert stages(search(client_for(encoder=Encoder(first_pass_weight=50.0)), blend="replace")) == ["vectors", "mono"]
 
 

@@ -82,7 +82,7 @@ def test_an_index_is_warm_with_its_model_and_vectors(tmp_path: Path) -> None:
         assert client.is_warm("notes", at_least=0) is False
     with connect(url, scorer=FunctionScorer()) as client:  # which has no vectors
         assert client.is_warm("notes") is True
-        with pytest.raises(ConfigError, match="only bi-encoders do"):
+        with pytest.raises(ConfigError, match="only bi-encoders and late interaction do"):
             client.coverage("notes")
 
     async def asked() -> tuple[bool, int]:
