@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from functools import cache, lru_cache
 from importlib.util import find_spec
+from itertools import islice
 from typing import Any
 
 from osrerank._seldom import Seldom
@@ -80,10 +81,17 @@ def why_unread(ranking: Ranking, model: Scorer | Encoder) -> str:
     what, said, fix = "query", "query is", "name a model for it"
     if not (found := unreadable(ranking.query.text, languages)) and IS_INSTALLED:
         what, said, fix = "documents", "documents are", NAME_ONE
-        texts = [item.text for item in ranking.candidates[:FIRST] if item.text and len(item.text) >= LEAST_CHARACTERS]
-        told = Counter(filter(None, (language_of(text[:MOST_CHARACTERS]) for text in texts[:MOST_TEXTS])))
-        foreign = {language: count for language, count in told.items() if not _is_read(language, tuple(languages))}
-        if told.total() >= LEAST_TEXTS and sum(foreign.values()) > SHARE * told.total():
+        long_enough = (item.text for item in ranking.candidates[:FIRST] if len(item.text or "") >= LEAST_CHARACTERS)
+        texts = list(islice(long_enough, MOST_TEXTS))
+        read, foreign = 0, Counter[str]()
+        for text in texts:
+            language = language_of(text[:MOST_CHARACTERS]) if text else ""
+            is_read = _is_read(language, tuple(languages))
+            read += is_read
+            foreign.update([language] if language and not is_read else [])
+            if read >= SHARE * len(texts):  # the others cannot outweigh these
+                break
+        if read + foreign.total() >= LEAST_TEXTS and foreign.total() > SHARE * (read + foreign.total()):
             found = f"another language ({max(foreign, key=foreign.__getitem__)})"
     if not found:
         return ""
