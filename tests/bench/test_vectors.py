@@ -97,7 +97,7 @@ def table(client, name, *depths):
 
 
 def test_cold_and_warm_searches_with_vectors(client):
-    first = took_ms(client, "what is oxygen used for", True)
+    first = took_ms(client, "what is oxygen used for", {"deadline_ms": None})
     vectors_of(client).records.flush()
     second = took_ms(client, "what is oxygen needed for", True)
     print(f"\nthe first search, the next one, depth 100: {first:.0f}, {second:.0f} ms")
