@@ -1,0 +1,255 @@
+"""Make the examples that monobert-l6 and duobert-l6 learn from: lists of passages with labels and a teacher's logits.
+
+python -m tools.models.papers.data DATA WORK
+
+DATA holds the collections in folders of their own. Documents become passages of whole sentences. A query's list has the
+passage that answers it and others: those that the teacher ranks highest, some that BM25 finds, and some of other
+queries. The teacher is osrerank/e5-small with BM25 blended in, as its card says. Its vectors are kept in WORK, so that
+the next call goes on where this one was stopped. No text of MS MARCO is read.
+"""
+
+import argparse
+import json
+import random
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from osrerank.formats.lines import numbered_objects
+from osrerank.formats.topics import read_queries
+from osrerank.formats.trec import read_qrels
+from osrerank.scoring.bi_encoder import BiEncoder
+from osrerank.scoring.registry import load_model
+from osrerank.training.examples.first_pass import Search, temporary_search
+from osrerank.training.examples.lists import Example, write_examples
+from tools.models.joined.sets import claims_kept_aside
+
+TEACHER = "osrerank/e5-small"
+ARTICLES = 170
+"""Articles of SQuAD's train split."""
+ANSWERS = 2500
+"""Answers of MedQuAD."""
+WORDS = (40, 70, 110)
+"""A passage ends with the sentence that has its document's share of these words."""
+FOUND = 50
+"""Passages that BM25 finds for a query."""
+LABEL = 3.0
+"""Logits that the passage that answers a query gets besides the teacher's."""
+HARD, EASY, FOREIGN = 5, 5, 2
+"""Others of a list: the teacher's best, BM25's rest, passages of other queries."""
+AT_ONCE = 256
+"""Texts that are encoded between two writes."""
+
+Floats = npt.NDArray[Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """A query.
+
+    Attributes:
+        text: of the query.
+        source: the collection.
+        own: numbers of the passages of its relevant documents.
+        answers: lower-case texts; a passage that contains one may answer the query, whoever wrote it.
+    """
+
+    text: str
+    source: str
+    own: Sequence[int]
+    answers: Sequence[str] = ()
+
+
+class Pool:
+    """Passages of all collections, by number, and the queries about them."""
+
+    def __init__(self) -> None:
+        self.passages: list[str] = []
+        self.asked: list[Asked] = []
+        self._rng = random.Random(1)  # noqa: S311 - a repeatable draw
+
+    def add(self, title: str, text: str, *, most: int = 3, words: Sequence[int] = WORDS) -> list[int]:
+        """Cut a document into passages, at most so many, and return their numbers."""
+        cut = list(sentences_of(text, self._rng.choice(words)))[:most]
+        self.passages += [f"{title} {one}".strip() for one in cut]
+        return list(range(len(self.passages) - len(cut), len(self.passages)))
+
+
+def sentences_of(text: str, words: int) -> Iterator[str]:
+    """Yield a text's parts of whole sentences, each the first of at least so many words; a short rest joins the last."""
+    parts: list[str] = []
+    part = ""
+    for sentence in re.split(r"(?<=[.!?])\s+", " ".join(text.split())):
+        part = f"{part} {sentence}".strip()
+        if len(part.split()) >= words:
+            parts.append(part)
+            part = ""
+    if part and parts and len(part.split()) < words // 2:
+        parts[-1] += f" {part}"
+    elif part:
+        parts.append(part)
+    yield from parts
+
+
+def add_squad(pool: Pool, data: Path) -> None:
+    """Add some articles of SQuAD's train split, with a question of each paragraph, two where there are many."""
+    articles = json.loads((data / "squad" / "train-v1.1.json").read_bytes())["data"]
+    rng = random.Random(1)  # noqa: S311 - a repeatable draw
+    for article in rng.sample(articles, ARTICLES):
+        for paragraph in article["paragraphs"]:
+            own = pool.add("", paragraph["context"])
+            questions = [one for one in paragraph["qas"] if len(one["question"].split()) >= 3]
+            for question in rng.sample(questions, min(len(questions), 1 + (len(questions) > 3))):
+                answers = [one["text"].lower() for one in question["answers"] if len(one["text"]) > 3]
+                pool.asked.append(Asked(question["question"].strip(), "squad", own, answers))
+
+
+def add_collection(pool: Pool, folder: Path, source: str, *, most: int, leave_out: Iterable[str] = ()) -> None:
+    """Add a collection in the common layout; a split's queries lie in ``train``."""
+    own = {
+        line["id"]: pool.add(line.get("title") or "", line["text"], most=most)
+        for _, line in numbered_objects(folder / "corpus.jsonl")
+    }
+    split = folder / "train" if (folder / "train").exists() else folder
+    qrels = read_qrels(split / "qrels.txt").judgments
+    skipped = set(leave_out)
+    for query in read_queries(split / "queries.tsv"):
+        relevant = [doc_id for doc_id, grade in qrels.get(query.query_id, {}).items() if grade > 0]
+        if relevant and query.query_id not in skipped:
+            passages = [number for doc_id in relevant for number in own[doc_id]]
+            pool.asked.append(Asked(query.text, source, passages))
+
+
+def add_medquad(pool: Pool, data: Path) -> None:
+    """Add some answers of MedQuAD with their questions."""
+    lines = [line for _, line in numbered_objects(data / "medquad" / "medquad.jsonl") if line["answer"].strip()]
+    for line in random.Random(1).sample(lines, ANSWERS):  # noqa: S311 - a repeatable draw
+        own = pool.add("", line["answer"], most=2)
+        pool.asked.append(Asked(line["question"].strip(), "medquad", own))
+
+
+def pool_of(data: Path) -> Pool:
+    """Return the passages and queries of all collections."""
+    pool = Pool()
+    scifact = data / "scifact"
+    aside = claims_kept_aside(read_qrels(scifact / "train" / "qrels.txt").judgments)
+    add_squad(pool, data)
+    add_collection(pool, data / "nq-open-oracle", "nq", most=2)
+    add_collection(pool, scifact, "scifact", most=1, leave_out=aside)
+    add_collection(pool, data / "pubmedqa-l", "pubmedqa", most=2)
+    add_medquad(pool, data)
+    return pool
+
+
+def encoded(encoder: BiEncoder, texts: Sequence[str], side: Any, file: Path) -> Floats:
+    """Return the texts' vectors ``(n, hidden)``, those of an earlier call read from the file."""
+    width = encoder.dimensions
+    known = np.fromfile(file, np.float32).reshape(-1, width) if file.exists() else np.empty((0, width), np.float32)
+    with file.open("ab") as out:
+        for start in range(len(known), len(texts), AT_ONCE):
+            rows = encoder.encode(texts[start : start + AT_ONCE], side).rows
+            out.write(np.ascontiguousarray(rows, np.float32).tobytes())
+            out.flush()
+            print(f"{file.name}: {start + len(rows)} of {len(texts)}", flush=True)
+    return np.fromfile(file, np.float32).reshape(-1, width)[: len(texts)]
+
+
+@dataclass(frozen=True, slots=True)
+class Teacher:
+    """What it knows of the pool.
+
+    Attributes:
+        encoder: whose similarity gives logits.
+        queries: vectors, in the order of the pool's.
+        passages: likewise.
+    """
+
+    encoder: BiEncoder
+    queries: Floats
+    passages: Floats
+
+    def logits(self, query: int, passages: Sequence[int], first_pass: Mapping[int, float]) -> Floats:
+        """Return similarities with BM25 blended in."""
+        best = max(first_pass.values(), default=1.0)
+        lexical = np.array([first_pass.get(number, 0.0) / best for number in passages])
+        similarity = self.encoder.similarity(self.queries[query], self.passages[list(passages)])
+        return similarity + self.encoder.advice.first_pass_weight * lexical
+
+
+def examples(pool: Pool, teacher: Teacher, search: Search) -> Iterator[tuple[str, Example]]:
+    """Yield each query's source and list."""
+    rng = random.Random(1)  # noqa: S311 - a repeatable draw
+    for number, asked in enumerate(pool.asked):
+        body = {"query": {"match": {"text": asked.text}}, "size": FOUND, "_source": False}
+        hits = search.client.search(index=search.index, body=body)["hits"]["hits"]
+        found = {int(hit["_id"]): float(hit["_score"]) for hit in hits}
+        one = listed(pool, asked, found, lambda passages: teacher.logits(number, passages, found), rng)  # noqa: B023
+        if one is not None:
+            yield asked.source, one
+
+
+def listed(pool: Pool, asked: Asked, found: Mapping[int, float], logits: Any, rng: random.Random) -> Example | None:
+    """Return a query's list: the passage that answers it, then the others; None where no passage of its own is left."""
+
+    def answers(number: int) -> bool:
+        text = pool.passages[number].lower()
+        return any(answer in text for answer in asked.answers)
+
+    own = [number for number in asked.own if not asked.answers or answers(number)]
+    if not own:
+        return None
+    best = own[int(np.argmax(logits(own)))]
+    others = [number for number in found if number not in asked.own and not answers(number)]
+    if asked.answers:
+        others += [number for number in asked.own if number not in others and not answers(number)]
+    if not others:
+        return None
+    order = [others[at] for at in np.argsort(-logits(others), kind="stable")]
+    rest = order[HARD:]
+    drawn = order[:HARD] + rng.sample(rest, min(EASY, len(rest)))
+    drawn += [number for number in rng.sample(range(len(pool.passages)), FOREIGN) if number not in {*own, *drawn}]
+    chosen = [best, *drawn]
+    return Example(
+        asked.text,
+        tuple(pool.passages[number] for number in chosen),
+        (1, *[0] * len(drawn)),
+        scores=tuple(round(float(one), 3) for one in logits(chosen) + LABEL * (np.arange(len(chosen)) == 0)),
+    )
+
+
+def main() -> None:
+    """Write ``train.jsonl``, and ``aside.jsonl`` of one query in thirty."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("data", type=Path)
+    parser.add_argument("work", type=Path)
+    options = parser.parse_args()
+    options.work.mkdir(parents=True, exist_ok=True)
+    pool = pool_of(options.data)
+    print(f"{len(pool.asked)} queries, {len(pool.passages)} passages", flush=True)
+    model = load_model(TEACHER, threads=1)
+    assert isinstance(model, BiEncoder)
+    with closing(model):
+        queries = [asked.text for asked in pool.asked]
+        teacher = Teacher(
+            model,
+            encoded(model, queries, "query", options.work / "queries.f32"),
+            encoded(model, pool.passages, "document", options.work / "passages.f32"),
+        )
+        texts = ((str(number), text) for number, text in enumerate(pool.passages))
+        with temporary_search(texts, FOUND) as search:
+            made = list(examples(pool, teacher, search))
+    random.Random(1).shuffle(made)  # noqa: S311 - a repeatable draw
+    aside, kept = made[: len(made) // 30], made[len(made) // 30 :]
+    write_examples(options.work / "aside.jsonl", (one for _, one in aside))
+    count = write_examples(options.work / "train.jsonl", (one for _, one in kept))
+    print(f"{count} examples to train on, {len(aside)} aside", flush=True)
+
+
+if __name__ == "__main__":
+    main()
