@@ -8,7 +8,7 @@ from importlib.resources import files
 from itertools import islice
 from pathlib import Path
 from statistics import median_high
-from typing import Any
+from typing import Any, cast
 
 import click
 
@@ -20,14 +20,17 @@ from osrerank.evaluation.basic import ndcg, reciprocal_rank
 from osrerank.formats.lines import numbered_objects
 from osrerank.formats.topics import read_queries
 from osrerank.formats.trec import read_qrels
+from osrerank.options.rerank import AUTO_PIPELINE, NO_STAGES, PIPELINES, WITH_DUO
 from osrerank.search.call import RerankArgument
-from osrerank.settings import Settings
+from osrerank.settings import DEFAULT_MODEL, Settings
 from osrerank.types import Qrels, Query
 
 Measure = Callable[[Sequence[str], Mapping[str, int]], float]
 INDEX = "osrerank-demo"
-DEPTH = 30
+DEPTH, DUO_DEPTH = 30, 10
 SHOWN = 5
+PAPERS = {"model": "osrerank/monobert-l6", "duo_model": "osrerank/duobert-l6"}
+"""The shipped models of pipelines that begin with a cross-encoder, or that compare pairs."""
 LABELS = {
     "bm25": "BM25",
     "first_search": "reranked, first search",
@@ -96,26 +99,37 @@ class Row:
 
 @click.command()
 @click.option("--questions", default=100, show_default=True, type=click.IntRange(3, 100), help="Questions asked.")
+@click.option(
+    "--pipeline",
+    type=click.Choice([name for name in PIPELINES if name != NO_STAGES]),
+    default=AUTO_PIPELINE,
+    show_default=True,
+    help="Stages that rerank.",
+)
 @click.option("--ui", is_flag=True, help="Show the sample on the comparison page instead of asking.")
 @click.option("--port", default=8088, show_default=True, type=click.IntRange(1, 65535), help="With --ui: its port.")
 @click.pass_context
-def demo(context: click.Context, /, questions: int, port: int, *, ui: bool) -> None:
+def demo(context: click.Context, /, questions: int, pipeline: str, port: int, *, ui: bool) -> None:
     """Index the bundled sample, search it with and without reranking, and compare.
 
     The sample is SQuAD's 2,067 development paragraphs with 100 questions. It stays in the index osrerank-demo, for
     `osrerank search "..." --index osrerank-demo`. Each question is searched with BM25, then with reranking, which
     encodes texts without vectors, then with reranking again, which has the vectors.
 
+    With --pipeline mono or mono-duo, the papers' stages rerank: osrerank/monobert-l6, then osrerank/duobert-l6 by
+    pairs, unless --model and --duo-model name others. Each search computes every score.
+
     With --ui, http://127.0.0.1:PORT/ui shows both orders of every question, with the relevant paragraph marked.
     """
     sample = Sample.load()
+    context.obj = {**context.obj, **_models(context.obj, pipeline)}
     with closing(client_of(context)) as client:
         index_sample(client, sample)
     if ui:
         _show_page(context, sample, port)
         return
     asked = dict(islice(sample.queries.items(), questions))
-    rows = _search(context, asked)
+    rows = _search(context, asked, pipeline)
     relevance = [sample.relevant[query_id] for query_id in asked]
     if wants_json(context):
         click.echo(json.dumps(_figures(rows, relevance)))
@@ -151,21 +165,36 @@ def index_sample(client: Client, sample: Sample) -> None:
         raise OsrerankError(f"the index {INDEX} has {count} documents after loading {len(sample.documents)}")
 
 
-def _search(context: click.Context, asked: Mapping[str, str]) -> list[Row]:
+def _models(given: Mapping[str, Any], pipeline: str) -> dict[str, str]:
+    """Return the shipped models that a pipeline needs and neither the command line nor the settings name."""
+    settings = Settings.load(**{name: given[name] for name in PAPERS})
+    names = {}
+    if pipeline.startswith("mono") and settings.model == DEFAULT_MODEL:
+        names["model"] = PAPERS["model"]
+    if pipeline in WITH_DUO and settings.duo_model is None:
+        names["duo_model"] = PAPERS["duo_model"]
+    return names
+
+
+def _search(context: click.Context, asked: Mapping[str, str], pipeline: str) -> list[Row]:
     """Search with BM25, with reranking and, if document vectors are stored, with reranking once more."""
-    bm25 = Row("bm25", _responses(context, asked, rerank=False))
-    first = Row("first_search", _responses(context, asked))
+    bm25 = Row("bm25", _responses(context, asked, NO_STAGES))
+    first = Row("first_search", _responses(context, asked, pipeline))
     if first.encoded() is None or Settings.load().vectors == "off":
         return [bm25, first]
-    return [bm25, first, Row("known_texts", _responses(context, asked))]
+    return [bm25, first, Row("known_texts", _responses(context, asked, pipeline))]
 
 
-def _responses(context: click.Context, asked: Mapping[str, str], *, rerank: bool = True) -> tuple[dict[str, Any], ...]:
+def _responses(context: click.Context, asked: Mapping[str, str], pipeline: str) -> tuple[dict[str, Any], ...]:
     """Search with a new client, whose process has cached nothing; vectors on disk stay."""
     from rich.console import Console  # noqa: PLC0415 - only when the command runs
     from rich.progress import track  # noqa: PLC0415 - only when the command runs
 
-    how: RerankArgument = {"depth": DEPTH, "on_failure": "raise"} if rerank else False
+    rerank = pipeline != NO_STAGES
+    asked_for: dict[str, Any] = {"pipeline": pipeline, "depth": DEPTH, "on_failure": "raise"}
+    if pipeline in WITH_DUO:
+        asked_for["duo_depth"] = DUO_DEPTH
+    how = cast("RerankArgument", asked_for if rerank else False)
     console = Console(stderr=True)
     with closing(client_of(context, warm=rerank)) as client:
         texts = track(asked.values(), "Searching", console=console, disable=not console.is_terminal)

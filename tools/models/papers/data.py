@@ -21,6 +21,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from osrerank.formats.files import write_atomically
 from osrerank.formats.lines import numbered_objects
 from osrerank.formats.topics import read_queries
 from osrerank.formats.trec import read_qrels
@@ -33,7 +34,7 @@ from tools.models.joined.sets import claims_kept_aside
 TEACHER = "osrerank/e5-small"
 ARTICLES = 170
 """Articles of SQuAD's train split."""
-ANSWERS = 2500
+ANSWERS = 1500
 """Answers of MedQuAD."""
 WORDS = (40, 70, 110)
 """A passage ends with the sentence that has its document's share of these words."""
@@ -72,7 +73,7 @@ class Pool:
     def __init__(self) -> None:
         self.passages: list[str] = []
         self.asked: list[Asked] = []
-        self._rng = random.Random(1)  # noqa: S311 - a repeatable draw
+        self._rng = random.Random(1)
 
     def add(self, title: str, text: str, *, most: int = 3, words: Sequence[int] = WORDS) -> list[int]:
         """Cut a document into passages, at most so many, and return their numbers."""
@@ -82,7 +83,7 @@ class Pool:
 
 
 def sentences_of(text: str, words: int) -> Iterator[str]:
-    """Yield a text's parts of whole sentences, each the first of at least so many words; a short rest joins the last."""
+    """Yield a text's parts: whole sentences until they have so many words. A short rest joins the last part."""
     parts: list[str] = []
     part = ""
     for sentence in re.split(r"(?<=[.!?])\s+", " ".join(text.split())):
@@ -100,7 +101,7 @@ def sentences_of(text: str, words: int) -> Iterator[str]:
 def add_squad(pool: Pool, data: Path) -> None:
     """Add some articles of SQuAD's train split, with a question of each paragraph, two where there are many."""
     articles = json.loads((data / "squad" / "train-v1.1.json").read_bytes())["data"]
-    rng = random.Random(1)  # noqa: S311 - a repeatable draw
+    rng = random.Random(1)
     for article in rng.sample(articles, ARTICLES):
         for paragraph in article["paragraphs"]:
             own = pool.add("", paragraph["context"])
@@ -110,14 +111,27 @@ def add_squad(pool: Pool, data: Path) -> None:
                 pool.asked.append(Asked(question["question"].strip(), "squad", own, answers))
 
 
-def add_collection(pool: Pool, folder: Path, source: str, *, most: int, leave_out: Iterable[str] = ()) -> None:
-    """Add a collection in the common layout; a split's queries lie in ``train``."""
-    own = {
-        line["id"]: pool.add(line.get("title") or "", line["text"], most=most)
-        for _, line in numbered_objects(folder / "corpus.jsonl")
-    }
+def add_collection(
+    pool: Pool, folder: Path, source: str, *, most: int, leave_out: Iterable[str] = (), every: int = 1
+) -> None:
+    """Add a collection in the common layout; a split's queries lie in ``train``.
+
+    Args:
+        pool: to add to.
+        folder: of the collection.
+        source: its name.
+        most: passages of a document.
+        leave_out: queries.
+        every: how many documents without a relevant query one is kept of.
+    """
     split = folder / "train" if (folder / "train").exists() else folder
     qrels = read_qrels(split / "qrels.txt").judgments
+    wanted = {doc_id for grades in qrels.values() for doc_id in grades}
+    own = {
+        line["id"]: pool.add(line.get("title") or "", line["text"], most=most)
+        for number, line in numbered_objects(folder / "corpus.jsonl")
+        if line["id"] in wanted or number % every == 0
+    }
     skipped = set(leave_out)
     for query in read_queries(split / "queries.tsv"):
         relevant = [doc_id for doc_id, grade in qrels.get(query.query_id, {}).items() if grade > 0]
@@ -129,7 +143,7 @@ def add_collection(pool: Pool, folder: Path, source: str, *, most: int, leave_ou
 def add_medquad(pool: Pool, data: Path) -> None:
     """Add some answers of MedQuAD with their questions."""
     lines = [line for _, line in numbered_objects(data / "medquad" / "medquad.jsonl") if line["answer"].strip()]
-    for line in random.Random(1).sample(lines, ANSWERS):  # noqa: S311 - a repeatable draw
+    for line in random.Random(1).sample(lines, ANSWERS):
         own = pool.add("", line["answer"], most=2)
         pool.asked.append(Asked(line["question"].strip(), "medquad", own))
 
@@ -141,7 +155,7 @@ def pool_of(data: Path) -> Pool:
     aside = claims_kept_aside(read_qrels(scifact / "train" / "qrels.txt").judgments)
     add_squad(pool, data)
     add_collection(pool, data / "nq-open-oracle", "nq", most=2)
-    add_collection(pool, scifact, "scifact", most=1, leave_out=aside)
+    add_collection(pool, scifact, "scifact", most=1, leave_out=aside, every=4)
     add_collection(pool, data / "pubmedqa-l", "pubmedqa", most=2)
     add_medquad(pool, data)
     return pool
@@ -182,13 +196,26 @@ class Teacher:
         return similarity + self.encoder.advice.first_pass_weight * lexical
 
 
-def examples(pool: Pool, teacher: Teacher, search: Search) -> Iterator[tuple[str, Example]]:
+def searched(pool: Pool, file: Path) -> Iterator[dict[int, float]]:
+    """Yield BM25's scores of the passages that it finds for each query; those of an earlier call are read."""
+    if not file.exists():
+        texts = ((str(number), text) for number, text in enumerate(pool.passages))
+        with temporary_search(texts, FOUND) as search:
+            write_atomically(file, (f"{json.dumps(_hits(search, asked.text))}\n" for asked in pool.asked))
+    for _, line in numbered_objects(file):
+        yield {int(number): score for number, score in line.items()}
+
+
+def _hits(search: Search, query: str) -> dict[str, float]:
+    body = {"query": {"match": {"text": query}}, "size": FOUND, "_source": False}
+    hits = search.client.search(index=search.index, body=body)["hits"]["hits"]
+    return {hit["_id"]: float(hit["_score"]) for hit in hits}
+
+
+def examples(pool: Pool, teacher: Teacher, file: Path) -> Iterator[tuple[str, Example]]:
     """Yield each query's source and list."""
-    rng = random.Random(1)  # noqa: S311 - a repeatable draw
-    for number, asked in enumerate(pool.asked):
-        body = {"query": {"match": {"text": asked.text}}, "size": FOUND, "_source": False}
-        hits = search.client.search(index=search.index, body=body)["hits"]["hits"]
-        found = {int(hit["_id"]): float(hit["_score"]) for hit in hits}
+    rng = random.Random(1)
+    for number, (asked, found) in enumerate(zip(pool.asked, searched(pool, file), strict=True)):
         one = listed(pool, asked, found, lambda passages: teacher.logits(number, passages, found), rng)  # noqa: B023
         if one is not None:
             yield asked.source, one
@@ -241,10 +268,8 @@ def main() -> None:
             encoded(model, queries, "query", options.work / "queries.f32"),
             encoded(model, pool.passages, "document", options.work / "passages.f32"),
         )
-        texts = ((str(number), text) for number, text in enumerate(pool.passages))
-        with temporary_search(texts, FOUND) as search:
-            made = list(examples(pool, teacher, search))
-    random.Random(1).shuffle(made)  # noqa: S311 - a repeatable draw
+        made = list(examples(pool, teacher, options.work / "found.jsonl"))
+    random.Random(1).shuffle(made)
     aside, kept = made[: len(made) // 30], made[len(made) // 30 :]
     write_examples(options.work / "aside.jsonl", (one for _, one in aside))
     count = write_examples(options.work / "train.jsonl", (one for _, one in kept))

@@ -1,0 +1,92 @@
+"""Make monobert-l6 and duobert-l6 as they are shipped, of what `train.sh` trained.
+
+python -m tools.models.papers.make WORK SETS OUTPUT [--only monobert-l6 duobert-l6]
+
+WORK has the trained models, SETS is what tools/models/joined/sets.py writes. OUTPUT must be the folder of the shipped
+models, or have e5-small beside what is made: its tokenizer is read. Word tables are rounded to fewer levels, so that
+the wheel is smaller.
+"""
+
+import argparse
+import tempfile
+import tomllib
+from collections.abc import Mapping
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from safetensors.numpy import load_file, save_file
+
+from osrerank.export.calibration import fit_calibration
+from osrerank.export.export_model import ExportOptions, export_model, write_card
+from osrerank.scoring.card import Calibration
+from osrerank.scoring.model_files import CARD_FILE, CONFIG_FILE, TOKENIZER_FILE, WEIGHTS_FILE, read_card
+from osrerank.scoring.registry import load_scorer
+from tools.models.joined.make import labelled, share_tokenizer
+
+RECIPES = Path(__file__).parent / "recipes"
+WORDS = "word_embeddings.weight"
+LEVELS = 31
+"""Of a word's numbers, to either side of 0."""
+
+
+def rounded(table: Any) -> Any:
+    """Return a table whose rows have fewer levels."""
+    scales = np.maximum(np.abs(table).max(axis=1, keepdims=True), np.finfo(np.float32).tiny) / np.float32(LEVELS)
+    return np.rint(table / scales).astype(np.float32) * scales
+
+
+def prepare(source: Path, folder: Path) -> None:
+    """Copy a trained model, its word table rounded."""
+    for name in (CARD_FILE, CONFIG_FILE, TOKENIZER_FILE):
+        (folder / name).write_bytes((source / name).read_bytes())
+    weights = load_file(source / WEIGHTS_FILE)
+    for name in weights:
+        if name.endswith(WORDS):
+            weights[name] = rounded(weights[name])
+    save_file(weights, folder / WEIGHTS_FILE, metadata={"format": "pt"})
+
+
+def make(work: Path, sets: Path, output: Path, recipe: Mapping[str, Any]) -> None:
+    """Make a model's directory."""
+    with tempfile.TemporaryDirectory(dir=work) as folder:
+        prepare(work / output.name, Path(folder))
+        export_model(Path(folder), output, ExportOptions(precision="int8"))
+    card = replace(
+        read_card(output),
+        name=f"osrerank/{output.name}",
+        provenance=recipe["provenance"],
+        languages=("en",),
+        calibration=Calibration(),
+    )
+    write_card(output, card)
+    if "calibration" in recipe:
+        raw: list[float] = []
+        relevance: list[bool] = []
+        with closing(load_scorer(str(output))) as scorer:
+            for query, texts, relevant in labelled(sets, **recipe["calibration"]):
+                raw += scorer.score(query, texts, [(place,) for place in range(len(texts))]).values.tolist()
+                relevance += relevant
+        calibration = fit_calibration(np.array(raw, dtype=np.float32), np.array(relevance))
+        write_card(output, replace(card, calibration=calibration, first_pass_weight=recipe["first_pass_weight"]))
+    share_tokenizer(output, output.parent / "e5-small")
+
+
+def main() -> None:
+    """Make what is not there yet."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("work", type=Path)
+    parser.add_argument("sets", type=Path)
+    parser.add_argument("output", type=Path)
+    parser.add_argument("--only", nargs="+", default=["monobert-l6", "duobert-l6"], help="recipes")
+    options = parser.parse_args()
+    for name in options.only:
+        if not (options.output / name).exists():
+            recipe = tomllib.loads((RECIPES / f"{name}.toml").read_text("utf-8"))
+            make(options.work, options.sets, options.output / name, recipe)
+
+
+if __name__ == "__main__":
+    main()
