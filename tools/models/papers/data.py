@@ -12,9 +12,12 @@ import argparse
 import json
 import random
 import re
+import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
+from functools import partial
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -40,6 +43,8 @@ WORDS = (40, 70, 110)
 """A passage ends with the sentence that has its document's share of these words."""
 FOUND = 50
 """Passages that BM25 finds for a query."""
+SHORT, LONG_EVERY = 75, 6
+"""Most words of a passage, except in every sixth list: a training reads more short lists in the same time."""
 LABEL = 3.0
 """Logits that the passage that answers a query gets besides the teacher's."""
 HARD, EASY, FOREIGN = 5, 5, 2
@@ -72,13 +77,16 @@ class Pool:
 
     def __init__(self) -> None:
         self.passages: list[str] = []
+        self.words: list[int] = []
         self.asked: list[Asked] = []
         self._rng = random.Random(1)
 
     def add(self, title: str, text: str, *, most: int = 3, words: Sequence[int] = WORDS) -> list[int]:
         """Cut a document into passages, at most so many, and return their numbers."""
         cut = list(sentences_of(text, self._rng.choice(words)))[:most]
-        self.passages += [f"{title} {one}".strip() for one in cut]
+        made = [f"{title} {one}".strip() for one in cut]
+        self.passages += made
+        self.words += [len(one.split()) for one in made]
         return list(range(len(self.passages) - len(cut), len(self.passages)))
 
 
@@ -216,31 +224,45 @@ def examples(pool: Pool, teacher: Teacher, file: Path) -> Iterator[tuple[str, Ex
     """Yield each query's source and list."""
     rng = random.Random(1)
     for number, (asked, found) in enumerate(zip(pool.asked, searched(pool, file), strict=True)):
-        one = listed(pool, asked, found, lambda passages: teacher.logits(number, passages, found), rng)  # noqa: B023
+        logits = partial(teacher.logits, number, first_pass=found)
+        one = listed(pool, asked, found, logits, SHORT if number % LONG_EVERY else sys.maxsize, rng)
         if one is not None:
             yield asked.source, one
 
 
-def listed(pool: Pool, asked: Asked, found: Mapping[int, float], logits: Any, rng: random.Random) -> Example | None:
-    """Return a query's list: the passage that answers it, then the others; None where no passage of its own is left."""
+def listed(
+    pool: Pool, asked: Asked, found: Mapping[int, float], logits: Any, most: int, rng: random.Random
+) -> Example | None:
+    """Return a query's list: the passage that answers it, then the others; None where no passage of its own is left.
+
+    Args:
+        pool: of the passages.
+        asked: the query.
+        found: BM25's scores.
+        logits: gives the teacher's logits of passages.
+        most: words of a passage.
+        rng: draws.
+    """
+
+    def fits(number: int) -> bool:
+        return pool.words[number] <= most
 
     def answers(number: int) -> bool:
         text = pool.passages[number].lower()
         return any(answer in text for answer in asked.answers)
 
-    own = [number for number in asked.own if not asked.answers or answers(number)]
-    if not own:
+    own = [number for number in asked.own if fits(number) and (not asked.answers or answers(number))]
+    others = [number for number in found if fits(number) and number not in asked.own and not answers(number)]
+    if asked.answers:
+        others += [number for number in asked.own if fits(number) and not answers(number)]
+    if not own or not others:
         return None
     best = own[int(np.argmax(logits(own)))]
-    others = [number for number in found if number not in asked.own and not answers(number)]
-    if asked.answers:
-        others += [number for number in asked.own if number not in others and not answers(number)]
-    if not others:
-        return None
     order = [others[at] for at in np.argsort(-logits(others), kind="stable")]
     rest = order[HARD:]
     drawn = order[:HARD] + rng.sample(rest, min(EASY, len(rest)))
-    drawn += [number for number in rng.sample(range(len(pool.passages)), FOREIGN) if number not in {*own, *drawn}]
+    foreign = (number for number in rng.sample(range(len(pool.passages)), 99) if fits(number))
+    drawn += [number for number in islice(foreign, FOREIGN) if number not in {*own, *drawn}]
     chosen = [best, *drawn]
     return Example(
         asked.text,
