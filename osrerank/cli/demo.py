@@ -22,15 +22,13 @@ from osrerank.formats.topics import read_queries
 from osrerank.formats.trec import read_qrels
 from osrerank.options.rerank import AUTO_PIPELINE, NO_STAGES, PIPELINES, WITH_DUO
 from osrerank.search.call import RerankArgument
-from osrerank.settings import DEFAULT_MODEL, Settings
+from osrerank.settings import Settings
 from osrerank.types import Qrels, Query
 
 Measure = Callable[[Sequence[str], Mapping[str, int]], float]
 INDEX = "osrerank-demo"
 DEPTH, DUO_DEPTH = 30, 10
 SHOWN = 5
-PAPERS = {"model": "osrerank/monobert-l6", "duo_model": "osrerank/duobert-l6"}
-"""The shipped models of pipelines that begin with a cross-encoder, or that compare pairs."""
 LABELS = {
     "bm25": "BM25",
     "first_search": "reranked, first search",
@@ -116,13 +114,9 @@ def demo(context: click.Context, /, questions: int, pipeline: str, port: int, *,
     `osrerank search "..." --index osrerank-demo`. Each question is searched with BM25, then with reranking, which
     encodes texts without vectors, then with reranking again, which has the vectors.
 
-    With --pipeline mono or mono-duo, the papers' stages rerank: osrerank/monobert-l6, then osrerank/duobert-l6 by
-    pairs, unless --model and --duo-model name others. Each search computes every score.
-
     With --ui, http://127.0.0.1:PORT/ui shows both orders of every question, with the relevant paragraph marked.
     """
     sample = Sample.load()
-    context.obj = {**context.obj, **_models(context.obj, pipeline)}
     with closing(client_of(context)) as client:
         index_sample(client, sample)
     if ui:
@@ -163,17 +157,6 @@ def index_sample(client: Client, sample: Sample) -> None:
     count = client.count(index=INDEX)["count"]
     if count != len(sample.documents):
         raise OsrerankError(f"the index {INDEX} has {count} documents after loading {len(sample.documents)}")
-
-
-def _models(given: Mapping[str, Any], pipeline: str) -> dict[str, str]:
-    """Return the shipped models that a pipeline needs and neither the command line nor the settings name."""
-    settings = Settings.load(**{name: given[name] for name in PAPERS})
-    names = {}
-    if pipeline.startswith("mono") and settings.model == DEFAULT_MODEL:
-        names["model"] = PAPERS["model"]
-    if pipeline in WITH_DUO and settings.duo_model is None:
-        names["duo_model"] = PAPERS["duo_model"]
-    return names
 
 
 def _search(context: click.Context, asked: Mapping[str, str], pipeline: str) -> list[Row]:

@@ -67,13 +67,14 @@ class Kept:
         self.scorer: Scorer = load_scorer(model, threads=threads)
         folder.mkdir(parents=True, exist_ok=True)
         self._file = folder / f"{Path(model).name}.{name}.npz"
-        self._known = dict(np.load(self._file)) if self._file.exists() else {}
+        self._known: dict[str, Any] = dict(np.load(self._file)) if self._file.exists() else {}
 
     def logits(self, key: str, query: str, texts: Sequence[str], tuples: Sequence[tuple[int, ...]]) -> Floats:
         """Return a logit for each tuple of texts."""
         if key not in self._known:
             self._known[key] = self.scorer.score(query, texts, tuples).values.astype(float)
-        return self._known[key]
+        found: Floats = self._known[key]
+        return found
 
     def close(self) -> None:
         """Write the logits and release the model."""
@@ -84,7 +85,7 @@ class Kept:
 def mono_order(mono: Kept, one: Judged) -> list[int]:
     """Return the candidates' places as the cross-encoder orders them."""
     logits = mono.logits(one.query_id, one.query, one.texts, [(at,) for at in range(len(one.texts))])
-    return np.argsort(-logits, kind="stable").tolist()
+    return [int(at) for at in np.argsort(-logits, kind="stable")]
 
 
 def duo_order(duo: Kept, one: Judged, order: Sequence[int], depth: int) -> list[int]:
