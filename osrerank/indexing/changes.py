@@ -42,14 +42,14 @@ class Changes(NamedTuple):
         """
         if is_embedded(client):
             raise ConfigError("since needs a cluster: leave it out", setting="since", source="flag")
-        (kind,) = {*_types(client, side.beside, field)} or {""}
-        if kind not in DATES and kind not in NUMBERS:
+        kinds = {*_types(client, side.beside, field)}
+        if len(kinds) != 1 or not kinds <= {*DATES, *NUMBERS}:
             raise ConfigError(f"{field} is no date or number of {side.beside}", setting="since", source="flag")
         body = {"size": 0, "aggs": {"newest": {"max": {"field": field}}}}
         newest = client.search(index=side.beside, body=body)["aggregations"]["newest"]["value"]
         read = repr((options.fields, options.separator, options.passages))
         key = hashlib.blake2b(f"{field}\0{side.model}\0{read}".encode(), digest_size=8).hexdigest()
-        return cls(side, key, side.built().get(key), newest, field, kind in DATES)
+        return cls(side, key, side.built().get(key), newest, field, kinds <= {*DATES})
 
     @property
     def query(self) -> dict[str, Any]:

@@ -97,11 +97,10 @@ class FoundFields:
 
     Args:
         clock: returns seconds.
-        kept_s: how long a value is used, in seconds.
     """
 
-    def __init__(self, clock: Callable[[], float] = time.monotonic, kept_s: float = KEPT_S) -> None:
-        self._clock, self._kept_s = clock, kept_s
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
         self._known: Kept[str, _Index] = Kept(clock)
         self._refused: Kept[str, str] = Kept(clock)
         self._seldom = Seldom(clock=clock)
