@@ -22,7 +22,15 @@ from osrerank.scoring.card import DUO, ENCODERS, POINTWISE
 from osrerank.scoring.loaded import LoadedModel
 from osrerank.scoring.registry import AUTO, HTTP, check_settings
 from osrerank.settings import DEFAULT_MODEL, Settings
-from osrerank.stages.build import duo_stage, of_vectors, resolved, scorer_stage, stage_name, stages_after_vectors
+from osrerank.stages.build import (
+    duo_stage,
+    of_vectors,
+    resolved,
+    scorer_stage,
+    stage_name,
+    stages_after_vectors,
+    vectors_weight,
+)
 from osrerank.stages.interpolate import blend_of
 from osrerank.stages.language_guard import prepare, why_unread
 from osrerank.stages.passages import chosen_passages, score_texts
@@ -163,7 +171,8 @@ class RerankService:
         if feedback := feedback_of(options, model):
             depends["feedback"] = [feedback.share, feedback.temperature]
         if is_vectors_mono:
-            depends |= {"mono": self.first.model().identity, "vectors_weight": options.blend_weight or 0.0}
+            mono = self.first.model()
+            depends |= {"mono": mono.identity, "vectors_weight": vectors_weight(options, mono)}
         return depends | ({"duo": self._duo.model().identity} if options.compares_pairs else {})
 
     @property

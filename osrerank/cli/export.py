@@ -6,6 +6,7 @@ import click
 
 from osrerank._removed import instead_of
 from osrerank.cli.options import CHECKPOINT
+from osrerank.settings import Settings
 
 FOLDER = click.Path(path_type=Path, file_okay=False)
 FILE = click.Path(path_type=Path, exists=True, dir_okay=False)
@@ -76,7 +77,7 @@ def _kind(value: str | None) -> str | None:
 )
 @click.option("--candidates", type=FILE, help="A development set, JSON lines as `osrerank rerank` reads; with --qrels.")
 @click.option(
-    "--qrels", type=FILE, help="Its judgments (TREC); probabilities and first-pass weight are fitted to them."
+    "--qrels", type=FILE, help="Its judgments (TREC): probabilities and weights of the card are fitted to them."
 )
 def export(
     source: Path,
@@ -105,6 +106,7 @@ def export(
     if (candidates is None) != (qrels is None):
         raise click.UsageError("--candidates and --qrels go together; give both or neither")
     judged = None if candidates is None or qrels is None else (candidates, qrels)
+    options["vector_model"] = click.get_current_context().obj["vector_model"] or Settings.load().vector_model
     wanted = ExportOptions(head=head or "", precision=precision or "", **options)  # type: ignore[arg-type] # click's choices are checked
     card = export_model(source, output, wanted, judged=judged, report=click.echo)
     fitted = card.calibration

@@ -127,7 +127,8 @@ def collect(client: Client, index: str, queries: Any, qrels: Qrels, options: Rer
         model = MONO if is_vectors_mono else response["rerank"]["stages"][0]["name"]
         stage = BLEND if is_linear else model
         if is_vectors_mono:
-            stage = BLENDED if options.blend_weight else MONO
+            is_blended = any(report["name"] == BLENDED for report in response["rerank"]["stages"])
+            stage = BLENDED if is_blended else MONO
         rows += _rows(len(query_ids), response, qrels.judgments[query.query_id], model, stage)
         query_ids.append(query.query_id)
     if not rows:

@@ -174,6 +174,29 @@ def choose_weight(
     )
 
 
+def after_vectors(judged: Sequence[Judged], by_vectors: Sequence[Judged], card: ModelCard, depth: int) -> list[Judged]:
+    """Return what a cross-encoder judges in ``vectors-mono``, for `choose_weight` of the vectors' logit.
+
+    The candidates are in the order of the vectors, the first pass blended in, and those below the depth are not scored.
+
+    Args:
+        judged: the development set, with the cross-encoder's scores.
+        by_vectors: the same with the encoder's.
+        card: the encoder's.
+        depth: how many candidates the cross-encoder reads.
+    """
+    return [_after_vectors(*both, card, depth) for both in zip(judged, by_vectors, strict=True)]
+
+
+def _after_vectors(mono: Judged, vectors: Judged, card: ModelCard, depth: int) -> Judged:
+    logits = card.calibration.scale * vectors.raw + card.calibration.offset
+    logits = np.where(np.isnan(logits), -np.inf, logits)
+    order = np.argsort(-(logits + card.first_pass_weight * vectors.first_pass), kind="stable")
+    raw = np.where(np.arange(len(order)) < depth, mono.raw[order], np.nan)
+    beside = np.where(np.isinf(logits), 0.0, logits)[order]
+    return Judged(raw, beside, [mono.doc_ids[index] for index in order], mono.relevance)
+
+
 def with_feedback(
     card: ModelCard, judged: Sequence[Judged], without: float, report: Callable[[str], None]
 ) -> ModelCard:

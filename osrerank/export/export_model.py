@@ -5,7 +5,7 @@ import logging
 import re
 import shutil
 import tempfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -14,15 +14,17 @@ from typing import Any, Literal
 from osrerank._optional import require
 from osrerank.errors import ConfigError, ModelLoadError
 from osrerank.export.bi_encoder import Given, is_bi_encoder, read_bi_encoder
-from osrerank.export.calibration import choose_weight, fit_judged, read_judged, with_feedback
+from osrerank.export.calibration import Judged, after_vectors, choose_weight, fit_judged, read_judged, with_feedback
 from osrerank.export.late_interaction import is_late_interaction, read_late_interaction
 from osrerank.export.quantise import Recipe
 from osrerank.export.write_graphs import GRAPHS, write_graphs
 from osrerank.formats.trec import read_qrels
+from osrerank.options.rerank import Rerank
 from osrerank.scoring.bi_encoder import weights_digest
 from osrerank.scoring.card import Calibration, Kind, ModelCard, Pooling
 from osrerank.scoring.checkpoints.convert import NOTICES, Head, usable
 from osrerank.scoring.checkpoints.self_check import checked
+from osrerank.scoring.locate import locate
 from osrerank.scoring.model_files import (
     CARD_FILE,
     CONFIG_FILE,
@@ -37,6 +39,7 @@ from osrerank.scoring.model_files import (
     weight_files,
 )
 from osrerank.scoring.registry import load_scorer
+from osrerank.settings import DEFAULT_MODEL
 
 README = "README.md"
 logger = logging.getLogger(__name__)
@@ -69,6 +72,7 @@ class ExportOptions:
         self_check: whether a cross-encoder that osrerank did not train must rank paragraphs that answer a question
             above random ones (`osrerank.scoring.checkpoints.self_check`).
         provenance: the card's; empty for the source's.
+        vector_model: the bi-encoder beside which a development set chooses a cross-encoder's ``vectors_weight``.
     """
 
     name: str = ""
@@ -87,6 +91,7 @@ class ExportOptions:
     head: Head = ""
     self_check: bool = False
     provenance: Mapping[str, Any] = field(default_factory=dict)
+    vector_model: str = DEFAULT_MODEL
 
 
 def export_model(
@@ -278,11 +283,14 @@ def _fitted(
 ) -> ModelCard:
     """Return the card with what a development set says: calibration, first-pass weight, and feedback if it gains.
 
-    A weight that is given stays, and then feedback is not tried.
+    A weight that is given stays, and then feedback is not tried. A cross-encoder's card also gets the weight of the
+    vectors in ``vectors-mono``.
     """
     with closing(load_scorer(str(folder), backend="onnx")) as scorer:
         judged = list(read_judged(scorer, card.calibration, candidates, read_qrels(qrels)))
     calibration = fit_judged(judged)
+    if card.kind == "cross-encoder":
+        card = replace(card, vectors_weight=_vectors_weight(judged, calibration, options, candidates, qrels, report))
     if options.first_pass_weight is not None:
         return replace(card, calibration=calibration)
     chosen = choose_weight(judged, calibration)
@@ -291,6 +299,25 @@ def _fitted(
     card = replace(card, calibration=calibration, first_pass_weight=chosen.weight, feedback=None)
     moves = card.is_bi_encoder and card.head == "cosine"
     return with_feedback(card, judged, chosen.held_out, report) if moves else card
+
+
+def _vectors_weight(
+    judged: Sequence[Judged],
+    calibration: Calibration,
+    options: ExportOptions,
+    candidates: Path,
+    qrels: Path,
+    report: Callable[[str], None],
+) -> float:
+    """Return the weight of the vectors' logit with which ``vectors-mono`` orders a development set best."""
+    with closing(load_scorer(options.vector_model, kinds=("bi-encoder",))) as encoder:
+        card = read_card(locate(options.vector_model))
+        by_vectors = list(read_judged(encoder, card.calibration, candidates, read_qrels(qrels)))
+    chosen = choose_weight(after_vectors(judged, by_vectors, card, Rerank().mono_depth), calibration)
+    measured = f"nDCG@10 {chosen.mean:.4f}, by cross-validation {chosen.held_out:.4f}"
+    beside = f"vectors of {options.vector_model} alone {chosen.first_pass:.4f}"
+    report(f"vectors' weight {chosen.weight:g} in vectors-mono: {measured}, {beside}")
+    return chosen.weight
 
 
 def _copy_descriptions(source: Path, folder: Path, card: ModelCard, options: ExportOptions) -> None:

@@ -118,7 +118,7 @@ class Rerank:
         blend_weight: weight of the first pass. In a linear blend: logits that the best first-pass score adds, None for
             the card's. In a weighted blend: its share in [0, 1], None for a half. In ``"vectors-mono"``, ``blend`` is
             how the vectors count the first pass, and this the weight of their score, a logit, that is added to the
-            cross-encoder's logit; None for 0.
+            cross-encoder's logit; None for the cross-encoder's card's, which is 0 unless it was fitted.
         feedback: how a bi-encoder's query moves towards the vectors of its best candidates (docs/vectors.md): a share
             in [0, 1), a dict of ``share`` and ``temperature``, or ``Feedback``; False for not at all. None does what
             the model's card recommends. Not together with ``sentences``.

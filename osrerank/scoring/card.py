@@ -87,6 +87,7 @@ class ModelCard:
         weights: encoder only; digest of the weights that a graph was exported from, so that both share
             their vectors; empty for the digest of the model's own files.
         feedback: bi-encoder only; how queries move towards their best candidates, None if they do not.
+        vectors_weight: cross-encoder only; weight of the vectors' logit beside the model's in ``vectors-mono``.
         tokens: late interaction only; marker tokens, query expansion, and which tokens' vectors are kept.
     """
 
@@ -110,6 +111,7 @@ class ModelCard:
     weights: str = ""
     feedback: Feedback | None = None
     tokens: TokenVectors = field(default_factory=TokenVectors)
+    vectors_weight: float = 0.0
 
     def __post_init__(self) -> None:
         for name, choices in CHOICES.items():
@@ -130,7 +132,9 @@ class ModelCard:
     @property
     def advice(self) -> Advice:
         """What the card recommends for ranking by the model's scores."""
-        return Advice(self.first_pass_weight, self.is_encoder, self.languages, self.kind, self.feedback)
+        return Advice(
+            self.first_pass_weight, self.is_encoder, self.languages, self.kind, self.feedback, self.vectors_weight
+        )
 
     @property
     def is_encoder(self) -> bool:
@@ -164,6 +168,8 @@ class ModelCard:
             raise ValueError(f"tokens is for late-interaction, and kind is {self.kind}")
         if self.feedback and self.head == "dot":
             raise ValueError("feedback is for a bi-encoder with the head cosine, and head is dot")
+        if self.vectors_weight and self.kind != "cross-encoder":
+            raise ValueError(f"vectors_weight is for a cross-encoder, and kind is {self.kind}")
         if self.dimensions < 0:
             raise ValueError(f"dimensions is {self.dimensions}; it must be 0 or above")
 
@@ -188,7 +194,7 @@ class ModelCard:
                 content |= {name: self.tokens.to_json()} if self.kind == "late-interaction" else {}
             elif name == "modules":
                 content |= {name: [step.to_json() for step in self.modules]} if self.modules else {}
-            elif name in ("query_prefix", "document_prefix", "weights", "dimensions"):
+            elif name in ("query_prefix", "document_prefix", "weights", "dimensions", "vectors_weight"):
                 content |= {name: getattr(self, name)} if getattr(self, name) else {}
             elif name == "pooling":
                 content |= {"pooling": self.pooling} if self.is_bi_encoder else {}

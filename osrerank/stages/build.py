@@ -92,7 +92,13 @@ def stages_after_vectors(options: Rerank, model: LoadedModel, ranking: Ranking, 
         stages = [scorer_stage(options, scorer, depth)]
     except (ModelLoadError, MissingDependencyError, WorkerError) as error:
         return [FailedStage("mono", depth, error)]
-    return [*stages, BlendStage("before", options.blend_weight, depth, BLENDED)] if options.blend_weight else stages
+    weight = vectors_weight(options, scorer)
+    return [*stages, BlendStage("before", weight, depth, BLENDED)] if weight else stages
+
+
+def vectors_weight(options: Rerank, model: Scorer | Encoder) -> float:
+    """Return the weight of the vectors' logit beside a cross-encoder's in ``vectors-mono``; None is the card's."""
+    return model.advice.vectors_weight if options.blend_weight is None else options.blend_weight
 
 
 def resolved(options: Rerank, model: Scorer | Encoder) -> tuple[str, str]:

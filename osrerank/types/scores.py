@@ -246,6 +246,7 @@ class Advice:
         languages: ISO 639-1 codes of the languages that the model reads; empty if not known.
         kind: the model's kind: ``bi-encoder``, ``late-interaction``, ``cross-encoder`` or ``duo``.
         feedback: how a bi-encoder's queries move towards their best candidates; None if they do not.
+        vectors_weight: weight of the vectors' logit beside a cross-encoder's in ``vectors-mono``, 0 or above.
     """
 
     first_pass_weight: float = 0.0
@@ -253,10 +254,12 @@ class Advice:
     languages: tuple[str, ...] = ()
     kind: str = "cross-encoder"
     feedback: Feedback | None = None
+    vectors_weight: float = 0.0
 
     def __post_init__(self) -> None:
-        if not 0 <= self.first_pass_weight < math.inf:
-            raise ValueError(f"first_pass_weight is {self.first_pass_weight}; it must be 0 or above")
+        for name in ("first_pass_weight", "vectors_weight"):
+            if not 0 <= getattr(self, name) < math.inf:
+                raise ValueError(f"{name} is {getattr(self, name)}; it must be 0 or above")
 
 
 @runtime_checkable

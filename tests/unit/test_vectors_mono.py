@@ -59,6 +59,14 @@ class Weighted(FunctionScorer):
         return Advice(first_pass_weight=100.0)
 
 
+class Fitted(FunctionScorer):
+    """A cross-encoder whose card has a weight of the vectors."""
+
+    @property
+    def advice(self) -> Advice:
+        return Advice(vectors_weight=20.0)
+
+
 @pytest.fixture(autouse=True)
 def nothing_is_kept(monkeypatch):
     monkeypatch.setenv("OSRERANK_VECTORS", "off")
@@ -101,6 +109,14 @@ def test_the_cross_encoder_orders_the_best_of_the_vectors():
     scores = [hit["_score"] for hit in response["hits"]["hits"]]
     assert scores == sorted(scores, reverse=True)
     assert set(response["hits"]["hits"][0]["_rerank"]) == {"first_pass", "vectors", "mono"}
+
+
+def test_the_weight_of_the_vectors_is_the_cards_unless_one_is_named():
+    client = client_for(scorer=Fitted(BY_LENGTH.function))
+    fitted, named = search(client, mono_depth=6), search(client_for(), mono_depth=6, blend_weight=20)
+    assert stages(fitted) == stages(named) == ["vectors", "mono", "vectors_blend"]
+    assert ids(fitted) == ids(named)
+    assert stages(search(client, mono_depth=6, blend_weight=0)) == ["vectors", "mono"]
 
 
 def test_the_cross_encoder_reads_no_more_than_the_depth():

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, cast
 
 from osrerank.client import Client
 from osrerank.errors import ConfigError
@@ -144,7 +144,8 @@ def present_setting(client: Client, index: str) -> Setting:
     passages = options.passages.aggregation if isinstance(options.passages, Passages) else options.passages or "off"
     alone = options if options.pipeline in (*VECTORS, *VECTORS_MONO) else replace(options, pipeline=AUTO_PIPELINE)
     with client.searcher.serving(index) as service:
-        model, blend = service.settings.model, service.identity(alone)["blend"]
+        identity = service.identity(alone)
+        model, blend = service.settings.model, identity["blend"]
         is_cross_encoder = service.resolve(Rerank())[0] == MONO_STAGE
     method, weight = blend if isinstance(blend, list) else ("replace", 0.0)
     present = Setting(model, passages, options.least_depth, str(method), float(weight))
@@ -152,7 +153,9 @@ def present_setting(client: Client, index: str) -> Setting:
         return replace(present, pipeline=NO_STAGES)
     if options.pipeline in VECTORS_MONO:
         read = min(options.mono_depth, options.least_depth)
-        present = replace(present, blend=options.blend, weight=options.blend_weight or 0.0, mono_depth=read)
+        present = replace(
+            present, blend=options.blend, weight=cast("float", identity["vectors_weight"]), mono_depth=read
+        )
     elif is_cross_encoder and options.pipeline in VECTORS:
         present = replace(present, pipeline=VECTORS_STAGE)
     if present.mono_depth:

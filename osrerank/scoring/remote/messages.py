@@ -213,6 +213,7 @@ def _advice(content: object) -> Advice:
     """Read a model's advice from a message, and check its values."""
     fits = {
         "first_pass_weight": _is_number,
+        "vectors_weight": _is_number,
         "passages": _is_bool,
         "languages": _are_names,
         "kind": CHOICES["kind"].__contains__,

@@ -6,7 +6,15 @@ import numpy as np
 import pytest
 
 from osrerank.errors import EvaluationError, FormatError
-from osrerank.export.calibration import Judged, choose_weight, fit_calibration, fit_judged, read_judged, with_feedback
+from osrerank.export.calibration import (
+    Judged,
+    after_vectors,
+    choose_weight,
+    fit_calibration,
+    fit_judged,
+    read_judged,
+    with_feedback,
+)
 from osrerank.scoring.card import Calibration, ModelCard
 from osrerank.scoring.registry import load_scorer
 from osrerank.types import Feedback, Qrels
@@ -82,6 +90,18 @@ def test_a_weight_is_chosen_where_the_first_pass_knows_better() -> None:
     chosen = choose_weight([plain, plain, unsure] * 2, Calibration(1.0, 0.0))
     assert (chosen.weight, chosen.mean, chosen.held_out) == (1.0, 1.0, 1.0)
     assert chosen.first_pass == pytest.approx((1 + 1 + 0.5) / 3)  # a third place counts 1 / log2(4)
+
+
+def test_a_cross_encoder_is_weighed_beside_the_vectors_on_the_best_of_them() -> None:
+    """The vectors with BM25 (weight 3) have b a c; the cross-encoder reads two and puts a first, and b is relevant."""
+    mono = Judged(np.array([1.5, 0.0, 9.0]), np.zeros(3), ["a", "b", "c"], {"b": 1})
+    vectors = Judged(np.array([1.0, 3.0, math.nan]), np.array([0.5, 1.0, 0.0]), ["a", "b", "c"], {"b": 1})
+    card = ModelCard("e", "cosine", "bi-encoder", calibration=Calibration(2.0, -1.0), first_pass_weight=3.0)
+    both = after_vectors([mono] * 5, [vectors] * 5, card, 2)
+    assert both[0].doc_ids == ["b", "a", "c"]
+    assert both[0].first_pass.tolist() == [5.0, 1.0, 0.0]
+    assert both[0].ndcg(Calibration(), 0.0) < both[0].ndcg(Calibration(), 1.0) == 1.0
+    assert choose_weight(both, Calibration()).weight == 0.5
 
 
 def test_fewer_queries_than_folds_choose_nothing() -> None:
