@@ -115,7 +115,7 @@ def test_pairs_are_of_the_best_behind_the_blend(client, blend):
     assert [stage["name"] for stage in duo["rerank"]["stages"]] == ["mono", "blend", "duo"]
     assert sorted(ids(duo)[:5]) == sorted(ids(blended)[:5])
     assert ids(duo)[5:] == ids(blended)[5:]
-    assert [int(hit["_score"]) for hit in duo["hits"]["hits"]] == [3] * 5 + [2] * 15 + [0] * 10
+    assert [int(hit["_score"]) for hit in duo["hits"]["hits"]] == [2] * 5 + [1] * 15 + [0] * 10
 
 
 @pytest.mark.parametrize("first", [{"passages": "maxp"}, {"sentences": True}])

@@ -66,7 +66,7 @@ def test_the_order_is_the_cross_encoders_of_the_vectors_best(client):
         assert hit["_rerank"]["mono"]["score"] == pytest.approx(logits[hit["_id"]], abs=1e-4)
     scores = [hit["_score"] for hit in found["hits"]["hits"]]
     assert scores == sorted(scores, reverse=True)
-    assert [int(score) for score in scores[:6]] == [3, 3, 3, 3, 3, 2]
+    assert [int(score) for score in scores[:6]] == [2, 2, 2, 2, 2, 1]
 
 
 def test_texts_without_an_index_are_ranked_alike(client):
