@@ -260,7 +260,7 @@ def sampling_options(options: Rerank, depth: int) -> Rerank:
         depth=depth,
         mono_depth=depth,
         blend="replace",
-        blend_weight=None,
+        blend_weight=0.0,  # not the card's
         cache=False,
         deadline_ms=None,
         mono_budget_ms=None,
