@@ -1,5 +1,6 @@
 """The tiny late-interaction models that sentence-transformers and PyLate saved, and what these libraries compute."""
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -11,21 +12,8 @@ NAMES = ("expanded", "unexpanded", "pooled", "modern", "pylate", "stanford")
 """Filled with unseen [MASK] to a fixed length; not filled, cut at 12; filled with seen ones to at least 8, documents
 pooled by 2, two projections with what they add to, prefixes of text; a ModernBERT, filled like the first; PyLate's; in
 Stanford's form, read by PyLate."""
-QUERIES = (
-    "what causes low blood pressure",
-    "heat flow",
-    (
-        "the search engine made a good document of the score and the rank, and they would still see the boundary layer "
-        "of a wing in the same year"
-    ),
-)
-DOCUMENTS = (
-    "low blood pressure is caused by the heart.",
-    "heat flow (and water flow): " * 9,
-    "a wing",
-    "the search engine, made a good document! of the score; and the rank",
-    "blood, blood, blood.",
-)
+TEXTS = json.loads((SAVED / "texts.json").read_text("utf-8"))
+QUERIES, DOCUMENTS = TEXTS["queries"], TEXTS["documents"]
 
 
 def exported(name: str, folder: Path, **options: Any) -> Path:

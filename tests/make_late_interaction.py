@@ -24,21 +24,8 @@ from transformers import BertConfig, BertModel, ModernBertConfig, ModernBertMode
 DATA = Path(__file__).parent / "data"
 TINY, FOLDER = DATA / "tiny-bert-bi-encoder", DATA / "late-interaction"
 SEED, POSITIONS, DIMENSIONS = 20200427, 64, 16
-QUERIES = (
-    "what causes low blood pressure",
-    "heat flow",
-    (
-        "the search engine made a good document of the score and the rank, and they would still see the boundary layer "
-        "of a wing in the same year"
-    ),
-)
-DOCUMENTS = (
-    "low blood pressure is caused by the heart.",
-    "heat flow (and water flow): " * 9,
-    "a wing",
-    "the search engine, made a good document! of the score; and the rank",
-    "blood, blood, blood.",
-)
+TEXTS = json.loads((FOLDER / "texts.json").read_text("utf-8"))
+QUERIES, DOCUMENTS = TEXTS["queries"], TEXTS["documents"]
 
 
 def base(folder: Path, *, markers: tuple[str, ...] = ()) -> Path:

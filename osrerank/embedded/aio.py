@@ -5,7 +5,7 @@ from typing import Any
 
 from opensearchpy import AsyncTransport
 
-from osrerank.embedded.transport import SERIALIZERS, EmbeddedConnection, Reply
+from osrerank.embedded.transport import EmbeddedConnection, Reply, decoding
 
 
 class AsyncEmbeddedConnection(EmbeddedConnection):
@@ -24,5 +24,4 @@ class AsyncEmbeddedTransport(AsyncTransport):
     DEFAULT_CONNECTION_CLASS = AsyncEmbeddedConnection  # type: ignore[assignment] # it need not be aiohttp's
 
     def __init__(self, *hosts: Any, **options: Any) -> None:
-        options["serializers"] = {**SERIALIZERS, **(options.get("serializers") or {})}
-        super().__init__(*hosts, **options)
+        super().__init__(*hosts, **decoding(options))

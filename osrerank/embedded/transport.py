@@ -38,6 +38,11 @@ class AsItIs(Serializer):
 SERIALIZERS = {DECODED: AsItIs()}
 
 
+def decoding(options: dict[str, Any]) -> dict[str, Any]:
+    """Return a transport's options with the serializer of `DECODED` bodies beside the caller's own."""
+    return {**options, "serializers": {**SERIALIZERS, **(options.get("serializers") or {})}}
+
+
 class EmbeddedConnection(Connection):
     """A connection to the engine of a folder; errors, retries and decoding are opensearch-py's own.
 
@@ -106,5 +111,4 @@ class EmbeddedTransport(Transport):
     DEFAULT_CONNECTION_CLASS = EmbeddedConnection
 
     def __init__(self, *hosts: Any, **options: Any) -> None:
-        options["serializers"] = {**SERIALIZERS, **(options.get("serializers") or {})}
-        super().__init__(*hosts, **options)
+        super().__init__(*hosts, **decoding(options))

@@ -40,6 +40,7 @@ from osrerank.scoring.model_files import (
 )
 from osrerank.scoring.registry import load_scorer
 from osrerank.settings import DEFAULT_MODEL
+from osrerank.types import Qrels
 
 README = "README.md"
 logger = logging.getLogger(__name__)
@@ -286,11 +287,14 @@ def _fitted(
     A weight that is given stays, and then feedback is not tried. A cross-encoder's card also gets the weight of the
     vectors in ``vectors-mono``.
     """
+    judgments = read_qrels(qrels)
     with closing(load_scorer(str(folder), backend="onnx")) as scorer:
-        judged = list(read_judged(scorer, card.calibration, candidates, read_qrels(qrels)))
+        judged = list(read_judged(scorer, card.calibration, candidates, judgments))
     calibration = fit_judged(judged)
     if card.kind == "cross-encoder":
-        card = replace(card, vectors_weight=_vectors_weight(judged, calibration, options, candidates, qrels, report))
+        card = replace(
+            card, vectors_weight=_vectors_weight(judged, calibration, options, candidates, judgments, report)
+        )
     if options.first_pass_weight is not None:
         return replace(card, calibration=calibration)
     chosen = choose_weight(judged, calibration)
@@ -306,13 +310,13 @@ def _vectors_weight(
     calibration: Calibration,
     options: ExportOptions,
     candidates: Path,
-    qrels: Path,
+    qrels: Qrels,
     report: Callable[[str], None],
 ) -> float:
     """Return the weight of the vectors' logit with which ``vectors-mono`` orders a development set best."""
     with closing(load_scorer(options.vector_model, kinds=("bi-encoder",))) as encoder:
         card = read_card(locate(options.vector_model))
-        by_vectors = list(read_judged(encoder, card.calibration, candidates, read_qrels(qrels)))
+        by_vectors = list(read_judged(encoder, card.calibration, candidates, qrels))
     chosen = choose_weight(after_vectors(judged, by_vectors, card, Rerank().mono_depth), calibration)
     measured = f"nDCG@10 {chosen.mean:.4f}, by cross-validation {chosen.held_out:.4f}"
     beside = f"vectors of {options.vector_model} alone {chosen.first_pass:.4f}"

@@ -10,6 +10,7 @@ from typing import Any, Literal
 
 from osrerank.scoring.modular.description import (
     CLASSIFIERS,
+    KINDS,
     MODEL_FILE,
     MODULES_FILE,
     TRANSFORMER_FILE,
@@ -25,7 +26,6 @@ from osrerank.scoring.modular.description import (
 from osrerank.scoring.modular.head import Mode, Step
 
 NAME = "SentenceTransformer"
-KINDS = ("Pooling", "Dense", "LayerNorm", "Normalize", "Dropout")
 POOLINGS = ("cls", "mean", "lasttoken")
 QUERY_PROMPTS = ("query",)
 DOCUMENT_PROMPTS = ("document", "passage", "corpus")

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from osrerank.scoring.modular.description import (
     CLASSIFIERS,
+    KINDS,
     MODEL_FILE,
     MODULES_FILE,
     TOKENIZER_SETTINGS_FILE,
@@ -28,7 +29,6 @@ from osrerank.scoring.modular.head import Head, Mode, Step
 
 NAME = "CrossEncoder"
 """The ``model_type`` in `MODEL_FILE`."""
-KINDS = ("Pooling", "Dense", "LayerNorm", "Normalize", "Dropout")
 OUTPUT_ACTIVATIONS = ("Identity", "Sigmoid")
 """Of the whole model: the logit is the same before either, and a probability is its logistic function."""
 SCORES = "scores"

@@ -23,6 +23,8 @@ MODULE_FILE, MODULE_WEIGHTS_FILE = "config.json", "model.safetensors"
 LIBRARY = "sentence_transformers."
 FAMILIES = ("bert", "roberta", "xlm-roberta", "mpnet", "modernbert")
 """Encoders that may stand before other modules, by ``model_type``."""
+KINDS = ("Pooling", "Dense", "LayerNorm", "Normalize", "Dropout")
+"""Modules that may follow the transformer of a bi-encoder or a cross-encoder."""
 ENCODERS = "feature-extraction"
 CLASSIFIERS = "sequence-classification"
 MODES: Mapping[str, Mode] = {"cls": "cls", "mean": "mean", "max": "max", "lasttoken": "lasttoken"}

@@ -58,16 +58,21 @@ def make_model(models: Path, sets: Path, directory: Path, recipe: Mapping[str, A
     export_model(models / recipe["start"], directory, ExportOptions(**recipe["export"]))
     card = replace(read_card(directory), name=f"osrerank/{directory.name}", provenance=recipe["provenance"])
     write_card(directory, replace(card, calibration=Calibration()))
-    raw: list[float] = []
-    is_relevant: list[bool] = []
-    with closing(load_scorer(str(directory))) as scorer:
-        for query, texts, relevant in labelled(sets, **recipe["calibration"]):
-            raw += scorer.score(query, texts, [(place,) for place in range(len(texts))]).values.tolist()
-            is_relevant += relevant
-    calibration = fit_calibration(np.array(raw, dtype=np.float32), np.array(is_relevant))
+    calibration = calibrated(directory, sets, recipe["calibration"])
     weight = round(recipe["first_pass_weight"] * calibration.scale, 4)
     write_card(directory, replace(card, calibration=calibration, first_pass_weight=weight))
     print(f"{directory}: {calibration}, first-pass weight {weight}", flush=True)
+
+
+def calibrated(directory: Path, sets: Path, asked: Mapping[str, Any]) -> Calibration:
+    """Fit the calibration of a model that has none yet to labelled texts, as `labelled` is asked for."""
+    raw: list[float] = []
+    is_relevant: list[bool] = []
+    with closing(load_scorer(str(directory))) as scorer:
+        for query, texts, relevant in labelled(sets, **asked):
+            raw += scorer.score(query, texts, [(index,) for index in range(len(texts))]).values.tolist()
+            is_relevant += relevant
+    return fit_calibration(np.array(raw, dtype=np.float32), np.array(is_relevant))
 
 
 def share_tokenizer(directory: Path, other: Path) -> None:

@@ -11,7 +11,6 @@ import argparse
 import tempfile
 import tomllib
 from collections.abc import Mapping
-from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -19,12 +18,10 @@ from typing import Any
 import numpy as np
 from safetensors.numpy import load_file, save_file
 
-from osrerank.export.calibration import fit_calibration
 from osrerank.export.export_model import ExportOptions, export_model, write_card
 from osrerank.scoring.card import Calibration
 from osrerank.scoring.model_files import CARD_FILE, CONFIG_FILE, TOKENIZER_FILE, WEIGHTS_FILE, read_card
-from osrerank.scoring.registry import load_scorer
-from tools.models.joined.make import labelled, share_tokenizer
+from tools.models.joined.make import calibrated, share_tokenizer
 
 RECIPES = Path(__file__).parent / "recipes"
 WORDS = "word_embeddings.weight"
@@ -63,13 +60,7 @@ def make(work: Path, sets: Path, output: Path, recipe: Mapping[str, Any]) -> Non
     )
     write_card(output, card)
     if "calibration" in recipe:
-        raw: list[float] = []
-        relevance: list[bool] = []
-        with closing(load_scorer(str(output))) as scorer:
-            for query, texts, relevant in labelled(sets, **recipe["calibration"]):
-                raw += scorer.score(query, texts, [(place,) for place in range(len(texts))]).values.tolist()
-                relevance += relevant
-        calibration = fit_calibration(np.array(raw, dtype=np.float32), np.array(relevance))
+        calibration = calibrated(output, sets, recipe["calibration"])
         write_card(output, replace(card, calibration=calibration, first_pass_weight=recipe["first_pass_weight"]))
     share_tokenizer(output, output.parent / "e5-small")
 
