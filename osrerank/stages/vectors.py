@@ -174,7 +174,7 @@ class VectorStage:
         return shifted
 
     def _is_cut(self, candidate: Candidate, document: DocumentRecords) -> bool:
-        if any([record.cut for record in document.records.values()]):  # a list: this runs for every candidate
+        if any(record.cut for record in document.records.values()):
             return True
         return self.passages is not None and lacks_words(candidate, document.spans, self.passages)
 
