@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 from osrerank.options.passages import BY_WINDOW, Passages
 from osrerank.options.rerank import Rerank
-from osrerank.stages.ordering import Judged, units_of
+from osrerank.stages.ordering import ScoredCandidate, units_of
 from osrerank.stages.slices import rank_by_slices, score_slices
 from osrerank.stages.splitting import leaves_out, passage_spans, readable
 from osrerank.types import NEVER, Candidate, Deadline, Encoder, LongText, Ranking, Scorer, Scores, Section, Span
@@ -124,7 +124,7 @@ class PassageStage:
         spans: Sequence[Span | None],
         _values: npt.NDArray[np.float32],
         logits: npt.NDArray[np.float32],
-    ) -> Judged:
+    ) -> ScoredCandidate:
         there = np.flatnonzero(~np.isnan(logits))
         probabilities = self.scorer.probabilities(logits[there])
         return judged_by_passages(
@@ -138,7 +138,7 @@ def judged_by_passages(
     logits: npt.NDArray[np.float32],
     probabilities: Floats,
     options: Passages,
-) -> Judged:
+) -> ScoredCandidate:
     """Aggregate the scores of a document's passages, at least one, to its own score.
 
     Args:
@@ -150,7 +150,7 @@ def judged_by_passages(
     """
     document = AGGREGATIONS[options.aggregation](logits.astype(np.float64), probabilities, options.k)
     best = int(logits.argmax())
-    return Judged(
+    return ScoredCandidate(
         candidate,
         score=document.score,
         unit=units_of(np.array([document.score]), np.array([document.unit]))[0],
@@ -167,7 +167,7 @@ def lacks_words(candidate: Candidate, spans: Sequence[Span | None], options: Pas
     return leaves_out([section for section in _sections(candidate) if section.field not in options.title_fields], there)
 
 
-def text_of(candidate: Candidate, options: Passages, separator: str = " ") -> str | LongText:
+def text_to_encode(candidate: Candidate, options: Passages, separator: str = " ") -> str | LongText:
     """Return what is encoded of a document: its text, or a `LongText` if it is cut into passages.
 
     Args:
