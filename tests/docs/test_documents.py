@@ -3,6 +3,7 @@
 import contextlib
 import importlib
 import inspect
+import json
 import re
 import subprocess
 import sys
@@ -24,14 +25,28 @@ ADAPTERS = (".adapters.langchain", ".adapters.llama_index", ".adapters.haystack"
 
 def test_readme_is_short_and_its_example_runs(tmp_path, monkeypatch, capsys):
     text = (ROOT / "README.md").read_text("utf-8")
-    assert len(text.splitlines()) < 150
+    assert len(text.splitlines()) < 120
     example = re.search(r"```python\n(.*?)```", text, re.DOTALL).group(1)
     assert len(example.splitlines()) <= 15
     monkeypatch.chdir(tmp_path)
-    exec(compile(example, "README.md", "exec"), {})
+    names = {}
+    exec(compile(example, "README.md", "exec"), names)
     shown = capsys.readouterr().out
+    assert names["response"]["hits"]["hits"][0]["_rerank"]["first_pass"]["rank"] == 2  # the example shows a gain
     assert "first_pass" in shown
     assert "'applied': True" in shown
+
+
+def test_the_example_of_how_it_works_prints_what_its_comments_say(tmp_path, monkeypatch):
+    page = (ROOT / "docs" / "concepts.md").read_text("utf-8")
+    example = re.search(r"```python\n(.*?)```", page, re.DOTALL).group(1)
+    monkeypatch.chdir(tmp_path)
+    names = {}
+    exec(compile(example, "concepts.md", "exec"), names)
+    shown = re.findall(r"^print\((.*)\)  # (.*)$", example, re.MULTILINE)
+    assert len(shown) == 4
+    for expression, printed in shown:
+        assert eval(expression, names) == pytest.approx(json.loads(printed), abs=0.02)
 
 
 @pytest.mark.parametrize("name", ["cli", "reference"])
