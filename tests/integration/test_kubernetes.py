@@ -111,7 +111,7 @@ def test_pods_start_become_ready_and_stop(broker, tmp_path):
 
 
 def documented_trigger() -> dict[str, str]:
-    page = (ROOT / "docs" / "kubernetes.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs" / "deploy.md").read_text(encoding="utf-8")
     blocks = [yaml.safe_load(block) for block in re.findall(r"```yaml\n(.*?)```", page, flags=re.DOTALL)]
     (trigger,) = [
         trigger
