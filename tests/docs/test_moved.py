@@ -34,6 +34,17 @@ def test_each_old_heading_has_a_successor(old: str) -> None:
         assert anchor in anchors(DOCS / page), f"{old}#{heading} leads to {successor}"
 
 
+def test_the_site_redirects_each_old_page_to_its_successor() -> None:
+    settings = (ROOT / "mkdocs.yml").read_text("utf-8")
+    redirects = dict(re.findall(r"^ {8}(\S+\.md): (\S+)$", settings, re.MULTILINE))
+    gone = {old: next(iter(headings.values())) for old, headings in MOVED.items() if not (DOCS / old).exists()}
+    pages = {old: successor.partition("#")[0] for old, successor in redirects.items()}
+    assert pages == {old: successor.partition("#")[0] for old, successor in gone.items()}
+    for successor in redirects.values():
+        page, _, anchor = successor.partition("#")
+        assert anchor in anchors(DOCS / page), f"mkdocs.yml redirects to {successor}"
+
+
 @pytest.mark.parametrize("page", [ROOT / "README.md", *WRITTEN], ids=lambda page: page.name)
 def test_links_lead_to_headings(page: Path) -> None:
     for link, anchor in re.findall(r"\]\((?!https?:|mailto:)([^)#\s]*\.md)?#([^)\s]+)\)", without_code(page)):
