@@ -86,7 +86,7 @@ class Reranking:
             lookup: the result of `lookup`, with the vectors fetched since then.
         """
         hits, options = hits_of(response), self.options
-        if obstacle := self._obstacle(hits):
+        if obstacle := "" if lookup and lookup.rankings else self._obstacle(hits):  # `lookup` found none
             return self.warned(unchanged(response, obstacle, page=page), None)
         by = self if self.fields.read else self._naming(hits)
         started = self.service.clock()

@@ -7,7 +7,7 @@ Callan's: Deeper text understanding for IR with contextual neural language model
 import hashlib
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import astuple, dataclass, field
+from dataclasses import dataclass, field
 from functools import partial
 from itertools import chain
 from typing import NamedTuple
@@ -179,8 +179,9 @@ def text_to_encode(candidate: Candidate, options: Passages, separator: str = " "
         return candidate.text or ""
     windows, sections, titles = options.windows, _sections(candidate), options.title_fields
     seed_of = candidate.doc_id if windows.policy == "sampled" else ""
-    how = [*astuple(windows), seed_of, separator, len(titles), *titles]
-    parts = [*how, *chain.from_iterable(astuple(section) for section in sections)]
+    cut = windows.words, windows.stride, windows.limit, windows.policy, windows.seed
+    texts = chain.from_iterable((section.field, section.text, section.value) for section in sections)
+    parts = [*cut, seed_of, separator, len(titles), *titles, *texts]
     content = hashlib.blake2b(digest_size=DIGEST_BYTES)
     for part in parts:  # with its length: the same characters, split in two ways, have two digests
         encoded = str(part).encode("utf-8", "surrogatepass")
@@ -274,8 +275,11 @@ def _best(logits: npt.NDArray[np.float32]) -> float:
 
 
 def _is_short(candidate: Candidate, options: Passages) -> bool:
-    words = (candidate.text or "").split(maxsplit=options.least_words)  # splits off no more than needed
-    return candidate.text is not None and len(words) < options.least_words
+    text, least = candidate.text, options.least_words
+    if text is None:
+        return False
+    # a text of n words has at least 2n - 1 characters; splitting takes longest, so no more is split off than needed
+    return len(text) < 2 * least - 1 or len(text.split(maxsplit=least)) < least
 
 
 def _sections(candidate: Candidate) -> Sequence[Section]:
