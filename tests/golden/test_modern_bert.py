@@ -178,15 +178,3 @@ def test_configs_of_transformers_5_are_read() -> None:
 )
 def test_what_it_cannot_compute_it_says(changes: dict, reason: str) -> None:
     assert reason in obstacle(made().config.to_dict() | changes, CARD)
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(900)
-def test_8192_tokens_equal_transformers() -> None:
-    """Ettin's smallest shape."""
-    network = made(
-        hidden_size=256, num_hidden_layers=7, num_attention_heads=4, intermediate_size=384, local_attention=128
-    )
-    batch = sequences((8192, 700, 65, 129))
-    expected = reference(network, batch)
-    np.testing.assert_allclose(logits(network, batch, PaddedAttention()), expected, atol=1e-4, rtol=0)

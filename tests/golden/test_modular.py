@@ -150,5 +150,7 @@ def test_8192_tokens(tmp_path: Path, precision: str) -> None:
     assert card.max_tokens == 8192
     found = scores(target, "onnx", texts)
     if precision == "fp32":
-        np.testing.assert_allclose(found, expected(directory, texts)[:, 0], atol=1e-4, rtol=0)
+        wanted = expected(directory, texts)[:, 0]
+        np.testing.assert_allclose(found, wanted, atol=1e-4, rtol=0)
+        np.testing.assert_allclose(scores(directory, "torch", texts), wanted, atol=1e-4, rtol=0)
     assert np.isfinite(found).all()

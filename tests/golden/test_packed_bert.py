@@ -4,7 +4,6 @@ Each is computed twice: with attention on a padded grid, as the CPU does it, and
 kernel, with a stand-in that computes the same thing densely.
 """
 
-import inspect
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -32,9 +31,9 @@ from osrerank.scoring.backends.torch import read_weights  # noqa: E402 - likewis
 from tests.varlen import Varlen, attentions  # noqa: E402 - likewise
 
 DATA = Path(__file__).parents[1] / "data"
+DIRECTORIES = {"cross-encoder": DATA / "tiny-bert-one-label", "bi-encoder": DATA / "tiny-bert-bi-encoder"}
 CPU = torch.device("cpu")
 LENGTHS = (512, 3, 17, 64, 64, 200, 2)
-"""A directory of all-MiniLM-L6-v2 in Hugging Face layout."""
 
 
 def sequences(lengths: Sequence[int], vocabulary: int, *, segments: int = 2, seed: int = 1) -> list[Tokens]:
@@ -125,7 +124,7 @@ def padded_vectors(directory: Path, pooling: Pooling, batch: Sequence[Tokens]) -
 @attentions
 @pytest.mark.parametrize("pooling", ["cls", "mean"])
 def test_a_bi_encoder_equals_the_padded_module(attention: Callable[[], Attention], pooling: Pooling) -> None:
-    directory = DATA / "tiny-bert-bi-encoder"
+    directory = DIRECTORIES["bi-encoder"]
     card = ModelCard("tiny", "cosine", kind="bi-encoder", pooling=pooling)
     batch = [Tokens(one.ids, np.zeros_like(one.ids)) for one in sequences((*LENGTHS, 2), 278)]
     packed = committed(directory, attention(), card=card)
@@ -133,22 +132,11 @@ def test_a_bi_encoder_equals_the_padded_module(attention: Callable[[], Attention
     np.testing.assert_allclose(PackedEngine(packed, CPU)(batch), expected, atol=1e-5, rtol=0)
 
 
-def test_the_stand_in_has_the_signature_of_the_kernel() -> None:
-    varlen = pytest.importorskip("torch.nn.attention.varlen")
-    theirs = inspect.signature(varlen.varlen_attn).parameters
-    ours = dict(inspect.signature(Varlen().varlen_attn).parameters)
-    assert {name: theirs[name].kind for name in ours} == {name: ours[name].kind for name in ours}
-    positional = [name for name, parameter in ours.items() if parameter.kind is parameter.POSITIONAL_OR_KEYWORD]
-    assert list(theirs)[: len(positional)] == positional
-
-
-@pytest.mark.parametrize("kind", ["cross-encoder", "bi-encoder"])
+@pytest.mark.parametrize("kind", DIRECTORIES)
 def test_the_kernel_itself_takes_what_the_network_gives(kind: str) -> None:
     """On the device ``meta``, which computes shapes and types alone."""
     varlen = pytest.importorskip("torch.nn.attention.varlen")
-    directory = DATA / ("tiny-bert-bi-encoder" if kind == "bi-encoder" else "tiny-bert-one-label")
-    attention = VarlenAttention(varlen)
-    packed = committed(directory, attention, torch.bfloat16).to("meta")
+    packed = committed(DIRECTORIES[kind], VarlenAttention(varlen), torch.bfloat16).to("meta")
     arrays = packed.pack(sequences(LENGTHS, 278))
     outputs = packed(on_device(arrays, torch.device("meta")), arrays[-1])
     assert (len(outputs), outputs.dtype) == (len(LENGTHS), torch.float32)
@@ -164,11 +152,9 @@ def test_the_last_layer_of_a_classifier_asks_for_first_rows_alone() -> None:
 
 
 @attentions
-@pytest.mark.parametrize("kind", ["cross-encoder", "bi-encoder"])
+@pytest.mark.parametrize("kind", DIRECTORIES)
 def test_a_score_depends_on_no_neighbour_and_keeps_its_place(attention: Callable[[], Attention], kind: str) -> None:
-    directory = DATA / ("tiny-bert-bi-encoder" if kind == "bi-encoder" else "tiny-bert-one-label")
-    packed = committed(directory, attention())
-    engine = PackedEngine(packed, CPU)
+    engine = PackedEngine(committed(DIRECTORIES[kind], attention()), CPU)
     batch = sequences((*LENGTHS, *range(2, 40)), 278)
     alone = np.concatenate([engine([tokens]) for tokens in batch])
     assert np.ptp(alone) > 0.1
@@ -178,13 +164,10 @@ def test_a_score_depends_on_no_neighbour_and_keeps_its_place(attention: Callable
 
 @attentions
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-@pytest.mark.parametrize("kind", ["cross-encoder", "bi-encoder"])
+@pytest.mark.parametrize("kind", DIRECTORIES)
 def test_sixteen_bits_are_near(attention: Callable[[], Attention], dtype: torch.dtype, kind: str) -> None:
-    directory = DATA / ("tiny-bert-bi-encoder" if kind == "bi-encoder" else "tiny-bert-one-label")
-    batch = sequences(LENGTHS, 278)
-    fine, coarse = (
-        PackedEngine(committed(directory, attention(), exactness), CPU)(batch) for exactness in (torch.float32, dtype)
-    )
+    networks = (committed(DIRECTORIES[kind], attention(), exactness) for exactness in (torch.float32, dtype))
+    fine, coarse = (PackedEngine(network, CPU)(sequences(LENGTHS, 278)) for network in networks)
     assert coarse.dtype == np.float32
     difference = np.abs(coarse - fine).max()
     assert 0 < difference < 0.05 * np.ptp(fine) + 0.05
@@ -200,8 +183,7 @@ def test_sixteen_bits_are_near(attention: Callable[[], Attention], dtype: torch.
     ],
 )
 def test_ids_beyond_the_tables_are_refused(tokens: Tokens, reason: str) -> None:
-    directory = DATA / "tiny-bert-one-label"
-    packed = committed(directory, PaddedAttention())
+    packed = committed(DIRECTORIES["cross-encoder"], PaddedAttention())
     with pytest.raises(InferenceError, match=reason):
         packed.pack([tokens])
 

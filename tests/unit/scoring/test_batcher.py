@@ -1,4 +1,4 @@
-"""Calls that share batches: turns, merging, failures, deadlines, closing."""
+"""Calls that share batches: turns, merging, failures, deadlines, closing; how large and how long a batch is."""
 
 import threading
 from collections.abc import Sequence
@@ -6,9 +6,11 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from osrerank.errors import InferenceError
-from osrerank.scoring.batcher import Batcher, Outcome
+from osrerank.scoring.batcher import RELAXED, Batcher, Outcome, Throughput, batch_size
 from osrerank.scoring.inputs import Tokens
 from osrerank.testing import ManualClock
 from osrerank.types import NEVER, Deadline
@@ -236,3 +238,62 @@ def test_an_error_of_the_thread_itself_reaches_all_callers_and_the_next_call_wor
 @pytest.mark.parametrize("far", [1e18, float("inf"), 1e308])
 def test_a_deadline_far_away_is_waited_for(far: float) -> None:
     assert len(compute(Batcher(Recorder(), "m"), [1], Deadline.after_ms(far)).outputs) == 1
+
+
+def cost(lengths: list[int], *, packed: bool) -> int:
+    return sum(lengths) if packed else max(lengths) * len(lengths)
+
+
+@given(st.lists(st.integers(1, 512), max_size=60), st.integers(1, 4096), st.booleans())
+def test_a_batch_is_the_longest_beginning_within_the_budget(lengths: list[int], budget: int, packed: bool) -> None:
+    size = batch_size(lengths, budget, packed=packed)
+    assert (size == 0) == (not lengths)
+    if size > 1:
+        assert cost(lengths[:size], packed=packed) <= budget
+    if size < len(lengths):
+        assert cost(lengths[: size + 1], packed=packed) > budget
+
+
+def measured(seconds_per_token):
+    throughput = Throughput()
+    throughput.seconds_per_token = seconds_per_token
+    return throughput
+
+
+def test_without_a_deadline_nothing_is_bounded():
+    assert measured(9.0).allows(10**9, NEVER)
+    assert measured(9.0).budget_tokens(2048, NEVER) == 2048
+
+
+def test_a_batch_that_cannot_end_in_time_is_not_begun():
+    throughput = measured(0.001)
+    assert throughput.allows(100, Deadline.after_ms(5_000))
+    assert not throughput.allows(6_000, Deadline.after_ms(5_000))
+
+
+def test_a_passed_deadline_allows_nothing():
+    assert not Throughput().allows(1, Deadline(0.0))
+
+
+def test_a_refusal_is_forgotten_little_by_little():
+    throughput = measured(0.001)
+    assert not throughput.allows(300, Deadline.after_ms(200))
+    assert throughput.seconds_per_token == pytest.approx(0.001 * RELAXED)
+
+
+def test_batches_are_a_quarter_of_the_time_left():
+    deadline = Deadline.after_ms(4_000, ManualClock())
+    assert measured(0.0078125).budget_tokens(2048, deadline) == 128
+    assert measured(0.0078125).budget_tokens(50, deadline) == 50
+    assert measured(4.0).budget_tokens(2048, deadline) == 1
+
+
+def test_the_average_follows_what_is_measured():
+    clock = ManualClock()
+    throughput = Throughput(clock)
+    with throughput.timed(10):
+        clock.sleep(20)
+    assert throughput.seconds_per_token == 2.0
+    with throughput.timed(10):
+        clock.sleep(10)
+    assert throughput.seconds_per_token == pytest.approx(0.7 * 2.0 + 0.3 * 1.0)
