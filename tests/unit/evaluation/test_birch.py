@@ -63,12 +63,7 @@ def test_best_sentences_in_first_pass_order(tmp_path):
         ("predictions", 2, "301 Q0 3 3 0.25", "line 3: expected `query_id Q0 running_id line logit bert`, found 5"),
         ("predictions", 2, "301 Q0 3 3 nan bert", "line 3: the logit 'nan' is not a finite number"),
         ("predictions", 2, "301 Q0 0 3 0.25 bert", "line 3: the running id 0 comes twice"),
-        (
-            "predictions",
-            2,
-            "301 Q0 99 3 0.25 bert",
-            "line 3: .*robust04_5cv.csv has no sentence with the running id 99",
-        ),
+        ("predictions", 2, "301 Q0 99 3 0.25 bert", "line 3: .*robust04_5cv.csv has no sentence with .* id 99"),
         ("predictions", 2, "302 Q0 3 3 0.25 bert", "line 3: sentence 3 is of query 301 in .*, not of 302"),
     ],
 )
@@ -123,38 +118,26 @@ def test_a_number_of_two_queries_is_refused(tmp_path):
         read_predictions(*write(tmp_path, dataset, predictions))
 
 
-def test_empty_files_are_refused(tmp_path):
-    with pytest.raises(FormatError, match="no sentence"):
-        read_predictions(*write(tmp_path, dataset=[]))
-    with pytest.raises(FormatError, match="no prediction"):
-        read_predictions(*write(tmp_path, predictions=[]))
-
-
-def tuned(*arguments):
-    return CliRunner().invoke(cli, ["tune", *map(str, arguments)])
+@pytest.mark.parametrize(("name", "lacking"), [("dataset", "no sentence"), ("predictions", "no prediction")])
+def test_empty_files_are_refused(tmp_path, name, lacking):
+    with pytest.raises(FormatError, match=lacking):
+        read_predictions(*write(tmp_path, **{name: []}))
 
 
 def test_command_learns_from_them(tmp_path):
     """Ten queries whose relevant document has the best sentence and the lowest first-pass score."""
-    dataset, predictions, qrels = [], [], []
-    for query in range(10):
-        for document in range(3):
-            for sentence in range(2):
-                running = len(dataset)
-                dataset.append(f"0\t{3 - document}\tq\ts\t{query}\td{document}_{sentence}\t{query}\t{running}")
-                predictions.append(f"{query} Q0 {running} {running + 1} {4 * document - sentence} bert")
-        qrels.append(f"{query} 0 d2 1\n")
-    predicted, known = write(tmp_path, dataset, predictions)
+    topics = list("0123456789")
+    predicted, known = write(tmp_path, *as_birch_writes("robust04", topics, ["d0", "d1", "d2"]))
     judged, folds, output = tmp_path / "qrels", tmp_path / "folds.json", tmp_path / "birch.run"
-    judged.write_text("".join(qrels))
-    folds.write_text(json.dumps([[str(query) for query in range(5)], [str(query) for query in range(5, 10)]]))
+    judged.write_text("".join(f"{topic} 0 d2 1\n" for topic in topics))
+    folds.write_text(json.dumps([topics[:5], topics[5:]]))
     given = [judged, predicted, "--birch-dataset", known, "--folds", folds, "--sentences", 1, "-o", output]
-    outcome = tuned(*given, "--released-grid", "--json")
+    outcome = CliRunner().invoke(cli, ["tune", *map(str, given), "--released-grid", "--json"])
     assert outcome.exit_code == 0, outcome.output
     summary = json.loads(outcome.output)
     assert (summary["AP"], summary["queries"]) == (1.0, 10)
     assert [fold["a"] for fold in summary["folds"]] == [0.0, 0.0]
     assert output.read_text().splitlines()[0].split()[:4] == ["0", "Q0", "d2", "1"]
-    refused = tuned(*given, "--scores", "probability")
+    refused = CliRunner().invoke(cli, ["tune", *map(str, given), "--scores", "probability"])
     assert refused.exit_code == 2
     assert "its predictions are logits" in refused.output

@@ -10,11 +10,10 @@ from click.testing import CliRunner
 from osrerank.cli import cli
 from osrerank.errors import EvaluationError
 from osrerank.evaluation.folds import block_folds, read_folds
-from osrerank.evaluation.measures import evaluate, parse_measures
 from osrerank.evaluation.records import Record
 from osrerank.evaluation.side_file import Checkpoint
-from osrerank.evaluation.tune import Evidence, Weights, by_share, cross_validate, grid, held_out_run, precisions
-from osrerank.formats.trec import read_qrels, read_run
+from osrerank.evaluation.tune import Evidence, Weights, by_share, cross_validate, grid, precisions
+from osrerank.formats.trec import read_run
 from osrerank.types import Qrels
 
 TRUE = Weights(second=0.0, a=0.5, third=0.0)
@@ -30,9 +29,7 @@ def synthetic(queries=20, documents=40, *, third=0.0):
         truth = 0.5 * first_pass + 0.5 * (best[:, 0] + third * best[:, 2])
         ids = tuple(f"d{place}" for place in range(documents))
         evidence.append(Evidence(f"{number + 1}", ids, first_pass, best))
-        judgments[f"{number + 1}"] = {
-            ids[place]: int(place in set(np.argsort(-truth)[:10])) for place in range(documents)
-        }
+        judgments[f"{number + 1}"] = {ids[place]: int(order < 10) for order, place in enumerate(np.argsort(-truth))}
     return evidence, Qrels(judgments)
 
 
@@ -74,12 +71,11 @@ def test_grids():
 
 
 def test_equal_settings_take_the_lighter_second_sentence():
-    by_query = {"1": np.ones(121), "2": np.ones(121)}
-    settings = grid(2)
-    assert cross_validate(by_query, [["1"], ["2"]], settings)[0].weights == Weights(0.0, 0.0, 0.0)
-    nearly = np.ones(121)
-    nearly[0] -= 4e-5  # the same when printed with four decimals
-    assert cross_validate({"1": nearly, "2": nearly}, [["1"], ["2"]], settings)[0].weights == Weights(0.0, 0.0, 0.0)
+    for less in (0.0, 4e-5):  # the same when printed with four decimals
+        values = np.ones(121)
+        values[0] -= less
+        (fold, _) = cross_validate({"1": values, "2": values}, [["1"], ["2"]], grid(2))
+        assert fold.weights == Weights(0.0, 0.0, 0.0)
 
 
 def test_documents_without_sentences_stay_below():
@@ -149,15 +145,11 @@ def test_folds_without_judged_queries_are_refused():
 def write_side_file(path: Path, evidence) -> None:
     with Checkpoint(path, {}) as checkpoint:
         for one in evidence:
-            candidates = [
-                {
-                    "doc_id": doc_id,
-                    "score": 0.0,
-                    "first_pass": {"score": float(one.first_pass[place]), "rank": place + 1},
-                    "stages": {"sentences": {"score": 0.0, "rank": place + 1, **marks(one.best[place])}},
-                }
-                for place, doc_id in enumerate(one.doc_ids)
-            ]
+            candidates = []
+            for rank, (doc_id, score, best) in enumerate(zip(one.doc_ids, one.first_pass, one.best, strict=True), 1):
+                own = {"first_pass": {"score": float(score), "rank": rank}}
+                stages = {"sentences": {"score": 0.0, "rank": rank, **marks(best)}}
+                candidates.append({"doc_id": doc_id, "score": 0.0, **own, "stages": stages})
             checkpoint.append(Record.make(one.query_id, candidates, [], True, None, 0.0))
 
 
@@ -194,43 +186,8 @@ def test_a_run_without_sentences_is_refused(tmp_path):
     side, judged = tmp_path / "mono.run.jsonl", tmp_path / "qrels"
     judged.write_text("1 0 1 1\n")
     write_side_file(side, evidence)
-    lines = side.read_text().replace('"sentences"', '"mono"')
-    side.write_text(lines)
+    side.write_text(side.read_text().replace('"sentences"', '"mono"'))
     outcome = tuned(judged, side, "-o", tmp_path / "tuned.run")
     assert isinstance(outcome.exception, EvaluationError)
     assert "not reranked by sentences" in str(outcome.exception)
     assert not (tmp_path / "tuned.run").exists()
-
-
-@pytest.mark.slow
-@pytest.mark.long
-def test_core18_first_pass_through_the_whole_path(shared, tmp_path):
-    """Beside sentences that are noise, a = 1 is learned over Birch's folds: BM25+RM3's published AP."""
-    noise = np.random.default_rng(3)
-    run = read_run(shared / "core18-bm25-rm3-run" / "core18_title_rm3.run")
-    evidence = [
-        Evidence(
-            query_id,
-            tuple(one.doc_id for one in ranking),
-            np.array([one.score for one in ranking]),
-            -np.sort(-1000 * noise.normal(size=(len(ranking), 3)), axis=1),
-        )
-        for query_id, ranking in run.rankings.items()
-    ]
-    side, output = tmp_path / "birch.run.jsonl", tmp_path / "tuned.run"
-    write_side_file(side, evidence)
-    qrels = shared / "qrels" / "qrels.core18.txt"
-    folds = shared / "birch-folds" / "core18_birch_folds.json"
-    outcome = tuned(qrels, side, "-o", output, "--folds", folds, "--sentences", 1, "--json")
-    assert outcome.exit_code == 0, outcome.output
-    summary = json.loads(outcome.output)
-    assert summary["queries"] == 50
-    assert [fold["a"] for fold in summary["folds"]] == [1.0] * 5
-    assert round(summary["AP"], 4) == 0.3075
-    measures = parse_measures(["AP"])
-    assert round(evaluate(read_qrels(qrels), read_run(output), measures).overall["AP"], 4) == 0.3075
-    judged = read_qrels(qrels)
-    alone = [Weights(0.0, 1.0, 0.0)]
-    by_query = precisions(evidence, judged, alone)
-    whole = held_out_run(evidence, cross_validate(by_query, read_folds(folds), alone), "a1")
-    assert round(evaluate(judged, whole, measures).overall["AP"], 4) == 0.3075

@@ -20,14 +20,19 @@ passages = { aggregation = "kmaxavgp", title_fields = ["headline"] }
 
 
 @pytest.fixture
-def settings_file(tmp_path):
-    file = tmp_path / "osrerank.toml"
-    file.write_text(FILE, "utf-8")
-    return file
+def load(tmp_path):
+    """Return a function from a settings file's content to its settings and options."""
+
+    def loaded(content):
+        (tmp_path / "osrerank.toml").write_text(content, "utf-8")
+        settings = Settings.load(settings_file=tmp_path / "osrerank.toml")
+        return settings, Defaults.load(settings)
+
+    return loaded
 
 
-def test_defaults_of_each_index(settings_file):
-    defaults = Defaults.load(Settings.load(settings_file=settings_file))
+def test_defaults_of_each_index(load):
+    _, defaults = load(FILE)
     general = Rerank(depth=50, fields=("headline", "body"))
     passages = {"aggregation": "kmaxavgp", "title_fields": ("headline",)}
     articles = Rerank(depth=20, fields=("headline", "body"), query_fields=("headline^2", "body"), passages=passages)
@@ -52,31 +57,24 @@ def test_defaults_of_each_index(settings_file):
         ("[index.a]\nmodel = ' '", r"\[index.'a'\] model is ' '"),
     ],
 )
-def test_bad_settings_file_is_named(tmp_path, content, named):
-    file = tmp_path / "bad.toml"
-    file.write_text(content, "utf-8")
+def test_bad_settings_file_is_named(load, content, named):
     with pytest.raises(ConfigError, match=named) as caught:
-        Defaults.load(Settings.load(settings_file=file))
-    assert "bad.toml" in str(caught.value)
+        load(content)
+    assert "osrerank.toml" in str(caught.value)
 
 
-def test_models_and_options_of_an_index_are_found_each_for_itself(tmp_path):
-    file = tmp_path / "osrerank.toml"
-    text = '[index."shop-*".rerank]\ndepth = 7\n[index."shop-de*"]\nmodel = "german"\n[index.a]\nmodel = "b"\n'
-    file.write_text(text, "utf-8")
-    settings = Settings.load(settings_file=file)
-    defaults = Defaults.load(settings)
+def test_models_and_options_of_an_index_are_found_each_for_itself(load):
+    content = '[index."shop-*".rerank]\ndepth = 7\n[index."shop-de*"]\nmodel = "german"\n[index.a]\nmodel = "b"\n'
+    settings, defaults = load(content)
     assert (defaults.of("shop-de").depth, defaults.models_of("shop-de")) == (7, {"german"})
     assert (defaults.of("shop-fr").depth, defaults.models_of("shop-fr")) == (7, {None})
     assert defaults.models_of("a,shop-de1") == {"b", "german"}
     assert Defaults.load(settings, model="mine").models_of("a") == {None}
 
 
-def test_the_longest_pattern_holds_whatever_the_order_in_the_file(tmp_path):
-    file = tmp_path / "osrerank.toml"
-    text = '[index."a*".rerank]\ndepth = 1\n[index."ab*".rerank]\ndepth = 2\n[index.abc.rerank]\ndepth = 3\n'
-    file.write_text(text, "utf-8")
-    defaults = Defaults.load(Settings.load(settings_file=file))
+def test_the_longest_pattern_holds_whatever_the_order_in_the_file(load):
+    content = '[index."a*".rerank]\ndepth = 1\n[index."ab*".rerank]\ndepth = 2\n[index.abc.rerank]\ndepth = 3\n'
+    _, defaults = load(content)
     assert [defaults.of(index).depth for index in ("a1", "ab1", "abc", "abcd")] == [1, 2, 3, 2]
 
 
@@ -85,10 +83,8 @@ def test_missing_settings_file(tmp_path):
         Defaults.load(Settings.load(settings_file=tmp_path / "none.toml"))
 
 
-def test_shadow_and_share_are_defaults_and_the_key_of_a_session_is_none(tmp_path):
-    file = tmp_path / "osrerank.toml"
-    file.write_text('[rerank]\nshadow = true\nshare = 0.1\n\n[index."shop*".rerank]\nshare = 1\n', "utf-8")
-    defaults = Defaults.load(Settings.load(settings_file=file))
+def test_shadow_and_share_are_defaults_and_the_key_of_a_session_is_none(load):
+    _, defaults = load('[rerank]\nshadow = true\nshare = 0.1\n\n[index."shop*".rerank]\nshare = 1\n')
     assert defaults.base == Rerank(shadow=True, share=0.1)
     assert defaults.of("shop-de") == Rerank(shadow=True, share=1)
     assert {defaults.for_all().of(name) for name in ("notes", "shop-de")} == {Rerank()}

@@ -110,32 +110,25 @@ def test_an_open_depth_has_bounds():
     assert (Rerank(depth=7).least_depth, Rerank(depth=7).most_depth) == (7, 7)
 
 
-def test_rerank_of_something_else_is_an_error():
-    with pytest.raises(ConfigError, match="'yes'"):
-        Rerank.of("yes", Rerank())
-
-
 def test_dict_is_read_over_the_defaults():
     defaults = Rerank(depth=7, fields=("body",))
     assert Rerank.of({"depth": 9, "fields": "title"}, defaults) == Rerank(depth=9, fields=("title",))
     assert Rerank.of(True, defaults) is defaults
     assert Rerank.of(False, defaults) is None
+    with pytest.raises(ConfigError, match="'yes'"):
+        Rerank.of("yes", defaults)
 
 
-def test_forms_of_passages():
+def test_forms_of_passages_and_rm3():
     assert Rerank(passages="kmaxavgp").passages == Passages(aggregation="kmaxavgp")
-    assert Rerank(passages={"limit": 5, "title_fields": ["headline"]}).passages == Passages(
-        limit=5, title_fields=("headline",)
-    )
+    titled = Passages(limit=5, title_fields=("headline",))
+    assert Rerank(passages={"limit": 5, "title_fields": ["headline"]}).passages == titled
     assert Rerank(passages=True).passages == Passages()
     assert Rerank(passages=False).passages is None
     assert Rerank().passages == Rerank(passages="auto").passages == Rerank(passages={"aggregation": "auto"}).passages
     assert Rerank().passages == "auto"
     assert Rerank(passages="off").passages is None
     assert hash(Rerank(passages="maxp"))
-
-
-def test_forms_of_rm3():
     assert Rerank(rm3=True).rm3 == Rm3()
     assert Rerank(rm3={"terms": 20}).rm3 == Rm3(terms=20)
     assert Rerank(rm3=False).rm3 is None

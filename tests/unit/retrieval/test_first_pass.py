@@ -1,10 +1,12 @@
 """What the first pass sends."""
 
+import copy
+
 import pytest
 
 from osrerank import Rerank
 from osrerank.retrieval.fields import Fields
-from osrerank.retrieval.first_pass import FirstPass, plan
+from osrerank.retrieval.first_pass import SORTED, FirstPass, plan
 from osrerank.search.call import Refused, Reranking
 from osrerank.search.call import planned as planned_call
 from osrerank.service import RerankService
@@ -49,10 +51,10 @@ def test_window_holds_depth_and_page(body, params, window, page):
         ({"from": 9_995, "size": 10}, {}, "result window"),
         ({"size": -1}, {}, "not a count"),
         ({"from": "many"}, {}, "not a count"),
-        ({"sort": ["date"]}, {}, "sorted by something other than score"),
-        ({"sort": [{"_score": "asc"}]}, {}, "sorted by something other than score"),
-        ({"sort": {"date": "desc"}}, {}, "sorted by something other than score"),
-        ({}, {"sort": "date:asc,_score"}, "sorted by something other than score"),
+        ({"sort": ["date"]}, {}, SORTED),
+        ({"sort": [{"_score": "asc"}]}, {}, SORTED),
+        ({"sort": {"date": "desc"}}, {}, SORTED),
+        ({}, {"sort": "date:asc,_score"}, SORTED),
     ],
 )
 def test_refused_requests_are_sent_as_they_came(body, params, reason):
@@ -77,12 +79,11 @@ def test_index_pipeline_is_kept_out_unless_asked_for():
 
 
 def test_hidden_text_is_requested_through_fields():
-    assert planned({"_source": False}).body["fields"] == ["title", "text"]
-    assert planned({"_source": False}).page.borrowed == ("title", "text")
-    assert planned({"_source": {"excludes": ["text"]}}).page.borrowed == ("title", "text")
-    assert planned(params={"_source_includes": "url"}).page.borrowed == ("title", "text")
-    assert planned({"_source": ["url"], "fields": ["te*", "date"]}).body["fields"] == ["te*", "date", "title"]
-    assert planned({"_source": ["url"], "fields": ["te*", "date"]}).page.borrowed == ("title",)
+    hidden = planned({"_source": False}), planned({"_source": {"excludes": ["text"]}})
+    for one in (*hidden, planned(params={"_source_includes": "url"})):
+        assert (one.body["fields"], one.page.borrowed) == (["title", "text"], ("title", "text"))
+    partly = planned({"_source": ["url"], "fields": ["te*", "date"]})
+    assert (partly.body["fields"], partly.page.borrowed) == (["te*", "date", "title"], ("title",))
 
 
 @pytest.mark.parametrize(
@@ -113,7 +114,7 @@ def test_our_extension_is_not_sent_on():
 
 
 def test_callers_body_is_not_changed():
-    body = {"query": {"match": {"text": "x"}}, "ext": {"rerank": {}}, "_source": False, "fields": ["date"], "size": 3}
-    before = {**body, "fields": ["date"], "ext": {"rerank": {}}}
+    body = {**MATCH, "ext": {"rerank": {}}, "_source": False, "fields": ["date"], "size": 3}
+    before = copy.deepcopy(body)
     plan(body, {}, Rerank(), 100, Fields())
     assert body == before

@@ -52,14 +52,13 @@ def test_no_text_or_several_name_the_three_ways(body):
         find_query_text(body)
 
 
-def test_ext_wins_over_the_query():
-    body = {"query": {"match": {"t": "a"}}, "ext": {"rerank": {"query_context": {"query_text": "b"}}}}
-    assert find_query_text(body) == "b"
+def test_ext_wins_over_the_query_or_has_its_path():
+    def found(**context):
+        return find_query_text(
+            {"query": {"match": {"t": {"query": "a"}}}, "ext": {"rerank": {"query_context": context}}}
+        )
 
-
-def test_ext_path():
-    body = {"query": {"match": {"t": {"query": "a"}}}}
-    context = {"query_text_path": "query.match.t.query"}
-    assert find_query_text({**body, "ext": {"rerank": {"query_context": context}}}) == "a"
+    assert found(query_text="b") == "b"
+    assert found(query_text_path="query.match.t.query") == "a"
     with pytest.raises(ConfigError, match="leads to no text"):
-        find_query_text({**body, "ext": {"rerank": {"query_context": {"query_text_path": "query.nothing"}}}})
+        found(query_text_path="query.nothing")
