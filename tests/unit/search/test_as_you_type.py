@@ -2,11 +2,8 @@
 
 import pytest
 
-from osrerank import connect
-from osrerank.testing import CannedTransport, FunctionScorer
-from tests.rankings import response_of
+from tests.rankings import client_for
 
-BY_LENGTH = FunctionScorer(lambda _query, text: float(len(text)))
 MATCH = {"match": {"text": "low blo"}}
 BOOL_PREFIX = {"multi_match": {"query": "low blo", "type": "bool_prefix", "fields": ["t", "t._2gram"]}}
 TYPED = [
@@ -32,9 +29,7 @@ WHOLE = [
 
 
 def search(body, **options):
-    client = connect(
-        "http://localhost:9", scorer=BY_LENGTH, transport_class=CannedTransport, answer=response_of(["a", "bbb"])
-    )
+    client = client_for(["a", "bbb"])
     return client.search(index="i", body=body, rerank=options or True)["rerank"], client.transport.requests[-1]["body"]
 
 
