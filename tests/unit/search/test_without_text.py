@@ -2,24 +2,17 @@
 
 import pytest
 
-from osrerank import connect
 from osrerank.errors import ConfigError
-from osrerank.testing import CannedTransport, FunctionScorer
-from tests.rankings import response_of
-
-BY_LENGTH = FunctionScorer(lambda _query, text: float(len(text)))
+from osrerank.testing import FunctionScorer
+from tests.rankings import client_for, ids
 
 
-def client_for(answer, scorer=BY_LENGTH):
-    return connect("http://localhost:9", scorer=scorer, transport_class=CannedTransport, answer=answer)
+def match(text):
+    return {"match": {"text": text}}
 
 
 def asked(client):
     return client.transport.requests[-1]
-
-
-def ids(response):
-    return [hit["_id"] for hit in response["hits"]["hits"]]
 
 
 @pytest.mark.parametrize(
@@ -28,20 +21,15 @@ def ids(response):
         ({"query": {"match_all": {}}}, "the query has no text to rerank by"),
         ({"query": {"term": {"tag": "blood"}}}, "the query has no text to rerank by"),
         ({}, "the query has no text to rerank by"),
-        (
-            {"query": {"bool": {"must": [{"match": {"text": "low"}}, {"match": {"text": "high"}}]}}},
-            "the query asks for several texts",
-        ),
+        ({"query": {"bool": {"must": [*map(match, ("low", "high"))]}}}, "the query asks for several texts"),
     ],
 )
 def test_a_query_without_one_text_keeps_the_first_pass(body, reason):
-    client = client_for(response_of(["a", "bbb"]))
+    client = client_for(["a", "bbb"])
     response = client.search(index="i", body=body, size=2, rerank={"depth": 50})
-    assert ids(response) == ["d0", "d1"]
-    assert response["rerank"]["applied"] is False
+    assert (ids(response), response["rerank"]["applied"]) == (["d0", "d1"], False)
     found = response["rerank"]["reason"]
-    assert reason in found
-    for way in ("rerank={'query': ...}", "ext.rerank.query_context.query_text", "single match, multi_match"):
+    for way in (reason, "rerank={'query': ...}", "ext.rerank.query_context.query_text", "single match, multi_match"):
         assert way in found
     assert asked(client)["body"] == body
     assert int(asked(client)["params"]["size"]) == 2
@@ -61,13 +49,13 @@ def test_a_query_without_one_text_keeps_the_first_pass(body, reason):
     ],
 )
 def test_a_malformed_body_is_left_to_opensearch(body):
-    client = client_for(response_of(["a"]))
+    client = client_for(["a"])
     assert client.search(index="i", body=body, rerank=True)["rerank"]["applied"] is False
     assert asked(client)["body"] == body
 
 
 def test_hits_below_min_score_are_counted():
-    client = client_for(response_of(["a", "bbb", "cc"]), FunctionScorer(lambda _query, text: len(text) - 2.0))
+    client = client_for(["a", "bbb", "cc"], FunctionScorer(lambda _query, text: len(text) - 2.0))
     response = client.search("low", index="i", rerank={"min_score": 0.5})
     assert ids(response) == ["d1", "d2"]
     assert response["rerank"]["below_min_score"] == 1
