@@ -9,14 +9,14 @@ from osrerank import MonoStage
 from osrerank.stages.interpolate import BlendStage
 from osrerank.testing import FunctionScorer
 from osrerank.types import Ranking
-from tests.rankings import ranking_of
+from tests.rankings import BY_LENGTH, ranking_of
 
 # first-pass scores 4, 3, 2, 1; the model's 1, 3, 2; the last is below the model's depth
 TEXTS = ["a", "bbb", "cc", "d"]
 
 
 def blended(**options):
-    ranking = MonoStage(FunctionScorer(lambda _query, text: float(len(text))), depth=3).rerank(ranking_of(TEXTS))
+    ranking = MonoStage(BY_LENGTH, depth=3).rerank(ranking_of(TEXTS))
     return BlendStage(**options).rerank(ranking).candidates
 
 
@@ -41,16 +41,14 @@ def test_linear_sum_does_not_see_a_factor_in_the_first_pass():
     def with_factor(factor):
         ranking = ranking_of(TEXTS)
         candidates = [replace(c, trace=(replace(c.trace[0], score=c.score * factor),)) for c in ranking.candidates]
-        ranking = MonoStage(FunctionScorer(lambda _q, text: float(len(text)))).rerank(
-            Ranking(ranking.query, tuple(candidates))
-        )
+        ranking = MonoStage(BY_LENGTH).rerank(Ranking(ranking.query, tuple(candidates)))
         return [c.score for c in BlendStage("linear", 4.0).rerank(ranking).candidates]
 
     assert with_factor(1.0) == pytest.approx(with_factor(2.2))
 
 
 def test_linear_sum_without_first_pass_scores_is_the_model():
-    ranking = MonoStage(FunctionScorer(lambda _q, text: float(len(text)))).rerank(ranking_of(TEXTS))
+    ranking = MonoStage(BY_LENGTH).rerank(ranking_of(TEXTS))
     silent = [replace(c, trace=(replace(c.trace[0], score=0.0), *c.trace[1:])) for c in ranking.candidates]
     blended = BlendStage("linear", 4.0).rerank(Ranking(ranking.query, tuple(silent)))
     assert [c.score for c in blended.candidates] == [3.0, 2.0, 1.0, 1.0]
@@ -61,6 +59,12 @@ def test_weight_0_keeps_the_order_of_the_model_and_1_restores_the_first_pass():
     assert [candidate.text for candidate in blended(method="weighted", weight=1.0)] == TEXTS
 
 
+def test_equal_scores_scale_to_zero_and_nothing_to_nothing():
+    ranking = MonoStage(FunctionScorer(lambda *_: 1.0)).rerank(ranking_of(["x", "y"]))
+    assert [c.score for c in BlendStage("weighted", weight=0.5).rerank(ranking).candidates] == pytest.approx([0.5, 0.0])
+    assert BlendStage("rrf").rerank(ranking_of([])).candidates == ()
+
+
 def test_reciprocal_rank_fusion():
     candidates = blended(method="rrf")
     # ranks in first pass and model: a 1 and 3, bbb 2 and 1, cc 3 and 2
@@ -69,12 +73,3 @@ def test_reciprocal_rank_fusion():
     assert [candidate.score for candidate in candidates[:3]] == pytest.approx(
         [(1 / 62 + 1 / 61) / best, (1 / 61 + 1 / 63) / best, (1 / 63 + 1 / 62) / best]
     )
-
-
-def test_equal_scores_scale_to_zero():
-    ranking = MonoStage(FunctionScorer(lambda *_: 1.0)).rerank(ranking_of(["x", "y"]))
-    assert [c.score for c in BlendStage("weighted", weight=0.5).rerank(ranking).candidates] == pytest.approx([0.5, 0.0])
-
-
-def test_empty_ranking():
-    assert BlendStage("rrf").rerank(ranking_of([])).candidates == ()

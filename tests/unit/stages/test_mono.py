@@ -11,9 +11,7 @@ from osrerank.stages.ordering import NO_TEXT
 from osrerank.testing import FunctionScorer, ManualClock
 from osrerank.types import Deadline, Scores
 from osrerank.types.values import BLANK
-from tests.rankings import ranking_of
-
-BY_LENGTH = FunctionScorer(lambda _query, text: float(len(text)))
+from tests.rankings import BY_LENGTH, ranking_of
 
 
 def texts(ranking):
@@ -39,21 +37,16 @@ def test_trace_has_natural_values():
     assert mono.parts == {"logit": 2.0, "probability": pytest.approx(1 / (1 + math.exp(-2)))}
     assert mono.score == candidate.score == 2.0
     assert mono.unit == mono.parts["probability"]
-
-
-def test_a_saturated_probability_stays_below_one():
-    candidate = MonoStage(FunctionScorer(lambda *_: 500.0)).rerank(ranking_of(["a"])).candidates[0]
-    assert candidate.trace[-1].parts["probability"] == 1.0
-    assert candidate.trace[-1].unit < 1.0
+    saturated = MonoStage(FunctionScorer(lambda *_: 500.0)).rerank(ranking_of(["a"])).candidates[0].trace[-1]
+    assert saturated.parts["probability"] == 1.0 > saturated.unit
 
 
 def test_candidates_that_cannot_be_scored_stay_below_the_scored_ones():
     scorer = FunctionScorer(lambda _query, text: float(len(text)), unscorable=frozenset({"bad"}))
     ranking = MonoStage(scorer, depth=5).rerank(ranking_of(["bad", None, "a", "bb", "bad", "tail"]))
     assert texts(ranking) == ["bb", "a", "bad", None, "bad", "tail"]
-    assert [candidate.failure for candidate in ranking.candidates] == [
-        "", "", "unscorable on purpose", NO_TEXT, "unscorable on purpose", "",
-    ]  # fmt: skip
+    odd = "unscorable on purpose"
+    assert [candidate.failure for candidate in ranking.candidates] == ["", "", odd, NO_TEXT, odd, ""]
     report = ranking.reports[0]
     assert (report.applied, report.failed, report.candidates, report.inferences) == ("partial", 3, 5, 2)
 
@@ -91,12 +84,11 @@ def test_deadline_reorders_the_prefix_that_was_reached():
 
 
 def test_deadline_counts_candidates_without_text_among_those_reached():
-    class Two(FunctionScorer):
-        def score(self, query, documents, tuples, *, deadline=None):
-            values = np.array([1.0, 2.0, *[np.nan] * (len(tuples) - 2)], dtype=np.float32)
-            return Scores(values, reached=2, inferences=2)
-
-    ranking = MonoStage(Two()).rerank(ranking_of(["a", None, "b", "c", None]))
+    clock = ManualClock()
+    scorer = FunctionScorer(lambda _query, text: ord(text), seconds_per_pair=1, sleep=clock.sleep)
+    ranking = MonoStage(scorer).rerank(
+        ranking_of(["a", None, "b", "c", None]), deadline=Deadline.after_ms(2_000, clock)
+    )
     assert texts(ranking) == ["b", "a", None, "c", None]
     assert [candidate.failure for candidate in ranking.candidates] == ["", "", NO_TEXT, "", ""]
 
@@ -122,25 +114,16 @@ def test_scores_behind_the_first_unreached_keep_their_place():
     assert ranking.reports[0].reason == "the deadline passed after 2 of 5 candidates"
 
 
-def test_without_the_first_candidate_nothing_is_reordered():
+@pytest.mark.parametrize("first", ["a", None])
+def test_without_the_first_candidate_in_time_nothing_is_reordered(first):
     class Late(Holes):
         values = (np.nan, 2.0, 3.0, 9.0, np.nan)
 
-    for first in ("a", None):
-        with pytest.raises(DeadlineExceeded, match="before any candidate was scored"):
-            MonoStage(Late()).rerank(ranking_of([first, "a", "b", "c", "d", "e"][first is not None :]))
-
-
-def test_deadline_before_the_first_score_is_an_error():
-    class Late(FunctionScorer):
-        def score(self, query, documents, tuples, *, deadline=None):
-            return Scores(np.full(len(tuples), np.nan, dtype=np.float32), reached=0)
-
+    with pytest.raises(DeadlineExceeded, match="before any candidate was scored") as caught:
+        MonoStage(Late()).rerank(ranking_of([first, "a", "b", "c", "d", "e"][first is not None :]))
+    assert caught.value.stage == "mono"
     with pytest.raises(DeadlineExceeded, match="before stage mono began"):
         MonoStage(BY_LENGTH).rerank(ranking_of(["a"]), deadline=Deadline(0.0))
-    with pytest.raises(DeadlineExceeded, match="before any candidate was scored") as caught:
-        MonoStage(Late()).rerank(ranking_of(["a"]))
-    assert caught.value.stage == "mono"
 
 
 def test_nan_names_model_and_document():

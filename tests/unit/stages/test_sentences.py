@@ -35,14 +35,15 @@ def test_markup_is_blanked_and_places_stay():
     spans = sentences_of(text)
     assert spans[0] == "One <b>bold</b> word."
     assert spans[-1] == "Yes."
+    scorer = FunctionScorer(lambda _query, text: 9.0 if text == "One bold word." else 0.0)  # the model reads no markup
+    entry = SentenceStage(scorer).rerank(ranking_of(["<p>One <b>bold</b>\n word.</p>"])).candidates[0].trace[-1]
+    assert (entry.parts["logit"], entry.passage.start, entry.passage.end) == (9.0, 3, 25)
 
 
 def test_long_sentences_are_chunked_with_or_without_their_tail():
     text = " ".join(f"w{place}" for place in range(25))
-    assert [len(one.split()) for one in sentences_of(text, max_words=10)] == [10, 10, 5]
-    assert [len(one.split()) for one in sentences_of(text, max_words=10, drop_tail=True)] == [10, 10]
-    assert [len(one.split()) for one in sentences_of(text, max_words=25, drop_tail=True)] == [25]
-    assert [len(one.split()) for one in sentences_of(text, max_words=30, drop_tail=True)] == [25]
+    for most, drop, lengths in ((10, False, [10, 10, 5]), (10, True, [10, 10]), (25, True, [25]), (30, True, [25])):
+        assert [len(one.split()) for one in sentences_of(text, max_words=most, drop_tail=drop)] == lengths
 
 
 @given(st.text(st.sampled_from("ab. ?\n\u00e9\U0001f600<"), max_size=120), st.integers(1, 5))
@@ -113,11 +114,3 @@ def test_sentences_stand_alone():
         with pytest.raises(ConfigError, match="replaces passages and blend"):
             Rerank(sentences=True, **other)
     assert Rerank(sentences={"weights": [1, 0.5]}).sentences.weights == (1, 0.5)
-
-
-def test_the_model_reads_no_markup():
-    scorer = FunctionScorer(lambda _query, text: 9.0 if text == "One bold word." else 0.0)
-    ranking = SentenceStage(scorer).rerank(ranking_of(["<p>One <b>bold</b>\n word.</p>"]))
-    entry = ranking.candidates[0].trace[-1]
-    assert entry.parts["logit"] == 9.0
-    assert (entry.passage.start, entry.passage.end) == (3, 25)
