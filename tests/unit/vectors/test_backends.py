@@ -22,6 +22,7 @@ from osrerank.vectors.configured import VectorStorage
 from osrerank.vectors.documents import DocumentVectors
 from osrerank.vectors.record import ROUNDED
 from osrerank.vectors.store import MemoryStore
+from tests.articles import fill
 from tests.bi_encoders import plain
 
 pytest.importorskip("torch")
@@ -45,18 +46,22 @@ def directory(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathF
 
 
 @pytest.fixture
-def store() -> MemoryStore:
-    return MemoryStore(100_000_000)
-
-
-@pytest.fixture
-def scorers(directory: Path, store: MemoryStore) -> Iterator[list[EncoderScorer]]:
+def scorers(directory: Path) -> Iterator[list[EncoderScorer]]:
     """The model with each backend and dtype, and one store for all."""
+    store = MemoryStore(100_000_000)
     encoders = [load_model(str(directory), backend=name, dtype=dtype) for name, dtype in WAYS]
     scorers = [EncoderScorer(DocumentVectors(encoder, VectorStorage(store, ROUNDED))) for encoder in encoders]
     yield scorers
     for scorer in scorers:
         scorer.close()
+
+
+def encoder_of(directory: Path, card: ModelCard) -> BiEncoder:
+    return BiEncoder(directory, card, InputBuilder.load(directory, card), ArithmeticEncoder())
+
+
+def digest(content: bytes) -> bytes:
+    return hashlib.blake2b(content, digest_size=16).digest()
 
 
 def test_keys_and_identities_are_the_same(scorers: list[EncoderScorer]) -> None:
@@ -115,22 +120,13 @@ def test_a_card_of_02_has_the_keys_of_02(directory: Path) -> None:
     assert vectors.keys_of(["low"]) == [digest(digest(model.encode()) + digest(b"low"))]
 
 
-def encoder_of(directory: Path, card: ModelCard) -> BiEncoder:
-    return BiEncoder(directory, card, InputBuilder.load(directory, card), ArithmeticEncoder())
-
-
-def digest(content: bytes) -> bytes:
-    return hashlib.blake2b(content, digest_size=16).digest()
-
-
 def test_an_index_is_built_in_torch_and_searched_with_its_graph(
     directory: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("OSRERANK_VECTORS_FOLDER", str(tmp_path / "vectors"))
     url = f"embedded:{tmp_path / 'engine'}"
     with connect(url, model=str(directory), backend="torch") as building:
-        lines = [line for n, text in enumerate(DOCUMENTS[1:]) for line in ({"index": {"_id": str(n)}}, {"text": text})]
-        building.bulk(index="notes", body=lines, refresh=True)
+        fill(building, "notes", [{"text": text} for text in DOCUMENTS[1:]])
         done = build_vectors(building, "notes")
         assert done.texts > done.documents == done.encoded  # the long one's passages are equal
         assert build_vectors(building, "notes").encoded == 0

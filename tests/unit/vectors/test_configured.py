@@ -20,13 +20,7 @@ def test_vectors_go_to_a_file_by_default(tmp_path: Path, monkeypatch: pytest.Mon
     assert vectors.store.folder == tmp_path / "osrerank" / "vectors"
     assert (vectors.bits, vectors.secret) == (8, b"")
     assert not list(tmp_path.iterdir())
-
-
-def test_two_clients_of_a_process_share_the_file() -> None:
-    assert VectorStorage.of(Settings.load()).store is VectorStorage.of(Settings.load()).store
-
-
-def test_nothing_is_kept_where_they_are_off() -> None:
+    assert VectorStorage.of(Settings.load()).store is vectors.store
     assert VectorStorage.of(Settings.load(vectors="off")).store is None
 
 
@@ -47,14 +41,11 @@ def test_a_redis_without_tls_is_warned_of(url: str, warns: bool, caplog: pytest.
 
 
 def test_without_an_index_a_redis_that_is_named_keeps_them() -> None:
-    named = Settings.load(redis_url="redis://127.0.0.1:1")
-    assert isinstance(VectorStorage.of(named, has_index=False).store, RedisStore)
-    assert not isinstance(VectorStorage.of(named).store, RedisStore)
-    on_file = Settings.load(redis_url="redis://127.0.0.1:1", vectors="file")
-    assert not isinstance(VectorStorage.of(on_file, has_index=False).store, RedisStore)
-    assert not isinstance(VectorStorage.of(Settings.load(), has_index=False).store, RedisStore)
-
-
-def test_a_redis_must_be_named() -> None:
+    named = {"redis_url": "redis://127.0.0.1:1"}
+    for settings, has_index, is_redis in (
+        (named, False, True), (named, True, False), ({**named, "vectors": "file"}, False, False), ({}, False, False),
+    ):  # fmt: skip
+        store = VectorStorage.of(Settings.load(**settings), has_index=has_index).store
+        assert isinstance(store, RedisStore) is is_redis
     with pytest.raises(ConfigError, match="OSRERANK_VECTORS_REDIS_URL"):
         VectorStorage.of(Settings.load(vectors="redis"))

@@ -2,7 +2,7 @@
 
 import random
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -17,11 +17,10 @@ from osrerank.scoring.encoder_scorer import EncoderScorer
 from osrerank.scoring.inputs import InputBuilder
 from osrerank.scoring.model_files import read_card
 from osrerank.testing import ArithmeticEncoder, ManualClock
-from osrerank.types import Deadline, Scores
+from osrerank.types import Deadline
 from osrerank.vectors.configured import VectorStorage
 from osrerank.vectors.documents import DocumentVectors
 from osrerank.vectors.record import PROFILES
-from osrerank.vectors.records import FetchedVectors
 from osrerank.vectors.store import MemoryStore, VectorStore
 from tests.bi_encoders import TINY, carded, defined
 from tests.waiting import wait_until
@@ -54,16 +53,6 @@ def opened(
     return EncoderScorer(DocumentVectors(encoder, VectorStorage(store, PROFILES[profile], secret)))
 
 
-def cold_and_warm(directory: Path, profile: str, tuples: Sequence[tuple[int, ...]]) -> tuple[Scores, Scores]:
-    store = MemoryStore(10_000_000)
-    found = []
-    for _ in range(2):
-        scorer = opened(directory, store, profile)
-        found.append(scorer.score(QUERY, DOCUMENTS, tuples))
-        scorer.close()  # what is being written is there then
-    return found[0], found[1]
-
-
 @pytest.mark.parametrize("pooling", POOLINGS)
 def test_exact_records_give_the_scores_of_the_definition(models: Callable[..., Path], pooling: str) -> None:
     scores = opened(models(pooling)).score(QUERY, DOCUMENTS, MONO)
@@ -79,7 +68,12 @@ def test_exact_records_give_the_scores_of_the_definition(models: Callable[..., P
 def test_cold_and_warm_scores_are_the_same(
     models: Callable[..., Path], pooling: str, profile: str, precision: str
 ) -> None:
-    cold, warm = cold_and_warm(models(pooling, precision), profile, MONO)
+    store, found = MemoryStore(10_000_000), []
+    for _ in range(2):
+        scorer = opened(models(pooling, precision), store, profile)
+        found.append(scorer.score(QUERY, DOCUMENTS, MONO))
+        scorer.close()  # what is being written is there then
+    cold, warm = found
     np.testing.assert_array_equal(cold.values, warm.values)
     assert (warm.truncated, warm.reached) == (cold.truncated, cold.reached)
     assert (cold.encoded, cold.known, warm.encoded, warm.known) == (len(DOCUMENTS), 0, 0, len(DOCUMENTS))
@@ -108,35 +102,25 @@ def test_a_changed_text_and_another_profile_have_other_records(models: Callable[
     assert len({*rounded.keys_of(["low", "low ", "Low"]), *exact.keys_of(["low"])}) == 4
 
 
-class Counting(MemoryStore):
-    """Counts what is asked and written."""
-
-    def __init__(self) -> None:
-        super().__init__(10_000_000)
-        self.asked, self.written = 0, 0
-
-    def read(self, keys: Sequence[bytes]) -> dict[bytes, bytes]:
-        self.asked += len(keys)
-        return super().read(keys)
-
-    def write(self, records: Mapping[bytes, bytes]) -> int:
-        self.written += len(records)
-        return super().write(records)
-
-
-def test_equal_texts_have_one_record(models: Callable[..., Path]) -> None:
-    store = Counting()
-    scorer = opened(models(), store, "standard")
+def test_equal_texts_have_one_record(tmp_path: Path) -> None:
+    store, backend = MemoryStore(10_000_000), ArithmeticEncoder()
+    scorer = opened(carded(tmp_path / "tiny"), store, "standard", backend=backend)
     values = scorer.score(QUERY, ["low", "heart", "low"], [(0,), (1,), (2,)]).values
     scorer.close()
     assert values[0] == values[2]
-    assert (store.asked, store.written) == (2, 2)
+    assert store.size().records == len(backend.encoded_ids) == 2
 
 
-def test_after_the_deadline_nothing_is_attempted(models: Callable[..., Path]) -> None:
-    scores = opened(models(), profile="standard").score(QUERY, DOCUMENTS, MONO, deadline=Deadline.after_ms(-1))
+def test_after_the_deadline_nothing_is_attempted_and_a_closed_source_says_so(models: Callable[..., Path]) -> None:
+    scorer = opened(models(), profile="standard")
+    scores = scorer.score(QUERY, DOCUMENTS, MONO, deadline=Deadline.after_ms(-1))
     assert (scores.reached, scores.inferences) == (0, 0)
     assert np.isnan(scores.values).all()
+    scorer.close()
+    with pytest.raises(InferenceError, match="closed"):
+        scorer.score(QUERY, ["low"], [(0,)])
+    scorer.vectors.renew()  # as a forked child does
+    scorer.vectors._threads.close()
 
 
 def test_what_has_vectors_is_scored_where_time_is_short(tmp_path: Path) -> None:
@@ -187,14 +171,6 @@ def test_closing_does_not_wait_until_all_that_a_deadline_cut_off_is_encoded(tmp_
     assert len(slow.encoded_ids) < 6 < len(DOCUMENTS)
 
 
-def test_a_search_may_get_records_while_it_writes_some() -> None:
-    fetched = FetchedVectors({})
-    fetched.write({b"one": b"record"})
-    for key in fetched.new:
-        fetched.write({key + b" more": b"record"})
-    assert list(fetched.new) == [b"one", b"one more"]
-
-
 def test_a_text_that_fails_does_not_fail_its_neighbours(tmp_path: Path) -> None:
     def refuse(ids: np.ndarray) -> None:
         if len(ids) > 300:
@@ -205,17 +181,3 @@ def test_a_text_that_fails_does_not_fail_its_neighbours(tmp_path: Path) -> None:
     assert list(scores.failures) == [len(DOCUMENTS) - 1]
     assert "out of memory" in scores.failures[len(DOCUMENTS) - 1]
     assert np.isfinite(scores.values[:-1]).all()
-
-
-def test_a_closed_source_does_not_keep_a_forked_child_from_starting_over(tmp_path: Path) -> None:
-    scorer = opened(carded(tmp_path / "tiny"), backend=ArithmeticEncoder())
-    scorer.close()
-    scorer.vectors.renew()
-    scorer.vectors._threads.close()
-
-
-def test_a_closed_source_says_so(models: Callable[..., Path]) -> None:
-    scorer = opened(models())
-    scorer.close()
-    with pytest.raises(InferenceError, match="closed"):
-        scorer.score(QUERY, ["low"], [(0,)])

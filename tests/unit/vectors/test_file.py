@@ -72,37 +72,18 @@ def test_what_is_not_kept_is_pruned(every_store: VectorStore) -> None:
     assert one.size().records == 0
 
 
-def test_a_pruning_that_fails_leaves_everything(store: FileStore) -> None:
-    store.write(records(300))
+def test_a_pruning_that_fails_leaves_everything(every_store: VectorStore) -> None:
+    every_store.write(records(300))
 
     def failing() -> Iterator[list[bytes]]:
         yield [key(1)]
         raise KeyError("the index is gone")
 
     with pytest.raises(KeyError, match="the index is gone"):
-        store.prune(failing())
-    store.write(records(1, start=300))
-    assert len(store.read([key(number) for number in range(301)])) == 301
-    assert [file.name for file in store.folder.iterdir() if "pruned" in file.name] == []
-
-
-def test_more_than_a_generation_may_be_kept(store: FileStore) -> None:
-    for start in range(0, 800, 50):
-        store.write(records(50, start=start))
-    assert len(list(store.folder.glob("vectors-*.lmdb"))) == 2
-    every = [key(number) for number in range(800)]
-    there = store.read(every)
-    assert len(there) > 500
-    assert store.prune(every[start : start + 50] for start in range(0, 800, 50)) == len(there)
-    assert store.read(every) == there
-    assert store.size().stored <= 4 * MEGABYTE
-
-
-def test_who_asks_is_told_that_a_folder_cannot_be_used(tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("")
-    store = FileStore(tmp_path / "file", most_bytes=MEGABYTE, ttl_s=3600)
-    with pytest.raises(OsrerankError, match="cannot be used"):
-        store.drop()
+        every_store.prune(failing())
+    every_store.write(records(1, start=300))
+    assert len(every_store.read([key(number) for number in range(301)])) == 301
+    assert every_store.prune([[key(1)], [key(1), key(2)]]) == 2
 
 
 def test_pruning_reads_both_generations_and_makes_nothing_younger(tmp_path: Path) -> None:
@@ -112,6 +93,8 @@ def test_pruning_reads_both_generations_and_makes_nothing_younger(tmp_path: Path
     assert len(list(store.folder.glob("vectors-*.lmdb"))) == 2
     there = store.read([key(number) for number in range(400)])
     before = min(one.created_s for one in store._generations)
+    assert store.prune([one] for one in there) == len(there)  # more than a generation may be kept
+    assert store.read(list(there)) == there
     kept = list(there)[::7]
     assert store.prune([kept]) == len(kept)
     assert store.read(list(there)) == {one: there[one] for one in kept}
@@ -182,20 +165,26 @@ def test_a_process_has_one_store_for_a_folder(tmp_path: Path) -> None:
     assert file_store(tmp_path / "b", most_bytes=MEGABYTE, ttl_s=60) is not first
 
 
-WRITER = """
-import sys
+OPEN = """
 from pathlib import Path
 from osrerank.vectors.file import FileStore
-store = FileStore(Path(sys.argv[1]), most_bytes=int((*sys.argv, 4_000_000)[4]), ttl_s=3600)
-start, stop = int(sys.argv[2]), int(sys.argv[3])
-for number in range(start, stop):
-    store.write({number.to_bytes(16, "big"): number.to_bytes(4, "big") + bytes(2000)})
+store = FileStore(Path({!r}), most_bytes={}, ttl_s=3600)
+"""
+WRITE = """
+for number in range({}, {}):
+    store.write({{number.to_bytes(16, "big"): number.to_bytes(4, "big") + bytes(2000)}})
     print(number, flush=True)
 """
 
 
+def elsewhere(folder: Path, code: str, most_bytes: int = 4 * MEGABYTE) -> str:
+    """Return what another process prints that has the store open."""
+    command = [sys.executable, "-c", OPEN.format(str(folder), most_bytes) + code]
+    return subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True).stdout
+
+
 def writer(folder: Path, start: int, stop: int) -> "subprocess.Popen[str]":
-    command = [sys.executable, "-c", WRITER, str(folder), str(start), str(stop)]
+    command = [sys.executable, "-c", OPEN.format(str(folder), 4 * MEGABYTE) + WRITE.format(start, stop)]
     return subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
 
 
@@ -212,11 +201,8 @@ def test_processes_share_it(store: FileStore) -> None:
 def test_a_process_that_may_keep_more_is_followed(store: FileStore, caplog: pytest.LogCaptureFixture) -> None:
     assert store.write(records(10)) == 10  # the file is mapped at 2 MB
     for last in (2_000, 4_000):
-        script = (
-            f"{WRITER.partition('start')[0]}store.write({{n.to_bytes(16, 'big'): bytes(2000) for n in range({last})}})"
-        )
-        command = [sys.executable, "-c", script, str(store.folder), "0", "0", str(64 * MEGABYTE)]
-        subprocess.run(command, check=True)
+        many = f"store.write({{n.to_bytes(16, 'big'): bytes(2000) for n in range({last})}})"
+        elsewhere(store.folder, many, most_bytes=64 * MEGABYTE)
         assert len(store.read([key(number) for number in range(last)])) == last
     assert store.write(records(10, start=9_000)) == 10
     assert len(store.read([key(number) for number in (3_999, 9_000)])) == 2
@@ -251,12 +237,7 @@ def test_a_forked_child_opens_it_anew(store: FileStore) -> None:
 @pytest.mark.long
 def test_another_process_sees_that_records_were_dropped(store: FileStore) -> None:
     store.write(records(5))
-    command = "import sys; from pathlib import Path; from osrerank.vectors.file import FileStore as F; "
-    command += "print(F(Path(sys.argv[1]), most_bytes=4_000_000, ttl_s=3600).drop())"
-    done = subprocess.run(
-        [sys.executable, "-c", command, str(store.folder)], capture_output=True, text=True, check=True
-    )
-    assert done.stdout == "5\n"
+    assert elsewhere(store.folder, "print(store.drop())") == "5\n"
     assert store.read([key(number) for number in range(5)]) == {}
 
 
@@ -279,6 +260,8 @@ def test_a_folder_that_cannot_be_used_costs_a_line(tmp_path: Path, caplog: pytes
             assert store.read([key(0)]) == {}
     assert len(caplog.records) <= 2
     assert "taken" in caplog.text
+    with pytest.raises(OsrerankError, match="cannot be used"):  # who asks is told
+        store.drop()
 
 
 def test_a_full_disk_stops_writing_alone(store: FileStore, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -303,14 +286,13 @@ def test_a_network_file_system_is_left_alone(
     assert not list(store.folder.glob("*.lmdb"))
 
 
-def older(folder: Path) -> FileStore:
-    """Return a folder as 0.2 wrote it, with three records."""
+def older(folder: Path) -> None:
+    """Fill a folder as 0.2 wrote it, with three records."""
     store = FileStore(folder, most_bytes=4 * MEGABYTE, ttl_s=3600)
     store.write(records(3))
     store.close()
     for file in folder.glob("vectors-*"):
         file.rename(folder / file.name.replace("vectors-", "states-"))
-    return store
 
 
 def test_the_folder_of_02_is_taken_over_with_its_records(store: FileStore, caplog: pytest.LogCaptureFixture) -> None:
@@ -320,12 +302,9 @@ def test_the_folder_of_02_is_taken_over_with_its_records(store: FileStore, caplo
     assert (store.size().records, store.older()) == (4, 0)
     assert not store.folder.with_name("states").exists()
     assert caplog.text.count("[vectors-taken-over]") == 1
-
-
-def test_files_of_02_in_a_named_folder_are_read(tmp_path: Path) -> None:
-    older(tmp_path / "mine")
-    store = FileStore(tmp_path / "mine", most_bytes=4 * MEGABYTE, ttl_s=3600)
-    assert store.read(list(records(3))) == records(3)
+    older(store.folder.with_name("mine"))  # files of 0.2 in a folder that was named
+    mine = FileStore(store.folder.with_name("mine"), most_bytes=4 * MEGABYTE, ttl_s=3600)
+    assert mine.read(list(records(3))) == records(3)
 
 
 def test_what_a_process_of_02_writes_later_is_counted_and_dropped(store: FileStore) -> None:

@@ -18,6 +18,11 @@ def vector(seed: int = 0) -> np.ndarray:
     return drawn / np.linalg.norm(drawn)
 
 
+def tokens(count: int, hidden: int = 96) -> np.ndarray:
+    drawn = np.random.default_rng(count).standard_normal((count, hidden), dtype=np.float32)
+    return drawn / np.linalg.norm(drawn, axis=1, keepdims=True)
+
+
 @pytest.mark.parametrize("cut", [False, True])
 @pytest.mark.parametrize("bits", BITS)
 def test_the_bytes_give_the_record_back(bits: Bits, cut: bool) -> None:
@@ -28,23 +33,22 @@ def test_the_bytes_give_the_record_back(bits: Bits, cut: bool) -> None:
     assert (read.scale, read.bits, read.cut) == (record.scale, bits, cut)
 
 
-def test_a_vector_of_8_bits_takes_little_more_than_a_byte_a_number() -> None:
-    assert len(Record.of(vector(), 8, cut=False).write(KEY)) <= 420
-
-
 @pytest.mark.parametrize(("bits", "error"), [(32, 0.0), (8, 0.001)])
 def test_a_rounded_vector_is_near(bits: Bits, error: float) -> None:
     record = Record.of(vector(), bits, cut=False)
     assert np.abs(record.vector * np.float32(record.scale) - vector()).max() <= error
+    assert len(record.write(KEY)) <= HIDDEN * bits // 8 + 36
+    np.testing.assert_allclose(np.linalg.norm(rows_of([record]), axis=1), 1, atol=1e-6)
 
 
-def test_rows_by_hand() -> None:
-    """(1, 0), (0, 1) and (.6, .8) come back with norm 1: rounding changes none."""
-    vectors = np.array([(1, 0), (0, 1), (0.6, 0.8)], dtype=np.float32)
-    for bits in BITS:
-        rows = rows_of([Record.of(one, bits, cut=False) for one in vectors])
-        np.testing.assert_allclose(rows, vectors, atol=0.005)
-        np.testing.assert_allclose(np.linalg.norm(rows, axis=1), 1, atol=1e-6)
+@pytest.mark.parametrize("bits", BITS)
+def test_rounding_again_changes_no_number(bits: Bits) -> None:
+    """So what a worker rounded is stored as if it had been rounded here."""
+    for made in (*map(vector, range(50)), *map(tokens, range(1, 30))):
+        once = Record.of(made, bits, cut=False)
+        again = Record.of(rows_of([once])[0], bits, cut=False)
+        np.testing.assert_array_equal(again.vector, once.vector)
+        np.testing.assert_allclose(again.scale, once.scale, rtol=0 if made.ndim == 2 else 0.01)
 
 
 @pytest.mark.parametrize("bits", BITS)
@@ -56,16 +60,7 @@ def test_norms_other_than_1_are_kept(bits: Bits) -> None:
     np.testing.assert_allclose(rows_of([record for record in read if record]), vectors, rtol=0.005)
 
 
-@pytest.mark.parametrize("bits", BITS)
-def test_rounding_again_changes_no_number(bits: Bits) -> None:
-    """So what a worker rounded is stored as if it had been rounded here."""
-    for seed in range(50):
-        once = Record.of(vector(seed), bits, cut=False)
-        again = Record.of(rows_of([once])[0], bits, cut=False)
-        np.testing.assert_array_equal(again.vector, once.vector)
-
-
-def test_every_other_content_is_no_record() -> None:
+def test_every_other_content_is_no_record(monkeypatch: pytest.MonkeyPatch) -> None:
     content = Record.of(vector(), 8, cut=False).write(KEY, SECRET)
     assert Record.read(content, KEY, SECRET) is not None
     assert Record.read(content, b"another key", SECRET) is None
@@ -74,22 +69,10 @@ def test_every_other_content_is_no_record() -> None:
     assert Record.read(content + b"\0", KEY, SECRET) is None
     for length in (0, 5, 16, len(content) - 1):
         assert Record.read(content[:length], KEY, SECRET) is None
-    for place in range(len(content)):
-        flipped = bytearray(content)
-        flipped[place] ^= 1
-        assert Record.read(bytes(flipped), KEY, SECRET) is None
-
-
-def test_a_record_of_another_version_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
-    with monkeypatch.context() as patched:
-        patched.setattr("osrerank.vectors.record.MAGIC", b"ORS0")
-        older = Record.of(vector(), 8, cut=False).write(KEY)
-    assert Record.read(older, KEY) is None
-
-
-def tokens(count: int, hidden: int = 96) -> np.ndarray:
-    drawn = np.random.default_rng(count).standard_normal((count, hidden), dtype=np.float32)
-    return drawn / np.linalg.norm(drawn, axis=1, keepdims=True)
+    monkeypatch.setattr("osrerank.vectors.record.MAGIC", b"ORS0")
+    older = Record.of(vector(), 8, cut=False).write(KEY, SECRET)
+    monkeypatch.undo()
+    assert Record.read(older, KEY, SECRET) is None  # of another version
 
 
 @pytest.mark.parametrize("count", [1, 45])
@@ -101,20 +84,9 @@ def test_a_record_may_have_a_vector_for_each_token(bits: Bits, error: float, cou
     assert read is not None
     assert len(content) == record_bytes(bits, 96, count)
     assert (read.vector.shape, read.cut) == ((count, 96), True)
+    assert record_bytes(ROUNDED, 96, 45) < 4500  # of a passage of 90 tokens
     assert np.abs(rows_of([read])[0] - tokens(count)).max() <= error
     np.testing.assert_array_equal(rows_of([read])[0], rows_of([record])[0])
-
-
-def test_a_passage_of_90_tokens_takes_about_4_kilobytes_with_half_of_its_vectors() -> None:
-    assert 4000 < record_bytes(ROUNDED, 96, 1 + 89 // 2) < 4500
-
-
-def test_rounding_tokens_again_changes_no_number() -> None:
-    for count in range(1, 30):
-        once = Record.of(tokens(count), ROUNDED, cut=False)
-        again = Record.of(rows_of([once])[0], ROUNDED, cut=False)
-        np.testing.assert_array_equal(again.vector, once.vector)
-        np.testing.assert_array_equal(again.scale, once.scale)
 
 
 @pytest.mark.parametrize("by_tokens", [False, True])

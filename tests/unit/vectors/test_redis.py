@@ -11,16 +11,7 @@ from redis import Redis
 from osrerank.errors import OsrerankError
 from osrerank.vectors.redis import KEPT, KEPT_BYTES, OLD, RECORD_OVERHEAD, YOUNG, RedisStore
 from tests import servers
-
-MEGABYTE = 1_000_000
-
-
-def key(number: int) -> bytes:
-    return number.to_bytes(16, "big")
-
-
-def records(count: int, start: int = 0, size: int = 2_000) -> dict[bytes, bytes]:
-    return {key(number): number.to_bytes(4, "big") + bytes(size) for number in range(start, start + count)}
+from tests.unit.vectors.test_file import MEGABYTE, key, records
 
 
 @pytest.fixture
@@ -41,7 +32,8 @@ def test_pruning_makes_nothing_younger_and_leaves_no_key_where_nothing_is_kept(r
     store.write(records(5))
     client.pexpire(YOUNG, 60_000)
     assert store.prune([[key(1), key(4)]]) == 2
-    assert 2 * 2_004 <= store.size().stored <= 2 * 2_200
+    assert store._redis.exists(KEPT, KEPT_BYTES) == 0
+    assert store.size().stored == 2 * (2_004 + RECORD_OVERHEAD)
     assert 0 < client.pttl(YOUNG) <= 60_000
     store.prune([])
     assert client.dbsize() == 0
@@ -68,11 +60,13 @@ def test_a_record_is_gone_after_its_time(redis_url: str, client: Redis) -> None:
         client.pexpire(name, client.pttl(name) - 61_000)
     assert store.read([key(0)]) == {}
     assert client.dbsize() == 0
+    assert store.write(records(2)) == 2  # as after a flush
+    assert len(store.read([key(0), key(1)])) == 2
 
 
 def test_large_records_go_in_pieces(redis_url: str, client: Redis) -> None:
     store = opened(redis_url, most_bytes=100 * MEGABYTE)
-    many = records(40, size=300_000)
+    many = {one: bytes(300_000) for one in records(40)}
     assert store.write(many) == 40
     assert store.read(list(many)) == many
     assert store.read(list(many)) == many  # now it knows how large they are
@@ -102,25 +96,6 @@ def test_an_absent_redis_costs_a_line(caplog: pytest.LogCaptureFixture) -> None:
     store.close()
 
 
-def test_a_pruning_that_fails_leaves_everything(redis_url: str) -> None:
-    store = opened(redis_url)
-    store.drop()
-    store.write(records(9))
-    with pytest.raises(KeyError, match="the index is gone"):
-        store.prune(failing([key(1)]))
-    assert store.size().records == 9
-    assert store._redis.exists(KEPT, KEPT_BYTES) == 0
-    assert store.prune([[key(1)], [key(1), key(2)]]) == 2
-    assert store.size().stored == sum(len(records(9)[key(number)]) + RECORD_OVERHEAD for number in (1, 2))
-    store.drop()
-    store.close()
-
-
-def failing(keys: list[bytes]) -> Iterator[list[bytes]]:
-    yield keys
-    raise KeyError("the index is gone")
-
-
 @pytest.mark.long
 def test_a_full_redis_gets_back_what_vectors_take(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     options = ("--maxmemory", "6mb", "--maxmemory-policy", "noeviction")
@@ -131,15 +106,6 @@ def test_a_full_redis_gets_back_what_vectors_take(tmp_path: Path, caplog: pytest
         assert 0 in written
         assert written[-1] == 50 or 50 in written[-4:]  # what it gave back is used again
         assert "no write of document vectors" in caplog.text
-
-
-def test_a_flushed_redis_is_filled_again(redis_url: str, client: Redis) -> None:
-    store = opened(redis_url)
-    store.write(records(2))
-    client.flushall()
-    assert store.read([key(0)]) == {}
-    assert store.write(records(2)) == 2
-    assert len(store.read([key(0), key(1)])) == 2
 
 
 def older(redis_url: str, client: Redis) -> None:

@@ -1,14 +1,12 @@
-"""MaxSim, and token vectors merged into fewer, as PyLate computes them."""
+"""MaxSim, and token vectors merged into fewer."""
 
 import time
-from pathlib import Path
 
 import numpy as np
 import pytest
 
 from osrerank.vectors.token_vectors import maxsim, pooled
-
-SAVED = Path(__file__).parents[2] / "data" / "late-interaction"
+from tests.late_interaction import in_order
 
 
 def unit(rows: np.ndarray) -> np.ndarray:
@@ -17,19 +15,6 @@ def unit(rows: np.ndarray) -> np.ndarray:
 
 def drawn(count: int, dimensions: int = 96, seed: int = 0) -> np.ndarray:
     return unit(np.random.default_rng(seed).standard_normal((count, dimensions)).astype(np.float32))
-
-
-def sorted_rows(rows: np.ndarray) -> np.ndarray:
-    return rows[np.lexsort(np.round(rows, 4).T)]
-
-
-@pytest.mark.parametrize("name", ["pylate", "stanford"])
-def test_they_are_pylates(name: str) -> None:
-    """Both of PyLate's models; its rows are means, ours have norm 1."""
-    saved = np.load(SAVED / f"{name}.npz")
-    for at in range(5):
-        ours, theirs = pooled(saved[f"document{at}"], 2), unit(saved[f"pooled{at}"])
-        np.testing.assert_allclose(sorted_rows(ours), sorted_rows(theirs), atol=1e-6)
 
 
 @pytest.mark.parametrize("factor", [1.5, 2, 3, 4, 100])
@@ -43,7 +28,7 @@ def test_they_are_scipys_clusters(factor: float) -> None:
         labels = hierarchy.fcluster(hierarchy.linkage(distances, "ward"), wanted, "maxclust")
         means = [rest[labels == label].mean(axis=0) for label in sorted(set(labels))]
         theirs = np.concatenate([rows[:1], unit(np.array(means))])
-        np.testing.assert_allclose(sorted_rows(pooled(rows, factor)), sorted_rows(theirs), atol=1e-5)
+        np.testing.assert_allclose(in_order(pooled(rows, factor)), in_order(theirs), atol=1e-5)
 
 
 def test_by_hand() -> None:
@@ -63,15 +48,6 @@ def test_a_text_of_the_longest_kind_is_merged_in_time() -> None:
     began = time.perf_counter()
     assert len(pooled(drawn(512, 128), 2)) == 1 + 511 // 2
     assert time.perf_counter() - began < 2
-
-
-@pytest.mark.parametrize("name", ["expanded", "pooled", "pylate", "stanford", "unexpanded"])
-def test_maxsim_is_what_both_libraries_score(name: str) -> None:
-    saved = np.load(SAVED / f"{name}.npz")
-    documents = [saved[f"document{at}"] for at in range(5)]
-    for at in range(3):
-        query = saved[f"query{at}"]
-        np.testing.assert_allclose(maxsim(query, documents) * len(query), saved["scores"][at], atol=1e-4)
 
 
 def test_maxsim_by_hand() -> None:
