@@ -1,6 +1,5 @@
 """Batches by a server's limits, documents that it refuses, and many threads at once."""
 
-import os
 import threading
 from concurrent.futures import ThreadPoolExecutor
 
@@ -11,6 +10,7 @@ from prometheus_client import REGISTRY
 from osrerank.errors import EndpointError, Overloaded
 from osrerank.types import Deadline
 from tests.rerank_server import Reply, answering, by_length
+from tests.waiting import in_a_child
 
 TEXTS = ["x" * (1 + at % 97) for at in range(500)]
 
@@ -23,20 +23,8 @@ def at_most(count, *, status=413):
     """Answer by length; refuse requests of more texts."""
 
     def answer(received):
-        if len(received.body["texts"]) > count:
-            return Reply({"error": f"batch size {len(received.body['texts'])} > {count}"}, status)
-        return by_length(received)
-
-    return answer
-
-
-def without(*bad, status=422):
-    """Answer by length; refuse requests with one of these texts."""
-
-    def answer(received):
-        if set(bad) & set(received.body["texts"]):
-            return Reply({"error": "cannot be tokenized"}, status)
-        return by_length(received)
+        size = len(received.body["texts"])
+        return Reply({"error": f"batch size {size} > {count}"}, status) if size > count else by_length(received)
 
     return answer
 
@@ -45,8 +33,13 @@ def sizes(server):
     return [len(received.body["texts"]) for received in server.received]
 
 
-def test_no_documents_need_no_server(scorer_of):
-    assert len(scorer_of("http://127.0.0.1:9").score("q", ["a"], []).values) == 0
+def refusing(refused, status=422, words="cannot be tokenized"):
+    """Answer by length; refuse requests with one of these texts."""
+
+    def answer(received):
+        return Reply({"error": words}, status) if {*refused} & {*received.body["texts"]} else by_length(received)
+
+    return answer
 
 
 def test_batches_are_as_large_as_the_dialect_s_servers_take(scorer_of):
@@ -57,6 +50,7 @@ def test_batches_are_as_large_as_the_dialect_s_servers_take(scorer_of):
         server.received.clear()
         scorer_of(server.url, rerank_batch=7).score("q", TEXTS, [(3,), (1,), *all_of(TEXTS[:10])])
         assert sorted(sizes(server)) == [5, 7]
+    assert len(scorer_of("http://127.0.0.1:9").score("q", ["a"], []).values) == 0  # no server is needed for it
 
 
 @pytest.mark.parametrize("status", [413, 422, 400])
@@ -80,7 +74,7 @@ def test_long_texts_are_sent_in_smaller_batches(scorer_of):
 @pytest.mark.parametrize("bad", [[0], [31], [0, 1], [13, 14, 30]])
 def test_a_document_that_the_server_refuses_fails_alone(scorer_of, bad):
     texts = [f"{at} {'x' * at}" for at in range(32)]
-    with answering(without(*(texts[at] for at in bad))) as server:
+    with answering(refusing([texts[at] for at in bad])) as server:
         scorer = scorer_of(server.url)
         scores = scorer.score("q", texts, all_of(texts))
         assert sorted(scores.failures) == bad
@@ -103,11 +97,8 @@ def test_a_server_that_refuses_everything_is_not_asked_for_each_document(scorer_
 
 
 def test_a_batch_that_fails_marks_its_documents(scorer_of, caplog):
-    def answer(received):
-        return Reply({"error": "out of memory"}, 500) if TEXTS[40] in received.body["texts"] else by_length(received)
-
     texts = [*TEXTS[:32], *["other"] * 5, TEXTS[40]]
-    with answering(answer) as server:
+    with answering(refusing([TEXTS[40]], 500, "out of memory")) as server:
         scores = scorer_of(server.url).score("q", texts, all_of(texts))
     assert sorted(scores.failures) == list(range(32, 38))
     assert scores.values[:32].tolist() == [len(text) for text in TEXTS[:32]]
@@ -126,9 +117,7 @@ def test_what_comes_in_time_counts(scorer_of):
     with answering(answer) as server:
         scores = scorer_of(server.url).score("q", texts, all_of(texts), deadline=Deadline.after_ms(700))
         released.set()
-    assert scores.reached == 32
-    assert scores.attempted == [*range(32), *range(64, 96)]
-    assert scores.failures == {}
+    assert (scores.reached, scores.attempted, scores.failures) == (32, [*range(32), *range(64, 96)], {})
 
 
 def test_scores_on_another_scale_than_expected_score_nothing(scorer_of):
@@ -167,10 +156,7 @@ def test_a_forked_child_has_connections_of_its_own(scorer_of):
     with answering(by_length) as server:
         scorer = scorer_of(server.url)
         scorer.score("q", ["a"], [(0,)])
-        child = os.fork()
-        if child == 0:
-            os._exit(0 if scorer.score("q", ["abc"], [(0,)]).values.tolist() == [3.0] else 1)
-        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+        assert in_a_child(lambda: scorer.score("q", ["abc"], [(0,)]).values.tolist() == [3.0])
         assert scorer.score("q", ["ab"], [(0,)]).values.tolist() == [2.0]
     assert server.connections == 2
 
