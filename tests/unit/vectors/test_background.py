@@ -8,6 +8,7 @@ from functools import partial
 import pytest
 
 from osrerank.vectors.background import Background
+from tests.waiting import in_a_child
 
 
 def test_tasks_run_in_order_and_closing_waits_for_them() -> None:
@@ -66,12 +67,13 @@ def test_a_task_that_fails_stops_nothing(caplog: pytest.LogCaptureFixture) -> No
 def test_a_forked_child_has_none_of_its_parents_tasks() -> None:
     background, hold = Background(), threading.Event()
     background.submit(lambda: hold.wait(10))
-    child = os.fork()
-    if child == 0:
+
+    def works() -> bool:
         done: list[int] = []
         background.submit(lambda: done.append(1))
         background.close()
-        os._exit(0 if done == [1] else 1)
-    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+        return done == [1]
+
+    assert in_a_child(works)
     hold.set()
     background.close()

@@ -16,6 +16,7 @@ from osrerank.vectors import file as file_module
 from osrerank.vectors.file import FileStore, file_store
 from osrerank.vectors.redis import RedisStore
 from osrerank.vectors.store import MemoryStore, VectorStore
+from tests.waiting import in_a_child
 
 MEGABYTE = 1_000_000
 RECORD = bytes(2_000)
@@ -225,11 +226,7 @@ def test_a_killed_writer_leaves_whole_records(store: FileStore) -> None:
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
 def test_a_forked_child_opens_it_anew(store: FileStore) -> None:
     store.write(records(2))
-    child = os.fork()
-    if child == 0:
-        good = len(store.read([key(0), key(1)])) == 2 and store.write(records(1, start=7)) == 1
-        os._exit(0 if good else 1)
-    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    assert in_a_child(lambda: len(store.read([key(0), key(1)])) == 2 and store.write(records(1, start=7)) == 1)
     assert store.read([key(7)])
     assert store.write(records(1, start=8)) == 1
 

@@ -1,9 +1,9 @@
-import contextlib
 import socket
 import threading
 import time
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,8 @@ from osrerank.scoring.registry import load_scorer
 from osrerank.testing import FunctionScorer, ManualClock
 from osrerank.types import NEVER, Deadline, Scorer, Scores
 from tests import servers
+from tests.rerank_server import Reply, answering
+from tests.waiting import in_a_child
 
 MODEL = str(Path(__file__).parents[3] / "data" / "tiny-bert-one-label")
 DOCUMENTS = ["low blood pressure", "the wing", "", "heat flow"]
@@ -31,6 +33,54 @@ def behind(scorer: Scorer, redis: Redis | str, *, most: int = 10_000, local: int
     """The scorer behind a cache of so many scores, in Redis and in the process."""
     remote = RemoteStore(redis, **{"ttl_s": 60, "most_bytes": most * REMOTE_ENTRY_BYTES, **options})
     return CachedScorer(scorer, remote, LocalStore(local * LOCAL_ENTRY_BYTES))
+
+
+class Claims(InFlight):
+    """Says when a caller has claimed its keys."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.made = threading.Semaphore(0)
+
+    def claim(self, keys: Iterable[bytes]) -> tuple[list[bytes], dict[bytes, PendingScore]]:
+        claimed = super().claim(keys)
+        self.made.release()
+        return claimed
+
+
+@dataclass(frozen=True)
+class Counting(FunctionScorer):
+    """Notes how many pairs each call computes; its first call ends when so many callers need its scores, or fails."""
+
+    callers: int = 1
+    fail_first: bool = False
+    claims: Claims = field(default_factory=Claims)
+    calls: list[int] = field(default_factory=list)
+
+    def score(self, query, documents, tuples, *, deadline=NEVER):
+        self.calls.append(len(tuples))
+        if len(self.calls) == 1:
+            for _ in range(self.callers):
+                assert self.claims.made.acquire(timeout=30)
+            if self.fail_first:
+                raise InferenceError("the first call fails")
+        return super().score(query, documents, tuples, deadline=deadline)
+
+
+@dataclass(frozen=True)
+class Turning(FunctionScorer):
+    """A scorer whose model changes between saying its identity and scoring."""
+
+    state: dict[str, str] = field(default_factory=lambda: {"now": "old", "next": ""})
+
+    @property
+    def identity(self) -> str:
+        return self.state["now"]
+
+    def score(self, query, documents, tuples, *, deadline=NEVER):
+        self.state["now"] = self.state["next"] or self.state["now"]
+        value = 1.0 if self.state["now"] == "old" else 2.0
+        return Scores(np.full(len(tuples), value, dtype=np.float32), identity=self.state["now"])
 
 
 @pytest.fixture(scope="module")
@@ -62,20 +112,6 @@ def test_scores_live_for_the_time_given_and_take_four_bytes(scorer: CrossEncoder
     assert list(redis.scan_iter(PREFIX + b"*")) == [YOUNG]
     assert 30 < redis.ttl(YOUNG) <= 60
     assert [len(value) for value in redis.hvals(YOUNG)] == [4] * 4
-
-
-def test_garbage_in_the_cache_is_computed_anew(scorer: CrossEncoder, redis: Redis, plain: np.ndarray) -> None:
-    keys = score_keys(scorer.identity, "pressure", DOCUMENTS, TUPLES)
-    for key, value in zip(keys, (b"", b"abcde", b"\x00\x00\xc0\x7f"), strict=False):  # the last is a NaN
-        redis.hset(YOUNG, key, value)
-    scores = behind(scorer, redis).score("pressure", DOCUMENTS, TUPLES)
-    assert scores.inferences == 4
-    np.testing.assert_array_equal(scores.values, plain)
-
-
-def test_a_key_of_another_type_is_no_failure(scorer: CrossEncoder, redis: Redis, plain: np.ndarray) -> None:
-    redis.lpush(YOUNG, "a list")
-    np.testing.assert_array_equal(behind(scorer, redis).score("pressure", DOCUMENTS, TUPLES).values, plain)
 
 
 def test_cached_scores_count_whatever_the_deadline(scorer: CrossEncoder, redis: Redis) -> None:
@@ -169,7 +205,7 @@ def test_threads_that_need_the_same_compute_it_once(redis: Redis) -> None:
 
     with ThreadPoolExecutor(8) as threads:
         found = [future.result() for future in [threads.submit(score) for _ in range(8)]]
-    assert counted.pairs == 20
+    assert sum(counted.calls) == 20
     assert all((values == found[0]).all() for values in found)
 
 
@@ -181,7 +217,7 @@ def test_who_waited_for_a_failure_tries_himself(redis: Redis) -> None:
         calls = [threads.submit(cached.score, "q", ["a"], [(0,)]) for _ in range(2)]
         outcomes = [call.exception() for call in calls]
     assert sorted(type(outcome).__name__ for outcome in outcomes) == ["InferenceError", "NoneType"]
-    assert counted.calls == 2
+    assert len(counted.calls) == 2
 
 
 def test_a_model_that_changes_meanwhile_spoils_nothing(redis: Redis) -> None:
@@ -213,58 +249,6 @@ def test_a_model_that_changes_while_another_call_is_awaited_spoils_nothing(redis
     assert cached._read(pending)[0] == {}
 
 
-class Claims(InFlight):
-    """Says when a caller has claimed its keys."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.made = threading.Semaphore(0)
-
-    def claim(self, keys: Iterable[bytes]) -> tuple[list[bytes], dict[bytes, PendingScore]]:
-        claimed = super().claim(keys)
-        self.made.release()
-        return claimed
-
-
-class Counting(FunctionScorer):
-    """A scorer that counts what it computes; its first call ends when so many callers need its scores."""
-
-    def __init__(self, callers: int, *, fail_first: bool = False) -> None:
-        super().__init__()
-        object.__setattr__(self, "state", {"pairs": 0, "calls": 0, "fail": fail_first, "callers": callers})
-        object.__setattr__(self, "claims", Claims())
-
-    pairs = property(lambda self: self.state["pairs"])
-    calls = property(lambda self: self.state["calls"])
-
-    def score(self, query, documents, tuples, *, deadline=NEVER):
-        self.state["calls"] += 1
-        if self.state["calls"] == 1:
-            for _ in range(self.state["callers"]):
-                assert self.claims.made.acquire(timeout=30)
-            if self.state["fail"]:
-                raise InferenceError("the first call fails")
-        self.state["pairs"] += len(tuples)
-        return super().score(query, documents, tuples, deadline=deadline)
-
-
-class Turning(FunctionScorer):
-    """A scorer whose model changes between saying its identity and scoring."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        object.__setattr__(self, "state", {"now": "old", "next": ""})
-
-    @property
-    def identity(self) -> str:
-        return self.state["now"]
-
-    def score(self, query, documents, tuples, *, deadline=NEVER):
-        self.state["now"] = self.state["next"] or self.state["now"]
-        value = 1.0 if self.state["now"] == "old" else 2.0
-        return Scores(np.full(len(tuples), value, dtype=np.float32), identity=self.state["now"])
-
-
 def test_no_redis_means_slower_never_wrong(
     scorer: CrossEncoder, plain: np.ndarray, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -289,36 +273,25 @@ def test_a_redis_killed_mid_way_comes_back(scorer: CrossEncoder, plain: np.ndarr
     assert (first.inferences, second.cached) == (4, 4)
 
 
-@contextlib.contextmanager
-def silent_server(answer: bytes) -> Iterator[str]:
-    """A server that accepts, and answers every request with these bytes, or not at all."""
-    with socket.create_server(("127.0.0.1", 0)) as listening:
-
-        def serve() -> None:
-            with contextlib.suppress(OSError):
-                while True:
-                    connection, _ = listening.accept()
-                    open_connections.append(connection)
-                    if answer:
-                        connection.sendall(answer)
-
-        open_connections: list[socket.socket] = []
-        thread = threading.Thread(target=serve, daemon=True)
-        thread.start()
-        yield f"redis://127.0.0.1:{listening.getsockname()[1]}/0"
-        listening.shutdown(socket.SHUT_RDWR)
-        thread.join(5)
-        for connection in open_connections:
-            connection.close()
-
-
-@pytest.mark.parametrize("answer", [b"", b"HTTP/1.1 400 Bad Request\r\n\r\n", b"*1\r\n:5\r\n" * 8])
+@pytest.mark.parametrize("speaks", [False, True])
 def test_a_silent_or_confused_server_costs_at_most_its_timeout(
-    scorer: CrossEncoder, plain: np.ndarray, answer: bytes
+    scorer: CrossEncoder, plain: np.ndarray, speaks: bool
 ) -> None:
-    with silent_server(answer) as url:
-        cached = behind(scorer, url)
-        started = time.monotonic()
-        np.testing.assert_array_equal(cached.score("pressure", DOCUMENTS, TUPLES).values, plain)
-        np.testing.assert_array_equal(cached.score("pressure", DOCUMENTS, TUPLES).values, plain)
+    with socket.create_server(("127.0.0.1", 0)) as silent, answering(lambda _: Reply({})) as confused:
+        port = confused.server_port if speaks else silent.getsockname()[1]
+        cached, started = behind(scorer, f"redis://127.0.0.1:{port}/0"), time.monotonic()
+        for _ in range(2):
+            np.testing.assert_array_equal(cached.score("pressure", DOCUMENTS, TUPLES).values, plain)
         assert time.monotonic() - started < 2
+
+
+@pytest.mark.long
+def test_waiting_ends_with_the_deadline_and_a_forked_child_waits_for_nobody_of_its_parent() -> None:
+    in_flight = InFlight()
+    in_flight.claim([b"a"])
+    _own, others = in_flight.claim([b"a"])
+    started = time.monotonic()
+    assert others[b"a"].wait(Deadline.after_ms(30)) is None
+    assert time.monotonic() - started < 5
+    assert in_a_child(lambda: in_flight.claim([b"a"])[0] == [b"a"])
+    assert in_flight.claim([b"a"])[0] == []
