@@ -3,7 +3,6 @@
 import json
 import shutil
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -39,19 +38,13 @@ def test_a_card_is_inferred_from_a_classifiers_config(directory: Path) -> None:
     card = read_card(directory)
     assert card == ModelCard(name="tiny", head="logit1", onnx={"fp32": "onnx/model.onnx"})
     assert read_card(directory, name="somebody/tiny").name == "somebody/tiny"
-
-
-@pytest.mark.parametrize(
-    ("changes", "head"),
-    [
+    for changes, head in (
         ({"id2label": {"0": "no", "1": "yes"}}, "logits2"),
         ({"id2label": {"0": "LABEL_0"}, "architectures": ["ElectraForSequenceClassification"]}, "logit1"),
         ({"architectures": ["BertForNextSentencePrediction"]}, "next-sentence"),
-    ],
-)
-def test_heads_are_read_from_the_config(directory: Path, changes: dict[str, object], head: str) -> None:
-    edit_json(directory / "config.json", **changes)
-    assert read_card(directory).head == head
+    ):
+        edit_json(directory / "config.json", **changes)
+        assert read_card(directory).head == head
 
 
 def test_positions_bound_the_sequence(directory: Path) -> None:
@@ -59,6 +52,18 @@ def test_positions_bound_the_sequence(directory: Path) -> None:
     assert read_card(directory).max_tokens == 512
     edit_json(directory / "config.json", max_position_embeddings=128, model_type="bert", pad_token_id=0)
     assert read_card(directory).max_tokens == 128
+
+
+def _truncate(file: Path) -> None:
+    file.write_bytes(file.read_bytes()[: file.stat().st_size // 2])
+
+
+def _card(folder: Path, changes: dict[str, object]) -> None:
+    content = json.dumps({**ModelCard("tiny", "logit1").to_json(), **changes}, default=dict)
+    (folder / "osrerank.json").write_text(content)
+
+
+DUO = {"kind": "duo", "head": "logits2", "segment_rows": 3}
 
 
 @pytest.mark.parametrize(
@@ -71,10 +76,7 @@ def test_positions_bound_the_sequence(directory: Path) -> None:
         (lambda folder: (folder / "tokenizer.json").write_text("no"), r"tokenizer\.json cannot be used as a tokenizer"),
         (lambda folder: edit_json(folder / "config.json", id2label={"0": "", "1": "", "2": ""}), "3 labels"),
         (lambda folder: edit_json(folder / "config.json", id2label={"0": "", "1": ""}), r"gives \(n, 2\)"),
-        (
-            lambda folder: edit_json(folder / "config.json", architectures=["BertModel"]),
-            "osrerank export MODEL OUTPUT makes",
-        ),
+        (lambda folder: edit_json(folder / "config.json", architectures=["BertModel"]), "export MODEL OUTPUT makes"),
         (lambda folder: edit_json(folder / "config.json", auto_map={"AutoModel": "x.Y"}), "never runs"),
         (lambda folder: (folder / "onnx/model.onnx").write_bytes(b"\x08\x08 cut"), "cannot be read as an ONNX graph"),
         (lambda folder: _truncate(folder / "onnx/model.onnx"), "cannot be read as an ONNX graph"),
@@ -95,6 +97,10 @@ def test_positions_bound_the_sequence(directory: Path) -> None:
         (lambda folder: _card(folder, OLDER | {"biases": {"query": 1}}), "biases is gone; export the checkpoint"),
         (lambda folder: _card(folder, {"languages": "English"}), "languages has 'E'; they are ISO 639 codes, such as"),
         (lambda folder: _card(folder, {"kind": "duo"}), r"segment_rows is 2; .*osrerank export --kind duo adds"),
+        (lambda folder: _card(folder, DUO | {"head": "cosine"}), "head is 'cosine' and kind is duo"),
+        (lambda folder: _card(folder, DUO | {"head": "next-sentence"}), "a duo model has logit1 or logits2"),
+        (lambda folder: _card(folder, DUO | {"segment_rows": 2}), "a row each for the query and both documents"),
+        (lambda folder: _card(folder, DUO | {"max_tokens": 69}), "leaves two documents no room beside the query"),
         (lambda folder: _card(folder, {"calibration": {"scale": -1.0, "offset": 0.0}}), "scale is -1"),
         (lambda folder: _card(folder, {"onnx": {"int8": "onnx/none.onnx"}}), r"none\.onnx is missing"),
     ],
@@ -109,10 +115,8 @@ def test_a_damaged_directory_is_refused_with_the_reason(
 
 def test_a_bi_encoders_card_comes_back(directory: Path) -> None:
     prefixes = {"query_prefix": "query: ", "document_prefix": "passage: "}
-    card = ModelCard(
-        "tiny", "cosine", kind="bi-encoder", max_query_tokens=512, pooling="mean", languages=("en", "deu"), **prefixes
-    )
-    card = replace(card, feedback=Feedback(0.2, 0.5))
+    options = {"max_query_tokens": 512, "pooling": "mean", "languages": ("en", "deu"), "feedback": Feedback(0.2, 0.5)}
+    card = ModelCard("tiny", "cosine", kind="bi-encoder", **options, **prefixes)
     assert (card.advice.languages, card.advice.feedback) == (("en", "deu"), Feedback(0.2, 0.5))
     (directory / "osrerank.json").write_text(json.dumps(card.to_json()))
     assert read_card(directory) == card
@@ -124,29 +128,15 @@ def test_a_bi_encoders_card_comes_back(directory: Path) -> None:
     assert read_card(directory) == card
 
 
-def _truncate(file: Path) -> None:
-    file.write_bytes(file.read_bytes()[: file.stat().st_size // 2])
-
-
-def _card(folder: Path, changes: dict[str, object]) -> None:
-    (folder / "osrerank.json").write_text(
-        json.dumps({**ModelCard("tiny", "logit1").to_json(), **changes}, default=dict)
-    )
-
-
-def test_a_directory_without_weights_is_refused(directory: Path) -> None:
-    (directory / "onnx/model.onnx").unlink()
-    (directory / "model.safetensors").unlink()
-    with pytest.raises(ModelLoadError, match="neither"):
-        load_scorer(str(directory))
-
-
 def test_auto_takes_torch_where_there_is_no_graph(directory: Path) -> None:
     pytest.importorskip("torch")
     (directory / "onnx/model.onnx").unlink()
     assert load_scorer(str(directory)).score("low", ["wing"], [(0,)]).inferences == 1
     with pytest.raises(ModelLoadError, match="osrerank export"):
         load_scorer(str(directory), backend="onnx")
+    (directory / "model.safetensors").unlink()
+    with pytest.raises(ModelLoadError, match="neither"):
+        load_scorer(str(directory))
 
 
 def test_the_digest_is_that_of_the_files_named(directory: Path) -> None:
@@ -155,12 +145,8 @@ def test_the_digest_is_that_of_the_files_named(directory: Path) -> None:
     assert digest(directory, ["tokenizer.json", "config.json"]) == before
     edit_json(directory / "config.json", pad_token_id=1)
     assert digest(directory, ["config.json", "tokenizer.json"]) != before
-
-
-def test_identities_differ_by_model(directory: Path) -> None:
-    identities = {load_scorer(str(DATA / f"tiny-bert-{form}")).identity for form in ("one-label", "two-labels")}
-    identities.add(load_scorer(str(directory)).identity)
-    assert len(identities) == 3
+    models = (DATA / "tiny-bert-one-label", DATA / "tiny-bert-two-labels", directory)
+    assert len({load_scorer(str(model)).identity for model in models}) == 3
 
 
 @pytest.mark.parametrize("name", ["./no/such/folder", "/no/such/folder", "a b", "../x", "osrerank/none"])
