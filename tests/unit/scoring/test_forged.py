@@ -1,19 +1,16 @@
-"""What whoever writes to Redis can forge of scores: believed without a key, refused with it.
-
-Forged heartbeats and replies are in `remote`, forged vectors in tests/unit/vectors, whole forgers beside real workers
-in tests/integration/test_workers_broker.py.
-"""
+"""What whoever writes to Redis can forge of scores: believed without a key, refused with it."""
 
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
-from osrerank.scoring.cache.scorer import CachedScorer, behind_cache, score_keys
+from osrerank.scoring.cache.scorer import behind_cache, score_keys
 from osrerank.scoring.cache.signing import REFUSED, EntrySigner
 from osrerank.scoring.cache.store import OLD, VALUE, YOUNG, connect
 from osrerank.settings import Settings
 from osrerank.testing import FunctionScorer
+from osrerank.types import Scores
 
 OURS, OLDER, THEIRS = "the-key-of-our-deployment", "the-key-before-that-one!", "the-key-of-an-attacker!!"
 QUERY, DOCUMENTS, TUPLES = "low", ["low pressure", "wing"], [(0,), (1,)]
@@ -28,21 +25,21 @@ def redis(redis_url: str) -> Iterator[Any]:
         client.delete(YOUNG, OLD)
 
 
-def cached(redis_url: str, key: str) -> CachedScorer:
-    """A scorer behind the cache in Redis alone, as a deployment with this key has it."""
-    own = {"redis_url": redis_url, "cache_local_mb": 0.0, "cache_key": key or None}
-    return behind_cache(FunctionScorer(), Settings.load(**own))
-
-
 def keys() -> list[bytes]:
     return score_keys(FunctionScorer().identity, QUERY, DOCUMENTS, TUPLES)
 
 
-def score(redis_url: str, key: str) -> list[float]:
-    scorer = cached(redis_url, key)
-    found: list[float] = scorer.score(QUERY, DOCUMENTS, TUPLES).values.tolist()
+def scored(redis_url: str, key: str) -> Scores:
+    """Return scores behind the cache in Redis alone, as a deployment with this key has it."""
+    own = {"redis_url": redis_url, "cache_local_mb": 0.0, "cache_key": key or None}
+    scorer = behind_cache(FunctionScorer(), Settings.load(**own))
+    found = scorer.score(QUERY, DOCUMENTS, TUPLES)
     scorer.disconnect()
     return found
+
+
+def score(redis_url: str, key: str) -> list[float]:
+    return list(scored(redis_url, key).values.tolist())
 
 
 def refused(reason: str) -> float:
@@ -62,9 +59,7 @@ def test_a_score(redis: Any, redis_url: str, key: str, generation: bytes) -> Non
 
 def test_a_score_is_kept_signed(redis: Any, redis_url: str) -> None:
     assert score(redis_url, OURS) == TRUE
-    scorer = cached(redis_url, OURS)
-    assert scorer.score(QUERY, DOCUMENTS, TUPLES).cached == 2
-    scorer.disconnect()
+    assert scored(redis_url, OURS).cached == 2
     assert {len(value) for value in redis.hvals(YOUNG)} == {VALUE.size + 16}
 
 
@@ -86,9 +81,7 @@ def test_a_score_moved_to_another_pair_signed_by_another_or_altered_is_refused(r
 def test_keys_are_changed_while_scores_are_kept(redis: Any, redis_url: str) -> None:
     score(redis_url, OLDER)
     for keys_named, from_cache in ((f"{OURS},{OLDER}", 2), (OURS, 0), (OURS, 2)):
-        scorer = cached(redis_url, keys_named)
-        assert scorer.score(QUERY, DOCUMENTS, TUPLES).cached == from_cache
-        scorer.disconnect()
+        assert scored(redis_url, keys_named).cached == from_cache
 
 
 def test_refusals_are_logged_once_in_a_while(caplog: pytest.LogCaptureFixture) -> None:

@@ -30,19 +30,13 @@ def test_every_tuple_is_in_one_chunk_that_has_its_documents(lengths, workers, wi
         assert members == [tuples[index] for index in chunk.indices]
 
 
-def test_shares_are_of_like_cost():
+def test_shares_are_of_like_cost_and_the_first_tuples_in_the_first_round():
     documents = ["x" * (100 + 37 * (n % 50)) for n in range(96)]
     shares = divide(documents, [(n,) for n in range(96)], 4)
     costs = [chunk.cost for chunk in shares]
     assert len(shares) == 4
     assert max(costs) - min(costs) < 2_000
-
-
-def test_what_is_small_is_not_divided():
-    assert len(divide(["short"] * 20, [(n,) for n in range(20)], 8)) == 1
-
-
-def test_the_first_tuples_are_in_the_first_round():
+    assert len(divide(["short"] * 20, [(n,) for n in range(20)], 8)) == 1  # what is small is not divided
     rounds = divide(["x" * 300] * 1_000, [(n,) for n in range(1_000)], 2)
     assert len(rounds) == 10
     assert {index for chunk in rounds[:2] for index in chunk.indices} == set(range(200))
@@ -51,16 +45,8 @@ def test_the_first_tuples_are_in_the_first_round():
 def test_answers_are_put_together():
     found = divide(["x" * 3_000] * 6, [(n,) for n in range(6)], 3)
     assert [chunk.indices for chunk in found] == [[0, 3], [1, 4], [2, 5]]
-    first = Scores(np.array([1.0, 4.0], dtype=np.float32), inferences=2, truncated=1)
+    first = Scores(np.array([1.0, np.nan], dtype=np.float32), {1: "odd"}, inferences=2, truncated=1)
     scores = gather(6, found, [first, "lost", None], "id")
-    np.testing.assert_array_equal(scores.values, np.array([1, np.nan, np.nan, 4, np.nan, np.nan], dtype=np.float32))
-    assert scores.failures == {1: "lost", 4: "lost"}
+    np.testing.assert_array_equal(scores.values, np.array([1, *[np.nan] * 5], dtype=np.float32))
+    assert scores.failures == {1: "lost", 3: "odd", 4: "lost"}
     assert (scores.reached, scores.attempted, scores.inferences, scores.identity) == (2, [0, 1, 3, 4], 2, "id")
-
-
-def test_failures_within_a_chunk_keep_their_places():
-    found = divide(["x" * 3_000] * 4, [(n,) for n in range(4)], 2)
-    half = Scores(np.array([1.0, np.nan], dtype=np.float32), {1: "odd"}, inferences=2)
-    scores = gather(4, found, [half, half], "id")
-    assert scores.failures == {2: "odd", 3: "odd"}
-    assert scores.reached == 4

@@ -32,11 +32,11 @@ def test_a_request_comes_back_as_it_was(query, documents, data):
     assert Request.decode(request.encode()) == request
 
 
-def test_half_a_surrogate_pair_travels():
-    assert Request.decode(REQUEST.encode()) == REQUEST
-
-
-def test_a_reply_comes_back_as_it_was():
+def test_what_was_written_comes_back():
+    assert Request.decode(REQUEST.encode()) == REQUEST  # with half of a surrogate pair
+    assert Heartbeat.decode(HEARTBEAT.encode()) == HEARTBEAT
+    reads = replace(HEARTBEAT, advice=Advice(languages=("en", "de")))
+    assert Heartbeat.decode(reads.encode()) == reads
     found = Reply.decode(REPLY.encode())
     np.testing.assert_array_equal(found.scores.values, SCORES.values)
     assert (found.scores.failures, found.scores.inferences, found.scores.truncated) == ({1: "too odd"}, 3, 1)
@@ -49,19 +49,10 @@ def test_vectors_are_asked_for_by_a_task_of_their_own():
     assert (request.task, REQUEST.task) == ("osrerank.encode", "osrerank.score")
     reply = replace(REPLY, scores=None, vectors=[b"record", "cannot be encoded", b""])
     assert Reply.decode(reply.encode()).vectors == reply.vectors
-
-
-@pytest.mark.parametrize("vectors", ["text", [5], [[b"record"]], {b"key": b"record"}, [None]])
-def test_what_is_no_vector_is_refused(vectors):
     content = msgpack.unpackb(REPLY.encode())
-    with pytest.raises(PayloadError, match="vectors"):
-        Reply.decode(msgpack.packb({**content, "vectors": vectors}))
-
-
-def test_a_heartbeat_comes_back_as_it_was():
-    assert Heartbeat.decode(HEARTBEAT.encode()) == HEARTBEAT
-    reads = replace(HEARTBEAT, advice=Advice(languages=("en", "de")))
-    assert Heartbeat.decode(reads.encode()) == reads
+    for vectors in ("text", [5], [[b"record"]], {b"key": b"record"}, [None]):
+        with pytest.raises(PayloadError, match="vectors"):
+            Reply.decode(msgpack.packb({**content, "vectors": vectors}))
 
 
 @pytest.mark.parametrize(
@@ -83,13 +74,15 @@ def test_a_heartbeat_comes_back_as_it_was():
         ("tuples", [[]]),
         ("tuples", [[0, 1, 0]]),
         ("tuples", [[0]] * 1_001),
+        ("tuples", "a secret text"),
         ("vector_bits", -8),
     ],
 )
-def test_a_field_that_cannot_be_used_is_named(field, value):
+def test_a_field_that_cannot_be_used_is_named_without_any_text(field, value):
     content = {name: getattr(REQUEST, name) for name in Request.__slots__}
-    with pytest.raises(PayloadError, match=field):
+    with pytest.raises(PayloadError, match=field) as caught:
         Request.decode(messages._packed({**content, field: value}))
+    assert not any(word in str(caught.value) for word in ("secret", "wing"))
 
 
 @pytest.mark.parametrize(
@@ -148,11 +141,3 @@ def test_ten_thousand_damaged_messages_are_read_or_refused():
         except PayloadError:
             refused += 1
     assert refused > 5_000
-
-
-def test_no_text_is_in_an_error():
-    content = {name: getattr(REQUEST, name) for name in Request.__slots__}
-    with pytest.raises(PayloadError) as caught:
-        Request.decode(messages._packed({**content, "tuples": "a secret text"}))
-    assert "secret" not in str(caught.value)
-    assert "wing" not in str(caught.value)

@@ -2,7 +2,7 @@
 
 import queue
 import threading
-from collections.abc import Iterator
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -25,8 +25,8 @@ def heartbeat(*held: str) -> Heartbeat:
 class Registry:
     """The heartbeats of one worker; ``answers`` may be cleared, as by a broker that falls silent."""
 
-    def __init__(self) -> None:
-        self.beats: tuple[Heartbeat, ...] = (heartbeat(),)
+    def __init__(self, *beats: Heartbeat) -> None:
+        self.beats = beats
         self.answers = threading.Event()
         self.answers.set()
         self.reads = 0
@@ -37,15 +37,8 @@ class Registry:
         return self.beats
 
 
-@pytest.fixture
-def registry() -> Iterator[Registry]:
-    made = Registry()
-    yield made
-    made.answers.set()
-
-
-def test_the_registry_is_read_once_while_what_it_said_is_fresh(registry: Registry) -> None:
-    clock = ManualClock()
+def test_the_registry_is_read_once_while_what_it_said_is_fresh() -> None:
+    clock, registry = ManualClock(), Registry(heartbeat())
     workers: Any = LiveWorkers(registry, "m", clock)  # type: ignore[arg-type]
     for _ in range(5):
         assert workers.group().first.worker == "w"
@@ -56,8 +49,8 @@ def test_the_registry_is_read_once_while_what_it_said_is_fresh(registry: Registr
     assert registry.reads == 2
 
 
-def test_a_silent_registry_is_waited_for_only_when_too_little_is_known(registry: Registry) -> None:
-    clock = ManualClock()
+def test_a_silent_registry_is_waited_for_only_when_too_little_is_known() -> None:
+    clock, registry = ManualClock(), Registry(heartbeat())
     workers = LiveWorkers(registry, "m", clock)  # type: ignore[arg-type]
     workers.group()
     registry.answers.clear()
@@ -90,8 +83,9 @@ class Queue:
         return 0
 
 
-def deliver(registry: Registry, broker: Queue, clock: ManualClock, until: Any) -> PendingChunk:
+def deliver(beats: Sequence[Heartbeat], broker: Queue, clock: ManualClock, until: Any) -> PendingChunk:
     """Send a chunk, and let half a second pass again and again until something holds."""
+    registry = Registry(*beats)
     delivery = Delivery(broker, broker, registry, Signer(), clock)  # type: ignore[arg-type]
     chunk = PendingChunk("c1", "queue", b"request", NEVER)
     call = threading.Thread(target=delivery.deliver, args=([chunk], NEVER))
@@ -103,24 +97,24 @@ def deliver(registry: Registry, broker: Queue, clock: ManualClock, until: Any) -
     return chunk
 
 
-def test_a_chunk_that_no_worker_holds_is_sent_again(registry: Registry) -> None:
+def test_a_chunk_that_no_worker_holds_is_sent_again() -> None:
     broker, clock = Queue(), ManualClock()
     began_s = clock()
-    chunk = deliver(registry, broker, clock, lambda chunk: chunk.sends == 2)
+    chunk = deliver([heartbeat()], broker, clock, lambda chunk: chunk.sends == 2)
     assert broker.sent[:2] == ["c1", "c1"]
     assert clock() - began_s >= LOST_AFTER_S
     assert chunk.losses == 0  # no worker had it
 
 
-def test_a_chunk_that_a_worker_holds_is_waited_for(registry: Registry) -> None:
-    broker, clock, registry.beats = Queue(), ManualClock(), (heartbeat("c1"),)
+def test_a_chunk_that_a_worker_holds_is_waited_for() -> None:
+    broker, clock = Queue(), ManualClock()
     until_s = clock() + 4 * LOST_AFTER_S
-    deliver(registry, broker, clock, lambda _chunk: clock() > until_s)
+    deliver([heartbeat("c1")], broker, clock, lambda _chunk: clock() > until_s)
     assert broker.sent == ["c1"]
 
 
-def test_a_chunk_is_given_up_when_no_worker_has_been_there_for_seconds(registry: Registry) -> None:
-    broker, clock, registry.beats = Queue(), ManualClock(), ()
+def test_a_chunk_is_given_up_when_no_worker_has_been_there_for_seconds() -> None:
+    broker, clock = Queue(), ManualClock()
     began_s = clock()
-    assert deliver(registry, broker, clock, lambda chunk: chunk.answer is not None).answer == NO_WORKER
+    assert deliver([], broker, clock, lambda chunk: chunk.answer is not None).answer == NO_WORKER
     assert clock() - began_s > GIVE_UP_S

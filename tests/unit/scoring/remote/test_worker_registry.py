@@ -40,14 +40,9 @@ class Written:
 
 
 @pytest.fixture
-def redis(redis_url: str) -> Iterator[object]:
+def written(redis_url: str) -> Iterator[Written]:
     with connect(redis_url) as redis:
-        yield redis
-
-
-@pytest.fixture
-def written(redis) -> Written:
-    return Written(redis, SIGNER)
+        yield Written(redis, SIGNER)
 
 
 def test_a_signed_heartbeat_is_believed(written):
@@ -94,11 +89,11 @@ def test_a_name_of_any_bytes_hides_no_worker(written, name):
     assert written.redis.scard(f"{PREFIX}workers:{written.model}") == 1
 
 
-def test_versions_of_the_messages_do_not_meet(written, redis, monkeypatch):
+def test_versions_of_the_messages_do_not_meet(written, monkeypatch):
     """An older or newer osrerank on the same broker has other keys and queues for the same model."""
     written.registry.renew(written.heartbeat())
     monkeypatch.setattr(worker_registry, "PREFIX", f"osrerank:{VERSION + 1}:")
-    later = WorkerRegistry(redis, written.model, SIGNER)
+    later = WorkerRegistry(written.redis, written.model, SIGNER)
     assert later.heartbeats() == ()
     assert queue_of(written.model, "id") != f"{PREFIX}queue:{written.model}"
     assert queue_of(written.model, "id").startswith(f"osrerank:{VERSION + 1}:")
