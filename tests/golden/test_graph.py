@@ -114,16 +114,6 @@ def test_equal_lengths_may_share_a_batch(source: Path, tmp_path: Path) -> None:
     np.testing.assert_allclose(together, alone, atol=1e-5, rtol=0)
 
 
-def test_a_padded_graph_is_made_on_request(tmp_path: Path) -> None:
-    source = DATA / "tiny-bert-one-label"
-    export_model(source, tmp_path / "made", ExportOptions(padded=True))
-    graph = onnx.load(tmp_path / "made" / "onnx" / "model.onnx").graph
-    assert "attention_mask" in {entry.name for entry in graph.input}
-    expected = values(load_scorer(str(source), backend="torch", threads=1))
-    found = values(load_scorer(str(tmp_path / "made"), backend="onnx", threads=1))
-    np.testing.assert_allclose(found, expected, atol=1e-5, rtol=0)
-
-
 def test_what_is_not_plain_bert_is_traced() -> None:
     config = json.loads((DATA / "tiny-bert-one-label" / "config.json").read_bytes())
     changes = {"model_type": "roberta", "hidden_act": "relu", "position_embedding_type": "relative_key"}

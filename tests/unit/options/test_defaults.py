@@ -1,10 +1,12 @@
-"""The settings file: options of every index."""
+"""The settings file: options of every index, which names hold for what a caller writes, and who is in a share."""
 
 import pytest
 
 from osrerank import Rerank
 from osrerank.errors import ConfigError
 from osrerank.options.defaults import Defaults
+from osrerank.options.index_names import holding
+from osrerank.options.share import is_chosen
 from osrerank.settings import Settings
 
 FILE = """
@@ -90,3 +92,57 @@ def test_shadow_and_share_are_defaults_and_the_key_of_a_session_is_none(load):
     assert {defaults.for_all().of(name) for name in ("notes", "shop-de")} == {Rerank()}
     with pytest.raises(ConfigError, match="share_key is the key of one session and cannot be a default"):
         Defaults(Rerank(share_key="s1"))
+
+
+KEYS = [f"user-{number}" for number in range(10_000)]
+
+
+def test_a_share_has_about_so_many_keys_and_a_greater_one_all_of_a_smaller() -> None:
+    tenth, third = ({key for key in KEYS if is_chosen(share, key)} for share in (0.1, 0.3))
+    assert 900 < len(tenth) < 1100
+    assert tenth < third
+
+
+def test_none_and_all_are_shares() -> None:
+    assert not any(is_chosen(0, key) for key in KEYS)
+    assert all(is_chosen(1, key) for key in KEYS)
+    assert is_chosen(1.0, "a lone surrogate \ud800")
+
+
+@pytest.mark.parametrize(("key", "share"), [("user-1", 0.34249), ("blood pressure", 0.95199), ("", 0.92867)])
+def test_a_key_has_the_same_place_in_every_process_and_version(key: str, share: float) -> None:
+    assert not is_chosen(share - 0.0001, key)
+    assert is_chosen(share + 0.0001, key)
+
+
+NAMES = ("shop-*", "shop-de*", "shop-de-old", "news")
+
+
+@pytest.mark.parametrize(
+    ("index", "found"),
+    [
+        ("shop-de-old", {"shop-de-old"}),  # its own name
+        ("shop-de-1", {"shop-de*"}),  # else the longest pattern
+        ("shop-fr", {"shop-*"}),
+        ("papers", {None}),
+        ("news,papers", {"news", None}),
+        (["news", "shop-fr"], {"news", "shop-*"}),
+        (["shop-fr,shop-it"], {"shop-*"}),
+        ("shop-*", {"shop-*", "shop-de*", "shop-de-old"}),
+        ("shop-fr*", {"shop-*"}),
+        ("shop-d*", {"shop-*", "shop-de*", "shop-de-old"}),
+        ("shop-de*", {"shop-de*", "shop-de-old"}),
+        ("*-fr", {"shop-*", "shop-de*", None}),  # shop-de-fr
+        ("*", {*NAMES, None}),
+        ("_all", {*NAMES, None}),
+        (None, {*NAMES, None}),
+        ("", {*NAMES, None}),
+        ("shop-*,-shop-de*", {"shop-*"}),
+        (["n*", "-news"], {None}),
+        ("new*s", {"news", None}),
+        ("newspaper*", {None}),
+    ],
+)
+def test_what_holds(index, found):
+    assert holding(index, NAMES) == found
+    assert holding(index, ()) == {None}

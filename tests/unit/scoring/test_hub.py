@@ -120,34 +120,11 @@ def test_a_model_that_was_fetched_loads_without_the_hub(tmp_path: Path) -> None:
 
 def test_a_pickle_of_more_than_tensors_is_refused(tmp_path: Path) -> None:
     files = {name: content for name, content in published().items() if name.endswith(".json")}
-    with running_hub(REPOSITORY, files | PICKLE) as hub:
+    with running_hub(REPOSITORY, files | PICKLE | {"vocab.txt": b"low"}) as hub:
         done = score(REPOSITORY, hub.url, tmp_path)
     assert done.returncode != 0
+    assert set(hub.fetched) == {*files, *PICKLE, "vocab.txt"}  # they are fetched where there is nothing else
     assert "pytorch_model.bin is a pickle of more than tensors" in done.stderr
-
-
-@pytest.mark.slow
-def test_pickled_weights_and_a_vocabulary_are_fetched_and_converted(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    pytest.importorskip("torch")
-    from tests import checkpoints
-
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    source = tmp_path / "source"
-    network = checkpoints.network()
-    network.save_pretrained(source, safe_serialization=False)
-    checkpoints.write_vocabulary(source)
-    with running_hub(REPOSITORY, files_of(source)) as hub:
-        done = score(REPOSITORY, hub.url, tmp_path)
-    assert {"config.json", "pytorch_model.bin", "vocab.txt"} <= set(hub.fetched)
-    assert done.returncode != 0  # it is random
-    assert f"{REPOSITORY} does not rank as a trained model does" in done.stderr
-    assert "was converted once, to" in done.stderr
-    (converted,) = (tmp_path / "cache" / "osrerank" / "models").iterdir()
-    pair = load_scorer(str(converted)).score("low", ["blood pressure"], [(0,)]).values[0]
-    first, second = checkpoints.expected(network, "low", "blood pressure")
-    assert pair == pytest.approx(second - first, abs=1e-5)
 
 
 def test_an_unknown_repository_says_how_to_bring_a_model(tmp_path: Path) -> None:

@@ -3,19 +3,23 @@
 import subprocess
 import sys
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from osrerank.errors import InferenceError
+from osrerank.errors import InferenceError, WorkerError
 from osrerank.scoring import registry
-from osrerank.scoring.card import Calibration, ModelCard
+from osrerank.scoring.card import POINTWISE, Calibration, ModelCard
 from osrerank.scoring.cross_encoder import CrossEncoder
 from osrerank.scoring.inputs import InputBuilder, Tokens, padded
+from osrerank.scoring.loaded import FIND_AGAIN_AFTER_S, LoadedModel
 from osrerank.scoring.local import CHUNK
 from osrerank.scoring.registry import load_scorer
-from osrerank.types import Deadline
+from osrerank.settings import Settings
+from osrerank.testing import FunctionScorer, ManualClock
+from osrerank.types import NEVER, Deadline
 from tests.backends import FunctionBackend
 from tests.servers import ROOT
 
@@ -139,3 +143,30 @@ def test_probabilities_never_decrease_and_stay_finite(scorer: CrossEncoder) -> N
     assert found[3] == 0.5
     assert (np.diff(found) >= 0).all()
     assert found[5] < found[6] < 1
+
+
+@dataclass(frozen=True, slots=True)
+class OnWorkers(FunctionScorer):
+    """A scorer that notes how long its workers may be looked for, and finds none."""
+
+    asked_s: list[float] = field(default_factory=list)
+
+    def find_workers(self, deadline: Deadline = NEVER) -> None:
+        self.asked_s.append(deadline.remaining_s())
+        raise WorkerError("there is none")
+
+
+def test_workers_are_looked_for_in_half_of_the_time_and_once_a_second() -> None:
+    scorer, clock = OnWorkers(), ManualClock()
+    model = LoadedModel("m", POINTWISE, Settings.load(), scorer, clock=clock)
+    for _ in range(3):
+        model.find_workers(Deadline.after_ms(10_000, clock))
+    assert scorer.asked_s == [5.0]
+    clock.sleep(FIND_AGAIN_AFTER_S)
+    model.find_workers(NEVER)
+    assert scorer.asked_s[1:] == [float("inf")]
+
+
+def test_what_is_on_no_workers_or_cannot_be_loaded_is_no_failure() -> None:
+    LoadedModel("m", POINTWISE, Settings.load(), FunctionScorer()).find_workers(NEVER)
+    LoadedModel("/no/such/folder", POINTWISE, Settings.load()).find_workers(NEVER)

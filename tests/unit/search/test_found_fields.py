@@ -42,11 +42,6 @@ def test_text_fields_are_found_searched_and_read(client: Client) -> None:
     assert [path for path, _ in requests] == ["/articles/_mapping", *["/articles/_search"] * 3]
 
 
-def test_title_and_text_are_ordinary_names(client: Client) -> None:
-    fill(client, "notes", [{"title": "Notes", "text": "see below", "summary": "low blood pressure once more"}])
-    assert read(client, "notes") == (1, ["title", "text", "summary"])
-
-
 def test_what_is_read_follows_what_is_searched(client: Client) -> None:
     assert read(client, query_fields=["headline^2", "body"])[1] == FOUND
     assert read(client, query_fields="body")[1] == ["body"]
@@ -209,10 +204,6 @@ def test_an_index_without_text_says_so(client: Client) -> None:
     fill(client, "codes", [{"code": "low"}])
     marks = client.search("low", index="codes", rerank=True)["rerank"]
     assert marks["warnings"] == ["the mapping has no text field, only code: the index's default fields are searched"]
-
-
-def test_feedback_searches_the_body_that_was_found(client: Client) -> None:
-    assert read(client, rm3=True) == (1, FOUND)
 
 
 def test_responses_from_elsewhere(client: Client) -> None:

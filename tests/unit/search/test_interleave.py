@@ -174,25 +174,6 @@ def test_asynchronous_and_multiple_searches_interleave_alike(client: Client, tmp
     assert ids(asyncio.run(search())) == wanted
 
 
-@pytest.mark.parametrize(
-    ("options", "named"),
-    [
-        ({"interleave": BM25, "min_score": 0.5}, "rerank.min_score"),
-        ({"interleave": BM25, "cutoff": "cliff"}, "rerank.cutoff"),
-        ({"interleave": {"with": {"rm3": True}, "key": "s"}}, "rerank.interleave.with.rm3"),
-        ({"interleave": {"with": {"min_score": 0.5}, "key": "s"}}, "rerank.interleave.with.min_score"),
-        ({"interleave": {"with": {"depth": 0}, "key": "s"}}, "rerank.depth"),
-        ({"interleave": {"with": {}, "key": ""}}, "rerank.interleave.key"),
-        ({"interleave": {"with": {}}}, "rerank.interleave"),
-        ({"interleave": True}, "rerank.interleave"),
-    ],
-)
-def test_what_teams_cannot_share_is_refused(options: Any, named: str) -> None:
-    with pytest.raises(ConfigError) as refused:
-        Rerank.of(options, Rerank())
-    assert refused.value.setting == named
-
-
 def test_a_sessions_key_is_no_default_and_texts_have_no_pages(client: Client) -> None:
     options = Rerank.of({"interleave": BM25}, Rerank())
     assert options is not None

@@ -16,8 +16,7 @@ from osrerank.testing import FunctionScorer
 from osrerank.types import NEVER, Advice, Deadline, Feedback, Side, StageScore, Vectors
 from osrerank.types.vectors import Floats
 from osrerank.vectors.documents import DocumentVectors
-from tests.property.test_search import Index
-from tests.rankings import client_for, ids, ranking_of
+from tests.rankings import client_for, ranking_of
 
 FEEDBACK = Feedback(share=0.5, temperature=2.0)
 TEXTS = ["0.6 0.8", "0.6 -0.8", "0.8 0.6"]
@@ -164,13 +163,9 @@ def test_a_cross_encoder_refuses_it() -> None:
         Rerank(sentences=True, feedback=0.3)  # type: ignore[arg-type]
 
 
-def test_pages_join_and_say_both_logits() -> None:
+def test_a_page_says_both_logits() -> None:
     texts = [f"{np.cos(angle):.4f} {np.sin(angle):.4f}" for angle in np.linspace(-1.5, 1.4, 24)]
-    client = client_for(texts, Plane(ADVISED), transport_class=Index)
     asked: Any = {"index": "i", "rerank": {"depth": 20, "language_guard": False, "explain": True}}
-    whole = client.search("1 0", size=24, **asked)
-    pages = [ids(client.search("1 0", size=5, from_=start, **asked)) for start in range(0, 24, 5)]
-    assert [doc_id for page in pages for doc_id in page] == ids(whole)
-    marks = whole["hits"]["hits"][3]["_rerank"]
+    marks = client_for(texts, Plane(ADVISED)).search("1 0", size=24, **asked)["hits"]["hits"][3]["_rerank"]
     assert marks["vectors"]["plain_logit"] != marks["vectors"]["logit"]
     assert f"plain_logit {marks['vectors']['plain_logit']:.4f}" in " ".join(marks["explanation"])

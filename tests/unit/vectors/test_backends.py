@@ -16,7 +16,6 @@ from osrerank.scoring.encoder_scorer import EncoderScorer
 from osrerank.scoring.inputs import InputBuilder
 from osrerank.scoring.model_files import read_card
 from osrerank.scoring.registry import load_model, load_scorer
-from osrerank.settings import Settings
 from osrerank.testing import ArithmeticEncoder
 from osrerank.vectors.configured import VectorStorage
 from osrerank.vectors.documents import DocumentVectors
@@ -78,17 +77,6 @@ def test_each_reads_what_the_others_wrote(scorers: list[EncoderScorer]) -> None:
     assert [(one.encoded, one.known, one.reached) for one in found] == [(0, len(DOCUMENTS), len(DOCUMENTS))] * 3
     for one in found[1:]:
         np.testing.assert_allclose(one.values / 20, found[0].values / 20, atol=0.1)  # 20: the calibration's scale
-
-
-@pytest.mark.parametrize(("way", "tolerance"), [(WAYS[1], 2e-4), (WAYS[2], 0.1)], ids=["fp32", "bf16"])
-def test_vectors_are_the_same_up_to_rounding(directory: Path, way: tuple[str, str], tolerance: float) -> None:
-    settings = Settings(vectors="off", vectors_profile="exact")
-    values = []
-    for backend, dtype in (WAYS[0], way):
-        scorer = load_scorer(str(directory), backend=backend, dtype=dtype, settings=settings)
-        values.append(scorer.score(QUERY, DOCUMENTS, MONO).values / 20)
-        scorer.close()
-    np.testing.assert_allclose(values[1], values[0], atol=tolerance)
 
 
 @pytest.mark.gpu

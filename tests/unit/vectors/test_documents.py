@@ -22,7 +22,7 @@ from osrerank.vectors.configured import VectorStorage
 from osrerank.vectors.documents import DocumentVectors
 from osrerank.vectors.record import PROFILES
 from osrerank.vectors.store import MemoryStore, VectorStore
-from tests.bi_encoders import TINY, carded, defined
+from tests.bi_encoders import carded
 from tests.waiting import wait_until
 
 QUERY = "what causes low blood pressure"
@@ -53,15 +53,6 @@ def opened(
     return EncoderScorer(DocumentVectors(encoder, VectorStorage(store, PROFILES[profile], secret)))
 
 
-@pytest.mark.parametrize("pooling", POOLINGS)
-def test_exact_records_give_the_scores_of_the_definition(models: Callable[..., Path], pooling: str) -> None:
-    scores = opened(models(pooling)).score(QUERY, DOCUMENTS, MONO)
-    expected = [defined(TINY, QUERY, text, pooling, ("ask : ", "say : ")) for text in DOCUMENTS[:-1]]
-    np.testing.assert_allclose((scores.values[:-1] + 15) / 20, expected, atol=1e-5)  # the calibration is 20 * raw - 15
-    assert np.ptp(scores.values) > 0.1
-    assert (scores.reached, scores.truncated, scores.failures) == (len(DOCUMENTS), 1, {})
-
-
 @pytest.mark.parametrize("precision", ["fp32", "int8"])
 @pytest.mark.parametrize("profile", PROFILES)
 @pytest.mark.parametrize("pooling", POOLINGS)
@@ -88,12 +79,6 @@ def test_a_score_does_not_depend_on_its_neighbours(models: Callable[..., Path], 
         places = RNG.sample(range(len(DOCUMENTS)), count)
         values = scorer.score(QUERY, [DOCUMENTS[at] for at in places], [(at,) for at in range(count)]).values
         np.testing.assert_array_equal(values, together[places])
-
-
-def test_rounded_records_are_near(models: Callable[..., Path]) -> None:
-    whole = opened(models()).score(QUERY, DOCUMENTS, MONO).values
-    scores = opened(models(), profile="standard").score(QUERY, DOCUMENTS, MONO).values
-    assert 0 < np.abs(scores - whole).max() < 0.1 * np.ptp(whole)
 
 
 def test_a_changed_text_and_another_profile_have_other_records(models: Callable[..., Path]) -> None:

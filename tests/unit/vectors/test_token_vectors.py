@@ -31,13 +31,6 @@ def test_they_are_scipys_clusters(factor: float) -> None:
         np.testing.assert_allclose(in_order(pooled(rows, factor)), in_order(theirs), atol=1e-5)
 
 
-def test_by_hand() -> None:
-    """[CLS] stays; of (1, 0), (0, 1) and (.96, .28) the first and the last are nearest."""
-    rows = np.array([(-1, 0), (1, 0), (0, 1), (0.96, 0.28)], dtype=np.float32)
-    merged = np.array((1.96, 0.28)) / np.hypot(1.96, 0.28)
-    np.testing.assert_allclose(pooled(rows, 1.5), [(-1, 0), merged, (0, 1)], atol=1e-6)
-
-
 @pytest.mark.parametrize("count", [1, 2, 3])
 def test_few_tokens_are_left(count: int) -> None:
     assert len(pooled(drawn(count), 4)) == min(count, 2)

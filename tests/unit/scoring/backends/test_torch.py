@@ -4,7 +4,6 @@ import json
 import logging
 import shutil
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -101,15 +100,6 @@ def test_awkward_documents(form: str) -> None:
     assert not scores.failures
     assert scores.truncated == 1
     np.testing.assert_allclose(scores.values, score(onnx, documents).values, atol=1e-4)
-
-
-def test_threads_share_the_network() -> None:
-    scorer = load_scorer(str(DIRECTORY), backend="torch")
-    documents = ["wing " * (index % 9) for index in range(40)]
-    expected = score(scorer, documents).values
-    with ThreadPoolExecutor(4) as threads:
-        for found in threads.map(lambda _: score(scorer, documents).values, range(8)):
-            np.testing.assert_allclose(found, expected, atol=1e-5)
 
 
 def test_precision_is_part_of_the_identity_and_near_fp32() -> None:
