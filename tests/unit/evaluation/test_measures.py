@@ -1,10 +1,8 @@
 """Measures of runs, and whether two runs differ."""
 
-import contextlib
 import math
 from pathlib import Path
 
-import ir_measures
 import numpy as np
 import pytest
 from scipy import stats
@@ -112,25 +110,15 @@ def test_ms_marco_divides_by_the_reference_and_looks_at_ten(tmp_path: Path) -> N
     assert msmarco_mrr(Qrels({"q": {"d": 1}, "r": {"e": 1}}), read_run(tmp_path / "run.tsv")) == {"q": 0.2, "r": 0.0}
 
 
+BY_PROVIDERS = """ERR@10 nDCG@10 nDCG(dcg='exp-log2')@10 nDCG(judged_only=True)@10 Compat infAP AP RR P@10 R@10 Bpref
+Rprec IPrec@0.5 Judged@10 RBP SetF Success@1 NumRet INST INSQ"""
+"""Measures of each of ir-measures' providers."""
 SPELLINGS = ("2", "PLAIN-2", "301-4", "q2", "2b", "002")
-
-
-def measurable() -> list[str]:
-    """Return every measure of ir-measures that the installed providers compute, under a name that can be parsed."""
-    names = set(ir_measures.measures.registry)
-    forms = [form.format(name) for name in sorted(names) for form in ("{}", "{}@10", "{}(rel=1)", "{}(recall=0.5)")]
-    found = []
-    for form in [*forms, "nDCG(dcg='exp-log2')@10", "nDCG(judged_only=True)@10"]:
-        with contextlib.suppress(EvaluationError, ValueError):
-            ir_measures.evaluator(list(parse_measures([form]).values()), {"1": {"a": 1}})
-            found.append(form)
-    return found
 
 
 @pytest.mark.long
 def test_no_measure_depends_on_how_query_ids_are_spelt() -> None:
-    names, values = measurable(), set()
-    assert {"ERR@10", "nDCG(dcg='exp-log2')@10", "Compat", "infAP"} <= set(names)
+    names, values = BY_PROVIDERS.split(), set()
     documents = tuple(ScoredDocument(doc_id, -rank) for rank, doc_id in enumerate("bzac"))
     for query_id in SPELLINGS:
         judged = Qrels({query_id: {"a": 2, "b": 1, "c": 0}, f"{query_id}-1": {"a": 1}})

@@ -1,6 +1,5 @@
 """Late interaction: each token's vector is what sentence-transformers 6.2 and PyLate 1.6 compute, and so is MaxSim."""
 
-import json
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
@@ -8,13 +7,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from osrerank.export.bi_encoder import UNCALIBRATED
-from osrerank.export.calibration import read_judged
 from osrerank.scoring.inputs import Tokens
 from osrerank.scoring.late_interaction import LateInteraction
 from osrerank.scoring.model_files import read_card, read_config
-from osrerank.scoring.registry import as_scorer, load_model
-from osrerank.types import Deadline, Qrels
+from osrerank.scoring.registry import load_model
+from osrerank.types import Deadline
 from tests.late_interaction import DOCUMENTS, NAMES, QUERIES, computed, exported, in_order
 
 
@@ -142,16 +139,3 @@ def test_a_model_without_safetensors_is_read_from_its_graph(tmp_path: Path) -> N
     directory = exported("expanded", tmp_path, keep_weights=False)
     with closing(opened(directory, "torch")) as model:
         np.testing.assert_allclose(scores_of(model), computed("expanded")["scores"], atol=1e-4)
-
-
-def test_judgments_are_read_beside_its_mean(folder: Path, tmp_path: Path) -> None:
-    """So that a development set fits the calibration, as of any model."""
-    texts = [{"doc_id": str(at), "text": text} for at, text in enumerate(DOCUMENTS)]
-    lines = [{"query_id": str(at), "query": query, "candidates": texts} for at, query in enumerate(QUERIES)]
-    file = tmp_path / "candidates.jsonl"
-    file.write_text("".join(f"{json.dumps(line)}\n" for line in lines), "utf-8")
-    theirs = computed("pylate")
-    with closing(as_scorer(opened(folder / "pylate"))) as scorer:
-        read = list(read_judged(scorer, UNCALIBRATED, file, Qrels({"0": {"1": 1}})))
-    for at, judged in enumerate(read):
-        np.testing.assert_allclose(judged.raw * len(theirs[f"query{at}"]), theirs["scores"][at], atol=1e-3)

@@ -14,10 +14,12 @@ from redis import Redis
 from osrerank.errors import InferenceError
 from osrerank.scoring.cache.in_flight import InFlight, PendingScore
 from osrerank.scoring.cache.local import LOCAL_ENTRY_BYTES, LocalStore
-from osrerank.scoring.cache.scorer import CachedScorer, score_keys
-from osrerank.scoring.cache.store import OLD, PREFIX, REMOTE_ENTRY_BYTES, YOUNG, RemoteStore, connect
+from osrerank.scoring.cache.scorer import CachedScorer, behind_cache, score_keys
+from osrerank.scoring.cache.signing import REFUSED, EntrySigner
+from osrerank.scoring.cache.store import OLD, PREFIX, REMOTE_ENTRY_BYTES, VALUE, YOUNG, RemoteStore, connect
 from osrerank.scoring.cross_encoder import CrossEncoder
 from osrerank.scoring.registry import load_scorer
+from osrerank.settings import Settings
 from osrerank.testing import FunctionScorer, ManualClock
 from osrerank.types import NEVER, Deadline, Scorer, Scores
 from tests import servers
@@ -295,3 +297,81 @@ def test_waiting_ends_with_the_deadline_and_a_forked_child_waits_for_nobody_of_i
     assert time.monotonic() - started < 5
     assert in_a_child(lambda: in_flight.claim([b"a"])[0] == [b"a"])
     assert in_flight.claim([b"a"])[0] == []
+
+
+# What whoever writes to Redis can forge: scores are believed without a key, refused with one.
+OURS, OLDER, THEIRS = "the-key-of-our-deployment", "the-key-before-that-one!", "the-key-of-an-attacker!!"
+QUERY, TEXTS, PLACES = "low", ["low pressure", "wing"], [(0,), (1,)]
+TRUE, FORGED = [1.0, 0.0], 99.0
+
+
+def forged_keys() -> list[bytes]:
+    return score_keys(FunctionScorer().identity, QUERY, TEXTS, PLACES)
+
+
+def scored(redis_url: str, key: str) -> Scores:
+    """Return scores behind the cache in Redis alone, as a deployment with this key has it."""
+    own = {"redis_url": redis_url, "cache_local_mb": 0.0, "cache_key": key or None}
+    scorer = behind_cache(FunctionScorer(), Settings.load(**own))
+    found = scorer.score(QUERY, TEXTS, PLACES)
+    scorer.disconnect()
+    return found
+
+
+def values_of(redis_url: str, key: str) -> list[float]:
+    return list(scored(redis_url, key).values.tolist())
+
+
+def refused(reason: str) -> float:
+    return REFUSED.labels(reason)._value.get()
+
+
+@pytest.mark.parametrize("key", ["", OURS], ids=["without a key", "with a key"])
+@pytest.mark.parametrize("generation", [YOUNG, OLD])
+def test_a_forged_score_is_believed_without_a_key_and_refused_with_one(
+    redis: Redis, redis_url: str, key: str, generation: bytes
+) -> None:
+    before = refused("unsigned")
+    redis.hset(generation, forged_keys()[0], VALUE.pack(FORGED))
+    assert values_of(redis_url, key) == (TRUE if key else [FORGED, 0.0])
+    assert refused("unsigned") == before + bool(key)
+    assert values_of(redis_url, key) == (TRUE if key else [FORGED, 0.0])  # the forged one was replaced
+    assert refused("unsigned") == before + (bool(key) if generation == YOUNG else 2 * bool(key))
+
+
+def test_a_score_is_kept_signed(redis: Redis, redis_url: str) -> None:
+    assert values_of(redis_url, OURS) == TRUE
+    assert scored(redis_url, OURS).cached == 2
+    assert {len(value) for value in redis.hvals(YOUNG)} == {VALUE.size + 16}
+
+
+def test_a_score_moved_to_another_pair_signed_by_another_or_altered_is_refused(redis: Redis, redis_url: str) -> None:
+    first, second = forged_keys()
+    own, other = EntrySigner([OURS.encode()]), EntrySigner([THEIRS.encode()])
+    value = VALUE.pack(FORGED)
+    altered = VALUE.pack(FORGED + 1) + own.seal(first, value)[VALUE.size :]
+    before = refused("wrong_key")
+    for forged in (own.seal(second, value), other.seal(first, value), altered):
+        redis.hset(YOUNG, first, forged)
+        assert values_of(redis_url, OURS) == TRUE
+    assert refused("wrong_key") == before + 3
+    redis.hset(YOUNG, first, own.seal(first, value))
+    assert values_of(redis_url, OURS) == [FORGED, 0.0]  # what has the key is believed
+    assert values_of(redis_url, "") == TRUE  # a process without the key computes it
+
+
+def test_keys_are_changed_while_scores_are_kept(redis: Redis, redis_url: str) -> None:
+    values_of(redis_url, OLDER)
+    for keys_named, from_cache in ((f"{OURS},{OLDER}", 2), (OURS, 0), (OURS, 2)):
+        assert scored(redis_url, keys_named).cached == from_cache
+
+
+def test_refusals_are_logged_once_in_a_while(caplog: pytest.LogCaptureFixture) -> None:
+    signer = EntrySigner([OURS.encode()])
+    for _ in range(5):
+        assert signer.open(b"key", VALUE.pack(FORGED), VALUE.size) is None
+        assert signer.open(b"key", VALUE.pack(FORGED) + bytes(16), VALUE.size) is None
+    found = [record.getMessage() for record in caplog.records]
+    assert len(found) == 2
+    assert all(line.startswith("[score-refused] a cached score was refused") for line in found)
+    assert "OSRERANK_CACHE_KEY" in found[0]
