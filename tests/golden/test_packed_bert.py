@@ -25,11 +25,11 @@ from osrerank.scoring.backends.networks.attention import (  # noqa: E402 - impor
     VarlenAttention,
     choose_attention,
 )
-from osrerank.scoring.backends.networks.bi_encoder import BiEncoder  # noqa: E402 - likewise
+from osrerank.scoring.backends.networks.bi_encoder import PaddedBiEncoder  # noqa: E402 - likewise
 from osrerank.scoring.backends.networks.classifier import Classifier  # noqa: E402 - likewise
 from osrerank.scoring.backends.networks.engine import PackedEngine, PaddedEngine, on_device  # noqa: E402 - likewise
 from osrerank.scoring.backends.networks.load import load_packed, obstacle  # noqa: E402 - likewise
-from osrerank.scoring.backends.networks.modern_bert.shape import Shape  # noqa: E402 - likewise
+from osrerank.scoring.backends.networks.modern_bert.shape import ModernBertShape  # noqa: E402 - likewise
 from osrerank.scoring.backends.torch import read_weights  # noqa: E402 - likewise
 from tests.varlen import Varlen, attentions  # noqa: E402 - likewise
 
@@ -117,7 +117,7 @@ def test_classifiers_equal_transformers(
 
 
 def padded_vectors(directory: Path, pooling: Pooling, batch: Sequence[Tokens]) -> np.ndarray:
-    network = BiEncoder(read_json(directory / "config.json"), pooling).load_bert(read_weights(directory))
+    network = PaddedBiEncoder(read_json(directory / "config.json"), pooling).load_bert(read_weights(directory))
     inputs = padded(batch)
     ids, mask = (torch.from_numpy(part) for part in (inputs.input_ids, inputs.attention_mask))
     with torch.inference_mode():
@@ -333,8 +333,8 @@ def test_configs_of_transformers_5_are_read() -> None:
         "full_attention": {"rope_type": "default", "rope_theta": 160000.0},
         "sliding_attention": {"rope_type": "default", "rope_theta": 10000.0},
     }
-    assert Shape.from_config(newer) == Shape.from_config(older)
-    assert Shape.from_config(newer).windows == (None, WINDOW, WINDOW, None)
+    assert ModernBertShape.from_config(newer) == ModernBertShape.from_config(older)
+    assert ModernBertShape.from_config(newer).windows == (None, WINDOW, WINDOW, None)
 
 
 @pytest.mark.parametrize(

@@ -111,7 +111,7 @@ def test_ms_marco_divides_by_the_reference_and_looks_at_ten(tmp_path: Path) -> N
 
 
 BY_PROVIDERS = """ERR@10 nDCG@10 nDCG(dcg='exp-log2')@10 nDCG(judged_only=True)@10 Compat infAP AP RR P@10 R@10 Bpref
-Rprec IPrec@0.5 Judged@10 RBP SetF Success@1 NumRet"""
+Rprec IPrec@0.5 Judged@10 SetF Success@1 NumRet"""
 """Measures of each of ir-measures' providers."""
 SPELLINGS = ("2", "PLAIN-2", "301-4", "q2", "2b", "002")
 

@@ -11,8 +11,8 @@ from osrerank.cli import cli
 from osrerank.errors import EvaluationError, FormatError
 from osrerank.evaluation.birch import read_predictions
 from osrerank.evaluation.folds import block_folds, read_folds
-from osrerank.evaluation.records import Record
-from osrerank.evaluation.side_file import Checkpoint
+from osrerank.evaluation.records import QueryRecord
+from osrerank.evaluation.side_file import SideFile
 from osrerank.evaluation.tune import Evidence, Weights, by_share, cross_validate, grid, precisions
 from osrerank.formats.trec import read_run
 from osrerank.types import Qrels
@@ -144,14 +144,14 @@ def test_folds_without_judged_queries_are_refused():
 
 
 def write_side_file(path: Path, evidence) -> None:
-    with Checkpoint(path, {}) as checkpoint:
+    with SideFile(path, {}) as checkpoint:
         for one in evidence:
             candidates = []
             for rank, (doc_id, score, best) in enumerate(zip(one.doc_ids, one.first_pass, one.best, strict=True), 1):
                 own = {"first_pass": {"score": float(score), "rank": rank}}
                 stages = {"sentences": {"score": 0.0, "rank": rank, **marks(best)}}
                 candidates.append({"doc_id": doc_id, "score": 0.0, **own, "stages": stages})
-            checkpoint.append(Record.make(one.query_id, candidates, [], True, None, 0.0))
+            checkpoint.append(QueryRecord.make(one.query_id, candidates, [], True, None, 0.0))
 
 
 def marks(best):

@@ -6,7 +6,7 @@ import pytest
 
 from osrerank import Rerank
 from osrerank.errors import ConfigError
-from osrerank.retrieval.fields import Fields
+from osrerank.retrieval.fields import SearchFields
 from osrerank.retrieval.first_pass import SORTED, FirstPass, plan
 from osrerank.retrieval.query_text import build_query, find_query_text
 from osrerank.search.call import Refused, Reranking
@@ -20,7 +20,7 @@ MATCH = {"query": {"match": {"text": "x"}}}
 
 
 def planned(body=None, params=None, depth=100, **options):
-    fields = Fields.of_names((), ("title", "text"))
+    fields = SearchFields.of_names((), ("title", "text"))
     return plan({**MATCH, **(body or {})}, params or {}, Rerank(**options), depth, fields)
 
 
@@ -118,14 +118,14 @@ def test_our_extension_is_not_sent_on():
 def test_callers_body_is_not_changed():
     body = {**MATCH, "ext": {"rerank": {}}, "_source": False, "fields": ["date"], "size": 3}
     before = copy.deepcopy(body)
-    plan(body, {}, Rerank(), 100, Fields())
+    plan(body, {}, Rerank(), 100, SearchFields())
     assert body == before
 
 
 def test_one_field_is_a_match_several_a_multi_match():
-    assert build_query("x", Fields(("text",))) == {"match": {"text": {"query": "x"}}}
-    assert build_query("x", Fields(("title^2",)))["multi_match"]["fields"] == ["title^2"]
-    assert build_query("x", Fields(("title", "text")))["multi_match"]["type"] == "best_fields"
+    assert build_query("x", SearchFields(("text",))) == {"match": {"text": {"query": "x"}}}
+    assert build_query("x", SearchFields(("title^2",)))["multi_match"]["fields"] == ["title^2"]
+    assert build_query("x", SearchFields(("title", "text")))["multi_match"]["type"] == "best_fields"
 
 
 @pytest.mark.parametrize(

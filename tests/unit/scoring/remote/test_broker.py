@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from osrerank.errors import WorkerError
 from osrerank.scoring.remote import chunks
-from osrerank.scoring.remote.breaker import PAUSES_S, Attempt, Breaker
+from osrerank.scoring.remote.breaker import PAUSES_S, Breaker, BrokerAccess
 from osrerank.scoring.remote.broker import PLAIN_ANSWER_S, celery_app
 from osrerank.scoring.remote.chunks import divide, gather
 from osrerank.scoring.remote.delivery import PendingChunk
@@ -46,20 +46,20 @@ def test_the_brokers_clock_takes_the_middle_of_a_round_trip():
 def test_one_probe_after_each_pause_and_nothing_else_until_the_broker_answers():
     clock = ManualClock()
     breaker = Breaker(clock)
-    assert breaker.attempt() is Attempt.USE
+    assert breaker.attempt() is BrokerAccess.USE
     breaker.trip()
     breaker.trip()  # of a call that was under way: the same failure
-    assert breaker.attempt() is Attempt.NONE
+    assert breaker.attempt() is BrokerAccess.NONE
     clock.sleep(PAUSES_S[0])
-    assert [breaker.attempt() for _ in range(3)] == [Attempt.PROBE, Attempt.NONE, Attempt.NONE]
+    assert [breaker.attempt() for _ in range(3)] == [BrokerAccess.PROBE, BrokerAccess.NONE, BrokerAccess.NONE]
     breaker.trip(probed=True)
-    assert breaker.attempt() is Attempt.NONE
+    assert breaker.attempt() is BrokerAccess.NONE
     clock.sleep(PAUSES_S[1] / 2 - 0.01)
-    assert breaker.attempt() is Attempt.NONE
+    assert breaker.attempt() is BrokerAccess.NONE
     clock.sleep(PAUSES_S[1])
-    assert breaker.attempt() is Attempt.PROBE
+    assert breaker.attempt() is BrokerAccess.PROBE
     breaker.close()
-    assert [breaker.attempt() for _ in range(3)] == [Attempt.USE] * 3
+    assert [breaker.attempt() for _ in range(3)] == [BrokerAccess.USE] * 3
 
 
 def test_ten_minutes_take_few_probes():
@@ -67,7 +67,7 @@ def test_ten_minutes_take_few_probes():
     breaker = Breaker(clock)
     breaker.trip()
     while clock() < 600:
-        if breaker.attempt() is Attempt.PROBE:
+        if breaker.attempt() is BrokerAccess.PROBE:
             probes += 1
             breaker.trip(probed=True)
         clock.sleep(0.01)
