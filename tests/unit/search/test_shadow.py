@@ -165,28 +165,17 @@ def test_each_search_of_several_has_its_record(client: Client, file: Path) -> No
     assert lines[0]["hits"] == 5
 
 
-def test_the_asynchronous_client_answers_alike(client: Client, file: Path, tmp_path: Path) -> None:
+def test_the_asynchronous_client_answers_alike_and_what_an_event_loop_leaves_is_dropped(
+    client: Client, file: Path, tmp_path: Path
+) -> None:
     plain = ids(client.search("blood pressure", index="notes"))
-    client.close()
-
-    async def search() -> None:
-        async with connect_async(f"embedded:{tmp_path / 'engine'}", scorer=LAST_FIRST) as asynchronous:
-            found = await asynchronous.search("blood pressure", index="notes", rerank=SHADOW)
-            assert ids(found) == plain
-            assert found["rerank"]["shadow"] == {"queued": True}
-            await asyncio.to_thread(records, file, 1)
-
-    asyncio.run(search())
-    assert records(file, 1)[0]["overlap"] == 0
-
-
-def test_what_an_event_loop_leaves_is_dropped(client: Client, file: Path, tmp_path: Path) -> None:
     client.close()
     asynchronous = connect_async(f"embedded:{tmp_path / 'engine'}", scorer=LAST_FIRST)
 
     async def search() -> None:
         for _ in range(20):
-            await asynchronous.search("blood pressure", index="notes", rerank=SHADOW)
+            found = await asynchronous.search("blood pressure", index="notes", rerank=SHADOW)
+            assert (ids(found), found["rerank"]["shadow"]) == (plain, {"queued": True})
 
     asyncio.run(search())
     asynchronous.searcher.shadows.close()

@@ -49,13 +49,16 @@ def models(bi_encoder: Callable[..., Path]) -> Callable[..., Path]:
     return made
 
 
+def encoder_of(directory: Path, card: ModelCard, backend: Any = None) -> BiEncoder:
+    return BiEncoder(directory, card, InputBuilder.load(directory, card), backend or ArithmeticEncoder())
+
+
 def opened(
     directory: Path, store: VectorStore | None = None, profile: str = "exact", secret: bytes = b"", backend: Any = None
 ) -> EncoderScorer:
     """Return the model of a directory, or a backend in its place, with its source of vectors."""
     card = read_card(directory)
-    backend = backend or EncoderBackend.load(directory, card, threads=2)
-    encoder = BiEncoder(directory, card, InputBuilder.load(directory, card), backend)
+    encoder = encoder_of(directory, card, backend or EncoderBackend.load(directory, card, threads=2))
     return EncoderScorer(DocumentVectors(encoder, VectorStorage(store, PROFILES[profile], secret)))
 
 
@@ -199,10 +202,6 @@ def scorers(directory: Path) -> Iterator[list[EncoderScorer]]:
     yield scorers
     for scorer in scorers:
         scorer.close()
-
-
-def encoder_of(directory: Path, card: ModelCard) -> BiEncoder:
-    return BiEncoder(directory, card, InputBuilder.load(directory, card), ArithmeticEncoder())
 
 
 def digest(content: bytes) -> bytes:
