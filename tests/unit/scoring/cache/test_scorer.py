@@ -116,6 +116,19 @@ def test_scores_live_for_the_time_given_and_take_four_bytes(scorer: CrossEncoder
     assert [len(value) for value in redis.hvals(YOUNG)] == [4] * 4
 
 
+def test_garbage_and_a_key_of_another_type_are_computed_anew(
+    scorer: CrossEncoder, redis: Redis, plain: np.ndarray
+) -> None:
+    keys = score_keys(scorer.identity, "pressure", DOCUMENTS, TUPLES)
+    redis.hset(YOUNG, mapping=dict(zip(keys, (b"", b"abcde", b"\x00\x00\xc0\x7f"), strict=False)))  # the last is a NaN
+    scores = behind(scorer, redis).score("pressure", DOCUMENTS, TUPLES)
+    assert scores.inferences == 4
+    np.testing.assert_array_equal(scores.values, plain)
+    redis.delete(YOUNG)
+    redis.lpush(YOUNG, "a list")
+    np.testing.assert_array_equal(behind(scorer, redis).score("pressure", DOCUMENTS, TUPLES).values, plain)
+
+
 def test_cached_scores_count_whatever_the_deadline(scorer: CrossEncoder, redis: Redis) -> None:
     cached = behind(scorer, redis)
     cached.score("pressure", DOCUMENTS, [(0,), (3,)])
