@@ -206,6 +206,10 @@ def test_an_index_without_text_says_so(client: Client) -> None:
     assert marks["warnings"] == ["the mapping has no text field, only code: the index's default fields are searched"]
 
 
+def test_feedback_searches_the_body_that_was_found(client: Client) -> None:
+    assert read(client, rm3=True) == (1, FOUND)
+
+
 def test_responses_from_elsewhere(client: Client) -> None:
     found = client.search(index="articles", body={"query": {"match": {"body": "low"}}})
     marks = client.rerank_response(found, "low blood pressure")["rerank"]
