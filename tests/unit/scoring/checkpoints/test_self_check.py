@@ -19,7 +19,7 @@ from osrerank.testing import FunctionScorer, overlap
 
 MONO = SHIPPED / "e5-small"
 CARD = ModelCard("tried", "logits2")
-NSP = "this next-sentence head output 0, not 1, says that the document is relevant"
+NSP = "this next-sentence head, output 0 means relevant, not output 1"
 
 
 def test_the_examples_are_questions_with_their_paragraph_and_one_of_another_article() -> None:
@@ -48,7 +48,7 @@ def test_what_ranks_passes() -> None:
     ("card", "function", "cause"),
     [
         (CARD, lambda query, text: -trained_like(query, text), "upside down: the labels are swapped"),
-        (ModelCard("tried", "next-sentence"), lambda query, text: -trained_like(query, text), f"upside down: of {NSP}"),
+        (ModelCard("tried", "next-sentence"), lambda query, text: -trained_like(query, text), f"upside down: in {NSP}"),
         (CARD, lambda query, text: len(text) % 17 - len(query) % 5, "its head was lost or is not trained"),
         (CARD, overlap, "it hardly tells paragraphs apart: its head was lost"),  # in the right order, but not far apart
     ],
@@ -116,7 +116,7 @@ FAULTS: dict[Callable[[Path], None], str] = {
     cased_vocabulary: "do_lower_case must be false",
     no_lower_case: "pieces are unknown",
     lost_head: "its head was lost or is not trained",
-    next_sentence_the_other_way: "output 0, not 1, says that the document is relevant",
+    next_sentence_the_other_way: "output 0 means relevant, not output 1",
 }
 
 
