@@ -31,3 +31,18 @@ def filled(
         assert client.count(index=name)["count"] == len(documents)
         yield client
         client.indices.delete(index=name)
+
+
+@contextlib.contextmanager
+def watched(client: Client) -> Iterator[list[tuple[str, Any]]]:
+    """Yield a list that gets the path and the body of each request of a client."""
+    requests: list[tuple[str, Any]] = []
+    perform = client.transport.perform_request
+
+    def watching(method: str, url: str, *arguments: Any, **options: Any) -> Any:
+        requests.append((url, options.get("body")))
+        return perform(method, url, *arguments, **options)
+
+    client.transport.perform_request = watching  # type: ignore[method-assign]
+    yield requests
+    client.transport.perform_request = perform  # type: ignore[method-assign]

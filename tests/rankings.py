@@ -1,10 +1,14 @@
-"""Rankings and responses for tests."""
+"""Rankings and responses for tests, and clients that get them."""
 
 from collections.abc import Sequence
 from typing import Any
 
+from osrerank import connect
 from osrerank.response import FIRST_PASS, squash
+from osrerank.testing import CannedTransport, FunctionScorer
 from osrerank.types import Candidate, Query, Ranking, StageScore
+
+BY_LENGTH = FunctionScorer(lambda _query, text: float(len(text)))
 
 
 def ranking_of(texts: Sequence[str | None], query: str = "low blood pressure") -> Ranking:
@@ -31,3 +35,16 @@ def response_of(texts: Sequence[str], **extra: Any) -> dict[str, Any]:
         "hits": {"total": total, "max_score": float(len(texts)) if texts else None, "hits": hits},
         **extra,
     }
+
+
+def client_for(answer: Any, scorer: Any = BY_LENGTH, **options: Any) -> Any:
+    """A client that gets one answer to everything: a response, or that of texts."""
+    answer = response_of(answer) if isinstance(answer, list) else answer
+    return connect(
+        "http://localhost:9", scorer=scorer, **{"transport_class": CannedTransport, "answer": answer, **options}
+    )
+
+
+def ids(response: Any) -> list[str]:
+    """The ids of a response's hits, in order."""
+    return [hit["_id"] for hit in response["hits"]["hits"]]

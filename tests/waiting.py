@@ -1,6 +1,8 @@
 """Wait where two processes or threads meet: for a condition, with a limit."""
 
+import os
 import time
+import warnings
 from collections.abc import Callable
 
 
@@ -10,3 +12,13 @@ def wait_until(holds: Callable[[], object], within_s: float = 60.0, said: Callab
     while not holds():
         assert time.monotonic() < give_up, f"this does not hold after {within_s:g} s: {said()}"
         time.sleep(0.01)
+
+
+def in_a_child(holds: Callable[[], bool]) -> bool:
+    """Return whether something holds in a forked child."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # of threads that another test may have left
+        child = os.fork()
+    if child == 0:
+        os._exit(0 if holds() else 1)
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0

@@ -1,4 +1,4 @@
-"""The drawn graphs of `osrerank.export.graph` against torch, on the tiny BERTs: every head."""
+"""The drawn graphs of `osrerank.export.graph` against torch, on the tiny BERTs: every head; and transformers' pairs."""
 
 import json
 import shutil
@@ -45,8 +45,7 @@ def source(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
 
 def exported(source: Path, output: Path, form: str = "fp32") -> CrossEncoder:
     kind = "duo" if source.name.endswith("duo") else None
-    options = ExportOptions(kind=kind, precision=form)
-    export_model(source, output, options)
+    export_model(source, output, ExportOptions(kind=kind, precision=form))
     return load_scorer(str(output), backend="onnx", threads=2)
 
 
@@ -58,12 +57,21 @@ def test_drawn_equals_torch(source: Path, tmp_path: Path) -> None:
     expected = values(load_scorer(str(source), backend="torch", threads=1))
     assert np.ptp(expected) > 1e-3
     np.testing.assert_allclose(values(exported(source, tmp_path / "made")), expected, atol=1e-5, rtol=0)
-
-
-def test_a_drawn_graph_takes_no_padding(source: Path, tmp_path: Path) -> None:
-    exported(source, tmp_path / "made")
     graph = onnx.load(tmp_path / "made" / "onnx" / "model.onnx").graph
-    assert [entry.name for entry in graph.input] == ["input_ids", "token_type_ids"]
+    assert [entry.name for entry in graph.input] == ["input_ids", "token_type_ids"]  # it takes no padding
+
+
+@pytest.mark.parametrize("form", ["one-label", "two-labels"])
+def test_pairs_are_read_as_by_transformers(form: str) -> None:
+    directory = DATA / f"tiny-bert-{form}"
+    tokenizer = transformers.PreTrainedTokenizerFast(tokenizer_file=str(directory / "tokenizer.json"))
+    network = transformers.AutoModelForSequenceClassification.from_pretrained(directory).eval()
+    found = values(load_scorer(str(directory), backend="onnx", threads=1))
+    for text, value in zip(DOCUMENTS, found, strict=True):
+        with torch.inference_mode():
+            inputs = tokenizer([QUERY], [text], return_tensors="pt", return_token_type_ids=True)
+            logits = network(**inputs).logits[0]
+        assert value == pytest.approx(float(logits[0] if form == "one-label" else logits[1] - logits[0]), abs=1e-4)
 
 
 @pytest.mark.parametrize("form", ["fp32", "int8"])
@@ -106,26 +114,9 @@ def test_equal_lengths_may_share_a_batch(source: Path, tmp_path: Path) -> None:
     np.testing.assert_allclose(together, alone, atol=1e-5, rtol=0)
 
 
-def test_a_padded_graph_is_made_on_request(tmp_path: Path) -> None:
-    source = DATA / "tiny-bert-one-label"
-    export_model(source, tmp_path / "made", ExportOptions(padded=True))
-    graph = onnx.load(tmp_path / "made" / "onnx" / "model.onnx").graph
-    assert "attention_mask" in {entry.name for entry in graph.input}
-    expected = values(load_scorer(str(source), backend="torch", threads=1))
-    found = values(load_scorer(str(tmp_path / "made"), backend="onnx", threads=1))
-    np.testing.assert_allclose(found, expected, atol=1e-5, rtol=0)
-
-
-@pytest.mark.parametrize(
-    "changed",
-    [
-        {"model_type": "roberta"},
-        {"hidden_act": "relu"},
-        {"position_embedding_type": "relative_key"},
-        {"is_decoder": True},
-    ],
-)
-def test_what_is_not_plain_bert_is_traced(changed: dict[str, object]) -> None:
+def test_what_is_not_plain_bert_is_traced() -> None:
     config = json.loads((DATA / "tiny-bert-one-label" / "config.json").read_bytes())
+    changes = {"model_type": "roberta", "hidden_act": "relu", "position_embedding_type": "relative_key"}
     assert can_build(config)
-    assert not can_build({**config, **changed})
+    for name, value in {**changes, "is_decoder": True}.items():
+        assert not can_build({**config, name: value}), name

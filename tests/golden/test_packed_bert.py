@@ -1,10 +1,9 @@
-"""The packed forward pass against transformers' own, and against a bi-encoder's padded module.
+"""The packed forward pass against transformers' own, and against a bi-encoder's padded module; then ModernBERT's.
 
 Each is computed twice: with attention on a padded grid, as the CPU does it, and through the arguments of the CUDA
 kernel, with a stand-in that computes the same thing densely.
 """
 
-import inspect
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -21,20 +20,23 @@ transformers = pytest.importorskip("transformers")
 
 from osrerank.scoring.backends.networks.attention import (  # noqa: E402 - imports torch
     Attention,
+    Bounds,
     PaddedAttention,
     VarlenAttention,
+    choose_attention,
 )
 from osrerank.scoring.backends.networks.bi_encoder import PaddedBiEncoder  # noqa: E402 - likewise
 from osrerank.scoring.backends.networks.classifier import Classifier  # noqa: E402 - likewise
 from osrerank.scoring.backends.networks.engine import PackedEngine, PaddedEngine, on_device  # noqa: E402 - likewise
 from osrerank.scoring.backends.networks.load import load_packed, obstacle  # noqa: E402 - likewise
+from osrerank.scoring.backends.networks.modern_bert.shape import ModernBertShape  # noqa: E402 - likewise
 from osrerank.scoring.backends.torch import read_weights  # noqa: E402 - likewise
 from tests.varlen import Varlen, attentions  # noqa: E402 - likewise
 
 DATA = Path(__file__).parents[1] / "data"
+DIRECTORIES = {"cross-encoder": DATA / "tiny-bert-one-label", "bi-encoder": DATA / "tiny-bert-bi-encoder"}
 CPU = torch.device("cpu")
 LENGTHS = (512, 3, 17, 64, 64, 200, 2)
-"""A directory of all-MiniLM-L6-v2 in Hugging Face layout."""
 
 
 def sequences(lengths: Sequence[int], vocabulary: int, *, segments: int = 2, seed: int = 1) -> list[Tokens]:
@@ -125,30 +127,21 @@ def padded_vectors(directory: Path, pooling: Pooling, batch: Sequence[Tokens]) -
 @attentions
 @pytest.mark.parametrize("pooling", ["cls", "mean"])
 def test_a_bi_encoder_equals_the_padded_module(attention: Callable[[], Attention], pooling: Pooling) -> None:
-    directory = DATA / "tiny-bert-bi-encoder"
+    directory = DIRECTORIES["bi-encoder"]
     card = ModelCard("tiny", "cosine", kind="bi-encoder", pooling=pooling)
     batch = [Tokens(one.ids, np.zeros_like(one.ids)) for one in sequences((*LENGTHS, 2), 278)]
     packed = committed(directory, attention(), card=card)
     expected = padded_vectors(directory, pooling, batch)
-    np.testing.assert_allclose(PackedEngine(packed, CPU)(batch), expected, atol=1e-5, rtol=0)
+    engine = PackedEngine(packed, CPU)
+    np.testing.assert_allclose(engine(batch), expected, atol=1e-5, rtol=0)
+    np.testing.assert_allclose(engine(batch[::-1])[::-1], expected, atol=1e-5, rtol=0)  # each keeps its place
 
 
-def test_the_stand_in_has_the_signature_of_the_kernel() -> None:
-    varlen = pytest.importorskip("torch.nn.attention.varlen")
-    theirs = inspect.signature(varlen.varlen_attn).parameters
-    ours = dict(inspect.signature(Varlen().varlen_attn).parameters)
-    assert {name: theirs[name].kind for name in ours} == {name: ours[name].kind for name in ours}
-    positional = [name for name, parameter in ours.items() if parameter.kind is parameter.POSITIONAL_OR_KEYWORD]
-    assert list(theirs)[: len(positional)] == positional
-
-
-@pytest.mark.parametrize("kind", ["cross-encoder", "bi-encoder"])
+@pytest.mark.parametrize("kind", DIRECTORIES)
 def test_the_kernel_itself_takes_what_the_network_gives(kind: str) -> None:
     """On the device ``meta``, which computes shapes and types alone."""
     varlen = pytest.importorskip("torch.nn.attention.varlen")
-    directory = DATA / ("tiny-bert-bi-encoder" if kind == "bi-encoder" else "tiny-bert-one-label")
-    attention = VarlenAttention(varlen)
-    packed = committed(directory, attention, torch.bfloat16).to("meta")
+    packed = committed(DIRECTORIES[kind], VarlenAttention(varlen), torch.bfloat16).to("meta")
     arrays = packed.pack(sequences(LENGTHS, 278))
     outputs = packed(on_device(arrays, torch.device("meta")), arrays[-1])
     assert (len(outputs), outputs.dtype) == (len(LENGTHS), torch.float32)
@@ -164,27 +157,11 @@ def test_the_last_layer_of_a_classifier_asks_for_first_rows_alone() -> None:
 
 
 @attentions
-@pytest.mark.parametrize("kind", ["cross-encoder", "bi-encoder"])
-def test_a_score_depends_on_no_neighbour_and_keeps_its_place(attention: Callable[[], Attention], kind: str) -> None:
-    directory = DATA / ("tiny-bert-bi-encoder" if kind == "bi-encoder" else "tiny-bert-one-label")
-    packed = committed(directory, attention())
-    engine = PackedEngine(packed, CPU)
-    batch = sequences((*LENGTHS, *range(2, 40)), 278)
-    alone = np.concatenate([engine([tokens]) for tokens in batch])
-    assert np.ptp(alone) > 0.1
-    np.testing.assert_allclose(engine(batch), alone, atol=1e-5, rtol=0)
-    np.testing.assert_allclose(engine(batch[::-1])[::-1], alone, atol=1e-5, rtol=0)
-
-
-@attentions
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-@pytest.mark.parametrize("kind", ["cross-encoder", "bi-encoder"])
+@pytest.mark.parametrize("kind", DIRECTORIES)
 def test_sixteen_bits_are_near(attention: Callable[[], Attention], dtype: torch.dtype, kind: str) -> None:
-    directory = DATA / ("tiny-bert-bi-encoder" if kind == "bi-encoder" else "tiny-bert-one-label")
-    batch = sequences(LENGTHS, 278)
-    fine, coarse = (
-        PackedEngine(committed(directory, attention(), exactness), CPU)(batch) for exactness in (torch.float32, dtype)
-    )
+    networks = (committed(DIRECTORIES[kind], attention(), exactness) for exactness in (torch.float32, dtype))
+    fine, coarse = (PackedEngine(network, CPU)(sequences(LENGTHS, 278)) for network in networks)
     assert coarse.dtype == np.float32
     difference = np.abs(coarse - fine).max()
     assert 0 < difference < 0.05 * np.ptp(fine) + 0.05
@@ -200,25 +177,9 @@ def test_sixteen_bits_are_near(attention: Callable[[], Attention], dtype: torch.
     ],
 )
 def test_ids_beyond_the_tables_are_refused(tokens: Tokens, reason: str) -> None:
-    directory = DATA / "tiny-bert-one-label"
-    packed = committed(directory, PaddedAttention())
+    packed = committed(DIRECTORIES["cross-encoder"], PaddedAttention())
     with pytest.raises(InferenceError, match=reason):
         packed.pack([tokens])
-
-
-@pytest.mark.parametrize(
-    ("changes", "reason"),
-    [
-        ({"model_type": "electra"}, "model_type is electra"),
-        ({"architectures": ["BertForMaskedLM"]}, "architecture is BertForMaskedLM"),
-        ({"hidden_act": "silu"}, "hidden_act is silu"),
-        ({"position_embedding_type": "relative_key"}, "positions are relative"),
-        ({"model_type": "roberta"}, "architecture is BertForSequenceClassification"),
-    ],
-)
-def test_what_it_cannot_compute_it_says(changes: dict, reason: str) -> None:
-    config = {"model_type": "bert", "architectures": ["BertForSequenceClassification"], "hidden_act": "gelu"}
-    assert reason in obstacle(config | changes, ModelCard("made", "logit1"))
 
 
 @pytest.mark.slow
@@ -236,3 +197,150 @@ def test_bert_large_equals_transformers() -> None:
     found = logits(network, config.to_dict() | architecture, ModelCard("large", "logits2"), batch)
     assert np.ptp(expected, axis=0).min() > 1e-3
     np.testing.assert_allclose(found, expected, atol=1e-4, rtol=0)
+
+
+CARD = ModelCard("made", "logit1")
+VOCABULARY = 300
+WINDOW = 8
+AROUND = (70, 3, 9, 10, 17, 33, 64, 2, 1)
+"""Around a window's edge, two windows, blocks of two windows, and beyond."""
+SPECIALS = {"pad_token_id": 0, "cls_token_id": 2, "sep_token_id": 3, "bos_token_id": 2, "eos_token_id": 3}
+
+
+def modern(**changes: object) -> torch.nn.Module:
+    """A random ModernBERT whose scores differ, with windows of eight places to either side."""
+    shape = {"hidden_size": 48, "num_hidden_layers": 4, "num_attention_heads": 3, "intermediate_size": 40}
+    fields = {**shape, **SPECIALS, "vocab_size": VOCABULARY, "local_attention": 2 * WINDOW, "num_labels": 1, **changes}
+    config = transformers.ModernBertConfig(**fields)
+    config.architectures = ["ModernBertForSequenceClassification"]
+    torch.manual_seed(7)
+    network = transformers.ModernBertForSequenceClassification(config).eval()
+    with torch.no_grad():
+        for name, parameter in network.named_parameters():
+            if "norm" not in name:
+                parameter.normal_(std=0.3)
+            elif name.endswith("bias"):
+                parameter.normal_(std=0.1)
+    return network
+
+
+def windowed(lengths: Sequence[int]) -> list[Tokens]:
+    return sequences(lengths, VOCABULARY, segments=1)
+
+
+def modern_logits(network: torch.nn.Module, batch: Sequence[Tokens], attention: Attention) -> np.ndarray:
+    assert obstacle(network.config.to_dict(), CARD) == ""
+    return logits(network, network.config.to_dict(), CARD, batch, lambda: attention)
+
+
+CHANGES = [
+    {},
+    {"num_labels": 2, "classifier_pooling": "mean"},
+    {"num_hidden_layers": 3, "classifier_bias": True, "norm_bias": True, "attention_bias": True, "mlp_bias": True},
+    {"global_attn_every_n_layers": 2, "num_hidden_layers": 1, "local_rope_theta": None},
+]
+
+
+@attentions
+@pytest.mark.parametrize("changes", CHANGES, ids=str)
+def test_modern_berts_equal_transformers(attention: Callable[[], Attention], changes: dict) -> None:
+    network, batch = modern(**changes), windowed(AROUND)
+    expected = reference(network, batch)
+    assert np.ptp(expected, axis=0).min() > 0.1
+    np.testing.assert_allclose(modern_logits(network, batch, attention()), expected, atol=1e-4, rtol=0)
+    alone = np.concatenate([modern_logits(network, [tokens], attention()) for tokens in batch[:4]])
+    np.testing.assert_allclose(alone, expected[:4], atol=1e-4, rtol=0)
+
+
+@pytest.mark.parametrize("window", [1, 4, 8, 16, 100])
+def test_blocks_see_what_a_mask_lets_through(window: int) -> None:
+    lengths = np.array(AROUND, dtype=np.int32)
+    offsets = torch.from_numpy(np.concatenate([[0], np.cumsum(lengths)]).astype(np.int32))
+    states = torch.randn(3, int(lengths.sum()), 2, 8, generator=torch.Generator().manual_seed(1))
+    rows = Bounds(offsets, lengths)
+    found, expected = (
+        way(*states, rows, rows, window=window) for way in (PaddedAttention(), VarlenAttention(Varlen()))
+    )
+    torch.testing.assert_close(found, expected)
+
+
+def test_the_kernel_gets_windows_where_they_matter_and_first_rows_at_the_end() -> None:
+    kernel, network = Varlen(), modern()
+    modern_logits(network, windowed((20, 30)), VarlenAttention(kernel))
+    near, whole = (WINDOW, WINDOW), (-1, -1)
+    assert kernel.windows == [whole, near, near, whole]
+    assert [call["rows"] for call in kernel.calls] == [50, 50, 50, 2]
+    short = Varlen()
+    modern_logits(network, windowed((WINDOW + 1, 3)), VarlenAttention(short))
+    assert short.windows == [whole] * 4
+
+
+def test_the_kernel_itself_takes_what_modern_bert_gives() -> None:
+    """On the device ``meta``, which computes shapes and types alone."""
+    varlen = pytest.importorskip("torch.nn.attention.varlen")
+    network = modern()
+    packed = load_packed(
+        network.state_dict(), network.config.to_dict(), CARD, attention=VarlenAttention(varlen), dtype=torch.bfloat16
+    ).to("meta")
+    arrays = packed.pack(windowed(AROUND))
+    outputs = packed(on_device(arrays, torch.device("meta")), arrays[-1])
+    assert (outputs.shape, outputs.dtype) == ((len(AROUND), 1), torch.float32)
+
+
+def test_without_windows_in_the_kernel_attention_is_padded(monkeypatch: pytest.MonkeyPatch) -> None:
+    varlen = pytest.importorskip("torch.nn.attention.varlen")
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _device: (9, 0))
+    cuda = torch.device("cuda")
+    found, reason = choose_attention(cuda, torch.bfloat16, 64, windowed=True)
+    assert (found.name, reason) == ("packed", "")
+    monkeypatch.setattr(varlen, "varlen_attn", lambda query, key, value: None)
+    found, reason = choose_attention(cuda, torch.bfloat16, 64, windowed=True)
+    assert (found.name, "within a window" in reason) == ("padded", True)
+    assert choose_attention(cuda, torch.bfloat16, 64)[0].name == "packed"
+
+
+def test_what_is_beyond_the_model_is_refused() -> None:
+    network = modern(max_position_embeddings=32)
+    for tokens, reason in (((33,), "position id is 32"), ((4,), "token id is 300")):
+        batch = windowed(tokens)
+        batch[0].ids[-1] = 300 if "token" in reason else 1
+        with pytest.raises(InferenceError, match=reason):
+            modern_logits(network, batch, PaddedAttention())
+
+
+def test_configs_of_transformers_5_are_read() -> None:
+    """Its names, written out: this environment's transformers may be 4."""
+    older = modern().config.to_dict()
+    kinds = ["full_attention", "sliding_attention", "sliding_attention", "full_attention"]
+    newer = {name: value for name, value in older.items() if not name.endswith(("rope_theta", "n_layers"))}
+    newer |= {"layer_types": kinds, "num_hidden_layers": 4}
+    newer["rope_parameters"] = {
+        "full_attention": {"rope_type": "default", "rope_theta": 160000.0},
+        "sliding_attention": {"rope_type": "default", "rope_theta": 10000.0},
+    }
+    assert ModernBertShape.from_config(newer) == ModernBertShape.from_config(older)
+    assert ModernBertShape.from_config(newer).windows == (None, WINDOW, WINDOW, None)
+
+
+BERT = {"model_type": "bert", "architectures": ["BertForSequenceClassification"], "hidden_act": "gelu"}
+
+
+@pytest.mark.parametrize(
+    ("is_modern", "changes", "reason"),
+    [
+        (False, {"model_type": "electra"}, "model_type is electra"),
+        (False, {"architectures": ["BertForMaskedLM"]}, "architecture is BertForMaskedLM"),
+        (False, {"hidden_act": "silu"}, "hidden_act is silu"),
+        (False, {"position_embedding_type": "relative_key"}, "positions are relative"),
+        (False, {"model_type": "roberta"}, "architecture is BertForSequenceClassification"),
+        (True, {"hidden_activation": "silu"}, "hidden_activation is silu"),
+        (True, {"classifier_activation": "relu"}, "classifier_activation is relu"),
+        (True, {"rope_scaling": {"rope_type": "yarn"}}, "rotations are yarn"),
+        (True, {"layer_types": ["chunked_attention"]}, "layer_types has chunked_attention"),
+        (True, {"local_attention": 1}, "local_attention is below 2"),
+        (True, {"architectures": ["ModernBertForMaskedLM"]}, "architecture is ModernBertForMaskedLM"),
+    ],
+)
+def test_what_it_cannot_compute_it_says(is_modern: bool, changes: dict, reason: str) -> None:
+    config = modern().config.to_dict() if is_modern else BERT
+    assert reason in obstacle(config | changes, CARD)

@@ -12,23 +12,10 @@ from osrerank.evaluation.measures import MSMARCO, Averaging, Evaluation, evaluat
 from osrerank.formats.trec import read_qrels, read_run
 
 FOLDER = Path(__file__).parent / "trec_eval"
-NAMES = {
-    "num_q": "NumQ",
-    "num_ret": "NumRet",
-    "num_rel": "NumRel",
-    "num_rel_ret": "NumRelRet",
-    "map": "AP",
-    "Rprec": "Rprec",
-    "bpref": "Bpref",
-    "recip_rank": "RR",
-    "infAP": "infAP",
-    "ndcg": "nDCG",
-    "set_P": "SetP",
-    "set_relative_P": "SetP(relative=True)",
-    "set_recall": "SetR",
-    "set_map": "SetAP",
-    "set_F": "SetF",
-}
+MEASURES = """num_q=NumQ num_ret=NumRet num_rel=NumRel num_rel_ret=NumRelRet map=AP Rprec=Rprec bpref=Bpref
+recip_rank=RR infAP=infAP ndcg=nDCG set_P=SetP set_relative_P=SetP(relative=True) set_recall=SetR set_map=SetAP
+set_F=SetF"""
+NAMES = dict(pair.split("=", 1) for pair in MEASURES.split())
 PATTERNS = {
     r"P_(\d+)": "P@{}",
     r"recall_(\d+)": "R@{}",
@@ -45,7 +32,7 @@ COMMANDS = {
     "level": ("qrels.rel_level", "results.test", "out.test.aql", Averaging(relevance_level=2)),
     "parameters": ("qrels.test", "results.test", "out.test.meas_params", Averaging()),
 }
-SHARED_COMMANDS = {
+LARGER = {
     "plain": ("qrels.test", "results.test", "out.test", Averaging()),
     "all measures": ("qrels.test", "results.test", "out.test.a", Averaging()),
     "comments in judgments": ("qrels.test.with-comments", "results.test", "out.test.a", Averaging()),
@@ -101,40 +88,37 @@ def test_self_test_agrees_to_four_decimals(case: str, single_precision: bool) ->
     assert disagreements(evaluated(FOLDER, f"{qrels}.gz", f"{run}.gz", lines, how), lines) == []
 
 
-@pytest.mark.parametrize("case", SHARED_COMMANDS)
+@pytest.mark.parametrize("case", LARGER)
 def test_larger_self_test_agrees_to_four_decimals(shared: Path, case: str) -> None:
-    qrels, run, printed, how = SHARED_COMMANDS[case]
+    qrels, run, printed, how = LARGER[case]
     folder = shared / "trec_eval-tests"
     lines = list(expected(folder / printed))
     assert len(lines) >= 28
     assert disagreements(evaluated(folder, qrels, run, lines, how), lines) == []
 
 
-@pytest.mark.parametrize(
-    ("run", "expected"),
-    [("run.bm25.tsv", 0.159067), ("run.monobert-large.tsv", 0.402680), ("run.monot5-base.tsv", 0.390442)],
-)
-def test_ms_marco_runs_have_their_published_mrr(shared: Path, run: str, expected: float) -> None:
-    folder = shared / "msmarco-ans-small-runs"
-    evaluation = evaluate(read_qrels(folder / "qrels.dev.small.tsv"), read_run(folder / run), [MSMARCO])
-    assert round(evaluation.overall[MSMARCO], 6) == expected
+MS_MARCO, DL19 = "msmarco-ans-small-runs/{}.tsv", "msmarco-dl19/{}.txt"
+PUBLISHED = [
+    (MS_MARCO, "qrels.dev.small", "run.bm25", {MSMARCO: 0.159067}),
+    (MS_MARCO, "qrels.dev.small", "run.monobert-large", {MSMARCO: 0.402680}),
+    (MS_MARCO, "qrels.dev.small", "run.monot5-base", {MSMARCO: 0.390442}),
+    (DL19, "qrels.full", "runs/BM25", {"nDCG@10": 0.5058}),
+    (DL19, "qrels.full", "runs/BM25_RM3", {"nDCG@10": 0.5216}),
+    (DL19, "qrels.full", "runs/SPLADE_P_P_ENSEMBLE_DISTIL", {"nDCG@10": 0.7308}),
+    (
+        "{}",
+        "qrels/qrels.core18.txt",
+        "core18-bm25-rm3-run/core18_title_rm3.run",
+        {"AP": 0.3075, "P@20": 0.4590, "nDCG@20": 0.4434},
+    ),
+]
 
 
-@pytest.mark.parametrize(
-    ("run", "expected"), [("BM25", 0.5058), ("BM25_RM3", 0.5216), ("SPLADE_P_P_ENSEMBLE_DISTIL", 0.7308)]
-)
-def test_deep_learning_runs_have_their_published_ndcg(shared: Path, run: str, expected: float) -> None:
-    folder = shared / "msmarco-dl19"
-    evaluation = evaluate(read_qrels(folder / "qrels.full.txt"), read_run(folder / "runs" / f"{run}.txt"), ["nDCG@10"])
-    assert round(evaluation.overall["nDCG@10"], 4) == expected
-
-
-def test_core18_run_has_its_published_values(shared: Path) -> None:
-    qrels = read_qrels(shared / "qrels" / "qrels.core18.txt")
-    run = read_run(shared / "core18-bm25-rm3-run" / "core18_title_rm3.run")
-    evaluation = evaluate(qrels, run, ["AP", "P@20", "nDCG@20"])
-    assert {name: round(value, 4) for name, value in evaluation.overall.items()} == {
-        "AP": 0.3075,
-        "P@20": 0.4590,
-        "nDCG@20": 0.4434,
-    }
+@pytest.mark.parametrize(("path", "qrels", "run", "published"), PUBLISHED)
+def test_runs_have_their_published_values(
+    shared: Path, path: str, qrels: str, run: str, published: dict[str, float]
+) -> None:
+    qrels, run = (str(shared / path.format(name)) for name in (qrels, run))
+    evaluation = evaluate(read_qrels(Path(qrels)), read_run(Path(run)), list(published))
+    digits = 6 if MSMARCO in published else 4
+    assert {name: round(value, digits) for name, value in evaluation.overall.items()} == published

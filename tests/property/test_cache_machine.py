@@ -7,13 +7,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, rule
 from redis import Redis
 
 from osrerank import Client, connect
 from osrerank.scoring.cache.local import LOCAL_ENTRY_BYTES, LocalStore
-from osrerank.scoring.cache.scorer import CachedScorer
+from osrerank.scoring.cache.scorer import CachedScorer, score_keys
 from osrerank.scoring.cache.store import OLD, YOUNG, RemoteStore
 from osrerank.scoring.registry import load_scorer
 from osrerank.types import Scorer
@@ -28,7 +29,7 @@ BROKEN = [b"", b"\x00", b"12345", b"\x00\x00\xc0\x7f", b"\x00\x00\x80\x7f", b"os
 """No scores: of other lengths, NaN, and infinite."""
 TOXICS = [Toxic("reset"), Toxic("reset", 300), Toxic("latency", 20), Toxic("slow_reader"), None]
 queries = st.lists(st.sampled_from(WORDS), min_size=1, max_size=2, unique=True).map(" ".join)
-models, options = st.sampled_from(sorted(MODELS)), st.sampled_from(OPTIONS)
+texts, models, options = st.text(max_size=12), st.sampled_from(sorted(MODELS)), st.sampled_from(OPTIONS)
 
 
 @dataclass
@@ -146,3 +147,20 @@ class CacheMachine(RuleBasedStateMachine):
 
 def test_scores_are_those_without_a_cache_whatever_happens_to_it(world: World) -> None:
     machines.run(lambda: CacheMachine(world), examples=8, steps=20)
+
+
+@given(texts, texts, texts, texts, texts, texts)
+def test_keys_are_the_same_exactly_where_everything_is(identity, query, document, other, other_query, other_document):
+    key = score_keys(identity, query, [document], [(0,)])
+    same = (identity, query, document) == (other, other_query, other_document)
+    assert (key == score_keys(other, other_query, [other_document], [(0,)])) is same
+
+
+@given(texts, texts, st.data())
+def test_texts_that_meet_at_their_borders_have_keys_of_their_own(first, second, data):
+    joined = first + second
+    cut = data.draw(st.integers(0, len(joined)))
+    key = score_keys("i", first, [second], [(0,)])
+    assert (key == score_keys("i", joined[:cut], [joined[cut:]], [(0,)])) is (cut == len(first))
+    pair = score_keys("i", "q", [first, second], [(0, 1)])
+    assert (pair == score_keys("i", "q", [second, first], [(0, 1)])) is (first == second)

@@ -1,13 +1,23 @@
-import contextlib
+"""Measures of runs, and whether two runs differ."""
+
 import math
 from pathlib import Path
 
-import ir_measures
+import numpy as np
 import pytest
+from scipy import stats
 
 from osrerank.errors import EvaluationError
-from osrerank.evaluation.corrections import interpolated_precision
-from osrerank.evaluation.measures import MSMARCO, Averaging, Tally, evaluate, msmarco_mrr, parse_measures
+from osrerank.evaluation.measures import MSMARCO, Averaging, Evaluation, Tally, evaluate, msmarco_mrr, parse_measures
+from osrerank.evaluation.significance import (
+    compare_runs,
+    effect_size,
+    holm,
+    letter,
+    paired_t_test,
+    randomisation_test,
+    superscripts,
+)
 from osrerank.formats.trec import read_run
 from osrerank.types import Qrels, Run, ScoredDocument
 
@@ -16,21 +26,8 @@ QRELS = Qrels({"1": {"a": 2, "b": 1, "c": 0, "d": -2}, "2": {"x": 1}, "3": {"y":
 
 def run_of(**rankings: str) -> Run:
     """Make a run from letters in rank order, one query each: ``q1="ab"``."""
-    return Run(
-        {
-            query_id.removeprefix("q"): tuple(
-                ScoredDocument(doc_id, float(-rank)) for rank, doc_id in enumerate(doc_ids)
-            )
-            for query_id, doc_ids in rankings.items()
-        }
-    )
-
-
-def test_graded_ndcg_by_hand() -> None:
-    value = evaluate(QRELS, run_of(q1="cba"), ["nDCG@10"]).overall["nDCG@10"]
-    gained = 1 / math.log2(3) + 2 / math.log2(4)
-    ideal = 2 / math.log2(2) + 1 / math.log2(3)
-    assert value == pytest.approx(gained / ideal, abs=1e-9)
+    by_query = {query_id.removeprefix("q"): enumerate(doc_ids) for query_id, doc_ids in rankings.items()}
+    return Run({name: tuple(ScoredDocument(doc_id, -rank) for rank, doc_id in ids) for name, ids in by_query.items()})
 
 
 def test_averages_over_the_queries_of_both_or_over_all_judged() -> None:
@@ -49,10 +46,8 @@ def test_a_run_in_parts_is_measured_as_the_whole(complete: bool) -> None:
         tally.add(part)
     found, whole = tally.evaluation("part"), evaluate(QRELS, run_of(q1="cab", q2="zx", q9="a"), measures, averaging)
     assert (found.per_query, found.overall) == (whole.per_query, whole.overall)
-    assert [list(found.per_query[name]) for name in ("RR", MSMARCO)] == [
-        ["1", "2", "3"][: 2 + complete],
-        ["1", "2", "3"],
-    ]
+    assert list(found.per_query["RR"]) == ["1", "2", "3"][: 2 + complete]
+    assert list(found.per_query[MSMARCO]) == ["1", "2", "3"]
 
 
 def test_depth_cuts_every_measure() -> None:
@@ -79,27 +74,27 @@ def test_a_tie_falls_to_the_greater_document_id_for_every_measure() -> None:
     assert set(values.values()) == {1.0}
 
 
-def test_trec_eval_names_are_understood() -> None:
-    assert list(parse_measures(["map", "ndcg_cut_10", "success"])) == [
-        "map",
-        "ndcg_cut_10",
-        "Success@1",
-        "Success@5",
-        "Success@10",
+def test_measures_are_named_as_by_trec_eval_and_once() -> None:
+    assert list(parse_measures(["map", "ndcg_cut_10", "success", "RR@10", "MRR@10"])) == [
+        *("map", "ndcg_cut_10", "Success@1", "Success@5", "Success@10", "RR@10"),
     ]
 
 
-def test_a_measure_under_two_names_appears_once() -> None:
-    assert list(parse_measures(["RR@10", "MRR@10"])) == ["RR@10"]
+UNKNOWN = ["nDGC@10", "P", "P@ten", "P(rel=@5", "all_trec", "P@5+1", "RBP(q=1)", "nDCG@0", "P@-1", ""]
+LACKING = ["BPM", "BPM@10", "BPM(max_rel=2)", "BPM(max_rel=2)@10", "ERR"]
 
 
-@pytest.mark.parametrize(
-    "name", ["nDGC@10", "P", "P@ten", "P(rel=@5", "all_trec", "P@5+1", "RBP(q=1)", "nDCG@0", "P@-1", ""]
-)
-def test_measure_that_cannot_be_used_is_one_sentence(name: str) -> None:
-    with pytest.raises(EvaluationError, match="measure") as refusal:
+@pytest.mark.parametrize("name", [*UNKNOWN, *LACKING])
+def test_a_measure_that_cannot_be_used_is_one_sentence(name: str) -> None:
+    with pytest.raises(EvaluationError, match=f"measure.*{name[:3] if name in LACKING else ''}") as refusal:
         evaluate(QRELS, run_of(q1="a"), [name])
     assert "\n" not in str(refusal.value)
+    assert "object" not in str(refusal.value)
+
+
+def test_grades_beyond_gdevals_are_refused() -> None:
+    with pytest.raises(EvaluationError, match="cannot measure ERR@10: it takes grades up to 4, the judgments have 5"):
+        evaluate(Qrels({"1": {"a": 5}}), run_of(q1="a"), ["ERR@10", "AP"])
 
 
 def test_run_and_judgments_that_share_no_query_are_refused() -> None:
@@ -107,43 +102,23 @@ def test_run_and_judgments_that_share_no_query_are_refused() -> None:
         evaluate(QRELS, run_of(q8="a", q9="a"), ["AP"])
 
 
-def test_ms_marco_divides_by_the_reference_and_looks_at_ten() -> None:
+def test_ms_marco_divides_by_the_reference_and_looks_at_ten(tmp_path: Path) -> None:
     run = run_of(q1="ghijklmnopa", q2="yzx", q9="a")
     assert msmarco_mrr(QRELS, run) == {"1": 0.0, "2": pytest.approx(1 / 3), "3": 0.0}
     assert evaluate(QRELS, run, [MSMARCO]).overall == {MSMARCO: pytest.approx(1 / 9)}
+    (tmp_path / "run.tsv").write_text("q\td\t5\nr\te\t11\n")  # a document has the rank that three columns give it
+    assert msmarco_mrr(Qrels({"q": {"d": 1}, "r": {"e": 1}}), read_run(tmp_path / "run.tsv")) == {"q": 0.2, "r": 0.0}
 
 
-@pytest.mark.parametrize(("recall", "expected"), [(0.0, 1.0), (0.5, 2 / 3), (0.62, 2 / 3), (0.63, 3 / 5), (1.0, 0.0)])
-def test_interpolated_precision_by_hand(recall: float, expected: float) -> None:
-    assert interpolated_precision([True, False, True, False, True], 4, recall) == pytest.approx(expected)
-
-
-def test_msmarco_counts_a_document_at_the_rank_that_three_columns_give_it(tmp_path: Path) -> None:
-    path = tmp_path / "run.tsv"
-    path.write_text("q\td\t5\nr\te\t11\n")
-    judged = Qrels({"q": {"d": 1}, "r": {"e": 1}})
-    assert msmarco_mrr(judged, read_run(path)) == {"q": 0.2, "r": 0.0}
-
-
+BY_PROVIDERS = """ERR@10 nDCG@10 nDCG(dcg='exp-log2')@10 nDCG(judged_only=True)@10 Compat infAP AP RR P@10 R@10 Bpref
+Rprec IPrec@0.5 Judged@10 SetF Success@1 NumRet"""
+"""Measures of each of ir-measures' providers."""
 SPELLINGS = ("2", "PLAIN-2", "301-4", "q2", "2b", "002")
-
-
-def measurable() -> list[str]:
-    """Return every measure of ir-measures that the installed providers compute, under a name that can be parsed."""
-    names = set(ir_measures.measures.registry)
-    forms = [form.format(name) for name in sorted(names) for form in ("{}", "{}@10", "{}(rel=1)", "{}(recall=0.5)")]
-    found = []
-    for form in [*forms, "nDCG(dcg='exp-log2')@10", "nDCG(judged_only=True)@10"]:
-        with contextlib.suppress(EvaluationError, ValueError):
-            ir_measures.evaluator(list(parse_measures([form]).values()), {"1": {"a": 1}})
-            found.append(form)
-    return found
 
 
 @pytest.mark.long
 def test_no_measure_depends_on_how_query_ids_are_spelt() -> None:
-    names, values = measurable(), set()
-    assert {"ERR@10", "nDCG(dcg='exp-log2')@10", "Compat", "infAP"} <= set(names)
+    names, values = BY_PROVIDERS.split(), set()
     documents = tuple(ScoredDocument(doc_id, -rank) for rank, doc_id in enumerate("bzac"))
     for query_id in SPELLINGS:
         judged = Qrels({query_id: {"a": 2, "b": 1, "c": 0}, f"{query_id}-1": {"a": 1}})
@@ -156,14 +131,80 @@ def test_no_measure_depends_on_how_query_ids_are_spelt() -> None:
     )
 
 
-@pytest.mark.parametrize("name", ["BPM", "BPM@10", "BPM(max_rel=2)", "BPM(max_rel=2)@10", "ERR"])
-def test_a_measure_that_lacks_something_is_refused_in_one_sentence(name: str) -> None:
-    with pytest.raises(EvaluationError, match=f"measure.*{name[:3]}") as refusal:
-        evaluate(QRELS, run_of(q1="a"), [name])
-    assert "object" not in str(refusal.value)
-    assert "\n" not in str(refusal.value)
+def evaluation(run: str, *values: float, measure: str = "AP") -> Evaluation:
+    per_query = {str(number): value for number, value in enumerate(values)}
+    return Evaluation(run, {measure: per_query}, {measure: sum(values) / len(values)})
 
 
-def test_grades_beyond_gdevals_are_refused_in_one_sentence() -> None:
-    with pytest.raises(EvaluationError, match="cannot measure ERR@10: it takes grades up to 4, the judgments have 5"):
-        evaluate(Qrels({"1": {"a": 5}}), run_of(q1="a"), ["ERR@10", "AP"])
+def test_t_test_equals_scipys() -> None:
+    generator = np.random.default_rng(1)
+    first, second = generator.random(50), generator.random(50)
+    assert paired_t_test(first - second) == pytest.approx(stats.ttest_rel(first, second).pvalue)
+
+
+def test_effect_size_and_differences_without_spread() -> None:
+    assert paired_t_test(np.zeros(5)) == 1.0
+    assert paired_t_test(np.full(5, 0.1)) == 0.0
+    assert effect_size(np.array([1.0, 2.0, 3.0])) == pytest.approx(2.0)
+    assert effect_size(np.zeros(5)) == 0.0
+    assert effect_size(np.full(5, -0.1)) == -math.inf
+
+
+def test_exact_randomisation_by_hand() -> None:
+    # Of the eight sign patterns of 1, 2, 3 only +++ and --- reach |sum| = 6.
+    assert randomisation_test(np.array([1.0, 2.0, 3.0])) == 2 / 8
+    # |sum| = 4 is reached by +++, -++ (4), and their opposites.
+    assert randomisation_test(np.array([-1.0, 2.0, 3.0])) == 4 / 8
+    assert randomisation_test(np.zeros(4)) == 1.0
+
+
+@pytest.mark.long
+def test_sampled_randomisation_equals_scipys_permutation_test() -> None:
+    differences = np.random.default_rng(4).normal(0.05, 0.1, size=17)
+    exact = stats.permutation_test((differences,), np.sum, permutation_type="samples", n_resamples=np.inf).pvalue
+    p_value = randomisation_test(differences, seed=0, samples=50_000)
+    assert p_value == pytest.approx(exact, abs=0.01)
+    assert p_value == randomisation_test(differences, seed=0, samples=50_000)
+
+
+def test_holm_by_hand() -> None:
+    assert holm([0.01, 0.04, 0.03]) == pytest.approx([0.03, 0.06, 0.06])
+    assert holm([0.5, 0.9]) == [1.0, 1.0]
+    assert holm([]) == []
+
+
+def test_comparison_counts_wins_ties_and_losses() -> None:
+    (comparison,) = compare_runs([evaluation("base", 0.1, 0.5, 0.4), evaluation("other", 0.3, 0.5, 0.3)])
+    assert (comparison.wins, comparison.ties, comparison.losses) == (1, 1, 1)
+    assert comparison.difference == pytest.approx(0.1 / 3)
+    assert comparison.p_t_holm == comparison.p_t
+
+
+def test_all_pairs_are_corrected_together() -> None:
+    runs = [evaluation("a", 0.1, 0.2, 0.3), evaluation("b", 0.2, 0.3, 0.5), evaluation("c", 0.0, 0.3, 0.3)]
+    comparisons = compare_runs(runs, all_pairs=True)
+    assert [(one.baseline, one.run) for one in comparisons] == [("a", "b"), ("a", "c"), ("b", "c")]
+    assert [one.p_t_holm for one in comparisons] == holm([one.p_t for one in comparisons])
+
+
+def test_letters_name_the_runs_that_are_beaten() -> None:
+    weak, strong = [0.1 + n / 1000 for n in range(20)], [0.5 + n / 900 for n in range(20)]
+    comparisons = compare_runs([evaluation("weak", *weak), evaluation("strong", *strong)])
+    assert superscripts(comparisons, ["weak", "strong"]) == {("strong", "AP"): "a"}
+    comparisons = compare_runs([evaluation("strong", *strong), evaluation("weak", *weak)])
+    assert superscripts(comparisons, ["strong", "weak"], test="randomisation") == {("strong", "AP"): "b"}
+    assert letter(26) == "(27)"
+
+
+@pytest.mark.parametrize(
+    ("runs", "message"),
+    [
+        ([evaluation("a", 0.1, 0.2)], "two runs or more"),
+        ([evaluation("a", 0.1, 0.2), evaluation("a", 0.1, 0.2)], "same name"),
+        ([evaluation("a", 0.1), evaluation("b", 0.1)], "two queries or more"),
+        ([evaluation("a", 0.1, 0.2), evaluation("b", 0.1, 0.2, 0.3)], "different judged queries .* with --complete"),
+    ],
+)
+def test_runs_that_cannot_be_compared_are_refused(runs: list[Evaluation], message: str) -> None:
+    with pytest.raises(EvaluationError, match=message):
+        compare_runs(runs)

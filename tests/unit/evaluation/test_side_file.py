@@ -10,6 +10,7 @@ from osrerank.evaluation.side_file import SideFile, placed_records, read_records
 from osrerank.types import Query, ScoredDocument
 
 QUERIES = [Query(f"q{number}", f"text {number}") for number in range(30)]
+HEAD, STAGES = '{"osrerank_run": 1, "options": {}}\n', '"first_pass": {"score": 1}, "stages": {}'
 OPTIONS = {"index": "passages", "rerank": {"fields": ("title", "text")}}
 
 
@@ -19,10 +20,7 @@ def answer(query: Query, started_s: float = 0.0) -> QueryRecord:
 
 
 def without_timings(path: Path) -> list[dict[str, object]]:
-    return [
-        {name: value for name, value in json.loads(line).items() if name != "took_ms"}
-        for line in path.read_text().splitlines()
-    ]
+    return [{**json.loads(line), "took_ms": 0} for line in path.read_text().splitlines()]
 
 
 def test_killed_at_any_byte_and_resumed_equals_uninterrupted(tmp_path: Path) -> None:
@@ -51,6 +49,8 @@ def test_checkpoint_of_other_options_is_refused(tmp_path: Path) -> None:
         SideFile(path, {**OPTIONS, "index": "other"})
     with SideFile(path, OPTIONS) as checkpoint:
         assert len(checkpoint) == 0
+    with pytest.raises(EvaluationError, match="no query has been run yet"):
+        list(read_records(path))
 
 
 @pytest.mark.parametrize(
@@ -58,12 +58,9 @@ def test_checkpoint_of_other_options_is_refused(tmp_path: Path) -> None:
     [
         ("not json\n", "line 1: damaged"),
         ('{"hits": 1}\n', "not a side file"),
-        ('{"osrerank_run": 1, "options": {}}\n{"query_id": "q"}\n', "not a record"),
+        (f'{HEAD}{{"query_id": "q"}}\n', "not a record"),
         (
-            (
-                '{"osrerank_run": 1, "options": {}}\n{"query_id": "q", "candidates": [{"doc_id": "d", "score": NaN, '
-                '"first_pass": {"score": 1}, "stages": {}}]}\n'
-            ),
+            f'{HEAD}{{"query_id": "q", "candidates": [{{"doc_id": "d", "score": NaN, {STAGES}}}]}}\n',
             "not a finite number",
         ),
     ],
@@ -75,12 +72,6 @@ def test_damaged_side_file_is_refused(tmp_path: Path, content: str, message: str
         list(read_records(path))
     with pytest.raises(EvaluationError, match=message):
         SideFile(path, {})
-
-
-def test_side_file_without_a_query_says_so(tmp_path: Path) -> None:
-    SideFile(tmp_path / "run.jsonl", OPTIONS).__exit__()
-    with pytest.raises(EvaluationError, match="no query has been run yet"):
-        list(read_records(tmp_path / "run.jsonl"))
 
 
 def test_failures_are_listed_and_not_checkpointed(tmp_path: Path) -> None:
@@ -106,14 +97,8 @@ def test_failures_are_listed_and_not_checkpointed(tmp_path: Path) -> None:
     assert len(rankings) == 28
     assert rankings["q0"] == (ScoredDocument("dq0", 1.5),)
     assert rankings["q7"] == ()
-
-
-def test_partly_reranked_is_no_failure_when_no_reranking_was_asked_for(tmp_path: Path) -> None:
-    def search(query: Query, started_s: float) -> QueryRecord:
-        return QueryRecord(query.query_id, {**answer(query).fields, "applied": False})
-
-    with SideFile(tmp_path / "run.jsonl", OPTIONS) as checkpoint:
-        assert run_queries(QUERIES, search, checkpoint, reranked=False) == []
+    with SideFile(tmp_path / "first_pass.jsonl", OPTIONS) as checkpoint:  # where no reranking was asked for
+        assert run_queries(QUERIES, search, checkpoint, reranked=False) == failures[:1]
 
 
 def test_gives_up_when_nothing_answers(tmp_path: Path) -> None:

@@ -40,22 +40,22 @@ def test_k1_cuts_to_the_top_of_mono() -> None:
     assert derive(SCORED, OperatingPoint(5, 3, "sum")) == (tuple("bacdef"), 5 + 6)
 
 
-@pytest.mark.parametrize("k1", [0, 1])
-def test_no_pair_leaves_the_mono_order(k1: int) -> None:
-    assert derive(SCORED, OperatingPoint(5, k1)) == derive(SCORED, OperatingPoint(5))
+def test_no_pair_leaves_the_mono_order_and_a_sample_of_all_others_is_the_sum() -> None:
+    assert (
+        derive(SCORED, OperatingPoint(5, 0))
+        == derive(SCORED, OperatingPoint(5, 1))
+        == derive(SCORED, OperatingPoint(5))
+    )
+    whole = derive(SCORED, OperatingPoint(5, 4, "sum"))
+    assert whole == derive(SCORED, OperatingPoint(5, 4, "sample", sample_size=3)) == (whole[0], 5 + 4 * 3)
+    assert derive(SCORED, OperatingPoint(5, 4, "sample", sample_size=9))[1] == 5 + 4 * 3
+    assert derive(SCORED, OperatingPoint(5, 4, "sample", sample_size=2))[1] == 5 + 4 * 2
 
 
 def test_pairs_that_were_not_kept_are_refused() -> None:
     # At k0 = 2 monoBERT ranks e and a alone; no pair of theirs was kept.
     with pytest.raises(EvaluationError, match="query q: the run lacks duoBERT's probabilities"):
         derive(SCORED, OperatingPoint(2, 4))
-
-
-def test_sample_of_all_others_equals_sum_and_costs_what_it_draws() -> None:
-    whole = derive(SCORED, OperatingPoint(5, 4, "sample", sample_size=3))
-    assert whole == derive(SCORED, OperatingPoint(5, 4, "sum"))
-    assert derive(SCORED, OperatingPoint(5, 4, "sample", sample_size=9))[1] == 5 + 4 * 3
-    assert derive(SCORED, OperatingPoint(5, 4, "sample", sample_size=2))[1] == 5 + 4 * 2
 
 
 def test_a_document_that_mono_could_not_score_stays_below_the_scored() -> None:
@@ -74,24 +74,12 @@ def test_a_depth_beyond_the_kept_scores_is_refused() -> None:
 
 def record() -> QueryRecord:
     def candidate(doc_id: str, rank: int, mono: float) -> dict[str, object]:
-        first_pass = {"score": 10.0 - rank, "rank": rank}
-        return {
-            "doc_id": doc_id,
-            "score": mono,
-            "first_pass": first_pass,
-            "stages": {"mono": {"score": mono, "rank": 1}},
-        }
+        own = {"first_pass": {"score": 10.0 - rank, "rank": rank}, "stages": {"mono": {"score": mono, "rank": 1}}}
+        return {"doc_id": doc_id, "score": mono, **own}
 
-    return QueryRecord(
-        "q",
-        {
-            "applied": True,
-            "reason": None,
-            "candidates": [candidate("b", 2, 0.9), candidate("a", 1, 0.2)],
-            "stages": [{"name": "mono", "candidates": 2, "inferences": 2}],
-            "pairs": {"doc_ids": ["b", "a"], "probabilities": [[None, 0.3], [0.8, None]]},
-        },
-    )
+    pairs = {"doc_ids": ["b", "a"], "probabilities": [[None, 0.3], [0.8, None]]}
+    stages = [{"name": "mono", "candidates": 2, "inferences": 2, "pairs": pairs}]
+    return QueryRecord.make("q", [candidate("b", 2, 0.9), candidate("a", 1, 0.2)], stages, True, None, 0.0)
 
 
 def test_side_file_line_is_read_in_first_pass_order() -> None:

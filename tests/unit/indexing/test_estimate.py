@@ -14,7 +14,13 @@ from osrerank.indexing.build import build_vectors
 from osrerank.indexing.estimate import duration, estimate
 from osrerank.search.coverage import SAMPLE
 from osrerank.testing import FunctionScorer
+from tests import articles
 from tests.letters import Letters
+
+
+def fill(client: Client, texts: Sequence[str]) -> None:
+    articles.fill(client, "notes", [{"text": text} for text in texts])
+
 
 SHORT, LONG = "low pressure", "a low pressure after bed rest " * 60
 
@@ -22,17 +28,6 @@ SHORT, LONG = "low pressure", "a low pressure after bed rest " * 60
 @pytest.fixture(autouse=True)
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OSRERANK_VECTORS_FOLDER", str(tmp_path / "vectors"))
-
-
-def fill(client: Client, texts: Sequence[str], index: str = "notes") -> None:
-    body = {"mappings": {"properties": {"text": {"type": "text"}}}}
-    client.indices.create(index=index, body=body)
-    lines = [
-        line
-        for place, text in enumerate(texts)
-        for line in ({"index": {"_index": index, "_id": f"n{place}"}}, {"text": text})
-    ]
-    client.bulk(body=lines, refresh=True)
 
 
 def test_documents_are_counted_with_and_without_vectors_and_text(tmp_path: Path) -> None:

@@ -1,10 +1,12 @@
-"""The settings file: options of every index."""
+"""The settings file: options of every index, which names hold for what a caller writes, and who is in a share."""
 
 import pytest
 
 from osrerank import Rerank
 from osrerank.errors import ConfigError
 from osrerank.options.defaults import Defaults
+from osrerank.options.index_names import holding
+from osrerank.options.share import is_chosen
 from osrerank.settings import Settings
 
 FILE = """
@@ -20,14 +22,19 @@ passages = { aggregation = "kmaxavgp", title_fields = ["headline"] }
 
 
 @pytest.fixture
-def settings_file(tmp_path):
-    file = tmp_path / "osrerank.toml"
-    file.write_text(FILE, "utf-8")
-    return file
+def load(tmp_path):
+    """Return a function from a settings file's content to its settings and options."""
+
+    def loaded(content):
+        (tmp_path / "osrerank.toml").write_text(content, "utf-8")
+        settings = Settings.load(settings_file=tmp_path / "osrerank.toml")
+        return settings, Defaults.load(settings)
+
+    return loaded
 
 
-def test_defaults_of_each_index(settings_file):
-    defaults = Defaults.load(Settings.load(settings_file=settings_file))
+def test_defaults_of_each_index(load):
+    _, defaults = load(FILE)
     general = Rerank(depth=50, fields=("headline", "body"))
     passages = {"aggregation": "kmaxavgp", "title_fields": ("headline",)}
     articles = Rerank(depth=20, fields=("headline", "body"), query_fields=("headline^2", "body"), passages=passages)
@@ -52,31 +59,24 @@ def test_defaults_of_each_index(settings_file):
         ("[index.a]\nmodel = ' '", r"\[index.'a'\] model is ' '"),
     ],
 )
-def test_bad_settings_file_is_named(tmp_path, content, named):
-    file = tmp_path / "bad.toml"
-    file.write_text(content, "utf-8")
+def test_bad_settings_file_is_named(load, content, named):
     with pytest.raises(ConfigError, match=named) as caught:
-        Defaults.load(Settings.load(settings_file=file))
-    assert "bad.toml" in str(caught.value)
+        load(content)
+    assert "osrerank.toml" in str(caught.value)
 
 
-def test_models_and_options_of_an_index_are_found_each_for_itself(tmp_path):
-    file = tmp_path / "osrerank.toml"
-    text = '[index."shop-*".rerank]\ndepth = 7\n[index."shop-de*"]\nmodel = "german"\n[index.a]\nmodel = "b"\n'
-    file.write_text(text, "utf-8")
-    settings = Settings.load(settings_file=file)
-    defaults = Defaults.load(settings)
+def test_models_and_options_of_an_index_are_found_each_for_itself(load):
+    content = '[index."shop-*".rerank]\ndepth = 7\n[index."shop-de*"]\nmodel = "german"\n[index.a]\nmodel = "b"\n'
+    settings, defaults = load(content)
     assert (defaults.of("shop-de").depth, defaults.models_of("shop-de")) == (7, {"german"})
     assert (defaults.of("shop-fr").depth, defaults.models_of("shop-fr")) == (7, {None})
     assert defaults.models_of("a,shop-de1") == {"b", "german"}
     assert Defaults.load(settings, model="mine").models_of("a") == {None}
 
 
-def test_the_longest_pattern_holds_whatever_the_order_in_the_file(tmp_path):
-    file = tmp_path / "osrerank.toml"
-    text = '[index."a*".rerank]\ndepth = 1\n[index."ab*".rerank]\ndepth = 2\n[index.abc.rerank]\ndepth = 3\n'
-    file.write_text(text, "utf-8")
-    defaults = Defaults.load(Settings.load(settings_file=file))
+def test_the_longest_pattern_holds_whatever_the_order_in_the_file(load):
+    content = '[index."a*".rerank]\ndepth = 1\n[index."ab*".rerank]\ndepth = 2\n[index.abc.rerank]\ndepth = 3\n'
+    _, defaults = load(content)
     assert [defaults.of(index).depth for index in ("a1", "ab1", "abc", "abcd")] == [1, 2, 3, 2]
 
 
@@ -85,12 +85,64 @@ def test_missing_settings_file(tmp_path):
         Defaults.load(Settings.load(settings_file=tmp_path / "none.toml"))
 
 
-def test_shadow_and_share_are_defaults_and_the_key_of_a_session_is_none(tmp_path):
-    file = tmp_path / "osrerank.toml"
-    file.write_text('[rerank]\nshadow = true\nshare = 0.1\n\n[index."shop*".rerank]\nshare = 1\n', "utf-8")
-    defaults = Defaults.load(Settings.load(settings_file=file))
+def test_shadow_and_share_are_defaults_and_the_key_of_a_session_is_none(load):
+    _, defaults = load('[rerank]\nshadow = true\nshare = 0.1\n\n[index."shop*".rerank]\nshare = 1\n')
     assert defaults.base == Rerank(shadow=True, share=0.1)
     assert defaults.of("shop-de") == Rerank(shadow=True, share=1)
     assert {defaults.for_all().of(name) for name in ("notes", "shop-de")} == {Rerank()}
     with pytest.raises(ConfigError, match="share_key is the key of one session and cannot be a default"):
         Defaults(Rerank(share_key="s1"))
+
+
+KEYS = [f"user-{number}" for number in range(10_000)]
+
+
+def test_a_share_has_about_so_many_keys_and_a_greater_one_all_of_a_smaller() -> None:
+    tenth, third = ({key for key in KEYS if is_chosen(share, key)} for share in (0.1, 0.3))
+    assert 900 < len(tenth) < 1100
+    assert tenth < third
+
+
+def test_none_and_all_are_shares() -> None:
+    assert not any(is_chosen(0, key) for key in KEYS)
+    assert all(is_chosen(1, key) for key in KEYS)
+    assert is_chosen(1.0, "a lone surrogate \ud800")
+
+
+@pytest.mark.parametrize(("key", "share"), [("user-1", 0.34249), ("blood pressure", 0.95199), ("", 0.92867)])
+def test_a_key_has_the_same_place_in_every_process_and_version(key: str, share: float) -> None:
+    assert not is_chosen(share - 0.0001, key)
+    assert is_chosen(share + 0.0001, key)
+
+
+NAMES = ("shop-*", "shop-de*", "shop-de-old", "news")
+
+
+@pytest.mark.parametrize(
+    ("index", "found"),
+    [
+        ("shop-de-old", {"shop-de-old"}),  # its own name
+        ("shop-de-1", {"shop-de*"}),  # else the longest pattern
+        ("shop-fr", {"shop-*"}),
+        ("papers", {None}),
+        ("news,papers", {"news", None}),
+        (["news", "shop-fr"], {"news", "shop-*"}),
+        (["shop-fr,shop-it"], {"shop-*"}),
+        ("shop-*", {"shop-*", "shop-de*", "shop-de-old"}),
+        ("shop-fr*", {"shop-*"}),
+        ("shop-d*", {"shop-*", "shop-de*", "shop-de-old"}),
+        ("shop-de*", {"shop-de*", "shop-de-old"}),
+        ("*-fr", {"shop-*", "shop-de*", None}),  # shop-de-fr
+        ("*", {*NAMES, None}),
+        ("_all", {*NAMES, None}),
+        (None, {*NAMES, None}),
+        ("", {*NAMES, None}),
+        ("shop-*,-shop-de*", {"shop-*"}),
+        (["n*", "-news"], {None}),
+        ("new*s", {"news", None}),
+        ("newspaper*", {None}),
+    ],
+)
+def test_what_holds(index, found):
+    assert holding(index, NAMES) == found
+    assert holding(index, ()) == {None}

@@ -3,12 +3,16 @@
 import re
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from osrerank import Rerank
 from osrerank.errors import ConfigError
+from osrerank.options.pairs import Pairs
 from osrerank.options.passages import Passages
 from osrerank.options.rm3 import Rm3
 
+BM25 = {"with": {"pipeline": "none"}, "key": "s"}
 MALFORMED = [
     ({"depth": 0}, "depth"),
     ({"depth": True}, "depth"),
@@ -24,6 +28,14 @@ MALFORMED = [
     ({"cache": "yes"}, "cache"),
     ({"shadow": "yes"}, "shadow"),
     ({"shadow": True, "interleave": {"with": {}, "key": "s"}}, "shadow"),
+    ({"interleave": BM25, "min_score": 0.5}, "min_score"),
+    ({"interleave": BM25, "cutoff": "cliff"}, "cutoff"),
+    ({"interleave": {"with": {"rm3": True}, "key": "s"}}, "interleave.with.rm3"),
+    ({"interleave": {"with": {"min_score": 0.5}, "key": "s"}}, "interleave.with.min_score"),
+    ({"interleave": {"with": {"depth": 0}, "key": "s"}}, "depth"),
+    ({"interleave": {"with": {}, "key": ""}}, "interleave.key"),
+    ({"interleave": {"with": {}}}, "interleave"),
+    ({"interleave": True}, "interleave"),
     ({"share": 1.1}, "share"),
     ({"share": True}, "share"),
     ({"share_key": ""}, "share_key"),
@@ -83,7 +95,8 @@ UNKNOWN = [
 
 @pytest.mark.parametrize(("options", "named"), [*MALFORMED, *UNKNOWN])
 def test_malformed_option_is_named(options, named):
-    said = named.rpartition(".")[2] if (options, named) in UNKNOWN else named.replace(".", r"\.")
+    is_short = (options, named) in UNKNOWN or named.startswith("interleave.")
+    said = named.rpartition(".")[2] if is_short else named.replace(".", r"\.")
     with pytest.raises(ConfigError, match=said) as caught:
         Rerank.of(options, Rerank())
     assert caught.value.setting == f"rerank.{named}"
@@ -110,32 +123,61 @@ def test_an_open_depth_has_bounds():
     assert (Rerank(depth=7).least_depth, Rerank(depth=7).most_depth) == (7, 7)
 
 
-def test_rerank_of_something_else_is_an_error():
-    with pytest.raises(ConfigError, match="'yes'"):
-        Rerank.of("yes", Rerank())
-
-
 def test_dict_is_read_over_the_defaults():
     defaults = Rerank(depth=7, fields=("body",))
     assert Rerank.of({"depth": 9, "fields": "title"}, defaults) == Rerank(depth=9, fields=("title",))
     assert Rerank.of(True, defaults) is defaults
     assert Rerank.of(False, defaults) is None
+    with pytest.raises(ConfigError, match="'yes'"):
+        Rerank.of("yes", defaults)
 
 
-def test_forms_of_passages():
+def test_forms_of_passages_and_rm3():
     assert Rerank(passages="kmaxavgp").passages == Passages(aggregation="kmaxavgp")
-    assert Rerank(passages={"limit": 5, "title_fields": ["headline"]}).passages == Passages(
-        limit=5, title_fields=("headline",)
-    )
+    titled = Passages(limit=5, title_fields=("headline",))
+    assert Rerank(passages={"limit": 5, "title_fields": ["headline"]}).passages == titled
     assert Rerank(passages=True).passages == Passages()
     assert Rerank(passages=False).passages is None
     assert Rerank().passages == Rerank(passages="auto").passages == Rerank(passages={"aggregation": "auto"}).passages
     assert Rerank().passages == "auto"
     assert Rerank(passages="off").passages is None
     assert hash(Rerank(passages="maxp"))
-
-
-def test_forms_of_rm3():
     assert Rerank(rm3=True).rm3 == Rm3()
     assert Rerank(rm3={"terms": 20}).rm3 == Rm3(terms=20)
     assert Rerank(rm3=False).rm3 is None
+
+
+IDS = ("a", "b", "c")
+
+
+def test_everyone_is_compared_with_everyone_else():
+    assert Pairs().rivals(IDS) == [[1, 2], [0, 2], [0, 1]]
+    assert Pairs().rivals(("a",)) == [[]]
+    assert Pairs().rivals(()) == []
+    for size in (2, 99):  # a draw of all others or more
+        assert Pairs("sample", sample_size=size).rivals(IDS) == Pairs().rivals(IDS)
+
+
+def test_a_draw_is_without_replacement_and_of_others():
+    ids = [f"d{place}" for place in range(12)]
+    for place, drawn in enumerate(Pairs("sample", sample_size=5).rivals(ids)):
+        assert len(set(drawn)) == len(drawn) == 5
+        assert place not in drawn
+    draws = [Pairs("sample", sample_size=5, seed=seed).rivals(ids) for seed in (0, 0, 1)]
+    assert draws[0] == draws[1] != draws[2]
+
+
+@given(st.permutations(range(8)), st.integers(1, 6))
+def test_a_draw_does_not_depend_on_the_order(order, size):
+    ids = [f"d{place}" for place in range(8)]
+    pairs = Pairs("sample", sample_size=size, seed=3)
+    straight = {ids[i]: {ids[j] for j in js} for i, js in enumerate(pairs.rivals(ids))}
+    turned_ids = [ids[place] for place in order]
+    turned = {turned_ids[i]: {turned_ids[j] for j in js} for i, js in enumerate(pairs.rivals(turned_ids))}
+    assert turned == straight
+
+
+def test_options_are_read_from_a_name_or_a_dict():
+    assert Pairs.of(None) == Pairs.of(True) == Pairs()
+    assert Pairs.of("binary") == Pairs("binary")
+    assert Pairs.of({"aggregation": "sample", "sample_size": 3, "seed": 9}) == Pairs("sample", 3, 9)

@@ -1,10 +1,14 @@
-"""What the first pass sends."""
+"""What the first pass sends: its query from a text, and the text from a query."""
+
+import copy
 
 import pytest
 
 from osrerank import Rerank
+from osrerank.errors import ConfigError
 from osrerank.retrieval.fields import SearchFields
-from osrerank.retrieval.first_pass import FirstPass, plan
+from osrerank.retrieval.first_pass import SORTED, FirstPass, plan
+from osrerank.retrieval.query_text import build_query, find_query_text
 from osrerank.search.call import Refused, Reranking
 from osrerank.search.call import planned as planned_call
 from osrerank.service import RerankService
@@ -49,10 +53,10 @@ def test_window_holds_depth_and_page(body, params, window, page):
         ({"from": 9_995, "size": 10}, {}, "result window"),
         ({"size": -1}, {}, "not a count"),
         ({"from": "many"}, {}, "not a count"),
-        ({"sort": ["date"]}, {}, "sorted by something other than score"),
-        ({"sort": [{"_score": "asc"}]}, {}, "sorted by something other than score"),
-        ({"sort": {"date": "desc"}}, {}, "sorted by something other than score"),
-        ({}, {"sort": "date:asc,_score"}, "sorted by something other than score"),
+        ({"sort": ["date"]}, {}, SORTED),
+        ({"sort": [{"_score": "asc"}]}, {}, SORTED),
+        ({"sort": {"date": "desc"}}, {}, SORTED),
+        ({}, {"sort": "date:asc,_score"}, SORTED),
     ],
 )
 def test_refused_requests_are_sent_as_they_came(body, params, reason):
@@ -77,12 +81,11 @@ def test_index_pipeline_is_kept_out_unless_asked_for():
 
 
 def test_hidden_text_is_requested_through_fields():
-    assert planned({"_source": False}).body["fields"] == ["title", "text"]
-    assert planned({"_source": False}).page.borrowed == ("title", "text")
-    assert planned({"_source": {"excludes": ["text"]}}).page.borrowed == ("title", "text")
-    assert planned(params={"_source_includes": "url"}).page.borrowed == ("title", "text")
-    assert planned({"_source": ["url"], "fields": ["te*", "date"]}).body["fields"] == ["te*", "date", "title"]
-    assert planned({"_source": ["url"], "fields": ["te*", "date"]}).page.borrowed == ("title",)
+    hidden = planned({"_source": False}), planned({"_source": {"excludes": ["text"]}})
+    for one in (*hidden, planned(params={"_source_includes": "url"})):
+        assert (one.body["fields"], one.page.borrowed) == (["title", "text"], ("title", "text"))
+    partly = planned({"_source": ["url"], "fields": ["te*", "date"]})
+    assert (partly.body["fields"], partly.page.borrowed) == (["te*", "date", "title"], ("title",))
 
 
 @pytest.mark.parametrize(
@@ -113,7 +116,64 @@ def test_our_extension_is_not_sent_on():
 
 
 def test_callers_body_is_not_changed():
-    body = {"query": {"match": {"text": "x"}}, "ext": {"rerank": {}}, "_source": False, "fields": ["date"], "size": 3}
-    before = {**body, "fields": ["date"], "ext": {"rerank": {}}}
+    body = {**MATCH, "ext": {"rerank": {}}, "_source": False, "fields": ["date"], "size": 3}
+    before = copy.deepcopy(body)
     plan(body, {}, Rerank(), 100, SearchFields())
     assert body == before
+
+
+def test_one_field_is_a_match_several_a_multi_match():
+    assert build_query("x", SearchFields(("text",))) == {"match": {"text": {"query": "x"}}}
+    assert build_query("x", SearchFields(("title^2",)))["multi_match"]["fields"] == ["title^2"]
+    assert build_query("x", SearchFields(("title", "text")))["multi_match"]["type"] == "best_fields"
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        {"match": {"text": "low blood"}},
+        {"match": {"text": {"query": "low blood", "operator": "and"}}},
+        {"match_phrase": {"text": "low blood"}},
+        {"multi_match": {"query": "low blood", "fields": ["title", "text"]}},
+        {"query_string": {"query": "low blood"}},
+        {"simple_query_string": {"query": "low blood"}},
+        {"neural": {"embedding": {"query_text": "low blood", "model_id": "m", "k": 5}}},
+        {"bool": {"must": {"match": {"text": "low blood"}}, "filter": [{"match": {"kind": "other"}}]}},
+        {"bool": {"should": [{"match": {"title": "low blood"}}, {"match": {"text": "low blood"}}]}},
+        {"bool": {"must": [{"match": {"text": "low blood"}}], "must_not": {"match": {"text": "other"}}}},
+        {"function_score": {"query": {"match": {"text": "low blood"}}, "boost": 5}},
+        {"hybrid": {"queries": [{"match": {"t": "low blood"}}, {"neural": {"v": {"query_text": "low blood"}}}]}},
+        {"dis_max": {"queries": [{"match": {"t": "low blood"}}, {"term": {"t": "x"}}]}},
+    ],
+)
+def test_the_text_that_scoring_clauses_agree_on(query):
+    assert find_query_text({"query": query}) == "low blood"
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        {},
+        {"query": {"match_all": {}}},
+        {"query": {"term": {"tag": "x"}}},
+        {"query": {"bool": {"filter": {"match": {"t": "x"}}}}},
+        {"query": {"bool": {"should": [{"match": {"t": "x"}}, {"match": {"t": "y"}}]}}},
+        {"query": "nonsense"},
+        {"query": {"match": {"t": 5}}},
+    ],
+)
+def test_no_text_or_several_name_the_three_ways(body):
+    with pytest.raises(ConfigError, match=r"ext\.rerank\.query_context\.query_text.*match, multi_match"):
+        find_query_text(body)
+
+
+def test_ext_wins_over_the_query_or_has_its_path():
+    def found(**context):
+        return find_query_text(
+            {"query": {"match": {"t": {"query": "a"}}}, "ext": {"rerank": {"query_context": context}}}
+        )
+
+    assert found(query_text="b") == "b"
+    assert found(query_text_path="query.match.t.query") == "a"
+    with pytest.raises(ConfigError, match="leads to no text"):
+        found(query_text_path="query.nothing")

@@ -6,12 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from osrerank import connect
 from osrerank.errors import ConfigError
 from osrerank.options.rm3 import Rm3
 from osrerank.retrieval.rm3 import FeedbackDocument, expand, expanded
-from osrerank.testing import CannedTransport, FunctionScorer
-from tests.rankings import response_of
+from tests.rankings import client_for, response_of
 
 
 def test_weights_by_hand():
@@ -95,12 +93,8 @@ def test_nothing_found_leaves_the_query():
     assert query == {"match": {"text": {"query": "salt"}}}
 
 
-def client_for(answer):
-    return connect("http://localhost:9", scorer=FunctionScorer(), transport_class=CannedTransport, answer=answer)
-
-
 def test_a_query_of_ones_own_is_refused():
-    client = client_for(response_of(["a"]))
+    client = client_for(["a"])
     for arguments in ({"query": {"match_all": {}}}, {"body": {"query": {"match": {"text": "low"}}}}):
         with pytest.raises(ConfigError, match="given as text"):
             client.search(**arguments, index="i", rerank={"rm3": True})
@@ -112,8 +106,6 @@ def test_pipeline_none_is_the_first_pass_alone():
     answer = response_of(["a", "bbb"])
     client = client_for(answer)
     assert client.search("low", index="i", size=3, rerank={"pipeline": "none", "query_fields": "text"}) is answer
-    request = client.transport.requests[-1]
-    assert request["body"] == {"query": {"match": {"text": {"query": "low"}}}}
+    assert client.transport.requests[-1]["body"] == {"query": {"match": {"text": {"query": "low"}}}}
     marked = client.rerank_response(answer, "low", options={"pipeline": "none"})
     assert marked["rerank"]["reason"] == "the pipeline is none"
-    assert [candidate.doc_id for candidate in client.rerank("low", ["b", "a"], options={"pipeline": "none"}).candidates]

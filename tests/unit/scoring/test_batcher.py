@@ -1,14 +1,17 @@
-"""Calls that share batches: turns, merging, failures, deadlines, closing."""
+"""Calls that share batches: turns, merging, failures, deadlines, closing; how large and how long a batch is."""
 
 import threading
-from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from osrerank.errors import InferenceError
-from osrerank.scoring.batcher import Batcher, BatcherOutput
+from osrerank.scoring.batcher import RELAXED, Batcher, BatcherOutput, Throughput, batch_size
 from osrerank.scoring.inputs import Tokens
 from osrerank.testing import ManualClock
 from osrerank.types import NEVER, Deadline
@@ -58,20 +61,18 @@ def compute(batcher: Batcher, marks: Sequence[int], deadline: Deadline = NEVER) 
         return call.result()
 
 
-def held(
-    backend: Recorder, batcher: Batcher, threads: ThreadPoolExecutor, *calls: Sequence[int]
-) -> list[BatcherOutput]:
-    """Run the calls while the backend is busy with another, so that all of them wait when it is free again."""
+@contextmanager
+def held(backend: Recorder, batcher: Batcher, *calls: Sequence[int]) -> Iterator[list[Future[BatcherOutput]]]:
+    """Yield calls of which the first is under way, and the others wait; at the end the backend goes on."""
     backend.gate.clear()
-    first = threads.submit(compute, batcher, [0])
-    assert backend.begun.wait(10)
-    waiting = []
-    for marks in calls:
-        waiting.append(threads.submit(compute, batcher, marks))
-        wait_until(lambda: len(batcher._turns) == len(waiting))
-    backend.gate.set()
-    first.result(10)
-    return [call.result(10) for call in waiting]
+    with ThreadPoolExecutor(1 + len(calls)) as threads:
+        futures = [threads.submit(compute, batcher, [0])]
+        assert backend.begun.wait(10)
+        for turn, marks in enumerate(calls, start=1):
+            futures.append(threads.submit(compute, batcher, marks))
+            wait_until(lambda turn=turn: len(batcher._turns) == turn)
+        yield futures
+        backend.gate.set()
 
 
 def test_each_output_comes_back_to_its_place() -> None:
@@ -81,16 +82,16 @@ def test_each_output_comes_back_to_its_place() -> None:
 
 def test_waiting_calls_share_a_batch() -> None:
     backend = Recorder(budget_tokens=1000)
-    with ThreadPoolExecutor(4) as threads:
-        outcomes = held(backend, Batcher(backend, "m"), threads, [1, 2], [3], [4, 5])
+    with held(backend, Batcher(backend, "m"), [1, 2], [3], [4, 5]) as calls:
+        pass
     assert backend.batches == [[0], [1, 2, 3, 4, 5]]
-    assert [len(outcome.outputs) for outcome in outcomes] == [2, 1, 2]
+    assert [len(call.result().outputs) for call in calls] == [1, 2, 1, 2]
 
 
 def test_a_small_call_does_not_wait_for_a_large_one() -> None:
     backend = Recorder(budget_tokens=20)
-    with ThreadPoolExecutor(4) as threads:
-        held(backend, Batcher(backend, "m"), threads, range(100, 140), [1])
+    with held(backend, Batcher(backend, "m"), range(100, 140), [1]):
+        pass
     assert [1] in [batch[:1] for batch in backend.batches[:4]]
 
 
@@ -129,13 +130,11 @@ def test_a_deadline_leaves_what_was_not_begun() -> None:
 def test_a_call_stuck_behind_others_ends_at_its_deadline() -> None:
     backend = Recorder()
     batcher = Batcher(backend, "m")
-    backend.gate.clear()
-    with ThreadPoolExecutor(1) as threads:
-        first = threads.submit(compute, batcher, [0])
-        assert backend.begun.wait(10)
+    with held(backend, batcher) as (first,):
         assert compute(batcher, [1, 2], Deadline.after_ms(50)).reached(2) == 0
-        backend.gate.set()
-        assert first.result(10).reached(1) == 1
+    assert first.result(10).reached(1) == 1
+    for far in (1e18, float("inf"), 1e308):  # a deadline far away is waited for
+        assert len(compute(batcher, [1], Deadline.after_ms(far)).outputs) == 1
 
 
 def test_an_interrupted_caller_leaves_nothing_behind() -> None:
@@ -152,17 +151,13 @@ def test_an_interrupted_caller_leaves_nothing_behind() -> None:
 def test_closing_ends_what_runs_and_refuses_the_rest() -> None:
     backend = Recorder()
     batcher = Batcher(backend, "m")
-    backend.gate.clear()
-    with ThreadPoolExecutor(2) as threads:
-        call = threads.submit(compute, batcher, [1, 2, 3])
-        assert backend.begun.wait(10)
+    with ThreadPoolExecutor(1) as threads, held(backend, batcher, [1, 2, 3]) as (first, call):
         closing = threads.submit(batcher.close)
         wait_until(lambda: batcher._closed)
-        backend.gate.set()
-        closing.result(10)
-        with pytest.raises(InferenceError, match="closed"):
-            call.result(10)
-    assert backend.batches == [[1]]
+    closing.result(10)
+    assert (backend.batches, first.result(10).reached(1)) == ([[0]], 1)
+    with pytest.raises(InferenceError, match="closed"):
+        call.result(10)
     with pytest.raises(InferenceError, match="closed"):
         compute(batcher, [1])
 
@@ -186,6 +181,31 @@ def test_many_callers_get_their_own() -> None:
     assert batcher._busy == 0
 
 
+def test_an_error_of_the_thread_itself_reaches_all_callers_and_the_next_call_works() -> None:
+    class Failing(Recorder):
+        fails = False
+
+        @property
+        def packed(self) -> bool:  # asked for while sequences are put together
+            if self.fails:
+                raise OverflowError("cannot plan a batch")
+            return True
+
+        @packed.setter
+        def packed(self, value: bool) -> None: ...
+
+    backend = Failing()
+    batcher = Batcher(backend, "m")
+    with held(backend, batcher, [1], [2]) as (first, *others):
+        backend.fails = True
+    for call in others:
+        with pytest.raises(OverflowError, match="cannot plan"):
+            call.result(10)
+    assert first.exception(10) is None or isinstance(first.exception(10), OverflowError)
+    backend.fails = False
+    assert len(compute(batcher, [3]).outputs) == 1
+
+
 class ThreeReads(Deadline):
     """Passes when it has been asked about three times."""
 
@@ -205,36 +225,49 @@ def test_a_deadline_that_passes_while_a_failed_batch_is_halved_loses_no_sequence
     assert len(ThreeReads.reads) >= 3
 
 
-def test_an_error_of_the_thread_itself_reaches_all_callers_and_the_next_call_works() -> None:
-    class Failing(Recorder):
-        @property
-        def packed(self) -> bool:  # asked for while sequences are put together
-            if self.fails:
-                raise OverflowError("cannot plan a batch")
-            return True
-
-        @packed.setter
-        def packed(self, value: bool) -> None:
-            self.fails = False
-
-    backend = Failing()
-    batcher = Batcher(backend, "m")
-    backend.gate.clear()
-    with ThreadPoolExecutor(3) as threads:
-        first = threads.submit(compute, batcher, [0])
-        assert backend.begun.wait(10)
-        others = [threads.submit(compute, batcher, [mark]) for mark in (1, 2)]
-        wait_until(lambda: len(batcher._turns) == 2)
-        backend.fails = True
-        backend.gate.set()
-        for call in others:
-            with pytest.raises(OverflowError, match="cannot plan"):
-                call.result(10)
-        assert first.exception(10) is None or isinstance(first.exception(10), OverflowError)
-    backend.fails = False
-    assert len(compute(batcher, [3]).outputs) == 1
+def cost(lengths: list[int], *, packed: bool) -> int:
+    return sum(lengths) if packed else max(lengths) * len(lengths)
 
 
-@pytest.mark.parametrize("far", [1e18, float("inf"), 1e308])
-def test_a_deadline_far_away_is_waited_for(far: float) -> None:
-    assert len(compute(Batcher(Recorder(), "m"), [1], Deadline.after_ms(far)).outputs) == 1
+@given(st.lists(st.integers(1, 512), max_size=60), st.integers(1, 4096), st.booleans())
+def test_a_batch_is_the_longest_beginning_within_the_budget(lengths: list[int], budget: int, packed: bool) -> None:
+    size = batch_size(lengths, budget, packed=packed)
+    assert (size == 0) == (not lengths)
+    if size > 1:
+        assert cost(lengths[:size], packed=packed) <= budget
+    if size < len(lengths):
+        assert cost(lengths[: size + 1], packed=packed) > budget
+
+
+def measured(seconds_per_token):
+    throughput = Throughput()
+    throughput.seconds_per_token = seconds_per_token
+    return throughput
+
+
+def test_a_batch_that_cannot_end_in_time_is_not_begun():
+    throughput = measured(0.001)
+    assert throughput.allows(100, Deadline.after_ms(5_000))
+    assert not throughput.allows(6_000, Deadline.after_ms(5_000))
+    assert throughput.seconds_per_token == pytest.approx(0.001 * RELAXED)  # a refusal is forgotten little by little
+    assert not Throughput().allows(1, Deadline(0.0))
+    assert measured(9.0).allows(10**9, NEVER)
+
+
+def test_batches_are_a_quarter_of_the_time_left():
+    deadline = Deadline.after_ms(4_000, ManualClock())
+    assert measured(0.0078125).budget_tokens(2048, deadline) == 128
+    assert measured(0.0078125).budget_tokens(50, deadline) == 50
+    assert measured(4.0).budget_tokens(2048, deadline) == 1
+    assert measured(9.0).budget_tokens(2048, NEVER) == 2048
+
+
+def test_the_average_follows_what_is_measured():
+    clock = ManualClock()
+    throughput = Throughput(clock)
+    with throughput.timed(10):
+        clock.sleep(20)
+    assert throughput.seconds_per_token == 2.0
+    with throughput.timed(10):
+        clock.sleep(10)
+    assert throughput.seconds_per_token == pytest.approx(0.7 * 2.0 + 0.3 * 1.0)

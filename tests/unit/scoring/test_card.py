@@ -1,17 +1,19 @@
-"""Model directories: what is read from them, and what is refused, with the reason."""
+"""Model directories: what is read from them, what their configs leave out, and what is refused, with the reason."""
 
 import json
 import shutil
 from collections.abc import Callable
-from dataclasses import replace
+from contextlib import closing
 from pathlib import Path
 
+import numpy as np
 import pytest
 
+from osrerank.cli import main
 from osrerank.errors import ConfigError, ModelLoadError
 from osrerank.scoring.card import ModelCard
 from osrerank.scoring.locate import locate
-from osrerank.scoring.model_files import digest, read_card
+from osrerank.scoring.model_files import DEFAULTS, digest, read_card
 from osrerank.scoring.registry import load_scorer
 from osrerank.settings import DEFAULT_MODEL
 from osrerank.types import Feedback
@@ -39,19 +41,13 @@ def test_a_card_is_inferred_from_a_classifiers_config(directory: Path) -> None:
     card = read_card(directory)
     assert card == ModelCard(name="tiny", head="logit1", onnx={"fp32": "onnx/model.onnx"})
     assert read_card(directory, name="somebody/tiny").name == "somebody/tiny"
-
-
-@pytest.mark.parametrize(
-    ("changes", "head"),
-    [
+    for changes, head in (
         ({"id2label": {"0": "no", "1": "yes"}}, "logits2"),
         ({"id2label": {"0": "LABEL_0"}, "architectures": ["ElectraForSequenceClassification"]}, "logit1"),
         ({"architectures": ["BertForNextSentencePrediction"]}, "next-sentence"),
-    ],
-)
-def test_heads_are_read_from_the_config(directory: Path, changes: dict[str, object], head: str) -> None:
-    edit_json(directory / "config.json", **changes)
-    assert read_card(directory).head == head
+    ):
+        edit_json(directory / "config.json", **changes)
+        assert read_card(directory).head == head
 
 
 def test_positions_bound_the_sequence(directory: Path) -> None:
@@ -59,6 +55,18 @@ def test_positions_bound_the_sequence(directory: Path) -> None:
     assert read_card(directory).max_tokens == 512
     edit_json(directory / "config.json", max_position_embeddings=128, model_type="bert", pad_token_id=0)
     assert read_card(directory).max_tokens == 128
+
+
+def _truncate(file: Path) -> None:
+    file.write_bytes(file.read_bytes()[: file.stat().st_size // 2])
+
+
+def _card(folder: Path, changes: dict[str, object]) -> None:
+    content = json.dumps({**ModelCard("tiny", "logit1").to_json(), **changes}, default=dict)
+    (folder / "osrerank.json").write_text(content)
+
+
+DUO = {"kind": "duo", "head": "logits2", "segment_rows": 3}
 
 
 @pytest.mark.parametrize(
@@ -71,10 +79,7 @@ def test_positions_bound_the_sequence(directory: Path) -> None:
         (lambda folder: (folder / "tokenizer.json").write_text("no"), r"tokenizer\.json cannot be used as a tokenizer"),
         (lambda folder: edit_json(folder / "config.json", id2label={"0": "", "1": "", "2": ""}), "3 labels"),
         (lambda folder: edit_json(folder / "config.json", id2label={"0": "", "1": ""}), r"gives \(n, 2\)"),
-        (
-            lambda folder: edit_json(folder / "config.json", architectures=["BertModel"]),
-            "osrerank export MODEL OUTPUT makes",
-        ),
+        (lambda folder: edit_json(folder / "config.json", architectures=["BertModel"]), "export MODEL OUTPUT makes"),
         (lambda folder: edit_json(folder / "config.json", auto_map={"AutoModel": "x.Y"}), "never runs"),
         (lambda folder: (folder / "onnx/model.onnx").write_bytes(b"\x08\x08 cut"), "cannot be read as an ONNX graph"),
         (lambda folder: _truncate(folder / "onnx/model.onnx"), "cannot be read as an ONNX graph"),
@@ -95,6 +100,10 @@ def test_positions_bound_the_sequence(directory: Path) -> None:
         (lambda folder: _card(folder, OLDER | {"biases": {"query": 1}}), "biases is gone; export the checkpoint"),
         (lambda folder: _card(folder, {"languages": "English"}), "languages has 'E'; they are ISO 639 codes, such as"),
         (lambda folder: _card(folder, {"kind": "duo"}), r"segment_rows is 2; .*osrerank export --kind duo adds"),
+        (lambda folder: _card(folder, DUO | {"head": "cosine"}), "head is 'cosine' and kind is duo"),
+        (lambda folder: _card(folder, DUO | {"head": "next-sentence"}), "a duo model has logit1 or logits2"),
+        (lambda folder: _card(folder, DUO | {"segment_rows": 2}), "a row each for the query and both documents"),
+        (lambda folder: _card(folder, DUO | {"max_tokens": 69}), "leaves two documents no room beside the query"),
         (lambda folder: _card(folder, {"calibration": {"scale": -1.0, "offset": 0.0}}), "scale is -1"),
         (lambda folder: _card(folder, {"onnx": {"int8": "onnx/none.onnx"}}), r"none\.onnx is missing"),
     ],
@@ -109,10 +118,8 @@ def test_a_damaged_directory_is_refused_with_the_reason(
 
 def test_a_bi_encoders_card_comes_back(directory: Path) -> None:
     prefixes = {"query_prefix": "query: ", "document_prefix": "passage: "}
-    card = ModelCard(
-        "tiny", "cosine", kind="bi-encoder", max_query_tokens=512, pooling="mean", languages=("en", "deu"), **prefixes
-    )
-    card = replace(card, feedback=Feedback(0.2, 0.5))
+    options = {"max_query_tokens": 512, "pooling": "mean", "languages": ("en", "deu"), "feedback": Feedback(0.2, 0.5)}
+    card = ModelCard("tiny", "cosine", kind="bi-encoder", **options, **prefixes)
     assert (card.advice.languages, card.advice.feedback) == (("en", "deu"), Feedback(0.2, 0.5))
     (directory / "osrerank.json").write_text(json.dumps(card.to_json()))
     assert read_card(directory) == card
@@ -124,29 +131,15 @@ def test_a_bi_encoders_card_comes_back(directory: Path) -> None:
     assert read_card(directory) == card
 
 
-def _truncate(file: Path) -> None:
-    file.write_bytes(file.read_bytes()[: file.stat().st_size // 2])
-
-
-def _card(folder: Path, changes: dict[str, object]) -> None:
-    (folder / "osrerank.json").write_text(
-        json.dumps({**ModelCard("tiny", "logit1").to_json(), **changes}, default=dict)
-    )
-
-
-def test_a_directory_without_weights_is_refused(directory: Path) -> None:
-    (directory / "onnx/model.onnx").unlink()
-    (directory / "model.safetensors").unlink()
-    with pytest.raises(ModelLoadError, match="neither"):
-        load_scorer(str(directory))
-
-
 def test_auto_takes_torch_where_there_is_no_graph(directory: Path) -> None:
     pytest.importorskip("torch")
     (directory / "onnx/model.onnx").unlink()
     assert load_scorer(str(directory)).score("low", ["wing"], [(0,)]).inferences == 1
     with pytest.raises(ModelLoadError, match="osrerank export"):
         load_scorer(str(directory), backend="onnx")
+    (directory / "model.safetensors").unlink()
+    with pytest.raises(ModelLoadError, match="neither"):
+        load_scorer(str(directory))
 
 
 def test_the_digest_is_that_of_the_files_named(directory: Path) -> None:
@@ -155,12 +148,8 @@ def test_the_digest_is_that_of_the_files_named(directory: Path) -> None:
     assert digest(directory, ["tokenizer.json", "config.json"]) == before
     edit_json(directory / "config.json", pad_token_id=1)
     assert digest(directory, ["config.json", "tokenizer.json"]) != before
-
-
-def test_identities_differ_by_model(directory: Path) -> None:
-    identities = {load_scorer(str(DATA / f"tiny-bert-{form}")).identity for form in ("one-label", "two-labels")}
-    identities.add(load_scorer(str(directory)).identity)
-    assert len(identities) == 3
+    models = (DATA / "tiny-bert-one-label", DATA / "tiny-bert-two-labels", directory)
+    assert len({load_scorer(str(model)).identity for model in models}) == 3
 
 
 @pytest.mark.parametrize("name", ["./no/such/folder", "/no/such/folder", "a b", "../x", "osrerank/none"])
@@ -172,3 +161,54 @@ def test_names_that_are_nothing(name: str) -> None:
 def test_a_backend_must_be_one(directory: Path) -> None:
     with pytest.raises(ConfigError, match="backend is 'onx'; it must be one of auto, onnx, torch; did you mean onnx"):
         load_scorer(str(directory), backend="onx")
+
+
+NEEDED = {"hidden_size", "intermediate_size", "num_attention_heads", "num_hidden_layers", "vocab_size", "model_type"}
+"""Keys without which the tiny model is another, and the key by which defaults are chosen."""
+BERT = DATA / "tiny-bert-two-labels"
+KEYS = sorted(set(json.loads((BERT / "config.json").read_text())) - NEEDED - {"architectures"})
+
+
+def scores(model: Path, backend: str) -> np.ndarray:
+    with closing(load_scorer(str(model), backend=backend, threads=1)) as scorer:
+        return scorer.score("low pressure", ["the wing of the engine", "heat flow"], [(0,), (1,)]).values
+
+
+@pytest.mark.parametrize("family", DEFAULTS)
+def test_the_defaults_are_those_of_transformers(family: str) -> None:
+    theirs = pytest.importorskip("transformers").AutoConfig.for_model(family)
+    assert dict(DEFAULTS[family]) == {name: getattr(theirs, name) for name in DEFAULTS[family]}
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("key", [*KEYS, "all"])
+def test_a_model_whose_config_lacks_a_key_scores_as_before_in_both_backends(tmp_path: Path, key: str) -> None:
+    pytest.importorskip("onnx")
+    source = shutil.copytree(BERT, tmp_path / "source")
+    config = json.loads((source / "config.json").read_text())
+    lacking = KEYS if key == "all" else [key]
+    (source / "config.json").write_text(json.dumps({name: config[name] for name in config if name not in lacking}))
+    main(["export", str(source), str(tmp_path / "made"), "--no-self-check", "--keep-weights"])
+    assert (read_card(source).segment_rows, read_card(source).max_tokens) == (2, 512)
+    expected = scores(BERT, "torch")
+    for model, backend in ((source, "torch"), (tmp_path / "made", "torch"), (tmp_path / "made", "onnx")):
+        np.testing.assert_allclose(scores(model, backend), expected, atol=1e-5, err_msg=f"{model.name} {backend}")
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("family", ["roberta", "xlm-roberta", "electra", "modernbert"])
+def test_other_families_too(tmp_path: Path, family: str) -> None:
+    transformers = pytest.importorskip("transformers")
+    small = {"hidden_size": 32, "intermediate_size": 64, "num_attention_heads": 2, "num_hidden_layers": 2}
+    vocabulary = max(300, DEFAULTS[family]["pad_token_id"] + 1)
+    made = transformers.AutoConfig.for_model(family, vocab_size=vocabulary, num_labels=2, **small)
+    network = transformers.AutoModelForSequenceClassification.from_config(made)
+    network.save_pretrained(tmp_path / "whole")
+    shutil.copy(BERT / "tokenizer.json", tmp_path / "whole")
+    lacking = shutil.copytree(tmp_path / "whole", tmp_path / "lacking")
+    kept = {**small, "vocab_size": vocabulary, "model_type": family, "architectures": [type(network).__name__]}
+    (lacking / "config.json").write_text(json.dumps(kept))
+    expected = scores(tmp_path / "whole", "torch")
+    main(["export", str(lacking), str(tmp_path / "made"), "--no-self-check"])
+    for model, backend in ((lacking, "torch"), (tmp_path / "made", "onnx")):
+        np.testing.assert_allclose(scores(model, backend), expected, atol=1e-4, err_msg=backend)

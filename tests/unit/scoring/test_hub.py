@@ -21,11 +21,9 @@ PICKLE = {"pytorch_model.bin": b"\x80\x02code"}
 NEEDED = ["config.json", "onnx/model.onnx", "tokenizer.json"]
 
 
-def published(*, graph: bool = True) -> dict[str, bytes]:
+def published() -> dict[str, bytes]:
     """Return a model's files as others publish them: without a card of ours."""
-    files = files_of(TINY)
-    del files["osrerank.json"]
-    return {name: content for name, content in files.items() if graph or not name.endswith(".onnx")}
+    return {name: content for name, content in files_of(TINY).items() if name != "osrerank.json"}
 
 
 def score(model: str, endpoint: str, home: Path, *options: str) -> subprocess.CompletedProcess[str]:
@@ -52,33 +50,23 @@ def logit(home: Path) -> float:
     return float(record["candidates"][0]["stages"]["mono"]["score"])
 
 
-def own_logit() -> float:
-    return float(load_scorer(str(TINY), backend="onnx").score("low", ["pressure"], [(0,)]).values[0])
-
-
 def test_a_graph_is_fetched_and_nothing_that_is_not_needed(tmp_path: Path) -> None:
     more = {"README.md": b"# tiny", "train.py": b"print()", "onnx/model_O4.onnx": b"another"}
     assert fetched(published() | PICKLE | more, tmp_path) == NEEDED
-    assert logit(tmp_path) == pytest.approx(own_logit(), abs=1e-6)
-
-
-def test_a_card_of_ours_is_fetched_too(tmp_path: Path) -> None:
-    assert set(fetched(files_of(TINY) | PICKLE, tmp_path)) == {*NEEDED, "osrerank.json"}
+    own = float(load_scorer(str(TINY), backend="onnx").score("low", ["pressure"], [(0,)]).values[0])
+    assert logit(tmp_path) == pytest.approx(own, abs=1e-6)
 
 
 @pytest.mark.slow
-def test_int8_is_fetched_instead_of_fp32(tmp_path: Path) -> None:
-    files = published()
-    files["onnx/model_quantized.onnx"] = files["onnx/model.onnx"]
-    found = fetched(files, tmp_path, "--backend", "onnx")
-    assert found == ["config.json", "onnx/model_quantized.onnx", "tokenizer.json"]
-
-
-@pytest.mark.slow
-def test_weights_are_fetched_where_there_is_no_graph(tmp_path: Path) -> None:
+@pytest.mark.parametrize("weights", ["onnx/model_quantized.onnx", "model.safetensors"])
+def test_int8_is_fetched_instead_of_fp32_and_weights_where_there_is_no_graph(tmp_path: Path, weights: str) -> None:
     pytest.importorskip("torch")
-    assert fetched(published(graph=False), tmp_path) == ["config.json", "model.safetensors", "tokenizer.json"]
-    assert logit(tmp_path) == pytest.approx(own_logit(), abs=1e-5)
+    files = published() | PICKLE
+    graph = files.pop("onnx/model.onnx")
+    if "onnx" in weights:
+        files |= {"onnx/model.onnx": graph, weights: graph}
+    options = ("--backend", "onnx") if "onnx" in weights else ()
+    assert fetched(files, tmp_path, *options) == sorted(["config.json", weights, "tokenizer.json"])
 
 
 @pytest.mark.slow
@@ -117,6 +105,7 @@ def test_a_revision_is_asked_for(tmp_path: Path, revision: str) -> None:
         done = score(f"{REPOSITORY}@{revision}", hub.url, tmp_path)
     assert done.returncode == 0, done.stderr
     assert set(hub.revisions) == {revision}
+    assert set(hub.fetched) == {*NEEDED, "osrerank.json"}  # a card of ours, too
 
 
 def test_a_model_that_was_fetched_loads_without_the_hub(tmp_path: Path) -> None:
@@ -131,34 +120,11 @@ def test_a_model_that_was_fetched_loads_without_the_hub(tmp_path: Path) -> None:
 
 def test_a_pickle_of_more_than_tensors_is_refused(tmp_path: Path) -> None:
     files = {name: content for name, content in published().items() if name.endswith(".json")}
-    with running_hub(REPOSITORY, files | PICKLE) as hub:
+    with running_hub(REPOSITORY, files | PICKLE | {"vocab.txt": b"low"}) as hub:
         done = score(REPOSITORY, hub.url, tmp_path)
     assert done.returncode != 0
+    assert set(hub.fetched) == {*files, *PICKLE, "vocab.txt"}  # they are fetched where there is nothing else
     assert "pytorch_model.bin is a pickle of more than tensors" in done.stderr
-
-
-@pytest.mark.slow
-def test_pickled_weights_and_a_vocabulary_are_fetched_and_converted(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    pytest.importorskip("torch")
-    from tests import checkpoints
-
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    source = tmp_path / "source"
-    network = checkpoints.network()
-    network.save_pretrained(source, safe_serialization=False)
-    checkpoints.write_vocabulary(source)
-    with running_hub(REPOSITORY, files_of(source)) as hub:
-        done = score(REPOSITORY, hub.url, tmp_path)
-    assert {"config.json", "pytorch_model.bin", "vocab.txt"} <= set(hub.fetched)
-    assert done.returncode != 0  # it is random
-    assert f"{REPOSITORY} does not rank as a trained model does" in done.stderr
-    assert "was converted once, to" in done.stderr
-    (converted,) = (tmp_path / "cache" / "osrerank" / "models").iterdir()
-    pair = load_scorer(str(converted)).score("low", ["blood pressure"], [(0,)]).values[0]
-    first, second = checkpoints.expected(network, "low", "blood pressure")
-    assert pair == pytest.approx(second - first, abs=1e-5)
 
 
 def test_an_unknown_repository_says_how_to_bring_a_model(tmp_path: Path) -> None:

@@ -1,6 +1,5 @@
 """Late interaction: each token's vector is what sentence-transformers 6.2 and PyLate 1.6 compute, and so is MaxSim."""
 
-import json
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
@@ -8,14 +7,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from osrerank import Reranker
-from osrerank.export.bi_encoder import UNCALIBRATED
-from osrerank.export.calibration import read_judged
 from osrerank.scoring.inputs import Tokens
 from osrerank.scoring.late_interaction import LateInteraction
 from osrerank.scoring.model_files import read_card, read_config
-from osrerank.scoring.registry import as_scorer, load_model
-from osrerank.types import Deadline, Qrels
+from osrerank.scoring.registry import load_model
+from osrerank.types import Deadline
 from tests.late_interaction import DOCUMENTS, NAMES, QUERIES, computed, exported, in_order
 
 
@@ -98,24 +94,27 @@ def test_without_padding_on_a_gpu_it_is_the_same(folder: Path, name: str) -> Non
     from tests.varlen import Varlen
 
     directory = folder / name
-    attention, card = VarlenAttention(Varlen()), read_card(directory)
-    network = load_packed(
-        read_weights(directory), read_config(directory), card, attention=attention, dtype=torch.float32
-    )
+    options = {"attention": VarlenAttention(Varlen()), "dtype": torch.float32}
+    network = load_packed(read_weights(directory), read_config(directory), read_card(directory), **options)
     engine, draw = TokenEngine(network, torch.device("cpu")), np.random.default_rng(5)
     texts = [(16, 9), (16, 0), (16, 12)] if name == "modern" else [(16, 9), (48, 0), (3, 0), (16, 12)]
-    sequences = [
-        Tokens(draw.integers(4, 278, size=length), np.zeros(length, dtype=np.int64), unattended)
-        for length, unattended in texts
-    ]
+    drawn = ((draw.integers(4, 278, size=length), np.zeros(length, dtype=np.int64), rest) for length, rest in texts)
+    sequences = [Tokens(*one) for one in drawn]
     with closing(opened(directory)) as model:
         for ours, expected in zip(engine(sequences), model.backend.run(sequences), strict=True):
             np.testing.assert_allclose(ours, expected, atol=1e-4)
 
 
-def test_texts_that_are_cut_are_named(expanded: LateInteraction) -> None:
+def test_what_is_cut_is_named_markers_in_a_text_are_text_and_without_time_there_is_no_vector(
+    expanded: LateInteraction,
+) -> None:
     assert expanded.encode(QUERIES, "query").cut == {2}
     assert expanded.encode(DOCUMENTS, "document").cut == {1}
+    rows = expanded.encode(["[D] a wing", "[MASK] a wing", "a wing"], "document").rows
+    assert [len(one) for one in rows] == [8, 11, 5]  # the tokenizer divides "[d]" into three pieces, "[mask]" into six
+    late = expanded.encode(DOCUMENTS, "document", deadline=Deadline.after_ms(0))
+    assert not any(np.isfinite(rows).any() for rows in late.rows)
+    assert late.failures == {}
 
 
 def test_a_documents_vectors_do_not_depend_on_its_neighbours(folder: Path, backend: str) -> None:
@@ -136,45 +135,7 @@ def test_backends_share_keys_and_pooling_has_its_own(folder: Path, tmp_path: Pat
         model.close()
 
 
-def test_without_time_documents_have_no_vectors(expanded: LateInteraction) -> None:
-    vectors = expanded.encode(DOCUMENTS, "document", deadline=Deadline.after_ms(0))
-    assert [bool(np.isfinite(rows).all()) for rows in vectors.rows] == [False] * len(DOCUMENTS)
-    assert vectors.failures == {}
-
-
-def test_markers_spelled_in_a_text_are_text(expanded: LateInteraction) -> None:
-    """A text cannot pretend to be a marker or a filling token."""
-    rows = expanded.encode(["[D] a wing", "[MASK] a wing", "a wing"], "document").rows
-    assert [len(one) for one in rows] == [
-        8,
-        11,
-        5,
-    ]  # the tokenizer divides "[d]" into three pieces and "[mask]" into six
-
-
 def test_a_model_without_safetensors_is_read_from_its_graph(tmp_path: Path) -> None:
     directory = exported("expanded", tmp_path, keep_weights=False)
     with closing(opened(directory, "torch")) as model:
         np.testing.assert_allclose(scores_of(model), computed("expanded")["scores"], atol=1e-4)
-
-
-def test_a_reranker_orders_by_maxsim(folder: Path) -> None:
-    with Reranker(model=str(folder / "pylate")) as reranker:
-        ranked = reranker.rank(QUERIES[0], DOCUMENTS)
-    assert [one.doc_id for one in ranked] == np.argsort(-computed("pylate")["scores"][0]).tolist()
-
-
-def test_judgments_are_read_beside_its_mean(folder: Path, tmp_path: Path) -> None:
-    """So that a development set fits the calibration, as of any model."""
-    lines = [
-        {"query_id": str(at), "query": query, "candidates": [{"doc_id": str(n), "text": text} for n, text in texts]}
-        for texts in [list(enumerate(DOCUMENTS))]
-        for at, query in enumerate(QUERIES)
-    ]
-    file = tmp_path / "candidates.jsonl"
-    file.write_text("".join(f"{json.dumps(line)}\n" for line in lines), "utf-8")
-    theirs = computed("pylate")
-    with closing(as_scorer(opened(folder / "pylate"))) as scorer:
-        read = list(read_judged(scorer, UNCALIBRATED, file, Qrels({"0": {"1": 1}})))
-    for at, judged in enumerate(read):
-        np.testing.assert_allclose(judged.raw * len(theirs[f"query{at}"]), theirs["scores"][at], atol=1e-3)

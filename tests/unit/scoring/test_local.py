@@ -3,20 +3,25 @@
 import subprocess
 import sys
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from osrerank.errors import InferenceError
+from osrerank.errors import InferenceError, WorkerError
 from osrerank.scoring import registry
-from osrerank.scoring.card import Calibration, ModelCard
+from osrerank.scoring.card import POINTWISE, Calibration, ModelCard
 from osrerank.scoring.cross_encoder import CrossEncoder
 from osrerank.scoring.inputs import InputBuilder, Tokens, padded
+from osrerank.scoring.loaded import FIND_AGAIN_AFTER_S, LoadedModel
 from osrerank.scoring.local import CHUNK
 from osrerank.scoring.registry import load_scorer
-from osrerank.types import Deadline
+from osrerank.settings import Settings
+from osrerank.testing import FunctionScorer, ManualClock
+from osrerank.types import NEVER, Deadline
 from tests.backends import FunctionBackend
+from tests.servers import ROOT
 
 DIRECTORY = Path(__file__).parents[2] / "data" / "tiny-bert-one-label"
 
@@ -82,11 +87,8 @@ def test_a_deadline_leaves_a_prefix() -> None:
     assert np.isfinite(scores.values[: scores.reached]).all()
     assert np.isnan(scores.values[scores.reached :]).all()
     assert scores.inferences == scores.reached
-
-
-def test_a_deadline_that_has_passed_reaches_nothing(scorer: CrossEncoder) -> None:
-    scores = scorer.score("low", ["wing"], [(0,)], deadline=Deadline.after_ms(-1))
-    assert (scores.reached, scores.inferences, len(scores.values)) == (0, 0, 1)
+    late = scorer.score("low", ["wing"], [(0,)], deadline=Deadline.after_ms(-1))
+    assert (late.reached, late.inferences, len(late.values)) == (0, 0, 1)
 
 
 def test_a_deadline_far_away_changes_no_score(scorer: CrossEncoder) -> None:
@@ -102,31 +104,27 @@ def test_tuples_choose_and_order_the_documents(scorer: CrossEncoder) -> None:
     straight = scorer.score("low", documents, [(0,), (1,), (2,)]).values
     turned = scorer.score("low", documents, [(2,), (0,), (2,)]).values
     np.testing.assert_array_equal(turned, straight[[2, 0, 2]])
-
-
-def test_no_tuples(scorer: CrossEncoder) -> None:
-    scores = scorer.score("low", [], [])
-    assert (len(scores.values), scores.reached, scores.inferences) == (0, 0, 0)
-
-
-def test_documents_cut_are_counted_once(scorer: CrossEncoder) -> None:
-    assert scorer.score("low", ["wing " * 600, "wing"], [(0,), (1,), (0,)]).truncated == 1
+    nothing = scorer.score("low", [], [])
+    assert (len(nothing.values), nothing.reached, nothing.inferences) == (0, 0, 0)
+    assert scorer.score("low", ["wing " * 600, "wing"], [(0,), (1,), (0,)]).truncated == 1  # counted once
+    card = ModelCard("tiny", "logit1", calibration=Calibration(0.5, -2.0))
+    calibrated = CrossEncoder(DIRECTORY, card, InputBuilder.load(DIRECTORY, card), scorer._backend)
+    assert calibrated.score("low", ["wing"], [(0,)]).values[0] == pytest.approx(0.5 * straight[0] - 2)
 
 
 @pytest.mark.long
 def test_a_forked_child_has_lanes_of_its_own() -> None:
     """As under a server that loads the model and then forks: in a process of its own, this one has threads."""
-    script = (
-        "import os, signal\n"
-        "from osrerank.scoring.registry import load_scorer\n"
-        f"scorer = load_scorer({str(DIRECTORY)!r}, backend='onnx', threads=1)\n"
-        "before = scorer.score('q', ['a', 'b'], [(0,), (1,)]).values.tolist()\n"
-        "if (child := os.fork()) == 0:\n"
-        "    signal.alarm(20)\n"
-        "    os._exit(0 if scorer.score('q', ['a', 'b'], [(0,), (1,)]).values.tolist() == before else 1)\n"
-        "raise SystemExit(os.waitpid(child, 0)[1])\n"
-    )
-    done = subprocess.run([sys.executable, "-W", "ignore", "-c", script], timeout=60, check=False)
+    script = f"""
+import signal
+from osrerank.scoring.registry import load_scorer
+from tests.waiting import in_a_child
+scorer = load_scorer({str(DIRECTORY)!r}, backend="onnx", threads=1)
+score = lambda: scorer.score("q", ["a", "b"], [(0,), (1,)]).values.tolist()
+before = score()
+raise SystemExit(not in_a_child(lambda: signal.alarm(20) == 0 and score() == before))
+"""
+    done = subprocess.run([sys.executable, "-W", "ignore", "-c", script], timeout=60, check=False, cwd=ROOT)
     assert done.returncode == 0
 
 
@@ -147,8 +145,28 @@ def test_probabilities_never_decrease_and_stay_finite(scorer: CrossEncoder) -> N
     assert found[5] < found[6] < 1
 
 
-def test_calibration_is_in_the_values(scorer: CrossEncoder) -> None:
-    raw = scorer.score("low", ["wing"], [(0,)]).values[0]
-    card = ModelCard("tiny", "logit1", calibration=Calibration(0.5, -2.0))
-    calibrated = CrossEncoder(DIRECTORY, card, InputBuilder.load(DIRECTORY, card), scorer._backend)
-    assert calibrated.score("low", ["wing"], [(0,)]).values[0] == pytest.approx(0.5 * raw - 2)
+@dataclass(frozen=True, slots=True)
+class OnWorkers(FunctionScorer):
+    """A scorer that notes how long its workers may be looked for, and finds none."""
+
+    asked_s: list[float] = field(default_factory=list)
+
+    def find_workers(self, deadline: Deadline = NEVER) -> None:
+        self.asked_s.append(deadline.remaining_s())
+        raise WorkerError("there is none")
+
+
+def test_workers_are_looked_for_in_half_of_the_time_and_once_a_second() -> None:
+    scorer, clock = OnWorkers(), ManualClock()
+    model = LoadedModel("m", POINTWISE, Settings.load(), scorer, clock=clock)
+    for _ in range(3):
+        model.find_workers(Deadline.after_ms(10_000, clock))
+    assert scorer.asked_s == [5.0]
+    clock.sleep(FIND_AGAIN_AFTER_S)
+    model.find_workers(NEVER)
+    assert scorer.asked_s[1:] == [float("inf")]
+
+
+def test_what_is_on_no_workers_or_cannot_be_loaded_is_no_failure() -> None:
+    LoadedModel("m", POINTWISE, Settings.load(), FunctionScorer()).find_workers(NEVER)
+    LoadedModel("/no/such/folder", POINTWISE, Settings.load()).find_workers(NEVER)

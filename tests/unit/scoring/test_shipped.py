@@ -31,20 +31,16 @@ def scorer(request: pytest.FixtureRequest) -> EncoderScorer:
     return load_scorer(request.param)
 
 
-@pytest.mark.parametrize("model", MODELS)
-def test_it_is_in_the_package(model: str) -> None:
-    directory = locate(model)
-    assert directory.parent == SHIPPED
-    assert sum(file.stat().st_size for file in directory.rglob("*") if file.is_file()) < MOST_BYTES
-
-
 @pytest.mark.long
-def test_its_card_says_where_it_comes_from(scorer: EncoderScorer) -> None:
+def test_it_is_in_the_package_and_its_card_says_where_it_comes_from(scorer: EncoderScorer) -> None:
     card = scorer.encoder.card
     assert scorer.model == card.name
     assert scorer.model in MODELS
     assert card.provenance["licence"] in {"Apache-2.0", "MIT"}
     assert "MS MARCO" in card.provenance["base_data"]
+    directory = locate(scorer.model)
+    assert directory.parent == SHIPPED
+    assert sum(file.stat().st_size for file in directory.rglob("*") if file.is_file()) < MOST_BYTES
 
 
 def test_it_ranks_the_answer_first(scorer: EncoderScorer) -> None:
@@ -52,14 +48,9 @@ def test_it_ranks_the_answer_first(scorer: EncoderScorer) -> None:
     assert not scores.failures
     assert np.argsort(-scores.values)[:2].tolist() == [1, 2]
     probabilities = scorer.probabilities(scores.values)
-    assert probabilities[1] > 2 * probabilities[2]
+    assert probabilities[1] > max(2 * probabilities[2], 0.5 if scorer.model == DEFAULT_MODEL else 0)
     assert probabilities[3] < 0.1
     assert probabilities[0] < 0.01
-
-
-def test_the_default_model_is_sure_of_it() -> None:
-    scorer = load_scorer(DEFAULT_MODEL)
-    assert scorer.probabilities(scorer.score(QUERY, DOCUMENTS, TUPLES).values)[1] > 0.5
 
 
 @pytest.mark.long
@@ -69,31 +60,21 @@ def test_the_longest_sequences_fit(scorer: EncoderScorer) -> None:
     assert scores.truncated == 1
 
 
+PROGRAM = """
+import os, sys
+from osrerank.scoring.registry import load_scorer
+load_scorer(sys.argv[1]).score("a", ["b"], [(0,)])
+print(sorted({"torch", "transformers", "onnx", "optimum", "huggingface_hub"} & set(sys.modules)))
+print(os.environ["ORT_DISABLE_TELEMETRY"])
+"""
+
+
 @pytest.mark.long
 @pytest.mark.parametrize("model", MODELS)
-def test_a_base_install_is_enough(model: str) -> None:
-    program = (
-        "import sys; from osrerank.scoring.registry import load_scorer; "
-        f"load_scorer({model!r}).score('a', ['b'], [(0,)]); "
-        "print(sorted({'torch', 'transformers', 'onnx', 'optimum', 'huggingface_hub'} & set(sys.modules)))"
-    )
-    command = [sys.executable, "-c", program]
-    done = subprocess.run(command, cwd=servers.ROOT, capture_output=True, text=True, check=True, timeout=60)
-    assert done.stdout.strip() == "[]"
-
-
-@pytest.mark.long
-def test_onnx_runtime_reports_nothing_to_its_makers(tmp_path: Path) -> None:
-    program = (
-        "from osrerank.scoring.registry import load_scorer; "
-        "load_scorer('osrerank/e5-small').score('a', ['b'], [(0,)]); import os; "
-        "print(os.environ['ORT_DISABLE_TELEMETRY'])"
-    )
-    environment = {name: value for name, value in os.environ.items() if name != "ORT_DISABLE_TELEMETRY"}
+def test_a_base_install_is_enough_and_onnx_runtime_reports_nothing_to_its_makers(model: str, tmp_path: Path) -> None:
     homes = dict.fromkeys(("HOME", "XDG_CACHE_HOME", "XDG_DATA_HOME"), str(tmp_path))
-    command = [sys.executable, "-c", program]
-    done = subprocess.run(
-        command, cwd=servers.ROOT, env=environment | homes, capture_output=True, text=True, check=True, timeout=60
-    )
-    assert done.stdout.strip() == "1"
+    environment = {name: value for name, value in os.environ.items() if name != "ORT_DISABLE_TELEMETRY"} | homes
+    command = [sys.executable, "-c", PROGRAM, model]
+    done = subprocess.run(command, cwd=servers.ROOT, env=environment, stdout=subprocess.PIPE, text=True, check=True)
+    assert done.stdout.split() == ["[]", "1"]
     assert list(tmp_path.rglob("*")) == []  # the runtime keeps what it is going to send in a file

@@ -1,12 +1,15 @@
-"""The deadline that a search has by default, what counts against it, and what is said of documents without vectors."""
+"""Searches with nothing set: their deadline, what counts against it, what is said of documents without vectors."""
 
 import logging
+import sys
 import threading
+from pathlib import Path
 
 import numpy as np
 import pytest
 from click import Context
 
+import osrerank.options
 from osrerank import Reranker, connect
 from osrerank._seldom import Seldom
 from osrerank.cli.options import client_of
@@ -14,6 +17,7 @@ from osrerank.scoring import loaded
 from osrerank.search import slow
 from osrerank.testing import CannedTransport, FunctionScorer, ManualClock
 from osrerank.types import NEVER, Vectors
+from tests import rankings
 from tests.letters import Letters
 from tests.rankings import response_of
 
@@ -50,12 +54,8 @@ def nothing_is_kept(monkeypatch):
     monkeypatch.setattr(slow, "once", Seldom(float("inf")))
 
 
-def client_for(clock, scorer=None, texts=TEXTS, **options):
-    answer = options.pop("answer", None) or response_of(texts)
-    scorer = SlowLetters(clock) if scorer is None else scorer
-    return connect(
-        "http://localhost:1", scorer=scorer, clock=clock, transport_class=CannedTransport, answer=answer, **options
-    )
+def client_for(clock, scorer=None, answer=TEXTS, **options):
+    return rankings.client_for(answer, scorer or SlowLetters(clock), clock=clock, **options)
 
 
 def slow_scorer(clock):
@@ -142,9 +142,7 @@ def test_a_search_that_finds_the_model_still_loading_says_so(clock, monkeypatch)
     client = loading(monkeypatch, clock, load)
     marks = marks_of(client, deadline_ms=50)
     assert marks["applied"] is False
-    assert (
-        "is still being loaded when the deadline passes: client.warm_up() or connect(..., warm=True)" in marks["reason"]
-    )
+    assert "still being loaded when the deadline passes: client.warm_up() or connect(..., warm=" in marks["reason"]
     go_on.set()
     client.warm_up()
     assert marks_of(client, deadline_ms=1_000)["applied"] is True
@@ -158,3 +156,33 @@ def test_a_warm_client_has_its_model(clock, monkeypatch):
     assert loads == [1]
     connect("http://localhost:1").close()
     assert loads == [1]
+
+
+class SlowMapping(CannedTransport):
+    """Takes 300 ms to give a mapping."""
+
+    def perform_request(self, method, url, *args, **options):
+        if "_mapping" in url:
+            self.clock.sleep(0.3)
+        return super().perform_request(method, url, *args, **options)
+
+
+def test_reading_the_mapping_takes_of_the_searchs_time(clock):
+    client = client_for(clock, FunctionScorer(), transport_class=SlowMapping)
+    client.transport.clock = clock
+    marks = marks_of(client, deadline_ms=250)
+    assert marks["applied"] is False
+    assert "the deadline passed" in marks["reason"]
+    assert marks_of(client, deadline_ms=60_000)["applied"] is True
+
+
+def test_a_default_search_reads_no_group_of_options(clock):
+    client, called = client_for(clock, FunctionScorer()), set()
+    marks_of(client)
+    sys.setprofile(lambda frame, event, _: called.add(Path(frame.f_code.co_filename)) if event == "call" else None)
+    try:
+        assert marks_of(client)["applied"] is True
+    finally:
+        sys.setprofile(None)
+    folder = Path(osrerank.options.__file__).parent
+    assert {path.name for path in called if path.parent == folder} == {"defaults.py", "rerank.py"}

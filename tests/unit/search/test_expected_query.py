@@ -1,17 +1,15 @@
 """The query is encoded while OpenSearch searches for its candidates."""
 
 import threading
+from contextlib import closing
 
 import pytest
 
-from osrerank import connect
 from osrerank.testing import CannedTransport
 from osrerank.types import NEVER
 from osrerank.vectors.documents import MOST_EXPECTED, DocumentVectors
 from tests.letters import Letters
-from tests.rankings import response_of
-
-LIMIT_S = 30
+from tests.rankings import client_for
 
 
 class Noting(Letters):
@@ -38,37 +36,28 @@ class Waiting(CannedTransport):
 
     def perform_request(self, method, url, params=None, body=None, **options):
         if url.endswith("/_search") and "aggs" not in (body or {}) and "query" in (body or {}):
-            self.was_begun.append(self.begun.wait(LIMIT_S))
+            self.was_begun.append(self.begun.wait(30))
         return super().perform_request(method, url, params, body, **options)
 
 
 @pytest.fixture
 def source():
-    with_threads = DocumentVectors(Noting())
-    yield with_threads
-    with_threads.close()
+    with closing(DocumentVectors(Noting())) as with_threads:
+        yield with_threads
 
 
 def test_the_query_is_encoded_before_the_first_pass_has_answered(monkeypatch):
     monkeypatch.setenv("OSRERANK_VECTORS", "off")
     monkeypatch.setenv("OSRERANK_VECTORS_INDEX", "false")
     encoder = Noting()
-    answer = response_of(["a short text", "a text that is longer"])
-    client = connect(
-        "http://localhost:1", scorer=encoder, warm=True, transport_class=Waiting, answer=answer, begun=encoder.begun
-    )
+    texts = ["a short text", "a text that is longer"]
+    client = client_for(texts, encoder, warm=True, transport_class=Waiting, begun=encoder.begun)
     encoder.queries.clear()
     encoder.begun.clear()
     response = client.search("which text", index="notes", rerank={"fields": ["text"], "query_fields": ["text"]})
     assert response["rerank"]["applied"] is True
     assert client.transport.was_begun == [True]
     assert encoder.queries == ["which text"]
-
-
-def test_an_expected_query_is_encoded_once(source):
-    source.expect("which text")
-    assert source.encoded_query("which text").result().rows.shape == (1, 26)
-    assert source.encoder.queries == ["which text"]
 
 
 def test_a_query_that_two_searches_expect_is_encoded_once(source):

@@ -1,9 +1,9 @@
 """Searches of indices whose fields nobody named, on the embedded engine."""
 
 import itertools
-import json
 import logging
-from collections.abc import Callable, Iterator
+from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,17 +14,16 @@ from osrerank import Client, connect
 from osrerank.errors import ConfigError
 from osrerank.retrieval.found_fields import KEPT_S, FoundFields
 from osrerank.retrieval.query_text import searched_fields
-from osrerank.testing import CannedTransport, FunctionScorer
-from tests.articles import ARTICLES, fill
-from tests.rankings import response_of
+from osrerank.testing import CannedTransport
+from tests.articles import ARTICLES, fill, watched
+from tests.rankings import BY_LENGTH, client_for
 
-SCORER = FunctionScorer(lambda _query, text: float(len(text)))
 FOUND = ["headline", "body"]
 
 
 @pytest.fixture
 def client(tmp_path: Path) -> Iterator[Client]:
-    with connect(f"embedded:{tmp_path / 'engine'}", scorer=SCORER) as made:
+    with connect(f"embedded:{tmp_path / 'engine'}", scorer=BY_LENGTH) as made:
         fill(made, "articles", ARTICLES)
         made.searcher.fields = FoundFields(itertools.count().__next__)  # each look at the clock is a second later
         yield made
@@ -36,31 +35,11 @@ def read(client: Client, index: str = "articles", **options: Any) -> tuple[int, 
     return len(response["hits"]["hits"]), response["rerank"]["fields"]
 
 
-def requests_of(client: Client) -> list[str]:
-    """Watch the paths that a client asks for."""
-    paths: list[str] = []
-    perform: Callable[..., Any] = client.transport.perform_request
-
-    def watched(method: str, url: str, *arguments: Any, **options: Any) -> Any:
-        paths.append(f"{method} {url}")
-        return perform(method, url, *arguments, **options)
-
-    client.transport.perform_request = watched  # type: ignore[method-assign]
-    return paths
-
-
 def test_text_fields_are_found_searched_and_read(client: Client) -> None:
-    paths = requests_of(client)
-    assert read(client) == (2, FOUND)
-    assert read(client) == (2, FOUND)
-    search = "POST /articles/_search"
-    assert paths == ["GET /articles/_mapping", search, search, search]
-
-
-def test_title_and_text_are_ordinary_names(client: Client) -> None:
-    notes = [{"title": "Notes", "text": "see below", "summary": "low blood pressure once more"}]
-    fill(client, "notes", notes)
-    assert read(client, "notes") == (1, ["title", "text", "summary"])
+    with watched(client) as requests:
+        assert read(client) == (2, FOUND)
+        assert read(client) == (2, FOUND)
+    assert [path for path, _ in requests] == ["/articles/_mapping", *["/articles/_search"] * 3]
 
 
 def test_what_is_read_follows_what_is_searched(client: Client) -> None:
@@ -124,9 +103,6 @@ def test_several_indices_aliases_and_patterns(client: Client) -> None:
 def test_an_index_whose_fields_differ_is_searched_and_read_by_its_own(client: Client) -> None:
     fill(client, "codes", [{"body": "B1", "story": "A quiet day at sea for all of us"}, {"body": "low", "story": "x"}])
     fill(client, "codes", [{"body": f"B{place}", "story": "Nothing is low or blood here"} for place in range(9)])
-    texts: list[str] = []
-    scorer = FunctionScorer(lambda _query, text: float(texts.append(text) or len(text)))  # type: ignore[func-returns-value]
-    client.searcher.service.scorer = lambda *_, **__: scorer  # type: ignore[method-assign,assignment]
     marks = client.search("low blood pressure", index="articles,codes", rerank=True)["rerank"]
     assert marks["fields_by_index"] == {"articles": FOUND, "codes": ["story"]}
 
@@ -152,11 +128,10 @@ def test_an_index_that_was_made_again_is_looked_at_again(client: Client) -> None
 def test_samples_are_taken_once_a_minute(client: Client) -> None:
     now = 0.0
     client.searcher.fields = FoundFields(lambda: now)
-    paths = requests_of(client)
-    for now in (0.0, 30.0, 59.0, 61.0, 90.0):  # noqa: B007 - the clock's
-        read(client)
-    assert paths.count("GET /articles/_mapping") == 2
-    assert paths.count("POST /articles/_search") == 5 + 2
+    with watched(client) as requests:
+        for now in (0.0, 30.0, 59.0, 61.0, 90.0):  # noqa: B007 - the clock's
+            read(client)
+    assert Counter(path for path, _ in requests) == {"/articles/_mapping": 2, "/articles/_search": 5 + 2}
 
 
 def test_fields_that_the_first_documents_lack_are_sampled_apart(client: Client) -> None:
@@ -200,17 +175,12 @@ def test_named_fields_that_give_no_text_are_named(
 
 def test_searches_that_find_nothing_read_the_mapping_now_and_then(client: Client) -> None:
     client.searcher.fields = FoundFields(lambda: 0.0)
-    paths = requests_of(client)
-    for options in ({}, {"query_fields": ["summary"]}):
-        for _ in range(5):
-            client.search("nothing of this", index="articles", rerank=options or True)  # type: ignore[arg-type]
-    assert paths.count("GET /articles/_mapping") == 1
-    assert paths.count("POST /articles/_search") == 10 + 1  # and a sample
-
-
-def test_no_hits_in_fields_that_are_there_is_all_that_is_said(client: Client) -> None:
-    marks = client.search("nothing of this", index="articles", rerank={"query_fields": ["url"]})["rerank"]
-    assert marks["reason"] == "there are no hits"
+    with watched(client) as requests:
+        for fields in (None, ["summary"], ["url"]):
+            for _ in range(5):
+                marks = client.search("nothing of this", index="articles", rerank={"query_fields": fields})["rerank"]
+                assert fields == ["summary"] or marks["reason"] == "there are no hits"
+    assert Counter(path for path, _ in requests) == {"/articles/_mapping": 1, "/articles/_search": 15 + 1}  # a sample
 
 
 class Closed(CannedTransport):
@@ -221,12 +191,11 @@ class Closed(CannedTransport):
 
 
 def test_where_mappings_may_not_be_read_default_fields_are_and_it_says_so(caplog: pytest.LogCaptureFixture) -> None:
-    client = connect("http://localhost:9", scorer=SCORER, transport_class=Closed, answer=response_of(["a", "bbb"]))
+    client = client_for(["a", "bbb"], transport_class=Closed)
     assert read(client, "i") == (2, ["text"])
     warning = "the mapping of i cannot be read: the search uses the default fields"
     assert f"[mapping-unread] {warning}" in caplog.text
-    transport: Any = client.transport
-    assert "fields" not in transport.requests[0]["body"]["query"]["multi_match"]
+    assert "fields" not in client.transport.requests[0]["body"]["query"]["multi_match"]
     assert client.search("low", index="i", rerank={"fields": "text"})["rerank"]["warnings"] == [warning]
 
 
@@ -243,5 +212,5 @@ def test_feedback_searches_the_body_that_was_found(client: Client) -> None:
 
 def test_responses_from_elsewhere(client: Client) -> None:
     found = client.search(index="articles", body={"query": {"match": {"body": "low"}}})
-    marks = client.rerank_response(json.loads(json.dumps(found)), "low blood pressure")["rerank"]
+    marks = client.rerank_response(found, "low blood pressure")["rerank"]
     assert (marks["applied"], marks["fields"]) == (True, FOUND)

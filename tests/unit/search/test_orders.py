@@ -1,17 +1,18 @@
 """Pages of one list join although its order may not come again: no hit twice, none lost."""
 
 import asyncio
+from functools import partial
 from itertools import pairwise
 
 import pytest
 
-from osrerank import connect
 from osrerank.aio import connect_async
 from osrerank.errors import InferenceError
 from osrerank.search import orders
 from osrerank.search.orders import KEPT_S, MAY_NOT_JOIN, Orders
 from osrerank.testing import CannedTransport, ManualClock
-from tests.rankings import response_of
+from tests import rankings
+from tests.rankings import ids, response_of
 from tests.unit.search.test_default_deadline import SlowLetters
 
 TEXTS = ["low " * (number % 7) + "pressure " * (number % 11 + 1) + str(number) for number in range(60)]
@@ -23,18 +24,14 @@ class Paced(SlowLetters):
 
     pace_s, is_broken = 0.02, False
 
-    def __init__(self, clock):
-        super().__init__(clock)
-        self.clock = self
+    def __init__(self):
+        super().__init__(self)
+        self.real = ManualClock()
 
     def sleep(self, _seconds):
         if self.is_broken:
             raise InferenceError("broken on purpose")
         self.real.sleep(self.pace_s)
-
-    def paced_by(self, clock):
-        self.real = clock
-        return self
 
 
 class Alone(CannedTransport):
@@ -51,18 +48,8 @@ def nothing_is_kept(monkeypatch):
 
 
 @pytest.fixture
-def clock():
-    return ManualClock()
-
-
-@pytest.fixture
-def encoder(clock):
-    return Paced(clock).paced_by(clock)
-
-
-def client_for(encoder, texts=TEXTS, make=connect, **options):
-    options = {"transport_class": Alone, "answer": response_of(texts), "scorer": encoder, **options}
-    return make("http://localhost:1", clock=encoder.real, **options)
+def encoder():
+    return Paced()
 
 
 @pytest.fixture
@@ -70,21 +57,12 @@ def client(encoder):
     return client_for(encoder)
 
 
+def client_for(encoder, **options):
+    return rankings.client_for(TEXTS, encoder, clock=encoder.real, **{"transport_class": Alone, **options})
+
+
 def page(client, start=0, rerank=PARTIAL, size=10, **options):
     return client.search("low pressure", index="notes", rerank=rerank, from_=start, size=size, **options)
-
-
-def ids(response):
-    return [hit["_id"] for hit in response["hits"]["hits"]]
-
-
-def pages(client, rerank=PARTIAL, between=lambda: None, **options):
-    """Return all pages, one after the other."""
-    found = []
-    for start in range(0, len(TEXTS), 10):
-        found.append(page(client, start, rerank, **options))
-        between()
-    return found
 
 
 def assert_joined(found, size=60):
@@ -94,13 +72,18 @@ def assert_joined(found, size=60):
     assert all(before >= after for before, after in pairwise(scores))
 
 
+def joined(encoder, page, more=0.001):
+    """Assert that pages join although documents take another time after the first; return them all."""
+    found = [page(0)]
+    encoder.pace_s = more
+    found += [page(start) for start in range(10, 60, 10)]
+    assert_joined(found)
+    return found
+
+
 @pytest.mark.parametrize("more", [0.001, 0.5])
 def test_pages_join_while_more_or_less_is_reached(client, encoder, more):
-    def change():
-        encoder.pace_s = more
-
-    found = pages(client, between=change)
-    assert_joined(found)
+    found = joined(encoder, partial(page, client), more)
     marks = found[0]["rerank"]
     assert marks["stages"][0]["lacking"] == 40
     for one in found[1:]:
@@ -126,17 +109,16 @@ def test_the_first_page_computes_anew_and_replaces(client, encoder):
     encoder.pace_s = 0.001
     whole = page(client, size=60)
     assert whole["rerank"]["applied"] is True
-    encoder.pace_s = 0.001
     assert ids(page(client, 20)) == ids(whole)[20:30]
 
 
-def test_an_order_is_kept_for_a_minute_after_its_last_use(client, encoder, clock):
+def test_an_order_is_kept_for_a_minute_after_its_last_use(client, encoder):
     first = ids(page(client, size=60))
     encoder.pace_s = 0.01
     for start in (10, 20):
-        clock.sleep(KEPT_S - 1)
+        encoder.real.sleep(KEPT_S - 1)
         assert ids(page(client, start)) == first[start : start + 10]
-    clock.sleep(KEPT_S + 1)
+    encoder.real.sleep(KEPT_S + 1)
     late = page(client, 30)
     assert late["rerank"]["warnings"] == [MAY_NOT_JOIN]
     assert late["rerank"]["stages"][0]["inferences"] > 0
@@ -180,8 +162,7 @@ def test_hits_are_the_callers_own(client):
 def test_what_else_is_asked_for_has_its_own_order(client, other):
     page(client)
     asked = {"query": "low pressure", "index": "notes", "rerank": PARTIAL, "from_": 10, "size": 10, **other}
-    query = asked.pop("query")
-    assert client.search(query, **asked)["rerank"]["warnings"] == [MAY_NOT_JOIN]
+    assert client.search(**asked)["rerank"]["warnings"] == [MAY_NOT_JOIN]
 
 
 @pytest.mark.parametrize(
@@ -192,10 +173,8 @@ def test_presentation_may_differ(client, shown):
     assert ids(page(client, 10, **shown)) == first[10 : 10 + shown.get("size", 10)]
 
 
-def test_the_depth_auto_is_kept_although_it_is_whole(encoder):
-    client = client_for(encoder)
-    page(client, rerank={"depth": "auto", "deadline_ms": None})
-    kept = page(client, 10, rerank={"depth": "auto", "deadline_ms": None})
+def test_the_depth_auto_is_kept_although_it_is_whole(client):
+    _, kept = (page(client, start, {"depth": "auto", "deadline_ms": None}) for start in (0, 10))
     assert (kept["rerank"]["applied"], kept["rerank"]["stages"][0]["inferences"]) == (True, 0)
 
 
@@ -210,45 +189,28 @@ def test_thresholds_cut_the_same_list(client, encoder):
 
 def test_interleaved_lists_join(client, encoder):
     rerank = {**PARTIAL, "interleave": {"with": {"depth": 5}, "key": "reader"}}
-    found = [page(client, 0, rerank)]
-    encoder.pace_s = 0.0001
-    found += [page(client, start, rerank) for start in range(10, 60, 10)]
-    assert_joined(found)
+    found = joined(encoder, lambda start: page(client, start, rerank), 0.0001)
     assert not any(one["rerank"]["interleave"]["applied"] for one in found)
 
 
 def test_several_searches_join_with_their_next_pages(client, encoder):
-    answer = {"took": 1, "responses": [response_of(TEXTS)]}
-    client.transport.answer = answer
+    client.transport.answer = {"took": 1, "responses": [response_of(TEXTS)]}
 
     def one(start):
         body = [{"index": "notes"}, {"query": {"match": {"text": "low pressure"}}, "from": start, "size": 10}]
         return client.msearch(body=body, rerank=PARTIAL)["responses"][0]
 
-    found = [one(0)]
-    encoder.pace_s = 0.001
-    found += [one(start) for start in range(10, 60, 10)]
-    assert_joined(found)
+    joined(encoder, one)
 
 
 def test_pages_of_an_asynchronous_client_join(encoder):
-    async def search():
-        class AsyncAlone(Alone):
-            async def perform_request(self, *args, **options):
-                return super().perform_request(*args, **options)
+    class AsyncAlone(Alone):
+        async def perform_request(self, *args, **options):
+            return super().perform_request(*args, **options)
 
-            async def close(self):
-                pass
-
-        client = client_for(encoder, make=connect_async, transport_class=AsyncAlone)
-        found = []
-        for start in range(0, 60, 10):
-            found.append(await page(client, start))
-            encoder.pace_s = 0.001
-        await client.close()
-        return found
-
-    assert_joined(asyncio.run(search()))
+    options = {"transport_class": AsyncAlone, "answer": response_of(TEXTS), "scorer": encoder, "clock": encoder.real}
+    client = connect_async("http://localhost:1", **options)
+    joined(encoder, lambda start: asyncio.run(page(client, start)))
 
 
 def test_processes_share_orders_in_redis(encoder, redis_url):
@@ -273,10 +235,10 @@ def test_without_redis_pages_of_a_process_join(encoder, caplog):
     assert sum("[orders-away]" in record.getMessage() for record in caplog.records) == 1
 
 
-def test_what_is_kept_is_bounded(monkeypatch, clock):
+def test_what_is_kept_is_bounded(monkeypatch):
     monkeypatch.setattr(orders, "MOST_BYTES", 1_000)
     monkeypatch.setattr(orders, "MOST_OF_ONE", 400)
-    kept = Orders(clock=clock)
+    kept = Orders(clock=ManualClock())
     for number in range(20):
         kept.write(str(number), b"x" * 100)
     assert [kept.read(str(number)) is None for number in (0, 9, 10, 19)] == [True, True, False, False]

@@ -7,13 +7,11 @@ from typing import Any
 import pytest
 from opensearchpy import ConnectionTimeout, NotFoundError, RequestError, TransportError
 
-from osrerank import connect
 from osrerank.aio import connect_async
-from osrerank.testing import CannedTransport, FunctionScorer
-from tests.rankings import response_of
+from osrerank.testing import CannedTransport
+from tests.rankings import BY_LENGTH, client_for, ids, response_of
 
 TEXTS = [f"blood {'x' * place}" for place in range(60)]
-SCORER = FunctionScorer(lambda _query, text: float(len(text)))
 BODY = {"query": {"match": {"text": "blood"}}, "size": 3}
 
 
@@ -32,22 +30,16 @@ class Engine(CannedTransport):
             return super().perform_request(method, url, params, body, **options)
         self.requests.append({"url": url, "params": params, "body": body})
         if url.endswith("_msearch"):
-            lines = (
-                [self.serializer.loads(line) for line in body.strip().split("\n")] if isinstance(body, str) else body
-            )
-            return {"took": 1, "responses": [self.item(line) for line in lines[1::2]]}
+            lines = body if isinstance(body, list) else map(self.serializer.loads, body.strip().split("\n"))
+            return {"took": 1, "responses": [self.item(line) for line in [*lines][1::2]]}
         found = self.answered(body)
         if isinstance(found, Exception):
             raise found
         return found
 
     def item(self, body: Any) -> Any:
-        found = self.answered(body)
-        return (
-            {"error": {"type": "refused", "reason": "too deep"}, "status": 400}
-            if isinstance(found, Exception)
-            else found
-        )
+        found, error = self.answered(body), {"type": "refused", "reason": "too deep"}
+        return {"error": error, "status": 400} if isinstance(found, Exception) else found
 
     def answered(self, body: Any) -> Any:
         size = body.get("size", 10)
@@ -57,9 +49,6 @@ class Engine(CannedTransport):
 class AsyncEngine(Engine):
     async def perform_request(self, *arguments: Any, **options: Any) -> Any:  # type: ignore[override]
         return super().perform_request(*arguments, **options)
-
-    async def close(self) -> None:  # type: ignore[override]
-        pass
 
 
 FAILED = {"total": 2, "successful": 1, "failed": 1, "failures": [{"reason": {"type": "script", "reason": "no value"}}]}
@@ -75,38 +64,32 @@ LOSSES: dict[str, tuple[Any, str]] = {
 }
 
 
-def searched(deep: Any) -> dict[str, Any]:
-    client = connect("http://localhost:9", scorer=SCORER, transport_class=Engine)
+def searched(deep: Any) -> Any:
+    client = client_for(None, transport_class=Engine)
     client.transport.deep = deep
-    found: dict[str, Any] = client.search(index="i", body=BODY, rerank=True)
-    return found
+    return client.search(index="i", body=BODY, rerank=True)
 
 
-def in_asyncio(deep: Any) -> dict[str, Any]:
-    async def search() -> Any:
-        client = connect_async("http://localhost:9", scorer=SCORER, transport_class=AsyncEngine)
-        client.transport.deep = deep
-        return await client.search(index="i", body=BODY, rerank=True)
-
-    found: dict[str, Any] = asyncio.run(search())
-    return found
+def in_asyncio(deep: Any) -> Any:
+    client = connect_async("http://localhost:9", scorer=BY_LENGTH, transport_class=AsyncEngine)
+    client.transport.deep = deep
+    return asyncio.run(client.search(index="i", body=BODY, rerank=True))
 
 
-def in_a_multi_search(deep: Any) -> dict[str, Any]:
-    client = connect("http://localhost:9", scorer=SCORER, transport_class=Engine)
+def in_a_multi_search(deep: Any) -> Any:
+    client = client_for(None, transport_class=Engine)
     client.transport.deep = deep
     answer = client.msearch(body=[{"index": "i"}, BODY, {}, {**BODY, "size": 0}], rerank=True)["responses"]
     assert answer[1]["rerank"]["reason"] == "size is 0: no hits were asked for"
-    found: dict[str, Any] = answer[0]
-    return found
+    return answer[0]
 
 
 @pytest.mark.parametrize("search", [searched, in_asyncio, in_a_multi_search])
 @pytest.mark.parametrize("loss", LOSSES)
-def test_the_callers_own_answer_is_returned(search: Callable[[Any], dict[str, Any]], loss: str) -> None:
+def test_the_callers_own_answer_is_returned(search: Callable[[Any], Any], loss: str) -> None:
     deep, why = LOSSES[loss]
     found = search(deep)
-    assert [hit["_id"] for hit in found["hits"]["hits"]] == ["d0", "d1", "d2"]
+    assert ids(found) == ["d0", "d1", "d2"]
     assert (found["rerank"]["applied"], found["_shards"]["failed"]) == (False, 0)
     if search is in_a_multi_search and isinstance(deep, Exception):
         why = "was refused (refused: too deep)"
@@ -114,23 +97,21 @@ def test_the_callers_own_answer_is_returned(search: Callable[[Any], dict[str, An
 
 
 def test_a_shard_that_fails_in_the_own_request_too_stops_no_reranking() -> None:
-    client = connect("http://localhost:9", scorer=SCORER, transport_class=CannedTransport)
-    client.transport.answer = answer_to(60, _shards=FAILED)
+    client = client_for(answer_to(60, _shards=FAILED))
     found = client.search(index="i", body=BODY, rerank=True)
     assert (found["rerank"]["applied"], found["hits"]["hits"][0]["_id"]) == (True, "d59")
     assert len(client.transport.requests) == 2
 
 
 def test_terminate_after_of_the_caller_needs_no_second_request() -> None:
-    client = connect("http://localhost:9", scorer=SCORER, transport_class=CannedTransport)
-    client.transport.answer = answer_to(60, terminated_early=True)
+    client = client_for(answer_to(60, terminated_early=True))
     assert client.search(index="i", body={**BODY, "terminate_after": 60}, rerank=True)["rerank"]["applied"] is True
     assert len(client.transport.requests) == 1
 
 
 @pytest.mark.parametrize("error", [NotFoundError(404, "no such index", {}), TransportError(401, "who", {})])
 def test_what_every_search_would_get_is_asked_once(error: TransportError) -> None:
-    client = connect("http://localhost:9", scorer=SCORER, transport_class=Engine)
+    client = client_for(None, transport_class=Engine)
     client.transport.deep = error
     with pytest.raises(type(error)):
         client.search(index="i", body=BODY, rerank=True)

@@ -6,6 +6,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -14,14 +15,14 @@ from prometheus_client import REGISTRY
 
 from osrerank import Client, connect
 from osrerank.aio import connect_async
-from osrerank.errors import InferenceError
 from osrerank.search.shadow import IN_SHADOW, MOST_WAITING, NOT_CHOSEN, Shadows, digest_of
 from osrerank.settings import Settings
-from osrerank.testing import CannedTransport, FunctionScorer
-from tests.rankings import response_of
+from osrerank.testing import FunctionScorer
+from tests.articles import fill
+from tests.rankings import client_for, ids, response_of
 from tests.waiting import wait_until
 
-NOTES = {str(number): f"a note on blood pressure {number}" for number in range(30)}
+NOTES = [{"text": f"a note on blood pressure {number}"} for number in range(30)]
 LAST_FIRST = FunctionScorer(lambda _query, text: float(text.split()[-1]))
 SHADOW: Any = {"shadow": True, "blend": "replace"}
 
@@ -37,14 +38,8 @@ def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def client(file: Path, tmp_path: Path) -> Iterator[Client]:
     del file  # it is named before the settings are read
     with connect(f"embedded:{tmp_path / 'engine'}", scorer=LAST_FIRST) as client:
-        fill(client)
+        fill(client, "notes", NOTES)
         yield client
-
-
-def fill(client: Client) -> None:
-    for doc_id, text in NOTES.items():
-        client.index(index="notes", id=doc_id, body={"text": text})
-    client.indices.refresh(index="notes")
 
 
 def records(file: Path, least: int) -> list[dict[str, Any]]:
@@ -53,8 +48,11 @@ def records(file: Path, least: int) -> list[dict[str, Any]]:
     return [json.loads(line) for line in file.read_text("utf-8").splitlines()]
 
 
-def ids(response: Any) -> list[str]:
-    return [hit["_id"] for hit in response["hits"]["hits"]]
+def recorded_and_dropped(file: Path) -> int:
+    """Return for how many searches the file answers, of which at least one was recorded."""
+    lines = records(file, 1)
+    assert any("query" in line for line in lines)
+    return sum("query" in line for line in lines) + sum(line.get("dropped", 0) for line in lines)
 
 
 def count(applied: str) -> float:
@@ -81,10 +79,7 @@ def test_the_answer_is_the_first_passs_and_what_would_have_changed_is_recorded(c
 
 def test_the_request_is_the_callers_own_and_the_second_run_leaves_ubi_alone(file: Path) -> None:
     body = {"query": {"match": {"text": "low"}}, "size": 2, "ext": {"ubi": {"query_id": "q1"}}}
-    answer = response_of(["low", "lower"])
-    with connect(
-        "http://localhost:9", scorer=FunctionScorer(), transport_class=CannedTransport, answer=answer
-    ) as client:
+    with client_for(["low", "lower"]) as client:
         found = client.search(index="notes", body=body, rerank={"shadow": True, "fields": "text"})
         assert found["rerank"]["ubi"]["query_id"] == "q1"
         records(file, 1)
@@ -112,11 +107,8 @@ def test_neither_texts_nor_ids_are_recorded_unless_asked_for(
 
 @pytest.mark.parametrize("on_failure", ["first_pass", "raise"])
 def test_a_failure_is_recorded_and_harms_nobody(file: Path, tmp_path: Path, on_failure: Any) -> None:
-    def fails(_query: str, _text: str) -> float:
-        raise InferenceError("this text is secret")
-
-    with connect(f"embedded:{tmp_path / 'engine'}", scorer=FunctionScorer(fails)) as client:
-        fill(client)
+    with connect(f"embedded:{tmp_path / 'engine'}", scorer=FunctionScorer(broken=True)) as client:
+        fill(client, "notes", NOTES)
         found = client.search("blood pressure", index="notes", rerank={**SHADOW, "on_failure": on_failure})
         assert len(ids(found)) == 10
         (record,) = records(file, 1)
@@ -142,13 +134,11 @@ def test_no_search_waits_for_the_queue_and_what_finds_no_room_is_counted(file: P
 
     dropped = count("dropped")
     with connect(f"embedded:{tmp_path / 'engine'}", scorer=FunctionScorer(held)) as client:
-        fill(client)
+        fill(client, "notes", NOTES)
         client.search("blood pressure", index="notes", rerank=SHADOW)
         assert begun.wait(60)
-        queued = [
-            client.search("blood pressure", index="notes", rerank=SHADOW)["rerank"]["shadow"]["queued"]
-            for _ in range(MOST_WAITING + 5)
-        ]
+        found = [client.search("blood pressure", index="notes", rerank=SHADOW) for _ in range(MOST_WAITING + 5)]
+        queued = [one["rerank"]["shadow"]["queued"] for one in found]
         assert queued == [True] * MOST_WAITING + [False] * 5
         assert not file.exists()  # they were answered before the first of them was reranked
         closing = threading.Thread(target=client.searcher.shadows.close)
@@ -175,33 +165,21 @@ def test_each_search_of_several_has_its_record(client: Client, file: Path) -> No
     assert lines[0]["hits"] == 5
 
 
-def test_the_asynchronous_client_answers_alike(client: Client, file: Path, tmp_path: Path) -> None:
+def test_the_asynchronous_client_answers_alike_and_what_an_event_loop_leaves_is_dropped(
+    client: Client, file: Path, tmp_path: Path
+) -> None:
     plain = ids(client.search("blood pressure", index="notes"))
-    client.close()
-
-    async def search() -> None:
-        async with connect_async(f"embedded:{tmp_path / 'engine'}", scorer=LAST_FIRST) as asynchronous:
-            found = await asynchronous.search("blood pressure", index="notes", rerank=SHADOW)
-            assert ids(found) == plain
-            assert found["rerank"]["shadow"] == {"queued": True}
-            await asyncio.to_thread(records, file, 1)
-
-    asyncio.run(search())
-    assert records(file, 1)[0]["overlap"] == 0
-
-
-def test_what_an_event_loop_leaves_is_dropped(client: Client, file: Path, tmp_path: Path) -> None:
     client.close()
     asynchronous = connect_async(f"embedded:{tmp_path / 'engine'}", scorer=LAST_FIRST)
 
     async def search() -> None:
         for _ in range(20):
-            await asynchronous.search("blood pressure", index="notes", rerank=SHADOW)
+            found = await asynchronous.search("blood pressure", index="notes", rerank=SHADOW)
+            assert (ids(found), found["rerank"]["shadow"]) == (plain, {"queued": True})
 
     asyncio.run(search())
     asynchronous.searcher.shadows.close()
-    lines = records(file, 1)
-    assert sum("query" in line for line in lines) + sum(line.get("dropped", 0) for line in lines) == 20
+    assert recorded_and_dropped(file) == 20
 
 
 def test_only_a_share_is_reranked_and_its_pages_agree(client: Client) -> None:
@@ -232,11 +210,11 @@ def test_without_a_key_the_querys_text_chooses_in_every_form(client: Client) -> 
 
 
 def test_only_the_share_is_in_shadow(client: Client, file: Path) -> None:
-    left_out = client.search("blood pressure", index="notes", rerank={**SHADOW, "share": 0})
-    assert left_out["rerank"]["reason"] == NOT_CHOSEN
-    assert "shadow" not in left_out["rerank"]
-    found = client.search("blood pressure", index="notes", rerank={**SHADOW, "share": 1})
-    assert found["rerank"]["share"] == {"of": 1, "chosen": True}
+    left_out, found = (
+        client.search("blood pressure", index="notes", rerank={**SHADOW, "share": share})["rerank"] for share in (0, 1)
+    )
+    assert (left_out["reason"], "shadow" in left_out) == (NOT_CHOSEN, False)
+    assert found["share"] == {"of": 1, "chosen": True}
     assert len(records(file, 1)) == 1
 
 
@@ -285,27 +263,18 @@ def test_a_process_that_ends_drops_what_waits_and_keeps_its_exit_code(
     command = [sys.executable, "-c", ENDING, f"embedded:{tmp_path / 'engine'}"]
     ended = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
     assert (ended.returncode, ended.stderr.count("Traceback")) == (7, 0), ended.stderr
-    lines = records(file, 1)
-    assert sum("query" in line for line in lines) + sum(line.get("dropped", 0) for line in lines) == 20
+    assert recorded_and_dropped(file) == 20
 
 
 @pytest.mark.long
 def test_of_ten_thousand_searches_none_is_lost(file: Path) -> None:
     answer, rerank = response_of(["low", "lower", "lowest"]), {"shadow": True, "fields": "text"}
-    with connect(
-        "http://localhost:9", scorer=FunctionScorer(), transport_class=CannedTransport, answer=answer
-    ) as client:
+    with client_for(answer) as client:
 
         def search(first: int) -> None:
             for number in range(first, 10_000, 4):
                 assert client.search(f"low {number}", index="notes", rerank=rerank)["hits"] == answer["hits"]
 
-        threads = [threading.Thread(target=search, args=(first,)) for first in range(4)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-    lines = records(file, 1)
-    recorded, dropped = sum("query" in line for line in lines), sum(line.get("dropped", 0) for line in lines)
-    assert recorded > 0
-    assert recorded + dropped == 10_000
+        with ThreadPoolExecutor(4) as threads:
+            assert len([*threads.map(search, range(4))]) == 4
+    assert recorded_and_dropped(file) == 10_000

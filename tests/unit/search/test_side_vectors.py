@@ -42,11 +42,7 @@ def records_of(texts: Sequence[str]) -> dict[bytes, bytes]:
 
 
 class Cluster:
-    """Answers the steps of searches as a cluster does.
-
-    Args:
-        hits: index and text of each hit.
-        sides: side index -> the texts whose vectors it has.
+    """Answers the steps of searches as a cluster does, of some hits (index, text), with side indices of some texts.
 
     Attributes:
         requests: method and path of each request but searches.
@@ -61,10 +57,8 @@ class Cluster:
             for at, (index, text) in enumerate(hits)
         ]
         self.sides = {name: records_of(texts) for name, texts in sides.items()}
-        self.requests: list[str] = []
-        self.sizes: list[int] = []
-        self.unread: set[str] = set()
-        self.unwritten: set[str] = set()
+        self.requests, self.sizes = list[str](), list[int]()
+        self.unread, self.unwritten = set[str](), set[str]()
         self.fault: Exception | None = None
         self.before: Any = lambda: None
 
@@ -108,10 +102,8 @@ class Cluster:
         there = [self.sides[name] for name in names if name in self.sides]
         wanted = {bytes.fromhex(key) for key in step.body["query"]["ids"]["values"]}
         found = {key: record for side in there for key, record in side.items() if key in wanted}
-        hits = [
-            {"_id": key.hex(), "fields": {"record": [base64.b64encode(record).decode().rstrip("=")]}}
-            for key, record in found.items()
-        ]
+        records = {key.hex(): base64.b64encode(record).decode().rstrip("=") for key, record in found.items()}
+        hits = [{"_id": key, "fields": {"record": [record]}} for key, record in records.items()]
         return {"_shards": {"total": len(there)}, "hits": {"hits": hits}}
 
     def _written(self, body: str) -> Any:
@@ -128,16 +120,13 @@ class Cluster:
 
 
 def searcher(model: Any = None, clock: Any = time.monotonic, **settings: Any) -> Searcher:
-    settings = {"vectors": "off", **settings}
-    base = Rerank(fields="text", query_fields="text")
-    return Searcher(Settings.load(**settings), Defaults(base), model or encoder(), clock=clock)
+    base = Defaults(Rerank(fields="text", query_fields="text"))
+    return Searcher(Settings.load(**{"vectors": "off", **settings}), base, model or encoder(), clock=clock)
 
 
 def search(own: Searcher, cluster: Cluster, later: bool = True, **options: Any) -> dict[str, Any]:
     """Search, and return the first stage's report."""
-    answer = cluster.perform(own.search("low", None, {}, index="i", rerank={**options}), later)
-    report: dict[str, Any] = answer["rerank"]["stages"][0]
-    return report
+    return dict(cluster.perform(own.search("low", None, {}, index="i", rerank=options), later)["rerank"]["stages"][0])
 
 
 def cluster(sides: dict[str, Sequence[str]], texts: Sequence[str] = TEXTS) -> Cluster:
@@ -180,11 +169,14 @@ def test_what_is_known_here_is_not_asked_for(tmp_path):
     assert engine.requests == [f"POST /{SIDE}/_search"]
 
 
-@pytest.mark.parametrize(
-    ("model", "options"),
-    [(FunctionScorer(), {}), (None, {"sentences": True}), (None, {"pipeline": "none"})],
-    ids=["model", "sentences", "none"],
-)
+NO_VECTORS = {
+    "model": (FunctionScorer(), {}),
+    "text": (None, {"sentences": True}),
+    "none": (None, {"pipeline": "none"}),
+}
+
+
+@pytest.mark.parametrize(("model", "options"), NO_VECTORS.values(), ids=NO_VECTORS)
 def test_no_request_for_what_has_no_vectors(model, options):
     engine = cluster({SIDE: TEXTS})
     engine.perform(searcher(model).search("low", None, {}, index="i", rerank=options or True))
@@ -223,13 +215,8 @@ def test_one_forbidden_index_does_not_hide_another(caplog):
     for _ in range(2):
         stage = search(own, engine)
         assert (stage["known"], stage["encoded"]) == (1, 1)
-    both, i, j = "i-osrerank-vectors,j-osrerank-vectors", SIDE, "j-osrerank-vectors"
-    assert [request for request in engine.requests if "_search" in request] == [
-        f"POST /{both}/_search",
-        f"POST /{i}/_search",
-        f"POST /{j}/_search",
-        f"POST /{j}/_search",
-    ]
+    asked = [request.split("/")[1] for request in engine.requests if "_search" in request]
+    assert asked == ["i-osrerank-vectors,j-osrerank-vectors", SIDE, *["j-osrerank-vectors"] * 2]
     assert caplog.text.count("this user may not read the document vectors") == 1
 
 

@@ -7,16 +7,16 @@ from typing import Any
 import pytest
 from prometheus_client import REGISTRY
 
-from osrerank import MonoStage, Pipeline, connect
+from osrerank import MonoStage, Pipeline
 from osrerank._seldom import Seldom
 from osrerank.options.rerank import Rerank
 from osrerank.retrieval.first_pass import SORTED
 from osrerank.search import slow
 from osrerank.search.call import NO_HITS
 from osrerank.stages.ordering import NO_TEXT
-from osrerank.testing import CannedTransport, FunctionScorer, ManualClock
+from osrerank.testing import FunctionScorer, ManualClock
 from osrerank.types import NEVER, Deadline, Ranking
-from tests.rankings import response_of
+from tests.rankings import client_for
 from tests.servers import ROOT
 
 STAGE = {"name": "mono", "took_ms": 1800.0, "candidates": 100, "inferences": 80, "model": "some/cross-encoder"}
@@ -44,18 +44,24 @@ def test_a_slow_search_says_what_would_help_once_a_minute(caplog: pytest.LogCapt
     assert (ROOT / slow.GUIDE.partition("/main/")[2]).exists()
 
 
-def test_where_vectors_lack_the_remedy_is_to_build_them(caplog: pytest.LogCaptureFixture) -> None:
-    slow.advise(answer(name="vectors", encoded=70, known=30), Rerank(), 2.0)
-    assert (
-        "build the vectors beforehand: osrerank vectors build --index notes   "
-        f"(70 texts of this search had no stored vectors) ({slow.GUIDE})" in caplog.text
-    )
+BUILD = "build the vectors beforehand: osrerank vectors build --index notes   (70 texts of this search had no stored"
 
 
-def test_where_all_vectors_are_known_depth_and_gpu_are_no_remedy(caplog: pytest.LogCaptureFixture) -> None:
-    slow.advise(answer(name="vectors", encoded=0, known=100), Rerank(), 2.0)
-    assert "all vectors were known" in caplog.text
-    assert not any(word in caplog.text for word in ("GPU", "lower", "build"))
+@pytest.mark.parametrize(
+    ("stage", "options", "remedy", "unnamed"),
+    [
+        ({"name": "vectors", "encoded": 70, "known": 30}, {}, BUILD, ()),
+        ({"name": "vectors", "encoded": 0, "known": 100}, {}, "all vectors were known", ("GPU", "lower", "build")),
+        ({"name": "duo"}, {"deadline_ms": 5000}, "a lower duo_depth than 20 is less work, workers", ("deadline_ms",)),
+        ({}, {"pipeline": "vectors-mono", "mono_depth": 30}, "a lower mono_depth than 30 is less work", ()),
+    ],
+)
+def test_the_remedy_is_the_stages(
+    stage: Any, options: Any, remedy: str, unnamed: tuple[str, ...], caplog: pytest.LogCaptureFixture
+) -> None:
+    slow.advise(answer(**stage), Rerank(**options), 2.0)
+    assert remedy in caplog.text
+    assert not any(word in caplog.text for word in unnamed)
 
 
 @pytest.mark.parametrize(
@@ -87,7 +93,7 @@ def test_searches_count_their_texts_by_stored_vectors_and_the_reasons() -> None:
         return [value("searched_texts", vectors=state) for state in ("known", "encoded")]
 
     texts = [f"text {number}" for number in range(5)]
-    with connect("http://localhost:9", transport_class=CannedTransport, answer=response_of(texts)) as client:
+    with client_for(texts, None) as client:
         before, empty = counts(), value("not_reranked", reason="not_asked")
         for _ in range(2):
             client.search("low", index="i", rerank={"fields": ["text"], "deadline_ms": None})
@@ -95,16 +101,6 @@ def test_searches_count_their_texts_by_stored_vectors_and_the_reasons() -> None:
         client.search("low", index="i", size=0, rerank=True)
     assert [after - count for after, count in zip(counts(), before, strict=True)] == [5, 5]
     assert value("not_reranked", reason="not_asked") == empty
-
-
-def test_pairs_and_a_deadline(caplog: pytest.LogCaptureFixture) -> None:
-    slow.advise(answer(name="duo"), Rerank(deadline_ms=5000), 2.0)
-    assert "a lower duo_depth than 20 is less work, workers" in caplog.text
-
-
-def test_the_depth_of_a_cross_encoder_after_vectors_is_its_own(caplog: pytest.LogCaptureFixture) -> None:
-    slow.advise(answer(), Rerank(pipeline="vectors-mono", mono_depth=30), 2.0)
-    assert "a lower mono_depth than 30 is less work" in caplog.text
 
 
 @pytest.mark.parametrize("stages", [[], [STAGE]])
@@ -123,18 +119,16 @@ def test_a_search_logs_it(took_s: float, is_slow: bool, caplog: pytest.LogCaptur
             after = super().rerank(ranking, deadline=deadline)
             return replace(after, reports=(replace(after.reports[0], took_ms=1_000 * took_s),))
 
-    client = connect("http://localhost:9", clock=clock, transport_class=CannedTransport, answer=response_of(["a", "b"]))
+    client = client_for(["a", "b"], clock=clock)
     client.search("low", index="i", rerank={"pipeline": Pipeline((Slow(FunctionScorer()),))})
     assert ("in the stage mono: 2 inferences for 2 candidates" in caplog.text) is is_slow
 
 
 def test_a_page_below_the_depth_runs_no_model() -> None:
-    texts = [str(place) * (place + 1) for place in range(9)]
-    scorer = FunctionScorer(lambda _query, text: float(len(text)))
-    client = connect("http://localhost:9", scorer=scorer, transport_class=CannedTransport, answer=response_of(texts))
+    client = client_for([str(place) * (place + 1) for place in range(9)])
     pages = [client.search("low", index="i", from_=start, size=3, rerank={"depth": 6}) for start in (0, 3, 6)]
-    assert [page["rerank"]["applied"] for page in pages] == [True, True, True]
-    assert [page["rerank"]["stages"][0]["inferences"] for page in pages] == [6, 6, 0]
+    found = [(page["rerank"]["applied"], page["rerank"]["stages"][0]["inferences"]) for page in pages]
+    assert found == [(True, 6), (True, 6), (True, 0)]
     marks = pages[2]["rerank"]
     assert (marks["reason"], marks["fields"]) == (None, ["title", "text"])
     assert marks["stages"][0]["reason"] == "skipped: the page begins behind 6 hits, below the stage's depth of 6"

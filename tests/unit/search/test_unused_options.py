@@ -6,17 +6,16 @@ from typing import Any
 
 import pytest
 
-from osrerank import Client, Rerank, Reranker, connect
+from osrerank import Rerank, Reranker
 from osrerank.aio import connect_async
 from osrerank.errors import ConfigError
-from osrerank.testing import CannedTransport, FunctionScorer
-from tests.rankings import response_of
+from tests.rankings import BY_LENGTH, client_for, response_of
 
-SCORER = FunctionScorer(lambda _query, text: float(len(text)))
 TEXTS = ["a", "bbb", "cc"]
 SEARCHES = "client.search and client.msearch"
 RESPONSES = "client.search, client.msearch and client.rerank_response"
-FOR_SEARCHES: list[tuple[dict[str, Any], str, str]] = [
+Cases = list[tuple[dict[str, Any], str, str]]
+FOR_SEARCHES: Cases = [
     ({"query": "low"}, "query", SEARCHES),
     ({"query_fields": "text"}, "query_fields", SEARCHES),
     ({"rm3": True}, "rm3", "client.search"),
@@ -25,47 +24,39 @@ FOR_SEARCHES: list[tuple[dict[str, Any], str, str]] = [
     ({"shadow": True}, "shadow", SEARCHES),
     ({"share": 0.5}, "share", SEARCHES),
 ]
-FOR_HITS: list[tuple[dict[str, Any], str, str]] = [
+FOR_HITS: Cases = [
     ({"fields": ["text"]}, "fields", RESPONSES),
     ({"explain": True}, "explain", RESPONSES),
     ({"interleave": {"with": {"pipeline": "none"}, "key": "s"}}, "interleave", RESPONSES),
 ]
-FOR_LISTS: list[tuple[dict[str, Any], str, str]] = [
+FOR_LISTS: Cases = [
     ({"min_score": 0.0}, "min_score", f"{RESPONSES}, and in Reranker"),
     ({"cutoff": "cliff"}, "cutoff", f"{RESPONSES}, and in Reranker"),
 ]
 
 
-def client(**options: Any) -> Client:
-    return connect("http://localhost:9", scorer=SCORER, transport_class=CannedTransport, **options)
-
-
 def rerank(options: Any) -> Any:
-    return client().rerank("q", TEXTS, options=options)
+    return client_for(None).rerank("q", TEXTS, options=options)
 
 
 def rerank_response(options: Any) -> Any:
-    return client().rerank_response(response_of(TEXTS), "q", options=options)
+    return client_for(None).rerank_response(response_of(TEXTS), "q", options=options)
 
 
-def in_asyncio(method: str, given: Any) -> Callable[[Any], Any]:
+def in_asyncio(method: str, *arguments: Any) -> Callable[[Any], Any]:
     async def run(options: Any) -> Any:
-        made = connect_async("http://localhost:9", scorer=SCORER)
-        try:
-            arguments = ("q", given) if method == "rerank" else (given, "q")
+        async with connect_async("http://localhost:9", scorer=BY_LENGTH) as made:
             return await getattr(made, method)(*arguments, options=options)
-        finally:
-            await made.close()
 
     return lambda options: asyncio.run(run(options))
 
 
 def reranker(options: Any) -> Any:
-    return Reranker(scorer=SCORER, **options).rank("q", TEXTS)
+    return Reranker(scorer=BY_LENGTH, **options).rank("q", TEXTS)
 
 
-RANKINGS = [rerank, in_asyncio("rerank", TEXTS)]
-LISTS = [rerank_response, in_asyncio("rerank_response", response_of(TEXTS))]
+RANKINGS = [rerank, in_asyncio("rerank", "q", TEXTS)]
+LISTS = [rerank_response, in_asyncio("rerank_response", response_of(TEXTS), "q")]
 REFUSED = [
     *((call, *one) for call in (*RANKINGS, *LISTS, reranker) for one in FOR_SEARCHES),
     *((call, *one) for call in (*RANKINGS, reranker) for one in FOR_HITS),
@@ -104,6 +95,6 @@ def test_a_rerank_is_read_likewise() -> None:
 @pytest.mark.parametrize("options", [one for one, *_ in (*FOR_SEARCHES, *FOR_LISTS)])
 @pytest.mark.parametrize("given", [True, {"depth": 50}])
 def test_defaults_are_for_searches(options: Any, given: Any) -> None:
-    made = client(rerank=options)
+    made = client_for(None, rerank=options)
     assert [one.text for one in made.rerank("q", TEXTS, options=given).candidates] == ["bbb", "cc", "a"]
     assert made.rerank_response(response_of(TEXTS), "q", options=given)["hits"]["hits"][0]["_id"] == "d1"

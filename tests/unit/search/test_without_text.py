@@ -1,25 +1,18 @@
-"""Searches without one text to rerank by, and hits below a threshold."""
+"""Searches without one text to rerank by, those that are still being typed, and hits below a threshold."""
 
 import pytest
 
-from osrerank import connect
 from osrerank.errors import ConfigError
-from osrerank.testing import CannedTransport, FunctionScorer
-from tests.rankings import response_of
-
-BY_LENGTH = FunctionScorer(lambda _query, text: float(len(text)))
+from osrerank.testing import FunctionScorer
+from tests.rankings import client_for, ids
 
 
-def client_for(answer, scorer=BY_LENGTH):
-    return connect("http://localhost:9", scorer=scorer, transport_class=CannedTransport, answer=answer)
+def match(text):
+    return {"match": {"text": text}}
 
 
 def asked(client):
     return client.transport.requests[-1]
-
-
-def ids(response):
-    return [hit["_id"] for hit in response["hits"]["hits"]]
 
 
 @pytest.mark.parametrize(
@@ -28,20 +21,15 @@ def ids(response):
         ({"query": {"match_all": {}}}, "the query has no text to rerank by"),
         ({"query": {"term": {"tag": "blood"}}}, "the query has no text to rerank by"),
         ({}, "the query has no text to rerank by"),
-        (
-            {"query": {"bool": {"must": [{"match": {"text": "low"}}, {"match": {"text": "high"}}]}}},
-            "the query asks for several texts",
-        ),
+        ({"query": {"bool": {"must": [*map(match, ("low", "high"))]}}}, "the query asks for several texts"),
     ],
 )
 def test_a_query_without_one_text_keeps_the_first_pass(body, reason):
-    client = client_for(response_of(["a", "bbb"]))
+    client = client_for(["a", "bbb"])
     response = client.search(index="i", body=body, size=2, rerank={"depth": 50})
-    assert ids(response) == ["d0", "d1"]
-    assert response["rerank"]["applied"] is False
+    assert (ids(response), response["rerank"]["applied"]) == (["d0", "d1"], False)
     found = response["rerank"]["reason"]
-    assert reason in found
-    for way in ("rerank={'query': ...}", "ext.rerank.query_context.query_text", "single match, multi_match"):
+    for way in (reason, "rerank={'query': ...}", "ext.rerank.query_context.query_text", "single match, multi_match"):
         assert way in found
     assert asked(client)["body"] == body
     assert int(asked(client)["params"]["size"]) == 2
@@ -61,14 +49,64 @@ def test_a_query_without_one_text_keeps_the_first_pass(body, reason):
     ],
 )
 def test_a_malformed_body_is_left_to_opensearch(body):
-    client = client_for(response_of(["a"]))
+    client = client_for(["a"])
     assert client.search(index="i", body=body, rerank=True)["rerank"]["applied"] is False
     assert asked(client)["body"] == body
 
 
 def test_hits_below_min_score_are_counted():
-    client = client_for(response_of(["a", "bbb", "cc"]), FunctionScorer(lambda _query, text: len(text) - 2.0))
+    client = client_for(["a", "bbb", "cc"], FunctionScorer(lambda _query, text: len(text) - 2.0))
     response = client.search("low", index="i", rerank={"min_score": 0.5})
     assert ids(response) == ["d1", "d2"]
     assert response["rerank"]["below_min_score"] == 1
     assert "below_min_score" not in client.search("low", index="i", rerank=True)["rerank"]
+
+
+MATCH = {"match": {"text": "low blo"}}
+BOOL_PREFIX = {"multi_match": {"query": "low blo", "type": "bool_prefix", "fields": ["t", "t._2gram"]}}
+TYPED = [
+    ({"query": {"match_bool_prefix": {"text": "low blo"}}}, "match_bool_prefix"),
+    ({"query": {"match_bool_prefix": {"text": {"query": "low blo", "boost": 2}}}}, "match_bool_prefix"),
+    ({"query": {"match_phrase_prefix": {"text": {"query": "low blo"}}}}, "match_phrase_prefix"),
+    ({"query": BOOL_PREFIX}, "multi_match of type bool_prefix"),
+    ({"query": {"multi_match": {"query": "low blo", "type": "phrase_prefix"}}}, "multi_match of type phrase_prefix"),
+    ({"query": {"query_string": {"query": "low blo", "type": "bool_prefix"}}}, "query_string of type bool_prefix"),
+    ({"query": {"match": {"title._3gram": "low blo"}}}, "the field title._3gram"),
+    ({"query": {"multi_match": {"query": "lo", "fields": ["t", "t._index_prefix^3"]}}}, "the field t._index_prefix^3"),
+    ({"query": {"bool": {"must": [MATCH], "should": [{"match_phrase_prefix": {"t": "low blo"}}]}}}, "match_phrase_pre"),
+    ({"query": {"dis_max": {"queries": [MATCH, BOOL_PREFIX]}}}, "multi_match of type bool_prefix"),
+    ({"query": MATCH, "suggest": {"s": {"prefix": "lo", "completion": {"field": "f"}}}}, "a completion suggester"),
+]
+WHOLE = [
+    {"query": MATCH},
+    {"query": {"multi_match": {"query": "low blood", "type": "phrase", "fields": ["text", "grams._2gramm"]}}},
+    {"query": {"bool": {"must": [MATCH], "filter": [{"match_phrase_prefix": {"kind": "art"}}]}}},
+    {"query": MATCH, "suggest": {"text": "blod", "s": {"term": {"field": "text"}}}},
+    {"query": MATCH, "suggest": []},
+]
+
+
+def search(body, **options):
+    client = client_for(["a", "bbb"])
+    return client.search(index="i", body=body, rerank=options or True)["rerank"], client.transport.requests[-1]["body"]
+
+
+@pytest.mark.parametrize(("body", "what"), TYPED)
+def test_a_query_that_is_still_being_typed_is_left_alone(body, what):
+    marks, sent = search(body, on_failure="raise")  # nothing has failed
+    assert marks["applied"] is False
+    assert marks["reason"].startswith(f"the query is still being typed ({what}")
+    assert "rerank={'query': ...}" in marks["reason"]
+    assert sent == body
+
+
+@pytest.mark.parametrize(("body", "what"), TYPED)
+def test_a_named_text_reranks_it(body, what):
+    assert search(body, query="low blood")[0]["applied"] is True, what
+    named = {**body, "ext": {"rerank": {"query_context": {"query_text": "low blood"}}}}
+    assert search(named)[0]["applied"] is True
+
+
+@pytest.mark.parametrize("body", WHOLE)
+def test_other_queries_are_reranked(body):
+    assert search(body)[0]["applied"] is True

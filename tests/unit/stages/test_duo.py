@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 
 from osrerank import DuoStage, MonoStage, Pipeline
 from osrerank.errors import DeadlineExceeded, InferenceError
-from osrerank.explanation import explain
 from osrerank.options.pairs import PAIR_AGGREGATIONS, Pairs
 from osrerank.pipeline import applied
 from osrerank.response import final_score
@@ -19,9 +18,8 @@ from osrerank.stages.ordering import NO_TEXT
 from osrerank.testing import FunctionScorer
 from osrerank.types import Deadline, Scores
 from osrerank.types.values import BLANK
-from tests.rankings import ranking_of
+from tests.rankings import BY_LENGTH, ranking_of
 
-BY_LENGTH = FunctionScorer(lambda _query, text: float(len(text)))
 # row i better than column j; asymmetric, as a model's are
 MATRIX = {"ab": 0.9, "ac": 0.2, "ba": 0.6, "bc": 0.7, "ca": 0.5, "cb": 0.3}
 
@@ -30,16 +28,11 @@ class Table(FunctionScorer):
     """Scores pairs of one-letter texts from a table of probabilities; reaches so many pairs; some fail."""
 
     def __init__(self, table=MATRIX, reach=10_000, bad=()):
-        object.__setattr__(self, "table", table)
-        object.__setattr__(self, "reach", reach)
-        object.__setattr__(self, "bad", bad)
-        object.__setattr__(self, "asked", [])
+        for name, value in {"table": table, "reach": reach, "bad": bad}.items():
+            object.__setattr__(self, name, value)
         super().__init__()
 
-    __slots__ = ("asked", "bad", "reach", "table")
-
     def score(self, query, documents, tuples, *, deadline=None):
-        self.asked.extend(tuples)
         values = np.full(len(tuples), np.nan, dtype=np.float32)
         reached = min(self.reach, len(tuples))
         failures = {}
@@ -90,14 +83,6 @@ def test_natural_values_and_the_kept_matrix():
     assert kept.doc_ids == ("d0", "d1", "d2")
     assert kept.probabilities[0] == (None, pytest.approx(0.9), pytest.approx(0.2))
     assert kept.probabilities[2] == (pytest.approx(0.5), pytest.approx(0.3), None)
-
-
-def test_sample_of_all_others_is_sum():
-    table = table_of("abcdef")
-    whole = DuoStage(Table(table)).rerank(ranking_of("abcdef"))
-    drawn = DuoStage(Table(table), pairs=Pairs("sample", sample_size=5)).rerank(ranking_of("abcdef"))
-    assert texts(drawn) == texts(whole)
-    assert [c.score for c in drawn.candidates] == [c.score for c in whole.candidates]
 
 
 @given(st.permutations("abcdef"), st.sampled_from(PAIR_AGGREGATIONS), st.integers(0, 5))
@@ -163,12 +148,6 @@ def test_a_document_that_fails_is_left_out_and_its_neighbours_are_ranked(aggrega
     assert "1 candidates could not be scored" in report.reason
 
 
-def test_a_single_failed_pair_leaves_out_the_lower_of_the_two():
-    failing = DuoStage(Table(bad={"cb"})).rerank(ranking_of("abc"))
-    assert texts(failing) == "abc"  # a and b alone: p_ab .9, p_ba .6
-    assert [len(c.trace) for c in failing.candidates] == [2, 2, 1]
-
-
 def test_a_draw_that_lost_a_rival_stays_comparable():
     table = dict.fromkeys(table_of("abcdefx"), 0.5)
     stage = DuoStage(Table(table, bad={p for p in table if "x" in p}), pairs=Pairs("sample", sample_size=3))
@@ -181,9 +160,8 @@ def test_a_draw_that_lost_every_rival_is_marked():
     ids = [f"d{place}" for place in range(5)]
     drawn = Pairs("sample", sample_size=1).rivals(ids)
     bad = {"abcde"[place] + "abcde"[others[0]] for place, others in enumerate(drawn) if 0 in (place, *others)}
-    ranking = DuoStage(Table(table_of("abcde"), bad=bad), pairs=Pairs("sample", sample_size=1)).rerank(
-        ranking_of("abcde")
-    )
+    stage = DuoStage(Table(table_of("abcde"), bad=bad), pairs=Pairs("sample", sample_size=1))
+    ranking = stage.rerank(ranking_of("abcde"))
     unscored = [c for c in ranking.candidates if len(c.trace) == 1]
     assert all(c.failure for c in unscored)
     assert "a" in [c.text for c in unscored]
@@ -195,6 +173,8 @@ def test_nothing_comparable_is_an_error():
         DuoStage(Table(bad=set(MATRIX))).rerank(ranking_of("abc"))
     with pytest.raises(InferenceError, match="no two candidates"):
         DuoStage(Table(bad={"ab"}), depth=2).rerank(ranking_of("abc"))
+    one = DuoStage(Table(bad={"cb"})).rerank(ranking_of("abc"))  # leaves out the lower of the two
+    assert (texts(one), [len(c.trace) for c in one.candidates]) == ("abc", [2, 2, 1])  # p_ab .9, p_ba .6
 
 
 def test_nan_names_the_model():
@@ -262,15 +242,8 @@ def test_final_scores_never_increase_whatever_the_stages_and_depths(found, stage
     ]
     before = ranking_of(found)
     after = Pipeline(made).rerank(before)
+    tail = max(depth for _, depth in stages)
+    assert after.candidates[tail:] == before.candidates[tail:]
     assert sorted(c.doc_id for c in after.candidates) == sorted(c.doc_id for c in before.candidates)
     finals = [final_score(candidate) for candidate in after.candidates]
     assert finals == sorted(finals, reverse=True)
-
-
-def test_explanation_tells_of_the_pairs():
-    pipeline = Pipeline((MonoStage(BY_LENGTH), DuoStage(BY_LENGTH)))
-    ranking = pipeline.rerank(ranking_of(["a", "bbb", "cc"]))
-    told = explain(ranking.candidates[0], ranking.reports)
-    assert told[2].startswith("duo: rank 1, sum 1.6")
-    assert told[2].endswith(", rivals 2 by testing/function")
-    assert told[-1].startswith("_score 2.8")

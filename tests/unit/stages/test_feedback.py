@@ -6,7 +6,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from osrerank import connect
 from osrerank.errors import ConfigError
 from osrerank.options.passages import Passages
 from osrerank.options.rerank import Rerank
@@ -17,8 +16,7 @@ from osrerank.testing import FunctionScorer
 from osrerank.types import NEVER, Advice, Deadline, Feedback, Side, StageScore, Vectors
 from osrerank.types.vectors import Floats
 from osrerank.vectors.documents import DocumentVectors
-from tests.property.test_search import Index
-from tests.rankings import ranking_of, response_of
+from tests.rankings import client_for, ranking_of
 
 FEEDBACK = Feedback(share=0.5, temperature=2.0)
 TEXTS = ["0.6 0.8", "0.6 -0.8", "0.8 0.6"]
@@ -161,20 +159,13 @@ def test_a_cross_encoder_refuses_it() -> None:
     with pytest.raises(ConfigError, match="feedback needs a bi-encoder, and testing/function is a cross-encoder"):
         service.rerank(ranking_of(TEXTS), Rerank(feedback=0.3), NEVER)  # type: ignore[arg-type]
     assert service.rerank(ranking_of(TEXTS), Rerank(feedback=False), NEVER).reports[-1].applied  # type: ignore[arg-type]
-
-
-def test_sentences_refuse_it() -> None:
     with pytest.raises(ConfigError, match="feedback does not go with sentences"):
         Rerank(sentences=True, feedback=0.3)  # type: ignore[arg-type]
 
 
-def test_pages_join_and_say_both_logits() -> None:
+def test_a_page_says_both_logits() -> None:
     texts = [f"{np.cos(angle):.4f} {np.sin(angle):.4f}" for angle in np.linspace(-1.5, 1.4, 24)]
-    client = connect("http://localhost:9", scorer=Plane(ADVISED), transport_class=Index, answer=response_of(texts))
     asked: Any = {"index": "i", "rerank": {"depth": 20, "language_guard": False, "explain": True}}
-    whole = client.search("1 0", size=24, **asked)["hits"]["hits"]
-    pages = [client.search("1 0", size=5, from_=start, **asked)["hits"]["hits"] for start in range(0, 24, 5)]
-    assert [hit["_id"] for page in pages for hit in page] == [hit["_id"] for hit in whole]
-    marks = whole[3]["_rerank"]
+    marks = client_for(texts, Plane(ADVISED)).search("1 0", size=24, **asked)["hits"]["hits"][3]["_rerank"]
     assert marks["vectors"]["plain_logit"] != marks["vectors"]["logit"]
     assert f"plain_logit {marks['vectors']['plain_logit']:.4f}" in " ".join(marks["explanation"])

@@ -1,24 +1,27 @@
-"""Queries in scripts that a model does not read, and those that only look foreign."""
+"""Queries in scripts, and documents in languages, that a model does not read; and those that only look foreign."""
 
-import importlib.util
-from pathlib import Path
+import logging
 
 import pytest
+from prometheus_client import REGISTRY
 
-from osrerank import connect
 from osrerank.errors import ConfigError
-from osrerank.stages.language_guard import unreadable
-from osrerank.testing import CannedTransport, FunctionScorer
-from osrerank.types import Advice
-from tests.rankings import response_of
+from osrerank.stages.language_guard import IS_INSTALLED, language_of, unreadable, why_unread
+from osrerank.testing import FunctionScorer
+from osrerank.types import Advice, Candidate, Query, Ranking
+from tests.rankings import client_for, ids
+
+needs_languages = pytest.mark.skipif(not IS_INSTALLED, reason="the extra languages is not installed")
 
 
 class Reads(FunctionScorer):
-    """A scorer whose model reads English."""
+    """A scorer whose model reads some languages."""
+
+    languages = ("en",)
 
     @property
     def advice(self) -> Advice:
-        return Advice(languages=("en",))
+        return Advice(languages=self.languages)
 
 
 @pytest.mark.parametrize(
@@ -52,47 +55,115 @@ def test_scripts(query, languages, script):
 
 
 def search(**options):
-    answer = response_of(["a", "давление bb", "ccc"])
-    client = connect("http://localhost:9", scorer=Reads(), transport_class=CannedTransport, answer=answer)
-    return client.search("давление", index="i", rerank=options or True)
+    return client_for(["a", "давление bb", "ccc"], Reads()).search("давление", index="i", rerank=options or True)
 
 
-def test_the_first_pass_stays_and_the_response_says_why():
+def test_of_an_unread_query_the_first_pass_stays_and_the_response_says_why():
     response = search()
-    assert [hit["_id"] for hit in response["hits"]["hits"]] == ["d0", "d1", "d2"]
-    assert response["rerank"]["applied"] is False
+    assert (ids(response), response["rerank"]["applied"]) == (["d0", "d1", "d2"], False)
     reason = "language: the query is mostly in Cyrillic, and testing/function reads en"
     assert response["rerank"]["reason"].startswith(reason)
     assert search(on_failure="raise")["rerank"]["applied"] is False  # nothing has failed
-
-
-def test_the_guard_can_be_turned_off():
-    response = search(language_guard=False)
-    assert response["rerank"]["applied"] is True
-    assert response["hits"]["hits"][0]["_id"] == "d1"
+    assert search(language_guard=False)["rerank"]["applied"] is True
     with pytest.raises(ConfigError, match="language_guard"):
         search(language_guard="no")
 
 
-FOREIGN = "arabic belarusian bengali chinese greek hebrew kazakh nepali russian tajik tamil"
+ENGLISH = [
+    "Aspirin is taken against pain and fever, and in small doses it keeps platelets from sticking together; "
+    f"doctors advise patients of {age} to take it with a meal and to tell them about other drugs that they take."
+    for age in range(40, 50)
+]
+GERMAN = [
+    "Aspirin wird gegen Schmerzen und Fieber genommen, und in kleinen Mengen verhindert es, dass Blutplättchen "
+    f"verklumpen; Ärzte raten Menschen mit {age} Jahren, es zum Essen einzunehmen und andere Mittel zu nennen."
+    for age in range(40, 50)
+]
+NORWEGIAN = [
+    "Aspirin brukes mot smerter og feber, og i små doser hindrer det at blodplatene klumper seg sammen; legene ber "
+    f"pasienter på {age} år om å ta det til et måltid og å fortelle om de andre medisinene som de bruker hver dag."
+    for age in range(40, 50)
+]
 
 
-def words_of(language):
-    """Return the words of a language in llama-index' test data."""
-    found = importlib.util.find_spec("llama_index")
-    if found is None:
-        pytest.skip("llama-index, whose files have words of many languages, is not installed")
-    folder = Path(next(iter(found.submodule_search_locations))) / "core" / "_static" / "nltk_cache"
-    return (folder / "corpora" / "stopwords" / language).read_text("utf-8").split()
+def ranking(texts, query="aspirin"):
+    found = (Candidate(str(at), text, 1 / at, at) for at, text in enumerate(texts, 1))
+    return Ranking(Query("q", query), tuple(found))
 
 
-@pytest.mark.parametrize("language", FOREIGN.split())
-def test_texts_of_other_scripts_are_recognised(language):
-    words = words_of(language)
-    queries = [" ".join(words[at : at + 5]) for at in range(0, len(words), 5)]
-    assert all(unreadable(query, ("en",)) for query in queries)
+def why(texts, *languages):
+    model = type("Some", (Reads,), {"languages": languages})()
+    return why_unread(ranking(texts), model)
 
 
-@pytest.mark.parametrize("language", ["english", "german", "french", "turkish"])
-def test_texts_in_latin_letters_are_left_alone(language):
-    assert not any(unreadable(word, ("en",)) for word in words_of(language))
+@needs_languages
+def test_most_of_five_of_the_first_ten_must_be_read():
+    assert why(GERMAN, "en").startswith("the documents are mostly in another language (de), and testing/function reads")
+    assert '[index."NAME"] model' in why(GERMAN, "en")
+    assert why(GERMAN[:3] + ENGLISH, "en")
+    assert why(GERMAN[:2] + ENGLISH, "en") == ""
+    assert why(ENGLISH + GERMAN, "en") == ""
+    assert why(GERMAN, "en", "de") == why(GERMAN) == ""
+    assert why(ENGLISH, "de").startswith("the documents are mostly in another language (en)")
+
+
+@needs_languages
+def test_short_texts_are_passed_over_and_one_text_is_too_little():
+    assert why(["kurzer Text"] * 9 + GERMAN[:1], "en") == ""
+    assert why(["kurzer Text"] * 8 + GERMAN[:2], "en") != ""
+    assert why(["kurzer Text"] * 10 + GERMAN, "en") == ""
+    assert why([None, "", *GERMAN[:2]], "en") != ""
+
+
+@needs_languages
+def test_numbers_and_code_are_no_language():
+    assert why(["4711 0815 " * 30] * 5, "en") == ""
+    assert why([*GERMAN[:1], *["x1 = f(y2) + g[3];" * 20] * 4], "en") == ""
+    assert why([*GERMAN[:2], *["x1 = f(y2) + g[3];" * 20] * 3], "en") != ""  # most of what can be told
+
+
+@needs_languages
+@pytest.mark.parametrize("code", ["no", "nb", "nn"])
+def test_close_relatives_are_read_by_the_same_model(code):
+    assert why(NORWEGIAN, "en") != ""
+    assert why(NORWEGIAN, code) == ""
+
+
+@needs_languages
+def test_a_query_is_judged_first():
+    found = why_unread(ranking(GERMAN, "что снижает давление"), Reads())
+    assert found.startswith("the query is mostly in Cyrillic")
+
+
+class LoggedOnce(Reads):
+    """One that no other test names: a line of the log is due once a minute and model."""
+
+    @property
+    def model(self) -> str:
+        return "testing/logged-once"
+
+
+@needs_languages
+def test_of_unread_documents_response_log_and_metric_say_why(caplog):
+    name, labels = "osrerank_unreadable_total", {"what": "documents"}
+    before = REGISTRY.get_sample_value(name, labels) or 0
+    with caplog.at_level(logging.WARNING):
+        responses = [client_for(GERMAN, LoggedOnce()).search("aspirin", index="i", rerank=True) for _ in range(2)]
+    assert ids(responses[0]) == [f"d{number}" for number in range(10)]
+    assert responses[0]["rerank"]["applied"] is False
+    assert responses[0]["rerank"]["reason"].startswith("language: the documents are mostly in another language (de)")
+    assert (REGISTRY.get_sample_value(name, labels) or 0) == before + 2
+    assert len([line for line in caplog.messages if line.startswith("[language] ")]) == 1
+    assert client_for(ENGLISH, Reads()).search("aspirin", index="i", rerank=True)["rerank"]["applied"] is True
+    turned_off = client_for(GERMAN, Reads()).search("aspirin", index="i", rerank={"language_guard": False})
+    assert turned_off["rerank"]["applied"] is True
+
+
+@needs_languages
+def test_a_text_is_told_once():
+    before = language_of.cache_info()
+    for _ in range(3):
+        why(GERMAN, "en")
+    after = language_of.cache_info()
+    assert after.misses - before.misses <= 5
+    assert after.hits - before.hits >= 10

@@ -119,10 +119,9 @@ def test_redis_keeps_both_signed_or_not() -> None:
 
 def test_workers_send_both() -> None:
     texts = ["low", "wing", "heat"]
-    chunks = divide(texts, [(0,), (1,), (2,)], 1, most=2)
-    replies = [
-        Reply("1", "w", "m", BOTH.score("q", [texts[at] for at in chunk.documents], chunk.tuples([(0,), (1,), (2,)])))
-        for chunk in chunks
-    ]
-    found = gather(3, chunks, [Reply.decode(reply.encode()).scores for reply in replies], "m")
+    tuples = [(0,), (1,), (2,)]
+    chunks = divide(texts, tuples, 1, most=2)
+    scores = [BOTH.score("q", [texts[at] for at in chunk.documents], chunk.tuples(tuples)) for chunk in chunks]
+    replies = [Reply.decode(Reply("1", "w", "m", one).encode()).scores for one in scores]
+    found = gather(3, chunks, replies, "m")
     assert (found.values.tolist(), found.log_odds.tolist()) == ([-1.0, 1.0, 0.25], [2.0, -1.0, -0.25])

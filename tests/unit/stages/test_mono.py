@@ -1,19 +1,19 @@
-"""The mono stage: order, tail, ties, failures, deadline."""
+"""The mono stage: order, tail, ties, failures, deadline; and blending with the first pass by hand."""
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from osrerank import MonoStage
 from osrerank.errors import DeadlineExceeded, InferenceError
+from osrerank.stages.interpolate import BlendStage
 from osrerank.stages.ordering import NO_TEXT
 from osrerank.testing import FunctionScorer, ManualClock
-from osrerank.types import Deadline, Scores
+from osrerank.types import Deadline, Ranking, Scores
 from osrerank.types.values import BLANK
-from tests.rankings import ranking_of
-
-BY_LENGTH = FunctionScorer(lambda _query, text: float(len(text)))
+from tests.rankings import BY_LENGTH, ranking_of
 
 
 def texts(ranking):
@@ -39,21 +39,16 @@ def test_trace_has_natural_values():
     assert mono.parts == {"logit": 2.0, "probability": pytest.approx(1 / (1 + math.exp(-2)))}
     assert mono.score == candidate.score == 2.0
     assert mono.unit == mono.parts["probability"]
-
-
-def test_a_saturated_probability_stays_below_one():
-    candidate = MonoStage(FunctionScorer(lambda *_: 500.0)).rerank(ranking_of(["a"])).candidates[0]
-    assert candidate.trace[-1].parts["probability"] == 1.0
-    assert candidate.trace[-1].unit < 1.0
+    saturated = MonoStage(FunctionScorer(lambda *_: 500.0)).rerank(ranking_of(["a"])).candidates[0].trace[-1]
+    assert saturated.parts["probability"] == 1.0 > saturated.unit
 
 
 def test_candidates_that_cannot_be_scored_stay_below_the_scored_ones():
     scorer = FunctionScorer(lambda _query, text: float(len(text)), unscorable=frozenset({"bad"}))
     ranking = MonoStage(scorer, depth=5).rerank(ranking_of(["bad", None, "a", "bb", "bad", "tail"]))
     assert texts(ranking) == ["bb", "a", "bad", None, "bad", "tail"]
-    assert [candidate.failure for candidate in ranking.candidates] == [
-        "", "", "unscorable on purpose", NO_TEXT, "unscorable on purpose", "",
-    ]  # fmt: skip
+    odd = "unscorable on purpose"
+    assert [candidate.failure for candidate in ranking.candidates] == ["", "", odd, NO_TEXT, odd, ""]
     report = ranking.reports[0]
     assert (report.applied, report.failed, report.candidates, report.inferences) == ("partial", 3, 5, 2)
 
@@ -91,12 +86,11 @@ def test_deadline_reorders_the_prefix_that_was_reached():
 
 
 def test_deadline_counts_candidates_without_text_among_those_reached():
-    class Two(FunctionScorer):
-        def score(self, query, documents, tuples, *, deadline=None):
-            values = np.array([1.0, 2.0, *[np.nan] * (len(tuples) - 2)], dtype=np.float32)
-            return Scores(values, reached=2, inferences=2)
-
-    ranking = MonoStage(Two()).rerank(ranking_of(["a", None, "b", "c", None]))
+    clock = ManualClock()
+    scorer = FunctionScorer(lambda _query, text: ord(text), seconds_per_pair=1, sleep=clock.sleep)
+    ranking = MonoStage(scorer).rerank(
+        ranking_of(["a", None, "b", "c", None]), deadline=Deadline.after_ms(2_000, clock)
+    )
     assert texts(ranking) == ["b", "a", None, "c", None]
     assert [candidate.failure for candidate in ranking.candidates] == ["", "", NO_TEXT, "", ""]
 
@@ -122,27 +116,82 @@ def test_scores_behind_the_first_unreached_keep_their_place():
     assert ranking.reports[0].reason == "the deadline passed after 2 of 5 candidates"
 
 
-def test_without_the_first_candidate_nothing_is_reordered():
+@pytest.mark.parametrize("first", ["a", None])
+def test_without_the_first_candidate_in_time_nothing_is_reordered(first):
     class Late(Holes):
         values = (np.nan, 2.0, 3.0, 9.0, np.nan)
 
-    for first in ("a", None):
-        with pytest.raises(DeadlineExceeded, match="before any candidate was scored"):
-            MonoStage(Late()).rerank(ranking_of([first, "a", "b", "c", "d", "e"][first is not None :]))
-
-
-def test_deadline_before_the_first_score_is_an_error():
-    class Late(FunctionScorer):
-        def score(self, query, documents, tuples, *, deadline=None):
-            return Scores(np.full(len(tuples), np.nan, dtype=np.float32), reached=0)
-
+    with pytest.raises(DeadlineExceeded, match="before any candidate was scored") as caught:
+        MonoStage(Late()).rerank(ranking_of([first, "a", "b", "c", "d", "e"][first is not None :]))
+    assert caught.value.stage == "mono"
     with pytest.raises(DeadlineExceeded, match="before stage mono began"):
         MonoStage(BY_LENGTH).rerank(ranking_of(["a"]), deadline=Deadline(0.0))
-    with pytest.raises(DeadlineExceeded, match="before any candidate was scored") as caught:
-        MonoStage(Late()).rerank(ranking_of(["a"]))
-    assert caught.value.stage == "mono"
 
 
 def test_nan_names_model_and_document():
     with pytest.raises(InferenceError, match=r"testing/function.*'d1'"):
         MonoStage(FunctionScorer(lambda _query, text: math.nan if text == "b" else 1.0)).rerank(ranking_of(["a", "b"]))
+
+
+# first-pass scores 4, 3, 2, 1; the model's 1, 3, 2; the last is below the model's depth
+BLENDED = ["a", "bbb", "cc", "d"]
+
+
+def blended(**options):
+    ranking = MonoStage(BY_LENGTH, depth=3).rerank(ranking_of(BLENDED))
+    return BlendStage(**options).rerank(ranking).candidates
+
+
+def test_weighted_sum_of_scaled_scores():
+    candidates = blended(method="weighted", weight=0.6)
+    # scaled first pass 1, .5, 0 and model 0, 1, .5: a .6, bbb .7, cc .2
+    assert [candidate.text for candidate in candidates] == ["bbb", "a", "cc", "d"]
+    assert [candidate.score for candidate in candidates[:3]] == pytest.approx([0.7, 0.6, 0.2])
+    assert [candidate.rank for candidate in candidates] == [1, 2, 3, 4]
+
+
+def test_linear_sum_with_the_share_of_the_best_first_pass_score():
+    candidates = blended(method="linear", weight=4.0)
+    # model 1, 3, 2 plus 4 * (4/4, 3/4, 2/4): a 5, bbb 6, cc 4
+    assert [candidate.text for candidate in candidates] == ["bbb", "a", "cc", "d"]
+    assert [candidate.score for candidate in candidates[:3]] == pytest.approx([6.0, 5.0, 4.0])
+    units = [candidate.trace[-1].unit for candidate in candidates[:3]]
+    assert units == pytest.approx([1 / (1 + math.exp(4 - key)) for key in (6, 5, 4)])
+
+
+def test_linear_sum_does_not_see_a_factor_in_the_first_pass():
+    def with_factor(factor):
+        ranking = ranking_of(BLENDED)
+        candidates = [replace(c, trace=(replace(c.trace[0], score=c.score * factor),)) for c in ranking.candidates]
+        ranking = MonoStage(BY_LENGTH).rerank(Ranking(ranking.query, tuple(candidates)))
+        return [c.score for c in BlendStage("linear", 4.0).rerank(ranking).candidates]
+
+    assert with_factor(1.0) == pytest.approx(with_factor(2.2))
+
+
+def test_linear_sum_without_first_pass_scores_is_the_model():
+    ranking = MonoStage(BY_LENGTH).rerank(ranking_of(BLENDED))
+    silent = [replace(c, trace=(replace(c.trace[0], score=0.0), *c.trace[1:])) for c in ranking.candidates]
+    blended = BlendStage("linear", 4.0).rerank(Ranking(ranking.query, tuple(silent)))
+    assert [c.score for c in blended.candidates] == [3.0, 2.0, 1.0, 1.0]
+
+
+def test_weight_0_keeps_the_order_of_the_model_and_1_restores_the_first_pass():
+    assert [candidate.text for candidate in blended(method="weighted", weight=0.0)] == ["bbb", "cc", "a", "d"]
+    assert [candidate.text for candidate in blended(method="weighted", weight=1.0)] == BLENDED
+
+
+def test_equal_scores_scale_to_zero_and_nothing_to_nothing():
+    ranking = MonoStage(FunctionScorer(lambda *_: 1.0)).rerank(ranking_of(["x", "y"]))
+    assert [c.score for c in BlendStage("weighted", weight=0.5).rerank(ranking).candidates] == pytest.approx([0.5, 0.0])
+    assert BlendStage("rrf").rerank(ranking_of([])).candidates == ()
+
+
+def test_reciprocal_rank_fusion():
+    candidates = blended(method="rrf")
+    # ranks in first pass and model: a 1 and 3, bbb 2 and 1, cc 3 and 2
+    best = 2 / 61
+    assert [candidate.text for candidate in candidates] == ["bbb", "a", "cc", "d"]
+    assert [candidate.score for candidate in candidates[:3]] == pytest.approx(
+        [(1 / 62 + 1 / 61) / best, (1 / 61 + 1 / 63) / best, (1 / 63 + 1 / 62) / best]
+    )

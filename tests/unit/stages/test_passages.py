@@ -1,4 +1,4 @@
-"""Documents judged by their passages."""
+"""Texts cut into windows of whole words, and documents judged by these passages."""
 
 import math
 
@@ -8,11 +8,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from osrerank.errors import DeadlineExceeded, InferenceError
-from osrerank.options.passages import Passages
+from osrerank.options.passages import Passages, Windows
 from osrerank.response import hits_of, parse
 from osrerank.stages.mono import MonoStage
 from osrerank.stages.passages import PassageStage, k_max_avg_p, max_p, sum_p
 from osrerank.stages.sentences import SentenceStage
+from osrerank.stages.splitting import passage_spans, readable, window_spans
 from osrerank.testing import FunctionScorer, ManualClock
 from osrerank.types import Candidate, Deadline, Query, Ranking, Section
 from tests.rankings import ranking_of, response_of
@@ -27,13 +28,9 @@ def long_document(place, length=40, word="hit"):
     return " ".join(words)
 
 
-def logistic(values):
-    return 1 / (1 + np.exp(-np.asarray(values, dtype=np.float64)))
-
-
 def test_aggregations_by_hand():
     logits = np.array([0.0, 2.0, -1.0])
-    probabilities = logistic(logits)  # .5, .8808, .2689
+    probabilities = 1 / (1 + np.exp(-logits))  # .5, .8808, .2689
     assert max_p(logits, probabilities, 2).score == 2.0
     assert max_p(logits, probabilities, 2).probability == pytest.approx(0.880797)
     best_two = k_max_avg_p(logits, probabilities, 2)
@@ -106,35 +103,25 @@ def test_short_documents_are_scored_as_without_passages():
     texts = ["low pressure", "blood pressure low", "salt", None]
     by_passage = PassageStage(FunctionScorer()).rerank(ranking_of(texts))
     whole = MonoStage(FunctionScorer()).rerank(ranking_of(texts))
-    assert [c.doc_id for c in by_passage.candidates] == [c.doc_id for c in whole.candidates]
-    assert [c.score for c in by_passage.candidates] == [c.score for c in whole.candidates]
-    assert [c.failure for c in by_passage.candidates] == [c.failure for c in whole.candidates]
+    found, expected = ([(c.doc_id, c.score, c.failure) for c in one.candidates] for one in (by_passage, whole))
+    assert found == expected
 
 
 def test_deadline_costs_later_passages_first():
     texts = [long_document(39), long_document(38), long_document(0)]
     clock = ManualClock()
     slow = FunctionScorer(COUNT.function, seconds_per_pair=1, sleep=clock.sleep)
-    ranking = PassageStage(slow, Passages(**SMALL)).rerank(
-        ranking_of(texts, query="hit"), deadline=Deadline.after_ms(7_000, clock)
-    )
+    asked = ranking_of(texts, query="hit")
+    ranking = PassageStage(slow, Passages(**SMALL)).rerank(asked, deadline=Deadline.after_ms(7_000, clock))
     assert ranking.candidates[0].doc_id == "d2"
     assert all(len(candidate.trace) == 2 for candidate in ranking.candidates)
     assert ranking.reports[0].applied == "partial"
     assert "of 60 passages" in ranking.reports[0].reason
-
-
-def test_candidates_without_a_scored_passage_stay_below():
-    clock = ManualClock()
-    slow = FunctionScorer(lambda _query, text: float(len(text)), seconds_per_pair=1, sleep=clock.sleep)
-    ranking = PassageStage(slow).rerank(ranking_of(["a", "bb", "ccc", "c"]), deadline=Deadline.after_ms(2_000, clock))
-    assert [candidate.doc_id for candidate in ranking.candidates] == ["d1", "d0", "d2", "d3"]
-    assert [len(candidate.trace) for candidate in ranking.candidates] == [2, 2, 1, 1]
-
-
-def test_no_time_at_all_is_an_error():
-    with pytest.raises(DeadlineExceeded):
-        PassageStage(FunctionScorer()).rerank(ranking_of(["a"]), deadline=Deadline(0.0))
+    short = PassageStage(slow).rerank(
+        ranking_of(["a", "b", "hit", "d"], "hit"), deadline=Deadline.after_ms(3_000, clock)
+    )
+    assert [len(candidate.trace) for candidate in short.candidates] == [2, 2, 2, 1]  # no passage of it was scored
+    assert [candidate.doc_id for candidate in short.candidates] == ["d2", "d0", "d1", "d3"]
 
 
 def test_a_bad_passage_does_not_fail_its_document():
@@ -146,14 +133,13 @@ def test_a_bad_passage_does_not_fail_its_document():
     assert "18 of 21 passages" in ranking.reports[0].reason
 
 
-def test_scores_that_are_no_numbers_are_errors():
+def test_where_there_is_no_score_it_says_why():
     with pytest.raises(InferenceError, match="not a number"):
         PassageStage(FunctionScorer(lambda _query, _text: math.nan)).rerank(ranking_of(["a"]))
     with pytest.raises(InferenceError, match="no candidate"):
         PassageStage(FunctionScorer(unscorable=frozenset({"a"}))).rerank(ranking_of(["a"]))
-
-
-def test_nothing_to_read():
+    with pytest.raises(DeadlineExceeded):
+        PassageStage(FunctionScorer()).rerank(ranking_of(["a"]), deadline=Deadline(0.0))
     assert PassageStage(FunctionScorer()).rerank(ranking_of([None])).reports[0].applied is False
     assert PassageStage(FunctionScorer()).rerank(ranking_of([])).reports[0].reason == "no candidates"
 
@@ -197,3 +183,65 @@ def test_documents_of_few_words_are_scored_whole():
     assert ranking.candidates[1].trace[-1].passage is not None
     assert ranking.reports[0].inferences == 20 + 1
     assert PassageStage(COUNT, Passages(least_words=4)).passages_of(ranking.candidates[0]) == [(texts[1], None)]
+
+
+def numbered(count):
+    return " ".join(f"w{place}" for place in range(count))
+
+
+@pytest.mark.parametrize(
+    ("count", "windows"), [(0, 0), (1, 1), (149, 2), (150, 2), (151, 3), (225, 3), (226, 4), (10_000, 134)]
+)
+def test_windows_of_the_reference_splitter(count, windows):
+    text = numbered(count)
+    passages = [text[start:end].split() for start, end in window_spans(text, 150, 75)]
+    assert len(passages) == windows == math.ceil(count / 75)
+    words = text.split()
+    assert passages == [words[start : start + 150] for start in range(0, count, 75)]
+
+
+TEXTS = st.text(st.sampled_from("ab-é \t\n\u00a0"), max_size=200)
+
+
+@given(TEXTS, st.integers(1, 12), st.data())
+def test_every_word_is_in_some_passage(text, words, data):
+    stride = data.draw(st.integers(1, words))
+    spans = window_spans(text, words, stride)
+    covered = {place for start, end in spans for place in range(start, end)}
+    assert all(character.isspace() or place in covered for place, character in enumerate(text))
+    for start, end in spans:
+        assert len(text[start:end].split()) <= words
+        assert text[start:end] == text[start:end].strip()
+
+
+@given(TEXTS, st.integers(1, 6))
+def test_reading_less_gives_the_same_first_windows(text, at_most):
+    assert window_spans(text, 3, 2, at_most) == window_spans(text, 3, 2)[:at_most]
+
+
+def spans_of(sections, **windows):
+    return [span for _section, span in passage_spans(sections, Windows(**windows), "d1")]
+
+
+def test_sampled_passages_have_the_ends_and_a_repeatable_draw():
+    section = [Section("text", numbered(10_000))]
+    every = spans_of(section, limit=200)
+    assert spans_of(section, limit=30) == every[:30]
+    spans = spans_of(section, limit=30, policy="sampled")
+    assert len(set(spans)) == 30
+    assert (spans[0], spans[-1]) == (every[0], every[-1])
+    assert spans == sorted(spans, key=lambda span: span.start)
+    assert spans == spans_of(section, limit=30, policy="sampled")
+    assert spans != spans_of(section, limit=30, policy="sampled", seed=1)
+    assert spans != [span for _, span in passage_spans(section, Windows(limit=30, policy="sampled"), "d2")]
+    assert spans_of(section, limit=1, policy="sampled") == every[:1]
+    assert spans_of(section, limit=2, policy="sampled") == [every[0], every[-1]]
+
+
+def test_values_of_a_list_are_passages_and_long_ones_are_cut():
+    sections = [Section("text", "one two three", 0), Section("text", " ", 1), Section("text", "a b c d e f", 2)]
+    spans = spans_of(sections, words=4, stride=2)
+    assert [(span.value, span.start, span.end) for span in spans] == [(0, 0, 13), (2, 0, 7), (2, 4, 11), (2, 8, 11)]
+    both = [Section("a", numbered(5)), Section("b", numbered(5))]
+    assert [span.field for span in spans_of(both, words=2, stride=2, limit=4)] == ["a", "a", "a", "b"]
+    assert readable("a  b\n-----\tc--d") == "a b --- c--d"

@@ -2,16 +2,16 @@
 
 import pytest
 
-from osrerank import Reranker, connect
+from osrerank import Reranker
 from osrerank.errors import ConfigError
 from osrerank.options.cutoff import Cutoff
 from osrerank.options.rerank import Rerank
-from osrerank.testing import CannedTransport, FunctionScorer
+from osrerank.testing import FunctionScorer
 from osrerank.thresholds.calibration import IndexCalibration, mapping_digest
 from osrerank.thresholds.cut import Thresholds, cut_at_cliff
 from osrerank.thresholds.maps import Isotonic, Platt, map_as_json, map_from_json
 from osrerank.types import Candidate, StageScore
-from tests.rankings import response_of
+from tests.rankings import client_for, ids, response_of
 
 LOGITS = FunctionScorer(lambda _query, text: float(text))
 
@@ -19,12 +19,10 @@ LOGITS = FunctionScorer(lambda _query, text: float(text))
 def candidates(*probabilities: float | None) -> list[Candidate]:
     """Candidates with a model's probabilities; of the score ten times as high."""
     made = []
-    for rank, probability in enumerate(probabilities, start=1):
-        first = StageScore("first_pass", 1.0, rank, 0.5)
-        trace = [first]
-        if probability is not None:
-            trace.append(StageScore("mono", 10 * probability, rank, probability, {"probability": probability}))
-        made.append(Candidate(f"d{rank}", "text", 1.0, rank, tuple(trace)))
+    for rank, one in enumerate(probabilities, start=1):
+        own = () if one is None else (StageScore("mono", 10 * one, rank, one, {"probability": one}),)
+        trace = (StageScore("first_pass", 1.0, rank, 0.5), *own)
+        made.append(Candidate(f"d{rank}", "text", 1.0, rank, trace))
     return made
 
 
@@ -109,9 +107,5 @@ def test_only_the_fields_that_are_read_count() -> None:
 def test_texts_and_responses_are_cut_at_a_cliff_alone() -> None:
     with Reranker(scorer=LOGITS, cutoff="cliff") as reranker:
         assert [one.text for one in reranker.rank("q", ["-3", "2", "3"])] == ["3", "2"]
-    client = connect("http://localhost:9", scorer=LOGITS, transport_class=CannedTransport)
-    answer = client.rerank_response(response_of(["-3", "2", "3"]), "q", options={"cutoff": "cliff"})
-    assert [hit["_id"] for hit in answer["hits"]["hits"]] == ["d2", "d1"]
-    assert answer["rerank"]["cuts"][0]["hits"] == 1
-    with pytest.raises(ConfigError, match="min_probability has no effect here"):
-        client.rerank("q", ["2"], options={"min_probability": 0.5})
+    answer = client_for(None, LOGITS).rerank_response(response_of(["-3", "2", "3"]), "q", options={"cutoff": "cliff"})
+    assert (ids(answer), answer["rerank"]["cuts"][0]["hits"]) == (["d2", "d1"], 1)

@@ -1,15 +1,21 @@
-"""Settings of vectors: where they go, how they are signed, and what is said of a Redis without TLS."""
+"""Settings of vectors: where they go, how they are signed; and work that no search waits for."""
 
 import logging
+import os
+import sys
+import threading
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from osrerank.errors import ConfigError
 from osrerank.settings import Settings
+from osrerank.vectors.background import Background
 from osrerank.vectors.configured import VectorStorage
 from osrerank.vectors.file import FileStore
 from osrerank.vectors.redis import RedisStore
+from tests.waiting import in_a_child
 
 
 def test_vectors_go_to_a_file_by_default(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -20,13 +26,7 @@ def test_vectors_go_to_a_file_by_default(tmp_path: Path, monkeypatch: pytest.Mon
     assert vectors.store.folder == tmp_path / "osrerank" / "vectors"
     assert (vectors.bits, vectors.secret) == (8, b"")
     assert not list(tmp_path.iterdir())
-
-
-def test_two_clients_of_a_process_share_the_file() -> None:
-    assert VectorStorage.of(Settings.load()).store is VectorStorage.of(Settings.load()).store
-
-
-def test_nothing_is_kept_where_they_are_off() -> None:
+    assert VectorStorage.of(Settings.load()).store is vectors.store
     assert VectorStorage.of(Settings.load(vectors="off")).store is None
 
 
@@ -47,14 +47,79 @@ def test_a_redis_without_tls_is_warned_of(url: str, warns: bool, caplog: pytest.
 
 
 def test_without_an_index_a_redis_that_is_named_keeps_them() -> None:
-    named = Settings.load(redis_url="redis://127.0.0.1:1")
-    assert isinstance(VectorStorage.of(named, has_index=False).store, RedisStore)
-    assert not isinstance(VectorStorage.of(named).store, RedisStore)
-    on_file = Settings.load(redis_url="redis://127.0.0.1:1", vectors="file")
-    assert not isinstance(VectorStorage.of(on_file, has_index=False).store, RedisStore)
-    assert not isinstance(VectorStorage.of(Settings.load(), has_index=False).store, RedisStore)
-
-
-def test_a_redis_must_be_named() -> None:
+    named = {"redis_url": "redis://127.0.0.1:1"}
+    for settings, has_index, is_redis in (
+        (named, False, True), (named, True, False), ({**named, "vectors": "file"}, False, False), ({}, False, False),
+    ):  # fmt: skip
+        store = VectorStorage.of(Settings.load(**settings), has_index=has_index).store
+        assert isinstance(store, RedisStore) is is_redis
     with pytest.raises(ConfigError, match="OSRERANK_VECTORS_REDIS_URL"):
         VectorStorage.of(Settings.load(vectors="redis"))
+
+
+def test_tasks_run_in_order_and_closing_waits_for_them() -> None:
+    background, done = Background(most=20), list[int]()
+    assert all(background.submit(partial(done.append, number)) for number in range(20))
+    background.close()
+    assert done == list(range(20))
+    assert background.submit(lambda: done.append(20))  # it begins again
+    background.close()
+    assert done[-1] == 20
+
+
+def held(background: Background) -> threading.Event:
+    """Keep it busy until the event is set."""
+    hold, started = threading.Event(), threading.Event()
+
+    def holding() -> None:
+        started.set()
+        hold.wait(10)
+
+    assert background.submit(holding)
+    assert started.wait(10)
+    return hold
+
+
+def test_beyond_the_bound_tasks_are_left_out() -> None:
+    background = Background(most=2)
+    hold = held(background)
+    assert [background.submit(lambda: None) for _ in range(3)] == [True, True, False]
+    hold.set()
+    background.close()
+
+
+def test_the_newest_may_come_first_and_the_oldest_make_room() -> None:
+    background, done = Background(most=10, newest_first=True), list[int]()
+    hold = held(background)
+    for number, weight in enumerate((4, 4, 4, 2)):
+        assert background.submit(partial(done.append, number), weight)
+    hold.set()
+    background.close()
+    assert done == [3, 2, 1]
+
+
+def test_a_task_that_fails_stops_nothing(caplog: pytest.LogCaptureFixture) -> None:
+    background, done = Background(), list[int]()
+    background.submit(lambda: 1 // 0)
+    background.submit(sys.exit)
+    background.submit(lambda: done.append(1))
+    background.close()
+    assert done == [1]
+    assert "ZeroDivisionError" in caplog.text
+
+
+@pytest.mark.long
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
+def test_a_forked_child_has_none_of_its_parents_tasks() -> None:
+    background, hold = Background(), threading.Event()
+    background.submit(lambda: hold.wait(10))
+
+    def works() -> bool:
+        done: list[int] = []
+        background.submit(lambda: done.append(1))
+        background.close()
+        return done == [1]
+
+    assert in_a_child(works)
+    hold.set()
+    background.close()

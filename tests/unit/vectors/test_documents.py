@@ -1,29 +1,34 @@
-"""Scores by stored vectors: those of whole pairs, cold and warm the same."""
+"""Scores by stored vectors: cold and warm the same, whatever computes them, and in whatever time."""
 
+import hashlib
 import random
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
+from osrerank import connect
 from osrerank.errors import InferenceError
+from osrerank.indexing.build import build_vectors
 from osrerank.scoring.backends.onnx import EncoderBackend
 from osrerank.scoring.bi_encoder import BiEncoder
-from osrerank.scoring.card import Pooling
+from osrerank.scoring.card import ModelCard, Pooling
 from osrerank.scoring.encoder_scorer import EncoderScorer
 from osrerank.scoring.inputs import InputBuilder
 from osrerank.scoring.model_files import read_card
+from osrerank.scoring.registry import load_model, load_scorer
 from osrerank.testing import ArithmeticEncoder, ManualClock
-from osrerank.types import Deadline, Scores
+from osrerank.types import Deadline
 from osrerank.vectors.configured import VectorStorage
 from osrerank.vectors.documents import DocumentVectors
-from osrerank.vectors.record import PROFILES
-from osrerank.vectors.records import FetchedVectors
+from osrerank.vectors.record import PROFILES, ROUNDED
 from osrerank.vectors.store import MemoryStore, VectorStore
-from tests.bi_encoders import TINY, carded, defined
+from tests.articles import fill
+from tests.bi_encoders import carded, plain
 from tests.waiting import wait_until
 
 QUERY = "what causes low blood pressure"
@@ -44,33 +49,17 @@ def models(bi_encoder: Callable[..., Path]) -> Callable[..., Path]:
     return made
 
 
+def encoder_of(directory: Path, card: ModelCard, backend: Any = None) -> BiEncoder:
+    return BiEncoder(directory, card, InputBuilder.load(directory, card), backend or ArithmeticEncoder())
+
+
 def opened(
     directory: Path, store: VectorStore | None = None, profile: str = "exact", secret: bytes = b"", backend: Any = None
 ) -> EncoderScorer:
     """Return the model of a directory, or a backend in its place, with its source of vectors."""
     card = read_card(directory)
-    backend = backend or EncoderBackend.load(directory, card, threads=2)
-    encoder = BiEncoder(directory, card, InputBuilder.load(directory, card), backend)
+    encoder = encoder_of(directory, card, backend or EncoderBackend.load(directory, card, threads=2))
     return EncoderScorer(DocumentVectors(encoder, VectorStorage(store, PROFILES[profile], secret)))
-
-
-def cold_and_warm(directory: Path, profile: str, tuples: Sequence[tuple[int, ...]]) -> tuple[Scores, Scores]:
-    store = MemoryStore(10_000_000)
-    found = []
-    for _ in range(2):
-        scorer = opened(directory, store, profile)
-        found.append(scorer.score(QUERY, DOCUMENTS, tuples))
-        scorer.close()  # what is being written is there then
-    return found[0], found[1]
-
-
-@pytest.mark.parametrize("pooling", POOLINGS)
-def test_exact_records_give_the_scores_of_the_definition(models: Callable[..., Path], pooling: str) -> None:
-    scores = opened(models(pooling)).score(QUERY, DOCUMENTS, MONO)
-    expected = [defined(TINY, QUERY, text, pooling, ("ask : ", "say : ")) for text in DOCUMENTS[:-1]]
-    np.testing.assert_allclose((scores.values[:-1] + 15) / 20, expected, atol=1e-5)  # the calibration is 20 * raw - 15
-    assert np.ptp(scores.values) > 0.1
-    assert (scores.reached, scores.truncated, scores.failures) == (len(DOCUMENTS), 1, {})
 
 
 @pytest.mark.parametrize("precision", ["fp32", "int8"])
@@ -79,7 +68,12 @@ def test_exact_records_give_the_scores_of_the_definition(models: Callable[..., P
 def test_cold_and_warm_scores_are_the_same(
     models: Callable[..., Path], pooling: str, profile: str, precision: str
 ) -> None:
-    cold, warm = cold_and_warm(models(pooling, precision), profile, MONO)
+    store, found = MemoryStore(10_000_000), []
+    for _ in range(2):
+        scorer = opened(models(pooling, precision), store, profile)
+        found.append(scorer.score(QUERY, DOCUMENTS, MONO))
+        scorer.close()  # what is being written is there then
+    cold, warm = found
     np.testing.assert_array_equal(cold.values, warm.values)
     assert (warm.truncated, warm.reached) == (cold.truncated, cold.reached)
     assert (cold.encoded, cold.known, warm.encoded, warm.known) == (len(DOCUMENTS), 0, 0, len(DOCUMENTS))
@@ -96,47 +90,31 @@ def test_a_score_does_not_depend_on_its_neighbours(models: Callable[..., Path], 
         np.testing.assert_array_equal(values, together[places])
 
 
-def test_rounded_records_are_near(models: Callable[..., Path]) -> None:
-    whole = opened(models()).score(QUERY, DOCUMENTS, MONO).values
-    scores = opened(models(), profile="standard").score(QUERY, DOCUMENTS, MONO).values
-    assert 0 < np.abs(scores - whole).max() < 0.1 * np.ptp(whole)
-
-
 def test_a_changed_text_and_another_profile_have_other_records(models: Callable[..., Path]) -> None:
     rounded, exact, again = (opened(models(), profile=name).vectors for name in ("standard", "exact", "standard"))
     assert rounded.keys_of(["low"]) == again.keys_of(["low"])
     assert len({*rounded.keys_of(["low", "low ", "Low"]), *exact.keys_of(["low"])}) == 4
 
 
-class Counting(MemoryStore):
-    """Counts what is asked and written."""
-
-    def __init__(self) -> None:
-        super().__init__(10_000_000)
-        self.asked, self.written = 0, 0
-
-    def read(self, keys: Sequence[bytes]) -> dict[bytes, bytes]:
-        self.asked += len(keys)
-        return super().read(keys)
-
-    def write(self, records: Mapping[bytes, bytes]) -> int:
-        self.written += len(records)
-        return super().write(records)
-
-
-def test_equal_texts_have_one_record(models: Callable[..., Path]) -> None:
-    store = Counting()
-    scorer = opened(models(), store, "standard")
+def test_equal_texts_have_one_record(tmp_path: Path) -> None:
+    store, backend = MemoryStore(10_000_000), ArithmeticEncoder()
+    scorer = opened(carded(tmp_path / "tiny"), store, "standard", backend=backend)
     values = scorer.score(QUERY, ["low", "heart", "low"], [(0,), (1,), (2,)]).values
     scorer.close()
     assert values[0] == values[2]
-    assert (store.asked, store.written) == (2, 2)
+    assert store.size().records == len(backend.encoded_ids) == 2
 
 
-def test_after_the_deadline_nothing_is_attempted(models: Callable[..., Path]) -> None:
-    scores = opened(models(), profile="standard").score(QUERY, DOCUMENTS, MONO, deadline=Deadline.after_ms(-1))
+def test_after_the_deadline_nothing_is_attempted_and_a_closed_source_says_so(models: Callable[..., Path]) -> None:
+    scorer = opened(models(), profile="standard")
+    scores = scorer.score(QUERY, DOCUMENTS, MONO, deadline=Deadline.after_ms(-1))
     assert (scores.reached, scores.inferences) == (0, 0)
     assert np.isnan(scores.values).all()
+    scorer.close()
+    with pytest.raises(InferenceError, match="closed"):
+        scorer.score(QUERY, ["low"], [(0,)])
+    scorer.vectors.renew()  # as a forked child does
+    scorer.vectors._threads.close()
 
 
 def test_what_has_vectors_is_scored_where_time_is_short(tmp_path: Path) -> None:
@@ -187,14 +165,6 @@ def test_closing_does_not_wait_until_all_that_a_deadline_cut_off_is_encoded(tmp_
     assert len(slow.encoded_ids) < 6 < len(DOCUMENTS)
 
 
-def test_a_search_may_get_records_while_it_writes_some() -> None:
-    fetched = FetchedVectors({})
-    fetched.write({b"one": b"record"})
-    for key in fetched.new:
-        fetched.write({key + b" more": b"record"})
-    assert list(fetched.new) == [b"one", b"one more"]
-
-
 def test_a_text_that_fails_does_not_fail_its_neighbours(tmp_path: Path) -> None:
     def refuse(ids: np.ndarray) -> None:
         if len(ids) > 300:
@@ -207,15 +177,98 @@ def test_a_text_that_fails_does_not_fail_its_neighbours(tmp_path: Path) -> None:
     assert np.isfinite(scores.values[:-1]).all()
 
 
-def test_a_closed_source_does_not_keep_a_forked_child_from_starting_over(tmp_path: Path) -> None:
-    scorer = opened(carded(tmp_path / "tiny"), backend=ArithmeticEncoder())
-    scorer.close()
-    scorer.vectors.renew()
-    scorer.vectors._threads.close()
+UNIQUE = list(dict.fromkeys(DOCUMENTS))
+WAYS = (("onnx", "auto"), ("torch", "fp32"), ("torch", "bf16"))
 
 
-def test_a_closed_source_says_so(models: Callable[..., Path]) -> None:
-    scorer = opened(models())
-    scorer.close()
-    with pytest.raises(InferenceError, match="closed"):
-        scorer.score(QUERY, ["low"], [(0,)])
+@pytest.fixture(scope="module", params=["cls", "mean"])
+def directory(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    pytest.importorskip("torch")
+    pytest.importorskip("onnx")
+    from osrerank.export.export_model import ExportOptions, export_model
+
+    folder = tmp_path_factory.mktemp("model")
+    options = ExportOptions(pooling=request.param, precision="fp32", keep_weights=True)
+    export_model(plain(folder / "plain"), folder / "made", options)
+    return folder / "made"
+
+
+@pytest.fixture
+def scorers(directory: Path) -> Iterator[list[EncoderScorer]]:
+    """The model with each backend and dtype, and one store for all."""
+    store = MemoryStore(100_000_000)
+    encoders = [load_model(str(directory), backend=name, dtype=dtype) for name, dtype in WAYS]
+    scorers = [EncoderScorer(DocumentVectors(encoder, VectorStorage(store, ROUNDED))) for encoder in encoders]
+    yield scorers
+    for scorer in scorers:
+        scorer.close()
+
+
+def digest(content: bytes) -> bytes:
+    return hashlib.blake2b(content, digest_size=16).digest()
+
+
+def test_keys_and_identities_are_the_same(scorers: list[EncoderScorer]) -> None:
+    assert len({scorer.identity for scorer in scorers}) == 1
+    assert len({tuple(scorer.vectors.keys_of(DOCUMENTS)) for scorer in scorers}) == 1
+    assert len({scorer.encoder.backend.precision for scorer in scorers}) == 2
+
+
+def test_each_reads_what_the_others_wrote(scorers: list[EncoderScorer]) -> None:
+    share = -(-len(UNIQUE) // len(scorers))
+    for turn, scorer in enumerate(scorers):
+        scorer.vectors.remember(UNIQUE[turn * share : (turn + 1) * share])
+    found = [scorer.score(QUERY, DOCUMENTS, MONO) for scorer in scorers]
+    assert [(one.encoded, one.known, one.reached) for one in found] == [(0, len(DOCUMENTS), len(DOCUMENTS))] * 3
+    for one in found[1:]:
+        np.testing.assert_allclose(one.values / 20, found[0].values / 20, atol=0.1)  # 20: the calibration's scale
+
+
+@pytest.mark.gpu
+def test_on_a_gpu_too(directory: Path, scorers: list[EncoderScorer]) -> None:
+    torch = pytest.importorskip("torch")
+    if not torch.cuda.is_available():
+        pytest.skip("there is no CUDA device")
+    alone = load_scorer(str(directory), backend="onnx")
+    expected = alone.score(QUERY, DOCUMENTS, MONO)
+    alone.close()
+    scorers[2].vectors.remember(UNIQUE)
+    found = scorers[0].score(QUERY, DOCUMENTS, MONO)
+    assert found.encoded == 0
+    np.testing.assert_allclose(found.values / 20, expected.values / 20, atol=0.1)
+
+
+def test_weights_without_a_graph_have_the_key_of_the_graph_that_was_exported_from_them(
+    directory: Path, tmp_path: Path
+) -> None:
+    from osrerank.export.export_model import ExportOptions, export_model
+
+    export_model(directory, tmp_path / "int8", ExportOptions(precision="int8"))
+    assert len({encoder_of(folder, read_card(folder)).key for folder in (directory, tmp_path / "int8")}) == 1
+
+
+def test_a_card_of_02_has_the_keys_of_02(directory: Path) -> None:
+    card = replace(read_card(directory), weights="")
+    graph, tokenizer = (
+        hashlib.sha256((directory / name).read_bytes()).hexdigest() for name in ("onnx/model.onnx", "tokenizer.json")
+    )
+    model = "\0".join((graph, tokenizer, "0", card.document_prefix, str(card.max_tokens), "4.0/8"))
+    vectors = DocumentVectors(encoder_of(directory, card), VectorStorage(bits=ROUNDED))
+    assert vectors.keys_of(["low"]) == [digest(digest(model.encode()) + digest(b"low"))]
+
+
+def test_an_index_is_built_in_torch_and_searched_with_its_graph(
+    directory: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OSRERANK_VECTORS_FOLDER", str(tmp_path / "vectors"))
+    url = f"embedded:{tmp_path / 'engine'}"
+    with connect(url, model=str(directory), backend="torch") as building:
+        fill(building, "notes", [{"text": text} for text in DOCUMENTS[1:]])
+        done = build_vectors(building, "notes")
+        assert done.texts > done.documents == done.encoded  # the long one's passages are equal
+        assert build_vectors(building, "notes").encoded == 0
+    with connect(url, model=str(directory)) as client:
+        (stage, *_) = client.search(QUERY, index="notes", rerank={"depth": 20})["rerank"]["stages"]
+    assert (stage["name"], stage["kind"]) == ("vectors", "bi-encoder")
+    assert (stage["encoded"], stage["known"]) == (0, stage["inferences"])
+    assert stage["known"] > 10

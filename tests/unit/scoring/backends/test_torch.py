@@ -4,7 +4,6 @@ import json
 import logging
 import shutil
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -80,30 +79,16 @@ def test_out_of_memory_halves_the_batches_and_loses_nothing(caplog: pytest.LogCa
     assert count() <= seen + 1
 
 
-def test_a_sequence_too_large_for_the_memory_is_reported_alone() -> None:
+def test_a_sequence_that_fails_is_reported_alone_with_the_model() -> None:
     scorer, _ = scorer_of(Small(memory_tokens=40))
     scores = score(scorer, ["wing", "wing " * 100, "low wing"])
     assert set(scores.failures) == {1}
     assert "tiny" in scores.failures[1]
     assert "do not fit" in scores.failures[1]
     assert scores.values[[0, 2]].tolist() == [5, 6]
-
-
-def test_a_failure_of_torch_is_isolated_and_names_the_model() -> None:
     bad = int(InputBuilder.load(DIRECTORY, ModelCard("tiny", "logit1")).query("heat").ids[0])
     scorer, _ = scorer_of(Small(bad=bad))
-    scores = score(scorer, ["wing", "heat", "low wing"])
-    assert set(scores.failures) == {1}
-    assert scores.failures[1] == "tiny failed in torch: this one cannot be computed"
-
-
-def rewritten(folder: Path, change: Callable[[dict[str, torch.Tensor]], dict[str, torch.Tensor]]) -> str:
-    """Copy the tiny model with other weights."""
-    from safetensors.torch import load_file, save_file
-
-    shutil.copytree(DIRECTORY, folder)
-    save_file(change(load_file(folder / "model.safetensors")), folder / "model.safetensors", {"format": "pt"})
-    return str(folder)
+    assert score(scorer, ["wing", "heat"]).failures == {1: "tiny failed in torch: this one cannot be computed"}
 
 
 @pytest.mark.parametrize("form", FORMS)
@@ -117,23 +102,12 @@ def test_awkward_documents(form: str) -> None:
     np.testing.assert_allclose(scores.values, score(onnx, documents).values, atol=1e-4)
 
 
-def test_threads_share_the_network() -> None:
-    scorer = load_scorer(str(DIRECTORY), backend="torch")
-    documents = ["wing " * (index % 9) for index in range(40)]
-    expected = score(scorer, documents).values
-    with ThreadPoolExecutor(4) as threads:
-        for found in threads.map(lambda _: score(scorer, documents).values, range(8)):
-            np.testing.assert_allclose(found, expected, atol=1e-5)
-
-
 def test_precision_is_part_of_the_identity_and_near_fp32() -> None:
-    documents = ["wing", "low blood pressure", "heat flow " * 30, ""]
-    scorers = {dtype: load_scorer(str(DIRECTORY), dtype=dtype) for dtype in ("fp32", "bf16", "fp16")}
-    assert len({scorer.identity for scorer in scorers.values()}) == 3
-    exact = score(scorers["fp32"], documents).values
-    for dtype in ("bf16", "fp16"):
-        difference = np.abs(score(scorers[dtype], documents).values - exact).max()
-        assert 0 < difference < 0.1
+    scorers = [load_scorer(str(DIRECTORY), dtype=dtype) for dtype in ("fp32", "bf16", "fp16")]
+    assert len({scorer.identity for scorer in scorers}) == 3
+    exact, *others = (score(scorer, ["wing", "low blood pressure", "heat flow " * 30, ""]).values for scorer in scorers)
+    for values in others:
+        assert 0 < np.abs(values - exact).max() < 0.1
 
 
 def test_auto_is_fp32_on_the_cpu_and_says_what_runs(caplog: pytest.LogCaptureFixture) -> None:
@@ -144,6 +118,9 @@ def test_auto_is_fp32_on_the_cpu_and_says_what_runs(caplog: pytest.LogCaptureFix
     assert (backend.precision, backend.threads, backend.packed) == ("fp32", 1, False)
     assert "on cpu, fp32, padded attention (packed attention needs CUDA" in backend.description
     assert backend.description in caplog.text
+    backend.close()
+    with pytest.raises(InferenceError, match="closed"):
+        backend.run([Tokens(np.array([2, 3]), np.array([0, 1]))])
 
 
 def test_onnx_has_no_dtype() -> None:
@@ -157,10 +134,8 @@ def electra(folder: Path) -> Path:
     """A random model of an architecture that our own forward pass does not know."""
     transformers = pytest.importorskip("transformers")
     torch.manual_seed(11)
-    config = transformers.ElectraConfig(
-        vocab_size=278, embedding_size=16, hidden_size=32, num_hidden_layers=2, num_attention_heads=4,
-        intermediate_size=64, num_labels=1,
-    )  # fmt: skip
+    shape = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 64}
+    config = transformers.ElectraConfig(vocab_size=278, embedding_size=16, num_labels=1, **shape)
     network = transformers.ElectraForSequenceClassification(config)
     with torch.no_grad():
         for name, parameter in network.named_parameters():
@@ -184,42 +159,40 @@ def test_other_architectures_go_through_transformers(tmp_path: Path, dtype: str)
     np.testing.assert_allclose(together, alone, atol=1e-5 if dtype == "fp32" else 0.1)
 
 
+def rewritten(folder: Path, renamed: Callable[[str], str]) -> str:
+    """Copy the tiny model with other names of its weights; what has none is left out."""
+    from safetensors.torch import load_file, save_file
+
+    file = Path(shutil.copytree(DIRECTORY, folder)) / "model.safetensors"
+    weights = {renamed(name): tensor for name, tensor in load_file(file).items() if renamed(name)}
+    save_file(weights, file, {"format": "pt"})
+    return str(folder)
+
+
 def test_the_old_names_of_norms_are_read(tmp_path: Path) -> None:
-    later = {"LayerNorm.weight": "LayerNorm.gamma", "LayerNorm.bias": "LayerNorm.beta"}
+    def older(name: str) -> str:
+        return name.replace("LayerNorm.weight", "LayerNorm.gamma").replace("LayerNorm.bias", "LayerNorm.beta")
 
-    def old_name(name: str) -> str:
-        ours = next((now for now in later if name.endswith(now)), "")
-        return name.replace(ours, later[ours]) if ours else name
-
-    old = rewritten(tmp_path / "old", lambda weights: {old_name(name): weights[name] for name in weights})
-    found = score(load_scorer(old, backend="torch"), ["wing", "low"]).values
-    assert found.tolist() == score(load_scorer(str(DIRECTORY), backend="torch"), ["wing", "low"]).values.tolist()
+    scorers = (load_scorer(one, backend="torch") for one in (rewritten(tmp_path / "old", older), str(DIRECTORY)))
+    old, new = (score(scorer, ["wing", "low"]).values.tolist() for scorer in scorers)
+    assert old == new
 
 
 @pytest.mark.parametrize("name", ["bert.encoder.layer.1.output.dense.weight", "bert.pooler.dense.bias"])
 def test_a_missing_weight_is_named(tmp_path: Path, name: str) -> None:
-    lacking = rewritten(tmp_path / "lacking", lambda weights: {one: weights[one] for one in weights if one != name})
+    lacking = rewritten(tmp_path / "lacking", lambda one: "" if one == name else one)
     with pytest.raises(ModelLoadError, match=f"lacks weights.*{name.removeprefix('bert.')}"):
         load_scorer(lacking, backend="torch")
 
 
 def test_weights_of_another_shape_and_a_file_that_is_cut_are_refused(tmp_path: Path) -> None:
-    wrong = shutil.copytree(DIRECTORY, tmp_path / "wrong")
+    wrong, cut = (shutil.copytree(DIRECTORY, tmp_path / name) for name in ("wrong", "cut"))
     config = json.loads((wrong / "config.json").read_text())
     (wrong / "config.json").write_text(json.dumps({**config, "intermediate_size": 48}))
-    with pytest.raises(ModelLoadError, match="cannot be read as"):
-        load_scorer(str(wrong), backend="torch")
-    cut = shutil.copytree(DIRECTORY, tmp_path / "cut")
     (cut / "model.safetensors").write_bytes((cut / "model.safetensors").read_bytes()[:-1000])
-    with pytest.raises(ModelLoadError, match="cannot be read as"):
-        load_scorer(str(cut), backend="torch")
-
-
-def test_a_closed_backend_says_so() -> None:
-    backend = TorchBackend.load(DIRECTORY, read_card(DIRECTORY))
-    backend.close()
-    with pytest.raises(InferenceError, match="closed"):
-        backend.run([Tokens(np.array([2, 3]), np.array([0, 1]))])
+    for folder in (wrong, cut):
+        with pytest.raises(ModelLoadError, match="cannot be read as"):
+            load_scorer(str(folder), backend="torch")
 
 
 @pytest.mark.slow

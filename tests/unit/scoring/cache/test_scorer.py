@@ -1,9 +1,9 @@
-import contextlib
 import socket
 import threading
 import time
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -14,13 +14,17 @@ from redis import Redis
 from osrerank.errors import InferenceError
 from osrerank.scoring.cache.in_flight import InFlight, PendingScore
 from osrerank.scoring.cache.local import LOCAL_ENTRY_BYTES, LocalStore
-from osrerank.scoring.cache.scorer import CachedScorer, score_keys
-from osrerank.scoring.cache.store import OLD, PREFIX, REMOTE_ENTRY_BYTES, YOUNG, RemoteStore, connect
+from osrerank.scoring.cache.scorer import CachedScorer, behind_cache, score_keys
+from osrerank.scoring.cache.signing import REFUSED, EntrySigner
+from osrerank.scoring.cache.store import OLD, PREFIX, REMOTE_ENTRY_BYTES, VALUE, YOUNG, RemoteStore, connect
 from osrerank.scoring.cross_encoder import CrossEncoder
 from osrerank.scoring.registry import load_scorer
+from osrerank.settings import Settings
 from osrerank.testing import FunctionScorer, ManualClock
 from osrerank.types import NEVER, Deadline, Scorer, Scores
 from tests import servers
+from tests.rerank_server import Reply, answering
+from tests.waiting import in_a_child
 
 MODEL = str(Path(__file__).parents[3] / "data" / "tiny-bert-one-label")
 DOCUMENTS = ["low blood pressure", "the wing", "", "heat flow"]
@@ -31,6 +35,54 @@ def behind(scorer: Scorer, redis: Redis | str, *, most: int = 10_000, local: int
     """The scorer behind a cache of so many scores, in Redis and in the process."""
     remote = RemoteStore(redis, **{"ttl_s": 60, "most_bytes": most * REMOTE_ENTRY_BYTES, **options})
     return CachedScorer(scorer, remote, LocalStore(local * LOCAL_ENTRY_BYTES))
+
+
+class Claims(InFlight):
+    """Says when a caller has claimed its keys."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.made = threading.Semaphore(0)
+
+    def claim(self, keys: Iterable[bytes]) -> tuple[list[bytes], dict[bytes, PendingScore]]:
+        claimed = super().claim(keys)
+        self.made.release()
+        return claimed
+
+
+@dataclass(frozen=True)
+class Counting(FunctionScorer):
+    """Notes how many pairs each call computes; its first call ends when so many callers need its scores, or fails."""
+
+    callers: int = 1
+    fail_first: bool = False
+    claims: Claims = field(default_factory=Claims)
+    calls: list[int] = field(default_factory=list)
+
+    def score(self, query, documents, tuples, *, deadline=NEVER):
+        self.calls.append(len(tuples))
+        if len(self.calls) == 1:
+            for _ in range(self.callers):
+                assert self.claims.made.acquire(timeout=30)
+            if self.fail_first:
+                raise InferenceError("the first call fails")
+        return super().score(query, documents, tuples, deadline=deadline)
+
+
+@dataclass(frozen=True)
+class Turning(FunctionScorer):
+    """A scorer whose model changes between saying its identity and scoring."""
+
+    state: dict[str, str] = field(default_factory=lambda: {"now": "old", "next": ""})
+
+    @property
+    def identity(self) -> str:
+        return self.state["now"]
+
+    def score(self, query, documents, tuples, *, deadline=NEVER):
+        self.state["now"] = self.state["next"] or self.state["now"]
+        value = 1.0 if self.state["now"] == "old" else 2.0
+        return Scores(np.full(len(tuples), value, dtype=np.float32), identity=self.state["now"])
 
 
 @pytest.fixture(scope="module")
@@ -64,16 +116,15 @@ def test_scores_live_for_the_time_given_and_take_four_bytes(scorer: CrossEncoder
     assert [len(value) for value in redis.hvals(YOUNG)] == [4] * 4
 
 
-def test_garbage_in_the_cache_is_computed_anew(scorer: CrossEncoder, redis: Redis, plain: np.ndarray) -> None:
+def test_garbage_and_a_key_of_another_type_are_computed_anew(
+    scorer: CrossEncoder, redis: Redis, plain: np.ndarray
+) -> None:
     keys = score_keys(scorer.identity, "pressure", DOCUMENTS, TUPLES)
-    for key, value in zip(keys, (b"", b"abcde", b"\x00\x00\xc0\x7f"), strict=False):  # the last is a NaN
-        redis.hset(YOUNG, key, value)
+    redis.hset(YOUNG, mapping=dict(zip(keys, (b"", b"abcde", b"\x00\x00\xc0\x7f"), strict=False)))  # the last is a NaN
     scores = behind(scorer, redis).score("pressure", DOCUMENTS, TUPLES)
     assert scores.inferences == 4
     np.testing.assert_array_equal(scores.values, plain)
-
-
-def test_a_key_of_another_type_is_no_failure(scorer: CrossEncoder, redis: Redis, plain: np.ndarray) -> None:
+    redis.delete(YOUNG)
     redis.lpush(YOUNG, "a list")
     np.testing.assert_array_equal(behind(scorer, redis).score("pressure", DOCUMENTS, TUPLES).values, plain)
 
@@ -169,7 +220,7 @@ def test_threads_that_need_the_same_compute_it_once(redis: Redis) -> None:
 
     with ThreadPoolExecutor(8) as threads:
         found = [future.result() for future in [threads.submit(score) for _ in range(8)]]
-    assert counted.pairs == 20
+    assert sum(counted.calls) == 20
     assert all((values == found[0]).all() for values in found)
 
 
@@ -181,7 +232,7 @@ def test_who_waited_for_a_failure_tries_himself(redis: Redis) -> None:
         calls = [threads.submit(cached.score, "q", ["a"], [(0,)]) for _ in range(2)]
         outcomes = [call.exception() for call in calls]
     assert sorted(type(outcome).__name__ for outcome in outcomes) == ["InferenceError", "NoneType"]
-    assert counted.calls == 2
+    assert len(counted.calls) == 2
 
 
 def test_a_model_that_changes_meanwhile_spoils_nothing(redis: Redis) -> None:
@@ -213,58 +264,6 @@ def test_a_model_that_changes_while_another_call_is_awaited_spoils_nothing(redis
     assert cached._read(pending)[0] == {}
 
 
-class Claims(InFlight):
-    """Says when a caller has claimed its keys."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.made = threading.Semaphore(0)
-
-    def claim(self, keys: Iterable[bytes]) -> tuple[list[bytes], dict[bytes, PendingScore]]:
-        claimed = super().claim(keys)
-        self.made.release()
-        return claimed
-
-
-class Counting(FunctionScorer):
-    """A scorer that counts what it computes; its first call ends when so many callers need its scores."""
-
-    def __init__(self, callers: int, *, fail_first: bool = False) -> None:
-        super().__init__()
-        object.__setattr__(self, "state", {"pairs": 0, "calls": 0, "fail": fail_first, "callers": callers})
-        object.__setattr__(self, "claims", Claims())
-
-    pairs = property(lambda self: self.state["pairs"])
-    calls = property(lambda self: self.state["calls"])
-
-    def score(self, query, documents, tuples, *, deadline=NEVER):
-        self.state["calls"] += 1
-        if self.state["calls"] == 1:
-            for _ in range(self.state["callers"]):
-                assert self.claims.made.acquire(timeout=30)
-            if self.state["fail"]:
-                raise InferenceError("the first call fails")
-        self.state["pairs"] += len(tuples)
-        return super().score(query, documents, tuples, deadline=deadline)
-
-
-class Turning(FunctionScorer):
-    """A scorer whose model changes between saying its identity and scoring."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        object.__setattr__(self, "state", {"now": "old", "next": ""})
-
-    @property
-    def identity(self) -> str:
-        return self.state["now"]
-
-    def score(self, query, documents, tuples, *, deadline=NEVER):
-        self.state["now"] = self.state["next"] or self.state["now"]
-        value = 1.0 if self.state["now"] == "old" else 2.0
-        return Scores(np.full(len(tuples), value, dtype=np.float32), identity=self.state["now"])
-
-
 def test_no_redis_means_slower_never_wrong(
     scorer: CrossEncoder, plain: np.ndarray, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -289,36 +288,103 @@ def test_a_redis_killed_mid_way_comes_back(scorer: CrossEncoder, plain: np.ndarr
     assert (first.inferences, second.cached) == (4, 4)
 
 
-@contextlib.contextmanager
-def silent_server(answer: bytes) -> Iterator[str]:
-    """A server that accepts, and answers every request with these bytes, or not at all."""
-    with socket.create_server(("127.0.0.1", 0)) as listening:
-
-        def serve() -> None:
-            with contextlib.suppress(OSError):
-                while True:
-                    connection, _ = listening.accept()
-                    open_connections.append(connection)
-                    if answer:
-                        connection.sendall(answer)
-
-        open_connections: list[socket.socket] = []
-        thread = threading.Thread(target=serve, daemon=True)
-        thread.start()
-        yield f"redis://127.0.0.1:{listening.getsockname()[1]}/0"
-        listening.shutdown(socket.SHUT_RDWR)
-        thread.join(5)
-        for connection in open_connections:
-            connection.close()
-
-
-@pytest.mark.parametrize("answer", [b"", b"HTTP/1.1 400 Bad Request\r\n\r\n", b"*1\r\n:5\r\n" * 8])
+@pytest.mark.parametrize("speaks", [False, True])
 def test_a_silent_or_confused_server_costs_at_most_its_timeout(
-    scorer: CrossEncoder, plain: np.ndarray, answer: bytes
+    scorer: CrossEncoder, plain: np.ndarray, speaks: bool
 ) -> None:
-    with silent_server(answer) as url:
-        cached = behind(scorer, url)
-        started = time.monotonic()
-        np.testing.assert_array_equal(cached.score("pressure", DOCUMENTS, TUPLES).values, plain)
-        np.testing.assert_array_equal(cached.score("pressure", DOCUMENTS, TUPLES).values, plain)
+    with socket.create_server(("127.0.0.1", 0)) as silent, answering(lambda _: Reply({})) as confused:
+        port = confused.server_port if speaks else silent.getsockname()[1]
+        cached, started = behind(scorer, f"redis://127.0.0.1:{port}/0"), time.monotonic()
+        for _ in range(2):
+            np.testing.assert_array_equal(cached.score("pressure", DOCUMENTS, TUPLES).values, plain)
         assert time.monotonic() - started < 2
+
+
+@pytest.mark.long
+def test_waiting_ends_with_the_deadline_and_a_forked_child_waits_for_nobody_of_its_parent() -> None:
+    in_flight = InFlight()
+    in_flight.claim([b"a"])
+    _own, others = in_flight.claim([b"a"])
+    started = time.monotonic()
+    assert others[b"a"].wait(Deadline.after_ms(30)) is None
+    assert time.monotonic() - started < 5
+    assert in_a_child(lambda: in_flight.claim([b"a"])[0] == [b"a"])
+    assert in_flight.claim([b"a"])[0] == []
+
+
+# What whoever writes to Redis can forge: scores are believed without a key, refused with one.
+OURS, OLDER, THEIRS = "the-key-of-our-deployment", "the-key-before-that-one!", "the-key-of-an-attacker!!"
+QUERY, TEXTS, PLACES = "low", ["low pressure", "wing"], [(0,), (1,)]
+TRUE, FORGED = [1.0, 0.0], 99.0
+
+
+def forged_keys() -> list[bytes]:
+    return score_keys(FunctionScorer().identity, QUERY, TEXTS, PLACES)
+
+
+def scored(redis_url: str, key: str) -> Scores:
+    """Return scores behind the cache in Redis alone, as a deployment with this key has it."""
+    own = {"redis_url": redis_url, "cache_local_mb": 0.0, "cache_key": key or None}
+    scorer = behind_cache(FunctionScorer(), Settings.load(**own))
+    found = scorer.score(QUERY, TEXTS, PLACES)
+    scorer.disconnect()
+    return found
+
+
+def values_of(redis_url: str, key: str) -> list[float]:
+    return list(scored(redis_url, key).values.tolist())
+
+
+def refused(reason: str) -> float:
+    return REFUSED.labels(reason)._value.get()
+
+
+@pytest.mark.parametrize("key", ["", OURS], ids=["without a key", "with a key"])
+@pytest.mark.parametrize("generation", [YOUNG, OLD])
+def test_a_forged_score_is_believed_without_a_key_and_refused_with_one(
+    redis: Redis, redis_url: str, key: str, generation: bytes
+) -> None:
+    before = refused("unsigned")
+    redis.hset(generation, forged_keys()[0], VALUE.pack(FORGED))
+    assert values_of(redis_url, key) == (TRUE if key else [FORGED, 0.0])
+    assert refused("unsigned") == before + bool(key)
+    assert values_of(redis_url, key) == (TRUE if key else [FORGED, 0.0])  # the forged one was replaced
+    assert refused("unsigned") == before + (bool(key) if generation == YOUNG else 2 * bool(key))
+
+
+def test_a_score_is_kept_signed(redis: Redis, redis_url: str) -> None:
+    assert values_of(redis_url, OURS) == TRUE
+    assert scored(redis_url, OURS).cached == 2
+    assert {len(value) for value in redis.hvals(YOUNG)} == {VALUE.size + 16}
+
+
+def test_a_score_moved_to_another_pair_signed_by_another_or_altered_is_refused(redis: Redis, redis_url: str) -> None:
+    first, second = forged_keys()
+    own, other = EntrySigner([OURS.encode()]), EntrySigner([THEIRS.encode()])
+    value = VALUE.pack(FORGED)
+    altered = VALUE.pack(FORGED + 1) + own.seal(first, value)[VALUE.size :]
+    before = refused("wrong_key")
+    for forged in (own.seal(second, value), other.seal(first, value), altered):
+        redis.hset(YOUNG, first, forged)
+        assert values_of(redis_url, OURS) == TRUE
+    assert refused("wrong_key") == before + 3
+    redis.hset(YOUNG, first, own.seal(first, value))
+    assert values_of(redis_url, OURS) == [FORGED, 0.0]  # what has the key is believed
+    assert values_of(redis_url, "") == TRUE  # a process without the key computes it
+
+
+def test_keys_are_changed_while_scores_are_kept(redis: Redis, redis_url: str) -> None:
+    values_of(redis_url, OLDER)
+    for keys_named, from_cache in ((f"{OURS},{OLDER}", 2), (OURS, 0), (OURS, 2)):
+        assert scored(redis_url, keys_named).cached == from_cache
+
+
+def test_refusals_are_logged_once_in_a_while(caplog: pytest.LogCaptureFixture) -> None:
+    signer = EntrySigner([OURS.encode()])
+    for _ in range(5):
+        assert signer.open(b"key", VALUE.pack(FORGED), VALUE.size) is None
+        assert signer.open(b"key", VALUE.pack(FORGED) + bytes(16), VALUE.size) is None
+    found = [record.getMessage() for record in caplog.records]
+    assert len(found) == 2
+    assert all(line.startswith("[score-refused] refused a cached score") for line in found)
+    assert "OSRERANK_CACHE_KEY" in found[0]

@@ -7,6 +7,7 @@ import shlex
 import shutil
 import warnings
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,7 @@ torch = pytest.importorskip("torch")
 from tests import checkpoints  # noqa: E402 - imports torch
 
 QUERY, TEXT = "what causes low blood pressure", "blood pressure is low when water and heat flow over the wing !"
+PICKLE, SHARD = "pytorch_model.bin", "pytorch_model-00001-of-00002.bin"
 GOOGLE = Path(__file__).parents[3] / "data" / "tiny-bert-tensorflow"
 
 
@@ -82,31 +84,21 @@ def as_birch(folder: Path, network: Any, *, is_bare: bool = False, is_old: bool 
     return folder
 
 
+def lacking(*names: str) -> Callable[[Path, Any], Path]:
+    return lambda folder, made: without(saved(folder, made), *names)
+
+
+OLD_BARE, NESTED = {"is_bare": True, "is_old": True}, {"prefix": "module.", "nested": "state_dict"}
 FORMS: dict[str, tuple[str, Callable[[Path, Any], Path]]] = {
     "a pickle and a vocabulary": ("classifier", saved),
-    "several pickles": ("classifier", lambda folder, made: saved(folder, made, max_shard_size="20KB")),
-    "no architectures": ("classifier", lambda folder, made: without(saved(folder, made), "architectures")),
-    "neither architectures nor type": (
-        "classifier",
-        lambda folder, made: without(saved(folder, made), "architectures", "model_type", "id2label"),
-    ),
+    "no architectures": ("classifier", lacking("architectures")),
+    "neither architectures nor type": ("classifier", lacking("architectures", "model_type", "id2label")),
     "next sentence": ("next-sentence", saved),
-    "next sentence, no architectures": (
-        "next-sentence",
-        lambda folder, made: without(saved(folder, made), "architectures"),
-    ),
+    "next sentence, no architectures": ("next-sentence", lacking("architectures")),
     "a state dict": ("next-sentence", as_state_dict),
+    "a training's state dict": ("next-sentence", partial(as_state_dict, **NESTED)),
     "Birch's archive": ("next-sentence", as_birch),
-    "Birch's archive, of an old torch": ("next-sentence", lambda folder, made: as_birch(folder, made, is_old=True)),
-    "a bare module": ("next-sentence", lambda folder, made: as_birch(folder, made, is_bare=True)),
-    "a bare module, of an old torch": (
-        "next-sentence",
-        lambda folder, made: as_birch(folder, made, is_bare=True, is_old=True),
-    ),
-    "a training's state dict": (
-        "next-sentence",
-        lambda folder, made: as_state_dict(folder, made, prefix="module.", nested="state_dict"),
-    ),
+    "a bare module, of an old torch": ("next-sentence", partial(as_birch, **OLD_BARE)),
 }
 
 
@@ -116,7 +108,6 @@ def test_the_logits_are_those_of_the_old_form(tmp_path: Path, form: str) -> None
     head, write = FORMS[form]
     network = checkpoints.network(head)
     source = write(tmp_path / "source", network)
-    assert len(list(source.glob("*.bin"))) > 1 or form != "several pickles"
     converted = usable(source)
     assert converted.directory == cache_folder() / converted.sha256
     np.testing.assert_allclose(logits(converted.directory), checkpoints.expected(network, QUERY, TEXT), atol=1e-5)
@@ -157,12 +148,10 @@ def test_old_names_of_norms(tmp_path: Path) -> None:
     network = checkpoints.network()
     source = saved(tmp_path / "source", network)
     state = torch.load(source / "pytorch_model.bin", weights_only=True)
-    ends = {"LayerNorm.weight": "LayerNorm.gamma", "LayerNorm.bias": "LayerNorm.beta"}
-    renamed = {}
-    for name, tensor in state.items():
-        old = next((end for end in ends if name.endswith(end)), None)
-        renamed[name.removesuffix(old) + ends[old] if old else name] = tensor
-    torch.save({**renamed, "bert.embeddings.position_ids": torch.arange(128)}, source / "pytorch_model.bin")
+    for name in [name for name in state if "LayerNorm" in name]:
+        older = name.replace(".weight", ".gamma").replace(".bias", ".beta")
+        state[older] = state.pop(name)
+    torch.save({**state, "bert.embeddings.position_ids": torch.arange(128)}, source / PICKLE)
     directory = usable(source).directory
     np.testing.assert_allclose(logits(directory), checkpoints.expected(network, QUERY, TEXT), atol=1e-5)
 
@@ -188,7 +177,7 @@ def test_a_pre_trained_model_needs_to_be_told_its_head(tmp_path: Path, head: Hea
     made = checkpoints.network("next-sentence")
     source = without(saved(tmp_path / "source", made), "architectures")
     state = torch.load(source / "pytorch_model.bin", weights_only=True)
-    torch.save({**state, "cls.predictions.bias": torch.zeros(278)}, source / "pytorch_model.bin")
+    torch.save({**state, "cls.predictions.bias": torch.zeros(278)}, source / PICKLE)
     directory = usable(source, head).directory
     if head:
         assert read_card(directory).head == "next-sentence"
@@ -197,15 +186,9 @@ def test_a_pre_trained_model_needs_to_be_told_its_head(tmp_path: Path, head: Hea
         read_card(directory)
 
 
-@pytest.mark.parametrize(
-    ("head", "reason"),
-    [
-        ("logit1", "has no head logit1: its weights have a classifier with 2 labels"),
-        ("next-sentence", "has no head next-sentence: its weights have a classifier with 2 labels"),
-    ],
-)
-def test_a_head_that_is_not_there_is_refused(tmp_path: Path, head: Head, reason: str) -> None:
-    with pytest.raises(ModelLoadError, match=reason):
+@pytest.mark.parametrize("head", ["logit1", "next-sentence"])
+def test_a_head_that_is_not_there_is_refused(tmp_path: Path, head: Head) -> None:
+    with pytest.raises(ModelLoadError, match=f"has no head {head}: its weights have a classifier with 2 labels"):
         usable(saved(tmp_path / "source", checkpoints.network()), head)
     assert list(cache_folder().iterdir()) == []
 
@@ -217,15 +200,13 @@ class Module:
         return os.system, ("touch pickle-ran",)
 
 
-@pytest.mark.parametrize(
-    "write", [torch.save, lambda content, file: file.write_bytes(pickle.dumps(content, protocol=2))]
-)
-def test_a_pickle_that_runs_code_is_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, write: Callable[[Any, Path], None]
-) -> None:
+@pytest.mark.parametrize("is_plain", [False, True])
+def test_a_pickle_that_runs_code_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_plain: bool) -> None:
     monkeypatch.chdir(tmp_path)
     source = saved(tmp_path / "source", checkpoints.network())
-    write(Module(), source / "pytorch_model.bin")
+    torch.save(Module(), source / PICKLE)
+    if is_plain:
+        (source / PICKLE).write_bytes(pickle.dumps(Module(), protocol=2))
     with pytest.raises(ModelLoadError, match=r"pytorch_model.bin is a pickle of more than tensors.*state_dict\(\)"):
         usable(source)
     assert not (tmp_path / "pickle-ran").exists()
@@ -234,14 +215,12 @@ def test_a_pickle_that_runs_code_is_refused(
 @pytest.mark.parametrize(
     ("damage", "reason"),
     [
-        (lambda source: (source / "pytorch_model.bin").write_bytes(b"PK\x03\x04cut"), "cannot be read as PyTorch"),
-        (lambda source: torch.save({"epoch": 3}, source / "pytorch_model.bin"), "has no tensors, but epoch"),
+        (lambda source: (source / PICKLE).write_bytes(b"PK\x03\x04cut"), "cannot be read as PyTorch"),
+        (lambda source: torch.save({"epoch": 3}, source / PICKLE), "has no tensors, but epoch"),
         (lambda source: without(source, "architectures", "model_type") and _rename(source), "add what the model was"),
         (
-            lambda source: (source / "pytorch_model.bin.index.json").write_text(
-                json.dumps({"weight_map": {"bert.x": "pytorch_model-00001-of-00002.bin"}})
-            ),
-            "pytorch_model-00001-of-00002.bin is missing; pytorch_model.bin.index.json names it",
+            lambda source: checkpoints.write_config(source, {"weight_map": {"bert.x": SHARD}}, f"{PICKLE}.index.json"),
+            f"{SHARD} is missing; {PICKLE}.index.json names it",
         ),
     ],
 )
@@ -254,7 +233,7 @@ def test_a_damaged_checkpoint_is_refused(tmp_path: Path, damage: Callable[[Path]
 
 def _rename(source: Path) -> None:
     state = torch.load(source / "pytorch_model.bin", weights_only=True)
-    torch.save({f"other.{name}": tensor for name, tensor in state.items()}, source / "pytorch_model.bin")
+    torch.save({f"other.{name}": tensor for name, tensor in state.items()}, source / PICKLE)
 
 
 def test_an_untrained_model_is_refused_at_its_first_load_and_later(tmp_path: Path) -> None:
@@ -304,24 +283,6 @@ def test_a_released_form_is_exported_and_scores_in_both_backends_as_its_network(
         found = load_scorer(str(made), backend=backend).score(QUERY, [TEXT], [(0,)])
         assert found.values[0] == pytest.approx(second if options else second - first, abs=1e-5)
         assert found.log_odds[0] == pytest.approx(second - first, abs=1e-5)
-
-
-def test_the_command_makes_a_duo_model_of_a_google_checkpoint(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    from osrerank.cli import main
-
-    pytest.importorskip("onnx")
-    from safetensors.numpy import load_file
-
-    main(["export", str(GOOGLE), str(tmp_path / "made"), "--kind", "duo", "--no-self-check", "--keep-weights"])
-    assert "duo with the head logits2" in capsys.readouterr().out
-    onnx, torch = (load_scorer(str(tmp_path / "made"), backend=backend) for backend in ("onnx", "torch"))
-
-    rows = load_file(tmp_path / "made" / "model.safetensors")["bert.embeddings.token_type_embeddings.weight"]
-    assert (len(rows), float(np.abs(rows[2]).max())) == (3, 0.0)
-    found = [scorer.score(QUERY, [TEXT, "low"], [(0, 1)]).values for scorer in (onnx, torch)]
-    np.testing.assert_allclose(found[0], found[1], atol=1e-5)
 
 
 def test_a_training_starts_from_a_google_checkpoint(tmp_path: Path) -> None:

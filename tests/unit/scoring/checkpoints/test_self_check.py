@@ -3,7 +3,6 @@
 import json
 import shutil
 from collections.abc import Callable
-from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +19,7 @@ from osrerank.testing import FunctionScorer, overlap
 
 MONO = SHIPPED / "e5-small"
 CARD = ModelCard("tried", "logits2")
+NSP = "this next-sentence head, output 0 means relevant, not output 1"
 
 
 def test_the_examples_are_questions_with_their_paragraph_and_one_of_another_article() -> None:
@@ -48,11 +48,7 @@ def test_what_ranks_passes() -> None:
     ("card", "function", "cause"),
     [
         (CARD, lambda query, text: -trained_like(query, text), "upside down: the labels are swapped"),
-        (
-            ModelCard("tried", "next-sentence"),
-            lambda query, text: -trained_like(query, text),
-            "upside down: in this next-sentence head, output 0 means relevant, not output 1",
-        ),
+        (ModelCard("tried", "next-sentence"), lambda query, text: -trained_like(query, text), f"upside down: in {NSP}"),
         (CARD, lambda query, text: len(text) % 17 - len(query) % 5, "its head was lost or is not trained"),
         (CARD, overlap, "it hardly tells paragraphs apart: its head was lost"),  # in the right order, but not far apart
     ],
@@ -64,20 +60,14 @@ def test_what_does_not_rank_is_refused(card: ModelCard, function: Callable[[str,
         checked(scorer, MONO, card)
 
 
-@pytest.mark.slow
-@pytest.mark.long
-def test_the_shipped_model_passes() -> None:
-    with closing(load_scorer("osrerank/e5-small")) as scorer:
-        assert self_check(scorer, MONO, scorer.vectors.encoder.card).right == PAIRS
-
-
 # Faults of a checkpoint that was trained: its config, vocabulary or weights are changed in a copy.
 
 
-def _changed(folder: Path, name: str, change: Callable[[dict[str, Any]], None]) -> None:
-    content = json.loads((folder / name).read_bytes())
-    change(content)
-    (folder / name).write_text(json.dumps(content), "utf-8")
+HEAD = ("classifier.weight", "classifier.bias")
+
+
+def _changed(folder: Path, name: str, **changes: Any) -> None:
+    (folder / name).write_text(json.dumps({**json.loads((folder / name).read_bytes()), **changes}), "utf-8")
 
 
 def _weights(folder: Path, change: Callable[[dict[str, Any]], None]) -> None:
@@ -92,17 +82,17 @@ def swapped_labels(folder: Path) -> None:
     _weights(folder, lambda state: state.update({name: state[name].flip(0) for name in HEAD}))
 
 
+def no_lower_case(folder: Path) -> None:
+    _changed(folder, "tokenizer_config.json", do_lower_case=False)
+
+
 def cased_vocabulary(folder: Path) -> None:
     vocabulary = (folder / "vocab.txt").read_text("utf-8").split("\n")
     places = [place for place, token in enumerate(vocabulary) if token.isascii() and token.isalpha() and len(token) > 2]
     for place in places[::3]:
         vocabulary[place] = vocabulary[place].capitalize()
     (folder / "vocab.txt").write_text("\n".join(vocabulary), "utf-8")
-    _changed(folder, "tokenizer_config.json", lambda settings: settings.update(do_lower_case=True))
-
-
-def no_lower_case(folder: Path) -> None:
-    _changed(folder, "tokenizer_config.json", lambda settings: settings.update(do_lower_case=False))
+    _changed(folder, "tokenizer_config.json", do_lower_case=True)
 
 
 def lost_head(folder: Path) -> None:
@@ -118,10 +108,9 @@ def next_sentence_the_other_way(folder: Path) -> None:
             state[f"cls.seq_relationship.{part}"] = state.pop(f"classifier.{part}").flip(0)
 
     _weights(folder, change)
-    _changed(folder, "config.json", lambda config: config.update(architectures=["BertForNextSentencePrediction"]))
+    _changed(folder, "config.json", architectures=["BertForNextSentencePrediction"])
 
 
-HEAD = ("classifier.weight", "classifier.bias")
 FAULTS: dict[Callable[[Path], None], str] = {
     swapped_labels: "the labels are swapped",
     cased_vocabulary: "do_lower_case must be false",
@@ -145,12 +134,8 @@ def trained(shared: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     tokenizer.enable_padding(pad_id=0)
     tokenizer.enable_truncation(96)
     articles = json.loads((shared / "squad" / "train-v1.1.json").read_bytes())["data"]
-    pairs = [
-        (paragraph["qas"][0]["question"], paragraph["context"])
-        for article in articles
-        for paragraph in article["paragraphs"][::4]
-        if paragraph["qas"]
-    ]
+    paragraphs = [one for article in articles for one in article["paragraphs"][::4] if one["qas"]]
+    pairs = [(paragraph["qas"][0]["question"], paragraph["context"]) for paragraph in paragraphs]
     order = np.random.default_rng(1).permutation(len(pairs))
     optimiser = torch.optim.AdamW(network.parameters(), 1e-4)
     for step in range(250):
@@ -179,14 +164,11 @@ def test_a_trained_checkpoint_loads_and_is_exported(
     trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    with closing(load_scorer(str(trained))) as scorer:
-        own = scorer.score("who wrote it", ["she wrote it", "a wing"], [(0,), (1,)]).values
     said: list[str] = []
     export_model(trained, tmp_path / "made", ExportOptions(self_check=True), report=said.append)
-    with closing(load_scorer(str(tmp_path / "made"))) as scorer:
-        np.testing.assert_allclose(
-            scorer.score("who wrote it", ["she wrote it", "a wing"], [(0,), (1,)]).values, own, atol=1e-4
-        )
+    scorers = (load_scorer(str(folder)) for folder in (trained, tmp_path / "made"))
+    found = [one.score("who wrote it", ["she wrote it", "a wing"], [(0,), (1,)]).values for one in scorers]
+    np.testing.assert_allclose(*found, atol=1e-4)
     assert "head logits2, label 1, lower case, 2 segment rows, SHA-256 " in said[0]
 
 

@@ -15,7 +15,7 @@ from osrerank.scoring.modular.late_interaction import Projection, is_late_intera
 from osrerank.scoring.modular.token_vectors import TokenVectors
 from tests.late_interaction import NAMES, SAVED
 
-PUNCTUATION = ("!", '"', "#", "$", "%", "&", "'", "(", ")", "*", "+", ",", "-", ".", "/", ":", ";")
+PUNCTUATION = tuple("!\"#$%&'()*+,-./:;")
 
 
 @pytest.fixture
@@ -34,11 +34,8 @@ def changed(tmp_path: Path) -> Callable[..., Path]:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_each_is_recognised(name: str) -> None:
+def test_each_is_recognised_and_others_are_not(name: str) -> None:
     assert is_late_interaction(SAVED / name, read_json)
-
-
-def test_others_are_not() -> None:
     assert not is_late_interaction(SAVED.parent / "tiny-bert-bi-encoder", read_json)
     assert not is_late_interaction(SAVED.parent / "tiny-bert-one-label", read_json)
 
@@ -76,26 +73,16 @@ def test_stanfords_form() -> None:
     assert found.tokens.skipped[: len(PUNCTUATION)] == PUNCTUATION
 
 
-def test_stanfords_defaults(changed: Callable[..., Path]) -> None:
-    """Without the metadata, lengths are those of the code."""
-    folder = changed("stanford", "config.json")
-    (folder / "artifact.metadata").unlink()
-    found = read_late_interaction(folder, read_json)
-    assert (found.most_query_tokens, found.most_document_tokens) == (32, 180)
-    assert found.tokens.query_marker == "[unused0]"
-
-
-def test_pylates_defaults(changed: Callable[..., Path]) -> None:
+def test_without_metadata_lengths_and_markers_are_the_libraries_own(changed: Callable[..., Path]) -> None:
+    (changed("stanford", "config.json") / "artifact.metadata").unlink()
     names = ("query_prefix", "document_prefix", "query_length", "document_length", "skiplist_words")
-    folder = changed("pylate", "config_sentence_transformers.json", **dict.fromkeys(names))
-    found = read_late_interaction(folder, read_json)
-    assert (found.tokens.query_marker, found.most_query_tokens, found.most_document_tokens) == ("[Q] ", 32, 180)
-    assert found.tokens.skipped[: len(PUNCTUATION)] == PUNCTUATION
-
-
-def test_without_expansion_queries_are_not_filled(changed: Callable[..., Path]) -> None:
-    folder = changed("pylate", "config_sentence_transformers.json", do_query_expansion=False)
-    assert read_late_interaction(folder, read_json).tokens.expanded_to == 0
+    changed("pylate", MODEL, **dict.fromkeys(names), do_query_expansion=False)
+    for name, marker in (("stanford", "[unused0]"), ("pylate", "[Q] ")):
+        found = read_late_interaction(changed(name, "config.json"), read_json)
+        assert (found.most_query_tokens, found.most_document_tokens) == (32, 180)
+        assert found.tokens.query_marker == marker
+        assert found.tokens.skipped[: len(PUNCTUATION)] == PUNCTUATION
+    assert found.tokens.expanded_to == 0  # without expansion queries are not filled
 
 
 def test_a_prompt_behind_a_marker_stays_text(changed: Callable[..., Path]) -> None:
@@ -117,12 +104,7 @@ MASK, NORMAL, POOLING = (
     [
         ("expanded", MODEL, {"similarity_fn_name": "xtr"}, "similarity_fn_name is 'xtr'"),
         ("expanded", DENSE, {"bias": True}, "bias is True"),
-        (
-            "expanded",
-            DENSE,
-            {"activation_function": "torch.nn.modules.activation.Tanh"},
-            "activation_function is 'Tanh'",
-        ),
+        ("expanded", DENSE, {"activation_function": "torch.nn.modules.activation.Tanh"}, "function is 'Tanh'"),
         ("expanded", DENSE, {"module_input_name": "sentence_embedding"}, "module_input_name is 'sentence_embedding'"),
         ("expanded", DENSE, {"rank": 4}, "rank is 4"),
         ("expanded", MASK, {"skiplist_tasks": ["query"]}, "skiplist_tasks is ['query']"),

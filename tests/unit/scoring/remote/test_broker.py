@@ -1,27 +1,39 @@
+"""A client's broker: how it is reached, when it is left alone, and what is made of one that does not behave."""
+
+import socket
 import ssl
+import time
+from concurrent.futures import ThreadPoolExecutor
 
-from osrerank.scoring.remote.broker import celery_app
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from osrerank.errors import WorkerError
+from osrerank.scoring.remote import chunks
+from osrerank.scoring.remote.breaker import PAUSES_S, Breaker, BrokerAccess
+from osrerank.scoring.remote.broker import PLAIN_ANSWER_S, celery_app
+from osrerank.scoring.remote.chunks import divide, gather
+from osrerank.scoring.remote.delivery import PendingChunk
+from osrerank.scoring.remote.messages import Reply
+from osrerank.scoring.remote.scorer import RemoteScorer, _answer
 from osrerank.scoring.remote.worker_registry import BrokerClock
+from osrerank.testing import ManualClock
+from osrerank.types import NEVER, Scores
 
 
-def test_tls_is_never_left_out():
+def test_tls_is_never_left_out_only_messagepack_is_accepted_and_sockets_are_named_as_by_kombu():
     conf = celery_app("rediss://:p@host:6380/1").conf
     assert conf.broker_use_ssl["ssl_cert_reqs"] is ssl.CERT_REQUIRED
     assert conf.broker_use_ssl["ssl_check_hostname"] is True
+    assert (conf.task_serializer, conf.accept_content) == ("msgpack", ["msgpack"])
     chosen = celery_app("rediss://host/0?ssl_ca_certs=/ca.pem&ssl_cert_reqs=none&x=1").conf
     assert chosen.broker_url == "rediss://host/0?x=1"
     assert chosen.broker_use_ssl["ssl_ca_certs"] == "/ca.pem"
     assert chosen.broker_use_ssl["ssl_cert_reqs"] is ssl.CERT_NONE
-
-
-def test_only_messagepack_is_accepted():
-    conf = celery_app("redis://host").conf
-    assert (conf.task_serializer, conf.accept_content) == ("msgpack", ["msgpack"])
-
-
-def test_a_socket_is_reached_the_way_kombu_names_it():
-    found = celery_app("unix:///run/redis.sock?db=2").conf.broker_url
-    assert found == "redis+socket:///run/redis.sock?virtual_host=2"
+    on_a_socket = celery_app("unix:///run/redis.sock?db=2").conf.broker_url
+    assert on_a_socket == "redis+socket:///run/redis.sock?virtual_host=2"
 
 
 def test_the_brokers_clock_takes_the_middle_of_a_round_trip():
@@ -29,3 +41,107 @@ def test_the_brokers_clock_takes_the_middle_of_a_round_trip():
     clock.adjust((1_000, 500_000), 10.0, 11.0)
     assert clock.at(10.5) == 1_000.5
     assert clock.local(1_001.5) == 11.5
+
+
+def test_one_probe_after_each_pause_and_nothing_else_until_the_broker_answers():
+    clock = ManualClock()
+    breaker = Breaker(clock)
+    assert breaker.attempt() is BrokerAccess.USE
+    breaker.trip()
+    breaker.trip()  # of a call that was under way: the same failure
+    assert breaker.attempt() is BrokerAccess.NONE
+    clock.sleep(PAUSES_S[0])
+    assert [breaker.attempt() for _ in range(3)] == [BrokerAccess.PROBE, BrokerAccess.NONE, BrokerAccess.NONE]
+    breaker.trip(probed=True)
+    assert breaker.attempt() is BrokerAccess.NONE
+    clock.sleep(PAUSES_S[1] / 2 - 0.01)
+    assert breaker.attempt() is BrokerAccess.NONE
+    clock.sleep(PAUSES_S[1])
+    assert breaker.attempt() is BrokerAccess.PROBE
+    breaker.close()
+    assert [breaker.attempt() for _ in range(3)] == [BrokerAccess.USE] * 3
+
+
+def test_ten_minutes_take_few_probes():
+    clock, probes = ManualClock(0), 0
+    breaker = Breaker(clock)
+    breaker.trip()
+    while clock() < 600:
+        if breaker.attempt() is BrokerAccess.PROBE:
+            probes += 1
+            breaker.trip(probed=True)
+        clock.sleep(0.01)
+    assert 150 <= probes <= 320
+
+
+def test_a_reply_of_another_size_is_no_answer():
+    reply = Reply("c1", "w1", "model", Scores(np.ones(1, dtype=np.float32)))
+    chunk = PendingChunk("c1", "queue", b"", NEVER, reply)
+    assert _answer(chunk, 1, "model") is reply
+    assert _answer(chunk, 3, "model") == "a worker gave 1 scores or vectors for 3 texts"
+
+
+@pytest.mark.long
+def test_a_broker_that_says_nothing_is_waited_for_once_by_all():
+    with socket.create_server(("127.0.0.1", 0), backlog=64) as silent, ThreadPoolExecutor(8) as threads:
+        scorer = RemoteScorer(f"redis://127.0.0.1:{silent.getsockname()[1]}/0", "m", queue_chunks=1)
+        started = time.monotonic()
+        calls = [threads.submit(scorer.score, "q", ["a"], [(0,)]) for _ in range(8)]
+        failures = [call.exception(60) for call in calls]
+        took_s = time.monotonic() - started
+        scorer.close()
+    assert {type(failure) for failure in failures} == {WorkerError}
+    assert took_s < 2 * PLAIN_ANSWER_S
+
+
+def test_calls_at_the_same_time_share_the_workers():
+    scorer = RemoteScorer("redis://127.0.0.1:1", "m", queue_chunks=1)
+    with scorer._share(8) as alone:
+        with scorer._share(8) as second, scorer._share(8) as third:
+            assert (alone, second, third) == (8, 4, 3)
+        with scorer._share(1) as only:
+            assert only == 1
+    with scorer._share(8) as again:
+        assert again == 8
+
+
+@pytest.mark.long
+@given(
+    st.lists(st.integers(0, 20_000), min_size=1, max_size=300),
+    st.integers(1, 9),
+    st.integers(1, 2),
+    st.randoms(use_true_random=False),
+)
+def test_every_tuple_is_in_one_chunk_that_has_its_documents(lengths, workers, width, rng):
+    documents = ["x" * length for length in lengths]
+    tuples = [tuple(rng.randrange(len(documents)) for _ in range(width)) for _ in range(rng.randrange(400))]
+    found = divide(documents, tuples, workers)
+    assert sorted(index for chunk in found for index in chunk.indices) == list(range(len(tuples)))
+    for chunk in found:
+        assert len(chunk.indices) <= chunks.MOST_PAIRS
+        assert chunk.characters <= chunks.MOST_CHARACTERS or len(chunk.indices) == 1
+        own = list(chunk.documents)
+        members = [tuple(own[i] for i in indices) for indices in chunk.tuples(tuples)]
+        assert members == [tuples[index] for index in chunk.indices]
+
+
+def test_shares_are_of_like_cost_and_the_first_tuples_in_the_first_round():
+    documents = ["x" * (100 + 37 * (n % 50)) for n in range(96)]
+    shares = divide(documents, [(n,) for n in range(96)], 4)
+    costs = [chunk.cost for chunk in shares]
+    assert len(shares) == 4
+    assert max(costs) - min(costs) < 2_000
+    assert len(divide(["short"] * 20, [(n,) for n in range(20)], 8)) == 1  # what is small is not divided
+    rounds = divide(["x" * 300] * 1_000, [(n,) for n in range(1_000)], 2)
+    assert len(rounds) == 10
+    assert {index for chunk in rounds[:2] for index in chunk.indices} == set(range(200))
+
+
+def test_answers_are_put_together():
+    found = divide(["x" * 3_000] * 6, [(n,) for n in range(6)], 3)
+    assert [chunk.indices for chunk in found] == [[0, 3], [1, 4], [2, 5]]
+    first = Scores(np.array([1.0, np.nan], dtype=np.float32), {1: "odd"}, inferences=2, truncated=1)
+    scores = gather(6, found, [first, "lost", None], "id")
+    np.testing.assert_array_equal(scores.values, np.array([1, *[np.nan] * 5], dtype=np.float32))
+    assert scores.failures == {1: "lost", 3: "odd", 4: "lost"}
+    assert (scores.reached, scores.attempted, scores.inferences, scores.identity) == (2, [0, 1, 3, 4], 2, "id")

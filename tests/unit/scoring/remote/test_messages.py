@@ -1,7 +1,8 @@
-"""What clients and workers write to each other: whole round trips, and refusal of everything else."""
+"""What clients and workers write to each other: round trips, refusal of everything else, and signatures."""
 
 import random
 from dataclasses import replace
+from itertools import pairwise
 
 import msgpack
 import numpy as np
@@ -9,9 +10,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from osrerank.errors import PayloadError
-from osrerank.scoring.remote import messages
-from osrerank.scoring.remote.messages import ChunkRequest, Heartbeat, Reply
+from osrerank._seldom import Seldom
+from osrerank.errors import ConfigError, PayloadError
+from osrerank.metrics import MESSAGES_REFUSED
+from osrerank.scoring.remote import messages, signing
+from osrerank.scoring.remote.messages import MOST_BYTES, ChunkRequest, Heartbeat, Reply
+from osrerank.scoring.remote.signing import SIGNATURE_BYTES, Signer
+from osrerank.settings import Settings
 from osrerank.types import Advice, Feedback, Scores
 
 REQUEST = ChunkRequest("c1", "m1", "id/int8", 1.5, None, "low pressure", ["a wing", "half a pair \ud800"], [(0,), (1,)])
@@ -32,11 +37,11 @@ def test_a_request_comes_back_as_it_was(query, documents, data):
     assert ChunkRequest.decode(request.encode()) == request
 
 
-def test_half_a_surrogate_pair_travels():
-    assert ChunkRequest.decode(REQUEST.encode()) == REQUEST
-
-
-def test_a_reply_comes_back_as_it_was():
+def test_what_was_written_comes_back():
+    assert ChunkRequest.decode(REQUEST.encode()) == REQUEST  # with half of a surrogate pair
+    assert Heartbeat.decode(HEARTBEAT.encode()) == HEARTBEAT
+    reads = replace(HEARTBEAT, advice=Advice(languages=("en", "de")))
+    assert Heartbeat.decode(reads.encode()) == reads
     found = Reply.decode(REPLY.encode())
     np.testing.assert_array_equal(found.scores.values, SCORES.values)
     assert (found.scores.failures, found.scores.inferences, found.scores.truncated) == ({1: "too odd"}, 3, 1)
@@ -49,19 +54,10 @@ def test_vectors_are_asked_for_by_a_task_of_their_own():
     assert (request.task, REQUEST.task) == ("osrerank.encode", "osrerank.score")
     reply = replace(REPLY, scores=None, vectors=[b"record", "cannot be encoded", b""])
     assert Reply.decode(reply.encode()).vectors == reply.vectors
-
-
-@pytest.mark.parametrize("vectors", ["text", [5], [[b"record"]], {b"key": b"record"}, [None]])
-def test_what_is_no_vector_is_refused(vectors):
     content = msgpack.unpackb(REPLY.encode())
-    with pytest.raises(PayloadError, match="vectors"):
-        Reply.decode(msgpack.packb({**content, "vectors": vectors}))
-
-
-def test_a_heartbeat_comes_back_as_it_was():
-    assert Heartbeat.decode(HEARTBEAT.encode()) == HEARTBEAT
-    reads = replace(HEARTBEAT, advice=Advice(languages=("en", "de")))
-    assert Heartbeat.decode(reads.encode()) == reads
+    for vectors in ("text", [5], [[b"record"]], {b"key": b"record"}, [None]):
+        with pytest.raises(PayloadError, match="vectors"):
+            Reply.decode(msgpack.packb({**content, "vectors": vectors}))
 
 
 @pytest.mark.parametrize(
@@ -83,13 +79,15 @@ def test_a_heartbeat_comes_back_as_it_was():
         ("tuples", [[]]),
         ("tuples", [[0, 1, 0]]),
         ("tuples", [[0]] * 1_001),
+        ("tuples", "a secret text"),
         ("vector_bits", -8),
     ],
 )
-def test_a_field_that_cannot_be_used_is_named(field, value):
+def test_a_field_that_cannot_be_used_is_named_without_any_text(field, value):
     content = {name: getattr(REQUEST, name) for name in ChunkRequest.__slots__}
-    with pytest.raises(PayloadError, match=field):
+    with pytest.raises(PayloadError, match=field) as caught:
         ChunkRequest.decode(messages._packed({**content, field: value}))
+    assert not any(word in str(caught.value) for word in ("secret", "wing"))
 
 
 @pytest.mark.parametrize(
@@ -150,9 +148,66 @@ def test_ten_thousand_damaged_messages_are_read_or_refused():
     assert refused > 5_000
 
 
-def test_no_text_is_in_an_error():
-    content = {name: getattr(REQUEST, name) for name in ChunkRequest.__slots__}
-    with pytest.raises(PayloadError) as caught:
-        ChunkRequest.decode(messages._packed({**content, "tuples": "a secret text"}))
-    assert "secret" not in str(caught.value)
-    assert "wing" not in str(caught.value)
+OLD, NEW = b"an-old-key-of-24-letters", b"a-new-key-of-24-letters!"
+
+
+@pytest.mark.long
+@given(st.binary(max_size=200), st.data())
+def test_a_sealed_message_opens_and_one_that_was_touched_does_not(message, data):
+    signer = Signer([NEW])
+    sealed = signer.seal("reply", message)
+    assert signer.open("reply", sealed) == message
+    assert len(sealed) == len(message) + 1 + SIGNATURE_BYTES
+    touched = bytearray(sealed)
+    touched[data.draw(st.integers(0, len(sealed) - 1))] ^= data.draw(st.integers(1, 255))
+    with pytest.raises(PayloadError):
+        signer.open("reply", bytes(touched))
+    with pytest.raises(PayloadError):
+        signer.open("request", sealed)
+
+
+def test_keys_are_changed_in_three_steps():
+    steps = [Signer([OLD]), Signer([OLD, NEW]), Signer([NEW, OLD]), Signer([NEW])]
+    for before, after in pairwise(steps):
+        assert after.open("request", before.seal("request", b"x")) == b"x"
+        assert before.open("request", after.seal("request", b"x")) == b"x"
+    with pytest.raises(PayloadError, match="known OSRERANK_WORKERS_KEY"):
+        steps[3].open("request", steps[0].seal("request", b"x"))
+
+
+def test_one_side_without_a_key_is_told_so():
+    with pytest.raises(PayloadError, match="is not signed") as unsigned:
+        Signer([NEW]).open("reply", Signer().seal("reply", b"x"))
+    with pytest.raises(PayloadError, match="this process has no OSRERANK_WORKERS_KEY") as no_key:
+        Signer().open("reply", Signer([NEW]).seal("reply", b"x"))
+    assert (unsigned.value.reason, no_key.value.reason) == ("unsigned", "no_key")
+    assert Signer().open("reply", Signer().seal("reply", b"x")) == b"x"
+
+
+@pytest.mark.parametrize("message", [None, "text", b"\xc1" * (MOST_BYTES + 100)])
+def test_what_is_no_message_is_refused_before_it_is_hashed(message):
+    with pytest.raises(PayloadError) as refused:
+        Signer([NEW]).open("request", message)
+    assert refused.value.reason == "malformed"
+
+
+def test_refusals_are_counted_and_logged_once_a_minute(caplog, monkeypatch):
+    monkeypatch.setattr(signing, "_due", Seldom())
+    count = signing.count_refusal
+    before = MESSAGES_REFUSED.labels("reply", "unsigned")._value.get()
+    for _ in range(5):
+        count("reply", PayloadError("a message is not signed", reason="unsigned"))
+    count("reply", PayloadError("too odd"))
+    assert MESSAGES_REFUSED.labels("reply", "unsigned")._value.get() == before + 5
+    assert ["refused a reply" in record.message for record in caplog.records] == [True, True]
+
+
+def test_keys_are_read_from_the_settings_and_never_shown():
+    settings = Settings.load(workers_key=f" {NEW.decode()} ,{OLD.decode()}")
+    assert Signer.of(settings).open("reply", Signer([OLD]).seal("reply", b"x")) == b"x"
+    assert "key-of-24" not in repr(settings)
+    assert not Signer.of(Settings.load()).signs
+    for keys in ("short", f"{NEW.decode()},", f"{NEW.decode()},short"):
+        with pytest.raises(ConfigError, match="at least 16 characters") as refused:
+            Settings.load(workers_key=keys)
+        assert "short" not in str(refused.value)

@@ -1,18 +1,23 @@
-"""How long searches wait for workers: what is known of them, chunks that are lost, and when nobody is left."""
+"""Which workers a client believes, how long searches wait for them, chunks that are lost, and when nobody is left."""
 
 import queue
+import secrets
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from osrerank.errors import WorkerError
+from osrerank.metrics import MESSAGES_REFUSED
+from osrerank.scoring.remote.broker import connect
 from osrerank.scoring.remote.delivery import GIVE_UP_S, LOST_AFTER_S, NO_WORKER, Delivery, PendingChunk
 from osrerank.scoring.remote.messages import Heartbeat
+from osrerank.scoring.remote.scorer import RemoteScorer
 from osrerank.scoring.remote.signing import Signer
 from osrerank.scoring.remote.worker_group import FRESH_S, MOST_STALE_S, STILL_ASKED, LiveWorkers
-from osrerank.scoring.remote.worker_registry import BEAT_S
+from osrerank.scoring.remote.worker_registry import BEAT_S, PREFIX, WorkerRegistry, queue_of
 from osrerank.testing import ManualClock
 from osrerank.types import NEVER, Advice, Deadline
 from tests.waiting import wait_until
@@ -25,8 +30,8 @@ def heartbeat(*held: str) -> Heartbeat:
 class Registry:
     """The heartbeats of one worker; ``answers`` may be cleared, as by a broker that falls silent."""
 
-    def __init__(self) -> None:
-        self.beats: tuple[Heartbeat, ...] = (heartbeat(),)
+    def __init__(self, *beats: Heartbeat) -> None:
+        self.beats = beats
         self.answers = threading.Event()
         self.answers.set()
         self.reads = 0
@@ -37,15 +42,8 @@ class Registry:
         return self.beats
 
 
-@pytest.fixture
-def registry() -> Iterator[Registry]:
-    made = Registry()
-    yield made
-    made.answers.set()
-
-
-def test_the_registry_is_read_once_while_what_it_said_is_fresh(registry: Registry) -> None:
-    clock = ManualClock()
+def test_the_registry_is_read_once_while_what_it_said_is_fresh() -> None:
+    clock, registry = ManualClock(), Registry(heartbeat())
     workers: Any = LiveWorkers(registry, "m", clock)  # type: ignore[arg-type]
     for _ in range(5):
         assert workers.group().first.worker == "w"
@@ -56,8 +54,8 @@ def test_the_registry_is_read_once_while_what_it_said_is_fresh(registry: Registr
     assert registry.reads == 2
 
 
-def test_a_silent_registry_is_waited_for_only_when_too_little_is_known(registry: Registry) -> None:
-    clock = ManualClock()
+def test_a_silent_registry_is_waited_for_only_when_too_little_is_known() -> None:
+    clock, registry = ManualClock(), Registry(heartbeat())
     workers = LiveWorkers(registry, "m", clock)  # type: ignore[arg-type]
     workers.group()
     registry.answers.clear()
@@ -90,8 +88,9 @@ class Queue:
         return 0
 
 
-def deliver(registry: Registry, broker: Queue, clock: ManualClock, until: Any) -> PendingChunk:
+def deliver(beats: Sequence[Heartbeat], broker: Queue, clock: ManualClock, until: Any) -> PendingChunk:
     """Send a chunk, and let half a second pass again and again until something holds."""
+    registry = Registry(*beats)
     delivery = Delivery(broker, broker, registry, Signer(), clock)  # type: ignore[arg-type]
     chunk = PendingChunk("c1", "queue", b"request", NEVER)
     call = threading.Thread(target=delivery.deliver, args=([chunk], NEVER))
@@ -103,24 +102,97 @@ def deliver(registry: Registry, broker: Queue, clock: ManualClock, until: Any) -
     return chunk
 
 
-def test_a_chunk_that_no_worker_holds_is_sent_again(registry: Registry) -> None:
+def test_a_chunk_that_no_worker_holds_is_sent_again() -> None:
     broker, clock = Queue(), ManualClock()
     began_s = clock()
-    chunk = deliver(registry, broker, clock, lambda chunk: chunk.sends == 2)
+    chunk = deliver([heartbeat()], broker, clock, lambda chunk: chunk.sends == 2)
     assert broker.sent[:2] == ["c1", "c1"]
     assert clock() - began_s >= LOST_AFTER_S
     assert chunk.losses == 0  # no worker had it
 
 
-def test_a_chunk_that_a_worker_holds_is_waited_for(registry: Registry) -> None:
-    broker, clock, registry.beats = Queue(), ManualClock(), (heartbeat("c1"),)
+def test_a_chunk_that_a_worker_holds_is_waited_for() -> None:
+    broker, clock = Queue(), ManualClock()
     until_s = clock() + 4 * LOST_AFTER_S
-    deliver(registry, broker, clock, lambda _chunk: clock() > until_s)
+    deliver([heartbeat("c1")], broker, clock, lambda _chunk: clock() > until_s)
     assert broker.sent == ["c1"]
 
 
-def test_a_chunk_is_given_up_when_no_worker_has_been_there_for_seconds(registry: Registry) -> None:
-    broker, clock, registry.beats = Queue(), ManualClock(), ()
+def test_a_chunk_is_given_up_when_no_worker_has_been_there_for_seconds() -> None:
+    broker, clock = Queue(), ManualClock()
     began_s = clock()
-    assert deliver(registry, broker, clock, lambda chunk: chunk.answer is not None).answer == NO_WORKER
+    assert deliver([], broker, clock, lambda chunk: chunk.answer is not None).answer == NO_WORKER
     assert clock() - began_s > GIVE_UP_S
+
+
+SIGNER, FORGER = Signer([b"the-key-of-both-sides"]), Signer([b"the-key-of-an-attacker"])
+
+
+class Written:
+    """A registry in a model's name of its own, and ways to write to it."""
+
+    def __init__(self, redis, signer: Signer) -> None:
+        self.redis, self.model = redis, f"model-{secrets.token_hex(4)}"
+        self.registry = WorkerRegistry(redis, self.model, signer)
+
+    def heartbeat(self, worker: str = "w1", **changed: object) -> Heartbeat:
+        queue, now_s = queue_of(self.model, "id/int8"), self.registry.now_s()
+        whole = Heartbeat(worker, "host", queue, self.model, "id/int8", Advice(), True, (), 0.0, 4, 0.0, now_s)
+        return replace(whole, **changed)
+
+    def write(self, name: bytes, message: bytes) -> None:
+        self.redis.set(f"{PREFIX}worker:".encode() + name, message)
+        self.redis.sadd(f"{PREFIX}workers:{self.model}", name)
+
+    def refused(self, reason: str) -> float:
+        return MESSAGES_REFUSED.labels("heartbeat", reason)._value.get()
+
+
+@pytest.fixture
+def written(redis_url: str) -> Iterator[Written]:
+    with connect(redis_url) as redis:
+        yield Written(redis, SIGNER)
+
+
+def test_a_signed_heartbeat_is_believed(written):
+    written.registry.renew(written.heartbeat("wörker"))
+    assert [one.worker for one in written.registry.heartbeats()] == ["wörker"]
+    assert written.registry.refused == ""
+    written.registry.remove("wörker")
+    assert written.registry.heartbeats() == ()
+
+
+@pytest.mark.parametrize(
+    ("signer", "changed", "reason"),
+    [
+        (Signer(), {}, "unsigned"),
+        (FORGER, {}, "wrong_key"),
+        (SIGNER, {"sent_s": 1.0}, "expired"),  # a dead worker's, kept and written again
+        (SIGNER, {"worker": "w2"}, "misplaced"),  # another worker's, under this key
+        (SIGNER, {"queue": queue_of("other", "id/int8")}, "misplaced"),  # of another model's worker
+    ],
+)
+def test_a_forged_or_copied_heartbeat_is_refused_and_named(written, signer, changed, reason):
+    before = written.refused(reason)
+    written.write(b"w1", signer.seal("heartbeat", written.heartbeat(**changed).encode()))
+    assert written.registry.heartbeats() == ()
+    assert written.refused(reason) == before + 1
+    assert written.registry.refused
+
+
+def test_a_client_says_why_it_trusts_no_worker(written, redis_url):
+    written.write(b"w1", written.heartbeat().encode())
+    scorer = RemoteScorer(redis_url, written.model, queue_chunks=4, signer=SIGNER)
+    with pytest.raises(WorkerError, match="can be trusted: a message is not signed"):
+        scorer.score("q", ["d"], [(0,)])
+    scorer.close()
+
+
+@pytest.mark.parametrize("name", [b"\xff\xfe", b"", b"\x00", "\ud800".encode(errors="surrogatepass")])
+def test_a_name_of_any_bytes_hides_no_worker(written, name):
+    written.registry.renew(written.heartbeat())
+    written.write(name, b"\xc1 nonsense")
+    assert [one.worker for one in written.registry.heartbeats()] == ["w1"]
+    written.redis.delete(f"{PREFIX}worker:".encode() + name)
+    assert [one.worker for one in written.registry.heartbeats()] == ["w1"]
+    assert written.redis.scard(f"{PREFIX}workers:{written.model}") == 1

@@ -2,10 +2,7 @@
 
 import logging
 import socket
-import threading
 import time
-from datetime import UTC, datetime, timedelta
-from email.utils import format_datetime
 
 import pytest
 from prometheus_client import REGISTRY
@@ -53,22 +50,13 @@ def test_four_attempts_are_enough(scorer_of, no_waiting, status, kind):
     assert len(server.received) == 4
 
 
-@pytest.mark.parametrize("form", ["seconds", "date"])
-def test_the_server_says_how_long_to_wait(scorer_of, form):
-    later = datetime.now(UTC) + timedelta(seconds=2)
-    dates = (("Retry-After", format_datetime(later, usegmt=True)), ("Date", format_datetime(datetime.now(UTC), True)))
-    with answering(then(refused(429, *([("Retry-After", "1")] if form == "seconds" else dates)))) as server:
-        began = time.monotonic()
-        assert score(scorer_of(server.url)).values.tolist() == [4.0]
-        assert 0.9 <= time.monotonic() - began < 10
-
-
 def test_a_wait_beyond_the_deadline_is_not_begun(scorer_of):
     with answering(lambda _received: refused(429, ("Retry-After", "5"))) as server:
         began = time.monotonic()
-        with pytest.raises(Overloaded, match=r"answered 429: busy; the next attempt would come too late, in 5\.\d s"):
+        with pytest.raises(Overloaded, match="429: busy; the next attempt would come too late, in 5") as caught:
             score(scorer_of(server.url), deadline=Deadline.after_ms(1500))
         assert time.monotonic() - began < 1.4
+    assert caught.value.retry_after_s == 5
     assert len(server.received) == 1
     with answering(lambda _received: refused(503, ("Retry-After", "3600"))) as server, pytest.raises(EndpointError):
         score(scorer_of(server.url))  # without a deadline there is a longest wait
@@ -119,20 +107,16 @@ def test_what_is_not_an_answer(scorer_of, body):
         score(scorer_of(server.url))
 
 
-def test_a_slow_server_is_given_up_at_the_deadline(scorer_of):
-    answered = threading.Event()
-    with answering(lambda received: answered.wait(30) and by_length(received)) as server:
-        scores = score(scorer_of(server.url), ("a", "b"), Deadline.after_ms(200))
-        answered.set()  # after the scores are there
-    assert (scores.reached, scores.failures, scores.attempted) == (0, {}, [])
-
-
 def test_a_server_that_takes_a_request_and_never_answers(scorer_of):
     with socket.create_server(("127.0.0.1", 0)) as listener:
         scorer = scorer_of(f"http://127.0.0.1:{listener.getsockname()[1]}")
         began = time.monotonic()
-        assert score(scorer, deadline=Deadline.after_ms(200)).reached == 0
+        scores = score(scorer, ("a", "b"), Deadline.after_ms(200))
         assert time.monotonic() - began < 1.5
+    assert (scores.reached, scores.failures, scores.attempted) == (0, {}, [])
+    scorer.close()
+    with pytest.raises(InferenceError, match="is closed"):
+        score(scorer)
 
 
 def test_the_time_left_is_told_to_osrerank_alone(scorer_of):
@@ -142,13 +126,6 @@ def test_the_time_left_is_told_to_osrerank_alone(scorer_of):
     told = [received.headers.get("x-request-timeout-ms") for received in server.received]
     assert 0 < int(told[0]) <= 5000
     assert told[1] is None
-
-
-def test_a_closed_scorer_says_so(scorer_of):
-    scorer = scorer_of("http://127.0.0.1:9")
-    scorer.close()
-    with pytest.raises(InferenceError, match="is closed"):
-        score(scorer)
 
 
 def test_nobody_sees_the_key(scorer_of, caplog, no_waiting):
@@ -180,10 +157,9 @@ def test_a_key_over_an_open_network_is_warned_of(scorer_of, caplog):
 
 
 def test_a_server_s_words_are_cut_and_its_echo_of_texts_is_not_repeated(scorer_of):
-    detail = [
-        {"type": "string_type", "loc": ["body", "texts"], "msg": "Input should be x" * 50, "input": "a secret text"}
-    ]
-    with answering(lambda _received: Reply({"detail": detail}, 422)) as server, pytest.raises(EndpointError) as caught:
+    detail = {"type": "string_type", "loc": ["body"], "msg": "Input should be x" * 50, "input": "a secret text"}
+    reply = Reply({"detail": [detail]}, 422)
+    with answering(lambda _received: reply) as server, pytest.raises(EndpointError) as caught:
         score(scorer_of(server.url), ("a secret text",))
     assert "Input should be x" in str(caught.value)
     assert "secret" not in str(caught.value)
@@ -223,7 +199,7 @@ def test_a_batch_waits_through_a_minute_of_a_busy_server(status, asked):
     assert 60 <= patient.now_s < 125
 
 
-def test_a_batch_waits_for_a_server_that_starts_again():
+def test_a_batch_waits_for_a_server_that_starts_again_and_for_none_that_never_was_there():
     patient = Patient()
     with answering(lambda it: by_length(it)._replace(headers=(("Connection", "close"),))) as server:
         patient.post(server.url)
@@ -234,24 +210,10 @@ def test_a_batch_waits_for_a_server_that_starts_again():
     with pytest.raises(EndpointError):
         patient.post(server.url)
     assert patient.now_s < waited_s + 20  # it was waited for long enough
-
-
-def test_a_batch_does_not_wait_for_a_server_that_never_was_there():
-    patient = Patient()
+    never_there = Patient()
     with pytest.raises(EndpointError, match="cannot be reached"):
-        patient.post(f"http://127.0.0.1:{free_port()}")
-    assert patient.now_s < 2
-
-
-def test_a_deadline_ends_all_patience():
-    patient = Patient()
-    with (
-        answering(lambda _received: refused(429, ("Retry-After", "60"))) as server,
-        pytest.raises(Overloaded) as caught,
-    ):
-        patient.post(server.url, Deadline.after_ms(5_000))
-    assert patient.now_s == 0
-    assert caught.value.retry_after_s == 60
+        never_there.post(f"http://127.0.0.1:{free_port()}")
+    assert never_there.now_s < 2
 
 
 def test_a_server_that_was_told_the_time_and_ran_out_of_it_is_late_and_has_not_failed(scorer_of):

@@ -1,43 +1,45 @@
-"""Requests and answers as the servers' public documentation shows them; `backends.http.dialects` has where.
+"""Requests and answers as the servers' public documentation shows them, and answers that cannot be used.
 
-The texts are ours; names, nesting and the kinds of values are theirs.
+`backends.http.dialects` has where they are documented. The texts are ours; names, nesting and kinds of values theirs.
 """
 
+import itertools
+import json
 import math
 
+import numpy as np
 import pytest
 
+from osrerank.errors import EndpointError
+from osrerank.scoring.backends.http.answers import read
+from osrerank.scoring.backends.http.dialects import DIALECTS
 from tests.rerank_server import Reply, answering
 
 QUERY, TEXTS = "q", ["first", "second", "third"]
 TUPLES = [(0,), (1,), (2,)]
 RESULTS = [{"index": place, "relevance_score": score} for place, score in ((2, 0.9), (0, 0.5), (1, 0.1))]
 LOGITS = [0.0, math.log(1 / 9), math.log(9)]
-DOCUMENTS = {"query": QUERY, "documents": TEXTS}
+NAMED = {"query": QUERY, "documents": TEXTS, "model": "m"}
+SCORES = [{"index": at, "object": "score", "score": score} for at, score in enumerate((0.5, 0.1, 0.9))]
+COHERE_1 = {"api_version": {"version": "1"}, "billed_units": {"search_units": 1}}
+COHERE_2 = {"api_version": {"version": "2", "is_experimental": False}}
+SCORED = {"id": "score-request-id", "object": "list", "created": 693570, "model": "m", "data": SCORES, "usage": {}}
 
 CASES = {
     "cohere-v1": (
         "/v1/rerank",
-        {**DOCUMENTS, "model": "m", "top_n": 3, "return_documents": False},
-        {
-            "id": "8bc7",
-            "results": RESULTS,
-            "meta": {"api_version": {"version": "1"}, "billed_units": {"search_units": 1}},
-        },
+        {**NAMED, "top_n": 3, "return_documents": False},
+        {"id": "8bc7", "results": RESULTS, "meta": COHERE_1},
     ),
-    "cohere-v2": (
-        "/v2/rerank",
-        {**DOCUMENTS, "model": "m", "top_n": 3},
-        {"id": "0773", "results": RESULTS, "meta": {"api_version": {"version": "2", "is_experimental": False}}},
-    ),
+    "cohere-v2": ("/v2/rerank", {**NAMED, "top_n": 3}, {"id": "0773", "results": RESULTS, "meta": COHERE_2}),
     "jina": (
         "/v1/rerank",
-        {**DOCUMENTS, "model": "m", "top_n": 3, "return_documents": False},
+        {**NAMED, "top_n": 3, "return_documents": False},
         {"model": "m", "usage": {"total_tokens": 815}, "results": RESULTS},
     ),
     "voyage": (
         "/v1/rerank",
-        {**DOCUMENTS, "model": "m", "truncation": True},
+        {**NAMED, "truncation": True},
         {"object": "list", "data": RESULTS, "model": "m", "usage": {"total_tokens": 26}},
     ),
     "tei": (
@@ -47,26 +49,10 @@ CASES = {
     ),
     "vllm": (
         "/rerank",
-        {**DOCUMENTS, "model": "m", "top_n": 3, "truncate_prompt_tokens": -1},
-        {
-            "id": "rerank-fae5",
-            "model": "m",
-            "usage": {"total_tokens": 56},
-            "results": [{**one, "document": {"text": TEXTS[one["index"]]}} for one in RESULTS],
-        },
+        {**NAMED, "top_n": 3, "truncate_prompt_tokens": -1},
+        {"id": "rerank-fae5", "model": "m", "results": [{**one, "document": {"text": "its text"}} for one in RESULTS]},
     ),
-    "vllm-score": (
-        "/score",
-        {"text_1": QUERY, "text_2": TEXTS, "model": "m", "truncate_prompt_tokens": -1},
-        {
-            "id": "score-request-id",
-            "object": "list",
-            "created": 693570,
-            "model": "m",
-            "data": [{"index": at, "object": "score", "score": score} for at, score in enumerate((0.5, 0.1, 0.9))],
-            "usage": {},
-        },
-    ),
+    "vllm-score": ("/score", {"text_1": QUERY, "text_2": TEXTS, "model": "m", "truncate_prompt_tokens": -1}, SCORED),
 }
 
 
@@ -105,3 +91,64 @@ def test_logits_and_probabilities_on_request(scorer_of):
         scores = scorer_of(server.url, "tei", rerank_scores="probability").score(QUERY, TEXTS, TUPLES)
     assert scores.values.tolist() == pytest.approx(LOGITS, abs=1e-6)
     assert server.received[0].body["raw_scores"] is False
+
+
+def tei(*scores):
+    return [{"index": place, "score": score} for place, score in enumerate(scores)]
+
+
+def logits_of(content, count=3, *, dialect="tei", scale="logit", **headers):
+    return read(DIALECTS[dialect], scale, content, count, headers)
+
+
+@pytest.mark.parametrize(
+    ("content", "reason"),
+    [
+        ({"error": "no"}, "has no list: it does not speak the dialect tei, set OSRERANK_RERANK_DIALECT"),
+        ("scores", "has no list"),
+        ([0.5, 0.1], "has an item without index and score"),
+        ([{"index": "0", "score": 1}], "has an item without index"),
+        ([{"index": True, "score": 1}], "has an item without index"),
+        ([{"index": 0}], "without index and score"),
+        ([{"index": 3, "score": 1}], "scored document 3, but the request has only 3"),
+        ([{"index": -1, "score": 1}], "scored document -1, but the request has only 3"),
+        ([*tei(1.0, 2.0), {"index": 0, "score": 5.0}], "scores document 0 twice"),
+        ([*tei(1.0, 2.0, 3.0), {"index": 3, "score": 5.0}], "scored document 3, but the request has only 3"),
+    ],
+)
+def test_an_answer_that_is_not_to_be_trusted(content, reason):
+    with pytest.raises(EndpointError, match=reason):
+        logits_of(content)
+    with pytest.raises(EndpointError, match="has no list results: it does not speak the dialect vllm"):
+        logits_of(tei(1.0), dialect="vllm")
+    with pytest.raises(EndpointError, match=r"score 3\.2 is no probability: set OSRERANK_RERANK_SCORES=logit"):
+        logits_of(tei(0.5, 3.2), scale="probability")
+
+
+def test_what_is_left_out_or_not_a_number_fails_alone():
+    left_out = dict.fromkeys((0, 1), "the server's answer has no score for it")
+    assert logits_of([{"index": 2, "score": 1.5}]) == ({2: 1.5}, left_out)
+    content = json.loads('[{"index": 0, "score": NaN}, {"index": 1, "score": 2}, {"index": 2, "score": -Infinity}]')
+    logits, failures = logits_of(content)
+    assert logits == {1: 2.0}
+    assert failures == {0: "the server's score is not a number: nan", 2: "the server's score is not a number: -inf"}
+    assert logits_of(tei(None, "0.5", 1e300))[0] == {}
+    assert logits_of(tei(10**400, True, 0.5))[0] == {2: 0.5}
+
+
+def test_the_order_of_probabilities_is_the_order_of_logits():
+    chances = [0.0, 1e-38, 1e-30, 1e-7, 2e-7, 0.4999999, 0.5, 0.5000001, 0.9, 0.9999998, 0.9999999, 1.0]
+    logits, failures = logits_of(tei(*chances), len(chances), scale="probability")
+    values = np.array([logits[place] for place in range(len(chances))], dtype=np.float32)
+    assert failures == {}
+    assert np.isfinite(values).all()
+    assert values[0] == values[1]
+    assert all(first < second for first, second in itertools.pairwise(values[1:]))
+    assert 1 / (1 + math.exp(-logits[8])) == pytest.approx(0.9)
+
+
+def test_what_osrerank_could_not_score_is_not_scored_here():
+    content = [{"index": place, "score": score} for place, score in ((2, 3.0), (0, 1.0), (1, 0.9999999))]
+    logits, failures = logits_of(content, dialect="osrerank", **{"x-rerank-unscored": "1"})
+    assert logits == {2: 3.0, 0: 1.0}
+    assert failures == {1: "the server's model failed on it"}

@@ -1,16 +1,23 @@
-"""Batches by a server's limits, documents that it refuses, and many threads at once."""
+"""Which server is asked, where and how; batches by its limits, documents that it refuses, many threads at once."""
 
-import os
 import threading
+from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
+from itertools import product
 
 import numpy as np
 import pytest
 from prometheus_client import REGISTRY
 
-from osrerank.errors import EndpointError, Overloaded
+from osrerank import connect
+from osrerank.errors import ConfigError, EndpointError, ModelLoadError, Overloaded
+from osrerank.scoring.backends.http.dialects import DIALECTS
+from osrerank.scoring.backends.http.target import Target
+from osrerank.scoring.registry import load
+from osrerank.settings import Settings
 from osrerank.types import Deadline
 from tests.rerank_server import Reply, answering, by_length
+from tests.waiting import in_a_child
 
 TEXTS = ["x" * (1 + at % 97) for at in range(500)]
 
@@ -23,20 +30,8 @@ def at_most(count, *, status=413):
     """Answer by length; refuse requests of more texts."""
 
     def answer(received):
-        if len(received.body["texts"]) > count:
-            return Reply({"error": f"batch size {len(received.body['texts'])} > {count}"}, status)
-        return by_length(received)
-
-    return answer
-
-
-def without(*bad, status=422):
-    """Answer by length; refuse requests with one of these texts."""
-
-    def answer(received):
-        if set(bad) & set(received.body["texts"]):
-            return Reply({"error": "cannot be tokenized"}, status)
-        return by_length(received)
+        size = len(received.body["texts"])
+        return Reply({"error": f"batch size {size} > {count}"}, status) if size > count else by_length(received)
 
     return answer
 
@@ -45,8 +40,13 @@ def sizes(server):
     return [len(received.body["texts"]) for received in server.received]
 
 
-def test_no_documents_need_no_server(scorer_of):
-    assert len(scorer_of("http://127.0.0.1:9").score("q", ["a"], []).values) == 0
+def refusing(refused, status=422, words="cannot be tokenized"):
+    """Answer by length; refuse requests with one of these texts."""
+
+    def answer(received):
+        return Reply({"error": words}, status) if {*refused} & {*received.body["texts"]} else by_length(received)
+
+    return answer
 
 
 def test_batches_are_as_large_as_the_dialect_s_servers_take(scorer_of):
@@ -57,6 +57,7 @@ def test_batches_are_as_large_as_the_dialect_s_servers_take(scorer_of):
         server.received.clear()
         scorer_of(server.url, rerank_batch=7).score("q", TEXTS, [(3,), (1,), *all_of(TEXTS[:10])])
         assert sorted(sizes(server)) == [5, 7]
+    assert len(scorer_of("http://127.0.0.1:9").score("q", ["a"], []).values) == 0  # no server is needed for it
 
 
 @pytest.mark.parametrize("status", [413, 422, 400])
@@ -80,7 +81,7 @@ def test_long_texts_are_sent_in_smaller_batches(scorer_of):
 @pytest.mark.parametrize("bad", [[0], [31], [0, 1], [13, 14, 30]])
 def test_a_document_that_the_server_refuses_fails_alone(scorer_of, bad):
     texts = [f"{at} {'x' * at}" for at in range(32)]
-    with answering(without(*(texts[at] for at in bad))) as server:
+    with answering(refusing([texts[at] for at in bad])) as server:
         scorer = scorer_of(server.url)
         scores = scorer.score("q", texts, all_of(texts))
         assert sorted(scores.failures) == bad
@@ -103,11 +104,8 @@ def test_a_server_that_refuses_everything_is_not_asked_for_each_document(scorer_
 
 
 def test_a_batch_that_fails_marks_its_documents(scorer_of, caplog):
-    def answer(received):
-        return Reply({"error": "out of memory"}, 500) if TEXTS[40] in received.body["texts"] else by_length(received)
-
     texts = [*TEXTS[:32], *["other"] * 5, TEXTS[40]]
-    with answering(answer) as server:
+    with answering(refusing([TEXTS[40]], 500, "out of memory")) as server:
         scores = scorer_of(server.url).score("q", texts, all_of(texts))
     assert sorted(scores.failures) == list(range(32, 38))
     assert scores.values[:32].tolist() == [len(text) for text in TEXTS[:32]]
@@ -126,9 +124,7 @@ def test_what_comes_in_time_counts(scorer_of):
     with answering(answer) as server:
         scores = scorer_of(server.url).score("q", texts, all_of(texts), deadline=Deadline.after_ms(700))
         released.set()
-    assert scores.reached == 32
-    assert scores.attempted == [*range(32), *range(64, 96)]
-    assert scores.failures == {}
+    assert (scores.reached, scores.attempted, scores.failures) == (32, [*range(32), *range(64, 96)], {})
 
 
 def test_scores_on_another_scale_than_expected_score_nothing(scorer_of):
@@ -167,10 +163,7 @@ def test_a_forked_child_has_connections_of_its_own(scorer_of):
     with answering(by_length) as server:
         scorer = scorer_of(server.url)
         scorer.score("q", ["a"], [(0,)])
-        child = os.fork()
-        if child == 0:
-            os._exit(0 if scorer.score("q", ["abc"], [(0,)]).values.tolist() == [3.0] else 1)
-        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+        assert in_a_child(lambda: scorer.score("q", ["abc"], [(0,)]).values.tolist() == [3.0])
         assert scorer.score("q", ["ab"], [(0,)]).values.tolist() == [2.0]
     assert server.connections == 2
 
@@ -197,3 +190,105 @@ def test_a_server_is_checked_at_its_own_address_while_it_works_and_by_a_pair_aft
         replies["POST"] = Reply({}, 429, (("Retry-After", "20"),))
         assert asked() == (["/rerank"], "429")
         assert asked() == ([], "429; retry in 20 s")
+
+
+TWO = [(0,), (1,)]
+
+
+def target(url, dialect="auto", **options):
+    return Target.of(Settings.load(backend="http", rerank_url=url, rerank_dialect=dialect, model="m", **options), "m")
+
+
+@pytest.mark.parametrize(
+    ("url", "dialect", "address"),
+    [
+        ("https://api.cohere.com", "cohere-v2", "https://api.cohere.com/v2/rerank"),
+        ("https://api.cohere.com/v2/", "cohere-v2", "https://api.cohere.com/v2/rerank"),
+        ("https://api.cohere.com/v1", "cohere-v1", "https://api.cohere.com/v1/rerank"),
+        ("https://api.jina.ai/v1/rerank", "jina", "https://api.jina.ai/v1/rerank"),
+        ("https://api.voyageai.com/v1", "voyage", "https://api.voyageai.com/v1/rerank"),
+        ("http://gpu:8000/score", "vllm-score", "http://gpu:8000/score"),
+        ("http://gpu:8000/v2/rerank", "cohere-v2", "http://gpu:8000/v2/rerank"),
+        ("http://gateway/some/v1/rerank", "jina", "http://gateway/some/v1/rerank"),
+    ],
+)
+def test_an_address_tells_the_dialect(url, dialect, address):
+    found = target(url)
+    assert found.dialect is DIALECTS[dialect]
+    assert found.address(found.dialect) == address
+    assert target("http://evilcohere.com").dialect is None
+
+
+PATHS = {"tei": "/rerank", "osrerank": "/rerank", "vllm": "/rerank", "vllm-score": "/score", "cohere-v1": "/v1/rerank"}
+
+
+@pytest.mark.parametrize(("dialect", "path"), PATHS.items())
+def test_a_named_dialect_has_its_path(dialect, path):
+    found = target("http://gpu:8000", dialect)
+    assert found.address(found.dialect) == f"http://gpu:8000{path}"
+
+
+def test_an_identity_tells_servers_dialects_and_models_apart_and_no_address():
+    found = {
+        Target.of(Settings.load(rerank_url=url, rerank_dialect=dialect), model).identity
+        for url, dialect, model in product(("http://a", "http://b"), ("auto", "vllm"), "mn")
+    }
+    assert len(found) == 8
+    assert not any("//" in identity for identity in found)
+
+
+@pytest.mark.parametrize(
+    "url", ["http://user:secret@host", "http://host?key=secret", "http://host#secret", "ftp://host", "http://", "h ost"]
+)
+def test_no_error_repeats_a_secret_of_an_address_or_a_key(url):
+    with pytest.raises(ConfigError, match="a key goes into OSRERANK_RERANK_KEY") as caught:
+        Settings.load(rerank_url=url)
+    assert "secret" not in str(caught.value)
+    with pytest.raises(ConfigError) as caught:
+        Settings.load(rerank_key="se cret\n")  # which would break a header
+    assert "se cret" not in str(caught.value)
+    assert "hidden" not in repr(Settings.load(rerank_key="hidden"))
+
+
+def test_what_is_missing_is_said_when_a_client_is_made():
+    with pytest.raises(ConfigError, match="needs a rerank server: set OSRERANK_RERANK_URL"):
+        connect("http://localhost:9", backend="http")
+    with pytest.raises(ConfigError, match="dialect cohere-v2 needs the server's name for the model: set --model"):
+        Target.of(Settings.load(rerank_url="https://api.cohere.com"), Settings.load().model)
+
+
+def test_pairs_are_refused_in_one_sentence(scorer_of):
+    with pytest.raises(ModelLoadError, match="compares no pairs: use a pipeline without duo, or another backend"):
+        load(Settings.load(backend="http", rerank_url="http://localhost:9"), ("duo",))
+    with pytest.raises(ValueError, match="single documents"):
+        scorer_of("http://localhost:9").score("q", ["a", "b"], [(0, 1)])
+
+
+def test_tei_and_osrerank_say_what_they_are_and_how_much_they_take(scorer_of):
+    def tei(received):
+        if received.path == "/info":
+            return Reply({"model_id": "BAAI/bge-reranker-base", "max_client_batch_size": 2, "version": "1.8"})
+        return by_length(received)
+
+    with answering(tei) as server:
+        texts = ["a", "bb", "ccc", "dddd", "eeeee"]
+        scorer = scorer_of(server.url, "auto")
+        assert scorer.score("q", texts, [(at,) for at in range(5)]).values.tolist() == [1, 2, 3, 4, 5]
+        scorer.score("q", texts, TWO)
+    assert Counter(received.path for received in server.received) == {"/info": 1, "/rerank": 4}
+
+
+def test_vllm_is_known_by_its_models(scorer_of):
+    def vllm(received):
+        if received.path == "/v1/models":
+            return Reply({"object": "list", "data": [{"id": "Qwen/Qwen3-Reranker-0.6B", "owned_by": "vllm"}]})
+        if received.path == "/rerank":
+            return Reply({"results": [{"index": 1, "relevance_score": 0.9}, {"index": 0, "relevance_score": 0.5}]})
+        return Reply({"detail": "Not Found"}, 404)
+
+    with answering(vllm) as server:
+        scores = scorer_of(server.url, "auto").score("q", ["a", "b"], TWO)
+    assert scores.values.tolist() == pytest.approx([0.0, 2.1972246])
+    silent = answering(lambda _received: Reply({"detail": "Not Found"}, 404))  # which is not guessed
+    with silent as server, pytest.raises(EndpointError, match="dialect it speaks: set OSRERANK_RERANK_DIALECT"):
+        scorer_of(server.url, "auto").score("q", ["a"], [(0,)])

@@ -1,6 +1,7 @@
 """Weights that are read out of a graph: what went into it comes out."""
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -8,7 +9,7 @@ import pytest
 from osrerank.errors import ModelLoadError
 from osrerank.export.quantise import QuantisationRecipe
 from osrerank.scoring.locate import SHIPPED
-from osrerank.scoring.model_files import parameter_files, read_card
+from osrerank.scoring.model_files import parameter_files
 from osrerank.scoring.registry import load_scorer
 
 pytest.importorskip("torch")
@@ -20,23 +21,16 @@ from osrerank.export.export_model import ExportOptions, export_model
 from osrerank.scoring.backends.torch import read_weights
 
 DATA = Path(__file__).parents[4] / "data"
-FORMS = {
-    "one-label": ("tiny-bert-one-label", ExportOptions()),
-    "two-labels": ("tiny-bert-two-labels", ExportOptions()),
-    "duo": ("tiny-bert-duo", ExportOptions(kind="duo")),
-    "bi-encoder": ("tiny-bert-bi-encoder", ExportOptions()),
-}
+FORMS = ("one-label", "two-labels", "duo", "bi-encoder")
 SEGMENTS = "embeddings.token_type_embeddings.weight"
 DOCUMENTS = ["low blood pressure", "the wing of the engine", "", "heat " * 60]
 
 
-def exported(tmp_path: Path, form: str, **changes: object) -> tuple[Path, dict[str, np.ndarray]]:
+def exported(tmp_path: Path, form: str, **changes: Any) -> tuple[Path, dict[str, np.ndarray]]:
     """A model without safetensors, and the weights that it was made of."""
-    name, options = FORMS[form]
-    made = tmp_path / form
-    changed = {slot: getattr(options, slot) for slot in ExportOptions.__slots__} | changes
-    export_model(DATA / name, made, ExportOptions(**changed))  # type: ignore[arg-type] # a test's own
-    before = load_file(DATA / name / "model.safetensors")
+    source, made = DATA / f"tiny-bert-{form}", tmp_path / form
+    export_model(source, made, ExportOptions(kind="duo" if form == "duo" else None, **changes))
+    before = load_file(source / "model.safetensors")
     return made, {name.removeprefix("bert."): array for name, array in before.items()}
 
 
@@ -61,8 +55,7 @@ def test_an_fp32_graph_has_the_weights_themselves(tmp_path: Path, form: str) -> 
 @pytest.mark.long
 @pytest.mark.parametrize("form", ["one-label", "bi-encoder"])
 def test_an_int8_graph_has_them_to_half_a_step(tmp_path: Path, form: str) -> None:
-    recipe = QuantisationRecipe(outlying="apart")
-    made, before = exported(tmp_path, form, precision="int8", recipe=recipe)
+    made, before = exported(tmp_path, form, precision="int8", recipe=QuantisationRecipe(outlying="apart"))
     after = read(made)
     quantised = 0
     for name in (name for name in after if name.startswith("encoder.") and after[name].ndim == 2):
@@ -78,10 +71,8 @@ def test_outlying_channels_come_back_exactly(tmp_path: Path) -> None:
     made, before = exported(
         tmp_path, "bi-encoder", precision="int8", recipe=QuantisationRecipe(outliers=2, outlier_gain=1.0)
     )
-    after = read(made)
     name = "encoder.layer.0.intermediate.dense.weight"
-    exact = (after[name] == before[name]).all(axis=0)  # of its inputs
-    assert exact.sum() == 2
+    assert (read(made)[name] == before[name]).all(axis=0).sum() == 2  # of its inputs
 
 
 @pytest.mark.long
@@ -103,37 +94,15 @@ def test_smoothed_weights_come_back_without_what_smoothing_multiplied_them_by(tm
     assert np.ptp(values[0]) > 0.15
 
 
-@pytest.mark.parametrize("form", FORMS)
-def test_torch_scores_without_safetensors(tmp_path: Path, form: str) -> None:
-    made, _ = exported(tmp_path, form)
-    kept = tmp_path / "kept"
-    name, options = FORMS[form]
-    export_model(DATA / name, kept, ExportOptions(kind=options.kind, keep_weights=True))
-    assert parameter_files(kept) == ["model.safetensors"]
-    pairs = read_card(made).kind == "duo"
-    tuples = [(0, 1), (2, 3), (3, 0)] if pairs else [(0,), (1,), (2,), (3,)]
-    found = [
-        load_scorer(str(folder), backend=backend).score("low pressure", DOCUMENTS, tuples).values
-        for folder, backend in ((made, "torch"), (kept, "torch"), (made, "onnx"))
-    ]
-    assert np.ptp(found[0]) > 0.01
-    assert found[0].tolist() == found[1].tolist()
-    np.testing.assert_allclose(found[0], found[2], atol=1e-4)
-
-
 @pytest.mark.long
 @pytest.mark.parametrize("name", ["e5-small", "minilm-l6"])
 def test_the_shipped_models_run_in_torch(name: str) -> None:
     scorers = [load_scorer(f"osrerank/{name}", backend=backend) for backend in ("onnx", "torch")]
     assert parameter_files(SHIPPED / name) == ["onnx/model_int8.onnx"]
     assert len({scorer.identity for scorer in scorers}) == 1  # whoever computes a vector
-    texts = [
-        "Low blood pressure is caused by dehydration, blood loss or heart problems.",
-        "High blood pressure is treated with drugs.",
-        "The wing of an aircraft gives lift.",
-    ]
-    tuples = [(0,), (1,), (2,)]
-    onnx, torch = (scorer.score("what causes low blood pressure", texts, tuples).values for scorer in scorers)
+    texts = ["Low blood pressure is caused by dehydration.", "High blood pressure is treated.", "A wing gives lift."]
+    query, tuples = "what causes low blood pressure", [(0,), (1,), (2,)]
+    onnx, torch = (scorer.score(query, texts, tuples).values for scorer in scorers)
     assert np.argsort(onnx).tolist() == np.argsort(torch).tolist()
     assert np.abs(onnx - torch).max() < 0.1 * np.ptp(torch)
 

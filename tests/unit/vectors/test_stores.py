@@ -1,21 +1,25 @@
-"""Records in files: what processes share, what is bounded, and what a broken folder costs."""
+"""Records in files, memory and Redis: what is shared, what is bounded, what an absent or broken store costs."""
 
 import logging
 import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from redis import Redis
 
 from osrerank.errors import OsrerankError
 from osrerank.testing import ManualClock
 from osrerank.vectors import file as file_module
 from osrerank.vectors.file import FileStore, file_store
-from osrerank.vectors.redis import RedisStore
+from osrerank.vectors.redis import KEPT, KEPT_BYTES, OLD, RECORD_OVERHEAD, YOUNG, RedisStore
 from osrerank.vectors.store import MemoryStore, VectorStore
+from tests import servers
+from tests.waiting import in_a_child
 
 MEGABYTE = 1_000_000
 RECORD = bytes(2_000)
@@ -72,37 +76,18 @@ def test_what_is_not_kept_is_pruned(every_store: VectorStore) -> None:
     assert one.size().records == 0
 
 
-def test_a_pruning_that_fails_leaves_everything(store: FileStore) -> None:
-    store.write(records(300))
+def test_a_pruning_that_fails_leaves_everything(every_store: VectorStore) -> None:
+    every_store.write(records(300))
 
     def failing() -> Iterator[list[bytes]]:
         yield [key(1)]
         raise KeyError("the index is gone")
 
     with pytest.raises(KeyError, match="the index is gone"):
-        store.prune(failing())
-    store.write(records(1, start=300))
-    assert len(store.read([key(number) for number in range(301)])) == 301
-    assert [file.name for file in store.folder.iterdir() if "pruned" in file.name] == []
-
-
-def test_more_than_a_generation_may_be_kept(store: FileStore) -> None:
-    for start in range(0, 800, 50):
-        store.write(records(50, start=start))
-    assert len(list(store.folder.glob("vectors-*.lmdb"))) == 2
-    every = [key(number) for number in range(800)]
-    there = store.read(every)
-    assert len(there) > 500
-    assert store.prune(every[start : start + 50] for start in range(0, 800, 50)) == len(there)
-    assert store.read(every) == there
-    assert store.size().stored <= 4 * MEGABYTE
-
-
-def test_who_asks_is_told_that_a_folder_cannot_be_used(tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("")
-    store = FileStore(tmp_path / "file", most_bytes=MEGABYTE, ttl_s=3600)
-    with pytest.raises(OsrerankError, match="cannot be used"):
-        store.drop()
+        every_store.prune(failing())
+    every_store.write(records(1, start=300))
+    assert len(every_store.read([key(number) for number in range(301)])) == 301
+    assert every_store.prune([[key(1)], [key(1), key(2)]]) == 2
 
 
 def test_pruning_reads_both_generations_and_makes_nothing_younger(tmp_path: Path) -> None:
@@ -112,6 +97,8 @@ def test_pruning_reads_both_generations_and_makes_nothing_younger(tmp_path: Path
     assert len(list(store.folder.glob("vectors-*.lmdb"))) == 2
     there = store.read([key(number) for number in range(400)])
     before = min(one.created_s for one in store._generations)
+    assert store.prune([one] for one in there) == len(there)  # more than a generation may be kept
+    assert store.read(list(there)) == there
     kept = list(there)[::7]
     assert store.prune([kept]) == len(kept)
     assert store.read(list(there)) == {one: there[one] for one in kept}
@@ -182,20 +169,26 @@ def test_a_process_has_one_store_for_a_folder(tmp_path: Path) -> None:
     assert file_store(tmp_path / "b", most_bytes=MEGABYTE, ttl_s=60) is not first
 
 
-WRITER = """
-import sys
+OPEN = """
 from pathlib import Path
 from osrerank.vectors.file import FileStore
-store = FileStore(Path(sys.argv[1]), most_bytes=int((*sys.argv, 4_000_000)[4]), ttl_s=3600)
-start, stop = int(sys.argv[2]), int(sys.argv[3])
-for number in range(start, stop):
-    store.write({number.to_bytes(16, "big"): number.to_bytes(4, "big") + bytes(2000)})
+store = FileStore(Path({!r}), most_bytes={}, ttl_s=3600)
+"""
+WRITE = """
+for number in range({}, {}):
+    store.write({{number.to_bytes(16, "big"): number.to_bytes(4, "big") + bytes(2000)}})
     print(number, flush=True)
 """
 
 
+def elsewhere(folder: Path, code: str, most_bytes: int = 4 * MEGABYTE) -> str:
+    """Return what another process prints that has the store open."""
+    command = [sys.executable, "-c", OPEN.format(str(folder), most_bytes) + code]
+    return subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True).stdout
+
+
 def writer(folder: Path, start: int, stop: int) -> "subprocess.Popen[str]":
-    command = [sys.executable, "-c", WRITER, str(folder), str(start), str(stop)]
+    command = [sys.executable, "-c", OPEN.format(str(folder), 4 * MEGABYTE) + WRITE.format(start, stop)]
     return subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
 
 
@@ -212,11 +205,8 @@ def test_processes_share_it(store: FileStore) -> None:
 def test_a_process_that_may_keep_more_is_followed(store: FileStore, caplog: pytest.LogCaptureFixture) -> None:
     assert store.write(records(10)) == 10  # the file is mapped at 2 MB
     for last in (2_000, 4_000):
-        script = (
-            f"{WRITER.partition('start')[0]}store.write({{n.to_bytes(16, 'big'): bytes(2000) for n in range({last})}})"
-        )
-        command = [sys.executable, "-c", script, str(store.folder), "0", "0", str(64 * MEGABYTE)]
-        subprocess.run(command, check=True)
+        many = f"store.write({{n.to_bytes(16, 'big'): bytes(2000) for n in range({last})}})"
+        elsewhere(store.folder, many, most_bytes=64 * MEGABYTE)
         assert len(store.read([key(number) for number in range(last)])) == last
     assert store.write(records(10, start=9_000)) == 10
     assert len(store.read([key(number) for number in (3_999, 9_000)])) == 2
@@ -239,11 +229,7 @@ def test_a_killed_writer_leaves_whole_records(store: FileStore) -> None:
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
 def test_a_forked_child_opens_it_anew(store: FileStore) -> None:
     store.write(records(2))
-    child = os.fork()
-    if child == 0:
-        good = len(store.read([key(0), key(1)])) == 2 and store.write(records(1, start=7)) == 1
-        os._exit(0 if good else 1)
-    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    assert in_a_child(lambda: len(store.read([key(0), key(1)])) == 2 and store.write(records(1, start=7)) == 1)
     assert store.read([key(7)])
     assert store.write(records(1, start=8)) == 1
 
@@ -251,12 +237,7 @@ def test_a_forked_child_opens_it_anew(store: FileStore) -> None:
 @pytest.mark.long
 def test_another_process_sees_that_records_were_dropped(store: FileStore) -> None:
     store.write(records(5))
-    command = "import sys; from pathlib import Path; from osrerank.vectors.file import FileStore as F; "
-    command += "print(F(Path(sys.argv[1]), most_bytes=4_000_000, ttl_s=3600).drop())"
-    done = subprocess.run(
-        [sys.executable, "-c", command, str(store.folder)], capture_output=True, text=True, check=True
-    )
-    assert done.stdout == "5\n"
+    assert elsewhere(store.folder, "print(store.drop())") == "5\n"
     assert store.read([key(number) for number in range(5)]) == {}
 
 
@@ -279,6 +260,8 @@ def test_a_folder_that_cannot_be_used_costs_a_line(tmp_path: Path, caplog: pytes
             assert store.read([key(0)]) == {}
     assert len(caplog.records) <= 2
     assert "taken" in caplog.text
+    with pytest.raises(OsrerankError, match="cannot be used"):  # who asks is told
+        store.drop()
 
 
 def test_a_full_disk_stops_writing_alone(store: FileStore, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -303,14 +286,13 @@ def test_a_network_file_system_is_left_alone(
     assert not list(store.folder.glob("*.lmdb"))
 
 
-def older(folder: Path) -> FileStore:
-    """Return a folder as 0.2 wrote it, with three records."""
+def older(folder: Path) -> None:
+    """Fill a folder as 0.2 wrote it, with three records."""
     store = FileStore(folder, most_bytes=4 * MEGABYTE, ttl_s=3600)
     store.write(records(3))
     store.close()
     for file in folder.glob("vectors-*"):
         file.rename(folder / file.name.replace("vectors-", "states-"))
-    return store
 
 
 def test_the_folder_of_02_is_taken_over_with_its_records(store: FileStore, caplog: pytest.LogCaptureFixture) -> None:
@@ -320,12 +302,9 @@ def test_the_folder_of_02_is_taken_over_with_its_records(store: FileStore, caplo
     assert (store.size().records, store.older()) == (4, 0)
     assert not store.folder.with_name("states").exists()
     assert caplog.text.count("[vectors-taken-over]") == 1
-
-
-def test_files_of_02_in_a_named_folder_are_read(tmp_path: Path) -> None:
-    older(tmp_path / "mine")
-    store = FileStore(tmp_path / "mine", most_bytes=4 * MEGABYTE, ttl_s=3600)
-    assert store.read(list(records(3))) == records(3)
+    older(store.folder.with_name("mine"))  # files of 0.2 in a folder that was named
+    mine = FileStore(store.folder.with_name("mine"), most_bytes=4 * MEGABYTE, ttl_s=3600)
+    assert mine.read(list(records(3))) == records(3)
 
 
 def test_what_a_process_of_02_writes_later_is_counted_and_dropped(store: FileStore) -> None:
@@ -334,3 +313,121 @@ def test_what_a_process_of_02_writes_later_is_counted_and_dropped(store: FileSto
     assert (store.size().records, store.older()) == (2, 3)
     assert store.drop() == 5
     assert store.older() == 0
+
+
+@pytest.fixture
+def client(redis_url: str) -> Iterator[Redis]:
+    client = Redis.from_url(redis_url)
+    client.flushall()
+    yield client
+    client.flushall()
+    client.close()
+
+
+def opened(redis_url: str, *, most_bytes: int = 4 * MEGABYTE, ttl_s: float = 3600) -> RedisStore:
+    return RedisStore(redis_url, most_bytes=most_bytes, ttl_s=ttl_s)
+
+
+def test_pruning_makes_nothing_younger_and_leaves_no_key_where_nothing_is_kept(redis_url: str, client: Redis) -> None:
+    store = opened(redis_url, ttl_s=100)
+    store.write(records(5))
+    client.pexpire(YOUNG, 60_000)
+    assert store.prune([[key(1), key(4)]]) == 2
+    assert store._redis.exists(KEPT, KEPT_BYTES) == 0
+    assert store.size().stored == 2 * (2_004 + RECORD_OVERHEAD)
+    assert 0 < client.pttl(YOUNG) <= 60_000
+    store.prune([])
+    assert client.dbsize() == 0
+    store.close()
+
+
+def test_old_records_make_room_in_redis_too(redis_url: str, client: Redis) -> None:
+    store = opened(redis_url)
+    for start in range(0, 4000, 100):
+        assert store.write(records(100, start)) == 100
+        assert store.size().stored <= 4.3 * MEGABYTE
+    kept = [number for number in range(4000) if store.read([key(number)])]
+    assert kept == list(range(kept[0], 4000))
+    assert len(kept) > 900
+    taken = sum(client.memory_usage(generation, samples=0) or 0 for generation in (YOUNG, OLD))
+    assert 0.9 < taken / store.size().stored < 1.4
+
+
+def test_a_record_is_gone_from_redis_after_its_time(redis_url: str, client: Redis) -> None:
+    store = opened(redis_url, ttl_s=60.0)
+    store.write(records(1))
+    assert store.read([key(0)])
+    for name in client.scan_iter("*"):
+        client.pexpire(name, client.pttl(name) - 61_000)
+    assert store.read([key(0)]) == {}
+    assert client.dbsize() == 0
+    assert store.write(records(2)) == 2  # as after a flush
+    assert len(store.read([key(0), key(1)])) == 2
+
+
+def test_large_records_go_in_pieces(redis_url: str, client: Redis) -> None:
+    store = opened(redis_url, most_bytes=100 * MEGABYTE)
+    many = {one: bytes(300_000) for one in records(40)}
+    assert store.write(many) == 40
+    assert store.read(list(many)) == many
+    assert store.read(list(many)) == many  # now it knows how large they are
+
+
+def test_another_kind_of_value_is_no_record(redis_url: str, client: Redis, caplog: pytest.LogCaptureFixture) -> None:
+    client.set(YOUNG, "taken")
+    store = opened(redis_url)
+    with caplog.at_level(logging.WARNING):
+        assert store.read([key(0)]) == {}
+        assert store.write(records(1)) == 0
+    assert "no read of document vectors" in caplog.text
+
+
+def test_an_absent_redis_costs_a_line(caplog: pytest.LogCaptureFixture) -> None:
+    store = opened(f"redis://127.0.0.1:{servers.free_port()}/0")
+    began = time.monotonic()
+    with caplog.at_level(logging.WARNING):
+        for _ in range(20):
+            assert store.read([key(0)]) == {}
+            assert store.write(records(1)) == 0
+    assert time.monotonic() - began < 3
+    assert len(caplog.records) == 2
+    for ask in (store.size, store.drop, lambda: store.prune([[key(0)]])):
+        with pytest.raises(OsrerankError, match="the document vectors in Redis cannot be used"):
+            ask()
+    store.close()
+
+
+@pytest.mark.long
+def test_a_full_redis_gets_back_what_vectors_take(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    options = ("--maxmemory", "6mb", "--maxmemory-policy", "noeviction")
+    with servers.start_redis(servers.redis_binary(), tmp_path, options=options) as (url, _):
+        store = RedisStore(url, most_bytes=100 * MEGABYTE, ttl_s=3600, rest_s=0.0)
+        with caplog.at_level(logging.WARNING):
+            written = [store.write(records(50, start)) for start in range(0, 5000, 50)]
+        assert 0 in written
+        assert written[-1] == 50 or 50 in written[-4:]  # what it gave back is used again
+        assert "no write of document vectors" in caplog.text
+
+
+def older_in_redis(redis_url: str, client: Redis) -> None:
+    """Write three records under the keys of 0.2."""
+    opened(redis_url).write(records(3))
+    for name in client.keys("{osrerank:vectors:1}:*"):
+        client.rename(name, name.replace(b"vectors", b"states"))
+
+
+def test_keys_of_02_are_taken_over(redis_url: str, client: Redis, caplog: pytest.LogCaptureFixture) -> None:
+    older_in_redis(redis_url, client)
+    store = opened(redis_url)
+    assert store.read(list(records(4))) == records(3)
+    assert (store.size().records, store.older()) == (3, 0)
+    assert "[vectors-taken-over]" in caplog.text
+
+
+def test_keys_that_02_writes_later_are_counted_and_dropped(redis_url: str, client: Redis) -> None:
+    older_in_redis(redis_url, client)
+    client.copy("{osrerank:states:1}:young", "{osrerank:vectors:1}:young")
+    store = opened(redis_url)
+    assert (store.size().records, store.older()) == (3, 3)
+    assert store.drop() == 6
+    assert client.keys("{osrerank:*") == []
