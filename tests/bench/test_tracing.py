@@ -1,4 +1,4 @@
-"""What traces cost a search of 100, by where they are on; the scorer and the first pass cost nothing.
+"""What the spans of a search cost, by where traces are on.
 
 make bench TEST_OPTIONS="-k tracing -s"
 """
@@ -10,11 +10,10 @@ import time
 
 import pytest
 
-from tests.bench.test_overhead import FreeScorer, random, response_of, text
 from tests.servers import ROOT
 
 pytestmark = pytest.mark.bench
-ROUNDS, SEARCHES, DEPTH = 5, 100, 100
+ROUNDS, DEPTH = 5, 100
 HOW = {
     "no opentelemetry": "",
     "imported, no provider": "import opentelemetry.trace",
@@ -37,23 +36,12 @@ def begin(sampler=None):
 
 
 @pytest.mark.parametrize("how", HOW)
-def test_spans_alone(how):
-    """What the calls of a search cost: one trace with its first pass and a stage."""
-    printed = _run(how, "spans_alone()")
-    print(f"\nthe spans of a search, {how}: {1000 * float(printed):.1f} us, the median of {ROUNDS} times 1,000")
-
-
-@pytest.mark.parametrize("how", HOW)
-def test_tracing(how):
-    printed = _run(how, "searches()")
-    print(f"\na search of {DEPTH}, {how}: {float(printed):.3f} ms, the median of {ROUNDS} times {SEARCHES} searches")
-
-
-def _run(how, measured):
+def test_the_spans_of_a_search(how):
+    """One trace with its first pass and a stage."""
     sampling = "from opentelemetry.sdk.trace.sampling import *\n" if "ParentBased" in HOW[how] else ""
-    code = f"{BEGIN}\n{sampling}{HOW[how]}\nfrom tests.bench.test_tracing import *\nprint({measured})"
+    code = f"{BEGIN}\n{sampling}{HOW[how]}\nfrom tests.bench.test_tracing import *\nprint(spans_alone())"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT)
-    return done.stdout
+    print(f"\nthe spans of a search, {how}: {1000 * float(done.stdout):.1f} us, the median of {ROUNDS} times 1,000")
 
 
 def spans_alone():
@@ -81,22 +69,6 @@ def spans_alone():
             tell_outcome(current(), applied=True, reason=None)
 
     return statistics.median([_mean_ms(once, 1_000) for _ in range(ROUNDS + 1)][1:])
-
-
-def searches():
-    """Return the median of the milliseconds of a search, each a mean."""
-    from osrerank import connect
-    from osrerank.testing import CannedTransport
-
-    rng = random.Random(0)
-    answer = response_of([text(rng) for _ in range(DEPTH)])
-    client = connect("http://localhost:9", scorer=FreeScorer(), transport_class=CannedTransport, answer=answer)
-    options = {"depth": DEPTH, "fields": ["text"]}
-
-    def once():
-        assert client.search("word1", index="i", size=DEPTH, rerank=options)["rerank"]["applied"] is True
-
-    return statistics.median([_mean_ms(once, SEARCHES) for _ in range(ROUNDS + 1)][1:])
 
 
 def _mean_ms(once, times):
