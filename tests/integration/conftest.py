@@ -12,6 +12,7 @@ from osrerank import connect
 from tests.servers import redis
 
 ENGINES = ("opensearch", "embedded")
+Engines = tuple[OpenSearch, OpenSearch]
 
 
 @pytest.fixture(scope="session", params=ENGINES)
@@ -35,6 +36,13 @@ def engine(engine_url: str) -> Iterator[OpenSearch]:
     client = connect(engine_url)
     yield client
     client.close()
+
+
+@pytest.fixture(scope="module")
+def engines(opensearch_url: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engines]:
+    """A client of each engine, for what both are to answer alike."""
+    with connect(opensearch_url, timeout=60) as real, connect(f"embedded:{tmp_path_factory.mktemp('engine')}") as ours:
+        yield real, ours
 
 
 @pytest.fixture

@@ -4,20 +4,17 @@ import json
 import re
 import sys
 import tarfile
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from opensearchpy import OpenSearch
 
-from osrerank import connect
 from osrerank.embedded.analysis.analyzers import built_in
 from osrerank.embedded.analysis.tokens import GAP
 from tests.engine_library import DOCUMENTS, QUERIES, fill, ids
+from tests.integration.conftest import Engines
 
 pytestmark = pytest.mark.integration
 
-Pair = tuple[OpenSearch, OpenSearch]
 STRANGE = (
     (
         "Hello w\xf6rld's 12.5 a:b \u65e5\u672c\u8a9e \u0e20\u0e32\u0e29\u0e32\u0e44\u0e17\u0e22 "
@@ -48,35 +45,26 @@ STRANGE = (
 
 
 @pytest.fixture(scope="module")
-def both(opensearch_url: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
-    """The real OpenSearch and an embedded engine."""
-    clients = connect(opensearch_url), connect(f"embedded:{tmp_path_factory.mktemp('scores')}")
-    yield clients
-    for client in clients:
-        client.indices.delete(index="test-scores*")
-        client.close()
-
-
-@pytest.fixture(scope="module")
-def books(both: Pair) -> str:
-    """The five documents in both engines."""
-    for client in both:
+def books(engines: Engines) -> str:
+    """The five documents in engines engines."""
+    for client in engines:
         fill(client, "test-scores")
     return "test-scores"
 
 
 @pytest.mark.parametrize("name", QUERIES)
-def test_scores_are_lucenes(both: Pair, books: str, name: str) -> None:
-    body = {"query": QUERIES[name][0]}
-    theirs, ours = (client.search(index=books, body=body) for client in both)
+def test_scores_are_lucenes(engines: Engines, books: str, name: str) -> None:
+    body = {"query": QUERIES[name]}
+    theirs, ours = (client.search(index=books, body=body) for client in engines)
     assert ids(ours) == ids(theirs)
     expected = [hit["_score"] for hit in theirs["hits"]["hits"]]
     assert [hit["_score"] for hit in ours["hits"]["hits"]] == pytest.approx(expected, abs=1e-4)
     assert ours["hits"]["max_score"] == pytest.approx(theirs["hits"]["max_score"], abs=1e-4)
+    assert ours["hits"]["total"] == theirs["hits"]["total"]
 
 
-def test_ties_keep_insertion_order(both: Pair) -> None:
-    for client in both:
+def test_ties_keep_insertion_order(engines: Engines) -> None:
+    for client in engines:
         client.indices.create(index="test-scores-ties", body={"settings": {"number_of_shards": 1}})
         for part in range(4):  # several segments
             lines = [
@@ -90,19 +78,19 @@ def test_ties_keep_insertion_order(both: Pair) -> None:
         for start, size in ((0, 10), (30, 30), (95, 10))
     ]
     for body in [*bodies, {"size": 100}]:
-        theirs, ours = (ids(client.search(index="test-scores-ties", body=body)) for client in both)
+        theirs, ours = (ids(client.search(index="test-scores-ties", body=body)) for client in engines)
         assert ours == theirs
 
 
 @pytest.mark.parametrize("analyzer", ["standard", "english", "simple", "whitespace", "keyword", "stop"])
 @pytest.mark.parametrize("text", STRANGE)
-def test_analysis_of_strange_texts(both: Pair, analyzer: str, text: str) -> None:
+def test_analysis_of_strange_texts(engines: Engines, analyzer: str, text: str) -> None:
     theirs, ours = (
         [
             (one["token"], one["position"])
             for one in client.indices.analyze(body={"analyzer": analyzer, "text": text})["tokens"]
         ]
-        for client in both
+        for client in engines
     )
     assert ours == theirs
 
@@ -135,10 +123,10 @@ def collection(name: str, shared: Path) -> tuple[list[dict[str, str]], list[str]
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["cacm", "msmarco-dl19", "scifact"])
-def test_whole_collections(both: Pair, shared: Path, name: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_whole_collections(engines: Engines, shared: Path, name: str, capsys: pytest.CaptureFixture[str]) -> None:
     """The same tokens in 99.9% of the texts, and at least nine of the ten first hits in common."""
     documents, queries = collection(name, shared)
-    theirs, ours = both
+    theirs, ours = engines
     step = 1 if name == "cacm" else 10
     different = 0
     for document in documents[::step]:
@@ -148,7 +136,7 @@ def test_whole_collections(both: Pair, shared: Path, name: str, capsys: pytest.C
     assert different <= 0.001 * len(documents[::step])
 
     index = f"test-scores-{name}"
-    for client in both:
+    for client in engines:
         mappings = {"properties": {"text": {"type": "text", "analyzer": "english"}}}
         client.indices.create(index=index, body={"settings": {"number_of_shards": 1}, "mappings": mappings})
         for start in range(0, len(documents), 500):
@@ -174,15 +162,15 @@ def test_whole_collections(both: Pair, shared: Path, name: str, capsys: pytest.C
     assert mean >= 0.9
 
 
-def test_figures_hold_in_part(both: Pair, books: str) -> None:
+def test_figures_hold_in_part(engines: Engines, books: str) -> None:
     """Documents without a field count for its averages in neither engine's idf."""
-    for client in both:
+    for client in engines:
         client.indices.create(index="test-scores-sparse", body={"settings": {"number_of_shards": 1}})
         lines = [line for key, source in DOCUMENTS.items() for line in ({"index": {"_id": key}}, {"a": source["body"]})]
-        lines += [{"index": {"_id": "6"}}, {"b": "a dog"}, {"index": {"_id": "7"}}, {"a": "", "b": "dog dog"}]
+        lines += [{"index": {"_id": "7"}}, {"b": "a dog"}, {"index": {"_id": "8"}}, {"a": "", "b": "dog dog"}]
         client.bulk(index="test-scores-sparse", body=lines, refresh=True)
     theirs, ours = (
-        client.search(index="test-scores-sparse", body={"query": {"match": {"a": "dog lazy"}}}) for client in both
+        client.search(index="test-scores-sparse", body={"query": {"match": {"a": "dog lazy"}}}) for client in engines
     )
     assert ids(ours) == ids(theirs)
     expected = [hit["_score"] for hit in theirs["hits"]["hits"]]
