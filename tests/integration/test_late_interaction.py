@@ -89,11 +89,6 @@ def test_feedback_is_refused_by_name(client: Client) -> None:
         client.search(QUERY, index=INDEX, rerank={"feedback": Feedback(0.3)})
 
 
-def test_sentences_are_compared_too(client: Client) -> None:
-    stage = client.search(QUERY, index=INDEX, rerank={"sentences": True})["rerank"]["stages"][0]
-    assert (stage["name"], stage["applied"], stage["kind"]) == ("sentences", True, "late-interaction")
-
-
 def test_redis_keeps_the_vectors_of_texts_without_an_index(model: str, redis_url: str) -> None:
     settings = Settings.load(model=model, vectors="redis", vectors_redis_url=redis_url)
     tuples = [(at,) for at in range(len(TEXTS))]

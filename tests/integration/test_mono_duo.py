@@ -95,36 +95,6 @@ def test_order_is_that_of_the_pairs_and_the_tail_is_monos(client):
     assert "pairs" not in mono["rerank"]["stages"][0]
 
 
-def test_pages_join_and_those_below_the_pairs_compute_none(client):
-    options = {"pipeline": "mono-duo", "depth": 20, "duo_depth": 6}
-    whole = client.search(QUERY, index=INDEX, size=30, rerank=options)["hits"]["hits"]
-    for offset in (0, 3, 6, 9, 27):
-        page = client.search(QUERY, index=INDEX, size=3, from_=offset, rerank=options)
-        assert page["hits"]["hits"] == whole[offset : offset + 3]
-        assert page["rerank"]["applied"] is True
-        duo = page["rerank"]["stages"][1]
-        assert duo["inferences"] == (30 if offset < 6 else 0)
-        assert bool(duo["reason"]) is (offset >= 6)
-
-
-@pytest.mark.parametrize("blend", ["linear", "rrf"])
-def test_pairs_are_of_the_best_behind_the_blend(client, blend):
-    options = {"depth": 20, "blend": blend, "blend_weight": 2.0}
-    blended = client.search(QUERY, index=INDEX, size=30, rerank=options)
-    duo = client.search(QUERY, index=INDEX, size=30, rerank={**options, "pipeline": "mono-duo", "duo_depth": 5})
-    assert [stage["name"] for stage in duo["rerank"]["stages"]] == ["mono", "blend", "duo"]
-    assert sorted(ids(duo)[:5]) == sorted(ids(blended)[:5])
-    assert ids(duo)[5:] == ids(blended)[5:]
-    assert [int(hit["_score"]) for hit in duo["hits"]["hits"]] == [2] * 5 + [1] * 15 + [0] * 10
-
-
-@pytest.mark.parametrize("first", [{"passages": "maxp"}, {"sentences": True}])
-def test_pairs_follow_passages_and_sentences(client, first):
-    response = client.search(QUERY, index=INDEX, rerank={"pipeline": "mono-duo", "duo_depth": 4, **first})
-    assert response["rerank"]["applied"] is True
-    assert response["rerank"]["stages"][1]["inferences"] == 12
-
-
 def test_run_and_tradeoff(engine_url, client, tmp_path):
     """The whole way: run, pairs in its side file, every smaller setting derived as a search of it orders."""
     queries, qrels, output = tmp_path / "q.tsv", tmp_path / "qrels", tmp_path / "duo.run"

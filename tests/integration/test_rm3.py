@@ -80,16 +80,3 @@ def test_published_measures_on_opensearch(opensearch_url, shared, tmp_path):
     print({str(measure): round(value, 5) for measure, value in measured.items()})  # noqa: T201 - shown by pytest -s
     assert measured[AP] == pytest.approx(0.3648, abs=0.001)
     assert measured[P @ 30] == pytest.approx(0.2224, abs=0.001)
-
-
-@pytest.mark.slow
-def test_embedded_engine_beside_opensearch(opensearch_url, shared, tmp_path):
-    """With the constants that the embedded engine has, both engines give nearly the same measures."""
-    urls = {"opensearch": opensearch_url, "embedded": f"embedded:{tmp_path / 'engine'}"}
-    measured = {}
-    for engine, url in urls.items():
-        index_cacm(url, "cacm-default", shared, k1=1.2, b=0.75)
-        measured[engine] = run_of(url, "cacm-default", tmp_path / f"{engine}.run", shared, "--rm3")
-    connect(opensearch_url).indices.delete(index="cacm-default")
-    print({engine: {str(measure): round(value, 5) for measure, value in of.items()} for engine, of in measured.items()})  # noqa: T201 - shown by pytest -s
-    assert measured["embedded"][AP] == pytest.approx(measured["opensearch"][AP], abs=0.005)

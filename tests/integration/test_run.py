@@ -93,17 +93,6 @@ def test_first_pass_alone_keeps_opensearchs_order(url: str, tmp_path: Path) -> N
     assert [written[hit["_id"]] for hit in hits] == pytest.approx([hit["_score"] for hit in hits], abs=1e-4)
 
 
-def test_missing_index_lists_every_query(url: str, tmp_path: Path) -> None:
-    output = tmp_path / "none.run"
-    arguments = [part if part != INDEX else "no-such-index" for part in command(url, output)]
-    ended = subprocess.run(arguments, check=False, capture_output=True, text=True)
-    assert ended.returncode == 1
-    assert "NotFoundError" in ended.stderr
-    assert f"Error: {N_QUERIES} queries failed" in ended.stderr
-    assert "Traceback" not in ended.stderr
-    assert not output.exists()
-
-
 @pytest.mark.slow
 def test_another_place_is_not_gone_on_with(url: str, tmp_path: Path) -> None:
     output = tmp_path / "bm25.run"
@@ -118,11 +107,3 @@ def test_another_place_is_not_gone_on_with(url: str, tmp_path: Path) -> None:
     ended = subprocess.run(command(url, output, "--no-rerank"), check=False, capture_output=True, text=True)
     assert ended.returncode != 0
     assert "is of a run with other options (uuids was" in ended.stderr
-
-
-def test_the_model_is_known_by_its_content(url: str, tmp_path: Path) -> None:
-    output = tmp_path / "mono.run"
-    subprocess.run(command(url, output), check=True, capture_output=True)
-    options = json.loads(output.with_name("mono.run.jsonl").read_text().splitlines()[0])["options"]
-    assert "/" in options["scorer"]
-    assert options["blend"] is None  # the tiny model's card has no weight

@@ -67,16 +67,6 @@ def test_searches_find_what_was_built(client: Client, index_name: str, encodings
     assert (again.documents, again.encoded, encodings) == (153, 0, [])
 
 
-def test_the_second_search_encodes_nothing(client: Client, index_name: str, encodings: list[int]) -> None:
-    fill(client, index_name, [*DOCUMENTS, LONG])
-    first = order(client, index_name)
-    assert len(encodings) > 100
-    vectors_of(client).records.flush()  # written by now
-    del encodings[:]
-    assert order(client, index_name) == first
-    assert encodings == []  # the query is known, too
-
-
 def test_no_score_of_an_old_text(client: Client, index_name: str) -> None:
     fill(client, index_name, DOCUMENTS)
     build_vectors(client, index_name)
@@ -197,35 +187,3 @@ def test_the_commands(
     monkeypatch.setenv("OSRERANK_VECTORS", "off")
     off = CliRunner().invoke(cli, [*shared, "vectors", "status"])
     assert "vectors are off" in str(off.exception)
-
-
-def test_an_open_depth_goes_as_deep_as_vectors_are_known(client: Client, index_name: str, encodings: list[int]) -> None:
-    fill(client, index_name, DOCUMENTS)
-
-    def depth_of(query: str) -> int:
-        response = client.search(query, index=index_name, rerank={"depth": "auto"}, size=3)
-        assert response["rerank"]["applied"] is True
-        return int(response["rerank"]["stages"][0]["candidates"])
-
-    found = client.search(QUERY, index=index_name, size=150)["hits"]["hits"]
-    assert len(found) > 125
-    assert depth_of(QUERY) == 100
-    vectors_of(client).records.flush()
-    assert depth_of(QUERY) == 100  # what is deeper was not scored, so it has no vectors
-    some = [hit["_source"]["title"] + " " + hit["_source"]["text"] for hit in [*found[100:120], *found[121:]]]
-    vectors_of(client).remember(some)
-    del encodings[:]
-    assert depth_of(QUERY) == 120  # the candidate after these has none
-    build_vectors(client, index_name)
-    del encodings[:]
-    assert depth_of(f"{QUERY} again") == len(
-        client.search(f"{QUERY} again", index=index_name, size=150)["hits"]["hits"]
-    )
-    assert len(encodings) == 1  # the query
-
-
-def test_an_open_depth_without_vectors_is_the_usual_one(engine_url: str, index_name: str) -> None:
-    with connect(engine_url, model=str(WITHOUT_VECTORS)) as client:
-        fill(client, index_name, DOCUMENTS)
-        response = client.search(QUERY, index=index_name, rerank={"depth": "auto"}, size=3)
-        assert response["rerank"]["stages"][0]["candidates"] == 100

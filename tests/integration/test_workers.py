@@ -35,7 +35,6 @@ pytestmark = pytest.mark.integration
 QUERY = "what lowers blood pressure"
 DOCUMENTS = [f"note {n}: " + "low salt and much water lower the blood pressure " * (1 + n % 7) for n in range(60)]
 TUPLES = [(n,) for n in range(len(DOCUMENTS))]
-DUO = str(Path(TINY).parent / "tiny-bert-duo")
 OTHER = str(Path(TINY).parent / "tiny-bert-two-labels")
 
 
@@ -91,18 +90,6 @@ def test_workers_score_as_this_process_does(remote: RemoteScorer, local: Scorer,
     assert (scores.inferences, scores.reached, scores.failures) == (len(TUPLES), len(TUPLES), {})
     assert (remote.identity, remote.advice) == (local.identity, local.advice)
     np.testing.assert_array_equal(remote.probabilities(expected), local.probabilities(expected))
-
-
-def test_pairs_of_a_duo_model_are_divided_too(broker: str, tmp_path: Path) -> None:
-    texts = DOCUMENTS[:12]
-    pairs = [(first, second) for first in range(12) for second in range(12) if first != second]
-    with worker_group(broker, tmp_path, 2, model=DUO):
-        scorer = RemoteScorer(broker, DUO, queue_chunks=64)
-        found = scorer.score(QUERY, texts, pairs)
-        scorer.close()
-    expected = load_scorer(DUO, backend="onnx", threads=1).score(QUERY, texts, pairs)
-    assert found.values.tobytes() == expected.values.tobytes()
-    assert found.inferences == len(pairs)
 
 
 def test_a_search_is_reranked_by_workers(broker: str, group: WorkerGroup, tmp_path: Path) -> None:
@@ -376,19 +363,3 @@ def test_tls_and_passwords_to_redis_and_opensearch(opensearch_url: str, tmp_path
         untrusted = redis_url.split("?")[0]
         with pytest.raises(WorkerError):
             RemoteScorer(untrusted, TINY, queue_chunks=64).score("q", ["d"], [(0,)])
-
-
-def test_workers_score_the_best_of_vectors_that_are_known_here(
-    broker: str, group: WorkerGroup, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Workers of the cross-encoder are enough: none has the model of the vectors."""
-    monkeypatch.setenv("OSRERANK_VECTORS_FOLDER", str(tmp_path / "vectors"))
-    options = {"fields": ["text"], "pipeline": "vectors-mono", "mono_depth": 10, "cache": False}
-    responses = []
-    for backend in ("onnx", "workers"):
-        with connect(f"embedded:{tmp_path / 'engine'}", model=TINY, backend=backend, redis_url=broker) as client:
-            fill(client, "notes", [{"text": text} for text in DOCUMENTS])
-            responses.append(client.search(QUERY, index="notes", size=30, rerank=options))
-    assert responses[1]["rerank"]["applied"] is True
-    assert [stage["inferences"] for stage in responses[1]["rerank"]["stages"]] == [60, 0, 10]
-    assert responses[1]["hits"] == responses[0]["hits"]

@@ -13,15 +13,11 @@ from osrerank import Client, connect
 from osrerank.errors import TaskFailed, WorkerError
 from osrerank.indexing.build import build_vectors
 from osrerank.indexing.documents import vectors_of
-from osrerank.options.passages import Passages
 from osrerank.scoring.encoder_scorer import EncoderScorer
 from osrerank.scoring.registry import as_scorer, load, load_local
 from osrerank.scoring.remote.encoder import RemoteEncoder
 from osrerank.scoring.remote.scorer import RemoteScorer
 from osrerank.settings import Settings
-from osrerank.stages.passages import text_of
-from osrerank.types import Candidate
-from osrerank.vectors.record import rows_of
 from tests import servers
 from tests.articles import fill
 from tests.workers import WorkerGroup, worker_group
@@ -31,8 +27,6 @@ pytestmark = [pytest.mark.integration, pytest.mark.long]
 QUERY = "what lowers blood pressure"
 DOCUMENTS = [f"note {n}: " + "low salt and water lower the blood pressure " * (1 + n % 7) for n in range(60)]
 TUPLES = [(n,) for n in range(len(DOCUMENTS))]
-LONG = [" ".join(f"{word}{n}" for n, word in enumerate(f"{at} low salt and water ".split() * 30)) for at in range(4)]
-OPTIONS = Passages(words=20, stride=20, limit=6, least_words=30)
 
 
 @pytest.fixture(scope="module")
@@ -133,25 +127,6 @@ def test_without_workers_what_is_known_is_scored(group: WorkerGroup, settings: S
     scorer.close()
 
 
-def test_long_documents_come_back_whole(group: WorkerGroup, settings: Settings) -> None:
-    group.wait_for(2)
-    scorer, here = opened(settings), local(settings)
-    texts = [text_of(Candidate(f"d{n}", text, 0, n + 1), OPTIONS) for n, text in enumerate(LONG)]
-    own = here.vectors.of(texts)
-    cold = scorer.vectors.of(texts)
-    scorer.vectors.records.flush()
-    warm = scorer.vectors.of(texts)
-    assert (cold.encoded, warm.encoded, warm.known) == (24, 0, 24)
-    for found in (cold, warm):
-        for one, other in zip(found.documents, own.documents, strict=True):
-            assert list(one.spans) == list(other.spans)
-            rows, others = (rows_of([some.records[turn] for turn in range(6)]) for some in (one, other))
-            np.testing.assert_array_equal(rows, others)
-    assert scorer.vectors.store is not None
-    assert scorer.vectors.store.size().records == len(LONG)
-    scorer.close()
-
-
 def test_workers_with_another_model_encode_nothing(
     broker: str, model: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -185,17 +160,6 @@ def test_workers_with_vectors_of_another_precision_say_so(group: WorkerGroup, se
     scorer.close()
 
 
-def test_workers_need_not_know_the_key_of_records(group: WorkerGroup, settings: Settings) -> None:
-    group.wait_for(2)
-    scorer = opened(settings, vectors_key="another")
-    for known in (0, 60):
-        scores = scorer.score(QUERY, DOCUMENTS, TUPLES)
-        assert (scores.known, scores.encoded) == (known, 60 - known)
-        np.testing.assert_array_equal(scores.values, expected(settings))
-        scorer.vectors.records.flush()
-    scorer.close()
-
-
 def test_a_whole_index_is_built_by_workers(
     group: WorkerGroup, settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -210,16 +174,6 @@ def test_a_whole_index_is_built_by_workers(
         stage = client.search(QUERY, index="notes", rerank={"depth": 40})["rerank"]["stages"][0]
         assert (stage["known"], stage["encoded"], stage["inferences"], stage["cached"]) == (40, 0, 40, 0)
         assert isinstance(vectors_of(client).encoder, RemoteEncoder)
-
-
-def test_vectors_that_are_off_are_encoded_each_time(group: WorkerGroup, settings: Settings) -> None:
-    group.wait_for(2)
-    scorer = opened(settings, vectors="off")
-    for _ in range(2):
-        scores = scorer.score(QUERY, DOCUMENTS, TUPLES)
-        assert (scores.known, scores.encoded) == (0, 60)
-        np.testing.assert_array_equal(scores.values, expected(settings))
-    scorer.close()
 
 
 def test_without_the_model_here_workers_score_everything(group: WorkerGroup, settings: Settings) -> None:
