@@ -50,24 +50,15 @@ class Plan:
         searches: how many.
         nodes: of OpenSearch.
         workers: how many.
-        calm: whether nothing fails.
-        only: the backend whose clients search alone; "" for all.
     """
 
     seed: int
     searches: int
     nodes: int = 2
     workers: int = 4
-    calm: bool = False
-    only: str = ""
-
-    def clients(self) -> list[tuple[str, bool, int]]:
-        return [client for client in CLIENTS if self.only in ("", client[0])]
 
     def events(self, links: Sequence[str]) -> list[Event]:
         """Return what fails."""
-        if self.calm:
-            return []
         return schedule(self.seed, self.searches, links, nodes=self.nodes, workers=self.workers)
 
 
@@ -253,11 +244,11 @@ class Run:
 
 
 @contextlib.contextmanager
-def searchers(plan: Plan, world: World, answers: "queue.Queue[Any]") -> Iterator[list[Searcher]]:
+def searchers(world: World, answers: "queue.Queue[Any]") -> Iterator[list[Searcher]]:
     """Yield client processes that have loaded what they need."""
     made: list[Searcher] = []
     try:
-        for backend, is_async, slots in plan.clients():
+        for backend, is_async, slots in CLIENTS:
             options: dict[str, Any] = {"timeout": 2.0, "max_retries": 1, "retry_on_timeout": True, "model": TINY}
             options |= {"backend": "onnx" if backend == "in-process" else backend}
             options |= {"redis_url": world.redis_url("client-redis")}
@@ -281,7 +272,7 @@ def perform(plan: Plan, folder: Path, *, log: Path) -> dict[str, Any]:
             print(event)  # noqa: T201 - the schedule of the run
         run.resume()
         answers: queue.Queue[Any] = queue.Queue()
-        with searchers(plan, world, answers) as clients:
+        with searchers(world, answers) as clients:
             started = time.monotonic()
             search(run, world, clients, answers)
             seconds = time.monotonic() - started
@@ -291,8 +282,8 @@ def perform(plan: Plan, folder: Path, *, log: Path) -> dict[str, Any]:
 
 def search(run: Run, world: World, clients: Sequence[Searcher], answers: "queue.Queue[Any]") -> None:
     """Deal all searches that are left, and judge what comes back."""
-    turns = [place for place, (_, _, slots) in enumerate(run.plan.clients()) for _ in range(slots)]
-    slots = [count for _, _, count in run.plan.clients()]
+    turns = [place for place, (_, _, slots) in enumerate(CLIENTS) for _ in range(slots)]
+    slots = [count for _, _, count in CLIENTS]
     random.Random(run.plan.seed).shuffle(turns)
     left = {place: [] for place in range(len(clients))}  # type: dict[int, list[int]]
     for number in reversed(range(run.plan.searches)):

@@ -140,11 +140,11 @@ def check_services(broker: Broker, environment: dict[str, str], folder: Path) ->
     token = (broker.secrets / "osrerank_server_token").read_text()
     with Container("worker", environment, broker.secrets, folder) as worker:
         assert not worker.is_healthy
-        worker.wait()
+        worker.wait_until(lambda: worker.is_healthy)
         with urllib.request.urlopen(f"http://127.0.0.1:{worker.port}/metrics", timeout=10) as answer:
             assert b"osrerank_worker_pairs_total" in answer.read()
         with Container("serve", environment, broker.secrets, folder) as server:  # as its depends_on says
-            server.wait()
+            server.wait_until(lambda: server.is_healthy)
             request = urllib.request.Request(
                 f"http://127.0.0.1:{server.port}/v1/rerank",
                 json.dumps({"query": "low blood pressure", "documents": ["A ball game.", "Hypotension."]}).encode(),

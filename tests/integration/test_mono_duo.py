@@ -68,33 +68,6 @@ def test_inferences_are_what_the_formula_says(client, options, pairs):
     assert len(set(ids(response))) == 30
 
 
-def test_order_is_that_of_the_pairs_and_the_tail_is_monos(client):
-    mono = client.search(QUERY, index=INDEX, size=30, rerank={"depth": 20})
-    duo = client.search(
-        QUERY, index=INDEX, size=30, rerank={"pipeline": "mono-duo", "depth": 20, "duo_depth": 6, "explain": True}
-    )
-    assert ids(duo)[6:] == ids(mono)[6:]
-    assert sorted(ids(duo)[:6]) == sorted(ids(mono)[:6])
-    top = ids(mono)[:6]
-    kept = duo["rerank"]["stages"][1]["pairs"]
-    assert kept["doc_ids"] == top
-    texts = [text(int(name[1:])) for name in top]
-    tuples = [(i, j) for i in range(6) for j in range(6) if i != j]
-    scorer = load_scorer(DUO, backend="onnx")
-    expected = dict(zip(tuples, scorer.probabilities(scorer.score(QUERY, texts, tuples).values), strict=True))
-    for (i, j), probability in expected.items():
-        assert kept["probabilities"][i][j] == pytest.approx(probability, abs=1e-5)
-    sums = {name: sum(expected[i, j] for j in range(6) if j != i) for i, name in enumerate(top)}
-    for hit in duo["hits"]["hits"][:6]:
-        marks = hit["_rerank"]["duo"]
-        assert marks["score"] == marks["sum"] == pytest.approx(sums[hit["_id"]], abs=1e-4)
-        assert marks["rivals"] == 5
-        assert hit["_score"] == pytest.approx(2 + marks["sum"] / 5)
-        assert any(line.startswith("duo: rank ") for line in hit["_rerank"]["explanation"])
-    assert "duo" not in duo["hits"]["hits"][6]["_rerank"]
-    assert "pairs" not in mono["rerank"]["stages"][0]
-
-
 def test_run_and_tradeoff(engine_url, client, tmp_path):
     """The whole way: run, pairs in its side file, every smaller setting derived as a search of it orders."""
     queries, qrels, output = tmp_path / "q.tsv", tmp_path / "qrels", tmp_path / "duo.run"

@@ -12,13 +12,10 @@ from click.testing import CliRunner
 
 from osrerank import Client, connect
 from osrerank.cli import cli
-from osrerank.errors import ConfigError
 from osrerank.indexing.build import build_vectors
 from osrerank.indexing.documents import vectors_of
-from osrerank.indexing.estimate import estimate
 from osrerank.indexing.prune import prune_vectors
 from tests.articles import fill
-from tests.servers import ROOT
 
 pytest.importorskip("torch")
 pytest.importorskip("onnx")
@@ -33,7 +30,6 @@ DOCUMENTS: list[dict[str, Any]] = [
 ]
 LONG = {"title": "long", "text": " ".join(RNG.choices(WORDS, k=800))}
 QUERY = "blood pressure is low"
-WITHOUT_VECTORS = ROOT / "tests" / "data" / "tiny-bert-one-label"
 
 
 @pytest.fixture
@@ -81,14 +77,6 @@ def test_no_score_of_an_old_text(client: Client, index_name: str) -> None:
     assert order(client, index_name) == warm
 
 
-def test_a_model_without_vectors_says_so(engine_url: str, index_name: str) -> None:
-    with (
-        connect(engine_url, model=str(WITHOUT_VECTORS)) as client,
-        pytest.raises(ConfigError, match="only bi-encoders"),
-    ):
-        build_vectors(client, index_name)
-
-
 def test_what_the_index_has_no_more_is_pruned(client: Client, index_name: str) -> None:
     fill(client, index_name, DOCUMENTS)
     build_vectors(client, index_name)
@@ -102,23 +90,6 @@ def test_what_the_index_has_no_more_is_pruned(client: Client, index_name: str) -
     vectors_of(client).records.flush()
     assert store.size().records >= 148
     assert order(client, index_name) == before
-
-
-def test_how_much_of_an_index_has_vectors(client: Client, index_name: str, engine_url: str, model: Path) -> None:
-    fill(client, index_name, DOCUMENTS)
-    found = estimate(client, index_name)
-    assert (found.coverage.documents, found.coverage.looked_at, found.coverage.lacks) == (150, 150, 150)
-    assert found.build_s > 0
-    different = len({(one["title"], one["text"]) for one in DOCUMENTS})
-    assert found.build_bytes == different * 62  # a vector of 32 numbers in 8 bits, with header, scale and digest
-    command = f"osrerank vectors build --index {index_name}   (150 of 150 documents lack vectors; about "
-    assert str(found).startswith(command)
-    arguments = ["--url", engine_url, "--model", str(model), "doctor", "--index", index_name]
-    assert command in CliRunner().invoke(cli, arguments, catch_exceptions=False).stdout
-    build_vectors(client, index_name)
-    assert (client.coverage(index_name).lacks, client.is_warm(index_name)) == (0, True)
-    said = CliRunner().invoke(cli, arguments, catch_exceptions=False).stdout
-    assert f"{index_name}: all 150 documents have vectors" in said
 
 
 def test_a_new_model_is_made_ready_while_the_old_one_serves(

@@ -342,22 +342,15 @@ def test_a_model_that_cannot_be_loaded_ends_the_worker(broker: str, tmp_path: Pa
 
 
 @pytest.mark.slow
-def test_tls_and_passwords_to_redis_and_opensearch(opensearch_url: str, tmp_path: Path) -> None:
-    cert, key = tls.certificate(tmp_path / "http")
-    basic = "Basic " + base64.b64encode(b"admin:sesame").decode()
+def test_tls_and_a_password_to_redis(tmp_path: Path) -> None:
     with (
         tls.tls_redis(tmp_path / "redis", password="open-sesame") as redis_url,
         worker_group(redis_url, tmp_path / "group") as group,
     ):
-        with tls.tls_http(opensearch_url, cert, key, basic) as port:
-            url = f"https://admin:sesame@127.0.0.1:{port}"
-            client = connect(url, model=TINY, backend="workers", redis_url=redis_url, ca_certs=str(cert))
-            index = "secured"
-            client.index(index=index, id="1", body={"text": DOCUMENTS[0]}, refresh=True)
+        with connect(f"embedded:{tmp_path / 'engine'}", model=TINY, backend="workers", redis_url=redis_url) as client:
+            fill(client, "secured", [{"text": DOCUMENTS[0]}])
             options = {"fields": ["text"], "on_failure": "raise"}
-            found = [client.search(QUERY, index=index, rerank=options)["rerank"]["stages"][0] for _ in range(2)]
-            client.indices.delete(index=index)
-            client.close()
+            found = [client.search(QUERY, index="secured", rerank=options)["rerank"]["stages"][0] for _ in range(2)]
         assert [(stage["inferences"], stage["cached"]) for stage in found] == [(1, 0), (0, 1)]
         assert "sesame" not in group.log()
         untrusted = redis_url.split("?")[0]
