@@ -3,10 +3,8 @@
 import asyncio
 import contextlib
 import contextvars
-import faulthandler
 import inspect
 import json
-import signal
 import sys
 import threading
 import time
@@ -115,8 +113,7 @@ async def run_async(given: dict[str, Any]) -> None:
 
 
 def main() -> None:
-    """Search until standard input ends; SIGUSR1 prints where each thread is."""
-    faulthandler.register(signal.SIGUSR1, all_threads=True)
+    """Search until standard input ends."""
     given = json.loads(sys.argv[1])
     if given["is_async"]:
         asyncio.run(run_async(given))

@@ -53,11 +53,6 @@ def index_name(engine: OpenSearch) -> Iterator[str]:
     engine.indices.delete(index=name, ignore_unavailable=True)
 
 
-@pytest.fixture
-def embedded_folder(tmp_path: Path) -> Path:
-    return tmp_path / "embedded"
-
-
 @pytest.fixture(scope="session")
 def model(bi_encoder: Callable[..., Path]) -> Path:
     """A small bi-encoder."""

@@ -163,21 +163,6 @@ def test_oversampling_reranks_more_than_the_page(cluster, server, sample, instal
     client.close()
 
 
-def test_several_fields_are_joined_without_a_space(cluster, installer, server, opensearch_url):
-    index = "two-fields"
-    texts = [("black", "death"), ("blackdeath", ""), ("plague", "of London")]
-    lines = []
-    for place, (title, text) in enumerate(texts):
-        lines += [{"index": {"_index": index, "_id": str(place)}}, {"title": title, "text": text, "all": "x"}]
-    cluster.bulk(body=lines, refresh=True)
-    installer.install(Wish(server, NAME, ("title", "text")))
-    body = {"query": {"match": {"all": "x"}}, "ext": {"rerank": {"query_context": {"query_text": "black death"}}}}
-    hits = cluster.search(index=index, body=body, search_pipeline=NAME)["hits"]["hits"]
-    scores = {hit["_id"]: hit["_score"] for hit in hits}
-    assert scores["0"] == scores["1"]
-    cluster.indices.delete(index=index)
-
-
 def test_installing_twice_and_removing_leaves_the_cluster_as_it_was(cluster, server, sample, installer):
     before = state(cluster)
     wish = Wish(server, NAME, ("text",))

@@ -9,9 +9,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from opensearchpy import OpenSearch, helpers
 
 from osrerank.formats.trec import read_run
+from tests.articles import filled
 from tests.servers import ROOT
 from tests.waiting import wait_until
 
@@ -24,14 +24,10 @@ INDEX = "test-run-passages"
 
 @pytest.fixture(scope="module")
 def url(opensearch_url: str) -> Iterator[str]:
-    client = OpenSearch(opensearch_url)
     with gzip.open(SAMPLE / "corpus.jsonl.gz", "rt") as lines:
         documents = [json.loads(line) for line in lines][:300]
-    actions = [{"_index": INDEX, "_id": one["id"], "_source": one} for one in documents]
-    helpers.bulk(client, actions, refresh=True)
-    yield opensearch_url
-    client.indices.delete(index=INDEX)
-    client.close()
+    with filled(opensearch_url, INDEX, {one["id"]: one for one in documents}):
+        yield opensearch_url
 
 
 def command(url: str, output: Path, *arguments: str) -> list[str]:
@@ -78,19 +74,6 @@ def test_killed_and_resumed_equals_uninterrupted(url: str, tmp_path: Path) -> No
     assert killed.read_bytes() == whole.read_bytes()
     assert side_file(killed) == side_file(whole)
     assert len(read_run(killed).rankings) == N_QUERIES
-
-
-def test_first_pass_alone_keeps_opensearchs_order(url: str, tmp_path: Path) -> None:
-    output = tmp_path / "bm25.run"
-    subprocess.run(command(url, output, "--no-rerank"), check=True, capture_output=True)
-    query_id, text = (SAMPLE / "queries.tsv").read_text().splitlines()[0].split("\t")
-    client = OpenSearch(url)
-    match = {"multi_match": {"query": text, "fields": ["title", "text"]}}
-    hits = client.search(index=INDEX, body={"query": match, "size": 20})["hits"]["hits"]
-    client.close()
-    written = {document.doc_id: document.score for document in read_run(output).rankings[query_id]}
-    assert set(written) == {hit["_id"] for hit in hits}
-    assert [written[hit["_id"]] for hit in hits] == pytest.approx([hit["_score"] for hit in hits], abs=1e-4)
 
 
 @pytest.mark.slow

@@ -162,20 +162,6 @@ def test_msearch_keeps_errors(client):
     assert second["rerank"]["applied"] is True
 
 
-def test_async_dsl(client):
-    if isinstance(client, Client):
-        pytest.skip("opensearch-py's AsyncSearch takes the asynchronous client")
-
-    from opensearchpy._async.helpers.search import AsyncSearch
-
-    async def execute():
-        search = AsyncSearch(using=client._target, index=INDEX).query("match", text="low blood pressure")
-        return await search.params(rerank=True).execute()
-
-    response = client._runner.run(execute())
-    assert [hit.meta.id for hit in response] == ids(client.search("low blood pressure", index=INDEX, rerank=True))
-
-
 @pytest.mark.parametrize(
     "query", [{"match": "low"}, {"unheard_of": {"text": "low"}}, {"match": {"text": {"query": "low", "fuzzy": 1}}}]
 )

@@ -144,10 +144,13 @@ def test_the_end_waits_for_what_was_taken_on(server):
     assert not is_ready(port)
 
 
-def test_a_port_that_is_taken(server):
-    _process, port, _log = server
-    command = [sys.executable, "-m", "osrerank", "--model", TINY, "--backend", "onnx", "serve", "--port", str(port)]
-    done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, timeout=60, check=False)
+def test_a_port_that_is_taken():
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = str(taken.getsockname()[1])
+        command = [sys.executable, "-m", "osrerank", "--model", TINY, "--backend", "onnx", "serve", "--port", port]
+        done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, timeout=60, check=False)
     assert done.returncode == 2
     assert "Traceback" not in done.stderr
-    assert str(port) in done.stderr.splitlines()[-1]
+    assert port in done.stderr.splitlines()[-1]

@@ -116,21 +116,6 @@ def test_patterns_of_the_application_do_not_find_it(client: Client, index_name: 
     assert {hit[0] for hit in order(client, f"{index_name}*")} == {str(place) for place in range(COUNT)}
 
 
-def test_an_alias_stands_for_its_indices(client: Client, index_name: str, encodings: list[int]) -> None:
-    fill(client, index_name, DOCUMENTS)
-    alias = f"{index_name}-alias"
-    client.indices.put_alias(index=index_name, name=alias)
-    assert build_vectors(client, alias).encoded == COUNT
-    refresh(client, index_name)
-    assert not client.indices.exists(index=side_index(alias))
-    del encodings[:]
-    order(client, alias)
-    assert len(encodings) == 1  # the query
-    assert prune_vectors(client, [alias]) == COUNT
-    (side,) = side_stores(client, [alias])
-    assert (side.beside, side.drop()) == (index_name, COUNT)
-
-
 def test_a_build_takes_over_the_side_index_of_02(
     client: Client, index_name: str, encodings: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:

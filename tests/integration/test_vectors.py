@@ -63,20 +63,6 @@ def test_searches_find_what_was_built(client: Client, index_name: str, encodings
     assert (again.documents, again.encoded, encodings) == (153, 0, [])
 
 
-def test_no_score_of_an_old_text(client: Client, index_name: str) -> None:
-    fill(client, index_name, DOCUMENTS)
-    build_vectors(client, index_name)
-    changed = [
-        {**one, "text": f"{one['text']} heart"} if place % 3 == 0 else one for place, one in enumerate(DOCUMENTS)
-    ]
-    fill(client, index_name, changed)
-    warm = order(client, index_name)
-    store = vectors_of(client).store
-    assert store is not None
-    assert store.drop() >= 150
-    assert order(client, index_name) == warm
-
-
 def test_what_the_index_has_no_more_is_pruned(client: Client, index_name: str) -> None:
     fill(client, index_name, DOCUMENTS)
     build_vectors(client, index_name)
@@ -132,29 +118,3 @@ def test_indexing_computes_vectors_where_that_is_asked(
     assert len(encodings) == 1  # the query
     again = CliRunner().invoke(cli, [*arguments, "--recreate", "--vectors", "--json"], catch_exceptions=False)
     assert json.loads(again.stdout)["vectors"] == {"documents": 150, "texts": 150, "encoded": 0, "empty": 0}
-
-
-def test_the_commands(
-    engine_url: str, client: Client, index_name: str, model: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    fill(client, index_name, DOCUMENTS)
-    shared = ["--url", engine_url, "--model", str(model)]
-
-    def answer(*arguments: str) -> dict[str, Any]:
-        result = CliRunner().invoke(cli, [*shared, "--json", "vectors", *arguments], catch_exceptions=False)
-        assert result.exit_code == 0, result.output
-        found: dict[str, Any] = json.loads(result.stdout)
-        return found
-
-    built = answer("build", "--index", index_name)
-    assert (built["documents"], built["encoded"], built["store"], built["records"]) == (150, 150, "file", 150)
-    assert answer("status")["records"] == 150
-    assert answer("prune", "--index", index_name) == {"records": 150}
-    assert answer("drop", "--yes") == {"dropped": 150}
-    assert answer("status")["records"] == 0
-    shown = CliRunner().invoke(cli, [*shared, "vectors", "build", "--index", index_name], catch_exceptions=False)
-    assert "150 documents, 150 texts, 150 of them encoded now" in shown.stdout
-    assert "file: 150 records" in CliRunner().invoke(cli, [*shared, "vectors", "status"]).stdout
-    monkeypatch.setenv("OSRERANK_VECTORS", "off")
-    off = CliRunner().invoke(cli, [*shared, "vectors", "status"])
-    assert "vectors are off" in str(off.exception)

@@ -171,11 +171,6 @@ def without_broker(folder: Path, away_s: float) -> None:
         scorer.close()
         log = group.log()
         assert group.stop() == [0]
-    print(  # noqa: T201 - the figures that are reported
-        f"\n{away_s:g} s without Redis: {len(took)} searches, slowest {1000 * max(took):.0f} ms, median "
-        f"{1000 * np.median(took):.1f} ms; the client dialled {dialled:g} times; reranked {reranked_s:.1f} s after; "
-        f"the worker logged {len(log.splitlines())} lines"
-    )
     assert scores.reached == 100
     assert reranked_s < 30
     assert dialled < 3 + away_s

@@ -84,22 +84,6 @@ def test_what_workers_encoded_is_known_from_then_on(group: WorkerGroup, settings
         np.testing.assert_array_equal(found.values, expected(settings))
 
 
-def test_a_worker_with_torch_fills_what_a_client_with_onnx_reads(model: str, tmp_path: Path) -> None:
-    environment = {"OSRERANK_VECTORS": "off", "OSRERANK_BACKEND": "torch", "OSRERANK_DTYPE": "bf16"}
-    with servers.redis(tmp_path / "broker") as url:
-        settings = Settings.load(model=model, broker_url=url, backend="workers", vectors_folder=tmp_path / "vectors")
-        with worker_group(url, tmp_path, 1, model=model, environment=environment):
-            scorer = opened(settings)
-            cold = scorer.score(QUERY, DOCUMENTS, TUPLES)
-            scorer.close()
-    here = local(settings, "file")
-    warm = here.score(QUERY, DOCUMENTS, TUPLES)
-    here.close()
-    assert (cold.encoded, warm.encoded, warm.known) == (60, 0, 60)
-    np.testing.assert_array_equal(warm.values, cold.values)
-    np.testing.assert_allclose(warm.values / 20, expected(settings) / 20, atol=0.1)
-
-
 def test_a_text_longer_than_a_model_reads_is_known_too(group: WorkerGroup, settings: Settings) -> None:
     group.wait_for(2)
     scorer, texts = opened(settings), ["salt " * 100_000, DOCUMENTS[0]]
