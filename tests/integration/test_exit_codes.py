@@ -74,15 +74,6 @@ signal.setitimer(signal.ITIMER_REAL, 0.01 + random.random() / 3)
 while True: client.rerank_response(response(30), 'salt')
 """,
     ),
-    "many queries at once": (
-        0,
-        """
-import osrerank
-reranker = osrerank.Reranker(deadline_ms=150)
-reranker.warm_up()
-reranker.rank_many(["salt"] * 10, [[text() for _ in range(30)] for _ in range(10)])
-""",
-    ),
     "a daemon thread writes": (
         0,
         """

@@ -79,15 +79,6 @@ def test_feedback_is_refused_by_name(client: Client) -> None:
         client.search(QUERY, index=INDEX, rerank={"feedback": Feedback(0.3)})
 
 
-def test_redis_keeps_the_vectors_of_texts_without_an_index(model: str, redis_url: str) -> None:
-    settings = Settings.load(model=model, vectors="redis", vectors_redis_url=redis_url)
-    tuples = [(at,) for at in range(len(TEXTS))]
-    for known in (0, len(TEXTS)):
-        scorer = as_scorer(load(settings), settings)
-        assert scorer.score(QUERY, TEXTS, tuples).known == known
-        scorer.close()
-
-
 @pytest.mark.long
 def test_workers_encode_what_a_client_compares(broker: str, model: str, tmp_path: Path) -> None:
     settings = Settings.load(model=model, broker_url=broker, backend="workers", vectors_folder=tmp_path / "vectors")

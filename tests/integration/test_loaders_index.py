@@ -106,21 +106,6 @@ def test_a_foreign_document_is_noticed(engine: OpenSearch, index_name: str, tmp_
         load_passages(engine, index_name, path, skip_bad=1)
 
 
-def test_fields_as_they_come(engine: OpenSearch, index_name: str, tmp_path: Path) -> None:
-    path = tmp_path / "corpus.jsonl"
-    rows = [
-        {"_id": "a", "text": "x", "title": "Rivers", "metadata": {"year": 1999, "url": "u"}},
-        {"_id": "b", "text": "y"},
-    ]
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    assert load(engine, index_name, LOADERS["beir"], [str(path)]).indexed == 2
-    assert engine.get(index=index_name, id="a")["_source"] == {"title": "Rivers", "text": "x", "year": 1999, "url": "u"}
-    hits = engine.search(index=index_name, body={"query": {"match": {"title": "river"}}})["hits"]["hits"]
-    assert [hit["_id"] for hit in hits] == ["a"]
-    hits = engine.search(index=index_name, body={"query": {"range": {"year": {"gte": 1999}}}})["hits"]["hits"]
-    assert [hit["_id"] for hit in hits] == ["a"]
-
-
 @pytest.mark.parametrize("loader", sorted(LOADERS))
 def test_every_loader_s_index_can_be_made(engine: OpenSearch, index_name: str, tmp_path: Path, loader: str) -> None:
     path = tmp_path / "corpus"

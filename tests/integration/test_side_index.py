@@ -76,6 +76,7 @@ def test_what_one_client_built_all_clients_find(
     assert built.encoded == built.texts - 1 > COUNT  # two passages of the long one are equal
     refresh(client, index_name)
     assert client.coverage(index_name).known == COUNT + 1  # the long one has one record
+    assert client.count(index=f"{index_name}*")["count"] == COUNT + 1  # patterns do not find the side index
     with connect(engine_url, model=str(model)) as another:
         del encodings[:]
         found = order(another, index_name)
@@ -106,14 +107,6 @@ def test_a_search_writes_what_it_computes_to_a_side_index_that_is_there(
         assert order(another, index_name) == first
         assert len(encodings) == 1
     assert client.mget(index=index_name, body={"ids": ids}) == before  # no document of the application's was written
-
-
-def test_patterns_of_the_application_do_not_find_it(client: Client, index_name: str) -> None:
-    fill(client, index_name, DOCUMENTS)
-    build_vectors(client, index_name)
-    refresh(client, index_name)
-    assert client.count(index=f"{index_name}*")["count"] == COUNT
-    assert {hit[0] for hit in order(client, f"{index_name}*")} == {str(place) for place in range(COUNT)}
 
 
 def test_a_build_takes_over_the_side_index_of_02(

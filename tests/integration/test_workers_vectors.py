@@ -84,18 +84,6 @@ def test_what_workers_encoded_is_known_from_then_on(group: WorkerGroup, settings
         np.testing.assert_array_equal(found.values, expected(settings))
 
 
-def test_a_text_longer_than_a_model_reads_is_known_too(group: WorkerGroup, settings: Settings) -> None:
-    group.wait_for(2)
-    scorer, texts = opened(settings), ["salt " * 100_000, DOCUMENTS[0]]
-    alone = scorer.score(QUERY, texts[:1], [(0,)])
-    assert (alone.encoded, alone.truncated, alone.failures) == (1, 1, {})
-    scorer.vectors.records.flush()
-    warm = scorer.score(QUERY, texts, [(0,), (1,)])
-    assert (warm.encoded, warm.known, warm.reached) == (1, 1, 2)
-    np.testing.assert_array_equal(warm.values, local(settings).score(QUERY, texts, [(0,), (1,)]).values)
-    scorer.close()
-
-
 def test_without_workers_what_is_known_is_scored(group: WorkerGroup, settings: Settings) -> None:
     group.wait_for(2)
     scorer = opened(settings)
