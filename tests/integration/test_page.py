@@ -9,7 +9,7 @@ import pytest
 from osrerank import Rerank, connect
 from osrerank.options.defaults import Defaults
 from osrerank.server.page.judgments import Judgments
-from osrerank.server.page.routes import Comparison
+from osrerank.server.page.routes import ComparisonPage
 from osrerank.testing import FunctionScorer
 from osrerank.types import Qrels, Query
 from tests import servers
@@ -58,7 +58,7 @@ def index(tmp_path_factory):
 @pytest.fixture(scope="module")
 def comparison(index):
     judgments = Judgments((Query("1", QUERY), Query("2", "pond")), Qrels({"1": {"d27": 1, "d0": 0}}))
-    return Comparison(index, {"mono": "", "mono-duo": ""}, judgments=judgments)
+    return ComparisonPage(index, {"mono": "", "mono-duo": ""}, judgments=judgments)
 
 
 @pytest.fixture(scope="module")
@@ -128,7 +128,7 @@ def test_a_blend_shows_both_parts_of_a_score(open_page, index):
     before = index.searcher.defaults
     index.searcher.defaults = Defaults(Rerank(blend="linear", blend_weight=3.0))
     try:
-        with running(FunctionScorer(), comparison=Comparison(index, {"mono": ""})) as address:
+        with running(FunctionScorer(), comparison=ComparisonPage(index, {"mono": ""})) as address:
             page = open_page(f"{address}/ui", q=QUERY, index="ponds")
             assert page.locator("#after-how").inner_text() == "by the model's score and BM25's together"
             added = page.locator("#after .score small:nth-of-type(2)").all_inner_texts()
@@ -139,7 +139,7 @@ def test_a_blend_shows_both_parts_of_a_score(open_page, index):
 
 
 def test_documents_are_judged_by_a_click(open_page, index, tmp_path):
-    comparison = Comparison(index, {"mono": ""}, judgments=Judgments(folder=tmp_path))
+    comparison = ComparisonPage(index, {"mono": ""}, judgments=Judgments(folder=tmp_path))
     with running(FunctionScorer(), comparison=comparison) as address:
         page = open_page(f"{address}/ui", q=QUERY, index="ponds")
         row = page.locator("#after .row").nth(2)
@@ -314,7 +314,7 @@ def test_no_hits_are_told(open_page):
 def test_a_model_that_fails_is_told(open_page, index, tmp_path):
     client = connect(f"embedded:{tmp_path}", scorer=FunctionScorer(broken=True))
     client.index(index="ponds", id="a", body={"text": "a duck"}, refresh=True)
-    with running(FunctionScorer(), comparison=Comparison(client, {"mono": ""})) as address:
+    with running(FunctionScorer(), comparison=ComparisonPage(client, {"mono": ""})) as address:
         page = open_page(f"{address}/ui", q="duck", index="ponds")
         page.get_by_role("alert").filter(has_text="Not reranked: mono: this scorer is broken on purpose").wait_for()
         assert ids(page, "before") == ids(page, "after") == ["a"]

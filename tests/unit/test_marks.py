@@ -12,7 +12,7 @@ from osrerank import Rerank, Reranker, connect
 from osrerank.errors import ConfigError, ResponseFormatError
 from osrerank.options.rerank import MOST_MS
 from osrerank.response import final_score
-from osrerank.retrieval.fields import Fields
+from osrerank.retrieval.fields import SearchFields
 from osrerank.retrieval.first_pass import FirstPass, plan
 from osrerank.scoring.cache.local import LocalStore, NoStore
 from osrerank.scoring.cache.scorer import CachedScorer
@@ -96,14 +96,14 @@ def test_scores_of_one_stage_stay_below_two_and_do_not_tie(base: float) -> None:
     ],
 )
 def test_the_order_of_a_sort_is_read_as_opensearch_does(sort: Any, reranked: bool) -> None:
-    assert isinstance(plan({"sort": sort}, {}, Rerank(), 100, Fields()), FirstPass) is reranked
+    assert isinstance(plan({"sort": sort}, {}, Rerank(), 100, SearchFields()), FirstPass) is reranked
 
 
 @pytest.mark.parametrize(
     "body", [{"size": None}, {"from": None}, {"size": True}, {"size": 1.5}, {"size": "x"}, {"sort": None}]
 )
 def test_what_opensearch_refuses_is_sent_as_it_is(body: dict[str, Any]) -> None:
-    assert isinstance(plan(body, {}, Rerank(), 100, Fields()), str)
+    assert isinstance(plan(body, {}, Rerank(), 100, SearchFields()), str)
 
 
 def test_collapse_is_warned_of() -> None:

@@ -9,7 +9,7 @@ from osrerank.cli import main
 from osrerank.errors import ConfigError, MissingDependencyError, ModelLoadError
 from osrerank.export import export_model as module
 from osrerank.export.export_model import ExportOptions, export_model, new_directory
-from osrerank.export.quantise import Recipe, quantise, quantise_rows
+from osrerank.export.quantise import QuantisationRecipe, quantise, quantise_rows
 from osrerank.scoring.card import Pooling
 from osrerank.scoring.model_files import read_card
 from osrerank.scoring.registry import load_model, load_scorer
@@ -134,7 +134,7 @@ def test_large_tables_are_quantised_and_small_ones_kept(tmp_path: Path) -> None:
     onnx.save(
         helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), tmp_path / "fp32.onnx"
     )
-    quantise(tmp_path / "fp32.onnx", tmp_path / "int8.onnx", Recipe())
+    quantise(tmp_path / "fp32.onnx", tmp_path / "int8.onnx", QuantisationRecipe())
     import onnxruntime
 
     session = onnxruntime.InferenceSession(str(tmp_path / "int8.onnx"), providers=["CPUExecutionProvider"])

@@ -5,12 +5,12 @@ from pathlib import Path
 import pytest
 
 from osrerank.errors import LoaderError
-from osrerank.formats.id_table import IdTable, Repeat, Row
+from osrerank.formats.id_table import IdRow, IdTable, Repeat
 
-ROWS = [Row(row_id, number, number * 10) for number, row_id in enumerate(["b", "a", "ä", "a", "b", "a", "\ud800"], 1)]
+ROWS = [IdRow(row_id, number, number * 10) for number, row_id in enumerate(["b", "a", "ä", "a", "b", "a", "\ud800"], 1)]
 
 
-def unread() -> Iterator[Row]:
+def unread() -> Iterator[IdRow]:
     raise AssertionError("the rows are not needed")
     yield
 
@@ -32,11 +32,11 @@ def test_repeats_come_in_the_order_of_their_rows() -> None:
 
 
 def test_texts_are_kept_too_and_found_from_another_thread() -> None:
-    table, found = IdTable.temporary([Row("a", 1, "fox")]), []
+    table, found = IdTable.temporary([IdRow("a", 1, "fox")]), []
     asking = threading.Thread(target=lambda: found.append(table.get("a")))
     asking.start()
     asking.join()
-    assert found == [Row("a", 1, "fox")]
+    assert found == [IdRow("a", 1, "fox")]
 
 
 def test_a_kept_table_is_used_again_for_the_same_key_only(tmp_path: Path) -> None:
@@ -66,7 +66,7 @@ def test_a_refused_or_broken_table_is_not_kept(tmp_path: Path) -> None:
 
 
 def test_a_damaged_table_is_named(tmp_path: Path) -> None:
-    rows = [Row(f"{number:05}", number, "text " * 20) for number in range(5_000)]
+    rows = [IdRow(f"{number:05}", number, "text " * 20) for number in range(5_000)]
     path = tmp_path / "ids"
     IdTable.made(path, "key", rows)
     content = bytearray(path.read_bytes())

@@ -9,7 +9,7 @@ from osrerank.evaluation.measures import evaluate  # noqa: E402
 from osrerank.options.passages import Passages  # noqa: E402
 from osrerank.scoring.registry import load_scorer  # noqa: E402
 from osrerank.stages.passages import PassageStage  # noqa: E402
-from osrerank.training.development import Development, Scoring  # noqa: E402
+from osrerank.training.development import Development, NetworkScorer  # noqa: E402
 from osrerank.training.examples.lists import Example  # noqa: E402
 from osrerank.training.recipes import Recipe  # noqa: E402
 from osrerank.training.weights.models import load_trainee  # noqa: E402
@@ -20,7 +20,7 @@ from tests.servers import ROOT  # noqa: E402
 CLASSIFIER = ROOT / "tests" / "data" / "tiny-bert-two-labels"
 DOCUMENTS = ("low salt", "the wing of the engine", "heat " * 40, "blood")
 EXAMPLE = Example("low pressure", DOCUMENTS, (0, 1, 0, 0))
-SCORING = Scoring(torch.device("cpu"), 100)
+SCORING = NetworkScorer(torch.device("cpu"), 100)
 
 
 def order() -> list[int]:

@@ -11,7 +11,7 @@ from osrerank.training.examples.batches import Lot, MonoAssembly, Steps  # noqa:
 from osrerank.training.examples.lists import Example  # noqa: E402
 from osrerank.training.losses import soft_cross_entropy  # noqa: E402
 from osrerank.training.objective import to_device  # noqa: E402
-from osrerank.training.probe import Probe, forward  # noqa: E402
+from osrerank.training.probe import NetworkProbe, forward  # noqa: E402
 from osrerank.training.recipes import PRESETS, Recipe  # noqa: E402
 from osrerank.training.weights.models import Trainee, load_trainee  # noqa: E402
 from osrerank.training.weights.student import layer_map, select_layers, stand_ins  # noqa: E402
@@ -48,7 +48,7 @@ def test_a_model_is_no_distance_from_itself(recipe: Recipe) -> None:
 
 def test_a_probe_keeps_one_pass_and_none_of_a_measurement() -> None:
     trainee = load_trainee(CLASSIFIER, LISTWISE)
-    probe = Probe(trainee.network)
+    probe = NetworkProbe(trainee.network)
     inputs = to_device(torch.device("cpu"), lot(trainee, LISTWISE).inputs)
     for _ in range(2):
         forward(trainee.network, probe, inputs, learn=False)
@@ -139,7 +139,7 @@ def test_the_probe_sees_what_transformers_computes() -> None:
     transformers = pytest.importorskip("transformers")
     trainee = load_trainee(CLASSIFIER, POINTWISE)
     inputs = to_device(torch.device("cpu"), lot(trainee, POINTWISE).inputs)
-    probe = Probe(trainee.network)
+    probe = NetworkProbe(trainee.network)
     forward(trainee.network.eval(), probe, inputs, learn=False)
     plain = transformers.AutoModelForSequenceClassification.from_pretrained(CLASSIFIER, attn_implementation="eager")
     with torch.no_grad():

@@ -20,7 +20,7 @@ from osrerank.scoring.registry import load_scorer  # noqa: E402
 from osrerank.testing import ManualClock  # noqa: E402
 from osrerank.training.curve import read_curve  # noqa: E402
 from osrerank.training.examples.sources import open_source  # noqa: E402
-from osrerank.training.fit import Request, distill, train  # noqa: E402
+from osrerank.training.fit import TrainingRequest, distill, train  # noqa: E402
 from osrerank.training.recipes import Recipe  # noqa: E402
 from tests.bi_encoders import carded, plain  # noqa: E402
 from tests.servers import ROOT  # noqa: E402
@@ -34,10 +34,10 @@ SMALL = Recipe(
 )
 
 
-def request(examples: Path, output: Path, recipe: Recipe = SMALL, **changes: object) -> Request:
+def request(examples: Path, output: Path, recipe: Recipe = SMALL, **changes: object) -> TrainingRequest:
     source = open_source({"examples": str(examples)})
     given = {"source": CLASSIFIER, "data": [source], "development": source, **changes}
-    return Request(output=output, recipe=recipe, **given)
+    return TrainingRequest(output=output, recipe=recipe, **given)
 
 
 def minutes(steps: int) -> dict[str, object]:

@@ -12,7 +12,7 @@ from tokenizers import Tokenizer  # noqa: E402
 
 from osrerank.errors import EvaluationError, FormatError  # noqa: E402
 from osrerank.training.curve import read_curve  # noqa: E402
-from osrerank.training.pretrain import IGNORED, MaskedSteps, Shape, new_encoder, pretrain  # noqa: E402
+from osrerank.training.pretrain import IGNORED, EncoderSize, MaskedSteps, new_encoder, pretrain  # noqa: E402
 from osrerank.training.recipes import PRESETS, Recipe  # noqa: E402
 from tests.servers import ROOT  # noqa: E402
 from tests.unit.training.test_fit import minutes  # noqa: E402
@@ -75,7 +75,7 @@ def test_separators_are_never_hidden_and_a_text_has_none_of_its_own() -> None:
 def test_the_papers_recipe_packs_and_an_option_keeps_texts_apart(corpus: Path, tmp_path: Path) -> None:
     assert Recipe.of(None, "target-corpus").pack
     assert not Recipe.of({"name": "target-corpus", "pack": False}, "target-corpus").pack
-    start = new_encoder([corpus], tmp_path / "new", Shape(layers=1, hidden=32, vocabulary=60))
+    start = new_encoder([corpus], tmp_path / "new", EncoderSize(layers=1, hidden=32, vocabulary=60))
     recipe = {"steps": 1, "batch": 2, "warmup": 0}
     for pack, expected in ((True, "2 sequences a pass"), (False, "8 sequences a pass")):
         said: list[str] = []
@@ -87,7 +87,7 @@ def test_the_papers_recipe_packs_and_an_option_keeps_texts_apart(corpus: Path, t
 
 @pytest.mark.long
 def test_a_model_of_fewer_positions_has_shorter_sequences(corpus: Path, tmp_path: Path) -> None:
-    start = new_encoder([corpus], tmp_path / "new", Shape(layers=1, hidden=32, vocabulary=60))
+    start = new_encoder([corpus], tmp_path / "new", EncoderSize(layers=1, hidden=32, vocabulary=60))
     config = json.loads((start / "config.json").read_text())
     weights = load_file(start / "model.safetensors")
     name = next(name for name in weights if "position_embeddings" in name)
@@ -123,7 +123,7 @@ def test_what_is_hidden() -> None:
 
 @pytest.mark.long
 def test_from_nothing_and_on(corpus: Path, tmp_path: Path) -> None:
-    start = new_encoder([corpus], tmp_path / "new", Shape(layers=1, hidden=32, vocabulary=60))
+    start = new_encoder([corpus], tmp_path / "new", EncoderSize(layers=1, hidden=32, vocabulary=60))
     said: list[str] = []
     made = pretrain(start, tmp_path / "made", [corpus], replace(RECIPE, steps=40), report=said.append)
     assert made is not None
@@ -136,7 +136,7 @@ def test_from_nothing_and_on(corpus: Path, tmp_path: Path) -> None:
 
 @pytest.mark.long
 def test_a_stopped_one_goes_on_to_the_last_bit(corpus: Path, tmp_path: Path) -> None:
-    start = new_encoder([corpus], tmp_path / "new", Shape(layers=1, hidden=32, vocabulary=60))
+    start = new_encoder([corpus], tmp_path / "new", EncoderSize(layers=1, hidden=32, vocabulary=60))
     pretrain(start, tmp_path / "whole", [corpus], RECIPE, report=str)
     assert pretrain(start, tmp_path / "parts", [corpus], RECIPE, **minutes(3)) is None
     assert pretrain(start, tmp_path / "parts", [corpus], RECIPE, report=str) is not None
@@ -146,7 +146,7 @@ def test_a_stopped_one_goes_on_to_the_last_bit(corpus: Path, tmp_path: Path) -> 
 
 
 def test_corpora_that_give_nothing_are_refused(corpus: Path, tmp_path: Path) -> None:
-    start = new_encoder([corpus], tmp_path / "new", Shape(layers=1, hidden=32, vocabulary=60))
+    start = new_encoder([corpus], tmp_path / "new", EncoderSize(layers=1, hidden=32, vocabulary=60))
     (tmp_path / "empty.txt").write_text("\n\n")
     with pytest.raises(FormatError, match="has no text"):
         pretrain(start, tmp_path / "made", [tmp_path / "empty.txt"], RECIPE, report=str)

@@ -3,11 +3,11 @@
 import pytest
 
 from osrerank.embedded.errors import Fault
-from osrerank.embedded.mapping.fields import Fields
+from osrerank.embedded.mapping.fields import IndexFields
 
 
 def test_values_of_a_document() -> None:
-    fields = Fields(
+    fields = IndexFields(
         {
             "properties": {
                 "title": {"type": "text", "fields": {"raw": {"type": "keyword", "ignore_above": 5}}},

@@ -6,9 +6,9 @@ import time
 
 import pytest
 
-from osrerank.server.api.limits import Limits
-from osrerank.server.api.queue import Rate, Task, TaskQueue
-from osrerank.server.api.service import Busy, Question, Service
+from osrerank.server.api.limits import ServerLimits
+from osrerank.server.api.queue import QueuedTask, TaskQueue, TokenRate
+from osrerank.server.api.service import ApiService, Busy, Question
 from osrerank.service import RerankService
 from osrerank.settings import Settings
 from osrerank.testing import FunctionScorer, ManualClock
@@ -17,7 +17,7 @@ from osrerank.types import NEVER, Deadline, Scores
 
 def test_rate():
     now = [0.0]
-    rate = Rate(lambda: now[0])
+    rate = TokenRate(lambda: now[0])
     assert rate.tokens_per_s == float("inf")
     for _ in range(20):
         rate.start(1_000)
@@ -35,7 +35,7 @@ def test_a_small_request_does_not_wait_for_large_ones():
     may_go_on = threading.Event()
 
     def task(name, tokens):
-        return Task(tokens, lambda: (may_go_on.wait(10) and order.append(name)) or name)
+        return QueuedTask(tokens, lambda: (may_go_on.wait(10) and order.append(name)) or name)
 
     async def scenario():
         queue = TaskQueue(1)
@@ -60,11 +60,11 @@ def test_small_requests_do_not_starve_a_large_one():
         async def keep_busy(large):
             nonlocal small
             while not large.done():
-                await asyncio.gather(*(queue.run([Task(100, lambda: None)]) for _ in range(4)))
+                await asyncio.gather(*(queue.run([QueuedTask(100, lambda: None)]) for _ in range(4)))
                 small += 4
                 assert small < 2_000
 
-        tasks = [Task(1_000, lambda: None) for _ in range(3)]
+        tasks = [QueuedTask(1_000, lambda: None) for _ in range(3)]
         await keep_busy(asyncio.gather(queue.run(tasks)))
         queue.close()
 
@@ -80,11 +80,11 @@ def test_what_waits_is_dropped_with_its_caller():
 
     async def scenario():
         queue = TaskQueue(1)
-        leaving = asyncio.ensure_future(queue.run([Task(100, compute)] * 50))
+        leaving = asyncio.ensure_future(queue.run([QueuedTask(100, compute)] * 50))
         await asyncio.to_thread(begun.wait, 10)
         leaving.cancel()
         asyncio.get_running_loop().call_soon(may_go_on.set)
-        assert await queue.run([Task(100, lambda: 5)]) == [5]
+        assert await queue.run([QueuedTask(100, lambda: 5)]) == [5]
         assert queue.wait_s(1 << 62) == 0
         queue.close()
 
@@ -93,7 +93,7 @@ def test_what_waits_is_dropped_with_its_caller():
 
 
 def service(scorer, clock=time.monotonic, **limits):
-    return Service(RerankService(Settings.load(), scorer, clock=clock), Limits(**limits))
+    return ApiService(RerankService(Settings.load(), scorer, clock=clock), ServerLimits(**limits))
 
 
 def question(count, size=8_000):

@@ -12,7 +12,7 @@ from safetensors.torch import load_file, save_file  # noqa: E402 - with their tw
 from osrerank.errors import ConfigError, ModelLoadError  # noqa: E402
 from osrerank.export.export_model import export_model  # noqa: E402
 from osrerank.scoring.registry import load_scorer  # noqa: E402
-from osrerank.training.probe import Probe, forward  # noqa: E402
+from osrerank.training.probe import NetworkProbe, forward  # noqa: E402
 from osrerank.training.recipes import Recipe  # noqa: E402
 from osrerank.training.weights.models import TYPE_TABLE, load_trainee  # noqa: E402
 from osrerank.training.weights.student import select_layers  # noqa: E402
@@ -47,7 +47,7 @@ def test_what_is_written_untrained_scores_as_before(form: str, tmp_path: Path) -
 def test_layers_of_a_duo_model_are_selected() -> None:
     small = select_layers(load_trainee(DATA / "tiny-bert-duo", RECIPE, kind="duo"), (1,), "small")
     assert (small.card.kind, small.card.segment_rows, small.config["num_hidden_layers"]) == ("duo", 3, 1)
-    probe = Probe(small.network)
+    probe = NetworkProbe(small.network)
     ids = torch.full((1, 6), 5)
     segments = torch.tensor([[0, 0, 1, 1, 2, 2]])
     inputs = {"input_ids": ids, "attention_mask": torch.ones_like(ids), "token_type_ids": segments}
