@@ -4,6 +4,8 @@ from typing import Any
 
 from opensearchpy import OpenSearch
 
+from tests.articles import fill
+
 MAPPINGS = {
     "properties": {
         "title": {"type": "text", "analyzer": "english"},
@@ -36,11 +38,10 @@ ROWS = [
 DOCUMENTS = {str(at): dict(zip(FIELDS, row, strict=False)) for at, row in enumerate(ROWS, start=1)}
 
 
-def fill(engine: OpenSearch, name: str) -> None:
+def make_books(engine: OpenSearch, name: str) -> None:
     """Make an index of the six documents."""
     engine.indices.create(index=name, body={"settings": SETTINGS, "mappings": MAPPINGS})
-    lines = [line for key, source in DOCUMENTS.items() for line in ({"index": {"_id": key}}, source)]
-    assert not engine.bulk(index=name, body=lines, refresh=True)["errors"]
+    fill(engine, name, DOCUMENTS)
 
 
 def ids(response: dict[str, Any]) -> list[str]:

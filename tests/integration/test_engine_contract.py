@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from opensearchpy import OpenSearch, TransportError, helpers
 
-from tests.engine_library import DOCUMENTS, MAPPINGS, fill, ids
+from tests.engine_library import DOCUMENTS, MAPPINGS, ids, make_books
 from tests.integration.conftest import Engines
 
 pytestmark = pytest.mark.integration
@@ -42,7 +42,7 @@ def answer(engine: OpenSearch, index: str, request: Request) -> Any:
 def books(engines: Engines) -> Iterator[str]:
     """An index of six documents that no test changes."""
     for engine in engines:
-        fill(engine, "test-books")
+        make_books(engine, "test-books")
     yield "test-books"
     for engine in engines:
         engine.indices.delete(index="test-books")
@@ -52,7 +52,7 @@ def books(engines: Engines) -> Iterator[str]:
 def library(engines: Engines) -> Iterator[str]:
     """An index of six documents that the test may change."""
     for engine in engines:
-        fill(engine, "test-library")
+        make_books(engine, "test-library")
     yield "test-library"
     for engine in engines:
         engine.indices.delete(index="test-library,test-library-*,test-other", ignore_unavailable=True)

@@ -13,7 +13,8 @@ from osrerank_loaders.collections.base import read_records
 from osrerank_loaders.collections.registry import LOADERS
 from osrerank_loaders.load.job import LoadOptions, load
 from osrerank_loaders.load.mapping import IndexOptions
-from tests.engine_library import DOCUMENTS, QUERIES, fill, ids
+from tests.articles import fill
+from tests.engine_library import DOCUMENTS, QUERIES, ids, make_books
 from tests.integration.conftest import Engines
 
 pytestmark = pytest.mark.integration
@@ -51,7 +52,7 @@ STRANGE = (
 def books(engines: Engines) -> Iterator[str]:
     """The documents in both engines."""
     for client in engines:
-        fill(client, "test-scores")
+        make_books(client, "test-scores")
     yield "test-scores"
     for client in engines:
         client.indices.delete(index="test-scores*")
@@ -72,17 +73,9 @@ def test_ties_keep_insertion_order(engines: Engines, books: str) -> None:
     for client in engines:
         client.indices.create(index="test-scores-ties", body={"settings": {"number_of_shards": 1}})
         for part in range(4):  # several segments
-            lines = [
-                line
-                for one in range(25)
-                for line in ({"index": {"_id": f"{(part * 25 + one) * 7 % 100}"}}, {"t": "same"})
-            ]
-            client.bulk(index="test-scores-ties", body=lines, refresh=True)
-    bodies = [
-        {"query": {"match": {"t": "same"}}, "size": size, "from": start}
-        for start, size in ((0, 10), (30, 30), (95, 10))
-    ]
-    for body in [*bodies, {"size": 100}]:
+            fill(client, "test-scores-ties", {f"{(part * 25 + one) * 7 % 100}": {"t": "same"} for one in range(25)})
+    for start, size in ((0, 10), (30, 30), (95, 10), (0, 100)):
+        body = {"query": {"match": {"t": "same"}}, "size": size, "from": start}
         theirs, ours = (ids(client.search(index="test-scores-ties", body=body)) for client in engines)
         assert ours == theirs
 

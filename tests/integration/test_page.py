@@ -138,6 +138,23 @@ def test_a_blend_shows_both_parts_of_a_score(open_page, index):
         index.searcher.defaults = before
 
 
+def test_median_and_95th_percentile_of_both_sides(open_page):
+    page = open_page(q=QUERY, index="ponds")
+    assert "median" not in page.locator("#figures").inner_text()
+    for query in ("pond", "duck sleep"):
+        page.get_by_role("searchbox", name="Query").fill(query)
+        page.get_by_role("button", name="Search").click()
+        page.locator("#status", has_text="documents compared").wait_for()
+        settle(page)
+        assert page.title() == f"{query} | osrerank"
+    notes = page.locator("#figures small").all_inner_texts()
+    assert sum(bool(re.fullmatch(r"median .+ ms, p95 .+ ms of 3", note)) for note in notes) == 2
+    page.get_by_label("Depth").fill("20")
+    page.get_by_label("Depth").press("Enter")
+    page.locator("#figures", has_text="20 compared").wait_for()
+    assert "median" not in page.locator("#figures").inner_text()  # of searches of one kind
+
+
 def test_documents_are_judged_by_a_click(open_page, index, tmp_path):
     comparison = ComparisonPage(index, {"mono": ""}, judgments=Judgments(folder=tmp_path))
     with running(FunctionScorer(), comparison=comparison) as address:
