@@ -12,6 +12,7 @@ import time
 from pathlib import Path
 
 import pytest
+from opensearchpy import OpenSearch
 
 from tests.peak import peak_mib
 from tests.servers import ROOT
@@ -99,3 +100,14 @@ def test_reranking_candidates(folder: Path, tmp_path: Path, queries: int) -> Non
     peak, took_s = timed_peak(COMMAND, "--model", model, "--backend", "onnx", "rerank", *arguments)
     assert len((tmp_path / "run.jsonl").read_bytes().splitlines()) == queries + 1
     print(f"\nrerank --candidates, {queries:,} queries of {DEPTH:,}: peak {peak:.0f} MiB, {took_s:.1f} s")
+
+
+@pytest.mark.parametrize("count", DOCUMENTS)
+def test_a_load(opensearch_url: str, folder: Path, count: int) -> None:
+    path, index = collection(folder, count), f"memory-{count}"
+    arguments = ["msmarco-passage", str(path), "--index", index, "--url", opensearch_url]
+    peak, took_s = timed_peak(COMMAND, "index", *arguments)
+    with OpenSearch([opensearch_url]) as client:
+        assert client.count(index=index)["count"] == count
+        client.indices.delete(index=index)
+    print(f"\nindex, {count:,} documents: peak {peak:.0f} MiB, {count / took_s:,.0f} documents a second")

@@ -1,22 +1,31 @@
-"""The manifests' Pods as processes of this machine: their commands, probes and end."""
+"""The manifests' Pods as processes of this machine: their commands, probes and end; and the queue that KEDA sees."""
 
 import contextlib
 import os
 import re
 import sys
+import threading
 import urllib.error
 import urllib.request
 from pathlib import Path
 
 import pytest
+import yaml
 from prometheus_client.parser import text_string_to_metric_families
 
+from osrerank.errors import OsrerankError
+from osrerank.scoring.remote.broker import connect
+from osrerank.scoring.remote.scorer import RemoteScorer
+from osrerank.types import Deadline
 from tests.containers import Service
 from tests.kubernetes import container, of_kind, plain, pod
-from tests.servers import free_port
-from tests.workers import PATHS
+from tests.servers import ROOT, free_port
+from tests.waiting import wait_until
+from tests.workers import PATHS, STAND_IN, worker_group
 
 pytestmark = pytest.mark.integration
+
+CHUNKS = 6
 
 
 class Process(Service):
@@ -77,3 +86,48 @@ def test_pods_start_become_ready_and_stop(broker, tmp_path):
             urllib.request.urlopen(f"http://127.0.0.1:{server.ports['http']}/metrics", timeout=5)
         assert server.stop() == 0
         assert worker.stop() == 0
+
+
+def documented_trigger() -> dict[str, str]:
+    page = (ROOT / "docs" / "deploy.md").read_text(encoding="utf-8")
+    (block,) = re.findall(r"```yaml\n(autoscaling:.*?)```", page, flags=re.DOTALL)
+    (trigger,) = yaml.safe_load(block)["autoscaling"]["triggers"]
+    assert trigger["type"] == "redis"
+    found: dict[str, str] = trigger["metadata"]
+    return found
+
+
+@pytest.mark.slow
+def test_scaler_sees_the_chunks_that_celery_has_in_redis(broker, tmp_path):
+    """The only lists of tasks are the queues that the page names, and the workers' metric is their length."""
+    port, metadata = free_port(), of_kind(plain(), "ScaledObject")[0]["spec"]["triggers"][0]["metadata"]
+    slow = ("--seconds-per-pair", "0.06", "--tasks", "1")
+    environment = {"OSRERANK_METRICS_PORT": str(port)}
+    with worker_group(
+        broker, tmp_path, model=STAND_IN, module="tests.workers", options=slow, environment=environment
+    ) as group:
+        scorer, redis = RemoteScorer(broker, STAND_IN, queue_chunks=64), connect(broker)
+
+        def ask() -> None:
+            with contextlib.suppress(OsrerankError):
+                scorer.score("q", ["d"] * 100, [(n,) for n in range(100)], deadline=Deadline.after_ms(60_000))
+
+        threads = [threading.Thread(target=ask) for _ in range(CHUNKS)]
+        for thread in threads:
+            thread.start()
+        wait_until(lambda: metric(port, metadata["valueLocation"]) >= CHUNKS - 2)
+        lists = {key.decode(): redis.llen(key) for key in redis.scan_iter(_type="list")}
+        waiting = {key: length for key, length in lists.items() if ":replies:" not in key}
+        assert len(waiting) == 1
+        ((key, length),) = waiting.items()
+        assert length >= CHUNKS - 2  # one is scored, one fetched in advance
+        assert metric(port, metadata["valueLocation"]) == length
+        pattern = documented_trigger()["listName"].replace("osrerank/e5-small", STAND_IN)
+        assert re.fullmatch(pattern.replace("0123456789ab", "[0-9a-f]{12}"), key)
+        assert redis.exists(f"_kombu.binding.{key}")
+        for process in list(group.processes):
+            group.kill(process)
+        for thread in threads:
+            thread.join(30)
+        scorer.close()
+        redis.close()

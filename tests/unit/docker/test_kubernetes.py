@@ -171,11 +171,11 @@ def test_scaler_scales_the_workers_and_leaves_one():
 
 
 def test_page_shows_every_group_of_values():
-    page = (ROOT / "docs" / "kubernetes.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs" / "deploy.md").read_text(encoding="utf-8")
     assert [name for name in values() if f"`{name}" not in page] == []
 
 
-@pytest.mark.parametrize("name", ["kubernetes", "workers"])
+@pytest.mark.parametrize("name", ["deploy", "workers"])
 def test_pages_name_the_queues_of_this_version(name):
     page = (ROOT / "docs" / f"{name}.md").read_text(encoding="utf-8")
     assert set(re.findall(r"osrerank:\d+:queue", page)) == {f"osrerank:{VERSION}:queue"}
