@@ -1,6 +1,7 @@
 """The backend ``http`` against ``osrerank serve`` in another process, and against servers that fail in every way."""
 
 import contextlib
+import json
 import os
 import signal
 import threading
@@ -12,7 +13,7 @@ from prometheus_client import REGISTRY
 
 from osrerank import Reranker, connect
 from osrerank.doctor import examine
-from osrerank.errors import OsrerankError
+from osrerank.errors import EndpointError, OsrerankError
 from osrerank.settings import Settings
 from tests.articles import fill
 from tests.rerank_server import Reply, answering
@@ -106,6 +107,17 @@ def test_every_dialect_gives_the_same_scores(use, server, dialect, path):
     assert [one.doc_id for one in found] == [one.doc_id for one in own]
     assert [one.probability for one in found] == pytest.approx([one.probability for one in own], abs=2e-7)
     assert [one.score for one in found] == pytest.approx([one.score for one in own], abs=1e-4)
+
+
+def test_the_wrong_key_is_named_and_not_shown(use, server, engine, monkeypatch):
+    use(server)
+    monkeypatch.setenv("OSRERANK_RERANK_KEY", "wr0ng")
+    with contextlib.closing(connect(engine)) as client:
+        response = client.search(QUERY, index=INDEX, rerank=WHOLE)
+        with pytest.raises(EndpointError, match=r"answered 401: .*; set the key that it wants as OSRERANK_RERANK_KEY"):
+            client.search(QUERY, index=INDEX, rerank={**WHOLE, "on_failure": "raise"})
+    assert "401" in response["rerank"]["reason"]
+    assert "wr0ng" not in json.dumps(response)
 
 
 def test_the_doctor_scores_a_pair_and_says_what_is_wrong(use, server, engine):

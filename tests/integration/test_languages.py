@@ -33,6 +33,21 @@ def test_words_of_a_language_are_found_by_their_stems(engine: OpenSearch, index_
     assert [one["token"] for one in tokens] == ["die", "haus", "der", "stadt", "wurd", "abgeleitet"]
 
 
+def test_chinese_japanese_and_korean_are_opensearchs_alone(engine: OpenSearch, index_name: str, tmp_path: Path) -> None:
+    options = LoadOptions(index=IndexOptions(language="cjk"))
+    path = tmp_path / "texts.jsonl"
+    path.write_text(json.dumps({"id": "1", "text": "東京都の天気"}) + "\n", "utf-8")
+    if type(engine.transport).__name__ == "EmbeddedTransport":
+        with pytest.raises(
+            Exception, match=r"analyzer \[cjk\] has not been configured in mappings; the embedded engine"
+        ):
+            load(engine, index_name, LOADERS["jsonl"], [str(path)], options=options)
+        return
+    load(engine, index_name, LOADERS["jsonl"], [str(path)], options=options)
+    engine.indices.refresh(index=index_name)
+    assert engine.count(index=index_name, body={"query": {"match": {"text": "天気"}}})["count"] == 1
+
+
 def words_of(language: str) -> list[str]:
     """Return a few thousand words of a newspaper's, from the models that NLTK's sentence splitter has."""
     try:

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +14,10 @@ from osrerank import Client, connect
 from osrerank.cli import cli
 from osrerank.errors import ConfigError
 from osrerank.indexing.build import build_vectors
+from osrerank.indexing.documents import vectors_of
 from osrerank.indexing.prune import prune_vectors
 from osrerank.indexing.side_index import IndexStore, orphans, side_stores
+from osrerank.search.coverage import Coverage, coverage
 from osrerank.vectors.index import OLDER_SUFFIX, side_index
 from tests.articles import fill
 
@@ -90,6 +93,27 @@ def test_what_one_client_built_all_clients_find(
         assert [len(answer["hits"]["hits"]) for answer in answers] == [5, 5]
         assert len(encodings) == 1
     assert order(client, index_name) == found
+
+
+def test_a_sample_is_of_the_whole_index_and_bounded_by_the_side_index(client: Client, index_name: str) -> None:
+    fill(client, index_name, DOCUMENTS)
+
+    def looked() -> Coverage:
+        found: Coverage = client._results(coverage(client.searcher, index_name, 40), index_name)
+        return found
+
+    found = looked()
+    assert (found.documents, found.looked_at, found.known, found.lacks, found.at_most) == (COUNT, 40, 0, COUNT, None)
+    (side,) = side_stores(client, [index_name], vectors_of(client).label)
+    vectors_of(client).remember([f"{one['title']} {one['text']}" for one in DOCUMENTS[: COUNT // 2]], side)
+    side.refresh()
+    client.searcher.vectors._side.cache_clear()  # type: ignore[union-attr]  # or its absence counts for a minute
+    found = looked()
+    assert found.share == pytest.approx(0.5, abs=0.2)
+    assert found.at_most == (None if client.searcher.is_embedded else COUNT // 2)
+    assert replace(found, known=40, lacking=0, at_most=COUNT // 2).share == 0.5
+    build_vectors(client, index_name)
+    assert (looked().share, client.is_warm(index_name, at_least=1)) == (1, True)
 
 
 def test_a_search_writes_what_it_computes_to_a_side_index_that_is_there(

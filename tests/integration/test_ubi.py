@@ -102,3 +102,11 @@ def test_multiple_and_asynchronous_searches_are_recorded(client: Client, engine_
     teams = interleaved["rerank"]["interleave"]["teams"]
     assert attributes[interleaved["ext"]["ubi"]["query_id"]]["osrerank_teams"] == teams
     assert set(teams) == {"A", "B"}
+
+
+def test_a_search_whose_hits_lack_the_field_that_stands_for_them_is_not_recorded(
+    client: Client, index_name: str
+) -> None:
+    body = {**body_with({**UBI, "object_id_field": "sku"}), "_source": ["text"]}
+    hidden = client.search(index=index_name, body=body, rerank=True)
+    assert hidden["rerank"]["ubi"] == {"recorded": False, "reason": "the hits lack sku", "query_id": "q1"}

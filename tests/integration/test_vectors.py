@@ -118,3 +118,20 @@ def test_indexing_computes_vectors_where_that_is_asked(
     assert len(encodings) == 1  # the query
     again = CliRunner().invoke(cli, [*arguments, "--recreate", "--vectors", "--json"], catch_exceptions=False)
     assert json.loads(again.stdout)["vectors"] == {"documents": 150, "texts": 150, "encoded": 0, "empty": 0}
+
+
+def test_the_commands(engine_url: str, client: Client, index_name: str, model: Path, monkeypatch: Any) -> None:
+    fill(client, index_name, DOCUMENTS)
+
+    def said(*arguments: str) -> str:
+        command = ["--url", engine_url, "--model", str(model), "vectors", *arguments]
+        result = CliRunner().invoke(cli, command)
+        return result.stdout + str(result.exception or "")
+
+    assert "150 documents, 150 texts, 150 of them encoded now" in said("build", "--index", index_name)
+    assert "file: 150 records" in said("status")
+    assert "150 records are left" in said("prune", "--index", index_name)
+    assert "150" in said("drop", "--yes")
+    assert "file: 0 records" in said("status")
+    monkeypatch.setenv("OSRERANK_VECTORS", "off")
+    assert "vectors are off" in said("status")
