@@ -56,7 +56,7 @@ CASES = {
     "_source: includes, excludes": {"body": {**MATCH, "_source": {"includes": ["*"], "excludes": ["text"]}}},
     "_source_includes in the URL": {"body": MATCH, "_source_includes": "year"},
     "fields": {"body": {**MATCH, "_source": False, "fields": ["year", "ki*"]}},
-    "stored_fields": {"body": {**MATCH, "stored_fields": "_none_"}},
+    "stored_fields: _none_": {"body": {**MATCH, "stored_fields": "_none_"}},
     "docvalue_fields": {"body": {**MATCH, "docvalue_fields": ["year"]}},
     "script_fields": {"body": {**MATCH, "script_fields": {"n": {"script": "doc['year'].value + 1"}}, "_source": True}},
     "highlight": {"body": {**MATCH, "highlight": {"fields": {"text": {}}}}},

@@ -93,7 +93,7 @@ def test_a_precision_that_is_not_reached_cuts_nothing(calibrated: Client) -> Non
     found = calibrated.search(QUESTION, index=INDEX, rerank={"cutoff": {"precision": 0.999}})
     (cut,) = found["rerank"]["cuts"]
     assert (cut["by"], cut["hits"], cut["applied"]) == ("precision", 0, False)
-    assert "no threshold has this precision" in cut["reason"]
+    assert "no threshold reaches this precision" in cut["reason"]
     found = calibrated.search(QUESTION, index=INDEX, rerank={"cutoff": {"precision": 0.5}})
     assert found["rerank"]["cuts"][0]["applied"] is True
 
@@ -115,7 +115,7 @@ def test_another_model_option_or_mapping_is_refused(
     before = NOT_CALIBRATED._value.get()
     with connect(collection.url, scorer=scorer) as other:
         found = other.search(QUESTION, index=index, size=20, rerank=asked)
-        reasons = {"mapping": "its fields were mapped otherwise", "index": r"no calibration of \*"}
+        reasons = {"mapping": "another mapping of its fields", "index": r"no calibration of \*"}
         with pytest.raises(ConfigError, match=reasons.get(change, "another model or other options")):
             other.search(QUESTION, index=index, rerank={**asked, "on_failure": "raise"})
         assert (
@@ -162,7 +162,7 @@ def test_too_little_to_fit_to(client: Client, collection: Collection) -> None:
 def test_an_index_that_is_not_reranked(collection: Collection) -> None:
     with (
         connect(collection.url, rerank={"pipeline": "none"}) as client,
-        pytest.raises(ConfigError, match="not reranked"),
+        pytest.raises(ConfigError, match="no probability to calibrate"),
     ):
         calibrate(client, INDEX, collection.queries, collection.qrels)
 

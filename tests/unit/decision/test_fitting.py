@@ -44,7 +44,7 @@ def test_isotonic_by_hand() -> None:
 
 
 def test_a_model_that_is_wrong_is_refused() -> None:
-    with pytest.raises(EvaluationError, match="no threshold to calibrate"):
+    with pytest.raises(EvaluationError, match="check the judgments"):
         fit_platt(drawn(1, scale=-1.0))
 
 

@@ -182,7 +182,7 @@ def test_two_versions_of_a_file_without_md5_are_not_joined(serve: Serve, tmp_pat
 
 
 def test_an_empty_answer_is_no_size(serve: Serve, tmp_path: Path) -> None:
-    with pytest.raises(LoaderError, match="does not say how long the file is; give its bytes in the catalogue"):
+    with pytest.raises(LoaderError, match="sends no Content-Length; add the file"):
         fetch(replace(serve(b"").file(), bytes=None), tmp_path, patience=HURRIED)
 
 

@@ -170,7 +170,7 @@ def test_how_documents_are_cut_is_checked(official: dict[str, str], tmp_path: Pa
     for given, said in (
         ("words=0", "passages.words is 0; it must be a count from 1 on"),
         ("width=3", "has no 'width'"),
-        ("auto", "auto is for searches"),
+        ("auto", "auto works only in searches"),
         ("stride=200", "at most words (150)"),
     ):
         with pytest.raises(SystemExit) as ended:

@@ -108,7 +108,7 @@ def test_a_trained_head_of_two_labels_is_kept_by_the_other_name(tmp_path: Path, 
 
 def test_a_trained_head_that_is_left_is_named(caplog: pytest.LogCaptureFixture) -> None:
     load_trainee(DATA / "tiny-bert-one-label", replace(RECIPE, head="logits2"))
-    assert "is left: it is logit1, and logits2 is the recipe's" in caplog.text
+    assert "is dropped: it is logit1, the recipe asks for logits2" in caplog.text
 
 
 @pytest.mark.parametrize(
