@@ -7,6 +7,7 @@ import shlex
 import shutil
 import signal
 import subprocess
+from collections.abc import Callable
 from pathlib import Path
 from typing import Self
 
@@ -15,7 +16,6 @@ from tests.servers import ROOT, free_port
 from tests.waiting import wait_until
 
 READY_S = 90.0
-GRACE_S = 60.0
 
 
 class Builder:
@@ -76,7 +76,43 @@ class Builder:
                 shutil.copy(ROOT / source, workdir / target)
 
 
-class Container:
+class Service:
+    """A program of a deployment as a process of this machine.
+
+    Args:
+        command: what is run.
+        environment: all of its variables.
+        log: file for what it prints; it works in the folder beside it.
+        grace_s: seconds that it has to stop.
+    """
+
+    def __init__(self, command: list[str], environment: dict[str, str], log: Path, grace_s: float = 60.0) -> None:
+        self.command, self.environment, self.log, self.grace_s = command, environment, log, grace_s
+
+    def __enter__(self) -> Self:
+        with self.log.open("wb") as log:
+            self.process = subprocess.Popen(
+                self.command, env=self.environment, cwd=self.log.parent, stdout=log, stderr=log
+            )
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        if self.process.poll() is None:
+            self.process.kill()
+        self.process.wait(10)
+
+    def wait_until(self, holds: Callable[[], bool]) -> None:
+        """Return when something holds, and fail if the process ends before."""
+        wait_until(lambda: holds() or self.process.poll() is not None, READY_S, self.log.read_text)
+        assert self.process.poll() is None, self.log.read_text()[-2000:]
+
+    def stop(self) -> int:
+        """Stop it as an engine does; return its exit code."""
+        self.process.send_signal(signal.SIGTERM)
+        return self.process.wait(self.grace_s)
+
+
+class Container(Service):
     """A service's command in the environment that compose.yaml gives it, on a port of its own.
 
     Args:
@@ -93,43 +129,19 @@ class Container:
         if "healthcheck" in service:
             check = service["healthcheck"]["test"][1:]
         self.port = free_port()
-        self._folder = folder
-        self._log = folder / f"{name}.log"
-        self._command = self._here(service.get("command") or json.loads(inherited(target, "CMD") or ""))
         self._check = self._here(check)
         names, values = zip(*service["environment"].items(), strict=True)
         clean = {key: value for key, value in image.items() if not key.startswith("OSRERANK_")}
         given = dict(zip(names, self._here(values), strict=True))
-        self._environment = {**clean, **given, "OSRERANK_SECRETS_DIR": str(secrets)}
-
-    def __enter__(self) -> Self:
-        with self._log.open("wb") as log:
-            self._process = subprocess.Popen(
-                self._command, env=self._environment, cwd=self._folder, stdout=log, stderr=log
-            )
-        return self
-
-    def __exit__(self, *_error: object) -> None:
-        if self._process.poll() is None:
-            self._process.kill()
-        self._process.wait(10)
+        command = self._here(service.get("command") or json.loads(inherited(target, "CMD") or ""))
+        super().__init__(command, {**clean, **given, "OSRERANK_SECRETS_DIR": str(secrets)}, folder / f"{name}.log")
 
     @property
     def is_healthy(self) -> bool:
-        command, environment = self._check, self._environment
-        checked = subprocess.run(command, env=environment, cwd=self._folder, capture_output=True, check=False)
+        checked = subprocess.run(
+            self._check, env=self.environment, cwd=self.log.parent, capture_output=True, check=False
+        )
         return checked.returncode == 0
-
-    def wait(self) -> None:
-        """Return when it is healthy."""
-        log = self._log.read_text
-        wait_until(lambda: self.is_healthy or self._process.poll() is not None, READY_S, log)
-        assert self._process.poll() is None, log()[-2000:]
-
-    def stop(self) -> int:
-        """Stop it as an engine does; return its exit code."""
-        self._process.send_signal(signal.SIGTERM)
-        return self._process.wait(GRACE_S)
 
     def _here(self, words: list[str] | tuple[str, ...]) -> list[str]:
         """Return words with this machine's address and the port of its own, where they name the container's."""

@@ -1,13 +1,10 @@
 """TLS on loopback: a certificate of our own, and proxies that speak it in front of servers that do not."""
 
 import contextlib
-import http.client
-import http.server
 import os
 import shutil
 import ssl
 import subprocess
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -78,44 +75,3 @@ def tls_redis(folder: Path, *, password: str, user: str = "", asks_clients: bool
         shown = f"&ssl_certfile={cert}&ssl_keyfile={key}" if asks_clients else ""
         name = user.split(maxsplit=1)[0] if user else ""
         yield f"rediss://{name}:{password}@127.0.0.1:{tls_port}/0?ssl_ca_certs={cert}{shown}"
-
-
-@contextlib.contextmanager
-def tls_http(target: str, cert: Path, key: Path, authorization: str) -> Iterator[int]:
-    """Yield the port of an HTTPS proxy that lets through only requests with that Authorization header."""
-    host = target.removeprefix("http://").rstrip("/")
-
-    class Proxy(http.server.BaseHTTPRequestHandler):
-        protocol_version = "HTTP/1.1"
-
-        def _forward(self) -> None:
-            body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
-            if self.headers.get("Authorization") != authorization:
-                self._answer(401, b"{}")
-                return
-            connection = http.client.HTTPConnection(host, timeout=30)
-            connection.request(self.command, self.path, body, {"Content-Type": self.headers.get("Content-Type", "")})
-            answer = connection.getresponse()
-            self._answer(answer.status, answer.read())
-            connection.close()
-
-        def _answer(self, status: int, content: bytes) -> None:
-            self.send_response(status)
-            self.send_header("Content-Type", "application/json")
-            self.send_header("Content-Length", str(len(content)))
-            self.end_headers()
-            if self.command != "HEAD":
-                self.wfile.write(content)
-
-        do_GET = do_POST = do_PUT = do_DELETE = do_HEAD = _forward  # noqa: N815 - the base class looks for these
-
-        def log_message(self, *_arguments: object) -> None:
-            """Say nothing."""
-
-    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Proxy)
-    server.socket = context(cert, key).wrap_socket(server.socket, server_side=True)
-    thread = threading.Thread(target=server.serve_forever, daemon=True)
-    thread.start()
-    yield server.server_address[1]
-    server.shutdown()
-    server.server_close()

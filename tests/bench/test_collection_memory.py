@@ -9,10 +9,10 @@ import random
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from opensearchpy import OpenSearch
 
 from tests.peak import peak_mib
 from tests.servers import ROOT
@@ -34,15 +34,6 @@ texts = TextFile(Path(sys.argv[1]))
 draw = random.Random(1)
 assert len(texts) == int(sys.argv[2])
 assert all(texts[str(draw.randrange(len(texts)))] for _ in range(10_000))
-"""
-DUPLICATES = """
-import sys
-from osrerank.formats.sources import open_sources
-from osrerank_loaders.collections.base import read_records
-from osrerank_loaders.collections.registry import LOADERS
-from osrerank_loaders.load.duplicates import name_duplicates
-named = name_duplicates(read_records(LOADERS["msmarco-passage"], open_sources([sys.argv[1]])), shown=5)
-assert named == ("'7' (records 8 and " + str(int(sys.argv[2]) + 1) + ")",), named
 """
 COMMAND = """
 import sys
@@ -88,34 +79,6 @@ def candidates(folder: Path, queries: int) -> Path:
     return path
 
 
-def side_file(folder: Path, queries: int) -> Path:
-    """Return what `osrerank rerank` leaves of a mono run: scores of all candidates."""
-    path = folder / f"{queries}.run.jsonl"
-    if not path.exists():
-        with path.open("w") as file:
-            file.write(json.dumps({"osrerank_run": 1, "options": {}}) + "\n")
-            file.writelines(json.dumps(line, separators=(",", ":")) + "\n" for line in _records(queries))
-    return path
-
-
-def _records(queries: int) -> Iterator[dict[str, object]]:
-    draw = random.Random(2)
-    for query in range(queries):
-        scores = sorted((draw.gauss(0, 4) for _ in range(DEPTH)), reverse=True)
-        before = draw.sample(range(1, DEPTH + 1), DEPTH)
-        entries = [
-            {
-                "doc_id": str(draw.randrange(8_841_823 // DEPTH) * DEPTH + first - 1),
-                "score": 1 + rank / DEPTH,
-                "first_pass": {"score": 20 - first / DEPTH, "rank": first},
-                "stages": {"mono": {"score": score, "rank": rank, "logit": score, "probability": 0.5}},
-            }
-            for rank, (score, first) in enumerate(zip(scores, before, strict=True), start=1)
-        ]
-        stages = [{"name": "mono", "candidates": DEPTH, "inferences": DEPTH}]
-        yield {"query_id": str(query), "applied": True, "reason": None, "candidates": entries, "stages": stages}
-
-
 def timed_peak(script: str, *arguments: str) -> tuple[float, float]:
     began = time.perf_counter()
     peak = peak_mib(script, *arguments)
@@ -130,15 +93,6 @@ def test_texts_of_a_training(folder: Path, count: int) -> None:
         print(f"\ntexts, {count:,} documents, {which} time: peak {peak:.0f} MiB, {took_s:.1f} s")
 
 
-@pytest.mark.parametrize("count", DOCUMENTS)
-def test_duplicates_of_a_load(folder: Path, count: int) -> None:
-    path = folder / f"{count}.repeated.tsv"
-    path.write_text(collection(folder, count).read_text() + "7\tanother text\n")
-    peak, took_s = timed_peak(DUPLICATES, str(path), str(count))
-    print(f"\nduplicates, {count:,} records: peak {peak:.0f} MiB, {took_s:.1f} s")
-    path.unlink()
-
-
 @pytest.mark.parametrize("queries", QUERIES)
 def test_reranking_candidates(folder: Path, tmp_path: Path, queries: int) -> None:
     model = str(ROOT / "tests" / "data" / "tiny-bert-one-label")
@@ -148,13 +102,12 @@ def test_reranking_candidates(folder: Path, tmp_path: Path, queries: int) -> Non
     print(f"\nrerank --candidates, {queries:,} queries of {DEPTH:,}: peak {peak:.0f} MiB, {took_s:.1f} s")
 
 
-@pytest.mark.parametrize("queries", QUERIES)
-def test_tradeoff(folder: Path, tmp_path: Path, queries: int) -> None:
-    qrels = tmp_path / "qrels"
-    run = side_file(folder, queries)
-    with run.open() as lines:
-        next(lines)
-        judged = (json.loads(line) for line in lines)
-        qrels.write_text("".join(f"{one['query_id']} 0 {one['candidates'][3]['doc_id']} 1\n" for one in judged))
-    peak, took_s = timed_peak(COMMAND, "tradeoff", str(qrels), str(run), "-m", "RR@10")
-    print(f"\ntradeoff, {queries:,} queries of {DEPTH:,}: peak {peak:.0f} MiB, {took_s:.1f} s")
+@pytest.mark.parametrize("count", DOCUMENTS)
+def test_a_load(opensearch_url: str, folder: Path, count: int) -> None:
+    path, index = collection(folder, count), f"memory-{count}"
+    arguments = ["msmarco-passage", str(path), "--index", index, "--url", opensearch_url]
+    peak, took_s = timed_peak(COMMAND, "index", *arguments)
+    with OpenSearch([opensearch_url]) as client:
+        assert client.count(index=index)["count"] == count
+        client.indices.delete(index=index)
+    print(f"\nindex, {count:,} documents: peak {peak:.0f} MiB, {count / took_s:,.0f} documents a second")

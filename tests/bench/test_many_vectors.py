@@ -1,4 +1,4 @@
-"""The vectors of 100,000 passages of SQuAD's lengths: time, peak memory and size; then 1,000 searches of each depth.
+"""The vectors of 100,000 passages of SQuAD's lengths: time, peak memory and size; and searches of long documents.
 
 BENCH_PASSAGES=1000 make bench TEST_OPTIONS="-k many_vectors -s"
 
@@ -24,7 +24,7 @@ from osrerank.indexing.build import build_vectors
 from osrerank.indexing.documents import vectors_of
 from osrerank.options.sentences import Sentences
 from osrerank.stages.sentence_splitting import cleaned, sentence_spans
-from tests.bench.test_vectors import questions, sample, show, took_ms
+from tests.bench.test_vectors import questions, sample, show
 from tests.servers import ROOT
 
 pytestmark = [pytest.mark.bench, pytest.mark.timeout(4 * 3600)]
@@ -69,11 +69,6 @@ def test_many_vectors(tmp_path, monkeypatch):
     began = time.perf_counter()
     subprocess.run(command, check=True, stdout=subprocess.PIPE, cwd=ROOT)
     print(f"once more, when all are there: {time.perf_counter() - began:,.0f} s")
-    with connect(url) as client:
-        client.warm_up()
-        print(f"{'ms a search':<44} {'median':>9} {'p95':>8} {'p99':>8}")
-        for name, rerank in (("BM25", False), ("depth 100", {"depth": 100}), ("depth 1,000", {"depth": 1000})):
-            show(name, [took_ms(client, question, rerank) for question in questions()])
 
 
 def test_long_documents(tmp_path, monkeypatch):

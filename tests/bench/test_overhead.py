@@ -8,7 +8,6 @@ import statistics
 import time
 
 import numpy as np
-import opensearchpy
 import pytest
 
 from osrerank import connect
@@ -52,20 +51,3 @@ def test_overhead_of_the_wrapper(depth, record_property):
     whole = median_ms(lambda: client.search("word1 word2", index="i", size=depth, rerank={"depth": depth}))
     print(f"\noverhead at depth {depth}: {whole - plain:.2f} ms of {whole:.2f} ms, canned transport")
     assert client.search("word1", index="i", size=depth, rerank={"depth": depth})["rerank"]["applied"] is True
-
-
-@pytest.mark.parametrize("depth", [100, 1_000])
-def test_overhead_on_a_real_server(opensearch_url, depth):
-    rng = random.Random(0)
-    client = connect(opensearch_url, scorer=FreeScorer())
-    index = "overhead"
-    client.indices.delete(index=index, ignore_unavailable=True)
-    lines = []
-    for place in range(1_200):
-        lines += [{"index": {"_index": index, "_id": str(place)}}, {"text": f"common {text(rng)}"}]
-    client.bulk(body=lines, refresh=True)
-    body = {"query": {"match": {"text": "common word1 word2"}}}
-    plain = median_ms(lambda: opensearchpy.OpenSearch.search(client, index=index, body=body, size=depth))
-    whole = median_ms(lambda: client.search(index=index, body=body, size=depth, rerank={"depth": depth}))
-    print(f"\noverhead at depth {depth}: {whole - plain:.2f} ms over a first pass of {plain:.2f} ms, OpenSearch")
-    client.indices.delete(index=index)

@@ -2,7 +2,6 @@
 
 import argparse
 import json
-import signal
 import sys
 import tempfile
 from pathlib import Path
@@ -15,15 +14,11 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.chaos", description=__doc__)
     parser.add_argument("--seed", type=int, default=32)
     parser.add_argument("--searches", type=int, default=10_000)
-    parser.add_argument("--nodes", type=int, default=2, choices=(1, 2))
     parser.add_argument("--workers", type=int, default=4)
-    parser.add_argument("--calm", action="store_true", help="nothing fails: for throughput")
-    parser.add_argument("--only", default="", choices=("workers", "http", "in-process"), help="clients of one backend")
-    parser.add_argument("--log", type=Path, help="outcomes, a JSON line each; a run whose log is there goes on from it")
+    parser.add_argument("--log", type=Path, help="outcomes, a JSON line each")
     parser.add_argument("--folder", type=Path, help="for the files of the servers")
     given = parser.parse_args()
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit("interrupted; with the same --log it goes on from there"))
-    plan = Plan(given.seed, given.searches, given.nodes, given.workers, given.calm, given.only)
+    plan = Plan(given.seed, given.searches, given.workers)
     with tempfile.TemporaryDirectory(prefix="chaos-") as temporary:
         folder = given.folder or Path(temporary)
         summary = perform(plan, folder, log=given.log or Path(temporary) / "log.jsonl")

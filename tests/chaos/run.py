@@ -5,7 +5,6 @@ import json
 import os
 import queue
 import random
-import signal
 import subprocess
 import sys
 import threading
@@ -17,8 +16,8 @@ from typing import Any
 
 from tests import servers
 from tests.chaos.oracle import DEPTH, Expected, Tally, expect, fill, judge
-from tests.chaos.schedule import Event, at_search, schedule
-from tests.chaos.world import INDEX, World
+from tests.chaos.schedule import Event, schedule
+from tests.chaos.world import INDEX, LINKS, World
 from tests.workers import TINY
 
 AHEAD = 48
@@ -48,27 +47,16 @@ class Plan:
     Attributes:
         seed: of the searches and the schedule.
         searches: how many.
-        nodes: of OpenSearch.
         workers: how many.
-        calm: whether nothing fails.
-        only: the backend whose clients search alone; "" for all.
     """
 
     seed: int
     searches: int
-    nodes: int = 2
     workers: int = 4
-    calm: bool = False
-    only: str = ""
-
-    def clients(self) -> list[tuple[str, bool, int]]:
-        return [client for client in CLIENTS if self.only in ("", client[0])]
 
     def events(self, links: Sequence[str]) -> list[Event]:
         """Return what fails."""
-        if self.calm:
-            return []
-        return schedule(self.seed, self.searches, links, nodes=self.nodes, workers=self.workers)
+        return schedule(self.seed, self.searches, links, workers=self.workers)
 
 
 class Searcher:
@@ -117,17 +105,11 @@ class Searcher:
         try:
             self.process.wait(30)
         except subprocess.TimeoutExpired:
-            self.dump()
             self.process.kill()
             self.process.wait()
         self.thread.join(10)
         assert self.process.stdout is not None
         self.process.stdout.close()
-
-    def dump(self) -> None:
-        """Let the process write into its log where each of its threads is."""
-        self.process.send_signal(signal.SIGUSR1)
-        time.sleep(0.5)
 
     def _read(self) -> None:
         assert self.process.stdout is not None
@@ -155,13 +137,6 @@ class Run:
     faulty_until: float = 0.0
     held_since: float | None = None
     started_again: int = 0
-
-    def resume(self) -> None:
-        """Take over what the log has."""
-        if self.log.exists():
-            for text in self.log.read_text("utf-8").splitlines():
-                line = json.loads(text)
-                self._count(line)
 
     def job(self, number: int) -> dict[str, Any]:
         """Return a search, the same for the same seed and number."""
@@ -239,7 +214,6 @@ class Run:
         return {
             "seed": self.plan.seed,
             "workers": self.plan.workers,
-            "nodes": self.plan.nodes,
             **self.tally.summary(),
             "lost": len(self.lost),
             "doubled": len(self.doubled),
@@ -253,11 +227,11 @@ class Run:
 
 
 @contextlib.contextmanager
-def searchers(plan: Plan, world: World, answers: "queue.Queue[Any]") -> Iterator[list[Searcher]]:
+def searchers(world: World, answers: "queue.Queue[Any]") -> Iterator[list[Searcher]]:
     """Yield client processes that have loaded what they need."""
     made: list[Searcher] = []
     try:
-        for backend, is_async, slots in plan.clients():
+        for backend, is_async, slots in CLIENTS:
             options: dict[str, Any] = {"timeout": 2.0, "max_retries": 1, "retry_on_timeout": True, "model": TINY}
             options |= {"backend": "onnx" if backend == "in-process" else backend}
             options |= {"redis_url": world.redis_url("client-redis")}
@@ -272,16 +246,15 @@ def searchers(plan: Plan, world: World, answers: "queue.Queue[Any]") -> Iterator
 
 
 def perform(plan: Plan, folder: Path, *, log: Path) -> dict[str, Any]:
-    """Run a plan, or what its log leaves of it; print the schedule, and return the summary."""
-    with World(folder, nodes=plan.nodes, workers=plan.workers) as world:
-        fill(world.direct_url, copies=plan.nodes - 1)
-        events = plan.events(world.links)
+    """Run a plan; print the schedule, write each outcome to the log, and return the summary."""
+    with World(folder, workers=plan.workers) as world:
+        fill(world.direct_url)
+        events = plan.events(LINKS)
         run = Run(plan, log, expect(world.direct_url), events)
         for event in events:
             print(event)  # noqa: T201 - the schedule of the run
-        run.resume()
         answers: queue.Queue[Any] = queue.Queue()
-        with searchers(plan, world, answers) as clients:
+        with searchers(world, answers) as clients:
             started = time.monotonic()
             search(run, world, clients, answers)
             seconds = time.monotonic() - started
@@ -290,18 +263,14 @@ def perform(plan: Plan, folder: Path, *, log: Path) -> dict[str, Any]:
 
 
 def search(run: Run, world: World, clients: Sequence[Searcher], answers: "queue.Queue[Any]") -> None:
-    """Deal all searches that are left, and judge what comes back."""
-    turns = [place for place, (_, _, slots) in enumerate(run.plan.clients()) for _ in range(slots)]
-    slots = [count for _, _, count in run.plan.clients()]
+    """Deal all searches, and judge what comes back."""
+    turns = [place for place, (_, _, slots) in enumerate(CLIENTS) for _ in range(slots)]
+    slots = [count for _, _, count in CLIENTS]
     random.Random(run.plan.seed).shuffle(turns)
     left = {place: [] for place in range(len(clients))}  # type: dict[int, list[int]]
     for number in reversed(range(run.plan.searches)):
-        if number not in run.done:
-            left[turns[number % len(turns)]].append(number)
-    lowest = min((numbers[-1] for numbers in left.values() if numbers), default=run.plan.searches)
-    events = [event for event in run.events if event.at > lowest or lowest == 0]
-    for event in at_search(run.events, lowest) if lowest else ():
-        world.perform(event)
+        left[turns[number % len(turns)]].append(number)
+    events = list(run.events)
     while any(left.values()) or any(one.waiting for one in clients):
         lowest = min((min([*one.waiting, *left[place][-1:]], default=1 << 60) for place, one in enumerate(clients)))
         held = events[0].at + AHEAD if events else 1 << 60  # searches wait for an event that cannot be done yet
@@ -321,7 +290,6 @@ def _listen(run: Run, clients: Sequence[Searcher], answers: "queue.Queue[Any]") 
     for one in clients:
         late = [number for number, sent_at in one.waiting.items() if time.monotonic() - sent_at > LOST_S]
         if late or one.process.poll() is not None:
-            one.dump() if one.process.poll() is None else None
             for number in list(one.waiting):
                 run.lose(one, number)
             one.process.kill()

@@ -45,7 +45,7 @@ class Event:
         return f"{self.at:6} {self.act} {self.target}{number}{what}"
 
 
-def schedule(seed: int, searches: int, links: Sequence[str], *, nodes: int, workers: int) -> list[Event]:
+def schedule(seed: int, searches: int, links: Sequence[str], *, workers: int) -> list[Event]:
     """Return the events of a run, in order; all is well again for its last tenth, at most 60 searches.
 
     Faults last for 20 to 100 searches and begin 5 to 45 after the last one has ended, or while it lasts. A node is away
@@ -58,8 +58,8 @@ def schedule(seed: int, searches: int, links: Sequence[str], *, nodes: int, work
     busy: dict[tuple[str, int], int] = {}
     while at < end:
         begun, long = at, rng.randint(20, 100)
-        if nodes > 1 and at - last_node > NODE_EVERY:
-            act, target, number, last_node, long = "kill", "node", rng.randrange(nodes), at, 250
+        if at - last_node > NODE_EVERY:
+            act, target, number, last_node, long = "kill", "node", rng.randrange(2), at, 250
         else:
             act, target, number = _drawn(rng, links, workers)
         until = min(end, begun + min(long, max(5, searches // 6)))
@@ -85,14 +85,3 @@ def _toxic(rng: random.Random, link: str) -> Toxic:
     kind = rng.choice([kind for kind in AMOUNTS if link not in NODE_LINKS or kind not in ("bandwidth", "slow_reader")])
     amounts = AMOUNTS[kind]
     return Toxic(kind, amounts[0] if link in NODE_LINKS else rng.choice(amounts))
-
-
-def at_search(events: Sequence[Event], number: int) -> list[Event]:
-    """Return the toxics that act when a run goes on from a search."""
-    acting: dict[str, Event] = {}
-    for event in events:
-        if event.at <= number and event.act == "toxic":
-            acting[event.target] = event
-        elif event.at <= number and event.act == "heal":
-            acting.pop(event.target, None)
-    return list(acting.values())

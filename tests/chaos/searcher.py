@@ -3,9 +3,8 @@
 import asyncio
 import contextlib
 import contextvars
-import faulthandler
+import inspect
 import json
-import signal
 import sys
 import threading
 import time
@@ -20,25 +19,25 @@ FIRST_PASS_S: contextvars.ContextVar[list[float]] = contextvars.ContextVar("FIRS
 WRITING = threading.Lock()
 
 
-def timed(client: Any, *, is_async: bool) -> Any:
+def timed(client: Any) -> Any:
     """Let a client's transport note how long each of its requests took."""
     perform = client.transport.perform_request
 
-    def sync_request(*args: Any, **kwargs: Any) -> Any:
+    def noted(*args: Any, **kwargs: Any) -> Any:
         started = time.monotonic()
         try:
             return perform(*args, **kwargs)
         finally:
             FIRST_PASS_S.get([]).append(time.monotonic() - started)
 
-    async def async_request(*args: Any, **kwargs: Any) -> Any:
+    async def noted_async(*args: Any, **kwargs: Any) -> Any:
         started = time.monotonic()
         try:
             return await perform(*args, **kwargs)
         finally:
             FIRST_PASS_S.get([]).append(time.monotonic() - started)
 
-    client.transport.perform_request = async_request if is_async else sync_request
+    client.transport.perform_request = noted_async if inspect.iscoroutinefunction(perform) else noted
     return client
 
 
@@ -66,37 +65,33 @@ def say(record: dict[str, Any]) -> None:
         sys.stdout.flush()
 
 
-def search_sync(client: Any, job: dict[str, Any]) -> None:
+def arguments(job: dict[str, Any]) -> dict[str, Any]:
     FIRST_PASS_S.set([])
-    started, response, error = time.monotonic(), None, None
+    return {name: job[name] for name in ("query", "index", "size", "rerank")}
+
+
+def search_sync(client: Any, job: dict[str, Any]) -> None:
+    asked, started, response, error = arguments(job), time.monotonic(), None, None
     try:
-        response = client.search(job["query"], index=job["index"], size=job["size"], rerank=job["rerank"])
+        response = client.search(**asked)
     except Exception as caught:  # noqa: BLE001 - judged by whoever reads it
         error = caught
     outcome(job, started, response, error)
 
 
 async def search_async(client: Any, job: dict[str, Any]) -> None:
-    FIRST_PASS_S.set([])
-    started, response, error = time.monotonic(), None, None
+    asked, started, response, error = arguments(job), time.monotonic(), None, None
     try:
-        response = await client.search(job["query"], index=job["index"], size=job["size"], rerank=job["rerank"])
+        response = await client.search(**asked)
     except Exception as caught:  # noqa: BLE001 - judged by whoever reads it
         error = caught
     outcome(job, started, response, error)
 
 
-def warm(client: Any, given: dict[str, Any]) -> None:
-    """Load the model and make connections, as far as that is possible now."""
-    with contextlib.suppress(Exception):
-        client.warm_up()
-        for _ in range(3):
-            client.search("salt", index=given["index"], rerank={"fields": ["text"], "depth": 3})
-
-
 def run_sync(given: dict[str, Any]) -> None:
-    client = timed(connect(given["url"], **given["options"]), is_async=False)
-    warm(client, given)
+    client = timed(connect(given["url"], **given["options"]))
+    with contextlib.suppress(Exception):  # load the model and make connections, as far as that is possible now
+        client.warm_up()
     say({})
     with ThreadPoolExecutor(given["slots"]) as threads:
         for line in sys.stdin:
@@ -105,11 +100,9 @@ def run_sync(given: dict[str, Any]) -> None:
 
 
 async def run_async(given: dict[str, Any]) -> None:
-    client = timed(connect_async(given["url"], **given["options"]), is_async=True)
+    client = timed(connect_async(given["url"], **given["options"]))
     with contextlib.suppress(Exception):
         await client.warm_up()
-        for _ in range(3):
-            await client.search("salt", index=given["index"], rerank={"fields": ["text"], "depth": 3})
     say({})
     running: set[asyncio.Task[None]] = set()
     while line := await asyncio.to_thread(sys.stdin.readline):
@@ -120,8 +113,7 @@ async def run_async(given: dict[str, Any]) -> None:
 
 
 def main() -> None:
-    """Search until standard input ends; SIGUSR1 prints where each thread is."""
-    faulthandler.register(signal.SIGUSR1, all_threads=True)
+    """Search until standard input ends."""
     given = json.loads(sys.argv[1])
     if given["is_async"]:
         asyncio.run(run_async(given))

@@ -18,7 +18,7 @@ from tests.toxics import Proxies
 from tests.waiting import wait_until
 from tests.workers import PATHS, TINY, WorkerGroup
 
-INDEX = "motion"
+INDEX, NODES = "motion", 2
 KEY = "the-key-of-both-sides-in-motion"
 HEALTH = "http://127.0.0.1:{port}/_cluster/health?timeout=1s"
 LINKS = ("os-0", "os-1", "client-redis", "worker-redis", "server-redis", "client-server", "node-0", "node-1")
@@ -30,18 +30,16 @@ class World:
 
     Args:
         folder: for their files.
-        nodes: of OpenSearch, 1 or 2.
         workers: how many.
     """
 
-    def __init__(self, folder: Path, *, nodes: int, workers: int) -> None:
+    def __init__(self, folder: Path, *, workers: int) -> None:
         self.folder = folder
-        self.node_count, self.worker_count = nodes, workers
-        self.links = tuple(link for link in LINKS if nodes > 1 or link not in ("os-1", "node-0", "node-1"))
+        self.worker_count = workers
         self.stack = ExitStack()
         self.nodes: list[subprocess.Popen[bytes]] = []
         self.ports = {name: servers.free_port() for name in ("redis", "server", "http-0", "http-1")}
-        self.transport = [servers.free_port() for _ in range(nodes)]
+        self.transport = [servers.free_port() for _ in range(NODES)]
         self.hanging: list[subprocess.Popen[bytes]] = []
         self.server: subprocess.Popen[bytes]
         self.redis: subprocess.Popen[bytes]
@@ -69,7 +67,7 @@ class World:
         return self
 
     def __exit__(self, *_error: object) -> None:
-        for name in self.links:
+        for name in LINKS:
             self.proxies.infect(name, None)
         self.stack.close()
 
@@ -79,7 +77,7 @@ class World:
     @property
     def search_url(self) -> str:
         """The URL of all nodes, through the links."""
-        ports = (self.proxies.links[f"os-{node}"].port for node in range(self.node_count))
+        ports = (self.proxies.links[f"os-{node}"].port for node in range(NODES))
         return ",".join(f"http://127.0.0.1:{port}" for port in ports)
 
     @property
@@ -115,7 +113,7 @@ class World:
 
     def heal(self) -> None:
         """Let whatever hangs go on, and start what was killed."""
-        for name in self.links:
+        for name in LINKS:
             self.proxies.infect(name, None)
         self._let_go_on()
         for node in range(len(self.nodes)):
@@ -186,9 +184,7 @@ class World:
         self.nodes[number:] = [started, *self.nodes[number + 1 :]]
 
     def _settings(self, number: int) -> dict[str, str]:
-        if self.node_count == 1:
-            return {"discovery.type": "single-node"}
-        seeds = ",".join(f"127.0.0.1:{self.proxies.links[f'node-{one}'].port}" for one in range(self.node_count))
+        seeds = ",".join(f"127.0.0.1:{self.proxies.links[f'node-{one}'].port}" for one in range(NODES))
         return {
             "discovery.type": "zen",
             "node.name": f"node-{number}",
@@ -203,10 +199,9 @@ class World:
 
     def _start_nodes(self) -> None:
         self.stack.callback(lambda: [self._end(node) for node in self.nodes])
-        for number in range(self.node_count):
-            if self.node_count > 1:
-                self.proxies.open(f"node-{number}", self.transport[number])
-        for number in range(self.node_count):
+        for number in range(NODES):
+            self.proxies.open(f"node-{number}", self.transport[number])
+        for number in range(NODES):
             self.proxies.open(f"os-{number}", self.ports[f"http-{number}"])
             self._start_node(number)
             port = self.ports[f"http-{number}"]

@@ -12,6 +12,7 @@ from osrerank import connect
 from tests.servers import redis
 
 ENGINES = ("opensearch", "embedded")
+Engines = tuple[OpenSearch, OpenSearch]
 
 
 @pytest.fixture(scope="session", params=ENGINES)
@@ -37,17 +38,19 @@ def engine(engine_url: str) -> Iterator[OpenSearch]:
     client.close()
 
 
+@pytest.fixture(scope="module")
+def engines(opensearch_url: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engines]:
+    """A client of each engine, for what both are to answer alike."""
+    with connect(opensearch_url, timeout=60) as real, connect(f"embedded:{tmp_path_factory.mktemp('engine')}") as ours:
+        yield real, ours
+
+
 @pytest.fixture
 def index_name(engine: OpenSearch) -> Iterator[str]:
     """A fresh name, its index removed at the end."""
     name = f"test-{uuid.uuid4().hex[:12]}"
     yield name
     engine.indices.delete(index=name, ignore_unavailable=True)
-
-
-@pytest.fixture
-def embedded_folder(tmp_path: Path) -> Path:
-    return tmp_path / "embedded"
 
 
 @pytest.fixture(scope="session")

@@ -6,7 +6,7 @@ import warnings
 
 import pytest
 
-from osrerank.errors import ConfigError, InferenceError
+from osrerank.errors import ConfigError
 from osrerank.testing import FunctionScorer
 
 os.environ["HAYSTACK_TELEMETRY_ENABLED"] = "False"  # read at import
@@ -120,11 +120,3 @@ def test_haystack_in_a_stored_pipeline():
 def test_options_are_checked_at_once(kind):
     with pytest.raises(ConfigError, match="deadline"):
         kind(options={"deadline": 5})
-
-
-def test_failures_keep_the_order_or_raise():
-    broken = FunctionScorer(broken=True)
-    ranked = LangChainRerank(scorer=broken).compress_documents(langchain_documents(), QUERY)
-    assert ranked == langchain_documents()
-    with pytest.raises(InferenceError):
-        LangChainRerank(scorer=broken, options={"on_failure": "raise"}).compress_documents(ranked, QUERY)

@@ -12,6 +12,7 @@ import pytest
 
 from osrerank import connect
 from osrerank.testing import FunctionScorer
+from tests.articles import fill
 from tests.servers import ROOT
 
 pytestmark = pytest.mark.integration
@@ -103,12 +104,11 @@ def client(engine_url):
     clean(client)
     for index in ("compat", "compat-other", "compat-2024"):
         client.indices.create(index=index, body=MAPPING)
-        lines = []
+        documents = {}
         for place in range(30):
             text = " ".join(rng.choices(WORDS, k=rng.randint(3, 12)))
-            source = {"text": text, "kind": rng.choice("abc"), "year": 1990 + place}
-            lines += [{"index": {"_index": index, "_id": f"{index}{place}"}}, source]
-        client.bulk(body=lines, refresh=True)
+            documents[f"{index}{place}"] = {"text": text, "kind": rng.choice("abc"), "year": 1990 + place}
+        fill(client, index, documents)
     client.indices.put_alias(index="compat", name="compat-alias")
     with contextlib.suppress(opensearchpy.RequestError):
         client.search_pipeline.put(id="compat", body={"response_processors": []})

@@ -104,35 +104,24 @@ def test_redis_lets_the_user_work_and_not_administer(user):
             user.execute_command(*command.split())
 
 
-def settings_of(services):
-    """The settings of OpenSearch's service, and the folder of a distribution to try them with."""
+@pytest.mark.slow
+@pytest.mark.parametrize("services", [project, cluster], ids=["one node", "a cluster"])
+def test_opensearch_knows_every_setting(services, tmp_path):
     home = servers.opensearch_home()
     if home is None:
         servers.missing("no OpenSearch distribution: set TEST_OPENSEARCH_HOME")
-    environment = services["opensearch"]["environment"].items()
-    return home, {name: value for name, value in environment if re.match(r"[a-z0-9_]+\.[a-z0-9_]+", name)}
-
-
-@pytest.mark.slow
-def test_opensearch_knows_every_setting(tmp_path):
-    home, settings = settings_of(project()["services"])
+    environment = services()["services"]["opensearch"]["environment"].items()
+    settings = {name: value for name, value in environment if re.match(r"[a-z0-9_]+\.[a-z0-9_]+", name)}
     assert "bootstrap.memory_lock" in settings
-    with servers.start_opensearch(home, tmp_path, settings=settings) as (url, _process):
-        with urllib.request.urlopen(f"{url}/_nodes/_local/settings?flat_settings", timeout=10) as answer:
-            (node,) = json.load(answer)["nodes"].values()
-        assert node["settings"].items() >= settings.items()
-
-
-@pytest.mark.slow
-def test_opensearch_knows_every_setting_of_a_cluster(tmp_path):
-    home, settings = settings_of(cluster()["services"])
-    here = {"discovery.seed_hosts": "127.0.0.1", "cluster.initial_cluster_manager_nodes": settings["node.name"]}
-    settings |= {**here, "discovery.type": "zen"}  # which is what no type means
+    if services is cluster:  # alone, and of the type that no type means
+        settings |= {"discovery.seed_hosts": "127.0.0.1", "discovery.type": "zen"}
+        settings |= {"cluster.initial_cluster_manager_nodes": settings["node.name"]}
     with (
         servers.start_opensearch(home, tmp_path, settings=settings) as (url, _process),
-        urllib.request.urlopen(f"{url}/_cluster/health", timeout=10) as answer,
+        urllib.request.urlopen(f"{url}/_nodes/_local/settings?flat_settings", timeout=10) as answer,
     ):
-        assert json.load(answer)["cluster_name"] == "osrerank"
+        (node,) = json.load(answer)["nodes"].values()
+    assert node["settings"].items() >= settings.items()
 
 
 def check_services(broker: Broker, environment: dict[str, str], folder: Path) -> None:
@@ -140,11 +129,11 @@ def check_services(broker: Broker, environment: dict[str, str], folder: Path) ->
     token = (broker.secrets / "osrerank_server_token").read_text()
     with Container("worker", environment, broker.secrets, folder) as worker:
         assert not worker.is_healthy
-        worker.wait()
+        worker.wait_until(lambda: worker.is_healthy)
         with urllib.request.urlopen(f"http://127.0.0.1:{worker.port}/metrics", timeout=10) as answer:
             assert b"osrerank_worker_pairs_total" in answer.read()
         with Container("serve", environment, broker.secrets, folder) as server:  # as its depends_on says
-            server.wait()
+            server.wait_until(lambda: server.is_healthy)
             request = urllib.request.Request(
                 f"http://127.0.0.1:{server.port}/v1/rerank",
                 json.dumps({"query": "low blood pressure", "documents": ["A ball game.", "Hypotension."]}).encode(),

@@ -2,8 +2,7 @@
 
 import json
 import uuid
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -11,8 +10,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, rule
 from opensearchpy import OpenSearch, TransportError
 
-from osrerank import connect
 from tests import machines
+from tests.integration.conftest import Engines
 
 pytestmark = pytest.mark.integration
 
@@ -209,13 +208,5 @@ def _lines(action: str, key: str, source: dict[str, Any]) -> list[dict[str, Any]
     return [{action: {"_id": key}}, source]
 
 
-@pytest.fixture
-def engines(opensearch_url: str, tmp_path: Path) -> Iterator[tuple[OpenSearch, OpenSearch]]:
-    real, embedded = connect(opensearch_url, timeout=60), connect(f"embedded:{tmp_path}")
-    yield real, embedded
-    real.close()
-    embedded.close()
-
-
-def test_both_engines_answer_the_same(engines: tuple[OpenSearch, OpenSearch]) -> None:
+def test_both_engines_answer_the_same(engines: Engines) -> None:
     machines.run(lambda: EnginesMachine(*engines), examples=8, steps=25)

@@ -1,7 +1,5 @@
 """The client libraries of other rerankers, pointed at our server; and requests as they are documented, byte by byte."""
 
-import json
-import urllib.request
 import warnings
 
 import httpx
@@ -36,13 +34,6 @@ def expected():
     reranker.close()
 
 
-def post(url, body, **headers):
-    content = body if isinstance(body, bytes) else json.dumps(body).encode()
-    request = urllib.request.Request(url, content, {"Content-Type": "application/json", **headers})
-    with urllib.request.urlopen(request, timeout=60) as answer:
-        return json.load(answer)
-
-
 def best_first(expected):
     return sorted(range(len(TEXTS)), key=lambda place: -expected[place])
 
@@ -73,25 +64,3 @@ def test_cohere_s_first_client(server, expected, cohere):
         client = cohere.Client(api_key="any", base_url=server, httpx_client=connections)
         answer = client.rerank(model="m", query=QUERY, documents=documents, return_documents=True)
     assert [item.document.text for item in answer.results] == [TEXTS[place] for place in best_first(expected)]
-
-
-def test_what_elasticsearch_s_service_custom_sends(server, expected):
-    """The body that it makes of the template in docs/rerank-servers.md."""
-    template = '{"model":"m","query":${query},"documents":${input}}'
-    body = template.replace("${query}", json.dumps(QUERY)).replace("${input}", json.dumps(TEXTS)).encode()
-    found = {item["index"]: item["relevance_score"] for item in post(f"{server}/v1/rerank", body)["results"]}
-    assert [found[place] for place in range(len(TEXTS))] == pytest.approx(expected, abs=1e-6)
-
-
-def test_what_ml_commons_sends(server, expected):
-    """Its template leaves the query in quotes of its own, and the documents as a JSON array."""
-    from osrerank.server.opensearch.ml_commons import REQUEST_BODY
-
-    body = REQUEST_BODY.replace("${parameters.query}", QUERY).replace("${parameters.model}", "osrerank")
-    body = body.replace("${parameters.documents}", json.dumps(TEXTS)).encode()
-    results = post(f"{server}/v1/rerank", body, Authorization="Bearer none")["results"]
-    assert [item["index"] for item in results] == best_first(expected)
-    assert all(set(item) == {"index", "relevance_score"} for item in results)
-    assert all(
-        isinstance(item["relevance_score"], float) and len(str(item["relevance_score"])) <= 18 for item in results
-    )

@@ -8,6 +8,7 @@ from opensearchpy import RequestError
 
 from osrerank import Client, connect
 from osrerank.testing import FunctionScorer, overlap
+from tests.articles import fill
 
 pytestmark = pytest.mark.integration
 
@@ -35,10 +36,7 @@ def client(opensearch_url: str) -> Iterator[Client]:
         made.indices.delete(index="hybrid", ignore_unavailable=True)
         settings = {"knn": True, "number_of_shards": 1, "number_of_replicas": 0}
         made.indices.create(index="hybrid", body={"settings": settings, "mappings": mappings})
-        lines: list[Any] = []
-        for number, text in enumerate(TEXTS):
-            lines += [{"index": {"_id": str(number)}}, {"text": text, "v": [number + 1, 10]}]
-        made.bulk(index="hybrid", body=lines, refresh=True)
+        fill(made, "hybrid", [{"text": text, "v": [number + 1, 10]} for number, text in enumerate(TEXTS)])
         yield made
         made.indices.delete(index="hybrid")
         made.transport.perform_request("DELETE", f"/_search/pipeline/{PIPELINE}")

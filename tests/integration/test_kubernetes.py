@@ -3,13 +3,10 @@
 import contextlib
 import os
 import re
-import signal
-import subprocess
 import sys
 import threading
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -20,6 +17,7 @@ from osrerank.errors import OsrerankError
 from osrerank.scoring.remote.broker import connect
 from osrerank.scoring.remote.scorer import RemoteScorer
 from osrerank.types import Deadline
+from tests.containers import Service
 from tests.kubernetes import container, of_kind, plain, pod
 from tests.servers import ROOT, free_port
 from tests.waiting import wait_until
@@ -27,11 +25,10 @@ from tests.workers import PATHS, STAND_IN, worker_group
 
 pytestmark = pytest.mark.integration
 
-READY_S = 90.0
 CHUNKS = 6
 
 
-class Process:
+class Process(Service):
     """A component's container as a process: its arguments and environment, with other ports and another home."""
 
     def __init__(self, component: str, secrets: Path, folder: Path) -> None:
@@ -39,17 +36,15 @@ class Process:
         self.ports = {port["name"]: free_port() for port in found["ports"]}
         self._numbers = {port["containerPort"]: self.ports[port["name"]] for port in found["ports"]}
         self._probes = {name: found[name]["httpGet"] for name in ("startupProbe", "readinessProbe")}
-        self.grace_s = pod(plain(), component)["terminationGracePeriodSeconds"]
         program, *arguments = [self._here(word) for word in found["args"]]
         assert program == "osrerank"
         values = {one["name"]: one.get("value", "2") for one in found["env"]}
         clean = {name: value for name, value in os.environ.items() if not name.startswith("OSRERANK_")}
         environment = {**clean, **values, "PYTHONPATH": PATHS, "HOME": str(folder)}
         environment |= {"OSRERANK_SECRETS_DIR": str(secrets), "OSRERANK_VECTORS_FOLDER": str(folder / component)}
-        self.log = folder / f"{component}.log"
-        with self.log.open("wb") as log:
-            command = [sys.executable, "-m", "osrerank", *arguments]
-            self.process = subprocess.Popen(command, env=environment, cwd=folder, stdout=log, stderr=log)
+        command = [sys.executable, "-m", "osrerank", *arguments]
+        grace_s = pod(plain(), component)["terminationGracePeriodSeconds"]
+        super().__init__(command, environment, folder / f"{component}.log", grace_s)
 
     def _here(self, word: str) -> str:
         return re.sub(r"\d{4}$", lambda found: str(self._numbers.get(int(found[0]), found[0])), word)
@@ -61,23 +56,7 @@ class Process:
         return False
 
     def wait_for(self, probe: str) -> None:
-        wait_until(lambda: self.passes(probe) or self.process.poll() is not None, READY_S, self.log.read_text)
-        assert self.process.poll() is None, self.log.read_text()[-2000:]
-
-    def stop(self) -> int:
-        self.process.send_signal(signal.SIGTERM)
-        return self.process.wait(self.grace_s)
-
-
-@contextlib.contextmanager
-def running(component: str, secrets: Path, folder: Path) -> Iterator[Process]:
-    started = Process(component, secrets, folder)
-    try:
-        yield started
-    finally:
-        if started.process.poll() is None:
-            started.process.kill()
-        started.process.wait(10)
+        self.wait_until(lambda: self.passes(probe))
 
 
 def metric(port: int, name: str) -> float:
@@ -95,11 +74,10 @@ def test_pods_start_become_ready_and_stop(broker, tmp_path):
     for name, text in (("redis_url", broker), ("workers_key", "k" * 32), ("server_token", "t" * 32)):
         (secrets / f"osrerank_{name}").write_text(text)
     (scaled,) = of_kind(plain(), "ScaledObject")
-    with contextlib.ExitStack() as stack:
-        server = stack.enter_context(running("server", secrets, tmp_path))
+    with Process("server", secrets, tmp_path) as server, contextlib.ExitStack() as stack:
         server.wait_for("startupProbe")
         assert not server.passes("readinessProbe")  # there is no worker yet
-        worker = stack.enter_context(running("worker", secrets, tmp_path))
+        worker = stack.enter_context(Process("worker", secrets, tmp_path))
         worker.wait_for("startupProbe")
         worker.wait_for("readinessProbe")
         server.wait_for("readinessProbe")

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from osrerank import Client, connect
+from osrerank import Client
 from osrerank.errors import ConfigError
 from osrerank.indexing.build import build_vectors
 from osrerank.indexing.prune import prune_vectors
@@ -21,7 +21,6 @@ from tests.workers import worker_group
 
 pytestmark = pytest.mark.integration
 
-MONO = str(Path(__file__).parents[1] / "data" / "tiny-bert-one-label")
 INDEX, QUERY = "late", "what lowers blood pressure"
 TOPICS = ("salt and blood pressure", "the lift of wings", "heat in boundary layers", "search engines", "old pages")
 TEXTS = [f"note {number} on {TOPICS[number % len(TOPICS)]}: what is known" for number in range(20)]
@@ -75,42 +74,9 @@ def test_long_documents_have_their_best_passages_score(client: Client) -> None:
     assert ids(found) == sorted(logits, key=lambda doc_id: -logits[doc_id])
 
 
-def test_a_cross_encoder_orders_its_best(client: Client, model: str, tmp_path: Path) -> None:
-    url = f"embedded:{tmp_path / 'engine'}"
-    client.close()
-    with connect(url, model=MONO, vector_model=model, rerank={"pipeline": "vectors-mono", "mono_depth": 3}) as both:
-        stages = both.search(QUERY, index=INDEX, size=20, rerank=True)["rerank"]["stages"]
-    assert [stage["kind"] for stage in stages if stage["kind"]] == ["late-interaction", "cross-encoder"]
-    assert stages[-1]["candidates"] == 3
-
-
 def test_feedback_is_refused_by_name(client: Client) -> None:
     with pytest.raises(ConfigError, match="feedback moves the one vector of a query, and with expanded"):
         client.search(QUERY, index=INDEX, rerank={"feedback": Feedback(0.3)})
-
-
-def test_sentences_are_compared_too(client: Client) -> None:
-    stage = client.search(QUERY, index=INDEX, rerank={"sentences": True})["rerank"]["stages"][0]
-    assert (stage["name"], stage["applied"], stage["kind"]) == ("sentences", True, "late-interaction")
-
-
-def test_redis_keeps_the_vectors_of_texts_without_an_index(model: str, redis_url: str) -> None:
-    settings = Settings.load(model=model, vectors="redis", vectors_redis_url=redis_url)
-    tuples = [(at,) for at in range(len(TEXTS))]
-    for known in (0, len(TEXTS)):
-        scorer = as_scorer(load(settings), settings)
-        assert scorer.score(QUERY, TEXTS, tuples).known == known
-        scorer.close()
-
-
-@pytest.mark.long
-def test_a_side_index_keeps_them_on_a_cluster(model: str, opensearch_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("OSRERANK_VECTORS", "off")
-    with filled(opensearch_url, INDEX, DOCUMENTS, model=model) as client:
-        assert build_vectors(client, INDEX).encoded == len(TEXTS)
-        stage = client.search(QUERY, index=INDEX, size=20, rerank=True)["rerank"]["stages"][0]
-        assert (stage["encoded"], stage["known"]) == (0, stage["candidates"])
-        client.indices.delete(index=f"{INDEX}-osrerank-vectors")
 
 
 @pytest.mark.long

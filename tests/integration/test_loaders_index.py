@@ -2,7 +2,9 @@
 
 import io
 import json
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from opensearchpy import OpenSearch
@@ -20,9 +22,10 @@ pytestmark = pytest.mark.integration
 SMALL = BulkOptions(max_documents=7, patience=Patience(give_up_s=20))
 
 
-def collection(folder: Path, count: int, *, name: str = "collection.tsv") -> Path:
-    path = folder / name
-    path.write_text("".join(f"{number}\tpassage number {number} about topic{number % 7}\n" for number in range(count)))
+def collection(folder: Path, count: int, *, bad: bool = False) -> Path:
+    path = folder / "collection.tsv"
+    lines = [f"{number}\tpassage number {number} about topic{number % 7}\n" for number in range(count)]
+    path.write_text("".join([*lines, "bad\n"] if bad else lines))
     return path
 
 
@@ -94,36 +97,13 @@ def test_an_index_of_another_is_not_touched(engine: OpenSearch, index_name: str,
     assert load_passages(engine, index_name, collection(tmp_path, 5), recreate=True).indexed == 5
 
 
-def test_an_index_of_another_load_is_not_touched(engine: OpenSearch, index_name: str, tmp_path: Path) -> None:
-    load_passages(engine, index_name, collection(tmp_path, 5))
-    with pytest.raises(LoaderError, match=r"holds another load \(loader msmarco-passage, files collection.tsv"):
-        load_passages(engine, index_name, collection(tmp_path, 6))
-
-
 def test_a_foreign_document_is_noticed(engine: OpenSearch, index_name: str, tmp_path: Path) -> None:
-    path = collection(tmp_path, 5)
-    with path.open("a") as file:
-        file.write("bad\n")
+    path = collection(tmp_path, 5, bad=True)
     with pytest.raises(CorpusFormatError):
         load_passages(engine, index_name, path)
     engine.index(index=index_name, id="foreign", body={"text": "not of this collection"})
     with pytest.raises(LoaderError, match="holds 1 documents more than the collection"):
         load_passages(engine, index_name, path, skip_bad=1)
-
-
-def test_fields_as_they_come(engine: OpenSearch, index_name: str, tmp_path: Path) -> None:
-    path = tmp_path / "corpus.jsonl"
-    rows = [
-        {"_id": "a", "text": "x", "title": "Rivers", "metadata": {"year": 1999, "url": "u"}},
-        {"_id": "b", "text": "y"},
-    ]
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    assert load(engine, index_name, LOADERS["beir"], [str(path)]).indexed == 2
-    assert engine.get(index=index_name, id="a")["_source"] == {"title": "Rivers", "text": "x", "year": 1999, "url": "u"}
-    hits = engine.search(index=index_name, body={"query": {"match": {"title": "river"}}})["hits"]["hits"]
-    assert [hit["_id"] for hit in hits] == ["a"]
-    hits = engine.search(index=index_name, body={"query": {"range": {"year": {"gte": 1999}}}})["hits"]["hits"]
-    assert [hit["_id"] for hit in hits] == ["a"]
 
 
 @pytest.mark.parametrize("loader", sorted(LOADERS))
@@ -137,56 +117,41 @@ def test_every_loader_s_index_can_be_made(engine: OpenSearch, index_name: str, t
     assert source == {"title": last.title, "text": last.text, **last.metadata}
 
 
-def test_segments_of_version_2_1_keep_their_places(engine: OpenSearch, index_name: str, tmp_path: Path) -> None:
-    path = tmp_path / "msmarco_v2.1_doc_segmented_29.json"
-    _loader, content, (_, segment) = GOLDEN["msmarco-v2.1-segments"]
-    path.write_bytes(content)
-    assert load(engine, index_name, LOADERS["msmarco-v2-document"], [str(path)]).indexed == 2
-    source = engine.get(index=index_name, id=segment.doc_id)["_source"]
-    assert source == {"title": "t", "text": "s", "url": "u", "headings": "h", "start_char": 1806, "end_char": 3061}
-    reaching = {"query": {"range": {"end_char": {"gt": 3000}}}}
-    assert [hit["_id"] for hit in engine.search(index=index_name, body=reaching)["hits"]["hits"]] == [segment.doc_id]
+@pytest.fixture
+def server(opensearch_url: str) -> Iterator[OpenSearch]:
+    with OpenSearch([opensearch_url]) as client:
+        yield client
+        client.indices.delete(index="loaded", ignore_unavailable=True)
 
 
-def test_refused_documents_are_reported(opensearch_url: str, tmp_path: Path) -> None:
-    client = OpenSearch([opensearch_url])
+def test_refused_documents_are_reported(server: OpenSearch, tmp_path: Path) -> None:
     path = tmp_path / "corpus.jsonl"
     rows = [{"id": str(number), "text": "text", "year": number} for number in range(20)]
     rows[11]["year"] = {"not": "a number"}
     rows[13]["id"] = "x" * 600  # ids may have 512 bytes
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    try:
-        with pytest.raises(BulkIndexError, match="refused 2 documents; the first is '11'") as caught:
-            load(client, "refused", LOADERS["jsonl"], [str(path)], options=LoadOptions(bulk=SMALL))
-        assert (caught.value.ok, caught.value.failed) == (18, 2)
-        assert [refusal["_id"] for refusal in caught.value.first] == ["11", "x" * 600]
-        options = LoadOptions(bulk=SMALL, skip_bad=2)
-        summary = load(client, "refused", LOADERS["jsonl"], [str(path)], options=options)
-        assert (summary.read, summary.indexed, summary.failed, summary.resumed_from) == (20, 18, 2, 7)
-    finally:
-        client.indices.delete(index="refused", ignore_unavailable=True)
-        client.close()
+    with pytest.raises(BulkIndexError, match="refused 2 documents; the first is '11'") as caught:
+        load(server, "loaded", LOADERS["jsonl"], [str(path)], options=LoadOptions(bulk=SMALL))
+    assert (caught.value.ok, caught.value.failed) == (18, 2)
+    assert [refusal["_id"] for refusal in caught.value.first] == ["11", "x" * 600]
+    summary = load(server, "loaded", LOADERS["jsonl"], [str(path)], options=LoadOptions(bulk=SMALL, skip_bad=2))
+    assert (summary.read, summary.indexed, summary.failed, summary.resumed_from) == (20, 18, 2, 7)
 
 
-def test_settings_while_loading_and_after(opensearch_url: str, tmp_path: Path) -> None:
-    client = OpenSearch([opensearch_url])
-    path = collection(tmp_path, 5)
-    with path.open("a") as file:
-        file.write("bad\n")
-    try:
-        with pytest.raises(CorpusFormatError):
-            load_passages(client, "settings", path)
-        settings = client.indices.get_settings(index="settings")["settings"]["settings"]["index"]
-        assert (settings["refresh_interval"], settings["number_of_replicas"]) == ("-1", "0")
-        assert settings["similarity"] == {"default": {"type": "BM25", "k1": "0.82", "b": "0.68"}}
-        load_passages(client, "settings", path, skip_bad=1, force_merge=True)
-        settings = client.indices.get_settings(index="settings")["settings"]["settings"]["index"]
-        assert settings["refresh_interval"] == "1s"
-        assert client.cluster.health(index="settings")["status"] == "green"
-        assert len(client.cat.segments(index="settings", format="json", h="segment")) == 1
-    finally:
-        client.indices.delete(index="settings", ignore_unavailable=True)
-        client.close()
+def test_settings_while_loading_and_after(server: OpenSearch, tmp_path: Path) -> None:
+    def settings() -> dict[str, Any]:
+        found: dict[str, Any] = server.indices.get_settings(index="loaded")["loaded"]["settings"]["index"]
+        return found
+
+    path = collection(tmp_path, 5, bad=True)
+    with pytest.raises(CorpusFormatError):
+        load_passages(server, "loaded", path)
+    assert (settings()["refresh_interval"], settings()["number_of_replicas"]) == ("-1", "0")
+    assert settings()["similarity"] == {"default": {"type": "BM25", "k1": "0.82", "b": "0.68"}}
+    load_passages(server, "loaded", path, skip_bad=1, force_merge=True)
+    assert settings()["refresh_interval"] == "1s"
+    assert server.cluster.health(index="loaded")["status"] == "green"
+    assert len(server.cat.segments(index="loaded", format="json", h="segment")) == 1
 
 
 def given(monkeypatch: pytest.MonkeyPatch, content: str) -> None:

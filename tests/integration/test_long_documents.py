@@ -35,25 +35,6 @@ def client(engine_url):
         yield made
 
 
-@pytest.mark.parametrize("source", [True, ["title"], False])
-def test_spans_point_at_the_winning_passages(client, source):
-    options = {"passages": "maxp", "fields": ["title", "text"]}
-    response = client.search("pump failure", index=INDEX, size=15, body={"_source": source}, rerank=options)
-    assert response["rerank"]["applied"] is True
-    assert response["rerank"]["stages"][0]["inferences"] > 15
-    assert len(response["hits"]["hits"]) == 15
-    for hit in response["hits"]["hits"]:
-        place = int(hit["_id"][1:])
-        text = document(place, LENGTHS[place % 5])["text"]
-        marks = hit["_rerank"]["mono"]
-        span = marks["passage"]
-        assert span["field"] == "text"
-        passage = text[span["start"] : span["end"]]
-        assert len(passage.split()) <= 150
-        assert marks["score"] == SCORER.function("pump failure", f"manual {place} {passage}")
-        assert text[: span["start"]] == "" or text[span["start"] - 1] == " "
-
-
 def test_list_values_are_passages(client):
     options = {"passages": {"aggregation": "kmaxavgp"}, "fields": ["title", "pages"]}
     response = client.search("pump failure", index=INDEX, rerank=options)
@@ -73,15 +54,3 @@ def test_highlight_fragments_are_passages(client):
         span = hit["_rerank"]["mono"]["passage"]
         fragment = hit["highlight"]["text"][span.get("value", 0)]
         assert "failure" in fragment[span["start"] : span["end"]]
-
-
-def test_best_sentence_and_its_place(client):
-    options = {"sentences": {"a": 0.0, "weights": [1.0], "max_words": 50}, "depth": 15, "fields": ["title", "text"]}
-    response = client.search("pump failure", index=INDEX, size=15, rerank=options)
-    assert response["rerank"]["applied"] is True
-    for hit in response["hits"]["hits"]:
-        marks = hit["_rerank"]["sentences"]
-        span = marks["passage"]
-        sentence = hit["_source"][span["field"]][span["start"] : span["end"]]
-        assert len(sentence.split()) <= 50
-        assert marks["logit"] == SCORER.function("pump failure", sentence) == marks["score"]

@@ -133,11 +133,6 @@ def test_fifty_drawn_searches(client: Client) -> None:
     assert sum(check(client, seed) for seed in range(50)) > 15
 
 
-@pytest.mark.slow
-def test_five_hundred_drawn_searches(client: Client) -> None:
-    assert sum(check(client, seed) for seed in range(50, 550)) > 150
-
-
 def test_twenty_drawn_multi_searches(client: Client) -> None:
     compared = 0
     for seed in range(20):

@@ -10,9 +10,6 @@ import urllib.request
 
 import pytest
 
-from osrerank import connect
-from osrerank.server.page.routes import ComparisonPage
-from osrerank.testing import FunctionScorer
 from tests.servers import ROOT, free_port
 from tests.serving import is_ready
 from tests.waiting import wait_until
@@ -21,19 +18,6 @@ pytestmark = pytest.mark.integration
 
 TINY_DUO = str(ROOT / "tests" / "data" / "tiny-bert-duo")
 START_TIMEOUT_S = 120
-
-
-def test_indexes_are_listed_and_searched(engine_url, index_name):
-    client = connect(engine_url, scorer=FunctionScorer())
-    client.index(index=index_name, id="a", body={"text": "a duck and another duck"})
-    client.index(index=index_name, id="b", body={"text": "where does a duck sleep at night when it is dark"})
-    client.indices.refresh(index=index_name)
-    comparison = ComparisonPage(client, {"mono": ""})
-    assert index_name in comparison.named_indexes()
-    found = comparison.search("where does a duck", index_name, "mono", 10, passage_words=0, timeout_ms=10_000)
-    assert [document.doc_id for document in found.documents] == ["b", "a"]
-    assert found.applied is True
-    client.close()
 
 
 def fetch(port, path, **parameters):

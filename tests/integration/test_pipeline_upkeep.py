@@ -6,7 +6,7 @@ import pytest
 from opensearchpy import NotFoundError, OpenSearch
 
 from osrerank.errors import InstallError
-from osrerank.server.opensearch.install import MARK, Installer, Wish
+from osrerank.server.opensearch.install import Installer, Wish
 from osrerank.server.opensearch.ml_commons import Models
 from osrerank.testing import FunctionScorer
 from tests.http_server import running
@@ -78,13 +78,6 @@ def test_a_template_reranks_without_a_default(cluster, server, installer):
     assert templates(cluster) is None
 
 
-def test_a_template_without_its_server_has_the_first_pass(cluster, installer):
-    with running(FunctionScorer(lambda _query, text: -float(len(text)))) as url:
-        installer.install(Wish(url, NAME, ("text",), template=TEMPLATE))
-        assert by_template(cluster) == ["0", "1"]
-    assert by_template(cluster) == ["1", "0"]
-
-
 def test_a_template_of_somebody_else_is_left_alone(cluster, server, installer):
     theirs = {"script": {"lang": "mustache", "source": '{"query":{"match_all":{}}}'}}
     cluster.put_script(id=TEMPLATE, body=theirs)
@@ -131,27 +124,6 @@ def test_another_address_and_another_key_take_the_place_of_the_first(cluster, in
         installer.install(Wish(url, NAME, ("text",), token=first))
         assert installer.plan(Wish(url, NAME, ("text",), token=first)) == []
         assert by_template(cluster) == ["0", "1"]
-
-
-@pytest.mark.slow
-def test_what_an_older_osrerank_installed_is_found_and_mended(cluster, server, installer):
-    """Its pipeline had no ``ignore_failure``, its connector no bounds, and its description no list of templates."""
-    installer.install(Wish(server, NAME, ("text",)))
-    whole = cluster.transport.perform_request("GET", f"/_search/pipeline/{NAME}")[NAME]
-    model_id = whole["response_processors"][0]["rerank"]["ml_opensearch"]["model_id"]
-    older = {
-        "description": MARK + '{"settings": [], "defaults": {}}',
-        "response_processors": [
-            {"rerank": {"ml_opensearch": {"model_id": model_id}, "context": {"document_fields": ["text"]}}}
-        ],
-    }
-    cluster.transport.perform_request("PUT", f"/_search/pipeline/{NAME}", body=older)
-    found = installer.status()
-    assert (found["failure"], found["templates"]) == (None, [])
-    assert [one.split()[0] for one in found["drifted"]] == [NAME]
-    installer.install(Wish(server, NAME, ("text",), template=TEMPLATE))
-    assert installer.status()["drifted"] == []
-    assert by_template(cluster) == ["0", "1"]
 
 
 @pytest.mark.slow

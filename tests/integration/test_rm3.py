@@ -12,6 +12,7 @@ from osrerank.testing import FunctionScorer
 from osrerank_loaders.collections.registry import LOADERS
 from osrerank_loaders.load.job import LoadOptions, load
 from osrerank_loaders.load.mapping import IndexOptions
+from tests.articles import fill
 
 pytestmark = pytest.mark.integration
 
@@ -33,17 +34,13 @@ def test_widened_search_and_reranking(engine, engine_url, index_name):
             "mappings": {"properties": {"text": {"type": "text", "analyzer": "english"}}},
         },
     )
-    lines = [line for place, text in enumerate(texts) for line in ({"index": {"_id": str(place)}}, {"text": text})]
-    assert not engine.bulk(body=lines, index=index_name, refresh=True)["errors"]
-    client = connect(engine_url, scorer=SCORER)
-    try:
+    fill(engine, index_name, [{"text": text} for text in texts])
+    with connect(engine_url, scorer=SCORER) as client:
         plain = client.search("blood pressure", index=index_name, rerank={"pipeline": "none", "query_fields": "text"})
         options = {"pipeline": "none", "rm3": True}
         wide = client.search("blood pressure", index=index_name, rerank=options)
         reranked = client.search("blood pressure", index=index_name, rerank={"rm3": True})
         nothing = client.search("zzzz", index=index_name, rerank=options)
-    finally:
-        client.close()
     assert {hit["_id"] for hit in plain["hits"]["hits"]} == {"0", "3"}
     assert {hit["_id"] for hit in wide["hits"]["hits"]} == {"0", "1", "2", "3"}
     assert "rerank" not in wide
@@ -54,11 +51,8 @@ def test_widened_search_and_reranking(engine, engine_url, index_name):
 
 def index_cacm(url: str, name: str, shared: Path, **constants: float) -> None:
     options = LoadOptions(index=IndexOptions(**constants))
-    client = connect(url)
-    try:
+    with connect(url) as client:
         load(client, name, LOADERS["trec"], [str(shared / "cacm" / "cacm.tar.gz")], options=options)
-    finally:
-        client.close()
 
 
 def run_of(url: str, name: str, output: Path, shared: Path, *options: str) -> dict:
@@ -80,16 +74,3 @@ def test_published_measures_on_opensearch(opensearch_url, shared, tmp_path):
     print({str(measure): round(value, 5) for measure, value in measured.items()})  # noqa: T201 - shown by pytest -s
     assert measured[AP] == pytest.approx(0.3648, abs=0.001)
     assert measured[P @ 30] == pytest.approx(0.2224, abs=0.001)
-
-
-@pytest.mark.slow
-def test_embedded_engine_beside_opensearch(opensearch_url, shared, tmp_path):
-    """With the constants that the embedded engine has, both engines give nearly the same measures."""
-    urls = {"opensearch": opensearch_url, "embedded": f"embedded:{tmp_path / 'engine'}"}
-    measured = {}
-    for engine, url in urls.items():
-        index_cacm(url, "cacm-default", shared, k1=1.2, b=0.75)
-        measured[engine] = run_of(url, "cacm-default", tmp_path / f"{engine}.run", shared, "--rm3")
-    connect(opensearch_url).indices.delete(index="cacm-default")
-    print({engine: {str(measure): round(value, 5) for measure, value in of.items()} for engine, of in measured.items()})  # noqa: T201 - shown by pytest -s
-    assert measured["embedded"][AP] == pytest.approx(measured["opensearch"][AP], abs=0.005)

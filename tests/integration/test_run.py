@@ -9,9 +9,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from opensearchpy import OpenSearch, helpers
 
 from osrerank.formats.trec import read_run
+from tests.articles import filled
 from tests.servers import ROOT
 from tests.waiting import wait_until
 
@@ -24,14 +24,10 @@ INDEX = "test-run-passages"
 
 @pytest.fixture(scope="module")
 def url(opensearch_url: str) -> Iterator[str]:
-    client = OpenSearch(opensearch_url)
     with gzip.open(SAMPLE / "corpus.jsonl.gz", "rt") as lines:
         documents = [json.loads(line) for line in lines][:300]
-    actions = [{"_index": INDEX, "_id": one["id"], "_source": one} for one in documents]
-    helpers.bulk(client, actions, refresh=True)
-    yield opensearch_url
-    client.indices.delete(index=INDEX)
-    client.close()
+    with filled(opensearch_url, INDEX, {one["id"]: one for one in documents}):
+        yield opensearch_url
 
 
 def command(url: str, output: Path, *arguments: str) -> list[str]:
@@ -80,30 +76,6 @@ def test_killed_and_resumed_equals_uninterrupted(url: str, tmp_path: Path) -> No
     assert len(read_run(killed).rankings) == N_QUERIES
 
 
-def test_first_pass_alone_keeps_opensearchs_order(url: str, tmp_path: Path) -> None:
-    output = tmp_path / "bm25.run"
-    subprocess.run(command(url, output, "--no-rerank"), check=True, capture_output=True)
-    query_id, text = (SAMPLE / "queries.tsv").read_text().splitlines()[0].split("\t")
-    client = OpenSearch(url)
-    match = {"multi_match": {"query": text, "fields": ["title", "text"]}}
-    hits = client.search(index=INDEX, body={"query": match, "size": 20})["hits"]["hits"]
-    client.close()
-    written = {document.doc_id: document.score for document in read_run(output).rankings[query_id]}
-    assert set(written) == {hit["_id"] for hit in hits}
-    assert [written[hit["_id"]] for hit in hits] == pytest.approx([hit["_score"] for hit in hits], abs=1e-4)
-
-
-def test_missing_index_lists_every_query(url: str, tmp_path: Path) -> None:
-    output = tmp_path / "none.run"
-    arguments = [part if part != INDEX else "no-such-index" for part in command(url, output)]
-    ended = subprocess.run(arguments, check=False, capture_output=True, text=True)
-    assert ended.returncode == 1
-    assert "NotFoundError" in ended.stderr
-    assert f"Error: {N_QUERIES} queries failed" in ended.stderr
-    assert "Traceback" not in ended.stderr
-    assert not output.exists()
-
-
 @pytest.mark.slow
 def test_another_place_is_not_gone_on_with(url: str, tmp_path: Path) -> None:
     output = tmp_path / "bm25.run"
@@ -118,11 +90,3 @@ def test_another_place_is_not_gone_on_with(url: str, tmp_path: Path) -> None:
     ended = subprocess.run(command(url, output, "--no-rerank"), check=False, capture_output=True, text=True)
     assert ended.returncode != 0
     assert "is of a run with other options (uuids was" in ended.stderr
-
-
-def test_the_model_is_known_by_its_content(url: str, tmp_path: Path) -> None:
-    output = tmp_path / "mono.run"
-    subprocess.run(command(url, output), check=True, capture_output=True)
-    options = json.loads(output.with_name("mono.run.jsonl").read_text().splitlines()[0])["options"]
-    assert "/" in options["scorer"]
-    assert options["blend"] is None  # the tiny model's card has no weight

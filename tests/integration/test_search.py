@@ -10,11 +10,8 @@ from hypothesis import strategies as st
 from opensearchpy import Search
 
 from osrerank import Client, connect
-from osrerank.client import connection_options
-from osrerank.settings import Settings
 from osrerank.testing import FunctionScorer
 from tests.blocking import Blocking
-from tests.servers import ROOT
 
 pytestmark = pytest.mark.integration
 
@@ -22,7 +19,6 @@ WORDS = (
     "blood pressure heart rate salt diet low high cause effect sleep stress water coffee exercise".split()  # noqa: SIM905 - thirteen words in a row read better
 )
 SCORER = FunctionScorer(lambda query, text: len(set(query.split()) & set(text.split())) - len(text) / 100)
-TINY = ROOT / "tests" / "data" / "tiny-bert-one-label"
 INDEX = "reranked"
 COUNT = 60
 MAPPING = {
@@ -108,13 +104,6 @@ def test_reranked_response_is_an_ordinary_one(client):
     assert (response["rerank"]["applied"], stage["candidates"], stage["inferences"]) == (True, len(scores), len(scores))
 
 
-def test_without_rerank_the_answer_is_opensearchpys(client, engine_url):
-    own = opensearchpy.OpenSearch(**connection_options(Settings.load(url=engine_url)))
-    body = {"query": {"match": {"text": "low blood pressure"}}}
-    assert client.search(index=INDEX, body=body, size=5)["hits"] == own.search(index=INDEX, body=body, size=5)["hits"]
-    own.close()
-
-
 @settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     st.lists(st.sampled_from(WORDS), min_size=1, max_size=4),
@@ -173,40 +162,6 @@ def test_msearch_keeps_errors(client):
     assert second["rerank"]["applied"] is True
 
 
-def test_unknown_index(client):
-    with pytest.raises(opensearchpy.NotFoundError):
-        client.search("low blood", index="no-such-index", rerank=True)
-
-
-def test_unreachable_server():
-    client = connect("http://127.0.0.1:9", scorer=SCORER, max_retries=0)
-    with pytest.raises(opensearchpy.ConnectionError):
-        client.search("low", index="x", rerank=True)
-
-
-def test_async_dsl(client):
-    if isinstance(client, Client):
-        pytest.skip("opensearch-py's AsyncSearch takes the asynchronous client")
-
-    from opensearchpy._async.helpers.search import AsyncSearch
-
-    async def execute():
-        search = AsyncSearch(using=client._target, index=INDEX).query("match", text="low blood pressure")
-        return await search.params(rerank=True).execute()
-
-    response = client._runner.run(execute())
-    assert [hit.meta.id for hit in response] == ids(client.search("low blood pressure", index=INDEX, rerank=True))
-
-
-def test_texts_and_responses_from_elsewhere(client):
-    ranking = client.rerank("low blood", ["salt", "low blood"])
-    assert [candidate.doc_id for candidate in ranking.candidates] == ["1", "0"]
-    response = client.search("low blood pressure", index=INDEX, size=20)
-    again = client.rerank_response(response, "low blood pressure")
-    assert again["rerank"]["applied"] is True
-    assert sorted(ids(again)) == sorted(ids(response))
-
-
 @pytest.mark.parametrize(
     "query", [{"match": "low"}, {"unheard_of": {"text": "low"}}, {"match": {"text": {"query": "low", "fuzzy": 1}}}]
 )
@@ -218,19 +173,3 @@ def test_a_bad_query_brings_the_engines_own_error_once(client: Client, query: di
     assert reranked.value.args[:2] == plain.value.args[:2]
     chain = [error for error in (reranked.value.__cause__, reranked.value.__context__) if error is not None]
     assert not [error for error in chain if isinstance(error, opensearchpy.RequestError)]
-
-
-def test_another_page_costs_nothing_without_redis(engine_url: str, client: Client) -> None:
-    options = {"fields": ["text"], "query_fields": ["text"], "depth": 20}
-    own = connect(engine_url, model=str(TINY), backend="onnx")
-    try:
-        pages = [own.search("low blood", index=INDEX, size=5, from_=start, rerank=options) for start in (0, 5, 0)]
-        stages = [page["rerank"]["stages"][0] for page in pages]
-        assert [stage["inferences"] for stage in stages] == [20, 0, 0]
-        assert [stage["cached"] for stage in stages] == [0, 20, 20]
-        assert pages[2]["hits"] == pages[0]["hits"]
-        computed = own.search("low blood", index=INDEX, size=5, from_=5, rerank={**options, "cache": False})
-        assert computed["rerank"]["stages"][0]["inferences"] == 20
-        assert computed["hits"] == pages[1]["hits"]
-    finally:
-        own.close()

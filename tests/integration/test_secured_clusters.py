@@ -152,11 +152,5 @@ def test_pipeline_needs_no_right_to_change_settings_that_are_set(node, loaded):
 
 def without_system_indexes(actions: set[str]) -> set[str]:
     """Leave out what ml-commons does as itself in its own indexes, whose tasks do not all name them."""
-    own = (
-        "indices:data/",
-        "indices:admin/create",
-        "indices:admin/mapping",
-        "indices:admin/refresh",
-        "indices:admin/delete",
-    )
+    own = ("indices:data/", *(f"indices:admin/{name}" for name in ("create", "mapping", "refresh", "delete")))
     return {action for action in actions if not action.startswith(own) and action != "cluster:admin/settings/update"}

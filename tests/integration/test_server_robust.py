@@ -17,7 +17,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.servers import ROOT, free_port
+from tests.servers import ROOT
 from tests.serving import is_ready, serving
 
 TINY = str(ROOT / "tests" / "data" / "tiny-bert-one-label")
@@ -98,36 +98,27 @@ async def slow_and_aborted(port, count, seconds):
     await asyncio.gather(*(slow(port, seconds) for _ in range(count)), *(abort(port) for _ in range(count)))
 
 
-def stay_up(server, *, bodies, connections, slow_count):
+def test_stays_up(server):
     process, port, log = server
     for _ in range(20):
         send(port, GOOD)
     before = memory_mb(process)
     rng = random.Random(5)
-    with ThreadPoolExecutor(connections) as pool:
-        jobs = [(malformed(rng), rng.choice(PATHS)) for _ in range(bodies)]
+    with ThreadPoolExecutor(40) as pool:
+        jobs = [(malformed(rng), rng.choice(PATHS)) for _ in range(100)]
         codes = list(pool.map(lambda job: send(port, *job), jobs))
         assert {code for code in codes if code >= 500} == set()
         assert {400, 422} <= set(codes)
-        trouble = pool.submit(asyncio.run, slow_and_aborted(port, slow_count, 3.0))
+        trouble = pool.submit(asyncio.run, slow_and_aborted(port, 40, 3.0))
         time.sleep(0.5)
         assert send(port, GOOD) == 200  # while the slow ones hang on
-        together = list(pool.map(lambda _: send(port, GOOD), range(connections)))
+        together = list(pool.map(lambda _: send(port, GOOD), range(40)))
         trouble.result()
     assert set(together) == {200}
     assert process.poll() is None
     assert is_ready(port)
     assert memory_mb(process) - before < GROWTH_MB
     assert "Traceback" not in log.read_text()
-
-
-def test_stays_up(server):
-    stay_up(server, bodies=100, connections=40, slow_count=40)
-
-
-@pytest.mark.slow
-def test_stays_up_under_much(server):
-    stay_up(server, bodies=10_000, connections=200, slow_count=200)
 
 
 @pytest.mark.slow
@@ -153,17 +144,13 @@ def test_the_end_waits_for_what_was_taken_on(server):
     assert not is_ready(port)
 
 
-def test_a_port_that_is_taken(server):
-    _process, port, _log = server
-    command = [sys.executable, "-m", "osrerank", "--model", TINY, "--backend", "onnx", "serve", "--port", str(port)]
-    done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, timeout=60, check=False)
+def test_a_port_that_is_taken():
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = str(taken.getsockname()[1])
+        command = [sys.executable, "-m", "osrerank", "--model", TINY, "--backend", "onnx", "serve", "--port", port]
+        done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, timeout=60, check=False)
     assert done.returncode == 2
     assert "Traceback" not in done.stderr
-    assert str(port) in done.stderr.splitlines()[-1]
-
-
-def test_a_model_that_is_not_there(tmp_path):
-    command = [sys.executable, "-m", "osrerank", "--model", str(tmp_path), "serve", "--port", str(free_port())]
-    done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, timeout=60, check=False)
-    assert done.returncode == 1
-    assert done.stderr.count("\n") == 1
+    assert port in done.stderr.splitlines()[-1]

@@ -1,6 +1,5 @@
 """Vectors in a side index, on both engines: every client finds what one has computed, and whatever fails costs time."""
 
-import asyncio
 import json
 from collections.abc import Iterator
 from dataclasses import replace
@@ -80,6 +79,7 @@ def test_what_one_client_built_all_clients_find(
     assert built.encoded == built.texts - 1 > COUNT  # two passages of the long one are equal
     refresh(client, index_name)
     assert client.coverage(index_name).known == COUNT + 1  # the long one has one record
+    assert client.count(index=f"{index_name}*")["count"] == COUNT + 1  # patterns do not find the side index
     with connect(engine_url, model=str(model)) as another:
         del encodings[:]
         found = order(another, index_name)
@@ -116,26 +116,6 @@ def test_a_sample_is_of_the_whole_index_and_bounded_by_the_side_index(client: Cl
     assert (looked().share, client.is_warm(index_name, at_least=1)) == (1, True)
 
 
-def test_the_asynchronous_client_reads_and_writes_them(
-    client: Client, engine_url: str, model: Path, index_name: str, encodings: list[int]
-) -> None:
-    from osrerank.aio import connect_async
-
-    fill(client, index_name, DOCUMENTS)
-    begin(client, index_name)
-
-    async def searched() -> tuple[list[str], int]:
-        async with connect_async(engine_url, model=str(model)) as another:  # closing it waits for what is written
-            del encodings[:]
-            answer = await another.search(QUERY, index=index_name, rerank=True, size=100)
-        return [hit["_id"] for hit in answer["hits"]["hits"]], len(encodings)
-
-    first, many = asyncio.run(searched())
-    refresh(client, index_name)
-    assert asyncio.run(searched()) == (first, 1)
-    assert many == COUNT + 1
-
-
 def test_a_search_writes_what_it_computes_to_a_side_index_that_is_there(
     client: Client, engine_url: str, model: Path, index_name: str, encodings: list[int]
 ) -> None:
@@ -151,70 +131,6 @@ def test_a_search_writes_what_it_computes_to_a_side_index_that_is_there(
         assert order(another, index_name) == first
         assert len(encodings) == 1
     assert client.mget(index=index_name, body={"ids": ids}) == before  # no document of the application's was written
-
-
-def test_without_a_duo_model_candidates_find_their_vectors(
-    client: Client, engine_url: str, model: Path, index_name: str, tmp_path: Path, encodings: list[int]
-) -> None:
-    fill(client, index_name, DOCUMENTS)
-    build_vectors(client, index_name)
-    refresh(client, index_name)
-    with connect(engine_url, model=str(model), duo_model=str(tmp_path / "none")) as another:
-        del encodings[:]
-        response = another.search(QUERY, index=index_name, rerank={"pipeline": "mono-duo"})
-    assert (response["rerank"]["applied"], len(encodings)) == ("partial", 1)
-
-
-def test_patterns_of_the_application_do_not_find_it(client: Client, index_name: str) -> None:
-    fill(client, index_name, DOCUMENTS)
-    build_vectors(client, index_name)
-    refresh(client, index_name)
-    assert client.count(index=f"{index_name}*")["count"] == COUNT
-    assert {hit[0] for hit in order(client, f"{index_name}*")} == {str(place) for place in range(COUNT)}
-
-
-def test_several_indices(client: Client, index_name: str, encodings: list[int]) -> None:
-    other = f"{index_name}-more"
-    fill(client, index_name, DOCUMENTS)
-    fill(client, other, [{"title": "another", "text": f"low blood pressure {place}"} for place in range(10)])
-    both = f"{index_name},{other}"
-    begin(client, index_name)
-    begin(client, other)
-    first = order(client, both)
-    refresh(client, index_name)
-    refresh(client, other)
-    assert client.count(index=side_index(other))["count"] == 10
-    del encodings[:]
-    assert order(client, both, f"{QUERY} now")[0][0] is not None
-    assert len(encodings) == 1
-    assert len(first) == COUNT + 10
-    client.indices.delete(index=f"{other},{side_index(other)}")
-
-
-def test_an_alias_stands_for_its_indices(client: Client, index_name: str, encodings: list[int]) -> None:
-    fill(client, index_name, DOCUMENTS)
-    alias = f"{index_name}-alias"
-    client.indices.put_alias(index=index_name, name=alias)
-    assert build_vectors(client, alias).encoded == COUNT
-    refresh(client, index_name)
-    assert not client.indices.exists(index=side_index(alias))
-    del encodings[:]
-    order(client, alias)
-    assert len(encodings) == 1  # the query
-    assert prune_vectors(client, [alias]) == COUNT
-    (side,) = side_stores(client, [alias])
-    assert (side.beside, side.drop()) == (index_name, COUNT)
-
-
-def test_searches_create_no_side_index(client: Client, index_name: str) -> None:
-    fill(client, index_name, DOCUMENTS)
-    build_vectors(client, index_name)
-    refresh(client, index_name)
-    first = order(client, index_name)
-    client.indices.delete(index=side_index(index_name))
-    assert order(client, index_name) == first
-    client._later.close()
-    assert not client.indices.exists(index=side_index(index_name))
 
 
 def test_a_build_takes_over_the_side_index_of_02(

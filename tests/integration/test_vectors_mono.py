@@ -1,17 +1,14 @@
 """Stored vectors of the shipped model, then a cross-encoder on the best, through the embedded engine."""
 
 import json
-from contextlib import closing
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
 
-from osrerank import Reranker
 from osrerank.cli import cli
 from osrerank.evaluation.side_file import read_options, read_records
 from osrerank.indexing.build import build_vectors
-from osrerank.scoring.registry import load_scorer
 from tests.articles import filled
 
 pytestmark = pytest.mark.integration
@@ -40,10 +37,6 @@ def client(folder):
         yield made
 
 
-def ids(response):
-    return [hit["_id"] for hit in response["hits"]["hits"]]
-
-
 def test_vectors_are_built_with_the_vector_model_and_read(client):
     assert client.coverage(INDEX).known == 0
     assert build_vectors(client, INDEX).encoded == len(TEXTS)
@@ -52,29 +45,6 @@ def test_vectors_are_built_with_the_vector_model_and_read(client):
     assert (vectors["model"], vectors["kind"], blend["name"]) == ("osrerank/e5-small", "bi-encoder", "blend")
     assert (vectors["known"], vectors["encoded"]) == (vectors["candidates"], 0)
     assert (mono["model"], mono["kind"], mono["inferences"]) == ("tiny-bert-one-label", "cross-encoder", 5)
-
-
-def test_the_order_is_the_cross_encoders_of_the_vectors_best(client):
-    by_vectors = ids(client.search(QUERY, index=INDEX, size=30, rerank={"pipeline": "vectors"}))
-    found = client.search(QUERY, index=INDEX, size=30, rerank=True)
-    best = by_vectors[:5]
-    with closing(load_scorer(MONO)) as scorer:
-        texts = [TEXTS[int(doc_id[1:])] for doc_id in best]
-        logits = dict(zip(best, scorer.score(QUERY, texts, [(at,) for at in range(5)]).values.tolist(), strict=True))
-    assert ids(found) == [*sorted(best, key=lambda doc_id: -logits[doc_id]), *by_vectors[5:]]
-    for hit in found["hits"]["hits"][:5]:
-        assert hit["_rerank"]["mono"]["score"] == pytest.approx(logits[hit["_id"]], abs=1e-4)
-    scores = [hit["_score"] for hit in found["hits"]["hits"]]
-    assert scores == sorted(scores, reverse=True)
-    assert [int(score) for score in scores[:6]] == [2, 2, 2, 2, 2, 1]
-
-
-def test_texts_without_an_index_are_ranked_alike(client):
-    with Reranker(MONO, **OPTIONS) as reranker:
-        ranked = reranker.rank(QUERY, TEXTS)
-    vectors = client.search(QUERY, index=INDEX, size=30, rerank={**OPTIONS, "blend": "replace", "min_score": 0.0})
-    assert {f"d{one.doc_id}" for one in ranked[:5]} == set(ids(vectors))
-    assert [f"d{one.doc_id}" for one in ranked[:5]] == ids(vectors)
 
 
 @pytest.mark.long

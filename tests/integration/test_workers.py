@@ -35,7 +35,6 @@ pytestmark = pytest.mark.integration
 QUERY = "what lowers blood pressure"
 DOCUMENTS = [f"note {n}: " + "low salt and much water lower the blood pressure " * (1 + n % 7) for n in range(60)]
 TUPLES = [(n,) for n in range(len(DOCUMENTS))]
-DUO = str(Path(TINY).parent / "tiny-bert-duo")
 OTHER = str(Path(TINY).parent / "tiny-bert-two-labels")
 
 
@@ -93,18 +92,6 @@ def test_workers_score_as_this_process_does(remote: RemoteScorer, local: Scorer,
     np.testing.assert_array_equal(remote.probabilities(expected), local.probabilities(expected))
 
 
-def test_pairs_of_a_duo_model_are_divided_too(broker: str, tmp_path: Path) -> None:
-    texts = DOCUMENTS[:12]
-    pairs = [(first, second) for first in range(12) for second in range(12) if first != second]
-    with worker_group(broker, tmp_path, 2, model=DUO):
-        scorer = RemoteScorer(broker, DUO, queue_chunks=64)
-        found = scorer.score(QUERY, texts, pairs)
-        scorer.close()
-    expected = load_scorer(DUO, backend="onnx", threads=1).score(QUERY, texts, pairs)
-    assert found.values.tobytes() == expected.values.tobytes()
-    assert found.inferences == len(pairs)
-
-
 def test_a_search_is_reranked_by_workers(broker: str, group: WorkerGroup, tmp_path: Path) -> None:
     options = {"fields": ["text"], "depth": 40, "blend": "replace"}
     responses = []
@@ -131,10 +118,10 @@ def test_a_text_of_any_length_reaches_a_worker_and_fails_nobody(remote: RemoteSc
 def test_many_threads_share_few_connections(remote: RemoteScorer, broker: str, expected: np.ndarray) -> None:
     redis = connect_redis(broker)
     held = len(redis.client_list())
-    with ThreadPoolExecutor(48) as threads:
-        calls = [threads.submit(remote.score, QUERY, DOCUMENTS, TUPLES) for _ in range(256)]
+    with ThreadPoolExecutor(16) as threads:
+        calls = [threads.submit(remote.score, QUERY, DOCUMENTS, TUPLES) for _ in range(80)]
         found = [call.result() for call in calls]
-    assert len(redis.client_list()) < held + 3 * 48 + 2  # a few for each thread, not one for each of the calls
+    assert len(redis.client_list()) < held + 3 * 16 + 2  # a few for each thread, not one for each of the calls
     redis.close()
     assert all(scores.values.tobytes() == expected.tobytes() for scores in found)
 
@@ -355,40 +342,17 @@ def test_a_model_that_cannot_be_loaded_ends_the_worker(broker: str, tmp_path: Pa
 
 
 @pytest.mark.slow
-def test_tls_and_passwords_to_redis_and_opensearch(opensearch_url: str, tmp_path: Path) -> None:
-    cert, key = tls.certificate(tmp_path / "http")
-    basic = "Basic " + base64.b64encode(b"admin:sesame").decode()
+def test_tls_and_a_password_to_redis(tmp_path: Path) -> None:
     with (
         tls.tls_redis(tmp_path / "redis", password="open-sesame") as redis_url,
         worker_group(redis_url, tmp_path / "group") as group,
     ):
-        with tls.tls_http(opensearch_url, cert, key, basic) as port:
-            url = f"https://admin:sesame@127.0.0.1:{port}"
-            client = connect(url, model=TINY, backend="workers", redis_url=redis_url, ca_certs=str(cert))
-            index = "secured"
-            client.index(index=index, id="1", body={"text": DOCUMENTS[0]}, refresh=True)
+        with connect(f"embedded:{tmp_path / 'engine'}", model=TINY, backend="workers", redis_url=redis_url) as client:
+            fill(client, "secured", [{"text": DOCUMENTS[0]}])
             options = {"fields": ["text"], "on_failure": "raise"}
-            found = [client.search(QUERY, index=index, rerank=options)["rerank"]["stages"][0] for _ in range(2)]
-            client.indices.delete(index=index)
-            client.close()
+            found = [client.search(QUERY, index="secured", rerank=options)["rerank"]["stages"][0] for _ in range(2)]
         assert [(stage["inferences"], stage["cached"]) for stage in found] == [(1, 0), (0, 1)]
         assert "sesame" not in group.log()
         untrusted = redis_url.split("?")[0]
         with pytest.raises(WorkerError):
             RemoteScorer(untrusted, TINY, queue_chunks=64).score("q", ["d"], [(0,)])
-
-
-def test_workers_score_the_best_of_vectors_that_are_known_here(
-    broker: str, group: WorkerGroup, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Workers of the cross-encoder are enough: none has the model of the vectors."""
-    monkeypatch.setenv("OSRERANK_VECTORS_FOLDER", str(tmp_path / "vectors"))
-    options = {"fields": ["text"], "pipeline": "vectors-mono", "mono_depth": 10, "cache": False}
-    responses = []
-    for backend in ("onnx", "workers"):
-        with connect(f"embedded:{tmp_path / 'engine'}", model=TINY, backend=backend, redis_url=broker) as client:
-            fill(client, "notes", [{"text": text} for text in DOCUMENTS])
-            responses.append(client.search(QUERY, index="notes", size=30, rerank=options))
-    assert responses[1]["rerank"]["applied"] is True
-    assert [stage["inferences"] for stage in responses[1]["rerank"]["stages"]] == [60, 0, 10]
-    assert responses[1]["hits"] == responses[0]["hits"]

@@ -16,14 +16,12 @@ import numpy as np
 import pytest
 from redis.exceptions import NoPermissionError, RedisError
 
-from osrerank import connect as connect_client
 from osrerank.errors import ConfigError, WorkerError
 from osrerank.metrics import BROKER_FAILURES, MESSAGES_REFUSED
 from osrerank.scoring.remote.broker import connect
 from osrerank.scoring.remote.messages import ChunkRequest, Heartbeat, Reply
 from osrerank.scoring.remote.scorer import RemoteScorer
 from osrerank.scoring.remote.signing import Signer
-from osrerank.scoring.remote.worker_group import MOST_STALE_S
 from osrerank.scoring.remote.worker_registry import PREFIX, WorkerRegistry, queue_of
 from osrerank.settings import Settings
 from osrerank.types import Advice, Deadline, Scores
@@ -112,13 +110,6 @@ def test_forged_heartbeats_and_replies_change_no_score(signed: WorkerGroup, brok
     assert MESSAGES_REFUSED.labels("reply", "wrong_key" if key else "unsigned")._value.get() > before
 
 
-def test_a_client_without_the_key_is_told_so(signed: WorkerGroup, broker: str) -> None:
-    scorer = scorer_of(broker, Signer())
-    with pytest.raises(WorkerError, match="this process has no OSRERANK_WORKERS_KEY"):
-        scorer.score("q", ["d"], [(0,)])
-    scorer.close()
-
-
 def test_how_much_waits_and_since_when_is_shown(signed: WorkerGroup, broker: str) -> None:
     own = broker.removesuffix("/0") + "/1"  # nobody takes from it
     with connect(own) as redis:
@@ -180,11 +171,6 @@ def without_broker(folder: Path, away_s: float) -> None:
         scorer.close()
         log = group.log()
         assert group.stop() == [0]
-    print(  # noqa: T201 - the figures that are reported
-        f"\n{away_s:g} s without Redis: {len(took)} searches, slowest {1000 * max(took):.0f} ms, median "
-        f"{1000 * np.median(took):.1f} ms; the client dialled {dialled:g} times; reranked {reranked_s:.1f} s after; "
-        f"the worker logged {len(log.splitlines())} lines"
-    )
     assert scores.reached == 100
     assert reranked_s < 30
     assert dialled < 3 + away_s
@@ -216,34 +202,6 @@ def test_a_broker_that_falls_silent_holds_no_search_beyond_its_deadline(signed: 
                 took.append(time.monotonic() - started)
             scorer.close()
         assert max(took) < 1.2, took
-
-
-@pytest.mark.slow
-def test_the_first_search_after_a_pause_does_not_wait_for_a_silent_broker(
-    signed: WorkerGroup, broker: str, tmp_path: Path
-) -> None:
-    """What was known of the workers is too old, or nothing was known: the registry must be read."""
-    with Proxies() as proxies:
-        port = proxies.open("broker", int(broker.rsplit(":", 1)[1].split("/", maxsplit=1)[0]))
-        scorer = scorer_of(f"redis://127.0.0.1:{port}/0", signed.signer)
-        client = connect_client(f"embedded:{tmp_path}", scorer=scorer)
-        client.index(index="notes", id="1", body={"text": "wing"}, refresh=True)
-        assert client.search("wing", index="notes", rerank=True)["rerank"]["applied"] is True
-        proxies.infect("broker", Toxic("swallow", 0))
-        time.sleep(MOST_STALE_S + 0.1)
-        took = []
-        for _ in range(6):
-            started = time.monotonic()
-            answer = client.search("wing", index="notes", rerank={"deadline_ms": 300})
-            took.append(time.monotonic() - started)
-            assert answer["rerank"]["applied"] is False
-            assert "broker" in answer["rerank"]["reason"]
-        assert took[0] > 0.1  # it did wait
-        assert max(took) < 0.4, took
-        proxies.infect("broker", None)
-        wait_until(lambda: client.search("wing", index="notes", rerank=True)["rerank"]["applied"] is True)
-        client.close()
-        scorer.close()
 
 
 def test_a_worker_that_drains_finishes_all_that_it_has(broker: str, tmp_path: Path) -> None:

@@ -13,15 +13,11 @@ from osrerank import Client, connect
 from osrerank.errors import TaskFailed, WorkerError
 from osrerank.indexing.build import build_vectors
 from osrerank.indexing.documents import vectors_of
-from osrerank.options.passages import Passages
 from osrerank.scoring.encoder_scorer import EncoderScorer
 from osrerank.scoring.registry import as_scorer, load, load_local
 from osrerank.scoring.remote.encoder import RemoteEncoder
 from osrerank.scoring.remote.scorer import RemoteScorer
 from osrerank.settings import Settings
-from osrerank.stages.passages import text_to_encode
-from osrerank.types import Candidate
-from osrerank.vectors.record import rows_of
 from tests import servers
 from tests.articles import fill
 from tests.workers import WorkerGroup, worker_group
@@ -31,8 +27,6 @@ pytestmark = [pytest.mark.integration, pytest.mark.long]
 QUERY = "what lowers blood pressure"
 DOCUMENTS = [f"note {n}: " + "low salt and water lower the blood pressure " * (1 + n % 7) for n in range(60)]
 TUPLES = [(n,) for n in range(len(DOCUMENTS))]
-LONG = [" ".join(f"{word}{n}" for n, word in enumerate(f"{at} low salt and water ".split() * 30)) for at in range(4)]
-OPTIONS = Passages(words=20, stride=20, limit=6, least_words=30)
 
 
 @pytest.fixture(scope="module")
@@ -90,34 +84,6 @@ def test_what_workers_encoded_is_known_from_then_on(group: WorkerGroup, settings
         np.testing.assert_array_equal(found.values, expected(settings))
 
 
-def test_a_worker_with_torch_fills_what_a_client_with_onnx_reads(model: str, tmp_path: Path) -> None:
-    environment = {"OSRERANK_VECTORS": "off", "OSRERANK_BACKEND": "torch", "OSRERANK_DTYPE": "bf16"}
-    with servers.redis(tmp_path / "broker") as url:
-        settings = Settings.load(model=model, broker_url=url, backend="workers", vectors_folder=tmp_path / "vectors")
-        with worker_group(url, tmp_path, 1, model=model, environment=environment):
-            scorer = opened(settings)
-            cold = scorer.score(QUERY, DOCUMENTS, TUPLES)
-            scorer.close()
-    here = local(settings, "file")
-    warm = here.score(QUERY, DOCUMENTS, TUPLES)
-    here.close()
-    assert (cold.encoded, warm.encoded, warm.known) == (60, 0, 60)
-    np.testing.assert_array_equal(warm.values, cold.values)
-    np.testing.assert_allclose(warm.values / 20, expected(settings) / 20, atol=0.1)
-
-
-def test_a_text_longer_than_a_model_reads_is_known_too(group: WorkerGroup, settings: Settings) -> None:
-    group.wait_for(2)
-    scorer, texts = opened(settings), ["salt " * 100_000, DOCUMENTS[0]]
-    alone = scorer.score(QUERY, texts[:1], [(0,)])
-    assert (alone.encoded, alone.truncated, alone.failures) == (1, 1, {})
-    scorer.vectors.records.flush()
-    warm = scorer.score(QUERY, texts, [(0,), (1,)])
-    assert (warm.encoded, warm.known, warm.reached) == (1, 1, 2)
-    np.testing.assert_array_equal(warm.values, local(settings).score(QUERY, texts, [(0,), (1,)]).values)
-    scorer.close()
-
-
 def test_without_workers_what_is_known_is_scored(group: WorkerGroup, settings: Settings) -> None:
     group.wait_for(2)
     scorer = opened(settings)
@@ -130,25 +96,6 @@ def test_without_workers_what_is_known_is_scored(group: WorkerGroup, settings: S
     assert "broker" in scores.failures[20]
     with pytest.raises(WorkerError):
         scorer.score(QUERY, DOCUMENTS[30:], TUPLES[:30])
-    scorer.close()
-
-
-def test_long_documents_come_back_whole(group: WorkerGroup, settings: Settings) -> None:
-    group.wait_for(2)
-    scorer, here = opened(settings), local(settings)
-    texts = [text_to_encode(Candidate(f"d{n}", text, 0, n + 1), OPTIONS) for n, text in enumerate(LONG)]
-    own = here.vectors.of(texts)
-    cold = scorer.vectors.of(texts)
-    scorer.vectors.records.flush()
-    warm = scorer.vectors.of(texts)
-    assert (cold.encoded, warm.encoded, warm.known) == (24, 0, 24)
-    for found in (cold, warm):
-        for one, other in zip(found.documents, own.documents, strict=True):
-            assert list(one.spans) == list(other.spans)
-            rows, others = (rows_of([some.records[turn] for turn in range(6)]) for some in (one, other))
-            np.testing.assert_array_equal(rows, others)
-    assert scorer.vectors.store is not None
-    assert scorer.vectors.store.size().records == len(LONG)
     scorer.close()
 
 
@@ -185,17 +132,6 @@ def test_workers_with_vectors_of_another_precision_say_so(group: WorkerGroup, se
     scorer.close()
 
 
-def test_workers_need_not_know_the_key_of_records(group: WorkerGroup, settings: Settings) -> None:
-    group.wait_for(2)
-    scorer = opened(settings, vectors_key="another")
-    for known in (0, 60):
-        scores = scorer.score(QUERY, DOCUMENTS, TUPLES)
-        assert (scores.known, scores.encoded) == (known, 60 - known)
-        np.testing.assert_array_equal(scores.values, expected(settings))
-        scorer.vectors.records.flush()
-    scorer.close()
-
-
 def test_a_whole_index_is_built_by_workers(
     group: WorkerGroup, settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -210,16 +146,6 @@ def test_a_whole_index_is_built_by_workers(
         stage = client.search(QUERY, index="notes", rerank={"depth": 40})["rerank"]["stages"][0]
         assert (stage["known"], stage["encoded"], stage["inferences"], stage["cached"]) == (40, 0, 40, 0)
         assert isinstance(vectors_of(client).encoder, RemoteEncoder)
-
-
-def test_vectors_that_are_off_are_encoded_each_time(group: WorkerGroup, settings: Settings) -> None:
-    group.wait_for(2)
-    scorer = opened(settings, vectors="off")
-    for _ in range(2):
-        scores = scorer.score(QUERY, DOCUMENTS, TUPLES)
-        assert (scores.known, scores.encoded) == (0, 60)
-        np.testing.assert_array_equal(scores.values, expected(settings))
-    scorer.close()
 
 
 def test_without_the_model_here_workers_score_everything(group: WorkerGroup, settings: Settings) -> None:
