@@ -148,27 +148,17 @@ def test_deadline_gives_a_partial_answer():
     assert ids(response) == ["d2", "d1", "d0", "d3"]
 
 
-def test_model_that_cannot_be_loaded_is_marked_or_raised(tmp_path):
-    client = connect(
-        "http://localhost:9",
-        model=str(tmp_path / "nothing"),
-        transport_class=CannedTransport,
-        answer=response_of(["a", "b"]),
-    )
-    response = client.search("low", index="i", rerank=True)
-    assert response["rerank"]["applied"] is False
-    assert "nothing" in response["rerank"]["reason"]
-    with pytest.raises(Exception, match="nothing"):
-        client.search("low", index="i", rerank={"on_failure": "raise"})
-
-
-def test_missing_backend_is_marked_or_raised(monkeypatch):
+@pytest.mark.parametrize(
+    ("model", "error", "reason"),
+    [(TINY, MissingDependencyError, "osrerank[torch]"), (TINY.parent / "nothing", ModelLoadError, "nothing")],
+)
+def test_a_missing_backend_or_model_is_marked_or_raised(monkeypatch, model, error, reason):
     monkeypatch.setitem(sys.modules, "torch", None)
-    client = client_for(response_of(["a", "b"]), scorer=None, backend="torch", model=str(TINY))
+    client = client_for(response_of(["a", "b"]), scorer=None, backend="torch", model=str(model))
     response = client.search("low", index="i", rerank=True)
     assert response["rerank"]["applied"] is False
-    assert "osrerank[torch]" in response["rerank"]["reason"]
-    with pytest.raises(MissingDependencyError):
+    assert reason in response["rerank"]["reason"]
+    with pytest.raises(error):
         client.search("low", index="i", rerank={"on_failure": "raise"})
 
 
@@ -281,13 +271,6 @@ def test_score_that_is_no_number():
     answer["hits"]["hits"][0]["_score"] = "high"
     with pytest.raises(ResponseFormatError, match=r"\$\.hits\.hits\[0\]\._score is 'high'"):
         client_for(answer).search("low", index="i", rerank=True)
-
-
-def test_one_text_is_no_list_of_texts():
-    with pytest.raises(TypeError, match="a list"):
-        client_for({}).rerank("low", "abc")
-    with pytest.raises(ConfigError, match="document 0 has no text"):
-        client_for({}).rerank("low", [5])
 
 
 def test_credentials_are_not_shown():

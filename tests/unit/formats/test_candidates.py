@@ -1,5 +1,4 @@
 import gzip
-import hashlib
 import json
 import os
 import threading
@@ -121,13 +120,6 @@ def test_candidates_may_come_through_a_pipe(tmp_path: Path) -> None:
     found = CandidatesByQuery(candidate_lists(path))
     writing.join()
     assert [found.documents(f"q{number}")[0]["id"] for number in (0, 2)] == ["d0", "d0"]
-
-
-def test_the_digest_is_that_of_all_lists_at_once(tmp_path: Path) -> None:
-    path = tmp_path / "candidates.jsonl"
-    path.write_bytes(lines(3))
-    content = json.dumps([[one.query.query_id, list(one.documents)] for one in read_candidates(path)], sort_keys=True)
-    assert CandidatesByQuery(candidate_lists(path)).digest == hashlib.sha256(content.encode()).hexdigest()[:16]
 
 
 @pytest.mark.long

@@ -1,19 +1,17 @@
 """Queries, judgments and candidates in the common layout."""
 
 import json
-from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
 
 import cbor2
 import pytest
 from click.testing import CliRunner
 
 from osrerank.errors import CorpusFormatError, FormatError
-from osrerank.formats.common_layout import Judgment, judgments_of
+from osrerank.formats.common_layout import judgments_of
 from osrerank.formats.trec import read_qrels
 from osrerank.types import Document, Query
-from osrerank_loaders.candidates import candidates_of_run, candidates_with_texts, write_candidates
+from osrerank_loaders.candidates import candidates_of_run, candidates_with_texts
 from osrerank_loaders.cli import convert
 from osrerank_loaders.collections.trec_car_topics import Level, judgments, queries, read_sections
 from osrerank_loaders.load.encoding import repair
@@ -91,22 +89,6 @@ PAGES = [
 LEVELS: tuple[Level, ...] = ("hierarchical", "toplevel", "article")
 
 
-def _pages_of(rows: Iterable[Judgment]) -> list[Any]:
-    """Return pages whose sections have the judged paragraphs; a heading with a '/' in it makes two here."""
-    pages: dict[str, list[Any]] = {}
-    for row in rows:
-        page, *headings = row.query_id.split("/")
-        parts = pages.setdefault(page, [])
-        for heading in headings:
-            found = next((part for part in parts if part[0] == 0 and part[2] == heading.encode()), None)
-            if found is None:
-                found = [0, heading, heading.encode(), []]
-                parts.append(found)
-            parts = found[3]
-        parts.append([1, [0, row.doc_id.encode(), []]])
-    return [[0, page, page.encode(), parts] for page, parts in pages.items()]
-
-
 class TestTrecCar:
     @pytest.fixture(params=["v1.5", "v2.0"])
     def pages(self, request: pytest.FixtureRequest, tmp_path: Path) -> str:
@@ -148,18 +130,6 @@ class TestTrecCar:
             assert CliRunner().invoke(convert, whole, catch_exceptions=False).exit_code == 0
             assert output.read_text() == expected
             output.unlink()
-
-    def test_the_ids_of_v2(self, shared: Path, tmp_path: Path) -> None:
-        """Pages that have exactly the paragraphs of v2.0's judgments give the queries of its topics."""
-        rows = list(judgments_of(read_qrels(shared / "qrels" / "qrels.car17v2.0.benchmarkY1test.txt")))
-        topics = shared / "qrels" / "topics.car17v2.0.benchmarkY1test.txt"
-        listed = {line.split("\t")[0].strip() for line in topics.read_text("utf-8").splitlines() if line}
-        made = write(tmp_path, b"".join(map(cbor2.dumps, _pages_of(rows))))
-        asked = [query.query_id for query in queries(read_sections([made]), "hierarchical")]
-        judged = judgments(read_sections([made]), "hierarchical")
-        assert (len(listed), len([one for one in listed if "/" not in one])) == (2254, 132)
-        assert listed == {row.query_id for row in judged} <= set(asked)
-        assert set(judged) == set(rows)
 
     def test_paragraphs_are_no_pages(self, tmp_path: Path) -> None:
         with pytest.raises(FormatError, match="item 1 is no page"):
@@ -255,13 +225,3 @@ class TestCommand:
         outcome = CliRunner().invoke(convert, ["candidates", "run", "--queries", "q", "-o", str(tmp_path / "c")])
         assert outcome.exit_code == 2
         assert "--queries and --collection go together" in outcome.output
-
-
-def test_a_bad_score_is_named_with_its_line_and_leaves_the_output_alone(tmp_path: Path) -> None:
-    run, output = tmp_path / "top.run", tmp_path / "candidates.jsonl"
-    run.write_text("q Q0 d 1 much tag\n")
-    output.write_text("before\n")
-    with pytest.raises(FormatError, match=r"top.run, line 1: the score 'much' is not a number"):
-        write_candidates(candidates_of_run((str(run),), {"q": "text"}, []), output)
-    assert output.read_text() == "before\n"
-    assert [path.name for path in sorted(tmp_path.iterdir())] == ["candidates.jsonl", "top.run"]

@@ -186,22 +186,11 @@ def test_an_empty_answer_is_no_size(serve: Serve, tmp_path: Path) -> None:
         fetch(replace(serve(b"").file(), bytes=None), tmp_path, patience=HURRIED)
 
 
-def test_every_published_file_has_size_and_md5() -> None:
-    unverified = set()
-    for name, collection in published().items():
-        assert collection.about, name
-        for file in collection.files:
-            assert file.url.endswith(f"/{file.name}"), file
-            if file.bytes is None or file.md5 is None:
-                unverified.add(file.name)
-    assert unverified == {
-        "BERT_Large_pretrained_on_TREC_CAR_training_set_1M_iterations.tar.gz",
-        "benchmarkY1-test.v2.0.tar.xz",
-        "msmarco_v2.1_doc.tar",
-        "msmarco_v2.1_doc_segmented.tar",
-        "train.v2.0.tar.xz",
-        "uncased_L-24_H-1024_A-16.zip",
-    }
+def test_published_files_have_size_and_md5_but_for_six() -> None:
+    assert all(collection.about for collection in published().values())
+    files = [file for collection in published().values() for file in collection.files]
+    assert all(file.url.endswith(f"/{file.name}") for file in files)
+    assert len({file.name for file in files if file.bytes is None or file.md5 is None}) == 6
     (passages,) = (file for file in published()["msmarco-passage"].files if file.name == "collectionandqueries.tar.gz")
     assert (passages.bytes, passages.md5) == (1_057_717_952, "31644046b18952c1386cd4564ba2ae69")
 

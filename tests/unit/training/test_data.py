@@ -72,7 +72,7 @@ def test_examples_from_an_index(tmp_path: Path) -> None:
         "T low salt": 1,
         "T the wing": 1,
     }
-    assert found.documents[2] == "T the wing"
+    assert (found.documents[2], set(found.titles)) == ("T the wing", {"T"})
     (found,) = from_index(Search(client, "notes", depth=1), queries, qrels, inject=False)
     assert len(found.documents) == 1
     client.close()

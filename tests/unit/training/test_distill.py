@@ -2,21 +2,20 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import torch
 
-torch = pytest.importorskip("torch")
-
-from osrerank.errors import ConfigError  # noqa: E402 - with their twins
-from osrerank.training.distill import DistillationObjective  # noqa: E402
-from osrerank.training.examples.batches import Lot, MonoAssembly, Steps  # noqa: E402
-from osrerank.training.examples.lists import Example  # noqa: E402
-from osrerank.training.losses import soft_cross_entropy  # noqa: E402
-from osrerank.training.objective import to_device  # noqa: E402
-from osrerank.training.probe import Probe, forward  # noqa: E402
-from osrerank.training.recipes import PRESETS, Recipe  # noqa: E402
-from osrerank.training.weights.models import Trainee, load_trainee  # noqa: E402
-from osrerank.training.weights.student import layer_map, select_layers, stand_ins  # noqa: E402
-from tests.bi_encoders import carded  # noqa: E402
-from tests.servers import ROOT  # noqa: E402
+from osrerank.errors import ConfigError
+from osrerank.training.distill import DistillationObjective
+from osrerank.training.examples.batches import Lot, MonoAssembly, Steps
+from osrerank.training.examples.lists import Example
+from osrerank.training.losses import soft_cross_entropy
+from osrerank.training.objective import to_device
+from osrerank.training.probe import Probe, forward
+from osrerank.training.recipes import PRESETS, Recipe
+from osrerank.training.weights.models import Trainee, load_trainee
+from osrerank.training.weights.student import layer_map, select_layers, stand_ins
+from tests.bi_encoders import carded
+from tests.servers import ROOT
 
 DATA = ROOT / "tests" / "data"
 CLASSIFIER = DATA / "tiny-bert-two-labels"
@@ -104,15 +103,12 @@ def test_a_layer_that_is_kept_stands_in_for_those_dropped_behind_it(
     assert stand_ins(6, kept) == expected
 
 
-def test_layers_are_as_many_as_the_students() -> None:
+def test_layers_that_do_not_fit_are_refused() -> None:
     teacher = load_trainee(CLASSIFIER, LISTWISE)
     with pytest.raises(ConfigError, match="the student has 2 layers; 1 of the teacher's were named"):
         DistillationObjective(load_trainee(CLASSIFIER, LISTWISE), teacher, LISTWISE, (1,))
     with pytest.raises(ConfigError, match="layers are numbered 1 to 6; asked for 2, 7"):
         stand_ins(6, (1, 6))
-
-
-def test_layers_that_do_not_divide_are_refused() -> None:
     with pytest.raises(ConfigError, match="4 layers do not divide the teacher's 6"):
         layer_map(6, 4)
 

@@ -6,15 +6,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
+from safetensors.torch import load_file
 
-torch = pytest.importorskip("torch")
-
-from safetensors.torch import load_file  # noqa: E402 - with its twins
-
-from osrerank.errors import ConfigError  # noqa: E402
-from osrerank.training import loop  # noqa: E402
-from osrerank.training.fit import train  # noqa: E402
-from tests.unit.training.test_fit import SMALL, curve, minutes, request  # noqa: E402
+from osrerank.errors import ConfigError
+from osrerank.training import loop
+from osrerank.training.fit import train
+from tests.unit.training.test_fit import SMALL, curve, minutes, request
 
 HALF = replace(SMALL, precision="fp16", mine_at=0.0, bias_correction=True)
 

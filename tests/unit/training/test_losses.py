@@ -1,10 +1,9 @@
 import math
 
 import pytest
+import torch
 
-torch = pytest.importorskip("torch")
-
-from osrerank.training import losses  # noqa: E402 - needs torch
+from osrerank.training import losses
 
 
 def test_cross_entropy_by_hand() -> None:

@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 
 from osrerank.cli import main
-from osrerank.client import connect
 from osrerank.errors import FormatError
 from osrerank.formats.candidates import read_candidates
 from osrerank.formats.sources import open_sources
@@ -19,10 +18,8 @@ from osrerank.service import RerankService
 from osrerank.settings import Settings
 from osrerank.testing import FunctionScorer
 from osrerank.training.documents import passage_triples, passages_in
-from osrerank.training.examples.first_pass import Search, from_index
 from osrerank.training.examples.lists import Example, read_examples, write_examples
 from osrerank.training.examples.sources import open_source
-from osrerank.types import Qrels, Query
 from osrerank_loaders.candidates import candidates_of_run, write_candidates
 from osrerank_loaders.collections.base import read_records
 from osrerank_loaders.collections.registry import LOADERS
@@ -111,25 +108,6 @@ def test_the_passages_of_ten_documents_are_the_same_everywhere(
     assert [passages_in(again, place, options) for place in range(10)] == list(inference.values())
 
 
-def test_the_title_stands_before_every_window_and_shifts_none() -> None:
-    example = Example("q", ("Salt w0 w1 w2 w3",), (1,), titles=("Salt",))
-    assert passages_in(example, 0, Passages(words=2, stride=2)) == ["Salt w0 w1", "Salt w2 w3"]
-
-
-def test_documents_of_an_index_keep_their_titles(tmp_path: Path) -> None:
-    client = connect(f"embedded:{tmp_path / 'engine'}")
-    for doc_id, (title, body) in DOCUMENTS.items():
-        client.index(index="notes", id=doc_id, body={"title": title, "text": body}, refresh=True)
-    (example,) = from_index(Search(client, "notes"), [Query("7", "salt w3")], Qrels({"7": {"D5": 1, "D6": 1}}))
-    client.close()
-    options = Passages(words=20, stride=10)
-    for place, doc_id in enumerate(example.doc_ids):
-        title, body = DOCUMENTS[doc_id]
-        (expected,) = searched([{"id": doc_id, "title": title, "text": body}], options).values()
-        assert passages_in(example, place, options) == expected
-    assert set(example.titles) > {"", "Salt"}
-
-
 def test_the_official_files_become_triples_of_passages(official: dict[str, str], tmp_path: Path) -> None:
     data = ",".join(f"{name}={path}" for name, path in official.items())
     made = tmp_path / "made.jsonl"
@@ -163,20 +141,6 @@ def test_bad_titles_and_ids_are_named(fields: dict[str, object], said: str, tmp_
     (tmp_path / "e.jsonl").write_text(json.dumps({"query": "q", "documents": ["a"], "relevance": [1], **fields}))
     with pytest.raises(FormatError, match=rf"line 1: {said}"):
         list(read_examples(tmp_path / "e.jsonl"))
-
-
-def test_how_documents_are_cut_is_checked(official: dict[str, str], tmp_path: Path, capsys: Any) -> None:
-    data = ",".join(f"{name}={path}" for name, path in official.items())
-    for given, said in (
-        ("words=0", "passages.words is 0; it must be a count from 1 on"),
-        ("width=3", "has no 'width'"),
-        ("auto", "auto is for searches"),
-        ("stride=200", "at most words (150)"),
-    ):
-        with pytest.raises(SystemExit) as ended:
-            main(["train", "data", str(tmp_path / "made.jsonl"), "--data", data, "--passages", given])
-        assert ended.value.code == 2
-        assert said in capsys.readouterr().err.replace("\n", " ")
 
 
 @pytest.mark.long

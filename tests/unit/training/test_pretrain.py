@@ -4,18 +4,16 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from tokenizers import Tokenizer
 
-torch = pytest.importorskip("torch")
-
-from safetensors.torch import load_file, save_file  # noqa: E402 - with their twins
-from tokenizers import Tokenizer  # noqa: E402
-
-from osrerank.errors import EvaluationError, FormatError  # noqa: E402
-from osrerank.training.curve import read_curve  # noqa: E402
-from osrerank.training.pretrain import IGNORED, MaskedSteps, Shape, new_encoder, pretrain  # noqa: E402
-from osrerank.training.recipes import PRESETS, Recipe  # noqa: E402
-from tests.servers import ROOT  # noqa: E402
-from tests.unit.training.test_fit import minutes  # noqa: E402
+from osrerank.errors import EvaluationError, FormatError
+from osrerank.training.curve import read_curve
+from osrerank.training.pretrain import IGNORED, MaskedSteps, Shape, new_encoder, pretrain
+from osrerank.training.recipes import PRESETS, Recipe
+from tests.servers import ROOT
+from tests.unit.training.test_fit import minutes
 
 TOKENIZER = ROOT / "tests" / "data" / "tiny-bert-two-labels" / "tokenizer.json"
 RECIPE = replace(PRESETS["masked"], steps=6, batch=4, max_tokens=32, max_query_tokens=16, rate=1e-3)
@@ -95,11 +93,6 @@ def test_a_model_of_fewer_positions_has_shorter_sequences(corpus: Path, tmp_path
     (start / "config.json").write_text(json.dumps({**config, "max_position_embeddings": 64}))
     recipe = Recipe.of({"steps": 1, "batch": 4, "warmup": 0}, "target-corpus")
     assert pretrain(start, tmp_path / "made", [corpus], recipe, report=str) is not None
-    (tmp_path / "spelled.txt").write_text(f"{'[SEP] ' * 42}\n" * 8)
-    said: list[str] = []
-    recipe = Recipe.of({"steps": 1, "batch": 4, "warmup": 0, "pack": False}, "target-corpus")
-    assert pretrain(start, tmp_path / "more", [tmp_path / "spelled.txt"], recipe, report=said.append) is not None
-    assert said[0].startswith("16 sequences a pass")  # of three pieces each, as text: 62, 62, and two left out
 
 
 def test_what_is_hidden() -> None:

@@ -5,17 +5,15 @@ from pathlib import Path
 
 import pytest
 
-torch = pytest.importorskip("torch")
-
-from osrerank.options.passages import Passages  # noqa: E402 - with their twins
-from osrerank.training.development import (  # noqa: E402
+from osrerank.options.passages import Passages
+from osrerank.training.development import (
     Development,
     cost,
     schedule,
 )
-from osrerank.training.examples.lists import Example  # noqa: E402
-from osrerank.training.fit import train  # noqa: E402
-from tests.unit.training.test_fit import SMALL, curve, request  # noqa: E402
+from osrerank.training.examples.lists import Example
+from osrerank.training.fit import train
+from tests.unit.training.test_fit import SMALL, curve, request
 
 EXAMPLES = tuple(
     Example(f"query {number:02}", ("word " * 300,) * 4, (0, int(number % 2), 0, 0)) for number in range(60)

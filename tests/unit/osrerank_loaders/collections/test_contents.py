@@ -1,7 +1,5 @@
 """The field ``contents``: what Anserini indexes of each collection's documents, beside title and text."""
 
-from pathlib import Path
-
 import pytest
 
 from osrerank.errors import FormatError
@@ -107,14 +105,3 @@ def test_the_index_has_the_field_with_the_published_constants() -> None:
     assert "contents" not in index_body(loader, IndexOptions(), {})["mappings"]["properties"]
     assert fixed_options(loader, IndexOptions(contents=True)) == ("k1=0.9", "b=0.4", "shards=1", "contents")
     assert fixed_options(loader, IndexOptions()) == ("k1=0.9", "b=0.4", "shards=1")
-
-
-def test_published_samples(read: Read, shared: Path) -> None:
-    """Of the samples that Anserini and Pyserini test with, every document's title and words of the text are there."""
-    for folder, loader in [("trec", "trec"), ("nyt", "trec"), ("washingtonpost", "trec"), ("msmarco_v2_doc", "")]:
-        records = read(LOADERS[loader or "msmarco-v2-document"], shared / "format-samples" / folder, contents=True)
-        assert records
-        for record in records:
-            assert isinstance(record, Document)
-            words = set(record.metadata["contents"].split())
-            assert set(record.text.split()) | set(record.title.split()) <= words

@@ -56,10 +56,7 @@ def test_what_no_dialect_reads_is_passed_over():
     assert read_body(body, MOST) == {"documents": documents}
 
 
-@pytest.mark.parametrize(
-    "body",
-    NOT_JSON,
-)
+@pytest.mark.parametrize("body", NOT_JSON)
 def test_what_is_not_json(body):
     status, message = refusal(read_body, body, MOST)
     assert status == 400

@@ -100,13 +100,10 @@ def test_readiness_asks_for_vectors_only_where_it_is_told_to(tmp_path):
             assert ready(index="ponds", at_least=2)[0] == 422
 
 
-def test_readiness_of_a_server_without_an_index_says_so():
+def test_readiness_without_an_index_says_so_and_a_cross_encoder_needs_no_vectors(page):
     with TestClient(create_app(RerankService(Settings.load(), FunctionScorer()))) as browser:
         answer = browser.get("/ready", params={"index": "ponds"})
     assert (answer.status_code, "this server has no indexes" in answer.json()["message"]) == (400, True)
-
-
-def test_a_cross_encoder_needs_no_vectors_to_be_ready(page):
     assert page().get("/ready", params={"index": "ponds"}).status_code == 200
 
 
@@ -172,14 +169,11 @@ def test_nobody_judges_where_judgments_are_not_saved(page):
     ("parameters", "word"),
     [
         ({"q": ""}, "q"),
-        ({"q": "   "}, "q"),
         ({"q": "x" * 1001}, "q"),
         ({"depth": 0}, "depth"),
         ({"depth": 201}, "depth"),
-        ({"depth": "many"}, "depth"),
         ({"passages": -1}, "passages"),
         ({"index": "a,b"}, "index"),
-        ({"index": "*"}, "index"),
         ({"index": ".system"}, "index"),
         ({"index": "../_cat"}, "index"),
         ({"pipeline": "none"}, "none"),
@@ -191,15 +185,11 @@ def test_what_cannot_be_asked_is_refused_by_name(page, parameters, word):
     assert word in answer.json()["message"]
 
 
-def test_an_index_that_is_not_there_is_named(page):
+def test_an_index_that_is_not_there_or_not_offered_is_named(page):
     answer = ask(page(), index="nowhere")
     assert (answer.status_code, answer.json()["message"]) == (404, "there is no index nowhere: choose another one")
-
-
-def test_an_index_that_is_not_offered_is_not_searched(page):
     answer = ask(page(indexes=("ponds",)), index="lakes")
-    assert answer.status_code == 404
-    assert "ponds" in answer.json()["message"]
+    assert (answer.status_code, "ponds" in answer.json()["message"]) == (404, True)
 
 
 def test_an_unreachable_opensearch_is_told_without_its_address(page):
@@ -254,12 +244,9 @@ def test_every_answer_carries_the_headers(page, path):
     )
 
 
-def test_the_rest_of_the_api_is_as_before(page):
-    assert "content-security-policy" not in page().get("/health").headers
-
-
 def test_with_a_token_the_files_are_open_and_the_searches_are_not(page):
     browser = page(token="sesame")
+    assert {PATH, *(f"{PATH}/{name}" for name in ASSETS if name != "page.html")} == PAGE
     for path in PAGE:
         assert browser.get(path).status_code == 200
     assert ask(browser).status_code == 401
@@ -268,10 +255,7 @@ def test_with_a_token_the_files_are_open_and_the_searches_are_not(page):
     assert ask(browser).status_code == 200
 
 
-def test_what_is_open_are_the_files():
-    assert {PATH, *(f"{PATH}/{name}" for name in ASSETS if name != "page.html")} == PAGE
-
-
-def test_the_root_leads_to_the_page(page):
+def test_the_root_leads_to_the_page_and_the_api_is_as_before(page):
     answer = page().get("/", follow_redirects=False)
     assert (answer.status_code, answer.headers["location"]) == (307, PATH)
+    assert "content-security-policy" not in page().get("/health").headers

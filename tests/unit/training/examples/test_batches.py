@@ -3,15 +3,13 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-torch = pytest.importorskip("torch")
-
-from osrerank.scoring.cross_encoder import CrossEncoder  # noqa: E402
-from osrerank.scoring.inputs import InputBuilder, padded  # noqa: E402 - with their twins
-from osrerank.scoring.model_files import read_card  # noqa: E402
-from osrerank.training.examples.batches import MonoAssembly, Steps, parts, plan, prefetched  # noqa: E402
-from osrerank.training.examples.lists import Example  # noqa: E402
-from tests.backends import FunctionBackend  # noqa: E402
-from tests.servers import ROOT  # noqa: E402
+from osrerank.scoring.cross_encoder import CrossEncoder
+from osrerank.scoring.inputs import InputBuilder, padded
+from osrerank.scoring.model_files import read_card
+from osrerank.training.examples.batches import MonoAssembly, Steps, parts, plan, prefetched
+from osrerank.training.examples.lists import Example
+from tests.backends import FunctionBackend
+from tests.servers import ROOT
 
 MODEL = ROOT / "tests" / "data" / "tiny-bert-two-labels"
 EXAMPLE = Example("low pressure [SEP]", ("salt " * 600, "", "the wing"), (0, 1, 0))

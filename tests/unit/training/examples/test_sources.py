@@ -177,19 +177,6 @@ def test_places_of_a_large_collection_are_kept_beside_it(tmp_path: Path) -> None
         Texts(path, kept_bytes=1)
 
 
-@pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() == 0, reason="root may write anywhere")
-def test_places_beside_a_collection_that_may_not_be_written_are_found_each_time(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    path = Path(file(tmp_path, "c.tsv", "d1\tone\n"))
-    tmp_path.chmod(0o500)
-    try:
-        assert Texts(path, kept_bytes=1)["d1"] == "one"
-    finally:
-        tmp_path.chmod(0o700)
-    assert "ids of c.tsv are sorted each time" in caplog.text
-
-
 def test_a_folder_that_takes_no_table_costs_time_alone(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     path = Path(file(tmp_path, "c.tsv", "d1\tone\n"))
     (tmp_path / "c.tsv.ids.sqlite").mkdir()

@@ -6,25 +6,23 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
+from safetensors.torch import load_file
 
-torch = pytest.importorskip("torch")
-
-from safetensors.torch import load_file  # noqa: E402 - needs torch
-
-from osrerank.errors import ConfigError, ModelLoadError  # noqa: E402
-from osrerank.export.export_model import ExportOptions, export_model, write_card  # noqa: E402
-from osrerank.scoring.model_files import read_card  # noqa: E402
-from osrerank.scoring.modular.head import Step  # noqa: E402
-from osrerank.scoring.registry import load_scorer  # noqa: E402
-from osrerank.training.curve import read_curve  # noqa: E402 - imports torch
-from osrerank.training.development import Scoring  # noqa: E402 - likewise
-from osrerank.training.examples.lists import Example  # noqa: E402 - likewise
-from osrerank.training.examples.sources import open_source  # noqa: E402 - likewise
-from osrerank.training.fit import Request, train  # noqa: E402 - likewise
-from osrerank.training.recipes import Recipe  # noqa: E402 - likewise
-from osrerank.training.weights.bi_encoder import TEMPERATURE  # noqa: E402 - likewise
-from osrerank.training.weights.models import load_trainee  # noqa: E402 - likewise
-from tests.bi_encoders import carded, plain  # noqa: E402
+from osrerank.errors import ConfigError, ModelLoadError
+from osrerank.export.export_model import ExportOptions, export_model, write_card
+from osrerank.scoring.model_files import read_card
+from osrerank.scoring.modular.head import Step
+from osrerank.scoring.registry import load_scorer
+from osrerank.training.curve import read_curve
+from osrerank.training.development import Scoring
+from osrerank.training.examples.lists import Example
+from osrerank.training.examples.sources import open_source
+from osrerank.training.fit import Request, train
+from osrerank.training.recipes import Recipe
+from osrerank.training.weights.bi_encoder import TEMPERATURE
+from osrerank.training.weights.models import load_trainee
+from tests.bi_encoders import carded, plain
 
 FORMS = [("cls", ""), ("mean", "ask : ")]
 SMALL = Recipe(steps=40, batch=8, negatives=3, rate=1e-3, mine_at=0.5, evaluate_every=20, max_tokens=64)

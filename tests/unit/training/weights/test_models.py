@@ -1,23 +1,20 @@
-import json
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
+from safetensors.torch import load_file, save_file
 
-torch = pytest.importorskip("torch")
-
-from safetensors.torch import load_file, save_file  # noqa: E402 - with their twins
-
-from osrerank.errors import ConfigError, ModelLoadError  # noqa: E402
-from osrerank.export.export_model import export_model  # noqa: E402
-from osrerank.scoring.registry import load_scorer  # noqa: E402
-from osrerank.training.probe import Probe, forward  # noqa: E402
-from osrerank.training.recipes import Recipe  # noqa: E402
-from osrerank.training.weights.models import TYPE_TABLE, load_trainee  # noqa: E402
-from osrerank.training.weights.student import select_layers  # noqa: E402
-from tests.bi_encoders import plain  # noqa: E402
-from tests.servers import ROOT  # noqa: E402
+from osrerank.errors import ConfigError, ModelLoadError
+from osrerank.export.export_model import export_model
+from osrerank.scoring.registry import load_scorer
+from osrerank.training.probe import Probe, forward
+from osrerank.training.recipes import Recipe
+from osrerank.training.weights.models import TYPE_TABLE, load_trainee
+from osrerank.training.weights.student import select_layers
+from tests.bi_encoders import plain
+from tests.servers import ROOT
 
 DATA = ROOT / "tests" / "data"
 FORMS = ("one-label", "two-labels")
@@ -86,14 +83,6 @@ def test_a_new_head_is_drawn_within_two_sigma() -> None:
     assert 0.005 < float(found.weight.detach().std()) < 0.03
     assert float(found.weight.detach().abs().max()) <= 0.04
     assert not found.bias.any()
-
-
-def test_a_next_sentence_head(tmp_path: Path) -> None:
-    made = tmp_path / "made"
-    made.mkdir()
-    load_trainee(DATA / "tiny-bert-two-labels", replace(RECIPE, head="next-sentence")).save(made)
-    assert json.loads((made / "config.json").read_text())["architectures"] == ["BertForNextSentencePrediction"]
-    assert scores(made, "torch").shape == (4,)
 
 
 @pytest.mark.parametrize(("first", "then"), [("logits2", "next-sentence"), ("next-sentence", "logits2")])
