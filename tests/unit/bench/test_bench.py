@@ -113,16 +113,9 @@ def test_the_peak_is_measured(precision: str) -> None:
 def test_the_command_reports_rows_and_what_is_missing(tmp_path: Path) -> None:
     (tmp_path / "c.jsonl").write_text(line("1", 4))
     (tmp_path / "qrels").write_text("1 0 2 1\n")
-    arguments = [
-        "bench",
-        "--candidates",
-        str(tmp_path / "c.jsonl"),
-        "--qrels",
-        str(tmp_path / "qrels"),
-        "--rounds",
-        "1",
-    ]
-    outcome = CliRunner().invoke(cli, ["--json", "--model", str(TINY), "--backend", "onnx", *arguments])
+    files = ["--candidates", str(tmp_path / "c.jsonl"), "--qrels", str(tmp_path / "qrels")]
+    arguments = ["--model", str(TINY), "--backend", "onnx", "bench", *files, "--rounds", "1"]
+    outcome = CliRunner().invoke(cli, ["--json", *arguments])
     assert outcome.exit_code == 0, outcome.output
     report = json.loads(outcome.stdout)
     (row,) = report["rows"]
@@ -130,8 +123,7 @@ def test_the_command_reports_rows_and_what_is_missing(tmp_path: Path) -> None:
     assert row["padding_waste"] == 0
     assert 0 <= row["ndcg@10"] <= 1
     assert "--checkpoint" in report["missing"]["peers"]
-    shown = CliRunner().invoke(cli, ["--model", str(TINY), "--backend", "onnx", *arguments])
-    assert "pairs/s" in shown.output
+    assert "pairs/s" in CliRunner().invoke(cli, arguments).output
 
 
 @pytest.mark.long

@@ -12,10 +12,10 @@ from click.testing import CliRunner
 from osrerank.bench import peers as module
 from osrerank.bench.install import PINS, install_peers, python_of
 from osrerank.bench.peers import PeerProcess, Shared, choose_batch, make_peers
-from osrerank.bench.runner.table import BATCH_SIZES, PEERS, positive
+from osrerank.bench.runner.table import BATCH_SIZES, positive
 from osrerank.bench.workload import Task
 from osrerank.cli import cli
-from osrerank.errors import ConfigError, InferenceError, ModelLoadError
+from osrerank.errors import ConfigError, InferenceError
 from osrerank.scoring.registry import load_scorer
 
 DATA = Path(__file__).parents[2] / "data"
@@ -144,11 +144,6 @@ def test_an_environment_without_python_is_refused(tmp_path: Path) -> None:
         make_peers(TINY, Shared(tmp_path, threads=1, max_tokens=64))
 
 
-def test_a_directory_that_is_no_checkpoint_is_refused(environment: Path, tmp_path: Path) -> None:
-    with pytest.raises(ModelLoadError, match=r"no config\.json"):
-        make_peers(tmp_path, Shared(environment, threads=1, max_tokens=64))
-
-
 def test_torch_is_pinned_as_ours() -> None:
     constraints = (Path(__file__).parents[3] / "constraints.txt").read_text().splitlines()
     torch = next(line for line in PINS.read_text().splitlines() if line.startswith("torch=="))
@@ -195,18 +190,3 @@ def test_an_environment_is_completed_and_its_versions_printed(environment: Path,
     assert outcome.exit_code == 0, outcome.output
     assert "huggingface-hub 1\n" in outcome.output
     assert f"--requirement {PINS}" in calls.read_text()
-
-
-@pytest.mark.slow
-def test_the_peers_are_installed_and_measured(tmp_path: Path) -> None:
-    """Takes 2.2 GB and a package index."""
-    runner = CliRunner()
-    outcome = runner.invoke(cli, ["bench", "--install-peers", str(tmp_path / "peers")])
-    assert outcome.exit_code == 0, outcome.output
-    arguments = ["--words", "20", "--queries", "1", "--depth", "4", "--rounds", "1", "--threads", "1"]
-    given = ["bench", "--checkpoint", str(TINY), "--peers", str(tmp_path / "peers"), *arguments]
-    outcome = runner.invoke(cli, ["--json", "--model", str(TINY), "--backend", "onnx", *given])
-    assert outcome.exit_code == 0, outcome.output
-    report = json.loads(outcome.stdout)
-    assert report["missing"] == {}
-    assert set(PEERS) < {row["name"] for row in report["rows"]}

@@ -11,20 +11,8 @@ from osrerank.evaluation.side_file import Checkpoint
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """A run of one query, whose relevant document is third in the first pass and first for both models."""
-    candidates = [
-        {
-            "doc_id": doc_id,
-            "score": 2.0 - rank / 10,
-            "first_pass": {"score": 5.0, "rank": before},
-            "stages": {"mono": {"score": float(-rank), "rank": rank}},
-        }
-        for rank, (doc_id, before) in enumerate([("b", 2), ("c", 3), ("a", 1)], start=1)
-    ]
-    record = Record.make("q", candidates, [{"name": "mono", "candidates": 3, "inferences": 3}], True, None, 0.0)
-    pairs = {"doc_ids": ["b", "c"], "probabilities": [[None, 0.2], [0.9, None]]}
-    with Checkpoint(tmp_path / "run.jsonl", {}) as checkpoint:
-        checkpoint.append(Record("q", {**record.fields, "pairs": pairs}))
+    """A run of one query, whose relevant document is third in the first pass and first for the pairs."""
+    write_run(tmp_path / "run.jsonl", ["a", "b", "c"], ["b", "c", "a"], ["b", "c"])
     (tmp_path / "qrels").write_text("q 0 c 1\n")
     return tmp_path
 

@@ -22,8 +22,7 @@ def alone(searches_per_s, **given):
 
 
 @pytest.mark.parametrize(
-    ("workers", "offered", "waits"),
-    [(1, 0.5, 1 / 2), (2, 1.0, 1 / 3), (3, 2.0, 4 / 9), (2, 0.0, 0.0)],
+    ("workers", "offered", "waits"), [(1, 0.5, 1 / 2), (2, 1.0, 1 / 3), (3, 2.0, 4 / 9), (2, 0.0, 0.0)]
 )
 def test_erlangs_c_by_hand(workers, offered, waits):
     # c=2, a=1: (1/2! * 2) / (1 + 1 + 1/2! * 2) = 1/3; c=3, a=2: (8/6 * 3) / (1 + 2 + 2 + 4) = 4/9

@@ -109,18 +109,3 @@ def test_secrets_are_the_named_ones():
 def test_a_digest_goes_before_tags():
     digest = "sha256:" + "0" * 64
     assert container(rendered([f"image.digest={digest}"]), "worker")["image"] == f"osrerank@{digest}"
-
-
-def test_monitor_reads_the_server_s_metrics_with_its_token():
-    server, worker = of_kind(rendered(GUARDED), "ServiceMonitor")
-    if server["metadata"]["name"].endswith("worker"):
-        server, worker = worker, server
-    assert server["spec"]["endpoints"][0]["authorization"]["credentials"] == {"name": "osrerank", "key": "server-token"}
-    assert "authorization" not in worker["spec"]["endpoints"][0]
-
-
-def test_other_triggers_take_the_place_of_the_workers_metric():
-    (scaled,) = of_kind(
-        rendered(["autoscaling.triggers[0].type=cron", "autoscaling.triggers[0].metadata.start=0"]), "ScaledObject"
-    )
-    assert [trigger["type"] for trigger in scaled["spec"]["triggers"]] == ["cron"]

@@ -9,18 +9,13 @@ import pytest
 
 from osrerank.errors import ConfigError, ModelLoadError
 from osrerank.export.bi_encoder import Given, is_bi_encoder, read_bi_encoder
+from osrerank.export.export_model import ExportOptions, export_model
 from osrerank.scoring.card import ModelCard, Pooling
 from osrerank.scoring.model_files import read_card
 from osrerank.scoring.modular.head import Step
 from osrerank.scoring.registry import load_model
 from osrerank.types import Encoder, is_encoder
 from tests.bi_encoders import plain, saved
-from tests.hub import files_of, osrerank_at, running_hub
-
-pytest.importorskip("torch")
-pytest.importorskip("onnx")
-
-from osrerank.export.export_model import ExportOptions, export_model
 from tools.models.encoder_parity import SAVED
 from tools.models.encoders import E5_PROMPTS, read, restored
 
@@ -148,16 +143,8 @@ def test_a_directory_without_modules_needs_the_pooling(tmp_path: Path) -> None:
         (POOLING, {"temperature": 2}, "temperature is 2, and of a Pooling osrerank knows no such field"),
         (DENSE, {"use_residual": True}, "use_residual is True, and of a Dense"),
         (DENSE, {"activation_function": "torch.nn.modules.activation.PReLU"}, "activation_function is"),
-        (
-            MODEL,
-            {"similarity_fn_name": "euclidean"},
-            "similarity_fn_name is 'euclidean'; it must be one of",
-        ),
-        (
-            MODEL,
-            {"model_type": "SparseEncoder"},
-            "model_type is 'SparseEncoder'; a bi-encoder's is",
-        ),
+        (MODEL, {"similarity_fn_name": "euclidean"}, "similarity_fn_name is 'euclidean'; it must be one of"),
+        (MODEL, {"model_type": "SparseEncoder"}, "model_type is 'SparseEncoder'; a bi-encoder's is"),
         (TRANSFORMER, {"query_expansion": {"length": 32}}, "query_expansion is"),
         (TRANSFORMER, {"transformer_task": "fill-mask"}, "transformer_task is 'fill-mask'"),
     ],
@@ -264,16 +251,3 @@ def test_what_the_installed_version_saves(pooling: Pooling, tmp_path: Path) -> N
     card = card_of(saved(tmp_path / "saved", pooling, query="ask: ", document="tell: "))
     assert (card.pooling, card.query_prefix, card.document_prefix) == (pooling, "ask: ", "tell: ")
     assert card.max_tokens == 24
-
-
-@pytest.mark.slow
-@pytest.mark.long
-def test_one_of_the_hub_is_fetched_with_what_says_how_it_pools(tmp_path: Path) -> None:
-    folder = restored(FORMS["BERT, CLS, Dense"], tmp_path / "saved")
-    (folder / "README.md").write_text("---\nlanguage: de\n---\n", "utf-8")
-    with running_hub("somebody/encoder", files_of(folder)) as hub:
-        done = osrerank_at(hub.url, tmp_path, "export", "somebody/encoder", str(tmp_path / "made"))
-    assert done.returncode == 0, done.stderr
-    wanted = {"modules.json", POOLING, MODEL, TRANSFORMER, DENSE, "2_Dense/model.safetensors", "README.md"}
-    assert wanted <= set(hub.fetched)
-    assert read_card(tmp_path / "made").languages == ("de",)

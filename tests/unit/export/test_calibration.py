@@ -22,16 +22,6 @@ from osrerank.types import Feedback, Qrels
 MODEL = str(Path(__file__).parents[2] / "data" / "tiny-bert-bi-encoder")
 
 
-@pytest.mark.long
-def test_it_finds_the_map_that_made_the_labels() -> None:
-    random = np.random.default_rng(7)
-    raw = random.normal(14, 2, size=200_000).astype(np.float32)
-    is_relevant = random.random(len(raw)) < 1 / (1 + np.exp(-(1.5 * raw - 22)))
-    fitted = fit_calibration(raw, is_relevant)
-    assert fitted.scale == pytest.approx(1.5, rel=0.02)
-    assert fitted.offset == pytest.approx(-22, rel=0.02)
-
-
 def test_four_pairs_by_hand() -> None:
     """Platt's targets are 3/4 and 1/4 for two of each; on raw scores of 1 and 0 that is logit = ln 3 * (2 raw - 1)."""
     fitted = fit_calibration(np.array([1, 1, 0, 0], dtype=np.float32), np.array([True, True, False, False]))

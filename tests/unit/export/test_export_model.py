@@ -21,12 +21,6 @@ DOCUMENTS = ["low blood pressure", "the wing of the engine", "", "heat " * 60]
 TUPLES = [(index,) for index in range(4)]
 
 
-@pytest.fixture(autouse=True)
-def _exporter() -> None:
-    pytest.importorskip("torch")
-    pytest.importorskip("onnx")
-
-
 def values(directory: Path) -> np.ndarray:
     return load_scorer(str(directory), backend="onnx", threads=1).score("low pressure", DOCUMENTS, TUPLES).values
 

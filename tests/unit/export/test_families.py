@@ -9,7 +9,6 @@ from osrerank.cli import main
 from osrerank.scoring.model_files import read_card
 from osrerank.scoring.registry import load_scorer
 
-pytest.importorskip("onnx")
 families = pytest.importorskip("tools.models.families", reason="needs torch and transformers")
 
 TINY = Path(__file__).parents[2] / "data" / "tiny-bert-one-label" / "tokenizer.json"

@@ -11,9 +11,6 @@ from osrerank.errors import ConfigError, ModelLoadError
 from osrerank.scoring.model_files import read_card
 from tests.late_interaction import SAVED, exported
 
-pytest.importorskip("torch")
-pytest.importorskip("onnx")
-
 
 def copied(tmp_path: Path, **metadata: object) -> Path:
     """Copy the model in Stanford's form with some of its metadata changed; None leaves a field out."""

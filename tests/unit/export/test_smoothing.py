@@ -1,17 +1,15 @@
 from pathlib import Path
 
 import numpy as np
+import onnx
+import onnxruntime
 import pytest
 
 from osrerank.export.export_model import ExportOptions, export_model
 from osrerank.export.quantise import Recipe, quantise
 from osrerank.export.smoothing import LEAST_SCALE, SUFFIX, channel_scales, smooth
 from osrerank.scoring.inputs import Tokens
-
-onnx = pytest.importorskip("onnx")
-onnxruntime = pytest.importorskip("onnxruntime")
-
-from tests.unit.export.graphs import of_words  # noqa: E402 - imports onnx
+from tests.unit.export.graphs import of_words
 
 WIDTH, LARGE = 48, 5
 TINY = Path(__file__).parents[2] / "data" / "tiny-bert-one-label"
@@ -78,7 +76,6 @@ def test_int8_is_nearer_to_fp32_than_with_one_scale_for_all(tmp_path: Path) -> N
 
 @pytest.mark.long
 def test_classifiers_are_smoothed_unless_the_recipe_says_otherwise(tmp_path: Path) -> None:
-    pytest.importorskip("torch")
     for name, outlying in (("smooth", ""), ("apart", "apart")):
         recipe = Recipe(outlying=outlying, outlier_gain=1.0001)  # type: ignore[arg-type]
         export_model(TINY, tmp_path / name, ExportOptions(precision="int8", recipe=recipe))

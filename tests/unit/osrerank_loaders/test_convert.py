@@ -86,9 +86,6 @@ PAGES = [
 ]
 
 
-LEVELS: tuple[Level, ...] = ("hierarchical", "toplevel", "article")
-
-
 class TestTrecCar:
     @pytest.fixture(params=["v1.5", "v2.0"])
     def pages(self, request: pytest.FixtureRequest, tmp_path: Path) -> str:
