@@ -72,21 +72,3 @@ def test_least_probability_is_monos():
     response = search(client_for(), min_score=0.9)
     assert ids(response) == ["d1", "d3"]  # lengths 3 and 4, the shorter first
     assert all("probability" not in hit["_rerank"]["duo"] for hit in response["hits"]["hits"])
-
-
-def test_each_pair_is_cached_by_itself(redis_url):
-    calls = []
-
-    def counted(_query, text):
-        calls.append(text)
-        return -float(len(text))
-
-    client = client_for(duo_scorer=FunctionScorer(counted), redis_url=redis_url)
-    client.search("low", index="i", rerank={"pipeline": "mono-duo", "duo_depth": 3})
-    assert len(calls) == 2 * 6
-    response = search(client)
-    duo = response["rerank"]["stages"][1]
-    assert (duo["inferences"], duo["cached"]) == (6, 6)  # the fourth document's pairs are new
-    assert len(calls) == 2 * 12
-    assert ids(response) == ["d0", "d2", "d1", "d3"]
-    client.close()

@@ -40,9 +40,6 @@ def test_text_of_fields(source, fields, text):
 
 def test_text_from_the_fields_api():
     assert text_of(hit(fields={"text": ["a", "b"]}), ["title", "text"], "|") == "a|b"
-
-
-def test_text_from_nested_fields_flat_and_grouped():
     assert text_of(hit(fields={"a.b": ["x", "y"]}), ["a.b"], "|") == "x|y"
     assert text_of(hit(fields={"a": [{"b": ["x"]}, {"b": ["y"]}]}), ["a.b"], "|") == "x|y"
     assert text_of(hit(fields={"a": [{"c": ["x"]}]}), ["a.b"], "|") is None

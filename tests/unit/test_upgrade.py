@@ -29,17 +29,11 @@ def older(tmp_path: Path, name: str, **changes: str) -> Path:
     return folder
 
 
-def test_todays_settings_need_no_change() -> None:
+def test_variables_and_models_have_their_successors_and_secrets_are_not_shown() -> None:
     assert list(changes_from_02({"OSRERANK_VECTORS_MB": "512", "OSRERANK_MODEL": "osrerank/minilm-l6"})) == []
-
-
-def test_variables_and_models_have_their_successors() -> None:
     found = dict(changes_from_02({"osrerank_states_mb": "512", "OSRERANK_MODEL": "osrerank/mono-small"}))
     assert found["osrerank_states_mb"] == "set OSRERANK_VECTORS_MB"
     assert "osrerank/minilm-l6" in found["OSRERANK_MODEL=osrerank/mono-small"]
-
-
-def test_no_value_of_a_secret_is_shown() -> None:
     assert "hush" not in str(list(changes_from_02({"OSRERANK_STATES_KEY": "hush-hush-hush-hush"})))
 
 

@@ -1,7 +1,6 @@
 """The pipeline vectors-mono in the search call, without a server: orders, scores, thresholds, failures, time, pages."""
 
 import asyncio
-import threading
 from typing import Any
 
 import numpy as np
@@ -266,26 +265,6 @@ def test_pairs_are_of_the_cross_encoders_best():
     assert response["rerank"]["stages"][2]["candidates"] == 3
     assert [int(hit["_score"]) for hit in response["hits"]["hits"]] == [3, 3, 3, 1, 1, 1]
     assert ids(response)[:3] == ids(search(client))[:3][::-1]
-
-
-def test_the_query_is_encoded_while_candidates_are_searched():
-    encoder = Encoder()
-    client = client_for(encoder=encoder)
-    search(client)
-    encoded = threading.Event()
-    own = client.transport.perform_request
-
-    def waiting(*arguments, **options):
-        for _ in range(100):
-            if "high" in encoder.queries or encoded.wait(0.05):
-                break
-        else:
-            pytest.fail("the query was not encoded during the search")
-        return own(*arguments, **options)
-
-    client.transport.perform_request = waiting
-    assert search(client, query="high")["rerank"]["applied"] is True
-    assert encoder.queries.count("high") == 1
 
 
 def test_the_asynchronous_client_does_the_same():

@@ -1,7 +1,6 @@
 """The peers' processes, in a folder like an environment whose interpreter is the tests' own."""
 
 import json
-import math
 import sys
 from pathlib import Path
 
@@ -44,13 +43,6 @@ def like_an_environment(folder: Path) -> Path:
     return folder
 
 
-@pytest.fixture
-def process(environment: Path, tmp_path: Path):
-    one = PeerProcess(python_of(environment), tmp_path / "log", 1)
-    yield one
-    one.close()
-
-
 @pytest.mark.long
 def test_a_peer_scores_as_the_model_does_whatever_the_batch(exported: Path) -> None:
     pytest.importorskip("onnx")
@@ -70,31 +62,6 @@ def test_a_peer_scores_as_the_model_does_whatever_the_batch(exported: Path) -> N
     assert plain.version.endswith(f"batches of {plain.batch}")
     plain.close()
     assert len(list((exported / "exports").iterdir())) == 1
-
-
-@pytest.mark.long
-def test_pairs_are_cut_where_the_setting_says(exported: Path) -> None:
-    pytest.importorskip("onnx")
-    long = ["heat " * 10, "heat " * 10 + "wing flow pressure"]
-    for tokens, is_cut in ((12, True), (64, False)):
-        shared = Shared(exported, threads=1, max_tokens=tokens)
-        (peer,), _ = make_peers(TINY, shared, wanted=lambda name: name == "ONNX Runtime fp32")
-        first, second = peer.score("low", long)
-        assert math.isclose(first, second, abs_tol=1e-6) == is_cut
-        peer.close()
-
-
-@pytest.mark.long
-def test_what_a_library_raises_is_the_reason_and_the_process_goes_on(process: PeerProcess) -> None:
-    with pytest.raises(InferenceError, match="no-such-peer"):
-        process.ask(do="load", peer="no-such-peer", request=request_of(Path("/nowhere")))
-    with pytest.raises(InferenceError, match="nowhere"):
-        process.ask(do="load", peer="ONNX Runtime fp32", request=request_of(Path("/dev/null/nowhere")))
-
-
-def request_of(path: Path) -> dict[str, object]:
-    names = ("checkpoint", "padded", "folder", "calibration")
-    return {**dict.fromkeys(names, str(path)), "threads": 1, "max_tokens": 64}
 
 
 @pytest.mark.long
@@ -119,19 +86,6 @@ def test_peers_whose_libraries_are_missing_are_named(environment: Path, monkeypa
     made, missing = make_peers(TINY, shared, wanted=lambda name: name == "OpenVINO fp32")
     assert made == []
     assert "openvino" in missing["OpenVINO fp32"]
-
-
-@pytest.mark.long
-def test_the_peers_know_nothing_of_this_process(environment: Path, tmp_path: Path) -> None:
-    (environment / "bin" / "python").write_text('#!/bin/sh\nenv > "$OUTSIDE"\n'.replace("$OUTSIDE", f"{tmp_path}/env"))
-    one = PeerProcess(python_of(environment), tmp_path / "log", 3)
-    with pytest.raises(InferenceError):
-        one.ask(do="load")
-    one.close()
-    seen = dict(line.split("=", 1) for line in (tmp_path / "env").read_text().splitlines() if "=" in line)
-    assert "PYTHONPATH" not in seen
-    assert (seen["OMP_NUM_THREADS"], seen["HF_HUB_OFFLINE"]) == ("3", "1")
-    assert (Path(seen["HOME"]) / "intel" / "openvino_telemetry").read_text() == "0"
 
 
 def test_logits_of_two_labels_become_one_number() -> None:

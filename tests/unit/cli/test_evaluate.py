@@ -42,13 +42,6 @@ def test_json_has_every_query_and_comparison(folder: Path) -> None:
     assert shown["averaging"]["complete"] is False
 
 
-def test_global_json_option_is_honoured(folder: Path) -> None:
-    outcome = CliRunner().invoke(
-        cli, ["--json", "evaluate", str(folder / "qrels"), str(folder / "good.run"), "-m", "AP"]
-    )
-    assert json.loads(outcome.output)["runs"][0] == {"run": "good", "n_queries": 5, "measures": {"AP": 1.0}}
-
-
 def test_comparison_shows_letters_and_counts(folder: Path) -> None:
     shown = evaluated(folder, "-m", "RR", "--compare", "--test", "randomisation", "--alpha", "0.1").output
     assert "1.0000ᵃ" in shown

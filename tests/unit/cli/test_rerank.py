@@ -69,18 +69,6 @@ def test_changed_candidates_are_not_taken_for_those_begun(candidates: Path, tmp_
     assert "is of a run with other options" in str(outcome.exception)
 
 
-def test_changed_settings_file_is_not_taken_for_the_one_begun_with(
-    candidates: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    settings = tmp_path / "settings.toml"
-    monkeypatch.setenv("OSRERANK_SETTINGS_FILE", str(settings))
-    settings.write_text("[rerank]\ndepth = 2\n")
-    reranked("--candidates", candidates, "-o", tmp_path / "mono.run")
-    settings.write_text("[rerank]\ndepth = 3\n")
-    outcome = reranked("--candidates", candidates, "-o", tmp_path / "mono.run")
-    assert "rerank.depth was 2, is 3" in str(outcome.exception)
-
-
 def test_run_corpus_and_queries_give_what_candidates_give(candidates: Path, tmp_path: Path) -> None:
     (tmp_path / "first.run").write_text(
         "".join(f"q{q} Q0 d{n} {n + 1} {10 - n} t\n" for q in range(4) for n in range(len(TEXTS)))

@@ -112,7 +112,8 @@ def test_pretraining_starts_in_one_way(examples: Path, tmp_path: Path, capsys: p
 @pytest.mark.long
 def test_a_training_starts_from_the_model_in_the_package(examples: Path, tmp_path: Path) -> None:
     recipe = "modern,steps=1,batch=2,negatives=1,max_tokens=72,rate=1e-5,evaluate_every=1,freeze=embeddings"
-    data = ("--data", f"examples={examples}", "--recipe", recipe)
+    development = ("--dev", f"examples={examples}", "--dev-passages", "kmaxavgp,k=2")
+    data = ("--data", f"examples={examples}", *development, "--recipe", recipe)
     assert run("train", "mono", "--init-from", "osrerank/e5-small", *data, "--output", tmp_path / "tuned") == 0
     assert run("train", "average", tmp_path / "tuned", "osrerank/e5-small", "--output", tmp_path / "ours") == 0
     card, start = read_card(tmp_path / "ours"), read_card(SHIPPED / "e5-small")

@@ -5,7 +5,7 @@ import subprocess
 import pytest
 
 from tests import kubernetes
-from tests.kubernetes import CHART, MANIFESTS, container, helm, objects, of_kind, pod
+from tests.kubernetes import CHART, MANIFESTS, container, helm, objects, pod
 from tools.deploy.manifests import manifests, render
 
 __all__ = ["helm"]
@@ -82,13 +82,6 @@ def test_gpu_workers_have_a_gpu_and_torch():
     assert pod(found, "worker")["runtimeClassName"] == "nvidia"
     assert server["image"] == "osrerank:cpu"
     assert "nvidia.com/gpu" not in server["resources"]["limits"]
-
-
-def test_without_keda_the_number_of_workers_is_fixed():
-    found = rendered(NO_KEDA)
-    (worker,) = of_kind(found, "Deployment", "worker")
-    assert worker["spec"]["replicas"] == 2
-    assert {one["kind"] for one in found}.isdisjoint({"ScaledObject", "HorizontalPodAutoscaler"})
 
 
 def test_secrets_are_the_named_ones():

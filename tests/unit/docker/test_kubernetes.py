@@ -97,7 +97,7 @@ def test_only_emptied_folders_can_be_written(component):
 
 
 @pytest.mark.parametrize("component", COMPONENTS)
-def test_secrets_are_files_that_settings_read(component, tmp_path, monkeypatch):
+def test_secrets_are_files_that_settings_read_and_none_is_in_the_environment(component, tmp_path, monkeypatch):
     (secrets,) = [volume["projected"] for volume in pod(plain(), component)["volumes"] if volume["name"] == "secrets"]
     paths = [item["path"] for source in secrets["sources"] for item in source["secret"]["items"]]
     assert set(paths) <= {f"{PREFIX}{field}".lower() for field in Settings.model_fields}
@@ -110,16 +110,12 @@ def test_secrets_are_files_that_settings_read(component, tmp_path, monkeypatch):
     settings = Settings.load()
     assert settings.broker() == "redis://redis:6379/0"
     assert settings.workers_key is not None
-
-
-@pytest.mark.parametrize("component", COMPONENTS)
-def test_no_secret_is_in_the_environment(component):
     names = [variable["name"] for variable in container(plain(), component)["env"]]
     assert [name for name in names if re.search(r"PASSWORD|TOKEN|SECRET|KEY|_URL", name)] == ["OSRERANK_SECRETS_DIR"]
 
 
 @pytest.mark.parametrize("component", COMPONENTS)
-def test_pods_are_bounded_and_probed(component):
+def test_pods_are_bounded_probed_and_given_the_time_to_finish(component):
     found = container(plain(), component)
     assert set(found["resources"]["limits"]) == {"cpu", "memory"}
     ports = {port["name"] for port in found["ports"]}
@@ -128,11 +124,6 @@ def test_pods_are_bounded_and_probed(component):
         assert found[name]["httpGet"]["port"] in ports
         paths[name] = found[name]["httpGet"]["path"]
     assert paths == {"startupProbe": "/live", "livenessProbe": "/live", "readinessProbe": "/ready"}
-
-
-@pytest.mark.parametrize("component", COMPONENTS)
-def test_pods_are_given_the_time_to_finish(component):
-    found = container(plain(), component)
     pause_s = int(found["lifecycle"]["preStop"]["exec"]["command"][-1]) if "lifecycle" in found else 0
     assert pod(plain(), component)["terminationGracePeriodSeconds"] > pause_s + SCORING_S
 

@@ -64,14 +64,6 @@ def test_a_dot_product_of_unit_vectors_is_a_cosine(tmp_path: Path) -> None:
     assert (card_of(folder).head, card_of(folder).modules) == ("cosine", ())
 
 
-def test_the_card_comes_back_from_its_file(folder: Path, tmp_path: Path) -> None:
-    made = export_model(folder, tmp_path / "made", ExportOptions(keep_weights=True, dimensions=16))
-    card = read_card(tmp_path / "made")
-    assert card == made
-    assert (card.modules, card.dimensions) == ((Step("dense", "2_Dense.linear", "tanh"),), 16)
-    assert (tmp_path / "made" / "2_Dense" / "model.safetensors").exists()
-
-
 def test_without_safetensors_torch_reads_the_modules_of_the_graph(folder: Path, tmp_path: Path) -> None:
     for precision, most in (("fp32", 1e-6), ("int8", 0.05)):
         made = tmp_path / precision

@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from osrerank.errors import EvaluationError, FormatError
+from osrerank.errors import EvaluationError
 from osrerank.export.calibration import (
     Judged,
     after_vectors,
@@ -57,16 +57,6 @@ def test_what_is_judged_comes_from_both_files(tmp_path: Path) -> None:
     logits = scorer.score("low", ["The heat", "water"], [(0,), (1,)]).values
     calibration = scorer.encoder.card.calibration
     np.testing.assert_allclose(found.raw, (logits - calibration.offset) / calibration.scale, rtol=1e-6)
-
-
-@pytest.mark.parametrize(
-    "line", ["{", "[]", '{"query_id": "1"}', '{"query_id": "1", "query": "q", "candidates": [{}]}']
-)
-def test_a_bad_line_is_named(tmp_path: Path, line: str) -> None:
-    file = tmp_path / "candidates.jsonl"
-    file.write_text(f"{line}\n")
-    with pytest.raises(FormatError, match=r"candidates\.jsonl, line 1"):
-        list(read_judged(load_scorer(MODEL, backend="onnx", threads=1), Calibration(), file, Qrels({})))
 
 
 def judged(raw: list[float], relevant: int) -> Judged:

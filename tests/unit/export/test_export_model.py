@@ -163,14 +163,6 @@ def test_the_command_fits_the_card_to_judged_candidates(tmp_path: Path, capsys: 
     assert read_card(tmp_path / "given").first_pass_weight == 2.0
 
 
-def test_too_few_judged_queries_choose_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit) as stopped:
-        main(["export", str(CLASSIFIER), str(tmp_path / "made"), *judged_files(tmp_path, queries=3)])
-    assert stopped.value.code == 1
-    assert "3 queries have candidates and a relevant document; 5 are needed" in capsys.readouterr().err
-    assert not (tmp_path / "made").exists()
-
-
 @pytest.mark.parametrize(
     ("arguments", "reason"),
     [

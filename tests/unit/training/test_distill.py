@@ -45,22 +45,6 @@ def test_a_model_is_no_distance_from_itself(recipe: Recipe) -> None:
         assert float(found["soft"]) == pytest.approx(float(soft_cross_entropy(logits, logits)))
 
 
-def test_a_probe_keeps_one_pass_and_none_of_a_measurement() -> None:
-    trainee = load_trainee(CLASSIFIER, LISTWISE)
-    probe = Probe(trainee.network)
-    inputs = to_device(torch.device("cpu"), lot(trainee, LISTWISE).inputs)
-    for _ in range(2):
-        forward(trainee.network, probe, inputs, learn=False)
-        assert (len(probe.states), len(probe.attention)) == (3, 2)
-        trainee.network(**inputs)
-        assert (len(probe.states), len(probe.attention)) == (3, 2)
-    with pytest.raises(TypeError):
-        forward(trainee.network, probe, {"nothing": inputs["input_ids"]}, learn=False)
-    trainee.network(**inputs)
-    assert not probe.states
-    assert not probe.attention
-
-
 def test_padding_and_neighbours_count_for_nothing() -> None:
     teacher = load_trainee(CLASSIFIER, POINTWISE)
     student = select_layers(teacher, layer_map(2, 1), "student")

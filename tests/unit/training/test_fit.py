@@ -241,18 +241,6 @@ def test_a_cosine_learns_from_lists_alone(examples: Path, tmp_path: Path) -> Non
         train(request(examples, tmp_path / "made", recipe, source=carded(tmp_path / "start")))
 
 
-def test_a_bare_encoder_gets_a_head_from_the_seed(examples: Path, tmp_path: Path) -> None:
-    bare = plain(tmp_path / "bare")
-    recipe = replace(SMALL, steps=1, head="logit1", warmup=0)
-    for name, seed in (("one", 1), ("same", 1), ("other", 2)):
-        train(request(examples, tmp_path / name, replace(recipe, seed=seed), source=bare, development=None))
-    one, same, other = (load_file(tmp_path / name / "model.safetensors") for name in ("one", "same", "other"))
-    assert one["classifier.weight"].shape == (1, 32)
-    assert torch.equal(one["classifier.weight"], same["classifier.weight"])
-    assert not torch.equal(one["classifier.weight"], other["classifier.weight"])
-    assert load_scorer(str(tmp_path / "one"), backend="torch").card.head == "logit1"
-
-
 def test_frozen_embeddings_stay(examples: Path, tmp_path: Path) -> None:
     train(request(examples, tmp_path / "made", replace(SMALL, freeze="embeddings"), development=None))
     before, after = (load_file(folder / "model.safetensors") for folder in (CLASSIFIER, tmp_path / "made"))

@@ -23,7 +23,6 @@ from osrerank.training.examples.sources import open_source
 from osrerank_loaders.candidates import candidates_of_run, write_candidates
 from osrerank_loaders.collections.base import read_records
 from osrerank_loaders.collections.registry import LOADERS
-from tests.servers import ROOT
 
 WORDS = " ".join(f"w{number}" for number in range(95))
 DOCUMENTS = {
@@ -141,26 +140,3 @@ def test_bad_titles_and_ids_are_named(fields: dict[str, object], said: str, tmp_
     (tmp_path / "e.jsonl").write_text(json.dumps({"query": "q", "documents": ["a"], "relevance": [1], **fields}))
     with pytest.raises(FormatError, match=rf"line 1: {said}"):
         list(read_examples(tmp_path / "e.jsonl"))
-
-
-@pytest.mark.long
-def test_a_model_of_256_tokens_is_trained_chosen_and_used(tmp_path: Path) -> None:
-    """ICIP's recipe; what lies beyond 256 tokens changes no score."""
-    from osrerank.cli.train import request_of
-    from osrerank.scoring.model_files import read_card
-    from osrerank.scoring.registry import load_scorer
-    from osrerank.training.fit import train
-
-    texts = tuple(f"Salt {word * 700}" for word in ("wing ", "salt ", "heat "))
-    write_examples(tmp_path / "e.jsonl", [Example("low salt", texts, (0, 1, 0), titles=("Salt",) * 3)])
-    source = {"examples": str(tmp_path / "e.jsonl")}
-    options = {"data": [source], "dev": source, "dev_depth": 100, "dev_passages": Passages("kmaxavgp", k=2)}
-    start = {"source": ROOT / "tests" / "data" / "tiny-bert-two-labels", "output": tmp_path / "made"}
-    recipe = {"steps": 2, "batch": 2, "evaluate_every": 1}
-    made = train(request_of({**options, **start, "recipe": recipe, "max_minutes": None}, "icip"))
-    assert made is not None
-    assert read_card(made).max_tokens == 256
-    documents = [f"{'low ' * 260}{tail}" for tail in ("salt " * 90, "wing " * 90)]
-    scores = load_scorer(str(made), backend="torch").score("low salt", documents, [(0,), (1,)])
-    assert scores.values[0] == scores.values[1]
-    assert scores.truncated == 2

@@ -70,20 +70,6 @@ def test_separators_are_never_hidden_and_a_text_has_none_of_its_own() -> None:
 
 
 @pytest.mark.long
-def test_the_papers_recipe_packs_and_an_option_keeps_texts_apart(corpus: Path, tmp_path: Path) -> None:
-    assert Recipe.of(None, "target-corpus").pack
-    assert not Recipe.of({"name": "target-corpus", "pack": False}, "target-corpus").pack
-    start = new_encoder([corpus], tmp_path / "new", Shape(layers=1, hidden=32, vocabulary=60))
-    recipe = {"steps": 1, "batch": 2, "warmup": 0}
-    for pack, expected in ((True, "2 sequences a pass"), (False, "8 sequences a pass")):
-        said: list[str] = []
-        (tmp_path / "corpus.txt").write_text(f"{'low salt ' * 42}\n" * 8)
-        wanted = Recipe.of({**recipe, "pack": pack}, "target-corpus")
-        assert pretrain(start, tmp_path / f"made-{pack}", [tmp_path / "corpus.txt"], wanted, report=said.append)
-        assert said[0].startswith(expected)
-
-
-@pytest.mark.long
 def test_a_model_of_fewer_positions_has_shorter_sequences(corpus: Path, tmp_path: Path) -> None:
     start = new_encoder([corpus], tmp_path / "new", Shape(layers=1, hidden=32, vocabulary=60))
     config = json.loads((start / "config.json").read_text())

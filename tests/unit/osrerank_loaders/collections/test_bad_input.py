@@ -71,49 +71,45 @@ def test_deep_nesting_is_a_bad_record(read: Read) -> None:
     assert isinstance(error, CorpusFormatError)
 
 
-class TestTrec:
-    def test_no_number(self, read: Read) -> None:
-        error, document = read(
-            LOADERS["trec"], b'<DOC>\n<TEXT>x</TEXT>\n</DOC>\n<DOC id="2">\n<TEXT>y</TEXT>\n</DOC>\n'
-        )
-        assert "line 1: a <DOC> without <DOCNO>" in str(error)
-        assert document == Document("2", "y")
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (b"<DOC>\n<TEXT>x</TEXT>\n</DOC>\n", "line 1: a <DOC> without <DOCNO>"),
+        (b"<?xml version='1.0'?><nitf><head></nitf>", ""),
+        (b"<nitf><head/></nitf>", ""),
+        (json.dumps({"id": "1", "text": "no contents"}).encode(), "line 1: expected id and a list of contents"),
+    ],
+)
+def test_a_bad_document_of_trec_is_named_and_reading_goes_on(read: Read, content: bytes, said: str) -> None:
+    more = b'<DOC id="2">\n<TEXT>y</TEXT>\n</DOC>\n' * content.startswith(b"<DOC>")
+    error, *documents = read(LOADERS["trec"], content + more)
+    assert isinstance(error, CorpusFormatError)
+    assert said in str(error)
+    assert documents == [Document("2", "y")] * bool(more)
 
-    @pytest.mark.parametrize("xml", [b"<?xml version='1.0'?><nitf><head></nitf>", b"<nitf><head/></nitf>"])
-    def test_times(self, read: Read, xml: bytes) -> None:
-        (error,) = read(LOADERS["trec"], xml)
-        assert isinstance(error, CorpusFormatError)
 
-    def test_post(self, read: Read) -> None:
-        (error,) = read(LOADERS["trec"], json.dumps({"id": "1", "text": "no contents"}).encode())
-        assert "line 1: expected id and a list of contents" in str(error)
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (b"".join(map(cbor2.dumps, PARAGRAPHS))[:-20], r"file, byte \d+: damaged CBOR"),
+        (car_v2(list(PARAGRAPHS))[:-1], "the list of items does not end: the file is truncated"),
+        (car_v2([[0, "Page", b"Page", []]], kind=0), "this file holds pages, not paragraphs"),
+    ],
+    ids=["item", "list", "pages"],
+)
+def test_a_damaged_or_other_file_of_trec_car_is_refused(read: Read, content: bytes, said: str) -> None:
+    with pytest.raises(CorpusFormatError, match=said):
+        read(LOADERS["trec-car"], content)
 
 
-class TestTrecCar:
-    def test_truncated_item(self, read: Read) -> None:
-        content = b"".join(map(cbor2.dumps, PARAGRAPHS))
-        with pytest.raises(CorpusFormatError, match=r"file, byte \d+: damaged CBOR"):
-            read(LOADERS["trec-car"], content[:-20])
+@pytest.mark.parametrize("window_bytes", [1, 2, 7, 50, 64])
+def test_items_of_any_size(read: Read, monkeypatch: pytest.MonkeyPatch, window_bytes: int) -> None:
+    whole = read(LOADERS["trec-car"], car_v2(PARAGRAPHS * 20))
+    monkeypatch.setattr("osrerank_loaders.collections.trec_car._WINDOW_BYTES", window_bytes)
+    assert read(LOADERS["trec-car"], car_v2(PARAGRAPHS * 20)) == whole
+    assert len(whole) == 40
 
-    def test_truncated_list(self, read: Read) -> None:
-        with pytest.raises(CorpusFormatError, match="the list of items does not end: the file is truncated"):
-            read(LOADERS["trec-car"], car_v2(list(PARAGRAPHS))[:-1])
 
-    @pytest.mark.parametrize("window_bytes", [1, 2, 7, 50, 64])
-    def test_items_of_any_size(self, read: Read, monkeypatch: pytest.MonkeyPatch, window_bytes: int) -> None:
-        whole = read(LOADERS["trec-car"], car_v2(PARAGRAPHS * 20))
-        monkeypatch.setattr("osrerank_loaders.collections.trec_car._WINDOW_BYTES", window_bytes)
-        assert read(LOADERS["trec-car"], car_v2(PARAGRAPHS * 20)) == whole
-        assert len(whole) == 40
-
-    def test_pages_instead_of_paragraphs(self, read: Read) -> None:
-        with pytest.raises(CorpusFormatError, match="this file holds pages, not paragraphs"):
-            read(LOADERS["trec-car"], car_v2([[0, "Page", b"Page", []]], kind=0))
-
-    def test_pages_without_a_header(self, read: Read) -> None:
-        (error,) = read(LOADERS["trec-car"], cbor2.dumps([0, "Page", b"Page", []]))
-        assert "item 1 is not a paragraph" in str(error)
-
-    def test_text(self, read: Read) -> None:
-        with pytest.raises(CorpusFormatError, match="damaged CBOR"):
-            read(LOADERS["trec-car"], b"plain prose\n")
+def test_pages_without_a_header(read: Read) -> None:
+    (error,) = read(LOADERS["trec-car"], cbor2.dumps([0, "Page", b"Page", []]))
+    assert "item 1 is not a paragraph" in str(error)

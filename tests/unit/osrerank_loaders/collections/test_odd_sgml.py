@@ -92,14 +92,6 @@ def test_the_line_is_the_one_that_is_wrong(read: Read, content: str, message: st
     assert any(message in str(one) for one in read(LOADERS["trec"], content.encode()))
 
 
-def test_a_long_document_and_a_long_comment_pass_in_pieces(read: Read) -> None:
-    text = "word " * 700_000
-    content = f"<!-- {text[:900_000]} --><DOC><DOCNO>A</DOCNO><TEXT>{text}</TEXT></DOC>"
-    (document,) = read(LOADERS["trec"], content.encode())
-    assert isinstance(document, Document)
-    assert document.text == text.strip()
-
-
 def test_tags_in_a_text_of_ms_marco_are_text(read: Read) -> None:
     body = "Write <DOC> and </DOC>,\n<DOC>\nalone, too.\n</DOC>"
     content = f"<DOC>\n<DOCNO>D1</DOCNO>\n<TEXT>\nu\nt\n{body}\n</TEXT>\n</DOC>" * 2

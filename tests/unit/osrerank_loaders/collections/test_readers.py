@@ -7,7 +7,6 @@ import cbor2
 import pytest
 
 from osrerank.errors import CorpusFormatError
-from osrerank.formats.sources import files_of
 from osrerank.types import Document
 from osrerank_loaders.collections.registry import LOADERS
 from tests.unit.osrerank_loaders.conftest import Read
@@ -259,11 +258,6 @@ def test_published_samples(read: Read, shared: Path, sample: tuple[str, str, int
     assert [len(records), records[0].doc_id, records[-1].doc_id] == expected
 
 
-def test_cacm_archive(read: Read, shared: Path) -> None:
-    records = read(LOADERS["trec"], shared / "cacm" / "cacm.tar.gz")
-    assert [len(records), records[0].doc_id, records[-1].doc_id] == [3204, "CACM-0001", "CACM-3204"]
-
-
 def test_trec_car_test200(read: Read, shared: Path, tmp_path: Path) -> None:
     path = shared / "trec-car-test200" / "raw" / "train.test200.cbor.paragraphs"
     records = read(LOADERS["trec-car"], path)
@@ -288,20 +282,3 @@ def test_trec_car_pages_are_their_paragraphs_alone(read: Read) -> None:
     assert "item 1 is no page" in str(error)
     with pytest.raises(CorpusFormatError, match="this file holds outlines, not pages"):
         read(LOADERS["trec-car-pages"], car_v2(pages, 1))
-
-
-def test_trec_car_test200_pages(read: Read, shared: Path, tmp_path: Path) -> None:
-    raw = shared / "trec-car-test200" / "raw"
-    pages = [one for one in read(LOADERS["trec-car-pages"], raw / "train.test200.cbor") if isinstance(one, Document)]
-    assert (len(pages), sum(bool(page.text) for page in pages)) == (198, 198)
-    known = {one.text for one in read(LOADERS["trec-car"], raw / "train.test200.cbor.paragraphs")}
-    assert all(line in known for page in pages[:20] for line in page.text.split("\n") if line)
-    for name in (
-        "train/fold-0-base.train.cbor",
-        "train/fold-0-base.train.cbor-outlines.cbor",
-        "train/train.fold0.cbor",
-    ):
-        (tmp_path / name).parent.mkdir(exist_ok=True)
-        (tmp_path / name).write_bytes(b"")
-    found = files_of([str(tmp_path)], LOADERS["trec-car-pages"].files)
-    assert [Path(one).name for one in found] == ["fold-0-base.train.cbor", "train.fold0.cbor"]

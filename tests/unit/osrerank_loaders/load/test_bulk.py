@@ -73,11 +73,6 @@ def item(status: int, reason: str = "") -> dict[str, Any]:
     return {"create": {"status": status, **error}}
 
 
-def test_an_entry_is_two_lines_of_json() -> None:
-    made = entry(Document("a\n\u00e9", "x\ty", "t", {"year": 3}))
-    assert made.body.decode() == '{"create":{"_id":"a\\n\u00e9"}}\n{"title":"t","text":"x\\ty","year":3}\n'
-
-
 @pytest.mark.parametrize("status", [429, 502, 503, 504])
 def test_a_busy_server_is_asked_again(faulty: Callable[[Script], FaultyServer], status: int) -> None:
     server = faulty(lambda number, _ids: (status, {"error": "busy"}) if number < 3 else None)

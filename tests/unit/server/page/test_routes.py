@@ -202,15 +202,6 @@ def test_an_unreachable_opensearch_is_told_without_its_address(page):
     assert ask(browser).status_code == 503
 
 
-def test_a_failing_model_leaves_the_first_pass_and_says_why(page, tmp_path):
-    client = connect(f"embedded:{tmp_path}", scorer=FunctionScorer(broken=True))
-    answer = ask(page(client)).json()
-    assert answer["applied"] is False
-    assert "broken on purpose" in answer["reason"]
-    assert [one["after"] for one in answer["documents"]] == [one["before"] for one in answer["documents"]] == [1, 2]
-    client.close()
-
-
 def test_the_configuration_offers_what_there_is(page):
     offered = page().get(f"{PATH}/config").json()
     assert offered["indexes"] == ["lakes", "ponds"]

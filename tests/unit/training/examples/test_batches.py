@@ -6,7 +6,7 @@ import pytest
 from osrerank.scoring.cross_encoder import CrossEncoder
 from osrerank.scoring.inputs import InputBuilder, padded
 from osrerank.scoring.model_files import read_card
-from osrerank.training.examples.batches import MonoAssembly, Steps, parts, plan, prefetched
+from osrerank.training.examples.batches import MonoAssembly, Steps, plan, prefetched
 from osrerank.training.examples.lists import Example
 from tests.backends import FunctionBackend
 from tests.servers import ROOT
@@ -82,10 +82,6 @@ def test_sequences_of_like_length_go_together() -> None:
     planned = list(plan(lists, 2 * len(lists[0][0].ids)))
     assert planned == [[0, 2], [3, 1]]
     assert padded([lists[0][0], lists[2][0]]).attention_mask.sum() >= 0.95 * 2 * len(lists[0][0].ids)
-
-
-def test_parts() -> None:
-    assert list(parts([2, 0, 1], "abc")) == [["a", "b"], [], ["c"]]
 
 
 def test_prefetching_keeps_the_order_and_raises_what_was_raised() -> None:

@@ -19,9 +19,6 @@ def test_balanced_gives_each_relevant_one_other() -> None:
     found = draws(draw="balanced", loss="pointwise")
     assert [(one.documents[0], one.relevance) for one in found] == [("b", (1, 0)), ("d", (2, 0))]
     assert all(one.documents[1] in "ace" for one in found)
-
-
-def test_balanced_looks_no_deeper_than_asked() -> None:
     assert {one.documents[1] for one in draws(draw="balanced", depth=1)} == {"a"}
 
 
@@ -37,12 +34,9 @@ def test_scores_go_with_their_documents(draw: str) -> None:
         assert one.scores == tuple(float("abcde".index(text)) for text in one.documents)
 
 
-def test_top_takes_the_first_as_they_are_labelled() -> None:
+def test_top_takes_the_first_as_they_are_labelled_and_all_takes_all() -> None:
     (found,) = draws(draw="top", depth=3)
     assert (found.documents, found.relevance) == (("a", "b", "c"), (0, 1, 0))
-
-
-def test_all_takes_all() -> None:
     assert draws(draw="all") == [EXAMPLE]
 
 

@@ -1,6 +1,5 @@
 import json
 import os
-import tracemalloc
 from dataclasses import replace
 from pathlib import Path
 
@@ -194,19 +193,6 @@ def test_places_of_another_order_are_noticed(tmp_path: Path) -> None:
     os.utime(path, ns=(state.st_atime_ns, state.st_mtime_ns))
     with pytest.raises(FormatError, match=r"line 1: the text is not that of d1 any more; delete c.tsv.ids.sqlite"):
         Texts(path, kept_bytes=1)["d1"]
-
-
-@pytest.mark.long
-def test_memory_does_not_grow_with_a_collection(tmp_path: Path) -> None:
-    peaks = []
-    for count in (5_000, 20_000):
-        path = Path(file(tmp_path, f"{count}.tsv", "".join(f"{number}\ttext {number}\n" for number in range(count))))
-        tracemalloc.start()
-        texts = Texts(path)
-        assert texts[str(count - 1)] == f"text {count - 1}"
-        peaks.append(tracemalloc.get_traced_memory()[1])
-        tracemalloc.stop()
-    assert peaks[1] < peaks[0] + 100_000  # a dict of the ids would take 3 MB more
 
 
 @pytest.mark.parametrize(
