@@ -1,5 +1,3 @@
-"""The search call, without a server."""
-
 import copy
 import sys
 
@@ -133,16 +131,6 @@ def test_failed_scorer_raises_on_request():
         client.search("low", index="i", rerank={"on_failure": "raise"})
 
 
-def test_deadline_gives_a_partial_answer():
-    clock = ManualClock()
-    scorer = FunctionScorer(lambda _q, text: float(len(text)), seconds_per_pair=1, sleep=clock.sleep)
-    client = client_for(response_of(["a", "bb", "ccc", "dddd"]), scorer=scorer, clock=clock)
-    response = client.search("low", index="i", rerank={"deadline_ms": 3_000})
-    assert response["rerank"]["applied"] == "partial"
-    assert "deadline" in response["rerank"]["reason"]
-    assert ids(response) == ["d2", "d1", "d0", "d3"]
-
-
 @pytest.mark.parametrize(
     ("model", "error", "reason"),
     [(TINY, MissingDependencyError, "osrerank[torch]"), (TINY.parent / "nothing", ModelLoadError, "nothing")],
@@ -155,16 +143,6 @@ def test_a_missing_backend_or_model_is_marked_or_raised(monkeypatch, model, erro
     assert reason in response["rerank"]["reason"]
     with pytest.raises(error):
         client.search("low", index="i", rerank={"on_failure": "raise"})
-
-
-def test_repeated_load_failures_do_not_pile_up(tmp_path):
-    client = client_for(response_of(["a"]), scorer=None, model=str(tmp_path / "nothing"))
-    depths = []
-    for _ in range(3):
-        with pytest.raises(ModelLoadError) as caught:
-            client.search("low", index="i", rerank={"on_failure": "raise"})
-        depths.append(len(caught.traceback))
-    assert depths[1] == depths[2]
 
 
 @pytest.mark.parametrize("text", ["a \ud800 b", "a\udfff", "low \x00 blood"])
@@ -248,11 +226,6 @@ def test_score_that_is_no_number():
 def test_credentials_are_not_shown():
     client = connect("http://bob:s3cret@localhost:1")
     assert repr(client) == "<Client of localhost:1>"
-
-
-def test_unknown_argument_is_passed_on_to_opensearchpy():
-    with pytest.raises(TypeError, match="unheard_of"):
-        client_for({}).search("low", index="i", unheard_of=1, rerank=True)
 
 
 def test_texts_from_elsewhere():

@@ -42,9 +42,6 @@ def test_a_sound_deployment_is_told_part_by_part(url: str) -> None:
     assert found["scored pair"].facts["took_ms"] > 0
     folder = url.removeprefix("embedded:")
     assert found["engine"].found.startswith(f"the embedded engine in {folder} answers as opensearch 3.")
-
-
-def test_the_automatic_choice_is_explained(url: str) -> None:
     assert "the model has graphs (fp32)" in findings(url, backend="auto")["model"].found
 
 
@@ -63,12 +60,6 @@ def test_a_model_that_is_not_there_does_not_hide_the_rest(url: str, tmp_path: Pa
     assert found["model"].status == "failed"
     assert "there is no directory" in found["model"].found
     assert found["engine"].status == "ok"
-
-
-def test_a_server_that_does_not_answer_has_a_fix() -> None:
-    found = findings(NOWHERE)["engine"]
-    assert found.status == "failed"
-    assert "--url" in found.fix
 
 
 @pytest.mark.parametrize(

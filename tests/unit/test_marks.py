@@ -1,6 +1,5 @@
 """What a response says of itself: cuts, places, warnings, and what is refused."""
 
-import itertools
 import math
 from pathlib import Path
 from typing import Any
@@ -11,7 +10,6 @@ import pytest
 from osrerank import Rerank, Reranker, connect
 from osrerank.errors import ConfigError, ResponseFormatError
 from osrerank.options.rerank import MOST_MS
-from osrerank.response import final_score
 from osrerank.retrieval.fields import Fields
 from osrerank.retrieval.first_pass import FirstPass, plan
 from osrerank.scoring.cache.local import LocalStore, NoStore
@@ -19,7 +17,6 @@ from osrerank.scoring.cache.scorer import CachedScorer
 from osrerank.scoring.registry import load_scorer
 from osrerank.scoring.remote.messages import Reply
 from osrerank.stages.mono import MonoStage
-from osrerank.stages.sentences import SentenceStage
 from osrerank.testing import CannedTransport, FunctionScorer
 from osrerank.types import Scorer, Scores
 from osrerank.types.scores import QUERY_CUT
@@ -50,14 +47,6 @@ def test_each_cut_document_of_pairs_counts_once() -> None:
         assert (scores.inferences, scores.truncated, scores.query_truncated) == (inferences, 2, False)
 
 
-def test_sentences_count_documents_not_sentences() -> None:
-    pytest.importorskip("sentencex")
-    stage = SentenceStage(cached())
-    for _turn in range(2):
-        report = stage.rerank(ranking_of([f"{LONG.strip()}. {LONG.strip()}.", "low. high."])).reports[0]
-        assert (report.candidates, report.truncated) == (2, 1)
-
-
 def test_workers_tell_cuts() -> None:
     scores = Scores(np.ones(3, np.float32), inferences=3, truncated=1, cuts=np.array([0, 1, QUERY_CUT], np.uint8))
     read = Reply.decode(Reply("c", "w", "m", scores).encode()).scores
@@ -73,16 +62,6 @@ def test_ranked_texts_say_which_were_cut() -> None:
         0: True, 1: False, 2: False,
     }  # fmt: skip
     reranker.close()
-
-
-@pytest.mark.parametrize("base", [-400.0, -60.0, 0.0, 37.0, 700.0])
-def test_scores_of_one_stage_stay_below_two_and_do_not_tie(base: float) -> None:
-    stage = MonoStage(FunctionScorer(lambda _query, text: base + len(text)))
-    scores = [
-        final_score(one) for one in stage.rerank(ranking_of(["x" * (place + 1) for place in range(30)])).candidates
-    ]
-    assert all(above > below for above, below in itertools.pairwise(scores))
-    assert 1 <= scores[-1] < scores[0] < 2
 
 
 def test_the_order_of_a_sort_is_read_whatever_its_case() -> None:

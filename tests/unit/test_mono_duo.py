@@ -1,9 +1,7 @@
-"""The pipeline mono-duo in the search call, without a server: options, models, cache, failures."""
-
 import pytest
 
 from osrerank import connect
-from osrerank.errors import InferenceError, ModelLoadError
+from osrerank.errors import ModelLoadError
 from osrerank.testing import CannedTransport, FunctionScorer, ManualClock
 from tests.rankings import response_of
 from tests.workers import TINY
@@ -24,16 +22,6 @@ def search(client, **options):
 
 def ids(response):
     return [hit["_id"] for hit in response["hits"]["hits"]]
-
-
-def test_failing_pairs_leave_the_mono_order():
-    client = client_for(duo_scorer=FunctionScorer(broken=True))
-    response = search(client)
-    assert ids(response) == ["d3", "d1", "d2", "d0"]
-    assert response["rerank"]["applied"] == "partial"
-    assert response["rerank"]["reason"] == "duo: this scorer is broken on purpose"
-    with pytest.raises(InferenceError, match="on purpose"):
-        search(client, on_failure="raise")
 
 
 @pytest.mark.parametrize(

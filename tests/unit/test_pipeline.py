@@ -1,5 +1,3 @@
-"""Stages in a row, and the failure policy."""
-
 import pytest
 
 from osrerank import MonoStage, Pipeline

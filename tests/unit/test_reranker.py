@@ -1,5 +1,3 @@
-"""Texts ranked without a search engine."""
-
 import asyncio
 import json
 from typing import Any

@@ -1,5 +1,3 @@
-"""Hits to ranking, ranking to response."""
-
 import pytest
 
 from osrerank import MonoStage

@@ -1,5 +1,3 @@
-"""Which stages the options become."""
-
 import pytest
 
 from osrerank.errors import ConfigError

@@ -1,5 +1,3 @@
-"""Settings: precedence, unknown names, secrets."""
-
 import re
 from pathlib import Path
 

@@ -1,6 +1,3 @@
-"""Daemon threads, native code at the end of the interpreter, and errors in threads of ours."""
-
-import gc
 import threading
 import time
 from collections.abc import Mapping
@@ -62,19 +59,6 @@ def test_closing_cancels_what_waits_and_refuses_more() -> None:
     running.result(10)
     with pytest.raises(RuntimeError, match="closed"):
         threads.submit(max, 1, 2)
-
-
-def test_threads_end_when_nobody_has_them_any_more() -> None:
-    threads = DaemonThreads(2, "forgotten")
-    for future in [threads.submit(time.sleep, 0.01) for _ in range(4)]:
-        future.result(10)
-    started = list(threads._started)
-    assert len(started) == 2
-    del threads
-    gc.collect()
-    for thread in started:
-        thread.join(10)
-    assert not any(thread.is_alive() for thread in started)
 
 
 class Broken:

@@ -1,5 +1,3 @@
-"""The pipeline vectors-mono in the search call, without a server: orders, scores, thresholds, failures, time, pages."""
-
 import asyncio
 from typing import Any
 
@@ -207,14 +205,6 @@ def test_a_bi_encoder_as_the_model_and_sentences_are_refused():
         search(client_for(), sentences=True)
 
 
-@pytest.mark.parametrize("pipeline", ["vectors", "vectors-duo"])
-def test_the_vectors_of_a_cross_encoder_are_the_vector_models(pipeline):
-    client = client_for(duo_scorer=BY_LENGTH)
-    response = search(client, pipeline=pipeline, duo_depth=2)
-    assert response["rerank"]["stages"][0]["model"] == "letters"
-    assert (response["rerank"]["applied"], response["rerank"]["warnings"]) == (True, [])
-
-
 def test_a_deadline_in_the_cross_encoder_reorders_what_it_reached():
     clock = ManualClock()
     slow = FunctionScorer(BY_LENGTH.function, seconds_per_pair=1, sleep=clock.sleep)
@@ -227,16 +217,10 @@ def test_a_deadline_in_the_cross_encoder_reorders_what_it_reached():
     assert ids(budget) == [*sorted(by_vectors[:3]), *by_vectors[3:]]
 
 
-def test_only_a_pipeline_that_ends_with_vectors_has_a_deadline_by_default():
+def test_there_is_no_deadline_by_default():
     clock = ManualClock()
     slow = FunctionScorer(BY_LENGTH.function, seconds_per_pair=10, sleep=clock.sleep)
-    client = client_for(scorer=slow, clock=clock)
-    assert search(client)["rerank"]["applied"] is True
-    deadlines = client.searcher.deadline_of(Rerank(pipeline="vectors"), client.searcher.service)
-    step = next(deadlines)
-    with pytest.raises(StopIteration) as end:
-        deadlines.send(step.run())
-    assert end.value.value.remaining_s() == pytest.approx(1.0)
+    assert search(client_for(scorer=slow, clock=clock))["rerank"]["applied"] is True
 
 
 def test_the_pages_of_a_list_join():
@@ -293,11 +277,3 @@ def test_a_rerank_server_reads_the_best_of_vectors_that_are_computed_here(monkey
     assert response["rerank"]["stages"][0]["model"] == "osrerank/e5-small"
     assert [stage["candidates"] for stage in response["rerank"]["stages"]] == [6, 6, 3]
     assert (stages(response), response["rerank"]["applied"]) == (["vectors", "blend", "mono"], True)
-
-
-def test_both_models_are_loaded_beforehand():
-    client = client_for(rerank={"pipeline": "vectors-mono"})
-    client.warm_up()
-    assert all(model.is_encoder is not None for model in client.searcher.service.models_of(client.options_of("i")))
-    response = client.search("low", index="i", rerank=True)
-    assert stages(response) == ["vectors", "mono"]

@@ -1,5 +1,3 @@
-"""`osrerank init`, and the settings file that is read without being named."""
-
 import logging
 import tomllib
 from pathlib import Path

@@ -1,5 +1,3 @@
-"""Exit codes and error sentences of the command line."""
-
 import json
 import os
 import subprocess
@@ -61,17 +59,6 @@ def test_errors_are_one_sentence(arguments, code, sentence, capsys):
 def test_an_option_that_would_replace_another_is_refused(arguments, twice, capsys):
     assert run(*arguments) == 2
     assert f"{twice}, and only one can count" in capsys.readouterr().err
-
-
-def test_options_that_may_be_repeated_still_may(tmp_path, capsys):
-    absent = str(tmp_path / "absent")
-    assert run("evaluate", absent, absent, "-m", "AP", "-m", "RR", "--json", "--json") == 2
-    assert "does not exist" in capsys.readouterr().err
-
-
-def test_unknown_index_of_the_embedded_engine(tmp_path, capsys):
-    assert run("--url", f"embedded:{tmp_path}", "search", "x", "--index", "missing") == 1
-    assert "missing" in capsys.readouterr().err
 
 
 def test_a_server_that_does_not_answer_is_told_once(capsys):

@@ -1,5 +1,3 @@
-"""What the options of a reranked search become."""
-
 import click
 import pytest
 from click.testing import CliRunner

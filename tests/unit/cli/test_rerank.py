@@ -112,16 +112,6 @@ def test_sources_must_be_one_or_the_other(candidates: Path, capsys: pytest.Captu
     assert "give either --candidates, or --run with --corpus and --queries" in capsys.readouterr().err
 
 
-def test_passages_are_scored_and_the_best_is_kept(candidates: Path, tmp_path: Path) -> None:
-    output = tmp_path / "maxp.run"
-    outcome = reranked("--candidates", candidates, "-o", output, "--passages", "kmaxavgp,words=3,stride=3,limit=2")
-    assert outcome.exit_code == 0, outcome.output
-    first = next(read_records(output.with_name("maxp.run.jsonl")))
-    assert first.fields["stages"][0]["inferences"] == 2 + 1 + 1 + 1
-    span = first.fields["candidates"][0]["stages"]["mono"]["passage"]
-    assert span["field"] == "text"
-
-
 def test_malformed_passages_are_bad_usage(candidates: Path, tmp_path: Path) -> None:
     for value in ("maxp,3", "maxp,=3", "limit=", "maxp,,"):
         outcome = reranked("--candidates", candidates, "-o", tmp_path / "x.run", "--passages", value)

@@ -1,5 +1,3 @@
-"""The options of the comparison page; serving itself is tested on a running server."""
-
 import contextlib
 
 import pytest

@@ -128,9 +128,3 @@ def test_a_training_starts_from_the_model_in_the_package(examples: Path, tmp_pat
         for model in (tmp_path / "ours", "osrerank/e5-small")
     )
     assert 0 < abs(ours - theirs).max() < 0.5  # one small step; the two documents are 9 apart
-
-
-def test_a_start_that_is_nowhere_is_named(examples: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    command = ("train", "mono", "--init-from", "osrerank/large", "--data", f"examples={examples}")
-    assert run(*command, "--output", tmp_path / "made") != 0
-    assert "osrerank ships no model osrerank/large; it ships osrerank/e5-small" in capsys.readouterr().err

@@ -1,5 +1,3 @@
-"""`osrerank calibrate`, and searches that are cut by what it wrote."""
-
 import json
 from pathlib import Path
 

@@ -1,5 +1,3 @@
-"""The queueing formula by hand, the least number of workers, and the command with given rates."""
-
 import heapq
 import json
 import math

@@ -1,5 +1,3 @@
-"""compose.cluster.yaml beside compose.yaml: two nodes, two workers, the server."""
-
 import json
 
 import pytest

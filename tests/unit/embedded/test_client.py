@@ -1,5 +1,3 @@
-"""The engine through clients: threads, asyncio, visibility, warnings, what is not supported."""
-
 import threading
 from collections.abc import Callable
 

@@ -148,13 +148,6 @@ def test_what_is_not_known_is_refused_by_file_and_field(file: str, fields: Any, 
     assert str(folder / file) in str(raised.value)
 
 
-def test_an_mpnet_of_another_make_is_refused(tmp_path: Path) -> None:
-    folder = restored(FORMS["MPNet, mean"], tmp_path / "saved")
-    change(folder / "config.json", relative_attention_num_buckets=64)
-    with pytest.raises(ModelLoadError, match="relative_attention_num_buckets is 64; of a mpnet"):
-        card_of(folder)
-
-
 @pytest.mark.parametrize(
     ("types", "problem"),
     [

@@ -9,7 +9,7 @@ from osrerank.cli import main
 from osrerank.errors import ConfigError, MissingDependencyError, ModelLoadError
 from osrerank.export import export_model as module
 from osrerank.export.export_model import ExportOptions, export_model, new_directory
-from osrerank.export.quantise import Recipe, quantise, quantise_rows
+from osrerank.export.quantise import quantise_rows
 from osrerank.scoring.card import Pooling
 from osrerank.scoring.model_files import read_card
 from osrerank.scoring.registry import load_model, load_scorer
@@ -101,44 +101,6 @@ def test_rows_have_scales_of_their_own() -> None:
     rows, scales = quantise_rows(table)
     assert rows.tolist() == [[127, -50], [0, 0], [127, -127]]
     assert np.abs(rows * scales - table).max() <= scales.max() / 2
-
-
-def test_large_tables_are_quantised_and_small_ones_kept(tmp_path: Path) -> None:
-    import onnx
-    from onnx import TensorProto, helper, numpy_helper
-
-    rng = np.random.default_rng(1)
-    sizes = {"words": (2000, 8), "positions": (512, 8), "segments": (2, 8)}
-    tables = {name: rng.normal(size=size).astype(np.float32) for name, size in sizes.items()}
-    outputs = {"word": ["n", 8], "position": ["k", 8], "segment": ["n", 8]}
-    graph = helper.make_graph(
-        [
-            helper.make_node("Gather", ["words", "ids"], ["word"]),
-            helper.make_node("Slice", ["positions", "from", "to"], ["position"]),
-            helper.make_node("Gather", ["segments", "kinds"], ["segment"]),
-        ],
-        "lookup",
-        [
-            helper.make_tensor_value_info(name, TensorProto.INT64, shape)
-            for name, shape in {"ids": ["n"], "kinds": ["n"], "to": [1]}.items()
-        ],
-        [helper.make_tensor_value_info(name, TensorProto.FLOAT, shape) for name, shape in outputs.items()],
-        [numpy_helper.from_array(table, name) for name, table in {**tables, "from": np.array([0])}.items()],
-    )
-    onnx.save(
-        helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), tmp_path / "fp32.onnx"
-    )
-    quantise(tmp_path / "fp32.onnx", tmp_path / "int8.onnx", Recipe())
-    import onnxruntime
-
-    session = onnxruntime.InferenceSession(str(tmp_path / "int8.onnx"), providers=["CPUExecutionProvider"])
-    ids, kinds = np.array([0, 1999, 7]), np.array([0, 1, 1])
-    words, positions, segments = session.run(None, {"ids": ids, "kinds": kinds, "to": np.array([9])})
-    for found, table in ((words, tables["words"][ids]), (positions, tables["positions"][:9])):
-        assert found.shape == table.shape
-        assert np.abs(found - table).max() <= np.abs(table).max() / 127 / 2 + 1e-6
-    assert (segments == tables["segments"][kinds]).all()
-    assert (tmp_path / "int8.onnx").stat().st_size < (tmp_path / "fp32.onnx").stat().st_size / 2
 
 
 def judged_files(folder: Path, queries: int = 8) -> list[str]:

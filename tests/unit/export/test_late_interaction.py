@@ -1,5 +1,3 @@
-"""Late-interaction models of other libraries, exported: what is given, and what does not fit."""
-
 import json
 import re
 import shutil

@@ -1,5 +1,3 @@
-"""A file that several processes append whole lines to."""
-
 import json
 import multiprocessing
 from pathlib import Path

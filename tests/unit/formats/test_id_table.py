@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from osrerank.errors import LoaderError
-from osrerank.formats.id_table import IdTable, Repeat, Row
+from osrerank.formats.id_table import IdTable, Row
 
 ROWS = [Row(row_id, number, number * 10) for number, row_id in enumerate(["b", "a", "ä", "a", "b", "a", "\ud800"], 1)]
 
@@ -22,13 +22,6 @@ def test_the_first_row_of_an_id_counts() -> None:
     assert "b" in table
     assert "B" not in table
     assert len(IdTable.temporary([])) == 0
-
-
-def test_repeats_come_in_the_order_of_their_rows() -> None:
-    table = IdTable.temporary(reversed(ROWS))
-    assert table.repeated(9) == [Repeat("a", 2, 4), Repeat("b", 1, 5), Repeat("a", 2, 6)]
-    assert table.repeated(1) == [Repeat("a", 2, 4)]
-    assert IdTable.temporary(ROWS[:3]).repeated(1) == []
 
 
 def test_texts_are_kept_too_and_found_from_another_thread() -> None:

@@ -1,5 +1,3 @@
-"""The same records from every packing, and what a damaged packing says."""
-
 import bz2
 import gzip
 import io
@@ -126,10 +124,6 @@ def test_a_folder_is_read_in_order_without_other_files(read: Read, tmp_path: Pat
     (folder / "README.jsonl").write_bytes(b"hidden")
     (folder / "qrels.tsv").write_bytes(b"1\t0\t1\t1\n")
     assert read(PASSAGES, folder) == [Document("1", "one"), Document("2", "two")]
-
-
-def test_a_file_given_by_name_is_read_whatever_its_name(read: Read) -> None:
-    assert read(PASSAGES, b"1\tone\n", "passages.of.mine") == [Document("1", "one")]
 
 
 def test_bytes_taken_from_disk_are_counted(tmp_path: Path) -> None:

@@ -1,5 +1,3 @@
-"""The commands as a user meets them: one sentence and an exit code, no traceback."""
-
 from pathlib import Path
 
 import pytest

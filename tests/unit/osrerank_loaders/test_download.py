@@ -1,5 +1,3 @@
-"""Downloads from a server that drops connections, ignores ranges, or gives other bytes."""
-
 import hashlib
 import json
 import random

@@ -1,5 +1,3 @@
-"""A worker's service without a queue, and its log."""
-
 import json
 import logging
 import sys

@@ -1,5 +1,3 @@
-"""What a worker takes from its queue where it has a key, and how often."""
-
 import time
 
 import pytest

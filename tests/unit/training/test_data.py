@@ -1,5 +1,3 @@
-"""Training data by searching, and documents cut into passages."""
-
 import json
 from pathlib import Path
 

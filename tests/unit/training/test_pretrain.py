@@ -5,13 +5,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
 from tokenizers import Tokenizer
 
 from osrerank.errors import EvaluationError, FormatError
 from osrerank.training.curve import read_curve
 from osrerank.training.pretrain import IGNORED, MaskedSteps, Shape, new_encoder, pretrain
-from osrerank.training.recipes import PRESETS, Recipe
+from osrerank.training.recipes import PRESETS
 from tests.servers import ROOT
 from tests.unit.training.test_fit import minutes
 
@@ -67,18 +67,6 @@ def test_separators_are_never_hidden_and_a_text_has_none_of_its_own() -> None:
         assert (targets[ids == last] == IGNORED).all()
         assert (changed[ids == last] == last).all()
         assert int((targets != IGNORED).sum()) == max(1, round(0.15 * int((ids != last).sum() - 1)))
-
-
-@pytest.mark.long
-def test_a_model_of_fewer_positions_has_shorter_sequences(corpus: Path, tmp_path: Path) -> None:
-    start = new_encoder([corpus], tmp_path / "new", Shape(layers=1, hidden=32, vocabulary=60))
-    config = json.loads((start / "config.json").read_text())
-    weights = load_file(start / "model.safetensors")
-    name = next(name for name in weights if "position_embeddings" in name)
-    save_file({**weights, name: weights[name][:64].contiguous()}, start / "model.safetensors", {"format": "pt"})
-    (start / "config.json").write_text(json.dumps({**config, "max_position_embeddings": 64}))
-    recipe = Recipe.of({"steps": 1, "batch": 4, "warmup": 0}, "target-corpus")
-    assert pretrain(start, tmp_path / "made", [corpus], recipe, report=str) is not None
 
 
 def test_what_is_hidden() -> None:

@@ -1,5 +1,3 @@
-"""Which of two interleaved rankings users prefer, by a file of clicks."""
-
 import json
 from pathlib import Path
 from typing import Any

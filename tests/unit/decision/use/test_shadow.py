@@ -1,5 +1,3 @@
-"""The report on searches in shadow: what it counts, what it shows, and what it refuses."""
-
 import json
 import re
 from pathlib import Path

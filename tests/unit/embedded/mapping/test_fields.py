@@ -1,5 +1,3 @@
-"""The fields of documents, and mappings that grow."""
-
 import pytest
 
 from osrerank.embedded.errors import Fault

@@ -1,5 +1,3 @@
-"""What goes wrong with folders: a second writer, rights, full disks, damaged files, later versions."""
-
 import contextlib
 import logging
 import os

@@ -1,5 +1,3 @@
-"""Bulk requests against a server that is busy, slow, too small or refuses: nothing is lost, nothing is there twice."""
-
 import json
 import threading
 from collections.abc import Callable, Iterator

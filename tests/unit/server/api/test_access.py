@@ -1,5 +1,3 @@
-"""Names and sites that are let in, the access log, and the page that documents the API."""
-
 import json
 import re
 
@@ -31,27 +29,13 @@ def log(tmp_path):
     log.close()
 
 
-@pytest.mark.parametrize(
-    ("host", "status"),
-    [
-        ("localhost", 200),
-        ("LOCALHOST:8088", 200),
-        ("192.168.7.7:8088", 200),
-        ("[::1]:8088", 200),
-        ("search.lan", 200),
-        ("evil.example", 403),
-        ("evil.example:8088", 403),
-        ("localhost.evil.example", 403),
-        ("", 403),
-        ("[::1", 403),
-    ],
-)
-def test_only_own_names_are_answered(host, status):
+def test_only_own_names_are_answered():
     client = client_of(hosts={*own_names("127.0.0.1"), "search.lan"})
-    answer = client.get("/health", headers={"Host": host})
-    assert answer.status_code == status
-    if status == 403:
-        assert "--allow-host" in answer.json()["message"]
+    for host in ("localhost", "LOCALHOST:8088", "192.168.7.7:8088", "[::1]:8088", "search.lan"):
+        assert client.get("/health", headers={"Host": host}).status_code == 200, host
+    for host in ("evil.example", "evil.example:8088", "localhost.evil.example", "", "[::1"):
+        answer = client.get("/health", headers={"Host": host})
+        assert (answer.status_code, "--allow-host" in answer.json()["message"]) == (403, True), host
 
 
 def test_pages_of_other_sites_are_refused_unless_admitted():

@@ -1,5 +1,3 @@
-"""What is refused, how, and that nothing is lost by it."""
-
 import socket
 import threading
 from concurrent.futures import ThreadPoolExecutor
@@ -7,14 +5,16 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 from starlette.testclient import TestClient
 
+from osrerank._seldom import Seldom
 from osrerank.errors import EndpointError, InferenceError, ModelLoadError, Overloaded, TaskTimeout, WorkerError
 from osrerank.scoring.registry import load_scorer
+from osrerank.server.api import app
 from osrerank.server.api.app import create_app
 from osrerank.service import RerankService
 from osrerank.settings import Settings
 from osrerank.testing import FunctionScorer, ManualClock
 from tests.rerank_server import Reply, answering, by_length
-from tests.servers import ROOT, free_port
+from tests.servers import ROOT
 from tests.waiting import wait_until
 
 BODY = {"query": "low blood", "documents": ["low", "blood", "low blood"]}
@@ -44,11 +44,8 @@ def check(answer, status, words, kind="Validation"):
     ("content", "kind", "status", "words"),
     [
         (b"{", "application/json", 400, "not JSON"),
-        (b'"\xff"', "application/json", 400, ""),
-        (b"[" * 100_000, "application/json", 422, "the body"),
         (b"", "application/json", 422, "the body"),
         (b"[]", "application/json", 422, "the body"),
-        (b"null", "application/json", 422, "the body"),
         (b'{"documents": ["a"]}', "application/json", 422, "query"),
         (b'{"query": "a"}', "application/json", 422, "documents"),
         (b'{"query": " ", "documents": ["a"]}', "application/json", 422, "needs text"),
@@ -98,7 +95,8 @@ class Held(FunctionScorer):
         assert self.may_go_on.wait(30)
 
 
-def test_a_full_queue_is_told_to_come_back(serve):
+def test_a_full_queue_is_told_to_come_back(serve, monkeypatch, caplog):
+    monkeypatch.setattr(app, "due", Seldom())
     held = Held()
     client = serve(held, max_held_documents=3)
     with ThreadPoolExecutor(1) as pool:
@@ -111,6 +109,8 @@ def test_a_full_queue_is_told_to_come_back(serve):
     check(answer, 429, "3 documents are waiting", "Overloaded")
     assert int(answer.headers["Retry-After"]) >= 1
     check(ready, 503, "3 documents are waiting", "Unhealthy")
+    assert "[overloaded]" in caplog.text
+    assert "[not-ready] requests cannot be answered now: 3 documents are waiting" in caplog.text
     assert client.post("/rerank", json=BODY).status_code == 200
     assert client.get("/ready").status_code == 200
     assert serve(max_held_documents=2).post("/rerank", json=BODY).status_code == 200  # alone a large one is taken
@@ -157,11 +157,13 @@ def test_the_queue_is_left_when_the_time_is_over(serve):
         (InferenceError("broken on purpose"), 500, "Backend"),
     ],
 )
-def test_failures(serve, error, status, kind):
+def test_failures(serve, error, status, kind, caplog):
     client = serve(raising(error))
     words = "defect" if isinstance(error, RuntimeError) else str(error)
     check(client.post("/rerank", json=BODY), status, words, kind)
     assert client.get("/health").status_code == 200
+    assert ("[server-defect]" if isinstance(error, RuntimeError) else "[request-failed]") in caplog.text
+    assert "secret" not in caplog.text
 
 
 def test_readiness_scores_nothing(serve):
@@ -175,15 +177,6 @@ def test_readiness_without_a_model(tmp_path):
     with TestClient(create_app(reranker)) as client:
         wait_until(lambda: "is being loaded" not in client.get("/ready").text)
         check(client.get("/ready"), 503, str(tmp_path), "Unhealthy")
-    reranker.close()
-
-
-def test_a_server_in_front_of_another_names_it_and_says_when_it_is_away():
-    host = f"127.0.0.1:{free_port()}"
-    reranker = RerankService(Settings.load(backend="http", rerank_url=f"http://{host}", rerank_dialect="tei"))
-    with TestClient(create_app(reranker)) as client:
-        assert client.get("/info").json()["model_id"] == f"the model of {host}"
-        check(client.post("/rerank", json=BODY), 503, "cannot be reached", "Unhealthy")
     reranker.close()
 
 
@@ -262,23 +255,14 @@ def test_documents_that_fail_or_are_blank_come_last_and_are_counted(serve, raw):
 def test_token(serve, path):
     client = serve(token="s3cret")
     method = "POST" if path == "/rerank" else "GET"
-    for headers in (
-        {},
-        {"Authorization": "Bearer wrong"},
-        {"Authorization": "Basic s3cret"},
-        {"Authorization": "s3cret"},
-    ):
-        answer = client.request(method, path, json=BODY, headers=headers)
+    for given in (None, "Bearer wrong", "Basic s3cret", "s3cret"):
+        answer = client.request(method, path, json=BODY, headers={"Authorization": given} if given else {})
         check(answer, 401, "Authorization: Bearer TOKEN", "Authentication")
         assert answer.headers["WWW-Authenticate"] == "Bearer"
     answer = client.request(method, path, json=BODY, headers={"Authorization": "Bearer s3cret"})
     assert answer.status_code == 200
-
-
-def test_checks_need_no_token(serve):
-    client = serve(token="s3cret")
-    for path in ("/health", "/ping", "/ready", "/openapi.json", "/docs"):
-        assert client.get(path).status_code == 200, path
+    for free in ("/health", "/ping", "/ready", "/openapi.json", "/docs"):
+        assert client.get(free).status_code == 200, free
 
 
 def test_unknown_paths_and_methods(client):

@@ -1,5 +1,3 @@
-"""Turns, the expected wait, and what happens to requests whose caller has gone."""
-
 import asyncio
 import threading
 import time

@@ -1,5 +1,3 @@
-"""A response as two orders: ranks, excerpts with the passage that decided, judgments."""
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st

@@ -1,5 +1,3 @@
-"""The comparison page's endpoints: what they take, what they refuse, and the headers that everything carries."""
-
 from contextlib import ExitStack
 
 import pytest

@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 
 from osrerank.scoring.cross_encoder import CrossEncoder
-from osrerank.scoring.inputs import InputBuilder, padded
+from osrerank.scoring.inputs import InputBuilder
 from osrerank.scoring.model_files import read_card
-from osrerank.training.examples.batches import MonoAssembly, Steps, plan, prefetched
+from osrerank.training.examples.batches import MonoAssembly, Steps, prefetched
 from osrerank.training.examples.lists import Example
 from tests.backends import FunctionBackend
 from tests.servers import ROOT
@@ -73,15 +73,6 @@ def test_batches_have_few_widths_and_none_that_the_model_cannot_take() -> None:
 def test_skipped_steps_are_those_that_were_made_before() -> None:
     whole, rest = list(steps().made(iter(some(10)))), list(steps().made(iter(some(10)), skip=3))
     assert [step.places for step in rest] == [step.places for step in whole[3:]]
-
-
-def test_sequences_of_like_length_go_together() -> None:
-    builder = InputBuilder.load(MODEL, read_card(MODEL))
-    query = builder.query("low")
-    lists = [[builder.mono(query, text)] for text in builder.documents(["a " * n for n in (9, 1, 8, 2)], query)]
-    planned = list(plan(lists, 2 * len(lists[0][0].ids)))
-    assert planned == [[0, 2], [3, 1]]
-    assert padded([lists[0][0], lists[2][0]]).attention_mask.sum() >= 0.95 * 2 * len(lists[0][0].ids)
 
 
 def test_prefetching_keeps_the_order_and_raises_what_was_raised() -> None:

@@ -1,5 +1,3 @@
-"""Bi-encoders in training: trained whole, distilled, and what they cannot be."""
-
 from dataclasses import replace
 from pathlib import Path
 from typing import Any

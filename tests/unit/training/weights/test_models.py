@@ -9,10 +9,8 @@ from safetensors.torch import load_file, save_file
 from osrerank.errors import ConfigError, ModelLoadError
 from osrerank.export.export_model import export_model
 from osrerank.scoring.registry import load_scorer
-from osrerank.training.probe import Probe, forward
 from osrerank.training.recipes import Recipe
 from osrerank.training.weights.models import TYPE_TABLE, load_trainee
-from osrerank.training.weights.student import select_layers
 from tests.bi_encoders import plain
 from tests.servers import ROOT
 
@@ -39,18 +37,6 @@ def test_what_is_written_untrained_scores_as_before(form: str, tmp_path: Path) -
     np.testing.assert_allclose(scores(made, "torch"), scores(start, "torch"), atol=1e-6)
     export_model(made, tmp_path / "exported")
     np.testing.assert_allclose(scores(tmp_path / "exported", "onnx"), scores(start, "torch"), atol=1e-4)
-
-
-def test_layers_of_a_duo_model_are_selected() -> None:
-    small = select_layers(load_trainee(DATA / "tiny-bert-duo", RECIPE, kind="duo"), (1,), "small")
-    assert (small.card.kind, small.card.segment_rows, small.config["num_hidden_layers"]) == ("duo", 3, 1)
-    probe = Probe(small.network)
-    ids = torch.full((1, 6), 5)
-    segments = torch.tensor([[0, 0, 1, 1, 2, 2]])
-    inputs = {"input_ids": ids, "attention_mask": torch.ones_like(ids), "token_type_ids": segments}
-    logits = forward(small.network, probe, inputs, learn=False)
-    assert logits.shape == (1, 2)
-    assert [tuple(kept.shape) for kept in (*probe.states, *probe.attention)] == [(1, 6, 32), (1, 6, 32), (1, 4, 6, 6)]
 
 
 @pytest.mark.long
