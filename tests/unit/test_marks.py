@@ -31,16 +31,13 @@ def cached(name: str = "tiny-bert-one-label") -> Scorer:
     return CachedScorer(load_scorer(str(DATA / name), backend="onnx", threads=1), NoStore(), LocalStore(1e6))
 
 
-def test_cuts_are_told_of_cached_scores_too() -> None:
+def test_cuts_are_told_of_cached_scores_and_of_each_document_of_pairs_once() -> None:
     scorer = cached()
     for inferences in (3, 0):
         ranking = MonoStage(scorer).rerank(ranking_of([LONG, "low", LONG + "x"], "salt " * 100))
         report = ranking.reports[0]
         assert (report.inferences, report.truncated, report.query_truncated) == (inferences, 2, True)
         assert sorted(one.doc_id for one in ranking.candidates if one.trace[-1].cut) == ["d0", "d2"]
-
-
-def test_each_cut_document_of_pairs_counts_once() -> None:
     scorer = cached("tiny-bert-duo")
     for inferences in (6, 0):
         scores = scorer.score("low", [LONG, "low", LONG + "x"], [(i, j) for i in range(3) for j in range(3) if i != j])

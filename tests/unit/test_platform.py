@@ -51,9 +51,6 @@ def test_a_lock_has_one_holder_until_its_file_is_closed(tmp_path):
             assert not _platform.try_lock(second.fileno())
     with path.open("w") as third:
         assert _platform.try_lock(third.fileno())
-
-
-def test_other_errors_of_the_system_come_through(tmp_path):
     with pytest.raises(OSError, match="Bad file descriptor"):
         _platform.try_lock(10_000)
 

@@ -74,16 +74,13 @@ class Broken:
         pass
 
 
-def test_an_error_in_the_thread_that_reads_replies_reaches_the_calls() -> None:
+def test_errors_in_the_threads_that_read_replies_and_the_registry_reach_the_calls() -> None:
     broken: Any = Broken()
     delivery = Delivery(broken, broken, broken, Signer())
     chunk = PendingChunk("c1", "queue", b"", NEVER)
     delivery.deliver([chunk], NEVER)
     assert str(chunk.answer) == "the replies of workers could not be read (ValueError: an answer of another kind)"
     delivery.close()
-
-
-def test_an_error_in_the_thread_that_reads_the_registry_reaches_the_search() -> None:
     broken: Any = Broken()
     with pytest.raises(WorkerError, match="broker"):
         LiveWorkers(broken, "m").group()

@@ -43,6 +43,9 @@ def test_the_settings_file_is_read_by_its_tables() -> None:
     assert pipeline.where == 'osrerank.toml [rerank] pipeline = "mono-duo"'
     assert pipeline.now.startswith('write "vectors-duo"')
     assert via.where == 'osrerank.toml [index."a*".rerank] via'
+    Path("osrerank.toml").write_text("[rerank")
+    with pytest.raises(ConfigError, match=r"osrerank\.toml cannot be read as TOML"):
+        list(changes_from_02({}))
 
 
 def test_mono_stays_what_a_cross_encoder_runs(tmp_path: Path) -> None:
@@ -51,12 +54,6 @@ def test_mono_stays_what_a_cross_encoder_runs(tmp_path: Path) -> None:
     (card,) = changes_from_02({}, str(model))
     assert card.where == str(model / "osrerank.json")
     assert "\"kind\": \"cross-encoder\" for kind 'mono' and layout 'standard'" in card.now
-
-
-def test_a_file_that_is_not_toml_is_named() -> None:
-    Path("osrerank.toml").write_text("[rerank")
-    with pytest.raises(ConfigError, match=r"osrerank\.toml cannot be read as TOML"):
-        list(changes_from_02({}))
 
 
 def test_the_command_works_where_the_old_variables_stop_all_others(

@@ -10,7 +10,7 @@ from click.testing import CliRunner
 from osrerank.bench import peers as module
 from osrerank.bench.install import PINS, install_peers, python_of
 from osrerank.bench.peers import PeerProcess, Shared, choose_batch, make_peers
-from osrerank.bench.runner.table import BATCH_SIZES
+from osrerank.bench.runner.table import BATCH_SIZES, positive
 from osrerank.bench.workload import Task
 from osrerank.cli import cli
 from osrerank.errors import ConfigError, InferenceError
@@ -85,6 +85,11 @@ def test_peers_whose_libraries_are_missing_are_named(environment: Path, monkeypa
     made, missing = make_peers(TINY, shared, wanted=lambda name: name == "OpenVINO fp32")
     assert made == []
     assert "openvino" in missing["OpenVINO fp32"]
+
+
+def test_logits_of_two_labels_become_one_number() -> None:
+    assert positive(np.array([[1.0, 3.0], [2.0, 1.0]])).tolist() == [2.0, -1.0]
+    assert positive(np.array([[4.0], [5.0]])).tolist() == positive([4.0, 5.0]).tolist() == [4.0, 5.0]
 
 
 def test_torch_is_pinned_as_ours() -> None:

@@ -61,15 +61,12 @@ def test_an_option_that_would_replace_another_is_refused(arguments, twice, capsy
     assert f"{twice}, and only one can count" in capsys.readouterr().err
 
 
-def test_a_server_that_does_not_answer_is_told_once(capsys):
+def test_a_server_that_does_not_answer_is_told_once_and_debug_shows_the_traceback(capsys):
     assert run("--url", "http://127.0.0.1:9", "search", "x", "--index", "i") == 1
     shown = capsys.readouterr().err
     assert shown.count("ConnectionError") == 1
     assert shown.count("refused") == 1
     assert "--debug" in shown
-
-
-def test_debug_shows_the_traceback():
     with pytest.raises(Exception, match=r"127\.0\.0\.1"):
         main(["--debug", "--url", "http://127.0.0.1:9", "search", "x", "--index", "i"])
 

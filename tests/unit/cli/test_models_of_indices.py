@@ -9,6 +9,7 @@ from click.testing import CliRunner
 
 from osrerank import connect
 from osrerank.cli import cli
+from osrerank.cli.settings_file import write_index_settings
 
 DATA = Path(__file__).parents[2] / "data"
 ENCODER, SCORER = "tiny-bert-bi-encoder", "tiny-bert-one-label"
@@ -65,3 +66,13 @@ def test_vectors_run_and_doctor_do_likewise(osrerank, tmp_path):
         findings = {one["part"]: one for one in found(osrerank("--json", "doctor", "--index", index))["findings"]}
         assert findings["model"]["facts"]["model"] == model
         assert "languages" in findings
+
+
+def test_what_advise_writes_keeps_the_models(osrerank, tmp_path):
+    file = tmp_path / "osrerank.toml"
+    write_index_settings(file, "made by a test", "shop-*", {"depth": 20})
+    assert file.read_text("utf-8") == (
+        f'# made by a test\n\n[index."shop-*"]\nmodel = "./{ENCODER}"\n\n[index."shop-*".rerank]\ndepth = 20\n\n'
+        f'[index."papers"]\nmodel = "{SCORER}"\n'
+    )
+    assert model_of(osrerank("search", "note", "--json", "--index", "shop-de")) == ENCODER

@@ -99,12 +99,6 @@ def test_failed_queries_are_listed_and_nothing_is_written(candidates: Path, tmp_
     assert output.read_text() == ""
 
 
-def test_a_model_that_cannot_be_loaded_ends_the_run_before_its_first_query(candidates: Path, tmp_path: Path) -> None:
-    outcome = reranked("--candidates", candidates, "-o", tmp_path / "mono.run", model=str(tmp_path / "no-model"))
-    assert "there is no directory" in str(outcome.exception)
-    assert sorted(tmp_path.glob("mono.run*")) == []
-
-
 def test_sources_must_be_one_or_the_other(candidates: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as stop:
         main(["rerank", "--candidates", str(candidates), "--run", str(candidates), "-o", "out"])
@@ -131,12 +125,17 @@ def test_the_derived_blend_is_the_order_of_the_run(candidates: Path, tmp_path: P
         assert derive(scored, Setting(len(made), blended=True))[0] == made
 
 
-def test_an_input_is_not_written_over(candidates: Path) -> None:
+def test_an_input_is_not_written_over_and_a_model_that_cannot_be_loaded_ends_the_run(
+    candidates: Path, tmp_path: Path
+) -> None:
     before = candidates.read_bytes()
     outcome = reranked("--candidates", candidates, "-o", candidates)
     assert outcome.exit_code != 0
     assert "would be written over" in str(outcome.exception)
     assert candidates.read_bytes() == before
+    outcome = reranked("--candidates", candidates, "-o", tmp_path / "mono.run", model=str(tmp_path / "no-model"))
+    assert "there is no directory" in str(outcome.exception)
+    assert sorted(tmp_path.glob("mono.run*")) == []
 
 
 def test_queries_without_a_deadline_wait_for_a_busy_rerank_server(

@@ -88,7 +88,9 @@ def test_what_cannot_be_done_is_bad_usage(
     assert not (tmp_path / "out").exists()
 
 
-def test_a_student_starts_in_one_way(examples: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_students_and_pretraining_start_in_one_way(
+    examples: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     command = ("distill", "--init-from", MODEL, "--data", f"examples={examples}", "--output", tmp_path / "out")
     assert run(*command) == 2
     assert "give --layers or --student" in capsys.readouterr().err
@@ -98,9 +100,6 @@ def test_a_student_starts_in_one_way(examples: Path, tmp_path: Path, capsys: pyt
     assert "numbered from 1, in order, each once" in capsys.readouterr().err
     assert run(*command, "--layers", "all") == 2
     assert "'all' is neither a number of layers" in capsys.readouterr().err
-
-
-def test_pretraining_starts_in_one_way(examples: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     command = ("pretrain", "--corpus", examples, "--output", tmp_path / "out")
     assert run(*command) == 2
     assert "give one of --init-from and --new" in capsys.readouterr().err

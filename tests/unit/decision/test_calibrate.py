@@ -149,20 +149,17 @@ def test_the_last_stage_of_vectors_mono_is_calibrated(
         assert "another model or other options" in cut["reason"]
 
 
-def test_too_little_to_fit_to(client: Client, collection: Collection) -> None:
+def test_too_little_to_fit_to_and_an_index_that_is_not_reranked(client: Client, collection: Collection) -> None:
     few = collection.queries[:5]
     with pytest.raises(EvaluationError, match="too few to fit a probability to"):
         calibrate(client, INDEX, few, collection.qrels)
     with pytest.raises(EvaluationError, match="are the judgments of this index's queries"):
         calibrate(client, INDEX, few, Qrels({}))
-
-
-def test_an_index_that_is_not_reranked(collection: Collection) -> None:
     with (
-        connect(collection.url, rerank={"pipeline": "none"}) as client,
+        connect(collection.url, rerank={"pipeline": "none"}) as other,
         pytest.raises(ConfigError, match="not reranked"),
     ):
-        calibrate(client, INDEX, collection.queries, collection.qrels)
+        calibrate(other, INDEX, collection.queries, collection.qrels)
 
 
 def test_a_damaged_file_is_named(calibrated: Client) -> None:

@@ -27,16 +27,13 @@ def test_erlangs_c_by_hand(workers, offered, waits):
     assert erlang_c(workers, offered) == pytest.approx(waits)
 
 
-def test_one_worker_is_m_m_1():
+def test_one_worker_is_m_m_1_and_variation_and_burstiness_scale_the_wait():
     # mu = 1, lambda = .8: time in the system 1 / (mu - lambda) = 5 s, of these 4 waiting
     found = predict(alone(0.8), SECOND, 1)
     assert found.busy == pytest.approx(0.8)
     assert found.wait_ms == pytest.approx(4_000)
     # P(wait > t) = .8 exp(-t / 5) = .05 at t = 5 ln 16 = 13.86 s
     assert found.p95_ms == pytest.approx(1000 * (1 + 5 * math.log(16)))
-
-
-def test_variation_and_burstiness_scale_the_wait():
     # M/D/1 by Pollaczek and Khinchine: half of M/M/1; bursts of Ca = 2 with Cs = 0: (4 + 0) / 2 of it
     certain = Rates(search_s=1.0, variation=0.0)
     assert predict(alone(0.8), certain, 1).wait_ms == pytest.approx(2_000)

@@ -18,16 +18,11 @@ SCORING_S = 30
 """Most time of a request, or of a chunk that a stopping worker finishes."""
 
 
-def test_manifests_are_valid():
+def test_manifests_and_values_are_valid_and_the_schema_names_all_values():
     kubernetes.check(plain())
-
-
-def test_values_fit_their_schema():
     jsonschema.Draft202012Validator.check_schema(values_schema())
     jsonschema.validate(values(), values_schema())
 
-
-def test_schema_names_the_values_and_no_others():
     def names(schema, given):
         assert set(schema["properties"]) - {"global"} == set(given)
         for name, value in given.items():
@@ -57,9 +52,11 @@ def test_values_that_cannot_work_are_refused(path, value):
         jsonschema.validate(given, values_schema())
 
 
-def test_chart_has_the_version_of_the_program():
+def test_chart_has_the_version_of_the_program_and_its_page_every_group_of_values():
     chart = (CHART / "Chart.yaml").read_text(encoding="utf-8")
     assert re.findall(r"^(?:appVersion|version): (.*)$", chart, flags=re.MULTILINE) == [__version__] * 2
+    page = (ROOT / "docs" / "kubernetes.md").read_text(encoding="utf-8")
+    assert [name for name in values() if f"`{name}" not in page] == []
 
 
 @pytest.mark.parametrize("component", COMPONENTS)
@@ -159,11 +156,6 @@ def test_scaler_scales_the_workers_and_leaves_one():
     port = service["spec"]["ports"][0]["port"]
     host = f"{service['metadata']['name']}.{service['metadata']['namespace']}.svc.cluster.local"
     assert trigger["metadata"]["url"] == f"http://{host}:{port}/metrics"
-
-
-def test_page_shows_every_group_of_values():
-    page = (ROOT / "docs" / "kubernetes.md").read_text(encoding="utf-8")
-    assert [name for name in values() if f"`{name}" not in page] == []
 
 
 @pytest.mark.parametrize("name", ["kubernetes", "workers"])

@@ -10,11 +10,16 @@ from tests.waiting import wait_until
 Opener = Callable[..., OpenSearch]
 
 
-def test_data_outlives_its_client(engine: OpenSearch, open_engine: Opener) -> None:
+def test_data_outlives_its_client_and_clients_of_a_process_share_it(engine: OpenSearch, open_engine: Opener) -> None:
     engine.index(index="a", id="1", body={"text": "never refreshed"})
     engine.close()
     again = open_engine()
     assert again.search(index="a", body={"query": {"match": {"text": "refreshed"}}})["hits"]["total"]["value"] == 1
+    first, second = open_engine(), open_engine()
+    first.index(index="a", id="1", body={"text": "x"}, refresh=True)
+    second.index(index="a", id="2", body={"text": "x"}, refresh=True)
+    first.close()
+    assert second.count(index="a")["count"] == 2
 
 
 def test_whoever_changes_an_answer_changes_nothing_else(engine: OpenSearch) -> None:
@@ -30,14 +35,6 @@ def test_whoever_changes_an_answer_changes_nothing_else(engine: OpenSearch) -> N
     second = engine.search(index="a", body=asked)
     assert second["hits"]["hits"][0]["_source"] == {"text": "x", "tags": ["b"]}
     assert second["aggregations"]["by"]["buckets"] == [{"key": "b", "doc_count": 1}]
-
-
-def test_clients_of_a_process_share_a_folder(open_engine: Opener) -> None:
-    first, second = open_engine(), open_engine()
-    first.index(index="a", id="1", body={"text": "x"}, refresh=True)
-    second.index(index="a", id="2", body={"text": "x"}, refresh=True)
-    first.close()
-    assert second.count(index="a")["count"] == 2
 
 
 @pytest.mark.long

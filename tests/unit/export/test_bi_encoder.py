@@ -56,9 +56,6 @@ def test_modules_dimensions_and_similarity_are_in_the_card(tmp_path: Path) -> No
     assert (product.head, product.calibration.scale, product.first_pass_weight) == ("dot", 1, 0)
     both = card_of(restored(FORMS["ModernBERT, CLS, dot product of 12 dimensions"], tmp_path / "both"))
     assert (both.head, both.modules, both.dimensions) == ("dot", (Step("unit"),), 12)
-
-
-def test_a_dot_product_of_unit_vectors_is_a_cosine(tmp_path: Path) -> None:
     folder = restored(FORMS["BERT, mean"], tmp_path / "saved")
     change(folder / MODEL, similarity_fn_name="dot")
     assert (card_of(folder).head, card_of(folder).modules) == ("cosine", ())
@@ -173,17 +170,13 @@ def test_bad_modules_are_an_error_with_the_file(content: str, folder: Path) -> N
         card_of(folder)
 
 
-def test_pooling_in_the_form_of_older_versions(folder: Path) -> None:
+def test_pooling_and_lengths_in_older_and_newer_fields(folder: Path) -> None:
     modes = {"pooling_mode_cls_token": False, "pooling_mode_mean_tokens": True, "pooling_mode_max_tokens": False}
     (folder / POOLING).write_text(json.dumps(modes), "utf-8")
     assert card_of(folder).pooling == "mean"
     change(folder / POOLING, pooling_mode_max_tokens=True)
     with pytest.raises(ModelLoadError, match="pooling_mode is mean, max"):
         card_of(folder)
-
-
-def test_lengths(folder: Path) -> None:
-    """The library's older and newer fields, and those for queries and documents alone."""
     change(folder / TRANSFORMER, max_seq_length=20)
     assert (card_of(folder).max_tokens, card_of(folder).max_query_tokens) == (20, 20)
     change(folder / TRANSFORMER, max_seq_length=None, query_length=16, document_length=100)

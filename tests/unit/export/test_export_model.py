@@ -48,13 +48,10 @@ def test_int8_stays_near(tmp_path: Path, caplog: pytest.LogCaptureFixture, sourc
     assert np.abs(values(tmp_path / "made") - exact).max() < 0.25 * np.ptp(exact)
 
 
-def test_a_bi_encoder_becomes_no_duo_model(tmp_path: Path) -> None:
+def test_a_bi_encoder_becomes_no_duo_model_and_has_no_padded_graph(tmp_path: Path) -> None:
     with pytest.raises(ModelLoadError, match="is a bi-encoder; a duo model can only be made"):
         export_model(BI_ENCODER, tmp_path / "made", ExportOptions(kind="duo"))
     assert list(tmp_path.iterdir()) == []
-
-
-def test_a_bi_encoder_has_no_padded_graph(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="leave --padded out"):
         export_model(BI_ENCODER, tmp_path / "made", ExportOptions(padded=True))
 

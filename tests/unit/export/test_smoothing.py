@@ -54,9 +54,6 @@ def test_the_output_stays_and_products_of_one_input_share_one_multiplication() -
     assert [node.name for node in made.graph.node if node.name.endswith(SUFFIX)] == [f"states{SUFFIX}"]
     assert [node.input[0] for node in made.graph.node if node.op_type == "MatMul"] == [*[f"states{SUFFIX}"] * 2, "even"]
     assert outputs(made, 9) == pytest.approx(outputs(model(), 9), rel=1e-4, abs=1e-3)
-
-
-def test_a_matrix_that_two_products_share_is_left_alone() -> None:
     made = model()
     made.graph.node[2].input[1] = "a"
     smooth(made, [tokens(0)], 1, 3.0)

@@ -83,12 +83,11 @@ def test_bad_judgments_are_refused_with_file_and_line(tmp_path: Path, text: str,
         read_qrels(written(tmp_path / "qrels", text))
 
 
-def test_comments_are_counted_and_said(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_comments_are_counted_and_said_and_no_query_id_begins_one(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     read_qrels(written(tmp_path / "qrels", "# judged by hand\n#1 0 a 1\nq 0 a 1\n"))
     assert caplog.messages == [f"{tmp_path / 'qrels'}: 2 lines begin with '#' and were left out as comments"]
-
-
-def test_a_run_is_not_written_with_a_query_id_that_begins_a_comment(tmp_path: Path) -> None:
     with pytest.raises(EvaluationError, match="a query id is '#1': a line of a run that begins with '#' is a comment"):
         write_run(tmp_path / "run", Run({"#1": (ScoredDocument("a", 1.0),)}))
 
@@ -108,13 +107,18 @@ def test_scores_beyond_32_bits_or_without_room_below_are_refused(score: float) -
         strictly_decreasing([-3.4028234663852886e38, 1.0])
 
 
-def test_run_is_written_whole_or_not_at_all(tmp_path: Path) -> None:
+def test_a_run_is_written_whole_or_not_at_all_and_always_alike(tmp_path: Path) -> None:
     path = tmp_path / "run"
     write_run(path, Run({"q": (ScoredDocument("a", 1.0),)}, name="first"))
     with pytest.raises(EvaluationError, match="one word"):
         write_run(path, Run({"q": (ScoredDocument("a", 1.0), ScoredDocument("two words", 0.5))}))
     assert path.read_text() == "q Q0 a 1 1.0 first\n"
     assert [entry.name for entry in tmp_path.iterdir()] == ["run"]
+    run = Run({"q": (ScoredDocument("a", 1.0),)})
+    write_run(tmp_path / "a.gz", run)
+    write_run(tmp_path / "b.gz", run)
+    assert (tmp_path / "a.gz").read_bytes() == (tmp_path / "b.gz").read_bytes()
+    assert read_run(tmp_path / "a.gz") == run
 
 
 def test_submissions_have_query_document_and_rank(tmp_path: Path) -> None:
@@ -126,14 +130,6 @@ def test_submissions_have_query_document_and_rank(tmp_path: Path) -> None:
     assert [one.doc_id for one in again.rankings["2"]] == ["D7", "D9", "D1"]
     with pytest.raises(EvaluationError, match="one word"):
         write_run(tmp_path / "run", Run({"q": (ScoredDocument("two words", 0.5),)}), form="msmarco")
-
-
-def test_equal_runs_are_equal_gzip_files(tmp_path: Path) -> None:
-    run = Run({"q": (ScoredDocument("a", 1.0),)})
-    write_run(tmp_path / "a.gz", run)
-    write_run(tmp_path / "b.gz", run)
-    assert (tmp_path / "a.gz").read_bytes() == (tmp_path / "b.gz").read_bytes()
-    assert read_run(tmp_path / "a.gz") == run
 
 
 @pytest.mark.parametrize("text", ["1\t0\tD1\t1\n1 Q0 D2 -2\n", "query-id\tcorpus-id\tscore\n1\tD1\t1\n1\tD2\t-2\n"])

@@ -105,7 +105,7 @@ class TestTrecCar:
         (query,) = queries(read_sections([pages]), "article", style="dl4marco")
         assert query.text == "Yin yang & co"
 
-    def test_judgments(self, pages: str) -> None:
+    def test_judgments(self, pages: str, tmp_path: Path) -> None:
         page = "Yin/yang%20&%20co"
         expected: dict[Level, list[tuple[str, str]]] = {
             "hierarchical": [(page, "lead"), (f"{page}/A/B%20test", "p1"), (f"{page}/A/B%20test/Deep", "p2")],
@@ -114,6 +114,9 @@ class TestTrecCar:
         }
         for level, rows in expected.items():
             assert [(row.query_id, row.doc_id) for row in judgments(read_sections([pages]), level)] == rows
+            output = tmp_path / level
+            CliRunner().invoke(convert, ["trec-car-qrels", pages, "--level", level, "-o", str(output)])
+            assert len(output.read_text().splitlines()) == len(rows)
 
     def test_pages_of_outlines_are_queries_where_they_are_asked_for(self, tmp_path: Path) -> None:
         outline = write(tmp_path, cbor2.dumps([0, "Page", b"Page", [[0, "A", b"A", []]]]))

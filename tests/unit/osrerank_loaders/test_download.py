@@ -90,9 +90,10 @@ def test_a_dropped_connection_is_resumed(serve: Serve, tmp_path: Path) -> None:
     assert [item.name for item in path.parent.iterdir()] == ["collection.gz"]
 
 
-def test_a_server_without_ranges_begins_anew(serve: Serve, tmp_path: Path) -> None:
+def test_a_server_without_ranges_or_with_another_type_is_fetched_from(serve: Serve, tmp_path: Path) -> None:
     server = serve(drops=1, ranges=False)
     assert fetch(server.file(), tmp_path, patience=HURRIED).read_bytes() == CONTENT
+    assert fetch(serve(kind="text/html").file(), tmp_path, patience=HURRIED).read_bytes() == CONTENT
 
 
 def test_an_unfinished_file_is_gone_on_with(serve: Serve, tmp_path: Path) -> None:
@@ -141,10 +142,6 @@ def test_a_page_in_place_of_the_file_is_said_at_once(serve: Serve, tmp_path: Pat
     assert server.asked == ["bytes=0-", "size", "bytes=0-"]
 
 
-def test_a_file_that_is_served_as_html_and_is_none_is_fetched(serve: Serve, tmp_path: Path) -> None:
-    assert fetch(serve(kind="text/html").file(), tmp_path, patience=HURRIED).read_bytes() == CONTENT
-
-
 @pytest.mark.parametrize(("known", "asked"), [({}, "bytes=0-"), ({"bytes": None}, "size")])
 def test_a_missing_file_is_not_asked_for_again(serve: Serve, tmp_path: Path, known: dict, asked: str) -> None:
     server = serve(status=404)
@@ -153,9 +150,11 @@ def test_a_missing_file_is_not_asked_for_again(serve: Serve, tmp_path: Path, kno
     assert server.asked == [asked]
 
 
-def test_only_the_web_is_fetched_from(tmp_path: Path) -> None:
+def test_what_is_not_of_the_web_or_empty_is_refused(tmp_path: Path, serve: Serve) -> None:
     with pytest.raises(LoaderError, match="only http and https"):
         fetch(RemoteFile("passwd", "file:///etc/passwd", 10, ""), tmp_path)
+    with pytest.raises(LoaderError, match="does not say how long the file is; give its bytes in the catalogue"):
+        fetch(replace(serve(b"").file(), bytes=None), tmp_path, patience=HURRIED)
 
 
 def test_a_file_of_unknown_size_and_md5_is_as_long_as_the_server_says(serve: Serve, tmp_path: Path) -> None:
@@ -176,11 +175,6 @@ def test_two_versions_of_a_file_without_md5_are_not_joined(serve: Serve, tmp_pat
     assert fetch(replace(server.file(), md5=None), tmp_path, patience=HURRIED).read_bytes() == CONTENT
     assert server.asked == ["size", "bytes=1000-" if tag == '"first"' else "bytes=0-"]
     assert [one.name for one in tmp_path.iterdir()] == ["collection.gz"]
-
-
-def test_an_empty_answer_is_no_size(serve: Serve, tmp_path: Path) -> None:
-    with pytest.raises(LoaderError, match="does not say how long the file is; give its bytes in the catalogue"):
-        fetch(replace(serve(b"").file(), bytes=None), tmp_path, patience=HURRIED)
 
 
 def test_published_files_have_size_and_md5_but_for_six() -> None:

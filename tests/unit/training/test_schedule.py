@@ -59,7 +59,7 @@ def test_a_tenth_of_the_time_is_not_exceeded(sequences: int, queries: int, measu
     assert f"{queries} " in made.says
 
 
-def test_queries_of_a_part_are_from_all_over_the_set_and_have_a_relevant_candidate() -> None:
+def test_a_part_is_from_all_over_the_set_and_a_small_set_is_measured_whole_or_not_at_all() -> None:
     made = planned(300)
     assert made.development is not None
     chosen = [EXAMPLES.index(example) for example in made.development.examples]
@@ -67,9 +67,6 @@ def test_queries_of_a_part_are_from_all_over_the_set_and_have_a_relevant_candida
     assert chosen[0] < 5
     assert chosen[-1] > 50
     assert chosen == sorted(set(chosen))
-
-
-def test_a_small_set_is_measured_whole_or_not_at_all() -> None:
     small = Development(EXAMPLES[:5], "RR@10", passages=PASSAGES)
     made = planned(36, small).development
     assert made is not None

@@ -121,14 +121,11 @@ def test_unjudged_hits_are_pointed_out(advice: Advice) -> None:
     assert any("90% of the first pass's top ten hits are judged, and 50% of the" in line for line in said)
 
 
-def test_the_report_needs_no_other_file(advice: Advice, collection: Collection) -> None:
+def test_the_report_needs_no_other_file_and_texts_are_escaped(advice: Advice, collection: Collection) -> None:
     page, values = html_page(advice, collection.qrels, "[rerank]\n"), json.loads(json.dumps(as_json(advice)))
     assert page.count('<div class="pair">') == len(values["gains"] + values["losses"]) > 0
     assert "prefers-color-scheme: dark" in page
     assert not any(link in page for link in ("src=", "href=", "@import", "url("))
-
-
-def test_texts_are_escaped(advice: Advice, collection: Collection) -> None:
     found = tuple(replace(one, texts=dict.fromkeys(one.texts, "<script>")) for one in advice.found)
     page = html_page(replace(advice, index="<i>", found=found), collection.qrels, "<b>")
     assert not any(tag in page for tag in ("<script>", "<i>", "<b>"))

@@ -36,7 +36,7 @@ def test_a_session_prefers_the_team_with_more_of_its_clicks() -> None:
     assert found.winner == ""
 
 
-def test_the_interval_is_clopper_and_pearsons() -> None:
+def test_the_interval_and_the_number_of_sessions_by_hand() -> None:
     assert binomial_interval(0, 0) == (0.0, 1.0)
     low, high = binomial_interval(10, 10)
     assert (low, high) == (pytest.approx(0.025**0.1), 1.0)
@@ -44,9 +44,6 @@ def test_the_interval_is_clopper_and_pearsons() -> None:
     (found,) = preferences([page(str(n), "B", "0") for n in range(6)])
     assert (found.winner, found.p_value) == ("B", pytest.approx(2 / 2**6))
     assert preferences([page(str(n), "B", "0") for n in range(5)])[0].winner == ""
-
-
-def test_the_number_of_sessions_by_hand() -> None:
     # ((1.959964 / 2 + 0.841621 * sqrt(.55 * .45)) / .05)^2 = 782.5 sessions with a preference
     assert sessions_needed(0.55, 1.0) == 783
     assert sessions_needed(0.45, 1.0) == 783

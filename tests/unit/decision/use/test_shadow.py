@@ -39,7 +39,7 @@ def run(*arguments: object) -> Result:
     return CliRunner().invoke(cli, ["shadow", "report", *map(str, arguments)], catch_exceptions=False)
 
 
-def test_what_is_counted(tmp_path: Path) -> None:
+def test_what_is_counted_and_percentiles_are_values_that_occurred(tmp_path: Path) -> None:
     first = written(tmp_path / "1", record(), record(overlap=10, moved=0, farthest=0), unapplied("no text"))
     other = written(
         tmp_path / "2", record(first_changed=True, applied="partial", dropped=3), {"time": "t", "dropped": 4}
@@ -51,9 +51,6 @@ def test_what_is_counted(tmp_path: Path) -> None:
     assert report.new_hits == {2: 2, 0: 1}
     assert (report.first_changed, report.known, report.encoded) == (1, 294, 6)
     assert report.as_json()["ms"] == {"p50": 40.0, "p95": 40.0}
-
-
-def test_percentiles_are_values_that_occurred() -> None:
     assert spread([float(n) for n in range(1, 101)]) == {"p50": 50.0, "p95": 95.0}
     assert spread([7.0]) == {"p50": 7.0, "p95": 7.0}
     assert spread([]) == {"p50": 0.0, "p95": 0.0}
@@ -84,13 +81,10 @@ def test_the_command_prints_a_table_and_writes_a_page(tmp_path: Path) -> None:
     assert json.loads(run(file, "--json").output) == read_report([file]).as_json()
 
 
-def test_a_report_without_reranked_searches_says_so(tmp_path: Path) -> None:
+def test_no_reranked_search_and_lines_cut_short_are_told(tmp_path: Path) -> None:
     file = written(tmp_path / "shadow.jsonl", unapplied("vectors: too late"))
     said = run(file, "--html", tmp_path / "shadow.html")
     assert "1 search in shadow; reranking was applied to none of them" in said.output
-
-
-def test_a_line_cut_short_is_left_out_and_told(tmp_path: Path) -> None:
     file = written(tmp_path / "shadow.jsonl", record(), '{"time": "t", "ind', record(ms="long"), "", record())
     said = run(file)
     assert "2 lines of the files are no records and are left out." in said.output

@@ -66,9 +66,11 @@ def test_another_format_is_noticed_at_its_first_record(read: Read, loader: str) 
     assert isinstance(record, CorpusFormatError)
 
 
-def test_deep_nesting_is_a_bad_record(read: Read) -> None:
+def test_deep_nesting_and_pages_without_a_header_are_bad_records(read: Read) -> None:
     (error,) = read(LOADERS["jsonl"], b"[" * 100_000 + b"\n")
     assert isinstance(error, CorpusFormatError)
+    (error,) = read(LOADERS["trec-car"], cbor2.dumps([0, "Page", b"Page", []]))
+    assert "item 1 is not a paragraph" in str(error)
 
 
 @pytest.mark.parametrize(
@@ -108,8 +110,3 @@ def test_items_of_any_size(read: Read, monkeypatch: pytest.MonkeyPatch, window_b
     monkeypatch.setattr("osrerank_loaders.collections.trec_car._WINDOW_BYTES", window_bytes)
     assert read(LOADERS["trec-car"], car_v2(PARAGRAPHS * 20)) == whole
     assert len(whole) == 40
-
-
-def test_pages_without_a_header(read: Read) -> None:
-    (error,) = read(LOADERS["trec-car"], cbor2.dumps([0, "Page", b"Page", []]))
-    assert "item 1 is not a paragraph" in str(error)

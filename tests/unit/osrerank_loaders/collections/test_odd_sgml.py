@@ -92,13 +92,10 @@ def test_the_line_is_the_one_that_is_wrong(read: Read, content: str, message: st
     assert any(message in str(one) for one in read(LOADERS["trec"], content.encode()))
 
 
-def test_tags_in_a_text_of_ms_marco_are_text(read: Read) -> None:
+def test_in_ms_marco_tags_are_text_and_title_and_body_have_lines_of_their_own(read: Read) -> None:
     body = "Write <DOC> and </DOC>,\n<DOC>\nalone, too.\n</DOC>"
     content = f"<DOC>\n<DOCNO>D1</DOCNO>\n<TEXT>\nu\nt\n{body}\n</TEXT>\n</DOC>" * 2
     first, second = read(LOADERS["msmarco-document"], content.encode())
     assert first == second == Document("D1", body, "t", {"url": "u"})
-
-
-def test_ms_marcos_title_and_body_need_lines_of_their_own(read: Read) -> None:
     (error,) = read(LOADERS["msmarco-document"], b"<DOC><DOCNO>D1</DOCNO><TEXT>u t b</TEXT></DOC>")
     assert "line 1: expected url, title and body, a line each, in 'D1'" in str(error)

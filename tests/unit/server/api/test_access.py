@@ -84,15 +84,12 @@ def test_texts_are_logged_when_asked_for(tmp_path, log):
     assert json.loads(line)["questions"] == [BODY]
 
 
-def test_a_log_that_was_moved_is_made_anew(tmp_path, log):
+def test_a_log_that_was_moved_is_made_anew_and_one_that_cannot_be_written_is_refused(tmp_path, log):
     client = client_of(log)
     client.get("/health")
     (tmp_path / "log").rename(tmp_path / "old")
     client.get("/health")
     assert len((tmp_path / "log").read_text().splitlines()) == 1
-
-
-def test_a_log_that_cannot_be_written(tmp_path):
     with pytest.raises(ConfigError, match="--access-log"):
         AccessLog(str(tmp_path / "no" / "log"))
 

@@ -66,15 +66,12 @@ def test_bad_bodies(client, path, content, kind, status, words):
     check(client.post(path, content=content, headers={"Content-Type": kind}), status, words)
 
 
-def test_too_many_documents(serve):
+def test_too_many_documents_and_too_large_bodies(serve):
     client = serve(max_documents=2)
     check(client.post("/rerank", json=BODY), 413, "a request may have, 2")
     pairs = [{"text": "a", "text_pair": "b"}] * 3
     check(client.post("/invocations", json={"inputs": pairs}), 413, "a request may have, 2")
     assert client.post("/rerank", json={**BODY, "documents": ["low"] * 2}).status_code == 200
-
-
-def test_too_large_bodies(serve):
     client = serve(max_body_bytes=100)
     body = {"query": "low", "documents": ["x" * 100]}
     check(client.post("/rerank", json=body), 413, "100 bytes")
@@ -265,18 +262,15 @@ def test_token(serve, path):
         assert client.get(free).status_code == 200, free
 
 
-def test_unknown_paths_and_methods(client):
-    check(client.get("/v3/rerank"), 404, "Not Found")
-    check(client.get("/v1/rerank"), 405, "Method Not Allowed")
-
-
-def test_models_info_and_metrics(client):
+def test_models_info_metrics_and_unknown_paths(client):
     client.post("/v2/rerank", json=BODY)
     assert client.get("/v1/models").json()["data"][0]["id"] == "osrerank/e5-small"
     assert client.get("/info").json()["max_client_batch_size"] == 10_000
     metrics = client.get("/metrics").text
     assert 'osrerank_http_requests_total{route="/v2/rerank",status="200"}' in metrics
     assert 'osrerank_http_documents_total{score="inferred"}' in metrics
+    check(client.get("/v3/rerank"), 404, "Not Found")
+    check(client.get("/v1/rerank"), 405, "Method Not Allowed")
 
 
 def test_answers_leave_at_once():

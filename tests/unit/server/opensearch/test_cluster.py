@@ -109,13 +109,10 @@ def test_changes_join_and_are_undone():
     assert restored(cluster(persistent={PRIVATE: "false"}), [Change(PRIVATE, None, True)]) == {}  # changed by others
 
 
-def test_missing_plugins_are_named():
+def test_missing_plugins_and_rights_are_named():
     plugins = [{"component": "opensearch-ml"}, {"component": "opensearch-knn"}]
     with pytest.raises(InstallError, match="no opensearch-neural-search: install what is missing"):
         check_plugins(cluster(**{"/_cat/plugins": plugins}))
-
-
-def test_missing_rights_are_named():
     info = {"error": {"type": "security_exception", "reason": "no permissions for [cluster:monitor/settings]"}}
     refused = AuthorizationException(403, "security_exception", info)
     with pytest.raises(InstallError, match=r"not allowed \(no permissions .*\); it takes a user who"):

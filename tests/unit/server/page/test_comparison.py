@@ -39,7 +39,7 @@ def test_both_ranks_and_scores_are_told():
     assert (outcome.total, outcome.total_is_least, outcome.judged) == (7, True, None)
 
 
-def test_the_passage_that_decided_is_marked():
+def test_the_passage_and_the_value_that_decided_are_marked():
     passage = {"field": "text", "start": 4, "end": 9}
     raw = response(hit("a", 1.8, text="one 🦆 two three", **mono(1, 1, passage=passage)))
     (document,) = compare(raw, ASKED, ("title", "text"), None).documents
@@ -51,9 +51,6 @@ def test_the_passage_that_decided_is_marked():
         ("🦆 two", True),
         (" three", False),
     ]
-
-
-def test_only_the_value_that_decided_is_marked():
     passage = {"field": "text", "start": 0, "end": 3, "value": 1}
     raw = response(hit("a", 1.8, text=["one", "two"], **mono(1, 1, passage=passage)))
     (document,) = compare(raw, ASKED, ("text",), None).documents

@@ -75,7 +75,7 @@ def test_skipped_steps_are_those_that_were_made_before() -> None:
     assert [step.places for step in rest] == [step.places for step in whole[3:]]
 
 
-def test_prefetching_keeps_the_order_and_raises_what_was_raised() -> None:
+def test_prefetching_keeps_the_order_raises_what_was_raised_and_can_be_left_early() -> None:
     assert list(prefetched(iter(range(50)))) == list(range(50))
 
     def failing():
@@ -86,9 +86,6 @@ def test_prefetching_keeps_the_order_and_raises_what_was_raised() -> None:
     assert next(found) == 1
     with pytest.raises(ValueError, match="in the thread"):
         next(found)
-
-
-def test_prefetching_can_be_left_early() -> None:
     found = prefetched(iter(range(10**9)))
     assert next(found) == 0
     found.close()

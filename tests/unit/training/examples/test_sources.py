@@ -22,13 +22,10 @@ def read(**options: object) -> list[Example]:
     return list(open_source(options).read())
 
 
-def test_triples(tmp_path: Path) -> None:
+def test_triples_of_texts_and_of_ids(tmp_path: Path) -> None:
     (found,) = read(triples=file(tmp_path, "t.tsv", "low pressure\tsalt is low\tthe wing\n"))
     assert (found.query, found.documents, found.relevance) == ("low pressure", ("salt is low", "the wing"), (1, 0))
     assert found.place.endswith("t.tsv, line 1")
-
-
-def test_triples_by_ids(tmp_path: Path) -> None:
     found = read(
         **{"id-triples": file(tmp_path, "t.tsv", "7\td2\td1\n")},
         corpus=file(tmp_path, "c.jsonl", CORPUS),

@@ -63,12 +63,16 @@ def test_missing_weights_are_named(tmp_path: Path) -> None:
         load_trainee(start, RECIPE)
 
 
-def test_a_new_head_is_drawn_within_two_sigma() -> None:
+def test_a_new_head_is_drawn_within_two_sigma_and_a_trained_one_that_is_left_is_named(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     found = load_trainee(DATA / "tiny-bert-one-label", replace(RECIPE, head="logits2")).network.network.classifier
     assert found.weight.shape == (2, 32)
     assert 0.005 < float(found.weight.detach().std()) < 0.03
     assert float(found.weight.detach().abs().max()) <= 0.04
     assert not found.bias.any()
+    load_trainee(DATA / "tiny-bert-one-label", replace(RECIPE, head="logits2"))
+    assert "is left: it is logit1, and logits2 is the recipe's" in caplog.text
 
 
 @pytest.mark.parametrize(("first", "then"), [("logits2", "next-sentence"), ("next-sentence", "logits2")])
@@ -79,11 +83,6 @@ def test_a_trained_head_of_two_labels_is_kept_by_the_other_name(tmp_path: Path, 
     found = load_trainee(tmp_path, Recipe.of({"head": then}, "birch"))
     assert found.card.head == then
     assert torch.equal(found.network.network.get_submodule(heads[then]).weight, trained)
-
-
-def test_a_trained_head_that_is_left_is_named(caplog: pytest.LogCaptureFixture) -> None:
-    load_trainee(DATA / "tiny-bert-one-label", replace(RECIPE, head="logits2"))
-    assert "is left: it is logit1, and logits2 is the recipe's" in caplog.text
 
 
 @pytest.mark.parametrize(
