@@ -70,15 +70,7 @@ def test_a_model_that_is_not_there_does_not_hide_the_rest(url: str, tmp_path: Pa
         (("body",), '[rerank]\nfields = ["summary"]\n', "failed", "its text fields: body"),
     ],
 )
-def test_text_fields_are_compared_with_what_the_model_reads(
-    url: str,
-    fields: tuple[str, ...],
-    named: str | None,
-    status: str,
-    words: str,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_text_fields_are_compared_with_what_the_model_reads(url, fields, named, status, words, tmp_path, monkeypatch):
     if named:
         (tmp_path / "settings.toml").write_text(named)
         monkeypatch.setenv("OSRERANK_SETTINGS_FILE", str(tmp_path / "settings.toml"))

@@ -1,5 +1,3 @@
-"""What a response says of itself: cuts, places, warnings, and what is refused."""
-
 import math
 from pathlib import Path
 from typing import Any

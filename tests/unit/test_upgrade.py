@@ -1,5 +1,3 @@
-"""``doctor --upgrade``: what 0.2's variables, settings file and cards are now."""
-
 import json
 import shutil
 from pathlib import Path

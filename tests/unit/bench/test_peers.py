@@ -1,9 +1,8 @@
-"""The peers' processes, in a folder like an environment whose interpreter is the tests' own."""
-
 import json
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 from click.testing import CliRunner
 

@@ -1,5 +1,3 @@
-"""Maps from scores to probabilities, on draws whose probabilities are known."""
-
 import numpy as np
 import pytest
 

@@ -1,5 +1,3 @@
-"""compose.yaml: valid by the Compose specification's schema and program, and by rules of our own."""
-
 import json
 import re
 import subprocess

@@ -1,5 +1,3 @@
-"""The Dockerfile: linted by hadolint, and held to rules of our own."""
-
 import json
 import re
 import shlex

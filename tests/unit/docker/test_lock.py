@@ -1,5 +1,3 @@
-"""docker/requirements: the packages of constraints.txt that the images need, all of them, each with a hash."""
-
 import re
 
 import pytest

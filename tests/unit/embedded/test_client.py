@@ -1,5 +1,7 @@
+import contextlib
 import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from opensearchpy import OpenSearch, RequestError
@@ -47,31 +49,24 @@ def test_writes_become_visible_by_themselves(engine: OpenSearch) -> None:
 def test_threads_search_while_one_indexes(engine: OpenSearch) -> None:
     engine.index(index="a", id="start", body={"text": "word start"}, refresh=True)
     stop = threading.Event()
-    failures: list[BaseException] = []
 
     def search() -> None:
-        try:
-            while not stop.is_set():
-                response = engine.search(index="a", body={"query": {"match": {"text": "word"}}, "size": 50})
-                assert response["hits"]["total"]["value"] >= 1
-                assert all("word" in hit["_source"]["text"] for hit in response["hits"]["hits"])
-        except BaseException as error:  # noqa: BLE001 - shown by the test's own assertion
-            failures.append(error)
+        while not stop.is_set():
+            response = engine.search(index="a", body={"query": {"match": {"text": "word"}}, "size": 50})
+            assert response["hits"]["total"]["value"] >= 1
+            assert all("word" in hit["_source"]["text"] for hit in response["hits"]["hits"])
 
-    threads = [threading.Thread(target=search) for _ in range(16)]
-    for thread in threads:
-        thread.start()
-    for batch in range(20):
-        lines = [
-            line for one in range(25) for line in ({"index": {"_id": f"{batch % 3}-{one}"}}, {"text": f"word {batch}"})
-        ]
-        engine.bulk(index="a", body=lines, refresh=batch % 4 == 0)
-        if batch == 10:
-            engine.index(index="a", body={"new_field": "word"}, refresh=True)
-    stop.set()
-    for thread in threads:
-        thread.join()
-    assert failures == []
+    with ThreadPoolExecutor(16) as pool, contextlib.ExitStack() as end:
+        end.callback(stop.set)
+        searching = [pool.submit(search) for _ in range(16)]
+        for batch in range(20):
+            ids = [f"{batch % 3}-{one}" for one in range(25)]
+            lines = [line for one in ids for line in ({"index": {"_id": one}}, {"text": f"word {batch}"})]
+            engine.bulk(index="a", body=lines, refresh=batch % 4 == 0)
+            if batch == 10:
+                engine.index(index="a", body={"new_field": "word"}, refresh=True)
+        stop.set()
+        assert not any(one.exception(60) for one in searching)
     engine.indices.refresh(index="a")
     assert engine.count(index="a")["count"] == 77
 

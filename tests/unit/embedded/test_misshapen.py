@@ -1,5 +1,3 @@
-"""Requests that are not what they should be: 400 with a reason, never an error of Python's and never a 500."""
-
 import copy
 import json
 from collections.abc import Iterator

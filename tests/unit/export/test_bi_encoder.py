@@ -1,5 +1,3 @@
-"""Reading a bi-encoder's files: what sentence-transformers saves, and what is refused by file and field."""
-
 import json
 from pathlib import Path
 from typing import Any

@@ -1,5 +1,3 @@
-"""Each family of encoders, exported as ``osrerank export`` does it, beside transformers' own logits."""
-
 from pathlib import Path
 
 import numpy as np

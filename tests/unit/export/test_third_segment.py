@@ -1,5 +1,3 @@
-"""The third segment of duo models: its two beginnings, in a table and in an exported checkpoint."""
-
 import json
 import shutil
 from pathlib import Path

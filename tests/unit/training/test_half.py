@@ -1,5 +1,3 @@
-"""Training in fp16: the loss is scaled, and a step whose gradients overflow is left out."""
-
 import json
 from dataclasses import replace
 from pathlib import Path

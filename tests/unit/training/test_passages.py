@@ -1,5 +1,3 @@
-"""Passages are the same in training, in development and in search; MS MARCO's document files are read as they are."""
-
 import gzip
 import json
 from pathlib import Path

@@ -1,5 +1,3 @@
-"""How often a training is measured, and on what: at most a tenth of what it computes."""
-
 from dataclasses import replace
 from pathlib import Path
 

@@ -1,5 +1,3 @@
-"""`osrerank advise` on planted cases: a model that helps, and one that hurts."""
-
 import json
 import tomllib
 import zlib

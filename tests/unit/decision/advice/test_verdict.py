@@ -1,5 +1,3 @@
-"""What is decided, by hand and over many draws where nothing is to be found."""
-
 import numpy as np
 import pytest
 

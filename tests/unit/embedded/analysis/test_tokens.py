@@ -1,5 +1,3 @@
-"""Analysis, by examples whose terms Lucene's own analyzers give."""
-
 from itertools import pairwise
 
 import pytest

@@ -1,5 +1,3 @@
-"""Fields that a mapping leaves out of ``_source``: searched and counted, but neither shown nor kept by updates."""
-
 from typing import Any
 
 import pytest

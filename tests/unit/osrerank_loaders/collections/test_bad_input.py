@@ -1,5 +1,3 @@
-"""A malformed record is named with its file, line and reason, and the records around it are still read."""
-
 import json
 
 import cbor2

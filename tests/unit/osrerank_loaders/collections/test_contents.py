@@ -1,5 +1,3 @@
-"""The field ``contents``: what Anserini indexes of each collection's documents, beside title and text."""
-
 import pytest
 
 from osrerank.errors import FormatError

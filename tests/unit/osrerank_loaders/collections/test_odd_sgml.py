@@ -1,5 +1,3 @@
-"""SGML files as they are met: each document arrives once, or its file is refused with a line."""
-
 import gzip
 import random
 from pathlib import Path

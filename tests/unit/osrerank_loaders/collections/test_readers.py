@@ -1,5 +1,3 @@
-"""The records of each format, on synthesised files of the published shape."""
-
 import json
 from pathlib import Path
 

@@ -1,5 +1,3 @@
-"""Bodies are read as JSON's own reader does, and hostile ones are refused before they are built."""
-
 import gzip
 import json
 import zlib

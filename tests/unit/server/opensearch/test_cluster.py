@@ -1,5 +1,3 @@
-"""What an installation asks of a cluster, against answers of clusters that are not at hand."""
-
 import json
 
 import pytest

@@ -1,5 +1,3 @@
-"""How a pipeline's models and connectors are removed, against a cluster that answers as told."""
-
 import pytest
 from opensearchpy import ConflictError, NotFoundError
 
