@@ -82,6 +82,7 @@ def test_secrets_that_cannot_be_read_are_errors_and_are_not_shown(monkeypatch, t
     monkeypatch.setenv("OSRERANK_SECRETS_DIR", str(tmp_path))
     with pytest.raises(ConfigError, match="must be readable for this user"):
         Settings.load()
+    (tmp_path / "osrerank_redis_url").unlink()
     (tmp_path / "osrerank_redis_url").write_text("hunter2")
     monkeypatch.setenv("OSRERANK_SECRETS_DIR", str(tmp_path))
     with pytest.raises(ConfigError, match="OSRERANK_REDIS_URL") as caught:

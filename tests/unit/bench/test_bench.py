@@ -2,6 +2,8 @@ import json
 from collections.abc import Sequence
 from contextlib import closing
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -68,24 +70,16 @@ def test_whole_pairs_of_encoders_have_the_scores_of_texts_read_alone(tmp_path: P
 def test_rows_compare_orders_and_judge_them() -> None:
     calls: list[str] = []
 
-    class ByLength:
-        version = "1"
+    def by_length(name: str, sign: int) -> Any:
+        """A contender that takes two seconds a call."""
 
-        def __init__(self, name: str, sign: int) -> None:
-            self.name, self._sign, self._spent = name, sign, 0.0
+        def score(_query: str, documents: Sequence[str]) -> Values:
+            calls.append(name)
+            return np.array([sign * float(len(document)) for document in documents])
 
-        def score(self, _query: str, documents: Sequence[str]) -> Values:
-            calls.append(self.name)
-            self._spent += 2.0
-            return np.array([self._sign * float(len(document)) for document in documents])
+        return SimpleNamespace(name=name, version="1", score=score, cpu_s=lambda: 2.0 * calls.count(name), close=str)
 
-        def cpu_s(self) -> float:
-            return self._spent
-
-        def close(self) -> None:
-            pass
-
-    both = [ByLength("up", 1), ByLength("down", -1)]
+    both = [by_length("up", 1), by_length("down", -1)]
     tasks = [Task("1", "q", {str(n): "x" * (n + 1) for n in range(20)})]
     timings = take_turns(both, tasks, rounds=3)
     assert calls == ["up", "down"] * 4
@@ -121,24 +115,16 @@ def test_the_command_reports_rows_and_what_is_missing(tmp_path: Path) -> None:
 
 
 @pytest.mark.long
-def test_other_models_are_measured_beside_the_first() -> None:
-    other = str(DATA / "tiny-bert-two-labels")
-    arguments = ["bench", "--beside", other, "--words", "5", "--queries", "1", "--depth", "3", "--rounds", "1"]
-    outcome = CliRunner().invoke(cli, ["--json", "--model", str(TINY), "--backend", "onnx", *arguments])
-    assert outcome.exit_code == 0, outcome.output
-    names = [row["name"] for row in json.loads(outcome.stdout)["rows"]]
-    assert names == [f"osrerank onnx fp32 {TINY}", f"osrerank onnx fp32 {other}"]
-
-
-@pytest.mark.long
-def test_a_checkpoint_is_exported_in_both_precisions() -> None:
+def test_other_models_and_a_checkpoint_in_both_precisions_are_measured_beside_the_first() -> None:
     pytest.importorskip("onnx")
     pytest.importorskip("torch")
-    arguments = ["--words", "5", "--queries", "1", "--depth", "3", "--rounds", "1"]
-    globals_ = ["--json", "--model", str(TINY), "--backend", "onnx"]
-    outcome = CliRunner().invoke(cli, [*globals_, "bench", "--checkpoint", str(TINY), *arguments])
+    other = str(DATA / "tiny-bert-two-labels")
+    given = f"--beside {other} --checkpoint {TINY} --words 5 --queries 1 --depth 3 --rounds 1".split()
+    outcome = CliRunner().invoke(cli, ["--json", "--model", str(TINY), "--backend", "onnx", "bench", *given])
     assert outcome.exit_code == 0, outcome.output
-    assert [row["precision"] for row in json.loads(outcome.stdout)["rows"]] == ["fp32", "int8", "fp32"]
+    rows = json.loads(outcome.stdout)["rows"]
+    assert sorted(row["precision"] for row in rows) == ["fp32", "fp32", "fp32", "int8"]
+    assert f"osrerank onnx fp32 {other}" in [row["name"] for row in rows]
 
 
 def test_judgments_without_candidates_are_refused(tmp_path: Path) -> None:

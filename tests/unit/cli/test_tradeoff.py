@@ -35,24 +35,13 @@ def test_points_have_cost_and_quality(folder: Path) -> None:
 
 def test_a_run_of_vectors_mono_is_a_curve_over_its_mono_depth(folder: Path) -> None:
     """The vectors put b, c, a, d in the order c b a d; the cross-encoder read the best three of these."""
-    vectors, mono = {"c": 1, "b": 2, "a": 3}, {"a": 3.0, "c": 2.0, "b": 1.0}
-    candidates = [
-        {
-            "doc_id": doc_id,
-            "score": 1.0,
-            "first_pass": {"score": 5.0, "rank": first_pass},
-            "stages": {
-                name: {"score": score, "rank": rank}
-                for name, rank, score in [
-                    ("vectors", 4 - vectors.get(doc_id, 9), 0.5),
-                    ("blend", vectors.get(doc_id), 0.5),
-                    ("mono", place, mono.get(doc_id)),
-                ]
-                if doc_id in vectors
-            },
-        }
-        for place, (doc_id, first_pass) in enumerate([("a", 3), ("c", 2), ("b", 1), ("d", 4)], start=1)
-    ]
+    ranks = {"a": (3, 1, 3, 1), "c": (2, 3, 1, 2), "b": (1, 2, 2, 3), "d": (4,)}  # first pass, vectors, blend, mono
+    candidates = []
+    for doc_id, (first_pass, *others) in ranks.items():
+        of_stages = zip(("vectors", "blend", "mono"), others, strict=False)
+        stages = {name: {"score": 4.0 - rank, "rank": rank} for name, rank in of_stages}
+        own = {"doc_id": doc_id, "score": 1.0, "first_pass": {"score": 5.0, "rank": first_pass}}
+        candidates.append({**own, "stages": stages})
     stages = [{"name": name, "candidates": 3, "inferences": 3} for name in ("vectors", "blend", "mono")]
     with Checkpoint(folder / "both.jsonl", {"blend": ["linear", 2.0]}) as checkpoint:
         checkpoint.append(Record.make("q", candidates, stages, True, None, 0.0))
@@ -60,11 +49,8 @@ def test_a_run_of_vectors_mono_is_a_curve_over_its_mono_depth(folder: Path) -> N
     outcome = CliRunner().invoke(cli, ["tradeoff", *arguments], catch_exceptions=False)
     points = json.loads(outcome.output)["points"]
     assert {point["curve"] for point in points} == {"vectors, then monoBERT"}
-    assert [(point["k0"], point["inferences"], point["quality"]) for point in points] == [
-        (0, 0, 1),
-        (2, 2, 1),
-        (3, 3, 0.5),
-    ]
+    found = [(point["k0"], point["inferences"], point["quality"]) for point in points]
+    assert found == [(0, 0, 1), (2, 2, 1), (3, 3, 0.5)]
 
 
 @pytest.mark.long

@@ -26,11 +26,8 @@ def test_data_outlives_its_client_and_clients_of_a_process_share_it(engine: Open
 
 def test_whoever_changes_an_answer_changes_nothing_else(engine: OpenSearch) -> None:
     engine.index(index="a", id="1", body={"text": "x", "tags": ["b"]}, refresh=True)
-    asked = {
-        "query": {"match": {"text": "x"}},
-        "fields": ["tags"],
-        "aggs": {"by": {"terms": {"field": "tags.keyword"}}},
-    }
+    terms = {"by": {"terms": {"field": "tags.keyword"}}}
+    asked = {"query": {"match": {"text": "x"}}, "fields": ["tags"], "aggs": terms}
     first = engine.search(index="a", body=asked)
     first["hits"]["hits"][0]["_source"]["tags"].append("c")
     first["aggregations"]["by"]["buckets"].clear()

@@ -169,16 +169,16 @@ def test_bad_modules_are_an_error_with_the_file(content: str, folder: Path) -> N
 
 
 def test_pooling_and_lengths_in_older_and_newer_fields(folder: Path) -> None:
+    change(folder / TRANSFORMER, max_seq_length=20)
+    assert (card_of(folder).max_tokens, card_of(folder).max_query_tokens) == (20, 20)
+    change(folder / TRANSFORMER, max_seq_length=None, query_length=16, document_length=100)
+    assert (card_of(folder).max_tokens, card_of(folder).max_query_tokens) == (100, 16)
     modes = {"pooling_mode_cls_token": False, "pooling_mode_mean_tokens": True, "pooling_mode_max_tokens": False}
     (folder / POOLING).write_text(json.dumps(modes), "utf-8")
     assert card_of(folder).pooling == "mean"
     change(folder / POOLING, pooling_mode_max_tokens=True)
     with pytest.raises(ModelLoadError, match="pooling_mode is mean, max"):
         card_of(folder)
-    change(folder / TRANSFORMER, max_seq_length=20)
-    assert (card_of(folder).max_tokens, card_of(folder).max_query_tokens) == (20, 20)
-    change(folder / TRANSFORMER, max_seq_length=None, query_length=16, document_length=100)
-    assert (card_of(folder).max_tokens, card_of(folder).max_query_tokens) == (100, 16)
 
 
 def test_small_letters_are_the_tokenizers(folder: Path) -> None:

@@ -33,7 +33,7 @@ def test_the_weights_tell_a_tokens_dimensions_and_files_that_contradict_them_are
     assert read_card(exported(str(copied(tmp_path, dim=None)), tmp_path / "made")).dimensions == 16
     reason = "model.safetensors has 16 rows of linear.weight, and the model's files say 128"
     with pytest.raises(ModelLoadError, match=re.escape(reason)):
-        exported(str(copied(tmp_path, dim=128)), tmp_path / "made")
+        exported(str(copied(tmp_path / "other", dim=128)), tmp_path / "other" / "made")
 
 
 @pytest.mark.parametrize(

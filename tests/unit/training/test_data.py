@@ -62,11 +62,8 @@ def test_examples_from_an_index(tmp_path: Path) -> None:
     queries = (Query("1", "salt"), Query("2", "salt"), Query("3", "salt"))
     (found,) = from_index(Search(client, "notes"), queries, qrels)
     assert found.query == "salt"
-    assert dict(zip(found.documents, found.relevance, strict=True)) == {
-        "T salt and salt": 0,
-        "T low salt": 1,
-        "T the wing": 1,
-    }
+    labels = dict(zip(found.documents, found.relevance, strict=True))
+    assert labels == {"T salt and salt": 0, "T low salt": 1, "T the wing": 1}
     assert (found.documents[2], set(found.titles)) == ("T the wing", {"T"})
     (found,) = from_index(Search(client, "notes", depth=1), queries, qrels, inject=False)
     assert len(found.documents) == 1

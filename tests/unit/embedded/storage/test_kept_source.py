@@ -15,7 +15,6 @@ def test_an_update_drops_what_was_left_out_of_the_source_and_the_mapping_stays(e
     assert engine.count(index="a", body=having)["count"] == 1
     engine.update(index="a", id="1", body={"doc": {"text": "new"}}, refresh=True)
     assert engine.count(index="a", body=having)["count"] == 0
-    engine.indices.create(index="a", body=BODY)
     with pytest.raises(RequestError, match="_source"):
         engine.indices.put_mapping(index="a", body={"_source": {"excludes": ["other"]}})
 

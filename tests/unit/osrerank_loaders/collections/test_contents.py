@@ -45,11 +45,7 @@ EXPECTED = {
     "news, an element within another once": ("trec", DATED, "January 1, 1990\nRain & sun\nIt rained.  Monday"),
     "robust04": ("robust04", DATED, "January 1, 1990\nRain & sun\nIt rained.  Monday"),
     "times": ("trec", NITF.encode(), "Headline\nIn short.\nOne.\nTwo words."),
-    "times without a headline": (
-        "trec",
-        NITF.replace("<hl1>Headline</hl1>", "").encode(),
-        "In short.\nOne.\nTwo words.",
-    ),
+    "no headline": ("trec", NITF.replace("<hl1>Headline</hl1>", "").encode(), "In short.\nOne.\nTwo words."),
     "post, its kicker too": ("trec", lines(POST), "Title\nOpinions\nA  link  & text\nA caption"),
     "common layout": ("jsonl", lines({"id": "1", "title": "T", "text": "x"}), "T\nx"),
 }

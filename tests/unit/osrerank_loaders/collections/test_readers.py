@@ -90,6 +90,8 @@ def car_v2(items: list[object], kind: int = 2) -> bytes:
     return cbor2.dumps(["CAR", [kind], "test"]) + b"\x9f" + b"".join(map(cbor2.dumps, items)) + b"\xff"
 
 
+PARAGRAPHS_READ = [Document("a" * 40, "Text with a link inside."), Document("b" * 40, "")]
+SGML_READ = [Document("NEWS-1", "It rained, 3 < 4.", "Rain & sun"), Document("other", "Sun.")]
 GOLDEN = {
     "msmarco-passage": (
         "msmarco-passage",
@@ -147,31 +149,15 @@ GOLDEN = {
             ),
         ],
     ),
-    "trec-car-v1.5": (
-        "trec-car",
-        b"".join(map(cbor2.dumps, PARAGRAPHS)),
-        [Document("a" * 40, "Text with a link inside."), Document("b" * 40, "")],
-    ),
-    "trec-car-v2.0": (
-        "trec-car",
-        car_v2(PARAGRAPHS),
-        [Document("a" * 40, "Text with a link inside."), Document("b" * 40, "")],
-    ),
+    "trec-car-v1.5": ("trec-car", b"".join(map(cbor2.dumps, PARAGRAPHS)), PARAGRAPHS_READ),
+    "trec-car-v2.0": ("trec-car", car_v2(PARAGRAPHS), PARAGRAPHS_READ),
     "trec-car-pages": (
         "trec-car-pages",
         car_v2([[0, "A page", b"a", [[1, PARAGRAPHS[0]], [0, "Heading", b"h", []]]], [0, "Empty", b"b", []]], 0),
         [Document("a", "Text with a link inside.", "A page"), Document("b", "", "Empty")],
     ),
-    "trec-sgml": (
-        "trec",
-        SGML.encode(),
-        [Document("NEWS-1", "It rained, 3 < 4.", "Rain & sun"), Document("other", "Sun.")],
-    ),
-    "robust04": (
-        "robust04",
-        SGML.encode("iso-8859-1"),
-        [Document("NEWS-1", "It rained, 3 < 4.", "Rain & sun"), Document("other", "Sun.")],
-    ),
+    "trec-sgml": ("trec", SGML.encode(), SGML_READ),
+    "robust04": ("robust04", SGML.encode("iso-8859-1"), SGML_READ),
     "trec-nyt": ("trec", NITF.encode(), [Document("42", "In short.\nOne.\nTwo words.", "Headline")]),
     "trec-post": (
         "trec",

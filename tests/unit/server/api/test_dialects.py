@@ -48,11 +48,8 @@ def test_voyage(client):
     body = {"query": QUERY, "documents": TEXTS, "model": "rerank-2.5", "truncation": True}
     content = client.post("/voyage/v1/rerank", json=body).json()
     assert content["data"] == [{"index": place, "relevance_score": expected[place]} for place in ORDER]
-    assert (content["object"], content["model"], set(content["usage"])) == (
-        "list",
-        "osrerank/e5-small",
-        {"total_tokens"},
-    )
+    said = (content["object"], content["model"], set(content["usage"]))
+    assert said == ("list", "osrerank/e5-small", {"total_tokens"})
     content = client.post("/voyage/v1/rerank", json={**body, "top_k": 2, "return_documents": True}).json()
     assert [item["document"] for item in content["data"]] == [TEXTS[place] for place in ORDER[:2]]
     assert client.post("/voyage/v1/rerank", json={**body, "documents": []}).status_code == 422

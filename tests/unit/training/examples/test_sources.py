@@ -73,25 +73,6 @@ def test_labelled_pairs_of_both_kinds(tmp_path: Path) -> None:
     assert (found.query, found.documents, found.relevance) == ("low", ("a sentence", "another"), (1, 0))
 
 
-def test_microblog(tmp_path: Path) -> None:
-    topics = (
-        "<top>\n<num> Number: MB001 </num>\n<title> staff cuts </title>\n<querytime> x </querytime>\n</top>\n"
-        "<top>\n<num> Number: MB111 </num>\n<query> water </query>\n</top>\n"
-    )
-    found = read(
-        microblog=file(tmp_path, "topics.txt", topics),
-        qrels=file(tmp_path, "qrels.txt", "1 0 11 2\n1 0 12 -2\n1 0 99 1\nMB111 0 12 1\n"),
-        tweets=file(
-            tmp_path, "tweets.jsonl", '{"id": 11, "text": "they cut staff"}\n{"id_str": "12", "full_text": "buy now"}\n'
-        ),
-    )
-    assert [one.missed for one in found] == [1, 0]  # 99 is gone
-    assert [(one.query, one.documents, one.relevance) for one in found] == [
-        ("staff cuts", ("they cut staff", "buy now"), (1, 0)),
-        ("water", ("buy now",), (1,)),
-    ]
-
-
 def test_examples_round_trip(tmp_path: Path) -> None:
     examples = [Example("q", ("a\tb", "c"), (1, 0), scores=(1.5, -2.0)), Example("é", ("",), (0,))]
     assert write_examples(tmp_path / "e.jsonl.gz", examples) == 2
