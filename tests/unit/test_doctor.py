@@ -55,11 +55,14 @@ def test_the_model_of_vectors_is_checked_where_the_pipeline_needs_it(url: str, t
     assert "OSRERANK_VECTOR_MODEL" in wrong.fix
 
 
-def test_a_model_that_is_not_there_does_not_hide_the_rest(url: str, tmp_path: Path) -> None:
+def test_a_model_or_an_index_that_is_not_there_is_named_and_hides_nothing(url: str, tmp_path: Path) -> None:
     found = findings(url, model=str(tmp_path / "none"))
     assert found["model"].status == "failed"
     assert "there is no directory" in found["model"].found
     assert found["engine"].status == "ok"
+    found = findings(url, index="missing")["index"]
+    assert found.status == "failed"
+    assert "missing" in found.found
 
 
 @pytest.mark.parametrize(
@@ -79,12 +82,6 @@ def test_text_fields_are_compared_with_what_the_model_reads(url, fields, named, 
         client.indices.create(index="notes", body={"mappings": {"properties": properties}})
     found = findings(url, index="notes")["index"]
     assert (found.status, words in found.found) == (status, True)
-
-
-def test_an_index_that_is_not_there_is_named(url: str) -> None:
-    found = findings(url, index="missing")["index"]
-    assert found.status == "failed"
-    assert "missing" in found.found
 
 
 def test_a_redis_that_does_not_answer_has_a_fix_and_keeps_its_password(url: str) -> None:

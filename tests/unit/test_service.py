@@ -29,7 +29,7 @@ def reranked(scorer: FunctionScorer, **options: object) -> Ranking:
     return RerankService(Settings.load(), scorer).rerank(ranking, Rerank(**options), NEVER)  # type: ignore[arg-type]
 
 
-def test_a_model_that_recommends_it_reads_long_documents_by_passages() -> None:
+def test_long_documents_are_read_by_passages_where_that_is_recommended_or_asked_for() -> None:
     ranking = reranked(ByPassages(beginning))
     assert [candidate.doc_id for candidate in ranking.candidates] == ["d1", "d2", "d0"]
     passage = ranking.candidates[0].trace[-1].passage
@@ -37,6 +37,8 @@ def test_a_model_that_recommends_it_reads_long_documents_by_passages() -> None:
     assert LONG[passage.start : passage.end].endswith("hit")
     assert ranking.candidates[1].trace[-1].passage is None
     assert ranking.reports[-1].inferences == 1 + 3 + 1
+    ranking = reranked(ByPassages(beginning), passages="maxp")
+    assert all(candidate.trace[-1].passage is not None for candidate in ranking.candidates)
 
 
 @pytest.mark.parametrize("options", [{"passages": "off"}, {"passages": None}])
@@ -44,11 +46,6 @@ def test_passages_can_be_turned_off(options: dict[str, object]) -> None:
     ranking = reranked(ByPassages(beginning), **options)
     assert [candidate.doc_id for candidate in ranking.candidates] == ["d2", "d0", "d1"]
     assert ranking.reports[-1].inferences == reranked(FunctionScorer(beginning)).reports[-1].inferences == 3
-
-
-def test_passages_that_are_asked_for_are_of_every_document() -> None:
-    ranking = reranked(ByPassages(beginning), passages="maxp")
-    assert all(candidate.trace[-1].passage is not None for candidate in ranking.candidates)
 
 
 class BiEncoder(FunctionScorer):

@@ -18,11 +18,17 @@ def test_argument_wins_over_environment_over_default_and_an_empty_variable_is_no
     assert Settings.load().url.get_secret_value().startswith("embedded:")
 
 
-def test_unknown_variable_is_an_error_that_names_it(monkeypatch):
+def test_unknown_variables_and_bad_values_are_named_with_their_source(monkeypatch):
     monkeypatch.setenv("OSRERANK_REDIS", "x")
     with pytest.raises(ConfigError, match=r"OSRERANK_REDIS is not a setting.*OSRERANK_REDIS_URL") as caught:
         Settings.load()
     assert caught.value.source == "environment"
+    monkeypatch.delenv("OSRERANK_REDIS")
+    with pytest.raises(ConfigError, match=r"cache_mb \(argument\)"):
+        Settings.load(cache_mb=-1)
+    monkeypatch.setenv("OSRERANK_CACHE_MB", "many")
+    with pytest.raises(ConfigError, match=r"cache_mb \(OSRERANK_CACHE_MB\)"):
+        Settings.load()
 
 
 @pytest.mark.parametrize("url", ["", "localhost:9200", "http://", "embedded:", "ftp://host", "http://a:1,b:2"])
@@ -41,14 +47,6 @@ def test_a_token_that_lets_nobody_or_everybody_in_is_refused(token, monkeypatch,
     (tmp_path / "osrerank_server_token").write_text(f"{token}\n")
     monkeypatch.setenv("OSRERANK_SECRETS_DIR", str(tmp_path))
     with pytest.raises(ConfigError, match="printable"):
-        Settings.load()
-
-
-def test_bad_value_names_setting_and_source(monkeypatch):
-    with pytest.raises(ConfigError, match=r"cache_mb \(argument\)"):
-        Settings.load(cache_mb=-1)
-    monkeypatch.setenv("OSRERANK_CACHE_MB", "many")
-    with pytest.raises(ConfigError, match=r"cache_mb \(OSRERANK_CACHE_MB\)"):
         Settings.load()
 
 

@@ -22,12 +22,9 @@ def test_the_card_is_its_recipes(file):
     assert card.first_pass_weight == pytest.approx(weight, abs=1e-4)
 
 
-def test_every_shipped_model_has_a_recipe():
+def test_every_shipped_model_has_a_recipe_and_two_share_a_tokenizer():
     shipped = {folder.name for folder in (ROOT / "osrerank" / "models").iterdir() if folder.is_dir()}
     assert shipped == {file.stem for file in RECIPES}
-
-
-def test_minilm_l6_reads_texts_with_the_tokenizer_of_e5_small():
     shared = tokenizer_file(locate("osrerank/e5-small"))
     assert shared.exists()
     assert tokenizer_file(locate("osrerank/minilm-l6")).samefile(shared)

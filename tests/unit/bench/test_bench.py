@@ -28,16 +28,13 @@ def line(query_id: str, documents: int) -> str:
     return json.dumps({"query_id": query_id, "query": "pressure", "candidates": candidates})
 
 
-def test_synthetic_texts_are_reproducible_and_of_the_length_asked_for() -> None:
+def test_texts_are_drawn_alike_or_cut_to_queries_and_depth(tmp_path: Path) -> None:
     tasks = synthetic(40, queries=3, depth=30)
     assert tasks == synthetic(40, queries=3, depth=30)
     sizes = [len(text.split()) for task in tasks for text in task.documents.values()]
     assert (len(sizes), pairs(tasks)) == (90, 90)
     assert 20 <= min(sizes) < 30
     assert 50 < max(sizes) <= 60
-
-
-def test_candidates_are_cut_to_queries_and_depth(tmp_path: Path) -> None:
     (tmp_path / "c.jsonl").write_text("\n".join(line(str(n), 4) for n in range(3)))
     assert [len(task.documents) for task in from_candidates(tmp_path / "c.jsonl", queries=2, depth=3)] == [3, 3]
     whole = from_candidates(tmp_path / "c.jsonl", queries=0, depth=9)

@@ -26,11 +26,18 @@ def evaluated(folder: Path, *arguments: str) -> Result:
     return outcome
 
 
-def test_table_says_what_was_averaged_over(folder: Path) -> None:
+def test_what_was_averaged_over_is_said_and_runs_of_different_queries_are_warned_about(folder: Path) -> None:
     shown = evaluated(folder, "-m", "RR", "--complete").output
     assert "averaged over all judged queries" in shown
     assert ["good", "6", "0.8333"] in [line.split() for line in shown.splitlines()]
     assert "averaged over the queries of run and judgments" in " ".join(evaluated(folder).output.split())
+    assert evaluated(folder).stderr == ""
+    good = folder / "good.run"
+    good.write_text("".join(line for line in good.read_text().splitlines(keepends=True) if not line.startswith("q4")))
+    assert evaluated(folder).stderr.startswith(
+        "Warning: the runs answer different judged queries (weak 5, good 4); --complete counts all"
+    )
+    assert evaluated(folder, "--complete").stderr == ""
 
 
 def test_json_has_every_query_and_comparison(folder: Path) -> None:
@@ -84,12 +91,9 @@ def test_what_each_run_puts_first_is_shown_for_a_query_set(folder: Path) -> None
     assert "lacks 1 documents of the runs, x among them" in str(refused.exception)
 
 
-def test_ms_marco_has_its_own_row(folder: Path) -> None:
+def test_ms_marco_has_its_own_row_and_equal_file_names_are_told_apart(folder: Path) -> None:
     shown = json.loads(evaluated(folder, "--msmarco", "--json").output)
     assert shown["runs"][1]["measures"] == {"MRR@10 (MS MARCO)": pytest.approx(5 / 6)}
-
-
-def test_equal_file_names_are_told_apart(folder: Path) -> None:
     (folder / "other").mkdir()
     other = folder / "other" / "good.run"
     other.write_bytes((folder / "weak.run").read_bytes())
@@ -125,13 +129,3 @@ def test_csv_of_a_comparison_keeps_the_measures(folder: Path) -> None:
     assert values.splitlines()[0] == "run,query_id,measure,value"
     assert {"weak,q0,RR,0.5", "good,all,RR,1.0"} <= set(values.splitlines())
     assert len(comparisons.splitlines()) == 2
-
-
-def test_runs_of_different_queries_are_warned_about(folder: Path) -> None:
-    assert evaluated(folder).stderr == ""
-    good = folder / "good.run"
-    good.write_text("".join(line for line in good.read_text().splitlines(keepends=True) if not line.startswith("q4")))
-    assert evaluated(folder).stderr.startswith(
-        "Warning: the runs answer different judged queries (weak 5, good 4); --complete counts all"
-    )
-    assert evaluated(folder, "--complete").stderr == ""

@@ -99,14 +99,13 @@ def test_failed_queries_are_listed_and_nothing_is_written(candidates: Path, tmp_
     assert output.read_text() == ""
 
 
-def test_sources_must_be_one_or_the_other(candidates: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_two_sources_and_malformed_passages_are_bad_usage(
+    candidates: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
     with pytest.raises(SystemExit) as stop:
         main(["rerank", "--candidates", str(candidates), "--run", str(candidates), "-o", "out"])
     assert stop.value.code == 2
     assert "give either --candidates, or --run with --corpus and --queries" in capsys.readouterr().err
-
-
-def test_malformed_passages_are_bad_usage(candidates: Path, tmp_path: Path) -> None:
     for value in ("maxp,3", "maxp,=3", "limit=", "maxp,,"):
         outcome = reranked("--candidates", candidates, "-o", tmp_path / "x.run", "--passages", value)
         assert (outcome.exit_code, "is not NAME=VALUE" in outcome.output) == (2, True)

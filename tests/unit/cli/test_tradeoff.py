@@ -23,7 +23,7 @@ def shown(folder: Path, *arguments: str) -> Result:
     )
 
 
-def test_points_have_cost_and_quality(folder: Path) -> None:
+def test_points_have_cost_and_quality_and_depths_beyond_the_run_are_refused(folder: Path) -> None:
     outcome = shown(folder, "--json", "--k1", "0,2", "--pairs", "sum")
     assert json.loads(outcome.output)["points"] == [
         {"curve": "monoBERT", "k0": 0, "k1": 0, "inferences": 0.0, "quality": pytest.approx(1 / 3)},
@@ -31,6 +31,9 @@ def test_points_have_cost_and_quality(folder: Path) -> None:
         {"curve": "duoBERT Sum, k0 = 3", "k0": 3, "k1": 0, "inferences": 3.0, "quality": 0.5},
         {"curve": "duoBERT Sum, k0 = 3", "k0": 3, "k1": 2, "inferences": 5.0, "quality": 1.0},
     ]
+    assert "is not a list of whole numbers" in shown(folder, "--k0", "0,ten").output
+    outcome = shown(folder, "--k0", "3", "--k1", "3")
+    assert "did not keep duoBERT's probabilities for the pairs of the top 3" in str(outcome.exception)
 
 
 def test_a_run_of_vectors_mono_is_a_curve_over_its_mono_depth(folder: Path) -> None:
@@ -76,12 +79,6 @@ def test_several_sample_sizes_are_a_curve_each(tmp_path: Path) -> None:
         ]
     assert points[-1]["quality"] == 1.0  # all three others: Sum
     assert "the least is 1" in shown(tmp_path, "--sample-size", "0,5").output
-
-
-def test_depth_beyond_the_run_and_bad_lists_are_refused(folder: Path) -> None:
-    assert "is not a list of whole numbers" in shown(folder, "--k0", "0,ten").output
-    outcome = shown(folder, "--k0", "3", "--k1", "3")
-    assert "did not keep duoBERT's probabilities for the pairs of the top 3" in str(outcome.exception)
 
 
 def write_run(path: Path, first: list[str], mono: list[str], pairs: list[str], **options: object) -> None:

@@ -71,7 +71,7 @@ def test_a_diagram_alone_and_json(fitted: Fitted, tmp_path: Path) -> None:
     assert sum(one["hits"] for one in said["after"]) == said["hits"]
 
 
-def test_hits_are_cut_and_counted(calibrated: Client) -> None:
+def test_hits_are_cut_and_counted_unless_the_precision_is_not_reached(calibrated: Client) -> None:
     whole = calibrated.search(QUESTION, index=INDEX, size=20, rerank=True)
     assert "cuts" not in whole["rerank"]
     found = calibrated.search(QUESTION, index=INDEX, size=20, rerank={"min_probability": 0.5})
@@ -85,9 +85,6 @@ def test_hits_are_cut_and_counted(calibrated: Client) -> None:
     second = calibrated.search(QUESTION, index=INDEX, size=19, from_=1, rerank={"min_probability": 0.5})
     assert second["rerank"]["cuts"] == found["rerank"]["cuts"]
     assert second["hits"]["hits"] == kept[1:]
-
-
-def test_a_precision_that_is_not_reached_cuts_nothing(calibrated: Client) -> None:
     found = calibrated.search(QUESTION, index=INDEX, rerank={"cutoff": {"precision": 0.999}})
     (cut,) = found["rerank"]["cuts"]
     assert (cut["by"], cut["hits"], cut["applied"]) == ("precision", 0, False)

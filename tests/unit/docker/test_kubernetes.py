@@ -125,9 +125,19 @@ def test_pods_are_bounded_probed_and_given_the_time_to_finish(component):
     assert pod(plain(), component)["terminationGracePeriodSeconds"] > pause_s + SCORING_S
 
 
-def test_workers_threads_are_their_share_of_the_cores():
+def test_workers_have_the_threads_of_their_cores_and_are_scaled_down_to_one():
     (threads,) = [one for one in container(plain(), "worker")["env"] if one["name"] == "OSRERANK_THREADS"]
     assert threads["valueFrom"]["resourceFieldRef"]["resource"] == "limits.cpu"
+    (scaled,) = of_kind(plain(), "ScaledObject")
+    (deployment,) = of_kind(plain(), "Deployment", "worker")
+    (service,) = of_kind(plain(), "Service", "worker")
+    assert scaled["spec"]["scaleTargetRef"]["name"] == deployment["metadata"]["name"]
+    assert scaled["spec"]["minReplicaCount"] >= 1
+    assert "replicas" not in deployment["spec"]  # an upgrade would set KEDA's number back
+    (trigger,) = scaled["spec"]["triggers"]
+    port = service["spec"]["ports"][0]["port"]
+    host = f"{service['metadata']['name']}.{service['metadata']['namespace']}.svc.cluster.local"
+    assert trigger["metadata"]["url"] == f"http://{host}:{port}/metrics"
 
 
 @pytest.mark.parametrize("component", COMPONENTS)
@@ -143,19 +153,6 @@ def test_what_selects_pods_selects_its_own(component):
     ):
         assert selector["app.kubernetes.io/component"] == component
         assert selector.items() <= labels.items()
-
-
-def test_scaler_scales_the_workers_and_leaves_one():
-    (scaled,) = of_kind(plain(), "ScaledObject")
-    (deployment,) = of_kind(plain(), "Deployment", "worker")
-    (service,) = of_kind(plain(), "Service", "worker")
-    assert scaled["spec"]["scaleTargetRef"]["name"] == deployment["metadata"]["name"]
-    assert scaled["spec"]["minReplicaCount"] >= 1
-    assert "replicas" not in deployment["spec"]  # an upgrade would set KEDA's number back
-    (trigger,) = scaled["spec"]["triggers"]
-    port = service["spec"]["ports"][0]["port"]
-    host = f"{service['metadata']['name']}.{service['metadata']['namespace']}.svc.cluster.local"
-    assert trigger["metadata"]["url"] == f"http://{host}:{port}/metrics"
 
 
 @pytest.mark.parametrize("name", ["kubernetes", "workers"])

@@ -207,18 +207,15 @@ def test_a_missing_file_is_named(name: str, tmp_path: Path) -> None:
         card_of(folder, pooling="cls")
 
 
-def test_languages_are_those_of_its_readme(folder: Path, tmp_path: Path) -> None:
-    (folder / "README.md").write_text("---\nlanguage:\n- multilingual\n- de\n- zh-TW\n- en\n---\n# Tiny\n", "utf-8")
-    assert export_model(folder, tmp_path / "made").languages == ("de", "zh", "en")
-    assert read_card(tmp_path / "made").languages == ("de", "zh", "en")
-
-
-def test_its_card_has_what_the_files_say_and_defaults(tmp_path: Path) -> None:
-    export_model(restored(FORMS["XLM-R, mean, prompts"], tmp_path / "saved"), tmp_path / "made")
+def test_its_card_has_what_its_files_and_its_readme_say(tmp_path: Path, folder: Path) -> None:
+    export_model(restored(FORMS["XLM-R, mean, prompts"], tmp_path / "prompts"), tmp_path / "made")
     card = read_card(tmp_path / "made")
     assert (card.kind, card.pooling, card.max_tokens, card.max_query_tokens) == ("bi-encoder", "mean", 180, 180)
     assert card.first_pass_weight == pytest.approx(0.05 * card.calibration.scale)
     assert dict(card.onnx) == {"int8": "onnx/model_int8.onnx"}
+    (folder / "README.md").write_text("---\nlanguage:\n- multilingual\n- de\n- zh-TW\n- en\n---\n# Tiny\n", "utf-8")
+    assert export_model(folder, tmp_path / "german").languages == ("de", "zh", "en")
+    assert read_card(tmp_path / "german").languages == ("de", "zh", "en")
 
 
 @pytest.mark.long

@@ -64,12 +64,14 @@ def judged(raw: list[float], relevant: int) -> Judged:
     return Judged(np.array(raw), np.array([1.0, 0.5, 0.0]), ["a", "b", "c"], {"abc"[relevant]: 1})
 
 
-def test_a_weight_is_chosen_where_the_first_pass_knows_better() -> None:
+def test_a_weight_is_chosen_where_the_first_pass_knows_better_and_of_enough_queries() -> None:
     """Raw scores put the relevant first document third by .9: only a weight of 1 or more brings it back to the top."""
     plain, unsure = judged([0.0, 0.5, 0.9], 0), judged([0.0, 0.1, 5.0], 2)
     chosen = choose_weight([plain, plain, unsure] * 2, Calibration(1.0, 0.0))
     assert (chosen.weight, chosen.mean, chosen.held_out) == (1.0, 1.0, 1.0)
     assert chosen.first_pass == pytest.approx((1 + 1 + 0.5) / 3)  # a third place counts 1 / log2(4)
+    with pytest.raises(EvaluationError, match="4 queries have candidates and a relevant document; 5 are needed"):
+        choose_weight([judged([1.0, 0.0, 0.0], 0)] * 4, Calibration())
 
 
 def test_a_cross_encoder_is_weighed_beside_the_vectors_on_the_best_of_them() -> None:
@@ -82,11 +84,6 @@ def test_a_cross_encoder_is_weighed_beside_the_vectors_on_the_best_of_them() -> 
     assert both[0].first_pass.tolist() == [5.0, 1.0, 0.0]
     assert both[0].ndcg(Calibration(), 0.0) < both[0].ndcg(Calibration(), 1.0) == 1.0
     assert choose_weight(both, Calibration()).weight == 0.5
-
-
-def test_fewer_queries_than_folds_choose_nothing() -> None:
-    with pytest.raises(EvaluationError, match="4 queries have candidates and a relevant document; 5 are needed"):
-        choose_weight([judged([1.0, 0.0, 0.0], 0)] * 4, Calibration())
 
 
 def test_what_could_not_be_scored_calibrates_nothing_and_is_last() -> None:
@@ -103,16 +100,15 @@ def moving(first: float, relevant: str = "c") -> Judged:
     return Judged(rows[:, 0].astype(float), np.array([first, 0.0, 0.0]), ["a", "b", "c"], {relevant: 1}, vectors)
 
 
-def test_feedback_moves_the_raw_scores() -> None:
+def test_feedback_moves_the_raw_scores_and_the_weight_is_chosen_for_that_order() -> None:
     """Halfway to the first the query has them at 15, 55 and 27 degrees; their mean stays."""
     moved = moving(1.0).after(Feedback(0.5, 0.001), Calibration(10.0, -5.0), 0.0)
     before, after = np.cos(np.radians([30, 40, 42])), np.cos(np.radians([15, 55, 27]))
     np.testing.assert_allclose(moved.raw, after + before.mean() - after.mean(), atol=1e-6)
-
-
-def test_a_weight_is_chosen_for_the_order_with_feedback() -> None:
     chosen = [choose_weight([moving(0.0)] * 5, Calibration(10.0), feedback) for feedback in (None, Feedback(0.5, 0.1))]
     assert [one.mean for one in chosen] == pytest.approx([0.5, 1 / math.log2(3)])
+    one = Judged(np.array([math.nan, 0.5]), np.zeros(2), ["a", "b"], {}, (np.eye(2)[:1], np.eye(2)))
+    assert one.after(Feedback(), Calibration(), 0.0) is one
 
 
 @pytest.mark.parametrize(("without", "is_on"), [(0.8, True), (0.85, False)])
@@ -132,8 +128,3 @@ def test_the_card_has_feedback_if_that_gains_enough(without: float, is_on: bool)
     assert made.feedback.temperature == pytest.approx(0.15 * unit, abs=1e-4)
     after = [one.after(made.feedback, made.calibration, 0.0).raw for one in judged]
     np.testing.assert_allclose(after, [one.after(Feedback(), before, 0.0).raw for one in judged], atol=1e-4)
-
-
-def test_one_candidate_has_no_feedback() -> None:
-    one = Judged(np.array([math.nan, 0.5]), np.zeros(2), ["a", "b"], {}, (np.eye(2)[:1], np.eye(2)))
-    assert one.after(Feedback(), Calibration(), 0.0) is one

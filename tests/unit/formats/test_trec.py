@@ -15,29 +15,27 @@ def written(path: Path, text: str | bytes) -> Path:
     return path
 
 
-def test_run_columns_may_be_separated_by_tabs_and_carry_more_than_a_tag(tmp_path: Path) -> None:
+def test_runs_of_six_and_of_three_columns_are_read_by_scores_and_by_ranks(tmp_path: Path) -> None:
     run = read_run(written(tmp_path / "run", "q1\tQ0\ta\t1\t  2.5\ttag and more\nq1 Q0 b 2 1.5 tag\r\n\n# a comment\n"))
     assert run.rankings == {"q1": (ScoredDocument("a", 2.5), ScoredDocument("b", 1.5))}
     assert run.name == "tag"
-
-
-def test_ranks_are_ignored_and_ties_fall_to_the_greater_document_id(tmp_path: Path) -> None:
     run = read_run(written(tmp_path / "run", "q Q0 a 1 1.0 t\nq Q0 b 2 1.0 t\nq Q0 c 3 7 t\n"))
     assert [document.doc_id for document in run.rankings["q"]] == ["c", "b", "a"]
-
-
-def test_scores_that_differ_beyond_32_bits_tie_in_single_precision_only() -> None:
-    documents = {"a": 1.0 + 1e-12, "b": 1.0}
-    assert [doc_id for doc_id, _score in trec_order(documents)] == ["a", "b"]
-    assert [doc_id for doc_id, _score in trec_order(documents, single_precision=True)] == ["b", "a"]
-
-
-def test_three_column_run_is_ordered_by_its_ranks(tmp_path: Path) -> None:
     run = read_run(written(tmp_path / "ms.tsv", "q\tb\t2\nq\ta\t1\nr\ta\t1\n"))
     assert run.rankings["q"] == (ScoredDocument("a", 1.0), ScoredDocument("b", 0.5))
     assert run.name == "ms"
     run = read_run(written(tmp_path / "run", "q a 1\nq pad 2\nq pad 3\n"), duplicates="first")
     assert [document.doc_id for document in run.rankings["q"]] == ["a", "pad"]
+
+
+def test_scores_in_32_bits_tie_when_read_and_strictly_decrease_when_written() -> None:
+    documents = {"a": 1.0 + 1e-12, "b": 1.0}
+    assert [doc_id for doc_id, _score in trec_order(documents)] == ["a", "b"]
+    assert [doc_id for doc_id, _score in trec_order(documents, single_precision=True)] == ["b", "a"]
+    scores = strictly_decreasing([2.0, 2.0, 2.0 - 1e-12, 5.0, -1.0])
+    assert scores == [np.float32(2.0), *scores[1:]]
+    assert all(later < earlier for earlier, later in pairwise(scores))
+    assert scores[-1] == np.float32(-1.0)
 
 
 @pytest.mark.parametrize(
@@ -90,13 +88,6 @@ def test_comments_are_counted_and_said_and_no_query_id_begins_one(
     assert caplog.messages == [f"{tmp_path / 'qrels'}: 2 lines begin with '#' and were left out as comments"]
     with pytest.raises(EvaluationError, match="a query id is '#1': a line of a run that begins with '#' is a comment"):
         write_run(tmp_path / "run", Run({"#1": (ScoredDocument("a", 1.0),)}))
-
-
-def test_written_scores_strictly_decrease_in_32_bits() -> None:
-    scores = strictly_decreasing([2.0, 2.0, 2.0 - 1e-12, 5.0, -1.0])
-    assert scores == [np.float32(2.0), *scores[1:]]
-    assert all(later < earlier for earlier, later in pairwise(scores))
-    assert scores[-1] == np.float32(-1.0)
 
 
 @pytest.mark.parametrize("score", [float("nan"), float("inf"), 1e39, -1e39])

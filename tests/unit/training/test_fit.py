@@ -112,18 +112,17 @@ def test_scores_that_the_examples_bring_are_learnt_and_labels_are_not_looked_at(
     assert curve(other) == curve(made)
 
 
-def test_scores_and_labels_are_learnt_from_together(examples: Path, tmp_path: Path) -> None:
+def test_scores_and_labels_are_learnt_from_together_and_an_example_without_scores_is_named(
+    examples: Path, tmp_path: Path
+) -> None:
+    with pytest.raises(EvaluationError, match=r"examples\.jsonl, line 1: soft=true learns from scores"):
+        train(request(examples, tmp_path / "made", replace(SMALL, soft=True)))
+    assert not (tmp_path / "made.training").exists()
     data = with_scores(examples, tmp_path / "scored.jsonl")
     made = train(request(data, tmp_path / "made", replace(SMALL, soft=True), development=None))
     assert made is not None
     row = curve(made)[0]
     assert float(row["loss"]) == pytest.approx(float(row["soft"]) + float(row["hard"]), rel=1e-4)
-
-
-def test_an_example_without_scores_is_named(examples: Path, tmp_path: Path) -> None:
-    with pytest.raises(EvaluationError, match=r"examples\.jsonl, line 1: soft=true learns from scores"):
-        train(request(examples, tmp_path / "made", replace(SMALL, soft=True)))
-    assert not (tmp_path / "made.training").exists()
 
 
 @pytest.mark.parametrize("kind", ["cross-encoder", pytest.param("bi-encoder", marks=pytest.mark.slow)])
@@ -175,16 +174,6 @@ def test_a_killed_training_goes_on_to_the_last_bit(examples: Path, tmp_path: Pat
     assert all(torch.equal(whole[name], parts[name]) for name in whole)
 
 
-def test_another_training_in_the_same_place_is_refused(examples: Path, tmp_path: Path) -> None:
-    assert train(request(examples, tmp_path / "made", max_minutes=1e-9)) is None
-    with pytest.raises(ConfigError, match="unfinished training of another kind"):
-        train(request(examples, tmp_path / "made", replace(SMALL, rate=1e-4)))
-    with examples.open("a") as file:
-        file.write(examples.read_text().splitlines()[0] + "\n")
-    with pytest.raises(ConfigError, match="unfinished training of another kind"):
-        train(request(examples, tmp_path / "made"))
-
-
 def test_a_stopped_distillation_goes_on_with_its_student(examples: Path, tmp_path: Path) -> None:
     recipe = replace(SMALL, name="tinybert-listwise", mine_at=0.0, hard=False, dropout=0.0)
     made = {"layers": 1}
@@ -219,7 +208,9 @@ def test_held_back_labels_change_nothing_but_the_choice(examples: Path, tmp_path
     assert [row["measure"] for row in right] != [row["measure"] for row in turned]
 
 
-def test_bad_data_ends_it_before_it_begins(examples: Path, tmp_path: Path) -> None:
+def test_bad_data_and_a_loss_that_is_no_number_end_it(examples: Path, tmp_path: Path) -> None:
+    with pytest.raises(EvaluationError, match=r"the loss of step \d+ is (nan|inf).*examples.jsonl, line"):
+        train(request(examples, tmp_path / "made", replace(SMALL, rate=1e30, clip=0.0, warmup=0), development=None))
     with examples.open("a") as file:
         file.write('{"query": "q", "documents": ["a"], "relevance": [1, 0]}\n')
     with pytest.raises(FormatError, match="line 25"):
@@ -228,11 +219,6 @@ def test_bad_data_ends_it_before_it_begins(examples: Path, tmp_path: Path) -> No
     lonely.write_text('{"query": "q", "documents": ["a"], "relevance": [1]}\n')
     with pytest.raises(EvaluationError, match="nothing to learn from"):
         train(request(lonely, tmp_path / "made", development=None))
-
-
-def test_a_loss_that_is_no_number_is_an_error(examples: Path, tmp_path: Path) -> None:
-    with pytest.raises(EvaluationError, match=r"the loss of step \d+ is (nan|inf).*examples.jsonl, line"):
-        train(request(examples, tmp_path / "made", replace(SMALL, rate=1e30, clip=0.0, warmup=0), development=None))
 
 
 def test_a_cosine_learns_from_lists_alone(examples: Path, tmp_path: Path) -> None:
@@ -300,12 +286,21 @@ def test_a_compiled_network_learns_the_same(examples: Path, tmp_path: Path) -> N
     assert plain[-1]["measure"] == pytest.approx(compiled[-1]["measure"])
 
 
-def test_a_checkpoint_is_tensors_and_json(examples: Path, tmp_path: Path) -> None:
+def test_a_checkpoint_is_tensors_and_json_and_another_training_in_its_place_is_refused(
+    examples: Path, tmp_path: Path
+) -> None:
     assert train(request(examples, tmp_path / "made", max_minutes=1e-9)) is None
     names = {path.name for path in (tmp_path / "made.training").iterdir()}
     assert names == {"step-0", "data.json"}
     names = {path.name for path in (tmp_path / "made.training" / "step-0").iterdir()}
     assert names == {"state.json", "weights.safetensors", "optimiser.safetensors"}
+    assert train(request(examples, tmp_path / "made", max_minutes=1e-9)) is None
+    with pytest.raises(ConfigError, match="unfinished training of another kind"):
+        train(request(examples, tmp_path / "made", replace(SMALL, rate=1e-4)))
+    with examples.open("a") as file:
+        file.write(examples.read_text().splitlines()[0] + "\n")
+    with pytest.raises(ConfigError, match="unfinished training of another kind"):
+        train(request(examples, tmp_path / "made"))
 
 
 def test_a_student_that_goes_on_from_a_checkpoint_may_name_its_layers(examples: Path, tmp_path: Path) -> None:

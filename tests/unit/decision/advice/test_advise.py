@@ -114,12 +114,11 @@ def test_offline_orders_of_vectors_and_cross_encoder_are_those_of_a_search(colle
                 assert one.order(setting)[:20] == [hit["_id"] for hit in hits], setting
 
 
-def test_unjudged_hits_are_pointed_out(advice: Advice) -> None:
+def test_unjudged_hits_are_pointed_out_and_the_report_needs_no_other_file(
+    advice: Advice, collection: Collection
+) -> None:
     said = lines(replace(advice, judged=(0.9, 0.5)))
     assert any("90% of the first pass's top ten hits are judged, and 50% of the" in line for line in said)
-
-
-def test_the_report_needs_no_other_file_and_texts_are_escaped(advice: Advice, collection: Collection) -> None:
     page, values = html_page(advice, collection.qrels, "[rerank]\n"), json.loads(json.dumps(as_json(advice)))
     assert page.count('<div class="pair">') == len(values["gains"] + values["losses"]) > 0
     assert "prefers-color-scheme: dark" in page

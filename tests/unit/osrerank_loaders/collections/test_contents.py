@@ -59,11 +59,6 @@ def test_contents_are_what_anserini_indexes(read: Read, case: str) -> None:
     assert first.metadata["contents"] == expected
 
 
-def test_an_html_file_has_its_text(read: Read) -> None:
-    (record,) = read(LOADERS["trec"], b"<html><pre>n < 7</pre></html>", "CACM-0007.html", contents=True)
-    assert record == Document("CACM-0007", "n < 7", "", {"contents": "n < 7"})
-
-
 @pytest.mark.parametrize("case", GOLDEN)
 def test_nothing_else_changes(read: Read, case: str) -> None:
     loader, content, *_ = GOLDEN[case]
@@ -76,13 +71,15 @@ def test_nothing_else_changes(read: Read, case: str) -> None:
         assert Document(after.doc_id, after.text, after.title, rest) == before
 
 
-def test_bad_records_stay_errors_and_a_field_of_that_name_is_refused(read: Read) -> None:
+def test_bad_records_stay_errors_a_field_of_that_name_is_refused_and_html_has_its_text(read: Read) -> None:
     own = {"id": "1", "text": "x", "contents": "y"}
     bad, taken, good = read(LOADERS["jsonl"], lines({"text": "x"}, own, {"id": "2", "text": "x"}), contents=True)
     assert isinstance(bad, FormatError)
     assert isinstance(taken, FormatError)
     assert "document '1' has a field contents of its own; load it without --contents" in str(taken)
     assert isinstance(good, Document)
+    (record,) = read(LOADERS["trec"], b"<html><pre>n < 7</pre></html>", "CACM-0007.html", contents=True)
+    assert record == Document("CACM-0007", "n < 7", "", {"contents": "n < 7"})
 
 
 def test_the_repair_of_the_encoding_includes_it() -> None:

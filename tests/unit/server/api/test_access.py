@@ -38,14 +38,11 @@ def test_only_own_names_are_answered():
         assert (answer.status_code, "--allow-host" in answer.json()["message"]) == (403, True), host
 
 
-def test_pages_of_other_sites_are_refused_unless_admitted():
+def test_pages_of_other_sites_are_refused_unless_admitted_and_those_may_read_answers():
     client = client_of(hosts=own_names("127.0.0.1"), origins=(SITE,))
     for origin, status in ((SITE, 200), ("http://127.0.0.1:8088", 200), ("https://evil.example", 403), ("null", 403)):
         assert client.post("/rerank", json=BODY, headers={"Origin": origin}).status_code == status
     assert client_of().post("/rerank", json=BODY, headers={"Origin": "https://evil.example"}).status_code == 200
-
-
-def test_admitted_sites_may_read_answers():
     client = client_of(origins=(SITE,), token="s3cret")
     asked = {"Access-Control-Request-Method": "POST", "Access-Control-Request-Headers": "authorization,content-type"}
     assert client.options("/rerank", headers={"Origin": SITE, **asked}).status_code == 200

@@ -25,14 +25,11 @@ def test_cohere(client, path):
     assert set(content["usage"]) == {"prompt_tokens", "total_tokens"}
 
 
-def test_cohere_documents_as_objects(client):
+def test_coheres_documents_may_be_objects_with_fields(client):
     documents = [{"text": TEXTS[0]}, TEXTS[1], {"text": TEXTS[2], "more": 1}, {"text": TEXTS[3]}]
     content = client.post("/rerank", json={"query": QUERY, "documents": documents, "return_documents": True}).json()
     assert [item["index"] for item in content["results"]] == ORDER
     assert [item["document"] for item in content["results"]] == [{"text": TEXTS[place]} for place in ORDER]
-
-
-def test_cohere_rank_fields(client):
     documents = [{"title": "low blood", "body": "pressure", "text": ""}, {"title": "low", "body": "salt"}]
     body = {"query": QUERY, "documents": documents, "rank_fields": ["title", "body"], "return_documents": True}
     results = client.post("/v2/rerank", json=body).json()["results"]

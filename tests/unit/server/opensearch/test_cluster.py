@@ -77,23 +77,20 @@ def test_what_a_server_needs_and_is_not_there_is_changed(given, server, changes)
     assert (TRUSTED_PRIVATE in found) == (TRUSTED_PRIVATE in changes)
 
 
-def test_a_public_server_needs_no_private_addresses():
-    assert set(wanted(cluster(), "https://8.8.8.8")) == {TRUSTED, ML_NODES_ONLY}
-    assert ML_NODES_ONLY not in wanted(cluster(roles=["ml"]))
-
-
 def test_a_transient_setting_is_in_the_way():
     with pytest.raises(InstallError, match=r"transient cluster setting .*private_ip_enabled"):
         needed_changes(cluster(transient={PRIVATE: "false"}), SERVER)
 
 
-def test_the_trusted_expression_is_of_that_server_alone():
+def test_the_trusted_expression_is_of_that_server_alone_and_no_private_address_is_needed():
     import re
 
     expression = trusted("http://10.1.2.3:8088")
     assert re.match(expression, "http://10.1.2.3:8088/v1/rerank")
     for other in ("http://10.1.2.3:80889/v1", "http://10a1.2.3:8088/v1", "http://10.1.2.3:8088.evil/v1"):
         assert not re.match(expression, other)
+    assert set(wanted(cluster(), "https://8.8.8.8")) == {TRUSTED, ML_NODES_ONLY}
+    assert ML_NODES_ONLY not in wanted(cluster(roles=["ml"]))
 
 
 def test_changes_join_and_are_undone():

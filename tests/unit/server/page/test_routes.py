@@ -51,16 +51,13 @@ def ask(browser, **parameters):
     return browser.get(f"{PATH}/search", params={"q": "where does a duck sleep", "index": "ponds", **parameters})
 
 
-def test_a_search_gives_both_orders(page):
+def test_a_search_gives_both_orders_at_the_depth_of_its_index(page, index):
     answer = ask(page()).json()
     assert [one["doc_id"] for one in answer["documents"]] == ["b", "a"]
     assert sorted(one["before"] for one in answer["documents"]) == [1, 2]
     assert answer["applied"] is True
     assert answer["stages"][0]["inferences"] == 2
     assert (answer["stages"][0]["encoded"], answer["documents"][0]["passage"]) == (None, None)
-
-
-def test_the_depth_is_that_of_a_search_of_the_index(page, index):
     index.searcher.defaults = Defaults(Rerank(depth=70), {"lakes": Rerank(depth=300)})
     browser = page(indexes=("ponds", "lakes"))
     assert browser.get(f"{PATH}/config").json()["default_depth"] == ask(browser).json()["depth"] == 70
@@ -200,11 +197,14 @@ def test_an_unreachable_opensearch_is_told_without_its_address(page):
     assert ask(browser).status_code == 503
 
 
-def test_the_configuration_offers_what_there_is(page):
+def test_the_configuration_offers_what_there_is_and_the_root_leads_to_the_page(page):
     offered = page().get(f"{PATH}/config").json()
     assert offered["indexes"] == ["lakes", "ponds"]
     assert {one["name"]: one["reason"] for one in offered["pipelines"]} == PIPELINES
     assert page(indexes=("ponds",)).get(f"{PATH}/config").json()["indexes"] == ["ponds"]
+    answer = page().get("/", follow_redirects=False)
+    assert (answer.status_code, answer.headers["location"]) == (307, PATH)
+    assert "content-security-policy" not in page().get("/health").headers
 
 
 def test_pipelines_without_a_model_say_so():
@@ -242,9 +242,3 @@ def test_with_a_token_the_files_are_open_and_the_searches_are_not(page):
     assert browser.get(f"{PATH}/config").status_code == 401
     browser.headers["Authorization"] = "Bearer sesame"
     assert ask(browser).status_code == 200
-
-
-def test_the_root_leads_to_the_page_and_the_api_is_as_before(page):
-    answer = page().get("/", follow_redirects=False)
-    assert (answer.status_code, answer.headers["location"]) == (307, PATH)
-    assert "content-security-policy" not in page().get("/health").headers
