@@ -210,7 +210,7 @@ def test_held_back_labels_change_nothing_but_the_choice(examples: Path, tmp_path
 
 def test_bad_data_and_a_loss_that_is_no_number_end_it(examples: Path, tmp_path: Path) -> None:
     with pytest.raises(EvaluationError, match=r"the loss of step \d+ is (nan|inf).*examples.jsonl, line"):
-        train(request(examples, tmp_path / "made", replace(SMALL, rate=1e30, clip=0.0, warmup=0), development=None))
+        train(request(examples, tmp_path / "diverged", replace(SMALL, rate=1e30, clip=0.0, warmup=0), development=None))
     with examples.open("a") as file:
         file.write('{"query": "q", "documents": ["a"], "relevance": [1, 0]}\n')
     with pytest.raises(FormatError, match="line 25"):
