@@ -15,7 +15,7 @@ from osrerank.errors import ConfigError
 from osrerank.msearch import multi_search_steps
 from osrerank.options.defaults import Defaults
 from osrerank.options.rerank import Rerank, RerankOptions
-from osrerank.retrieval.fields import CheckedNames, Fields, FoundNames
+from osrerank.retrieval.fields import CheckedNames, FoundNames, SearchFields
 from osrerank.retrieval.requests import SideRequest, authentication_of, is_embedded
 from osrerank.search.call import RerankArgument
 from osrerank.search.coverage import AT_LEAST, Coverage, coverage, is_warm
@@ -191,11 +191,11 @@ class Client(OpenSearch):
         is_found = isinstance(options.fields, FoundNames)
         return options if is_found or not options.fields else replace(options, fields=CheckedNames(options.fields))
 
-    def fields_of(self, index: Any, *, rerank: RerankArgument = True) -> Fields:
+    def fields_of(self, index: Any, *, rerank: RerankArgument = True) -> SearchFields:
         """Return the fields that a text searches and the model reads in an index, with the warnings about them."""
         return self._found(index, rerank)[1]
 
-    def _found(self, index: Any, rerank: RerankArgument) -> tuple[Rerank, Fields]:
+    def _found(self, index: Any, rerank: RerankArgument) -> tuple[Rerank, SearchFields]:
         defaults = self.searcher.defaults.of(index)
         options = Rerank.of(rerank, defaults) or defaults
         return options, self._results(self.searcher.fields_of(options, index), index)

@@ -12,7 +12,7 @@ from opensearchpy import TransportError
 from osrerank.errors import ConfigError
 from osrerank.options.rerank import Rerank
 from osrerank.search.call import Plain, Refused, RerankArgument, Reranked, Reranking, decoded
-from osrerank.search.searcher import Asked, Searcher
+from osrerank.search.searcher import SearchCall, Searcher
 from osrerank.search.shadow import IN_SHADOW, held_back
 from osrerank.search.step import MultiSearchRequest, Step
 from osrerank.search.ubi_query import UbiQuery, without_ubi
@@ -41,7 +41,7 @@ def multi_search_steps(
     parts = _parts(body)
     headers, contents = parts[::2], parts[1::2]
     indices = [header.get("index", index) for header in headers]
-    searches: list[Asked] = []
+    searches: list[SearchCall] = []
     with ExitStack() as stack:
         services = [stack.enter_context(searcher.serving(name, checked=False)) for name in indices]
         for header, content, name, service in zip(headers, contents, indices, services, strict=True):
@@ -49,7 +49,7 @@ def multi_search_steps(
             if options.shadow or options.share is not None:
                 options, held = held_back(options, None, own)
             known = {**header, **(params.get("headers") or {})}
-            searches.append(Asked(None, own, _shared(params), name, options, NEVER, service, known, held))
+            searches.append(SearchCall(None, own, _shared(params), name, options, NEVER, service, known, held))
         answer = yield from _answers(searcher, headers, searches)
     for header, asked, response in zip(headers, searches, answer.get("responses", ()), strict=False):
         if asked.held == IN_SHADOW and "rerank" in response:
@@ -58,14 +58,14 @@ def multi_search_steps(
     return answer
 
 
-def _one_answer(searcher: Searcher, header: Mapping[str, Any], asked: Asked) -> Generator[Step, Any, Any]:
+def _one_answer(searcher: Searcher, header: Mapping[str, Any], asked: SearchCall) -> Generator[Step, Any, Any]:
     """Yield the steps of a multi-search with a single search, and return that search's response."""
     answer = yield from _answers(searcher, [header], [asked])
     return answer["responses"][0]
 
 
 def _answers(
-    searcher: Searcher, headers: Sequence[Mapping[str, Any]], searches: Sequence[Asked]
+    searcher: Searcher, headers: Sequence[Mapping[str, Any]], searches: Sequence[SearchCall]
 ) -> Generator[Step, Any, dict[str, Any]]:
     """Yield the steps that send searches in one request and rerank the responses; return the multi-search's answer."""
     calls: list[Plain] = []
@@ -122,7 +122,7 @@ def _shared(params: Mapping[str, Any]) -> dict[str, Any]:
     return {name: params[name] for name in ("filter_path",) if params.get(name)}
 
 
-def _planned(searcher: Searcher, asked: Asked) -> Generator[Step, Any, Plain]:
+def _planned(searcher: Searcher, asked: SearchCall) -> Generator[Step, Any, Plain]:
     """Yield the steps that plan one search, and return its call; its parameters are in its body, as it has no URL."""
     options = asked.options or Rerank()
     fields = yield from searcher.fields_of(options, asked.index, query=None, body=asked.body)

@@ -144,7 +144,7 @@ def squash(score: float) -> float:
     return score / (1.0 + score) if score > 0 else 0.0
 
 
-def text_of(hit: Mapping[str, Any], fields: Sequence[str], separator: str = " ") -> str | None:
+def hit_text(hit: Mapping[str, Any], fields: Sequence[str], separator: str = " ") -> str | None:
     """Return the text of a hit's fields, joined; None if it has none of them.
 
     Args:
@@ -162,7 +162,7 @@ def sections_of(hit: Mapping[str, Any], fields: Sequence[str]) -> tuple[Section,
 
     Args:
         hit: the hit.
-        fields: as for ``text_of``.
+        fields: as for `hit_text`.
     """
     source, extra = hit.get("_source") or {}, hit.get("fields") or ()
     sections, is_there = list[Section](), False

@@ -15,7 +15,7 @@ PIPELINES = {"mono": "vectors", "mono-duo": "vectors-duo"}
 """A bi-encoder's pipeline in 0.2 -> its name now."""
 
 
-class Change(NamedTuple):
+class UpgradeStep(NamedTuple):
     """One thing to change, and how.
 
     Attributes:
@@ -27,7 +27,7 @@ class Change(NamedTuple):
     now: str
 
 
-def changes_from_02(variables: Mapping[str, str], model: str | None = None) -> Iterator[Change]:
+def changes_from_02(variables: Mapping[str, str], model: str | None = None) -> Iterator[UpgradeStep]:
     """Yield what to change in a deployment of 0.2; nothing if it needs no change.
 
     Args:
@@ -39,13 +39,13 @@ def changes_from_02(variables: Mapping[str, str], model: str | None = None) -> I
     """
     for name in sorted(variables):
         if fix := instead_of(name.upper()):
-            yield Change(name, fix)
+            yield UpgradeStep(name, fix)
     upper = {name.upper(): value for name, value in variables.items()}
     models = {"--model": model} if model else {f"{PREFIX}MODEL": upper.get(f"{PREFIX}MODEL", DEFAULT_MODEL)}
     models[f"{PREFIX}DUO_MODEL"] = upper.get(f"{PREFIX}DUO_MODEL", "")
     for source, name in models.items():
         if fix := instead_of(name):
-            yield Change(f"{source}={name}", fix)
+            yield UpgradeStep(f"{source}={name}", fix)
         yield from _of_card(name)
     named = upper.get(f"{PREFIX}SETTINGS_FILE")
     file = Settings.model_construct(settings_file=Path(named) if named else None).found_file()
@@ -53,7 +53,7 @@ def changes_from_02(variables: Mapping[str, str], model: str | None = None) -> I
         yield from _of_file(file, reads_alone=_is_bi_encoder(next(iter(models.values()))))
 
 
-def _of_card(model: str) -> Iterator[Change]:
+def _of_card(model: str) -> Iterator[UpgradeStep]:
     """Yield how a model directory's card differs from today's form; such a card is still read."""
     file = Path(model).expanduser() / CARD_FILE
     if not model or not file.is_file() or (content := read_json(file)).get("version") != 1:
@@ -61,10 +61,10 @@ def _of_card(model: str) -> Iterator[Change]:
     card = read_card(file.parent)
     layout = f" and layout {content['layout']!r}" if "layout" in content else ""
     old = f"kind {content.get('kind', 'mono')!r}{layout}"
-    yield Change(str(file), f'it is read as it is; today\'s has "version": 2 and "kind": "{card.kind}" for {old}')
+    yield UpgradeStep(str(file), f'it is read as it is; today\'s has "version": 2 and "kind": "{card.kind}" for {old}')
 
 
-def _of_file(file: Path, *, reads_alone: bool) -> Iterator[Change]:
+def _of_file(file: Path, *, reads_alone: bool) -> Iterator[UpgradeStep]:
     try:
         content = tomllib.loads(file.read_text("utf-8"))
     except (OSError, ValueError) as error:
@@ -77,9 +77,9 @@ def _of_file(file: Path, *, reads_alone: bool) -> Iterator[Change]:
         for name, value in options.items():
             where = f"{file} {table} {name}"
             if fix := instead_of(f"rerank.{name}"):
-                yield Change(where, fix)
+                yield UpgradeStep(where, fix)
             elif name == "pipeline" and reads_alone and value in PIPELINES:
-                yield Change(f'{where} = "{value}"', f'write "{PIPELINES[value]}": the model is a bi-encoder')
+                yield UpgradeStep(f'{where} = "{value}"', f'write "{PIPELINES[value]}": the model is a bi-encoder')
 
 
 def _is_bi_encoder(model: str) -> bool:

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 import uvicorn
 
 from osrerank.server.api.app import create_app
-from osrerank.server.api.limits import Limits
-from osrerank.server.page.routes import Comparison, add_page
+from osrerank.server.api.limits import ServerLimits
+from osrerank.server.page.routes import ComparisonPage, add_page
 from osrerank.server.run import configuration, listening
 from osrerank.service import RerankService
 from osrerank.settings import Settings
@@ -24,13 +24,13 @@ def running(
     scorer: Scorer | None = None,
     *,
     token: str | None = None,
-    limits: Limits | None = None,
+    limits: ServerLimits | None = None,
     port: int | None = None,
-    comparison: Comparison | None = None,
+    comparison: ComparisonPage | None = None,
 ) -> Iterator[str]:
     """Yield the URL of a server over a scorer or the shipped model, with the comparison page where one is given."""
     reranker = RerankService(Settings.load(), scorer)
-    limits = limits or Limits()
+    limits = limits or ServerLimits()
     port = port or free_port()
     app = create_app(reranker, limits, token=token)
     if comparison is not None:

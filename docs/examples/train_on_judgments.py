@@ -18,7 +18,7 @@ from osrerank.scoring.locate import locate
 from osrerank.training.examples.first_pass import from_index, temporary_search
 from osrerank.training.examples.lists import text_of, write_examples
 from osrerank.training.examples.sources import open_source
-from osrerank.training.fit import Request, train
+from osrerank.training.fit import TrainingRequest, train
 from osrerank.training.recipes import Recipe
 from osrerank.training.weights.averaging import average
 
@@ -39,7 +39,7 @@ def main() -> None:
             print(write_examples(work / "examples.jsonl", examples), "queries to learn from")
         changes = {"steps": options.steps, "batch": 32, "negatives": 7, "rate": 2e-5, "freeze": "embeddings"}
         data = [open_source({"examples": work / "examples.jsonl"})]
-        train(Request(start, work / "tuned", Recipe.of(changes, "modern"), data, report=print))
+        train(TrainingRequest(start, work / "tuned", Recipe.of(changes, "modern"), data, report=print))
         average([work / "tuned", start], [0.5, 0.5], work / "averaged")
         export_model(work / "averaged", options.output, ExportOptions(precision="int8"))
 

@@ -17,7 +17,7 @@ from osrerank.errors import CorpusFormatError, FormatError
 from osrerank.formats.common_layout import write_lines
 from osrerank.formats.id_table import scratch
 from osrerank.formats.lines import id_problem, shown, text_lines, whole
-from osrerank.formats.sources import Source, malformed, open_sources, readable
+from osrerank.formats.sources import SourceFile, malformed, open_sources, readable
 from osrerank.formats.trec import run_lines
 from osrerank_loaders.collections.base import Record
 
@@ -92,7 +92,7 @@ def _database(folder: Path) -> sqlite3.Connection:
     return database
 
 
-def _lines(files: tuple[str, ...]) -> Iterator[tuple[Source, int, str]]:
+def _lines(files: tuple[str, ...]) -> Iterator[tuple[SourceFile, int, str]]:
     for source in open_sources(files):
         with readable(source):
             for number, line in whole(text_lines(source)):

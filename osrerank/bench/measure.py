@@ -10,7 +10,7 @@ import numpy as np
 
 from osrerank.bench.contenders import Contender, Ours, Values
 from osrerank.bench.peak import measured_peak, operations
-from osrerank.bench.workload import Task, pairs
+from osrerank.bench.workload import BenchQuery, pairs
 from osrerank.errors import MissingDependencyError
 from osrerank.evaluation.basic import ndcg
 from osrerank.scoring.inputs import InputBuilder
@@ -35,7 +35,7 @@ class Timings:
     values: Mapping[str, Sequence[Values]]
 
 
-def take_turns(contenders: Sequence[Contender], tasks: Sequence[Task], rounds: int) -> Timings:
+def take_turns(contenders: Sequence[Contender], tasks: Sequence[BenchQuery], rounds: int) -> Timings:
     """Score all tasks ``rounds`` times with each contender in turn, after one task to warm each up."""
     seconds: dict[str, list[float]] = {one.name: [] for one in contenders}
     cpu_seconds: dict[str, list[float]] = {one.name: [] for one in contenders}
@@ -55,7 +55,7 @@ def take_turns(contenders: Sequence[Contender], tasks: Sequence[Task], rounds: i
 
 def rows(
     contenders: Sequence[Contender],
-    tasks: Sequence[Task],
+    tasks: Sequence[BenchQuery],
     timings: Timings,
     *,
     lengths: Sequence[int],
@@ -94,7 +94,7 @@ def rows(
     return found
 
 
-def lengths_of(builder: InputBuilder, tasks: Sequence[Task]) -> list[int]:
+def lengths_of(builder: InputBuilder, tasks: Sequence[BenchQuery]) -> list[int]:
     """Return the tokens of each pair."""
     lengths = []
     for task in tasks:
@@ -132,7 +132,7 @@ def _order(values: Values) -> list[int]:
     return [int(place) for place in np.argsort(-values, kind="stable")]
 
 
-def _ndcg(tasks: Sequence[Task], values: Sequence[Values], qrels: Qrels) -> float:
+def _ndcg(tasks: Sequence[BenchQuery], values: Sequence[Values], qrels: Qrels) -> float:
     """Return the mean over the tasks that have judgments."""
     found = []
     for task, scores in zip(tasks, values, strict=True):

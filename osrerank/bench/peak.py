@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from osrerank._optional import require
-from osrerank.scoring.backends.networks.modern_bert.shape import MODEL_TYPE, Shape
+from osrerank.scoring.backends.networks.modern_bert.shape import MODEL_TYPE, ModernBertShape
 
 SIZE = 768
 ROUNDS = 7
@@ -50,7 +50,7 @@ def operations(config: Mapping[str, Any], lengths: Iterable[int]) -> float:
     """
     hidden, inner, layers = (int(config[name]) for name in ("hidden_size", "intermediate_size", "num_hidden_layers"))
     is_modern = config.get("model_type") == MODEL_TYPE
-    windows: Sequence[int | None] = Shape.from_config(config).windows if is_modern else [None] * layers
+    windows: Sequence[int | None] = ModernBertShape.from_config(config).windows if is_modern else [None] * layers
     fixed = 2 * (4 * hidden**2 + (3 if is_modern else 2) * hidden * inner)
     total = 0
     for tokens in lengths:

@@ -17,7 +17,7 @@ import numpy as np
 from osrerank.bench.contenders import Values
 from osrerank.bench.install import python_of
 from osrerank.bench.runner.table import BATCH_SIZES, PEERS
-from osrerank.bench.workload import Task
+from osrerank.bench.workload import BenchQuery
 from osrerank.errors import InferenceError, ModelLoadError
 from osrerank.export.export_model import ExportOptions, export_model
 from osrerank.scoring.checkpoints.self_check import examples
@@ -191,7 +191,7 @@ def make_peers(
     return made, missing
 
 
-def choose_batch(peer: Peer, task: Task) -> None:
+def choose_batch(peer: Peer, task: BenchQuery) -> None:
     """Give a peer the fastest of `BATCH_SIZES`, tried on some of a task's documents, each after a first time.
 
     Raises:

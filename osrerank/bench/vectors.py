@@ -13,7 +13,7 @@ import numpy as np
 
 from osrerank._version import __version__
 from osrerank.bench.contenders import Ours, Values
-from osrerank.bench.workload import Task
+from osrerank.bench.workload import BenchQuery
 from osrerank.errors import ConfigError
 from osrerank.scoring.encoder_scorer import EncoderScorer
 from osrerank.scoring.registry import load_model
@@ -22,7 +22,7 @@ from osrerank.types import is_encoder
 from osrerank.vectors.configured import VectorStorage
 from osrerank.vectors.documents import DocumentVectors
 from osrerank.vectors.file import FileStore
-from osrerank.vectors.record import PROFILES, Record, rows_of
+from osrerank.vectors.record import PROFILES, VectorRecord, rows_of
 from osrerank.vectors.store import MemoryStore
 
 MOST_BYTES = 1 << 32
@@ -46,7 +46,7 @@ class KnownVectors:
 
     version = __version__
 
-    def __init__(self, model: str, tasks: Sequence[Task], vectors: VectorStorage, *, threads: int = 0) -> None:
+    def __init__(self, model: str, tasks: Sequence[BenchQuery], vectors: VectorStorage, *, threads: int = 0) -> None:
         self.scorer = scorer_of(model, vectors, threads=threads)
         self.scorer.vectors.remember(texts_of(tasks))
         place = vectors.store.name if vectors.store else "none"
@@ -91,13 +91,13 @@ def scorer_of(model: str, storage: VectorStorage, *, threads: int) -> EncoderSco
     return EncoderScorer(DocumentVectors(encoder, storage))
 
 
-def texts_of(tasks: Sequence[Task]) -> list[str]:
+def texts_of(tasks: Sequence[BenchQuery]) -> list[str]:
     """Return the different documents of tasks."""
     return list(dict.fromkeys(text for task in tasks for text in task.documents.values()))
 
 
 def measure_vectors(
-    model: str, tasks: Sequence[Task], folder: Path, *, profile: str, rounds: int, threads: int = 0
+    model: str, tasks: Sequence[BenchQuery], folder: Path, *, profile: str, rounds: int, threads: int = 0
 ) -> dict[str, Any]:
     """Return medians over queries and rounds, in milliseconds, of documents whose vectors are in a file.
 
@@ -125,7 +125,7 @@ def measure_vectors(
     spent: defaultdict[str, list[float]] = defaultdict(list)
     for number in range(rounds):
         for task in tasks:
-            asked = Task(task.query_id, f"{task.query} {number}", task.documents)
+            asked = BenchQuery(task.query_id, f"{task.query} {number}", task.documents)
             _measure(scorer, whole, asked, spent)
     size = store.size()
     scorer.close()
@@ -146,7 +146,7 @@ def measure_vectors(
     }
 
 
-def _measure(scorer: EncoderScorer, whole: Ours, task: Task, spent: defaultdict[str, list[float]]) -> None:
+def _measure(scorer: EncoderScorer, whole: Ours, task: BenchQuery, spent: defaultdict[str, list[float]]) -> None:
     texts = list(task.documents.values())
     tuples = [(place,) for place in range(len(texts))]
     with _timed(spent, "total_ms"):
@@ -161,7 +161,7 @@ def _measure(scorer: EncoderScorer, whole: Ours, task: Task, spent: defaultdict[
     with _timed(spent, "read_ms"):
         contents = store.read(list(dict.fromkeys(keys)))
     with _timed(spent, "check_ms"):
-        records = {key: Record.read(content, key) for key, content in contents.items()}
+        records = {key: VectorRecord.read(content, key) for key, content in contents.items()}
     kept = [record for key in keys if (record := records[key]) is not None]
     with _timed(spent, "cosines_ms"):
         scorer.encoder.similarity(query, rows_of(kept))

@@ -28,7 +28,7 @@ SYLLABLES = (
 
 
 @dataclass(frozen=True, slots=True)
-class Task:
+class BenchQuery:
     """A query and its documents.
 
     Attributes:
@@ -42,7 +42,7 @@ class Task:
     documents: Mapping[str, str]
 
 
-def from_candidates(path: Path, *, queries: int, depth: int) -> list[Task]:
+def from_candidates(path: Path, *, queries: int, depth: int) -> list[BenchQuery]:
     """Read the first ``depth`` documents of the first ``queries`` queries of a candidate file; 0 queries means all.
 
     Raises:
@@ -50,7 +50,7 @@ def from_candidates(path: Path, *, queries: int, depth: int) -> list[Task]:
     """
     lists = read_candidates(path)[: queries or None]
     return [
-        Task(
+        BenchQuery(
             one.query.query_id,
             one.query.text,
             {entry["id"]: f"{entry.get('title') or ''} {entry['text']}".strip() for entry in one.documents[:depth]},
@@ -59,7 +59,7 @@ def from_candidates(path: Path, *, queries: int, depth: int) -> list[Task]:
     ]
 
 
-def synthetic(words: int, *, queries: int, depth: int) -> list[Task]:
+def synthetic(words: int, *, queries: int, depth: int) -> list[BenchQuery]:
     """Return queries of invented words with documents of 0.5 to 1.5 times ``words`` words."""
     draw = random.Random(SEED)  # noqa: S311 - a reproducible draw
     lexicon = [first + second for first in SYLLABLES for second in SYLLABLES]
@@ -68,7 +68,7 @@ def synthetic(words: int, *, queries: int, depth: int) -> list[Task]:
         return " ".join(draw.choices(lexicon, k=size))
 
     return [
-        Task(
+        BenchQuery(
             str(query),
             text(QUERY_WORDS),
             {str(doc): text(draw.randint(max(1, words // 2), max(1, 3 * words // 2))) for doc in range(depth)},
@@ -77,6 +77,6 @@ def synthetic(words: int, *, queries: int, depth: int) -> list[Task]:
     ]
 
 
-def pairs(tasks: Sequence[Task]) -> int:
+def pairs(tasks: Sequence[BenchQuery]) -> int:
     """Return how many pairs the tasks have."""
     return sum(len(task.documents) for task in tasks)

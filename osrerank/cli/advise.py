@@ -14,7 +14,7 @@ from osrerank.options.passages import Passages
 from osrerank.settings import SETTINGS_FILE
 
 if TYPE_CHECKING:
-    from osrerank.decision.advice.advise import Advice
+    from osrerank.decision.advice.advise import IndexAdvice
 
 FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 OUTPUT = click.Path(dir_okay=False, path_type=Path)
@@ -91,7 +91,7 @@ def _tell_lacking(client: Any, index: str) -> None:
             click.echo(f"searches compute missing vectors of their hits; to build all beforehand: {known}", err=True)
 
 
-def settings_table(advice: "Advice") -> dict[str, Any]:
+def settings_table(advice: "IndexAdvice") -> dict[str, Any]:
     """Return the recommended options as a settings file has them, with fields and other options of the index."""
     options = advice.options
     table = {**advice.recommended, "query_fields": options.query_fields, "fields": options.fields}

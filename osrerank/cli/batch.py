@@ -13,8 +13,8 @@ import click
 from osrerank._progress import ProgressLines
 from osrerank.errors import ConfigError, EvaluationError
 from osrerank.evaluation.batch import Failure, rankings_of, run_queries
-from osrerank.evaluation.records import Record
-from osrerank.evaluation.side_file import Checkpoint
+from osrerank.evaluation.records import QueryRecord
+from osrerank.evaluation.side_file import SideFile
 from osrerank.formats.trec import RunForm, write_rankings
 from osrerank.options.rerank import Rerank
 from osrerank.search.call import RerankArgument
@@ -26,8 +26,8 @@ SHOWN_FAILURES = 10
 
 
 @dataclass(frozen=True, slots=True)
-class Batch:
-    """A query set to be run.
+class QuerySetRun:
+    """A query set and the search that each query runs.
 
     Attributes:
         queries: the query set.
@@ -38,14 +38,14 @@ class Batch:
     """
 
     queries: Sequence[Query]
-    search: Callable[[Query, float], Record]
+    search: Callable[[Query, float], QueryRecord]
     depends_on: Mapping[str, Any]
     reranked: bool
     workers: int = 1
 
 
 def execute(
-    batch: Batch, output: Path, *, tag: str, form: RunForm, skip_failed: bool, allow_partial: bool = False
+    batch: QuerySetRun, output: Path, *, tag: str, form: RunForm, skip_failed: bool, allow_partial: bool = False
 ) -> None:
     """Run the batch and write the run and its side file.
 
@@ -54,7 +54,7 @@ def execute(
     """
     side_file = output.with_name(f"{output.name}.jsonl")
     ids = [query.query_id for query in batch.queries]
-    with Checkpoint(side_file, {**batch.depends_on, "queries": digest(batch.queries)}) as checkpoint:
+    with SideFile(side_file, {**batch.depends_on, "queries": digest(batch.queries)}) as checkpoint:
         resumed = len(checkpoint)
         if resumed:
             click.echo(f"{side_file}: going on after {resumed} of {len(ids)} queries", err=True)
@@ -88,7 +88,7 @@ def execute(
         raise EvaluationError(f"{len(failures)} queries failed{some}; {outcome}; the same command tries them again")
 
 
-def _write(output: Path, tag: str, form: RunForm, checkpoint: Checkpoint, queries: Sequence[Query]) -> list[bool]:
+def _write(output: Path, tag: str, form: RunForm, checkpoint: SideFile, queries: Sequence[Query]) -> list[bool]:
     """Write the run, and return of each query that has a record whether it found anything."""
     answered: list[bool] = []
 

@@ -12,7 +12,7 @@ from osrerank.errors import ConfigError
 
 if TYPE_CHECKING:
     from osrerank.bench.contenders import Ours
-    from osrerank.bench.workload import Task
+    from osrerank.bench.workload import BenchQuery
     from osrerank.types import Qrels
 
 FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
@@ -130,7 +130,7 @@ def _vectors_measured(given: dict[str, Any], options: dict[str, Any], folder: Pa
 
 
 def _beside_vectors(
-    model: str, tasks: "list[Task]", options: dict[str, Any], folder: Path
+    model: str, tasks: "list[BenchQuery]", options: dict[str, Any], folder: Path
 ) -> tuple[list[dict[str, Any]], dict[str, str]]:
     """Return the rows of every place for vectors, of whole pairs, and with --checkpoint of other libraries."""
     from osrerank._platform import usable_cores  # noqa: PLC0415 - its twin
@@ -205,7 +205,7 @@ def _peers(options: dict[str, Any], ours: "Sequence[Ours]", threads: int) -> tup
     return list(peers), missing
 
 
-def _at_their_best(contenders: "Sequence[Any]", tasks: "Sequence[Task]", missing: dict[str, str]) -> list[Any]:
+def _at_their_best(contenders: "Sequence[Any]", tasks: "Sequence[BenchQuery]", missing: dict[str, str]) -> list[Any]:
     """Give each peer its best batch size; return the contenders without those that fail, which become missing."""
     from osrerank.bench.peers import Peer, choose_batch  # noqa: PLC0415 - only with peers
     from osrerank.errors import InferenceError  # noqa: PLC0415 - its twin
@@ -241,7 +241,7 @@ def _exported(checkpoint: Path | None, folder: Path) -> list[tuple[str, str, str
     return made
 
 
-def _workloads(options: dict[str, Any]) -> dict[str, "list[Task]"]:
+def _workloads(options: dict[str, Any]) -> dict[str, "list[BenchQuery]"]:
     from osrerank.bench.workload import from_candidates, synthetic  # noqa: PLC0415 - numpy
 
     size = {"queries": options["queries"], "depth": options["depth"]}

@@ -68,7 +68,7 @@ class Sample:
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class DemoRow:
     """A row of the demo's table: the responses to all questions, searched in one way.
 
     Attributes:
@@ -159,13 +159,13 @@ def index_sample(client: Client, sample: Sample) -> None:
         raise OsrerankError(f"the index {INDEX} has {count} documents after loading {len(sample.documents)}")
 
 
-def _search(context: click.Context, asked: Mapping[str, str], pipeline: str) -> list[Row]:
+def _search(context: click.Context, asked: Mapping[str, str], pipeline: str) -> list[DemoRow]:
     """Search with BM25, with reranking and, if document vectors are stored, with reranking once more."""
-    bm25 = Row("bm25", _responses(context, asked, NO_STAGES))
-    first = Row("first_search", _responses(context, asked, pipeline))
+    bm25 = DemoRow("bm25", _responses(context, asked, NO_STAGES))
+    first = DemoRow("first_search", _responses(context, asked, pipeline))
     if first.encoded() is None or Settings.load().vectors == "off":
         return [bm25, first]
-    return [bm25, first, Row("known_texts", _responses(context, asked, pipeline))]
+    return [bm25, first, DemoRow("known_texts", _responses(context, asked, pipeline))]
 
 
 def _responses(context: click.Context, asked: Mapping[str, str], pipeline: str) -> tuple[dict[str, Any], ...]:
@@ -184,7 +184,7 @@ def _responses(context: click.Context, asked: Mapping[str, str], pipeline: str) 
         return tuple(client.search(text, index=INDEX, size=DEPTH, rerank=how) for text in texts)
 
 
-def _figures(rows: Sequence[Row], relevance: Sequence[Mapping[str, int]]) -> dict[str, Any]:
+def _figures(rows: Sequence[DemoRow], relevance: Sequence[Mapping[str, int]]) -> dict[str, Any]:
     figures: dict[str, Any] = {"queries": len(relevance), "depth": DEPTH}
     for row in rows:
         measures = {"nDCG@10": row.mean(ndcg, relevance), "RR@10": row.mean(reciprocal_rank, relevance)}
@@ -192,7 +192,7 @@ def _figures(rows: Sequence[Row], relevance: Sequence[Mapping[str, int]]) -> dic
     return figures
 
 
-def _show(rows: Sequence[Row], questions: Sequence[str], relevance: Sequence[Mapping[str, int]]) -> None:
+def _show(rows: Sequence[DemoRow], questions: Sequence[str], relevance: Sequence[Mapping[str, int]]) -> None:
     from rich.console import Console  # noqa: PLC0415 - only when the command runs
 
     console = Console(width=max(Console().width, 100))

@@ -12,7 +12,7 @@ import click
 from osrerank.cli.options import DURATION, client_of
 from osrerank.cli.settings_file import refuse_existing, settings_text
 from osrerank.response import parse
-from osrerank.retrieval.fields import Fields
+from osrerank.retrieval.fields import SearchFields
 from osrerank.scoring.registry import as_scorer, load
 from osrerank.settings import SETTINGS_FILE
 from osrerank.types import Query
@@ -72,7 +72,7 @@ def init(
         raise click.UsageError("--build needs an index: name it with --index")
     refuse_existing(output, force=force)
     with closing(client_of(context)) as client:
-        found = client.fields_of(index) if index else Fields()
+        found = client.fields_of(index) if index else SearchFields()
         texts = _sample(client, index, found) if index else []
         keeps = _keeps_vectors(client, index)
         written = _with_vectors(deadline_ms) if keeps else _read_anew(client, index, texts, deadline_ms)
@@ -111,7 +111,7 @@ def _read_anew(client: Any, index: str | None, texts: Sequence[str], deadline_ms
     return Written({"depth": _depth(speed.pairs_per_s, time_ms), "deadline_ms": time_ms}, note)
 
 
-def _tell_fields(index: str, found: Fields, *, is_written: bool, has_texts: bool) -> None:
+def _tell_fields(index: str, found: SearchFields, *, is_written: bool, has_texts: bool) -> None:
     for warning in (*found.warnings, *found.complaints(None)):
         click.echo(f"{index}: {warning}", err=True)
     why = "its indices have different fields" if has_texts else "there are no documents with text yet"
@@ -143,7 +143,7 @@ def _measure(client: Any, found: Sequence[str]) -> Speed:
         return Speed(len(texts), len(texts) / (time.perf_counter() - began))
 
 
-def _sample(client: Any, index: str, fields: Fields) -> list[str]:
+def _sample(client: Any, index: str, fields: SearchFields) -> list[str]:
     """Return the texts of some documents of an index, as a model reads them."""
     from osrerank.indexing.documents import documents_of  # noqa: PLC0415 - keeps the command's help quick
 

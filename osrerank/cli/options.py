@@ -40,7 +40,7 @@ RERANK_NAMES = (
 )
 
 
-class Checkpoint(click.ParamType[Path]):
+class CheckpointParam(click.ParamType[Path]):
     """The type of a parameter that names a model with weights, as for ``--model``, in any format."""
 
     name = "checkpoint"
@@ -53,7 +53,7 @@ class Checkpoint(click.ParamType[Path]):
         return locate(str(value), forms=forms_of("torch"), also=("README.md",))  # the README names the languages
 
 
-class Model(Checkpoint):
+class Model(CheckpointParam):
     """The type of a parameter that names a model to train from; pickled or TensorFlow weights are converted first."""
 
     name = "model"
@@ -65,7 +65,7 @@ class Model(Checkpoint):
         return usable(super().convert(value, param, ctx)).directory
 
 
-CHECKPOINT, MODEL = Checkpoint(), Model()
+CHECKPOINT, MODEL = CheckpointParam(), Model()
 
 
 def named_options(first: str) -> Callable[..., dict[str, Any] | None]:

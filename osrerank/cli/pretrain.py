@@ -46,11 +46,11 @@ def pretrain(source: Path | None, new: dict[str, Any] | None, **options: Any) ->
 def _new_start(new: dict[str, Any], options: dict[str, Any]) -> Path:
     """Return the untrained encoder beside the output; that of an interrupted call if there is one."""
     from osrerank.errors import ConfigError  # noqa: PLC0415 - with its twin
-    from osrerank.training.pretrain import Shape, new_encoder  # noqa: PLC0415 - imports torch
+    from osrerank.training.pretrain import EncoderSize, new_encoder  # noqa: PLC0415 - imports torch
 
     start: Path = options["output"].with_name(f"{options['output'].name}.new")
     try:
-        shape = Shape(**new)
+        shape = EncoderSize(**new)
     except TypeError:
         reason = f"--new takes layers, hidden, heads and vocabulary, not {', '.join(new)}"
         raise ConfigError(reason, setting="new", source="flag") from None

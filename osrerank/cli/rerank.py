@@ -58,8 +58,8 @@ def rerank(context: click.Context, /, **options: Any) -> None:
 
 def _batch(reranker: Any, options: dict[str, Any]) -> Any:
     """Return the candidates' queries with the reranking that answers them."""
-    from osrerank.cli.batch import Batch, insist, resolved  # noqa: PLC0415 - numpy
-    from osrerank.evaluation.records import Record  # noqa: PLC0415 - its twin
+    from osrerank.cli.batch import QuerySetRun, insist, resolved  # noqa: PLC0415 - numpy
+    from osrerank.evaluation.records import QueryRecord  # noqa: PLC0415 - its twin
     from osrerank.formats.candidates import CandidatesByQuery  # noqa: PLC0415 - its twin
     from osrerank.options.defaults import Defaults  # noqa: PLC0415 - its twin
     from osrerank.search.ranking import rank_texts  # noqa: PLC0415 - its twin
@@ -70,11 +70,11 @@ def _batch(reranker: Any, options: dict[str, Any]) -> Any:
 
     def search(query: Any, started_s: float) -> Any:
         ranking = rank_texts(reranker, defaults, query.text, candidates.documents(query.query_id), rerank=arguments)
-        return Record.from_ranking(query.query_id, ranking, started_s)
+        return QueryRecord.from_ranking(query.query_id, ranking, started_s)
 
     depends_on = {"candidates": candidates.digest, **resolved(arguments, defaults, reranker)}
     insist(reranker)
-    return Batch(candidates.queries, search, depends_on, reranked=True)
+    return QuerySetRun(candidates.queries, search, depends_on, reranked=True)
 
 
 def _read(options: dict[str, Any]) -> Any:

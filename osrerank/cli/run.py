@@ -63,8 +63,8 @@ def _batch(client: Any, options: dict[str, Any]) -> Any:
     """Return the query set with the search that answers it."""
     from dataclasses import replace  # noqa: PLC0415 - with the heavy part
 
-    from osrerank.cli.batch import Batch, insist, resolved  # noqa: PLC0415 - numpy
-    from osrerank.evaluation.records import Record  # noqa: PLC0415 - its twin
+    from osrerank.cli.batch import QuerySetRun, insist, resolved  # noqa: PLC0415 - numpy
+    from osrerank.evaluation.records import QueryRecord  # noqa: PLC0415 - its twin
     from osrerank.formats.topics import read_queries  # noqa: PLC0415 - its twin
     from osrerank.options.rerank import NO_STAGES, Rerank  # noqa: PLC0415 - its twin
 
@@ -79,7 +79,7 @@ def _batch(client: Any, options: dict[str, Any]) -> Any:
 
     def search(query: Any, started_s: float) -> Any:
         response = client.search(query.text, index=index, size=size, rerank=asked, **source)
-        return Record.from_response(query.query_id, response, started_s)
+        return QueryRecord.from_response(query.query_id, response, started_s)
 
     named = client.options_of(index, rerank=arguments)
     with client.searcher.serving(index, checked=reranked) as service:
@@ -87,7 +87,7 @@ def _batch(client: Any, options: dict[str, Any]) -> Any:
         if reranked:
             insist(service)
     depends_on = {"index": index, "hits": size, **_place(client, index), **order}
-    return Batch(read_queries(options["queries"]), search, depends_on, reranked, options["workers"])
+    return QuerySetRun(read_queries(options["queries"]), search, depends_on, reranked, options["workers"])
 
 
 def _place(client: Any, index: str) -> dict[str, Any]:

@@ -7,7 +7,7 @@ from typing import Any
 import click
 
 from osrerank.cli.options import client_of, read_cutoff, rerank_arguments, rerank_options, wants_json
-from osrerank.response import text_of
+from osrerank.response import hit_text
 
 SNIPPET = 160
 """Characters of a text that are shown."""
@@ -61,7 +61,7 @@ def _show(response: dict[str, Any], offset: int) -> None:
 
 
 def _snippet(hit: dict[str, Any], fields: Sequence[str]) -> str:
-    text = text_of(hit, fields) or json.dumps(hit.get("_source") or {}, ensure_ascii=False)
+    text = hit_text(hit, fields) or json.dumps(hit.get("_source") or {}, ensure_ascii=False)
     return text if len(text) <= SNIPPET else f"{text[:SNIPPET].rstrip()}…"
 
 

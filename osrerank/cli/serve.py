@@ -114,18 +114,25 @@ def serve_page(
         access: who may call it, an ``Access``.
     """
     from osrerank.cli.options import client_of  # noqa: PLC0415 - brings the client
-    from osrerank.server.api.limits import Limits  # noqa: PLC0415 - its twin
-    from osrerank.server.page.routes import Comparison, usable_pipelines  # noqa: PLC0415 - brings FastAPI
+    from osrerank.server.api.limits import ServerLimits  # noqa: PLC0415 - its twin
+    from osrerank.server.page.routes import ComparisonPage, usable_pipelines  # noqa: PLC0415 - brings FastAPI
     from osrerank.server.run import run  # noqa: PLC0415 - likewise
 
     client = client_of(context)
     try:
         _warn_if_open(client.searcher.service, host)
         _warm_up(client.searcher.service)
-        comparison = Comparison(client, usable_pipelines(client.searcher.service), indexes, judgments)
+        comparison = ComparisonPage(client, usable_pipelines(client.searcher.service), indexes, judgments)
         _announce(client.searcher.service, host, port)
         click.echo(f"The comparison page is on http://{host}:{port}/ui", err=True)
-        run(client.searcher.service, limits or Limits(), host=host, port=port, access=access, comparison=comparison)
+        run(
+            client.searcher.service,
+            limits or ServerLimits(),
+            host=host,
+            port=port,
+            access=access,
+            comparison=comparison,
+        )
     finally:
         client.close()
 
@@ -193,7 +200,7 @@ def _is_loopback(host: str) -> bool:
 
 def _limits(options: dict[str, Any]) -> Any:
     """Return the default limits, with the given ones in place."""
-    from osrerank.server.api.limits import Limits  # noqa: PLC0415 - its twin
+    from osrerank.server.api.limits import ServerLimits  # noqa: PLC0415 - its twin
 
     given = {name: options[name] for name in ("max_documents", "timeout_ms") if options[name] is not None}
     if options["max_wait"] is not None:
@@ -202,7 +209,7 @@ def _limits(options: dict[str, Any]) -> Any:
         given["max_held_documents"] = options["max_queue"]
     if options["max_body_mb"] is not None:
         given["max_body_bytes"] = options["max_body_mb"] * 2**20
-    return Limits(**given)
+    return ServerLimits(**given)
 
 
 def _access(options: dict[str, Any]) -> Any:

@@ -14,7 +14,7 @@ from osrerank.errors import EvaluationError
 from osrerank.options.pairs import PAIR_AGGREGATIONS
 
 if TYPE_CHECKING:
-    from osrerank.evaluation.tradeoff import Point, ScoredRun, Setting
+    from osrerank.evaluation.tradeoff import OperatingPoint, Point, ScoredRun
 
 FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 K0, K1 = (0, 10, 20, 50, 100, 200, 500, 1000), (0, 10, 20, 30, 40, 50)
@@ -24,7 +24,7 @@ SAMPLE_SIZE = 10
 COLUMNS = ("curve", "k0", "k1", "inferences", "quality")
 
 
-class Counts(click.ParamType[tuple[int, ...]]):
+class IntegersParam(click.ParamType[tuple[int, ...]]):
     """Whole numbers, comma-separated."""
 
     name = "N,N,..."
@@ -48,9 +48,15 @@ class Counts(click.ParamType[tuple[int, ...]]):
 @click.argument("qrels", type=FILE)
 @click.argument("run", type=FILE)
 @click.option("-m", "--measure", default="nDCG@10", show_default=True, help="Any measure of `osrerank evaluate`.")
-@click.option("--k0", type=Counts(), help="Depths of monoBERT.  [default: 0,10,20,50,100,... as deep as RUN goes]")
-@click.option("--k1", type=Counts(), help="Depths of duoBERT, where it ran.  [default: 0,10,20,... as deep as it ran]")
-@click.option("--duo-k0", type=Counts(), help="Depths of monoBERT below duoBERT, a curve each.  [default: the deepest]")
+@click.option(
+    "--k0", type=IntegersParam(), help="Depths of monoBERT.  [default: 0,10,20,50,100,... as deep as RUN goes]"
+)
+@click.option(
+    "--k1", type=IntegersParam(), help="Depths of duoBERT, where it ran.  [default: 0,10,20,... as deep as it ran]"
+)
+@click.option(
+    "--duo-k0", type=IntegersParam(), help="Depths of monoBERT below duoBERT, a curve each.  [default: the deepest]"
+)
 @click.option("--pairs-from", type=FILE, multiple=True, help="Side file of another run, whose pairs count too.")
 @click.option(
     "--pairs",
@@ -61,7 +67,7 @@ class Counts(click.ParamType[tuple[int, ...]]):
 @click.option(
     "--sample-size",
     "sample_sizes",
-    type=Counts(1),
+    type=IntegersParam(1),
     multiple=True,
     help="Other candidates that --pairs sample takes for each candidate, a curve each.  [default: 10]",
 )
@@ -126,15 +132,15 @@ def _read(run: Path, *others: Path) -> "list[ScoredRun]":
     return [ScoredRun(path, blend) for path in (run, *others)]
 
 
-def _settings(run: "ScoredRun", width: int, options: dict[str, Any]) -> "dict[str, list[Setting]]":
+def _settings(run: "ScoredRun", width: int, options: dict[str, Any]) -> "dict[str, list[OperatingPoint]]":
     """Return the points of each curve: the given ones, or all that the run's scores allow."""
-    from osrerank.evaluation.tradeoff import Setting, deepest  # noqa: PLC0415 - see _curves
+    from osrerank.evaluation.tradeoff import OperatingPoint, deepest  # noqa: PLC0415 - see _curves
 
     depth = deepest(run.reaches)
     k0 = options["k0"] or tuple(sorted({*(k for k in K0 if k < depth), depth}))
-    settings = {"vectors, then monoBERT" if run.is_after_vectors else "monoBERT": [Setting(k) for k in k0]}
+    settings = {"vectors, then monoBERT" if run.is_after_vectors else "monoBERT": [OperatingPoint(k) for k in k0]}
     if run.is_blended:
-        settings["monoBERT + first pass"] = [Setting(k, blended=True) for k in k0]
+        settings["monoBERT + first pass"] = [OperatingPoint(k, blended=True) for k in k0]
     if not (width or options["k1"]):
         return settings
     k1 = options["k1"] or tuple(sorted({*(k for k in K1 if k < width), width}))
@@ -145,7 +151,7 @@ def _settings(run: "ScoredRun", width: int, options: dict[str, Any]) -> "dict[st
                 drawn = f" of {size}" if pairs == "sample" and len(sizes) > 1 else ""
                 label = f"duoBERT {pairs.capitalize()}{drawn}, k0 = {base}"
                 how = {"sample_size": size, "seed": options["seed"], "blended": run.is_blended}
-                settings[label] = [Setting(base, k, pairs, **how) for k in k1]
+                settings[label] = [OperatingPoint(base, k, pairs, **how) for k in k1]
     return settings
 
 

@@ -99,10 +99,10 @@ time_option = click.option(
 def request_of(options: dict[str, Any], preset: str) -> Any:
     """Return the training that a command's options describe."""
     from osrerank.training.examples.sources import open_source  # noqa: PLC0415 - its twin
-    from osrerank.training.fit import Request  # noqa: PLC0415 - imports torch
+    from osrerank.training.fit import TrainingRequest  # noqa: PLC0415 - imports torch
     from osrerank.training.recipes import Recipe  # noqa: PLC0415 - its twin
 
-    return Request(
+    return TrainingRequest(
         source=options["source"],
         output=options["output"],
         recipe=Recipe.of(options["recipe"], preset),

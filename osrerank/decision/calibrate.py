@@ -11,7 +11,7 @@ from osrerank.decision.fitting import (
     FITS,
     Bin,
     Groups,
-    Scored,
+    ScoredHits,
     calibration_error,
     held_out,
     log_loss,
@@ -44,7 +44,7 @@ class Collected:
         stage: whose scores they are.
     """
 
-    scored: Scored
+    scored: ScoredHits
     before: Floats
     query_ids: tuple[str, ...]
     stage: str
@@ -134,7 +134,7 @@ def collect(client: Client, index: str, queries: Any, qrels: Qrels, options: Rer
     if not rows:
         raise EvaluationError(f"no judged query found anything in {index}: are the judgments of this index's queries?")
     numbers, scores, before, relevant = (np.array(column) for column in zip(*rows, strict=True))
-    return Collected(Scored(scores, relevant, numbers.astype(np.intp)), before, tuple(query_ids), stage)
+    return Collected(ScoredHits(scores, relevant, numbers.astype(np.intp)), before, tuple(query_ids), stage)
 
 
 def _rows(

@@ -28,7 +28,7 @@ Groups = npt.NDArray[np.intp]
 
 
 @dataclass(frozen=True, slots=True)
-class Scored:
+class ScoredHits:
     """Hits of several queries with their scores and judgments, ``(n,)`` each.
 
     Attributes:
@@ -41,9 +41,9 @@ class Scored:
     relevant: Flags
     queries: Groups
 
-    def where(self, chosen: Flags) -> "Scored":
+    def where(self, chosen: Flags) -> "ScoredHits":
         """Return some of the hits."""
-        return Scored(self.scores[chosen], self.relevant[chosen], self.queries[chosen])
+        return ScoredHits(self.scores[chosen], self.relevant[chosen], self.queries[chosen])
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +64,7 @@ class Bin:
     measured: float
 
 
-def fit_platt(scored: Scored) -> Platt:
+def fit_platt(scored: ScoredHits) -> Platt:
     """Fit a logistic function.
 
     Raises:
@@ -101,7 +101,7 @@ def _damped(step: Floats, weights: Floats, inputs: Floats, targets: Floats) -> F
     return step
 
 
-def fit_isotonic(scored: Scored) -> Isotonic:
+def fit_isotonic(scored: ScoredHits) -> Isotonic:
     """Fit a map that never decreases, by pooling neighbours that violate the order.
 
     Each block's share of relevant hits is drawn towards the share of all hits by the weight of one hit, so that no
@@ -124,10 +124,10 @@ def fit_isotonic(scored: Scored) -> Isotonic:
     return Isotonic(tuple(means.tolist()), tuple(shares[kept].tolist()))
 
 
-FITS: dict[str, Callable[[Scored], ProbabilityMap]] = {"platt": fit_platt, "isotonic": fit_isotonic}
+FITS: dict[str, Callable[[ScoredHits], ProbabilityMap]] = {"platt": fit_platt, "isotonic": fit_isotonic}
 
 
-def held_out(scored: Scored, fit: Callable[[Scored], ProbabilityMap], folds: Sequence[Groups]) -> Floats:
+def held_out(scored: ScoredHits, fit: Callable[[ScoredHits], ProbabilityMap], folds: Sequence[Groups]) -> Floats:
     """Return each hit's probability by a map that was fitted without the hit's fold of queries.
 
     Args:

@@ -34,7 +34,7 @@ from osrerank.response import parse
 from osrerank.scoring.card import POINTWISE
 from osrerank.scoring.encoder_scorer import EncoderScorer
 from osrerank.scoring.registry import as_scorer, load_local
-from osrerank.search.coverage import Text
+from osrerank.search.coverage import ModelText
 from osrerank.settings import Settings
 from osrerank.types import Query, Scorer
 
@@ -192,7 +192,7 @@ def measure(settings: Settings, documents: Sequence[str]) -> Rates:
             rates = Rates(fmean(searches), pstdev(searches) / fmean(searches), len(documents) / fmean(again))
             if vectors is None:
                 return rates
-            rate = encoding_rate(vectors, [Text(text, len(text)) for text in documents])
+            rate = encoding_rate(vectors, [ModelText(text, len(text)) for text in documents])
             encoded_per_s = rate.characters_per_s * len(documents) / sum(map(len, documents))
             return replace(rates, encoded_per_s=encoded_per_s, record_bytes=rate.text_bytes / FILL)
 

@@ -11,7 +11,7 @@ from osrerank.embedded.errors import Fault, Json, as_object, illegal, only, pars
 from osrerank.embedded.mapping.source import SourceFilter, kept_source, source_filter, source_text
 from osrerank.embedded.storage.engine import Engine
 from osrerank.embedded.storage.index import LiveIndex
-from osrerank.embedded.storage.store import Row
+from osrerank.embedded.storage.store import StoredDocument
 
 ACTIONS = ("index", "create", "update", "delete")
 MAX_ID_BYTES = 512
@@ -20,7 +20,7 @@ MAX_DEPTH = 100
 1,000."""
 
 
-class Batch:
+class WriteBatch:
     """Writes that become durable together; use it while holding the engine's right to write.
 
     Each method checks one write, keeps it and returns its response; ``commit`` makes all of them durable.
@@ -28,8 +28,8 @@ class Batch:
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
-        self._rows: dict[LiveIndex, list[Row]] = {}
-        self._latest: dict[tuple[LiveIndex, str], Row] = {}
+        self._rows: dict[LiveIndex, list[StoredDocument]] = {}
+        self._latest: dict[tuple[LiveIndex, str], StoredDocument] = {}
 
     @property
     def touched(self) -> list[LiveIndex]:
@@ -62,7 +62,7 @@ class Batch:
         live = self._engine.target(name)
         old = self._current(live, doc_id)
         if old is None or old.source is None:
-            missing = Row(live.last_seq, doc_id, 1, None)
+            missing = StoredDocument(live.last_seq, doc_id, 1, None)
             return _answer(live, missing, "not_found", 404)
         return _answer(live, self._remember(live, doc_id, None, old), "deleted", 200)
 
@@ -88,28 +88,28 @@ class Batch:
         if self._rows:
             self._engine.write(self._rows)
 
-    def _current(self, live: LiveIndex, doc_id: str) -> Row | None:
+    def _current(self, live: LiveIndex, doc_id: str) -> StoredDocument | None:
         return self._latest.get((live, doc_id)) or self._engine.store.get(live.row, doc_id)
 
-    def _remember(self, live: LiveIndex, doc_id: str, text: str | None, old: Row | None) -> Row:
+    def _remember(self, live: LiveIndex, doc_id: str, text: str | None, old: StoredDocument | None) -> StoredDocument:
         rows = self._rows.setdefault(live, [])
         seq = (rows[-1].seq if rows else live.last_seq) + 1
-        row = Row(seq, doc_id, 1 if old is None else old.version + 1, text)
+        row = StoredDocument(seq, doc_id, 1 if old is None else old.version + 1, text)
         rows.append(row)
         self._latest[(live, doc_id)] = row
         return row
 
 
-def write_one(engine: Engine, write: Callable[[Batch], Json], refresh: str) -> Json:
+def write_one(engine: Engine, write: Callable[[WriteBatch], Json], refresh: str) -> Json:
     """Make one write durable, and visible if asked to; return its response with its ``status``."""
     with engine.writing():
-        batch = Batch(engine)
+        batch = WriteBatch(engine)
         answer = write(batch)
         batch.commit()
         return _refreshed(engine, batch, answer, refresh)
 
 
-def _refreshed(engine: Engine, batch: Batch, answer: Json, refresh: str) -> Json:
+def _refreshed(engine: Engine, batch: WriteBatch, answer: Json, refresh: str) -> Json:
     if refresh == "false":
         return answer
     for live in batch.touched:
@@ -122,7 +122,7 @@ def bulk(engine: Engine, default_index: str | None, body: str, refresh: str) -> 
     began = time.perf_counter()
     items: list[Json] = []
     with engine.writing():
-        batch = Batch(engine)
+        batch = WriteBatch(engine)
         for action, meta, text in _actions(body, default_index):
             items.append({action: _attempt(batch, action, meta, text)})
         batch.commit()
@@ -133,7 +133,7 @@ def bulk(engine: Engine, default_index: str | None, body: str, refresh: str) -> 
     return {"took": round((time.perf_counter() - began) * 1000), "errors": errors, "items": items}
 
 
-def _attempt(batch: Batch, action: str, meta: Json, text: str) -> Json:
+def _attempt(batch: WriteBatch, action: str, meta: Json, text: str) -> Json:
     name, doc_id = meta.get("_index"), meta.get("_id")
     doc_id = None if doc_id is None else str(doc_id)
     try:
@@ -210,7 +210,7 @@ def get(engine: Engine, name: str, doc_id: str, wanted: SourceFilter) -> Json:
     }
 
 
-def _source(live: LiveIndex, row: Row) -> Json:
+def _source(live: LiveIndex, row: StoredDocument) -> Json:
     """Return a document's source as OpenSearch keeps it: without what the mappings leave out."""
     return kept_source(live.fields.mappings).apply(json.loads(row.source or ""))
 
@@ -274,7 +274,7 @@ def _merged(old: Json, new: Json) -> Json:
     return both
 
 
-def _answer(live: LiveIndex, row: Row, outcome: str, status: int) -> Json:
+def _answer(live: LiveIndex, row: StoredDocument, outcome: str, status: int) -> Json:
     return {
         "_index": live.row.name,
         "_id": row.doc_id,

@@ -6,8 +6,8 @@ from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from itertools import islice
 
-from osrerank.evaluation.records import Record
-from osrerank.evaluation.side_file import Checkpoint
+from osrerank.evaluation.records import QueryRecord
+from osrerank.evaluation.side_file import SideFile
 from osrerank.types import Query, ScoredDocument
 
 GIVE_UP_AFTER = 10
@@ -25,8 +25,8 @@ class Failure:
 
 def run_queries(
     queries: Sequence[Query],
-    search: Callable[[Query, float], Record],
-    checkpoint: Checkpoint,
+    search: Callable[[Query, float], QueryRecord],
+    checkpoint: SideFile,
     *,
     workers: int = 1,
     reranked: bool = True,
@@ -71,18 +71,20 @@ def run_queries(
     return [failed[query.query_id] for query in queries if query.query_id in failed]
 
 
-def rankings_of(checkpoint: Checkpoint, queries: Sequence[Query]) -> Iterator[tuple[str, tuple[ScoredDocument, ...]]]:
+def rankings_of(checkpoint: SideFile, queries: Sequence[Query]) -> Iterator[tuple[str, tuple[ScoredDocument, ...]]]:
     """Yield the query id and the documents of each record, in the order of the queries."""
     for record in checkpoint.records(query.query_id for query in queries):
         yield record.query_id, record.documents()
 
 
-def _submit(threads: ThreadPoolExecutor, search: Callable[[Query, float], Record], query: Query) -> Future[Record]:
+def _submit(
+    threads: ThreadPoolExecutor, search: Callable[[Query, float], QueryRecord], query: Query
+) -> Future[QueryRecord]:
     return threads.submit(lambda: search(query, time.perf_counter()))
 
 
 def _settle(
-    query: Query, future: Future[Record], checkpoint: Checkpoint, *, reranked: bool, allow_partial: bool
+    query: Query, future: Future[QueryRecord], checkpoint: SideFile, *, reranked: bool, allow_partial: bool
 ) -> Failure | None:
     """Append a query's record, or return why there is none."""
     try:

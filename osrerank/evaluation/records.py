@@ -32,8 +32,8 @@ NOT_STAGES = {FIRST_PASS, "failure", "explanation", "probability"}
 
 
 @dataclass(frozen=True, slots=True)
-class Record:
-    """One query's line.
+class QueryRecord:
+    """One query's line in a side file.
 
     Attributes:
         query_id: the query.

@@ -9,7 +9,7 @@ from typing import Any
 
 from osrerank.evaluation.first_documents import FirstDocument
 from osrerank.evaluation.measures import Averaging, Evaluation
-from osrerank.evaluation.significance import Comparison, Marks
+from osrerank.evaluation.significance import Marks, RunComparison
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +27,7 @@ class Report:
 
     evaluations: Sequence[Evaluation]
     averaging: Averaging
-    comparisons: Sequence[Comparison]
+    comparisons: Sequence[RunComparison]
     marks: Mapping[tuple[str, str], str]
     marked_by: Marks = "holm"
     first: Sequence[FirstDocument] = field(default=())
@@ -49,7 +49,7 @@ class Report:
         writer.writerows(row for evaluation in self.evaluations for row in _rows(evaluation, per_query=per_query))
         if self.comparisons:
             table.write("\n")
-            names = [one.name for one in fields(Comparison)]
+            names = [one.name for one in fields(RunComparison)]
             writer.writerow(names)
             writer.writerows([getattr(comparison, name) for name in names] for comparison in self.comparisons)
         return table.getvalue()

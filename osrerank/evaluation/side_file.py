@@ -1,7 +1,7 @@
 """The side file of a run: a checkpoint while the run lasts, and its record of scores and timings afterwards.
 
-The first line holds the options that the run depends on; each further line is a `records.Record`. Lines are appended as
-queries end, so a killed run resumes where it stopped; at most its last line is incomplete, and is dropped.
+The first line holds the options that the run depends on; each further line is a `records.QueryRecord`. Lines are
+appended as queries end, so a killed run resumes where it stopped; at most its last line is incomplete, and is dropped.
 """
 
 import contextlib
@@ -13,13 +13,13 @@ from typing import IO, Any, Self
 
 from osrerank._platform import try_lock
 from osrerank.errors import EvaluationError
-from osrerank.evaluation.records import Record
+from osrerank.evaluation.records import QueryRecord
 from osrerank.formats.files import write_atomically
 
 FORMAT = 1
 
 
-class Checkpoint:
+class SideFile:
     """The side file, open for appending; use it as a context manager.
 
     Args:
@@ -57,18 +57,18 @@ class Checkpoint:
     def __len__(self) -> int:
         return len(self._offsets)
 
-    def append(self, record: Record) -> None:
+    def append(self, record: QueryRecord) -> None:
         """Add a query's record; a process that is killed afterwards does not lose it."""
         self._offsets[record.query_id] = self._file.seek(0, os.SEEK_END)
         self._file.write(_line(record.as_json()))
         self._file.flush()
 
-    def records(self, query_ids: Iterable[str]) -> Iterator[Record]:
+    def records(self, query_ids: Iterable[str]) -> Iterator[QueryRecord]:
         """Yield the records of the queries that have one, in the order asked for."""
         for query_id in query_ids:
             if query_id in self._offsets:
                 self._file.seek(self._offsets[query_id])
-                yield Record.from_json(json.loads(self._file.readline()))
+                yield QueryRecord.from_json(json.loads(self._file.readline()))
 
     def finish(self, query_ids: Iterable[str]) -> None:
         """Rewrite the file in the order of the queries, so that equal runs have equal side files, timings aside."""
@@ -102,7 +102,7 @@ class Checkpoint:
             if number == 1:
                 _check_options(self.path, value, options)
             else:
-                self._offsets[Record.from_json(value).query_id] = offset
+                self._offsets[QueryRecord.from_json(value).query_id] = offset
             offset += len(line)
         self._file.truncate(offset)
         if offset == 0:
@@ -110,7 +110,7 @@ class Checkpoint:
             self._file.flush()
 
 
-def read_records(path: Path) -> Iterator[Record]:
+def read_records(path: Path) -> Iterator[QueryRecord]:
     """Yield the records of a side file.
 
     Raises:
@@ -119,7 +119,7 @@ def read_records(path: Path) -> Iterator[Record]:
     return (record for _place, record in placed_records(path))
 
 
-def placed_records(path: Path) -> Iterator[tuple[int, Record]]:
+def placed_records(path: Path) -> Iterator[tuple[int, QueryRecord]]:
     """Yield the records of a side file, each with the place of its line in bytes, for `record_at`.
 
     Raises:
@@ -130,7 +130,7 @@ def placed_records(path: Path) -> Iterator[tuple[int, Record]]:
         for number, line in enumerate(lines, start=1):
             value = _decoded(path, number, line)
             if number > 1:
-                yield place, Record.from_json(value)
+                yield place, QueryRecord.from_json(value)
             elif not isinstance(value, dict) or value.get("osrerank_run") != FORMAT:
                 raise EvaluationError(f"{path}: not a side file of `osrerank run`; give the file that ends in .jsonl")
             place += len(line)
@@ -138,7 +138,7 @@ def placed_records(path: Path) -> Iterator[tuple[int, Record]]:
         raise EvaluationError(f"{path}: no query has been run yet")
 
 
-def record_at(path: Path, place: int, query_id: str) -> Record:
+def record_at(path: Path, place: int, query_id: str) -> QueryRecord:
     """Return a query's record, whose line begins at a byte of a side file.
 
     Raises:
@@ -148,7 +148,7 @@ def record_at(path: Path, place: int, query_id: str) -> Record:
         lines.seek(place)
         line = lines.readline()
     try:
-        record = Record.from_json(json.loads(line))
+        record = QueryRecord.from_json(json.loads(line))
     except (ValueError, KeyError, TypeError):
         record = None
     if record is None or record.query_id != query_id:

@@ -30,7 +30,7 @@ _TOLERANCE = 1e-12  # sums of the same differences in another order differ by ro
 
 
 @dataclass(frozen=True, slots=True)
-class Comparison:
+class RunComparison:
     """How one run differs from another on one measure.
 
     Attributes:
@@ -70,7 +70,7 @@ class Comparison:
         return self.p_t_holm if test == "t" else self.p_randomisation_holm
 
 
-def compare_runs(evaluations: Sequence[Evaluation], *, all_pairs: bool = False, seed: int = 0) -> list[Comparison]:
+def compare_runs(evaluations: Sequence[Evaluation], *, all_pairs: bool = False, seed: int = 0) -> list[RunComparison]:
     """Compare runs on every measure they were evaluated on, with Holm's correction for each measure and test.
 
     Args:
@@ -143,7 +143,7 @@ def effect_size(differences: Differences) -> float:
 
 
 def superscripts(
-    comparisons: Sequence[Comparison],
+    comparisons: Sequence[RunComparison],
     names: Sequence[str],
     *,
     test: TestName = "t",
@@ -207,10 +207,10 @@ def _different_queries(first: str, values: Mapping[str, float], second: str, oth
     )
 
 
-def _compare(baseline: Evaluation, run: Evaluation, measure: str, *, seed: int) -> Comparison:
+def _compare(baseline: Evaluation, run: Evaluation, measure: str, *, seed: int) -> RunComparison:
     values, others = run.per_query[measure], baseline.per_query[measure]
     differences = np.array([values[query_id] - others[query_id] for query_id in others])
-    return Comparison(
+    return RunComparison(
         baseline=baseline.run,
         run=run.run,
         measure=measure,
@@ -225,7 +225,7 @@ def _compare(baseline: Evaluation, run: Evaluation, measure: str, *, seed: int) 
     )
 
 
-def _with_holm(comparisons: Sequence[Comparison]) -> list[Comparison]:
+def _with_holm(comparisons: Sequence[RunComparison]) -> list[RunComparison]:
     by_t = holm([comparison.p_t for comparison in comparisons])
     by_randomisation = holm([comparison.p_randomisation for comparison in comparisons])
     return [

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from osrerank.errors import EvaluationError
 from osrerank.evaluation.measures import Averaging, Tally
-from osrerank.evaluation.records import Record
+from osrerank.evaluation.records import QueryRecord
 from osrerank.evaluation.side_file import placed_records, read_records, record_at
 from osrerank.options.pairs import PairAggregation, Pairs
 from osrerank.response import FIRST_PASS, FIRST_STAGES
@@ -31,7 +31,7 @@ Blend = tuple[Method, float]
 
 
 @dataclass(frozen=True, slots=True)
-class Setting:
+class OperatingPoint:
     """One operating point.
 
     Attributes:
@@ -52,7 +52,7 @@ class Setting:
 
 
 @dataclass(frozen=True, slots=True)
-class Scored:
+class QueryScores:
     """The scores of one deep run for a query.
 
     Attributes:
@@ -74,7 +74,7 @@ class Scored:
     blend: Blend | None = None
 
     @classmethod
-    def of(cls, record: Record, blend: Blend | None = None) -> "Scored":
+    def of(cls, record: QueryRecord, blend: Blend | None = None) -> "QueryScores":
         """Read a line of a run's side file; the blend is in the file's first line.
 
         Of ``vectors-mono``, the order of the vectors stands for the first pass's.
@@ -107,11 +107,11 @@ class Reach(NamedTuple):
     compared: int
 
     @classmethod
-    def of(cls, record: Record) -> "Reach":
+    def of(cls, record: QueryRecord) -> "Reach":
         """Read a line of a run's side file.
 
         Raises:
-            EvaluationError: as `Scored.of`.
+            EvaluationError: as `QueryScores.of`.
         """
         ranks = sorted(int(candidate["first_pass"]["rank"]) for candidate in record.fields["candidates"])
         _check_ranks(record.query_id, ranks)
@@ -147,8 +147,8 @@ class ScoredRun:
             self.is_after_vectors |= _is_after_vectors(record)
         self.is_blended = blend is not None and not self.is_after_vectors  # else with the vectors
 
-    def __iter__(self) -> Iterator[Scored]:
-        return (Scored.of(record, self._blend) for record in read_records(self._path))
+    def __iter__(self) -> Iterator[QueryScores]:
+        return (QueryScores.of(record, self._blend) for record in read_records(self._path))
 
     def pairs(self, query_id: str) -> Mapping[tuple[str, str], float]:
         """Return a query's pair probabilities; none if it is not in the run."""
@@ -166,12 +166,12 @@ class Point:
         quality: the measure's value, in the measure's own range.
     """
 
-    setting: Setting
+    setting: OperatingPoint
     inferences: float
     quality: float
 
 
-def derive(scored: Scored, setting: Setting) -> tuple[tuple[str, ...], int]:
+def derive(scored: QueryScores, setting: OperatingPoint) -> tuple[tuple[str, ...], int]:
     """Return the ranking that a setting would have made, and the inferences it would have taken.
 
     The top k0 of the first pass in monoBERT's order, the rest below in the old order; of that list the top k1 in the
@@ -197,8 +197,8 @@ def derive(scored: Scored, setting: Setting) -> tuple[tuple[str, ...], int]:
 
 
 def curve(
-    scored: Iterable[Scored],
-    settings: Sequence[Setting],
+    scored: Iterable[QueryScores],
+    settings: Sequence[OperatingPoint],
     qrels: Qrels,
     measure: str,
     averaging: Averaging | None = None,
@@ -222,7 +222,7 @@ def curve(
     return [_point(setting, own) for setting, own in zip(settings, trials, strict=True)]
 
 
-def join_pairs(scored: Iterable[Scored], *others: ScoredRun) -> Iterator[Scored]:
+def join_pairs(scored: Iterable[QueryScores], *others: ScoredRun) -> Iterator[QueryScores]:
     """Yield a run's scores of each query, with the pairs of other runs added.
 
     A run of another k0 compared other candidates: the top k1 of another monoBERT ranking.
@@ -246,11 +246,11 @@ def widest(reaches: Iterable[Reach]) -> int:
 class _Trial:
     """One draw of a setting, measured a few queries at a time."""
 
-    def __init__(self, setting: Setting, tally: Tally) -> None:
+    def __init__(self, setting: OperatingPoint, tally: Tally) -> None:
         self._setting, self._tally = setting, tally
         self._inferences = self._queries = 0
 
-    def add(self, scored: Iterable[Scored]) -> None:
+    def add(self, scored: Iterable[QueryScores]) -> None:
         """Derive these queries' rankings, measure them and forget them."""
         rankings = {}
         for one in scored:
@@ -269,18 +269,18 @@ class _Trial:
         return list(self._tally.evaluation("derived").overall.values())
 
 
-def _draws(setting: Setting) -> Iterator[Setting]:
+def _draws(setting: OperatingPoint) -> Iterator[OperatingPoint]:
     """Yield the settings whose mean is the point."""
     trials = SAMPLE_TRIALS if setting.pairs == "sample" and setting.k1 > 1 else 1
     return (replace(setting, seed=setting.seed + trial) for trial in range(trials))
 
 
-def _point(setting: Setting, trials: Sequence[_Trial]) -> Point:
+def _point(setting: OperatingPoint, trials: Sequence[_Trial]) -> Point:
     values = list(chain.from_iterable(trial.values() for trial in trials))
     return Point(setting, fmean(trial.inferences() for trial in trials), fmean(values))
 
 
-def _worth(scored: Scored, rivals: Sequence[str], setting: Setting) -> tuple[dict[str, float], int]:
+def _worth(scored: QueryScores, rivals: Sequence[str], setting: OperatingPoint) -> tuple[dict[str, float], int]:
     """Return each rival's aggregated score, and the pairs that it took."""
     compared = Pairs(setting.pairs, setting.sample_size or 1, setting.seed).rivals(rivals)
     worth = {}
@@ -292,7 +292,7 @@ def _worth(scored: Scored, rivals: Sequence[str], setting: Setting) -> tuple[dic
     return worth, sum(map(len, compared))
 
 
-def _blended(scored: Scored, ranked: Sequence[str]) -> list[str]:
+def _blended(scored: QueryScores, ranked: Sequence[str]) -> list[str]:
     """Return monoBERT's order with the first pass blended in, by the stage that a search uses.
 
     The stage reads monoBERT's score from the candidate; the trace entry only has to exist.
@@ -317,17 +317,17 @@ def _blended(scored: Scored, ranked: Sequence[str]) -> list[str]:
     return [candidate.doc_id for candidate in blended.candidates[: len(ranked)]]
 
 
-def _mono_depth(record: Record) -> int:
+def _mono_depth(record: QueryRecord) -> int:
     stages = record.fields["stages"]
     return next((int(one["candidates"]) for one in reversed(stages) if one["name"] in FIRST_STAGES), 0)
 
 
-def _is_after_vectors(record: Record) -> bool:
+def _is_after_vectors(record: QueryRecord) -> bool:
     """Return whether a cross-encoder read the best of the stage ``vectors``."""
     return {stage["name"] for stage in record.fields["stages"]} >= set(FIRST_STAGES)
 
 
-def _after_vectors(record: Record) -> tuple[tuple[str, ...], dict[str, float]]:
+def _after_vectors(record: QueryRecord) -> tuple[tuple[str, ...], dict[str, float]]:
     """Return the document ids in the order of the vectors, and the scores of those that the cross-encoder read."""
     ranks, scores = dict[str, int](), dict[str, float]()
     for one in record.fields["candidates"]:
@@ -348,7 +348,7 @@ def _check_ranks(query_id: str, ranks: Sequence[int]) -> None:
         )
 
 
-def _pairs(record: Record) -> dict[tuple[str, str], float]:
+def _pairs(record: QueryRecord) -> dict[tuple[str, str], float]:
     kept = record.fields.get("pairs")
     if kept is None:
         return {}
@@ -365,7 +365,7 @@ def _documents(ranking: Sequence[str]) -> tuple[ScoredDocument, ...]:
     return tuple(ScoredDocument(doc_id, float(-rank)) for rank, doc_id in enumerate(ranking, start=1))
 
 
-def _lacking(scored: Scored, what: str) -> EvaluationError:
+def _lacking(scored: QueryScores, what: str) -> EvaluationError:
     return EvaluationError(
         f"query {scored.query_id}: the run did not keep {what}; run it again at the greatest depth wanted"
     )

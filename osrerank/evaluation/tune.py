@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from osrerank.errors import EvaluationError
-from osrerank.evaluation.records import Record
+from osrerank.evaluation.records import QueryRecord
 from osrerank.stages.sentences import KEPT, interpolate
 from osrerank.types import Qrels, Run, ScoredDocument
 
@@ -64,7 +64,7 @@ class Evidence:
     best: Floats
 
     @classmethod
-    def of(cls, record: Record, *, scores: str) -> "Evidence":
+    def of(cls, record: QueryRecord, *, scores: str) -> "Evidence":
         """Read a record of a run that was reranked by sentences.
 
         Args:
@@ -87,7 +87,7 @@ class Evidence:
         return np.lexsort((-keys, np.isnan(self.best[:, 0])))
 
 
-def read_evidence(records: Iterable[Record], *, scores: str) -> list[Evidence]:
+def read_evidence(records: Iterable[QueryRecord], *, scores: str) -> list[Evidence]:
     """Read the records of a run that was reranked by sentences.
 
     Args:

@@ -53,7 +53,7 @@ class Given:
 
 
 @dataclass(frozen=True, slots=True)
-class BiEncoder:
+class BiEncoderSource:
     """A bi-encoder of another library.
 
     Attributes:
@@ -78,7 +78,7 @@ def is_bi_encoder(directory: Path) -> bool:
     return model_type(directory, read_json) not in (None, *OTHERS)
 
 
-def read_bi_encoder(directory: Path, name: str, given: Given | None = None) -> BiEncoder:
+def read_bi_encoder(directory: Path, name: str, given: Given | None = None) -> BiEncoderSource:
     """Read a bi-encoder's files.
 
     Args:
@@ -121,7 +121,7 @@ def read_bi_encoder(directory: Path, name: str, given: Given | None = None) -> B
         query_prefix=query_prefix,
         document_prefix=document_prefix,
     )
-    return BiEncoder(transformer, card, found.weights)
+    return BiEncoderSource(transformer, card, found.weights)
 
 
 def config_of(transformer: Path) -> dict[str, Any]:
@@ -175,7 +175,9 @@ def longest_text(config: Mapping[str, Any], limit: int | None = None) -> int:
     return min(room, trained, limit or room)
 
 
-def _dimensions(directory: Path, config: Mapping[str, Any], found: files.BiEncoder, given: int | None) -> int:
+def _dimensions(
+    directory: Path, config: Mapping[str, Any], found: files.BiEncoderDescription, given: int | None
+) -> int:
     """Return a card's ``dimensions``: 0 where the vector is as long as the encoder's states."""
     hidden = int(config["hidden_size"])
     width = found.width or hidden

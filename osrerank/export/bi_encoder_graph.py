@@ -48,7 +48,7 @@ def build_encoder(weights: Weights, config: Mapping[str, Any], card: ModelCard) 
     only_first = head.pooling == ("cls",)
     if kind == modern_shape.MODEL_TYPE:
         named = {name.removeprefix(modern_shape.PREFIX): array for name, array in weights.items()}
-        modern = ModernBertGraph(named, modern_shape.Shape.from_config(config))
+        modern = ModernBertGraph(named, modern_shape.ModernBertShape.from_config(config))
         graph, states = modern.graph, modern.states(only_first=only_first)
     else:
         named = _plain(weights)

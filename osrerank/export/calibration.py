@@ -32,7 +32,7 @@ Floats = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True)
-class Judged:
+class JudgedQuery:
     """A query's candidates, with a model's scores and the judgments.
 
     Attributes:
@@ -60,7 +60,7 @@ class Judged:
         order = np.argsort(-(calibration.scale * raw + weight * self.first_pass), kind="stable")
         return ndcg([self.doc_ids[place] for place in order], self.relevance)
 
-    def after(self, feedback: Feedback, calibration: Calibration, weight: float) -> "Judged":
+    def after(self, feedback: Feedback, calibration: Calibration, weight: float) -> "JudgedQuery":
         """Return the same with the raw scores that a search with feedback has."""
         there = np.isfinite(self.raw)
         if self.vectors is None or there.sum() < 2:
@@ -90,7 +90,7 @@ class FirstPassWeight:
     first_pass: float
 
 
-def read_judged(scorer: Scorer, before: Calibration, candidates: Path, qrels: Qrels) -> Iterator[Judged]:
+def read_judged(scorer: Scorer, before: Calibration, candidates: Path, qrels: Qrels) -> Iterator[JudgedQuery]:
     """Score each query's candidates in a file with a model, and yield them with their judgments.
 
     Args:
@@ -112,7 +112,7 @@ def read_judged(scorer: Scorer, before: Calibration, candidates: Path, qrels: Qr
             vectors, raw = None, (scores.log_odds.astype(np.float64) - before.offset) / before.scale
         first_pass = np.array([document.get("score") or 0.0 for document in one.documents], dtype=np.float64)
         best = first_pass.max(initial=0)
-        yield Judged(
+        yield JudgedQuery(
             raw,
             first_pass / best if best > 0 else np.zeros_like(first_pass),
             [document["id"] for document in one.documents],
@@ -129,7 +129,7 @@ def _vectors(stored: DocumentVectors, query: str, texts: Sequence[str]) -> tuple
     return stored.encoder.encode([query], "query").rows, rows
 
 
-def fit_judged(judged: Sequence[Judged]) -> Calibration:
+def fit_judged(judged: Sequence[JudgedQuery]) -> Calibration:
     """Fit the map from raw scores to logits on judged candidates.
 
     Raises:
@@ -142,7 +142,7 @@ def fit_judged(judged: Sequence[Judged]) -> Calibration:
 
 
 def choose_weight(
-    judged: Sequence[Judged], calibration: Calibration, feedback: Feedback | None = None
+    judged: Sequence[JudgedQuery], calibration: Calibration, feedback: Feedback | None = None
 ) -> FirstPassWeight:
     """Choose the weight with the best mean nDCG@10 over the queries that have a relevant document.
 
@@ -159,7 +159,7 @@ def choose_weight(
         reason = f"{len(able)} queries have candidates and a relevant document; {FOLDS} are needed to choose a weight"
         raise EvaluationError(reason)
 
-    def ndcg_of(one: Judged, weight: float) -> float:
+    def ndcg_of(one: JudgedQuery, weight: float) -> float:
         return (one.after(feedback, calibration, weight) if feedback else one).ndcg(calibration, weight)
 
     values = np.array([[ndcg_of(one, weight) for one in able] for weight in WEIGHTS])
@@ -174,7 +174,9 @@ def choose_weight(
     )
 
 
-def after_vectors(judged: Sequence[Judged], by_vectors: Sequence[Judged], card: ModelCard, depth: int) -> list[Judged]:
+def after_vectors(
+    judged: Sequence[JudgedQuery], by_vectors: Sequence[JudgedQuery], card: ModelCard, depth: int
+) -> list[JudgedQuery]:
     """Return what a cross-encoder judges in ``vectors-mono``, for `choose_weight` of the vectors' logit.
 
     The candidates are in the order of the vectors, the first pass blended in, and those below the depth are not scored.
@@ -188,17 +190,17 @@ def after_vectors(judged: Sequence[Judged], by_vectors: Sequence[Judged], card: 
     return [_after_vectors(*both, card, depth) for both in zip(judged, by_vectors, strict=True)]
 
 
-def _after_vectors(mono: Judged, vectors: Judged, card: ModelCard, depth: int) -> Judged:
+def _after_vectors(mono: JudgedQuery, vectors: JudgedQuery, card: ModelCard, depth: int) -> JudgedQuery:
     logits = card.calibration.scale * vectors.raw + card.calibration.offset
     logits = np.where(np.isnan(logits), -np.inf, logits)
     order = np.argsort(-(logits + card.first_pass_weight * vectors.first_pass), kind="stable")
     raw = np.where(np.arange(len(order)) < depth, mono.raw[order], np.nan)
     beside = np.where(np.isinf(logits), 0.0, logits)[order]
-    return Judged(raw, beside, [mono.doc_ids[index] for index in order], mono.relevance)
+    return JudgedQuery(raw, beside, [mono.doc_ids[index] for index in order], mono.relevance)
 
 
 def with_feedback(
-    card: ModelCard, judged: Sequence[Judged], without: float, report: Callable[[str], None]
+    card: ModelCard, judged: Sequence[JudgedQuery], without: float, report: Callable[[str], None]
 ) -> ModelCard:
     """Return a bi-encoder's card with feedback and all that is fitted to it, or as it is if feedback gains too little.
 

@@ -14,9 +14,16 @@ from typing import Any, Literal
 from osrerank._optional import require
 from osrerank.errors import ConfigError, ModelLoadError
 from osrerank.export.bi_encoder import Given, is_bi_encoder, read_bi_encoder
-from osrerank.export.calibration import Judged, after_vectors, choose_weight, fit_judged, read_judged, with_feedback
+from osrerank.export.calibration import (
+    JudgedQuery,
+    after_vectors,
+    choose_weight,
+    fit_judged,
+    read_judged,
+    with_feedback,
+)
 from osrerank.export.late_interaction import is_late_interaction, read_late_interaction
-from osrerank.export.quantise import Recipe
+from osrerank.export.quantise import QuantisationRecipe
 from osrerank.export.write_graphs import GRAPHS, write_graphs
 from osrerank.formats.trec import read_qrels
 from osrerank.options.rerank import Rerank
@@ -85,7 +92,7 @@ class ExportOptions:
     dimensions: int | None = None
     pool_factor: float | None = None
     precision: str = ""
-    recipe: Recipe = field(default_factory=Recipe)
+    recipe: QuantisationRecipe = field(default_factory=QuantisationRecipe)
     first_pass_weight: float | None = None
     padded: bool = False
     keep_weights: bool = False
@@ -306,7 +313,7 @@ def _fitted(
 
 
 def _vectors_weight(
-    judged: Sequence[Judged],
+    judged: Sequence[JudgedQuery],
     calibration: Calibration,
     options: ExportOptions,
     candidates: Path,

@@ -16,7 +16,7 @@ from osrerank._optional import require
 from osrerank.export.head_graph import RUNTIME, add_head
 from osrerank.scoring.card import ModelCard
 from osrerank.scoring.model_files import first_position
-from osrerank.scoring.modular.head import Head, Step
+from osrerank.scoring.modular.head import Head, HeadStep
 
 OPSET = 18
 IR_VERSION = 9
@@ -133,7 +133,7 @@ class BertGraph:
     def classified(self, head: Head | None) -> str:
         """Return the logits of a classifier ``(n, labels)``."""
         last = "cls.seq_relationship" if self._card.head == "next-sentence" else "classifier"
-        head = head or Head((Step("dense", "pooler.dense", "tanh"), Step("dense", last)))
+        head = head or Head((HeadStep("dense", "pooler.dense", "tanh"), HeadStep("dense", last)))
         states = self._embedded(self._positions(), self._table("token_type", "token_type_ids"))
         for layer in range(self._layers - 1):
             states = self._layer(states, layer)

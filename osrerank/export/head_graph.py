@@ -6,7 +6,7 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from osrerank.scoring.modular.head import Head, Mode, Step
+from osrerank.scoring.modular.head import Head, HeadStep, Mode
 
 OPERATORS = {"tanh": "Tanh", "relu": "Relu", "sigmoid": "Sigmoid", "gelu": "Gelu"}
 RUNTIME = "com.microsoft"
@@ -56,7 +56,7 @@ def _each(graph: Nodes, states: str) -> str:
     return graph.add("Reshape", [states, graph.add("Concat", [graph.constant("any", np.array([-1])), width], axis=0)])
 
 
-def _step(graph: Nodes, vector: str, step: Step, weights: Mapping[str, npt.NDArray[np.float32]]) -> str:
+def _step(graph: Nodes, vector: str, step: HeadStep, weights: Mapping[str, npt.NDArray[np.float32]]) -> str:
     if step.kind == "unit":
         return graph.add("LpNormalization", [vector], axis=1, p=2)
     if step.kind == "first":

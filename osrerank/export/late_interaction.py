@@ -14,7 +14,7 @@ from osrerank.export.bi_encoder import UNCALIBRATED, Given, config_of, longest_t
 from osrerank.scoring.card import ModelCard
 from osrerank.scoring.model_files import WEIGHTS_FILE, read_json
 from osrerank.scoring.modular import late_interaction as files
-from osrerank.scoring.modular.head import Step
+from osrerank.scoring.modular.head import HeadStep
 
 PROJECTION = "1_Dense"
 """Folder of the projection in a directory of ours; several are multiplied into one."""
@@ -23,7 +23,7 @@ FIRST_PASS_WEIGHT = 0.05
 
 
 @dataclass(frozen=True, slots=True)
-class LateInteraction:
+class LateInteractionSource:
     """A late-interaction model of another library.
 
     Attributes:
@@ -58,7 +58,7 @@ def is_late_interaction(directory: Path) -> bool:
     return files.is_late_interaction(directory, read_json)
 
 
-def read_late_interaction(directory: Path, name: str, given: Given) -> LateInteraction:
+def read_late_interaction(directory: Path, name: str, given: Given) -> LateInteractionSource:
     """Read a late-interaction model's files.
 
     Args:
@@ -90,16 +90,16 @@ def read_late_interaction(directory: Path, name: str, given: Given) -> LateInter
         segment_rows=int(config.get("type_vocab_size", 0)),
         calibration=UNCALIBRATED,
         first_pass_weight=FIRST_PASS_WEIGHT * UNCALIBRATED.scale,
-        modules=(Step("dense", f"{PROJECTION}.linear", has_bias=False),) if found.projections else (),
+        modules=(HeadStep("dense", f"{PROJECTION}.linear", has_bias=False),) if found.projections else (),
         dimensions=given.dimensions or (width if found.projections else 0),
         query_prefix=found.query_prefix if given.query_prefix is None else given.query_prefix,
         document_prefix=found.document_prefix if given.document_prefix is None else given.document_prefix,
         tokens=replace(found.tokens, pool_factor=factor),
     )
-    return LateInteraction(transformer, card, found.projections)
+    return LateInteractionSource(transformer, card, found.projections)
 
 
-def _width(directory: Path, found: files.LateInteraction) -> int:
+def _width(directory: Path, found: files.LateInteractionDescription) -> int:
     """Return how many numbers the last projection gives, by its weights; 0 without one."""
     if not found.projections:
         return 0

@@ -14,7 +14,13 @@ import numpy as np
 from osrerank._optional import require
 from osrerank.export.graph import TOKENS, Graph, Weights
 from osrerank.export.head_graph import RUNTIME, add_head
-from osrerank.scoring.backends.networks.modern_bert.shape import EMBEDDINGS, LAYER, PREFIX, Shape, classifier_head
+from osrerank.scoring.backends.networks.modern_bert.shape import (
+    EMBEDDINGS,
+    LAYER,
+    PREFIX,
+    ModernBertShape,
+    classifier_head,
+)
 from osrerank.scoring.card import ModelCard
 from osrerank.scoring.modular.head import Head
 
@@ -42,7 +48,7 @@ def build_modern_bert(weights: Weights, config: Mapping[str, Any], card: ModelCa
     """
     named = {name.removeprefix(PREFIX): array for name, array in weights.items()}
     head = head or classifier_head(config)
-    built = ModernBertGraph(named, Shape.from_config(config))
+    built = ModernBertGraph(named, ModernBertShape.from_config(config))
     states = built.states(only_first=head.pooling == ("cls",))
     logits = add_head(built.graph, states, head, named)
     labels = 2 if card.head == "logits2" else 1
@@ -57,7 +63,7 @@ class ModernBertGraph:
         shape: what the encoder looks like.
     """
 
-    def __init__(self, weights: Weights, shape: Shape) -> None:
+    def __init__(self, weights: Weights, shape: ModernBertShape) -> None:
         self.graph = Graph()
         self._weights = weights
         self._shape = shape

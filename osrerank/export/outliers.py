@@ -30,7 +30,7 @@ def separate_outliers(model: Any, sequences: Iterable[Tokens], channels: int, le
     The graph's output stays the same, up to rounding.
 
     Args:
-        model: with inputs of `osrerank.scoring.inputs.Batch`'s names.
+        model: with inputs of `osrerank.scoring.inputs.PaddedBatch`'s names.
         sequences: whose largest activations tell which channels stand out.
         channels: most channels to separate in a product.
         least_gain: factor by which the scale must shrink for a product to be split.

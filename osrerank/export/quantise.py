@@ -21,7 +21,7 @@ READING = frozenset({"Gather", "Slice"})
 
 
 @dataclass(frozen=True, slots=True)
-class Recipe:
+class QuantisationRecipe:
     """How a graph is quantised; the defaults are the shipped models', see ``docs/research/inference.md``.
 
     Attributes:
@@ -40,7 +40,9 @@ class Recipe:
     outlier_gain: float = 1.25
 
 
-def quantise(source: Path, target: Path, recipe: Recipe | None = None, sequences: Sequence[Tokens] = ()) -> None:
+def quantise(
+    source: Path, target: Path, recipe: QuantisationRecipe | None = None, sequences: Sequence[Tokens] = ()
+) -> None:
     """Write the int8 form of an fp32 graph; each activation tensor has one scale.
 
     Args:
@@ -52,7 +54,7 @@ def quantise(source: Path, target: Path, recipe: Recipe | None = None, sequences
     Raises:
         MissingDependencyError: the extra ``onnx`` is not installed.
     """
-    recipe = recipe or Recipe()
+    recipe = recipe or QuantisationRecipe()
     onnx = require("onnx", extra="onnx")
     quantization: Any = require("onnxruntime.quantization", extra="onnx")
     graph = onnx.load(source)

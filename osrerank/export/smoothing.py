@@ -33,7 +33,7 @@ def smooth(model: Any, sequences: Iterable[Tokens], channels: int, least_gain: f
     channels do not stand out stay as they are.
 
     Args:
-        model: with inputs of `osrerank.scoring.inputs.Batch`'s names.
+        model: with inputs of `osrerank.scoring.inputs.PaddedBatch`'s names.
         sequences: whose largest activations tell the scales.
         channels: how many channels may stand out.
         least_gain: how many times as large as the next ones they must be.

@@ -17,10 +17,10 @@ from osrerank.export.bi_encoder import check_architecture
 from osrerank.export.bi_encoder_graph import build_encoder
 from osrerank.export.graph import build_graph, can_build
 from osrerank.export.modern_bert_graph import build_modern_bert
-from osrerank.export.quantise import Recipe, quantise
+from osrerank.export.quantise import QuantisationRecipe, quantise
 from osrerank.scoring.backends.networks.modern_bert import shape as modern_shape
 from osrerank.scoring.card import ModelCard
-from osrerank.scoring.inputs import Batch, InputBuilder, Tokens
+from osrerank.scoring.inputs import InputBuilder, PaddedBatch, Tokens
 from osrerank.scoring.model_files import CONFIG_FILE, TOKENIZER_FILE, read_config
 
 OPSET = 17
@@ -31,7 +31,9 @@ SPACES = "\u2581\u0120"
 GRAPHS = {"fp32": "onnx/model.onnx", "int8": "onnx/model_int8.onnx"}
 
 
-def write_graphs(source: Path, folder: Path, card: ModelCard, *, precision: str, recipe: Recipe, padded: bool) -> None:
+def write_graphs(
+    source: Path, folder: Path, card: ModelCard, *, precision: str, recipe: QuantisationRecipe, padded: bool
+) -> None:
     """Write the graph that a card's ``onnx`` names.
 
     Args:
@@ -57,7 +59,7 @@ def write_graphs(source: Path, folder: Path, card: ModelCard, *, precision: str,
         quantise(fp32, target, _recipe(recipe, card), list(_examples(folder, card)))
 
 
-def _recipe(recipe: Recipe, card: ModelCard) -> Recipe:
+def _recipe(recipe: QuantisationRecipe, card: ModelCard) -> QuantisationRecipe:
     """Return the recipe; if it does not say how to treat outlier channels, with the default of its kind."""
     return replace(recipe, outlying=recipe.outlying or ("apart" if card.is_encoder else "smooth"))
 
@@ -120,9 +122,9 @@ def _builder(config: Mapping[str, Any]) -> Callable[..., Any] | None:
 
 
 def write_onnx(network: Any, target: Path) -> None:
-    """Trace a torch module that takes `Batch`'s fields as an ONNX graph for any numbers of rows and tokens."""
+    """Trace a torch module that takes `PaddedBatch`'s fields as an ONNX graph for any numbers of rows and tokens."""
     torch: Any = require("torch", extra="onnx")
-    names = list(Batch.__slots__)
+    names = list(PaddedBatch.__slots__)
     rows = np.ones((2, 8), dtype=np.int64)
     mask, segments = rows.copy(), rows.copy()
     mask[1, 6:] = 0

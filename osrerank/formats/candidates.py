@@ -11,7 +11,7 @@ from typing import Any
 
 from osrerank.errors import EvaluationError, FormatError
 from osrerank.formats.files import bad_line
-from osrerank.formats.id_table import IdTable, Row
+from osrerank.formats.id_table import IdRow, IdTable
 from osrerank.formats.lines import id_problem, numbered_objects
 from osrerank.formats.topics import read_queries
 from osrerank.formats.trec import read_run
@@ -183,7 +183,7 @@ def read_texts(corpus: Path, doc_ids: AbstractSet[str]) -> dict[str, str]:
     return {doc_id: " ".join(filter(None, (one.get("title"), one["text"]))) for doc_id, one in found.items()}
 
 
-def _rows_of(path: Path, wanted: AbstractSet[str], missing: set[str]) -> Iterator[Row]:
+def _rows_of(path: Path, wanted: AbstractSet[str], missing: set[str]) -> Iterator[IdRow]:
     """Yield the wanted documents as JSON, the last of an id first in the table; remove their ids from ``missing``."""
     for number, value in numbered_objects(path):
         doc_id = next((str(value[name]) for name in ("id", "_id", "doc_id") if name in value), None)
@@ -193,7 +193,7 @@ def _rows_of(path: Path, wanted: AbstractSet[str], missing: set[str]) -> Iterato
             if not isinstance(value.get("text"), str):
                 raise bad_line(path, number, f"document {doc_id} has no text")
             missing.discard(doc_id)
-            yield Row(doc_id, -number, json.dumps(_document(doc_id, value)))
+            yield IdRow(doc_id, -number, json.dumps(_document(doc_id, value)))
 
 
 def _with_score(documents: IdTable, doc_id: str, score: float) -> dict[str, Any]:

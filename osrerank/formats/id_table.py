@@ -34,7 +34,7 @@ _REPEATED = """
 """
 
 
-class Row(NamedTuple):
+class IdRow(NamedTuple):
     """What an id stands for.
 
     Attributes:
@@ -71,7 +71,7 @@ class IdTable:
         self.close = weakref.finalize(self, database.close)
 
     @classmethod
-    def temporary(cls, rows: Iterable[Row]) -> "IdTable":
+    def temporary(cls, rows: Iterable[IdRow]) -> "IdTable":
         """Sort rows into a file that is gone with the table; a small one stays in memory.
 
         Raises:
@@ -98,7 +98,7 @@ class IdTable:
 
     @classmethod
     def made(
-        cls, path: Path, key: str, rows: Iterable[Row], *, check: Callable[["IdTable"], None] = lambda _table: None
+        cls, path: Path, key: str, rows: Iterable[IdRow], *, check: Callable[["IdTable"], None] = lambda _table: None
     ) -> "IdTable":
         """Sort rows into a file, and return its table.
 
@@ -140,7 +140,7 @@ class IdTable:
     def __contains__(self, row_id: str) -> bool:
         return self.get(row_id) is not None
 
-    def get(self, row_id: str) -> Row | None:
+    def get(self, row_id: str) -> IdRow | None:
         """Return the first row of an id, None if it has none.
 
         Raises:
@@ -148,7 +148,7 @@ class IdTable:
         """
         with self._asking, _damage(self._name):
             found = self._database.execute(_FIRST, (_encoded(row_id),)).fetchone()
-        return None if found is None else Row(row_id, *found)
+        return None if found is None else IdRow(row_id, *found)
 
     def repeated(self, most: int) -> list[Repeat]:
         """Return the first rows whose id another row had before, in the order of their numbers."""
@@ -175,7 +175,7 @@ def _bound_memory(database: sqlite3.Connection, schema: str = "main") -> None:
     database.execute(f"PRAGMA {schema}.cache_size = -{CACHE_KIB}")
 
 
-def _sorted(path: str, rows: Iterable[Row], key: str) -> tuple[sqlite3.Connection, int]:
+def _sorted(path: str, rows: Iterable[IdRow], key: str) -> tuple[sqlite3.Connection, int]:
     """Return a database with the rows in order of their ids, and how many they are."""
     with _errors(path or "the temporary folder"), contextlib.ExitStack() as undone:
         database = undone.enter_context(contextlib.closing(scratch(path)))
@@ -192,7 +192,7 @@ def _sorted(path: str, rows: Iterable[Row], key: str) -> tuple[sqlite3.Connectio
     return database, max(0, count)
 
 
-def _parameters(rows: Iterable[Row]) -> Iterator[tuple[bytes, int, int | str]]:
+def _parameters(rows: Iterable[IdRow]) -> Iterator[tuple[bytes, int, int | str]]:
     return ((_encoded(row_id), number, value) for row_id, number, value in rows)
 
 

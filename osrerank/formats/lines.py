@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from osrerank.errors import FormatError
-from osrerank.formats.sources import Source, malformed, open_paths, readable
+from osrerank.formats.sources import SourceFile, malformed, open_paths, readable
 
 Content = TypeVar("Content")
 CR_ALONE = "its lines end with CR alone; convert it first: tr '\\r' '\\n'"
@@ -18,7 +18,7 @@ _WHOLE = re.compile(r"[+-]?[0-9]+")
 _SHOWN = 60
 
 
-def text_lines(source: Source) -> Iterator[tuple[int, str | FormatError]]:
+def text_lines(source: SourceFile) -> Iterator[tuple[int, str | FormatError]]:
     """Yield each line's number, from 1, and its text without its end, LF or CR LF; nothing else is stripped.
 
     A byte order mark is left out of any line, as it stands where files were joined.
@@ -33,7 +33,7 @@ def text_lines(source: Source) -> Iterator[tuple[int, str | FormatError]]:
             yield number, malformed(source, CR_ALONE, line=1) if is_joined else line
 
 
-def json_lines(source: Source) -> Iterator[tuple[int, dict[str, Any] | FormatError]]:
+def json_lines(source: SourceFile) -> Iterator[tuple[int, dict[str, Any] | FormatError]]:
     """Yield each line's number and its JSON object; blank lines are skipped."""
     decode = json.JSONDecoder().decode
     for number, raw in enumerate(source.stream, 1):
@@ -65,7 +65,7 @@ def whole(lines: Iterable[tuple[int, Content | FormatError]]) -> Iterator[tuple[
         yield number, line
 
 
-def column_lines(source: Source) -> Iterator[tuple[int, str]]:
+def column_lines(source: SourceFile) -> Iterator[tuple[int, str]]:
     """Yield the lines of a file of columns, which is read whole or not at all.
 
     Raises:
@@ -132,7 +132,7 @@ def id_problem(text: str, *, of_query: bool = False) -> str:
     return ""
 
 
-def not_utf8(source: Source, line: int, error: UnicodeDecodeError) -> FormatError:
+def not_utf8(source: SourceFile, line: int, error: UnicodeDecodeError) -> FormatError:
     """Return the error for a line that is not UTF-8."""
     return malformed(
         source, f"not UTF-8: byte 0x{error.object[error.start]:02x} at column {error.start + 1}", line=line

@@ -41,7 +41,7 @@ _UTF16 = re.compile(rb"\xff\xfe|\xfe\xff|(?:[\t-~]\0){4}|(?:\0[\t-~]){4}")
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
+class SourceFile:
     """One file to read records from, unpacked.
 
     Attributes:
@@ -55,7 +55,7 @@ class Source:
     refused: FormatError | None = None
 
 
-def malformed(source: Source, reason: str, *, line: int | None = None, byte: int | None = None) -> FormatError:
+def malformed(source: SourceFile, reason: str, *, line: int | None = None, byte: int | None = None) -> FormatError:
     """Return the error for a bad record; the message starts with its place."""
     place = source.name
     if line is not None:
@@ -74,7 +74,7 @@ def refusal_of(name: str, head: bytes) -> FormatError | None:
 
 
 @contextlib.contextmanager
-def readable(source: Source) -> Iterator[None]:
+def readable(source: SourceFile) -> Iterator[None]:
     """Turn the decompressors' errors into errors that name the file.
 
     Raises:
@@ -205,7 +205,7 @@ def _wanted(name: str, patterns: Patterns, *, archive: bool = False) -> bool:
     )
 
 
-def open_paths(paths: Path | str | Sequence[str], patterns: Patterns = ANY) -> Iterator[Source]:
+def open_paths(paths: Path | str | Sequence[str], patterns: Patterns = ANY) -> Iterator[SourceFile]:
     """Open a file, or files, folders and archives, one source after the other.
 
     Args:
@@ -222,7 +222,7 @@ def open_paths(paths: Path | str | Sequence[str], patterns: Patterns = ANY) -> I
 
 def open_sources(
     files: Sequence[str], patterns: Patterns = ANY, meter: Meter | None = None, *, taken: bytes = b""
-) -> Iterator[Source]:
+) -> Iterator[SourceFile]:
     """Open every file in turn, archives member by member; each is closed before the next is opened.
 
     Args:
@@ -240,7 +240,7 @@ def open_sources(
             yield from _unpack(name, cast("IO[bytes]", stream), patterns, meter)
 
 
-def _unpack(name: str, stream: IO[bytes], patterns: Patterns, meter: Meter | None = None) -> Iterator[Source]:
+def _unpack(name: str, stream: IO[bytes], patterns: Patterns, meter: Meter | None = None) -> Iterator[SourceFile]:
     """Unpack compressions and archives, layer by layer, down to the file itself."""
     try:
         head = _head(stream)
@@ -253,7 +253,7 @@ def _unpack(name: str, stream: IO[bytes], patterns: Patterns, meter: Meter | Non
             yield from _members(name, buffered, patterns)
         else:
             text = io.BufferedReader(_Raw(stream, head.removeprefix(codecs.BOM_UTF8), meter), BUFFER_BYTES)
-            yield Source(name, cast("io.BufferedReader", text), refusal_of(name, head))
+            yield SourceFile(name, cast("io.BufferedReader", text), refusal_of(name, head))
     except (EOFError, gzip.BadGzipFile, lzma.LZMAError, tarfile.TarError, zipfile.BadZipFile) as error:
         raise FormatError(f"{name}: is truncated or damaged ({error}); fetch it again", file=name) from error
 
@@ -294,7 +294,7 @@ def _without_lzw(stream: IO[bytes]) -> bytes:
     return content
 
 
-def _members(name: str, stream: IO[bytes], patterns: Patterns) -> Iterator[Source]:
+def _members(name: str, stream: IO[bytes], patterns: Patterns) -> Iterator[SourceFile]:
     found = False
     with tarfile.open(fileobj=stream, mode="r|") as archive:
         for member in archive:
@@ -309,7 +309,7 @@ def _members(name: str, stream: IO[bytes], patterns: Patterns) -> Iterator[Sourc
         raise _nothing_in(name, patterns)
 
 
-def _zip_members(name: str, stream: IO[bytes], patterns: Patterns) -> Iterator[Source]:
+def _zip_members(name: str, stream: IO[bytes], patterns: Patterns) -> Iterator[SourceFile]:
     with zipfile.ZipFile(stream) as archive:
         members = [member for member in archive.infolist() if _wanted(Path(member.filename).name, patterns)]
         if not members:

@@ -9,7 +9,7 @@ from urllib.parse import unquote
 from osrerank.errors import FormatError
 from osrerank.formats.lines import column_lines, id_problem, json_lines, shown, text_lines, whole
 from osrerank.formats.markup import strip_tags
-from osrerank.formats.sources import Patterns, Source, malformed, open_paths, readable
+from osrerank.formats.sources import Patterns, SourceFile, malformed, open_paths, readable
 from osrerank.types import Query
 
 TopicField = Literal["title", "desc", "narr"]
@@ -69,7 +69,7 @@ def numbered_queries(paths: Path | str | Sequence[str], *, field: TopicField = "
                 yield line, Query(query_id, text)
 
 
-def _queries(source: Source, field: TopicField) -> Iterator[tuple[int, str, str]]:
+def _queries(source: SourceFile, field: TopicField) -> Iterator[tuple[int, str, str]]:
     """Yield (line, id, text)."""
     head = source.stream.peek(512)[:512].lstrip()
     if head.startswith(b"<"):
@@ -80,7 +80,7 @@ def _queries(source: Source, field: TopicField) -> Iterator[tuple[int, str, str]
     return _car_ids(source) if is_car else _tsv(source)
 
 
-def _tsv(source: Source) -> Iterator[tuple[int, str, str]]:
+def _tsv(source: SourceFile) -> Iterator[tuple[int, str, str]]:
     for number, line in column_lines(source):
         if not line.strip():
             continue
@@ -90,7 +90,7 @@ def _tsv(source: Source) -> Iterator[tuple[int, str, str]]:
         yield number, query_id.strip(), text
 
 
-def _car_ids(source: Source) -> Iterator[tuple[int, str, str]]:
+def _car_ids(source: SourceFile) -> Iterator[tuple[int, str, str]]:
     for number, line in whole(text_lines(source)):
         query_id = line.strip()
         if len(query_id.split()) > 1:
@@ -103,7 +103,7 @@ def _car_ids(source: Source) -> Iterator[tuple[int, str, str]]:
             yield number, query_id, text
 
 
-def _json(source: Source) -> Iterator[tuple[int, str, str]]:
+def _json(source: SourceFile) -> Iterator[tuple[int, str, str]]:
     for number, fields in whole(json_lines(source)):
         query_id = next((fields[name] for name in ("query_id", "id", "_id") if name in fields), None)
         text = next((fields[name] for name in ("text", "query") if name in fields), None)
@@ -113,7 +113,7 @@ def _json(source: Source) -> Iterator[tuple[int, str, str]]:
         yield number, str(query_id), text
 
 
-def _tagged(source: Source, field: TopicField) -> Iterator[tuple[int, str, str]]:
+def _tagged(source: SourceFile, field: TopicField) -> Iterator[tuple[int, str, str]]:
     try:
         content = source.stream.read().decode()
         content = content if "\n" in content else content.replace("\r", "\n")

@@ -15,7 +15,7 @@ import numpy as np
 from osrerank.errors import EvaluationError, FormatError
 from osrerank.formats.files import bad_line, write_atomically
 from osrerank.formats.lines import WORD, column_lines, whole_number
-from osrerank.formats.sources import Source, malformed, open_paths, readable
+from osrerank.formats.sources import SourceFile, malformed, open_paths, readable
 from osrerank.types import Qrels, Run, ScoredDocument
 
 logger = logging.getLogger(__name__)
@@ -133,7 +133,7 @@ def read_qrels(paths: Path | str | Sequence[str]) -> Qrels:
     return Qrels(judgments)
 
 
-def _judgments(source: Source) -> Iterator[tuple[int, str, str, int]]:
+def _judgments(source: SourceFile) -> Iterator[tuple[int, str, str, int]]:
     """Yield (line, query id, document id, relevance)."""
     columns = 4
     for number, fields in _records(source):
@@ -146,7 +146,7 @@ def _judgments(source: Source) -> Iterator[tuple[int, str, str, int]]:
         yield number, fields[0], fields[-2], _grade(source, number, fields[-1])
 
 
-def _grade(source: Source, number: int, text: str) -> int:
+def _grade(source: SourceFile, number: int, text: str) -> int:
     try:
         relevance = whole_number(text)
     except ValueError:
@@ -236,7 +236,7 @@ def strictly_decreasing(scores: Iterable[float]) -> list[np.float32]:
     return lowered
 
 
-def _records(source: Source) -> Iterator[tuple[int, list[str]]]:
+def _records(source: SourceFile) -> Iterator[tuple[int, list[str]]]:
     """Yield the fields of every line that is neither blank nor a comment; log how many lines were comments."""
     comments = 0
     for number, line in column_lines(source):
@@ -248,7 +248,7 @@ def _records(source: Source) -> Iterator[tuple[int, list[str]]]:
         logger.warning("%s: %d lines begin with '#' and were left out as comments", source.name, comments)
 
 
-def _run_line(source: Source, number: int, fields: list[str], *, is_trec: bool) -> RunLine:
+def _run_line(source: SourceFile, number: int, fields: list[str], *, is_trec: bool) -> RunLine:
     if len(fields) < 6 if is_trec else len(fields) != 3:
         forms = ["`query_id Q0 doc_id rank score tag`", "`query_id doc_id rank`"]
         expected = " or, in every line, ".join(forms if is_trec else reversed(forms))
@@ -276,7 +276,7 @@ def _repeated_rank(path: Path) -> FormatError:
     return FormatError(f"{path} was changed while it was read; start again", file=str(path))
 
 
-def _score(source: Source, number: int, text: str) -> float:
+def _score(source: SourceFile, number: int, text: str) -> float:
     try:
         score = float(text if text.isascii() and "_" not in text else "")
     except ValueError:

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from osrerank.client import Client
 from osrerank.indexing.side_index import every_hit
-from osrerank.retrieval.fields import Fields
+from osrerank.retrieval.fields import SearchFields
 from osrerank.retrieval.requests import is_embedded
 from osrerank.search.coverage import EVERY, body_of, texts_of
 from osrerank.service import no_vectors
@@ -21,7 +21,7 @@ PAGE = 2000
 """Documents per request to the embedded engine, which scans the whole index for each request."""
 
 
-class Batch(NamedTuple):
+class DocumentBatch(NamedTuple):
     """A batch of an index's documents, as the texts that a model reads.
 
     Attributes:
@@ -42,7 +42,7 @@ class Batch(NamedTuple):
 
 def batches_of(
     client: Client, index: str, query: Mapping[str, Any] = EVERY, *, within: str | None = None
-) -> Iterator[Batch]:
+) -> Iterator[DocumentBatch]:
     """Yield an index's documents in batches, as the texts that a model reads.
 
     Args:
@@ -62,7 +62,7 @@ def batches_of(
                     empty += 1
                 else:
                     texts[hit["_index"]].append(text)
-            yield Batch(texts, len(hits), empty)
+            yield DocumentBatch(texts, len(hits), empty)
 
 
 def vectors_of(client: Client, index: str | None = None) -> DocumentVectors:
@@ -81,7 +81,7 @@ def vectors_of(client: Client, index: str | None = None) -> DocumentVectors:
 
 
 def documents_of(
-    client: Client, index: str, fields: Fields, query: Mapping[str, Any] = EVERY
+    client: Client, index: str, fields: SearchFields, query: Mapping[str, Any] = EVERY
 ) -> Iterator[Mapping[str, Any]]:
     """Yield the documents that match a query when reading begins, as hits in arbitrary order."""
     size = PAGE if is_embedded(client) else BATCH

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 from osrerank.client import Client
 from osrerank.errors import ConfigError
 from osrerank.indexing.documents import BATCH, vectors_of
-from osrerank.search.coverage import Coverage, Text
+from osrerank.search.coverage import Coverage, ModelText
 from osrerank.search.slow import build_command
 from osrerank.vectors.documents import DocumentVectors
 from osrerank.vectors.store import VECTORS_OFF
@@ -19,7 +19,7 @@ UNITS = ((90, 1, "second"), (90 * 60, 60, "minute"), (48 * 3_600, 3_600, "hour")
 """Units of a duration: the seconds up to which each is used, its length in seconds, and its name."""
 
 
-class Rate(NamedTuple):
+class EncodingRate(NamedTuple):
     """How fast this machine encodes texts of given lengths.
 
     Attributes:
@@ -45,7 +45,7 @@ class Estimate:
     coverage: Coverage
     build_s: float = 0.0
     build_bytes: float = 0.0
-    rate: Rate | None = None
+    rate: EncodingRate | None = None
 
     def __str__(self) -> str:
         index, note = self.coverage.index, str(self.coverage)
@@ -92,7 +92,7 @@ def estimate(client: Client, index: str) -> Estimate:
     return Estimate(found, lacks * mean / rate.characters_per_s, lacks * rate.text_bytes, rate)
 
 
-def encoding_rate(vectors: DocumentVectors, texts: Sequence[Text]) -> Rate:
+def encoding_rate(vectors: DocumentVectors, texts: Sequence[ModelText]) -> EncodingRate:
     """Measure how fast texts of these lengths are encoded, in batches as large as a build's.
 
     Args:
@@ -111,7 +111,7 @@ def encoding_rate(vectors: DocumentVectors, texts: Sequence[Text]) -> Rate:
         seconds, written = vectors.cost_of([text.text for text in batch])
         took_s, stored, count = took_s + seconds, stored + written, count + len(batch)
         characters += sum(text.characters for text in batch)
-    return Rate(characters / took_s, stored / count)
+    return EncodingRate(characters / took_s, stored / count)
 
 
 def duration(seconds: float) -> str:
@@ -121,7 +121,7 @@ def duration(seconds: float) -> str:
     return f"{count:,} {unit}{'' if count == 1 else 's'}"
 
 
-def _spread(ordered: Sequence[Text], count: int, offset: float) -> list[Text]:
+def _spread(ordered: Sequence[ModelText], count: int, offset: float) -> list[ModelText]:
     """Return ``count`` texts at even distances; ``offset`` in [0, 1) moves all of them by this part of a distance."""
     step = max(1.0, len(ordered) / count)
     return [ordered[int((number + offset) * step)] for number in range(min(count, len(ordered)))]

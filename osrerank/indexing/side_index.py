@@ -11,7 +11,17 @@ from opensearchpy import AuthorizationException, NotFoundError, OpenSearch, Requ
 from osrerank.client import Client
 from osrerank.errors import OsrerankError
 from osrerank.retrieval.requests import is_embedded
-from osrerank.vectors.index import EXISTS, MODEL, OLDER_SUFFIX, READ_AT_ONCE, SUFFIX, Form, refusal, side_index, writing
+from osrerank.vectors.index import (
+    EXISTS,
+    MODEL,
+    OLDER_SUFFIX,
+    READ_AT_ONCE,
+    SUFFIX,
+    RecordRequests,
+    refusal,
+    side_index,
+    writing,
+)
 from osrerank.vectors.store import REST_S, Guard, Size
 
 KEEP_ALIVE = "5m"
@@ -73,7 +83,7 @@ class IndexStore:
     ) -> None:
         self.beside, self.index, self._older = index, side_index(index), f"{index}{OLDER_SUFFIX}"
         self._client, self.model = client, model
-        self._form = Form(is_embedded)
+        self._form = RecordRequests(is_embedded)
         self._guard = Guard(self.name, self.index, rest_s)
 
     def read(self, keys: Sequence[bytes]) -> dict[bytes, bytes]:

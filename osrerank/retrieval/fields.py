@@ -60,7 +60,7 @@ class Wanted:
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class IndexGroup:
     """A group of indices that have the same fields.
 
     Attributes:
@@ -75,7 +75,7 @@ class Part:
 
 
 @dataclass(frozen=True, slots=True)
-class Fields:
+class SearchFields:
     """The fields that a search uses, and the warnings about them.
 
     Attributes:
@@ -95,7 +95,7 @@ class Fields:
 
     searched: tuple[str, ...] = ()
     read: tuple[str, ...] = ()
-    parts: tuple[Part, ...] = ()
+    parts: tuple[IndexGroup, ...] = ()
     paths: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     nested: Mapping[str, str] = field(default_factory=dict)
     fetched: frozenset[str] = frozenset()
@@ -149,7 +149,7 @@ class Fields:
         return warnings
 
 
-def resolved(every: Mapping[str, Leaves], found: Sequence[Part], wanted: Wanted) -> Fields:
+def resolved(every: Mapping[str, Leaves], found: Sequence[IndexGroup], wanted: Wanted) -> SearchFields:
     """Return the fields that a search uses: the named ones as the mapping has them, and found ones for the rest.
 
     Args:
@@ -159,7 +159,7 @@ def resolved(every: Mapping[str, Leaves], found: Sequence[Part], wanted: Wanted)
     """
     mappings = with_defined(every, wanted)
     paths = {plain(name): _paths(mappings, name) for name in (*wanted.read, *wanted.others)}
-    parts = [Part(part.indices, part.searched, _own_read(mappings, part.read, wanted)) for part in found]
+    parts = [IndexGroup(part.indices, part.searched, _own_read(mappings, part.read, wanted)) for part in found]
     if wanted.read or wanted.searched:
         read = union(paths[plain(name)] for name in wanted.read) or _each_text_once(mappings, wanted.searched)
     else:
@@ -171,7 +171,7 @@ def resolved(every: Mapping[str, Leaves], found: Sequence[Part], wanted: Wanted)
     if not wanted.read:
         paths |= {name: _read_under(mappings, name, read) for name in searched_names}
     differ = len({(part.searched, part.read) for part in parts}) > 1
-    return Fields(
+    return SearchFields(
         searched=searched,
         read=read,
         parts=tuple(parts) if differ and not wanted.searched else (),

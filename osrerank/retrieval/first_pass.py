@@ -7,7 +7,7 @@ from typing import Any
 
 from osrerank.options.rerank import MAX_DEPTH, Rerank
 from osrerank.response import Page
-from osrerank.retrieval.fields import Fields, union
+from osrerank.retrieval.fields import SearchFields, union
 from osrerank.thresholds.cut import Thresholds
 
 DEFAULT_SIZE = 10
@@ -89,7 +89,7 @@ def plan(
     params: Mapping[str, Any],
     options: Rerank,
     depth: int,
-    fields: Fields,
+    fields: SearchFields,
     thresholds: Thresholds | None = None,
 ) -> FirstPass | str:
     """Return the first pass's request, which asks for all candidates to rerank; or why the search cannot be reranked.

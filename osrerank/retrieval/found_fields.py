@@ -14,7 +14,7 @@ from opensearchpy import AuthenticationException, AuthorizationException, NotFou
 
 from osrerank._seldom import Seldom
 from osrerank.errors import ResponseFormatError
-from osrerank.retrieval.fields import Fields, Part, Wanted, resolved, union, with_defined
+from osrerank.retrieval.fields import IndexGroup, SearchFields, Wanted, resolved, union, with_defined
 from osrerank.retrieval.mapping import Leaves, leaves_by_index, names_of, plain
 from osrerank.retrieval.requests import SideRequest, path_of
 from osrerank.retrieval.samples import find_parts, parts_by_name
@@ -36,7 +36,7 @@ Key = TypeVar("Key", bound=Hashable)
 Value = TypeVar("Value")
 
 
-class Kept(Generic[Key, Value]):
+class ExpiringCache(Generic[Key, Value]):
     """A cache whose values expire. Safe to use from many threads.
 
     Args:
@@ -76,14 +76,14 @@ class _Index:
 
     def __init__(self, every: dict[str, Leaves], read_s: float) -> None:
         self.names: set[str] = set()
-        self.parts: tuple[Part, ...] = ()
+        self.parts: tuple[IndexGroup, ...] = ()
         self.read(every, read_s)
 
     def read(self, every: dict[str, Leaves], read_s: float) -> None:
         """Replace the mapping by a newly read one; the fields found are kept if the new mapping has all of them."""
         self.every, self.read_s = every, read_s
         self.names |= {name.partition(".")[0] for leaves in every.values() for name in leaves}
-        self.fields: dict[Wanted, Fields] = {}
+        self.fields: dict[Wanted, SearchFields] = {}
         if any(name not in every.get(index, ()) for part in self.parts for index in part.indices for name in part.read):
             self.parts = ()
 
@@ -101,11 +101,11 @@ class FoundFields:
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
-        self._known: Kept[str, _Index] = Kept(clock)
-        self._refused: Kept[str, str] = Kept(clock)
+        self._known: ExpiringCache[str, _Index] = ExpiringCache(clock)
+        self._refused: ExpiringCache[str, str] = ExpiringCache(clock)
         self._seldom = Seldom(clock=clock)
 
-    def of(self, index: Any, wanted: Wanted, *, anew: bool = False) -> Generator[SideRequest, Any, Fields]:
+    def of(self, index: Any, wanted: Wanted, *, anew: bool = False) -> Generator[SideRequest, Any, SearchFields]:
         """Yield the requests that look fields up, usually none, and return the fields that a search uses.
 
         If a mapping cannot be read, the query searches the index's default fields, the model reads the fields that the
@@ -137,7 +137,7 @@ class FoundFields:
 
     def _look(
         self, index: Any, wanted: Wanted, known: _Index | None, *, is_old: bool
-    ) -> Generator[SideRequest, Any, Fields]:
+    ) -> Generator[SideRequest, Any, SearchFields]:
         """Yield the requests that find the fields of a search, cache the fields, and return them.
 
         Args:
@@ -162,7 +162,7 @@ class FoundFields:
             shown = ", ".join(names[:SHOWN])
             warning = f"the mapping has no text field, only {shown}: the index's default fields are searched"
             self.warn(index, [warning])
-            fields = Fields(warnings=(warning,))
+            fields = SearchFields(warnings=(warning,))
         if len(known.fields) < MOST_WANTED and (known.parts or not needs_found):
             known.fields[wanted] = fields
         if is_new and (known.parts or not needs_found):
@@ -191,10 +191,13 @@ class FoundFields:
                 logger.warning("[fields-missing] search of %s: %s", index or "all indices", warning)
 
 
-def _unread(wanted: Wanted, *warnings: str) -> Fields:
+def _unread(wanted: Wanted, *warnings: str) -> SearchFields:
     """Return the fields of a search whose mapping cannot be read: those that it names."""
     read = union([map(plain, wanted.read or wanted.searched)])
     own = [plain(name) for name in wanted.own or () if "*" not in name]
     return replace(
-        Fields.of_names(wanted.searched, read), read=read or union([own]), fetched=frozenset(read), warnings=warnings
+        SearchFields.of_names(wanted.searched, read),
+        read=read or union([own]),
+        fetched=frozenset(read),
+        warnings=warnings,
     )

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from osrerank.errors import ConfigError
-from osrerank.retrieval.fields import Fields, union
+from osrerank.retrieval.fields import SearchFields, union
 from osrerank.retrieval.mapping import plain
 
 TIE_BREAKER = 0.5
@@ -36,7 +36,7 @@ _COMPOUND_CLAUSES = {
 }
 
 
-def build_query(text: str, fields: Fields) -> dict[str, Any]:
+def build_query(text: str, fields: SearchFields) -> dict[str, Any]:
     """Return the first pass's query for a text: it searches, in each index, the fields to be searched there."""
     if not fields.parts:
         return _clause(text, fields.searched, fields)
@@ -48,7 +48,7 @@ def build_query(text: str, fields: Fields) -> dict[str, Any]:
     return {"bool": {"should": clauses}}
 
 
-def _clause(text: str, searched: Sequence[str], fields: Fields) -> dict[str, Any]:
+def _clause(text: str, searched: Sequence[str], fields: SearchFields) -> dict[str, Any]:
     """Return the query for a text in one field, in several, or in the index's default fields.
 
     Of several fields, the best one counts. Nested fields are searched in their nested query.

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from osrerank.options.rm3 import Rm3
-from osrerank.retrieval.fields import Fields
+from osrerank.retrieval.fields import SearchFields
 from osrerank.retrieval.mapping import plain
 from osrerank.retrieval.query_text import build_query
 from osrerank.retrieval.requests import SideRequest, path_of
@@ -23,7 +23,7 @@ KEPT_PARAMS = ("routing", "preference", "search_type")
 
 
 @dataclass(frozen=True, slots=True)
-class Feedback:
+class FeedbackDocument:
     """A feedback document.
 
     Attributes:
@@ -51,7 +51,7 @@ def expand(
         searched: fields that the text searches; the last one is expanded if ``rm3`` names no field.
     """
     name = rm3.field or plain(searched[-1] if searched else "text")
-    first = build_query(text, Fields((name,)))
+    first = build_query(text, SearchFields((name,)))
     kept = {name: params[name] for name in KEPT_PARAMS if name in params}
     body = {"query": first, "size": rm3.documents, "_source": False}
     found = yield SideRequest("POST", path_of(index, "_search"), body, {**kept, "search_pipeline": "_none"})
@@ -62,7 +62,7 @@ def expand(
     path = path_of(hits[0]["_index"], "_analyze")
     analysed = yield SideRequest("POST", path, {"field": name, "text": text})
     feedback = [
-        Feedback(hit["_score"], _usable_terms(vector.get("term_vectors", {}).get(name, {}), rm3))
+        FeedbackDocument(hit["_score"], _usable_terms(vector.get("term_vectors", {}).get(name, {}), rm3))
         for hit, vector in zip(hits, vectors["docs"], strict=True)
     ]
     weights = expanded([token["token"] for token in analysed["tokens"]], feedback, rm3)
@@ -71,7 +71,7 @@ def expand(
     return {"bool": {"should": clauses}}
 
 
-def expanded(query_terms: Sequence[str], feedback: Sequence[Feedback], rm3: Rm3) -> dict[str, float]:
+def expanded(query_terms: Sequence[str], feedback: Sequence[FeedbackDocument], rm3: Rm3) -> dict[str, float]:
     """Return the terms of the expanded query with their weights, heaviest first; the weights sum to 1.
 
     weight(t) = w q(t) + (1 - w) r(t), with q the query's term counts and r the relevance model, each normalised to sum

@@ -5,7 +5,7 @@ from collections.abc import Generator, Iterable, Mapping, Sequence
 from typing import Any
 
 from osrerank.response import hits_of
-from osrerank.retrieval.fields import Part, read_of, union
+from osrerank.retrieval.fields import IndexGroup, read_of, union
 from osrerank.retrieval.mapping import Leaf, Leaves
 from osrerank.retrieval.requests import SideRequest, path_of
 from osrerank.retrieval.text_fields import candidates_of, choose, values_of
@@ -20,7 +20,7 @@ MOST_CLAUSES = 200
 """The most fields that the request for more documents asks for."""
 
 
-def find_parts(index: Any, every: Mapping[str, Leaves]) -> Generator[SideRequest, Any, tuple[Part, ...]]:
+def find_parts(index: Any, every: Mapping[str, Leaves]) -> Generator[SideRequest, Any, tuple[IndexGroup, ...]]:
     """Yield the requests for samples, and return each group of indices with its fields; () if there are no documents.
 
     Args:
@@ -40,7 +40,7 @@ def find_parts(index: Any, every: Mapping[str, Leaves]) -> Generator[SideRequest
     return parts
 
 
-def parts_by_name(every: Mapping[str, Leaves]) -> tuple[Part, ...]:
+def parts_by_name(every: Mapping[str, Leaves]) -> tuple[IndexGroup, ...]:
     """Return the fields of each group of indices, chosen by names and types alone."""
     return _joined(_part(names, choose(leaves, []), every[names[0]]) for leaves, names in _groups(every))
 
@@ -54,8 +54,8 @@ def _groups(every: Mapping[str, Leaves]) -> list[tuple[tuple[Leaf, ...], tuple[s
     return sorted(pairs, key=lambda group: (-len(group[1]), group[1]))
 
 
-def _part(names: tuple[str, ...], texts: Sequence[Leaf], leaves: Leaves) -> Part:
-    return Part(names, tuple(leaf.path for leaf in texts), union(_readable(leaf, leaves) for leaf in texts))
+def _part(names: tuple[str, ...], texts: Sequence[Leaf], leaves: Leaves) -> IndexGroup:
+    return IndexGroup(names, tuple(leaf.path for leaf in texts), union(_readable(leaf, leaves) for leaf in texts))
 
 
 def _readable(leaf: Leaf, leaves: Leaves) -> tuple[str, ...]:
@@ -64,12 +64,12 @@ def _readable(leaf: Leaf, leaves: Leaves) -> tuple[str, ...]:
     return (written.path,) if written is not None and written.is_written and not leaf.copied_from else read_of(leaf)
 
 
-def _joined(parts: Iterable[Part]) -> tuple[Part, ...]:
+def _joined(parts: Iterable[IndexGroup]) -> tuple[IndexGroup, ...]:
     """Merge the parts that have the same fields."""
     by_fields: dict[tuple[tuple[str, ...], tuple[str, ...]], list[str]] = {}
     for part in parts:
         by_fields.setdefault((part.searched, part.read), []).extend(part.indices)
-    return tuple(Part(tuple(sorted(names)), *fields) for fields, names in by_fields.items())
+    return tuple(IndexGroup(tuple(sorted(names)), *fields) for fields, names in by_fields.items())
 
 
 def _sample(

@@ -63,7 +63,7 @@ _MARKUP = re.compile(r"<[^<>]{1,200}>")
 
 
 @dataclass(frozen=True)
-class Candidate:
+class SampledField:
     """A field that may hold text, with its values in the sampled documents.
 
     Attributes:
@@ -182,7 +182,7 @@ def choose(leaves: Sequence[Leaf], sources: Sequence[Mapping[str, Any]]) -> tupl
         leaves: the fields that `candidates_of` returns.
         sources: the sampled documents.
     """
-    every = [Candidate(leaf, tuple(values_of(source, leaf) for source in sources)) for leaf in leaves]
+    every = [SampledField(leaf, tuple(values_of(source, leaf) for source in sources)) for leaf in leaves]
     filled = [field for field in every if field.every]
     if not filled:
         return tuple(field.leaf for field in _limited([field for field in every if _is_named(field, every)] or every))
@@ -195,7 +195,7 @@ def choose(leaves: Sequence[Leaf], sources: Sequence[Mapping[str, Any]]) -> tupl
 
 def is_title(name: str) -> bool:
     """Return whether a field's name is a usual name of a title."""
-    field = Candidate(Leaf(name, source=name), ())
+    field = SampledField(Leaf(name, source=name), ())
     return field.is_title or field.is_name
 
 
@@ -224,16 +224,16 @@ def values_of(source: Mapping[str, Any], leaf: Leaf) -> tuple[str, ...]:
     return tuple(value for path in paths for value in values_at(source, path.split(".")))
 
 
-def _is_named(field: Candidate, every: Sequence[Candidate]) -> bool:
+def _is_named(field: SampledField, every: Sequence[SampledField]) -> bool:
     return not field.above and (field.is_title or field.is_body or (field.is_name and _has_no_title(every)))
 
 
-def _has_no_title(every: Sequence[Candidate]) -> bool:
+def _has_no_title(every: Sequence[SampledField]) -> bool:
     """Return whether no top-level field is named as a title."""
     return not any(other.is_title and not other.above for other in every)
 
 
-def _is_text(field: Candidate, every: Sequence[Candidate]) -> bool:
+def _is_text(field: SampledField, every: Sequence[SampledField]) -> bool:
     """Return whether a field holds a title or prose of the document."""
     if field.above and field.is_repeated:
         return False
@@ -247,7 +247,7 @@ def _is_text(field: Candidate, every: Sequence[Candidate]) -> bool:
     return field.is_prose and (not field.is_repeated or field.words >= LONG_WORDS)
 
 
-def _without_copies(kept: list[Candidate]) -> list[Candidate]:
+def _without_copies(kept: list[SampledField]) -> list[SampledField]:
     """Drop fields whose words other fields have: twins, parts of a longer field, and fields that join several."""
     for field in sorted(kept, key=_worth, reverse=True):
         if any(_are_twins(field, other) for other in kept if other is not field):
@@ -261,18 +261,18 @@ def _without_copies(kept: list[Candidate]) -> list[Candidate]:
     return [field for field in kept if field not in parts]
 
 
-def _are_twins(field: Candidate, other: Candidate) -> bool:
+def _are_twins(field: SampledField, other: SampledField) -> bool:
     is_as_long = 1.2 * min(field.words, other.words) >= max(field.words, other.words)
     return is_as_long and _covers([other], field) and _covers([field], other)
 
 
-def _worth(field: Candidate) -> tuple[bool, bool, bool, str]:
+def _worth(field: SampledField) -> tuple[bool, bool, bool, str]:
     """Return a sort key by which the better of two copies comes first."""
     has_markup = any(_MARKUP.search(value[:1000]) for value in field.every)
     return field.is_partial, has_markup, not (field.is_title or field.is_body), field.leaf.path
 
 
-def _covers(others: Sequence[Candidate], field: Candidate) -> bool:
+def _covers(others: Sequence[SampledField], field: SampledField) -> bool:
     """Return whether fields have nearly all words of another field in each document; three documents must have it."""
     shares = []
     for document, words in enumerate(field.vocabulary):
@@ -282,9 +282,9 @@ def _covers(others: Sequence[Candidate], field: Candidate) -> bool:
     return len(shares) >= SHORT_WORDS and min(shares) >= SAME - 0.1 and statistics.mean(shares) >= SAME
 
 
-def _limited(kept: Sequence[Candidate]) -> list[Candidate]:
+def _limited(kept: Sequence[SampledField]) -> list[SampledField]:
     """Return at most five fields, at most two of them titles, in the order in which the model reads them."""
-    groups: dict[str, list[Candidate]] = {}
+    groups: dict[str, list[SampledField]] = {}
     for field in sorted(kept, key=_order):
         groups.setdefault(f"{field.above}.{' '.join(field.parts)}", []).append(field)
     is_title = {name: _order(group[0])[0] == 0 for name, group in groups.items()}
@@ -295,6 +295,6 @@ def _limited(kept: Sequence[Candidate]) -> list[Candidate]:
     return sorted((field for name in chosen for field in groups[name]), key=_order)
 
 
-def _order(field: Candidate) -> tuple[int, int, str]:
+def _order(field: SampledField) -> tuple[int, int, str]:
     """Return the sort key of the order in which fields are read: titles first, then by length in coarse steps."""
     return int(not (field.is_title or field.is_name)), int(field.words).bit_length(), field.leaf.path

@@ -50,7 +50,7 @@ def batch_size(lengths: Iterable[int], budget_tokens: int, *, packed: bool = Fal
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class BatcherOutput:
     """The results of a call's sequences, by the order in which they were added; the first has the index 0.
 
     A sequence in neither field was not computed before the deadline.
@@ -284,7 +284,7 @@ class Call:
 
     def __init__(self, batcher: Batcher, deadline: Deadline, ended: threading.Condition) -> None:
         self.deadline = deadline
-        self.outcome = Outcome()
+        self.outcome = BatcherOutput()
         self.waiting: deque[_Item] = deque()
         self.running = 0
         self.error: BaseException | None = None
@@ -326,7 +326,7 @@ class Call:
         self._added += len(items)
         self._batcher.admit(self, items)
 
-    def result(self) -> Outcome:
+    def result(self) -> BatcherOutput:
         """Wait for all added sequences, or until the deadline, and return their results."""
         self._batcher.wait(self)
         if self.error is not None:

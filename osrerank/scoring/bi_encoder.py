@@ -11,7 +11,7 @@ import numpy as np
 from osrerank.errors import InferenceError
 from osrerank.scoring.backends.base import Backend
 from osrerank.scoring.backends.onnx import PREFERRED
-from osrerank.scoring.batcher import Outcome
+from osrerank.scoring.batcher import BatcherOutput
 from osrerank.scoring.card import ModelCard
 from osrerank.scoring.inputs import InputBuilder, Tokens
 from osrerank.scoring.local import LocalModel
@@ -90,7 +90,7 @@ class BiEncoder(LocalModel):
             raise InferenceError(f"no text could be encoded: {NOT_FINITE}", model=self.model)
         return Vectors(vectors, {**outcome.failures, **dict.fromkeys(infinite, NOT_FINITE)}, cut)
 
-    def _computed(self, texts: Sequence[str], deadline: Deadline) -> tuple[list[Tokens], Outcome, frozenset[int]]:
+    def _computed(self, texts: Sequence[str], deadline: Deadline) -> tuple[list[Tokens], BatcherOutput, frozenset[int]]:
         """Encode documents until the deadline: return the tokens of those reached, the outcome, and which were cut."""
         cut: list[int] = []
         sequences: list[Tokens] = []

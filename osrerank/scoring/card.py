@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from osrerank.scoring.modular.head import Head as Steps
-from osrerank.scoring.modular.head import Step
+from osrerank.scoring.modular.head import HeadStep
 from osrerank.scoring.modular.token_vectors import TokenVectors
 from osrerank.types import Advice, Feedback
 
@@ -102,7 +102,7 @@ class ModelCard:
     first_pass_weight: float = 0.0
     onnx: Mapping[str, str] = field(default_factory=dict)
     pooling: Pooling = "cls"
-    modules: tuple[Step, ...] = ()
+    modules: tuple[HeadStep, ...] = ()
     dimensions: int = 0
     provenance: Mapping[str, Any] = field(default_factory=dict)
     languages: tuple[str, ...] = ()
@@ -149,8 +149,8 @@ class ModelCard:
     @property
     def to_vector(self) -> Steps:
         """The steps from an encoder's last hidden states to the vector, or the tokens' vectors, that are compared."""
-        first = (Step("first", size=self.dimensions),) if self.dimensions else ()
-        unit = (Step("unit"),) if self.head == "cosine" else ()
+        first = (HeadStep("first", size=self.dimensions),) if self.dimensions else ()
+        unit = (HeadStep("unit"),) if self.head == "cosine" else ()
         return Steps((*self.modules, *first, *unit), (self.pooling,) if self.is_bi_encoder else ())
 
     def _check_encoder(self) -> None:

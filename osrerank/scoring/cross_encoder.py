@@ -11,7 +11,7 @@ from dataclasses import replace
 import numpy as np
 import numpy.typing as npt
 
-from osrerank.scoring.batcher import Outcome, Row
+from osrerank.scoring.batcher import BatcherOutput, Row
 from osrerank.scoring.inputs import Pieces, Tokens
 from osrerank.scoring.local import LocalModel
 from osrerank.types import NEVER, Deadline, Scores
@@ -85,7 +85,7 @@ class CrossEncoder(LocalModel):
         pieces: dict[int, Pieces],
         tuples: Sequence[tuple[int, ...]],
         deadline: Deadline,
-    ) -> Outcome:
+    ) -> BatcherOutput:
         """Compute the head's outputs for tuples; a document is tokenised once, when a tuple first needs it."""
         with self._batcher.call(deadline) as call:
             for chunk in self.chunks_at_once([sum(len(documents[at]) for at in indices) for indices in tuples]):

@@ -82,7 +82,7 @@ class Template:
 
 
 @dataclass(frozen=True, slots=True)
-class Batch:
+class PaddedBatch:
     """Sequences padded to the same length, int64 ``(n, tokens)``; the fields have the names of the model's inputs."""
 
     input_ids: Ids
@@ -244,7 +244,7 @@ class InputBuilder:
         return Pieces(pieces.ids, cut=pieces.cut or len(text) > MOST_CHARACTERS)
 
 
-def padded(sequences: Sequence[Tokens], pad_id: int = 0, *, multiple: int = 1, most: int = 0) -> Batch:
+def padded(sequences: Sequence[Tokens], pad_id: int = 0, *, multiple: int = 1, most: int = 0) -> PaddedBatch:
     """Return the sequences as one batch, padded on the right; padding has the segment of a sequence's last token.
 
     Args:
@@ -264,7 +264,7 @@ def padded(sequences: Sequence[Tokens], pad_id: int = 0, *, multiple: int = 1, m
         token_type_ids[row, : lengths[row]] = tokens.segments
     seen = lengths - np.array([tokens.unattended for tokens in sequences])
     attention_mask = (np.arange(input_ids.shape[1]) < seen[:, None]).astype(np.int64)
-    return Batch(input_ids, attention_mask, token_type_ids)
+    return PaddedBatch(input_ids, attention_mask, token_type_ids)
 
 
 def template_of_one(tokenizer: Tokenizer) -> Template:

@@ -11,9 +11,9 @@ from typing import Any
 from osrerank._removed import instead_of
 from osrerank.errors import ModelLoadError
 from osrerank.scoring.card import CARD_VERSION, Calibration, Head, ModelCard
-from osrerank.scoring.modular.cross_encoder import CrossEncoder, read_cross_encoder
+from osrerank.scoring.modular.cross_encoder import CrossEncoderDescription, read_cross_encoder
 from osrerank.scoring.modular.description import TOKENIZER_SETTINGS_FILE
-from osrerank.scoring.modular.head import Step
+from osrerank.scoring.modular.head import HeadStep
 from osrerank.scoring.modular.token_vectors import TokenVectors
 from osrerank.types import Feedback
 
@@ -174,7 +174,7 @@ def weight_files(directory: Path) -> list[str]:
     return sorted(file.name for file in directory.glob("*.safetensors"))
 
 
-def modular(directory: Path) -> CrossEncoder | None:
+def modular(directory: Path) -> CrossEncoderDescription | None:
     """Return the cross-encoder that sentence-transformers' files describe; None if there are no such files.
 
     Raises:
@@ -231,7 +231,7 @@ def _from_card(content: dict[str, Any]) -> dict[str, Any]:
         raise ValueError(f"version is {version!r}; this osrerank reads {' and '.join(map(str, READ_VERSIONS))}")
     card["calibration"] = Calibration(**card.pop("calibration", {}))
     card["languages"] = tuple(card.pop("languages", ()))
-    card["modules"] = tuple(Step(**step) for step in card.pop("modules", ()))
+    card["modules"] = tuple(HeadStep(**step) for step in card.pop("modules", ()))
     card["tokens"] = TokenVectors.of_json(card.pop("tokens", {}))
     card["feedback"] = Feedback(**card["feedback"]) if card.get("feedback") else None
     return _of_today(card)
@@ -304,7 +304,7 @@ def _head_of(labels: int) -> Head:
     return "logit1" if labels == 1 else "logits2"
 
 
-def _max_tokens(config: Mapping[str, Any], directory: Path, described: CrossEncoder | None) -> int:
+def _max_tokens(config: Mapping[str, Any], directory: Path, described: CrossEncoderDescription | None) -> int:
     """Return the room for tokens.
 
     A limit in a cross-encoder's files is the model's own, and so is the tokenizer's of a family of long sequences.

@@ -41,7 +41,7 @@ logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class BackendEntry:
     """A backend: its name, its module, and what it can compute.
 
     Attributes:
@@ -74,10 +74,10 @@ class Entry:
 BACKENDS = {
     entry.name: entry
     for entry in (
-        Entry("onnx", "osrerank.scoring.backends.onnx", forms=GRAPHS),
-        Entry("torch", "osrerank.scoring.backends.torch", forms=WEIGHTS, dtypes=DTYPES),
-        Entry("workers", "osrerank.scoring.remote.load", is_local=False),
-        Entry("http", "osrerank.scoring.backends.http.load", is_local=False, kinds=POINTWISE),
+        BackendEntry("onnx", "osrerank.scoring.backends.onnx", forms=GRAPHS),
+        BackendEntry("torch", "osrerank.scoring.backends.torch", forms=WEIGHTS, dtypes=DTYPES),
+        BackendEntry("workers", "osrerank.scoring.remote.load", is_local=False),
+        BackendEntry("http", "osrerank.scoring.backends.http.load", is_local=False, kinds=POINTWISE),
     )
 }
 NAMES = (AUTO, *BACKENDS)

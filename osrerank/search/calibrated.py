@@ -15,7 +15,7 @@ from opensearchpy import TransportError
 from osrerank.errors import ConfigError, MissingDependencyError, ModelLoadError, WorkerError
 from osrerank.metrics import NOT_CALIBRATED
 from osrerank.options.rerank import Rerank
-from osrerank.retrieval.found_fields import Kept
+from osrerank.retrieval.found_fields import ExpiringCache
 from osrerank.retrieval.requests import SideRequest, path_of
 from osrerank.search.step import Scoring
 from osrerank.service import RerankService
@@ -48,7 +48,7 @@ class Calibrations:
         self.file = calibration_file(settings)
         self._lock = threading.Lock()
         self._read: tuple[tuple[int, int], dict[str, IndexCalibration]] = ((0, 0), {})
-        self._mappings: Kept[str, Mapping[str, Any]] = Kept()
+        self._mappings: ExpiringCache[str, Mapping[str, Any]] = ExpiringCache()
 
     def of(self, options: Rerank, index: Any, service: RerankService) -> CalibrationSteps:
         """Yield the steps that find an index's calibration, and return the thresholds at which a search's hits are cut.

@@ -18,7 +18,7 @@ from osrerank.metrics import NOT_RERANKED, RERANK_SECONDS, SEARCHES
 from osrerank.options.rerank import NO_STAGES, Rerank, RerankOptions
 from osrerank.pipeline import applied
 from osrerank.response import Page, has_own_order, has_repeats, hits_of, merge, parse, unchanged
-from osrerank.retrieval.fields import Fields, named
+from osrerank.retrieval.fields import SearchFields, named
 from osrerank.retrieval.first_pass import COLLAPSED, SORTED, FirstPass, plan
 from osrerank.retrieval.query_text import as_you_type, find_query_text
 from osrerank.retrieval.text_fields import fields_of
@@ -68,7 +68,7 @@ class Reranking:
     options: Rerank
     text: str
     deadline: Deadline
-    fields: Fields = field(default_factory=Fields)
+    fields: SearchFields = field(default_factory=SearchFields)
     ubi: UbiQuery | None = None
     order: PageOrder | None = None
 
@@ -86,7 +86,7 @@ class Reranking:
             lookup: the result of `lookup`, with the vectors fetched since then.
         """
         hits, options = hits_of(response), self.options
-        if obstacle := self._obstacle(hits):
+        if obstacle := "" if lookup and lookup.rankings else self._obstacle(hits):  # `lookup` found none
             return self.warned(unchanged(response, obstacle, page=page), None)
         by = self if self.fields.read else self._naming(hits)
         started = self.service.clock()
@@ -195,7 +195,7 @@ class Reranking:
     def _naming(self, hits: Sequence[Mapping[str, Any]]) -> Self:
         """Return a copy that names the fields to read: those of the options, or else text fields found in the hits."""
         if named(self.options.fields):
-            return replace(self, fields=Fields.named_by(self.options))
+            return replace(self, fields=SearchFields.named_by(self.options))
         read = fields_of([{**(hit.get("fields") or {}), **(hit.get("_source") or {})} for hit in hits])
         return replace(self, fields=replace(self.fields, read=read))
 

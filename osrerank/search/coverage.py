@@ -13,7 +13,7 @@ from opensearchpy import TransportError
 
 from osrerank.options.rerank import Rerank
 from osrerank.response import parse
-from osrerank.retrieval.fields import Fields
+from osrerank.retrieval.fields import SearchFields
 from osrerank.retrieval.requests import SideRequest, path_of
 from osrerank.search.step import Scoring
 from osrerank.service import RerankService, no_vectors
@@ -36,7 +36,7 @@ AT_RANDOM = {"function_score": {"query": EVERY, "random_score": {"seed": 1, "fie
 Looking = Generator[SideRequest | Scoring, Any, Any]
 
 
-class Text(NamedTuple):
+class ModelText(NamedTuple):
     """A document's text as the model reads it, and the length of the whole text in characters."""
 
     text: str | LongText
@@ -62,7 +62,7 @@ class Coverage:
     looked_at: int
     known: int
     lacking: int
-    texts: Sequence[Text] = ()
+    texts: Sequence[ModelText] = ()
     at_most: int | None = None
 
     @property
@@ -148,7 +148,7 @@ def is_warm(searcher: "Searcher", index: str, at_least: float) -> Looking:
 
 
 def texts_of(
-    service: RerankService, options: Rerank, fields: Fields, hits: Sequence[Mapping[str, Any]]
+    service: RerankService, options: Rerank, fields: SearchFields, hits: Sequence[Mapping[str, Any]]
 ) -> list[tuple[Candidate, str | LongText | None]]:
     """Return each document as a candidate, with the text that the model reads of it; None for one without text.
 
@@ -163,14 +163,14 @@ def texts_of(
     return [(candidate, None if candidate.text is None else text_of(candidate)) for candidate in ranking.candidates]
 
 
-def body_of(fields: Fields, size: int, query: Mapping[str, Any] = EVERY) -> dict[str, Any]:
+def body_of(fields: SearchFields, size: int, query: Mapping[str, Any] = EVERY) -> dict[str, Any]:
     """Return the body of a search that fetches, with each document, the fields that the model reads."""
     fetched = [name for name in fields.read if name in fields.fetched]
     body = {"size": size, "query": dict(query), "_source": list(fields.read)}
     return body | ({"fields": fetched} if fetched else {})
 
 
-def _sampled(index: str, fields: Fields, count: int, documents: int, *, is_embedded: bool) -> Looking:
+def _sampled(index: str, fields: SearchFields, count: int, documents: int, *, is_embedded: bool) -> Looking:
     """Yield the requests for all documents, or for a sample of ``count`` if there are more; return the hits."""
     path, is_whole = path_of(index, "_search"), count == documents
     if not is_embedded:
@@ -189,14 +189,14 @@ def _sampled(index: str, fields: Fields, count: int, documents: int, *, is_embed
 
 
 def _examined(
-    service: RerankService, options: Rerank, fields: Fields, hits: Sequence[Mapping[str, Any]]
-) -> tuple[list[tuple[bytes, str, Text]], set[bytes]]:
+    service: RerankService, options: Rerank, fields: SearchFields, hits: Sequence[Mapping[str, Any]]
+) -> tuple[list[tuple[bytes, str, ModelText]], set[bytes]]:
     """Return each document's record key, index and text, and the keys of the records that this machine has."""
     vectors = service.vectors_of(options)
     if vectors is None:
         raise no_vectors(service.model.model)
     readable = [
-        (hit["_index"], Text(text, len(candidate.text or "")))
+        (hit["_index"], ModelText(text, len(candidate.text or "")))
         for hit, (candidate, text) in zip(hits, texts_of(service, options, fields, hits), strict=True)
         if text is not None and not is_blank(candidate.text)
     ]

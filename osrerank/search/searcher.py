@@ -17,7 +17,7 @@ from osrerank.errors import ConfigError
 from osrerank.options.defaults import Defaults
 from osrerank.options.rerank import Rerank
 from osrerank.options.rm3 import Rm3
-from osrerank.retrieval.fields import CheckedNames, Fields, Wanted, named
+from osrerank.retrieval.fields import CheckedNames, SearchFields, Wanted, named
 from osrerank.retrieval.found_fields import FoundFields
 from osrerank.retrieval.mapping import Leaf, leaves_of
 from osrerank.retrieval.query_text import build_query, searched_fields
@@ -35,7 +35,7 @@ from osrerank.search.call import (
     planned,
 )
 from osrerank.search.orders import Orders, PageOrder
-from osrerank.search.shadow import IN_SHADOW, NOT_CHOSEN, Shadows, held_back, planned_back, tell_share, text_of
+from osrerank.search.shadow import IN_SHADOW, NOT_CHOSEN, Shadows, held_back, planned_back, query_text, tell_share
 from osrerank.search.step import Scoring, SearchRequest, Shadow, Step
 from osrerank.search.ubi import UbiRecords
 from osrerank.search.ubi_query import UbiQuery, without_ubi
@@ -55,7 +55,7 @@ Query = str | Mapping[str, Any] | None
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class SearchCall:
     """A caller's search: its request, its options, and the models that it uses.
 
     Attributes:
@@ -188,13 +188,13 @@ class Searcher:
             return (yield SearchRequest(Plain(body, dict(params))))
         content = {} if body is None else decoded(body)
         if options is None and not isinstance(query, str):
-            return (yield SearchRequest(Plain(_with_query(query, content, Fields()), dict(params))))
+            return (yield SearchRequest(Plain(_with_query(query, content, SearchFields()), dict(params))))
         held = ""
         if options is not None and (options.shadow or options.share is not None):
             options, held = held_back(options, query, content)
         with self._own if self.models is None else self.models.of(index) as service:
             deadline = yield from self.deadline_of(None if held else options, service)
-            asked = Asked(query, content, params, index, options, deadline, service, headers, held)
+            asked = SearchCall(query, content, params, index, options, deadline, service, headers, held)
             fields = yield from self.fields_of(options or defaults, index, query=query, body=content)
             answer = yield from self._searched(asked, fields)
             if _reads_nothing(answer) or self.fields.is_outdated(index, answer):
@@ -231,7 +231,7 @@ class Searcher:
         return Deadline.after_ms(duration_ms * searches if is_encoder else None, service.clock)
 
     def in_shadow(
-        self, asked: Asked, answer: Mapping[str, Any], search: Callable[[Asked], Generator[Step, Any, Any]]
+        self, asked: SearchCall, answer: Mapping[str, Any], search: Callable[[SearchCall], Generator[Step, Any, Any]]
     ) -> Shadow:
         """Return the step that, in shadow mode, runs a search again with reranking and records what that changes.
 
@@ -250,10 +250,10 @@ class Searcher:
                 response = yield from search(replace(asked, body=own, deadline=deadline, service=service, held=""))
                 return response, service.clock() - started
 
-        text = text_of(asked.options or Rerank(), asked.query, asked.body)
+        text = query_text(asked.options or Rerank(), asked.query, asked.body)
         return Shadow(self.shadows.second_run(text, asked.index, answer, steps()))
 
-    def _searched(self, asked: Asked, fields: Fields) -> Generator[Step, Any, Any]:
+    def _searched(self, asked: SearchCall, fields: SearchFields) -> Generator[Step, Any, Any]:
         """Yield the steps of a search whose fields are known, and return the response."""
         call = yield from self.planned(asked, fields)
         response: Any
@@ -270,7 +270,7 @@ class Searcher:
         lookup = None if self.vectors is None else (yield from self.read([(call, response)]))[0]
         return (yield from self.finished(call, response, lookup))
 
-    def planned(self, asked: Asked, fields: Fields) -> Generator[Step, Any, Plain]:
+    def planned(self, asked: SearchCall, fields: SearchFields) -> Generator[Step, Any, Plain]:
         """Plan a search: yield the steps that it needs before its request, usually none, and return its call."""
         query, options = asked.query, asked.options
         if options is not None and asked.held:
@@ -338,7 +338,7 @@ class Searcher:
 
     def fields_of(
         self, options: Rerank, index: Any, *, query: Query = "", body: Mapping[str, Any] = NO_BODY, anew: bool = False
-    ) -> Generator[SideRequest, Any, Fields]:
+    ) -> Generator[SideRequest, Any, SearchFields]:
         """Yield the requests that look fields up, usually none, and return the fields that a search uses.
 
         Args:
@@ -361,7 +361,7 @@ class Searcher:
 
 
 def _expanded(
-    asked: Asked, options: Rerank, rm3: Rm3, fields: Fields
+    asked: SearchCall, options: Rerank, rm3: Rm3, fields: SearchFields
 ) -> Generator[SideRequest, Any, tuple[Mapping[str, Any], Rerank]]:
     """Yield the requests that expand the query by RM3; return the new query and options.
 
@@ -378,7 +378,7 @@ def _expanded(
     return clause, replace(options, query=asked.query if options.query is None else options.query)
 
 
-def _with_query(query: Any, body: Mapping[str, Any], fields: Fields) -> Mapping[str, Any]:
+def _with_query(query: Any, body: Mapping[str, Any], fields: SearchFields) -> Mapping[str, Any]:
     """Return the body with the query in it: a query for a text in the fields, or the caller's clause as it is."""
     if query is None:
         return body

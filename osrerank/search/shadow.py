@@ -74,13 +74,13 @@ def held_back(options: Rerank, query: Any, body: Mapping[str, Any]) -> tuple[Rer
     if options.is_first_pass:
         return options, ""
     if options.share is not None and options.share_key is None:
-        options = replace(options, share_key=text_of(options, query, body) or None)
+        options = replace(options, share_key=query_text(options, query, body) or None)
     if not options.is_chosen:
         return options, NOT_CHOSEN
     return options, IN_SHADOW if options.shadow else ""
 
 
-def text_of(options: Rerank, query: Any, body: Mapping[str, Any]) -> str:
+def query_text(options: Rerank, query: Any, body: Mapping[str, Any]) -> str:
     """Return the query text of a search; if it has none or several, its query as JSON."""
     if options.query is not None or isinstance(query, str):
         return query if options.query is None else options.query

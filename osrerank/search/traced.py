@@ -9,7 +9,7 @@ from osrerank.search.searcher import Searcher
 from osrerank.search.step import MultiSearchRequest, Step
 from osrerank.service import RerankService
 from osrerank.tracing.attributes import db_attributes, names_of, operation_of
-from osrerank.tracing.spans import NOTHING, Span, is_recording, is_traced, span, trace
+from osrerank.tracing.spans import NOTHING, UnrecordedSpan, is_recording, is_traced, span, trace
 
 
 class TracedClient(Protocol):
@@ -19,7 +19,9 @@ class TracedClient(Protocol):
     transport: Any
 
 
-def search_span(client: TracedClient, index: Any, rerank: RerankArgument, query: Any) -> AbstractContextManager[Span]:
+def search_span(
+    client: TracedClient, index: Any, rerank: RerankArgument, query: Any
+) -> AbstractContextManager[UnrecordedSpan]:
     """Begin the trace of a search; a search without reranking is not traced."""
     how = client.searcher.service.settings.tracing
     if rerank is False or not is_traced(how):
@@ -28,7 +30,7 @@ def search_span(client: TracedClient, index: Any, rerank: RerankArgument, query:
     return trace("osrerank.search", how, osrerank__index=names_of(index), osrerank__query=text)
 
 
-def request_span(client: TracedClient, step: Step, index: Any) -> AbstractContextManager[Span]:
+def request_span(client: TracedClient, step: Step, index: Any) -> AbstractContextManager[UnrecordedSpan]:
     """Begin the span of a search's request to the search engine."""
     if not is_recording():
         return NOTHING
@@ -43,12 +45,12 @@ def request_span(client: TracedClient, step: Step, index: Any) -> AbstractContex
     return span(f"{operation} {attributes['db__collection__name'] or '_all'}", kind="CLIENT", **attributes)
 
 
-def rerank_span(service: RerankService, query: str) -> AbstractContextManager[Span]:
+def rerank_span(service: RerankService, query: str) -> AbstractContextManager[UnrecordedSpan]:
     """Begin the trace of reranking hits or texts that another search found."""
     how = service.settings.tracing
     return trace("osrerank.rerank", how, osrerank__query=query if how == "queries" else None)
 
 
-def multi_search_span(client: TracedClient, index: Any) -> AbstractContextManager[Span]:
+def multi_search_span(client: TracedClient, index: Any) -> AbstractContextManager[UnrecordedSpan]:
     """Begin the trace of a multi-search."""
     return trace("osrerank.msearch", client.searcher.service.settings.tracing, osrerank__index=names_of(index))

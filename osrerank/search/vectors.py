@@ -13,7 +13,7 @@ from osrerank._pause import Pause
 from osrerank.retrieval.requests import SideRequest
 from osrerank.search.call import Reranked
 from osrerank.search.step import Later, Scoring
-from osrerank.vectors.index import READ_AT_ONCE, Form, refusal, side_index, writing
+from osrerank.vectors.index import READ_AT_ONCE, RecordRequests, refusal, side_index, writing
 from osrerank.vectors.records import Lookup
 from osrerank.vectors.store import REST_S, Guard
 
@@ -99,7 +99,7 @@ class SideVectors:
     """
 
     def __init__(self, *, is_embedded: bool, clock: Callable[[], float] = time.monotonic) -> None:
-        self._form = Form(is_embedded)
+        self._form = RecordRequests(is_embedded)
         self._side = lru_cache(MOST_NAMES)(partial(SideIndex, clock))
 
     def read(self, calls: Sequence[tuple[Reranked, Any]]) -> Generator[SideRequest | Scoring, Any, list[Lookup]]:

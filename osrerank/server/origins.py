@@ -15,7 +15,7 @@ from starlette.middleware.cors import CORSMiddleware
 
 from osrerank.server.api.access_log import REQUEST_ID
 from osrerank.server.api.dialect_route import TIMEOUT_HEADER
-from osrerank.server.api.errors import Refused
+from osrerank.server.api.errors import RefusedRequest
 from osrerank.server.api.middleware import Incoming, refuse
 from osrerank.server.api.routes import UNSCORED
 
@@ -51,7 +51,7 @@ class HostMiddleware:
         elif origin not in (None, *self._origins) and urlsplit(str(origin)).netloc.lower() != host.lower():
             reason = "pages of that site may not call this server: --allow-origin admits one"
         if reason:
-            await refuse(Refused(403, reason), send, Incoming(receive))
+            await refuse(RefusedRequest(403, reason), send, Incoming(receive))
         else:
             await self._application(scope, receive, send)
 

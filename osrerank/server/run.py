@@ -16,9 +16,9 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 from osrerank.errors import ConfigError
 from osrerank.server.api.access_log import AccessLog
 from osrerank.server.api.app import create_app
-from osrerank.server.api.limits import Limits
+from osrerank.server.api.limits import ServerLimits
 from osrerank.server.origins import own_names, restrict
-from osrerank.server.page.routes import Comparison, add_page
+from osrerank.server.page.routes import ComparisonPage, add_page
 from osrerank.service import RerankService
 from osrerank.tracing.export import export_traces
 
@@ -82,12 +82,12 @@ class Access:
 
 def run(
     reranker: RerankService,
-    limits: Limits,
+    limits: ServerLimits,
     *,
     host: str,
     port: int,
     access: Access | None = None,
-    comparison: Comparison | None = None,
+    comparison: ComparisonPage | None = None,
 ) -> None:
     """Serve until SIGTERM or SIGINT, then finish accepted requests.
 
@@ -138,7 +138,7 @@ def _ending_well(server: uvicorn.Server) -> Iterator[None]:
         signal.signal(signal.SIGTERM, before)
 
 
-def configuration(app: FastAPI, limits: Limits) -> uvicorn.Config:
+def configuration(app: FastAPI, limits: ServerLimits) -> uvicorn.Config:
     """Return uvicorn's configuration: quiet, with bounded connections and a graceful end."""
     return uvicorn.Config(
         app,

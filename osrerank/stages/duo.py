@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from osrerank.errors import DeadlineExceeded, InferenceError
 from osrerank.options.pairs import Pairs
-from osrerank.stages.ordering import Attempt, Judged, Outcome, rank_block, units_of, without_text
+from osrerank.stages.ordering import ScoredCandidate, StageAttempt, StageOutcome, rank_block, units_of, without_text
 from osrerank.stages.pairs import PairPlan, aggregate
 from osrerank.types import NEVER, Candidate, Deadline, PairProbabilities, Ranking, Scorer, Scores, StageReport
 from osrerank.types.values import is_blank
@@ -62,7 +62,7 @@ class DuoStage:
 
     def _outcome(
         self, query: str, deadline: Deadline, block: Sequence[Candidate], readable: Sequence[Candidate]
-    ) -> Outcome:
+    ) -> StageOutcome:
         plan = PairPlan.of([candidate.doc_id for candidate in readable], self.pairs)
         scores = self._score(query, readable, plan, deadline)
         probabilities = self._probabilities(scores, plan)
@@ -71,7 +71,7 @@ class DuoStage:
         if scores.reached < len(plan.tuples):
             ordered = f"the first {attempt.reached} candidates were compared"
             reasons.append(f"the deadline passed after {_share(scores, plan)}: {ordered}")
-        return Outcome(attempt, scores.counts(), reasons, PairProbabilities(plan.doc_ids, _rows(probabilities)))
+        return StageOutcome(attempt, scores.counts(), reasons, PairProbabilities(plan.doc_ids, _rows(probabilities)))
 
     @property
     def model(self) -> str:
@@ -113,7 +113,7 @@ class DuoStage:
         plan: PairPlan,
         scores: Scores,
         probabilities: Matrix,
-    ) -> Attempt:
+    ) -> StageAttempt:
         done = plan.done(scores.reached)
         failures = _failures(scores, plan, done)
         judged = self._judge(readable[:done], plan, probabilities, failures)
@@ -123,11 +123,11 @@ class DuoStage:
             why = next(iter(scores.failures.values()))
             raise InferenceError(f"no two candidates could be compared: {why}", stage=self.name, model=self.model)
         reasons = {item.doc_id: failures.get(at, STRANDED) for at, item in enumerate(readable[:done])}
-        return Attempt(block, readable, judged, done, reasons)
+        return StageAttempt(block, readable, judged, done, reasons)
 
     def _judge(
         self, candidates: Sequence[Candidate], plan: PairPlan, probabilities: Matrix, failures: Mapping[int, str]
-    ) -> list[Judged]:
+    ) -> list[ScoredCandidate]:
         """Return the scores of the candidates that did not fail and have a rival that did not fail."""
         judged = []
         for index, candidate in enumerate(candidates):
@@ -137,7 +137,7 @@ class DuoStage:
                 judged.append(self._judged(candidate, probabilities[index, left].tolist(), len(rivals)))
         return judged
 
-    def _judged(self, candidate: Candidate, probabilities: list[float], asked: int) -> Judged:
+    def _judged(self, candidate: Candidate, probabilities: list[float], asked: int) -> ScoredCandidate:
         how = self.pairs.aggregation
         score = aggregate(probabilities, how)
         most = 1 if how in ("min", "max") else len(probabilities)
@@ -145,7 +145,7 @@ class DuoStage:
             score, most = score * (asked / len(probabilities)), asked
         parts: dict[str, float] = {how: score, "rivals": len(probabilities)}
         unit = units_of(np.array([score]), np.array([score / most]))[0]
-        return Judged(candidate, score=score, unit=unit, parts=parts)
+        return ScoredCandidate(candidate, score=score, unit=unit, parts=parts)
 
 
 def _failures(scores: Scores, plan: PairPlan, done: int) -> dict[int, str]:

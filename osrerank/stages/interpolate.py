@@ -14,7 +14,7 @@ import numpy as np
 
 from osrerank.errors import ConfigError
 from osrerank.options.rerank import Rerank
-from osrerank.stages.ordering import Floats, Judged, reorder, units_of
+from osrerank.stages.ordering import Floats, ScoredCandidate, reorder, units_of
 from osrerank.types import NEVER, Candidate, Deadline, Encoder, Ranking, Scorer, StageReport
 
 RRF_CONSTANT = 60
@@ -57,7 +57,7 @@ class BlendStage:
         rest = ranking.candidates[len(scored) :]
         keys = np.array(self._keys(scored, ranking), dtype=np.float64)
         units = units_of(keys, self._units(keys))
-        judged = [Judged(*values) for values in zip(scored, keys.tolist(), units, strict=True)]
+        judged = [ScoredCandidate(*values) for values in zip(scored, keys.tolist(), units, strict=True)]
         took_ms = (time.perf_counter() - started) * 1000
         report = StageReport(self.name, applied=True, candidates=len(scored), took_ms=took_ms)
         candidates = reorder(ranking, self.name, judged, rest, counts=False)

@@ -11,7 +11,7 @@ from functools import partial
 import numpy as np
 
 from osrerank.errors import DeadlineExceeded, InferenceError
-from osrerank.stages.ordering import Attempt, Judged, Outcome, nothing_scored, rank_block, units_of
+from osrerank.stages.ordering import ScoredCandidate, StageAttempt, StageOutcome, nothing_scored, rank_block, units_of
 from osrerank.types import NEVER, Candidate, Deadline, Ranking, Scorer, Scores
 
 
@@ -50,16 +50,16 @@ class MonoStage:
 
     def _score(
         self, query: str, deadline: Deadline, block: Sequence[Candidate], readable: Sequence[Candidate]
-    ) -> Outcome:
+    ) -> StageOutcome:
         texts = [candidate.text or "" for candidate in readable]
         scores = self.scorer.score(query, texts, [(index,) for index in range(len(texts))], deadline=deadline)
         failures = {readable[index].doc_id: why for index, why in scores.failures.items()}
-        attempt = Attempt(block, readable, self._judge(readable, scores), scores.reached, failures)
+        attempt = StageAttempt(block, readable, self._judge(readable, scores), scores.reached, failures)
         done, asked = attempt.depth, len(block)
         reasons = [f"the deadline passed after {done} of {asked} candidates"] if done < asked else []
-        return Outcome(attempt, scores.counts(), reasons)
+        return StageOutcome(attempt, scores.counts(), reasons)
 
-    def _judge(self, readable: Sequence[Candidate], scores: Scores) -> list[Judged]:
+    def _judge(self, readable: Sequence[Candidate], scores: Scores) -> list[ScoredCandidate]:
         scored = [index for index in scores.attempted if index not in scores.failures]
         if not scored:
             raise nothing_scored(self.scorer, scores.failures, stage=self.name)
@@ -76,6 +76,8 @@ class MonoStage:
         values = zip(logits.tolist(), units, probabilities.tolist(), strict=True)
         cut = scores.cut_documents([(index,) for index in range(len(readable))])
         return [
-            Judged(readable[index], logit, unit, {"logit": logit, "probability": probability}, cut=index in cut)
+            ScoredCandidate(
+                readable[index], logit, unit, {"logit": logit, "probability": probability}, cut=index in cut
+            )
             for index, (logit, unit, probability) in zip(scored, values, strict=True)
         ]

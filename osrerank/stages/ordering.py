@@ -23,7 +23,7 @@ Floats = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True)
-class Judged:
+class ScoredCandidate:
     """A candidate with the score that a stage gave it.
 
     Attributes:
@@ -44,7 +44,7 @@ class Judged:
 
 
 @dataclass(frozen=True, slots=True)
-class Attempt:
+class StageAttempt:
     """Which of its candidates a stage scored, which failed, and how far it came before the deadline.
 
     Only the longest prefix of candidates without a gap is put in order. Candidates that were scored below it keep their
@@ -61,7 +61,7 @@ class Attempt:
 
     block: Sequence[Candidate]
     readable: Sequence[Candidate]
-    judged: Sequence[Judged]
+    judged: Sequence[ScoredCandidate]
     reached: int
     failures: Mapping[str, str]
 
@@ -71,7 +71,7 @@ class Attempt:
         return len(self.block) if self.reached >= len(self.readable) else self.readable[self.reached].rank - 1
 
     @property
-    def ordered(self) -> list[Judged]:
+    def ordered(self) -> list[ScoredCandidate]:
         """The scored candidates of that prefix."""
         depth = self.depth
         return [item for item in self.judged if item.candidate.rank <= depth]
@@ -87,7 +87,7 @@ class Attempt:
         ]
 
 
-class Outcome(NamedTuple):
+class StageOutcome(NamedTuple):
     """What a stage's scoring function returns.
 
     Attributes:
@@ -97,7 +97,7 @@ class Outcome(NamedTuple):
         pairs: probabilities of the pairs that were compared, from a duo stage.
     """
 
-    attempt: Attempt
+    attempt: StageAttempt
     counts: Mapping[str, Any]
     reasons: Sequence[str]
     pairs: PairProbabilities | None = None
@@ -106,7 +106,7 @@ class Outcome(NamedTuple):
 def rank_block(
     model: Scorer | Encoder,
     ranking: Ranking,
-    score: Callable[[Sequence[Candidate], Sequence[Candidate]], Outcome],
+    score: Callable[[Sequence[Candidate], Sequence[Candidate]], StageOutcome],
     *,
     stage: str,
     depth: int,
@@ -188,7 +188,7 @@ def nothing_scored(
 
 
 def reorder(
-    ranking: Ranking, stage: str, judged: Iterable[Judged], rest: Sequence[Candidate], *, counts: bool = True
+    ranking: Ranking, stage: str, judged: Iterable[ScoredCandidate], rest: Sequence[Candidate], *, counts: bool = True
 ) -> tuple[Candidate, ...]:
     """Return the judged candidates by score, ties by their rank so far, then the rest as given.
 
@@ -211,7 +211,7 @@ def reorder(
     return (*scored, *below)
 
 
-def _ranked(item: Judged, stage: str, rank: int, level: int) -> Candidate:
+def _ranked(item: ScoredCandidate, stage: str, rank: int, level: int) -> Candidate:
     entry = StageScore(stage, item.score, rank, item.unit, item.parts, item.passage, level, item.cut)
     before = item.candidate  # not `replace`, which takes three times as long, a thousand times a search
     return Candidate(before.doc_id, before.text, item.score, rank, (*before.trace, entry), sections=before.sections)

@@ -7,7 +7,7 @@ Callan's: Deeper text understanding for IR with contextual neural language model
 import hashlib
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import astuple, dataclass, field
+from dataclasses import dataclass, field
 from functools import partial
 from itertools import chain
 from typing import NamedTuple
@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 from osrerank.options.passages import BY_WINDOW, Passages
 from osrerank.options.rerank import Rerank
-from osrerank.stages.ordering import Judged, units_of
+from osrerank.stages.ordering import ScoredCandidate, units_of
 from osrerank.stages.slices import rank_by_slices, score_slices
 from osrerank.stages.splitting import leaves_out, passage_spans, readable
 from osrerank.types import NEVER, Candidate, Deadline, Encoder, LongText, Ranking, Scorer, Scores, Section, Span
@@ -124,7 +124,7 @@ class PassageStage:
         spans: Sequence[Span | None],
         _values: npt.NDArray[np.float32],
         logits: npt.NDArray[np.float32],
-    ) -> Judged:
+    ) -> ScoredCandidate:
         there = np.flatnonzero(~np.isnan(logits))
         probabilities = self.scorer.probabilities(logits[there])
         return judged_by_passages(
@@ -138,7 +138,7 @@ def judged_by_passages(
     logits: npt.NDArray[np.float32],
     probabilities: Floats,
     options: Passages,
-) -> Judged:
+) -> ScoredCandidate:
     """Aggregate the scores of a document's passages, at least one, to its own score.
 
     Args:
@@ -150,7 +150,7 @@ def judged_by_passages(
     """
     document = AGGREGATIONS[options.aggregation](logits.astype(np.float64), probabilities, options.k)
     best = int(logits.argmax())
-    return Judged(
+    return ScoredCandidate(
         candidate,
         score=document.score,
         unit=units_of(np.array([document.score]), np.array([document.unit]))[0],
@@ -167,7 +167,7 @@ def lacks_words(candidate: Candidate, spans: Sequence[Span | None], options: Pas
     return leaves_out([section for section in _sections(candidate) if section.field not in options.title_fields], there)
 
 
-def text_of(candidate: Candidate, options: Passages, separator: str = " ") -> str | LongText:
+def text_to_encode(candidate: Candidate, options: Passages, separator: str = " ") -> str | LongText:
     """Return what is encoded of a document: its text, or a `LongText` if it is cut into passages.
 
     Args:
@@ -179,8 +179,9 @@ def text_of(candidate: Candidate, options: Passages, separator: str = " ") -> st
         return candidate.text or ""
     windows, sections, titles = options.windows, _sections(candidate), options.title_fields
     seed_of = candidate.doc_id if windows.policy == "sampled" else ""
-    how = [*astuple(windows), seed_of, separator, len(titles), *titles]
-    parts = [*how, *chain.from_iterable(astuple(section) for section in sections)]
+    cut = windows.words, windows.stride, windows.limit, windows.policy, windows.seed
+    texts = chain.from_iterable((section.field, section.text, section.value) for section in sections)
+    parts = [*cut, seed_of, separator, len(titles), *titles, *texts]
     content = hashlib.blake2b(digest_size=DIGEST_BYTES)
     for part in parts:  # with its length: the same characters, split in two ways, have two digests
         encoded = str(part).encode("utf-8", "surrogatepass")
@@ -274,8 +275,11 @@ def _best(logits: npt.NDArray[np.float32]) -> float:
 
 
 def _is_short(candidate: Candidate, options: Passages) -> bool:
-    words = (candidate.text or "").split(maxsplit=options.least_words)  # splits off no more than needed
-    return candidate.text is not None and len(words) < options.least_words
+    text, least = candidate.text, options.least_words
+    if text is None:
+        return False
+    # a text of n words has at least 2n - 1 characters; splitting takes longest, so no more is split off than needed
+    return len(text) < 2 * least - 1 or len(text.split(maxsplit=least)) < least
 
 
 def _sections(candidate: Candidate) -> Sequence[Section]:

@@ -17,7 +17,7 @@ import numpy.typing as npt
 from osrerank.errors import DeadlineExceeded
 from osrerank.options.sentences import Sentences
 from osrerank.scoring.passages import chunks_of
-from osrerank.stages.ordering import BELOW_ONE, Judged
+from osrerank.stages.ordering import BELOW_ONE, ScoredCandidate
 from osrerank.stages.sentence_splitting import cleaned, is_ready, sentence_blocks
 from osrerank.stages.slices import rank_by_slices
 from osrerank.stages.splitting import readable
@@ -123,7 +123,7 @@ class SentenceStage:
         spans: Sequence[Span | None],
         logits: npt.NDArray[np.float32],
         log_odds: npt.NDArray[np.float32],
-    ) -> Judged:
+    ) -> ScoredCandidate:
         there = np.flatnonzero(~np.isnan(logits))
         order, by_odds = (there[np.argsort(-scores[there], kind="stable")] for scores in (logits, log_odds))
         most = max(KEPT, len(self.options.weights))
@@ -140,4 +140,4 @@ class SentenceStage:
         # softsign: unlike the logistic function it does not round large sums to 1
         unit = min((1 + key / (1 + abs(key))) / 2, BELOW_ONE)
         decisive = spans[int((order if is_logit else by_odds)[0])]
-        return Judged(candidate, score=key, unit=unit, parts=parts, passage=decisive)
+        return ScoredCandidate(candidate, score=key, unit=unit, parts=parts, passage=decisive)

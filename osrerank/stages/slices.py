@@ -7,13 +7,13 @@ import numpy as np
 import numpy.typing as npt
 
 from osrerank.scoring.passages import score_parts
-from osrerank.stages.ordering import Attempt, Judged, Outcome, nothing_scored, rank_block
+from osrerank.stages.ordering import ScoredCandidate, StageAttempt, StageOutcome, nothing_scored, rank_block
 from osrerank.types import Candidate, Deadline, PassageScores, Ranking, Scorer, Span
 from osrerank.types.vectors import Part
 
 PartsOf = Callable[[Candidate], Iterable[Part]]
 """Maps a candidate to its parts, at least one; it may cut them one by one."""
-Judge = Callable[[Candidate, Sequence[Span | None], npt.NDArray[np.float32], npt.NDArray[np.float32]], Judged]
+Judge = Callable[[Candidate, Sequence[Span | None], npt.NDArray[np.float32], npt.NDArray[np.float32]], ScoredCandidate]
 """Maps a candidate, and its parts' spans, logits and log-odds (NaN where there is none), to its score."""
 LeavesOut = Callable[[Candidate, Sequence[Span | None]], bool]
 """Tells whether a candidate has text that is in none of its parts, from their spans."""
@@ -49,16 +49,16 @@ def rank_by_slices(
         InferenceError: no candidate could be scored at all, or a score is not a number.
     """
 
-    def score(block: Sequence[Candidate], present: Sequence[Candidate]) -> Outcome:
+    def score(block: Sequence[Candidate], present: Sequence[Candidate]) -> StageOutcome:
         scores = score_slices(scorer, ranking.query.text, present, parts_of, stage=stage, deadline=deadline)
         judged = [judge(present[at], scores.spans[at], scores.logits[at], scores.log_odds[at]) for at in scores.scored]
         shortened = {at for at in scores.scored if leaves_out and leaves_out(present[at], scores.spans[at])}
         cut = {present[at].doc_id for at in shortened | scores.cut}
         judged = [replace(item, cut=item.candidate.doc_id in cut) for item in judged] if cut else judged
         failures = {present[at].doc_id: reason for at, reason in scores.failed.items()}
-        attempt = Attempt(block, present, judged, scores.reached, failures)
+        attempt = StageAttempt(block, present, judged, scores.reached, failures)
         counts = {**scores.counts(), "truncated": max(len(cut), scores.truncated)}
-        return Outcome(attempt, counts, _reasons(scores, unit))
+        return StageOutcome(attempt, counts, _reasons(scores, unit))
 
     return rank_block(scorer, ranking, score, stage=stage, depth=depth)
 

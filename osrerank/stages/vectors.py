@@ -13,8 +13,8 @@ from osrerank.options.passages import Passages
 from osrerank.options.rerank import Rerank
 from osrerank.scoring.encoder_scorer import NOT_FINITE
 from osrerank.stages.interpolate import first_pass_parts
-from osrerank.stages.ordering import Attempt, Judged, Outcome, nothing_scored, rank_block, units_of
-from osrerank.stages.passages import AGGREGATIONS, lacks_words, max_p, text_of
+from osrerank.stages.ordering import ScoredCandidate, StageAttempt, StageOutcome, nothing_scored, rank_block, units_of
+from osrerank.stages.passages import AGGREGATIONS, lacks_words, max_p, text_to_encode
 from osrerank.types import (
     NEVER,
     Candidate,
@@ -28,7 +28,7 @@ from osrerank.types import (
     is_encoder,
 )
 from osrerank.types.vectors import Floats
-from osrerank.vectors.documents import DocumentRecords, DocumentVectors, Found
+from osrerank.vectors.documents import DocumentRecords, DocumentVectors, FoundRecords
 from osrerank.vectors.record import rows_of
 
 Doubles = npt.NDArray[np.float64]
@@ -80,11 +80,11 @@ class VectorStage:
         """Return what is encoded of a candidate: its text, or a `LongText` if it is cut into passages."""
         if self.passages is None:
             return candidate.text or ""
-        return text_of(candidate, self.passages, self.separator)
+        return text_to_encode(candidate, self.passages, self.separator)
 
     def _compare(
         self, ranking: Ranking, deadline: Deadline, block: Sequence[Candidate], readable: Sequence[Candidate]
-    ) -> Outcome:
+    ) -> StageOutcome:
         encoding = self.vectors.encoded_query(ranking.query.text)
         found = self.vectors.of((self.text_of(candidate) for candidate in readable), deadline)
         encoded = encoding.result()
@@ -96,7 +96,7 @@ class VectorStage:
 
     def _judge(
         self, ranking: Ranking, readable: Sequence[Candidate], documents: Sequence[DocumentRecords], query: Floats
-    ) -> list[Judged]:
+    ) -> list[ScoredCandidate]:
         """Return the scores of the candidates that have a vector."""
         there = [(at, turn) for at, document in enumerate(documents) for turn in sorted(document.records)]
         if not there:
@@ -122,7 +122,7 @@ class VectorStage:
         scores, units, probabilities = self._aggregated(logits, by_document.values(), list(best.values()))
         chosen = zip(best.items(), units_of(scores, units), strict=True)
         return [
-            Judged(
+            ScoredCandidate(
                 readable[at],
                 score,
                 unit,
@@ -182,10 +182,10 @@ class VectorStage:
         self,
         block: Sequence[Candidate],
         readable: Sequence[Candidate],
-        found: Found,
-        judged: Sequence[Judged],
+        found: FoundRecords,
+        judged: Sequence[ScoredCandidate],
         query: Vectors,
-    ) -> Outcome:
+    ) -> StageOutcome:
         documents, reached, lacking = found.documents, len(readable), 0
         failures, reasons = dict[str, str](), list[str]()
         if len(judged) < len(readable) or not all(document.is_whole for document in documents):
@@ -209,8 +209,8 @@ class VectorStage:
         }
         for state in VECTOR_COUNTS:
             SEARCHED_TEXTS.labels(state).inc(counts[state])
-        attempt = Attempt(block, readable, judged, reached, failures)
-        return Outcome(attempt, counts, reasons)
+        attempt = StageAttempt(block, readable, judged, reached, failures)
+        return StageOutcome(attempt, counts, reasons)
 
     def _reasons(self, documents: Sequence[DocumentRecords], size: int) -> list[str]:
         """Return why not all documents, or not all of their passages, were compared."""

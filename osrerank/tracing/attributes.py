@@ -11,7 +11,7 @@ from http import HTTPStatus
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
-from osrerank.tracing.spans import NOTHING, Span, Value, is_recording, span
+from osrerank.tracing.spans import NOTHING, UnrecordedSpan, Value, is_recording, span
 from osrerank.types import StageReport
 
 PORTS = {"http": 80, "https": 443}
@@ -51,7 +51,7 @@ def operation_of(method: str, path: str) -> tuple[str, str | None]:
     return (kind if method == "POST" else f"{method.lower()}_{kind}"), names
 
 
-def http_span(method: str, url: str) -> AbstractContextManager[Span]:
+def http_span(method: str, url: str) -> AbstractContextManager[UnrecordedSpan]:
     """Begin the span of an HTTP request to another server."""
     if not is_recording():
         return NOTHING
@@ -66,14 +66,14 @@ def http_span(method: str, url: str) -> AbstractContextManager[Span]:
     )
 
 
-def tell_status(span: Span, status: int) -> None:
+def tell_status(span: UnrecordedSpan, status: int) -> None:
     """Set the HTTP status of an answer; the span fails if it is 400 or above."""
     span.set(http__response__status_code=status)
     if status >= HTTPStatus.BAD_REQUEST:
         span.fail(str(status))
 
 
-def tell_report(span: Span, report: StageReport) -> None:
+def tell_report(span: UnrecordedSpan, report: StageReport) -> None:
     """Set a stage's attributes from its report; an event says so if it was not wholly applied."""
     span.set(
         gen_ai__operation__name="rerank",
@@ -89,7 +89,7 @@ def tell_report(span: Span, report: StageReport) -> None:
         span.event("osrerank.degraded", **reason_of(span, report.reason))
 
 
-def tell_outcome(span: Span, *, applied: bool | str, reason: str | None) -> None:
+def tell_outcome(span: UnrecordedSpan, *, applied: bool | str, reason: str | None) -> None:
     """Set whether a search was reranked; an event says so if it was not, or only in part."""
     shown = str(applied).lower()
     span.set(osrerank__applied=shown)
@@ -97,7 +97,7 @@ def tell_outcome(span: Span, *, applied: bool | str, reason: str | None) -> None
         span.event("osrerank.degraded", osrerank__applied=shown, **reason_of(span, reason or ""))
 
 
-def reason_of(span: Span, reason: str) -> dict[str, Value]:
+def reason_of(span: UnrecordedSpan, reason: str) -> dict[str, Value]:
     """Return the attribute with a reason: its beginning in osrerank's own words, or all if the span may tell queries.
 
     The words of other programs may quote a text.

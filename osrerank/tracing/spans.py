@@ -36,7 +36,7 @@ NOT_RECORDED = ("off", "unsampled")
 _state: ContextVar[Literal["on", "off", "queries", "unsampled"]] = ContextVar("osrerank_tracing", default="off")
 
 
-class Span:
+class UnrecordedSpan:
     """A span that is not recorded; its methods do nothing."""
 
     tells_queries = False
@@ -59,7 +59,7 @@ class Span:
     def __exit__(self, *_error: object) -> None: ...
 
 
-class Recorded(Span):
+class Recorded(UnrecordedSpan):
     """A recorded span of OpenTelemetry.
 
     Args:
@@ -87,12 +87,12 @@ class Recorded(Span):
         self._span.set_status(StatusCode.ERROR)
 
 
-NOTHING = Span()
+NOTHING = UnrecordedSpan()
 
 
 def trace(
     name: str, how: Tracing, *, kind: Kind = "INTERNAL", parent: Mapping[str, str] | None = None, **attributes: Value
-) -> AbstractContextManager[Span]:
+) -> AbstractContextManager[UnrecordedSpan]:
     """Begin the span of a search, a request or a chunk: within the application's own span, or that of ``parent``.
 
     Args:
@@ -100,7 +100,7 @@ def trace(
         how: the setting ``tracing``.
         kind: OpenTelemetry's kind of the span.
         parent: headers of the request or message that caused it.
-        attributes: the span's attributes, as in `Span.set`.
+        attributes: the span's attributes, as in `UnrecordedSpan.set`.
     """
     return _traced(name, how, kind, parent, attributes) if is_traced(how) else NOTHING
 
@@ -110,7 +110,7 @@ def is_traced(how: Tracing) -> bool:
     return how != "off" and "opentelemetry.trace" in sys.modules
 
 
-def span(name: str, *, kind: Kind = "INTERNAL", **attributes: Value) -> AbstractContextManager[Span]:
+def span(name: str, *, kind: Kind = "INTERNAL", **attributes: Value) -> AbstractContextManager[UnrecordedSpan]:
     """Begin a part of the current trace; if none is recorded, the span does nothing."""
     state = _state.get()
     if state in NOT_RECORDED:
@@ -118,7 +118,7 @@ def span(name: str, *, kind: Kind = "INTERNAL", **attributes: Value) -> Abstract
     return _span(name, kind, attributes, tells_queries=state == "queries")
 
 
-def current() -> Span:
+def current() -> UnrecordedSpan:
     """Return the current span of this context."""
     state = _state.get()
     if state in NOT_RECORDED:
@@ -161,7 +161,7 @@ def name_of(error: BaseException) -> str:
 @contextmanager
 def _traced(
     name: str, how: Tracing, kind: Kind, parent: Mapping[str, str] | None, attributes: Mapping[str, Value]
-) -> Iterator[Span]:
+) -> Iterator[UnrecordedSpan]:
     from opentelemetry import trace as api  # noqa: PLC0415 - imported already, by whoever traces
 
     is_within = api.get_current_span().get_span_context().is_valid
@@ -176,7 +176,7 @@ def _traced(
 
 
 @contextmanager
-def _span(name: str, kind: Kind, attributes: Mapping[str, Value], *, tells_queries: bool) -> Iterator[Span]:
+def _span(name: str, kind: Kind, attributes: Mapping[str, Value], *, tells_queries: bool) -> Iterator[UnrecordedSpan]:
     from opentelemetry import trace as api  # noqa: PLC0415 - imported already, by whoever traces
 
     started = _tracer().start_span(name, None, api.SpanKind[kind], _usable(attributes))

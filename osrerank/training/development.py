@@ -35,7 +35,7 @@ TOKEN_CHARACTERS = 5
 
 
 @dataclass(frozen=True, slots=True)
-class Scoring:
+class NetworkScorer:
     """How to score with a network during training.
 
     Attributes:
@@ -108,7 +108,7 @@ class Development:
         if not any(example.relevant for example in self.examples):
             raise EvaluationError("the development set has no relevant document among its candidates")
 
-    def value(self, trainee: Trainee, scoring: Scoring) -> float:
+    def value(self, trainee: Trainee, scoring: NetworkScorer) -> float:
         """Return the mean of the measure over the queries; 0 for a query without a relevant candidate.
 
         Raises:

@@ -12,7 +12,7 @@ from osrerank.errors import ConfigError
 from osrerank.training import losses
 from osrerank.training.examples.batches import Lot
 from osrerank.training.objective import Objective, Parts, output_loss, to_device
-from osrerank.training.probe import Probe, forward
+from osrerank.training.probe import NetworkProbe, forward
 from osrerank.training.recipes import Recipe
 from osrerank.training.weights.models import Trainee
 from osrerank.training.weights.student import layer_map
@@ -74,7 +74,7 @@ class DistillationObjective(Objective):
         return {**parts, **output_loss(found, wanted, lot, self._heads, self._recipe)}
 
     def _compare(self, student: Trainee, teacher: Trainee, watched: tuple[int, ...] | None) -> None:
-        self._probe, self._teacher_probe = Probe(student.network), Probe(teacher.network)
+        self._probe, self._teacher_probe = NetworkProbe(student.network), NetworkProbe(teacher.network)
         if self._probe.heads != self._teacher_probe.heads:
             reason = "teacher and student need the same number of attention heads; or use method=logits"
             raise ConfigError(reason, setting="recipe.method")

@@ -22,13 +22,13 @@ from osrerank.scoring.card import Kind
 from osrerank.scoring.inputs import InputBuilder
 from osrerank.scoring.locate import name_of
 from osrerank.scoring.model_files import CARD_FILE, CONFIG_FILE, digest, parameter_files, read_card, tokenizer_file
-from osrerank.training.development import MEASUREMENTS, Development, Schedule, Scoring, cost, schedule
+from osrerank.training.development import MEASUREMENTS, Development, NetworkScorer, Schedule, cost, schedule
 from osrerank.training.distill import DistillationObjective
 from osrerank.training.examples.batches import Assembly, MonoAssembly, Steps
 from osrerank.training.examples.duo import DuoAssembly
 from osrerank.training.examples.sampling import drawn, passes
-from osrerank.training.examples.sources import Source
-from osrerank.training.loop import Machine, Plan, Training
+from osrerank.training.examples.sources import ExampleSource
+from osrerank.training.loop import Machine, Training, TrainingPlan
 from osrerank.training.mining import MINED_FILE, Mined, mine
 from osrerank.training.objective import Objective, RankingObjective
 from osrerank.training.recipes import Recipe
@@ -41,7 +41,7 @@ DATA_FILE = "data.json"
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
+class TrainingRequest:
     """A training: what, from what and on what.
 
     Attributes:
@@ -60,8 +60,8 @@ class Request:
     source: Path
     output: Path
     recipe: Recipe
-    data: Sequence[Source]
-    development: Source | None = None
+    data: Sequence[ExampleSource]
+    development: ExampleSource | None = None
     depth: int = 100
     passages: Passages | None = None
     max_minutes: float | None = None
@@ -89,7 +89,7 @@ class Amount:
     cost: float
 
 
-def train(request: Request, kind: Kind | None = None) -> Path | None:
+def train(request: TrainingRequest, kind: Kind | None = None) -> Path | None:
     """Train a model; return its directory, or None when time ran out: the same call then resumes.
 
     Args:
@@ -114,7 +114,7 @@ def train(request: Request, kind: Kind | None = None) -> Path | None:
 
 
 def distill(
-    request: Request,
+    request: TrainingRequest,
     *,
     layers: int | Sequence[int] = 0,
     student: Path | None = None,
@@ -160,7 +160,7 @@ def distill(
     return _fit(request, trainee, objective, machine, steps, fingerprint)
 
 
-def count(sources: Sequence[Source], recipe: Recipe, assembly: Assembly, kind: Kind) -> Amount:
+def count(sources: Sequence[ExampleSource], recipe: Recipe, assembly: Assembly, kind: Kind) -> Amount:
     """Read all data once, so that malformed lines are found before the training begins.
 
     Raises:
@@ -220,7 +220,7 @@ def _reading(trainee: Trainee) -> tuple[Any, ...]:
 
 
 def _fit(
-    request: Request, trainee: Trainee, objective: Objective, machine: Machine, steps: Steps, fingerprint: str
+    request: TrainingRequest, trainee: Trainee, objective: Objective, machine: Machine, steps: Steps, fingerprint: str
 ) -> Path | None:
     """Run the loop in its one or two parts, and write the model."""
     recipe = request.recipe
@@ -230,9 +230,11 @@ def _fit(
     request.report(f"{sum(amount.examples)} examples, {amount.sequences} sequences a pass, {total} steps")
     measuring = _schedule(request, trainee, total * recipe.batch * amount.cost / amount.sequences)
     most, limit = measuring.measurements, request.max_minutes
-    plan = Plan(recipe, total, request.folder, fingerprint, most, limit, report=request.report, clock=request.clock)
+    plan = TrainingPlan(
+        recipe, total, request.folder, fingerprint, most, limit, report=request.report, clock=request.clock
+    )
     training = Training(objective, plan, machine)
-    scoring = Scoring(machine.device, 4 * steps.budget_tokens, machine.autocast)
+    scoring = NetworkScorer(machine.device, 4 * steps.budget_tokens, machine.autocast)
     measure = _measure(request, measuring, trainee, scoring, training, machine)
     mine_at = round(total * recipe.mine_at) if recipe.draw == "list" else 0
     sources, counts = [source.read for source in request.data], amount.examples
@@ -260,7 +262,7 @@ def _fit(
     return request.output
 
 
-def _schedule(request: Request, trainee: Trainee, training: float) -> Schedule:
+def _schedule(request: TrainingRequest, trainee: Trainee, training: float) -> Schedule:
     """Return how a training of this cost is measured, and report it; the recipe's word counts."""
     if request.development is None:
         return Schedule(None, MEASUREMENTS, before=False, says="")
@@ -275,7 +277,12 @@ def _schedule(request: Request, trainee: Trainee, training: float) -> Schedule:
 
 
 def _measure(
-    request: Request, measuring: Schedule, trainee: Trainee, scoring: Scoring, training: Training, machine: Machine
+    request: TrainingRequest,
+    measuring: Schedule,
+    trainee: Trainee,
+    scoring: NetworkScorer,
+    training: Training,
+    machine: Machine,
 ) -> Callable[[], float] | None:
     """Return the measure of the model on the development set, None without one; report what it begins with."""
     development = measuring.development
@@ -288,7 +295,7 @@ def _measure(
     return lambda: development.value(trainee, scoring)
 
 
-def _counted(request: Request, assembly: Assembly, kind: Kind, fingerprint: str, machine: Machine) -> Amount:
+def _counted(request: TrainingRequest, assembly: Assembly, kind: Kind, fingerprint: str, machine: Machine) -> Amount:
     """Count the data in the first process, or read what it or an earlier call counted."""
     file = request.folder / DATA_FILE
     with machine.first_before_others():
@@ -303,7 +310,7 @@ def _counted(request: Request, assembly: Assembly, kind: Kind, fingerprint: str,
     return amount
 
 
-def _fingerprint(request: Request, student: str = "") -> str:
+def _fingerprint(request: TrainingRequest, student: str = "") -> str:
     """Return a hash of what the outcome depends on, without where it is computed.
 
     Args:
@@ -322,7 +329,9 @@ def _weights(source: Path) -> str:
     return digest(source, [*files, *parameter_files(source)])
 
 
-def _finish(request: Request, trainee: Trainee, training: Training, amount: Amount, measuring: Schedule) -> None:
+def _finish(
+    request: TrainingRequest, trainee: Trainee, training: Training, amount: Amount, measuring: Schedule
+) -> None:
     """Write the model with its card, and remove the checkpoints."""
     training.restore_best()
     state = training.state

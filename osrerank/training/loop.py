@@ -30,7 +30,7 @@ from osrerank.scoring.registry import AUTO
 from osrerank.training.checkpoint import Checkpoints, State
 from osrerank.training.curve import CURVE_FILE, Curve
 from osrerank.training.development import MEASUREMENTS
-from osrerank.training.examples.batches import Lot, Step, prefetched
+from osrerank.training.examples.batches import Lot, TrainingStep, prefetched
 from osrerank.training.objective import Objective
 from osrerank.training.optimiser import Adam, learning_rate, parameter_groups
 from osrerank.training.recipes import Recipe
@@ -49,7 +49,7 @@ MOST_PARTS = 16
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class TrainingPlan:
     """What the loop needs besides the objective.
 
     Attributes:
@@ -220,7 +220,7 @@ class Training:
         machine: where.
     """
 
-    def __init__(self, objective: Objective, plan: Plan, machine: Machine) -> None:
+    def __init__(self, objective: Objective, plan: TrainingPlan, machine: Machine) -> None:
         self.objective = objective.to(machine.device)
         self.plan = plan
         self._machine = machine
@@ -245,7 +245,7 @@ class Training:
         self._started_s = self._saved_s = plan.clock()
         self._sequences = self._tokens = 0
 
-    def run(self, steps: Iterator[Step], until: int, measure: Callable[[], float] | None) -> bool:
+    def run(self, steps: Iterator[TrainingStep], until: int, measure: Callable[[], float] | None) -> bool:
         """Train until a number of steps is done; return False if time ran out before.
 
         Args:
@@ -292,13 +292,13 @@ class Training:
         if self.state.best is not None:
             self._checkpoints.restore_best(self._trained)
 
-    def _next(self, steps: Iterator[Step]) -> Step:
+    def _next(self, steps: Iterator[TrainingStep]) -> TrainingStep:
         try:
             return next(steps)
         except StopIteration:
             raise EvaluationError(f"the data ended after {self.state.step} of {self.plan.total} steps") from None
 
-    def _step(self, number: int, step: Step) -> dict[str, Any]:
+    def _step(self, number: int, step: TrainingStep) -> dict[str, Any]:
         """Change the weights once, and return the row of the curve."""
         recipe = self.plan.recipe
         rate = learning_rate(

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 
-from osrerank.training.development import Scoring
+from osrerank.training.development import NetworkScorer
 from osrerank.training.documents import with_hardest
 from osrerank.training.examples.lists import Example, as_json, read_examples
 from osrerank.training.recipes import Recipe
@@ -39,7 +39,7 @@ def mine(
     folder: Path,
     examples: Iterator[Example],
     trainee: Trainee,
-    scoring: Scoring,
+    scoring: NetworkScorer,
     recipe: Recipe,
     is_over: Callable[[], bool],
 ) -> Mined | None:
@@ -70,7 +70,7 @@ def mine(
         return Mined(path, sum(1 for _ in lines))
 
 
-def _hardest(example: Example, trainee: Trainee, scoring: Scoring, recipe: Recipe) -> Example:
+def _hardest(example: Example, trainee: Trainee, scoring: NetworkScorer, recipe: Recipe) -> Example:
     others = example.places(relevant=False)[: recipe.depth]
     scores = next(scoring.documents(trainee, [example.part(others)]))
     return with_hardest(example, others, scores, KEPT * recipe.negatives)

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from osrerank.scoring.card import Head
-from osrerank.scoring.inputs import Batch
+from osrerank.scoring.inputs import PaddedBatch
 from osrerank.training import losses
 from osrerank.training.examples.batches import Lot
 from osrerank.training.recipes import Loss, Recipe
@@ -21,7 +21,7 @@ class Objective(nn.Module, ABC):
     """A network and a loss.
 
     Args:
-        network: what is trained; takes `Batch`'s fields by name.
+        network: what is trained; takes `PaddedBatch`'s fields by name.
     """
 
     def __init__(self, network: nn.Module) -> None:
@@ -88,6 +88,8 @@ def hard_loss(logits: Tensor, lot: Lot, head: Head, loss: Loss) -> Tensor:
     return losses.list_cross_entropy(losses.raw_scores(logits, head), targets, lot.sizes)
 
 
-def to_device(device: torch.device, batch: Batch) -> dict[str, Any]:
+def to_device(device: torch.device, batch: PaddedBatch) -> dict[str, Any]:
     """Return a batch's arrays as tensors on a device, by the model's input names."""
-    return {name: torch.from_numpy(getattr(batch, name)).to(device, non_blocking=True) for name in Batch.__slots__}
+    return {
+        name: torch.from_numpy(getattr(batch, name)).to(device, non_blocking=True) for name in PaddedBatch.__slots__
+    }

@@ -28,10 +28,10 @@ from osrerank.formats.files import bad_line
 from osrerank.formats.lines import numbered_lines
 from osrerank.scoring.inputs import Ids, Tokens, padded
 from osrerank.scoring.model_files import TOKENIZER_FILE, digest, parameter_files, tokenizer_file
-from osrerank.training.examples.batches import Lot, Step, plan
+from osrerank.training.examples.batches import Lot, TrainingStep, plan
 from osrerank.training.examples.lists import text_of
 from osrerank.training.examples.sampling import shuffled
-from osrerank.training.loop import Machine, Plan, Training
+from osrerank.training.loop import Machine, Training, TrainingPlan
 from osrerank.training.objective import Objective, Parts, to_device
 from osrerank.training.recipes import Recipe
 from osrerank.training.weights.models import build_network, put_weights, read_checkpoint, write_encoder
@@ -46,7 +46,7 @@ AS_MASK, AS_ANY = 0.8, 0.1
 
 
 @dataclass(frozen=True, slots=True)
-class Shape:
+class EncoderSize:
     """A new encoder's size.
 
     Attributes:
@@ -137,7 +137,7 @@ class MaskedSteps:
                 held = held[room + (held[room : room + 1] == [separator]) :]
         yield held
 
-    def made(self, texts: Callable[[], Iterable[str]], skip: int) -> Iterator[Step]:
+    def made(self, texts: Callable[[], Iterable[str]], skip: int) -> Iterator[TrainingStep]:
         """Yield steps without end, the first ``skip`` left out."""
         for number, sequences in enumerate(self._batches(texts)):
             if number >= skip:
@@ -155,7 +155,7 @@ class MaskedSteps:
                     batch = []
             turn += 1
 
-    def _step(self, sequences: Sequence[Ids], rng: np.random.Generator) -> Step:
+    def _step(self, sequences: Sequence[Ids], rng: np.random.Generator) -> TrainingStep:
         hidden = [self.masked(ids, rng) for ids in sequences]
         count = sum(int((targets != IGNORED).sum()) for _, targets in hidden)
         rows = [[Tokens(ids, np.zeros_like(ids))] for ids, _ in hidden]
@@ -167,7 +167,7 @@ class MaskedSteps:
                 targets[row, : len(hidden[place][1])] = hidden[place][1]
             share = int((targets != IGNORED).sum()) / count
             lots.append(Lot(inputs, targets, (1,) * len(places), share))
-        return Step(tuple(lots), len(sequences), sum(len(ids) for ids in sequences))
+        return TrainingStep(tuple(lots), len(sequences), sum(len(ids) for ids in sequences))
 
     def masked(self, ids: Ids, rng: np.random.Generator) -> tuple[Ids, Ids]:
         """Return a sequence with pieces hidden, at least one, and the targets: the pieces, elsewhere `IGNORED`."""
@@ -221,7 +221,7 @@ def pretrain(
     report(f"{count} sequences a pass, {total} steps")
     folder = output.with_name(f"{output.name}.training")
     fingerprint = _fingerprint(source, corpora, recipe)
-    settled = Plan(recipe, total, folder, fingerprint, max_minutes=max_minutes, report=report, clock=clock)
+    settled = TrainingPlan(recipe, total, folder, fingerprint, max_minutes=max_minutes, report=report, clock=clock)
     training = Training(MaskedObjective(network), settled, machine)
     if not training.run(steps.made(lambda: read_texts(corpora), training.state.step), total, None):
         return None
@@ -257,7 +257,7 @@ def _fingerprint(source: Path, corpora: Sequence[Path], recipe: Recipe) -> str:
     return json.dumps([changing, digest(source, parameter_files(source)), files], sort_keys=True)
 
 
-def new_encoder(corpora: Sequence[Path], output: Path, shape: Shape, seed: int = 1) -> Path:
+def new_encoder(corpora: Sequence[Path], output: Path, shape: EncoderSize, seed: int = 1) -> Path:
     """Write an untrained BERT with a vocabulary learnt from the corpora, for `pretrain` to start from.
 
     Raises:

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from osrerank.errors import ConfigError
 
 
-class Probe:
+class NetworkProbe:
     """Keeps the states and attention logits of a network's last pass by `forward`, and nothing of other passes.
 
     Args:
@@ -70,7 +70,7 @@ class Probe:
         return rows @ columns.transpose(2, 3) * (1 / math.sqrt(self.width))
 
 
-def forward(network: nn.Module, probe: Probe, inputs: dict[str, Tensor], *, learn: bool) -> Tensor:
+def forward(network: nn.Module, probe: NetworkProbe, inputs: dict[str, Tensor], *, learn: bool) -> Tensor:
     """Run the network with its probe cleared, with or without a gradient, and return its logits."""
     probe.clear()
     probe.is_watching = True

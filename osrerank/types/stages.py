@@ -11,7 +11,7 @@ class Stage(Protocol):
     """A step that reorders the top ``depth`` candidates of a ranking and leaves the others below them.
 
     ```python
-    from osrerank.stages.ordering import Judged, reorder
+    from osrerank.stages.ordering import ScoredCandidate, reorder
     from osrerank.types import NEVER, Candidate, Query, Ranking, StageReport
 
     class ShortFirst:
@@ -19,7 +19,7 @@ class Stage(Protocol):
 
         def rerank(self, ranking, *, deadline=NEVER):
             top, rest = ranking.candidates[: self.depth], ranking.candidates[self.depth :]
-            judged = [Judged(one, score=-len(one.text), unit=1 / (1 + len(one.text))) for one in top]
+            judged = [ScoredCandidate(one, score=-len(one.text), unit=1 / (1 + len(one.text))) for one in top]
             report = StageReport(self.name, applied=True, candidates=len(top))
             return Ranking(ranking.query, reorder(ranking, self.name, judged, rest), (*ranking.reports, report))
 

@@ -25,7 +25,7 @@ from osrerank.types.vectors import Part, in_turns
 from osrerank.vectors.background import Background
 from osrerank.vectors.configured import VectorStorage
 from osrerank.vectors.long_record import LongRecord
-from osrerank.vectors.record import Record
+from osrerank.vectors.record import VectorRecord
 from osrerank.vectors.records import FetchedVectors, Kept, Records
 from osrerank.vectors.store import VECTORS_OFF, VectorStore
 
@@ -42,7 +42,7 @@ logger = logging.getLogger(__name__)
 Item = TypeVar("Item")
 
 
-class Found(NamedTuple):
+class FoundRecords(NamedTuple):
     """The records of the texts that a search asked for.
 
     Attributes:
@@ -132,7 +132,7 @@ class DocumentVectors:
         except RuntimeError as error:
             raise InferenceError(f"{self.encoder.model} is closed", model=self.encoder.model) from error
 
-    def of(self, texts: Iterable[str | LongText], deadline: Deadline = NEVER) -> Found:
+    def of(self, texts: Iterable[str | LongText], deadline: Deadline = NEVER) -> FoundRecords:
         """Return the records of texts; until the deadline, encode and store the missing ones.
 
         Texts that the deadline cut off are encoded afterwards, in the background.
@@ -154,7 +154,7 @@ class DocumentVectors:
             known = sum([len(document.records) for document in documents])
             lacking = {key: document for key, document in zip(keys, documents, strict=True) if not document.records}
             if not lacking:
-                return Found(documents, known, 0)
+                return FoundRecords(documents, known, 0)
             encoded = self._fill(
                 [document for document in documents if not document.records], deadline, alone=not known
             )
@@ -163,7 +163,7 @@ class DocumentVectors:
                 self.records.keep(new)
             if not deadline.is_withdrawn:
                 self._catch_up([document.text for document in documents if document.is_cut_off])
-            return Found(documents, known, encoded)
+            return FoundRecords(documents, known, encoded)
         finally:
             self._searches.discard(search)
 
@@ -246,7 +246,7 @@ class DocumentVectors:
             is_there = [bool(np.isfinite(row).all()) for row in vectors.rows]
             for number, text in enumerate(batch):
                 record = (
-                    Record.of(vectors.rows[number], self.records.bits, cut=number in vectors.cut)
+                    VectorRecord.of(vectors.rows[number], self.records.bits, cut=number in vectors.cut)
                     if is_there[number]
                     else None
                 )
@@ -324,13 +324,13 @@ class DocumentRecords:
 
     def __init__(self, text: str | LongText, kept: Kept | None) -> None:
         self.text = text
-        self.records: dict[int, Record] = {}
+        self.records: dict[int, VectorRecord] = {}
         self.failures: dict[int, str] = {}
         self.parts: Sequence[Part] = ()
         self.spans: Sequence[Span | None] = [None]
         if isinstance(text, LongText) and isinstance(kept, LongRecord):
             self.records, self.spans = dict(enumerate(kept.passages)), kept.spans
-        elif isinstance(kept, Record) and not isinstance(text, LongText):
+        elif isinstance(kept, VectorRecord) and not isinstance(text, LongText):
             self.records = {0: kept}
 
     def cut(self) -> Sequence[Part]:
@@ -340,7 +340,7 @@ class DocumentRecords:
             self.spans = [span for _, span in self.parts]
         return self.parts
 
-    def note(self, turn: int, record: Record | None, failure: str | None) -> None:
+    def note(self, turn: int, record: VectorRecord | None, failure: str | None) -> None:
         """Keep a passage's record, or why it has none; do nothing if it was not reached."""
         if record is not None:
             self.records[turn] = record

@@ -31,7 +31,7 @@ def side_index(index: str) -> str:
     return f"{index}{SUFFIX}"
 
 
-class Form(NamedTuple):
+class RecordRequests(NamedTuple):
     """Builds the requests for records that an engine understands, and reads its answers.
 
     Attributes:

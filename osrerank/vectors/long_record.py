@@ -22,7 +22,7 @@ from typing import Self
 import numpy as np
 
 from osrerank.types import Span
-from osrerank.vectors.record import Bits, Record, sealed, unsealed
+from osrerank.vectors.record import Bits, VectorRecord, sealed, unsealed
 
 MAGIC = b"ORL1"
 HEADER = struct.Struct("<4sII")
@@ -40,7 +40,7 @@ class LongRecord:
         spans: the span of each passage; None for the whole text.
     """
 
-    passages: Sequence[Record]
+    passages: Sequence[VectorRecord]
     spans: Sequence[Span | None]
 
     @classmethod
@@ -54,9 +54,9 @@ class LongRecord:
         if magic != MAGIC or not count or len(body) < at:
             return None
         spans = _spans(bytes(body[HEADER.size : HEADER.size + named]), body[HEADER.size + named : at])
-        passages: list[Record] = []
+        passages: list[VectorRecord] = []
         while len(passages) < count:
-            record, length = Record.parsed(body[at:])
+            record, length = VectorRecord.parsed(body[at:])
             if record is None:
                 return None
             passages.append(record)
@@ -64,11 +64,11 @@ class LongRecord:
         return cls(passages, spans) if spans is not None and at == len(body) else None
 
     def fits(self, hidden: int, bits: Bits, *, by_tokens: bool = False) -> bool:
-        """Return whether every passage's record fits (`Record.fits`)."""
+        """Return whether every passage's record fits (`VectorRecord.fits`)."""
         return all(record.fits(hidden, bits, by_tokens=by_tokens) for record in self.passages)
 
     def write(self, key: bytes, secret: bytes = b"") -> bytes:
-        """Return the bytes that `read` reads, as `Record.write` does."""
+        """Return the bytes that `read` reads, as `VectorRecord.write` does."""
         fields = list(dict.fromkeys(span.field for span in self.spans if span is not None))
         names = json.dumps(fields).encode()
         numbers = [(-1, -1, 0, 0) if span is None else _numbers(span, fields) for span in self.spans]

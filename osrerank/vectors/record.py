@@ -54,7 +54,7 @@ PROFILES: dict[str, Bits] = {"exact": EXACT, "standard": ROUNDED}
 
 
 @dataclass(frozen=True, slots=True)
-class Record:
+class VectorRecord:
     """A text's vector, or its tokens' vectors, in the form in which they are stored.
 
     Attributes:
@@ -143,8 +143,10 @@ class Record:
         return header + scale + self.vector.tobytes()
 
 
-def read_all(contents: Mapping[bytes, bytes], hidden: int, bits: Bits, secret: bytes = b"") -> dict[bytes, Record]:
-    """Read many records of one vector each, as `Record.read` reads one but faster; return the valid ones by key.
+def read_all(
+    contents: Mapping[bytes, bytes], hidden: int, bits: Bits, secret: bytes = b""
+) -> dict[bytes, VectorRecord]:
+    """Read many records of one vector each, as `VectorRecord.read` reads one but faster; return the valid ones by key.
 
     Records of another size or other bits are left out, and so are any other bytes.
     """
@@ -162,7 +164,7 @@ def read_all(contents: Mapping[bytes, bytes], hidden: int, bits: Bits, secret: b
     for key, is_valid, vector, scale in zip(keys, are_valid.tolist(), vectors, scales.tolist(), strict=True):
         content = contents[key]
         if is_valid and (flags := heads.get(content[: HEADER.size])) and unsealed(content, key, secret) is not None:
-            found[key] = Record(vector, scale, *flags)
+            found[key] = VectorRecord(vector, scale, *flags)
     return found
 
 
@@ -173,7 +175,7 @@ class TokenRows:
         records: records of late interaction.
     """
 
-    def __init__(self, records: Sequence[Record]) -> None:
+    def __init__(self, records: Sequence[VectorRecord]) -> None:
         self._records = records
 
     def __len__(self) -> int:
@@ -183,7 +185,7 @@ class TokenRows:
         return np.multiply(self._records[at].vector, self._records[at].scale, dtype=np.float32)
 
 
-def rows_of(records: Sequence[Record]) -> Rows:
+def rows_of(records: Sequence[VectorRecord]) -> Rows:
     """Return the vectors of at least one record ``(n, hidden)``, with their norms before rounding, or `TokenRows`."""
     if records[0].vector.ndim > 1:
         return TokenRows(records)

@@ -17,7 +17,7 @@ from osrerank.types import LongText, Ranking
 from osrerank.vectors.background import Background
 from osrerank.vectors.configured import VectorStorage
 from osrerank.vectors.long_record import MAGIC, LongRecord
-from osrerank.vectors.record import EXACT, ROUNDED, Bits, Record, read_all
+from osrerank.vectors.record import EXACT, ROUNDED, Bits, VectorRecord, read_all
 from osrerank.vectors.store import BYTES, HITS, MISSES, VectorStore
 
 KEY_BYTES = 16
@@ -28,7 +28,7 @@ PRECISIONS: dict[Bits, str] = {EXACT: "1.0/32", ROUNDED: "4.0/8"}
 
 NOTHING: Mapping[Any, Any] = MappingProxyType({})
 
-Kept = Record | LongRecord
+Kept = VectorRecord | LongRecord
 """The record of a text, or of a long text with its passages."""
 
 
@@ -102,7 +102,7 @@ class Records:
         found: dict[bytes, Kept] = {} if self._by_tokens else {**read_all(contents, *form, self._secret)}
         for key, content in contents.items():
             if key not in found:
-                kind = LongRecord if content[: len(MAGIC)] == MAGIC else Record
+                kind = LongRecord if content[: len(MAGIC)] == MAGIC else VectorRecord
                 record = kind.read(content, key, self._secret)
                 if record and record.fits(*form, by_tokens=self._by_tokens):
                     found[key] = record

@@ -45,7 +45,7 @@ class VectorStore(Protocol):
 
     `size`, `prune` and `drop` raise `OsrerankError` if they fail.
 
-    The caller checks that bytes are a record of their key (`osrerank.vectors.record.Record.read`).
+    The caller checks that bytes are a record of their key (`osrerank.vectors.record.VectorRecord.read`).
     """
 
     @property

@@ -29,8 +29,8 @@ DEPTH = 1000
 LOOKUP = """
 import random, sys
 from pathlib import Path
-from osrerank.training.examples.texts import Texts
-texts = Texts(Path(sys.argv[1]))
+from osrerank.training.examples.texts import TextFile
+texts = TextFile(Path(sys.argv[1]))
 draw = random.Random(1)
 assert len(texts) == int(sys.argv[2])
 assert all(texts[str(draw.randrange(len(texts)))] for _ in range(10_000))

@@ -17,7 +17,7 @@ pytest.importorskip("torch")
 pytest.importorskip("transformers")
 
 from osrerank.scoring.checkpoints.self_check import examples
-from tools.models.families import Family, make
+from tools.models.families import Architecture, make
 
 pytestmark = [pytest.mark.bench, pytest.mark.timeout(3600)]
 
@@ -30,7 +30,7 @@ OPTIONS = os.environ.get("TEST_BENCH_OPTIONS", "--words 50 --words 250 --queries
 
 def test_ettins_smallest_shape(tmp_path: Path) -> None:
     texts = [(example.question, example.answering) for example in examples()]
-    checkpoint = make(tmp_path / "ettin-17m", Family("modernbert", TOKENS), SHAPE, texts)
+    checkpoint = make(tmp_path / "ettin-17m", Architecture("modernbert", TOKENS), SHAPE, texts)
     tokenizer = {**TOKENIZER, "model_input_names": ["input_ids", "attention_mask"]}  # its forward takes no segments
     (checkpoint / "tokenizer_config.json").write_text(json.dumps(tokenizer), "utf-8")
     command = [sys.executable, "-m", "osrerank", "bench", "--checkpoint", str(checkpoint), *OPTIONS]

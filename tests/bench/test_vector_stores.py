@@ -12,7 +12,7 @@ from opensearchpy.helpers import bulk
 from osrerank import connect
 from osrerank.indexing.documents import vectors_of
 from osrerank.indexing.side_index import IndexStore
-from osrerank.vectors.index import READ_AT_ONCE, Form
+from osrerank.vectors.index import READ_AT_ONCE, RecordRequests
 from tests.bench.test_vectors import questions, sample, show
 
 pytestmark = [pytest.mark.bench, pytest.mark.timeout(1800)]
@@ -61,7 +61,7 @@ def first_pass(client, index, question, depth, **more):
 
 def beside(client, keys, question, depth):
     hits = first_pass(client, PLAIN, question, depth)
-    form, every, found = Form(is_embedded=False), [keys[hit["_id"]] for hit in hits], {}
+    form, every, found = RecordRequests(is_embedded=False), [keys[hit["_id"]] for hit in hits], {}
     for start in range(0, len(every), READ_AT_ONCE):
         path, params, body = form.reading([f"{PLAIN}-osrerank-vectors"], every[start : start + READ_AT_ONCE])
         found |= form.found(client.transport.perform_request("POST", path, params=params, body=body))

@@ -22,7 +22,7 @@ from osrerank.scoring.backends.networks.attention import (  # noqa: E402 - impor
 from osrerank.scoring.backends.networks.classifier import Classifier  # noqa: E402 - likewise
 from osrerank.scoring.backends.networks.engine import PackedEngine, PaddedEngine, on_device  # noqa: E402 - likewise
 from osrerank.scoring.backends.networks.load import load_packed, obstacle  # noqa: E402 - likewise
-from osrerank.scoring.backends.networks.modern_bert.shape import Shape  # noqa: E402 - likewise
+from osrerank.scoring.backends.networks.modern_bert.shape import ModernBertShape  # noqa: E402 - likewise
 from tests.varlen import Varlen, attentions  # noqa: E402 - likewise
 
 CPU = torch.device("cpu")
@@ -161,8 +161,8 @@ def test_configs_of_transformers_5_are_read() -> None:
         "full_attention": {"rope_type": "default", "rope_theta": 160000.0},
         "sliding_attention": {"rope_type": "default", "rope_theta": 10000.0},
     }
-    assert Shape.from_config(newer) == Shape.from_config(older)
-    assert Shape.from_config(newer).windows == (None, WINDOW, WINDOW, None)
+    assert ModernBertShape.from_config(newer) == ModernBertShape.from_config(older)
+    assert ModernBertShape.from_config(newer).windows == (None, WINDOW, WINDOW, None)
 
 
 @pytest.mark.parametrize(

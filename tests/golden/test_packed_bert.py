@@ -24,7 +24,7 @@ from osrerank.scoring.backends.networks.attention import (  # noqa: E402 - impor
     PaddedAttention,
     VarlenAttention,
 )
-from osrerank.scoring.backends.networks.bi_encoder import BiEncoder  # noqa: E402 - likewise
+from osrerank.scoring.backends.networks.bi_encoder import PaddedBiEncoder  # noqa: E402 - likewise
 from osrerank.scoring.backends.networks.classifier import Classifier  # noqa: E402 - likewise
 from osrerank.scoring.backends.networks.engine import PackedEngine, PaddedEngine, on_device  # noqa: E402 - likewise
 from osrerank.scoring.backends.networks.load import load_packed, obstacle  # noqa: E402 - likewise
@@ -115,7 +115,7 @@ def test_classifiers_equal_transformers(
 
 
 def padded_vectors(directory: Path, pooling: Pooling, batch: Sequence[Tokens]) -> np.ndarray:
-    network = BiEncoder(read_json(directory / "config.json"), pooling).load_bert(read_weights(directory))
+    network = PaddedBiEncoder(read_json(directory / "config.json"), pooling).load_bert(read_weights(directory))
     inputs = padded(batch)
     ids, mask = (torch.from_numpy(part) for part in (inputs.input_ids, inputs.attention_mask))
     with torch.inference_mode():

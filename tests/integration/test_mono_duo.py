@@ -8,7 +8,7 @@ from click.testing import CliRunner
 
 from osrerank.cli import cli
 from osrerank.evaluation.side_file import read_options, read_records
-from osrerank.evaluation.tradeoff import Scored, Setting, derive
+from osrerank.evaluation.tradeoff import OperatingPoint, QueryScores, derive
 from osrerank.scoring.registry import load_scorer
 from tests.articles import filled
 
@@ -145,7 +145,7 @@ def test_run_and_tradeoff(engine_url, client, tmp_path):
             pairs = {"aggregation": how, "sample_size": 2, "seed": 1}
             options = {"pipeline": "mono-duo", "depth": 20, "duo_depth": 5, "pairs": pairs}
             searched = client.search(query, index=INDEX, size=30, rerank=options)
-            ranking, inferences = derive(Scored.of(record), Setting(20, 5, how, sample_size=2, seed=1))
+            ranking, inferences = derive(QueryScores.of(record), OperatingPoint(20, 5, how, sample_size=2, seed=1))
             assert list(ranking) == ids(searched)
             assert inferences == sum(stage["inferences"] for stage in searched["rerank"]["stages"])
     plot = tmp_path / "plot.svg"

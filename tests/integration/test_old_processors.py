@@ -42,7 +42,7 @@ def write_product(file: Path, *, reduce_range: bool) -> None:
     """Write a product of 64 inputs with weights that are all 1, in int8."""
     from onnx import TensorProto, helper, numpy_helper
 
-    from osrerank.export.quantise import Recipe, quantise
+    from osrerank.export.quantise import QuantisationRecipe, quantise
 
     weight = numpy_helper.from_array(np.ones((WIDTH, WIDTH), dtype=np.float32), "weight")
     values = [helper.make_tensor_value_info(name, TensorProto.FLOAT, ["n", WIDTH]) for name in ("vectors", "out")]
@@ -50,7 +50,7 @@ def write_product(file: Path, *, reduce_range: bool) -> None:
     graph = helper.make_graph(nodes, "product", values[:1], values[1:], [weight])
     source = file.with_suffix(".fp32")
     onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=9), source)
-    quantise(source, file, Recipe(reduce_range=reduce_range))
+    quantise(source, file, QuantisationRecipe(reduce_range=reduce_range))
 
 
 @pytest.mark.timeout(600)

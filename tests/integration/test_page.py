@@ -9,7 +9,7 @@ import pytest
 from osrerank import Rerank, connect
 from osrerank.options.defaults import Defaults
 from osrerank.server.page.judgments import Judgments
-from osrerank.server.page.routes import Comparison
+from osrerank.server.page.routes import ComparisonPage
 from osrerank.testing import FunctionScorer
 from osrerank.types import Qrels, Query
 from tests import servers
@@ -66,7 +66,7 @@ def index(tmp_path_factory):
 @pytest.fixture(scope="module")
 def comparison(index):
     judgments = Judgments((Query("1", QUERY), Query("2", "pond")), Qrels({"1": {"d27": 1, "d0": 0}}))
-    return Comparison(index, {"mono": "", "mono-duo": ""}, judgments=judgments)
+    return ComparisonPage(index, {"mono": "", "mono-duo": ""}, judgments=judgments)
 
 
 @pytest.fixture(scope="module")
@@ -146,7 +146,7 @@ def test_a_blend_shows_both_parts_of_a_score(browser, index):
     before = client.searcher.defaults
     client.searcher.defaults = Defaults(Rerank(blend="linear", blend_weight=3.0))
     try:
-        with running(FunctionScorer(), comparison=Comparison(client, {"mono": ""})) as address:
+        with running(FunctionScorer(), comparison=ComparisonPage(client, {"mono": ""})) as address:
             page = browser.new_page()
             page.goto(f"{address}/ui?{urlencode({'q': QUERY, 'index': 'ponds'})}")
             page.locator("#after .row").first.wait_for()
@@ -177,7 +177,7 @@ def test_median_and_95th_percentile_of_both_sides(open_page):
 
 
 def test_documents_are_judged_by_a_click(browser, index, tmp_path):
-    comparison = Comparison(index, {"mono": ""}, judgments=Judgments(folder=tmp_path))
+    comparison = ComparisonPage(index, {"mono": ""}, judgments=Judgments(folder=tmp_path))
     with running(FunctionScorer(), comparison=comparison) as address:
         page = browser.new_page()
         page.goto(f"{address}/ui?{urlencode({'q': QUERY, 'index': 'ponds'})}")
@@ -395,7 +395,7 @@ def test_no_hits_are_told(open_page):
 def test_a_model_that_fails_is_told(open_page, index, tmp_path):
     client = connect(f"embedded:{tmp_path}", scorer=FunctionScorer(broken=True))
     client.index(index="ponds", id="a", body={"text": "a duck"}, refresh=True)
-    with running(FunctionScorer(), comparison=Comparison(client, {"mono": ""})) as address:
+    with running(FunctionScorer(), comparison=ComparisonPage(client, {"mono": ""})) as address:
         page = open_page(f"{address}/ui", q="duck", index="ponds")
         page.get_by_role("alert").filter(has_text="Not reranked: mono: this scorer is broken on purpose").wait_for()
         assert ids(page, "before") == ids(page, "after") == ["a"]

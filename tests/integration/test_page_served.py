@@ -11,7 +11,7 @@ import urllib.request
 import pytest
 
 from osrerank import connect
-from osrerank.server.page.routes import Comparison
+from osrerank.server.page.routes import ComparisonPage
 from osrerank.testing import FunctionScorer
 from tests.servers import ROOT, free_port
 from tests.serving import is_ready
@@ -28,7 +28,7 @@ def test_indexes_are_listed_and_searched(engine_url, index_name):
     client.index(index=index_name, id="a", body={"text": "a duck and another duck"})
     client.index(index=index_name, id="b", body={"text": "where does a duck sleep at night when it is dark"})
     client.indices.refresh(index=index_name)
-    comparison = Comparison(client, {"mono": ""})
+    comparison = ComparisonPage(client, {"mono": ""})
     assert index_name in comparison.named_indexes()
     found = comparison.search("where does a duck", index_name, "mono", 10, passage_words=0, timeout_ms=10_000)
     assert [document.doc_id for document in found.documents] == ["b", "a"]

@@ -21,7 +21,7 @@ from osrerank.errors import Overloaded, TaskFailed, WorkerError
 from osrerank.scoring.registry import load_scorer
 from osrerank.scoring.remote.broker import celery_app
 from osrerank.scoring.remote.broker import connect as connect_redis
-from osrerank.scoring.remote.messages import SCORE, Request
+from osrerank.scoring.remote.messages import SCORE, ChunkRequest
 from osrerank.scoring.remote.scorer import RemoteScorer
 from osrerank.scoring.remote.worker_registry import WorkerRegistry
 from osrerank.types import Deadline, Scorer
@@ -279,7 +279,7 @@ def test_a_worker_survives_whatever_lies_in_its_queue(own_broker: str, tmp_path:
     with worker_group(own_broker, tmp_path) as group:
         scorer = RemoteScorer(own_broker, TINY, queue_chunks=64)
         queue = scorer.workers().first.queue
-        whole = Request("c", "m", "i", 0.0, None, "secret words", ["secret words"], [(0,)]).encode()
+        whole = ChunkRequest("c", "m", "i", 0.0, None, "secret words", ["secret words"], [(0,)]).encode()
         app = celery_app(own_broker)
         redis.rpush(queue, *(garbage(rng, queue) for _ in range(2_000)))
         for _ in range(500):

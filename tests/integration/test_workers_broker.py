@@ -20,7 +20,7 @@ from osrerank import connect as connect_client
 from osrerank.errors import ConfigError, WorkerError
 from osrerank.metrics import BROKER_FAILURES, MESSAGES_REFUSED
 from osrerank.scoring.remote.broker import connect
-from osrerank.scoring.remote.messages import Heartbeat, Reply, Request
+from osrerank.scoring.remote.messages import ChunkRequest, Heartbeat, Reply
 from osrerank.scoring.remote.scorer import RemoteScorer
 from osrerank.scoring.remote.signing import Signer
 from osrerank.scoring.remote.worker_group import MOST_STALE_S
@@ -82,7 +82,7 @@ class Forger:
         while not self.ended.is_set():
             for message in self.redis.lrange(queue_of(STAND_IN, self.identity), 0, -1):
                 sealed = msgpack.unpackb(base64.b64decode(json.loads(message)["body"]))[0][0]
-                request = Request.decode(sealed[33:] if sealed[:1] == b"\xc1" else sealed)
+                request = ChunkRequest.decode(sealed[33:] if sealed[:1] == b"\xc1" else sealed)
                 scores = Scores(np.full(len(request.tuples), 99.0, dtype=np.float32))
                 reply = Reply(request.chunk, "forger", self.identity, scores)
                 self.redis.rpush(request.reply_queue, self.signer.seal("reply", reply.encode()))

@@ -20,13 +20,13 @@ from redis import Redis, RedisError
 
 from osrerank.errors import ScoringError, WorkerError
 from osrerank.scoring.remote import delivery, worker_group, worker_registry
-from osrerank.scoring.remote.messages import VERSION, Reply, Request
+from osrerank.scoring.remote.messages import VERSION, ChunkRequest, Reply
 from osrerank.scoring.remote.scorer import RemoteScorer
 from osrerank.scoring.remote.signing import Signer
 from osrerank.settings import Settings
 from osrerank.testing import FunctionScorer
 from osrerank.types import Deadline, Scores
-from osrerank_workers.service import Service
+from osrerank_workers.service import WorkerService
 from tests import machines
 from tests.toxics import Proxies, Toxic
 
@@ -74,7 +74,7 @@ def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
 class Worker:
     """A worker that does what it is told: its service is the real one, what Celery does for it is done by hand."""
 
-    service: Service
+    service: WorkerService
     kind: str
     held: list[tuple[str, bytes]] = field(default_factory=list)
 
@@ -153,7 +153,7 @@ class WorkersMachine(RuleBasedStateMachine):
     @rule(kind=kinds)
     def begin_worker(self, kind: str) -> None:
         settings = Settings.load(model=self.name, broker_url=self.world.url("worker"), workers_key=KEY)
-        worker = Worker(Service(settings, Model(kind)), kind)
+        worker = Worker(WorkerService(settings, Model(kind)), kind)
         worker.service.load()
         self.workers.append(worker)
         try:
@@ -227,7 +227,7 @@ class WorkersMachine(RuleBasedStateMachine):
         held = [one for worker in self.workers for one in worker.held] or [one[1:] for one in self.done]
         if not held:
             return
-        requests = [Request.decode(self.world.signer.open("request", message)) for _, message in held]
+        requests = [ChunkRequest.decode(self.world.signer.open("request", message)) for _, message in held]
         request, other = requests[place % len(held)], requests[(place + 1) % len(held)]
         size = max(1, len(request.tuples) - (kind == "short"))
         reply = Reply(request.chunk, "w", request.identity, Scores(np.full(size, 7.0, dtype=np.float32)))

@@ -19,7 +19,7 @@ from osrerank.scoring.registry import as_scorer, load, load_local
 from osrerank.scoring.remote.encoder import RemoteEncoder
 from osrerank.scoring.remote.scorer import RemoteScorer
 from osrerank.settings import Settings
-from osrerank.stages.passages import text_of
+from osrerank.stages.passages import text_to_encode
 from osrerank.types import Candidate
 from osrerank.vectors.record import rows_of
 from tests import servers
@@ -136,7 +136,7 @@ def test_without_workers_what_is_known_is_scored(group: WorkerGroup, settings: S
 def test_long_documents_come_back_whole(group: WorkerGroup, settings: Settings) -> None:
     group.wait_for(2)
     scorer, here = opened(settings), local(settings)
-    texts = [text_of(Candidate(f"d{n}", text, 0, n + 1), OPTIONS) for n, text in enumerate(LONG)]
+    texts = [text_to_encode(Candidate(f"d{n}", text, 0, n + 1), OPTIONS) for n, text in enumerate(LONG)]
     own = here.vectors.of(texts)
     cold = scorer.vectors.of(texts)
     scorer.vectors.records.flush()

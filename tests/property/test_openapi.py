@@ -13,7 +13,7 @@ from schemathesis.specs.openapi.checks import (
 )
 
 from osrerank.server.api.app import create_app
-from osrerank.server.api.limits import Limits
+from osrerank.server.api.limits import ServerLimits
 from osrerank.service import RerankService
 from osrerank.settings import Settings
 from osrerank.testing import FunctionScorer
@@ -21,7 +21,7 @@ from osrerank.testing import FunctionScorer
 EXAMPLES = int(os.environ.get("TEST_OPENAPI_EXAMPLES", "20"))
 CHECKS = [not_a_server_error, status_code_conformance, content_type_conformance, response_schema_conformance]
 
-app = create_app(RerankService(Settings.load(), FunctionScorer()), Limits(max_documents=50))
+app = create_app(RerankService(Settings.load(), FunctionScorer()), ServerLimits(max_documents=50))
 schema = schemathesis.openapi.from_asgi("/openapi.json", app)
 operations = [found.ok() for found in schema.get_all_operations()]
 

@@ -13,7 +13,7 @@ from osrerank.scoring.encoder_scorer import EncoderScorer
 from osrerank.scoring.registry import load_model
 from osrerank.vectors.configured import VectorStorage
 from osrerank.vectors.documents import DocumentVectors
-from osrerank.vectors.record import HEADER, MAGIC, PERSON, PROFILES, ROUNDED, Record
+from osrerank.vectors.record import HEADER, MAGIC, PERSON, PROFILES, ROUNDED, VectorRecord
 from osrerank.vectors.store import MemoryStore
 
 pytest.importorskip("torch")
@@ -43,7 +43,7 @@ def contents(draw: st.DrawFn) -> bytes:
     """Some text's record, in bytes."""
     size = draw(st.one_of(st.integers(1, 96), st.tuples(st.integers(1, 9), st.integers(1, 96))))
     vector = np.random.default_rng(draw(st.integers(0, 99))).normal(size=size).astype(np.float32)
-    return Record.of(vector, draw(st.sampled_from(list(PROFILES.values()))), cut=False).write(KEY, SECRET)
+    return VectorRecord.of(vector, draw(st.sampled_from(list(PROFILES.values()))), cut=False).write(KEY, SECRET)
 
 
 @given(contents(), st.sets(st.integers(0, 8 * 3000), min_size=1, max_size=5))
@@ -51,15 +51,15 @@ def test_flipped_bits_are_no_record(made: bytes, flips: set[int]) -> None:
     content = bytearray(made)
     for bit in {flip % (8 * len(content)) for flip in flips}:
         content[bit // 8] ^= 1 << bit % 8
-    assert Record.read(bytes(content), KEY, SECRET) is None
+    assert VectorRecord.read(bytes(content), KEY, SECRET) is None
 
 
 @given(st.binary(max_size=200), st.booleans())
 def test_any_bytes_are_no_record_or_a_whole_one(body: bytes, headed: bool) -> None:
     body = MAGIC + body if headed else body
-    assert Record.read(body, KEY) is None
-    assert Record.read(body + digest(body, KEY), KEY, SECRET) is None
-    forged = Record.read(body + digest(body, KEY), KEY)
+    assert VectorRecord.read(body, KEY) is None
+    assert VectorRecord.read(body + digest(body, KEY), KEY, SECRET) is None
+    forged = VectorRecord.read(body + digest(body, KEY), KEY)
     if forged is not None:
         assert forged.write(KEY)[:4] == body[:4]
         assert np.isfinite(forged.vector).all()

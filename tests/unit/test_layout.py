@@ -40,6 +40,13 @@ def test_every_module_says_what_it_is() -> None:
     assert [path for path in SOURCES if ast.get_docstring(ast.parse(path.read_text("utf-8"))) is None] == []
 
 
+def test_no_two_classes_share_a_name() -> None:
+    nodes = (node for path in SOURCES for node in ast.walk(ast.parse(path.read_text("utf-8"))))
+    names = Counter(node.name for node in nodes if isinstance(node, ast.ClassDef))
+    del names["OsrerankRerank"]  # of LangChain and of LlamaIndex
+    assert [name for name, count in names.items() if count > 1] == []
+
+
 def test_what_is_installed_is_called_osrerank() -> None:
     entries = [entry.value for entry in distribution("osrerank").entry_points]
     assert {entry.partition(".")[0] for entry in entries} == set(PACKAGES)

@@ -8,7 +8,7 @@ import pytest
 from osrerank import Rerank, Reranker, connect
 from osrerank.errors import ConfigError, ResponseFormatError
 from osrerank.options.rerank import MOST_MS
-from osrerank.retrieval.fields import Fields
+from osrerank.retrieval.fields import SearchFields
 from osrerank.retrieval.first_pass import FirstPass, plan
 from osrerank.scoring.cache.local import LocalStore, NoStore
 from osrerank.scoring.cache.scorer import CachedScorer
@@ -61,15 +61,15 @@ def test_ranked_texts_say_which_were_cut() -> None:
 
 def test_the_order_of_a_sort_is_read_whatever_its_case() -> None:
     for sort in ({"_score": {"order": "DESC"}}, [{"_score": "Desc"}, {"n": "asc"}], "_score:DESC"):
-        assert isinstance(plan({"sort": sort}, {}, Rerank(), 100, Fields()), FirstPass)
-    assert isinstance(plan({"sort": {"_score": {"order": "ASC"}}}, {}, Rerank(), 100, Fields()), str)
+        assert isinstance(plan({"sort": sort}, {}, Rerank(), 100, SearchFields()), FirstPass)
+    assert isinstance(plan({"sort": {"_score": {"order": "ASC"}}}, {}, Rerank(), 100, SearchFields()), str)
 
 
 @pytest.mark.parametrize(
     "body", [{"size": None}, {"from": None}, {"size": True}, {"size": 1.5}, {"size": "x"}, {"sort": None}]
 )
 def test_what_opensearch_refuses_is_sent_as_it_is(body: dict[str, Any]) -> None:
-    assert isinstance(plan(body, {}, Rerank(), 100, Fields()), str)
+    assert isinstance(plan(body, {}, Rerank(), 100, SearchFields()), str)
 
 
 def test_collapse_is_warned_of() -> None:

@@ -2,7 +2,7 @@ import pytest
 
 from osrerank import MonoStage
 from osrerank.errors import ResponseFormatError
-from osrerank.response import Page, has_own_order, hits_of, merge, parse, text_of, unchanged
+from osrerank.response import Page, has_own_order, hit_text, hits_of, merge, parse, unchanged
 from osrerank.testing import FunctionScorer
 from osrerank.types import Query
 from tests.rankings import response_of
@@ -33,14 +33,14 @@ def hit(source=None, **raw):
     ],
 )
 def test_text_of_fields(source, fields, text):
-    assert text_of(hit(source), fields, "|") == text
+    assert hit_text(hit(source), fields, "|") == text
 
 
 def test_text_from_the_fields_api():
-    assert text_of(hit(fields={"text": ["a", "b"]}), ["title", "text"], "|") == "a|b"
-    assert text_of(hit(fields={"a.b": ["x", "y"]}), ["a.b"], "|") == "x|y"
-    assert text_of(hit(fields={"a": [{"b": ["x"]}, {"b": ["y"]}]}), ["a.b"], "|") == "x|y"
-    assert text_of(hit(fields={"a": [{"c": ["x"]}]}), ["a.b"], "|") is None
+    assert hit_text(hit(fields={"text": ["a", "b"]}), ["title", "text"], "|") == "a|b"
+    assert hit_text(hit(fields={"a.b": ["x", "y"]}), ["a.b"], "|") == "x|y"
+    assert hit_text(hit(fields={"a": [{"b": ["x"]}, {"b": ["y"]}]}), ["a.b"], "|") == "x|y"
+    assert hit_text(hit(fields={"a": [{"c": ["x"]}]}), ["a.b"], "|") is None
 
 
 @pytest.mark.parametrize(

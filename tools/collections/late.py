@@ -46,7 +46,7 @@ from osrerank.types.vectors import Floats, Rows
 from osrerank.vectors.configured import VectorStorage
 from osrerank.vectors.documents import DocumentVectors
 from osrerank.vectors.file import FileStore
-from osrerank.vectors.record import ROUNDED, Record, rows_of
+from osrerank.vectors.record import ROUNDED, VectorRecord, rows_of
 from osrerank.vectors.token_vectors import maxsim, pooled
 
 DEPTH = 100
@@ -141,7 +141,7 @@ def loaded(models: Sequence[str], factors: Sequence[float]) -> Iterator[tuple[st
             yield card.name, encoder
 
 
-def measured(encoder: BiEncoder, collection: Collection, records: Mapping[str, Record]) -> str:
+def measured(encoder: BiEncoder, collection: Collection, records: Mapping[str, VectorRecord]) -> str:
     """Return bytes a passage, and nDCG@10 with some weights of BM25, in a table's cells."""
     values: defaultdict[float, list[float]] = defaultdict(list)
     parts = zip(collection.queries, collection.candidates, collection.relevance, strict=True)
@@ -169,7 +169,7 @@ def quality(folder: Path, models: Sequence[str], factors: Sequence[float]) -> No
         by_tokens = encoder.card.kind == "late-interaction"
         for factor in factors if by_tokens else [1.0]:
             kept = (pooled(row, factor) if by_tokens else row for row in rows)
-            records = {one: Record.of(row, ROUNDED, cut=False) for one, row in zip(ids, kept, strict=True)}
+            records = {one: VectorRecord.of(row, ROUNDED, cut=False) for one, row in zip(ids, kept, strict=True)}
             sys.stdout.write(f"| {name}, factor {factor:g} | {measured(encoder, collection, records)} |\n")
             sys.stdout.flush()
 
@@ -237,7 +237,9 @@ def keep(vectors: DocumentVectors, texts: Sequence[str], rows: Rows) -> None:
     encoder = vectors.encoder
     if isinstance(encoder, LateInteraction):
         rows = [pooled(row, encoder.tokens.pool_factor) for row in rows]
-    made = {key: Record.of(row, ROUNDED, cut=False) for key, row in zip(vectors.keys_of(texts), rows, strict=True)}
+    made = {
+        key: VectorRecord.of(row, ROUNDED, cut=False) for key, row in zip(vectors.keys_of(texts), rows, strict=True)
+    }
     if vectors.store is not None:
         vectors.records.write(vectors.store, made)
 

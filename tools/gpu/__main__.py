@@ -49,21 +49,21 @@ from osrerank.scoring.remote.signing import Signer
 from osrerank.scoring.remote.worker_registry import WorkerRegistry
 from osrerank.types import Scorer
 from tools.gpu import models
-from tools.gpu.models import DEVICE, Asked, Run, Scores
+from tools.gpu.models import DEVICE, CheckRun, Scores, ScoringInput
 
 PACKAGES = ("torch", "transformers", "sentence-transformers", "tokenizers", "onnxruntime", "numpy")
 EXACT, CLIENTS, START_S = 1e-3, 8, 120.0
 """Largest allowed difference from transformers in fp32; client threads; seconds to wait for a worker or training."""
 
 
-class Row(NamedTuple):
+class MeasuredRow(NamedTuple):
     """A row of the table: what was measured, and name -> value."""
 
     what: str
     values: Mapping[str, float | str]
 
 
-def parity(run: Run) -> Iterator[Row]:
+def parity(run: CheckRun) -> Iterator[MeasuredRow]:
     """Compare the scores of torch in each precision, and of ONNX on the CPU, with transformers' in fp32."""
     kinds: tuple[tuple[Kind, int, int], ...] = (("cross-encoder", 20, 50), ("duo", 10, 12))
     for kind, queries, depth in kinds:
@@ -74,11 +74,11 @@ def parity(run: Run) -> Iterator[Row]:
                 assert isinstance(scorer, CrossEncoder)
                 found = np.concatenate([scored(scorer, one) for one in lists])
                 name = f"{kind}, {backend} {scorer.backend.precision}"
-            yield Row(name, {"largest difference": largest(name, found, exact), "spread": float(exact.std())})
+            yield MeasuredRow(name, {"largest difference": largest(name, found, exact), "spread": float(exact.std())})
     yield from vector_parity(run)
 
 
-def vector_parity(run: Run) -> Iterator[Row]:
+def vector_parity(run: CheckRun) -> Iterator[MeasuredRow]:
     """Compare the vectors of the package's bi-encoder, in torch and in ONNX int8, with transformers' in fp32."""
     texts = list(models.documents().values())[: run.choose(200, 8)]
     exact = models.transformers_vectors(run.encoder(), texts)
@@ -87,7 +87,7 @@ def vector_parity(run: Run) -> Iterator[Row]:
             found = encoder.encode(texts, "document").rows
         name = f"vectors, torch {dtype}" if dtype else "vectors, onnx int8"
         cosine = float((found * exact).sum(axis=1).min())
-        yield Row(name, {"largest difference": largest(name, found, exact), "least cosine": cosine})
+        yield MeasuredRow(name, {"largest difference": largest(name, found, exact), "least cosine": cosine})
 
 
 def largest(name: str, found: Scores, exact: Scores) -> float:
@@ -102,7 +102,7 @@ def largest(name: str, found: Scores, exact: Scores) -> float:
     return difference
 
 
-def scored(scorer: Scorer, one: Asked) -> Scores:
+def scored(scorer: Scorer, one: ScoringInput) -> Scores:
     """Return the scores of a query's tuples.
 
     Raises:
@@ -114,29 +114,31 @@ def scored(scorer: Scorer, one: Asked) -> Scores:
     return found.values
 
 
-def speed(run: Run) -> Iterator[Row]:
+def speed(run: CheckRun) -> Iterator[MeasuredRow]:
     """Time the scoring of pairs and encoding of documents, in 16 bits on a GPU, and sentence-transformers' likewise."""
     lists, rounds = run.lists(*run.choose((100, 200), (3, 10))), run.choose(3, 1)
     count = sum(len(one.tuples) for one in lists)
     with closing(load_scorer(str(run.checkpoint()), backend="torch")) as scorer:
         for calls in run.choose((1, 8, 32), (2,)):
             taken = seconds(functools.partial(at_once, scorer, lists, calls), rounds)
-            yield Row(f"pairs, osrerank, {calls} calls at once", {"pairs/s": count / taken})
+            yield MeasuredRow(f"pairs, osrerank, {calls} calls at once", {"pairs/s": count / taken})
     texts = list(models.documents().values())[: run.choose(len(models.documents()), 16)]
     with closing(models.bi_encoder("auto")) as encoder:
         taken = seconds(functools.partial(encoder.encode, texts, "document"), rounds)
-    yield Row("documents, osrerank", {"documents/s": len(texts) / taken})
+    yield MeasuredRow("documents, osrerank", {"documents/s": len(texts) / taken})
     if "sentence-transformers" in machine():
         yield from sentence_transformers(run, lists, texts, rounds)
 
 
-def at_once(scorer: Scorer, lists: Sequence[Asked], calls: int) -> list[Scores]:
+def at_once(scorer: Scorer, lists: Sequence[ScoringInput], calls: int) -> list[Scores]:
     """Score lists, ``calls`` of them at a time, and return the scores of each."""
     with ThreadPoolExecutor(calls) as threads:
         return list(threads.map(functools.partial(scored, scorer), lists))
 
 
-def sentence_transformers(run: Run, lists: Sequence[Asked], texts: Sequence[str], rounds: int) -> Iterator[Row]:
+def sentence_transformers(
+    run: CheckRun, lists: Sequence[ScoringInput], texts: Sequence[str], rounds: int
+) -> Iterator[MeasuredRow]:
     """Time sentence-transformers with the same weights, in fp16 on a GPU, at several batch sizes."""
     from sentence_transformers import CrossEncoder, SentenceTransformer  # noqa: PLC0415 - may be absent
     from sentence_transformers.sentence_transformer.modules import Pooling, Transformer  # noqa: PLC0415 - likewise
@@ -151,9 +153,9 @@ def sentence_transformers(run: Run, lists: Sequence[Asked], texts: Sequence[str]
         options: dict[str, Any] = {"batch_size": size, "show_progress_bar": False}
         taken = seconds(functools.partial(reranker.predict, pairs, **options), rounds)
         name = f"sentence-transformers, batches of {size}"
-        yield Row(f"pairs, {name}", {"pairs/s": len(pairs) / taken})
+        yield MeasuredRow(f"pairs, {name}", {"pairs/s": len(pairs) / taken})
         taken = seconds(functools.partial(encoder.encode, prefixed, **options), rounds)
-        yield Row(f"documents, {name}", {"documents/s": len(texts) / taken})
+        yield MeasuredRow(f"documents, {name}", {"documents/s": len(texts) / taken})
 
 
 def seconds(action: Callable[[], Any], rounds: int) -> float:
@@ -162,7 +164,7 @@ def seconds(action: Callable[[], Any], rounds: int) -> float:
     return min(timeit.repeat(action, number=1, repeat=rounds))
 
 
-def vectors(run: Run) -> Iterator[Row]:
+def vectors(run: CheckRun) -> Iterator[MeasuredRow]:
     """Build the sample's document vectors in torch, and check that a client on the CPU finds them all."""
     os.environ["OSRERANK_VECTORS_FOLDER"] = str(run.folder / "vectors")
     url = f"embedded:{run.folder / 'index'}"
@@ -173,7 +175,7 @@ def vectors(run: Run) -> Iterator[Row]:
         started = time.perf_counter()
         built = build_vectors(client, "sample")
         taken = time.perf_counter() - started
-    yield Row("built in torch, loading included", {"texts": built.encoded, "texts/s": built.encoded / taken})
+    yield MeasuredRow("built in torch, loading included", {"texts": built.encoded, "texts/s": built.encoded / taken})
     known, encoded, values = 0, 0, []
     judged = read_qrels(models.SAMPLE / "qrels.txt").judgments
     with closing(connect(url, backend="onnx")) as client:
@@ -184,12 +186,12 @@ def vectors(run: Run) -> Iterator[Row]:
                 known, encoded = known + stage["known"], encoded + stage["encoded"]
                 values.append(ndcg([hit["_id"] for hit in found["hits"]["hits"]], judged[query.query_id]))
     found = {"known": known, "encoded again": encoded, "nDCG@10": float(np.mean(values))}
-    yield Row(f"{len(values)} searches on the CPU", found)
+    yield MeasuredRow(f"{len(values)} searches on the CPU", found)
     if encoded or not known:
         raise RuntimeError(f"{known} document vectors were found, and {encoded} documents encoded again")
 
 
-def worker(run: Run) -> Iterator[Row]:
+def worker(run: CheckRun) -> Iterator[MeasuredRow]:
     """Score queries on a worker; then kill it while a second one runs, and check that no pair is lost."""
     model, lists = str(run.checkpoint()), run.lists(*run.choose((100, 100), (6, 10)))
     with closing(load_scorer(model, backend="torch")) as here:
@@ -202,7 +204,7 @@ def worker(run: Run) -> Iterator[Row]:
         started = time.perf_counter()
         found = np.concatenate(at_once(scorer, lists, CLIENTS))
         rate, difference = len(found) / (time.perf_counter() - started), float(np.abs(found - expected).max())
-        yield Row(f"one worker, {CLIENTS} clients", {"pairs/s": rate, "largest difference": difference})
+        yield MeasuredRow(f"one worker, {CLIENTS} clients", {"pairs/s": rate, "largest difference": difference})
         stack.enter_context(one_worker(run, url, model, 2))
         with ThreadPoolExecutor(CLIENTS) as threads:
             begun = [threads.submit(scored, scorer, one) for one in lists]
@@ -210,7 +212,7 @@ def worker(run: Run) -> Iterator[Row]:
             first.kill()
             found = np.concatenate([one.result() for one in begun])
         difference = float(np.abs(found - expected).max())
-        yield Row("one of two workers killed", {"pairs scored": len(found), "largest difference": difference})
+        yield MeasuredRow("one of two workers killed", {"pairs scored": len(found), "largest difference": difference})
 
 
 @contextlib.contextmanager
@@ -228,7 +230,7 @@ def redis(folder: Path) -> Iterator[str]:
 
 
 @contextlib.contextmanager
-def one_worker(run: Run, url: str, model: str, number: int) -> "Iterator[subprocess.Popen[bytes]]":
+def one_worker(run: CheckRun, url: str, model: str, number: int) -> "Iterator[subprocess.Popen[bytes]]":
     """Start a worker, and yield its process once ``number`` workers accept chunks."""
     command = [sys.executable, "-m", "osrerank_workers", "--model", model, "--broker-url", url, "--backend", "torch"]
     log = run.folder / f"worker-{number}.log"
@@ -267,7 +269,7 @@ def wait(done: Callable[[], bool], started: "subprocess.Popen[bytes]", log: Path
         time.sleep(0.02)
 
 
-def training(run: Run) -> Iterator[Row]:
+def training(run: CheckRun) -> Iterator[MeasuredRow]:
     """Kill a training run at its first checkpoint, resume it, and compare its weights with an uninterrupted run's."""
     lists, relevance = run.lists(100, 8), [1, *[0] * 7]
     lines = [{"query": one.query, "documents": one.texts, "relevance": relevance} for one in lists]
@@ -284,10 +286,10 @@ def training(run: Run) -> Iterator[Row]:
     left, right = (load_file(run.folder / name / "model.safetensors") for name in ("alone", "killed"))
     difference = max(float(np.abs(left[name] - right[name]).max()) for name in left)
     values = {"bitwise the same": not difference, "largest difference": difference}
-    yield Row("a training, killed and resumed", {"seconds of a whole one": taken, **values})
+    yield MeasuredRow("a training, killed and resumed", {"seconds of a whole one": taken, **values})
 
 
-def train(run: Run, name: str) -> None:
+def train(run: CheckRun, name: str) -> None:
     """Run a training to its end, from its checkpoint if there is one.
 
     Raises:
@@ -299,7 +301,7 @@ def train(run: Run, name: str) -> None:
 
 
 @contextlib.contextmanager
-def training_process(run: Run, name: str) -> "Iterator[tuple[subprocess.Popen[bytes], Path]]":
+def training_process(run: CheckRun, name: str) -> "Iterator[tuple[subprocess.Popen[bytes], Path]]":
     """Start ``osrerank train mono``, which writes a checkpoint half way; yield the process and its log file."""
     size = run.choose("steps=200,batch=64,precision=bf16", "steps=20,batch=8,max_tokens=96")
     command = [sys.executable, "-m", "osrerank", "train", "mono", "--init-from", str(run.checkpoint())]
@@ -336,11 +338,11 @@ def main() -> None:
     given = parser.parse_args()
     if DEVICE.type != "cuda" and not given.tiny:
         parser.error("torch finds no CUDA device here; --tiny rehearses on the CPU")
-    table, failed = list[tuple[str, Row]](), dict[str, str]()
+    table, failed = list[tuple[str, MeasuredRow]](), dict[str, str]()
     with tempfile.TemporaryDirectory(prefix="osrerank-gpu-", ignore_cleanup_errors=True) as folder:
         for name in given.only:
             try:
-                for row in STEPS[name](Run(Path(folder), given.tiny)):
+                for row in STEPS[name](CheckRun(Path(folder), given.tiny)):
                     table.append((name, row))
                     print(f"{name}: {row.what}", flush=True)
             except Exception as error:  # noqa: BLE001 - the next step may succeed
@@ -350,7 +352,7 @@ def main() -> None:
     raise SystemExit(bool(failed))
 
 
-def report(file: Path, table: Sequence[tuple[str, Row]], found: Mapping[str, Any]) -> None:
+def report(file: Path, table: Sequence[tuple[str, MeasuredRow]], found: Mapping[str, Any]) -> None:
     """Write the results, and print them as a table."""
     rows = [{"step": name, "what": row.what, **row.values} for name, row in table]
     file.parent.mkdir(parents=True, exist_ok=True)

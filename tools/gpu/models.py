@@ -31,7 +31,7 @@ DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 Scores = npt.NDArray[np.float32]
 
 
-class Asked(NamedTuple):
+class ScoringInput(NamedTuple):
     """A query, the texts of its documents, and the tuples of their indices that are scored."""
 
     query: str
@@ -40,7 +40,7 @@ class Asked(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
+class CheckRun:
     """What the steps share: a folder for models, indexes and logs, and whether this is a rehearsal."""
 
     folder: Path
@@ -50,13 +50,13 @@ class Run:
         """Return the first value, or in a rehearsal the second."""
         return tiny if self.tiny else whole
 
-    def lists(self, queries: int, depth: int, kind: Kind = "cross-encoder") -> list[Asked]:
+    def lists(self, queries: int, depth: int, kind: Kind = "cross-encoder") -> list[ScoringInput]:
         """Return queries of the sample with ``depth`` paragraphs each; for duo, all pairs of them are scored."""
         texts = list(documents().values())
         chosen = []
         for place, query in enumerate(read_queries(SAMPLE / "queries.tsv")[:queries]):
             own = [texts[(place * depth + at) % len(texts)] for at in range(depth)]
-            chosen.append(Asked(query.text, own, list(permutations(range(depth), 2 if kind == "duo" else 1))))
+            chosen.append(ScoringInput(query.text, own, list(permutations(range(depth), 2 if kind == "duo" else 1))))
         return chosen
 
     def checkpoint(self, kind: Kind = "cross-encoder") -> Path:
@@ -93,7 +93,7 @@ def bi_encoder(dtype: str) -> BiEncoder:
     return encoder
 
 
-def transformers_scores(folder: Path, lists: Sequence[Asked]) -> Scores:
+def transformers_scores(folder: Path, lists: Sequence[ScoringInput]) -> Scores:
     """Return transformers' fp32 logits of all tuples, one sequence at a time, so that nothing is padded."""
     builder = InputBuilder.load(folder, read_card(folder))
     network = transformers.AutoModelForSequenceClassification.from_pretrained(folder).to(DEVICE).eval()

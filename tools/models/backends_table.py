@@ -34,7 +34,7 @@ COLUMNS = ("fp32", "int8", "torch")
 Values = npt.NDArray[np.floating[Any]]
 
 
-class Found(NamedTuple):
+class BackendFigures(NamedTuple):
     """What a backend made of the pairs.
 
     Attributes:
@@ -56,7 +56,7 @@ def backends(checkpoint: Path, folder: Path, threads: int) -> Iterator[tuple[str
     yield "torch", load_scorer(str(checkpoint), backend="torch", threads=threads)
 
 
-def compare(scorer: Scorer, tasks: Mapping[str, Sequence[str]], expected: Sequence[Values]) -> Found:
+def compare(scorer: Scorer, tasks: Mapping[str, Sequence[str]], expected: Sequence[Values]) -> BackendFigures:
     """Score the documents of each query, after a first call that does not count."""
     first, documents = next(iter(tasks.items()))
     scorer.score(first, documents[:2], [(0,), (1,)])
@@ -65,10 +65,12 @@ def compare(scorer: Scorer, tasks: Mapping[str, Sequence[str]], expected: Sequen
     taken_s = time.perf_counter() - began
     shared = [len(_top(own) & _top(other)) / TOP for own, other in zip(found, expected, strict=True)]
     difference = max(float(np.abs(own - other).max()) for own, other in zip(found, expected, strict=True))
-    return Found(difference, float(np.mean(shared)), sum(map(len, found)) / taken_s)
+    return BackendFigures(difference, float(np.mean(shared)), sum(map(len, found)) / taken_s)
 
 
-def measure(name: str, shape: str, tasks: Mapping[str, Sequence[str]], threads: int) -> tuple[float, dict[str, Found]]:
+def measure(
+    name: str, shape: str, tasks: Mapping[str, Sequence[str]], threads: int
+) -> tuple[float, dict[str, BackendFigures]]:
     """Return the standard deviation of a family's logits within a query, and what each backend found."""
     with tempfile.TemporaryDirectory() as folder:
         head: list[Text] = [(query, text) for query, texts in tasks.items() for text in texts[::4]]

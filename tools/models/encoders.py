@@ -49,8 +49,8 @@ BERTS, ROBERTAS = ("[CLS]", "[PAD]", "[SEP]", "[UNK]", "[MASK]"), ("<s>", "<pad>
 
 
 @dataclass(frozen=True, slots=True)
-class Form:
-    """A bi-encoder.
+class EncoderForm:
+    """A form of bi-encoder that is tested.
 
     Attributes:
         family: a key of `FAMILIES`.
@@ -70,26 +70,26 @@ class Form:
 SIDES = {"query": ("query",), "document": ("document", "passage")}
 """The names of a side's prompts."""
 E5_PROMPTS = {"query": "query: ", "passage": "passage: "}
-FORMS: Mapping[str, Form] = {
-    "BERT, mean": Form("bert", "mean"),
-    "BERT, CLS, Dense": Form("bert", "cls", lambda modules: [modules.Dense(WIDTH, 24), modules.Normalize()]),
-    "BERT, XLM-R's tokenizer, mean, prompts": Form(
+FORMS: Mapping[str, EncoderForm] = {
+    "BERT, mean": EncoderForm("bert", "mean"),
+    "BERT, CLS, Dense": EncoderForm("bert", "cls", lambda modules: [modules.Dense(WIDTH, 24), modules.Normalize()]),
+    "BERT, XLM-R's tokenizer, mean, prompts": EncoderForm(
         "bert", "mean", options={"prompts": E5_PROMPTS}, tokenizer="xlm-roberta"
     ),
-    "BERT, last token": Form("bert", "lasttoken"),
-    "BERT, mean, 12 of 32 dimensions": Form("bert", "mean", options={"truncate_dim": 12}),
-    "RoBERTa, mean": Form("roberta", "mean", lambda _: []),
-    "RoBERTa, CLS, LayerNorm, Dense": Form(
+    "BERT, last token": EncoderForm("bert", "lasttoken"),
+    "BERT, mean, 12 of 32 dimensions": EncoderForm("bert", "mean", options={"truncate_dim": 12}),
+    "RoBERTa, mean": EncoderForm("roberta", "mean", lambda _: []),
+    "RoBERTa, CLS, LayerNorm, Dense": EncoderForm(
         "roberta",
         "cls",
         lambda modules: [modules.LayerNorm(WIDTH), modules.Dense(WIDTH, 40, bias=False, activation_function=_gelu())],
     ),
-    "XLM-R, mean, prompts": Form("xlm-roberta", "mean", options={"prompts": E5_PROMPTS}),
-    "MPNet, mean": Form("mpnet", "mean"),
-    "MPNet, CLS, dot product": Form("mpnet", "cls", lambda _: [], {"similarity_fn_name": "dot"}),
-    "ModernBERT, CLS": Form("modernbert", "cls", lambda _: []),
-    "ModernBERT, mean": Form("modernbert", "mean"),
-    "ModernBERT, CLS, dot product of 12 dimensions": Form(
+    "XLM-R, mean, prompts": EncoderForm("xlm-roberta", "mean", options={"prompts": E5_PROMPTS}),
+    "MPNet, mean": EncoderForm("mpnet", "mean"),
+    "MPNet, CLS, dot product": EncoderForm("mpnet", "cls", lambda _: [], {"similarity_fn_name": "dot"}),
+    "ModernBERT, CLS": EncoderForm("modernbert", "cls", lambda _: []),
+    "ModernBERT, mean": EncoderForm("modernbert", "mean"),
+    "ModernBERT, CLS, dot product of 12 dimensions": EncoderForm(
         "modernbert", "cls", options={"similarity_fn_name": "dot", "truncate_dim": 12}
     ),
 }
@@ -152,7 +152,7 @@ def main() -> None:
     file.write_text(json.dumps({"tokenizers": tokenizers, "forms": forms}, separators=(",", ":")), "utf-8")
 
 
-def _saved(form: Form) -> dict[str, Any]:
+def _saved(form: EncoderForm) -> dict[str, Any]:
     """Have the library save a form; return its files, the shapes of its weights, and its vectors."""
     import sentence_transformers  # noqa: PLC0415 - see the module's text
     from safetensors.numpy import load_file, save_file  # noqa: PLC0415 - likewise

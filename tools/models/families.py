@@ -32,8 +32,8 @@ Text = tuple[str, str]
 
 
 @dataclass(frozen=True, slots=True)
-class Family:
-    """An architecture.
+class Architecture:
+    """An architecture of transformers.
 
     Attributes:
         kind: ``model_type`` in transformers.
@@ -55,18 +55,20 @@ DISENTANGLED = {
     "max_relative_positions": -1,
     "type_vocab_size": 0,
 }
-FAMILIES: Mapping[str, Family] = {
-    "BERT": Family("bert"),
-    "RoBERTa": Family("roberta", FROM_PADDING),
-    "XLM-R": Family("xlm-roberta", FROM_PADDING),
-    "ELECTRA": Family("electra"),
-    "DeBERTa-v3": Family("deberta-v2", DISENTANGLED),
-    "DeBERTa-v2": Family("deberta-v2", {**DISENTANGLED, "conv_kernel_size": 3}),
+FAMILIES: Mapping[str, Architecture] = {
+    "BERT": Architecture("bert"),
+    "RoBERTa": Architecture("roberta", FROM_PADDING),
+    "XLM-R": Architecture("xlm-roberta", FROM_PADDING),
+    "ELECTRA": Architecture("electra"),
+    "DeBERTa-v3": Architecture("deberta-v2", DISENTANGLED),
+    "DeBERTa-v2": Architecture("deberta-v2", {**DISENTANGLED, "conv_kernel_size": 3}),
 }
 """DeBERTa-v2 here is as its large models are, with a convolution in the first layer."""
 
 
-def make(folder: Path, family: Family, shape: Shape, texts: Sequence[Text], *, tokenizer: Path = TOKENIZER) -> Path:
+def make(
+    folder: Path, family: Architecture, shape: Shape, texts: Sequence[Text], *, tokenizer: Path = TOKENIZER
+) -> Path:
     """Write a random classifier with one logit, as the module says.
 
     Args:
@@ -112,7 +114,7 @@ def logit(network: Any, tokens: Tokens) -> float:
     return float(logits[0, 0])
 
 
-def _config(family: Family, shape: Shape, pieces: int) -> Any:
+def _config(family: Architecture, shape: Shape, pieces: int) -> Any:
     hidden, layers, heads, inner = shape
     fields = {"hidden_size": hidden, "num_hidden_layers": layers, "num_attention_heads": heads, "num_labels": 1}
     fields |= {"intermediate_size": inner, "embedding_size": hidden // 2, "pooler_hidden_size": hidden}

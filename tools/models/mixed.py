@@ -19,7 +19,7 @@ from osrerank.scoring.registry import load_model
 from osrerank.settings import DEFAULT_MODEL
 from osrerank.types import Encoder, Query
 from osrerank.types.vectors import Floats
-from osrerank.vectors.record import ROUNDED, Record, rows_of
+from osrerank.vectors.record import ROUNDED, VectorRecord, rows_of
 
 WAYS = (("onnx", "auto"), ("torch", "fp32"), ("torch", "bf16"))
 
@@ -32,7 +32,7 @@ def text_of(hit: Mapping[str, Any]) -> str:
 def rounded(encoder: Encoder, texts: Sequence[str]) -> dict[str, Floats]:
     """Return each text's vector as it is stored, ``(hidden,)`` of norm 1."""
     vectors = encoder.encode(texts, "document")
-    records = [Record.of(row, ROUNDED, cut=at in vectors.cut) for at, row in enumerate(vectors.rows)]
+    records = [VectorRecord.of(row, ROUNDED, cut=at in vectors.cut) for at, row in enumerate(vectors.rows)]
     return dict(zip(texts, rows_of(records), strict=True))
 
 

@@ -36,7 +36,7 @@ LONG_S = 10.0
 
 
 @dataclass(frozen=True, slots=True)
-class Shape:
+class ModelSize:
     """An architecture's size.
 
     Attributes:
@@ -56,19 +56,19 @@ class Shape:
 
 
 FROM_PADDING = {"pad_token_id": 1, "max_position_embeddings": 514}
-MODELS: Mapping[str, Shape | None] = {
+MODELS: Mapping[str, ModelSize | None] = {
     "osrerank/e5-small": None,
     "osrerank/minilm-l6": None,
-    "intfloat/multilingual-e5-small": Shape("bert", 384, 12, 12, 1536, "mean"),
-    "BAAI/bge-small-en-v1.5": Shape("bert", 384, 12, 12, 1536, "cls"),
-    "BAAI/bge-base-en-v1.5": Shape("bert", 768, 12, 12, 3072, "cls"),
-    "sentence-transformers/all-mpnet-base-v2": Shape("mpnet", 768, 12, 12, 3072, "mean", FROM_PADDING),
-    "Alibaba-NLP/gte-modernbert-base": Shape("modernbert", 768, 22, 12, 1152, "cls"),
-    "cross-encoder/ms-marco-MiniLM-L6-v2": Shape("bert", 384, 6, 12, 1536),
-    "cross-encoder/ms-marco-MiniLM-L12-v2": Shape("bert", 384, 12, 12, 1536),
-    "Alibaba-NLP/gte-reranker-modernbert-base": Shape("modernbert", 768, 22, 12, 1152),
-    "BAAI/bge-reranker-base": Shape("xlm-roberta", 768, 12, 12, 3072, changes=FROM_PADDING),
-    "castorini/monobert-large-msmarco": Shape("bert", 1024, 24, 16, 4096),
+    "intfloat/multilingual-e5-small": ModelSize("bert", 384, 12, 12, 1536, "mean"),
+    "BAAI/bge-small-en-v1.5": ModelSize("bert", 384, 12, 12, 1536, "cls"),
+    "BAAI/bge-base-en-v1.5": ModelSize("bert", 768, 12, 12, 3072, "cls"),
+    "sentence-transformers/all-mpnet-base-v2": ModelSize("mpnet", 768, 12, 12, 3072, "mean", FROM_PADDING),
+    "Alibaba-NLP/gte-modernbert-base": ModelSize("modernbert", 768, 22, 12, 1152, "cls"),
+    "cross-encoder/ms-marco-MiniLM-L6-v2": ModelSize("bert", 384, 6, 12, 1536),
+    "cross-encoder/ms-marco-MiniLM-L12-v2": ModelSize("bert", 384, 12, 12, 1536),
+    "Alibaba-NLP/gte-reranker-modernbert-base": ModelSize("modernbert", 768, 22, 12, 1152),
+    "BAAI/bge-reranker-base": ModelSize("xlm-roberta", 768, 12, 12, 3072, changes=FROM_PADDING),
+    "castorini/monobert-large-msmarco": ModelSize("bert", 1024, 24, 16, 4096),
 }
 """By the name of a published model; None for those in the package."""
 
@@ -87,7 +87,7 @@ def directory_of(name: str, work: Path) -> str:
     return str(made)
 
 
-def _draw(shape: Shape, folder: Path) -> None:
+def _draw(shape: ModelSize, folder: Path) -> None:
     """Write a random checkpoint, with the shipped models' tokenizer."""
     import transformers  # noqa: PLC0415 - heavy
 

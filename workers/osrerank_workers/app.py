@@ -17,7 +17,7 @@ from osrerank.tracing.export import export_traces
 from osrerank.types import Scorer
 from osrerank_workers.logs import configure_logs
 from osrerank_workers.probes import serve_probes
-from osrerank_workers.service import Service
+from osrerank_workers.service import WorkerService
 from osrerank_workers.tasks import register
 
 logger = logging.getLogger(__name__)
@@ -46,7 +46,7 @@ def create_app(settings: Settings, scorer: Scorer | None = None) -> Celery:
     """
     made = celery_app(settings.broker())
     _configure(made)
-    service = Service(settings, scorer)
+    service = WorkerService(settings, scorer)
     register(made, service)
     _follow(service, settings)
     return made
@@ -70,7 +70,7 @@ def _configure(made: Celery) -> None:
     )
 
 
-def _follow(service: Service, settings: Settings) -> None:
+def _follow(service: WorkerService, settings: Settings) -> None:
     """Start and stop a service with this process' worker, by Celery's signals."""
     stop_probes: list[Callable[[], None]] = []
 

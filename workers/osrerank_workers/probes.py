@@ -63,7 +63,7 @@ def serve_probes(port: int, status: Callable[[], Status]) -> Callable[[], None]:
 
 
 def _handler(status: Callable[[], Status]) -> type[BaseHTTPRequestHandler]:
-    class Probe(BaseHTTPRequestHandler):
+    class HealthProbe(BaseHTTPRequestHandler):
         timeout = ANSWER_S
 
         def do_GET(self) -> None:
@@ -89,4 +89,4 @@ def _handler(status: Callable[[], Status]) -> type[BaseHTTPRequestHandler]:
         def log_message(self, *_arguments: object) -> None:
             """Log nothing: there is a probe every few seconds."""
 
-    return Probe
+    return HealthProbe

@@ -11,7 +11,7 @@ from prometheus_client.registry import Collector
 from redis import RedisError
 
 from osrerank._optional import require
-from osrerank.scoring.remote.messages import Request
+from osrerank.scoring.remote.messages import ChunkRequest
 from osrerank.scoring.remote.signing import Signer
 from osrerank.scoring.remote.worker_registry import WorkerRegistry
 
@@ -57,6 +57,6 @@ class QueueCollector(Collector):
         msgpack = require("msgpack", extra="workers")
         try:
             arguments, *_ = msgpack.unpackb(base64.b64decode(json.loads(message)["body"]))
-            return Request.decode(self._signer.open("request", arguments[0])).sent_s
+            return ChunkRequest.decode(self._signer.open("request", arguments[0])).sent_s
         except Exception:  # noqa: BLE001 - anything may lie in a Redis list; the worker refuses it when it comes to it
             return None

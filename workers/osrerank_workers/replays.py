@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from osrerank.errors import PayloadError
 from osrerank.scoring.remote.delivery import MOST_SENDS
-from osrerank.scoring.remote.messages import Request
+from osrerank.scoring.remote.messages import ChunkRequest
 
 UNBOUNDED_LIVES_S = 3600.0
 """A request without a deadline is refused when it is older."""
@@ -27,7 +27,7 @@ class Replays:
         self._lock = threading.Lock()
         self._seen: OrderedDict[str, tuple[int, float]] = OrderedDict()
 
-    def admit(self, request: Request) -> None:
+    def admit(self, request: ChunkRequest) -> None:
         """Count a request.
 
         Raises:

@@ -21,7 +21,7 @@ from osrerank.scoring.local import LocalModel
 from osrerank.scoring.registry import as_scorer, load
 from osrerank.scoring.remote.breaker import pause_s
 from osrerank.scoring.remote.broker import connect
-from osrerank.scoring.remote.messages import SCORE, Heartbeat, Reply, Request
+from osrerank.scoring.remote.messages import SCORE, ChunkRequest, Heartbeat, Reply
 from osrerank.scoring.remote.signing import UNSIGNED_RISK, Signer, count_refusal
 from osrerank.scoring.remote.worker_registry import BEAT_S, DEAD_AFTER_S, WorkerRegistry, queue_of
 from osrerank.settings import Settings
@@ -50,7 +50,7 @@ PROBES: Mapping[Kind, tuple[int, ...]] = {**dict.fromkeys(POINTWISE, (0,)), "duo
 """The tuple that a model of each kind is checked with."""
 
 
-class Loaded(NamedTuple):
+class WorkerModel(NamedTuple):
     """A loaded model.
 
     Attributes:
@@ -66,7 +66,7 @@ class Loaded(NamedTuple):
     kind: Kind
 
 
-class Service:
+class WorkerService:
     """Scores or encodes chunks in Celery's threads; all share one scorer, which merges their sequences into batches.
 
     Args:
@@ -234,19 +234,19 @@ class Service:
             sent_s=self.registry.now_s(),
         )
 
-    def _request(self, chunk: str, message: object, task: str) -> Request:
+    def _request(self, chunk: str, message: object, task: str) -> ChunkRequest:
         """Return the request that a task brings.
 
         Raises:
             PayloadError: the request is missing, of another task, not trusted, or a replay.
         """
-        request = Request.decode(self._signer.open("request", message))
+        request = ChunkRequest.decode(self._signer.open("request", message))
         if request.chunk != chunk or request.task != task:
             raise PayloadError("a request is in another task than its own", reason="misplaced")
         self._replays.admit(request)
         return request
 
-    def _handle(self, request: Request, started: float) -> str:
+    def _handle(self, request: ChunkRequest, started: float) -> str:
         """Return the outcome of a chunk: scored, failed, dropped or unanswered."""
         waited_s = max(0.0, self.registry.clock.at(started) - request.sent_s)
         QUEUE_WAIT_SECONDS.observe(waited_s)
@@ -263,7 +263,9 @@ class Service:
         self._account(len(request.documents) if scores is None else scores.inferences, spent_s)
         return "scored"
 
-    def _compute(self, request: Request, deadline: Deadline) -> tuple[Scores | None, list[bytes | str] | None, str]:
+    def _compute(
+        self, request: ChunkRequest, deadline: Deadline
+    ) -> tuple[Scores | None, list[bytes | str] | None, str]:
         """Return a request's scores, or its vectors, or why there are none."""
         if request.identity != self.scorer.identity:
             return None, None, "the worker has another model than the chunk asks for"
@@ -278,7 +280,7 @@ class Service:
             logger.warning("[chunk-failed] a chunk could not be scored: %s", type(error).__name__)
             return None, None, f"{type(error).__name__}: {error}"
 
-    def _encode(self, request: Request, deadline: Deadline) -> list[bytes | str]:
+    def _encode(self, request: ChunkRequest, deadline: Deadline) -> list[bytes | str]:
         """Return each document's record, or why it has none; empty bytes where it was not reached.
 
         Raises:
@@ -291,7 +293,7 @@ class Service:
         found = scorer.vectors.of(request.documents, deadline).documents
         return [one.records[0].body() if one.records else one.failures.get(0, b"") for one in found]
 
-    def _deadline(self, request: Request) -> Deadline:
+    def _deadline(self, request: ChunkRequest) -> Deadline:
         if request.deadline_s is None:
             return NEVER
         return Deadline(self.registry.clock.local(request.deadline_s))
@@ -361,7 +363,7 @@ class Service:
             self.probe()
 
 
-def _load(settings: Settings) -> Loaded:
+def _load(settings: Settings) -> WorkerModel:
     """Return the model as a scorer, behind the score cache where one is configured; an encoder stores its vectors."""
     from osrerank.scoring.cache.scorer import behind_cache  # noqa: PLC0415 - only when a worker starts
 
@@ -370,5 +372,5 @@ def _load(settings: Settings) -> Loaded:
     is_cached = settings.redis_url is not None and not is_encoder(model)
     scorer = behind_cache(tried, settings) if is_cached else tried
     if not isinstance(model, LocalModel):  # a rerank server, which takes many requests at once
-        return Loaded(scorer, tried, MERGING_TASKS, "cross-encoder")
-    return Loaded(scorer, tried, MERGING_TASKS if model.merges_calls else SINGLE_TASKS, model.card.kind)
+        return WorkerModel(scorer, tried, MERGING_TASKS, "cross-encoder")
+    return WorkerModel(scorer, tried, MERGING_TASKS if model.merges_calls else SINGLE_TASKS, model.card.kind)

@@ -3,10 +3,10 @@
 from celery import Celery
 
 from osrerank.scoring.remote.messages import ENCODE, SCORE
-from osrerank_workers.service import Service
+from osrerank_workers.service import WorkerService
 
 
-def register(app: Celery, service: Service) -> None:
+def register(app: Celery, service: WorkerService) -> None:
     """Add the tasks to an application."""
 
     @app.task(name=SCORE, bind=True, ignore_result=True, typing=False)  # type: ignore[untyped-decorator]

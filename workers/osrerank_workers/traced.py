@@ -3,8 +3,8 @@
 from collections.abc import Mapping
 from contextlib import AbstractContextManager
 
-from osrerank.scoring.remote.messages import Request
-from osrerank.tracing.spans import Span, Tracing, trace
+from osrerank.scoring.remote.messages import ChunkRequest
+from osrerank.tracing.spans import Tracing, UnrecordedSpan, trace
 
 FOLLOWED = ("traceparent", "tracestate")
 FAILED = ("failed", "unanswered")
@@ -12,8 +12,8 @@ FAILED = ("failed", "unanswered")
 
 
 def chunk_span(
-    how: Tracing, queue: str, request: Request, headers: Mapping[str, object] | None
-) -> AbstractContextManager[Span]:
+    how: Tracing, queue: str, request: ChunkRequest, headers: Mapping[str, object] | None
+) -> AbstractContextManager[UnrecordedSpan]:
     """Begin the span of a chunk, by the conventions for messaging.
 
     Args:
@@ -39,7 +39,7 @@ def chunk_span(
     )
 
 
-def tell_chunk(span: Span, outcome: str) -> None:
+def tell_chunk(span: UnrecordedSpan, outcome: str) -> None:
     """Set what became of a chunk: scored, failed, dropped or unanswered."""
     span.set(osrerank__chunk__outcome=outcome)
     if outcome in FAILED:

@@ -11,11 +11,11 @@ from typing import Any
 
 from osrerank.errors import CorpusFormatError, FormatError
 from osrerank.formats.lines import id_problem
-from osrerank.formats.sources import Source, malformed, readable
+from osrerank.formats.sources import SourceFile, malformed, readable
 from osrerank.types import Document
 
 Record = Document | FormatError
-Read = Callable[[Source], Iterator[Record]]
+Read = Callable[[SourceFile], Iterator[Record]]
 CONTENTS = "contents"
 """The field that holds all that Anserini indexes of a document, its title and text among it."""
 
@@ -52,7 +52,7 @@ class Loader:
     read_contents: Read | None = None
 
 
-def checked(source: Source, document: Document, line: int | None = None) -> Record:
+def checked(source: SourceFile, document: Document, line: int | None = None) -> Record:
     """Return a document, or the error for an id that no run can carry."""
     problem = id_problem(document.doc_id)
     return malformed(source, problem, line=line) if problem else document
@@ -61,7 +61,7 @@ def checked(source: Source, document: Document, line: int | None = None) -> Reco
 def joined(read: Read, join: Callable[[Document], str]) -> Read:
     """Return a reader of the same documents with the field ``contents``, which ``join`` makes of each."""
 
-    def read_joined(source: Source) -> Iterator[Record]:
+    def read_joined(source: SourceFile) -> Iterator[Record]:
         for record in read(source):
             if isinstance(record, FormatError):
                 yield record
@@ -79,7 +79,7 @@ def title_and_text(document: Document) -> str:
     return "\n".join(part for part in (document.title, document.text) if part)
 
 
-def read_records(loader: Loader, sources: Iterable[Source], *, contents: bool = False) -> Iterator[Record]:
+def read_records(loader: Loader, sources: Iterable[SourceFile], *, contents: bool = False) -> Iterator[Record]:
     """Read the records of every source in turn; an empty source counts as a bad record.
 
     Args:
@@ -97,7 +97,7 @@ def read_records(loader: Loader, sources: Iterable[Source], *, contents: bool = 
         raise _of_corpus(error) from error
 
 
-def _records(loader: Loader, sources: Iterable[Source], *, contents: bool) -> Iterator[Record]:
+def _records(loader: Loader, sources: Iterable[SourceFile], *, contents: bool) -> Iterator[Record]:
     read = loader.read_contents or joined(loader.read, title_and_text) if contents else loader.read
     for source in sources:
         if source.refused is not None:

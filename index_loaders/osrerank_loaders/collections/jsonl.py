@@ -10,7 +10,7 @@ from typing import Any
 
 from osrerank.errors import FormatError
 from osrerank.formats.lines import json_lines
-from osrerank.formats.sources import Source, malformed
+from osrerank.formats.sources import SourceFile, malformed
 from osrerank.types import Document
 from osrerank_loaders.collections.base import Loader, Record, checked
 
@@ -20,7 +20,7 @@ _TWEET = "id_str"
 _NOTHING: Mapping[str, Any] = {}
 
 
-def read_jsonl(source: Source) -> Iterator[Record]:
+def read_jsonl(source: SourceFile) -> Iterator[Record]:
     """Read documents from JSON lines."""
     for number, record in json_lines(source):
         if isinstance(record, FormatError):

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 from osrerank.errors import FormatError
 from osrerank.formats.lines import json_lines, shown, text_lines
-from osrerank.formats.sources import Source, malformed
+from osrerank.formats.sources import SourceFile, malformed
 from osrerank.types import Document
 from osrerank_loaders.collections.base import Loader, Record, checked, joined
 from osrerank_loaders.collections.jsonl import read_jsonl
@@ -17,7 +17,7 @@ _MARKS = re.compile(rb"<(?:DOC>(?=\s*<DOCNO>)()|/TEXT>\s*</DOC>())")
 """Where a document begins and ends: its text may have tags of these names, as it is not markup."""
 
 
-def read_documents(source: Source) -> Iterator[Record]:
+def read_documents(source: SourceFile) -> Iterator[Record]:
     """Read ``docid TAB url TAB title TAB body`` lines, the TREC form, or ``{"id", "contents"}`` lines."""
     head = source.stream.peek(512)[:512].lstrip()[:5]
     if head.startswith(b"{"):
@@ -25,7 +25,7 @@ def read_documents(source: Source) -> Iterator[Record]:
     return _read_trec(source) if head.upper() == b"<DOC>" else _read_tsv(source)
 
 
-def _read_tsv(source: Source) -> Iterator[Record]:
+def _read_tsv(source: SourceFile) -> Iterator[Record]:
     for number, line in text_lines(source):
         if isinstance(line, FormatError):
             yield line
@@ -43,7 +43,7 @@ def _read_tsv(source: Source) -> Iterator[Record]:
                 yield malformed(source, "the document has no id", line=number)
 
 
-def _read_trec(source: Source) -> Iterator[Record]:
+def _read_trec(source: SourceFile) -> Iterator[Record]:
     """Read ``<DOC>`` records whose text has url, title and body, one a line; the text is not markup."""
     for number, block in doc_blocks(source, marks=_MARKS):
         if isinstance(block, FormatError):
@@ -62,7 +62,7 @@ def _read_trec(source: Source) -> Iterator[Record]:
         yield checked(source, Document(doc_id, body.removesuffix("\n"), title, {"url": url}), number)
 
 
-def read_documents_v2(source: Source) -> Iterator[Record]:
+def read_documents_v2(source: SourceFile) -> Iterator[Record]:
     """Read ``{"url", "title", "headings", "body", "docid"}`` lines; the segmented form has ``segment`` for ``body``.
 
     Version 2.1's segments have their place in the document's body too, ``start_char`` and ``end_char``, in characters.

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from osrerank.errors import FormatError
 from osrerank.formats.lines import json_lines, shown, text_lines
-from osrerank.formats.sources import Source, malformed
+from osrerank.formats.sources import SourceFile, malformed
 from osrerank.types import Document
 from osrerank_loaders.collections.base import Loader, Record, checked
 from osrerank_loaders.collections.jsonl import read_jsonl
@@ -12,12 +12,12 @@ from osrerank_loaders.collections.jsonl import read_jsonl
 _FIELDS = 2
 
 
-def read_passages(source: Source) -> Iterator[Record]:
+def read_passages(source: SourceFile) -> Iterator[Record]:
     """Read ``pid TAB passage`` lines, or ``{"id", "contents"}`` where the file begins with a brace."""
     return read_jsonl(source) if source.stream.peek(512)[:512].lstrip()[:1] == b"{" else _read_tsv(source)
 
 
-def _read_tsv(source: Source) -> Iterator[Record]:
+def _read_tsv(source: SourceFile) -> Iterator[Record]:
     """Split each line at its tab; no quoting, no stripping: an empty passage and leading spaces are kept."""
     nothing: dict[str, str] = {}
     for number, line in text_lines(source):
@@ -34,7 +34,7 @@ def _read_tsv(source: Source) -> Iterator[Record]:
             yield malformed(source, "the passage has no id", line=number)
 
 
-def read_passages_v2(source: Source) -> Iterator[Record]:
+def read_passages_v2(source: SourceFile) -> Iterator[Record]:
     """Read ``{"pid", "passage", "spans", "docid"}`` lines.
 
     The text is the passage as published, not rebuilt from ``spans``, whose joined texts differ from some passages.

@@ -21,7 +21,7 @@ from typing import Any
 from osrerank.errors import FormatError
 from osrerank.formats.lines import json_lines, shown
 from osrerank.formats.markup import elements, strip_tags
-from osrerank.formats.sources import BUFFER_BYTES, Source, malformed
+from osrerank.formats.sources import BUFFER_BYTES, SourceFile, malformed
 from osrerank.types import Document
 from osrerank_loaders.collections.base import CONTENTS, Loader, Record, checked, joined, title_and_text
 
@@ -40,7 +40,7 @@ _DOCNO = re.compile(r"<DOCNO(?:\s[^>]*)?>", re.IGNORECASE)
 _DOC_ID = re.compile(r'<DOC\s+id="([^"]*)"', re.IGNORECASE)
 
 
-def read_trec(source: Source, *, contents: bool = False) -> Iterator[Record]:
+def read_trec(source: SourceFile, *, contents: bool = False) -> Iterator[Record]:
     """Read documents in the format that the file begins with, with the field ``contents`` if asked for."""
     head = source.stream.peek(512)[:512].lstrip().lower()
     if PurePath(source.name).suffix.lower() in {".html", ".htm"}:
@@ -52,7 +52,7 @@ def read_trec(source: Source, *, contents: bool = False) -> Iterator[Record]:
     return _read_sgml(source, contents=contents)
 
 
-def read_robust04(source: Source, *, contents: bool = False) -> Iterator[Record]:
+def read_robust04(source: SourceFile, *, contents: bool = False) -> Iterator[Record]:
     """Read the SGML documents of TREC's disks 4 and 5 that Robust04 has: all but the Congressional Record's.
 
     A file of the Congressional Record alone has nothing that is indexed, and is no bad file.
@@ -67,7 +67,7 @@ def read_robust04(source: Source, *, contents: bool = False) -> Iterator[Record]
 
 
 def doc_blocks(
-    source: Source, encoding: str = "utf-8", *, marks: re.Pattern[bytes] = _MARKS
+    source: SourceFile, encoding: str = "utf-8", *, marks: re.Pattern[bytes] = _MARKS
 ) -> Iterator[tuple[int, str | FormatError]]:
     """Yield the text from each ``<DOC>`` to its ``</DOC>``, wherever they stand, with the number of its first line.
 
@@ -100,7 +100,7 @@ def doc_blocks(
         yield began, malformed(source, "the file ends inside a <DOC>: it is truncated", line=began)
 
 
-def _pieces(source: Source, marks: re.Pattern[bytes]) -> Iterator[tuple[bytes, bytes, int]]:
+def _pieces(source: SourceFile, marks: re.Pattern[bytes]) -> Iterator[tuple[bytes, bytes, int]]:
     """Yield the file in pieces: bytes without a mark, the mark behind them if there is one, and its kind."""
     held = bytearray()
     while True:
@@ -122,7 +122,7 @@ def _pieces(source: Source, marks: re.Pattern[bytes]) -> Iterator[tuple[bytes, b
 class _Gap:
     """What stands between documents: nothing but space, comments and tags."""
 
-    def __init__(self, source: Source) -> None:
+    def __init__(self, source: SourceFile) -> None:
         self._source = source
         self._held = b""
         self._line = 0
@@ -150,7 +150,7 @@ def _line_ends(raw: bytes) -> int:
     return raw.count(b"\n") + raw.count(b"\r") - raw.count(b"\r\n")
 
 
-def _decoded(source: Source, raw: bytes, line: int, encoding: str = "utf-8") -> str | FormatError:
+def _decoded(source: SourceFile, raw: bytes, line: int, encoding: str = "utf-8") -> str | FormatError:
     """Return a document with LF as its lines' end, where it is CR LF or, without any LF, CR alone."""
     try:
         text = raw.decode(encoding)
@@ -160,7 +160,7 @@ def _decoded(source: Source, raw: bytes, line: int, encoding: str = "utf-8") -> 
         return malformed(source, f"not UTF-8: byte 0x{raw[error.start]:02x}", line=at_line)
 
 
-def _read_sgml(source: Source, encoding: str = "utf-8", *, contents: bool = False) -> Iterator[Record]:
+def _read_sgml(source: SourceFile, encoding: str = "utf-8", *, contents: bool = False) -> Iterator[Record]:
     for number, block in doc_blocks(source, encoding):
         if isinstance(block, FormatError):
             yield block
@@ -178,14 +178,14 @@ def _read_sgml(source: Source, encoding: str = "utf-8", *, contents: bool = Fals
             yield malformed(source, "a <DOC> without <DOCNO>", line=number)
 
 
-def _read_html(source: Source) -> Iterator[Record]:
+def _read_html(source: SourceFile) -> Iterator[Record]:
     raw = source.stream.read()
     text = _decoded(source, raw, 1)
     stem = PurePath(source.name.rpartition("!")[2]).stem
     yield text if isinstance(text, FormatError) else checked(source, Document(stem, strip_tags(text).strip()), 1)
 
 
-def _read_times(source: Source, *, contents: bool = False) -> Iterator[Record]:
+def _read_times(source: SourceFile, *, contents: bool = False) -> Iterator[Record]:
     try:
         article = ET.fromstring(source.stream.read())  # noqa: S314 - expat since 2.4.1 bounds entity expansion
     except ET.ParseError as error:
@@ -207,7 +207,7 @@ def _texts(found: Iterable[ET.Element]) -> list[str]:
     return ["".join(element.itertext()).strip() for element in found]
 
 
-def _read_post(source: Source, *, contents: bool = False) -> Iterator[Record]:
+def _read_post(source: SourceFile, *, contents: bool = False) -> Iterator[Record]:
     for number, record in json_lines(source):
         if isinstance(record, FormatError):
             yield record

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from osrerank._optional import require
-from osrerank.formats.sources import Source, malformed
+from osrerank.formats.sources import SourceFile, malformed
 from osrerank.types import Document
 from osrerank_loaders.collections.base import Loader, Record, checked
 
@@ -21,7 +21,7 @@ SECTION, PARAGRAPH = 0, 1
 _WINDOW_BYTES = 1 << 20
 
 
-def read_paragraphs(source: Source) -> Iterator[Record]:
+def read_paragraphs(source: SourceFile) -> Iterator[Record]:
     """Read paragraphs; the text is bodies and link anchors, joined without separators (Anserini's form)."""
     for number, item in enumerate(read_items(source, kinds=(PARAGRAPHS,)), 1):
         try:
@@ -43,7 +43,7 @@ def paragraph(item: Sequence[Any]) -> Document:
     return Document(paragraph_id.decode(), "".join(pieces))
 
 
-def read_pages(source: Source) -> Iterator[Record]:
+def read_pages(source: SourceFile) -> Iterator[Record]:
     """Read pages; the text is their paragraphs, a line each, without headings, lists, images and boxes."""
     for number, item in enumerate(read_items(source, kinds=(PAGES,)), 1):
         try:
@@ -62,7 +62,7 @@ def _texts(skeleton: Sequence[Any]) -> Iterator[str]:
             yield from _texts(part[3])
 
 
-def read_items(source: Source, *, kinds: Sequence[str]) -> Iterator[Any]:
+def read_items(source: SourceFile, *, kinds: Sequence[str]) -> Iterator[Any]:
     """Yield the file's items, one at a time.
 
     Args:
@@ -145,7 +145,7 @@ class _Window:
         return bool(more)
 
 
-def _skip_header(source: Source, window: _Window, kinds: Sequence[str]) -> bool:
+def _skip_header(source: SourceFile, window: _Window, kinds: Sequence[str]) -> bool:
     """Skip version 2.0's header, if there is one: ``["CAR", [kind, ...], ...]`` and the beginning of a list."""
     if b"cCAR" not in source.stream.peek(16)[:6]:
         return False

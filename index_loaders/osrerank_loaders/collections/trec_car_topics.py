@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from osrerank.formats.common_layout import Judgment
-from osrerank.formats.sources import Source, files_of, malformed, open_sources
+from osrerank.formats.sources import SourceFile, files_of, malformed, open_sources
 from osrerank.types import Query
 from osrerank_loaders.collections.trec_car import OUTLINES, PAGES, PARAGRAPH, SECTION, read_items
 
@@ -26,7 +26,7 @@ class Heading:
 
 
 @dataclass(frozen=True, slots=True)
-class Section:
+class PageSection:
     """A page's part: the headings that lead to it, the page first, and the paragraphs directly in it."""
 
     path: tuple[Heading, ...]
@@ -38,7 +38,7 @@ class Section:
         return "/".join(heading.heading_id for heading in self.path)
 
 
-def read_sections(paths: Sequence[str]) -> Iterator[Section]:
+def read_sections(paths: Sequence[str]) -> Iterator[PageSection]:
     """Read every page of an outline or page file: first the page itself, then its sections, depth first.
 
     Raises:
@@ -49,7 +49,7 @@ def read_sections(paths: Sequence[str]) -> Iterator[Section]:
             yield from _page(source, number, page)
 
 
-def _page(source: Source, number: int, page: Any) -> list[Section]:
+def _page(source: SourceFile, number: int, page: Any) -> list[PageSection]:
     try:
         name, page_id, skeleton = page[1], page[2].decode(), page[3]
         return list(_sections((Heading(name, page_id),), skeleton))
@@ -57,9 +57,9 @@ def _page(source: Source, number: int, page: Any) -> list[Section]:
         raise malformed(source, f"item {number} is no page [tag, name, id, skeleton]; is this a page file?") from error
 
 
-def _sections(path: tuple[Heading, ...], skeleton: Iterable[Any]) -> Iterator[Section]:
+def _sections(path: tuple[Heading, ...], skeleton: Iterable[Any]) -> Iterator[PageSection]:
     parts = list(skeleton)
-    yield Section(path, tuple(part[1][1].decode() for part in parts if part[0] == PARAGRAPH))
+    yield PageSection(path, tuple(part[1][1].decode() for part in parts if part[0] == PARAGRAPH))
     for part in parts:
         if part[0] == SECTION:
             _tag, heading, heading_id, children = part
@@ -67,7 +67,7 @@ def _sections(path: tuple[Heading, ...], skeleton: Iterable[Any]) -> Iterator[Se
 
 
 def queries(
-    sections: Iterable[Section], level: Level, *, style: Style = "headings", pages: bool = False
+    sections: Iterable[PageSection], level: Level, *, style: Style = "headings", pages: bool = False
 ) -> Iterator[Query]:
     """Yield the queries of a level, each once, in the outline's order.
 
@@ -89,18 +89,18 @@ def queries(
             yield Query(section.query_id, _TEXTS[style](section))
 
 
-def _from_headings(section: Section) -> str:
+def _from_headings(section: PageSection) -> str:
     return " ".join(heading.text for heading in section.path)
 
 
-def _from_id(section: Section) -> str:
+def _from_id(section: PageSection) -> str:
     return section.query_id.removeprefix("enwiki:").replace("%20", " ").replace("/", " ")
 
 
-_TEXTS: dict[Style, Callable[[Section], str]] = {"headings": _from_headings, "dl4marco": _from_id}
+_TEXTS: dict[Style, Callable[[PageSection], str]] = {"headings": _from_headings, "dl4marco": _from_id}
 
 
-def judgments(sections: Iterable[Section], level: Level) -> list[Judgment]:
+def judgments(sections: Iterable[PageSection], level: Level) -> list[Judgment]:
     """Return a level's judgments, sorted: a paragraph is relevant to its section, its first heading or its page."""
     found: set[Judgment] = set()
     for section in sections:

@@ -40,7 +40,7 @@ class BulkOptions:
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class BulkEntry:
     """A document as a bulk request carries it."""
 
     doc_id: str
@@ -48,10 +48,10 @@ class Entry:
 
 
 @dataclass(frozen=True, slots=True)
-class Batch:
+class BulkBatch:
     """The entries of one request; ``end`` records of the collection have been read when it is complete."""
 
-    entries: tuple[Entry, ...]
+    entries: tuple[BulkEntry, ...]
     end: int
 
 
@@ -68,7 +68,7 @@ class Rejection:
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class BulkOutcome:
     """The result of a batch.
 
     Attributes:
@@ -82,7 +82,7 @@ class Outcome:
     rejected: tuple[Rejection, ...] = ()
 
 
-def entry(document: Document) -> Entry:
+def entry(document: Document) -> BulkEntry:
     """Encode a document for a bulk request.
 
     Raises:
@@ -90,17 +90,17 @@ def entry(document: Document) -> Entry:
     """
     source = {"title": document.title, "text": document.text, **document.metadata}
     body = f'{{"create":{{"_id":{_encode(document.doc_id)}}}}}\n{_encode(source)}\n'
-    return Entry(document.doc_id, body.encode())
+    return BulkEntry(document.doc_id, body.encode())
 
 
 def send_all(
-    client: OpenSearch, index: str, batches: Iterable[Batch], options: BulkOptions
-) -> Iterator[tuple[Batch, Outcome]]:
+    client: OpenSearch, index: str, batches: Iterable[BulkBatch], options: BulkOptions
+) -> Iterator[tuple[BulkBatch, BulkOutcome]]:
     """Send batches, ``in_flight`` at a time; yield each with its outcome, in their order.
 
     When a batch is yielded, it and all before it are in the index, on disk.
     """
-    pending: deque[tuple[Batch, Future[Outcome]]] = deque()
+    pending: deque[tuple[BulkBatch, Future[BulkOutcome]]] = deque()
     with ThreadPoolExecutor(options.in_flight, thread_name_prefix="bulk") as pool:
         for batch in batches:
             pending.append((batch, pool.submit(send, client, index, batch.entries, options.patience)))
@@ -112,20 +112,22 @@ def send_all(
             yield first, outcome.result()
 
 
-def send(client: OpenSearch, index: str, entries: Sequence[Entry], patience: Patience) -> Outcome:
+def send(client: OpenSearch, index: str, entries: Sequence[BulkEntry], patience: Patience) -> BulkOutcome:
     """Send entries in one request; retry those that met a busy server, and refused ones by themselves."""
     taken, refused = _send_until_answered(client, index, entries, patience)
     if len(entries) == 1:
         return dataclasses.replace(taken, rejected=tuple(rejection for _entry, rejection in refused))
     for again, _rejection in refused:
         alone = send(client, index, (again,), patience)
-        taken = Outcome(taken.created + alone.created, taken.present + alone.present, taken.rejected + alone.rejected)
+        taken = BulkOutcome(
+            taken.created + alone.created, taken.present + alone.present, taken.rejected + alone.rejected
+        )
     return taken
 
 
 def _send_until_answered(
-    client: OpenSearch, index: str, entries: Sequence[Entry], patience: Patience
-) -> tuple[Outcome, list[tuple[Entry, Rejection]]]:
+    client: OpenSearch, index: str, entries: Sequence[BulkEntry], patience: Patience
+) -> tuple[BulkOutcome, list[tuple[BulkEntry, Rejection]]]:
     """Repeat until every entry is in the index or refused; return both."""
     created, present, refused = 0, [], []
     remaining, wait = entries, patience.waits()
@@ -144,12 +146,12 @@ def _send_until_answered(
         remaining = later
         if remaining:
             wait(busy)
-    return Outcome(created, tuple(present)), refused
+    return BulkOutcome(created, tuple(present)), refused
 
 
 def _attempt(
-    client: OpenSearch, index: str, entries: Sequence[Entry], timeout_s: float
-) -> Iterator[tuple[Entry, int, str]]:
+    client: OpenSearch, index: str, entries: Sequence[BulkEntry], timeout_s: float
+) -> Iterator[tuple[BulkEntry, int, str]]:
     """Send one request; return each entry's status, and the reason if it was refused."""
     try:
         response = client.bulk(

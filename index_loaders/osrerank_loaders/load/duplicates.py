@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from osrerank.errors import FormatError
-from osrerank.formats.id_table import IdTable, Row
+from osrerank.formats.id_table import IdRow, IdTable
 from osrerank_loaders.collections.base import Record
 
 
@@ -17,6 +17,6 @@ def name_duplicates(records: Iterator[Record], *, shown: int) -> tuple[str, ...]
         LoaderError: there is no room for the file.
     """
     ids = IdTable.temporary(
-        Row(record.doc_id, place) for place, record in enumerate(records, 1) if not isinstance(record, FormatError)
+        IdRow(record.doc_id, place) for place, record in enumerate(records, 1) if not isinstance(record, FormatError)
     )
     return tuple(f"{one.id!r} (records {one.first} and {one.number})" for one in ids.repeated(shown))

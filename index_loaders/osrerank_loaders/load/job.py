@@ -13,7 +13,7 @@ from osrerank.errors import BulkIndexError, CorpusFormatError, LoaderError
 from osrerank.formats.sources import STDIN, Meter, files_of, open_sources
 from osrerank.retrieval.requests import engine_of, is_embedded
 from osrerank_loaders.collections.base import Loader, Record, read_records
-from osrerank_loaders.load.bulk import Batch, BulkOptions, Outcome, Rejection, send_all
+from osrerank_loaders.load.bulk import BulkBatch, BulkOptions, BulkOutcome, Rejection, send_all
 from osrerank_loaders.load.duplicates import name_duplicates
 from osrerank_loaders.load.encoding import Repair
 from osrerank_loaders.load.fingerprint import fingerprints
@@ -211,7 +211,7 @@ class _Load:
         state.write(self._client, self._index, self._patience)
         return state
 
-    def _note(self, batch: Batch, outcome: Outcome) -> None:
+    def _note(self, batch: BulkBatch, outcome: BulkOutcome) -> None:
         self._failed += len(outcome.rejected)
         self._refused += outcome.rejected[: max(0, _FIRST - len(self._refused))]
         self._present += outcome.present[: max(0, _FIRST - len(self._present))]

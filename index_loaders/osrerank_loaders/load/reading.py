@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator
 from osrerank.errors import CorpusFormatError, FormatError
 from osrerank.types import Document
 from osrerank_loaders.collections.base import Record
-from osrerank_loaders.load.bulk import Batch, BulkOptions, Entry, entry
+from osrerank_loaders.load.bulk import BulkBatch, BulkEntry, BulkOptions, entry
 
 SHOWN_ERRORS = 20
 
@@ -28,20 +28,20 @@ class Reading:
         self.errors: list[FormatError] = []
         self.stopped: FormatError | None = None
 
-    def batches(self, options: BulkOptions, *, after: int = 0) -> Iterator[Batch]:
+    def batches(self, options: BulkOptions, *, after: int = 0) -> Iterator[BulkBatch]:
         """Yield the documents after the first ``after`` records in batches; end early at one bad record too many."""
-        held: list[Entry] = []
+        held: list[BulkEntry] = []
         held_bytes = 0
         for item in self._entries(after):
             if held and (held_bytes + len(item.body) > options.max_bytes or len(held) == options.max_documents):
-                yield Batch(tuple(held), self.read - 1)
+                yield BulkBatch(tuple(held), self.read - 1)
                 held, held_bytes = [], 0
             held.append(item)
             held_bytes += len(item.body)
         if held:
-            yield Batch(tuple(held), self.read - (self.stopped is not None))
+            yield BulkBatch(tuple(held), self.read - (self.stopped is not None))
 
-    def _entries(self, after: int) -> Iterator[Entry]:
+    def _entries(self, after: int) -> Iterator[BulkEntry]:
         try:
             for record in self._records:
                 self.read += 1
@@ -61,7 +61,7 @@ class Reading:
         if len(self.errors) < SHOWN_ERRORS:
             self.errors.append(error)
 
-    def _encoded(self, document: Document) -> Entry | FormatError:
+    def _encoded(self, document: Document) -> BulkEntry | FormatError:
         try:
             return entry(document)
         except (ValueError, TypeError) as error:

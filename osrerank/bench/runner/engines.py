@@ -8,13 +8,13 @@ from typing import Any
 
 import numpy as np
 
-from .table import Loaded, Maker, Request, positive
+from .table import LoadedPeer, Maker, PeerRequest, positive
 
 CALIBRATION = 100
 """Pairs that the static quantisations see."""
 
 
-class Texts:
+class GraphInputs:
     """Pairs of texts as a graph's inputs.
 
     Args:
@@ -22,7 +22,7 @@ class Texts:
         names: the graph's inputs.
     """
 
-    def __init__(self, request: Request, names: Sequence[str]) -> None:
+    def __init__(self, request: PeerRequest, names: Sequence[str]) -> None:
         from tokenizers import Tokenizer  # noqa: PLC0415 - the parent process reads only the table
 
         self._tokenizer = Tokenizer.from_file(str(request.padded / "tokenizer.json"))
@@ -57,7 +57,7 @@ class Texts:
 def _onnxruntime(form: str) -> Maker:
     """Return ONNX Runtime with the plain graph, or with its own dynamic or static int8 of it."""
 
-    def make(request: Request) -> Loaded:
+    def make(request: PeerRequest) -> LoadedPeer:
         import onnxruntime  # noqa: PLC0415 - slow
 
         def opened(path: Path) -> Any:
@@ -67,7 +67,7 @@ def _onnxruntime(form: str) -> Maker:
             return onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
 
         graph = request.padded / "onnx" / "model.onnx"
-        texts = Texts(request, [entry.name for entry in opened(graph).get_inputs()])
+        texts = GraphInputs(request, [entry.name for entry in opened(graph).get_inputs()])
         if form:
             target = request.folder / f"onnxruntime-{form}.onnx"
             _written(target, lambda temporary: _quantise(graph, temporary, texts if form == "static" else None))
@@ -80,7 +80,7 @@ def _onnxruntime(form: str) -> Maker:
                 found[places] = positive(session.run(None, inputs)[0])
             return found
 
-        return Loaded(version("onnxruntime"), scoring)
+        return LoadedPeer(version("onnxruntime"), scoring)
 
     return make
 
@@ -93,7 +93,7 @@ def _written(target: Path, write: Callable[[Path], None]) -> None:
         temporary.rename(target)
 
 
-def _quantise(graph: Path, target: Path, texts: Texts | None) -> None:
+def _quantise(graph: Path, target: Path, texts: GraphInputs | None) -> None:
     """Write the int8 form of a graph: static with texts, dynamic without."""
     import onnx  # noqa: PLC0415 - slow
     from onnxruntime import quantization  # noqa: PLC0415 - slow
@@ -118,13 +118,13 @@ def _quantise(graph: Path, target: Path, texts: Texts | None) -> None:
 def _openvino(precision: str, form: str = "") -> Maker:
     """Return OpenVINO with one stream for each thread, in fp32 or bf16, with the plain graph or NNCF's static int8."""
 
-    def make(request: Request) -> Loaded:
+    def make(request: PeerRequest) -> LoadedPeer:
         import openvino  # noqa: PLC0415 - slow
 
         core = openvino.Core()
         graph = request.padded / "onnx" / "model.onnx"
         plain = core.read_model(graph)
-        texts = Texts(request, [name for port in plain.inputs for name in port.get_names()])
+        texts = GraphInputs(request, [name for port in plain.inputs for name in port.get_names()])
         if form:
             target = request.folder / "openvino-int8.xml"
             _write_int8(core, plain, target, texts)
@@ -146,12 +146,12 @@ def _openvino(precision: str, form: str = "") -> Maker:
             queue.wait_all()
             return found
 
-        return Loaded(version("openvino"), scoring)
+        return LoadedPeer(version("openvino"), scoring)
 
     return make
 
 
-def _write_int8(core: Any, plain: Any, target: Path, texts: Texts) -> None:
+def _write_int8(core: Any, plain: Any, target: Path, texts: GraphInputs) -> None:
     """Write NNCF's static int8 of a model, unless it is there; the weights beside the description come first."""
     if target.exists():
         return

@@ -14,14 +14,14 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from .table import Loaded, Request, load
+from .table import LoadedPeer, PeerRequest, load
 
 
 def main() -> None:
     """Serve until standard input ends."""
     answers = os.fdopen(os.dup(sys.stdout.fileno()), "w", encoding="utf-8")
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
-    peers: dict[str, Loaded] = {}
+    peers: dict[str, LoadedPeer] = {}
     for line in sys.stdin:
         try:
             answer = _answer(json.loads(line), peers)
@@ -36,12 +36,12 @@ def reason_of(error: Exception) -> str:
     return next(iter(str(error).strip().splitlines()), "") or type(error).__name__
 
 
-def _answer(message: Mapping[str, Any], peers: dict[str, Loaded]) -> dict[str, Any]:
+def _answer(message: Mapping[str, Any], peers: dict[str, LoadedPeer]) -> dict[str, Any]:
     name = message["peer"]
     if message["do"] == "load":
         given = message["request"]
         paths = {key: Path(given[key]) for key in ("checkpoint", "padded", "folder", "calibration")}
-        peers[name] = load(name, Request(**paths, threads=given["threads"], max_tokens=given["max_tokens"]))
+        peers[name] = load(name, PeerRequest(**paths, threads=given["threads"], max_tokens=given["max_tokens"]))
         return {"version": peers[name].version}
     began = time.process_time()
     scores = peers[name].scoring(message["query"], message["documents"], message["batch"])

@@ -9,13 +9,13 @@ from typing import Any
 
 import numpy as np
 
-from .table import Loaded, Maker, Request, positive
+from .table import LoadedPeer, Maker, PeerRequest, positive
 
 SAMPLES = 100
 """Pairs that the static quantisation sees."""
 
 
-def transformers_forward(request: Request) -> Loaded:
+def transformers_forward(request: PeerRequest) -> LoadedPeer:
     """Return the plain forward of transformers in fp32: batches in the order given, padded to the longest."""
     import torch  # noqa: PLC0415 - slow
     import transformers  # noqa: PLC0415 - slow
@@ -35,10 +35,10 @@ def transformers_forward(request: Request) -> Loaded:
                 found.append(positive(network(**tokenizer([query] * len(part), part, **cut)).logits))
         return np.concatenate(found)
 
-    return Loaded(f"{version('transformers')}, torch {version('torch')}", scoring)
+    return LoadedPeer(f"{version('transformers')}, torch {version('torch')}", scoring)
 
 
-def _encoder(request: Request, source: Path, backend: str, **model: Any) -> Loaded:
+def _encoder(request: PeerRequest, source: Path, backend: str, **model: Any) -> LoadedPeer:
     """Return a ``CrossEncoder``, which puts documents in its own order."""
     import torch  # noqa: PLC0415 - slow
     from sentence_transformers import CrossEncoder  # noqa: PLC0415 - slow
@@ -53,14 +53,14 @@ def _encoder(request: Request, source: Path, backend: str, **model: Any) -> Load
         identity = torch.nn.Identity()
         return positive(made.predict(pairs, batch_size=batch, activation_fn=identity, show_progress_bar=False))
 
-    return Loaded(f"{version('sentence-transformers')}, {engine} {version(engine)}", scoring)
+    return LoadedPeer(f"{version('sentence-transformers')}, {engine} {version(engine)}", scoring)
 
 
 def _torch(dtype: str) -> Maker:
     return lambda request: _encoder(request, request.checkpoint, "torch", torch_dtype=dtype)
 
 
-def _exported(request: Request, backend: str) -> Path:
+def _exported(request: PeerRequest, backend: str) -> Path:
     """Return a copy of the checkpoint with a graph of the library's own export."""
     from sentence_transformers import CrossEncoder  # noqa: PLC0415 - slow
 
@@ -80,7 +80,7 @@ def _onnx(form: str) -> Maker:
     """Return the ONNX backend: the plain graph, an optimisation level (``O2``), or ``avx512_vnni`` for int8."""
     name = {"": "model.onnx", "avx512_vnni": "model_qint8_avx512_vnni.onnx"}.get(form, f"model_{form}.onnx")
 
-    def make(request: Request) -> Loaded:
+    def make(request: PeerRequest) -> LoadedPeer:
         import onnxruntime  # noqa: PLC0415 - slow
 
         source = _exported(request, "onnx")
@@ -109,7 +109,7 @@ def _openvino(precision: str) -> Maker:
     """Return the OpenVINO backend: as it is by default, in exact fp32, or its static int8."""
     name = {"qint8": "openvino_model_qint8_quantized.xml"}.get(precision, "openvino_model.xml")
 
-    def make(request: Request) -> Loaded:
+    def make(request: PeerRequest) -> LoadedPeer:
         source = _exported(request, "openvino")
         if not (source / "openvino" / name).exists():
             _write_qint8(request, source)
@@ -120,7 +120,7 @@ def _openvino(precision: str) -> Maker:
     return make
 
 
-def _write_qint8(request: Request, source: Path) -> None:
+def _write_qint8(request: PeerRequest, source: Path) -> None:
     """Quantise with texts from a local file: the library's default is a data set on the hub."""
     import sentence_transformers as library  # noqa: PLC0415 - slow
     from optimum.intel import OVQuantizationConfig  # noqa: PLC0415 - slow

@@ -10,10 +10,10 @@ from typing import Any
 
 import numpy as np
 
-from .table import Loaded, Maker, Request
+from .table import LoadedPeer, Maker, PeerRequest
 
 
-def flashrank(request: Request) -> Loaded:
+def flashrank(request: PeerRequest) -> LoadedPeer:
     """Return FlashRank, which has no batches of its own: each call gets so many documents."""
     from flashrank import Ranker, RerankRequest  # noqa: PLC0415 - slow
 
@@ -32,10 +32,10 @@ def flashrank(request: Request) -> Loaded:
                 found[passage["id"]] = passage["score"]
         return found
 
-    return Loaded(f"{version('flashrank')}, onnxruntime {version('onnxruntime')}", scoring)
+    return LoadedPeer(f"{version('flashrank')}, onnxruntime {version('onnxruntime')}", scoring)
 
 
-def fastembed(request: Request) -> Loaded:
+def fastembed(request: PeerRequest) -> LoadedPeer:
     """Return fastembed with the graph as a custom model."""
     from fastembed.common.model_description import ModelSource  # noqa: PLC0415 - slow
     from fastembed.rerank.cross_encoder import TextCrossEncoder  # noqa: PLC0415 - slow
@@ -48,10 +48,10 @@ def fastembed(request: Request) -> Loaded:
     def scoring(query: str, documents: Sequence[str], batch: int) -> Any:
         return list(model.rerank(query, list(documents), batch_size=batch))
 
-    return Loaded(f"{version('fastembed')}, onnxruntime {version('onnxruntime')}", scoring)
+    return LoadedPeer(f"{version('fastembed')}, onnxruntime {version('onnxruntime')}", scoring)
 
 
-def _described(request: Request, name: str, graph: str) -> Path:
+def _described(request: PeerRequest, name: str, graph: str) -> Path:
     """Return a folder with the tokenizer's files, which say where pairs are cut, and the graph under a name."""
     target = request.folder / name
     if not target.exists():

@@ -13,7 +13,7 @@ BATCH_SIZES = (1, 4, 8, 16, 32, 64)
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
+class PeerRequest:
     """What a peer is made of.
 
     Attributes:
@@ -34,7 +34,7 @@ class Request:
 
 
 @dataclass(frozen=True, slots=True)
-class Loaded:
+class LoadedPeer:
     """A peer that is ready.
 
     Attributes:
@@ -46,7 +46,7 @@ class Loaded:
     scoring: Callable[[str, Sequence[str], int], Any]
 
 
-Maker = Callable[[Request], Loaded]
+Maker = Callable[[PeerRequest], LoadedPeer]
 
 SENTENCE, ENGINES, SMALL = "sentence", "engines", "small"
 PEERS: Mapping[str, str] = {
@@ -73,7 +73,7 @@ PEERS: Mapping[str, str] = {
 """Name -> the module that makes it, which is also the process that it runs in."""
 
 
-def load(name: str, request: Request) -> Loaded:
+def load(name: str, request: PeerRequest) -> LoadedPeer:
     """Make a peer; whatever its library raises passes through."""
     makers: Mapping[str, Maker] = importlib.import_module(f"{__package__}.{PEERS[name]}").MAKERS
     request.folder.mkdir(parents=True, exist_ok=True)

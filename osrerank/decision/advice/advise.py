@@ -8,7 +8,14 @@ import numpy as np
 
 from osrerank.client import Client
 from osrerank.decision.advice.choose import Choice, choose, measured
-from osrerank.decision.advice.sample import DEPTHS, Found, Setting, present_setting, search_sample, settings_to_try
+from osrerank.decision.advice.sample import (
+    DEPTHS,
+    SampledQuery,
+    SearchSetting,
+    present_setting,
+    search_sample,
+    settings_to_try,
+)
 from osrerank.decision.advice.verdict import Floats, Verdict, judge
 from osrerank.errors import EvaluationError
 from osrerank.options.rerank import NO_STAGES, Rerank
@@ -18,7 +25,7 @@ TOP = 10
 
 
 @dataclass(frozen=True, slots=True)
-class Advice:
+class IndexAdvice:
     """Whether reranking helps on an index with its present options, and whether others are better.
 
     Attributes:
@@ -37,27 +44,27 @@ class Advice:
     index: str
     measure: str
     options: Rerank
-    current: Setting
-    found: tuple[Found, ...]
+    current: SearchSetting
+    found: tuple[SampledQuery, ...]
     before: Floats
-    values: Mapping[Setting, Floats]
+    values: Mapping[SearchSetting, Floats]
     verdict: Verdict
     choice: Choice
     judged: tuple[float, float]
 
     @property
-    def best(self) -> Setting:
+    def best(self) -> SearchSetting:
         """The setting with the highest mean."""
         return self.choice.setting
 
-    def took_ms(self, setting: Setting) -> float | None:
+    def took_ms(self, setting: SearchSetting) -> float | None:
         """Return the median time that a setting's stages take for a query with known vectors; None if not measured."""
         times = [took_ms for one in self.found if (took_ms := setting.took_ms(one)) is not None]
         return float(np.median(times)) if times else None
 
-    def of_pipelines(self) -> list[Setting]:
+    def of_pipelines(self) -> list[SearchSetting]:
         """The best setting of each pipeline, the first pass first; those of one model's depths are one pipeline."""
-        best: dict[str, Setting] = {}
+        best: dict[str, SearchSetting] = {}
         for setting in self.values:
             best[setting.pipeline] = max(
                 best.get(setting.pipeline, setting), setting, key=lambda one: float(self.values[one].mean())
@@ -84,7 +91,7 @@ def advise(
     measure: str = "nDCG@10",
     depths: Sequence[int] = DEPTHS,
     advance: Callable[[], None] = lambda: None,
-) -> Advice:
+) -> IndexAdvice:
     """Search every judged query once, and compare depths and weights of the first pass.
 
     Args:
@@ -108,7 +115,7 @@ def advise(
     tried = settings_to_try(current, depths, with_vectors=any(one.by_vectors for one in found))
     values = {setting: measured(found, qrels, measure, setting) for setting in tried}
     choice = choose([one.query.query_id for one in found], values[current], values)
-    return Advice(
+    return IndexAdvice(
         index,
         measure,
         client.options_of(index),
@@ -134,7 +141,7 @@ def judged_queries(queries: Sequence[Query], qrels: Qrels) -> list[Query]:
     return judged
 
 
-def _judged_share(found: Sequence[Found], qrels: Qrels, setting: Setting | None) -> float:
+def _judged_share(found: Sequence[SampledQuery], qrels: Qrels, setting: SearchSetting | None) -> float:
     """Return the share of all queries' top ten hits that have a judgment; 1 without hits."""
     flags = [doc_id in qrels.judgments[one.query.query_id] for one in found for doc_id in one.order(setting)[:TOP]]
     return float(np.mean(flags)) if flags else 1.0

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import numpy.typing as npt
 
-from osrerank.decision.advice.sample import Found, Setting
+from osrerank.decision.advice.sample import SampledQuery, SearchSetting
 from osrerank.decision.advice.verdict import ALPHA, TOLERANCE, Floats, Outcome, Verdict, interval, judge, student
 from osrerank.evaluation.folds import block_folds
 from osrerank.evaluation.measures import Averaging, evaluate
@@ -30,15 +30,15 @@ class Choice:
         by_fold: the settings that were chosen without each fold.
     """
 
-    setting: Setting
+    setting: SearchSetting
     promised: float
     low: float
     high: float
     verdict: Verdict
-    by_fold: tuple[Setting, ...]
+    by_fold: tuple[SearchSetting, ...]
 
 
-def measured(found: Sequence[Found], qrels: Qrels, measure: str, setting: Setting | None) -> Floats:
+def measured(found: Sequence[SampledQuery], qrels: Qrels, measure: str, setting: SearchSetting | None) -> Floats:
     """Return a measure's value for each query, ranked with a setting; None is the first pass.
 
     Raises:
@@ -55,7 +55,7 @@ def _documents(doc_ids: Sequence[str]) -> tuple[ScoredDocument, ...]:
     return tuple(ScoredDocument(doc_id, float(len(doc_ids) - place)) for place, doc_id in enumerate(doc_ids))
 
 
-def choose(query_ids: Sequence[str], present: Floats, values: Mapping[Setting, Floats]) -> Choice:
+def choose(query_ids: Sequence[str], present: Floats, values: Mapping[SearchSetting, Floats]) -> Choice:
     """Choose the setting with the highest mean, and measure the choice on held-out queries.
 
     Args:
@@ -70,7 +70,7 @@ def choose(query_ids: Sequence[str], present: Floats, values: Mapping[Setting, F
     table = np.stack([values[one] for one in settings], axis=1)
     by_query = dict(zip(query_ids, table, strict=True))
     folds = block_folds(query_ids, FOLDS)
-    learned: list[Fold[Setting]] = cross_validate(by_query, folds, settings)
+    learned: list[Fold[SearchSetting]] = cross_validate(by_query, folds, settings)
     columns = {one: column for column, one in enumerate(settings)}
     held_out = {query_id: by_query[query_id][columns[fold.weights]] for fold in learned for query_id in fold.held_out}
     after = np.array([held_out[query_id] for query_id in query_ids])

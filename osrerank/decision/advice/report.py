@@ -5,8 +5,8 @@ from dataclasses import asdict
 from html import escape
 from typing import Any
 
-from osrerank.decision.advice.advise import TOP, Advice
-from osrerank.decision.advice.sample import Found, Setting
+from osrerank.decision.advice.advise import TOP, IndexAdvice
+from osrerank.decision.advice.sample import SampledQuery, SearchSetting
 from osrerank.decision.advice.verdict import Outcome, Verdict
 from osrerank.decision.page import heading, page, paragraph, rows
 from osrerank.options.rerank import AUTO_PIPELINE, NO_STAGES
@@ -38,17 +38,17 @@ NAMES = {NO_STAGES: "first pass", AUTO_PIPELINE: "mono"}
 TONES: dict[Outcome, str] = {"helps": "verdict good", "hurts": "verdict bad", "undecided": "verdict"}
 
 
-def headline(advice: Advice) -> str:
+def headline(advice: IndexAdvice) -> str:
     """Return the answer in one line."""
     return f"{advice.index}: {SAYINGS[advice.verdict.outcome]}"
 
 
-def lines(advice: Advice) -> list[str]:
+def lines(advice: IndexAdvice) -> list[str]:
     """Return the answer with its numbers, for a screen."""
     return [headline(advice), *(f"  {line}" for line in _numbers(advice))]
 
 
-def _numbers(advice: Advice) -> Iterator[str]:
+def _numbers(advice: IndexAdvice) -> Iterator[str]:
     yield f"as it is now ({advice.current}), {len(advice.found)} queries:"
     yield _compared(advice.measure, advice.verdict)
     yield from _what_would_decide(advice.verdict)
@@ -72,7 +72,7 @@ def _numbers(advice: Advice) -> Iterator[str]:
     yield from _what_would_decide(choice.verdict)
 
 
-def _time(advice: Advice, setting: Setting) -> str:
+def _time(advice: IndexAdvice, setting: SearchSetting) -> str:
     """Return the time of a setting's stages, in words."""
     took_ms = advice.took_ms(setting)
     return "time not measured" if took_ms is None else f"{took_ms:.1f} ms"
@@ -97,7 +97,7 @@ def _what_would_decide(verdict: Verdict) -> Iterator[str]:
         yield f"{more}; {reach}"
 
 
-def extremes(advice: Advice) -> tuple[list[int], list[int]]:
+def extremes(advice: IndexAdvice) -> tuple[list[int], list[int]]:
     """Return the row numbers of the queries that gain most and lose most by the best setting."""
     gains = advice.values[advice.best] - advice.before
     order = [int(row) for row in gains.argsort(kind="stable")]
@@ -105,7 +105,7 @@ def extremes(advice: Advice) -> tuple[list[int], list[int]]:
     return gaining, [row for row in order[:EXAMPLES] if gains[row] < 0]
 
 
-def extreme_lines(advice: Advice) -> list[str]:
+def extreme_lines(advice: IndexAdvice) -> list[str]:
     """Return the queries that gain and lose most by the best setting, a line each."""
     after = advice.values[advice.best]
     return [
@@ -115,7 +115,7 @@ def extreme_lines(advice: Advice) -> list[str]:
     ]
 
 
-def as_json(advice: Advice) -> dict[str, Any]:
+def as_json(advice: IndexAdvice) -> dict[str, Any]:
     """Return the advice as a dictionary of JSON values."""
     gaining, losing = extremes(advice)
     return {
@@ -137,11 +137,11 @@ def as_json(advice: Advice) -> dict[str, Any]:
     }
 
 
-def _setting(setting: Setting) -> dict[str, Any]:
+def _setting(setting: SearchSetting) -> dict[str, Any]:
     return {"model": setting.model, **setting.options()}
 
 
-def _example(advice: Advice, row: int) -> dict[str, Any]:
+def _example(advice: IndexAdvice, row: int) -> dict[str, Any]:
     found = advice.found[row]
     return {
         "query_id": found.query.query_id,
@@ -153,7 +153,7 @@ def _example(advice: Advice, row: int) -> dict[str, Any]:
     }
 
 
-def html_page(advice: Advice, qrels: Qrels, settings: str) -> str:
+def html_page(advice: IndexAdvice, qrels: Qrels, settings: str) -> str:
     """Return the report as an HTML page.
 
     Args:
@@ -175,10 +175,10 @@ def html_page(advice: Advice, qrels: Qrels, settings: str) -> str:
     return page(headline(advice), *parts, heading("Settings file"), f"<pre>{escape(settings)}</pre>")
 
 
-def _table(advice: Advice) -> str:
+def _table(advice: IndexAdvice) -> str:
     """Return a table of the best blend for each depth, and of the present setting."""
     means = {one: float(values.mean()) for one, values in advice.values.items()}
-    best: dict[tuple[str, int, int, int], Setting] = {}
+    best: dict[tuple[str, int, int, int], SearchSetting] = {}
     for setting in means:
         group = setting.pipeline, setting.duo_depth, setting.depth, setting.mono_depth
         best[group] = max(best.get(group, setting), setting, key=means.__getitem__)
@@ -193,7 +193,7 @@ def _table(advice: Advice) -> str:
     return rows(head, cells) + paragraph(note, "quiet")
 
 
-def _side_by_side(advice: Advice, row: int, qrels: Qrels) -> str:
+def _side_by_side(advice: IndexAdvice, row: int, qrels: Qrels) -> str:
     """Return a query's top hits from the first pass and from the best setting, side by side."""
     found, after = advice.found[row], advice.values[advice.best][row]
     judged = qrels.judgments.get(found.query.query_id, {})
@@ -202,7 +202,7 @@ def _side_by_side(advice: Advice, row: int, qrels: Qrels) -> str:
     return f'<details open>{summary}<div class="pair">{sides}</div></details>'
 
 
-def _side(title: str, found: Found, setting: Setting | None, judged: Mapping[str, int]) -> str:
+def _side(title: str, found: SampledQuery, setting: SearchSetting | None, judged: Mapping[str, int]) -> str:
     items = []
     for doc_id in found.order(setting)[:HITS]:
         text = escape(f"{doc_id}: {found.texts[doc_id][:SNIPPET]}")

@@ -8,7 +8,7 @@ from osrerank.client import Client
 from osrerank.errors import ConfigError
 from osrerank.options.passages import Passages
 from osrerank.options.rerank import AUTO_PIPELINE, NO_STAGES, VECTORS, VECTORS_MONO, Rerank
-from osrerank.response import FIRST_PASS, FIRST_STAGES, squash, text_of
+from osrerank.response import FIRST_PASS, FIRST_STAGES, hit_text, squash
 from osrerank.stages.interpolate import BlendStage, Method
 from osrerank.types import Candidate, Query, Ranking, StageScore
 
@@ -21,7 +21,7 @@ VECTORS_STAGE, MONO_STAGE = FIRST_STAGES
 
 
 @dataclass(frozen=True, slots=True)
-class Setting:
+class SearchSetting:
     """A combination of search options that is compared with others.
 
     Attributes:
@@ -49,7 +49,7 @@ class Setting:
         """Whether the setting is the first pass, without reranking."""
         return self.pipeline == NO_STAGES
 
-    def took_ms(self, found: "Found") -> float | None:
+    def took_ms(self, found: "SampledQuery") -> float | None:
         """Return what reranking a query's hits takes, by the stages' times at full depth; None where these lack."""
         times, count = found.took_ms, max(1, len(found.candidates))
         if self.is_first_pass or not times or self.duo_depth:
@@ -86,7 +86,7 @@ class Setting:
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class SampledQuery:
     """A query's hits, with the scores of the first pass and of the model.
 
     Attributes:
@@ -107,7 +107,7 @@ class Found:
     vectors_blend: tuple[str, float] = ("replace", 0.0)
     took_ms: Mapping[str, float] = field(default_factory=dict)
 
-    def order(self, setting: Setting | None) -> list[str]:
+    def order(self, setting: SearchSetting | None) -> list[str]:
         """Return the ids in the order that a search with this setting gives; None is the first pass."""
         if setting is None or setting.is_first_pass:
             return [one.doc_id for one in self.candidates]
@@ -129,7 +129,7 @@ class Found:
         method: Method = blend  # type: ignore[assignment]  # one of its methods
         return BlendStage(method, weight, depth).rerank(Ranking(self.query, ranked)).candidates
 
-    def _read(self, ranked: Sequence[Candidate], setting: Setting) -> list[str]:
+    def _read(self, ranked: Sequence[Candidate], setting: SearchSetting) -> list[str]:
         """Return the ids in the vectors' order, the best of them in the cross-encoder's."""
         logits = {one.doc_id: one.score for one in self.candidates if len(one.trace) > 1}
         best, rest = ranked[: setting.mono_depth], ranked[setting.mono_depth :]
@@ -138,7 +138,7 @@ class Found:
         return [one.doc_id for one in (*scored, *(one for one in best if one.doc_id not in logits), *rest)]
 
 
-def present_setting(client: Client, index: str) -> Setting:
+def present_setting(client: Client, index: str) -> SearchSetting:
     """Return the setting that a search of the index with ``rerank=True`` has now."""
     options = client.options_of(index)
     passages = options.passages.aggregation if isinstance(options.passages, Passages) else options.passages or "off"
@@ -148,7 +148,7 @@ def present_setting(client: Client, index: str) -> Setting:
         model, blend = service.settings.model, identity["blend"]
         is_cross_encoder = service.resolve(Rerank())[0] == MONO_STAGE
     method, weight = blend if isinstance(blend, list) else ("replace", 0.0)
-    present = Setting(model, passages, options.least_depth, str(method), float(weight))
+    present = SearchSetting(model, passages, options.least_depth, str(method), float(weight))
     if options.is_first_pass:
         return replace(present, pipeline=NO_STAGES)
     if options.pipeline in VECTORS_MONO:
@@ -165,7 +165,9 @@ def present_setting(client: Client, index: str) -> Setting:
     return present
 
 
-def settings_to_try(present: Setting, depths: Sequence[int] = DEPTHS, *, with_vectors: bool = False) -> list[Setting]:
+def settings_to_try(
+    present: SearchSetting, depths: Sequence[int] = DEPTHS, *, with_vectors: bool = False
+) -> list[SearchSetting]:
     """Return the settings to compare; of equally good ones, the first is preferred.
 
     The current one comes first, then the first pass, then the others from the lowest depth up.
@@ -179,10 +181,10 @@ def settings_to_try(present: Setting, depths: Sequence[int] = DEPTHS, *, with_ve
     weights = dict.fromkeys((first_pass_weight, *WEIGHTS))
     blends = [("linear", weight) if weight else ("replace", 0.0) for weight in weights] + [("rrf", 0.0)]
     every = sorted({*depths, present.depth})
-    tried = [Setting(present.model, present.passages, depth, *blend) for depth in every for blend in blends]
+    tried = [SearchSetting(present.model, present.passages, depth, *blend) for depth in every for blend in blends]
     if with_vectors:
         tried += [replace(one, pipeline=VECTORS_STAGE) for one in tried]
-        read = Setting(present.model, present.passages, every[-1], "card", 0.0, pipeline="vectors-mono")
+        read = SearchSetting(present.model, present.passages, every[-1], "card", 0.0, pipeline="vectors-mono")
         tried += [
             replace(read, weight=weight, mono_depth=depth)
             for depth in MONO_DEPTHS
@@ -195,7 +197,7 @@ def settings_to_try(present: Setting, depths: Sequence[int] = DEPTHS, *, with_ve
 
 def search_sample(
     client: Client, index: str, queries: Sequence[Query], depth: int, *, advance: Callable[[], None] = lambda: None
-) -> list[Found]:
+) -> list[SampledQuery]:
     """Search each query with the options of the index, but to the given depth and without blend, limits and cuts.
 
     Queries without hits are returned too, without candidates.
@@ -225,9 +227,9 @@ def search_sample(
     for query in queries:
         response = response_of(query, alone)
         hits = response["hits"]["hits"]
-        texts = {hit["_id"]: text_of(hit, options.fields or ()) or "" for hit in hits}
+        texts = {hit["_id"]: hit_text(hit, options.fields or ()) or "" for hit in hits}
         stage = FIRST_STAGES if alone.pipeline == AUTO_PIPELINE else (MONO_STAGE,)
-        one = Found(query, _candidates(hits, texts, stage), texts, took_ms=_times(response))
+        one = SampledQuery(query, _candidates(hits, texts, stage), texts, took_ms=_times(response))
         if alone.pipeline != AUTO_PIPELINE:
             weighted = (str(blend[0]), float(blend[1])) if isinstance(blend, list) else ("replace", 0.0)
             one = replace(one, by_vectors=_candidates(hits, texts, (VECTORS_STAGE,)), vectors_blend=weighted)

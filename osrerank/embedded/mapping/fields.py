@@ -82,7 +82,7 @@ class Field:
             ) from None
 
 
-class Fields:
+class IndexFields:
     """The fields of an index, by path; made from its mappings and never changed.
 
     Raises:

@@ -26,7 +26,7 @@ _EVERYWHERE = frozenset(
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
+class RestRequest:
     """A request, its parameters as text."""
 
     engine: Engine
@@ -77,7 +77,7 @@ class Response:
     is_own: bool = False
 
 
-Endpoint = Callable[[Request], Response]
+Endpoint = Callable[[RestRequest], Response]
 
 
 class Router:
@@ -115,7 +115,7 @@ class Router:
                         reason = f"request [{url}] contains unrecognized parameter for the embedded engine: [{name}]"
                         raise illegal(reason)
                 path = {key: unquote(value) for key, value in match.groupdict().items()}
-                return _filtered(_answered(endpoint, Request(engine, method, path, texts, body)), texts)
+                return _filtered(_answered(endpoint, RestRequest(engine, method, path, texts, body)), texts)
         raise Fault(
             400,
             "illegal_argument_exception",
@@ -123,7 +123,7 @@ class Router:
         )
 
 
-def _answered(endpoint: Endpoint, request: Request) -> Response:
+def _answered(endpoint: Endpoint, request: RestRequest) -> Response:
     with understood(request.engine, endpoint.__name__.strip("_")):
         return endpoint(request)
 

@@ -15,7 +15,7 @@ from osrerank.embedded.search import sorting
 from osrerank.embedded.search.aggregations import count_terms
 from osrerank.embedded.search.doc_values import DocValues, doc_values_wanted
 from osrerank.embedded.search.highlight import Highlighter
-from osrerank.embedded.search.sorting import Found, Key
+from osrerank.embedded.search.sorting import Key, MatchingDocument
 from osrerank.embedded.storage.engine import Engine
 from osrerank.embedded.storage.index import Snapshot
 from osrerank.embedded.storage.shard import ID, SOURCE
@@ -33,7 +33,7 @@ _OFF_ONLY = ("explain", "version", "seq_no_primary_term", "profile")
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class SearchPlan:
     """A search request, read and checked."""
 
     query: Any
@@ -62,7 +62,7 @@ class Side:
     terms: Mapping[str, set[str]]
 
 
-def plan(body: Json, params: Mapping[str, str]) -> Plan:
+def plan(body: Json, params: Mapping[str, str]) -> SearchPlan:
     """Read a search request; URL parameters win over the body.
 
     Raises:
@@ -88,7 +88,7 @@ def plan(body: Json, params: Mapping[str, str]) -> Plan:
         if [(one.field, one.descending) for one in sort] == [("_score", True)] and "search_after" not in body
         else sort
     )
-    return Plan(
+    return SearchPlan(
         query=body.get("query") or {"match_all": {}},
         start=start,
         size=size,
@@ -141,7 +141,7 @@ def shards(number: int) -> Json:
     return {"total": number, "successful": number, "skipped": 0, "failed": 0}
 
 
-def _side(snapshot: Snapshot, wanted: Plan) -> Side:
+def _side(snapshot: Snapshot, wanted: SearchPlan) -> Side:
     compiler = Compiler(snapshot)
     query = compiler.compile(wanted.query)
     terms = compiler.terms
@@ -156,12 +156,12 @@ def _side(snapshot: Snapshot, wanted: Plan) -> Side:
     return Side(snapshot, query, filtered, terms)
 
 
-def _find(sides: list[Side], wanted: Plan) -> tuple[list[Found], int, float | None]:
+def _find(sides: list[Side], wanted: SearchPlan) -> tuple[list[MatchingDocument], int, float | None]:
     """Return the documents in order, as many as the page needs; how many match; and the best score."""
     needed = wanted.start + wanted.size
     if wanted.sort:
         return _find_sorted(sides, wanted)
-    found: list[Found] = []
+    found: list[MatchingDocument] = []
     total = 0
     for place, side in enumerate(sides):
         if wanted.min_score is not None:
@@ -176,8 +176,8 @@ def _find(sides: list[Side], wanted: Plan) -> tuple[list[Found], int, float | No
     return found[:needed], total, best
 
 
-def _find_sorted(sides: list[Side], wanted: Plan) -> tuple[list[Found], int, float | None]:
-    found: list[Found] = []
+def _find_sorted(sides: list[Side], wanted: SearchPlan) -> tuple[list[MatchingDocument], int, float | None]:
+    found: list[MatchingDocument] = []
     for place, side in enumerate(sides):
         columns = [
             sorting.read_keys(side.snapshot, side.filtered, key) if key.field not in ("_score", "_doc") else None
@@ -200,7 +200,7 @@ def _find_sorted(sides: list[Side], wanted: Plan) -> tuple[list[Found], int, flo
     return found, total, best
 
 
-def _best(place: int, side: Side, needed: int, *, count: bool) -> tuple[list[Found], int]:
+def _best(place: int, side: Side, needed: int, *, count: bool) -> tuple[list[MatchingDocument], int]:
     """Return at least the needed best documents, and how many match.
 
     tantivy orders equal scores by segment, OpenSearch by insertion. So more documents are read until the last one
@@ -218,14 +218,14 @@ def _best(place: int, side: Side, needed: int, *, count: bool) -> tuple[list[Fou
         limit *= 4
 
 
-def _all(place: int, side: Side) -> list[Found]:
+def _all(place: int, side: Side) -> list[MatchingDocument]:
     limit = max(1, side.snapshot.searcher.num_docs)
     return _found(place, side, side.snapshot.searcher.search(side.filtered, limit, count=False).hits)
 
 
-def _found(place: int, side: Side, hits: list[tuple[float, tantivy.DocAddress]]) -> list[Found]:
+def _found(place: int, side: Side, hits: list[tuple[float, tantivy.DocAddress]]) -> list[MatchingDocument]:
     numbers = side.snapshot.shard.numbers(side.snapshot.searcher, [address for _, address in hits])
-    return [Found(place, seq, score, address) for seq, (score, address) in zip(numbers, hits, strict=True)]
+    return [MatchingDocument(place, seq, score, address) for seq, (score, address) in zip(numbers, hits, strict=True)]
 
 
 def _count(side: Side) -> int:
@@ -237,7 +237,7 @@ def _counted(answer: Any) -> int:
     return int(answer.count or 0)
 
 
-def _show(page: list[Found], sides: list[Side], wanted: Plan) -> list[Json]:
+def _show(page: list[MatchingDocument], sides: list[Side], wanted: SearchPlan) -> list[Json]:
     highlighters = (
         [Highlighter(wanted.highlight, side.snapshot, side.terms) for side in sides] if wanted.highlight else []
     )
@@ -263,7 +263,7 @@ def _show(page: list[Found], sides: list[Side], wanted: Plan) -> list[Json]:
     return hits
 
 
-def _documents(page: list[Found], sides: list[Side]) -> list[tantivy.Document]:
+def _documents(page: list[MatchingDocument], sides: list[Side]) -> list[tantivy.Document]:
     """Return the stored documents of a page."""
     of_side = [
         iter(side.snapshot.searcher.docs([one.address for one in page if one.place == place]))
@@ -276,13 +276,13 @@ def _bytes(stored: Any) -> bytes:
     return bytes(stored)
 
 
-def _score(one: Found, wanted: Plan) -> float | None:
+def _score(one: MatchingDocument, wanted: SearchPlan) -> float | None:
     if wanted.sort and not wanted.track_scores and not any(key.field == "_score" for key in wanted.sort):
         return None
     return one.score
 
 
-def _total(total: int, wanted: Plan) -> Json:
+def _total(total: int, wanted: SearchPlan) -> Json:
     if not wanted.count_to:
         return {}
     if total > wanted.count_to:

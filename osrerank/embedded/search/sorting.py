@@ -29,7 +29,7 @@ class Key:
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class MatchingDocument:
     """A matching document before its source is read.
 
     Attributes:
@@ -95,10 +95,10 @@ def read_keys(snapshot: Snapshot, query: tantivy.Query, key: Key) -> dict[int, A
     return {seq: value for seq, (value, _) in zip(numbers, hits, strict=True) if value is not None}
 
 
-def comparison(keys: list[Key]) -> Callable[[Found], Any]:
+def comparison(keys: list[Key]) -> Callable[[MatchingDocument], Any]:
     """Return the sort key that orders documents by the levels, then by index and insertion."""
 
-    def compare(one: Found, other: Found) -> int:
+    def compare(one: MatchingDocument, other: MatchingDocument) -> int:
         for key, left, right in zip(keys, one.keys, other.keys, strict=True):
             if step := compare_values(key, left, right):
                 return step
@@ -116,7 +116,7 @@ def compare_values(key: Key, left: Any, right: Any) -> int:
     return -order if key.descending else order
 
 
-def after(keys: list[Key], found: Found, values: list[Any]) -> bool:
+def after(keys: list[Key], found: MatchingDocument, values: list[Any]) -> bool:
     """Return whether a document comes after the ``search_after`` values."""
     for key, one, bound in zip(keys, found.keys, values, strict=True):
         if step := compare_values(key, one, bound):

@@ -17,7 +17,7 @@ from osrerank.embedded.mapping.fields import merge
 from osrerank.embedded.storage.index import LiveIndex, checked, layout_of
 from osrerank.embedded.storage.lock import WriterLock
 from osrerank.embedded.storage.shard import BROKEN
-from osrerank.embedded.storage.store import IndexRow, Row, Store
+from osrerank.embedded.storage.store import IndexRow, SqliteStore, StoredDocument
 
 log = logging.getLogger(__name__)
 
@@ -38,7 +38,7 @@ class Engine:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self.store = Store(folder)
+        self.store = SqliteStore(folder)
         self._writer = WriterLock(folder)
         self._write_lock = threading.RLock()
         self._live: dict[int, LiveIndex] = {}
@@ -238,7 +238,7 @@ class Engine:
                 live.dirty_since = live.dirty_since or time.monotonic()
                 self._start_refresher()
 
-    def write(self, batches: Mapping[LiveIndex, list[Row]]) -> None:
+    def write(self, batches: Mapping[LiveIndex, list[StoredDocument]]) -> None:
         """Make documents durable, then pass them to the search index; returning acknowledges the write."""
         with self.writing():
             with self.store.transaction():

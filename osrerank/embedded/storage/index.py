@@ -17,10 +17,10 @@ import tantivy
 from osrerank.embedded.analysis.analyzers import Analyzers
 from osrerank.embedded.analysis.tokens import Analyzer
 from osrerank.embedded.errors import Fault
-from osrerank.embedded.mapping.fields import Field, Fields, analyzers_named
+from osrerank.embedded.mapping.fields import Field, IndexFields, analyzers_named
 from osrerank.embedded.mapping.source import kept_source, source_text
-from osrerank.embedded.storage.shard import BROKEN, HAS_TERMS, PRESENT, Searcher, Shard, reading
-from osrerank.embedded.storage.store import IndexRow, Row, Store, storage_fault
+from osrerank.embedded.storage.shard import BROKEN, HAS_TERMS, PRESENT, CheckedSearcher, Shard, reading
+from osrerank.embedded.storage.store import IndexRow, SqliteStore, StoredDocument, storage_fault
 
 log = logging.getLogger(__name__)
 
@@ -30,11 +30,11 @@ class Snapshot:
     """An index as of one refresh, for searches."""
 
     row: IndexRow
-    store: Store
-    fields: Fields
+    store: SqliteStore
+    fields: IndexFields
     analyzers: Analyzers
     shard: Shard
-    searcher: Searcher
+    searcher: CheckedSearcher
 
     @property
     def name(self) -> str:
@@ -63,14 +63,14 @@ def field_analyzer(analyzers: Analyzers, field: Field, *, searching: bool) -> An
     return analyzers.get(field.body.get("search_analyzer", name) if searching else name)
 
 
-def layout_of(fields: Fields) -> dict[str, str]:
+def layout_of(fields: IndexFields) -> dict[str, str]:
     """Return the columns of a search index with these fields."""
     return {path: one.column for path, one in sorted(fields.by_path.items()) if one.indexed}
 
 
-def checked(mappings: dict[str, Any], settings: dict[str, Any]) -> tuple[Fields, Analyzers]:
+def checked(mappings: dict[str, Any], settings: dict[str, Any]) -> tuple[IndexFields, Analyzers]:
     """Return the fields and analyzers, or raise the fault that says what is wrong with them."""
-    fields, analyzers = Fields(mappings), Analyzers(settings.get("analysis"))
+    fields, analyzers = IndexFields(mappings), Analyzers(settings.get("analysis"))
     for name in analyzers_named(fields.by_path.values()):
         analyzers.get(name)
     return fields, analyzers
@@ -79,7 +79,7 @@ def checked(mappings: dict[str, Any], settings: dict[str, Any]) -> tuple[Fields,
 class LiveIndex:
     """An open index; call its writing methods under the engine's write lock, its reading ones at any time."""
 
-    def __init__(self, store: Store, row: IndexRow) -> None:
+    def __init__(self, store: SqliteStore, row: IndexRow) -> None:
         self._store = store
         self._lock = threading.RLock()
         self._row = row
@@ -177,12 +177,12 @@ class LiveIndex:
         """Whether the store has documents that the search index has not committed."""
         return self._store.last_seq(self._row) > self._row.indexed_seq
 
-    def stored(self, rows: Sequence[Row]) -> None:
+    def stored(self, rows: Sequence[StoredDocument]) -> None:
         """Note documents just stored: their sequence numbers are taken, and they wait to be searchable."""
         self.last_seq = rows[-1].seq
         self.dirty_since = self.dirty_since or time.monotonic()
 
-    def feed(self, rows: Sequence[Row]) -> None:
+    def feed(self, rows: Sequence[StoredDocument]) -> None:
         """Pass documents just stored to the search index, without committing them there.
 
         It does nothing if the search index lacks fields, or if earlier documents wait: the next refresh adds them.
@@ -191,7 +191,7 @@ class LiveIndex:
             with self._writing() as shard:
                 self._feed(shard, rows, replay=False)
 
-    def _feed(self, shard: Shard, rows: Sequence[Row], *, replay: bool) -> None:
+    def _feed(self, shard: Shard, rows: Sequence[StoredDocument], *, replay: bool) -> None:
         shard.delete(row.doc_id for row in rows if replay or row.version > 1)
         analyzers = {
             path: field_analyzer(self.analyzers, one, searching=False)
@@ -207,7 +207,7 @@ class LiveIndex:
         self._fed_seq = rows[-1].seq
 
     def _document(
-        self, shard: Shard, row: Row, text: str, analyzer: Callable[[str], Analyzer]
+        self, shard: Shard, row: StoredDocument, text: str, analyzer: Callable[[str], Analyzer]
     ) -> tantivy.Document | None:
         """Return a document for the search index; None, with a log line, if it cannot be indexed.
 

@@ -14,7 +14,7 @@ import tantivy
 
 from osrerank.embedded.analysis.tokens import GAP, Analyzer
 from osrerank.embedded.errors import Fault
-from osrerank.embedded.storage.store import Row
+from osrerank.embedded.storage.store import StoredDocument
 
 ID, SOURCE, SEQ, PRESENT = "_id", "_source", "_seq", "_present"
 SEPARATOR = "\x1f"
@@ -49,7 +49,7 @@ def reading(folder: Path | None) -> Iterator[None]:
         raise Fault(500, "search_engine_exception", reason) from error
 
 
-class Searcher:
+class CheckedSearcher:
     """A tantivy searcher that raises faults when its files cannot be read."""
 
     def __init__(self, searcher: tantivy.Searcher, folder: Path | None) -> None:
@@ -128,10 +128,10 @@ class Shard:
     def reload(self) -> None:
         """Make the last commit visible to new searches."""
         self._index.reload()
-        self.searcher = Searcher(self._index.searcher(), self.folder)
+        self.searcher = CheckedSearcher(self._index.searcher(), self.folder)
 
     @staticmethod
-    def numbers(searcher: Searcher, addresses: list[tantivy.DocAddress]) -> list[int]:
+    def numbers(searcher: CheckedSearcher, addresses: list[tantivy.DocAddress]) -> list[int]:
         """Return the sequence numbers of found documents."""
         return [int(number or 0) for number in searcher.fast_field_values(SEQ, addresses)]
 
@@ -147,7 +147,7 @@ class Shard:
             self._writer = self._index.writer(WRITER_BYTES, num_threads=1)
 
     def document(
-        self, row: Row, fields: Mapping[str, list[Any]], analyzer: Callable[[str], Analyzer]
+        self, row: StoredDocument, fields: Mapping[str, list[Any]], analyzer: Callable[[str], Analyzer]
     ) -> tantivy.Document:
         """Return a document to add; ``fields`` are its values by path, ``analyzer`` returns the analyzer of a path."""
         assert row.source is not None

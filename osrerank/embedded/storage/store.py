@@ -64,7 +64,7 @@ class IndexRow:
         return str(self.settings.get("index", {}).get("hidden", False)).lower() == "true"
 
 
-class Row(NamedTuple):
+class StoredDocument(NamedTuple):
     """A document; ``source`` is its JSON text, None once deleted."""
 
     seq: int
@@ -73,7 +73,7 @@ class Row(NamedTuple):
     source: str | None
 
 
-class Store:
+class SqliteStore:
     """The SQLite file of a folder; every method may be called from any thread.
 
     Raises:
@@ -165,14 +165,14 @@ class Store:
         self._own_changes += 1
         return cursor.rowcount > 0
 
-    def get(self, index: IndexRow, doc_id: str) -> Row | None:
+    def get(self, index: IndexRow, doc_id: str) -> StoredDocument | None:
         """Return a document's latest row, also of a deleted one."""
         with self.lock, self._border():
             query = f"SELECT seq, id, version, source FROM docs_{index.id:d} WHERE id = ?"
             found = self._db.execute(query, (doc_id,)).fetchone()
-            return Row(*found) if found else None
+            return StoredDocument(*found) if found else None
 
-    def put(self, index: IndexRow, rows: Iterable[Row]) -> None:
+    def put(self, index: IndexRow, rows: Iterable[StoredDocument]) -> None:
         """Write documents, replacing those with the same ids; call it in a transaction."""
         self._db.executemany(
             # Only the id may exist already: a repeated sequence number would replace another document.
@@ -200,12 +200,12 @@ class Store:
                 self._db.execute(f"SELECT count(*) FROM docs_{index.id:d} WHERE source IS NOT NULL").fetchone()[0]
             )
 
-    def since(self, index: IndexRow, seq: int) -> Iterator[list[Row]]:
+    def since(self, index: IndexRow, seq: int) -> Iterator[list[StoredDocument]]:
         """Yield the rows after a sequence number, in its order, in batches."""
         query = f"SELECT seq, id, version, source FROM docs_{index.id:d} WHERE seq > ? ORDER BY seq LIMIT {BATCH:d}"
         while True:
             with self.lock, self._border():
-                rows = [Row(*found) for found in self._db.execute(query, (seq,))]
+                rows = [StoredDocument(*found) for found in self._db.execute(query, (seq,))]
             if not rows:
                 return
             yield rows

@@ -12,7 +12,7 @@ from osrerank._threads import NATIVE_CODE
 from osrerank.errors import InferenceError, ModelLoadError
 from osrerank.scoring.backends.base import Backend, Compute
 from osrerank.scoring.card import ModelCard
-from osrerank.scoring.inputs import Batch, Ids, Tokens, padded
+from osrerank.scoring.inputs import Ids, PaddedBatch, Tokens, padded
 from osrerank.types.vectors import Rows
 
 PREFERRED = ("int8", "fp32")
@@ -78,7 +78,7 @@ class OnnxBackend:
         except Exception as error:
             raise InferenceError(f"{self._model} failed in ONNX Runtime: {error}", model=self._model) from error
 
-    def _run(self, batch: Batch) -> npt.NDArray[np.float32]:
+    def _run(self, batch: PaddedBatch) -> npt.NDArray[np.float32]:
         logits: npt.NDArray[np.float32] = self._session.run(
             None, {name: getattr(batch, name) for name in self._inputs}
         )[0]
@@ -87,7 +87,7 @@ class OnnxBackend:
     @staticmethod
     def _check(session: Any, file: Path, card: ModelCard) -> None:
         """Reject a graph whose inputs or output do not match the card."""
-        unknown = {entry.name for entry in session.get_inputs()} - set(Batch.__slots__)
+        unknown = {entry.name for entry in session.get_inputs()} - set(PaddedBatch.__slots__)
         if unknown:
             raise ModelLoadError(
                 f"{file} has inputs that osrerank does not know: {', '.join(unknown)}", model=card.name, path=str(file)
@@ -142,7 +142,7 @@ class TokenBackend(EncoderBackend):
         except Exception as error:
             raise InferenceError(f"{self._model} failed in ONNX Runtime: {error}", model=self._model) from error
 
-    def _vectors(self, batch: Batch) -> npt.NDArray[np.float32]:
+    def _vectors(self, batch: PaddedBatch) -> npt.NDArray[np.float32]:
         with NATIVE_CODE:
             vectors: npt.NDArray[np.float32] = self._session.run(
                 [VECTOR], {name: getattr(batch, name) for name in self._inputs}

@@ -18,7 +18,7 @@ from osrerank.scoring.modular.head import Head
 from osrerank.types.vectors import Rows
 
 if TYPE_CHECKING:
-    from osrerank.scoring.backends.networks.engine import Engine  # imports torch
+    from osrerank.scoring.backends.networks.engine import DeviceNetwork  # imports torch
 
 BUDGET_TOKENS = {"cpu": 2048, "cuda": 32768}
 """Device -> the most tokens of a batch."""
@@ -55,10 +55,17 @@ class TorchBackend:
     name = "torch"
 
     def __init__(
-        self, engine: "Engine", *, device: str, precision: str, model: str, files: Sequence[str], description: str = ""
+        self,
+        engine: "DeviceNetwork",
+        *,
+        device: str,
+        precision: str,
+        model: str,
+        files: Sequence[str],
+        description: str = "",
     ) -> None:
         self._torch: Any = require("torch", extra="torch")
-        self._engine: Engine | None = engine
+        self._engine: DeviceNetwork | None = engine
         self._model = model
         self.precision = precision
         self.files = files
@@ -136,7 +143,7 @@ class TorchBackend:
 
 def _load_engine(
     directory: Path, card: ModelCard, device: Any, precision: str, *, compiled: bool
-) -> "tuple[Engine, str]":
+) -> "tuple[DeviceNetwork, str]":
     """Return the network on its device, and the implementation that computes it, in words.
 
     Raises:
@@ -180,7 +187,8 @@ def _load_engine(
 def load_network(directory: Path, card: ModelCard) -> Any:
     """Return the model as a ``torch.nn.Module``, computed by transformers.
 
-    It takes `Batch`'s fields by name, and gives logits ``(n, labels)`` or a bi-encoder's vectors ``(n, dimensions)``.
+    It takes `PaddedBatch`'s fields by name, and gives logits ``(n, labels)`` or a bi-encoder's vectors
+    ``(n, dimensions)``.
 
     Raises:
         ModelLoadError: the weights cannot be read, or do not match the config.

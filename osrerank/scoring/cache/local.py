@@ -12,7 +12,7 @@ Kept = float | tuple[float, float, int]
 """A cached score: a logit, or (logit, log-odds, cuts) if the log-odds differ or a text was cut; see `Scores`."""
 
 
-class Store(Protocol):
+class SharedScores(Protocol):
     """A cache of scores that processes may share."""
 
     def read(self, keys: Sequence[bytes]) -> tuple[dict[bytes, Kept], dict[bytes, Kept]]:

@@ -15,7 +15,7 @@ import numpy.typing as npt
 from prometheus_client import Counter as Count
 
 from osrerank.scoring.cache.in_flight import InFlight
-from osrerank.scoring.cache.local import Kept, LocalStore, NoStore, Store
+from osrerank.scoring.cache.local import Kept, LocalStore, NoStore, SharedScores
 from osrerank.scoring.passages import chunks_of
 from osrerank.settings import Settings, keys_of
 from osrerank.types import NEVER, Advice, Counts, Deadline, Scorer, Scores
@@ -29,7 +29,7 @@ MISSES = Count("osrerank_score_cache_misses", "Scores that were asked of the cac
 
 def behind_cache(scorer: Scorer, settings: Settings) -> "CachedScorer":
     """Put a scorer behind the settings' cache, which is in this process and, if the settings name one, in Redis."""
-    store: Store = NoStore()
+    store: SharedScores = NoStore()
     if settings.redis_url is not None:
         from osrerank.scoring.cache.signing import EntrySigner  # noqa: PLC0415 - only where scores are shared
         from osrerank.scoring.cache.store import RemoteStore  # noqa: PLC0415 - imports redis
@@ -50,7 +50,7 @@ class CachedScorer:
         local: the cache in this process; None for none.
     """
 
-    def __init__(self, scorer: Scorer, remote: Store, local: LocalStore | None = None) -> None:
+    def __init__(self, scorer: Scorer, remote: SharedScores, local: LocalStore | None = None) -> None:
         self._scorer = scorer
         self._remote = remote
         self._local = LocalStore(0) if local is None else local

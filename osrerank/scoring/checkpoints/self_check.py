@@ -30,7 +30,7 @@ MOST_UNKNOWN = 0.01
 SKIP = "osrerank export --no-self-check takes the model as it is, where it is not trained yet, or reads no English"
 
 
-class Example(NamedTuple):
+class CheckedQuestion(NamedTuple):
     """A question with the paragraph that answers it and a random one."""
 
     question: str
@@ -113,7 +113,7 @@ def checked(scorer: Scorer, directory: Path, card: ModelCard, *, sha256: str = "
 
 
 @cache
-def examples() -> tuple[Example, ...]:
+def examples() -> tuple[CheckedQuestion, ...]:
     """Return the examples, always the same."""
     with gzip.open(SAMPLE / "corpus.jsonl.gz", "rt", encoding="utf-8") as lines:
         texts = {entry["id"]: entry["text"] for entry in map(json.loads, lines)}
@@ -125,11 +125,11 @@ def examples() -> tuple[Example, ...]:
         answer = answers[query_id]
         article = answer.rpartition("/")[0]
         other = rng.choice([one for one in ids if one.rpartition("/")[0] != article])
-        found.append(Example(question, texts[answer], texts[other]))
+        found.append(CheckedQuestion(question, texts[answer], texts[other]))
     return tuple(found)
 
 
-def _margin(scorer: Scorer, card: ModelCard, example: Example) -> float:
+def _margin(scorer: Scorer, card: ModelCard, example: CheckedQuestion) -> float:
     """Return how far the answering paragraph is ahead, in logits as the head gives them."""
     texts = [example.answering, example.other]
     if card.kind == "duo":

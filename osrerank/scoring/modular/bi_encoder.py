@@ -14,16 +14,16 @@ from osrerank.scoring.modular.description import (
     MODEL_FILE,
     MODULES_FILE,
     TRANSFORMER_FILE,
-    Limits,
     Modules,
     Read,
+    TokenLimits,
     limits_of,
     listed,
     model_type,
     refused,
     transformer_task,
 )
-from osrerank.scoring.modular.head import Mode, Step
+from osrerank.scoring.modular.head import HeadStep, Mode
 
 NAME = "SentenceTransformer"
 POOLINGS = ("cls", "mean", "lasttoken")
@@ -36,8 +36,8 @@ SIMILARITIES: tuple[Similarity, ...] = ("cosine", "dot")
 
 
 @dataclass(frozen=True, slots=True)
-class BiEncoder:
-    """What the files say.
+class BiEncoderDescription:
+    """What a bi-encoder's files say.
 
     Attributes:
         transformer: folder of the transformer's files, relative to the directory; "" for the directory itself.
@@ -55,18 +55,18 @@ class BiEncoder:
 
     transformer: str
     pooling: Mode | None
-    steps: tuple[Step, ...]
+    steps: tuple[HeadStep, ...]
     width: int
     dimensions: int
     similarity: Similarity
     query_prefix: str
     document_prefix: str
     counts_prompts: bool
-    limits: Limits
+    limits: TokenLimits
     weights: tuple[str, ...]
 
 
-def read_bi_encoder(directory: Path, read: Read) -> BiEncoder:
+def read_bi_encoder(directory: Path, read: Read) -> BiEncoderDescription:
     """Return what a directory's files say of a bi-encoder; without ``modules.json``, only its limits.
 
     Args:
@@ -78,7 +78,7 @@ def read_bi_encoder(directory: Path, read: Read) -> BiEncoder:
     """
     kind = model_type(directory, read)
     if kind is None:
-        return BiEncoder("", None, (), 0, 0, "cosine", "", "", True, limits_of(directory, read), ())  # noqa: FBT003 - it has many fields
+        return BiEncoderDescription("", None, (), 0, 0, "cosine", "", "", True, limits_of(directory, read), ())  # noqa: FBT003 - it has many fields
     file = directory / MODEL_FILE
     model: Mapping[str, Any] = read(file) if file.exists() else {}
     if kind != NAME:
@@ -91,7 +91,7 @@ def read_bi_encoder(directory: Path, read: Read) -> BiEncoder:
     similarity, dimensions = _similarity(file, model), int(model.get("truncate_dim") or 0)
     if steps and steps[-1].kind == "unit" and (similarity == "cosine" or not dimensions):
         steps, similarity = steps[:-1], "cosine"
-    return BiEncoder(
+    return BiEncoderDescription(
         transformer,
         pooling,
         tuple(steps),
@@ -106,7 +106,7 @@ def read_bi_encoder(directory: Path, read: Read) -> BiEncoder:
     )
 
 
-def _steps(directory: Path, parts: Modules, modules: Sequence[tuple[str, str]]) -> tuple[Mode, list[Step], int]:
+def _steps(directory: Path, parts: Modules, modules: Sequence[tuple[str, str]]) -> tuple[Mode, list[HeadStep], int]:
     """Return the pooling, what follows it, and how many numbers the last Dense gives."""
     file = directory / MODULES_FILE
     if [kind for kind, _ in modules].count("Pooling") != 1 or modules[0][0] != "Pooling":
@@ -116,7 +116,7 @@ def _steps(directory: Path, parts: Modules, modules: Sequence[tuple[str, str]]) 
     if more or mode not in POOLINGS:
         reason = f"pooling_mode is {', '.join((mode, *more))}; of a bi-encoder it must be one of {', '.join(POOLINGS)}"
         raise refused(directory / folder / "config.json", reason)
-    steps: list[Step] = []
+    steps: list[HeadStep] = []
     width = 0
     for kind, folder in modules[1:]:
         if kind == "Dense":

@@ -25,7 +25,7 @@ from osrerank.scoring.modular.description import (
     refused,
     transformer_task,
 )
-from osrerank.scoring.modular.head import Head, Mode, Step
+from osrerank.scoring.modular.head import Head, HeadStep, Mode
 
 NAME = "CrossEncoder"
 """The ``model_type`` in `MODEL_FILE`."""
@@ -36,8 +36,8 @@ SCORES = "scores"
 
 
 @dataclass(frozen=True, slots=True)
-class CrossEncoder:
-    """What the files say.
+class CrossEncoderDescription:
+    """What a cross-encoder's files say.
 
     Attributes:
         head: what follows the encoder; None where the model is a transformers classifier.
@@ -56,7 +56,7 @@ class CrossEncoder:
     weights: tuple[str, ...]
 
 
-def read_cross_encoder(directory: Path, read: Read) -> CrossEncoder | None:
+def read_cross_encoder(directory: Path, read: Read) -> CrossEncoderDescription | None:
     """Return what a directory's files say of a cross-encoder; None where sentence-transformers did not save one.
 
     Args:
@@ -86,7 +86,7 @@ def read_cross_encoder(directory: Path, read: Read) -> CrossEncoder | None:
         raise refused(directory / modules[1][1] / "config.json", reason)
     names = (MODULES_FILE, MODEL_FILE, TRANSFORMER_FILE, TOKENIZER_SETTINGS_FILE)
     files = (*(name for name in names if (directory / name).exists()), *parts.descriptions)
-    return CrossEncoder(head, labels, limits_of(directory, read).sequence, prefix, files, parts.weights)
+    return CrossEncoderDescription(head, labels, limits_of(directory, read).sequence, prefix, files, parts.weights)
 
 
 def has_own_head(directory: Path, read: Read) -> bool:
@@ -102,7 +102,7 @@ def _head(directory: Path, parts: Modules, modules: Sequence[tuple[str, str]]) -
     """Return the head and how many outputs it has."""
     file, last = directory / MODULES_FILE, len(modules) - 1
     pooling: tuple[Mode, ...] = ()
-    steps: list[Step] = []
+    steps: list[HeadStep] = []
     labels = 0
     for place, (kind, folder) in enumerate(modules):
         if (kind == "Pooling") != (place == 0):

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from osrerank.errors import ModelLoadError
-from osrerank.scoring.modular.head import Activation, Mode, Step
+from osrerank.scoring.modular.head import Activation, HeadStep, Mode
 
 MODULES_FILE = "modules.json"
 MODEL_FILE = "config_sentence_transformers.json"
@@ -71,7 +71,7 @@ Content = Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class TokenLimits:
     """The most tokens of a sequence, of a query and of a document; None where the files set no limit of their own."""
 
     sequence: int | None
@@ -110,7 +110,7 @@ class Modules:
         """Return whether the tokens of a prompt count in pooling."""
         return self._described("Pooling", folder)[1].get("include_prompt", True) is not False
 
-    def dense(self, folder: str, reads: str = VECTOR, writes: str = VECTOR) -> tuple[Step, int]:
+    def dense(self, folder: str, reads: str = VECTOR, writes: str = VECTOR) -> tuple[HeadStep, int]:
         """Return the step and how many numbers it gives.
 
         Args:
@@ -129,22 +129,22 @@ class Modules:
             known = f"it must be one of torch's {', '.join(ACTIVATIONS)}"
             raise refused(file, f"activation_function is {named!r}; {known}, and osrerank runs no other code")
         activation, has_bias = ACTIVATIONS[named.rpartition(".")[2]], content.get("bias", True) is not False
-        step = Step("dense", self._weighted(folder, "linear"), activation, has_bias=has_bias)
+        step = HeadStep("dense", self._weighted(folder, "linear"), activation, has_bias=has_bias)
         return step, int(content.get("out_features", 0))
 
-    def norm(self, folder: str) -> Step:
+    def norm(self, folder: str) -> HeadStep:
         """Return a LayerNorm."""
         self._described("LayerNorm", folder)
-        return Step("norm", self._weighted(folder, "norm"))
+        return HeadStep("norm", self._weighted(folder, "norm"))
 
-    def unit(self, folder: str, reads: str = VECTOR) -> Step:
+    def unit(self, folder: str, reads: str = VECTOR) -> HeadStep:
         """Return what makes the norm 1; only later versions of the library write its file."""
         if (self._directory / folder / MODULE_FILE).exists():
             file, content = self._described("Normalize", folder)
             for name in KEYS["Normalize"]:
                 if content.get(name) not in (None, reads):
                     raise refused(file, f"{name} is {content[name]!r}; here it must be {reads!r}")
-        return Step("unit")
+        return HeadStep("unit")
 
     def _weighted(self, folder: str, part: str) -> str:
         """Return the name of a module's weights, once its file is known to be there."""
@@ -253,14 +253,14 @@ def transformer_task(directory: Path, read: Read, known: Collection[str] = ()) -
     return task
 
 
-def limits_of(directory: Path, read: Read, known: Collection[str] = ()) -> Limits:
+def limits_of(directory: Path, read: Read, known: Collection[str] = ()) -> TokenLimits:
     """Return the least of the limits in a transformer's files, as the library applies them."""
     _, settings = transformer_settings(directory, read, known)
     tokenizer = directory / TOKENIZER_SETTINGS_FILE
     own = settings.get("max_seq_length") or (read(tokenizer).get("model_max_length") if tokenizer.exists() else None)
     given = (own, _processing(settings).get("text", {}).get("max_length"))
     query, document = (int(settings[name]) if settings.get(name) else None for name in LENGTHS)
-    return Limits(min((int(limit) for limit in given if limit), default=None), query, document)
+    return TokenLimits(min((int(limit) for limit in given if limit), default=None), query, document)
 
 
 def refused(file: Path, reason: str) -> ModelLoadError:

@@ -9,7 +9,7 @@ Activation = Literal["", "gelu", "relu", "sigmoid", "silu", "tanh"]
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class HeadStep:
     """A step from one vector of each sequence to the next.
 
     Attributes:
@@ -35,7 +35,7 @@ class Step:
                 raise ValueError(f"a module's {name} is {value!r}; it must be one of {', '.join(get_args(known))}")
 
     def to_json(self) -> dict[str, Any]:
-        """Return the fields that do not have their default; `Step` takes them back."""
+        """Return the fields that do not have their default; `HeadStep` takes them back."""
         defaults = {one.name: one.default for one in fields(self)}
         return {name: value for name, value in asdict(self).items() if value != defaults[name]}
 
@@ -50,5 +50,5 @@ class Head:
             state of its last token; several lie side by side. With none, each token has a vector of its own.
     """
 
-    steps: tuple[Step, ...]
+    steps: tuple[HeadStep, ...]
     pooling: tuple[Mode, ...] = ("cls",)

@@ -71,8 +71,8 @@ class Projection:
 
 
 @dataclass(frozen=True, slots=True)
-class LateInteraction:
-    """What the files say.
+class LateInteractionDescription:
+    """What a late-interaction model's files say.
 
     Attributes:
         transformer: folder of the transformer's files, relative to the directory; "" for the directory itself.
@@ -106,7 +106,7 @@ def is_late_interaction(directory: Path, read: Read) -> bool:
     return kind in NAMES
 
 
-def read_late_interaction(directory: Path, read: Read) -> LateInteraction:
+def read_late_interaction(directory: Path, read: Read) -> LateInteractionDescription:
     """Return what a directory's files say of late interaction.
 
     Args:
@@ -137,7 +137,7 @@ class _Saved:
         (_, self._transformer), *self._modules = listed(directory / MODULES_FILE, read, KINDS, LIBRARIES)
         self._vocabulary = _Vocabulary(directory / self._transformer, read)
 
-    def read(self) -> LateInteraction:
+    def read(self) -> LateInteractionDescription:
         """Return what the files say."""
         similarity = str(self._model.get("similarity_fn_name") or SIMILARITIES[0]).lower()
         if similarity not in SIMILARITIES:
@@ -155,7 +155,7 @@ class _Saved:
             skipped=self._vocabulary.known(self._skipped()),
             pool_factor=self._pool_factor(),
         )
-        return LateInteraction(
+        return LateInteractionDescription(
             self._transformer, projections, dimensions, queries[1], documents[1], most_query, most_document, tokens
         )
 
@@ -266,7 +266,7 @@ class _Saved:
         return file, content
 
 
-def _of_stanford(directory: Path, read: Read) -> LateInteraction:
+def _of_stanford(directory: Path, read: Read) -> LateInteractionDescription:
     file, vocabulary = directory / METADATA_FILE, _Vocabulary(directory, read)
     content: Mapping[str, Any] = read(file) if file.exists() else {}
     for name, wanted in (("similarity", "cosine"), ("interaction", "colbert")):
@@ -286,7 +286,7 @@ def _of_stanford(directory: Path, read: Read) -> LateInteraction:
         skipped=vocabulary.known(string.punctuation if content.get("mask_punctuation", True) else ()),
     )
     projection = Projection(MODULE_WEIGHTS_FILE, "linear")
-    return LateInteraction("", (projection,), int(content.get("dim") or 0), "", "", query, document, tokens)
+    return LateInteractionDescription("", (projection,), int(content.get("dim") or 0), "", "", query, document, tokens)
 
 
 class _Vocabulary:

@@ -18,7 +18,7 @@ def pause_s(failures: int) -> float:
     return PAUSES_S[min(failures, len(PAUSES_S)) - 1] * random.uniform(0.5, 1.0)  # noqa: S311 - no secret
 
 
-class Attempt(Enum):
+class BrokerAccess(Enum):
     """What a caller may do with the broker: use it, be the only one to probe it, or neither."""
 
     USE = "use"
@@ -44,15 +44,15 @@ class Breaker:
     def is_open(self) -> bool:
         return self._failures > 0
 
-    def attempt(self) -> Attempt:
-        """Return what a caller may do now; a caller that gets `Attempt.PROBE` must then call `close` or `trip`."""
+    def attempt(self) -> BrokerAccess:
+        """Return what a caller may do now; a caller that gets `BrokerAccess.PROBE` must then call `close` or `trip`."""
         with self._lock:
             if self._failures == 0:
-                return Attempt.USE
+                return BrokerAccess.USE
             if self._probing or self._clock() < self._probe_at:
-                return Attempt.NONE
+                return BrokerAccess.NONE
             self._probing = True
-            return Attempt.PROBE
+            return BrokerAccess.PROBE
 
     def close(self) -> None:
         """Record that the broker answered, and close the circuit."""

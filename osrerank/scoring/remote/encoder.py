@@ -10,7 +10,7 @@ from osrerank.scoring.bi_encoder import BiEncoder
 from osrerank.scoring.remote.scorer import RemoteScorer
 from osrerank.types import NEVER, Advice, Deadline, Side, Vectors
 from osrerank.types.vectors import Floats, Rows
-from osrerank.vectors.record import Bits, Record, record_bytes, rows_of
+from osrerank.vectors.record import Bits, VectorRecord, record_bytes, rows_of
 
 ANOTHER = "workers have another {model} than this process: install the same version on both, or give both one model"
 
@@ -64,9 +64,9 @@ class RemoteEncoder:
             raise InferenceError(ANOTHER.format(model=self.model), model=self.model)
         by_tokens = self.advice.kind == "late-interaction"
         failures = {at: content for at, content in answer.found.items() if isinstance(content, str)}
-        records: dict[int, Record] = {}
+        records: dict[int, VectorRecord] = {}
         for at, content in answer.found.items():
-            record = Record.parsed(memoryview(content))[0] if isinstance(content, bytes) else None
+            record = VectorRecord.parsed(memoryview(content))[0] if isinstance(content, bytes) else None
             if record is not None and record.fits(self.dimensions, self._bits, by_tokens=by_tokens):
                 records[at] = record
             else:

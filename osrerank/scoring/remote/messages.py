@@ -36,7 +36,7 @@ FLOAT = struct.Struct("<f")
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
+class ChunkRequest:
     """A request to a worker: to score a chunk of a search, or to encode documents.
 
     Attributes:
@@ -72,10 +72,10 @@ class Request:
         Raises:
             PayloadError: it is larger than allowed.
         """
-        return _packed({name: getattr(self, name) for name in Request.__slots__})
+        return _packed({name: getattr(self, name) for name in ChunkRequest.__slots__})
 
     @classmethod
-    def decode(cls, message: object) -> "Request":
+    def decode(cls, message: object) -> "ChunkRequest":
         """Read a message.
 
         Raises:

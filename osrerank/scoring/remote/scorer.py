@@ -22,7 +22,7 @@ from osrerank.scoring.inputs import MOST_CHARACTERS
 from osrerank.scoring.remote.broker import celery_app, connect
 from osrerank.scoring.remote.chunks import MOST_PAIRS, Chunk, divide, gather
 from osrerank.scoring.remote.delivery import Delivery, PendingChunk
-from osrerank.scoring.remote.messages import MOST_VECTOR_BYTES, Heartbeat, Reply, Request
+from osrerank.scoring.remote.messages import MOST_VECTOR_BYTES, ChunkRequest, Heartbeat, Reply
 from osrerank.scoring.remote.signing import UNSIGNED_RISK, Signer
 from osrerank.scoring.remote.worker_group import LiveWorkers, WorkerGroup
 from osrerank.scoring.remote.worker_registry import WorkerRegistry
@@ -287,7 +287,7 @@ class RemoteScorer:
     ) -> PendingChunk:
         name = secrets.token_hex(12)
         clock = self._registry.clock
-        request = Request(
+        request = ChunkRequest(
             chunk=name,
             reply_queue=self._delivery.reply_queue,
             identity=worker.identity,

@@ -10,7 +10,7 @@ from redis import RedisError
 
 from osrerank.errors import WorkerError
 from osrerank.metrics import BROKER_AWAY, BROKER_FAILURES, WORKERS
-from osrerank.scoring.remote.breaker import Attempt, Breaker
+from osrerank.scoring.remote.breaker import Breaker, BrokerAccess
 from osrerank.scoring.remote.broker import CONNECT_S, PLAIN_ANSWER_S, no_broker
 from osrerank.scoring.remote.messages import Heartbeat
 from osrerank.scoring.remote.worker_registry import BEAT_S, WorkerRegistry
@@ -95,7 +95,7 @@ class LiveWorkers:
             WorkerError: there are no workers, or the broker cannot be asked. It is raised at once while the broker is
                 known to be down, or while another search has already waited for its answer beyond a deadline.
         """
-        if self._breaker.attempt() is Attempt.PROBE:
+        if self._breaker.attempt() is BrokerAccess.PROBE:
             self._start_probe()
         self._refuse_while_away()
         group = self._known

@@ -20,12 +20,12 @@ from osrerank.errors import OsrerankError
 from osrerank.server.api import routes
 from osrerank.server.api.access_log import AccessLog
 from osrerank.server.api.dialect_route import NOT_JSON, is_json
-from osrerank.server.api.errors import Refused, body_of, headers_of, sentence_of, status_of
+from osrerank.server.api.errors import RefusedRequest, body_of, headers_of, sentence_of, status_of
 from osrerank.server.api.explorer import add_explorer
-from osrerank.server.api.limits import Limits
+from osrerank.server.api.limits import ServerLimits
 from osrerank.server.api.middleware import RequestMiddleware
 from osrerank.server.api.numbers import encode
-from osrerank.server.api.service import Service
+from osrerank.server.api.service import ApiService
 from osrerank.service import RerankService
 
 logger = logging.getLogger(__name__)
@@ -37,7 +37,7 @@ UNTOLD: Any = {"tracing": False, "metrics": False, "logs": False, "auto_configur
 
 def create_app(
     reranker: RerankService,
-    limits: Limits | None = None,
+    limits: ServerLimits | None = None,
     *,
     token: str | None = None,
     access_log: AccessLog | None = None,
@@ -50,8 +50,8 @@ def create_app(
         token: what ``Authorization: Bearer`` must carry; None lets everybody in.
         access_log: gets a line for each request; None for none. The caller closes it.
     """
-    limits = limits or Limits()
-    service = Service(reranker, limits)
+    limits = limits or ServerLimits()
+    service = ApiService(reranker, limits)
 
     @asynccontextmanager
     async def lifespan(_app: FastAPI) -> AsyncIterator[None]:
@@ -78,7 +78,7 @@ def create_app(
     app.add_exception_handler(RequestValidationError, _misshapen)
     app.add_exception_handler(HTTPException, _refused_by_framework)
     app.add_exception_handler(OsrerankError, _failed)
-    app.add_exception_handler(Refused, _failed)
+    app.add_exception_handler(RefusedRequest, _failed)
     app.add_exception_handler(Exception, _broken)
     return app
 

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from json.decoder import scanstring  # type: ignore[attr-defined]
 from typing import Any, NoReturn
 
-from osrerank.server.api.errors import Refused
+from osrerank.server.api.errors import RefusedRequest
 
 READ_DEPTH = 3
 """Containers within each other that are read: the body, its list, and a document of it."""
@@ -46,7 +46,7 @@ def inflated(body: bytes, most_bytes: int) -> bytes:
     """Return a gzip body's content; stops as soon as it is too large.
 
     Raises:
-        Refused: it is not gzip (400), or too large (413).
+        RefusedRequest: it is not gzip (400), or too large (413).
     """
     content = bytearray()
     while True:
@@ -58,11 +58,11 @@ def inflated(body: bytes, most_bytes: int) -> bytes:
                 content += piece
                 if len(content) > most_bytes:
                     reason = f"the inflated body may have {most_bytes} bytes: send fewer or shorter documents"
-                    raise Refused(413, reason)
+                    raise RefusedRequest(413, reason)
                 if not piece and not body and not inflater.eof:
-                    raise Refused(400, "the gzip body ends too soon: send all of it")
+                    raise RefusedRequest(400, "the gzip body ends too soon: send all of it")
         except zlib.error:
-            raise Refused(400, "the body is not gzip, as its Content-Encoding says") from None
+            raise RefusedRequest(400, "the body is not gzip, as its Content-Encoding says") from None
         body = inflater.unused_data
         if not body:
             return bytes(content)
@@ -76,17 +76,18 @@ def read_body(body: bytes, most_entries: int) -> dict[str, Any]:
         most_entries: of a list that is read.
 
     Raises:
-        Refused: it is not JSON (400), has too many entries (413), or another shape (422). No message repeats a value.
+        RefusedRequest: it is not JSON (400), has too many entries (413), or another shape (422). No message repeats a
+            value.
     """
     if not body.strip():
-        raise Refused(422, "the body: it is empty; send a JSON object")
+        raise RefusedRequest(422, "the body: it is empty; send a JSON object")
     try:
         text = body.decode(json.detect_encoding(body), "surrogatepass")
         return _Reader(text, most_entries).body()
     except UnicodeDecodeError:
-        raise Refused(400, "the body is not JSON: its encoding is not UTF-8") from None
+        raise RefusedRequest(400, "the body is not JSON: its encoding is not UTF-8") from None
     except json.JSONDecodeError as error:
-        raise Refused(400, f"the body is not JSON: {error.msg} at character {error.pos}") from None
+        raise RefusedRequest(400, f"the body is not JSON: {error.msg} at character {error.pos}") from None
 
 
 class _Reader:
@@ -101,7 +102,7 @@ class _Reader:
         if self._text[at : at + 1] != "{":
             if self._text[at : at + 1] not in ("[", '"'):
                 self._scalar(at)
-            raise Refused(422, "the body: it must be a JSON object")
+            raise RefusedRequest(422, "the body: it must be a JSON object")
         value, at = self._object(at, 1, "")
         if self._space(at) != len(self._text):
             self._fail("there is more after the object", at)
@@ -127,9 +128,9 @@ class _Reader:
                 self._fail("a key in double quotes is missing", at)
             key, at = scanstring(self._text, at + 1, True)  # noqa: FBT003 - a C function
             if key in members:
-                raise Refused(422, f"{name or 'the body'}: a key is there twice")
+                raise RefusedRequest(422, f"{name or 'the body'}: a key is there twice")
             if len(members) == MOST_KEYS:
-                raise Refused(422, f"{name or 'the body'}: more than {MOST_KEYS} keys")
+                raise RefusedRequest(422, f"{name or 'the body'}: more than {MOST_KEYS} keys")
             at = self._space(at)
             if self._text[at : at + 1] != ":":
                 self._fail("a colon is missing", at)
@@ -168,8 +169,8 @@ class _Reader:
     def _refuse_count(self, entries: list[Any], name: str) -> NoReturn:
         wrong = next((at for at, entry in enumerate(entries) if not _has_text(entry)), None)
         if wrong is not None:
-            raise Refused(422, f"{name}.{wrong}: it must be a text, or an object with one")
-        raise Refused(
+            raise RefusedRequest(422, f"{name}.{wrong}: it must be a text, or an object with one")
+        raise RefusedRequest(
             413,
             f"{name}: there are more than a request may have, {self._most_entries}: send several requests",
         )
@@ -178,7 +179,7 @@ class _Reader:
         number = NUMBER.match(self._text, at)
         if number is not None and self._text[at : at + 2] != "-I":
             if number.end() - at > MOST_DIGITS:
-                raise Refused(422, f"the body: a number of more than {MOST_DIGITS} characters")
+                raise RefusedRequest(422, f"the body: a number of more than {MOST_DIGITS} characters")
             whole = number[2] is None and number[3] is None
             return int(number[1]) if whole else float(number[0]), number.end()
         word = WORD.match(self._text, at)
@@ -199,7 +200,7 @@ class _Reader:
                 closing.append(CLOSES[first])
                 at += 1
                 if depth + len(closing) > MOST_DEPTH:
-                    raise Refused(422, f"{name}: containers are nested more than {MOST_DEPTH} deep")
+                    raise RefusedRequest(422, f"{name}: containers are nested more than {MOST_DEPTH} deep")
             elif not closing or first != closing.pop():
                 self._fail("a bracket has no counterpart", at)
             else:
@@ -207,7 +208,7 @@ class _Reader:
                 if not closing:
                     return at
             at = PLAIN.match(text, at).end()  # type: ignore[union-attr]
-        raise Refused(422, f"{name}: more than {MOST_PASSED} values within one")
+        raise RefusedRequest(422, f"{name}: more than {MOST_PASSED} values within one")
 
     def _space(self, at: int) -> int:
         if self._text[at : at + 1] not in " \t\n\r":

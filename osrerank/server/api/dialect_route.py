@@ -12,7 +12,7 @@ from fastapi.routing import APIRoute
 from pydantic import BaseModel, TypeAdapter, ValidationError
 
 from osrerank.server.api.bodies import read_body
-from osrerank.server.api.errors import Refused, sentence_of
+from osrerank.server.api.errors import RefusedRequest, sentence_of
 
 TIMEOUT_HEADER = "X-Request-Timeout-Ms"
 INLINE_BYTES = 1 << 14
@@ -32,7 +32,7 @@ class DialectRoute(APIRoute):
 
         async def answer(http: HttpRequest) -> Response:
             if not is_json(http):
-                raise Refused(415, NOT_JSON)
+                raise RefusedRequest(415, NOT_JSON)
             body = await http.body()
             most = http.app.state.service.limits.max_documents
             if len(body) <= INLINE_BYTES:
@@ -61,21 +61,21 @@ def _validated(body: bytes, dialect: TypeAdapter[BaseModel], most: int, depth: i
         depth: how many parts of an error's path the client does not know.
 
     Raises:
-        Refused: the body is not JSON, or not of the dialect.
+        RefusedRequest: the body is not JSON, or not of the dialect.
     """
     content = read_body(body, most)
     try:
         return dialect.validate_python(content)
     except ValidationError as error:
         faults = error.errors(include_url=False, include_context=False, include_input=False)
-        raise Refused(422, sentence_of(faults, depth=depth)) from None
+        raise RefusedRequest(422, sentence_of(faults, depth=depth)) from None
 
 
 def _timeout_ms(http: HttpRequest) -> float | None:
     """Return the header's time in milliseconds.
 
     Raises:
-        Refused: it is not a number above 0.
+        RefusedRequest: it is not a number above 0.
     """
     given = http.headers.get(TIMEOUT_HEADER)
     if given is None:
@@ -85,5 +85,5 @@ def _timeout_ms(http: HttpRequest) -> float | None:
     except ValueError:
         duration_ms = math.nan
     if not 0 < duration_ms < math.inf:
-        raise Refused(422, f"{TIMEOUT_HEADER}: it must be a number of milliseconds above 0")
+        raise RefusedRequest(422, f"{TIMEOUT_HEADER}: it must be a number of milliseconds above 0")
     return duration_ms

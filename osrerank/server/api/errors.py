@@ -26,7 +26,7 @@ INDEX_PATTERN = r"^[^\s_.\-+,*?/\\\"<>|#:][^\s,*?/\\\"<>|#:]*$"
 """The name of one index or alias: no wildcards, no lists, no system indexes."""
 
 
-class Fault(BaseModel):
+class ErrorBody(BaseModel):
     """The body of every error response: one sentence under the names that the dialects use."""
 
     message: str = Field(description="What is wrong and what to do; Cohere's name.")
@@ -35,7 +35,7 @@ class Fault(BaseModel):
     error_type: str = Field(description="Validation, Authentication, Overloaded, Timeout, Unhealthy or Backend.")
 
 
-class Refused(Exception):  # noqa: N818 - an answer, not a defect
+class RefusedRequest(Exception):  # noqa: N818 - an answer, not a defect
     """A request that is answered with a status and a sentence."""
 
     def __init__(self, status: int, message: str) -> None:
@@ -64,7 +64,7 @@ _TYPES = {
     504: "Timeout",
 }
 ANSWERS: Mapping[int | str, dict[str, Any]] = {
-    status: {"model": Fault, "description": description}
+    status: {"model": ErrorBody, "description": description}
     for status, description in (
         (400, "The body is not JSON."),
         (401, "The bearer token is missing or wrong."),
@@ -82,7 +82,7 @@ ANSWERS: Mapping[int | str, dict[str, Any]] = {
 
 def status_of(error: Exception) -> int:
     """Return the status for one of our errors."""
-    if isinstance(error, Refused):
+    if isinstance(error, RefusedRequest):
         return error.status
     return next((status for kind, status in _STATUS if isinstance(error, kind)), 500)
 
@@ -90,7 +90,7 @@ def status_of(error: Exception) -> int:
 def body_of(status: int, message: str) -> dict[str, str]:
     """Return the body of a fault."""
     kind = _TYPES.get(status, "Validation" if status < 500 else "Backend")
-    return Fault(message=message, detail=message, error=message, error_type=kind).model_dump()
+    return ErrorBody(message=message, detail=message, error=message, error_type=kind).model_dump()
 
 
 def sentence_of(faults: Sequence[Mapping[str, Any]], *, depth: int) -> str:

@@ -10,8 +10,8 @@ from typing import Any
 
 from osrerank.server.api.access_log import RECORD, REQUEST_ID, AccessLog, request_id
 from osrerank.server.api.bodies import inflated
-from osrerank.server.api.errors import Refused, body_of, headers_of
-from osrerank.server.api.limits import Limits
+from osrerank.server.api.errors import RefusedRequest, body_of, headers_of
+from osrerank.server.api.limits import ServerLimits
 from osrerank.server.api.metrics import REQUESTS, SECONDS
 from osrerank.server.api.numbers import encode
 from osrerank.server.api.traced import server_span, tell_answer
@@ -53,7 +53,7 @@ class RequestMiddleware:
     def __init__(
         self,
         application: Application,
-        limits: Limits,
+        limits: ServerLimits,
         token: str | None,
         access_log: AccessLog | None = None,
         tracing: Tracing = "on",
@@ -92,7 +92,7 @@ class RequestMiddleware:
             if body and _header(scope, b"content-encoding") in GZIP:
                 await self._inflate(body)
             await self._application(scope, _replayed(bytes(body), receive), answer.send)
-        except Refused as refusal:
+        except RefusedRequest as refusal:
             self._release(body)
             is_late = refusal.status == HTTPStatus.REQUEST_TIMEOUT
             await refuse(refusal, answer.send, incoming, 0.0 if is_late else self._limits.body_timeout_s)
@@ -134,7 +134,7 @@ class RequestMiddleware:
         scheme, _, given = _header(scope, b"authorization").partition(b" ")
         is_right = hmac.compare_digest(given.strip(), self._token)
         if not (is_right and scheme.lower() == b"bearer"):
-            raise Refused(401, "this server needs a token: send the header Authorization: Bearer TOKEN")
+            raise RefusedRequest(401, "this server needs a token: send the header Authorization: Bearer TOKEN")
 
     async def _read(self, scope: MutableMapping[str, Any], receive: Receive, body: bytearray) -> None:
         """Read the body; refuse it as soon as it is known to be too large, or too late."""
@@ -154,7 +154,7 @@ class RequestMiddleware:
                     if not message.get("more_body", False):
                         return
         except TimeoutError:
-            raise Refused(408, f"the body did not arrive within {self._limits.body_timeout_s:g} s") from None
+            raise RefusedRequest(408, f"the body did not arrive within {self._limits.body_timeout_s:g} s") from None
 
     async def _inflate(self, body: bytearray) -> None:
         content = await asyncio.to_thread(inflated, bytes(body), self._limits.max_body_bytes)
@@ -164,9 +164,13 @@ class RequestMiddleware:
 
     def _check_size(self, size: int) -> None:
         if size > self._limits.max_body_bytes:
-            raise Refused(413, f"a body may have {self._limits.max_body_bytes} bytes: send fewer or shorter documents")
+            raise RefusedRequest(
+                413, f"a body may have {self._limits.max_body_bytes} bytes: send fewer or shorter documents"
+            )
         if self._held_bytes > self._limits.max_held_bytes:
-            raise Refused(429, f"requests of {self._limits.max_held_bytes} bytes are being answered; try again later")
+            raise RefusedRequest(
+                429, f"requests of {self._limits.max_held_bytes} bytes are being answered; try again later"
+            )
 
 
 class _Answer:
@@ -198,7 +202,7 @@ class Incoming:
         return message
 
 
-async def refuse(refusal: Refused, send: Send, incoming: Incoming, most_s: float = LINGER_S) -> None:
+async def refuse(refusal: RefusedRequest, send: Send, incoming: Incoming, most_s: float = LINGER_S) -> None:
     """Answer a request with a refusal, and close its connection when the client has sent its body.
 
     A client that sends all of it before it reads would lose the answer to a connection that was closed before.
@@ -234,7 +238,7 @@ def _replayed(body: bytes, receive: Receive) -> Receive:
 
 def _check_encoding(scope: MutableMapping[str, Any]) -> None:
     if _header(scope, b"content-encoding").lower() not in (b"", b"identity", *GZIP):
-        raise Refused(415, "the body's Content-Encoding is not known: send it with gzip, or as it is")
+        raise RefusedRequest(415, "the body's Content-Encoding is not known: send it with gzip, or as it is")
 
 
 def _header(scope: MutableMapping[str, Any], name: bytes) -> bytes:

@@ -28,8 +28,8 @@ MEMORY_S = 3.0
 
 
 @dataclass(frozen=True, slots=True)
-class Task(Generic[Value]):
-    """A part of a request.
+class QueuedTask(Generic[Value]):
+    """A part of a request, waiting to be scored.
 
     Attributes:
         tokens: its estimated cost.
@@ -40,7 +40,7 @@ class Task(Generic[Value]):
     compute: Callable[[], Value]
 
 
-class Rate:
+class TokenRate:
     """Tokens a second while something is being scored; recent seconds count most.
 
     Args:
@@ -80,7 +80,7 @@ class Rate:
 class _Job(Generic[Value]):
     """A request that waits or runs."""
 
-    def __init__(self, tasks: Sequence[Task[Value]], tag: float) -> None:
+    def __init__(self, tasks: Sequence[QueuedTask[Value]], tag: float) -> None:
         self.waiting = deque(enumerate(tasks))
         self.values: list[Value | None] = [None] * len(tasks)
         self.left = sum(task.tokens for task in tasks)
@@ -108,7 +108,7 @@ class TaskQueue:
         self._jobs: list[_Job[Any]] = []
         self._running = self._running_large = 0
         self._tag = 0.0
-        self.rate = Rate(clock)
+        self.rate = TokenRate(clock)
 
     @property
     def task_tokens(self) -> int:
@@ -130,7 +130,7 @@ class TaskQueue:
         ahead = sum(job.left if is_large else min(job.left, tokens) for job in self._jobs)
         return ahead / self.rate.tokens_per_s
 
-    async def run(self, tasks: Sequence[Task[Value]]) -> list[Value]:
+    async def run(self, tasks: Sequence[QueuedTask[Value]]) -> list[Value]:
         """Return the tasks' values. If the caller is cancelled, tasks that wait are dropped.
 
         Raises:
@@ -179,7 +179,7 @@ class TaskQueue:
         able = [job for job in self._jobs if job.waiting and not (job.is_large and is_full)]
         return min(able, key=lambda job: job.next_tag, default=None)
 
-    def _end(self, job: _Job[Any], place: int, task: Task[Any], done: "asyncio.Future[Any]") -> None:
+    def _end(self, job: _Job[Any], place: int, task: QueuedTask[Any], done: "asyncio.Future[Any]") -> None:
         self._running -= 1
         self._running_large -= job.is_large
         self.rate.finish(task.tokens)

@@ -14,7 +14,7 @@ from pydantic import BaseModel
 from osrerank.search.coverage import AT_LEAST
 from osrerank.server.api.access_log import RECORD
 from osrerank.server.api.dialect_route import TIMEOUT_HEADER, DialectRoute
-from osrerank.server.api.dialects.base import Request
+from osrerank.server.api.dialects.base import DialectRequest
 from osrerank.server.api.dialects.by_keys import InvocationRequest, InvocationResponse, RerankRequest, RerankResponse
 from osrerank.server.api.dialects.cohere import (
     CohereRequest,
@@ -26,10 +26,10 @@ from osrerank.server.api.dialects.cohere import (
 )
 from osrerank.server.api.dialects.pairs import ClassifyRequest, Label, ScoreRequest, ScoreResponse
 from osrerank.server.api.dialects.texts import HuggingFaceRequest, TeiRequest, TeiResult
-from osrerank.server.api.errors import ANSWERS, INDEX_PATTERN, Fault, Refused
+from osrerank.server.api.errors import ANSWERS, INDEX_PATTERN, ErrorBody, RefusedRequest
 from osrerank.server.api.middleware import Left
 from osrerank.server.api.numbers import encode
-from osrerank.server.api.service import Service
+from osrerank.server.api.service import ApiService
 from osrerank.types import Deadline
 
 UNSCORED, TRUNCATED = "X-Rerank-Unscored", "X-Rerank-Truncated"
@@ -106,12 +106,12 @@ async def score(http: HttpRequest, request: ScoreRequest, timeout_ms: float | No
     return await _answered(http, request, timeout_ms)
 
 
-async def _answered(http: HttpRequest, request: Request, header_ms: float | None) -> Response:
-    service: Service = http.app.state.service
+async def _answered(http: HttpRequest, request: DialectRequest, header_ms: float | None) -> Response:
+    service: ApiService = http.app.state.service
     questions = request.questions()
     count = sum(len(question.documents) for question in questions)
     if count > service.limits.max_documents:
-        raise Refused(413, f"{count} documents; a request may have {service.limits.max_documents}: send several")
+        raise RefusedRequest(413, f"{count} documents; a request may have {service.limits.max_documents}: send several")
     http.scope[RECORD].update(documents=count, questions=questions)
     asked_ms = (service.limits.timeout_ms, request.timeout_ms, header_ms)
     deadline = Deadline.after_ms(min(ms for ms in asked_ms if ms is not None), service.reranker.clock)
@@ -191,11 +191,11 @@ async def health() -> Alive:
 @checks.get(
     "/ready",
     responses={
-        503: {"model": Fault, "description": "Not now; the body says why."},
-        400: {"model": Fault, "description": "The server has no indexes, or the request names none."},
-        404: {"model": Fault, "description": "There is no such index, or it is not offered."},
-        422: {"model": Fault, "description": "A parameter cannot be used."},
-        502: {"model": Fault, "description": "The index cannot be read."},
+        503: {"model": ErrorBody, "description": "Not now; the body says why."},
+        400: {"model": ErrorBody, "description": "The server has no indexes, or the request names none."},
+        404: {"model": ErrorBody, "description": "There is no such index, or it is not offered."},
+        422: {"model": ErrorBody, "description": "A parameter cannot be used."},
+        502: {"model": ErrorBody, "description": "The index cannot be read."},
     },
 )
 async def ready(
@@ -207,9 +207,9 @@ async def ready(
 
     With ``index``, also whether at least the share ``at_least`` of its documents has vectors, by default .95.
     """
-    service: Service = http.app.state.service
+    service: ApiService = http.app.state.service
     if fault := await service.check():
-        raise Refused(503, fault)
+        raise RefusedRequest(503, fault)
     if index is not None or at_least is not None:
         await _check_vectors(http, index, AT_LEAST if at_least is None else at_least)
     return Readiness(status="ready", model=service.model)
@@ -218,13 +218,15 @@ async def ready(
 async def _check_vectors(http: HttpRequest, index: str | None, at_least: float) -> None:
     share_of: Callable[[str], float] | None = http.app.state.share_of
     if share_of is None:
-        raise Refused(400, "this server has no indexes: start it with --ui, or leave out index and at_least")
+        raise RefusedRequest(400, "this server has no indexes: start it with --ui, or leave out index and at_least")
     if index is None:
-        raise Refused(400, "at_least needs an index: add index=NAME")
+        raise RefusedRequest(400, "at_least needs an index: add index=NAME")
     share = await asyncio.to_thread(share_of, index)
     if share < at_least:
         command = f"osrerank vectors build --index {index}"
-        raise Refused(503, f"{share:.1%} of the documents of {index} have vectors, not {at_least:.1%}: {command}")
+        raise RefusedRequest(
+            503, f"{share:.1%} of the documents of {index} have vectors, not {at_least:.1%}: {command}"
+        )
 
 
 @checks.get("/v1/models")
@@ -239,7 +241,7 @@ async def models(http: HttpRequest) -> ModelList:
 @checks.get("/info")
 async def info(http: HttpRequest) -> Info:
     """Report the model and the server's limits."""
-    service: Service = http.app.state.service
+    service: ApiService = http.app.state.service
     return Info(
         model_id=service.model,
         version=http.app.version,

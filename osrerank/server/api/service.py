@@ -12,10 +12,10 @@ import numpy.typing as npt
 
 from osrerank.errors import DeadlineExceeded, InferenceError, OsrerankError, Overloaded, ScoringError, TaskTimeout
 from osrerank.scoring.registry import HTTP
-from osrerank.server.api.limits import Limits
+from osrerank.server.api.limits import ServerLimits
 from osrerank.server.api.metrics import DOCUMENTS, HELD
 from osrerank.server.api.numbers import separated
-from osrerank.server.api.queue import Task, TaskQueue
+from osrerank.server.api.queue import QueuedTask, TaskQueue
 from osrerank.service import RerankService
 from osrerank.tracing.spans import carried, span
 from osrerank.types import Counts, Deadline, Encoder, NeedsWorkers, Scorer, Scores
@@ -30,7 +30,7 @@ TOKEN_CHARACTERS = 4
 OVERHEAD_TOKENS = 16
 """What a document costs besides its text."""
 CHECK_S, CHECK_SERVER_S = 0.03, 0.5
-"""How long `Service.check` waits for news of this process's model, and of another server's."""
+"""How long `ApiService.check` waits for news of this process's model, and of another server's."""
 CHECK_MS = 6_000.0
 """Most time for another server to say whether it can score."""
 
@@ -89,7 +89,7 @@ class Judgement:
     truncated: int = 0
 
 
-class Service:
+class ApiService:
     """The scorer of a process, shared by all requests of one event loop.
 
     Args:
@@ -97,7 +97,7 @@ class Service:
         limits: what is taken on.
     """
 
-    def __init__(self, reranker: RerankService, limits: Limits) -> None:
+    def __init__(self, reranker: RerankService, limits: ServerLimits) -> None:
         self.reranker = reranker
         self.limits = limits
         self._queue = TaskQueue(limits.threads, reranker.clock)
@@ -204,7 +204,9 @@ class Service:
         """Return judgements of questions that are scored in tasks of this many tokens; 0 for as many as usual."""
         parts = [_parts(question, tokens or self._queue.task_tokens) for question in questions]
         tasks = [
-            Task(_tokens(part), carried(functools.partial(self._score, part, terms))) for some in parts for part in some
+            QueuedTask(_tokens(part), carried(functools.partial(self._score, part, terms)))
+            for some in parts
+            for part in some
         ]
         answers = iter(await self._queue.run(tasks))
         scores = [[next(answers) for _ in some] for some in parts]

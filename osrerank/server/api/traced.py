@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from typing import Any
 
-from osrerank.tracing.spans import NOTHING, Span, Tracing, trace
+from osrerank.tracing.spans import NOTHING, Tracing, UnrecordedSpan, trace
 
 UNTRACED = frozenset({"/health", "/live", "/ping", "/ready", "/metrics"})
 """Asked every few seconds."""
@@ -15,7 +15,7 @@ OTHER = "_OTHER"
 BROKEN = 500
 
 
-def server_span(how: Tracing, scope: Mapping[str, Any], request_id: str) -> AbstractContextManager[Span]:
+def server_span(how: Tracing, scope: Mapping[str, Any], request_id: str) -> AbstractContextManager[UnrecordedSpan]:
     """Begin the span of a request; its path's query, which may hold anything, is left out."""
     if how == "off" or scope["path"] in UNTRACED:
         return NOTHING
@@ -37,7 +37,7 @@ def server_span(how: Tracing, scope: Mapping[str, Any], request_id: str) -> Abst
     )
 
 
-def tell_answer(span: Span, scope: Mapping[str, Any], status: int) -> None:
+def tell_answer(span: UnrecordedSpan, scope: Mapping[str, Any], status: int) -> None:
     """Set a request's route and the status of its answer; one from 500 on is a failure."""
     route = getattr(scope.get("route"), "path", None)
     if route is not None:

@@ -28,7 +28,7 @@ PLUGINS = ("opensearch-ml", "opensearch-neural-search")
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class SettingChange:
     """A change of a persistent cluster setting.
 
     Attributes:
@@ -92,7 +92,7 @@ def check_plugins(client: OpenSearch) -> None:
         )
 
 
-def needed_changes(client: OpenSearch, server: str) -> list[Change]:
+def needed_changes(client: OpenSearch, server: str) -> list[SettingChange]:
     """Return the settings that must change before the cluster can call a server.
 
     Raises:
@@ -113,17 +113,17 @@ def needed_changes(client: OpenSearch, server: str) -> list[Change]:
             if name in settings["transient"]:
                 reason = f"the transient cluster setting {name} overrides persistent ones: set it to null first"
                 raise InstallError(reason, step="read the cluster settings")
-            changes.append(Change(name, settings["persistent"].get(name), value, added))
+            changes.append(SettingChange(name, settings["persistent"].get(name), value, added))
     return changes
 
 
-def joined(earlier: Sequence[Change], later: Sequence[Change]) -> tuple[Change, ...]:
+def joined(earlier: Sequence[SettingChange], later: Sequence[SettingChange]) -> tuple[SettingChange, ...]:
     """Return changes made one after the other as one change of each setting."""
     changes = {change.name: change for change in earlier}
     for change in later:
         first = changes.get(change.name, change)
         added = tuple(dict.fromkeys((*first.added, *change.added)))
-        changes[change.name] = Change(change.name, first.before, change.after, added)
+        changes[change.name] = SettingChange(change.name, first.before, change.after, added)
     return tuple(changes.values())
 
 
@@ -175,7 +175,7 @@ def put(client: OpenSearch, values: Mapping[str, Any]) -> None:
             client.cluster.put_settings(body={"persistent": dict(values)})
 
 
-def restored(client: OpenSearch, changes: Sequence[Change]) -> dict[str, Any]:
+def restored(client: OpenSearch, changes: Sequence[SettingChange]) -> dict[str, Any]:
     """Return the settings to restore; settings that somebody has changed since stay.
 
     Raises:

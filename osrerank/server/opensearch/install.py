@@ -14,7 +14,15 @@ from typing import Any, Self
 from opensearchpy import NotFoundError, OpenSearch
 
 from osrerank.errors import ConfigError, InstallError
-from osrerank.server.opensearch.cluster import Change, check_plugins, explained, joined, needed_changes, put, restored
+from osrerank.server.opensearch.cluster import (
+    SettingChange,
+    check_plugins,
+    explained,
+    joined,
+    needed_changes,
+    put,
+    restored,
+)
 from osrerank.server.opensearch.fields import fields_missing
 from osrerank.server.opensearch.ml_commons import CallBounds, Models
 from osrerank.server.opensearch.templates import Templates, template_of
@@ -62,7 +70,7 @@ class Before:
         index: where the fields were looked up; empty where they were not.
     """
 
-    settings: tuple[Change, ...] = ()
+    settings: tuple[SettingChange, ...] = ()
     defaults: Mapping[str, str | None] = field(default_factory=dict)
     templates: tuple[str, ...] = ()
     index: str = ""
@@ -71,7 +79,7 @@ class Before:
     def parse(cls, description: str) -> Self:
         """Read a pipeline's description."""
         content = json.loads(description.removeprefix(MARK))
-        settings = (Change(name, before, after, tuple(added)) for name, before, after, added in content["settings"])
+        settings = (SettingChange(name, old, new, tuple(added)) for name, old, new, added in content["settings"])
         return cls(tuple(settings), content["defaults"], tuple(content.get("templates", ())), content.get("index", ""))
 
     def describe(self) -> str:
@@ -161,7 +169,7 @@ class Installer:
                 self._take_back(found, changes, before)
             raise
 
-    def _install(self, wish: Wish, found: Installation | None, before: Before, changes: list[Change]) -> None:
+    def _install(self, wish: Wish, found: Installation | None, before: Before, changes: list[SettingChange]) -> None:
         self._put(before.describe(), found)
         put(self._client, {change.name: change.after for change in changes})
         if found is not None and self._is_served(found, wish):
@@ -175,7 +183,7 @@ class Installer:
         for index in self._without_default(wish):
             self._set_default(index, self._name)
 
-    def _take_back(self, found: Installation | None, changes: list[Change], tried: Before) -> None:
+    def _take_back(self, found: Installation | None, changes: list[SettingChange], tried: Before) -> None:
         """Undo an installation, back to the one before it, or to none."""
         if found is None:
             self.remove()
@@ -288,7 +296,7 @@ class Installer:
         found: dict[str, Any] = content[self._name]
         return found
 
-    def _unshared(self, changes: tuple[Change, ...]) -> list[Change]:
+    def _unshared(self, changes: tuple[SettingChange, ...]) -> list[SettingChange]:
         """Return the changes that no other of our pipelines needs."""
         with explained("look at the search pipelines"):
             pipelines = self._client.transport.perform_request("GET", "/_search/pipeline")

@@ -21,7 +21,7 @@ CUTOFF = 10
 _MEASURES = (("nDCG", ndcg), ("RR", reciprocal_rank))
 
 
-class Part(BaseModel):
+class TextPart(BaseModel):
     """A piece of a text."""
 
     text: str
@@ -52,9 +52,9 @@ class ComparedDocument(BaseModel):
     doc_id: str
     index: str
     title: str
-    title_parts: list[Part] = Field(description="The title, in order.")
+    title_parts: list[TextPart] = Field(description="The title, in order.")
     passage: PassageMark | None = Field(description="None if the model read the document from its beginning.")
-    parts: list[Part] = Field(description=f"Its text, at most {MOST_CHARACTERS} characters of it, in order.")
+    parts: list[TextPart] = Field(description=f"Its text, at most {MOST_CHARACTERS} characters of it, in order.")
     before: int = Field(description="Its rank in the first pass, from 1.")
     after: int = Field(description="Its rank after reranking, from 1.")
     first_pass_score: float | None
@@ -211,9 +211,9 @@ def _parts(
     sections: Sequence[Section],
     passage: Mapping[str, Any] | None,
     terms: Mapping[tuple[str, str], Sequence[tuple[int, int]]],
-) -> list[Part]:
+) -> list[TextPart]:
     """Return the texts of the sections, with the deciding passage and the query's words marked."""
-    parts: list[Part] = []
+    parts: list[TextPart] = []
     left = MOST_CHARACTERS
     for section in sections:
         is_marked = passage is not None and (section.field, section.value) == (passage["field"], passage.get("value"))
@@ -221,12 +221,12 @@ def _parts(
         pieces = _cut(section.text, span, left, terms.get((section.field, section.text), ()))
         left -= sum(len(piece.text) for piece in pieces)
         if parts and pieces:
-            parts.append(Part(text=" ", marked=False))
+            parts.append(TextPart(text=" ", marked=False))
         parts += pieces
     return parts
 
 
-def _cut(text: str, span: tuple[int, int], length: int, terms: Sequence[tuple[int, int]]) -> list[Part]:
+def _cut(text: str, span: tuple[int, int], length: int, terms: Sequence[tuple[int, int]]) -> list[TextPart]:
     """Return at most `length` characters of a text in parts, those of the span and the terms marked."""
     if length <= 0:
         return []
@@ -236,13 +236,13 @@ def _cut(text: str, span: tuple[int, int], length: int, terms: Sequence[tuple[in
     places = sorted({begin, end, *inside})
     starts = {start for first, last in terms for start in places if first <= start < last}
     parts = [
-        Part(text=text[start:stop], marked=span[0] <= start < span[1], is_term=start in starts)
+        TextPart(text=text[start:stop], marked=span[0] <= start < span[1], is_term=start in starts)
         for start, stop in pairwise(places)
     ]
     if begin:
-        parts.insert(0, Part(text="…", marked=False))
+        parts.insert(0, TextPart(text="…", marked=False))
     if end < len(text):
-        parts.append(Part(text="…", marked=False))
+        parts.append(TextPart(text="…", marked=False))
     return parts
 
 

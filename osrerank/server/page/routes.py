@@ -26,7 +26,7 @@ from osrerank.errors import ConfigError, MissingDependencyError, ModelLoadError,
 from osrerank.options.rerank import AUTO_PIPELINE, NO_STAGES, PIPELINES, Rerank, RerankOptions
 from osrerank.retrieval.requests import engine_of
 from osrerank.scoring.registry import HTTP
-from osrerank.server.api.errors import ANSWERS, INDEX_PATTERN, Fault, Refused
+from osrerank.server.api.errors import ANSWERS, INDEX_PATTERN, ErrorBody, RefusedRequest
 from osrerank.server.page.comparison import ComparedSearch, compare, highlighting
 from osrerank.server.page.judgments import Judgments
 from osrerank.server.page.warmth import Shares
@@ -92,8 +92,8 @@ class PageConfig(BaseModel):
     can_judge: bool = Field(description="Whether judgments made here are saved.")
 
 
-class Judgment(BaseModel):
-    """What somebody says of a document."""
+class PageJudgment(BaseModel):
+    """A judgment that a user of the page gives: how relevant a document is to a query."""
 
     q: str = Field(min_length=1, max_length=1_000, pattern=r"\S", description="The query's text.")
     doc_id: str = Field(min_length=1, max_length=512)
@@ -107,7 +107,7 @@ class Saved(BaseModel):
 
 
 @dataclass(frozen=True, slots=True)
-class Comparison:
+class ComparisonPage:
     """The searches of the page.
 
     Attributes:
@@ -144,13 +144,13 @@ class Comparison:
         """Search once and return both orders; a depth of None and 0 passage words mean what ``rerank=True`` does.
 
         Raises:
-            Refused: the index or the pipeline is not offered, or OpenSearch does not answer.
+            RefusedRequest: the index or the pipeline is not offered, or OpenSearch does not answer.
         """
         if self.indexes and index not in self.indexes:
-            raise Refused(404, f"the index {index} is not offered here; there are {', '.join(self.indexes)}")
+            raise RefusedRequest(404, f"the index {index} is not offered here; there are {', '.join(self.indexes)}")
         pipeline = pipeline or next((name for name, reason in self.pipelines.items() if not reason), AUTO_PIPELINE)
         if pipeline not in {AUTO_PIPELINE, *self.pipelines}:
-            raise Refused(422, f"there is no pipeline {pipeline}; there are {', '.join(self.pipelines)}")
+            raise RefusedRequest(422, f"there is no pipeline {pipeline}; there are {', '.join(self.pipelines)}")
         depth = depth or self.depth_of(index)
         options: RerankOptions = {"pipeline": pipeline, "depth": depth, "deadline_ms": timeout_ms}
         options |= {
@@ -216,17 +216,17 @@ def _obstacle(reranker: RerankService, pipeline: str) -> str:
         return ""  # likewise a rerank server
 
 
-def refusal(error: TransportError, index: str = "", engine: str = "OpenSearch") -> Refused:
+def refusal(error: TransportError, index: str = "", engine: str = "OpenSearch") -> RefusedRequest:
     """Return an error of the engine or the connection as a sentence for people, without addresses or credentials."""
     if isinstance(error, ConnectionTimeout):
-        return Refused(504, "OpenSearch did not answer in time: try again, or look at its load")
+        return RefusedRequest(504, "OpenSearch did not answer in time: try again, or look at its load")
     if isinstance(error, Unreachable):
-        return Refused(503, "OpenSearch cannot be reached: check that it runs, and the address given as --url")
+        return RefusedRequest(503, "OpenSearch cannot be reached: check that it runs, and the address given as --url")
     if isinstance(error, AuthenticationException | AuthorizationException):
-        return Refused(502, "OpenSearch does not let this server read that: check the credentials in --url")
+        return RefusedRequest(502, "OpenSearch does not let this server read that: check the credentials in --url")
     if isinstance(error, NotFoundError) and index:
-        return Refused(404, f"there is no index {index}: choose another one")
-    return Refused(502, f"{engine} answered {error.status_code}: {str(error.error)[:200]}")
+        return RefusedRequest(404, f"there is no index {index}: choose another one")
+    return RefusedRequest(502, f"{engine} answered {error.status_code}: {str(error.error)[:200]}")
 
 
 router = APIRouter(
@@ -234,8 +234,8 @@ router = APIRouter(
     tags=["comparison page"],
     responses={
         **{status: answer for status, answer in ANSWERS.items() if status in {401, 422, 429, 500, 503, 504}},
-        404: {"model": Fault, "description": "There is no such index."},
-        502: {"model": Fault, "description": "OpenSearch refused the search."},
+        404: {"model": ErrorBody, "description": "There is no such index."},
+        502: {"model": ErrorBody, "description": "OpenSearch refused the search."},
     },
 )
 
@@ -243,7 +243,7 @@ router = APIRouter(
 @router.get("/config")
 async def config(http: HttpRequest) -> PageConfig:
     """Return the comparison page's choices: pipelines, indexes, queries."""
-    comparison: Comparison = http.app.state.comparison
+    comparison: ComparisonPage = http.app.state.comparison
     problem, indexes = "", list[str]()
     try:
         indexes = await _in_thread(http, comparison.named_indexes)
@@ -281,7 +281,7 @@ async def search(
     ] = 0,
 ) -> ComparedSearch:
     """Search an index and return the first pass's order and the reranked one."""
-    comparison: Comparison = http.app.state.comparison
+    comparison: ComparisonPage = http.app.state.comparison
     timeout_ms = http.app.state.service.limits.timeout_ms
 
     def answer() -> ComparedSearch:
@@ -291,19 +291,21 @@ async def search(
 
 
 @router.post("/judge")
-async def judge(http: HttpRequest, judgment: Judgment) -> Saved:
+async def judge(http: HttpRequest, judgment: PageJudgment) -> Saved:
     """Save whether a document is relevant to a query, as TREC qrels."""
     if http.headers.get("content-type", "").partition(";")[0].strip().lower() != "application/json":
-        raise Refused(415, "a judgment is sent as application/json")  # which other sites' pages may not send here
-    comparison: Comparison = http.app.state.comparison
+        raise RefusedRequest(
+            415, "a judgment is sent as application/json"
+        )  # which other sites' pages may not send here
+    comparison: ComparisonPage = http.app.state.comparison
 
     def save() -> str:
         try:
             return comparison.judgments.judge(judgment.q, judgment.doc_id, judgment.relevance)
         except ConfigError as error:
-            raise Refused(422, str(error)) from error
+            raise RefusedRequest(422, str(error)) from error
         except OSError as error:
-            raise Refused(500, f"the judgment cannot be saved: {error.strerror}") from error
+            raise RefusedRequest(500, f"the judgment cannot be saved: {error.strerror}") from error
 
     return Saved(query_id=await _in_thread(http, save))
 
@@ -311,7 +313,7 @@ async def judge(http: HttpRequest, judgment: Judgment) -> Saved:
 async def _in_thread(http: HttpRequest, function: Callable[[], Answer]) -> Answer:
     limiter: anyio.CapacityLimiter = http.app.state.comparison_limiter
     if limiter.statistics().tasks_waiting >= MOST_WAITING:
-        raise Refused(429, "too many searches are waiting; try again in a second")
+        raise RefusedRequest(429, "too many searches are waiting; try again in a second")
     return await anyio.to_thread.run_sync(function, limiter=limiter)
 
 
@@ -345,7 +347,7 @@ def _encoded(headers: dict[str, str]) -> list[tuple[bytes, bytes]]:
     return [(name.lower().encode(), value.encode()) for name, value in headers.items()]
 
 
-def add_page(app: FastAPI, comparison: Comparison) -> None:
+def add_page(app: FastAPI, comparison: ComparisonPage) -> None:
     """Add the comparison page to the rerank API."""
     app.state.comparison = comparison
     app.state.share_of = Shares(comparison.client, comparison.indexes)

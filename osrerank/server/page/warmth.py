@@ -7,8 +7,8 @@ from opensearchpy import TransportError
 
 from osrerank.client import Client
 from osrerank.errors import ConfigError
-from osrerank.retrieval.found_fields import Kept
-from osrerank.server.api.errors import Refused
+from osrerank.retrieval.found_fields import ExpiringCache
+from osrerank.server.api.errors import RefusedRequest
 
 KEPT_S = 10.0
 """How long a share is kept before it is looked up again, in seconds; probes come all the time."""
@@ -27,16 +27,16 @@ class Shares:
         self, client: Client, indexes: Sequence[str] = (), clock: Callable[[], float] = time.monotonic
     ) -> None:
         self._client, self._indexes = client, indexes
-        self._known: Kept[str, float] = Kept(clock, KEPT_S)
+        self._known: ExpiringCache[str, float] = ExpiringCache(clock, KEPT_S)
 
     def __call__(self, index: str) -> float:
         """Return the share, in [0, 1]; 1 if the model needs no vectors.
 
         Raises:
-            Refused: the index is not offered, or cannot be read.
+            RefusedRequest: the index is not offered, or cannot be read.
         """
         if self._indexes and index not in self._indexes:
-            raise Refused(404, f"the index {index} is not offered here; there are {', '.join(self._indexes)}")
+            raise RefusedRequest(404, f"the index {index} is not offered here; there are {', '.join(self._indexes)}")
         if (share := self._known.get(index)) is None:
             share = self._look(index)
             self._known.put(index, share)
@@ -49,4 +49,4 @@ class Shares:
             return 1.0
         except TransportError as error:
             missing = error.status_code == 404
-            raise Refused(404 if missing else 502, f"the index {index} cannot be read: {error.error}") from error
+            raise RefusedRequest(404 if missing else 502, f"the index {index} cannot be read: {error.error}") from error

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, Protocol, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from osrerank.scoring.inputs import Batch, InputBuilder, Tokens, padded
+from osrerank.scoring.inputs import InputBuilder, PaddedBatch, Tokens, padded
 from osrerank.training.examples.lists import Example
 
 AHEAD = 4
@@ -35,16 +35,16 @@ class Lot:
         scores: logits ``(n,)`` that a teacher gave beforehand, 0 where it gave none; empty for pre-training.
     """
 
-    inputs: Batch
+    inputs: PaddedBatch
     targets: Ids
     sizes: tuple[int, ...]
     share: float
-    teacher: Batch | None = None
+    teacher: PaddedBatch | None = None
     scores: Logits = field(default_factory=lambda: np.empty(0, dtype=np.float32))
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class TrainingStep:
     """The batches of one change of the weights.
 
     Attributes:
@@ -141,7 +141,7 @@ class Steps:
     teacher: Assembly | None = None
     teacher_pad_id: int = 0
 
-    def made(self, examples: Iterator[Example], skip: int = 0) -> Iterator[Step]:
+    def made(self, examples: Iterator[Example], skip: int = 0) -> Iterator[TrainingStep]:
         """Yield steps until the examples end; a last one may be smaller.
 
         Args:
@@ -167,7 +167,7 @@ class Steps:
         if group:
             yield group
 
-    def _step(self, group: Sequence[Example]) -> Step:
+    def _step(self, group: Sequence[Example]) -> TrainingStep:
         lists = _Lists()
         for example in group:
             made = self.assembly.sequences(example)
@@ -179,7 +179,7 @@ class Steps:
         tokens = [[made.tokens for made in own] for own in lists.own]
         lots = tuple(self._lot(lists, places) for places in plan(tokens, self.budget_tokens, multiple=WIDTHS))
         lengths = [len(sequence.ids) for own in tokens for sequence in own]
-        return Step(lots, len(lengths), sum(lengths), tuple(dict.fromkeys(example.place for example in group)))
+        return TrainingStep(lots, len(lengths), sum(lengths), tuple(dict.fromkeys(example.place for example in group)))
 
     def _lot(self, lists: _Lists, places: Sequence[int]) -> Lot:
         own = [made for place in places for made in lists.own[place]]
@@ -194,7 +194,7 @@ class Steps:
         )
 
 
-def _padded(sequences: Sequence[Tokens], pad_id: int, assembly: Assembly) -> Batch:
+def _padded(sequences: Sequence[Tokens], pad_id: int, assembly: Assembly) -> PaddedBatch:
     return padded(sequences, pad_id, multiple=WIDTHS, most=assembly.builder.max_tokens)
 
 

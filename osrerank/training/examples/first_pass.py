@@ -12,7 +12,7 @@ from typing import Any
 from osrerank.client import Client, connect
 from osrerank.errors import FormatError
 from osrerank.formats.lines import json_file
-from osrerank.training.examples.lists import Example, Text, titled
+from osrerank.training.examples.lists import Example, TitledText, titled
 from osrerank.types import Qrels, Query
 
 FEWEST_WORDS = 3
@@ -37,23 +37,23 @@ class Search:
     depth: int = 100
     threads: int = 4
 
-    def hits(self, query: str) -> list[tuple[str, Text]]:
+    def hits(self, query: str) -> list[tuple[str, TitledText]]:
         """Return the ids and texts of the query's first documents, in order."""
         source = ["title", "text"]
         response = self.client.search(query, index=self.index, size=self.depth, _source=source)
         return [(hit["_id"], self._titled(hit)) for hit in response["hits"]["hits"]]
 
-    def all_hits(self, queries: Iterable[str]) -> Iterator[list[tuple[str, Text]]]:
+    def all_hits(self, queries: Iterable[str]) -> Iterator[list[tuple[str, TitledText]]]:
         """Yield the hits of each query, in order."""
         with ThreadPoolExecutor(self.threads) as pool:
             yield from pool.map(self.hits, queries)
 
-    def text(self, doc_id: str) -> Text | None:
+    def text(self, doc_id: str) -> TitledText | None:
         """Return a document's text, None if there is no such document."""
         found = self.client.get(index=self.index, id=doc_id, ignore=404)
         return self._titled(found) if found.get("found") else None
 
-    def _titled(self, hit: Mapping[str, Any]) -> Text:
+    def _titled(self, hit: Mapping[str, Any]) -> TitledText:
         try:
             return titled({"text": "", **hit["_source"]})
         except TypeError as error:
@@ -130,7 +130,7 @@ def temporary_search(texts: Iterable[tuple[str, str]], depth: int) -> Iterator[S
 
 
 def _asked(
-    path: Path, own: int, question: Mapping[str, Any], contexts: list[str], found: list[tuple[str, Text]]
+    path: Path, own: int, question: Mapping[str, Any], contexts: list[str], found: list[tuple[str, TitledText]]
 ) -> Example:
     answers = [answer["text"].lower() for answer in question.get("answers", []) if answer["text"].strip()]
     texts: list[str] = []

@@ -12,7 +12,7 @@ from osrerank.formats.lines import numbered_objects
 from osrerank.types import Candidate, Section
 
 
-class Text(NamedTuple):
+class TitledText(NamedTuple):
     """A document's text.
 
     Attributes:
@@ -52,7 +52,7 @@ class Example:
     def of(
         cls,
         query: str,
-        texts: Iterable[Text],
+        texts: Iterable[TitledText],
         relevance: Iterable[int],
         place: str,
         *,
@@ -177,7 +177,7 @@ def text_of(fields: Mapping[str, Any]) -> str:
     return titled(fields).whole
 
 
-def titled(fields: Mapping[str, Any]) -> Text:
+def titled(fields: Mapping[str, Any]) -> TitledText:
     """Return the text of a document's ``title`` and ``text``.
 
     Raises:
@@ -189,4 +189,4 @@ def titled(fields: Mapping[str, Any]) -> Text:
         raise TypeError("text is no text")
     if not isinstance(title, str):
         raise TypeError("title is no text")
-    return Text(f"{title} {fields['text']}".strip(), title)
+    return TitledText(f"{title} {fields['text']}".strip(), title)

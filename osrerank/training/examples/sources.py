@@ -14,8 +14,8 @@ from osrerank.formats.files import bad_line
 from osrerank.formats.lines import numbered_lines, numbered_objects
 from osrerank.formats.topics import numbered_queries, read_queries
 from osrerank.formats.trec import RunLine, read_qrels, run_lines
-from osrerank.training.examples.lists import Example, Text, read_examples, titled
-from osrerank.training.examples.texts import Texts
+from osrerank.training.examples.lists import Example, TitledText, read_examples, titled
+from osrerank.training.examples.texts import TextFile
 
 DEPTH = 1000
 """The papers' k0: depth of the first pass that gives documents that are not relevant."""
@@ -24,7 +24,7 @@ Queries = Mapping[str, str]
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
+class ExampleSource:
     """A source of examples; it can be read any number of times.
 
     Attributes:
@@ -38,7 +38,7 @@ class Source:
     sizes: tuple[int, ...] = ()
 
 
-def open_source(options: Mapping[str, Any]) -> Source:
+def open_source(options: Mapping[str, Any]) -> ExampleSource:
     """Return the source that options describe, the first of them being ``{kind: file}``.
 
     Raises:
@@ -62,7 +62,7 @@ def open_source(options: Mapping[str, Any]) -> Source:
     opened = {name: FILES[name](file) for name, file in files.items()}
     described = ",".join(f"{name}={value}" for name, value in options.items())
     sizes = tuple(file.stat().st_size for file in (path, *files.values()))
-    return Source(described, lambda: reader(path, **values, **opened), sizes)
+    return ExampleSource(described, lambda: reader(path, **values, **opened), sizes)
 
 
 def _value(name: str, value: Any) -> int | bool:
@@ -93,10 +93,10 @@ def triples(path: Path) -> Iterator[Example]:
         columns = line.split("\t")
         if len(columns) != 3:
             raise bad_line(path, number, f"expected query, relevant text and other text, found {len(columns)} columns")
-        yield _example(columns[0], map(Text, columns[1:]), (1, 0), path, number)
+        yield _example(columns[0], map(TitledText, columns[1:]), (1, 0), path, number)
 
 
-def id_triples(path: Path, corpus: Texts, queries: Queries) -> Iterator[Example]:
+def id_triples(path: Path, corpus: TextFile, queries: Queries) -> Iterator[Example]:
     """Read MS MARCO's ``query id, relevant id, other id``, with the texts."""
     for number, line in numbered_lines(path):
         ids = line.split()
@@ -132,7 +132,7 @@ def candidates(path: Path, qrels: Path, depth: int = DEPTH, relevant: int = 1) -
 
 def run(
     path: Path,
-    corpus: Texts,
+    corpus: TextFile,
     queries: Queries,
     qrels: Path,
     depth: int = DEPTH,
@@ -172,7 +172,7 @@ def pairs(path: Path) -> Iterator[Example]:
     for _query_id, group in itertools.groupby(rows, key=lambda row: row[1][0]):
         found = list(group)
         number, (_first_id, query, _text, _label) = found[0]
-        yield _example(query, [Text(row[2]) for _, row in found], [row[3] for _, row in found], path, number)
+        yield _example(query, [TitledText(row[2]) for _, row in found], [row[3] for _, row in found], path, number)
 
 
 def microblog(path: Path, qrels: Path, tweets: Path, relevant: int = 1) -> Iterator[Example]:
@@ -184,7 +184,7 @@ def microblog(path: Path, qrels: Path, tweets: Path, relevant: int = 1) -> Itera
         tweets: JSON lines with ``id`` (or ``id_str``) and ``text``, or ``id<TAB>text``.
         relevant: least grade that is relevant.
     """
-    texts = Texts(tweets)
+    texts = TextFile(tweets)
     judgments = read_qrels(qrels).judgments
     queries = list(numbered_queries(path))
     if not queries:
@@ -241,7 +241,7 @@ def _grouped(path: Path) -> Iterator[tuple[str, list[RunLine]]]:
         yield query_id, lines
 
 
-def _document(corpus: Texts, doc_id: str, path: Path, number: int) -> Text:
+def _document(corpus: TextFile, doc_id: str, path: Path, number: int) -> TitledText:
     try:
         return corpus.document(doc_id)
     except KeyError:
@@ -257,7 +257,7 @@ def _query(queries: Queries, query_id: str, path: Path, number: int) -> str:
 
 def _example(
     query: Any,
-    documents: Iterable[Text],
+    documents: Iterable[TitledText],
     grades: Iterable[int],
     path: Path,
     number: int,
@@ -276,7 +276,7 @@ def _queries(path: Path) -> Queries:
 
 
 Reader = Callable[..., Iterator[Example]]
-FILES: Mapping[str, Callable[[Path], Any]] = {"corpus": Texts, "queries": _queries, "qrels": Path, "tweets": Path}
+FILES: Mapping[str, Callable[[Path], Any]] = {"corpus": TextFile, "queries": _queries, "qrels": Path, "tweets": Path}
 SWITCHES = frozenset({"inject"})
 KINDS: Mapping[str, tuple[Reader, tuple[str, ...], tuple[str, ...]]] = {
     "examples": (examples, (), ()),

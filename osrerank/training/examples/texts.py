@@ -10,10 +10,10 @@ from pathlib import Path
 
 from osrerank.errors import FormatError, LoaderError
 from osrerank.formats.files import bad_line
-from osrerank.formats.id_table import IdTable, Row
+from osrerank.formats.id_table import IdRow, IdTable
 from osrerank.formats.lines import CR_ALONE
 from osrerank.formats.sources import HEAD_BYTES, PACKED, refusal_of
-from osrerank.training.examples.lists import Text, titled
+from osrerank.training.examples.lists import TitledText, titled
 
 logger = logging.getLogger(__name__)
 
@@ -22,7 +22,7 @@ KEPT_BYTES = 256 << 20
 KEPT_SUFFIX = ".ids.sqlite"
 
 
-class Texts:
+class TextFile:
     """The documents or queries of a file, JSON lines or ``id<TAB>text``; memory does not grow with them.
 
     The places of the lines are sorted by id into a file: for a collection ``NAME.ids.sqlite`` beside it, used again as
@@ -68,7 +68,7 @@ class Texts:
         """Return a text; otherwise as `document`."""
         return self.document(text_id).whole
 
-    def document(self, text_id: str) -> Text:
+    def document(self, text_id: str) -> TitledText:
         """Return a text with its title.
 
         Raises:
@@ -110,7 +110,7 @@ class Texts:
         if repeats := places.repeated(1):
             raise bad_line(self._path, repeats[0].number, f"the id {repeats[0].id} appears twice")
 
-    def _rows(self) -> Iterator[Row]:
+    def _rows(self) -> Iterator[IdRow]:
         """Yield each line's id, number and place in bytes."""
         place = 0
         with self._path.open("rb") as lines:
@@ -120,7 +120,7 @@ class Texts:
                     if number == 1 and b"\r" in content.strip() and not content.endswith(b"\n"):
                         raise bad_line(self._path, number, CR_ALONE)
                     value = _value(content, self._path, number)
-                    yield Row(_id_of(content, value, self._path, number), number, place)
+                    yield IdRow(_id_of(content, value, self._path, number), number, place)
                 place += len(line)
 
 
@@ -134,12 +134,12 @@ def _id_of(line: bytes, value: dict[str, object] | None, path: Path, number: int
     return found
 
 
-def _text_of(line: bytes, value: dict[str, object] | None, path: Path, number: int) -> Text:
+def _text_of(line: bytes, value: dict[str, object] | None, path: Path, number: int) -> TitledText:
     if value is None:
         columns = _decoded(line, path, number).rstrip("\r\n").split("\t")
         if len(columns) == 4:
             return titled({"title": columns[2], "text": columns[3]})
-        return Text(" ".join(columns[1:]).strip())
+        return TitledText(" ".join(columns[1:]).strip())
     try:
         return titled({**value, "text": value.get("text", value.get("query", value.get("full_text")))})
     except (KeyError, TypeError):

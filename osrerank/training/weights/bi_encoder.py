@@ -2,7 +2,7 @@
 
 from torch import Tensor, nn
 
-from osrerank.scoring.backends.networks.bi_encoder import BiEncoder
+from osrerank.scoring.backends.networks.bi_encoder import PaddedBiEncoder
 
 TEMPERATURE = 20.0
 """Factor of the cosines in a softmax over a list."""
@@ -15,11 +15,11 @@ class BiEncoderNetwork(nn.Module):
         encoder: the model.
     """
 
-    def __init__(self, encoder: BiEncoder) -> None:
+    def __init__(self, encoder: PaddedBiEncoder) -> None:
         super().__init__()
         self.encoder = encoder
 
     def forward(self, input_ids: Tensor, attention_mask: Tensor, token_type_ids: Tensor) -> Tensor:
-        """Return logits ``(n, 1)``; arguments as `BiEncoder.forward` has them."""
+        """Return logits ``(n, 1)``; arguments as `PaddedBiEncoder.forward` has them."""
         scores: Tensor = self.encoder(input_ids, attention_mask, token_type_ids)
         return TEMPERATURE * scores

@@ -16,7 +16,7 @@ from osrerank._optional import require
 from osrerank.errors import ConfigError, ModelLoadError
 from osrerank.export.export_model import write_card
 from osrerank.export.third_segment import third_row
-from osrerank.scoring.backends.networks.bi_encoder import BiEncoder
+from osrerank.scoring.backends.networks.bi_encoder import PaddedBiEncoder
 from osrerank.scoring.backends.networks.classifier import Classifier
 from osrerank.scoring.backends.torch import read_weights
 from osrerank.scoring.card import Kind, ModelCard
@@ -52,7 +52,7 @@ class Trainee:
     """A model that can be trained.
 
     Attributes:
-        network: takes `Batch`'s fields by name and gives logits ``(n, labels)``.
+        network: takes `PaddedBatch`'s fields by name and gives logits ``(n, labels)``.
         card: how it reads texts and what its output means.
         builder: makes its sequences; the one that scoring uses.
         config: the content of ``config.json``.
@@ -197,7 +197,7 @@ def _bi_encoder(source: Path, config: Mapping[str, Any], card: ModelCard) -> BiE
         raise ModelLoadError(reason, model=card.name, path=str(source))
     try:
         _, weights = read_checkpoint(source)
-        return BiEncoderNetwork(BiEncoder(config, card.pooling).load_bert(weights))
+        return BiEncoderNetwork(PaddedBiEncoder(config, card.pooling).load_bert(weights))
     except (KeyError, RuntimeError) as error:
         reason = f"the weights in {source} are not the config's: {error}"
         raise ModelLoadError(reason, model=card.name, path=str(source)) from error

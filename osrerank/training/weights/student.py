@@ -6,7 +6,7 @@ from dataclasses import replace
 from torch import Tensor, nn
 
 from osrerank.errors import ConfigError
-from osrerank.scoring.backends.networks.bi_encoder import BiEncoder
+from osrerank.scoring.backends.networks.bi_encoder import PaddedBiEncoder
 from osrerank.scoring.backends.networks.classifier import Classifier
 from osrerank.training.weights.bi_encoder import BiEncoderNetwork
 from osrerank.training.weights.models import Trainee, architecture_of, build_network, put_weights, weights_of
@@ -29,7 +29,7 @@ def select_layers(trainee: Trainee, kept: tuple[int, ...], name: str) -> Trainee
     weights = dict(_renumbered(weights_of(trainee.network), kept))
     card = replace(trainee.card, name=name, onnx={})
     if card.is_bi_encoder:
-        network: nn.Module = BiEncoderNetwork(BiEncoder(config, card.pooling).load_bert(weights))
+        network: nn.Module = BiEncoderNetwork(PaddedBiEncoder(config, card.pooling).load_bert(weights))
     else:
         network = Classifier(build_network(architecture_of(card), config))
         put_weights(network.network, weights, trainee.source)

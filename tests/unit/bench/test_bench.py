@@ -12,7 +12,7 @@ from click.testing import CliRunner
 from osrerank.bench.contenders import Ours, Values
 from osrerank.bench.measure import lengths_of, rows, take_turns
 from osrerank.bench.peak import operations
-from osrerank.bench.workload import Task, from_candidates, pairs, synthetic
+from osrerank.bench.workload import BenchQuery, from_candidates, pairs, synthetic
 from osrerank.cli import cli
 from osrerank.scoring.registry import load_scorer
 from osrerank.types import Qrels
@@ -20,7 +20,7 @@ from tests.late_interaction import exported
 
 DATA = Path(__file__).parents[2] / "data"
 TINY = DATA / "tiny-bert-one-label"
-TASKS = [Task("1", "low pressure", {"a": "blood pressure is low", "b": "wing flow", "c": "heat"})]
+TASKS = [BenchQuery("1", "low pressure", {"a": "blood pressure is low", "b": "wing flow", "c": "heat"})]
 
 
 def line(query_id: str, documents: int) -> str:
@@ -77,7 +77,7 @@ def test_rows_compare_orders_and_judge_them() -> None:
         return SimpleNamespace(name=name, version="1", score=score, cpu_s=lambda: 2.0 * calls.count(name), close=str)
 
     both = [by_length("up", 1), by_length("down", -1)]
-    tasks = [Task("1", "q", {str(n): "x" * (n + 1) for n in range(20)})]
+    tasks = [BenchQuery("1", "q", {str(n): "x" * (n + 1) for n in range(20)})]
     timings = take_turns(both, tasks, rounds=3)
     assert calls == ["up", "down"] * 4
     up, down = rows(both, tasks, timings, lengths=[5] * 20, reference="up", qrels=Qrels({"1": {"19": 1}}))

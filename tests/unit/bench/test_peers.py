@@ -10,7 +10,7 @@ from osrerank.bench import peers as module
 from osrerank.bench.install import PINS, install_peers, python_of
 from osrerank.bench.peers import PeerProcess, Shared, choose_batch, make_peers
 from osrerank.bench.runner.table import BATCH_SIZES, positive
-from osrerank.bench.workload import Task
+from osrerank.bench.workload import BenchQuery
 from osrerank.cli import cli
 from osrerank.errors import ConfigError, InferenceError
 from osrerank.scoring.registry import load_scorer
@@ -55,7 +55,7 @@ def test_a_peer_scores_as_the_model_does_whatever_the_batch(exported: Path) -> N
         assert plain.score(QUERY, DOCUMENTS) == pytest.approx(expected, abs=1e-4)
     assert int8.score(QUERY, DOCUMENTS) == pytest.approx(expected, abs=0.3)
     assert plain.cpu_s() > 0
-    choose_batch(plain, Task("1", QUERY, dict(enumerate(DOCUMENTS))))
+    choose_batch(plain, BenchQuery("1", QUERY, dict(enumerate(DOCUMENTS))))
     assert plain.batch in BATCH_SIZES
     assert plain.version.endswith(f"batches of {plain.batch}")
     plain.close()

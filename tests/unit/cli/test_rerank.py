@@ -6,7 +6,7 @@ from click.testing import CliRunner, Result
 
 from osrerank.cli import cli, main
 from osrerank.evaluation.side_file import read_options, read_records
-from osrerank.evaluation.tradeoff import Scored, Setting, derive
+from osrerank.evaluation.tradeoff import OperatingPoint, QueryScores, derive
 from osrerank.formats.trec import read_run
 from tests.rerank_server import Reply, answering, by_length
 from tests.servers import ROOT
@@ -119,9 +119,9 @@ def test_the_derived_blend_is_the_order_of_the_run(candidates: Path, tmp_path: P
     method, weight = read_options(side_file)["blend"]
     assert method == blend
     for record in read_records(side_file):
-        scored = Scored.of(record, (method, weight))
+        scored = QueryScores.of(record, (method, weight))
         made = tuple(candidate["doc_id"] for candidate in record.fields["candidates"])
-        assert derive(scored, Setting(len(made), blended=True))[0] == made
+        assert derive(scored, OperatingPoint(len(made), blended=True))[0] == made
 
 
 def test_an_input_is_not_written_over_and_a_model_that_cannot_be_loaded_ends_the_run(

@@ -5,8 +5,8 @@ import pytest
 from click.testing import CliRunner, Result
 
 from osrerank.cli import cli
-from osrerank.evaluation.records import Record
-from osrerank.evaluation.side_file import Checkpoint
+from osrerank.evaluation.records import QueryRecord
+from osrerank.evaluation.side_file import SideFile
 
 
 @pytest.fixture
@@ -46,8 +46,8 @@ def test_a_run_of_vectors_mono_is_a_curve_over_its_mono_depth(folder: Path) -> N
         own = {"doc_id": doc_id, "score": 1.0, "first_pass": {"score": 5.0, "rank": first_pass}}
         candidates.append({**own, "stages": stages})
     stages = [{"name": name, "candidates": 3, "inferences": 3} for name in ("vectors", "blend", "mono")]
-    with Checkpoint(folder / "both.jsonl", {"blend": ["linear", 2.0]}) as checkpoint:
-        checkpoint.append(Record.make("q", candidates, stages, True, None, 0.0))
+    with SideFile(folder / "both.jsonl", {"blend": ["linear", 2.0]}) as checkpoint:
+        checkpoint.append(QueryRecord.make("q", candidates, stages, True, None, 0.0))
     arguments = [str(folder / "qrels"), str(folder / "both.jsonl"), "-m", "RR", "--k0", "0,2,3", "--json"]
     outcome = CliRunner().invoke(cli, ["tradeoff", *arguments], catch_exceptions=False)
     points = json.loads(outcome.output)["points"]
@@ -95,8 +95,8 @@ def write_run(path: Path, first: list[str], mono: list[str], pairs: list[str], *
     table = [[None if one == two else 0.9 if one > two else 0.2 for two in pairs] for one in pairs]
     kept = {"doc_ids": pairs, "probabilities": table}
     stages = [{"name": "mono", "candidates": len(mono)}, {"name": "duo", "pairs": kept}]
-    with Checkpoint(path, options) as checkpoint:
-        checkpoint.append(Record.make("q", candidates, stages, True, None, 0.0))
+    with SideFile(path, options) as checkpoint:
+        checkpoint.append(QueryRecord.make("q", candidates, stages, True, None, 0.0))
 
 
 def test_curves_of_another_depth_take_their_pairs_from_another_run(tmp_path: Path) -> None:

@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 from osrerank.decision.fitting import (
-    Scored,
+    ScoredHits,
     calibration_error,
     fit_isotonic,
     fit_platt,
@@ -14,17 +14,17 @@ from osrerank.decision.fitting import (
 from osrerank.errors import EvaluationError
 
 
-def drawn(seed: int, n: int = 20_000, scale: float = 1.5, offset: float = -2.0) -> Scored:
+def drawn(seed: int, n: int = 20_000, scale: float = 1.5, offset: float = -2.0) -> ScoredHits:
     """Hits that are relevant with the probability of a logistic function of their score."""
     draws = np.random.default_rng(seed)
     scores = draws.normal(size=n)
     relevant = draws.random(n) < 1 / (1 + np.exp(-(scale * scores + offset)))
-    return Scored(scores, relevant, np.arange(n) % 50)
+    return ScoredHits(scores, relevant, np.arange(n) % 50)
 
 
 def test_platt_by_hand_and_a_model_that_is_wrong_is_refused() -> None:
     """Two scores: the targets are 2/3 of the relevant one and 1/3 of the other, so the logits are ±ln 2."""
-    found = fit_platt(Scored(np.array([1.0, -1.0]), np.array([True, False]), np.array([0, 1])))
+    found = fit_platt(ScoredHits(np.array([1.0, -1.0]), np.array([True, False]), np.array([0, 1])))
     assert (found.scale, found.offset) == pytest.approx((np.log(2), 0), abs=1e-6)
     with pytest.raises(EvaluationError, match="no threshold to calibrate"):
         fit_platt(drawn(1, scale=-1.0))
@@ -33,7 +33,7 @@ def test_platt_by_hand_and_a_model_that_is_wrong_is_refused() -> None:
 def test_isotonic_by_hand() -> None:
     """Neighbours that violate the order are pooled; shares are drawn to the mean, 3/5, by the weight of one hit."""
     scores = np.array([1.0, 2.0, 3.0, 4.0, 5.0])
-    found = fit_isotonic(Scored(scores, np.array([False, True, False, True, True]), np.zeros(5, dtype=np.intp)))
+    found = fit_isotonic(ScoredHits(scores, np.array([False, True, False, True, True]), np.zeros(5, dtype=np.intp)))
     assert found.scores == (1.0, 2.5, 4.5)
     assert found.probabilities == pytest.approx((0.6 / 2, 1.6 / 3, 2.6 / 3))
 

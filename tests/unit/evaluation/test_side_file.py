@@ -5,17 +5,17 @@ import pytest
 
 from osrerank.errors import EvaluationError
 from osrerank.evaluation.batch import GIVE_UP_AFTER, Failure, rankings_of, run_queries
-from osrerank.evaluation.records import Record
-from osrerank.evaluation.side_file import Checkpoint, placed_records, read_records, record_at
+from osrerank.evaluation.records import QueryRecord
+from osrerank.evaluation.side_file import SideFile, placed_records, read_records, record_at
 from osrerank.types import Query, ScoredDocument
 
 QUERIES = [Query(f"q{number}", f"text {number}") for number in range(30)]
 OPTIONS = {"index": "passages", "rerank": {"fields": ("title", "text")}}
 
 
-def answer(query: Query, started_s: float = 0.0) -> Record:
+def answer(query: Query, started_s: float = 0.0) -> QueryRecord:
     candidate = {"doc_id": f"d{query.query_id}", "score": 1.5, "first_pass": {"score": 2.0, "rank": 1}, "stages": {}}
-    return Record.make(query.query_id, [candidate], [], True, None, started_s)
+    return QueryRecord.make(query.query_id, [candidate], [], True, None, started_s)
 
 
 def without_timings(path: Path) -> list[dict[str, object]]:
@@ -28,13 +28,13 @@ def without_timings(path: Path) -> list[dict[str, object]]:
 def test_killed_at_any_byte_and_resumed_equals_uninterrupted(tmp_path: Path) -> None:
     whole, torn = tmp_path / "whole.jsonl", tmp_path / "torn.jsonl"
     ids = [query.query_id for query in QUERIES]
-    with Checkpoint(whole, OPTIONS) as checkpoint:
+    with SideFile(whole, OPTIONS) as checkpoint:
         assert run_queries(QUERIES, answer, checkpoint, workers=3) == []
         checkpoint.finish(ids)
     content = whole.read_bytes()
     for cut in (0, 5, content.index(b"\n") + 1, len(content) // 2, len(content) - 1, len(content)):
         torn.write_bytes(content[:cut])
-        with Checkpoint(torn, OPTIONS) as checkpoint:
+        with SideFile(torn, OPTIONS) as checkpoint:
             done = len(checkpoint)
             asked = []
             run_queries(QUERIES, lambda query, at, asked=asked: asked.append(query) or answer(query, at), checkpoint)
@@ -46,10 +46,10 @@ def test_killed_at_any_byte_and_resumed_equals_uninterrupted(tmp_path: Path) -> 
 
 def test_checkpoint_of_other_options_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "run.jsonl"
-    Checkpoint(path, OPTIONS).__exit__()
+    SideFile(path, OPTIONS).__exit__()
     with pytest.raises(EvaluationError, match=r"other options .index was 'passages', is 'other'"):
-        Checkpoint(path, {**OPTIONS, "index": "other"})
-    with Checkpoint(path, OPTIONS) as checkpoint:
+        SideFile(path, {**OPTIONS, "index": "other"})
+    with SideFile(path, OPTIONS) as checkpoint:
         assert len(checkpoint) == 0
 
 
@@ -74,27 +74,29 @@ def test_damaged_side_file_is_refused(tmp_path: Path, content: str, message: str
     with pytest.raises(EvaluationError, match=message):
         list(read_records(path))
     with pytest.raises(EvaluationError, match=message):
-        Checkpoint(path, {})
+        SideFile(path, {})
 
 
 def test_side_file_without_a_query_says_so(tmp_path: Path) -> None:
-    Checkpoint(tmp_path / "run.jsonl", OPTIONS).__exit__()
+    SideFile(tmp_path / "run.jsonl", OPTIONS).__exit__()
     with pytest.raises(EvaluationError, match="no query has been run yet"):
         list(read_records(tmp_path / "run.jsonl"))
 
 
 def test_failures_are_listed_and_not_checkpointed(tmp_path: Path) -> None:
-    def search(query: Query, started_s: float) -> Record:
+    def search(query: Query, started_s: float) -> QueryRecord:
         if query.query_id == "q3":
             raise ConnectionError("no\nanswer")
         record = answer(query, started_s)
         if query.query_id == "q5":
-            return Record("q5", {**record.fields, "applied": "partial", "reason": "1 candidates could not be scored"})
+            return QueryRecord(
+                "q5", {**record.fields, "applied": "partial", "reason": "1 candidates could not be scored"}
+            )
         if query.query_id == "q7":
-            return Record.make("q7", [], [], False, "there are no hits", started_s)
+            return QueryRecord.make("q7", [], [], False, "there are no hits", started_s)
         return record
 
-    with Checkpoint(tmp_path / "run.jsonl", OPTIONS) as checkpoint:
+    with SideFile(tmp_path / "run.jsonl", OPTIONS) as checkpoint:
         failures = run_queries(QUERIES, search, checkpoint, workers=2)
         assert failures == [
             Failure("q3", "ConnectionError: no answer"),
@@ -107,18 +109,18 @@ def test_failures_are_listed_and_not_checkpointed(tmp_path: Path) -> None:
 
 
 def test_partly_reranked_is_no_failure_when_no_reranking_was_asked_for(tmp_path: Path) -> None:
-    def search(query: Query, started_s: float) -> Record:
-        return Record(query.query_id, {**answer(query).fields, "applied": False})
+    def search(query: Query, started_s: float) -> QueryRecord:
+        return QueryRecord(query.query_id, {**answer(query).fields, "applied": False})
 
-    with Checkpoint(tmp_path / "run.jsonl", OPTIONS) as checkpoint:
+    with SideFile(tmp_path / "run.jsonl", OPTIONS) as checkpoint:
         assert run_queries(QUERIES, search, checkpoint, reranked=False) == []
 
 
 def test_gives_up_when_nothing_answers(tmp_path: Path) -> None:
-    def search(query: Query, started_s: float) -> Record:
+    def search(query: Query, started_s: float) -> QueryRecord:
         raise ConnectionError("refused")
 
-    with Checkpoint(tmp_path / "run.jsonl", OPTIONS) as checkpoint:
+    with SideFile(tmp_path / "run.jsonl", OPTIONS) as checkpoint:
         failures = run_queries(QUERIES, search, checkpoint)
     assert len(failures) == len(QUERIES)
     reasons = [failure.reason for failure in failures]
@@ -128,17 +130,17 @@ def test_gives_up_when_nothing_answers(tmp_path: Path) -> None:
 
 def test_one_process_writes_at_a_time(tmp_path: Path) -> None:
     path = tmp_path / "run.jsonl"
-    with Checkpoint(path, OPTIONS) as checkpoint:
+    with SideFile(path, OPTIONS) as checkpoint:
         with pytest.raises(EvaluationError, match="another process is writing this run; wait until it ends"):
-            Checkpoint(path, OPTIONS)
+            SideFile(path, OPTIONS)
         checkpoint.append(answer(QUERIES[0]))
-    with Checkpoint(path, OPTIONS) as checkpoint:
+    with SideFile(path, OPTIONS) as checkpoint:
         assert len(checkpoint) == 1
 
 
 def test_a_record_that_is_not_in_its_place_any_more_is_noticed(tmp_path: Path) -> None:
     path = tmp_path / "run.jsonl"
-    with Checkpoint(path, {}) as checkpoint:
+    with SideFile(path, {}) as checkpoint:
         run_queries(QUERIES, answer, checkpoint)
     for place, record in placed_records(path):
         assert record_at(path, place, record.query_id).query_id == record.query_id

@@ -5,8 +5,8 @@ import pytest
 
 from osrerank.errors import ConfigError, EvaluationError
 from osrerank.evaluation.plots import plot_tradeoff
-from osrerank.evaluation.records import Record
-from osrerank.evaluation.tradeoff import AT_ONCE, Reach, Scored, Setting, curve, deepest, derive, widest
+from osrerank.evaluation.records import QueryRecord
+from osrerank.evaluation.tradeoff import AT_ONCE, OperatingPoint, QueryScores, Reach, curve, deepest, derive, widest
 from osrerank.types import Qrels
 
 # p_ij of four documents; asymmetric, as a model's are: p_ab + p_ba is not 1.
@@ -18,61 +18,61 @@ PROBABILITIES = {
 }
 PAIRS = {(first, second): value for first, row in PROBABILITIES.items() for second, value in row.items()}
 # First pass e a b c d f; monoBERT read the top five and puts them a > b > c > d > e.
-SCORED = Scored("q", tuple("eabcdf"), {"a": 5.0, "b": 4.0, "c": 3.0, "d": 2.0, "e": 1.0}, 5, PAIRS)
+SCORED = QueryScores("q", tuple("eabcdf"), {"a": 5.0, "b": 4.0, "c": 3.0, "d": 2.0, "e": 1.0}, 5, PAIRS)
 
 
 @pytest.mark.parametrize(
     ("k0", "expected"), [(0, "eabcdf"), (1, "eabcdf"), (2, "aebcdf"), (3, "abecdf"), (5, "abcdef")]
 )
 def test_mono_reorders_its_depth_and_leaves_the_tail(k0: int, expected: str) -> None:
-    assert derive(SCORED, Setting(k0)) == (tuple(expected), k0)
+    assert derive(SCORED, OperatingPoint(k0)) == (tuple(expected), k0)
 
 
 def test_binary_ties_keep_the_mono_order() -> None:
-    tied = Scored("q", ("a", "b"), {"a": 0.0, "b": 1.0}, 2, {("a", "b"): 0.9, ("b", "a"): 0.8})
-    assert derive(tied, Setting(2, 2, "binary"))[0] == ("b", "a")
+    tied = QueryScores("q", ("a", "b"), {"a": 0.0, "b": 1.0}, 2, {("a", "b"): 0.9, ("b", "a"): 0.8})
+    assert derive(tied, OperatingPoint(2, 2, "binary"))[0] == ("b", "a")
 
 
 def test_k1_cuts_to_the_top_of_mono() -> None:
     # Of a and b alone: p_ab 0.9, p_ba 0.6.
-    assert derive(SCORED, Setting(5, 2, "sum")) == (tuple("abcdef"), 5 + 2)
+    assert derive(SCORED, OperatingPoint(5, 2, "sum")) == (tuple("abcdef"), 5 + 2)
     # Of a, b, c: a 1.1, b 1.3, c 0.6.
-    assert derive(SCORED, Setting(5, 3, "sum")) == (tuple("bacdef"), 5 + 6)
+    assert derive(SCORED, OperatingPoint(5, 3, "sum")) == (tuple("bacdef"), 5 + 6)
 
 
 @pytest.mark.parametrize("k1", [0, 1])
 def test_no_pair_leaves_the_mono_order(k1: int) -> None:
-    assert derive(SCORED, Setting(5, k1)) == derive(SCORED, Setting(5))
+    assert derive(SCORED, OperatingPoint(5, k1)) == derive(SCORED, OperatingPoint(5))
 
 
 def test_pairs_that_were_not_kept_are_refused() -> None:
     # At k0 = 2 monoBERT ranks e and a alone; no pair of theirs was kept.
     with pytest.raises(EvaluationError, match="query q: the run did not keep duoBERT's probabilities"):
-        derive(SCORED, Setting(2, 4))
+        derive(SCORED, OperatingPoint(2, 4))
 
 
 def test_sample_of_all_others_equals_sum_and_costs_what_it_draws() -> None:
-    whole = derive(SCORED, Setting(5, 4, "sample", sample_size=3))
-    assert whole == derive(SCORED, Setting(5, 4, "sum"))
-    assert derive(SCORED, Setting(5, 4, "sample", sample_size=9))[1] == 5 + 4 * 3
-    assert derive(SCORED, Setting(5, 4, "sample", sample_size=2))[1] == 5 + 4 * 2
+    whole = derive(SCORED, OperatingPoint(5, 4, "sample", sample_size=3))
+    assert whole == derive(SCORED, OperatingPoint(5, 4, "sum"))
+    assert derive(SCORED, OperatingPoint(5, 4, "sample", sample_size=9))[1] == 5 + 4 * 3
+    assert derive(SCORED, OperatingPoint(5, 4, "sample", sample_size=2))[1] == 5 + 4 * 2
 
 
 def test_a_document_that_mono_could_not_score_stays_below_the_scored() -> None:
-    failed = Scored("q", ("a", "b", "c"), {"b": 1.0, "c": 2.0}, 3, {})
-    assert derive(failed, Setting(3))[0] == ("c", "b", "a")
+    failed = QueryScores("q", ("a", "b", "c"), {"b": 1.0, "c": 2.0}, 3, {})
+    assert derive(failed, OperatingPoint(3))[0] == ("c", "b", "a")
 
 
 def test_a_depth_beyond_the_kept_scores_is_refused() -> None:
     with pytest.raises(EvaluationError, match="scores of the top 6, only of the top 5; run it again"):
-        derive(SCORED, Setting(6))
+        derive(SCORED, OperatingPoint(6))
     assert deepest([Reach(found=6, mono_depth=5, compared=4)]) == 5
     assert deepest([Reach(found=2, mono_depth=2, compared=0)]) == 2
     assert widest([Reach(found=6, mono_depth=5, compared=4), Reach(found=0, mono_depth=0, compared=0)]) == 4
     assert Reach.of(record()) == Reach(found=2, mono_depth=2, compared=2)
 
 
-def record() -> Record:
+def record() -> QueryRecord:
     def candidate(doc_id: str, rank: int, mono: float) -> dict[str, object]:
         first_pass = {"score": 10.0 - rank, "rank": rank}
         return {
@@ -82,7 +82,7 @@ def record() -> Record:
             "stages": {"mono": {"score": mono, "rank": 1}},
         }
 
-    return Record(
+    return QueryRecord(
         "q",
         {
             "applied": True,
@@ -95,21 +95,26 @@ def record() -> Record:
 
 
 def test_side_file_line_is_read_in_first_pass_order() -> None:
-    scored, first = Scored.of(record()), {"a": 9.0, "b": 8.0}
-    assert scored == Scored("q", ("a", "b"), {"a": 0.2, "b": 0.9}, 2, {("b", "a"): 0.3, ("a", "b"): 0.8}, first)
+    scored, first = QueryScores.of(record()), {"a": 9.0, "b": 8.0}
+    assert scored == QueryScores("q", ("a", "b"), {"a": 0.2, "b": 0.9}, 2, {("b", "a"): 0.3, ("a", "b"): 0.8}, first)
 
 
 def test_curve_has_cost_and_quality() -> None:
     qrels = Qrels({"q": {"b": 1}})
-    points = curve([Scored.of(record())], [Setting(0), Setting(2), Setting(2, 2, "sample", 1)], qrels, "RR")
+    points = curve(
+        [QueryScores.of(record())],
+        [OperatingPoint(0), OperatingPoint(2), OperatingPoint(2, 2, "sample", 1)],
+        qrels,
+        "RR",
+    )
     assert [(point.inferences, point.quality) for point in points] == [(0, 0.5), (2, 1.0), (4, 0.5)]
 
 
 def test_queries_are_averaged_over_all_parts_that_are_in_memory() -> None:
     count = 2 * AT_ONCE + 3
-    scored = (dataclasses.replace(Scored.of(record()), query_id=f"q{number}") for number in range(count))
+    scored = (dataclasses.replace(QueryScores.of(record()), query_id=f"q{number}") for number in range(count))
     qrels = Qrels({f"q{number}": {"a" if number % 3 else "b": 1} for number in range(count)})
-    (point,) = curve(scored, [Setting(2)], qrels, "RR")
+    (point,) = curve(scored, [OperatingPoint(2)], qrels, "RR")
     relevant_first = len(range(0, count, 3))
     assert point.quality == pytest.approx((relevant_first + (count - relevant_first) / 2) / count, abs=1e-12)
     assert point.inferences == 2
@@ -117,7 +122,7 @@ def test_queries_are_averaged_over_all_parts_that_are_in_memory() -> None:
 
 @pytest.mark.long
 def test_plot_is_the_same_file_every_time(tmp_path: Path) -> None:
-    points = curve([Scored.of(record())], [Setting(0), Setting(2)], Qrels({"q": {"b": 1}}), "RR")
+    points = curve([QueryScores.of(record())], [OperatingPoint(0), OperatingPoint(2)], Qrels({"q": {"b": 1}}), "RR")
     for name in ("one.svg", "two.svg", "one.png"):
         plot_tradeoff(tmp_path / name, {"monoBERT": points, "other": points}, "RR")
     assert (tmp_path / "one.svg").read_bytes() == (tmp_path / "two.svg").read_bytes()
@@ -131,12 +136,12 @@ def test_plot_is_the_same_file_every_time(tmp_path: Path) -> None:
 def test_a_blended_curve_is_the_blend_stages_order() -> None:
     # linear, weight 2, best s 4: a 1.0 + 2.0, b 1.5 + 1.0, c 2.2 + 0.5; monoBERT alone has c b a.
     first = {"a": 4.0, "b": 2.0, "c": 1.0}
-    blended = Scored("q", ("a", "b", "c"), {"a": 1.0, "b": 1.5, "c": 2.2}, 3, {}, first, ("linear", 2.0))
-    assert derive(blended, Setting(3))[0] == ("c", "b", "a")
-    assert derive(blended, Setting(3, blended=True)) == (("a", "c", "b"), 3)
-    assert derive(blended, Setting(2, blended=True))[0] == ("a", "b", "c")
+    blended = QueryScores("q", ("a", "b", "c"), {"a": 1.0, "b": 1.5, "c": 2.2}, 3, {}, first, ("linear", 2.0))
+    assert derive(blended, OperatingPoint(3))[0] == ("c", "b", "a")
+    assert derive(blended, OperatingPoint(3, blended=True)) == (("a", "c", "b"), 3)
+    assert derive(blended, OperatingPoint(2, blended=True))[0] == ("a", "b", "c")
     with pytest.raises(EvaluationError, match="did not keep how the first pass was blended in"):
-        derive(SCORED, Setting(3, blended=True))
+        derive(SCORED, OperatingPoint(3, blended=True))
 
 
 def test_a_run_with_fewer_hits_than_its_depth_is_refused() -> None:
@@ -145,4 +150,4 @@ def test_a_run_with_fewer_hits_than_its_depth_is_refused() -> None:
         for doc_id, rank in (("a", 7), ("b", 1))
     ]
     with pytest.raises(EvaluationError, match=r"ranks up to 7\); run it again with --hits at least --depth"):
-        Scored.of(Record.make("q", candidates, [], True, None, 0.0))
+        QueryScores.of(QueryRecord.make("q", candidates, [], True, None, 0.0))

@@ -11,8 +11,8 @@ from osrerank.cli import cli
 from osrerank.errors import EvaluationError
 from osrerank.evaluation.folds import block_folds, read_folds
 from osrerank.evaluation.measures import evaluate, parse_measures
-from osrerank.evaluation.records import Record
-from osrerank.evaluation.side_file import Checkpoint
+from osrerank.evaluation.records import QueryRecord
+from osrerank.evaluation.side_file import SideFile
 from osrerank.evaluation.tune import Evidence, Weights, by_share, cross_validate, grid, held_out_run, precisions
 from osrerank.formats.trec import read_qrels, read_run
 from osrerank.types import Qrels
@@ -147,7 +147,7 @@ def test_folds_without_judged_queries_are_refused():
 
 
 def write_side_file(path: Path, evidence) -> None:
-    with Checkpoint(path, {}) as checkpoint:
+    with SideFile(path, {}) as checkpoint:
         for one in evidence:
             candidates = [
                 {
@@ -158,7 +158,7 @@ def write_side_file(path: Path, evidence) -> None:
                 }
                 for place, doc_id in enumerate(one.doc_ids)
             ]
-            checkpoint.append(Record.make(one.query_id, candidates, [], True, None, 0.0))
+            checkpoint.append(QueryRecord.make(one.query_id, candidates, [], True, None, 0.0))
 
 
 def marks(best):

@@ -10,7 +10,7 @@ from osrerank.export.bi_encoder import Given, is_bi_encoder, read_bi_encoder
 from osrerank.export.export_model import ExportOptions, export_model
 from osrerank.scoring.card import ModelCard, Pooling
 from osrerank.scoring.model_files import read_card
-from osrerank.scoring.modular.head import Step
+from osrerank.scoring.modular.head import HeadStep
 from osrerank.scoring.registry import load_model
 from osrerank.types import Encoder, is_encoder
 from tests.bi_encoders import plain, saved
@@ -47,13 +47,17 @@ def folder(tmp_path: Path) -> Path:
 
 def test_modules_dimensions_and_similarity_are_in_the_card(tmp_path: Path) -> None:
     dense = card_of(restored(FORMS["BERT, CLS, Dense"], tmp_path / "dense"))
-    assert (dense.modules, dense.dimensions, dense.head) == ((Step("dense", "2_Dense.linear", "tanh"),), 24, "cosine")
+    assert (dense.modules, dense.dimensions, dense.head) == (
+        (HeadStep("dense", "2_Dense.linear", "tanh"),),
+        24,
+        "cosine",
+    )
     few = card_of(restored(FORMS["BERT, mean, 12 of 32 dimensions"], tmp_path / "few"))
     assert (few.modules, few.dimensions, few.pooling, few.max_tokens) == ((), 12, "mean", 180)
     product = card_of(restored(FORMS["MPNet, CLS, dot product"], tmp_path / "product"))
     assert (product.head, product.calibration.scale, product.first_pass_weight) == ("dot", 1, 0)
     both = card_of(restored(FORMS["ModernBERT, CLS, dot product of 12 dimensions"], tmp_path / "both"))
-    assert (both.head, both.modules, both.dimensions) == ("dot", (Step("unit"),), 12)
+    assert (both.head, both.modules, both.dimensions) == ("dot", (HeadStep("unit"),), 12)
     folder = restored(FORMS["BERT, mean"], tmp_path / "saved")
     change(folder / MODEL, similarity_fn_name="dot")
     assert (card_of(folder).head, card_of(folder).modules) == ("cosine", ())

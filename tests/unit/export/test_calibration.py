@@ -7,7 +7,7 @@ import pytest
 
 from osrerank.errors import EvaluationError
 from osrerank.export.calibration import (
-    Judged,
+    JudgedQuery,
     after_vectors,
     choose_weight,
     fit_calibration,
@@ -59,9 +59,9 @@ def test_what_is_judged_comes_from_both_files(tmp_path: Path) -> None:
     np.testing.assert_allclose(found.raw, (logits - calibration.offset) / calibration.scale, rtol=1e-6)
 
 
-def judged(raw: list[float], relevant: int) -> Judged:
+def judged(raw: list[float], relevant: int) -> JudgedQuery:
     """Three candidates whose first-pass scores are 1, 1/2 and 0."""
-    return Judged(np.array(raw), np.array([1.0, 0.5, 0.0]), ["a", "b", "c"], {"abc"[relevant]: 1})
+    return JudgedQuery(np.array(raw), np.array([1.0, 0.5, 0.0]), ["a", "b", "c"], {"abc"[relevant]: 1})
 
 
 def test_a_weight_is_chosen_where_the_first_pass_knows_better_and_of_enough_queries() -> None:
@@ -76,8 +76,8 @@ def test_a_weight_is_chosen_where_the_first_pass_knows_better_and_of_enough_quer
 
 def test_a_cross_encoder_is_weighed_beside_the_vectors_on_the_best_of_them() -> None:
     """The vectors with BM25 (weight 3) have b a c; the cross-encoder reads two and puts a first, and b is relevant."""
-    mono = Judged(np.array([1.5, 0.0, 9.0]), np.zeros(3), ["a", "b", "c"], {"b": 1})
-    vectors = Judged(np.array([1.0, 3.0, math.nan]), np.array([0.5, 1.0, 0.0]), ["a", "b", "c"], {"b": 1})
+    mono = JudgedQuery(np.array([1.5, 0.0, 9.0]), np.zeros(3), ["a", "b", "c"], {"b": 1})
+    vectors = JudgedQuery(np.array([1.0, 3.0, math.nan]), np.array([0.5, 1.0, 0.0]), ["a", "b", "c"], {"b": 1})
     card = ModelCard("e", "cosine", "bi-encoder", calibration=Calibration(2.0, -1.0), first_pass_weight=3.0)
     both = after_vectors([mono] * 5, [vectors] * 5, card, 2)
     assert both[0].doc_ids == ["b", "a", "c"]
@@ -92,12 +92,12 @@ def test_what_could_not_be_scored_calibrates_nothing_and_is_last() -> None:
     assert fit_judged([one]) == fit_calibration(np.array([1, 0], dtype=np.float32), np.array([True, False]))
 
 
-def moving(first: float, relevant: str = "c") -> Judged:
+def moving(first: float, relevant: str = "c") -> JudgedQuery:
     """Candidates at 30, -40 and 42 degrees from the query; the third is relevant, and farther than the second."""
     angles = np.radians([30.0, -40.0, 42.0])
     rows = np.stack([np.cos(angles), np.sin(angles)], axis=1).astype(np.float32)
     vectors = np.array([[1.0, 0.0]], dtype=np.float32), rows
-    return Judged(rows[:, 0].astype(float), np.array([first, 0.0, 0.0]), ["a", "b", "c"], {relevant: 1}, vectors)
+    return JudgedQuery(rows[:, 0].astype(float), np.array([first, 0.0, 0.0]), ["a", "b", "c"], {relevant: 1}, vectors)
 
 
 def test_feedback_moves_the_raw_scores_and_the_weight_is_chosen_for_that_order() -> None:
@@ -107,7 +107,7 @@ def test_feedback_moves_the_raw_scores_and_the_weight_is_chosen_for_that_order()
     np.testing.assert_allclose(moved.raw, after + before.mean() - after.mean(), atol=1e-6)
     chosen = [choose_weight([moving(0.0)] * 5, Calibration(10.0), feedback) for feedback in (None, Feedback(0.5, 0.1))]
     assert [one.mean for one in chosen] == pytest.approx([0.5, 1 / math.log2(3)])
-    one = Judged(np.array([math.nan, 0.5]), np.zeros(2), ["a", "b"], {}, (np.eye(2)[:1], np.eye(2)))
+    one = JudgedQuery(np.array([math.nan, 0.5]), np.zeros(2), ["a", "b"], {}, (np.eye(2)[:1], np.eye(2)))
     assert one.after(Feedback(), Calibration(), 0.0) is one
 
 

@@ -9,7 +9,7 @@ import pytest
 from onnx import helper, numpy_helper
 
 from osrerank.export.outliers import SUFFIX, separate_outliers
-from osrerank.export.quantise import Recipe, quantise
+from osrerank.export.quantise import QuantisationRecipe, quantise
 from osrerank.scoring.inputs import Tokens
 from tests.unit.export.graphs import of_words
 
@@ -63,6 +63,8 @@ def test_int8_comes_much_nearer(tmp_path: Path) -> None:
     errors = []
     for outliers in (0, 2):
         target = tmp_path / f"{outliers}.onnx"
-        quantise(tmp_path / "fp32.onnx", target, Recipe(outliers=outliers), [tokens(seed) for seed in range(4)])
+        quantise(
+            tmp_path / "fp32.onnx", target, QuantisationRecipe(outliers=outliers), [tokens(seed) for seed in range(4)]
+        )
         errors.append(float(np.abs(run(target, tokens(9)) - exact).mean()))
     assert errors[1] < errors[0] / 5

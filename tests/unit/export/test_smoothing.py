@@ -6,7 +6,7 @@ import onnxruntime
 import pytest
 
 from osrerank.export.export_model import ExportOptions, export_model
-from osrerank.export.quantise import Recipe, quantise
+from osrerank.export.quantise import QuantisationRecipe, quantise
 from osrerank.export.smoothing import LEAST_SCALE, SUFFIX, channel_scales, smooth
 from osrerank.scoring.inputs import Tokens
 from tests.unit.export.graphs import of_words
@@ -64,7 +64,7 @@ def test_int8_is_nearer_to_fp32_than_with_one_scale_for_all(tmp_path: Path) -> N
     onnx.save(model(), tmp_path / "fp32.onnx")
     errors = {}
     for name, recipe in (("smooth", {"outlying": "smooth", "outliers": 1}), ("none", {"outliers": 0})):
-        made = Recipe(outlier_gain=3.0, **recipe)  # type: ignore[arg-type]
+        made = QuantisationRecipe(outlier_gain=3.0, **recipe)  # type: ignore[arg-type]
         quantise(tmp_path / "fp32.onnx", tmp_path / f"{name}.onnx", made, [tokens(seed) for seed in range(4)])
         difference = outputs(str(tmp_path / f"{name}.onnx"), 9) - outputs(model(), 9)
         errors[name] = float(np.sqrt((difference**2).mean()))
@@ -74,7 +74,7 @@ def test_int8_is_nearer_to_fp32_than_with_one_scale_for_all(tmp_path: Path) -> N
 @pytest.mark.long
 def test_classifiers_are_smoothed_unless_the_recipe_says_otherwise(tmp_path: Path) -> None:
     for name, outlying in (("smooth", ""), ("apart", "apart")):
-        recipe = Recipe(outlying=outlying, outlier_gain=1.0001)  # type: ignore[arg-type]
+        recipe = QuantisationRecipe(outlying=outlying, outlier_gain=1.0001)  # type: ignore[arg-type]
         export_model(TINY, tmp_path / name, ExportOptions(precision="int8", recipe=recipe))
     names = {
         one: {node.name for node in onnx.load(tmp_path / one / "onnx" / "model_int8.onnx").graph.node}

@@ -5,12 +5,12 @@ from pathlib import Path
 import pytest
 
 from osrerank.errors import LoaderError
-from osrerank.formats.id_table import IdTable, Row
+from osrerank.formats.id_table import IdRow, IdTable
 
-ROWS = [Row(row_id, number, number * 10) for number, row_id in enumerate(["b", "a", "ä", "a", "b", "a", "\ud800"], 1)]
+ROWS = [IdRow(row_id, number, number * 10) for number, row_id in enumerate(["b", "a", "ä", "a", "b", "a", "\ud800"], 1)]
 
 
-def unread() -> Iterator[Row]:
+def unread() -> Iterator[IdRow]:
     raise AssertionError("the rows are not needed")
     yield
 
@@ -22,11 +22,11 @@ def test_the_first_row_of_an_id_counts_in_any_thread() -> None:
     assert "b" in table
     assert "B" not in table
     assert len(IdTable.temporary([])) == 0
-    table, found = IdTable.temporary([Row("a", 1, "fox")]), []
+    table, found = IdTable.temporary([IdRow("a", 1, "fox")]), []
     asking = threading.Thread(target=lambda: found.append(table.get("a")))
     asking.start()
     asking.join()
-    assert found == [Row("a", 1, "fox")]
+    assert found == [IdRow("a", 1, "fox")]
 
 
 def test_a_kept_table_is_used_again_for_the_same_key_only(tmp_path: Path) -> None:
@@ -58,7 +58,7 @@ def test_a_refused_or_broken_table_is_not_kept_and_no_room_is_an_error(tmp_path:
 
 
 def test_a_damaged_table_is_named(tmp_path: Path) -> None:
-    rows = [Row(f"{number:05}", number, "text " * 20) for number in range(5_000)]
+    rows = [IdRow(f"{number:05}", number, "text " * 20) for number in range(5_000)]
     path = tmp_path / "ids"
     IdTable.made(path, "key", rows)
     content = bytearray(path.read_bytes())

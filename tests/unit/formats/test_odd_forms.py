@@ -21,7 +21,7 @@ from osrerank.formats.sources import open_sources
 from osrerank.formats.topics import read_queries
 from osrerank.formats.trec import read_qrels, read_run
 from osrerank.training.examples import sources
-from osrerank.training.examples.texts import Texts
+from osrerank.training.examples.texts import TextFile
 from osrerank.training.pretrain import read_texts
 from osrerank_loaders.candidates import candidates_of_run, candidates_with_texts
 from osrerank_loaders.collections.base import read_records
@@ -52,17 +52,17 @@ def beside(path: Path, name: str, text: str) -> Path:
 
 
 def texts(path: Path) -> list[Any]:
-    found = Texts(path)
+    found = TextFile(path)
     return [(text_id, found[text_id]) for text_id in found]
 
 
 def id_triples(path: Path) -> list[Any]:
-    corpus = Texts(beside(path, "corpus", CORPUS))
+    corpus = TextFile(beside(path, "corpus", CORPUS))
     return list(sources.id_triples(path, corpus, {"q1": "salt", "q2": "river"}))
 
 
 def run_source(path: Path) -> list[Any]:
-    corpus, qrels = Texts(beside(path, "corpus", CORPUS)), beside(path, "qrels", "q1 0 d1 1\n")
+    corpus, qrels = TextFile(beside(path, "corpus", CORPUS)), beside(path, "qrels", "q1 0 d1 1\n")
     return list(sources.run(path, corpus, {"q1": "salt"}, qrels))
 
 

@@ -10,7 +10,7 @@ from osrerank.settings import Settings
 from osrerank.testing import FunctionScorer
 from osrerank_workers import service as of_service
 from osrerank_workers.probes import serve_probes
-from osrerank_workers.service import Service
+from osrerank_workers.service import WorkerService
 from tests.servers import free_port
 from tests.waiting import wait_until
 
@@ -26,7 +26,7 @@ def asked(port: int, path: str) -> tuple[int, dict]:
 
 def test_probes_follow_a_worker_from_loading_to_its_end(redis_url, monkeypatch):
     port = free_port()
-    service = Service(Settings.load(broker_url=redis_url, model="probed"), FunctionScorer())
+    service = WorkerService(Settings.load(broker_url=redis_url, model="probed"), FunctionScorer())
     stop = serve_probes(port, service.status)
     assert asked(port, "/live") == (200, {"live": True})
     assert asked(port, "/ready") == (503, {"ready": False, "reason": "the model is being loaded", "held": 0})

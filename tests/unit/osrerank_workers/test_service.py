@@ -9,25 +9,27 @@ from celery.worker import state
 
 from osrerank.errors import InferenceError
 from osrerank.scoring.cache.store import connect
-from osrerank.scoring.remote.messages import Reply, Request
+from osrerank.scoring.remote.messages import ChunkRequest, Reply
 from osrerank.settings import Settings
 from osrerank.testing import FunctionScorer
 from osrerank_workers.logs import JsonFormatter
-from osrerank_workers.service import Service
+from osrerank_workers.service import WorkerService
 
 TINY = str(Path(__file__).parents[2] / "data" / "tiny-bert-one-label")
 
 
 @pytest.fixture
 def service(redis_url: str):
-    service = Service(Settings.load(broker_url=redis_url, model="testing"), FunctionScorer(unscorable=frozenset({"x"})))
+    service = WorkerService(
+        Settings.load(broker_url=redis_url, model="testing"), FunctionScorer(unscorable=frozenset({"x"}))
+    )
     service.load()
     service.registry.renew(service.heartbeat())
     yield service
     service.close()
 
 
-def request(service: Service, **changed: object) -> Request:
+def request(service: WorkerService, **changed: object) -> ChunkRequest:
     content = {
         "chunk": "c1",
         "reply_queue": f"test:{service.worker}",
@@ -38,10 +40,10 @@ def request(service: Service, **changed: object) -> Request:
         "documents": ["low", "x"],
         "tuples": [(0,), (1,)],
     }
-    return Request(**{**content, **changed})
+    return ChunkRequest(**{**content, **changed})
 
 
-def answer(redis_url: str, service: Service) -> Reply | None:
+def answer(redis_url: str, service: WorkerService) -> Reply | None:
     redis = connect(redis_url)
     message = redis.lpop(f"test:{service.worker}")
     redis.close()
@@ -75,14 +77,16 @@ def test_what_is_no_chunk_is_refused_and_let_go(service, redis_url, message):
 
 
 def test_a_model_that_does_not_score_is_noticed(redis_url):
-    broken = Service(Settings.load(broker_url=redis_url), FunctionScorer(broken=True))
+    broken = WorkerService(Settings.load(broker_url=redis_url), FunctionScorer(broken=True))
     with pytest.raises(InferenceError, match="broken"):
         broken.load()
     broken.close()
 
 
 def test_trying_the_model_asks_no_cache(redis_url):
-    service = Service(Settings.load(broker_url=redis_url, redis_url=redis_url, model=TINY, backend="onnx", threads=1))
+    service = WorkerService(
+        Settings.load(broker_url=redis_url, redis_url=redis_url, model=TINY, backend="onnx", threads=1)
+    )
     service.load()
     service.probe()
     local = service._tried

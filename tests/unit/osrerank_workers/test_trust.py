@@ -6,20 +6,20 @@ from osrerank.errors import PayloadError
 from osrerank.metrics import MESSAGES_REFUSED
 from osrerank.scoring.cache.store import connect
 from osrerank.scoring.remote.delivery import MOST_SENDS
-from osrerank.scoring.remote.messages import Reply, Request
+from osrerank.scoring.remote.messages import ChunkRequest, Reply
 from osrerank.scoring.remote.signing import Signer
 from osrerank.settings import Settings
 from osrerank.testing import FunctionScorer
 from osrerank_workers import replays
 from osrerank_workers.replays import Replays
-from osrerank_workers.service import Service
+from osrerank_workers.service import WorkerService
 
 OLD, NEW, OTHER = "an-old-key-of-24-letters", "a-new-key-of-24-letters!", "somebody-else's-own-key!"
 
 
 @pytest.fixture
 def service(redis_url: str):
-    service = Service(
+    service = WorkerService(
         Settings.load(broker_url=redis_url, model="trusted", workers_key=f"{NEW},{OLD}"), FunctionScorer()
     )
     service.load()
@@ -28,14 +28,14 @@ def service(redis_url: str):
     service.close()
 
 
-def request(service: Service, **changed: object) -> Request:
+def request(service: WorkerService, **changed: object) -> ChunkRequest:
     now_s = service.registry.now_s()
     content = {"sent_s": now_s, "deadline_s": None, "query": "low", "documents": ["low"], "tuples": [(0,)]}
     own = {"chunk": "c1", "reply_queue": f"test:{service.worker}", "identity": service.scorer.identity}
-    return Request(**{**content, **own, **changed})
+    return ChunkRequest(**{**content, **own, **changed})
 
 
-def replies(redis_url: str, service: Service) -> list[bytes]:
+def replies(redis_url: str, service: WorkerService) -> list[bytes]:
     redis = connect(redis_url)
     found = redis.lrange(f"test:{service.worker}", 0, -1)
     redis.delete(f"test:{service.worker}")

@@ -3,7 +3,7 @@
 import pytest
 
 from osrerank import Rerank
-from osrerank.retrieval.fields import Fields
+from osrerank.retrieval.fields import SearchFields
 from osrerank.retrieval.first_pass import FirstPass, plan
 from osrerank.search.call import Refused, Reranking
 from osrerank.search.call import planned as planned_call
@@ -16,7 +16,7 @@ MATCH = {"query": {"match": {"text": "x"}}}
 
 
 def planned(body=None, params=None, depth=100, **options):
-    fields = Fields.of_names((), ("title", "text"))
+    fields = SearchFields.of_names((), ("title", "text"))
     return plan({**MATCH, **(body or {})}, params or {}, Rerank(**options), depth, fields)
 
 
@@ -115,5 +115,5 @@ def test_our_extension_is_not_sent_on():
 def test_callers_body_is_not_changed():
     body = {"query": {"match": {"text": "x"}}, "ext": {"rerank": {}}, "_source": False, "fields": ["date"], "size": 3}
     before = {**body, "fields": ["date"], "ext": {"rerank": {}}}
-    plan(body, {}, Rerank(), 100, Fields())
+    plan(body, {}, Rerank(), 100, SearchFields())
     assert body == before

@@ -3,14 +3,14 @@
 import pytest
 
 from osrerank.errors import ConfigError
-from osrerank.retrieval.fields import Fields
+from osrerank.retrieval.fields import SearchFields
 from osrerank.retrieval.query_text import build_query, find_query_text
 
 
 def test_one_field_is_a_match_several_a_multi_match():
-    assert build_query("x", Fields(("text",))) == {"match": {"text": {"query": "x"}}}
-    assert build_query("x", Fields(("title^2",)))["multi_match"]["fields"] == ["title^2"]
-    assert build_query("x", Fields(("title", "text")))["multi_match"]["type"] == "best_fields"
+    assert build_query("x", SearchFields(("text",))) == {"match": {"text": {"query": "x"}}}
+    assert build_query("x", SearchFields(("title^2",)))["multi_match"]["fields"] == ["title^2"]
+    assert build_query("x", SearchFields(("title", "text")))["multi_match"]["type"] == "best_fields"
 
 
 @pytest.mark.parametrize(

@@ -9,15 +9,15 @@ from hypothesis import strategies as st
 from osrerank import connect
 from osrerank.errors import ConfigError
 from osrerank.options.rm3 import Rm3
-from osrerank.retrieval.rm3 import Feedback, expand, expanded
+from osrerank.retrieval.rm3 import FeedbackDocument, expand, expanded
 from osrerank.testing import CannedTransport, FunctionScorer
 from tests.rankings import response_of
 
 
 def test_weights_by_hand():
     feedback = [
-        Feedback(3.0, {"apple": 2, "pear": 1, "fig": 1}),  # fig falls out: two terms of each document
-        Feedback(1.0, {"plum": 3, "apple": 1}),
+        FeedbackDocument(3.0, {"apple": 2, "pear": 1, "fig": 1}),  # fig falls out: two terms of each document
+        FeedbackDocument(1.0, {"plum": 3, "apple": 1}),
     ]
     # r: apple 2/3 * 3 + 1/4 * 1 = 2.25, pear or fig 1/3 * 3 = 1 (fig comes first), plum 3/4 = .75; two are kept
     weights = expanded(["apple", "juice", "juice", "apple"], feedback, Rm3(terms=2, weight=0.6))
@@ -27,10 +27,10 @@ def test_weights_by_hand():
 
 
 def test_extreme_shares():
-    feedback = [Feedback(2.0, {"pear": 1})]
+    feedback = [FeedbackDocument(2.0, {"pear": 1})]
     assert expanded(["apple"], feedback, Rm3(weight=1.0)) == {"apple": 1.0}
     assert expanded(["apple"], feedback, Rm3(weight=0.0)) == {"pear": 1.0}
-    assert expanded(["apple"], [Feedback(2.0, {})], Rm3()) == {"apple": 1.0}
+    assert expanded(["apple"], [FeedbackDocument(2.0, {})], Rm3()) == {"apple": 1.0}
     assert expanded([], feedback, Rm3()) == {"pear": 0.5}
 
 
@@ -39,7 +39,7 @@ words = st.text(st.sampled_from("abc"), min_size=1, max_size=3)
 
 @given(
     st.lists(words, min_size=1, max_size=6),
-    st.lists(st.builds(Feedback, st.floats(0.1, 30), st.dictionaries(words, st.integers(1, 9))), max_size=5),
+    st.lists(st.builds(FeedbackDocument, st.floats(0.1, 30), st.dictionaries(words, st.integers(1, 9))), max_size=5),
     st.builds(Rm3, terms=st.integers(1, 4), weight=st.floats(0.05, 0.95)),
 )
 def test_weights_sum_to_one_and_the_query_stays(query, feedback, rm3):

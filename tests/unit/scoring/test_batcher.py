@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from osrerank.errors import InferenceError
-from osrerank.scoring.batcher import Batcher, Outcome
+from osrerank.scoring.batcher import Batcher, BatcherOutput
 from osrerank.scoring.inputs import Tokens
 from osrerank.testing import ManualClock
 from osrerank.types import NEVER, Deadline
@@ -52,13 +52,15 @@ def tokens(mark: int, length: int = 10) -> Tokens:
     return Tokens(ids, np.zeros_like(ids))
 
 
-def compute(batcher: Batcher, marks: Sequence[int], deadline: Deadline = NEVER) -> Outcome:
+def compute(batcher: Batcher, marks: Sequence[int], deadline: Deadline = NEVER) -> BatcherOutput:
     with batcher.call(deadline) as call:
         call.add([tokens(mark) for mark in marks])
         return call.result()
 
 
-def held(backend: Recorder, batcher: Batcher, threads: ThreadPoolExecutor, *calls: Sequence[int]) -> list[Outcome]:
+def held(
+    backend: Recorder, batcher: Batcher, threads: ThreadPoolExecutor, *calls: Sequence[int]
+) -> list[BatcherOutput]:
     """Run the calls while the backend is busy with another, so that all of them wait when it is free again."""
     backend.gate.clear()
     first = threads.submit(compute, batcher, [0])

@@ -7,7 +7,7 @@ import pytest
 from starlette.testclient import TestClient
 
 from osrerank.server.api.app import create_app
-from osrerank.server.api.limits import Limits
+from osrerank.server.api.limits import ServerLimits
 from osrerank.service import RerankService
 from osrerank.settings import Settings
 from osrerank.testing import FunctionScorer
@@ -20,7 +20,7 @@ def serve():
 
         def open_client(scorer=None, clock=time.monotonic, *, token=None, **limits):
             reranker = RerankService(Settings.load(), scorer or FunctionScorer(), clock=clock)
-            app = create_app(reranker, Limits(**limits), token=token)
+            app = create_app(reranker, ServerLimits(**limits), token=token)
             return stack.enter_context(TestClient(app, raise_server_exceptions=False))
 
         yield open_client

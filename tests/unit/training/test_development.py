@@ -8,7 +8,7 @@ from osrerank.evaluation.measures import evaluate
 from osrerank.options.passages import Passages
 from osrerank.scoring.registry import load_scorer
 from osrerank.stages.passages import PassageStage
-from osrerank.training.development import Development, Scoring
+from osrerank.training.development import Development, NetworkScorer
 from osrerank.training.examples.lists import Example
 from osrerank.training.recipes import Recipe
 from osrerank.training.weights.models import load_trainee
@@ -19,7 +19,7 @@ from tests.servers import ROOT
 CLASSIFIER = ROOT / "tests" / "data" / "tiny-bert-two-labels"
 DOCUMENTS = ("low salt", "the wing of the engine", "heat " * 40, "blood")
 EXAMPLE = Example("low pressure", DOCUMENTS, (0, 1, 0, 0))
-SCORING = Scoring(torch.device("cpu"), 100)
+SCORING = NetworkScorer(torch.device("cpu"), 100)
 
 
 def order() -> list[int]:

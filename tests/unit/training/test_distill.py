@@ -10,7 +10,7 @@ from osrerank.training.examples.batches import Lot, MonoAssembly, Steps
 from osrerank.training.examples.lists import Example
 from osrerank.training.losses import soft_cross_entropy
 from osrerank.training.objective import to_device
-from osrerank.training.probe import Probe, forward
+from osrerank.training.probe import NetworkProbe, forward
 from osrerank.training.recipes import PRESETS, Recipe
 from osrerank.training.weights.models import Trainee, load_trainee
 from osrerank.training.weights.student import layer_map, select_layers, stand_ins
@@ -119,7 +119,7 @@ def test_the_probe_sees_what_transformers_computes() -> None:
     transformers = pytest.importorskip("transformers")
     trainee = load_trainee(CLASSIFIER, POINTWISE)
     inputs = to_device(torch.device("cpu"), lot(trainee, POINTWISE).inputs)
-    probe = Probe(trainee.network)
+    probe = NetworkProbe(trainee.network)
     forward(trainee.network.eval(), probe, inputs, learn=False)
     plain = transformers.AutoModelForSequenceClassification.from_pretrained(CLASSIFIER, attn_implementation="eager")
     with torch.no_grad():

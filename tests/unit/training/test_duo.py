@@ -10,11 +10,11 @@ from osrerank.export.export_model import export_model
 from osrerank.scoring.inputs import InputBuilder
 from osrerank.scoring.model_files import read_card
 from osrerank.training.curve import read_curve
-from osrerank.training.development import Development, Scoring
+from osrerank.training.development import Development, NetworkScorer
 from osrerank.training.examples.duo import DuoAssembly, ordered_pairs
 from osrerank.training.examples.lists import Example
 from osrerank.training.examples.sources import open_source
-from osrerank.training.fit import Request, distill, train
+from osrerank.training.fit import TrainingRequest, distill, train
 from osrerank.training.recipes import PRESETS
 from osrerank.training.weights.models import load_trainee
 from tests.servers import ROOT
@@ -56,7 +56,7 @@ def test_scores_alone_make_every_pair_with_its_difference() -> None:
 def test_the_measure_is_that_of_sums_of_probabilities() -> None:
     trainee = load_trainee(START, RECIPE, kind="duo")
     example = Example("low pressure", ("salt", "the wing", "heat heat heat"), (0, 0, 1))
-    scoring = Scoring(torch.device("cpu"), 10_000)
+    scoring = NetworkScorer(torch.device("cpu"), 10_000)
     (sums,) = scoring.documents(trainee, [example])
     pairs, sequences = ordered_pairs(trainee.builder, example.query, example.documents)
     logits = scoring.scores(trainee, sequences)
@@ -70,7 +70,7 @@ def test_the_measure_is_that_of_sums_of_probabilities() -> None:
 
 def test_a_duo_model_learns_and_is_exported(examples: Path, tmp_path: Path) -> None:
     source = open_source({"examples": str(examples)})
-    request = Request(source=START, output=tmp_path / "made", recipe=RECIPE, data=[source], development=source)
+    request = TrainingRequest(source=START, output=tmp_path / "made", recipe=RECIPE, data=[source], development=source)
     assert train(request, "duo") == tmp_path / "made"
     rows = read_curve(tmp_path / "made" / "curve.csv")
     assert np.mean([float(row["loss"]) for row in rows[-8:]]) < np.mean([float(row["loss"]) for row in rows[:8]])
@@ -84,7 +84,7 @@ def test_a_duo_model_learns_and_is_exported(examples: Path, tmp_path: Path) -> N
 def test_a_duo_model_learns_from_a_duo_teacher(examples: Path, tmp_path: Path) -> None:
     source = open_source({"examples": str(examples)})
     recipe = replace(RECIPE, method="logits", head="", steps=20)
-    request = Request(TEACHER, tmp_path / "made", recipe, data=[source], development=source)
+    request = TrainingRequest(TEACHER, tmp_path / "made", recipe, data=[source], development=source)
     assert distill(request, student=START) == tmp_path / "made"
     card = read_card(tmp_path / "made")
     assert (card.kind, card.segment_rows) == ("duo", 3)

@@ -18,7 +18,7 @@ from osrerank.scoring.registry import load_scorer
 from osrerank.testing import ManualClock
 from osrerank.training.curve import read_curve
 from osrerank.training.examples.sources import open_source
-from osrerank.training.fit import Request, distill, train
+from osrerank.training.fit import TrainingRequest, distill, train
 from osrerank.training.recipes import Recipe
 from tests.bi_encoders import carded, plain
 from tests.servers import ROOT
@@ -32,10 +32,10 @@ SMALL = Recipe(
 )
 
 
-def request(examples: Path, output: Path, recipe: Recipe = SMALL, **changes: object) -> Request:
+def request(examples: Path, output: Path, recipe: Recipe = SMALL, **changes: object) -> TrainingRequest:
     source = open_source({"examples": str(examples)})
     given = {"source": CLASSIFIER, "data": [source], "development": source, **changes}
-    return Request(output=output, recipe=recipe, **given)
+    return TrainingRequest(output=output, recipe=recipe, **given)
 
 
 def minutes(steps: int) -> dict[str, object]:

@@ -10,7 +10,7 @@ from tokenizers import Tokenizer
 
 from osrerank.errors import EvaluationError, FormatError
 from osrerank.training.curve import read_curve
-from osrerank.training.pretrain import IGNORED, MaskedSteps, Shape, new_encoder, pretrain
+from osrerank.training.pretrain import IGNORED, EncoderSize, MaskedSteps, new_encoder, pretrain
 from osrerank.training.recipes import PRESETS
 from tests.servers import ROOT
 from tests.unit.training.test_fit import minutes
@@ -87,7 +87,7 @@ def test_what_is_hidden_and_that_separators_never_are() -> None:
 
 @pytest.mark.long
 def test_from_nothing_and_on(corpus: Path, tmp_path: Path) -> None:
-    start = new_encoder([corpus], tmp_path / "new", Shape(layers=1, hidden=32, vocabulary=60))
+    start = new_encoder([corpus], tmp_path / "new", EncoderSize(layers=1, hidden=32, vocabulary=60))
     said: list[str] = []
     made = pretrain(start, tmp_path / "made", [corpus], replace(RECIPE, steps=40), report=said.append)
     assert made is not None
@@ -100,7 +100,7 @@ def test_from_nothing_and_on(corpus: Path, tmp_path: Path) -> None:
 
 @pytest.mark.long
 def test_a_stopped_one_goes_on_to_the_last_bit(corpus: Path, tmp_path: Path) -> None:
-    start = new_encoder([corpus], tmp_path / "new", Shape(layers=1, hidden=32, vocabulary=60))
+    start = new_encoder([corpus], tmp_path / "new", EncoderSize(layers=1, hidden=32, vocabulary=60))
     pretrain(start, tmp_path / "whole", [corpus], RECIPE, report=str)
     assert pretrain(start, tmp_path / "parts", [corpus], RECIPE, **minutes(3)) is None
     assert pretrain(start, tmp_path / "parts", [corpus], RECIPE, report=str) is not None
@@ -110,7 +110,7 @@ def test_a_stopped_one_goes_on_to_the_last_bit(corpus: Path, tmp_path: Path) -> 
 
 
 def test_corpora_that_give_nothing_are_refused(corpus: Path, tmp_path: Path) -> None:
-    start = new_encoder([corpus], tmp_path / "new", Shape(layers=1, hidden=32, vocabulary=60))
+    start = new_encoder([corpus], tmp_path / "new", EncoderSize(layers=1, hidden=32, vocabulary=60))
     (tmp_path / "empty.txt").write_text("\n\n")
     with pytest.raises(FormatError, match="has no text"):
         pretrain(start, tmp_path / "made", [tmp_path / "empty.txt"], RECIPE, report=str)

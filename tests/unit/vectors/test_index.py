@@ -5,13 +5,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from osrerank.vectors.index import Form, refusal, writing
+from osrerank.vectors.index import RecordRequests, refusal, writing
 
 KEYS = [b"a" * 16, b"b" * 16]
 RECORDS = {KEYS[0]: b"\x00\xff one", KEYS[1]: b"two"}
 
 
-def answer(form: Form, contents: dict[str, object]) -> dict[str, object]:
+def answer(form: RecordRequests, contents: dict[str, object]) -> dict[str, object]:
     """Return what an engine answers when it has these records by id."""
     if form.is_embedded:
         return {"docs": [{"_id": one, "found": True, "_source": {"record": text}} for one, text in contents.items()]}
@@ -19,7 +19,7 @@ def answer(form: Form, contents: dict[str, object]) -> dict[str, object]:
     return {"hits": {"hits": hits}}
 
 
-def encoded(form: Form, record: bytes) -> str:
+def encoded(form: RecordRequests, record: bytes) -> str:
     text = base64.b64encode(record).decode()
     return text if form.is_embedded else text.rstrip("=")  # as OpenSearch gives doc values
 
@@ -45,11 +45,11 @@ def test_a_refusal_says_why_without_the_record():
 
 
 def test_one_request_reads_several_side_indices():
-    path, params, body = Form(is_embedded=False).reading(["b", "a"], KEYS)
+    path, params, body = RecordRequests(is_embedded=False).reading(["b", "a"], KEYS)
     assert path == "/a,b/_search"
     assert params["ignore_unavailable"] == "true"
     assert (body["size"], body["query"]) == (2, {"ids": {"values": [key.hex() for key in KEYS]}})
-    path, _, body = Form(is_embedded=True).reading(["b", "a"], KEYS)
+    path, _, body = RecordRequests(is_embedded=True).reading(["b", "a"], KEYS)
     assert path == "/_mget"
     assert len(body["docs"]) == 4
 
@@ -57,14 +57,14 @@ def test_one_request_reads_several_side_indices():
 @pytest.mark.parametrize("is_embedded", [False, True])
 @given(records=st.dictionaries(st.binary(min_size=16, max_size=16), st.binary(min_size=1, max_size=60), max_size=5))
 def test_what_was_written_is_read(is_embedded, records):
-    form = Form(is_embedded)
+    form = RecordRequests(is_embedded)
     contents = {key.hex(): encoded(form, record) for key, record in records.items()}
     assert form.found(answer(form, contents)) == records
 
 
 @pytest.mark.parametrize("is_embedded", [False, True])
 def test_what_somebody_else_wrote_is_left_out(is_embedded):
-    form = Form(is_embedded)
+    form = RecordRequests(is_embedded)
     contents = {"not hexadecimal": "AAAA", "aa": "no base64!", "bb": 7, "cc": "", "dd": None, "ee": "AAAA"}
     assert form.found(answer(form, contents)) == {b"\xee": b"\0\0\0"}
     missing = {"docs": [{"_id": "aa", "found": False}], "hits": {"hits": [{"_id": "aa"}]}}

@@ -16,7 +16,7 @@ from osrerank.testing import ArithmeticEncoder, ManualClock
 from osrerank.types import Candidate, Deadline, LongText, Query, Ranking, Section, Span
 from osrerank.vectors.documents import DocumentRecords, DocumentVectors
 from osrerank.vectors.long_record import LongRecord
-from osrerank.vectors.record import Bits, Record, sealed
+from osrerank.vectors.record import Bits, VectorRecord, sealed
 from osrerank.vectors.records import FetchedVectors
 from osrerank.vectors.store import MemoryStore
 from tests.bi_encoders import carded
@@ -177,7 +177,9 @@ def test_remember_counts_passages_and_makes_each_once(vectors: DocumentVectors) 
 
 def record(bits: Bits = 8) -> LongRecord:
     numbers = np.random.default_rng(1)
-    passages = [Record.of(numbers.normal(size=8).astype(np.float32), bits, cut=cut) for cut in (False, True, False)]
+    passages = [
+        VectorRecord.of(numbers.normal(size=8).astype(np.float32), bits, cut=cut) for cut in (False, True, False)
+    ]
     return LongRecord(passages, [Span("body", 0, 9), None, Span("note", 3, 7, 2)])
 
 
@@ -191,7 +193,7 @@ def test_it_is_read_as_it_was_written(bits: Bits, secret: bytes) -> None:
     assert read.write(KEY, secret) == content
     assert LongRecord.read(content, KEY[::-1], secret) is None
     assert LongRecord.read(content, KEY, b"another") is None
-    assert Record.read(content, KEY, secret) is None
+    assert VectorRecord.read(content, KEY, secret) is None
 
 
 def test_no_damaged_one_is_read() -> None:

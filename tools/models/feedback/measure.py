@@ -37,7 +37,7 @@ DISCOUNTS = 1 / np.log2(np.arange(CUTOFF) + 2)
 Floats = npt.NDArray[Any]
 
 
-class Setting(NamedTuple):
+class FeedbackSetting(NamedTuple):
     """A row of the grid, its fields in the order in which simplicity is judged, then by which it is tried.
 
     Attributes:
@@ -60,10 +60,10 @@ class Setting(NamedTuple):
         return self.rounds > 1, self.tempered, self.weight != 1
 
 
-PLAIN = Setting()
+PLAIN = FeedbackSetting()
 
 
-class Query(NamedTuple):
+class FeedbackQuery(NamedTuple):
     """A query and its candidates.
 
     Attributes:
@@ -79,7 +79,7 @@ class Query(NamedTuple):
     first_pass: Floats
 
 
-class Vectors:
+class ModelVectors:
     """A model and the stored vectors of texts.
 
     Args:
@@ -106,7 +106,7 @@ class Vectors:
         self._stored.close()
         self.encoder.close()
 
-    def queries(self, content: Mapping[str, Any], one: Set) -> list[Query]:
+    def queries(self, content: Mapping[str, Any], one: Set) -> list[FeedbackQuery]:
         """Return the queries of a set that `sets.py` wrote, with candidates."""
         rows = dict(zip(content["texts"], np.cumsum([0, *map(len, content["texts"].values())]), strict=False))
         vectors = self.of([text for texts in content["texts"].values() for text in texts])
@@ -117,11 +117,11 @@ class Vectors:
             first_pass = one.first_pass[one.bounds[place] : one.bounds[place + 1]]
             own = vectors[np.concatenate(places).astype(int)] if places else vectors[:0]
             starts = np.cumsum([0, *counts])[:-1]
-            read.append(Query(self.encoder.encode([text], "query").rows[0], own, starts, first_pass))
+            read.append(FeedbackQuery(self.encoder.encode([text], "query").rows[0], own, starts, first_pass))
         return read
 
 
-def scores(query: Query, scale: float, weight: float, settings: Sequence[Setting]) -> Floats:
+def scores(query: FeedbackQuery, scale: float, weight: float, settings: Sequence[FeedbackSetting]) -> Floats:
     """Return what orders a query's candidates by each setting ``(settings, n)``: the logit less the card's offset."""
     rounds, tempered, times, share, temperature = np.array(settings, dtype=np.float32).T[..., None]
     first_pass = weight * times * query.first_pass
@@ -146,7 +146,7 @@ def _best(cosines: Floats, starts: npt.NDArray[np.int64]) -> Floats:
     return np.maximum.reduceat(cosines, starts, axis=1) if len(starts) else cosines
 
 
-def _centres(weights: Floats, cosines: Floats, query: Query) -> Floats:
+def _centres(weights: Floats, cosines: Floats, query: FeedbackQuery) -> Floats:
     """Return the weighted sums of the candidates' best passages, of each setting."""
     centres: Floats
     if len(query.starts) == len(query.rows):
@@ -161,22 +161,22 @@ def _centres(weights: Floats, cosines: Floats, query: Query) -> Floats:
 class Measured:
     """Sets with vectors, and nDCG@10 of each query by settings."""
 
-    def __init__(self, files: Iterable[Path], vectors: Vectors) -> None:
+    def __init__(self, files: Iterable[Path], vectors: ModelVectors) -> None:
         card = vectors.encoder.card
         self.scale, self.weight = card.calibration.scale, card.first_pass_weight
-        self.sets: dict[str, tuple[Set, list[Query]]] = {}
+        self.sets: dict[str, tuple[Set, list[FeedbackQuery]]] = {}
         for file in files:
             content = json.loads(file.read_text("utf-8"))
             one = Set.of(content)
             self.sets[file.stem] = one, vectors.queries(content, one)
             print(f"{file.stem}: {len(one.candidates)} queries", flush=True)
 
-    def values(self, settings: Sequence[Setting]) -> dict[Setting, dict[str, Floats]]:
+    def values(self, settings: Sequence[FeedbackSetting]) -> dict[FeedbackSetting, dict[str, Floats]]:
         """Return nDCG@10 by each setting on each set, query by query."""
         found = {name: self._set(one, queries, settings) for name, (one, queries) in self.sets.items()}
         return {setting: {name: one[at] for name, one in found.items()} for at, setting in enumerate(settings)}
 
-    def _set(self, one: Set, queries: Sequence[Query], settings: Sequence[Setting]) -> Floats:
+    def _set(self, one: Set, queries: Sequence[FeedbackQuery], settings: Sequence[FeedbackSetting]) -> Floats:
         """Return nDCG@10 ``(settings, queries)``, as trec_eval computes it."""
         found = np.zeros((len(settings), len(queries)))
         for at, query in enumerate(queries):
@@ -189,11 +189,11 @@ class Measured:
         return found
 
 
-def grid() -> list[Setting]:
+def grid() -> list[FeedbackSetting]:
     """Return the settings that are tried."""
     options = PROTOCOL["grid"]
     names = ("rounds", "tempered", "first_pass_weight", "share", "temperature")
-    return [Setting(*values) for values in itertools.product(*(options[name] for name in names))]
+    return [FeedbackSetting(*values) for values in itertools.product(*(options[name] for name in names))]
 
 
 def mean(values: Mapping[str, Floats]) -> float:
@@ -201,13 +201,13 @@ def mean(values: Mapping[str, Floats]) -> float:
     return float(np.mean([one.mean() for one in values.values()]))
 
 
-def chosen(tried: Mapping[Setting, Mapping[str, Floats]], plain: Mapping[str, Floats]) -> Setting:
+def chosen(tried: Mapping[FeedbackSetting, Mapping[str, Floats]], plain: Mapping[str, Floats]) -> FeedbackSetting:
     """Return the setting that the protocol's rule chooses."""
     rule = PROTOCOL["choice"]
     best = max(tried, key=lambda setting: mean(tried[setting]))
     random = np.random.default_rng(rule["seed"])
     samples = {name: random.integers(0, len(one), (rule["samples"], len(one))) for name, one in plain.items()}
-    within: list[tuple[Setting, float]] = []
+    within: list[tuple[FeedbackSetting, float]] = []
     for setting, values in tried.items():
         loss = {name: tried[best][name] - one for name, one in values.items()}
         error = np.std(np.mean([one[samples[name]].mean(axis=1) for name, one in loss.items()], axis=0))
@@ -221,7 +221,7 @@ def chosen(tried: Mapping[Setting, Mapping[str, Floats]], plain: Mapping[str, Fl
     return min(settings, key=lambda setting: (setting.simplicity, -mean(tried[setting])))
 
 
-def row(setting: Setting, values: Mapping[str, Floats]) -> str:
+def row(setting: FeedbackSetting, values: Mapping[str, Floats]) -> str:
     """Return a line of the table."""
     name = "plain" if setting == PLAIN else " ".join(f"{key} {value:g}" for key, value in setting._asdict().items())
     return f"{name}: mean {mean(values):.4f}, " + ", ".join(f"{key} {one.mean():.4f}" for key, one in values.items())
@@ -241,9 +241,9 @@ def main() -> None:
     parser.add_argument("--tempered", action="store_true", help="less share where the best candidate stands out")
     options = parser.parse_args()
     files = [file for file in sorted(options.sets.glob("*.json")) if file.stem in (options.only or [file.stem])]
-    with closing(Vectors(options.model, options.work)) as vectors:
+    with closing(ModelVectors(options.model, options.work)) as vectors:
         measured = Measured(files, vectors)
-    setting = Setting(**{name: getattr(options, name) for name in Setting._fields})
+    setting = FeedbackSetting(**{name: getattr(options, name) for name in FeedbackSetting._fields})
     tried = measured.values(grid() if options.choose else [setting])
     plain = measured.values([PLAIN])[PLAIN]
     print(row(PLAIN, plain))
@@ -252,7 +252,7 @@ def main() -> None:
         print("\n".join(itertools.starmap(row, simple)))
         setting = chosen(tried, plain)
     values = tried[setting]
-    same_weight = measured.values([Setting(weight=setting.weight)])
+    same_weight = measured.values([FeedbackSetting(weight=setting.weight)])
     for name, others in {"plain": plain, "the same weight without feedback": next(iter(same_weight.values()))}.items():
         print(f"{row(setting, values)}; to {name} {mean(values) - mean(others):+.4f}")
         for one, found in values.items():

@@ -56,8 +56,8 @@ Floats = npt.NDArray[Any]
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
-    """A query.
+class TrainingQuery:
+    """A query to train on.
 
     Attributes:
         text: of the query.
@@ -78,7 +78,7 @@ class Pool:
     def __init__(self) -> None:
         self.passages: list[str] = []
         self.words: list[int] = []
-        self.asked: list[Asked] = []
+        self.asked: list[TrainingQuery] = []
         self._rng = random.Random(1)
 
     def add(self, title: str, text: str, *, most: int = 3, words: Sequence[int] = WORDS) -> list[int]:
@@ -116,7 +116,7 @@ def add_squad(pool: Pool, data: Path) -> None:
             questions = [one for one in paragraph["qas"] if len(one["question"].split()) >= 3]
             for question in rng.sample(questions, min(len(questions), 1 + (len(questions) > 3))):
                 answers = [one["text"].lower() for one in question["answers"] if len(one["text"]) > 3]
-                pool.asked.append(Asked(question["question"].strip(), "squad", own, answers))
+                pool.asked.append(TrainingQuery(question["question"].strip(), "squad", own, answers))
 
 
 def add_collection(
@@ -145,7 +145,7 @@ def add_collection(
         relevant = [doc_id for doc_id, grade in qrels.get(query.query_id, {}).items() if grade > 0]
         if relevant and query.query_id not in skipped:
             passages = [number for doc_id in relevant for number in own[doc_id]]
-            pool.asked.append(Asked(query.text, source, passages))
+            pool.asked.append(TrainingQuery(query.text, source, passages))
 
 
 def add_medquad(pool: Pool, data: Path) -> None:
@@ -153,7 +153,7 @@ def add_medquad(pool: Pool, data: Path) -> None:
     lines = [line for _, line in numbered_objects(data / "medquad" / "medquad.jsonl") if line["answer"].strip()]
     for line in random.Random(1).sample(lines, ANSWERS):
         own = pool.add("", line["answer"], most=2)
-        pool.asked.append(Asked(line["question"].strip(), "medquad", own))
+        pool.asked.append(TrainingQuery(line["question"].strip(), "medquad", own))
 
 
 def pool_of(data: Path) -> Pool:
@@ -231,7 +231,7 @@ def examples(pool: Pool, teacher: Teacher, file: Path) -> Iterator[tuple[str, Ex
 
 
 def listed(
-    pool: Pool, asked: Asked, found: Mapping[int, float], logits: Any, most: int, rng: random.Random
+    pool: Pool, asked: TrainingQuery, found: Mapping[int, float], logits: Any, most: int, rng: random.Random
 ) -> Example | None:
     """Return a query's list: the passage that answers it, then the others; None where no passage of its own is left.
 

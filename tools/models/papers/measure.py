@@ -28,8 +28,8 @@ Floats = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True)
-class Judged:
-    """A query of a set.
+class EvaluatedQuery:
+    """A query that models are measured on.
 
     Attributes:
         query_id: of the set.
@@ -50,17 +50,17 @@ class Judged:
         return ndcg([self.doc_ids[at] for at in order], self.relevance)
 
 
-def judged(file: Path, queries: int, depth: int) -> Iterator[Judged]:
+def judged(file: Path, queries: int, depth: int) -> Iterator[EvaluatedQuery]:
     """Yield a set's queries, at most so many, with candidates down to a depth; one without candidates is left out."""
     content = sampled(json.loads(file.read_text("utf-8")), queries)
     for query_id, query in content["queries"].items():
         doc_ids = list(content["candidates"][query_id])[:depth]
         texts = [content["beginnings"].get(one, content["texts"][one][0]) for one in doc_ids]
         if doc_ids:
-            yield Judged(query_id, query, doc_ids, texts, content["qrels"][query_id])
+            yield EvaluatedQuery(query_id, query, doc_ids, texts, content["qrels"][query_id])
 
 
-class Kept:
+class SavedLogits:
     """A model's logits, those of an earlier run read from a file."""
 
     def __init__(self, model: str, name: str, folder: Path, threads: int) -> None:
@@ -82,13 +82,13 @@ class Kept:
         self.scorer.close()
 
 
-def mono_order(mono: Kept, one: Judged) -> list[int]:
+def mono_order(mono: SavedLogits, one: EvaluatedQuery) -> list[int]:
     """Return the candidates' places as the cross-encoder orders them."""
     logits = mono.logits(one.query_id, one.query, one.texts, [(at,) for at in range(len(one.texts))])
     return [int(at) for at in np.argsort(-logits, kind="stable")]
 
 
-def duo_order(duo: Kept, one: Judged, order: Sequence[int], depth: int) -> list[int]:
+def duo_order(duo: SavedLogits, one: EvaluatedQuery, order: Sequence[int], depth: int) -> list[int]:
     """Return an order whose first ``depth`` are ordered by the sums of their pairs' probabilities."""
     head = list(order[:depth])
     pairs = [(first, second) for first in range(len(head)) for second in range(len(head)) if first != second]
@@ -107,13 +107,13 @@ def values_of(name: str, options: argparse.Namespace) -> tuple[Floats, Floats]:
     depth = own.get(f"depth_{name}", own["depth"])
     queries = list(judged(options.sets / f"{name}.json", options.queries or gate["queries"], options.depth or depth))
     before, after = [], []
-    mono = Kept(options.mono, name, options.logits, options.threads)
+    mono = SavedLogits(options.mono, name, options.logits, options.threads)
     with closing(mono):
         orders = [mono_order(mono, one) for one in queries]
     if not options.duo:
         before = [one.value(range(len(one.doc_ids))) for one in queries]
         return np.array(before), np.array([one.value(order) for one, order in zip(queries, orders, strict=True)])
-    with closing(Kept(options.duo, name, options.logits, options.threads)) as duo:
+    with closing(SavedLogits(options.duo, name, options.logits, options.threads)) as duo:
         for one, order in zip(queries, orders, strict=True):
             before.append(one.value(order))
             after.append(one.value(duo_order(duo, one, order, options.k1 or gate["depth"])))

@@ -18,8 +18,8 @@ from typing import Any, Literal, NamedTuple
 Scale = Literal["probability", "logit"]
 
 
-class Asked(NamedTuple):
-    """What a request asks.
+class EndpointRequest(NamedTuple):
+    """A request to a rerank server, before it is put into the server's dialect.
 
     Attributes:
         query: the query's text.
@@ -51,7 +51,7 @@ class Dialect:
 
     name: str
     path: str
-    body: Callable[[Asked], dict[str, Any]]
+    body: Callable[[EndpointRequest], dict[str, Any]]
     items: str
     score: str
     scale: Scale
@@ -59,31 +59,31 @@ class Dialect:
     needs_model: bool = False
 
 
-def _cohere(asked: Asked) -> dict[str, Any]:
+def _cohere(asked: EndpointRequest) -> dict[str, Any]:
     return {"model": asked.model, "query": asked.query, "documents": asked.texts, "top_n": len(asked.texts)}
 
 
-def _without_texts(asked: Asked) -> dict[str, Any]:
+def _without_texts(asked: EndpointRequest) -> dict[str, Any]:
     return {**_cohere(asked), "return_documents": False}
 
 
-def _voyage(asked: Asked) -> dict[str, Any]:
+def _voyage(asked: EndpointRequest) -> dict[str, Any]:
     return {"model": asked.model, "query": asked.query, "documents": asked.texts, "truncation": True}
 
 
-def _tei(asked: Asked) -> dict[str, Any]:
+def _tei(asked: EndpointRequest) -> dict[str, Any]:
     return {"query": asked.query, "texts": asked.texts, "truncate": True, "raw_scores": asked.scale == "logit"}
 
 
-def _vllm(asked: Asked) -> dict[str, Any]:
+def _vllm(asked: EndpointRequest) -> dict[str, Any]:
     return {"query": asked.query, "documents": asked.texts, "top_n": len(asked.texts), **_vllm_options(asked)}
 
 
-def _vllm_score(asked: Asked) -> dict[str, Any]:
+def _vllm_score(asked: EndpointRequest) -> dict[str, Any]:
     return {"text_1": asked.query, "text_2": asked.texts, **_vllm_options(asked)}
 
 
-def _vllm_options(asked: Asked) -> dict[str, Any]:
+def _vllm_options(asked: EndpointRequest) -> dict[str, Any]:
     """Return what vLLM's requests share; without ``truncate_prompt_tokens`` it refuses texts beyond its window."""
     options: dict[str, Any] = {"truncate_prompt_tokens": -1}
     if asked.model:

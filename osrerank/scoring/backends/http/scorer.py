@@ -16,7 +16,7 @@ from osrerank.errors import DeadlineExceeded, EndpointError, InferenceError, Osr
 from osrerank.metrics import ENDPOINT_REQUESTS, HALVINGS
 from osrerank.scoring.backends.http.answers import WrongScaleError, read
 from osrerank.scoring.backends.http.connection import ATTEMPTS, CONNECTIONS, PATIENCE_S, TOO_LARGE, Connection
-from osrerank.scoring.backends.http.dialects import Asked, Dialect
+from osrerank.scoring.backends.http.dialects import Dialect, EndpointRequest
 from osrerank.scoring.backends.http.target import Target, told_by_info, told_by_models
 from osrerank.scoring.card import logistic
 from osrerank.scoring.inputs import MOST_CHARACTERS
@@ -32,7 +32,7 @@ logger = logging.getLogger(__name__)
 
 
 @dataclass(slots=True)
-class Batch:
+class EndpointBatch:
     """Documents that are sent together.
 
     Attributes:
@@ -47,12 +47,14 @@ class Batch:
     logits: dict[int, float] = field(default_factory=dict)
     failures: dict[int, str] = field(default_factory=dict)
 
-    def halves(self) -> "tuple[Batch, Batch]":
+    def halves(self) -> "tuple[EndpointBatch, EndpointBatch]":
         """Return the documents in two batches."""
         middle = len(self.places) // 2
-        return Batch(self.places[:middle], self.texts[:middle]), Batch(self.places[middle:], self.texts[middle:])
+        return EndpointBatch(self.places[:middle], self.texts[:middle]), EndpointBatch(
+            self.places[middle:], self.texts[middle:]
+        )
 
-    def take(self, other: "Batch") -> None:
+    def take(self, other: "EndpointBatch") -> None:
         """Add what became of another batch."""
         self.logits |= other.logits
         self.failures |= other.failures
@@ -143,7 +145,7 @@ class EndpointScorer:
         path = "/ready" if dialect.name == "osrerank" else "/health"
         if self._connection.is_there(self._target.base + path, deadline.within_ms(1000 * ASKING_S)):
             return
-        pair = Batch([0], ["up"])
+        pair = EndpointBatch([0], ["up"])
         self._send(dialect, "warm", pair, deadline, attempts=1)
         if pair.failures:
             raise EndpointError(pair.failures[0], model=self.model)
@@ -160,7 +162,9 @@ class EndpointScorer:
         if threads is not None:
             threads.close(wait=False)
 
-    def _submit(self, dialect: Dialect, query: str, batch: Batch, deadline: Deadline) -> "Future[Batch]":
+    def _submit(
+        self, dialect: Dialect, query: str, batch: EndpointBatch, deadline: Deadline
+    ) -> "Future[EndpointBatch]":
         with self._lock:
             if self._closed:
                 raise InferenceError(f"the scorer of {self.model} is closed; load the model again", model=self.model)
@@ -168,7 +172,7 @@ class EndpointScorer:
                 self._threads = DaemonThreads(CONNECTIONS, "osrerank-http")
             return self._threads.submit(carried(self._scored), dialect, query, batch, deadline)
 
-    def _scored(self, dialect: Dialect, query: str, batch: Batch, deadline: Deadline) -> Batch:
+    def _scored(self, dialect: Dialect, query: str, batch: EndpointBatch, deadline: Deadline) -> EndpointBatch:
         """Score a batch; one that the server refuses for its size, or for a document of it, in halves.
 
         Raises:
@@ -205,10 +209,12 @@ class EndpointScorer:
             logger.info("%s takes %d documents at a time, not %d", self._target.host, accepted, len(batch.places))
         return batch
 
-    def _send(self, dialect: Dialect, query: str, part: Batch, deadline: Deadline, *, attempts: int = ATTEMPTS) -> None:
+    def _send(
+        self, dialect: Dialect, query: str, part: EndpointBatch, deadline: Deadline, *, attempts: int = ATTEMPTS
+    ) -> None:
         """Let the server score a batch as it is."""
         scale = self._target.scale(dialect)
-        body = dialect.body(Asked(query, part.texts, self._target.model, scale))
+        body = dialect.body(EndpointRequest(query, part.texts, self._target.model, scale))
         address = self._target.address(dialect)
         is_ours = dialect.name == "osrerank"
         answer = self._connection.post(address, body, deadline, tells_time=is_ours, attempts=attempts)
@@ -216,19 +222,21 @@ class EndpointScorer:
         part.logits |= {part.places[at]: logit for at, logit in logits.items()}
         part.failures |= {part.places[at]: reason for at, reason in failures.items()}
 
-    def _divided(self, texts: Sequence[str]) -> Iterator[Batch]:
+    def _divided(self, texts: Sequence[str]) -> Iterator[EndpointBatch]:
         """Yield batches of as many documents and characters as the server takes, in order."""
         places: list[int] = []
         characters = 0
         for place, text in enumerate(texts):
             if places and (len(places) == self._most or characters + len(text) > MOST_BATCH_CHARACTERS):
-                yield Batch(places, [texts[at] for at in places])
+                yield EndpointBatch(places, [texts[at] for at in places])
                 places, characters = [], 0
             places.append(place)
             characters += len(text)
-        yield Batch(places, [texts[at] for at in places])
+        yield EndpointBatch(places, [texts[at] for at in places])
 
-    def _gathered(self, count: int, batches: Sequence[Batch], futures: "Sequence[Future[Batch]]") -> Scores:
+    def _gathered(
+        self, count: int, batches: Sequence[EndpointBatch], futures: "Sequence[Future[EndpointBatch]]"
+    ) -> Scores:
         """Return what came in time.
 
         Raises:
@@ -294,7 +302,7 @@ class EndpointScorer:
         raise EndpointError(reason, model=self.model)
 
 
-def _error_of(future: "Future[Batch]") -> OsrerankError | None:
+def _error_of(future: "Future[EndpointBatch]") -> OsrerankError | None:
     """Return why a batch has no scores; what is no error of ours is raised."""
     if future.cancelled() or not future.done():
         return DeadlineExceeded("the deadline passed")

@@ -35,7 +35,7 @@ ACTIVATIONS: Mapping[str, Callable[[Tensor], Tensor]] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Family:
+class BertFamily:
     """The differences within BERT's family.
 
     Attributes:
@@ -49,12 +49,12 @@ class Family:
     classifiers: Mapping[str, str]
 
 
-BERT = Family(
+BERT = BertFamily(
     "bert.",
     "pooler.dense",
     {"BertForSequenceClassification": "classifier", "BertForNextSentencePrediction": "cls.seq_relationship"},
 )
-ROBERTA = Family(
+ROBERTA = BertFamily(
     "roberta.",
     "classifier.dense",
     {
@@ -65,7 +65,7 @@ ROBERTA = Family(
 FAMILIES = {"bert": BERT, "roberta": ROBERTA, "xlm-roberta": ROBERTA}
 
 
-class Layer(nn.Module):
+class BertLayer(nn.Module):
     """One BERT layer; query, key and value projections are one matrix."""
 
     def __init__(self, config: Mapping[str, Any]) -> None:
@@ -111,7 +111,7 @@ class Layer(nn.Module):
         return tuple(projected.view(len(projected), parts, self.heads, -1).unbind(1))
 
 
-class Encoder(nn.Module):
+class BertEncoder(nn.Module):
     """Embeddings and layers.
 
     Args:
@@ -127,7 +127,7 @@ class Encoder(nn.Module):
         self.position = nn.Embedding(config["max_position_embeddings"], hidden)
         self.segment = nn.Embedding(config["type_vocab_size"], hidden)
         self.norm = nn.LayerNorm(hidden, eps=config["layer_norm_eps"])
-        self.layers = nn.ModuleList(Layer(config) for _ in range(config["num_hidden_layers"]))
+        self.layers = nn.ModuleList(BertLayer(config) for _ in range(config["num_hidden_layers"]))
 
     @property
     def dtype(self) -> torch.dtype:
@@ -135,9 +135,9 @@ class Encoder(nn.Module):
         return self.stack[0].projections.weight.dtype
 
     @property
-    def stack(self) -> tuple[Layer, ...]:
+    def stack(self) -> tuple[BertLayer, ...]:
         """The layers, first to last."""
-        return tuple(layer for layer in self.layers if isinstance(layer, Layer))
+        return tuple(layer for layer in self.layers if isinstance(layer, BertLayer))
 
     def embed(self, ids: Tensor, positions: Tensor, segments: Tensor) -> Tensor:
         """Return the first states ``(tokens, hidden)``; all inputs are int32 ``(tokens,)``, rows of the tables."""
@@ -223,7 +223,7 @@ class ClassifierEncoder(Protocol):
     """An encoder whose states a head reads."""
 
     def rows(self, packed: Packed) -> list[Numbers]:
-        """Return the rows of its tables, as `Encoder.rows` does."""
+        """Return the rows of its tables, as `BertEncoder.rows` does."""
 
     def states(self, rows: Sequence[Tensor], whole: Bounds, attention: Attention) -> Tensor:
         """Return the last states ``(tokens, hidden)``.

@@ -20,7 +20,7 @@ BLOCKED = -1e4
 """Added to attention logits of padding: its exp is 0 in float32 and float16, and it overflows in neither."""
 
 
-class BiEncoder(nn.Module):
+class PaddedBiEncoder(nn.Module):
     """A BERT encoder that queries and documents share.
 
     Args:
@@ -36,7 +36,7 @@ class BiEncoder(nn.Module):
         self.position = nn.Embedding(config["max_position_embeddings"], hidden)
         self.segment = nn.Embedding(config["type_vocab_size"], hidden)
         self.norm = nn.LayerNorm(hidden, eps=config["layer_norm_eps"])
-        self.layers = nn.ModuleList(Layer(config) for _ in range(config["num_hidden_layers"]))
+        self.layers = nn.ModuleList(PaddedBertLayer(config) for _ in range(config["num_hidden_layers"]))
 
     def load_bert(self, weights: Mapping[str, Tensor]) -> Self:
         """Load a ``BertModel``'s weights, and switch to evaluation mode.
@@ -79,7 +79,7 @@ class BiEncoder(nn.Module):
         return functional.normalize(pooled, dim=-1)
 
 
-class Layer(nn.Module):
+class PaddedBertLayer(nn.Module):
     """One BERT layer; query, key and value projections are one matrix."""
 
     def __init__(self, config: Mapping[str, Any]) -> None:

@@ -8,17 +8,17 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from osrerank.scoring.backends.networks.bert import Layer, PackedNetwork
+from osrerank.scoring.backends.networks.bert import BertLayer, PackedNetwork
 from osrerank.scoring.backends.networks.classifier import Classifier, ModularClassifier
 from osrerank.scoring.backends.networks.modern_bert.encoder import ModernBertLayer
 from osrerank.scoring.backends.networks.packing import Numbers
-from osrerank.scoring.inputs import Batch, Tokens, padded
+from osrerank.scoring.inputs import PaddedBatch, Tokens, padded
 from osrerank.types.vectors import Rows
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 
 
-class Engine(Protocol):
+class DeviceNetwork(Protocol):
     """A network on its device."""
 
     packed: bool
@@ -76,9 +76,9 @@ class PaddedEngine:
 
     def __call__(self, sequences: Sequence[Tokens]) -> npt.NDArray[np.float32]:
         batch = padded(sequences, self._pad_id)
-        flat = on_device([getattr(batch, name).ravel() for name in Batch.__slots__], self._device)
+        flat = on_device([getattr(batch, name).ravel() for name in PaddedBatch.__slots__], self._device)
         shape = batch.input_ids.shape
-        inputs = {name: part.view(shape).long() for name, part in zip(Batch.__slots__, flat, strict=True)}
+        inputs = {name: part.view(shape).long() for name, part in zip(PaddedBatch.__slots__, flat, strict=True)}
         with torch.inference_mode():
             return on_host(self._network(**inputs).float())
 
@@ -117,5 +117,5 @@ def choose_precision(name: str, device: torch.device) -> str:
 def compile_layers(network: PackedNetwork) -> None:
     """Let ``torch.compile`` fuse what each layer does around its attention; the first batches are slow."""
     for layer in network.modules():
-        if isinstance(layer, Layer | ModernBertLayer):
+        if isinstance(layer, BertLayer | ModernBertLayer):
             layer.finish = torch.compile(layer.finish, dynamic=True)  # type: ignore[method-assign]

@@ -7,7 +7,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from osrerank.scoring.backends.networks.attention import Bounds
-from osrerank.scoring.modular.head import Activation, Head, Mode, Step
+from osrerank.scoring.modular.head import Activation, Head, HeadStep, Mode
 
 ACTIVATIONS: Mapping[Activation, Callable[[Tensor], Tensor]] = {
     "": lambda states: states,
@@ -22,7 +22,7 @@ ACTIVATIONS: Mapping[Activation, Callable[[Tensor], Tensor]] = {
 class Dense(nn.Module):
     """A product, its bias if it has one, and an activation."""
 
-    def __init__(self, step: Step, weight: Tensor, bias: Tensor | None = None) -> None:
+    def __init__(self, step: HeadStep, weight: Tensor, bias: Tensor | None = None) -> None:
         super().__init__()
         self.weight = nn.Parameter(weight)
         self.bias = None if bias is None else nn.Parameter(bias)
@@ -36,7 +36,7 @@ class Dense(nn.Module):
 class Norm(nn.Module):
     """LayerNorm, with a bias if it has one."""
 
-    def __init__(self, step: Step, weight: Tensor, bias: Tensor | None = None) -> None:
+    def __init__(self, step: HeadStep, weight: Tensor, bias: Tensor | None = None) -> None:
         super().__init__()
         self.weight = nn.Parameter(weight)
         self.bias = None if bias is None else nn.Parameter(bias)
@@ -142,7 +142,7 @@ def _beside(modes: Sequence[Mode], ways: Mapping[Mode, Callable[[], Tensor]]) ->
     return found[0] if len(found) == 1 else torch.cat(found, dim=1)
 
 
-def _module(step: Step, weights: Mapping[str, Tensor]) -> nn.Module:
+def _module(step: HeadStep, weights: Mapping[str, Tensor]) -> nn.Module:
     if step.kind == "unit":
         return Unit()
     if step.kind == "first":

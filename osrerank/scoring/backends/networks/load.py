@@ -10,8 +10,8 @@ from osrerank.scoring.backends.networks.attention import Attention
 from osrerank.scoring.backends.networks.bert import (
     ACTIVATIONS,
     FAMILIES,
+    BertEncoder,
     ClassifierEncoder,
-    Encoder,
     PackedClassifier,
     PackedNetwork,
     PackedTokens,
@@ -22,7 +22,7 @@ from osrerank.scoring.backends.networks.modern_bert import encoder as modern_ber
 from osrerank.scoring.backends.networks.modern_bert import shape as modern_shape
 from osrerank.scoring.card import ModelCard
 from osrerank.scoring.model_files import first_position
-from osrerank.scoring.modular.head import Head, Step
+from osrerank.scoring.modular.head import Head, HeadStep
 
 
 def obstacle(config: Mapping[str, Any], card: ModelCard, head: Head | None = None) -> str:
@@ -89,17 +89,17 @@ def load_packed(
         return network_of(encoder, attention, network).eval()
     family = FAMILIES[config["model_type"]]
     plain = plain_names(weights, family.prefix)
-    encoder = Encoder(config, first_position(config))
+    encoder = BertEncoder(config, first_position(config))
     encoder.load_state_dict(encoder_weights(plain, config["num_hidden_layers"]))
     encoder.to(dtype)
     if head is None:
         second = family.classifiers[config["architectures"][0]]
-        head = Head((Step("dense", family.pooler, "tanh"), Step("dense", second)))
+        head = Head((HeadStep("dense", family.pooler, "tanh"), HeadStep("dense", second)))
     return network_of(encoder, attention, HeadNetwork(head, plain)).eval()
 
 
 def _modern_bert(weights: Mapping[str, Tensor], config: Mapping[str, Any], dtype: torch.dtype) -> ClassifierEncoder:
-    shape = modern_shape.Shape.from_config(config)
+    shape = modern_shape.ModernBertShape.from_config(config)
     encoder = modern_bert.ModernBertEncoder(shape, int(config.get("max_position_embeddings", 8192)))
     encoder.load_state_dict(modern_bert.encoder_weights(weights, encoder))
     return encoder.to(dtype)

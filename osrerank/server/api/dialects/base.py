@@ -22,7 +22,7 @@ Probability = Annotated[float, Field(ge=0, le=1, description="The model's probab
 Place = Annotated[int, Field(ge=0, description="The document's place in the request, from 0.")]
 
 
-class Request(BaseModel, ABC):
+class DialectRequest(BaseModel, ABC):
     """The base of all dialects' requests."""
 
     timeout_ms: float | None = Field(None, gt=0, allow_inf_nan=False, description="Time for the answer.")
@@ -48,7 +48,7 @@ class Request(BaseModel, ABC):
         """Return the dialect's response from the judgements, in the order of the questions."""
 
 
-class Text(BaseModel):
+class DocumentObject(BaseModel):
     """A document as an object."""
 
     text: str

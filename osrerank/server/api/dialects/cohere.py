@@ -9,11 +9,11 @@ from pydantic import BaseModel, Field, model_validator
 
 from osrerank.server.api.dialects.base import (
     UNCOUNTED,
+    DialectRequest,
+    DocumentObject,
     Place,
     Probability,
     QueryText,
-    Request,
-    Text,
     Texts,
     Usage,
 )
@@ -23,7 +23,7 @@ SEARCH_UNIT = 100
 """Documents of one query in Cohere's unit."""
 
 
-class CohereRequest(Request):
+class CohereRequest(DialectRequest):
     """Cohere, Jina, vLLM, OpenSearch's ml-commons and other clients of ``/v1/rerank``."""
 
     query: QueryText
@@ -99,7 +99,7 @@ class CohereResult(BaseModel):
 
     index: Place
     relevance_score: Probability
-    document: Text | None = None
+    document: DocumentObject | None = None
 
 
 class CohereVersion(BaseModel):
@@ -144,7 +144,7 @@ class InfinityResponse(CohereResponse):
     results: list[InfinityResult]  # type: ignore[assignment]
 
 
-class VoyageRequest(Request):
+class VoyageRequest(DialectRequest):
     """Voyage's ``/v1/rerank`` (https://docs.voyageai.com/reference/reranker-api)."""
 
     query: QueryText

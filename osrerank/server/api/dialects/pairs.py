@@ -9,10 +9,10 @@ from pydantic import AliasChoices, BaseModel, Field, model_validator
 
 from osrerank.server.api.dialects.base import (
     UNCOUNTED,
+    DialectRequest,
     Place,
     Probability,
     QueryText,
-    Request,
     Texts,
     Usage,
     grouped,
@@ -21,7 +21,7 @@ from osrerank.server.api.dialects.base import (
 from osrerank.server.api.service import Judgement, Question
 
 
-class ScoreRequest(Request):
+class ScoreRequest(DialectRequest):
     """vLLM's ``/score``: one text with many, or pairs of equally many texts."""
 
     text_1: QueryText | Annotated[list[QueryText], Field(fail_fast=True)] = Field(
@@ -89,7 +89,7 @@ class TextPair(BaseModel):
     text_pair: str
 
 
-class ClassifyRequest(Request):
+class ClassifyRequest(DialectRequest):
     """Text classification of pairs: SageMaker's Hugging Face containers, and OpenSearch's tutorials for them."""
 
     inputs: TextPair | Annotated[list[TextPair], Field(min_length=1, fail_fast=True)]

@@ -5,11 +5,11 @@ from typing import Any
 
 from pydantic import AliasChoices, BaseModel, Field
 
-from osrerank.server.api.dialects.base import Place, Probability, QueryText, Request, Texts
+from osrerank.server.api.dialects.base import DialectRequest, Place, Probability, QueryText, Texts
 from osrerank.server.api.service import Judgement, Question
 
 
-class TeiRequest(Request):
+class TeiRequest(DialectRequest):
     """Text-embeddings-inference's ``/rerank``."""
 
     query: QueryText
@@ -41,7 +41,7 @@ class TeiResult(BaseModel):
     text: str | None = None
 
 
-class WeaviateRequest(Request):
+class WeaviateRequest(DialectRequest):
     """Weaviate's module ``reranker-transformers``."""
 
     query: QueryText
@@ -70,7 +70,7 @@ class WeaviateResponse(BaseModel):
     scores: list[WeaviateScore]
 
 
-class HuggingFaceRequest(Request):
+class HuggingFaceRequest(DialectRequest):
     """Elasticsearch's ``hugging_face`` service: texts under either name, with text-embeddings-inference's response."""
 
     query: QueryText

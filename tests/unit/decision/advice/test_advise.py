@@ -13,7 +13,7 @@ from osrerank import Client, connect
 from osrerank.cli import cli
 from osrerank.cli.advise import settings_table
 from osrerank.cli.settings_file import write_index_settings
-from osrerank.decision.advice.advise import Advice, advise, judged_queries
+from osrerank.decision.advice.advise import IndexAdvice, advise, judged_queries
 from osrerank.decision.advice.report import as_json, headline, html_page, lines
 from osrerank.errors import ConfigError, EvaluationError
 from osrerank.testing import FunctionScorer
@@ -22,7 +22,7 @@ from tests.letters import Letters
 from tests.unit.decision.conftest import INDEX, Collection
 
 
-def advice_of(collection: Collection, sign: float, **present: Any) -> Advice:
+def advice_of(collection: Collection, sign: float, **present: Any) -> IndexAdvice:
     """Of a model that knows what is relevant, nearly always, and puts it first (1) or last (-1)."""
     relevant = {query.text: next(iter(collection.qrels.judgments[query.query_id])) for query in collection.queries}
     with connect(collection.url) as client:
@@ -38,12 +38,12 @@ def advice_of(collection: Collection, sign: float, **present: Any) -> Advice:
 
 
 @pytest.fixture(scope="module")
-def advice(collection: Collection) -> Advice:
+def advice(collection: Collection) -> IndexAdvice:
     return advice_of(collection, 1.0)
 
 
 @pytest.mark.long
-def test_a_model_that_helps(advice: Advice) -> None:
+def test_a_model_that_helps(advice: IndexAdvice) -> None:
     assert advice.verdict.outcome == "helps"
     assert advice.choice.low <= advice.choice.promised <= advice.choice.high
     assert headline(advice) == f"{INDEX}: reranking helps"
@@ -115,7 +115,7 @@ def test_offline_orders_of_vectors_and_cross_encoder_are_those_of_a_search(colle
 
 
 def test_unjudged_hits_are_pointed_out_and_the_report_needs_no_other_file(
-    advice: Advice, collection: Collection
+    advice: IndexAdvice, collection: Collection
 ) -> None:
     said = lines(replace(advice, judged=(0.9, 0.5)))
     assert any("90% of the first pass's top ten hits are judged, and 50% of the" in line for line in said)

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from osrerank import connect
-from osrerank.decision.advice.advise import Advice, advise
+from osrerank.decision.advice.advise import IndexAdvice, advise
 from osrerank.errors import InferenceError
 from osrerank.testing import FunctionScorer
 from osrerank.types import Qrels, Query
@@ -29,7 +29,7 @@ CONFUSED = FunctionScorer(lambda query, text: 3 * noise(query, text))
 KNOWING = FunctionScorer(lambda query, text: knows(query, text) + noise(query, text))
 
 
-def advice_with(url: str, *, duo_depth: int, scorer: FunctionScorer, duo_scorer: FunctionScorer) -> Advice:
+def advice_with(url: str, *, duo_depth: int, scorer: FunctionScorer, duo_scorer: FunctionScorer) -> IndexAdvice:
     rerank: Any = {"depth": 20, "blend": "replace", "pipeline": "mono-duo", "duo_depth": duo_depth, "pairs": "min"}
     with connect(url, scorer=scorer, duo_scorer=duo_scorer, rerank=rerank) as client:
         notes = [f"It is answer{number}. The pressure was low, then it was high." for number in range(NOTES)]

@@ -14,7 +14,7 @@ from opensearchpy import helpers
 
 from osrerank import connect
 from osrerank.cli import cli
-from osrerank.decision.advice.advise import Advice, advise, judged_queries
+from osrerank.decision.advice.advise import IndexAdvice, advise, judged_queries
 from osrerank.decision.advice.choose import choose
 from osrerank.formats.topics import read_queries
 from osrerank.formats.trec import read_qrels
@@ -24,7 +24,7 @@ QUESTIONS, SPLITS = 1_000, 200
 
 
 @pytest.fixture(scope="module")
-def advice(shared: Path, tmp_path_factory: pytest.TempPathFactory) -> Advice:
+def advice(shared: Path, tmp_path_factory: pytest.TempPathFactory) -> IndexAdvice:
     """Of all-MiniLM-L6-v2 (osrerank/minilm-l6) without BM25, over the 2,067 paragraphs of the development set."""
     folder = tmp_path_factory.mktemp("squad")
     arguments = ["convert", "squad", str(shared / "squad" / "dev-v1.1.json"), "--output", str(folder)]
@@ -41,7 +41,7 @@ def advice(shared: Path, tmp_path_factory: pytest.TempPathFactory) -> Advice:
         return advise(client, "squad", queries, qrels)
 
 
-def test_a_checkpoint_that_hurts_helps_with_bm25(advice: Advice) -> None:
+def test_a_checkpoint_that_hurts_helps_with_bm25(advice: IndexAdvice) -> None:
     print(advice.verdict, advice.choice.setting, advice.choice.promised)  # noqa: T201
     assert advice.verdict.outcome == "hurts"
     assert advice.recommended["blend"] == "linear"
@@ -49,7 +49,7 @@ def test_a_checkpoint_that_hurts_helps_with_bm25(advice: Advice) -> None:
 
 
 @pytest.mark.parametrize("size", [50, 100])
-def test_promises_are_kept_on_held_back_questions(advice: Advice, size: int) -> None:
+def test_promises_are_kept_on_held_back_questions(advice: IndexAdvice, size: int) -> None:
     """Of the settings chosen on some questions the mean over all others is within the interval promised."""
     kept = [_is_kept(advice, size, seed) for seed in range(SPLITS)]
     level, difference, sound = (float(np.mean(flags)) for flags in zip(*kept, strict=True))
@@ -58,7 +58,7 @@ def test_promises_are_kept_on_held_back_questions(advice: Advice, size: int) -> 
     assert min(level, difference, sound) >= 0.88
 
 
-def _is_kept(advice: Advice, size: int, seed: int) -> tuple[bool, bool, bool]:
+def _is_kept(advice: IndexAdvice, size: int, seed: int) -> tuple[bool, bool, bool]:
     """Return whether level and difference are in their intervals, and whether a decision has the right sign."""
     rows = random.Random(seed).sample(range(QUESTIONS), QUESTIONS)
     seen, others = rows[:size], rows[size:]

@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 from osrerank.decision.advice.choose import choose
-from osrerank.decision.advice.sample import Setting
+from osrerank.decision.advice.sample import SearchSetting
 from osrerank.decision.advice.verdict import interval, judge, more_queries
 from osrerank.errors import EvaluationError
 
@@ -37,7 +37,7 @@ def test_equal_lists_are_never_decided_and_of_equal_settings_the_cheaper_is_pref
     assert more_queries(np.array([1e-9, 1.0, -1.0])) is None
     with pytest.raises(EvaluationError, match="at least 10"):
         judge(np.ones(9), np.ones(9))
-    values = {Setting("m", "auto", depth, "replace", 0.0): np.linspace(0, 1, 20) for depth in (10, 100)}
+    values = {SearchSetting("m", "auto", depth, "replace", 0.0): np.linspace(0, 1, 20) for depth in (10, 100)}
     choice = choose([str(number) for number in range(20)], np.zeros(20), values)
     assert choice.setting.depth == 10
     assert interval(np.array([0.0, 1.0])) == pytest.approx((0.5 - 12.706 / 2, 0.5 + 12.706 / 2), abs=1e-3)
@@ -58,14 +58,14 @@ def measured(first: np.ndarray, model: np.ndarray, depth: int, weight: float) ->
     return gains_of(np.where(inside[..., 0], rank, first_rank))
 
 
-def noise(seed: int, effect: float, queries: int = QUERIES) -> tuple[np.ndarray, dict[Setting, np.ndarray]]:
+def noise(seed: int, effect: float, queries: int = QUERIES) -> tuple[np.ndarray, dict[SearchSetting, np.ndarray]]:
     """Values of the first pass and of each setting: both score at random, the model's of a relevant hit are higher."""
     draws = np.random.default_rng(seed)
     first, model = draws.random((queries, HITS)), draws.normal(size=(queries, HITS))
     model[:, 0] += effect
     before = gains_of((first > first[:, :1]).sum(axis=-1) + 1)
     values = {
-        Setting("m", "auto", depth, "linear", weight): measured(first, model, depth, weight)
+        SearchSetting("m", "auto", depth, "linear", weight): measured(first, model, depth, weight)
         for depth, weight in SETTINGS
     }
     return before, values
@@ -78,7 +78,9 @@ def test_two_noises_are_seldom_told_apart() -> None:
     decided = {"as it is": 0, "best": 0}
     for seed in range(DRAWS):
         before, values = noise(seed, 0.0)
-        decided["as it is"] += judge(before, values[Setting("m", "auto", 20, "linear", 0.0)]).outcome != "undecided"
+        decided["as it is"] += (
+            judge(before, values[SearchSetting("m", "auto", 20, "linear", 0.0)]).outcome != "undecided"
+        )
         decided["best"] += choose(query_ids, before, values).verdict.outcome != "undecided"
     assert max(decided.values()) <= 65, decided
 

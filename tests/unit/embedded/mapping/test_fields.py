@@ -1,7 +1,7 @@
 import pytest
 
 from osrerank.embedded.errors import Fault
-from osrerank.embedded.mapping.fields import Fields
+from osrerank.embedded.mapping.fields import IndexFields
 
 
 def test_values_of_a_document() -> None:
@@ -11,7 +11,7 @@ def test_values_of_a_document() -> None:
         "hidden": {"type": "object", "enabled": False},
         "stored": {"type": "keyword", "index": False},
     }
-    fields = Fields({"properties": properties})
+    fields = IndexFields({"properties": properties})
     made = [{"year": "1999"}, {"year": 2000.0}]
     source = {"title": ["short", "too long"], "made": made, "hidden": {"a": 1}, "stored": "x"}
     assert fields.extract(source) == {"title": ["short", "too long"], "title.raw": ["short"], "made.year": [1999, 2000]}

@@ -11,7 +11,7 @@ from opensearchpy import OpenSearch, RequestError
 from osrerank.embedded.errors import Fault
 from osrerank.embedded.storage.engine import MAX_WRITERS
 from osrerank.embedded.storage.lock import WriterLock
-from osrerank.embedded.storage.store import Row, Store
+from osrerank.embedded.storage.store import SqliteStore, StoredDocument
 from tests.waiting import wait_until
 
 Opener = Callable[..., OpenSearch]
@@ -35,14 +35,14 @@ def test_damage_to_one_index_takes_nothing_from_another(engine: OpenSearch, tmp_
 
 
 def test_sequence_number_given_twice_is_an_error(tmp_path: Path) -> None:
-    store = Store(tmp_path)
+    store = SqliteStore(tmp_path)
     with store.transaction():
         index = store.create("a", {}, {}, {})
     with store.transaction():
-        store.put(index, [Row(1, "one", 1, "{}"), Row(2, "one", 2, "{}")])
+        store.put(index, [StoredDocument(1, "one", 1, "{}"), StoredDocument(2, "one", 2, "{}")])
     with pytest.raises(Fault, match="UNIQUE"), store.transaction():
-        store.put(index, [Row(2, "two", 1, "{}")])
-    assert store.get(index, "one") == Row(2, "one", 2, "{}")
+        store.put(index, [StoredDocument(2, "two", 1, "{}")])
+    assert store.get(index, "one") == StoredDocument(2, "one", 2, "{}")
     store.close()
 
 

@@ -5,7 +5,7 @@ import cbor2
 from hypothesis import given
 from hypothesis import strategies as st
 
-from osrerank.formats.sources import Source
+from osrerank.formats.sources import SourceFile
 from osrerank.types import Document
 from osrerank_loaders.collections.jsonl import read_jsonl
 from osrerank_loaders.collections.msmarco_passage import read_passages
@@ -17,8 +17,8 @@ TEXTS = st.text(st.characters(codec="utf-8"), max_size=50)
 LINES = st.text(st.characters(codec="utf-8", exclude_characters="\t\n\r"), max_size=50)
 
 
-def source(content: bytes) -> Source:
-    return Source("file", io.BufferedReader(io.BytesIO(content)))  # type: ignore[arg-type]  # a BytesIO reads like a raw stream
+def source(content: bytes) -> SourceFile:
+    return SourceFile("file", io.BufferedReader(io.BytesIO(content)))  # type: ignore[arg-type]  # a BytesIO reads like a raw stream
 
 
 @given(st.lists(st.tuples(IDS, LINES), min_size=1, max_size=5))

@@ -11,7 +11,7 @@ from opensearchpy.exceptions import AuthorizationException
 from osrerank.errors import CorpusFormatError, LoaderError
 from osrerank.testing import ManualClock
 from osrerank.types import Document
-from osrerank_loaders.load.bulk import Batch, BulkOptions, Entry, Outcome, Rejection, entry, send, send_all
+from osrerank_loaders.load.bulk import BulkBatch, BulkEntry, BulkOptions, BulkOutcome, Rejection, entry, send, send_all
 from osrerank_loaders.load.reading import Reading
 from osrerank_loaders.load.retry import Patience
 from tests.rerank_server import Received, Reply, answering
@@ -62,7 +62,7 @@ def faulty() -> Iterator[Callable[[Script], FaultyServer]]:
         yield start
 
 
-def entries(count: int) -> tuple[Entry, ...]:
+def entries(count: int) -> tuple[BulkEntry, ...]:
     return tuple(entry(Document(str(number), f"text {number}")) for number in range(count))
 
 
@@ -74,7 +74,7 @@ def item(status: int, reason: str = "") -> dict[str, Any]:
 @pytest.mark.parametrize("status", [429, 502, 503, 504])
 def test_a_busy_server_is_asked_again(faulty: Callable[[Script], FaultyServer], status: int) -> None:
     server = faulty(lambda number, _ids: (status, {"error": "busy"}) if number < 3 else None)
-    assert send(server.client, "i", entries(5), HURRIED) == Outcome(5)
+    assert send(server.client, "i", entries(5), HURRIED) == BulkOutcome(5)
     assert len(server.requests) == 4
 
 
@@ -86,7 +86,7 @@ def test_only_busy_documents_are_sent_again(faulty: Callable[[Script], FaultySer
         return 200, {"errors": True, "items": statuses}
 
     server = faulty(script)
-    assert send(server.client, "i", entries(6), HURRIED) == Outcome(6)
+    assert send(server.client, "i", entries(6), HURRIED) == BulkOutcome(6)
     assert server.requests == [["0", "1", "2", "3", "4", "5"], ["1", "3", "5"]]
 
 
@@ -129,7 +129,7 @@ def test_refused_documents_are_sent_alone_then_reported(faulty: Callable[[Script
 
     server = faulty(script)
     outcome = send(server.client, "i", entries(4), HURRIED)
-    assert outcome == Outcome(3, rejected=(Rejection("1", 400, "some_exception: mapping"),))
+    assert outcome == BulkOutcome(3, rejected=(Rejection("1", 400, "some_exception: mapping"),))
     assert server.requests == [["0", "1", "2", "3"], ["1"], ["2"]]
 
 
@@ -152,7 +152,7 @@ def test_what_is_not_allowed_is_not_repeated(faulty: Callable[[Script], FaultySe
 
 def test_batches_come_back_in_order_whatever_their_answers(faulty: Callable[[Script], FaultyServer]) -> None:
     server = faulty(lambda number, _ids: (429, {"error": "busy"}) if number % 3 == 0 else None)
-    batches = [Batch((made,), place) for place, made in enumerate(entries(40), 1)]
+    batches = [BulkBatch((made,), place) for place, made in enumerate(entries(40), 1)]
     ended = [batch.end for batch, _outcome in send_all(server.client, "i", batches, BulkOptions(patience=HURRIED))]
     assert ended == list(range(1, 41))
     assert len(server.kept) == 40

@@ -9,7 +9,7 @@ import pytest
 
 from osrerank.errors import ModelLoadError
 from osrerank.scoring.model_files import modular, parameter_files, read_card
-from osrerank.scoring.modular.head import Head, Step
+from osrerank.scoring.modular.head import Head, HeadStep
 
 TYPES = {
     "": "base.modules.transformer.Transformer",
@@ -79,9 +79,9 @@ def test_ettins_layout_is_read(write: Write) -> None:
     described = modular(directory)
     assert described is not None
     steps = (
-        Step("dense", "2_Dense.linear", "gelu", has_bias=False),
-        Step("norm", "3_LayerNorm.norm"),
-        Step("dense", "4_Dense.linear"),
+        HeadStep("dense", "2_Dense.linear", "gelu", has_bias=False),
+        HeadStep("norm", "3_LayerNorm.norm"),
+        HeadStep("dense", "4_Dense.linear"),
     )
     assert (described.head, described.labels, described.max_tokens) == (Head(steps, ("cls",)), 1, 8000)
     assert parameter_files(directory) == list(WEIGHTS)

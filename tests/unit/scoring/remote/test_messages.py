@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 
 from osrerank.errors import PayloadError
 from osrerank.scoring.remote import messages
-from osrerank.scoring.remote.messages import Heartbeat, Reply, Request
+from osrerank.scoring.remote.messages import ChunkRequest, Heartbeat, Reply
 from osrerank.types import Advice, Feedback, Scores
 
-REQUEST = Request("c1", "m1", "id/int8", 1.5, None, "low pressure", ["a wing", "half a pair \ud800"], [(0,), (1,)])
+REQUEST = ChunkRequest("c1", "m1", "id/int8", 1.5, None, "low pressure", ["a wing", "half a pair \ud800"], [(0,), (1,)])
 SCORES = Scores(np.array([0.5, np.nan, -3.25], dtype=np.float32), {1: "too odd"}, inferences=3, truncated=1)
 REPLY = Reply("c1", "w1", "id/int8", SCORES, "", 0.01, 0.2)
 ADVICE = Advice(7.0, True, kind="bi-encoder", feedback=Feedback(0.2, 0.5))
@@ -28,12 +28,12 @@ def test_a_request_comes_back_as_it_was(query, documents, data):
     index = st.integers(0, len(documents) - 1)
     width = data.draw(st.integers(1, 2))
     tuples = data.draw(st.lists(st.tuples(*[index] * width), max_size=8))
-    request = Request("c", "m", "i", 0.0, 12.5, query, documents, tuples)
-    assert Request.decode(request.encode()) == request
+    request = ChunkRequest("c", "m", "i", 0.0, 12.5, query, documents, tuples)
+    assert ChunkRequest.decode(request.encode()) == request
 
 
 def test_half_a_surrogate_pair_travels():
-    assert Request.decode(REQUEST.encode()) == REQUEST
+    assert ChunkRequest.decode(REQUEST.encode()) == REQUEST
 
 
 def test_a_reply_comes_back_as_it_was():
@@ -45,7 +45,7 @@ def test_a_reply_comes_back_as_it_was():
 
 def test_vectors_are_asked_for_by_a_task_of_their_own():
     request = replace(REQUEST, tuples=[], vector_bits=8)
-    assert Request.decode(request.encode()) == request
+    assert ChunkRequest.decode(request.encode()) == request
     assert (request.task, REQUEST.task) == ("osrerank.encode", "osrerank.score")
     reply = replace(REPLY, scores=None, vectors=[b"record", "cannot be encoded", b""])
     assert Reply.decode(reply.encode()).vectors == reply.vectors
@@ -87,9 +87,9 @@ def test_a_heartbeat_comes_back_as_it_was():
     ],
 )
 def test_a_field_that_cannot_be_used_is_named(field, value):
-    content = {name: getattr(REQUEST, name) for name in Request.__slots__}
+    content = {name: getattr(REQUEST, name) for name in ChunkRequest.__slots__}
     with pytest.raises(PayloadError, match=field):
-        Request.decode(messages._packed({**content, field: value}))
+        ChunkRequest.decode(messages._packed({**content, field: value}))
 
 
 @pytest.mark.parametrize(
@@ -113,7 +113,7 @@ def test_advice_that_cannot_be_used_is_refused(advice):
 
 @pytest.mark.parametrize("message", [None, "text", 5, b"", b"\xc1", b"\x80", b"\x81\xa1a\x01"])
 def test_what_is_no_message_is_refused(message):
-    for kind in (Request, Reply, Heartbeat):
+    for kind in (ChunkRequest, Reply, Heartbeat):
         with pytest.raises(PayloadError):
             kind.decode(message)
 
@@ -123,20 +123,20 @@ def test_another_version_says_which(monkeypatch):
     newer = REQUEST.encode()
     monkeypatch.undo()
     with pytest.raises(PayloadError, match=f"version {messages.VERSION + 1}, this osrerank reads {messages.VERSION}"):
-        Request.decode(newer)
+        ChunkRequest.decode(newer)
 
 
 def test_a_message_too_large_is_refused_on_both_sides():
-    large = Request("c", "m", "i", 0.0, None, "q", ["x" * (messages.MOST_BYTES + 1)], [(0,)])
+    large = ChunkRequest("c", "m", "i", 0.0, None, "q", ["x" * (messages.MOST_BYTES + 1)], [(0,)])
     with pytest.raises(PayloadError, match="larger"):
         large.encode()
     with pytest.raises(PayloadError, match="larger"):
-        Request.decode(b"x" * (messages.MOST_BYTES + 1))
+        ChunkRequest.decode(b"x" * (messages.MOST_BYTES + 1))
 
 
 def test_ten_thousand_damaged_messages_are_read_or_refused():
     rng = random.Random(0)
-    whole = {Request: REQUEST.encode(), Reply: REPLY.encode(), Heartbeat: HEARTBEAT.encode()}
+    whole = {ChunkRequest: REQUEST.encode(), Reply: REPLY.encode(), Heartbeat: HEARTBEAT.encode()}
     refused = 0
     for _ in range(10_000):
         kind = rng.choice(list(whole))
@@ -151,8 +151,8 @@ def test_ten_thousand_damaged_messages_are_read_or_refused():
 
 
 def test_no_text_is_in_an_error():
-    content = {name: getattr(REQUEST, name) for name in Request.__slots__}
+    content = {name: getattr(REQUEST, name) for name in ChunkRequest.__slots__}
     with pytest.raises(PayloadError) as caught:
-        Request.decode(messages._packed({**content, "tuples": "a secret text"}))
+        ChunkRequest.decode(messages._packed({**content, "tuples": "a secret text"}))
     assert "secret" not in str(caught.value)
     assert "wing" not in str(caught.value)

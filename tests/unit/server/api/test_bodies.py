@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from osrerank.server.api.bodies import MOST_KEYS, inflated, read_body
-from osrerank.server.api.errors import Refused
+from osrerank.server.api.errors import RefusedRequest
 
 MOST = 50
 SCALARS = st.none() | st.booleans() | st.integers(-(10**20), 10**20) | st.floats(allow_nan=False) | st.text()
@@ -31,7 +31,7 @@ NOT_JSON = [
 
 
 def refusal(function, *arguments):
-    with pytest.raises(Refused) as caught:
+    with pytest.raises(RefusedRequest) as caught:
         function(*arguments)
     return caught.value.status, str(caught.value)
 

@@ -4,9 +4,9 @@ import time
 
 import pytest
 
-from osrerank.server.api.limits import Limits
-from osrerank.server.api.queue import Rate, Task, TaskQueue
-from osrerank.server.api.service import Busy, Question, Service
+from osrerank.server.api.limits import ServerLimits
+from osrerank.server.api.queue import QueuedTask, TaskQueue, TokenRate
+from osrerank.server.api.service import ApiService, Busy, Question
 from osrerank.service import RerankService
 from osrerank.settings import Settings
 from osrerank.testing import FunctionScorer, ManualClock
@@ -15,7 +15,7 @@ from osrerank.types import NEVER, Deadline, Scores
 
 def test_rate():
     now = [0.0]
-    rate = Rate(lambda: now[0])
+    rate = TokenRate(lambda: now[0])
     assert rate.tokens_per_s == float("inf")
     for _ in range(20):
         rate.start(1_000)
@@ -33,7 +33,7 @@ def test_a_small_request_does_not_wait_for_large_ones():
     may_go_on = threading.Event()
 
     def task(name, tokens):
-        return Task(tokens, lambda: (may_go_on.wait(10) and order.append(name)) or name)
+        return QueuedTask(tokens, lambda: (may_go_on.wait(10) and order.append(name)) or name)
 
     async def scenario():
         queue = TaskQueue(1)
@@ -58,11 +58,11 @@ def test_small_requests_do_not_starve_a_large_one():
         async def keep_busy(large):
             nonlocal small
             while not large.done():
-                await asyncio.gather(*(queue.run([Task(100, lambda: None)]) for _ in range(4)))
+                await asyncio.gather(*(queue.run([QueuedTask(100, lambda: None)]) for _ in range(4)))
                 small += 4
                 assert small < 2_000
 
-        tasks = [Task(1_000, lambda: None) for _ in range(3)]
+        tasks = [QueuedTask(1_000, lambda: None) for _ in range(3)]
         await keep_busy(asyncio.gather(queue.run(tasks)))
         queue.close()
 
@@ -70,7 +70,7 @@ def test_small_requests_do_not_starve_a_large_one():
 
 
 def service(scorer, clock=time.monotonic, **limits):
-    return Service(RerankService(Settings.load(), scorer, clock=clock), Limits(**limits))
+    return ApiService(RerankService(Settings.load(), scorer, clock=clock), ServerLimits(**limits))
 
 
 def question(count, size=8_000):

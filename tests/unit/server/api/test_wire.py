@@ -6,7 +6,7 @@ import urllib.request
 
 import pytest
 
-from osrerank.server.api.limits import Limits
+from osrerank.server.api.limits import ServerLimits
 from osrerank.testing import FunctionScorer
 from tests.http_server import running
 from tests.waiting import wait_until
@@ -46,7 +46,7 @@ def metric(url, line):
 
 
 def test_a_late_body_is_not_waited_for():
-    with running(FunctionScorer(), limits=Limits(body_timeout_s=0.3)) as url, connected(url) as connection:
+    with running(FunctionScorer(), limits=ServerLimits(body_timeout_s=0.3)) as url, connected(url) as connection:
         connection.sendall(request(b'{"query"', length=100))
         assert status(connection) == 408
 
@@ -58,13 +58,17 @@ def test_who_sends_all_before_reading_gets_the_answer_to_a_body_over_the_limit(n
     if not named:
         head = request(b"").replace(b"Content-Length: 0", b"Transfer-Encoding: chunked")
         content = head + b"%x\r\n%s\r\n0\r\n\r\n" % (len(body), body)
-    with running(FunctionScorer(), limits=Limits(max_body_bytes=1_000)) as url, connected(url) as connection:
+    with running(FunctionScorer(), limits=ServerLimits(max_body_bytes=1_000)) as url, connected(url) as connection:
         connection.sendall(content)
         assert status(connection) == 413
 
 
 def test_bodies_are_bounded_together():
-    with running(SLOW, limits=Limits(max_held_bytes=1_500)) as url, connected(url) as first, connected(url) as second:
+    with (
+        running(SLOW, limits=ServerLimits(max_held_bytes=1_500)) as url,
+        connected(url) as first,
+        connected(url) as second,
+    ):
         first.sendall(request(question(size=300)))
         wait_until(lambda: metric(url, "osrerank_http_held_documents") == 3)
         second.sendall(request(question(size=300)))
@@ -77,7 +81,7 @@ def test_bodies_are_bounded_together():
 
 def test_who_leaves_is_not_scored():
     left = 'osrerank_http_requests_total{route="/v1/rerank",status="499"}'
-    with running(SLOW, limits=Limits(threads=1)) as url:
+    with running(SLOW, limits=ServerLimits(threads=1)) as url:
         before = metric(url, left)
         with connected(url) as first:
             first.sendall(request(question(count=5)))

@@ -12,7 +12,7 @@ from osrerank.server.opensearch.cluster import (
     PRIVATE,
     TRUSTED,
     TRUSTED_PRIVATE,
-    Change,
+    SettingChange,
     check_plugins,
     joined,
     needed_changes,
@@ -94,14 +94,16 @@ def test_the_trusted_expression_is_of_that_server_alone_and_no_private_address_i
 
 
 def test_changes_join_and_are_undone():
-    first = Change(TRUSTED, None, ["v", "a"], ("a",))
-    second = Change(TRUSTED, ["v", "a"], ["v", "a", "b"], ("b",))
+    first = SettingChange(TRUSTED, None, ["v", "a"], ("a",))
+    second = SettingChange(TRUSTED, ["v", "a"], ["v", "a", "b"], ("b",))
     (both,) = joined([first], [second])
-    assert both == Change(TRUSTED, None, ["v", "a", "b"], ("a", "b"))
+    assert both == SettingChange(TRUSTED, None, ["v", "a", "b"], ("a", "b"))
     for current, expected in ((["v", "a", "b"], None), (["v", "x", "a", "b"], ["v", "x"])):
         client = cluster(persistent={TRUSTED: current})
         assert restored(client, [both]) == {TRUSTED: expected}
-    assert restored(cluster(persistent={PRIVATE: "false"}), [Change(PRIVATE, None, True)]) == {}  # changed by others
+    assert (
+        restored(cluster(persistent={PRIVATE: "false"}), [SettingChange(PRIVATE, None, True)]) == {}
+    )  # changed by others
 
 
 def test_missing_plugins_and_rights_are_named():

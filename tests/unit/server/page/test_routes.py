@@ -9,10 +9,10 @@ from osrerank.errors import ConfigError, ModelLoadError
 from osrerank.formats.trec import read_qrels
 from osrerank.options.defaults import Defaults
 from osrerank.server.api.app import create_app
-from osrerank.server.api.limits import Limits
+from osrerank.server.api.limits import ServerLimits
 from osrerank.server.api.middleware import PAGE
 from osrerank.server.page.judgments import Judgments
-from osrerank.server.page.routes import ASSETS, MOST_DEPTH, PATH, Comparison, add_page, usable_pipelines
+from osrerank.server.page.routes import ASSETS, MOST_DEPTH, PATH, ComparisonPage, add_page, usable_pipelines
 from osrerank.server.page.warmth import Shares
 from osrerank.service import RerankService
 from osrerank.settings import Settings
@@ -40,8 +40,8 @@ def page(index):
     with ExitStack() as stack:
 
         def open_page(client=index, *, token=None, **options):
-            app = create_app(RerankService(Settings.load(), FunctionScorer()), Limits(), token=token)
-            add_page(app, Comparison(client, PIPELINES, **options))
+            app = create_app(RerankService(Settings.load(), FunctionScorer()), ServerLimits(), token=token)
+            add_page(app, ComparisonPage(client, PIPELINES, **options))
             return stack.enter_context(TestClient(app, raise_server_exceptions=False))
 
         yield open_page
@@ -69,9 +69,9 @@ def test_readiness_asks_for_vectors_only_where_it_is_told_to(tmp_path):
     with connect(url, scorer=encoder) as client:
         for number in range(4):
             client.index(index="ponds", id=str(number), body={"text": f"duck {number}"}, refresh=True)
-        app = create_app(RerankService(Settings.load(), encoder), Limits())
+        app = create_app(RerankService(Settings.load(), encoder), ServerLimits())
         clock = ManualClock()
-        add_page(app, Comparison(client, PIPELINES, ("ponds", "gone")))
+        add_page(app, ComparisonPage(client, PIPELINES, ("ponds", "gone")))
         app.state.share_of = Shares(client, ("ponds", "gone"), clock=clock)
         with TestClient(app) as browser:
 

@@ -8,7 +8,7 @@ import pytest
 from osrerank.errors import ConfigError, FormatError
 from osrerank.training.examples.lists import Example, read_examples, write_examples
 from osrerank.training.examples.sources import open_source
-from osrerank.training.examples.texts import Texts
+from osrerank.training.examples.texts import TextFile
 
 CORPUS = '{"id": "d1", "title": "Salt", "text": "lowers nothing"}\n{"_id": "d2", "text": "bed rest"}\n'
 
@@ -133,7 +133,7 @@ def test_options_are_checked(tmp_path: Path, options: dict[str, object], said: s
 
 
 def test_texts_are_looked_up_by_place(tmp_path: Path) -> None:
-    texts = Texts(Path(file(tmp_path, "c", "\ufeff" + CORPUS + "d3\thttp://x\ta title\tthe body\nd4\tplain\n")))
+    texts = TextFile(Path(file(tmp_path, "c", "\ufeff" + CORPUS + "d3\thttp://x\ta title\tthe body\nd4\tplain\n")))
     assert [texts[name] for name in ("d4", "d1", "d3")] == ["plain", "Salt lowers nothing", "a title the body"]
     assert "d2" in texts
     assert len(texts) == 4
@@ -142,23 +142,23 @@ def test_texts_are_looked_up_by_place(tmp_path: Path) -> None:
 def test_places_of_a_large_collection_are_kept_beside_it(tmp_path: Path) -> None:
     path = Path(file(tmp_path, "c.tsv", "d1\tone\nd2\ttwo\n"))
     kept = tmp_path / "c.tsv.ids.sqlite"
-    assert (Texts(path)["d2"], kept.exists()) == ("two", False)
-    assert (Texts(path, kept_bytes=1)["d2"], kept.exists()) == ("two", True)
+    assert (TextFile(path)["d2"], kept.exists()) == ("two", False)
+    assert (TextFile(path, kept_bytes=1)["d2"], kept.exists()) == ("two", True)
     made = kept.stat().st_mtime_ns
-    texts = Texts(path, kept_bytes=1)
+    texts = TextFile(path, kept_bytes=1)
     assert (list(texts), len(texts), texts["d1"], kept.stat().st_mtime_ns) == (["d1", "d2"], 2, "one", made)
     path.write_text("d0\tzero, which moves the others\nd1\tone\nd2\ttwo\n")
-    assert [Texts(path, kept_bytes=1)[name] for name in ("d0", "d2")] == ["zero, which moves the others", "two"]
+    assert [TextFile(path, kept_bytes=1)[name] for name in ("d0", "d2")] == ["zero, which moves the others", "two"]
     path.write_text("d1\tone\nd1\ttwo\n")
     with pytest.raises(FormatError, match="line 2: the id d1 appears twice"):
-        Texts(path, kept_bytes=1)
+        TextFile(path, kept_bytes=1)
 
 
 def test_a_folder_that_takes_no_table_costs_time_alone(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     path = Path(file(tmp_path, "c.tsv", "d1\tone\n"))
     (tmp_path / "c.tsv.ids.sqlite").mkdir()
     (tmp_path / "c.tsv.ids.sqlite" / "held").touch()
-    assert Texts(path, kept_bytes=1)["d1"] == "one"
+    assert TextFile(path, kept_bytes=1)["d1"] == "one"
     assert "ids of c.tsv are sorted each time" in caplog.text
     assert sorted(one.name for one in tmp_path.iterdir()) == ["c.tsv", "c.tsv.ids.sqlite"]
 
@@ -166,11 +166,11 @@ def test_a_folder_that_takes_no_table_costs_time_alone(tmp_path: Path, caplog: p
 def test_places_of_another_order_are_noticed(tmp_path: Path) -> None:
     path = Path(file(tmp_path, "c.tsv", "d1\tone\nd2\ttwo\n"))
     state = path.stat()
-    Texts(path, kept_bytes=1)
+    TextFile(path, kept_bytes=1)
     path.write_text("d2\ttwo\nd1\tone\n")
     os.utime(path, ns=(state.st_atime_ns, state.st_mtime_ns))
     with pytest.raises(FormatError, match=r"line 1: the text is not that of d1 any more; delete c.tsv.ids.sqlite"):
-        Texts(path, kept_bytes=1)["d1"]
+        TextFile(path, kept_bytes=1)["d1"]
 
 
 @pytest.mark.parametrize(
@@ -179,5 +179,5 @@ def test_places_of_another_order_are_noticed(tmp_path: Path) -> None:
 )
 def test_a_collection_without_clear_ids_is_refused(tmp_path: Path, content: str, line: int, said: str) -> None:
     with pytest.raises(FormatError, match=said) as caught:
-        Texts(Path(file(tmp_path, "c", content)))
+        TextFile(Path(file(tmp_path, "c", content)))
     assert caught.value.line == line

@@ -10,13 +10,13 @@ from safetensors.torch import load_file
 from osrerank.errors import ConfigError, ModelLoadError
 from osrerank.export.export_model import ExportOptions, export_model, write_card
 from osrerank.scoring.model_files import read_card
-from osrerank.scoring.modular.head import Step
+from osrerank.scoring.modular.head import HeadStep
 from osrerank.scoring.registry import load_scorer
 from osrerank.training.curve import read_curve
-from osrerank.training.development import Scoring
+from osrerank.training.development import NetworkScorer
 from osrerank.training.examples.lists import Example
 from osrerank.training.examples.sources import open_source
-from osrerank.training.fit import Request, train
+from osrerank.training.fit import TrainingRequest, train
 from osrerank.training.recipes import Recipe
 from osrerank.training.weights.bi_encoder import TEMPERATURE
 from osrerank.training.weights.models import load_trainee
@@ -29,9 +29,9 @@ DOCUMENTS = ("blood pressure is low when the heart is slow", "", "wing flow " * 
 WEIGHT = "encoder.layer.0.output.dense.weight"
 
 
-def request(examples: Path, source: Path, output: Path, recipe: Recipe = SMALL) -> Request:
+def request(examples: Path, source: Path, output: Path, recipe: Recipe = SMALL) -> TrainingRequest:
     data = open_source({"examples": str(examples)})
-    return Request(source=source, output=output, recipe=recipe, data=[data], development=data)
+    return TrainingRequest(source=source, output=output, recipe=recipe, data=[data], development=data)
 
 
 def values(model: Path, backend: str = "torch") -> np.ndarray:
@@ -44,7 +44,7 @@ def test_training_computes_the_cosines_of_scoring(tmp_path: Path, pooling: str, 
     source = carded(tmp_path / "source", pooling, prefix)  # type: ignore[arg-type]
     trainee = load_trainee(source, replace(SMALL, max_tokens=512))
     example = Example(QUERY, DOCUMENTS, (1, 0, 0, 0))
-    (found,) = Scoring(torch.device("cpu"), 200).documents(trainee, [example])
+    (found,) = NetworkScorer(torch.device("cpu"), 200).documents(trainee, [example])
     np.testing.assert_allclose(np.array(found) / TEMPERATURE, values(source), atol=1e-5)
 
 
@@ -84,7 +84,7 @@ def test_an_encoder_without_a_card_is_refused(examples: Path, tmp_path: Path) ->
         ({"pooling": "lasttoken"}, "pooling is 'lasttoken'"),
         ({"head": "dot"}, "head is 'dot'"),
         ({"dimensions": 8}, "dimensions is 8"),
-        ({"modules": (Step("dense", "2_Dense.linear"),)}, "modules is"),
+        ({"modules": (HeadStep("dense", "2_Dense.linear"),)}, "modules is"),
     ],
 )
 def test_vectors_that_training_does_not_know_are_refused(tmp_path: Path, fields: Any, problem: str) -> None:

@@ -14,7 +14,7 @@ from torch.nn import functional
 
 from osrerank.scoring.backends.networks.attention import Attention, Bounds
 from osrerank.scoring.backends.networks.bert import Attend, check_rows
-from osrerank.scoring.backends.networks.modern_bert.shape import EMBEDDINGS, LAYER, PREFIX, Shape
+from osrerank.scoring.backends.networks.modern_bert.shape import EMBEDDINGS, LAYER, PREFIX, ModernBertShape
 from osrerank.scoring.backends.networks.packing import Numbers, Packed
 
 Rotation = tuple[Tensor, Tensor]
@@ -29,7 +29,7 @@ class ModernBertLayer(nn.Module):
         place: among its layers.
     """
 
-    def __init__(self, shape: Shape, place: int) -> None:
+    def __init__(self, shape: ModernBertShape, place: int) -> None:
         super().__init__()
         hidden, norm = shape.hidden, partial(nn.LayerNorm, shape.hidden, eps=shape.epsilon, bias=shape.has_norm_bias)
         self.heads = shape.heads
@@ -81,7 +81,7 @@ class ModernBertEncoder(nn.Module):
         most_tokens: that a sequence may have.
     """
 
-    def __init__(self, shape: Shape, most_tokens: int) -> None:
+    def __init__(self, shape: ModernBertShape, most_tokens: int) -> None:
         super().__init__()
         self._width = shape.width
         self._most_tokens = most_tokens

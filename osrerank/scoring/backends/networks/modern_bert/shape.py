@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Self
 
-from osrerank.scoring.modular.head import Head, Step
+from osrerank.scoring.modular.head import Head, HeadStep
 
 MODEL_TYPE = "modernbert"
 CLASSIFIER = "ModernBertForSequenceClassification"
@@ -24,8 +24,8 @@ LAYER = {
 
 
 @dataclass(frozen=True, slots=True)
-class Shape:
-    """What an encoder looks like.
+class ModernBertShape:
+    """The sizes and layers of a ModernBERT encoder.
 
     Attributes:
         hidden, heads, inner, vocabulary: sizes; ``inner`` of each half of the gated layer.
@@ -90,9 +90,9 @@ def classifier_head(config: Mapping[str, Any]) -> Head:
     """Return the head of a ``ModernBertForSequenceClassification``."""
     epsilon, has_norm_bias = float(config.get("norm_eps", 1e-5)), bool(config.get("norm_bias", False))
     steps = (
-        Step("dense", "head.dense", "gelu", has_bias=bool(config.get("classifier_bias", False))),
-        Step("norm", "head.norm", epsilon=epsilon, has_bias=has_norm_bias),
-        Step("dense", "classifier"),
+        HeadStep("dense", "head.dense", "gelu", has_bias=bool(config.get("classifier_bias", False))),
+        HeadStep("norm", "head.norm", epsilon=epsilon, has_bias=has_norm_bias),
+        HeadStep("dense", "classifier"),
     )
     return Head(steps, ("mean",) if config.get("classifier_pooling", "cls") == "mean" else ("cls",))
 

@@ -10,7 +10,7 @@ from osrerank.scoring.model_files import read_json
 
 torch = pytest.importorskip("torch")
 
-from osrerank.scoring.backends.networks.bi_encoder import BiEncoder  # noqa: E402 - imports torch
+from osrerank.scoring.backends.networks.bi_encoder import PaddedBiEncoder  # noqa: E402 - imports torch
 from osrerank.scoring.backends.torch import read_weights  # noqa: E402 - likewise
 from tests.bi_encoders import TINY, defined  # noqa: E402 - likewise
 
@@ -30,7 +30,7 @@ def test_cosines_of_a_padded_batch_equal_the_definition(pooling: str) -> None:
     pairs = [(query, text) for query in QUERIES for text in DOCUMENTS]
     sequences = [Tokens(np.array(ids(q) + ids(d)), np.repeat([0, 1], [len(ids(q)), len(ids(d))])) for q, d in pairs]
     batch = padded(sequences)
-    network = BiEncoder(read_json(TINY / "config.json"), pooling).load_bert(read_weights(TINY))
+    network = PaddedBiEncoder(read_json(TINY / "config.json"), pooling).load_bert(read_weights(TINY))
     with torch.inference_mode():
         found = network(*(torch.from_numpy(getattr(batch, name)) for name in batch.__slots__))
     expected = [[defined(TINY, query, text, pooling)] for query, text in pairs]
@@ -40,7 +40,7 @@ def test_cosines_of_a_padded_batch_equal_the_definition(pooling: str) -> None:
 
 def test_its_weights_come_back_under_berts_names() -> None:
     weights = dict(read_weights(TINY))
-    found = BiEncoder(read_json(Path(TINY) / "config.json"), "mean").load_bert(weights).bert_weights()
+    found = PaddedBiEncoder(read_json(Path(TINY) / "config.json"), "mean").load_bert(weights).bert_weights()
     assert found.keys() == weights.keys()
     for name, tensor in found.items():
         torch.testing.assert_close(tensor, weights[name])

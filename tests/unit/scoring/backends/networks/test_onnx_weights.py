@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from osrerank.errors import ModelLoadError
-from osrerank.export.quantise import Recipe
+from osrerank.export.quantise import QuantisationRecipe
 from osrerank.scoring.locate import SHIPPED
 from osrerank.scoring.model_files import parameter_files, read_card
 from osrerank.scoring.registry import load_scorer
@@ -61,7 +61,7 @@ def test_an_fp32_graph_has_the_weights_themselves(tmp_path: Path, form: str) -> 
 @pytest.mark.long
 @pytest.mark.parametrize("form", ["one-label", "bi-encoder"])
 def test_an_int8_graph_has_them_to_half_a_step(tmp_path: Path, form: str) -> None:
-    recipe = Recipe(outlying="apart")
+    recipe = QuantisationRecipe(outlying="apart")
     made, before = exported(tmp_path, form, precision="int8", recipe=recipe)
     after = read(made)
     quantised = 0
@@ -75,7 +75,9 @@ def test_an_int8_graph_has_them_to_half_a_step(tmp_path: Path, form: str) -> Non
 
 
 def test_outlying_channels_come_back_exactly(tmp_path: Path) -> None:
-    made, before = exported(tmp_path, "bi-encoder", precision="int8", recipe=Recipe(outliers=2, outlier_gain=1.0))
+    made, before = exported(
+        tmp_path, "bi-encoder", precision="int8", recipe=QuantisationRecipe(outliers=2, outlier_gain=1.0)
+    )
     after = read(made)
     name = "encoder.layer.0.intermediate.dense.weight"
     exact = (after[name] == before[name]).all(axis=0)  # of its inputs
@@ -85,7 +87,9 @@ def test_outlying_channels_come_back_exactly(tmp_path: Path) -> None:
 @pytest.mark.long
 @pytest.mark.parametrize("form", ["one-label", "two-labels", "duo"])
 def test_smoothed_weights_come_back_without_what_smoothing_multiplied_them_by(tmp_path: Path, form: str) -> None:
-    made, before = exported(tmp_path, form, precision="int8", recipe=Recipe(outlying="smooth", outlier_gain=1.0))
+    made, before = exported(
+        tmp_path, form, precision="int8", recipe=QuantisationRecipe(outlying="smooth", outlier_gain=1.0)
+    )
     after = read(made)
     for name in (name for name in after if name.startswith("encoder.") and after[name].ndim == 2):
         error = np.linalg.norm(after[name] - before[name]) / np.linalg.norm(before[name])
