@@ -75,9 +75,7 @@ def test_failures_keep_the_order_or_are_raised() -> None:
         ("one text", None, TypeError, "documents is one text"),
     ],
 )
-def test_bad_input_is_named(
-    reranker: Reranker, documents: Any, top_k: int | None, error: type[Exception], message: str
-) -> None:
+def test_bad_input_is_named(reranker, documents, top_k, error, message):
     with pytest.raises(error, match=message):
         reranker.rank("q", documents, top_k=top_k)
 

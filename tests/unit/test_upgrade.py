@@ -54,9 +54,7 @@ def test_mono_stays_what_a_cross_encoder_runs(tmp_path: Path) -> None:
     assert "\"kind\": \"cross-encoder\" for kind 'mono' and layout 'standard'" in card.now
 
 
-def test_the_command_works_where_the_old_variables_stop_all_others(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_command_works_where_the_old_variables_stop_all_others(monkeypatch, capsys):
     monkeypatch.setenv("OSRERANK_STATES", "off")
     main(["doctor", "--upgrade"])
     assert capsys.readouterr().out == "OSRERANK_STATES: set OSRERANK_VECTORS\n"

@@ -111,9 +111,7 @@ def test_ms_marco_has_its_own_row_and_equal_file_names_are_told_apart(folder: Pa
         ("q1 Q0 a 1 1 t\n", ["-m", "nDGC@10"], "there is no measure 'nDGC@10'"),
     ],
 )
-def test_bad_input_is_one_sentence(
-    folder: Path, capsys: pytest.CaptureFixture[str], run: str, arguments: list[str], message: str
-) -> None:
+def test_bad_input_is_one_sentence(folder, capsys, run, arguments, message):
     (folder / "bad.run").write_text(run)
     with pytest.raises(SystemExit) as stop:
         main(["evaluate", str(folder / "qrels"), str(folder / "bad.run"), *arguments])

@@ -99,9 +99,7 @@ def test_failed_queries_are_listed_and_nothing_is_written(candidates: Path, tmp_
     assert output.read_text() == ""
 
 
-def test_two_sources_and_malformed_passages_are_bad_usage(
-    candidates: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
+def test_two_sources_and_malformed_passages_are_bad_usage(candidates, capsys, tmp_path):
     with pytest.raises(SystemExit) as stop:
         main(["rerank", "--candidates", str(candidates), "--run", str(candidates), "-o", "out"])
     assert stop.value.code == 2
@@ -124,9 +122,7 @@ def test_the_derived_blend_is_the_order_of_the_run(candidates: Path, tmp_path: P
         assert derive(scored, OperatingPoint(len(made), blended=True))[0] == made
 
 
-def test_an_input_is_not_written_over_and_a_model_that_cannot_be_loaded_ends_the_run(
-    candidates: Path, tmp_path: Path
-) -> None:
+def test_an_input_is_not_written_over_and_a_model_that_cannot_be_loaded_ends_the_run(candidates, tmp_path):
     before = candidates.read_bytes()
     outcome = reranked("--candidates", candidates, "-o", candidates)
     assert outcome.exit_code != 0
@@ -137,9 +133,7 @@ def test_an_input_is_not_written_over_and_a_model_that_cannot_be_loaded_ends_the
     assert sorted(tmp_path.glob("mono.run*")) == []
 
 
-def test_queries_without_a_deadline_wait_for_a_busy_rerank_server(
-    candidates: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_queries_without_a_deadline_wait_for_a_busy_rerank_server(candidates, tmp_path, monkeypatch):
     monkeypatch.setattr("osrerank.scoring.backends.http.connection.FIRST_WAIT_S", 0.0)
     busy = [Reply({"error": "busy"}, 429)] * 20
     with answering(lambda received: busy.pop() if busy else by_length(received)) as server:
@@ -150,9 +144,7 @@ def test_queries_without_a_deadline_wait_for_a_busy_rerank_server(
     assert outcome.exit_code == 0, outcome.output
 
 
-def test_a_query_reranked_in_part_alone_ends_with_its_count_unless_that_is_allowed(
-    candidates: Path, tmp_path: Path
-) -> None:
+def test_a_query_reranked_in_part_alone_ends_with_its_count_unless_that_is_allowed(candidates, tmp_path):
     output, qrels = tmp_path / "mono.run", tmp_path / "qrels.txt"
     qrels.write_text("q1 0 d0 1\n")
     lines = candidates.read_text().splitlines()

@@ -74,9 +74,7 @@ def test_a_models_scores_are_written(examples: Path, tmp_path: Path) -> None:
         ("mono --init-from MODEL --data examples=IN --output OUT --recipe rate=fast", "rate"),
     ],
 )
-def test_what_cannot_be_done_is_bad_usage(
-    arguments: str, said: str, examples: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_what_cannot_be_done_is_bad_usage(arguments, said, examples, tmp_path, capsys):
     pytest.importorskip("torch")
     places = {"IN": str(examples), "OUT": str(tmp_path / "out"), "MODEL": str(MODEL)}
     given = [places.get(part, part.replace("=IN", f"={examples}")) for part in arguments.split()]
@@ -85,9 +83,7 @@ def test_what_cannot_be_done_is_bad_usage(
     assert not (tmp_path / "out").exists()
 
 
-def test_students_and_pretraining_start_in_one_way(
-    examples: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_students_and_pretraining_start_in_one_way(examples, tmp_path, capsys):
     command = ("distill", "--init-from", MODEL, "--data", f"examples={examples}", "--output", tmp_path / "out")
     assert run(*command) == 2
     assert "give --layers or --student" in capsys.readouterr().err

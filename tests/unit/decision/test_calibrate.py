@@ -95,9 +95,7 @@ def test_hits_are_cut_and_counted_unless_the_precision_is_not_reached(calibrated
 
 @pytest.mark.long
 @pytest.mark.parametrize("change", ["model", "options", "mapping", "index"])
-def test_another_model_option_or_mapping_is_refused(
-    calibrated: Client, collection: Collection, change: str, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_another_model_option_or_mapping_is_refused(calibrated, collection, change, caplog):
     asked = {"min_probability": 0.5, "cutoff": {"precision": 0.5}, "depth": 20}
     scorer = FunctionScorer() if change == "model" else None
     index = "*" if change == "index" else INDEX
@@ -128,9 +126,7 @@ def _plain(asked: dict) -> dict:
 
 @pytest.mark.long
 @pytest.mark.parametrize(("weight", "stage"), [(0.0, "mono"), (0.5, "vectors_blend")])
-def test_the_last_stage_of_vectors_mono_is_calibrated(
-    collection: Collection, weight: float, stage: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_last_stage_of_vectors_mono_is_calibrated(collection, weight, stage, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     rerank = {"pipeline": "vectors-mono", "depth": 20, "mono_depth": 5, "blend_weight": weight}
     with connect(collection.url, scorer=FunctionScorer(), encoder=Letters(), rerank=rerank) as client:  # type: ignore[arg-type]

@@ -127,9 +127,7 @@ def test_the_command_fits_the_card_to_judged_candidates(tmp_path: Path, capsys: 
         (["--pooling", "max"], "max"),
     ],
 )
-def test_bad_options_are_bad_usage(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], reason: str
-) -> None:
+def test_bad_options_are_bad_usage(tmp_path, capsys, arguments, reason):
     with pytest.raises(SystemExit) as stopped:
         main(["export", str(BI_ENCODER), str(tmp_path / "made"), *arguments])
     assert stopped.value.code == 2

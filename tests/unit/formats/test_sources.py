@@ -13,7 +13,7 @@ import pytest
 import zstandard
 
 from osrerank.errors import CorpusFormatError, LoaderError
-from osrerank.formats.sources import Meter, files_of, open_sources
+from osrerank.formats.sources import files_of, open_sources
 from osrerank.types import Document
 from osrerank_loaders.collections.base import Record, read_records
 from osrerank_loaders.collections.registry import LOADERS
@@ -124,14 +124,6 @@ def test_a_folder_is_read_in_order_without_other_files(read: Read, tmp_path: Pat
     (folder / "README.jsonl").write_bytes(b"hidden")
     (folder / "qrels.tsv").write_bytes(b"1\t0\t1\t1\n")
     assert read(PASSAGES, folder) == [Document("1", "one"), Document("2", "two")]
-
-
-def test_bytes_taken_from_disk_are_counted(tmp_path: Path) -> None:
-    path = tmp_path / "collection.tsv.gz"
-    path.write_bytes(gzip.compress(PLAIN))
-    meter = Meter()
-    assert len(list(read_records(PASSAGES, open_sources([str(path)], PASSAGES.files, meter)))) == len(EXPECTED)
-    assert path.stat().st_size - 512 <= meter.bytes_read <= path.stat().st_size
 
 
 @pytest.mark.long

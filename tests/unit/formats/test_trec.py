@@ -81,9 +81,7 @@ def test_bad_judgments_are_refused_with_file_and_line(tmp_path: Path, text: str,
         read_qrels(written(tmp_path / "qrels", text))
 
 
-def test_comments_are_counted_and_said_and_no_query_id_begins_one(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_comments_are_counted_and_said_and_no_query_id_begins_one(tmp_path, caplog):
     read_qrels(written(tmp_path / "qrels", "# judged by hand\n#1 0 a 1\nq 0 a 1\n"))
     assert caplog.messages == [f"{tmp_path / 'qrels'}: 2 lines begin with '#' and were left out as comments"]
     with pytest.raises(EvaluationError, match="a query id is '#1': a line of a run that begins with '#' is a comment"):

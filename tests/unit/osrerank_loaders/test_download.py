@@ -122,9 +122,7 @@ def test_a_file_that_is_there_is_checked_not_fetched(serve: Serve, tmp_path: Pat
     ],
     ids=["corrupt", "longer", "shorter"],
 )
-def test_other_bytes_are_not_taken(
-    serve: Serve, tmp_path: Path, content: bytes, error: type[Exception], said: str
-) -> None:
+def test_other_bytes_are_not_taken(serve, tmp_path, content, error, said):
     with pytest.raises(error, match=said):
         fetch(serve(content).file(), tmp_path, patience=replace(HURRIED, give_up_s=0.1))
     assert not (tmp_path / "collection.gz").exists()
@@ -186,9 +184,7 @@ def test_published_files_have_size_and_md5_but_for_six() -> None:
     assert (passages.bytes, passages.md5) == (1_057_717_952, "31644046b18952c1386cd4564ba2ae69")
 
 
-def test_a_catalogue_stands_in_for_the_packages_list(
-    serve: Serve, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_catalogue_stands_in_for_the_packages_list(serve, tmp_path, monkeypatch):
     file = serve().file()
     listed = {"mine": {"about": "of ours", "files": [{"name": file.name, "url": file.url}]}}
     catalogue = tmp_path / "catalogue.json"

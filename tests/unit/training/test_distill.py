@@ -81,9 +81,7 @@ def test_each_layer_learns_from_the_last_of_its_block(teacher: int, student: int
 
 
 @pytest.mark.parametrize(("kept", "expected"), [((0, 1, 4, 5), (0, 3, 4, 5)), ((2,), (5,)), ((0, 2), (1, 5))])
-def test_a_layer_that_is_kept_stands_in_for_those_dropped_behind_it(
-    kept: tuple[int, ...], expected: tuple[int, ...]
-) -> None:
+def test_a_layer_that_is_kept_stands_in_for_those_dropped_behind_it(kept, expected):
     assert stand_ins(6, kept) == expected
 
 

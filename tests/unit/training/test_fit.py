@@ -56,9 +56,7 @@ POINTWISE = replace(SMALL, loss="pointwise", draw="balanced", mine_at=0.0)
 
 
 @pytest.mark.parametrize("recipe", [SMALL, pytest.param(POINTWISE, marks=pytest.mark.slow)])
-def test_a_model_learns_and_scores_the_same_after_it_was_written(
-    examples: Path, tmp_path: Path, recipe: Recipe
-) -> None:
+def test_a_model_learns_and_scores_the_same_after_it_was_written(examples, tmp_path, recipe):
     said: list[str] = []
     recipe = replace(recipe, steps=40, evaluate_every=10)
     made = train(request(examples, tmp_path / "made", recipe, report=said.append))
@@ -95,9 +93,7 @@ def with_scores(examples: Path, output: Path) -> Path:
 
 
 @pytest.mark.parametrize("start", ["cross-encoder", pytest.param("bi-encoder", marks=pytest.mark.slow)])
-def test_scores_that_the_examples_bring_are_learnt_and_labels_are_not_looked_at(
-    examples: Path, tmp_path: Path, start: str
-) -> None:
+def test_scores_that_the_examples_bring_are_learnt_and_labels_are_not_looked_at(examples, tmp_path, start):
     data = with_scores(examples, tmp_path / "scored.jsonl")
     source = CLASSIFIER if start == "cross-encoder" else carded(tmp_path / "start")
     recipe = replace(SMALL, soft=True, hard=False, draw="all", mine_at=0.0, steps=40)
@@ -112,9 +108,7 @@ def test_scores_that_the_examples_bring_are_learnt_and_labels_are_not_looked_at(
     assert curve(other) == curve(made)
 
 
-def test_scores_and_labels_are_learnt_from_together_and_an_example_without_scores_is_named(
-    examples: Path, tmp_path: Path
-) -> None:
+def test_scores_and_labels_are_learnt_from_together_and_an_example_without_scores_is_named(examples, tmp_path):
     with pytest.raises(EvaluationError, match=r"examples\.jsonl, line 1: soft=true learns from scores"):
         train(request(examples, tmp_path / "made", replace(SMALL, soft=True)))
     assert not (tmp_path / "made.training").exists()
@@ -286,9 +280,7 @@ def test_a_compiled_network_learns_the_same(examples: Path, tmp_path: Path) -> N
     assert plain[-1]["measure"] == pytest.approx(compiled[-1]["measure"])
 
 
-def test_a_checkpoint_is_tensors_and_json_and_another_training_in_its_place_is_refused(
-    examples: Path, tmp_path: Path
-) -> None:
+def test_a_checkpoint_is_tensors_and_json_and_another_training_in_its_place_is_refused(examples, tmp_path):
     assert train(request(examples, tmp_path / "made", max_minutes=1e-9)) is None
     names = {path.name for path in (tmp_path / "made.training").iterdir()}
     assert names == {"step-0", "data.json"}

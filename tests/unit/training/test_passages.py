@@ -86,9 +86,7 @@ def candidates_of(official: dict[str, str], folder: Path) -> Path:
 
 
 @pytest.mark.parametrize("options", OPTIONS, ids=str)
-def test_the_passages_of_ten_documents_are_the_same_everywhere(
-    options: Passages, official: dict[str, str], tmp_path: Path
-) -> None:
+def test_the_passages_of_ten_documents_are_the_same_everywhere(options, official, tmp_path):
     from osrerank.training.development import Development  # imports torch
 
     candidates = candidates_of(official, tmp_path)

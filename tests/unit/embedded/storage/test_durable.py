@@ -69,9 +69,7 @@ def test_id_that_utf8_cannot_hold_is_refused(engine: OpenSearch) -> None:
     assert answer["items"][0]["index"]["status"] == 400
 
 
-def test_stored_document_that_cannot_be_indexed_keeps_none_back(
-    engine: OpenSearch, open_engine: Opener, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_stored_document_that_cannot_be_indexed_keeps_none_back(engine, open_engine, tmp_path, caplog):
     engine.index(index="a", id="1", body={"text": "x"}, refresh=True)
     engine.close()
     with contextlib.closing(sqlite3.connect(tmp_path / "engine" / "store.sqlite")) as db, db:

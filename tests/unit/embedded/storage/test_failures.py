@@ -104,9 +104,7 @@ def test_folder_cannot_be_made(open_engine: Opener, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("is_damaged", [False, True])
-def test_a_store_of_a_later_format_or_damaged_is_refused(
-    engine: OpenSearch, open_engine: Opener, tmp_path: Path, is_damaged: bool
-) -> None:
+def test_a_store_of_a_later_format_or_damaged_is_refused(engine, open_engine, tmp_path, is_damaged):
     one_document(engine)
     engine.close()
     store = tmp_path / "engine" / "store.sqlite"
@@ -123,9 +121,7 @@ def test_a_store_of_a_later_format_or_damaged_is_refused(
 
 @pytest.mark.parametrize("suffix", [".term", ".store", ".idx", ".fast", ".fieldnorm", "meta.json"])
 @pytest.mark.parametrize("gone", [False, True])
-def test_damaged_search_index_is_built_again(
-    engine: OpenSearch, open_engine: Opener, tmp_path: Path, caplog: pytest.LogCaptureFixture, suffix: str, gone: bool
-) -> None:
+def test_damaged_search_index_is_built_again(engine, open_engine, tmp_path, caplog, suffix, gone):
     one_document(engine)
     engine.close()
     (damaged,) = [path for path in (tmp_path / "engine").rglob(f"*{suffix}") if ".managed" not in path.name]

@@ -53,9 +53,7 @@ def drawn(number: int, oddity: str) -> tuple[dict[str, str], bytes]:
 
 @pytest.mark.parametrize("oddity", FINE)
 @pytest.mark.parametrize("piece", [1, 7, 1 << 20])
-def test_every_document_of_an_odd_file_arrives(
-    read: Read, monkeypatch: pytest.MonkeyPatch, oddity: str, piece: int
-) -> None:
+def test_every_document_of_an_odd_file_arrives(read, monkeypatch, oddity, piece):
     monkeypatch.setattr("osrerank_loaders.collections.trec.BUFFER_BYTES", piece)
     monkeypatch.setattr("osrerank_loaders.collections.trec._LONGEST_MARK", 20)
     documents, content = drawn(piece, oddity)

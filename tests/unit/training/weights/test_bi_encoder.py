@@ -50,9 +50,7 @@ def test_training_computes_the_cosines_of_scoring(tmp_path: Path, pooling: str, 
 
 @pytest.mark.long
 @pytest.mark.parametrize(("pooling", "prefix"), FORMS)
-def test_it_learns_and_scores_the_same_after_it_was_written(
-    examples: Path, tmp_path: Path, pooling: str, prefix: str
-) -> None:
+def test_it_learns_and_scores_the_same_after_it_was_written(examples, tmp_path, pooling, prefix):
     source = carded(tmp_path / "source", pooling, prefix)  # type: ignore[arg-type]
     made = train(request(examples, source, tmp_path / "made"))
     assert made is not None

@@ -63,9 +63,7 @@ def test_missing_weights_are_named(tmp_path: Path) -> None:
         load_trainee(start, RECIPE)
 
 
-def test_a_new_head_is_drawn_within_two_sigma_and_a_trained_one_that_is_left_is_named(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+def test_a_new_head_is_drawn_within_two_sigma_and_a_trained_one_that_is_left_is_named(caplog):
     found = load_trainee(DATA / "tiny-bert-one-label", replace(RECIPE, head="logits2")).network.network.classifier
     assert found.weight.shape == (2, 32)
     assert 0.005 < float(found.weight.detach().std()) < 0.03
