@@ -2,8 +2,6 @@ import bz2
 import gzip
 import io
 import lzma
-import shutil
-import subprocess
 import tarfile
 import zipfile
 from collections.abc import Callable
@@ -132,19 +130,6 @@ def test_a_truncated_packing_is_named(read: Read, packing: str) -> None:
     packed = PACKINGS[packing](PLAIN)
     with pytest.raises(CorpusFormatError, match=r"file.*: is truncated or damaged"):
         read(PASSAGES, packed[: len(packed) // 2])
-
-
-def test_what_the_program_compress_packs(read: Read, tmp_path: Path) -> None:
-    program = shutil.which("compress")
-    if program is None:
-        pytest.skip("the program compress is not installed")
-    path = tmp_path / "collection.tsv"
-    path.write_bytes(PLAIN)
-    subprocess.run([program, str(path)], check=True)
-    packed = path.with_name("collection.tsv.Z").read_bytes()
-    assert packed[:2] == b"\x1f\x9d"
-    assert len(packed) < len(PLAIN) / 2
-    assert read(PASSAGES, packed) == EXPECTED
 
 
 @pytest.mark.parametrize("packing", ["gz", "xz", "zst"])

@@ -2,7 +2,6 @@ import contextlib
 import os
 import signal
 import sqlite3
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -13,8 +12,6 @@ from osrerank.embedded.storage.engine import MAX_WRITERS
 from osrerank.embedded.storage.lock import WriterLock
 from osrerank.embedded.storage.store import SqliteStore, StoredDocument
 from tests.waiting import wait_until
-
-Opener = Callable[..., OpenSearch]
 
 
 def test_damage_to_one_index_takes_nothing_from_another(engine: OpenSearch, tmp_path: Path) -> None:
