@@ -64,18 +64,10 @@ def test_pods_have_no_rights_that_they_do_not_need(component):
     """What the Pod Security Standard "restricted" asks for, and more."""
     template, found = pod(plain(), component), container(plain(), component)
     user, _, group = (stages()["runtime"].last("USER") or "").partition(":")
-    assert template["securityContext"] == {
-        "runAsNonRoot": True,
-        "runAsUser": int(user),
-        "runAsGroup": int(group),
-        "fsGroup": int(group),
-        "seccompProfile": {"type": "RuntimeDefault"},
-    }
-    assert found["securityContext"] == {
-        "allowPrivilegeEscalation": False,
-        "readOnlyRootFilesystem": True,
-        "capabilities": {"drop": ["ALL"]},
-    }
+    who = {"runAsNonRoot": True, "runAsUser": int(user), "runAsGroup": int(group), "fsGroup": int(group)}
+    assert template["securityContext"] == {**who, "seccompProfile": {"type": "RuntimeDefault"}}
+    rights = {"allowPrivilegeEscalation": False, "readOnlyRootFilesystem": True, "capabilities": {"drop": ["ALL"]}}
+    assert found["securityContext"] == rights
     assert template["automountServiceAccountToken"] is False
     assert template["enableServiceLinks"] is False
     (account,) = of_kind(plain(), "ServiceAccount")

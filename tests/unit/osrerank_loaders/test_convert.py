@@ -24,28 +24,19 @@ def write(folder: Path, content: str | bytes, name: str = "file") -> str:
 class TestCandidates:
     def test_top1000_in_random_order(self, tmp_path: Path) -> None:
         rows = "2\t20\tsecond\ttext 20\n1\t10\tfirst\ttext 10\n2\t10\tsecond\ttext 10\n"
-        assert list(candidates_with_texts((write(tmp_path, rows),))) == [
-            {
-                "query_id": "2",
-                "query": "second",
-                "candidates": [{"doc_id": "20", "text": "text 20"}, {"doc_id": "10", "text": "text 10"}],
-            },
-            {"query_id": "1", "query": "first", "candidates": [{"doc_id": "10", "text": "text 10"}]},
-        ]
+        first, second = candidates_with_texts((write(tmp_path, rows),))
+        both = [{"doc_id": "20", "text": "text 20"}, {"doc_id": "10", "text": "text 10"}]
+        assert first == {"query_id": "2", "query": "second", "candidates": both}
+        assert second == {"query_id": "1", "query": "first", "candidates": both[1:]}
 
     def test_run_with_a_collection(self, tmp_path: Path) -> None:
         run = "7 Q0 D2 1 3.5 tag\n7\tQ0\tD1\t2\t-1\ttag\n"
         collection = [Document("D1", "one", "title"), Document("D0", "unused"), Document("D2", "two")]
-        assert list(candidates_of_run((write(tmp_path, run),), {"7": "seven"}, collection)) == [
-            {
-                "query_id": "7",
-                "query": "seven",
-                "candidates": [
-                    {"doc_id": "D2", "text": "two", "score": 3.5},
-                    {"doc_id": "D1", "title": "title", "text": "one", "score": -1.0},
-                ],
-            }
-        ]
+        (group,) = candidates_of_run((write(tmp_path, run),), {"7": "seven"}, collection)
+        second, first = group.pop("candidates")
+        assert group == {"query_id": "7", "query": "seven"}
+        assert second == {"doc_id": "D2", "text": "two", "score": 3.5}
+        assert first == {"doc_id": "D1", "title": "title", "text": "one", "score": -1.0}
 
     def test_submission_with_a_collection(self, tmp_path: Path) -> None:
         run = write(tmp_path, "7\tD1\t2\n7\tD2\t1\n")
@@ -67,19 +58,13 @@ class TestCandidates:
             list(candidates_with_texts(run))
 
 
-PAGES = [
-    [
-        0,
-        "Yin/yang & co",
-        b"Yin/yang%20&%20co",
-        [
-            [1, [0, b"lead", [[0, "Lead."]]]],
-            [0, "A/B test", b"A/B%20test", [[1, [0, b"p1", []]], [0, "Deep", b"Deep", [[1, [0, b"p2", []]]]]]],
-            [2, "image.png", []],
-            [0, "Empty", b"Empty", []],
-        ],
-    ]
+PARTS = [
+    [1, [0, b"lead", [[0, "Lead."]]]],
+    [0, "A/B test", b"A/B%20test", [[1, [0, b"p1", []]], [0, "Deep", b"Deep", [[1, [0, b"p2", []]]]]]],
+    [2, "image.png", []],
+    [0, "Empty", b"Empty", []],
 ]
+PAGES = [[0, "Yin/yang & co", b"Yin/yang%20&%20co", PARTS]]
 
 
 class TestTrecCar:
@@ -168,17 +153,8 @@ def test_double_encoding_is_repaired_in_the_whole_text_or_not_at_all(twice: str,
     assert repair(twice) == once
 
 
-SQUAD = {
-    "data": [
-        {
-            "title": "Some_title",
-            "paragraphs": [
-                {"context": "First.", "qas": [{"id": "q1", "question": " What\n is? ", "answers": []}]},
-                {"context": "Second.", "qas": []},
-            ],
-        }
-    ]
-}
+ASKED = {"context": "First.", "qas": [{"id": "q1", "question": " What\n is? ", "answers": []}]}
+SQUAD = {"data": [{"title": "Some_title", "paragraphs": [ASKED, {"context": "Second.", "qas": []}]}]}
 
 
 class TestCommand:

@@ -30,17 +30,9 @@ def service(redis_url: str):
 
 
 def request(service: WorkerService, **changed: object) -> ChunkRequest:
-    content = {
-        "chunk": "c1",
-        "reply_queue": f"test:{service.worker}",
-        "identity": service.scorer.identity,
-        "sent_s": service.registry.clock.at(time.monotonic()),
-        "deadline_s": None,
-        "query": "low pressure",
-        "documents": ["low", "x"],
-        "tuples": [(0,), (1,)],
-    }
-    return ChunkRequest(**{**content, **changed})
+    asked = {"query": "low pressure", "documents": ["low", "x"], "tuples": [(0,), (1,)]}
+    own = {"chunk": "c1", "reply_queue": f"test:{service.worker}", "identity": service.scorer.identity}
+    return ChunkRequest(**{"sent_s": service.registry.now_s(), "deadline_s": None, **asked, **own, **changed})
 
 
 def answer(redis_url: str, service: WorkerService) -> Reply | None:

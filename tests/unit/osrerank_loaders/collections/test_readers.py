@@ -67,15 +67,7 @@ POST = {
 PASSAGE_V2 = {"pid": "msmarco_passage_00_0", "passage": "Text.", "spans": "(0,5)", "docid": "msmarco_doc_00_0"}
 DOC_V2 = {"url": "u", "title": "t", "headings": "h\nh2", "body": "b", "docid": "msmarco_doc_00_0"}
 SEGMENT_V2 = {"url": "u", "title": "t", "headings": "h", "segment": "s", "docid": "msmarco_doc_00_0#0"}
-SEGMENT_V21 = {
-    "docid": "msmarco_v2.1_doc_29_677149#3_1637632",
-    "url": "u",
-    "title": "t",
-    "headings": "h",
-    "segment": "s",
-    "start_char": 1806,
-    "end_char": 3061,
-}
+SEGMENT_V21 = {**SEGMENT_V2, "docid": "msmarco_v2.1_doc_29_677149#3_1637632", "start_char": 1806, "end_char": 3061}
 PARAGRAPHS = [
     [0, b"a" * 40, [[0, "Text with a "], [1, [0, "Page", [], b"Page", "link"]], [0, " inside."]]],
     [0, b"b" * 40, []],
@@ -142,10 +134,7 @@ GOLDEN = {
         [
             Document("msmarco_v2.1_doc_29_677149", "b", "t", {"url": "u", "headings": "h\nh2"}),
             Document(
-                "msmarco_v2.1_doc_29_677149#3_1637632",
-                "s",
-                "t",
-                {"url": "u", "headings": "h", "start_char": 1806, "end_char": 3061},
+                SEGMENT_V21["docid"], "s", "t", {"url": "u", "headings": "h", "start_char": 1806, "end_char": 3061}
             ),
         ],
     ),
@@ -166,9 +155,7 @@ GOLDEN = {
     ),
     "beir": (
         "beir",
-        lines(
-            {"_id": "1", "title": "T", "text": "x", "metadata": {"url": "u"}}, {"_id": "2", "title": "", "text": "y"}
-        ),
+        lines({"_id": "1", "title": "T", "text": "x", "metadata": {"url": "u"}}, {"_id": "2", "text": "y"}),
         [Document("1", "x", "T", {"url": "u"}), Document("2", "y")],
     ),
     "jsonl": (
