@@ -44,7 +44,7 @@ class NativeCode:
     def __enter__(self) -> None:
         with self._changed:
             if self._is_ending and threading.current_thread() is not threading.main_thread():
-                raise InferenceError("nothing is computed any more, because Python is exiting")
+                raise InferenceError("Python is exiting, so no computation can start")
             self._inside += 1
 
     def __exit__(self, *_error: object) -> None:

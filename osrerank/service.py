@@ -148,7 +148,7 @@ class RerankService:
             if options.on_failure == "raise":
                 raise
             current().event("osrerank.no_model", error__type=name_of(error))
-            logger.warning("[no-model] there is no model to score with, searches keep their first pass: %s", error)
+            logger.warning("[no-model] the model is not available, so searches keep their first pass: %s", error)
             return ranking.with_report(StageReport(str(options.pipeline), applied=False, reason=str(error)))
         ranked = pipeline.rerank(ranking, deadline=deadline, on_failure=options.on_failure, offset=offset)
         return replace(ranked, warnings=(*ranked.warnings, *warnings)) if warnings else ranked
@@ -221,7 +221,7 @@ class RerankService:
         if vectors is None:
             raise no_vectors(self.model.model)
         if options.sentences is not None or not isinstance(options.pipeline, str):
-            raise ConfigError("sentences, and a pipeline of your own, read texts that are not known beforehand")
+            raise ConfigError("vectors cannot be built for sentences, nor for a pipeline of your own")
         own = of_vectors(options) if options.pipeline in VECTORS_MONO else options
         return self._vector_stage(own, vectors).text_of
 

@@ -26,7 +26,11 @@ __all__ = ["convert", "download", "index"]
 @click.option("--k1", type=click.FloatRange(min=0), help="BM25 k1; as published for the collection when absent.")
 @click.option("--b", type=click.FloatRange(0, 1), help="BM25 b; as published for the collection when absent.")
 @click.option("--shards", type=click.IntRange(min=1), default=1, show_default=True, help="Scores differ per shard.")
-@click.option("--replicas", type=click.IntRange(min=0), help="Copies once loaded; at most one when absent.")
+@click.option(
+    "--replicas",
+    type=click.IntRange(min=0),
+    help="Replicas after loading.  [default: 1, if the cluster has a node for it]",
+)
 @click.option("--contents", is_flag=True, help="Also index title and text (and URL) as one field, as Anserini does.")
 @click.option(
     "--language",
@@ -43,10 +47,16 @@ __all__ = ["convert", "download", "index"]
 @click.option("--bulk-mb", type=click.FloatRange(0.01, 90), default=4.0, show_default=True, help="Size of a request.")
 @click.option("--in-flight", type=click.IntRange(1, 64), default=4, show_default=True, help="Requests at a time.")
 @click.option(
-    "--give-up-s", type=click.FloatRange(min=0), default=300.0, show_default=True, help="Longest wait for the server."
+    "--give-up-s",
+    type=click.FloatRange(min=0),
+    default=300.0,
+    show_default=True,
+    help="Stop if the server does not answer for this long.",
 )
-@click.option("--checkpoint-s", type=click.FloatRange(min=0), default=5.0, show_default=True, help="Resume grain.")
-@click.option("--vectors", is_flag=True, help="Compute the document vectors then (osrerank vectors build).")
+@click.option(
+    "--checkpoint-s", type=click.FloatRange(min=0), default=5.0, show_default=True, help="Time between checkpoints."
+)
+@click.option("--vectors", is_flag=True, help="Then compute the document vectors: osrerank vectors build.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON for programs.")
 @click.pass_obj
 def index(defaults: dict[str, Any], /, **options: Any) -> None:

@@ -138,7 +138,7 @@ def _described(remote: RemoteFile, patience: Patience) -> tuple[int, str]:
         length = int(answer.headers["Content-Length"] or 0)
         if not length and remote.bytes is None:
             raise LoaderError(
-                f"{remote.url}: the server does not say how long the file is; give its bytes in the catalogue"
+                f"{remote.url}: the server sends no Content-Length; add the file's size to the catalogue, as bytes"
             )
         tag = answer.headers["ETag"] or ""
         is_strong = bool(tag) and not tag.startswith("W/")

@@ -79,9 +79,7 @@ def _refuse_repeated(command: click.Command, context: click.Context, arguments: 
             continue
         if option.secondary_opts or not option.is_flag:  # a repeated flag contradicts nothing
             names = "/".join([*option.opts, *option.secondary_opts])
-            raise click.UsageError(
-                f"{names} is there {times} times, and only one can count; remove the others", context
-            )
+            raise click.UsageError(f"{names} is given {times} times; give it once", context)
     if isinstance(command, click.Group) and rest:
         below = command.get_command(context, rest[0])
         if below is not None:

@@ -70,13 +70,13 @@ def execute(
             )
         kept = sum(record.is_partial for record in checkpoint.records(ids))
         if kept and not allow_partial:
-            reason = f"{kept} queries of {side_file} were reranked in part alone, in a run with --allow-partial"
-            raise EvaluationError(f"{reason}: give it again, or delete that file")
+            reason = f"{side_file} has {kept} partly reranked queries from a run with --allow-partial"
+            raise EvaluationError(f"{reason}: give --allow-partial again, or delete the file")
         if not failures or skip_failed:
             answered = _write(output, tag, form, checkpoint, batch.queries)
             checkpoint.finish(ids)
             nothing = f", {answered.count(False)} of them found nothing" if not all(answered) else ""
-            partly = f", {kept} of them reranked in part alone" if kept else ""
+            partly = f", {kept} of them only partly reranked" if kept else ""
             click.echo(
                 f"{output}: {len(answered)} queries{nothing}{partly}; scores and timings in {side_file}", err=True
             )
@@ -84,8 +84,8 @@ def execute(
         _list(failures)
         outcome = f"{output} was written without them" if skip_failed else f"{output} was not written"
         partial = sum(failure.is_partial for failure in failures)
-        some = f", {partial} of them reranked in part alone (--allow-partial keeps these)" if partial else ""
-        raise EvaluationError(f"{len(failures)} queries failed{some}; {outcome}; the same command tries them again")
+        some = f", {partial} of them only partly reranked (--allow-partial keeps these)" if partial else ""
+        raise EvaluationError(f"{len(failures)} queries failed{some}; {outcome}; run the same command to retry them")
 
 
 def _write(output: Path, tag: str, form: RunForm, checkpoint: SideFile, queries: Sequence[Query]) -> list[bool]:
@@ -116,7 +116,9 @@ def refuse_overwriting(output: Path, *inputs: Path | None) -> None:
     for file in inputs:
         if file is not None and file.exists() and output.exists() and file.samefile(output):
             raise ConfigError(
-                f"{output} is read and would be written over; name another output", setting="output", source="argument"
+                f"{output} is also an input; name another output",
+                setting="output",
+                source="argument",
             )
 
 

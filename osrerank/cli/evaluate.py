@@ -27,23 +27,23 @@ FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
     "-m", "--measure", "measures", multiple=True, metavar="NAME", help="nDCG@10, AP(rel=2), map, ...; repeat for more."
 )
 @click.option("--msmarco", is_flag=True, help="MS MARCO's official MRR@10, divided by the number of reference queries.")
-@click.option("--per-query", is_flag=True, help="Every query's values too.")
+@click.option("--per-query", is_flag=True, help="Also show every query's values.")
 @click.option(
     "--complete",
     is_flag=True,
     help="Average over all judged queries (trec_eval -c), missing ones 0; default: queries of both.",
 )
 @click.option(
-    "-l", "--relevance-level", default=1, show_default=True, help="Least relevance that is relevant (trec_eval -l)."
+    "-l", "--relevance-level", default=1, show_default=True, help="Lowest grade that counts as relevant (trec_eval -l)."
 )
-@click.option("--depth", type=click.IntRange(min=1), help="Look at that many documents of each ranking (trec_eval -M).")
+@click.option("--depth", type=click.IntRange(min=1), help="Measure only the first N documents (trec_eval -M).")
 @click.option("--double-precision", is_flag=True, help="Compare scores in 64 bits; trec_eval up to 9.0.8 has 32.")
 @click.option(
     "--duplicates",
     type=click.Choice(["refuse", "first"]),
     default="refuse",
     show_default=True,
-    help="A document twice.",
+    help="What to do with a document that a run has twice.",
 )
 @click.option("--compare", is_flag=True, help="Test the other runs against the first.")
 @click.option("--all-pairs", is_flag=True, help="Test every pair of runs.")
@@ -161,7 +161,7 @@ def _warn_of_partial_queries(paths: Sequence[Path]) -> None:
         with suppress(EvaluationError):  # the file is of another kind
             partial = sum(record.is_partial for record in read_records(beside)) if beside.is_file() else 0
         if partial:
-            click.echo(f"Warning: {partial} queries of {path} were reranked in part alone, as {beside} says", err=True)
+            click.echo(f"Warning: {path} has {partial} partly reranked queries; see {beside}", err=True)
 
 
 def _read_runs(paths: Sequence[Path], duplicates: "Duplicates") -> list["Run"]:

@@ -32,7 +32,7 @@ def _kind(value: str | None) -> str | None:
 @click.option(
     "--head",
     type=click.Choice(["logit1", "logits2", "next-sentence"]),
-    help="What its head is, where its files do not say: one logit, two labels, or BERT's next-sentence head (Birch).",
+    help="Head of SOURCE, if its files do not say: one logit, two labels, or BERT's next-sentence head (Birch).",
 )
 @click.option(
     "--third-segment",
@@ -44,23 +44,25 @@ def _kind(value: str | None) -> str | None:
 @click.option(
     "--pooling",
     type=click.Choice(["cls", "mean", "lasttoken"]),
-    help="bi-encoder: a text's vector.  [default: its files']",
+    help="bi-encoder: how token states become a text's vector.  [default: its files']",
 )
-@click.option("--query-prefix", help="bi-encoder: stands before every query.  [default: its files', else none]")
-@click.option("--document-prefix", help="bi-encoder: stands before every document.  [default: likewise]")
+@click.option("--query-prefix", help="bi-encoder: prefix of every query.  [default: its files', else none]")
+@click.option("--document-prefix", help="bi-encoder: prefix of every document.  [default: likewise]")
 @click.option(
     "--dimensions",
     type=click.IntRange(min=1),
-    help="bi-encoder: keep the first numbers of a vector alone, of Matryoshka models.  [default: its files', or all]",
+    help="bi-encoder: keep only the first numbers of each vector (Matryoshka models).  [default: its files', or all]",
 )
 @click.option(
     "--token-pooling",
     "pool_factor",
     type=click.FloatRange(min=1),
-    help="late interaction: merge a document's vectors to about one in so many.  [default: its files', else 1]",
+    help="late interaction: merge a document's token vectors, about this many into one.  [default: its files', else 1]",
 )
 @click.option(
-    "--precision", type=click.Choice(["fp32", "int8"]), help="Of the graph.  [default: int8 of a bi-encoder, else fp32]"
+    "--precision",
+    type=click.Choice(["fp32", "int8"]),
+    help="Precision of the graph.  [default: int8 of a bi-encoder, else fp32]",
 )
 @click.option(
     "--first-pass-weight",
@@ -73,7 +75,7 @@ def _kind(value: str | None) -> str | None:
     "--self-check/--no-self-check",
     default=True,
     show_default=True,
-    help="Refuse a model of others that does not put answering paragraphs first, as one that is not trained.",
+    help="Refuse a foreign checkpoint that ranks like an untrained one.",
 )
 @click.option("--candidates", type=FILE, help="A development set, JSON lines as `osrerank rerank` reads; with --qrels.")
 @click.option(

@@ -31,16 +31,16 @@ def interleave() -> None:
     show_default=True,
     help="action_name of an event that counts as a click; may be repeated.",
 )
-@click.option("--application", default="", help="Of the searches that count.  [default: all]")
+@click.option("--application", default="", help="Application whose searches count.  [default: all]")
 @click.option("--since", default="", help="ISO 8601 time of the first search and event that count.")
-@click.option("--until", default="", help="Likewise, of the last.")
+@click.option("--until", default="", help="ISO 8601 time of the last search and event that count.")
 @click.option("--confidence", type=click.FloatRange(0.5, 1, max_open=True), default=0.95, show_default=True)
 @click.option(
     "--least-share",
     type=click.FloatRange(0.5, 1, min_open=True),
     default=0.55,
     show_default=True,
-    help="Share of preferences that is worth finding, for the number of sessions.",
+    help="Smallest share of preferences to detect; the report says how many sessions that takes.",
 )
 @click.pass_context
 def report(
@@ -52,8 +52,8 @@ def report(
     osrerank --url https://localhost:9200 interleave report
     osrerank interleave report clicks.jsonl
 
-    Reads UBI's indexes, or a file with one JSON object for each page. Decide before how many sessions to wait for:
-    whoever looks every day and stops at the first winner finds one too often.
+    Reads UBI's indexes, or a file with one JSON object for each page. Decide beforehand how many sessions to
+    collect: whoever checks every day and stops at the first winner declares winners too often.
     """
     from osrerank.decision.use.interleaving import preferences  # noqa: PLC0415 - keeps the command's help quick
 

@@ -86,7 +86,7 @@ def named_options(first: str) -> Callable[..., dict[str, Any] | None]:
             elif not (equals and name and content):
                 raise click.BadParameter(f"{part!r} is not NAME=VALUE")
             if name in given:
-                raise click.BadParameter(f"{name} is there twice, and only one can count; remove the other")
+                raise click.BadParameter(f"{name} is given twice; give it once")
             given[name] = _number_or_text(content)
         return given
 

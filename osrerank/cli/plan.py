@@ -22,14 +22,18 @@ GIVEN_VARIATION, INVENTED_WORDS = 0.2, 60
 @click.option("--searches-per-s", required=True, type=POSITIVE, help="Searches a second, on average.")
 @click.option("--depth", default=100, show_default=True, type=click.IntRange(1, MAX_DEPTH), help="Candidates reranked.")
 @click.option("--p95-ms", default=300.0, show_default=True, type=DURATION, help="Limit of an answer's 95th percentile.")
-@click.option("--workers", type=click.IntRange(1), help="Show this number, too.")
-@click.option("--index", "-i", help="Index whose documents are counted and measured with, not invented ones.")
-@click.option("--documents", type=click.IntRange(1), help="In the collection.  [default: those of --index]")
+@click.option("--workers", type=click.IntRange(1), help="Also show this number of workers.")
+@click.option("--index", "-i", help="Index whose documents are counted and measured, instead of invented ones.")
+@click.option("--documents", type=click.IntRange(1), help="Documents to plan for.  [default: those of --index]")
 @click.option("--threads", type=click.IntRange(0), help="CPU threads of a worker.  [default: the usable cores]")
-@click.option("--pairs-per-s", type=POSITIVE, help="Of a worker, given: nothing is measured.")
-@click.option("--variation", type=VARIATION, help="Of searches' times.  [default: measured; 0.2 if given]")
+@click.option("--pairs-per-s", type=POSITIVE, help="Pairs a second of one worker; skips the measurement.")
+@click.option(
+    "--variation", type=VARIATION, help="Coefficient of variation of times.  [default: measured; 0.2 if given]"
+)
 @click.option("--first-pass-ms", default=18.0, show_default=True, type=click.FloatRange(0), help="Transport included.")
-@click.option("--burstiness", default=1.0, show_default=True, type=VARIATION, help="Of arrivals; 1: at random.")
+@click.option(
+    "--burstiness", default=1.0, show_default=True, type=VARIATION, help="Variation of arrivals; 1: at random."
+)
 @click.pass_context
 def plan(context: click.Context, /, **options: Any) -> None:
     """Say how many workers a load needs, and what document vectors take on disk.

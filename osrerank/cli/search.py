@@ -19,9 +19,14 @@ SNIPPET = 160
 @click.option("--size", default=10, show_default=True, type=click.IntRange(0, 10_000), help="Hits shown.")
 @click.option("--from", "offset", default=0, show_default=True, type=click.IntRange(0), help="Hits skipped.")
 @click.option("--min-score", type=click.FloatRange(0, 1), help="Leave out hits of a lower probability.")
-@click.option("--min-probability", type=click.FloatRange(0, 1), help="Likewise, by the index's calibration.")
-@click.option("--cutoff", callback=read_cutoff, metavar="cliff|PRECISION", help="Where the list ends, as cliff or 0.9.")
-@click.option("--explain", is_flag=True, help="Say for each hit how it got its place.")
+@click.option("--min-probability", type=click.FloatRange(0, 1), help="Least calibrated probability of a hit.")
+@click.option(
+    "--cutoff",
+    callback=read_cutoff,
+    metavar="cliff|PRECISION",
+    help="End the list where the scores drop (cliff), or at a precision such as 0.9.",
+)
+@click.option("--explain", is_flag=True, help="Explain each hit's rank.")
 @click.option("--json", "as_json", is_flag=True, help="Print the response as JSON.")
 @rerank_options
 @click.pass_context

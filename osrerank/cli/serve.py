@@ -43,26 +43,34 @@ def _sigterm_ends_it() -> Iterator[None]:
 @click.option(
     "--timeout-ms",
     type=DURATION,
-    help="Most time for a request; they may ask for less.  [default: 30000]",
+    help="Time limit of a request; clients may set a shorter one.  [default: 30000]",
 )
 @click.option(
     "--max-wait",
     type=click.FloatRange(0, MOST_MS / 1000),
     metavar="SECONDS",
-    help="Refuse a request at once (429) that is expected to wait longer for its turn.  [default: its own time]",
+    help="Refuse requests (429) that would wait longer than this.  [default: their time limit]",
 )
-@click.option("--allow-origin", "origins", multiple=True, help="Pages of this site may call it: https://example.org.")
-@click.option("--allow-host", "hosts", multiple=True, help="With --ui: a name of this server that is not its own.")
+@click.option(
+    "--allow-origin", "origins", multiple=True, help="Site whose pages may call this server: https://example.org."
+)
+@click.option("--allow-host", "hosts", multiple=True, help="With --ui: another host name of this server.")
 @click.option("--access-log", metavar="FILE", help="Write a JSON line for each request; - for standard output.")
 @click.option("--log-texts", is_flag=True, help="With --access-log: write queries and documents, too.")
 @click.option("--ui", is_flag=True, help="Serve the comparison page too, over the index at --url.")
-@click.option("--index", "-i", "indexes", multiple=True, help="With --ui: only these may be searched.  [default: all]")
+@click.option(
+    "--index",
+    "-i",
+    "indexes",
+    multiple=True,
+    help="With --ui: index that may be searched; may be repeated.  [default: all]",
+)
 @click.option("--queries", type=FILE, help="With --ui: queries to pick from, TSV, JSONL or TREC topics.")
 @click.option("--qrels", type=FILE, help="With --ui and --queries: TREC judgments; judged documents are marked.")
 @click.option(
     "--save-judgments",
     type=click.Path(file_okay=False, path_type=Path),
-    help="With --ui: let people judge documents, and save that in this folder, qrels.txt and queries.tsv.",
+    help="With --ui: let people judge documents, and write qrels.txt and queries.tsv into this folder.",
 )
 @click.pass_context
 @_sigterm_ends_it()
@@ -170,7 +178,7 @@ def _reranker(context: click.Context, host: str) -> Iterator[Any]:
 
 def _warn_if_open(reranker: Any, host: str) -> None:
     if reranker.settings.server_token is None and not _is_loopback(host):
-        click.echo(f"Everybody who reaches {host} may use this server: set OSRERANK_SERVER_TOKEN.", err=True)
+        click.echo(f"Anyone who reaches {host} can use this server: set OSRERANK_SERVER_TOKEN.", err=True)
 
 
 def _announce(reranker: Any, host: str, port: int) -> None:
@@ -188,7 +196,7 @@ def _warm_up(reranker: Any) -> None:
         if not (error.retryable or isinstance(error, WorkerError | DeadlineExceeded)):
             raise
         who = "a worker" if isinstance(error, WorkerError) else "that server"
-        click.echo(f"No pair can be scored yet ({error}); requests are answered 503 until {who} is there.", err=True)
+        click.echo(f"The server cannot score yet ({error}); it answers 503 until {who} is ready.", err=True)
 
 
 def _is_loopback(host: str) -> bool:

@@ -127,7 +127,7 @@ def _read(run: Path, *others: Path) -> "list[ScoredRun]":
     for other in others:
         differs = next((name for name in SAME_PAIRS if read_options(other).get(name) != made.get(name)), None)
         if differs:
-            raise EvaluationError(f"{other} was made with another {differs} than {run}: their pairs do not compare")
+            raise EvaluationError(f"{other} and {run} differ in {differs}, so their pairs cannot be combined")
     blend = tuple(made["blend"]) if made.get("blend") else None
     return [ScoredRun(path, blend) for path in (run, *others)]
 

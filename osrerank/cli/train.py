@@ -28,7 +28,7 @@ def _split(text: str) -> dict[str, str]:
         if not (equals and name and content):
             raise click.BadParameter(f"{part!r} is not NAME=VALUE")
         if name in options:
-            raise click.BadParameter(f"{name} is there twice, and only one can count; remove the other")
+            raise click.BadParameter(f"{name} is given twice; give it once")
         options[name] = content
     return options
 
@@ -39,7 +39,7 @@ def passage_options(context: click.Context, parameter: click.Parameter, value: s
 
     given = named_options("aggregation")(context, parameter, value)
     if given is not None and given.get("aggregation") == AUTO:
-        raise click.BadParameter("auto is for searches, which know their model; name an aggregation, such as maxp")
+        raise click.BadParameter("auto works only in searches; name an aggregation, such as maxp")
     return Passages.of(given)
 
 
@@ -71,7 +71,7 @@ def training_options(command: Command) -> Command:
             click.option(
                 "--dev",
                 callback=source_options,
-                help="Candidates that the best weights are chosen by, in a tenth of the time; as --data.",
+                help="Development set that chooses the best weights, in a tenth of the time; as --data.",
             ),
             click.option("--dev-depth", default=100, show_default=True, type=click.IntRange(1), help="Reordered ones."),
             passages_option("--dev-passages", "Judge the candidates by their passages: kmaxavgp,k=2; maxp if bare."),

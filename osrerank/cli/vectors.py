@@ -69,13 +69,13 @@ def build(context: click.Context, /, *, index: str, to: Any, since: str, watch: 
 )
 @click.pass_context
 def status(context: click.Context, /, *, index: str | None, at_least: float | None) -> None:
-    """Say where vectors are stored and how many there are; of an index, how many it lacks and how long they take.
+    """Show where vectors are stored and how many. With --index, also how many are missing and how long they take.
 
     \b
     osrerank --model ./new vectors build --index articles &
     osrerank --model ./new vectors status --index articles --at-least .99 && switch
 
-    So a new model's vectors are built while the old model serves, and searches switch when they are there.
+    This builds a new model's vectors while the old model serves, and switches when they are complete.
     """
     if index is None and at_least is not None:
         raise click.UsageError("--at-least needs an index: name it with --index")

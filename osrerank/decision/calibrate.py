@@ -96,7 +96,7 @@ def calibrate(
     options = replace(client.options_of(index), min_score=None, min_probability=None, cutoff=None, on_failure="raise")
     options = replace(options, explain=False, deadline_ms=None)
     if options.pipeline == NO_STAGES or not isinstance(options.pipeline, str):
-        reason = f"a search of {index} is not reranked here by a model: there is no probability to calibrate"
+        reason = f"the pipeline of {index} is none or your own, so there is no probability to calibrate: set auto"
         raise ConfigError(reason, setting="rerank.pipeline", source="settings file")
     judged = [query for query in queries if query.query_id in qrels.judgments]
     collected = collect(client, index, advance(judged), qrels, options)

@@ -86,7 +86,7 @@ def fit_platt(scored: ScoredHits) -> Platt:
         if np.abs(step).max() < 1e-9:
             break
     if not weights[0] > 0:
-        raise EvaluationError("hits with higher scores are not relevant more often: there is no threshold to calibrate")
+        raise EvaluationError("higher scores are not relevant more often: check the judgments")
     scale = float(weights[0]) / spread
     return Platt(scale, float(weights[1]) - scale * centre)
 

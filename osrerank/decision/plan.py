@@ -44,7 +44,7 @@ MOST_LOAD = 0.8
 TAIL, NORMAL_95 = 0.05, 1.645
 FILL, SIDE_INDEX_BYTES = 0.58, 300
 """Share of the file that holds records (measured with 100,000 of 300 to 600 bytes), and the additional bytes of each
-record in a side index (docs/vectors.md)."""
+record in a side index."""
 SEARCHES, LEAST_SEARCHES, BUDGET_S = 50, 5, 10.0
 """How many searches are timed, the least number if they exceed the budget, and the budget in seconds."""
 

@@ -183,7 +183,7 @@ def derive(scored: QueryScores, setting: OperatingPoint) -> tuple[tuple[str, ...
     """
     block = scored.first_pass[: setting.k0]
     if len(block) > scored.mono_depth:
-        raise _lacking(scored, f"monoBERT's scores of the top {setting.k0}, only of the top {scored.mono_depth}")
+        raise _lacking(scored, f"monoBERT's scores below rank {scored.mono_depth}")
     unscored = [doc_id for doc_id in block if doc_id not in scored.mono]
     ranked = sorted((doc_id for doc_id in block if doc_id in scored.mono), key=lambda doc_id: -scored.mono[doc_id])
     if setting.blended:
@@ -298,7 +298,7 @@ def _blended(scored: QueryScores, ranked: Sequence[str]) -> list[str]:
     The stage reads monoBERT's score from the candidate; the trace entry only has to exist.
     """
     if scored.blend is None:
-        raise _lacking(scored, "how the first pass was blended in")
+        raise _lacking(scored, "the way that the first pass was blended in")
     method, weight = scored.blend
     kept = set(ranked)
     order = (*ranked, *(doc_id for doc_id in scored.first_pass if doc_id not in kept))
@@ -367,5 +367,5 @@ def _documents(ranking: Sequence[str]) -> tuple[ScoredDocument, ...]:
 
 def _lacking(scored: QueryScores, what: str) -> EvaluationError:
     return EvaluationError(
-        f"query {scored.query_id}: the run did not keep {what}; run it again at the greatest depth wanted"
+        f"query {scored.query_id}: the run lacks {what}; run it again with the greatest depth that you want to compare"
     )

@@ -32,7 +32,7 @@ def third_row(table: Tensor, start: ThirdRow) -> Tensor:
         ValueError: the table has not two rows.
     """
     if table.shape[0] != 2:
-        raise ValueError(f"the token type table has {table.shape[0]} rows; one of two rows gets a third")
+        raise ValueError(f"the token type table has {table.shape[0]} rows; it must have two")
     row = torch.zeros_like(table[1]) if start == "zeros" else table[1].clone()
     return torch.cat([table, row.unsqueeze(0)])
 

@@ -83,7 +83,7 @@ class Defaults:
         file = settings.found_file()
         content = _read(file) if file else {}
         if file and not settings.settings_file:
-            logger.info("what rerank=True means is read from %s", file.absolute())
+            logger.info("rerank=True takes its options from %s", file.absolute())
         base = _options(content.get("rerank", {}), Rerank(), f"{file} [rerank]")
         if over is not None:
             base = Rerank.of(over, base) or base

@@ -130,7 +130,7 @@ class Rerank:
             Birch does. Not together with ``passages`` or ``blend``, and not in ``"vectors-mono"``.
         rm3: True, a dict of options or ``Rm3`` expands the first pass's query by feedback; for a query given as text.
         interleave: ``{"with": {...}, "key": session_id}`` interleaves this ranking with that of the options in
-            ``with``, for the reader ``key`` (docs/judgments.md). Not together with ``min_score``, ``min_probability``
+            ``with``, for the reader ``key`` (docs/decision.md). Not together with ``min_score``, ``min_probability``
             and ``cutoff``.
         shadow: whether to answer with the first pass, and to run the search again with reranking after the answer, to
             record what that would have changed (docs/decision.md). Not together with ``interleave``.

@@ -128,7 +128,7 @@ class FoundFields:
         except NotFoundError:  # the search will raise it
             return _unread(wanted)
         except (TransportError, ResponseFormatError) as error:
-            warning = f"the fields of {index or 'all indices'} cannot be looked up: its default fields are searched"
+            warning = f"the mapping of {index or 'all indices'} cannot be read: the search uses the default fields"
             if self._seldom.is_due(str(index)):
                 logger.warning("[mapping-unread] %s: %s", warning, error)
             if isinstance(error, AuthenticationException | AuthorizationException | ResponseFormatError):

@@ -115,7 +115,7 @@ class InputBuilder:
         self._query_pieces = card.max_query_tokens - around + len(before)
         self.max_tokens = card.max_tokens
         if before and self.max_tokens <= self._template.specials() + self._query_pieces:
-            raise ValueError(f"the card's query_prefix has {len(before)} pieces, and leaves a document no room")
+            raise ValueError(f"the card's query_prefix has {len(before)} tokens, which leaves no room for a document")
         self._is_duo = card.kind == "duo"
         self.length_rule = card.length_rule
 
@@ -159,7 +159,7 @@ class InputBuilder:
         """
         ids = [self._tokenizer.token_to_id(token) for token in tokens]
         if None in ids:
-            raise ValueError(f"the card names the token {tokens[ids.index(None)]!r}, and the tokenizer has no such one")
+            raise ValueError(f"the card names the token {tokens[ids.index(None)]!r}, which the tokenizer lacks")
         return tuple(ids)
 
     def chunks(self, texts: Sequence[str], query: Pieces) -> list[list[tuple[int, int]]]:

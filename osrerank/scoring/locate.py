@@ -128,7 +128,7 @@ def _unreachable(model: str, repository: str, revision: str | None, error: Any) 
     command = f"hf download {repository}{version} --local-dir {repository.rsplit('/', 1)[-1]}"
     reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
     return ModelLoadError(
-        f"there is no directory {model}, and the Hugging Face hub did not give it ({reason}); where the hub can be "
-        f"reached run {command}, copy that directory here and name it as the model",
+        f"there is no directory {model}, and the download from the Hugging Face hub failed ({reason}); on a "
+        f"machine that reaches the hub run {command}, copy that directory here and name it as the model",
         model=model,
     )

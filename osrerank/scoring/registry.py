@@ -323,7 +323,7 @@ def _choose(directory: Path, card: ModelCard) -> str:
     if card.onnx:
         if GPU.exists() and not card.is_encoder:  # an encoder's vectors are computed only once
             logger.warning(
-                "[gpu-unused] %s is computed on the CPU, and this machine has a GPU: --backend torch uses it", card.name
+                "[gpu-unused] %s runs on the CPU, but this machine has a GPU: use it with --backend torch", card.name
             )
         return "onnx"
     if find_spec("torch") is None or not weight_files(directory):

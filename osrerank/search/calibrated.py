@@ -97,7 +97,7 @@ class Calibrations:
             raise _unusable(f"the calibration of {name} {reason}: {FIX.format(index=name)}", self.file)
         mappings = yield from self._mapping(name)
         if mapping_digest(mappings, options) != calibration.mapping:
-            reason = "was made when its fields were mapped otherwise"
+            reason = "was made with another mapping of its fields"
             raise _unusable(f"the calibration of {name} {reason}: {FIX.format(index=name)}", self.file)
         return calibration
 

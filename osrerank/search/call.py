@@ -189,7 +189,7 @@ class Reranking:
         if outcome is not True:
             NOT_RERANKED.labels(kind_of(str(marks["reason"]))).inc()
             tell_lacking(answer)
-            logger.info("search not wholly reranked: %s", marks["reason"])
+            logger.info("a search was not fully reranked: %s", marks["reason"])
         return answer
 
     def _naming(self, hits: Sequence[Mapping[str, Any]]) -> Self:

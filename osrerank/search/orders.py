@@ -43,7 +43,7 @@ PRESENTATION = {
 """Parts of a search, and headers, that change only which hits and details it shows, not the order of its hits."""
 MOST_CONTENT = 50_000_000
 """The largest size of an order after decompression, in bytes."""
-MAY_NOT_JOIN = "this page may repeat or lack hits of the pages before it: their order is not kept any more"
+MAY_NOT_JOIN = "this page may repeat or miss hits of earlier pages: their order has expired"
 
 logger = logging.getLogger(__name__)
 
@@ -121,7 +121,7 @@ class Orders:
     def _report(self, error: Exception, is_first: bool) -> None:  # noqa: FBT001 - as `Pause` gives it
         if is_first:
             logger.warning(
-                "[orders-away] Redis failed, so for %g s pages of other processes may not join: %s",
+                "[orders-away] Redis failed; for %g s, pages served by different processes may repeat or miss hits: %s",
                 REST_S,
                 type(error).__name__,
             )

@@ -383,7 +383,7 @@ def _with_query(query: Any, body: Mapping[str, Any], fields: SearchFields) -> Ma
     if query is None:
         return body
     if "query" in body:
-        raise ValueError("search got a query and a body that has one too: give one of them")
+        raise ValueError("the query is given twice, as an argument and in the body: leave one out")
     if isinstance(query, str):
         return {**body, "query": build_query(query, fields)}
     return {**body, "query": dict(query.to_dict() if hasattr(query, "to_dict") else query)}

@@ -83,7 +83,7 @@ class SideIndex:
         if right not in self._forbidden:
             self._forbidden.add(right)
             logger.warning(
-                "[vectors-forbidden] document vectors in %s: the right to %s it is missing", self.name, right
+                "[vectors-forbidden] this user may not %s the document vectors in %s: grant the right", right, self.name
             )
 
 

@@ -47,9 +47,9 @@ class HostMiddleware:
         host, origin = headers.get(b"host", ""), headers.get(b"origin")
         reason = ""
         if not self._is_ours(host):
-            reason = "this is not a name of this server: start it with --allow-host NAME"
+            reason = "the server does not know this host name: start it with --allow-host NAME"
         elif origin not in (None, *self._origins) and urlsplit(str(origin)).netloc.lower() != host.lower():
-            reason = "pages of that site may not call this server: --allow-origin admits one"
+            reason = "this site may not call the server: start it with --allow-origin SITE"
         if reason:
             await refuse(RefusedRequest(403, reason), send, Incoming(receive))
         else:

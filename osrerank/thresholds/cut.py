@@ -73,7 +73,7 @@ class Thresholds:
         least = self.calibration.least_probability(precision)
         if least is None:
             most = self.calibration.highest_precision
-            reason = f"no threshold has this precision by the index's judgments; the highest is {most:.3f}"
+            reason = f"no threshold reaches this precision on the index's judgments; the highest is {most:.3f}"
             return candidates, Cut("precision", precision, reason=reason)
         return self._at_least(candidates, "precision", precision, least)
 

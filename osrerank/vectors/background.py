@@ -77,7 +77,9 @@ class Background:
         with self._changed:
             if not self._changed.wait_for(lambda: not self._is_running, CLOSE_S):
                 logger.warning(
-                    "[vectors-lost] %d tasks of document vectors were not done in %g s", len(self._tasks), CLOSE_S
+                    "[vectors-lost] dropped %d tasks of document vectors after %g s",
+                    len(self._tasks),
+                    CLOSE_S,
                 )
                 self._tasks.clear()
 

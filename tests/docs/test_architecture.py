@@ -1,4 +1,4 @@
-"""docs/architecture.md lists the files that a default search passes through, and no others."""
+"""docs/contributing.md lists the files that a default search passes through, and no others."""
 
 import re
 import sys
@@ -52,7 +52,7 @@ def test_the_path_of_a_search_is_as_documented_and_short(tracer, tmp_path, monke
         sys.setprofile(tracer)
         client.search("pressure of air", index="notes", rerank=True)
         tracer.is_on = False
-    page = (PACKAGE.parent / "docs" / "architecture.md").read_text("utf-8")
+    page = (PACKAGE.parent / "docs" / "contributing.md").read_text("utf-8")
     path = page.partition("## The path of a search")[2].partition("\n## ")[0].partition("What differs")[0]
     assert sorted(tracer.found) == sorted(set(re.findall(r"\.\./osrerank/([\w/]+\.py)", path)))
     assert len(tracer.found) <= MOST_FILES

@@ -76,7 +76,7 @@ def test_cohere_s_first_client(server, expected, cohere):
 
 
 def test_what_elasticsearch_s_service_custom_sends(server, expected):
-    """The body that it makes of the template in docs/server.md."""
+    """The body that it makes of the template in docs/rerank-servers.md."""
     template = '{"model":"m","query":${query},"documents":${input}}'
     body = template.replace("${query}", json.dumps(QUERY)).replace("${input}", json.dumps(TEXTS)).encode()
     found = {item["index"]: item["relevance_score"] for item in post(f"{server}/v1/rerank", body)["results"]}

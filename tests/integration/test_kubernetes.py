@@ -111,14 +111,10 @@ def test_pods_start_become_ready_and_stop(broker, tmp_path):
 
 
 def documented_trigger() -> dict[str, str]:
-    page = (ROOT / "docs" / "kubernetes.md").read_text(encoding="utf-8")
-    blocks = [yaml.safe_load(block) for block in re.findall(r"```yaml\n(.*?)```", page, flags=re.DOTALL)]
-    (trigger,) = [
-        trigger
-        for block in blocks
-        for trigger in block.get("autoscaling", {}).get("triggers", [])
-        if trigger["type"] == "redis"
-    ]
+    page = (ROOT / "docs" / "deploy.md").read_text(encoding="utf-8")
+    (block,) = re.findall(r"```yaml\n(autoscaling:.*?)```", page, flags=re.DOTALL)
+    (trigger,) = yaml.safe_load(block)["autoscaling"]["triggers"]
+    assert trigger["type"] == "redis"
     found: dict[str, str] = trigger["metadata"]
     return found
 

@@ -1,4 +1,4 @@
-"""The roles of docs/secured-clusters.md allow every action that a real OpenSearch registers while commands run.
+"""The roles of docs/operations.md allow every action that a real OpenSearch registers while commands run.
 
 There is no security plugin here. OpenSearch logs each action as a task; those are what the plugin would check.
 """
@@ -38,7 +38,7 @@ NOT_OURS = re.compile(
 
 
 def page() -> str:
-    return (ROOT / "docs" / "secured-clusters.md").read_text(encoding="utf-8")
+    return (ROOT / "docs" / "operations.md").read_text(encoding="utf-8")
 
 
 def bodies(path: str) -> dict[str, Any]:

@@ -88,4 +88,4 @@ def test_another_mapping_is_refused(client: Client, engine_url: str, index_name:
         found = other.search(QUERIES[7].text, index=index_name, size=20, rerank={"min_probability": 0.5})
     (cut,) = found["rerank"]["cuts"]
     assert (cut["applied"], cut["hits"], len(found["hits"]["hits"])) == (False, 0, 20)
-    assert "mapped otherwise" in cut["reason"]
+    assert "another mapping" in cut["reason"]

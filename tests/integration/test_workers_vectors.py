@@ -173,7 +173,7 @@ def test_workers_with_another_model_encode_nothing(
             known = search()
         here.close()
     assert nothing["applied"] is False
-    assert "workers have another" in nothing["reason"]
+    assert "workers run another" in nothing["reason"]
     assert (known["applied"], known["stages"][0]["known"], known["stages"][0]["failed"]) == ("partial", 20, 40)
 
 

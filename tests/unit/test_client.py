@@ -66,7 +66,7 @@ def test_clause_and_body_forms():
 
 
 def test_query_twice_is_a_mistake():
-    with pytest.raises(ValueError, match="give one of them"):
+    with pytest.raises(ValueError, match="leave one out"):
         client_for({}).search("low", body={"query": {"match_all": {}}}, rerank=True)
 
 

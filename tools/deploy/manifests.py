@@ -14,9 +14,7 @@ from tools.deploy.helm import find_helm
 ROOT = Path(__file__).parents[2]
 CHART = ROOT / "docker" / "chart"
 FOLDER = ROOT / "docker" / "kubernetes"
-HEADER = (
-    "# Rendered from docker/chart by `make manifests`: change the chart, not this file. More: docs/kubernetes.md.\n"
-)
+HEADER = "# Rendered from docker/chart by `make manifests`: change the chart, not this file. More: docs/deploy.md.\n"
 OF_HELM = re.compile(r"^ *(helm\.sh/chart|app\.kubernetes\.io/managed-by):.*\n|^# Source: .*\n", re.MULTILINE)
 
 

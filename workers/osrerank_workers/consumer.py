@@ -58,7 +58,7 @@ class Consumer(CeleryConsumer):  # type: ignore[misc]
             except (OperationalError, *conn.connection_errors, *conn.channel_errors) as error:
                 failures += 1
                 if failures == 1:
-                    logger.warning("[broker-away] the broker is away, it is tried for ever: %s", type(error).__name__)
+                    logger.warning("[broker-away] no answer from the broker, still trying: %s", type(error).__name__)
                 _wait(pause_s(failures))
             else:
                 self.first_connection_attempt = False

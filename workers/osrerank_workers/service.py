@@ -242,7 +242,7 @@ class WorkerService:
         """
         request = ChunkRequest.decode(self._signer.open("request", message))
         if request.chunk != chunk or request.task != task:
-            raise PayloadError("a request is in another task than its own", reason="misplaced")
+            raise PayloadError("a request came to the wrong task", reason="misplaced")
         self._replays.admit(request)
         return request
 
@@ -274,10 +274,10 @@ class WorkerService:
                 return None, self._encode(request, deadline), ""
             return self.scorer.score(request.query, request.documents, request.tuples, deadline=deadline), None, ""
         except OsrerankError as error:
-            logger.warning("[chunk-failed] a chunk could not be scored: %s", type(error).__name__)
+            logger.warning("[chunk-failed] scoring a chunk failed: %s", type(error).__name__)
             return None, None, str(error)
         except Exception as error:  # noqa: BLE001 - the client must not wait, whatever happened
-            logger.warning("[chunk-failed] a chunk could not be scored: %s", type(error).__name__)
+            logger.warning("[chunk-failed] scoring a chunk failed: %s", type(error).__name__)
             return None, None, f"{type(error).__name__}: {error}"
 
     def _encode(self, request: ChunkRequest, deadline: Deadline) -> list[bytes | str]:
@@ -335,7 +335,7 @@ class WorkerService:
             step()
         except Exception as error:  # noqa: BLE001 - whatever it was
             if not self._ended.is_set():
-                logger.critical("[model-broken] the worker can no longer score or be found, and stops: %s", error)
+                logger.critical("[model-broken] the worker cannot score or send heartbeats, and stops: %s", error)
                 self.stop_taking()
                 state.should_stop = 1
 
@@ -349,11 +349,12 @@ class WorkerService:
                 failures += 1
                 if failures == 1:
                     logger.warning(
-                        "[broker-away] the broker is away, heartbeats are tried for ever: %s", type(error).__name__
+                        "[broker-away] no answer from the broker, still sending heartbeats: %s",
+                        type(error).__name__,
                     )
             else:
                 if failures:
-                    logger.info("the broker answers again, after %d heartbeats that it did not take", failures)
+                    logger.info("the broker answers again; %d heartbeats were lost", failures)
                 failures, self._renewed_at = 0, time.monotonic()
             self._ended.wait(pause_s(failures) if failures else BEAT_S)
 

@@ -167,7 +167,11 @@ def _open(file: Path, model: str) -> Any:
     options.inter_op_num_threads = 1
     options.log_severity_level = 3
     if not file.is_file():
-        raise ModelLoadError(f"{file} is missing; the model's card names it", model=model, path=str(file))
+        raise ModelLoadError(
+            f"{file} is missing: export or download the model again",
+            model=model,
+            path=str(file),
+        )
     try:
         with NATIVE_CODE:
             return onnxruntime.InferenceSession(str(file), options, providers=["CPUExecutionProvider"])

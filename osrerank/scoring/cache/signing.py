@@ -69,7 +69,7 @@ class EntrySigner:
         REFUSED.labels(reason).inc()
         if self._due.is_due(reason):
             logger.warning(
-                "[score-refused] a cached score was refused and is computed: %s; for %g s more are only counted",
+                "[score-refused] refused a cached score and computed it: %s; not logged again for %g s",
                 REASONS[reason],
                 LOG_EVERY_S,
             )

@@ -27,7 +27,7 @@ PAIRS, ENOUGH, INVERTED = 50, 45, 10
 LEAST_MARGIN = 1.5
 """In logits, as the head gives them."""
 MOST_UNKNOWN = 0.01
-SKIP = "osrerank export --no-self-check takes the model as it is, where it is not trained yet, or reads no English"
+SKIP = "if it is not trained yet or reads no English, give osrerank export --no-self-check"
 
 
 class CheckedQuestion(NamedTuple):
@@ -157,7 +157,7 @@ def _cause(right: int, margin: float, unknown: float, card: ModelCard, *, is_mix
     """Return why a check fails; empty where it does not."""
     swapped = "the labels are swapped"
     if card.head == "next-sentence":
-        swapped = "of this next-sentence head output 0, not 1, says that the document is relevant"
+        swapped = "in this next-sentence head, output 0 means relevant, not output 1"
     lost = "its head was lost or is not trained, or the vocabulary is another model's"
     causes = {
         "texts are lower-cased and the vocabulary has words with capitals: do_lower_case must be false": is_mixed,

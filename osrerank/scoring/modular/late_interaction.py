@@ -332,5 +332,5 @@ class _Vocabulary:
             return {}
         token = token or self._mask
         if not self.has(token):
-            raise refused(self._file, f"queries are filled with {token!r}, and it has no such token")
+            raise refused(self._file, f"it lacks {token!r}, the token that fills up queries")
         return {"expansion": token, "expanded_to": int(length), "attends_to_expansion": attends}

@@ -37,7 +37,7 @@ MOST_SENDS = 6
 """A chunk that was sent so often is given up."""
 NO_WORKER = "no worker is left"
 NO_BROKER = "the broker cannot be reached"
-LOST = "the workers that held it were lost again and again"
+LOST = "every worker that took it was lost"
 
 
 @dataclass(slots=True, eq=False)

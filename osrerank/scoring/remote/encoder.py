@@ -12,7 +12,7 @@ from osrerank.types import NEVER, Advice, Deadline, Side, Vectors
 from osrerank.types.vectors import Floats, Rows
 from osrerank.vectors.record import Bits, VectorRecord, record_bytes, rows_of
 
-ANOTHER = "workers have another {model} than this process: install the same version on both, or give both one model"
+ANOTHER = "workers run another {model} than this process: give both the same model and version"
 
 
 class RemoteEncoder:
@@ -70,7 +70,7 @@ class RemoteEncoder:
             if record is not None and record.fits(self.dimensions, self._bits, by_tokens=by_tokens):
                 records[at] = record
             else:
-                failures.setdefault(at, "the worker sent no vector of it")
+                failures.setdefault(at, "the worker returned no vector for it")
         read = dict(zip(records, rows_of(list(records.values())), strict=True)) if records else {}
         nothing = np.full(self.dimensions, np.nan, dtype=np.float32)
         rows: Rows = [read.get(at, nothing) for at in range(len(texts))]

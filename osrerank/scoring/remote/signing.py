@@ -88,6 +88,4 @@ def count_refusal(kind: Kind, error: PayloadError) -> None:
     """Count a refused message by kind and reason, and log it, at most once a minute for each kind and reason."""
     MESSAGES_REFUSED.labels(kind, error.reason).inc()
     if _due.is_due((kind, error.reason)):
-        logger.warning(
-            "[message-refused] a %s was refused: %s; for %g s more are only counted", kind, error, LOG_EVERY_S
-        )
+        logger.warning("[message-refused] refused a %s: %s; not logged again for %g s", kind, error, LOG_EVERY_S)

@@ -24,7 +24,7 @@ MOST_STALE_S = 4.0
 """How long a reading is still used while the next one runs, in seconds: longer than the broker's timeouts."""
 PROBE_WAIT_S = 0.05
 """How long a search waits for a probe or a reading whose result it can do without, in seconds; most end sooner."""
-STILL_ASKED = "the broker has not answered in the time that a search had, and is still waited for"
+STILL_ASKED = "the broker did not answer in the time that a search had, and the client still waits for it"
 
 
 @dataclass(frozen=True, slots=True)

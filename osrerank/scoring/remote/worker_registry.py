@@ -135,7 +135,7 @@ class WorkerRegistry:
             PayloadError: it is not.
         """
         if heartbeat.worker.encode(errors="surrogatepass") != name:
-            raise PayloadError("a heartbeat is of another worker than its key names", reason="misplaced")
+            raise PayloadError("a heartbeat names another worker than its key", reason="misplaced")
         if heartbeat.queue != queue_of(self._model, heartbeat.identity):
             raise PayloadError("a heartbeat is of a worker of another model", reason="misplaced")
         if abs(self.clock.at(time.monotonic()) - heartbeat.sent_s) > MOST_AGE_S:

@@ -107,14 +107,14 @@ async def _failed(http: HttpRequest, error: Exception) -> Response:
     elif status >= 500:
         logger.warning("[request-failed] a request was answered with %d: %s", status, error)
     elif status == HTTPStatus.TOO_MANY_REQUESTS and due.is_due("overloaded"):
-        logger.warning("[overloaded] a request was refused: %s; for a minute more are only counted", error)
+        logger.warning("[overloaded] refused a request: %s; not logged again for a minute", error)
     after_s = getattr(error, "retry_after_s", None)
     return _fault(status, str(error), None if after_s is None else {"Retry-After": str(math.ceil(after_s))})
 
 
 async def _broken(_http: HttpRequest, error: Exception) -> Response:
-    logger.error("[server-defect] a request met a defect of ours: %s; its traceback follows", type(error).__name__)
-    return _fault(500, "the server has a defect; its log has the traceback")
+    logger.error("[server-defect] a bug in osrerank failed a request: %s; the traceback follows", type(error).__name__)
+    return _fault(500, "internal error; the server's log has the traceback")
 
 
 def _fault(status: int, message: str, headers: dict[str, str] | None = None) -> Response:

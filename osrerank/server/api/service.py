@@ -126,7 +126,7 @@ class ApiService:
             WorkerError: the workers did not answer.
         """
         if whole and self.reranker.settings.backend == HTTP:
-            raise CutText("another server scores here and does not say whether it cuts texts: leave truncate out")
+            raise CutText("the rerank server behind this one does not report cut texts: leave truncate out")
         count = sum(len(question.documents) for question in questions)
         self._admit(count, sum(map(_tokens, questions)), deadline)
         self._held += count
@@ -159,7 +159,7 @@ class ApiService:
         if self._fault:
             return self._fault
         if self._held >= self.limits.max_held_documents:
-            return f"{self._held} documents are waiting, as many as may"
+            return f"{self._held} documents are waiting, the most that this server takes"
         wait_s, most_s = self._queue.wait_s(1 << 62), self._most_wait_s
         return f"requests wait for {wait_s:.1f} s, and may for {most_s:g} s" if wait_s > most_s else ""
 

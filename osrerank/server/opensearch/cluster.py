@@ -63,7 +63,7 @@ def explained(step: str) -> Iterator[None]:
         raise InstallError(f"{step}: the cluster does not answer ({error.error})", step=step) from error
     except TransportError as error:
         if error.status_code in (401, 403):
-            fix = "it takes a user who may change cluster settings, search pipelines and ml-commons' models"
+            fix = "use a user who may change cluster settings, search pipelines and ml-commons' models"
             raise InstallError(f"{step}: not allowed ({reason_of(error)}); {fix}", step=step) from error
         raise InstallError(f"{step}: {reason_of(error)}", step=step) from error
 

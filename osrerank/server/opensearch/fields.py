@@ -32,9 +32,7 @@ def fields_to_send(client: Client, index: str, named: Sequence[str] = ()) -> tup
     unsent = [name for name in fields.read if name in fields.fetched]
     reasons = [*fields.warnings, *fields.complaints(None)]
     if unsent:
-        reasons.append(
-            f"OpenSearch's processor reads _source alone, which has no {', '.join(unsent)} as it is searched"
-        )
+        reasons.append(f"OpenSearch's processor reads only _source, which lacks {', '.join(unsent)}")
     if not documents and not named:
         reasons.append("it has no documents yet, whose values would show which of its fields hold text")
     if reasons or not fields.read:

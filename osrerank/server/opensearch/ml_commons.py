@@ -167,7 +167,7 @@ class Models:
             with explained(step):
                 answer = self._post(f"_predict/text_similarity/{model_id}", PROBE)
         except InstallError as error:
-            fix = "is osrerank serve running where the cluster's nodes reach it, and OSRERANK_SERVER_TOKEN its token?"
+            fix = "check that the cluster's nodes reach osrerank serve, and that OSRERANK_SERVER_TOKEN is its token"
             raise InstallError(f"{error}; {fix}", step=step) from error
         outputs = answer["inference_results"][0]["output"]
         if len(outputs) != len(PROBE["text_docs"]):
@@ -199,7 +199,7 @@ class Models:
             if task.get("state") == "FAILED":
                 raise InstallError(f"register the model: {task.get('error')}", step="register the model")
             self._sleep(PAUSE_S)
-        raise InstallError("register the model: no end within a minute", step="register the model")
+        raise InstallError("register the model: not finished within a minute", step="register the model")
 
     def _await_deployment(self, model_id: str) -> None:
         until = self._clock() + DEPLOY_TIMEOUT_S

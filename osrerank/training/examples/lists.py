@@ -117,9 +117,9 @@ def read_examples(path: Path) -> Iterator[Example]:
         if len(documents) != len(relevance):
             raise bad_line(path, number, f"{len(documents)} documents and {len(relevance)} relevances")
         if not all(isinstance(text, str) for text in documents):
-            raise bad_line(path, number, "a document is no text")
+            raise bad_line(path, number, "a document is not a string")
         if not all(type(grade) is int for grade in relevance):
-            raise bad_line(path, number, "a relevance is no whole number")
+            raise bad_line(path, number, "a relevance is not a whole number")
         scores = _scores(value.get("scores", ()), len(documents), path, number)
         titles = _texts(value, "titles", len(documents), path, number)
         for place, (title, text) in enumerate(zip(titles, documents, strict=False), start=1):
@@ -186,7 +186,7 @@ def titled(fields: Mapping[str, Any]) -> TitledText:
     """
     title = fields.get("title") or ""
     if not isinstance(fields["text"], str):
-        raise TypeError("text is no text")
+        raise TypeError("text is not a string")
     if not isinstance(title, str):
-        raise TypeError("title is no text")
+        raise TypeError("title is not a string")
     return TitledText(f"{title} {fields['text']}".strip(), title)

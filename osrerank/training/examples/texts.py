@@ -49,7 +49,7 @@ class TextFile:
         weakref.finalize(self, self._file.close)
         head = self._file.read(HEAD_BYTES)
         if head.startswith(PACKED):
-            raise FormatError(f"{path}: unpack it first; its lines are looked up by place", file=str(path))
+            raise FormatError(f"{path}: unpack it first; its lines are read in any order", file=str(path))
         if (refused := refusal_of(str(path), head)) is not None:
             raise refused
         self._places = self._found(kept=path.stat().st_size >= kept_bytes)
@@ -143,7 +143,7 @@ def _text_of(line: bytes, value: dict[str, object] | None, path: Path, number: i
     try:
         return titled({**value, "text": value.get("text", value.get("query", value.get("full_text")))})
     except (KeyError, TypeError):
-        raise bad_line(path, number, "the document has no text, or a title that is none") from None
+        raise bad_line(path, number, "the document has no text, or its title is not a string") from None
 
 
 def _value(line: bytes, path: Path, number: int) -> dict[str, object] | None:

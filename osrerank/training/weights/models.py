@@ -235,7 +235,7 @@ def _with_head(weights: dict[str, Tensor], card: ModelCard, source: Path) -> dic
     if {trained, card.head} == set(TWO_LABELS) and read_config(source).get("model_type") == "bert":
         old, new = TWO_LABELS[trained], TWO_LABELS[card.head]
         return {name.replace(old, new, 1) if name.startswith(old) else name: one for name, one in weights.items()}
-    logger.warning("the trained head of %s is left: it is %s, and %s is the recipe's", source, trained, card.head)
+    logger.warning("the trained head of %s is dropped: it is %s, the recipe asks for %s", source, trained, card.head)
     return weights
 
 

@@ -1,4 +1,4 @@
-"""What the pages' commands find in place of the internet: a hub, a publisher's server, a machine with little data."""
+"""What the page's commands find in place of the internet: a hub, a publisher's server, a machine with little data."""
 
 import contextlib
 import functools
@@ -17,19 +17,28 @@ from tests.docs.reproduce.forks import osrerank_program
 from tests.hub import Hub, running_hub
 from tests.servers import ROOT
 
-PAGES = ROOT / "docs" / "reproduce"
+PAGE = ROOT / "docs" / "reproduce.md"
+SECTIONS = {
+    "monobert": "monoBERT on MS MARCO",
+    "trec-car": "monoBERT on TREC-CAR",
+    "multi-stage": "monoBERT, duoBERT, target-corpus pre-training",
+    "icip": "ICIP at TREC 2020",
+    "birch": "Birch",
+}
+"""The headings of the papers' sections."""
 Collections = Mapping[str, Mapping[str, bytes]]
-RunPage = Callable[..., str]
+RunSection = Callable[..., str]
 
 
-def blocks(page: str) -> list[str]:
-    """Return a page's blocks of commands; the first has the settings."""
-    return re.findall(r"```sh\n(.*?)```", (PAGES / f"{page}.md").read_text("utf-8"), re.DOTALL)
+def blocks(name: str) -> list[str]:
+    """Return the blocks of commands of a paper's section; the first has the settings."""
+    section = PAGE.read_text("utf-8").partition(f"\n## {SECTIONS[name]}\n")[2].partition("\n## ")[0]
+    return re.findall(r"```sh\n(.*?)```", section, re.DOTALL)
 
 
 @pytest.fixture(scope="session")
 def hub() -> Iterator[Hub]:
-    """A hub with the checkpoints that the pages name, of a BERT that ranks (`tests.docs.reproduce.bert`)."""
+    """A hub with the checkpoints that the page names, of a BERT that ranks (`tests.docs.reproduce.bert`)."""
     pytest.importorskip("torch")
     from tests.docs.reproduce.bert import repository
 
@@ -93,18 +102,18 @@ def publisher(collections: Collections, folder: Path) -> Iterator[Path]:
 
 
 @pytest.fixture
-def run_page(environment: dict[str, str], tmp_path: Path) -> RunPage:
-    """Run all commands of a page, as they stand there, but for the values of its settings; return what they print."""
+def run_section(environment: dict[str, str], tmp_path: Path) -> RunSection:
+    """Run a section's commands as they stand there, but for the values of its settings; return what they print."""
 
-    def run(page: str, collections: Collections, settings: str, files: Mapping[str, bytes] | None = None) -> str:
+    def run(name: str, collections: Collections, settings: str, files: Mapping[str, bytes] | None = None) -> str:
         work = tmp_path / "work"
         work.mkdir()
-        for name, content in (files or {}).items():
-            (work / name).parent.mkdir(parents=True, exist_ok=True)
-            (work / name).write_bytes(content)
-        first, *rest = blocks(page)
-        assert names(settings) == names(first), "the page has other settings"
-        script = work / "page.sh"
+        for file, content in (files or {}).items():
+            (work / file).parent.mkdir(parents=True, exist_ok=True)
+            (work / file).write_bytes(content)
+        first, *rest = blocks(name)
+        assert names(settings) == names(first), "the section has other settings"
+        script = work / "section.sh"
         script.write_text("\n".join(["set -euo pipefail", settings, *rest]), "utf-8")
         with publisher(collections, tmp_path / "publisher") as catalogue:
             told = {**environment, "OSRERANK_CATALOGUE": str(catalogue)}

@@ -1,4 +1,4 @@
-"""The pages on the papers' tables: each one's commands run, word for word, on small data with a small model."""
+"""The sections on the papers' tables: each one's commands run, word for word, on small data with a small model."""
 
 import json
 import re
@@ -8,41 +8,40 @@ import pytest
 
 from osrerank_loaders.download import published
 from tests.docs.reproduce import collections
-from tests.docs.reproduce.conftest import PAGES, RunPage, blocks
+from tests.docs.reproduce.conftest import SECTIONS, RunSection, blocks
 
 pytestmark = pytest.mark.long
-NAMES = sorted(page.stem for page in PAGES.glob("*.md") if page.stem != "index")
 
 
-@pytest.mark.parametrize("page", NAMES)
-def test_the_publishers_files_that_a_page_names_are_listed(page: str) -> None:
-    asked = re.findall(r"^ *osrerank download (\S+)(?: --only (\S+))?$", "\n".join(blocks(page)), re.MULTILINE)
+@pytest.mark.parametrize("name", SECTIONS)
+def test_the_publishers_files_that_a_section_names_are_listed(name: str) -> None:
+    asked = re.findall(r"^ *osrerank download (\S+)(?: --only (\S+))?$", "\n".join(blocks(name)), re.MULTILINE)
     assert asked
     for collection, file in asked:
         listed = {one.name for one in published()[collection].files}
         assert not file or file in listed
-    unpacked = re.findall(r"([\w.-]+)/([\w.$-]+\.(?:tar\.gz|tar\.xz|zip))", "\n".join(blocks(page)))
+    unpacked = re.findall(r"([\w.-]+)/([\w.$-]+\.(?:tar\.gz|tar\.xz|zip))", "\n".join(blocks(name)))
     for collection, file in unpacked:
         assert file in {one.name for one in published()[collection].files}
 
 
-@pytest.mark.parametrize("page", NAMES)
-def test_no_published_number_stands_beside_the_shipped_model(page: str) -> None:
-    scoring = re.findall(r"^ *osrerank (?:--\S+ \S+ )*(?:run|rerank) .*$", "\n".join(blocks(page)), re.MULTILINE)
+@pytest.mark.parametrize("name", SECTIONS)
+def test_no_published_number_stands_beside_the_shipped_model(name: str) -> None:
+    scoring = re.findall(r"^ *osrerank (?:--\S+ \S+ )*(?:run|rerank) .*$", "\n".join(blocks(name)), re.MULTILINE)
     assert scoring
     for line in scoring:
         assert "--no-rerank" in line or line.lstrip().startswith("osrerank --model "), line
 
 
 @pytest.mark.slow
-def test_monobert(run_page: RunPage) -> None:
+def test_monobert(run_section: RunSection) -> None:
     settings = 'STEPS=4\nWARMUP=1\nPAIRS_SEEN="64 96"\nDEV_QUERIES=5'
-    told = run_page("monobert", collections.msmarco_passage(), settings)
+    told = run_section("monobert", collections.msmarco_passage(), settings)
     assert told.count("MRR@10 (MS MARCO)") == 4
 
 
 @pytest.mark.slow
-def test_trec_car(run_page: RunPage) -> None:
+def test_trec_car(run_section: RunSection) -> None:
     pytest.importorskip("torch")
     from tests.docs.reproduce.bert import repository
 
@@ -53,19 +52,19 @@ def test_trec_car(run_page: RunPage) -> None:
         "export OSRERANK_URL=embedded:index\nSTEPS=3\nWARMUP=1\nDEV_QUERIES=2\nAUTHORS_MODEL=authors-model\n"
         "TABLE2_STEPS=2\nTABLE2_WARMUP=1\nTABLE2_BATCH=4\nK1=3"
     )
-    told = run_page("trec-car", collections.trec_car(), settings, files)
+    told = run_section("trec-car", collections.trec_car(), settings, files)
     assert "1 skipped" not in told
     assert told.count("AP@1000") == 5
     assert "duoBERT Binary, k0 = " in told
 
 
 @pytest.mark.slow
-def test_multi_stage(run_page: RunPage, tmp_path: Path) -> None:
+def test_multi_stage(run_section: RunSection, tmp_path: Path) -> None:
     settings = (
         "export OSRERANK_URL=embedded:index\nSTEPS=2\nWARMUP=1\nBATCH=8\nTOKENS=32\nK1=4\n"
         'FIGURE_K0="0,10,20,40"\nFIGURE_K1="0,2,4"\nSMALL_K0=5\nSAMPLES="1,2"'
     )
-    told = run_page("multi-stage", collections.msmarco_passage(), settings)
+    told = run_section("multi-stage", collections.msmarco_passage(), settings)
     for name in ("Sum", "Binary", "Min", "Max", "Sample"):
         assert f"duoBERT {name}, k0" in told
     assert "duoBERT Sample of 2, k0" in told
@@ -78,18 +77,18 @@ def test_multi_stage(run_page: RunPage, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_icip(run_page: RunPage) -> None:
+def test_icip(run_section: RunSection) -> None:
     settings = "STEPS=3\nWARMUP=1\nDEV_QUERIES=2\nLAYERS=1"
-    told = run_page("icip", collections.msmarco_document() | collections.msmarco_passage(), settings)
+    told = run_section("icip", collections.msmarco_document() | collections.msmarco_passage(), settings)
     assert told.count("model6-2020") >= 1
 
 
 @pytest.mark.slow
-def test_birch(run_page: RunPage) -> None:
+def test_birch(run_section: RunSection) -> None:
     pytest.importorskip("sentencex")
     settings = (
         "export OSRERANK_URL=embedded:index\nDISKS45=disks45\nNYT=nyt_corpus\nPOST=WashingtonPost.v2/data\n"
         "MICROBLOG=microblog\nMODELS=msmarco_mb\nEPOCHS=1"
     )
-    told = run_page("birch", collections.newswire(), settings, collections.licensed())
+    told = run_section("birch", collections.newswire(), settings, collections.licensed())
     assert told.count("msmarco_mb.3S") >= 3

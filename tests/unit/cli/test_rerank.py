@@ -126,7 +126,7 @@ def test_an_input_is_not_written_over_and_a_model_that_cannot_be_loaded_ends_the
     before = candidates.read_bytes()
     outcome = reranked("--candidates", candidates, "-o", candidates)
     assert outcome.exit_code != 0
-    assert "would be written over" in str(outcome.exception)
+    assert "is also an input" in str(outcome.exception)
     assert candidates.read_bytes() == before
     outcome = reranked("--candidates", candidates, "-o", tmp_path / "mono.run", model=str(tmp_path / "no-model"))
     assert "there is no directory" in str(outcome.exception)
@@ -151,12 +151,12 @@ def test_a_query_reranked_in_part_alone_ends_with_its_count_unless_that_is_allow
     candidates.write_text("\n".join([lines[0].replace(TEXTS[2], "..."), *lines[1:]]) + "\n")
     outcome = reranked("--candidates", candidates, "-o", output)
     assert outcome.exit_code == 1
-    assert "1 queries failed, 1 of them reranked in part alone (--allow-partial keeps these)" in str(outcome.exception)
+    assert "1 queries failed, 1 of them only partly reranked (--allow-partial keeps these)" in str(outcome.exception)
     assert not output.exists()
     outcome = reranked("--candidates", candidates, "-o", output, "--allow-partial")
     assert outcome.exit_code == 0, outcome.output
-    assert "5 queries, 1 of them found nothing, 1 of them reranked in part alone" in outcome.stderr
+    assert "5 queries, 1 of them found nothing, 1 of them only partly reranked" in outcome.stderr
     assert sorted(read_run(output).rankings) == ["q0", "q1", "q2", "q3"]
     measured = CliRunner().invoke(cli, ["evaluate", str(qrels), str(output)])
     assert measured.exit_code == 0
-    assert "Warning: 1 queries of" in measured.stderr
+    assert "has 1 partly reranked queries; see" in measured.stderr

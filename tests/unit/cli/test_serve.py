@@ -39,7 +39,7 @@ def test_a_server_behind_that_is_busy_or_away_may_come_later(status, capsys):
     answer = Reply(None) if status is None else Reply({"error": "later"}, status, (("Retry-After", "60"),))
     with answering(lambda _received: answer) as behind, contextlib.closing(served(behind.url)) as reranker:
         _warm_up(reranker)
-    assert "requests are answered 503 until that server is there" in capsys.readouterr().err
+    assert "it answers 503 until that server is ready" in capsys.readouterr().err
 
 
 def test_a_server_behind_that_refuses_the_key_ends_the_start():

@@ -33,7 +33,7 @@ def test_points_have_cost_and_quality_and_depths_beyond_the_run_are_refused(fold
     ]
     assert "is not a list of whole numbers" in shown(folder, "--k0", "0,ten").output
     outcome = shown(folder, "--k0", "3", "--k1", "3")
-    assert "did not keep duoBERT's probabilities for the pairs of the top 3" in str(outcome.exception)
+    assert "lacks duoBERT's probabilities for the pairs of the top 3" in str(outcome.exception)
 
 
 def test_a_run_of_vectors_mono_is_a_curve_over_its_mono_depth(folder: Path) -> None:
@@ -107,14 +107,14 @@ def test_curves_of_another_depth_take_their_pairs_from_another_run(tmp_path: Pat
     (tmp_path / "qrels").write_text("q 0 b 1\n")
     deep = ["tradeoff", str(tmp_path / "qrels"), str(tmp_path / "deep.jsonl"), "-m", "RR", "--json", "--pairs", "sum"]
     curves = [*deep, "--duo-k0", "2,4", "--k1", "0,2"]
-    assert "did not keep duoBERT's probabilities" in str(CliRunner().invoke(cli, curves).exception)
+    assert "lacks duoBERT's probabilities" in str(CliRunner().invoke(cli, curves).exception)
     outcome = CliRunner().invoke(cli, [*curves, "--pairs-from", str(tmp_path / "two.jsonl")])
     found = {
         (one["k0"], one["k1"]): one["quality"] for one in json.loads(outcome.output)["points"] if "duo" in one["curve"]
     }
     assert found == {(2, 0): 0.5, (2, 2): 1.0, (4, 0): 0.25, (4, 2): 0.25}
     refused = CliRunner().invoke(cli, [*curves, "--pairs-from", str(tmp_path / "other.jsonl")])
-    assert "was made with another scorer than" in str(refused.exception)
+    assert "differ in scorer" in str(refused.exception)
 
 
 def test_pairs_behind_a_blend_are_derived_behind_it(tmp_path: Path) -> None:

@@ -67,7 +67,7 @@ def test_a_models_scores_are_written(examples: Path, tmp_path: Path) -> None:
         ("data OUT", "give one of --data, --index and --squad"),
         ("data OUT --index notes", "--index needs --queries and --qrels"),
         ("data OUT --data examples=IN --filter m", "give --passages too"),
-        ("data OUT --data examples=IN --passages auto", "auto is for searches"),
+        ("data OUT --data examples=IN --passages auto", "auto works only in searches"),
         ("mono --init-from MODEL --data examples=IN --output OUT --recipe monobart", "monobart"),
         ("mono --init-from MODEL --data tripels=IN --output OUT", "no kind of data"),
         ("mono --init-from MODEL --data examples=IN --output MODEL", "exists"),

@@ -88,7 +88,7 @@ def test_hits_are_cut_and_counted_unless_the_precision_is_not_reached(calibrated
     found = calibrated.search(QUESTION, index=INDEX, rerank={"cutoff": {"precision": 0.999}})
     (cut,) = found["rerank"]["cuts"]
     assert (cut["by"], cut["hits"], cut["applied"]) == ("precision", 0, False)
-    assert "no threshold has this precision" in cut["reason"]
+    assert "no threshold reaches this precision" in cut["reason"]
     found = calibrated.search(QUESTION, index=INDEX, rerank={"cutoff": {"precision": 0.5}})
     assert found["rerank"]["cuts"][0]["applied"] is True
 
@@ -108,7 +108,7 @@ def test_another_model_option_or_mapping_is_refused(calibrated, collection, chan
     before = NOT_CALIBRATED._value.get()
     with connect(collection.url, scorer=scorer) as other:
         found = other.search(QUESTION, index=index, size=20, rerank=asked)
-        reasons = {"mapping": "its fields were mapped otherwise", "index": r"no calibration of \*"}
+        reasons = {"mapping": "another mapping of its fields", "index": r"no calibration of \*"}
         with pytest.raises(ConfigError, match=reasons.get(change, "another model or other options")):
             other.search(QUESTION, index=index, rerank={**asked, "on_failure": "raise"})
         assert (
@@ -150,7 +150,7 @@ def test_too_little_to_fit_to_and_an_index_that_is_not_reranked(client: Client, 
         calibrate(client, INDEX, few, Qrels({}))
     with (
         connect(collection.url, rerank={"pipeline": "none"}) as other,
-        pytest.raises(ConfigError, match="not reranked"),
+        pytest.raises(ConfigError, match="no probability to calibrate"),
     ):
         calibrate(other, INDEX, collection.queries, collection.qrels)
 

@@ -26,7 +26,7 @@ def test_platt_by_hand_and_a_model_that_is_wrong_is_refused() -> None:
     """Two scores: the targets are 2/3 of the relevant one and 1/3 of the other, so the logits are ±ln 2."""
     found = fit_platt(ScoredHits(np.array([1.0, -1.0]), np.array([True, False]), np.array([0, 1])))
     assert (found.scale, found.offset) == pytest.approx((np.log(2), 0), abs=1e-6)
-    with pytest.raises(EvaluationError, match="no threshold to calibrate"):
+    with pytest.raises(EvaluationError, match="check the judgments"):
         fit_platt(drawn(1, scale=-1.0))
 
 

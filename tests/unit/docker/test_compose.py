@@ -87,8 +87,8 @@ def test_workers_threads_are_their_share_of_the_cores():
 
 @pytest.mark.long
 def test_documented_service_for_a_second_gpu(tmp_path):
-    page = (ROOT / "docs" / "docker.md").read_text(encoding="utf-8")
-    (block,) = re.findall(r"```yaml\n(.*?)```", page, flags=re.DOTALL)
+    page = (ROOT / "docs" / "deploy.md").read_text(encoding="utf-8")
+    (block,) = re.findall(r"```yaml\n(services:.*?)```", page, flags=re.DOTALL)
     file = tmp_path / "gpus.yaml"
     file.write_text(block.replace("compose.yaml", str(COMPOSE)))
     services = json.loads(compose("--file", str(file), "config", "--format", "json"))["services"]

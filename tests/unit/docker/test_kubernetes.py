@@ -55,7 +55,7 @@ def test_values_that_cannot_work_are_refused(path, value):
 def test_chart_has_the_version_of_the_program_and_its_page_every_group_of_values():
     chart = (CHART / "Chart.yaml").read_text(encoding="utf-8")
     assert re.findall(r"^(?:appVersion|version): (.*)$", chart, flags=re.MULTILINE) == [__version__] * 2
-    page = (ROOT / "docs" / "kubernetes.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs" / "deploy.md").read_text(encoding="utf-8")
     assert [name for name in values() if f"`{name}" not in page] == []
 
 
@@ -147,7 +147,7 @@ def test_what_selects_pods_selects_its_own(component):
         assert selector.items() <= labels.items()
 
 
-@pytest.mark.parametrize("name", ["kubernetes", "workers"])
+@pytest.mark.parametrize("name", ["deploy", "workers"])
 def test_pages_name_the_queues_of_this_version(name):
     page = (ROOT / "docs" / f"{name}.md").read_text(encoding="utf-8")
     assert set(re.findall(r"osrerank:\d+:queue", page)) == {f"osrerank:{VERSION}:queue"}

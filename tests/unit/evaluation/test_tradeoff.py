@@ -47,7 +47,7 @@ def test_no_pair_leaves_the_mono_order(k1: int) -> None:
 
 def test_pairs_that_were_not_kept_are_refused() -> None:
     # At k0 = 2 monoBERT ranks e and a alone; no pair of theirs was kept.
-    with pytest.raises(EvaluationError, match="query q: the run did not keep duoBERT's probabilities"):
+    with pytest.raises(EvaluationError, match="query q: the run lacks duoBERT's probabilities"):
         derive(SCORED, OperatingPoint(2, 4))
 
 
@@ -64,7 +64,7 @@ def test_a_document_that_mono_could_not_score_stays_below_the_scored() -> None:
 
 
 def test_a_depth_beyond_the_kept_scores_is_refused() -> None:
-    with pytest.raises(EvaluationError, match="scores of the top 6, only of the top 5; run it again"):
+    with pytest.raises(EvaluationError, match="scores below rank 5; run it again"):
         derive(SCORED, OperatingPoint(6))
     assert deepest([Reach(found=6, mono_depth=5, compared=4)]) == 5
     assert deepest([Reach(found=2, mono_depth=2, compared=0)]) == 2
@@ -140,7 +140,7 @@ def test_a_blended_curve_is_the_blend_stages_order() -> None:
     assert derive(blended, OperatingPoint(3))[0] == ("c", "b", "a")
     assert derive(blended, OperatingPoint(3, blended=True)) == (("a", "c", "b"), 3)
     assert derive(blended, OperatingPoint(2, blended=True))[0] == ("a", "b", "c")
-    with pytest.raises(EvaluationError, match="did not keep how the first pass was blended in"):
+    with pytest.raises(EvaluationError, match="lacks the way that the first pass was blended in"):
         derive(SCORED, OperatingPoint(3, blended=True))
 
 

@@ -108,7 +108,7 @@ def test_curve_is_the_best_of_each_share():
 
 def test_block_folds_sort_numbers_as_numbers():
     assert block_folds(["10", "9", "x", "2"], 2) == (("2", "9"), ("10", "x"))
-    with pytest.raises(EvaluationError, match="cannot make 3 folds"):
+    with pytest.raises(EvaluationError, match="too few for 3 folds"):
         block_folds(["1", "2"], 3)
 
 

@@ -151,7 +151,7 @@ def test_a_missing_file_is_not_asked_for_again(serve: Serve, tmp_path: Path, kno
 def test_what_is_not_of_the_web_or_empty_is_refused(tmp_path: Path, serve: Serve) -> None:
     with pytest.raises(LoaderError, match="only http and https"):
         fetch(RemoteFile("passwd", "file:///etc/passwd", 10, ""), tmp_path)
-    with pytest.raises(LoaderError, match="does not say how long the file is; give its bytes in the catalogue"):
+    with pytest.raises(LoaderError, match="sends no Content-Length; add the file"):
         fetch(replace(serve(b"").file(), bytes=None), tmp_path, patience=HURRIED)
 
 

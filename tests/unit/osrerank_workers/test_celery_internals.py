@@ -1,4 +1,4 @@
-"""The private names of Celery and Kombu that docs/why.md explains, by name: a release that moves one fails here."""
+"""Private names of Celery and Kombu (why: docs/contributing.md), by name: a release that moves one fails here."""
 
 import inspect
 import time

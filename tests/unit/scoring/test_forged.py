@@ -98,5 +98,5 @@ def test_refusals_are_logged_once_in_a_while(caplog: pytest.LogCaptureFixture) -
         assert signer.open(b"key", VALUE.pack(FORGED) + bytes(16), VALUE.size) is None
     found = [record.getMessage() for record in caplog.records]
     assert len(found) == 2
-    assert all(line.startswith("[score-refused] a cached score was refused") for line in found)
+    assert all(line.startswith("[score-refused] refused a cached score") for line in found)
     assert "OSRERANK_CACHE_KEY" in found[0]

@@ -58,7 +58,7 @@ def test_a_gpu_that_is_left_idle_is_named(
     load_scorer(str(DIRECTORY), backend="onnx", threads=1)
     assert not caplog.records
     load_scorer(str(DIRECTORY), threads=1)
-    assert "tiny-bert-one-label is computed on the CPU, and this machine has a GPU: --backend torch" in caplog.text
+    assert "tiny-bert-one-label runs on the CPU, but this machine has a GPU: use it with --backend torch" in caplog.text
 
 
 @pytest.mark.parametrize("fault", ["nan", "all nan", "raise"])

@@ -223,7 +223,7 @@ class Closed(CannedTransport):
 def test_where_mappings_may_not_be_read_default_fields_are_and_it_says_so(caplog: pytest.LogCaptureFixture) -> None:
     client = connect("http://localhost:9", scorer=SCORER, transport_class=Closed, answer=response_of(["a", "bbb"]))
     assert read(client, "i") == (2, ["text"])
-    warning = "the fields of i cannot be looked up: its default fields are searched"
+    warning = "the mapping of i cannot be read: the search uses the default fields"
     assert f"[mapping-unread] {warning}" in caplog.text
     transport: Any = client.transport
     assert "fields" not in transport.requests[0]["body"]["query"]["multi_match"]

@@ -44,7 +44,7 @@ def read(
         if not isinstance(place, int) or isinstance(place, bool) or dialect.score not in item:
             raise EndpointError(f"the server's answer has an item without index and {dialect.score}{_hint(dialect)}")
         if not 0 <= place < count:
-            raise EndpointError(f"the server's answer scores document {place} of {count}")
+            raise EndpointError(f"the server scored document {place}, but the request has only {count}")
         if place in scores:
             raise EndpointError(f"the server's answer scores document {place} twice")
         scores[place] = item[dialect.score]

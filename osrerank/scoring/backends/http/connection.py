@@ -181,7 +181,7 @@ class Connection:
         """
         until_s, words = self._resting
         if (left_s := until_s - self._clock()) > 0:
-            raise EndpointError(f"{words}; it is not asked again for {left_s:.0f} s", retryable=True)
+            raise EndpointError(f"{words}; retry in {left_s:.0f} s", retryable=True)
 
     def _insisting(self, request: "_Request") -> tuple[int, Mapping[str, str], bytes]:
         """Return the answer of the first attempt that finds the server neither busy nor away.
@@ -292,7 +292,7 @@ class Connection:
             failure.args = (f"{failure}; the next attempt would come too late, in {wait_s:.1f} s",)
             raise failure
         if left_s > 0 and due.is_due(self._host):
-            logger.warning("[server-busy] %s; it is asked again for %.0f s, and then given up", failure, left_s)
+            logger.warning("[server-busy] %s; retrying for at most %.0f s", failure, left_s)
         ENDPOINT_REQUESTS.labels("retried").inc()
         self._wait(wait_s)
 

@@ -1,4 +1,6 @@
+import gzip
 import json
+import tarfile
 from pathlib import Path
 
 import cbor2
@@ -206,6 +208,19 @@ def test_html_id_is_the_stem_and_a_bare_less_than_is_text(read: Read) -> None:
     assert isinstance(record, Document)
     assert record.doc_id == "CACM-0007"
     assert record.text.split() == ["If", "n", "<", "7", "and", "m", ">", "3", "then", "1<=m", "<"]
+
+
+def test_segments_within_the_archive_are_found(read: Read, tmp_path: Path) -> None:
+    inside = gzip.compress(lines(SEGMENT_V21))
+    for folder, name in [("msmarco_v2.1_doc_segmented", "msmarco_v2.1_doc_segmented_29.json.gz"), ("x", "readme.txt")]:
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / name).write_bytes(inside)
+    with tarfile.open(tmp_path / "msmarco_v2.1_doc_segmented.tar", "w") as archive:
+        for folder in ("msmarco_v2.1_doc_segmented", "x"):
+            archive.add(tmp_path / folder, arcname=folder)
+    (record,) = read(LOADERS["msmarco-v2-document"], tmp_path / "msmarco_v2.1_doc_segmented.tar")
+    assert isinstance(record, Document)
+    assert record.doc_id == SEGMENT_V21["docid"]
 
 
 SAMPLES = [

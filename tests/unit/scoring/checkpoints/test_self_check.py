@@ -51,7 +51,7 @@ def test_what_ranks_passes() -> None:
         (
             ModelCard("tried", "next-sentence"),
             lambda query, text: -trained_like(query, text),
-            "upside down: of this next-sentence head output 0, not 1, says that the document is relevant",
+            "upside down: in this next-sentence head, output 0 means relevant, not output 1",
         ),
         (CARD, lambda query, text: len(text) % 17 - len(query) % 5, "its head was lost or is not trained"),
         (CARD, overlap, "it hardly tells paragraphs apart: its head was lost"),  # in the right order, but not far apart
@@ -127,7 +127,7 @@ FAULTS: dict[Callable[[Path], None], str] = {
     cased_vocabulary: "do_lower_case must be false",
     no_lower_case: "pieces are unknown",
     lost_head: "its head was lost or is not trained",
-    next_sentence_the_other_way: "output 0, not 1, says that the document is relevant",
+    next_sentence_the_other_way: "output 0 means relevant, not output 1",
 }
 
 

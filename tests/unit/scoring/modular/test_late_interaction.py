@@ -164,5 +164,5 @@ def test_modules_that_are_missing_unknown_or_elsewhere_are_refused(changed: Call
 
 def test_without_the_filling_token_it_is_refused(changed: Callable[..., Path]) -> None:
     folder = changed("expanded", "tokenizer_config.json", mask_token="<fill>")
-    with pytest.raises(ModelLoadError, match="filled with '<fill>'"):
+    with pytest.raises(ModelLoadError, match="it lacks '<fill>'"):
         read_late_interaction(folder, read_json)

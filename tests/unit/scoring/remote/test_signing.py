@@ -65,7 +65,7 @@ def test_refusals_are_counted_and_logged_once_a_minute(caplog, monkeypatch):
         count("reply", PayloadError("a message is not signed", reason="unsigned"))
     count("reply", PayloadError("too odd"))
     assert MESSAGES_REFUSED.labels("reply", "unsigned")._value.get() == before + 5
-    assert ["a reply was refused" in record.message for record in caplog.records] == [True, True]
+    assert ["refused a reply" in record.message for record in caplog.records] == [True, True]
 
 
 def test_keys_are_read_from_the_settings_and_never_shown():

@@ -112,7 +112,7 @@ def test_missing_plugins_and_rights_are_named():
         check_plugins(cluster(**{"/_cat/plugins": plugins}))
     info = {"error": {"type": "security_exception", "reason": "no permissions for [cluster:monitor/settings]"}}
     refused = AuthorizationException(403, "security_exception", info)
-    with pytest.raises(InstallError, match=r"not allowed \(no permissions .*\); it takes a user who"):
+    with pytest.raises(InstallError, match=r"not allowed \(no permissions .*\); use a user who"):
         check_plugins(cluster(**{"/_cat/plugins": refused}))
 
 

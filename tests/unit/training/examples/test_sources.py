@@ -88,7 +88,7 @@ def test_examples_round_trip(tmp_path: Path) -> None:
         ("pairs", "1\tq\ttext\tyes\n", 1, "must be 0 or 1"),
         ("pairs", "1\tq\n", 1, "found 2"),
         ("examples", '{"query": "q", "documents": ["a"], "relevance": [1, 0]}\n', 1, "1 documents and 2"),
-        ("examples", '{"query": "q", "documents": ["a"], "relevance": [true]}\n', 1, "no whole number"),
+        ("examples", '{"query": "q", "documents": ["a"], "relevance": [true]}\n', 1, "not a whole number"),
         ("examples", '{"query": "q", "documents": ["a"], "relevance": [1], "scores": [1, 2]}\n', 1, "and 2 scores"),
         ("examples", '{"query": "q", "documents": ["a"], "relevance": [1], "scores": [NaN]}\n', 1, "must be numbers"),
         ("examples", '{"query": "q", "documents": ["a"], "relevance": [1], "scores": 7}\n', 1, "must be numbers"),
@@ -110,7 +110,7 @@ def test_a_run_must_be_sorted_and_its_documents_known(tmp_path: Path) -> None:
         "queries": file(tmp_path, "q.tsv", "7\tlow\n8\thigh\n"),
         "qrels": file(tmp_path, "qrels.txt", "7 0 d1 1\n"),
     }
-    with pytest.raises(FormatError, match=r"line 3: query 7 was there before"):
+    with pytest.raises(FormatError, match=r"line 3: query 7 appears in two places"):
         read(run=file(tmp_path, "r", "7 d1 1\n8 d1 1\n7 d1 2\n"), **options)
     with pytest.raises(FormatError, match=r"line 1: there is no document d9"):
         read(run=file(tmp_path, "r", "7 d9 1\n"), **options)

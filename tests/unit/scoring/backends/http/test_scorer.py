@@ -196,4 +196,4 @@ def test_a_server_is_checked_at_its_own_address_while_it_works_and_by_a_pair_aft
         assert asked() == (["/health", "/rerank"], "503")
         replies["POST"] = Reply({}, 429, (("Retry-After", "20"),))
         assert asked() == (["/rerank"], "429")
-        assert asked() == ([], "429; it is not asked again for 20 s")
+        assert asked() == ([], "429; retry in 20 s")
