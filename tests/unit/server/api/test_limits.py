@@ -156,7 +156,7 @@ def test_the_queue_is_left_when_the_time_is_over(serve):
 )
 def test_failures(serve, error, status, kind, caplog):
     client = serve(raising(error))
-    words = "defect" if isinstance(error, RuntimeError) else str(error)
+    words = "internal error" if isinstance(error, RuntimeError) else str(error)
     check(client.post("/rerank", json=BODY), status, words, kind)
     assert client.get("/health").status_code == 200
     assert ("[server-defect]" if isinstance(error, RuntimeError) else "[request-failed]") in caplog.text
