@@ -1,5 +1,3 @@
-"""What `connect` passes on to opensearch-py, and what it refuses."""
-
 import os
 import subprocess
 import sys

@@ -1,5 +1,3 @@
-"""Clients that an application already has, with their own transport and authentication."""
-
 import asyncio
 import importlib
 from collections.abc import Iterator

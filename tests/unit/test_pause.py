@@ -1,5 +1,3 @@
-"""Leaving alone for a while what failed just now."""
-
 from osrerank._pause import Pause
 
 

@@ -1,5 +1,3 @@
-"""Stages in a row, and the failure policy."""
-
 import pytest
 
 from osrerank import MonoStage, Pipeline
@@ -10,21 +8,18 @@ from osrerank.types import Deadline, StageReport
 from tests.rankings import ranking_of
 
 
-def test_pipeline_needs_stages_with_names_of_their_own():
-    with pytest.raises(ValueError, match="at least one"):
-        Pipeline(())
-    stage = MonoStage(FunctionScorer())
-    with pytest.raises(ValueError, match="same name"):
-        Pipeline((stage, stage))
-
-
-def test_stages_follow_each_other():
+def test_stages_follow_each_other_and_have_names_of_their_own():
     first = MonoStage(FunctionScorer(lambda _q, text: -len(text)), depth=4, name="short")
     second = MonoStage(FunctionScorer(lambda _q, text: len(text)), depth=2, name="long")
     ranking = Pipeline((first, second)).rerank(ranking_of(["ccc", "a", "dddd", "bb", "eeeee"]))
     assert [candidate.text for candidate in ranking.candidates] == ["bb", "a", "ccc", "dddd", "eeeee"]
     assert [len(candidate.trace) for candidate in ranking.candidates] == [3, 3, 2, 2, 1]
     assert [report.name for report in ranking.reports] == ["short", "long"]
+    with pytest.raises(ValueError, match="at least one"):
+        Pipeline(())
+    stage = MonoStage(FunctionScorer())
+    with pytest.raises(ValueError, match="same name"):
+        Pipeline((stage, stage))
 
 
 def test_failed_stage_keeps_the_order_so_far_and_ends_the_pipeline():

@@ -51,9 +51,6 @@ def test_a_lock_has_one_holder_until_its_file_is_closed(tmp_path):
             assert not _platform.try_lock(second.fileno())
     with path.open("w") as third:
         assert _platform.try_lock(third.fileno())
-
-
-def test_other_errors_of_the_system_come_through(tmp_path):
     with pytest.raises(OSError, match="Bad file descriptor"):
         _platform.try_lock(10_000)
 
@@ -83,6 +80,7 @@ def pretend(monkeypatch: pytest.MonkeyPatch, system: Path, siblings: dict[int, s
 
 
 FOUR_OF_TWO = {0: "0,4", 1: "1,5", 4: "0,4", 5: "1,5"}
+PERIOD = "cpu,cpuacct__cpu_DOT_cfs_period_us"
 SIXTEEN = {cpu: str(cpu) for cpu in range(16)}
 
 
@@ -105,16 +103,8 @@ def test_cpus_that_the_system_does_not_describe_are_cores(monkeypatch, tmp_path)
         ("0::/", {"cpu_DOT_max": "10000 100000"}, 1),
         ("0::/", {"cpu_DOT_max": "max 100000"}, 16),
         ("0::/pod/box", {"pod__cpu_DOT_max": "300000 100000", "pod__box__cpu_DOT_max": "max 100000"}, 3),
-        (
-            "4:cpu,cpuacct:/box",
-            {"cpu,cpuacct__cpu_DOT_cfs_quota_us": "400000", "cpu,cpuacct__cpu_DOT_cfs_period_us": "100000"},
-            4,
-        ),
-        (
-            "4:cpu,cpuacct:/",
-            {"cpu,cpuacct__cpu_DOT_cfs_quota_us": "-1", "cpu,cpuacct__cpu_DOT_cfs_period_us": "100000"},
-            16,
-        ),
+        ("4:cpu,cpuacct:/box", {"cpu,cpuacct__cpu_DOT_cfs_quota_us": "400000", PERIOD: "100000"}, 4),
+        ("4:cpu,cpuacct:/", {"cpu,cpuacct__cpu_DOT_cfs_quota_us": "-1", PERIOD: "100000"}, 16),
         ("nonsense", {}, 16),
     ],
 )

@@ -1,13 +1,6 @@
-"""Lines of progress on a pipe."""
-
 import io
 
 from osrerank._progress import ProgressLines
-
-
-class Terminal(io.StringIO):
-    def isatty(self) -> bool:
-        return True
 
 
 def reported(file: io.StringIO, total: int | None) -> list[str]:
@@ -25,7 +18,3 @@ def test_a_line_every_few_seconds_on_a_pipe() -> None:
         "1,000 of 1,500 queries, 100.0 a second, 5 s left",
     ]
     assert reported(io.StringIO(), None) == ["500 queries, 100.0 a second", "1,000 queries, 100.0 a second"]
-
-
-def test_nothing_on_a_terminal_where_a_bar_is() -> None:
-    assert reported(Terminal(), 1500) == []

@@ -1,5 +1,3 @@
-"""Names of 0.2 that are gone: whoever still uses one reads what to do instead."""
-
 import pytest
 
 from osrerank._removed import REMOVED

@@ -1,5 +1,3 @@
-"""Texts ranked without a search engine."""
-
 import asyncio
 import json
 from typing import Any
@@ -31,11 +29,8 @@ def test_texts_come_back_in_the_models_order_with_their_places(reranker: Reranke
 
 
 def test_documents_keep_their_ids_and_are_not_changed(reranker: Reranker) -> None:
-    documents: list[dict[str, Any]] = [
-        {"id": 7, "text": "a"},
-        {"doc_id": "x", "title": "On", "text": "bb", "score": 3.0},
-        {"text": "cc"},
-    ]
+    scored = {"doc_id": "x", "title": "On", "text": "bb", "score": 3.0}
+    documents: list[dict[str, Any]] = [{"id": 7, "text": "a"}, scored, {"text": "cc"}]
     before = json.dumps(documents)
     assert [(one.doc_id, one.text) for one in reranker.rank("q", documents)] == [("x", "On bb"), (2, "cc"), (7, "a")]
     assert json.dumps(documents) == before
@@ -80,9 +75,7 @@ def test_failures_keep_the_order_or_are_raised() -> None:
         ("one text", None, TypeError, "documents is one text"),
     ],
 )
-def test_bad_input_is_named(
-    reranker: Reranker, documents: Any, top_k: int | None, error: type[Exception], message: str
-) -> None:
+def test_bad_input_is_named(reranker, documents, top_k, error, message):
     with pytest.raises(error, match=message):
         reranker.rank("q", documents, top_k=top_k)
 

@@ -1,5 +1,3 @@
-"""Hits to ranking, ranking to response."""
-
 import pytest
 
 from osrerank import MonoStage
@@ -40,9 +38,6 @@ def test_text_of_fields(source, fields, text):
 
 def test_text_from_the_fields_api():
     assert hit_text(hit(fields={"text": ["a", "b"]}), ["title", "text"], "|") == "a|b"
-
-
-def test_text_from_nested_fields_flat_and_grouped():
     assert hit_text(hit(fields={"a.b": ["x", "y"]}), ["a.b"], "|") == "x|y"
     assert hit_text(hit(fields={"a": [{"b": ["x"]}, {"b": ["y"]}]}), ["a.b"], "|") == "x|y"
     assert hit_text(hit(fields={"a": [{"c": ["x"]}]}), ["a.b"], "|") is None

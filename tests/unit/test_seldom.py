@@ -1,5 +1,3 @@
-"""Lines that are due once in a while."""
-
 from osrerank._seldom import Seldom
 
 

@@ -1,5 +1,3 @@
-"""Which stages the options become."""
-
 import pytest
 
 from osrerank.errors import ConfigError
@@ -31,7 +29,7 @@ def reranked(scorer: FunctionScorer, **options: object) -> Ranking:
     return RerankService(Settings.load(), scorer).rerank(ranking, Rerank(**options), NEVER)  # type: ignore[arg-type]
 
 
-def test_a_model_that_recommends_it_reads_long_documents_by_passages() -> None:
+def test_long_documents_are_read_by_passages_where_that_is_recommended_or_asked_for() -> None:
     ranking = reranked(ByPassages(beginning))
     assert [candidate.doc_id for candidate in ranking.candidates] == ["d1", "d2", "d0"]
     passage = ranking.candidates[0].trace[-1].passage
@@ -39,22 +37,15 @@ def test_a_model_that_recommends_it_reads_long_documents_by_passages() -> None:
     assert LONG[passage.start : passage.end].endswith("hit")
     assert ranking.candidates[1].trace[-1].passage is None
     assert ranking.reports[-1].inferences == 1 + 3 + 1
+    ranking = reranked(ByPassages(beginning), passages="maxp")
+    assert all(candidate.trace[-1].passage is not None for candidate in ranking.candidates)
 
 
 @pytest.mark.parametrize("options", [{"passages": "off"}, {"passages": None}])
 def test_passages_can_be_turned_off(options: dict[str, object]) -> None:
     ranking = reranked(ByPassages(beginning), **options)
     assert [candidate.doc_id for candidate in ranking.candidates] == ["d2", "d0", "d1"]
-    assert ranking.reports[-1].inferences == 3
-
-
-def test_other_models_score_the_beginning() -> None:
-    assert reranked(FunctionScorer(beginning)).reports[-1].inferences == 3
-
-
-def test_passages_that_are_asked_for_are_of_every_document() -> None:
-    ranking = reranked(ByPassages(beginning), passages="maxp")
-    assert all(candidate.trace[-1].passage is not None for candidate in ranking.candidates)
+    assert ranking.reports[-1].inferences == reranked(FunctionScorer(beginning)).reports[-1].inferences == 3
 
 
 class BiEncoder(FunctionScorer):
@@ -65,18 +56,14 @@ class BiEncoder(FunctionScorer):
         return Advice(kind="bi-encoder")
 
 
-@pytest.mark.parametrize("pipeline", ["auto", "vectors"])
-def test_a_bi_encoder_runs_in_the_stage_vectors(pipeline: str) -> None:
-    ranking = reranked(BiEncoder(beginning), pipeline=pipeline)
-    assert [(report.name, report.kind) for report in ranking.reports] == [("vectors", "bi-encoder")]
-    assert (ranking.candidates[0].trace[-1].stage, ranking.warnings) == ("vectors", ())
-
-
-@pytest.mark.parametrize("pipeline", ["auto", "mono"])
-def test_a_cross_encoder_runs_in_the_stage_mono(pipeline: str) -> None:
-    ranking = reranked(FunctionScorer(beginning), pipeline=pipeline)
-    assert [(report.name, report.kind) for report in ranking.reports] == [("mono", "cross-encoder")]
-    assert ranking.warnings == ()
+@pytest.mark.parametrize("is_named", [False, True])
+@pytest.mark.parametrize(
+    ("scorer", "kind", "stage"), [(BiEncoder, "bi-encoder", "vectors"), (FunctionScorer, "cross-encoder", "mono")]
+)
+def test_a_model_runs_in_the_stage_of_its_kind(scorer: type, kind: str, stage: str, is_named: bool) -> None:
+    ranking = reranked(scorer(beginning), pipeline=stage if is_named else "auto")
+    assert [(report.name, report.kind) for report in ranking.reports] == [(stage, kind)]
+    assert (ranking.candidates[0].trace[-1].stage, ranking.warnings) == (stage, ())
 
 
 def test_mono_asked_of_a_bi_encoder_runs_as_vectors_with_a_warning() -> None:

@@ -1,5 +1,3 @@
-"""Settings: precedence, unknown names, secrets."""
-
 import re
 from pathlib import Path
 
@@ -11,23 +9,26 @@ from osrerank.service import RerankService
 from osrerank.settings import Settings
 
 
-def test_argument_wins_over_environment_over_default(monkeypatch):
+def test_argument_wins_over_environment_over_default_and_an_empty_variable_is_none(monkeypatch):
     assert Settings.load().threads == 0
     monkeypatch.setenv("OSRERANK_THREADS", "3")
     assert Settings.load().threads == 3
     assert Settings.load(threads=2).threads == 2
+    monkeypatch.setenv("OSRERANK_URL", "")
+    assert Settings.load().url.get_secret_value().startswith("embedded:")
 
 
-def test_unknown_variable_is_an_error_that_names_it(monkeypatch):
+def test_unknown_variables_and_bad_values_are_named_with_their_source(monkeypatch):
     monkeypatch.setenv("OSRERANK_REDIS", "x")
     with pytest.raises(ConfigError, match=r"OSRERANK_REDIS is not a setting.*OSRERANK_REDIS_URL") as caught:
         Settings.load()
     assert caught.value.source == "environment"
-
-
-def test_empty_variable_is_none(monkeypatch):
-    monkeypatch.setenv("OSRERANK_URL", "")
-    assert Settings.load().url.get_secret_value().startswith("embedded:")
+    monkeypatch.delenv("OSRERANK_REDIS")
+    with pytest.raises(ConfigError, match=r"cache_mb \(argument\)"):
+        Settings.load(cache_mb=-1)
+    monkeypatch.setenv("OSRERANK_CACHE_MB", "many")
+    with pytest.raises(ConfigError, match=r"cache_mb \(OSRERANK_CACHE_MB\)"):
+        Settings.load()
 
 
 @pytest.mark.parametrize("url", ["", "localhost:9200", "http://", "embedded:", "ftp://host", "http://a:1,b:2"])
@@ -46,14 +47,6 @@ def test_a_token_that_lets_nobody_or_everybody_in_is_refused(token, monkeypatch,
     (tmp_path / "osrerank_server_token").write_text(f"{token}\n")
     monkeypatch.setenv("OSRERANK_SECRETS_DIR", str(tmp_path))
     with pytest.raises(ConfigError, match="printable"):
-        Settings.load()
-
-
-def test_bad_value_names_setting_and_source(monkeypatch):
-    with pytest.raises(ConfigError, match=r"cache_mb \(argument\)"):
-        Settings.load(cache_mb=-1)
-    monkeypatch.setenv("OSRERANK_CACHE_MB", "many")
-    with pytest.raises(ConfigError, match=r"cache_mb \(OSRERANK_CACHE_MB\)"):
         Settings.load()
 
 
@@ -79,20 +72,15 @@ def test_secret_files_come_after_the_environment(monkeypatch, tmp_path):
     assert settings.redis_url.get_secret_value() == "redis://environment"
 
 
-def test_absent_folder_of_secrets_is_an_error(monkeypatch, tmp_path):
+def test_secrets_that_cannot_be_read_are_errors_and_are_not_shown(monkeypatch, tmp_path):
     monkeypatch.setenv("OSRERANK_SECRETS_DIR", str(tmp_path / "absent"))
     with pytest.raises(ConfigError, match=r"OSRERANK_SECRETS_DIR: .*absent is not a folder"):
         Settings.load()
-
-
-def test_unreadable_secret_is_an_error(monkeypatch, tmp_path):
     (tmp_path / "osrerank_redis_url").symlink_to(tmp_path / "osrerank_redis_url")  # unreadable for root too
     monkeypatch.setenv("OSRERANK_SECRETS_DIR", str(tmp_path))
     with pytest.raises(ConfigError, match="must be readable for this user"):
         Settings.load()
-
-
-def test_bad_secret_names_its_setting_and_is_not_shown(monkeypatch, tmp_path):
+    (tmp_path / "osrerank_redis_url").unlink()
     (tmp_path / "osrerank_redis_url").write_text("hunter2")
     monkeypatch.setenv("OSRERANK_SECRETS_DIR", str(tmp_path))
     with pytest.raises(ConfigError, match="OSRERANK_REDIS_URL") as caught:

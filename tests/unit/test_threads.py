@@ -1,6 +1,3 @@
-"""Daemon threads, native code at the end of the interpreter, and errors in threads of ours."""
-
-import gc
 import threading
 import time
 from collections.abc import Mapping
@@ -64,19 +61,6 @@ def test_closing_cancels_what_waits_and_refuses_more() -> None:
         threads.submit(max, 1, 2)
 
 
-def test_threads_end_when_nobody_has_them_any_more() -> None:
-    threads = DaemonThreads(2, "forgotten")
-    for future in [threads.submit(time.sleep, 0.01) for _ in range(4)]:
-        future.result(10)
-    started = list(threads._started)
-    assert len(started) == 2
-    del threads
-    gc.collect()
-    for thread in started:
-        thread.join(10)
-    assert not any(thread.is_alive() for thread in started)
-
-
 class Broken:
     """A Redis whose answers nobody expects, and its application: whatever is sent is taken."""
 
@@ -90,16 +74,13 @@ class Broken:
         pass
 
 
-def test_an_error_in_the_thread_that_reads_replies_reaches_the_calls() -> None:
+def test_errors_in_the_threads_that_read_replies_and_the_registry_reach_the_calls() -> None:
     broken: Any = Broken()
     delivery = Delivery(broken, broken, broken, Signer())
     chunk = PendingChunk("c1", "queue", b"", NEVER)
     delivery.deliver([chunk], NEVER)
     assert str(chunk.answer) == "the replies of workers could not be read (ValueError: an answer of another kind)"
     delivery.close()
-
-
-def test_an_error_in_the_thread_that_reads_the_registry_reaches_the_search() -> None:
     broken: Any = Broken()
     with pytest.raises(WorkerError, match="broker"):
         LiveWorkers(broken, "m").group()

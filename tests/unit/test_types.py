@@ -1,5 +1,3 @@
-"""What mypy finds in the code of an application."""
-
 from dataclasses import fields
 from pathlib import Path
 from typing import Any

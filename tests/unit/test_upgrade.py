@@ -1,5 +1,3 @@
-"""``doctor --upgrade``: what 0.2's variables, settings file and cards are now."""
-
 import json
 import shutil
 from pathlib import Path
@@ -29,17 +27,11 @@ def older(tmp_path: Path, name: str, **changes: str) -> Path:
     return folder
 
 
-def test_todays_settings_need_no_change() -> None:
+def test_variables_and_models_have_their_successors_and_secrets_are_not_shown() -> None:
     assert list(changes_from_02({"OSRERANK_VECTORS_MB": "512", "OSRERANK_MODEL": "osrerank/minilm-l6"})) == []
-
-
-def test_variables_and_models_have_their_successors() -> None:
     found = dict(changes_from_02({"osrerank_states_mb": "512", "OSRERANK_MODEL": "osrerank/mono-small"}))
     assert found["osrerank_states_mb"] == "set OSRERANK_VECTORS_MB"
     assert "osrerank/minilm-l6" in found["OSRERANK_MODEL=osrerank/mono-small"]
-
-
-def test_no_value_of_a_secret_is_shown() -> None:
     assert "hush" not in str(list(changes_from_02({"OSRERANK_STATES_KEY": "hush-hush-hush-hush"})))
 
 
@@ -49,6 +41,9 @@ def test_the_settings_file_is_read_by_its_tables() -> None:
     assert pipeline.where == 'osrerank.toml [rerank] pipeline = "mono-duo"'
     assert pipeline.now.startswith('write "vectors-duo"')
     assert via.where == 'osrerank.toml [index."a*".rerank] via'
+    Path("osrerank.toml").write_text("[rerank")
+    with pytest.raises(ConfigError, match=r"osrerank\.toml cannot be read as TOML"):
+        list(changes_from_02({}))
 
 
 def test_mono_stays_what_a_cross_encoder_runs(tmp_path: Path) -> None:
@@ -59,15 +54,7 @@ def test_mono_stays_what_a_cross_encoder_runs(tmp_path: Path) -> None:
     assert "\"kind\": \"cross-encoder\" for kind 'mono' and layout 'standard'" in card.now
 
 
-def test_a_file_that_is_not_toml_is_named() -> None:
-    Path("osrerank.toml").write_text("[rerank")
-    with pytest.raises(ConfigError, match=r"osrerank\.toml cannot be read as TOML"):
-        list(changes_from_02({}))
-
-
-def test_the_command_works_where_the_old_variables_stop_all_others(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_command_works_where_the_old_variables_stop_all_others(monkeypatch, capsys):
     monkeypatch.setenv("OSRERANK_STATES", "off")
     main(["doctor", "--upgrade"])
     assert capsys.readouterr().out == "OSRERANK_STATES: set OSRERANK_VECTORS\n"

@@ -1,7 +1,4 @@
-"""The pipeline vectors-mono in the search call, without a server: orders, scores, thresholds, failures, time, pages."""
-
 import asyncio
-import threading
 from typing import Any
 
 import numpy as np
@@ -43,28 +40,9 @@ class Encoder(Letters):
         return np.asarray(10 * (vectors @ query) - 5, dtype=np.float32)
 
 
-class English(FunctionScorer):
-    """A cross-encoder that reads English alone."""
-
-    @property
-    def advice(self) -> Advice:
-        return Advice(languages=("en",))
-
-
-class Weighted(FunctionScorer):
-    """A cross-encoder whose card recommends to blend in the first pass."""
-
-    @property
-    def advice(self) -> Advice:
-        return Advice(first_pass_weight=100.0)
-
-
-class Fitted(FunctionScorer):
-    """A cross-encoder whose card has a weight of the vectors."""
-
-    @property
-    def advice(self) -> Advice:
-        return Advice(vectors_weight=20.0)
+def by_length_with(**advice: Any) -> FunctionScorer:
+    """That cross-encoder, with a card that says something more."""
+    return type("Advised", (FunctionScorer,), {"advice": Advice(**advice)})(BY_LENGTH.function)
 
 
 @pytest.fixture(autouse=True)
@@ -112,20 +90,17 @@ def test_the_cross_encoder_orders_the_best_of_the_vectors():
 
 
 def test_the_weight_of_the_vectors_is_the_cards_unless_one_is_named():
-    client = client_for(scorer=Fitted(BY_LENGTH.function))
+    client = client_for(scorer=by_length_with(vectors_weight=20.0))
     fitted, named = search(client, mono_depth=6), search(client_for(), mono_depth=6, blend_weight=20)
     assert stages(fitted) == stages(named) == ["vectors", "mono", "vectors_blend"]
     assert ids(fitted) == ids(named)
     assert stages(search(client, mono_depth=6, blend_weight=0)) == ["vectors", "mono"]
 
 
-def test_the_cross_encoder_reads_no_more_than_the_depth():
-    response = search(client_for(), depth=2, mono_depth=50)
-    assert [stage["candidates"] for stage in response["rerank"]["stages"]] == [2, 2]
-
-
 def test_bm25_enters_with_the_vectors_and_not_again():
-    response = search(client_for(scorer=Weighted(BY_LENGTH.function), encoder=Encoder(first_pass_weight=50.0)))
+    response = search(
+        client_for(scorer=by_length_with(first_pass_weight=100.0), encoder=Encoder(first_pass_weight=50.0))
+    )
     assert stages(response) == ["vectors", "blend", "mono"]
     assert ids(response) == ["d0", "d1", "d2", "d3", "d4", "d5"]
     assert [int(hit["_score"]) for hit in response["hits"]["hits"]] == [2, 2, 2, 1, 1, 1]
@@ -190,32 +165,23 @@ def test_the_identity_has_both_models_and_the_weight():
     assert digest(client_for()) == digests[0]
 
 
-def test_a_missing_cross_encoder_leaves_the_vectors_order():
-    client = client_for(scorer=None, model="osrerank/none")
+@pytest.mark.parametrize(
+    ("options", "error", "reason"),
+    [
+        ({"scorer": None, "model": "osrerank/none"}, ModelLoadError, "osrerank ships no model osrerank/none"),
+        ({"scorer": FunctionScorer(broken=True)}, InferenceError, "this scorer is broken on purpose"),
+    ],
+    ids=["missing", "failing"],
+)
+def test_without_the_cross_encoder_the_vectors_order_stays(options, error, reason):
+    client = client_for(**options)
     response = search(client)
     assert response["rerank"]["applied"] == "partial"
-    assert response["rerank"]["reason"].startswith("mono: osrerank ships no model osrerank/none")
+    assert response["rerank"]["reason"].startswith(f"mono: {reason}")
     assert ids(response) == vectors_order(client_for())
-    with pytest.raises(ModelLoadError, match="ships no model"):
-        search(client, on_failure="raise")
-
-
-def test_a_failing_cross_encoder_leaves_the_vectors_order():
-    client = client_for(scorer=FunctionScorer(broken=True))
-    response = search(client)
-    assert response["rerank"]["reason"] == "mono: this scorer is broken on purpose"
-    assert ids(response) == vectors_order(client)
     assert [int(hit["_score"]) for hit in response["hits"]["hits"]] == [1] * 6
-    with pytest.raises(InferenceError, match="on purpose"):
+    with pytest.raises(error, match=reason):
         search(client, on_failure="raise")
-
-
-def test_a_text_that_the_cross_encoder_cannot_score_stays_below_its_others():
-    client = client_for(scorer=FunctionScorer(BY_LENGTH.function, unscorable=frozenset(LOW[-1:])))
-    best = vectors_order(client)[:3]
-    response = search(client)
-    assert (best, ids(response)[:3]) == (["d5", "d4", "d3"], ["d3", "d4", "d5"])
-    assert response["rerank"]["applied"] == "partial"
 
 
 def test_a_missing_vector_model_leaves_the_first_pass_and_names_the_fix():
@@ -231,24 +197,12 @@ def test_a_missing_vector_model_leaves_the_first_pass_and_names_the_fix():
     assert "OSRERANK_VECTOR_MODEL" in response["rerank"]["reason"]
 
 
-def test_a_bi_encoder_as_the_model_is_refused_with_the_fix():
-    with pytest.raises(
-        ConfigError, match=r"vectors-mono needs a cross-encoder, and letters is a bi-encoder; .*--model"
-    ):
+def test_a_bi_encoder_as_the_model_and_sentences_are_refused():
+    reason = r"vectors-mono needs a cross-encoder, and letters is a bi-encoder; .*--model"
+    with pytest.raises(ConfigError, match=reason):
         search(client_for(scorer=Letters()))
-
-
-def test_sentences_are_refused():
     with pytest.raises(ConfigError, match="sentences does not go with the pipeline vectors-mono"):
         search(client_for(), sentences=True)
-
-
-@pytest.mark.parametrize("pipeline", ["vectors", "vectors-duo"])
-def test_the_vectors_of_a_cross_encoder_are_the_vector_models(pipeline):
-    client = client_for(duo_scorer=BY_LENGTH)
-    response = search(client, pipeline=pipeline, duo_depth=2)
-    assert response["rerank"]["stages"][0]["model"] == "letters"
-    assert (response["rerank"]["applied"], response["rerank"]["warnings"]) == (True, [])
 
 
 def test_a_deadline_in_the_cross_encoder_reorders_what_it_reached():
@@ -263,16 +217,10 @@ def test_a_deadline_in_the_cross_encoder_reorders_what_it_reached():
     assert ids(budget) == [*sorted(by_vectors[:3]), *by_vectors[3:]]
 
 
-def test_only_a_pipeline_that_ends_with_vectors_has_a_deadline_by_default():
+def test_there_is_no_deadline_by_default():
     clock = ManualClock()
     slow = FunctionScorer(BY_LENGTH.function, seconds_per_pair=10, sleep=clock.sleep)
-    client = client_for(scorer=slow, clock=clock)
-    assert search(client)["rerank"]["applied"] is True
-    deadlines = client.searcher.deadline_of(Rerank(pipeline="vectors"), client.searcher.service)
-    step = next(deadlines)
-    with pytest.raises(StopIteration) as end:
-        deadlines.send(step.run())
-    assert end.value.value.remaining_s() == pytest.approx(1.0)
+    assert search(client_for(scorer=slow, clock=clock))["rerank"]["applied"] is True
 
 
 def test_the_pages_of_a_list_join():
@@ -287,7 +235,7 @@ def test_the_pages_of_a_list_join():
 
 
 def test_a_query_that_the_cross_encoder_does_not_read_keeps_the_vectors_order():
-    client = client_for(scorer=English(BY_LENGTH.function))
+    client = client_for(scorer=by_length_with(languages=("en",)))
     response = search(client, query="давление")
     assert (stages(response), response["rerank"]["applied"]) == (["vectors", "language"], "partial")
     assert "mostly in Cyrillic, and testing/function reads en" in response["rerank"]["reason"]
@@ -303,48 +251,22 @@ def test_pairs_are_of_the_cross_encoders_best():
     assert ids(response)[:3] == ids(search(client))[:3][::-1]
 
 
-def test_the_query_is_encoded_while_candidates_are_searched():
-    encoder = Encoder()
-    client = client_for(encoder=encoder)
-    search(client)
-    encoded = threading.Event()
-    own = client.transport.perform_request
-
-    def waiting(*arguments, **options):
-        for _ in range(100):
-            if "high" in encoder.queries or encoded.wait(0.05):
-                break
-        else:
-            pytest.fail("the query was not encoded during the search")
-        return own(*arguments, **options)
-
-    client.transport.perform_request = waiting
-    assert search(client, query="high")["rerank"]["applied"] is True
-    assert encoder.queries.count("high") == 1
-
-
-def test_explanations_have_both_stages():
-    response = search(client_for(), explain=True)
-    first, last = (response["hits"]["hits"][place]["_rerank"]["explanation"] for place in (0, -1))
-    assert [sentence.partition(":")[0] for sentence in first[:3]] == ["first_pass", "vectors", "mono"]
-    assert not any(sentence.startswith("mono") for sentence in last)
-
-
 def test_the_asynchronous_client_does_the_same():
     pytest.importorskip("aiohttp")
     from osrerank.aio import connect_async
 
-    options = {"pipeline": "vectors-mono", "mono_depth": 3}
+    options = {"pipeline": "vectors-mono-duo", "mono_depth": 4, "duo_depth": 3}
+    scorers = {"scorer": BY_LENGTH, "duo_scorer": FunctionScorer(lambda _query, text: float(len(text)))}
 
     async def answer():
-        client = connect_async("http://localhost:9", scorer=BY_LENGTH, encoder=Encoder())
+        client = connect_async("http://localhost:9", encoder=Encoder(), **scorers)
         try:
             return await client.rerank("low", LOW, options=options)
         finally:
             await client.close()
 
-    expected = [doc_id[1:] for doc_id in ids(search(client_for(), blend="replace"))]
-    assert [candidate.doc_id for candidate in asyncio.run(answer()).candidates] == expected
+    expected = ids(search(client_for(**scorers), blend="replace", **options))
+    assert [f"d{candidate.doc_id}" for candidate in asyncio.run(answer()).candidates] == expected
 
 
 def test_a_rerank_server_reads_the_best_of_vectors_that_are_computed_here(monkeypatch):
@@ -355,11 +277,3 @@ def test_a_rerank_server_reads_the_best_of_vectors_that_are_computed_here(monkey
     assert response["rerank"]["stages"][0]["model"] == "osrerank/e5-small"
     assert [stage["candidates"] for stage in response["rerank"]["stages"]] == [6, 6, 3]
     assert (stages(response), response["rerank"]["applied"]) == (["vectors", "blend", "mono"], True)
-
-
-def test_both_models_are_loaded_beforehand():
-    client = client_for(rerank={"pipeline": "vectors-mono"})
-    client.warm_up()
-    assert all(model.is_encoder is not None for model in client.searcher.service.models_of(client.options_of("i")))
-    response = client.search("low", index="i", rerank=True)
-    assert stages(response) == ["vectors", "mono"]

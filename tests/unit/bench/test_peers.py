@@ -1,7 +1,4 @@
-"""The peers' processes, in a folder like an environment whose interpreter is the tests' own."""
-
 import json
-import math
 import sys
 from pathlib import Path
 
@@ -10,12 +7,12 @@ import pytest
 from click.testing import CliRunner
 
 from osrerank.bench import peers as module
-from osrerank.bench.install import PINS, install_peers, python_of
+from osrerank.bench.install import PINS, python_of
 from osrerank.bench.peers import PeerProcess, Shared, choose_batch, make_peers
-from osrerank.bench.runner.table import BATCH_SIZES, PEERS, positive
+from osrerank.bench.runner.table import BATCH_SIZES, positive
 from osrerank.bench.workload import BenchQuery
 from osrerank.cli import cli
-from osrerank.errors import ConfigError, InferenceError, ModelLoadError
+from osrerank.errors import InferenceError
 from osrerank.scoring.registry import load_scorer
 
 DATA = Path(__file__).parents[2] / "data"
@@ -44,13 +41,6 @@ def like_an_environment(folder: Path) -> Path:
     return folder
 
 
-@pytest.fixture
-def process(environment: Path, tmp_path: Path):
-    one = PeerProcess(python_of(environment), tmp_path / "log", 1)
-    yield one
-    one.close()
-
-
 @pytest.mark.long
 def test_a_peer_scores_as_the_model_does_whatever_the_batch(exported: Path) -> None:
     pytest.importorskip("onnx")
@@ -70,31 +60,6 @@ def test_a_peer_scores_as_the_model_does_whatever_the_batch(exported: Path) -> N
     assert plain.version.endswith(f"batches of {plain.batch}")
     plain.close()
     assert len(list((exported / "exports").iterdir())) == 1
-
-
-@pytest.mark.long
-def test_pairs_are_cut_where_the_setting_says(exported: Path) -> None:
-    pytest.importorskip("onnx")
-    long = ["heat " * 10, "heat " * 10 + "wing flow pressure"]
-    for tokens, is_cut in ((12, True), (64, False)):
-        shared = Shared(exported, threads=1, max_tokens=tokens)
-        (peer,), _ = make_peers(TINY, shared, wanted=lambda name: name == "ONNX Runtime fp32")
-        first, second = peer.score("low", long)
-        assert math.isclose(first, second, abs_tol=1e-6) == is_cut
-        peer.close()
-
-
-@pytest.mark.long
-def test_what_a_library_raises_is_the_reason_and_the_process_goes_on(process: PeerProcess) -> None:
-    with pytest.raises(InferenceError, match="no-such-peer"):
-        process.ask(do="load", peer="no-such-peer", request=request_of(Path("/nowhere")))
-    with pytest.raises(InferenceError, match="nowhere"):
-        process.ask(do="load", peer="ONNX Runtime fp32", request=request_of(Path("/dev/null/nowhere")))
-
-
-def request_of(path: Path) -> dict[str, object]:
-    names = ("checkpoint", "padded", "folder", "calibration")
-    return {**dict.fromkeys(names, str(path)), "threads": 1, "max_tokens": 64}
 
 
 @pytest.mark.long
@@ -121,32 +86,9 @@ def test_peers_whose_libraries_are_missing_are_named(environment: Path, monkeypa
     assert "openvino" in missing["OpenVINO fp32"]
 
 
-@pytest.mark.long
-def test_the_peers_know_nothing_of_this_process(environment: Path, tmp_path: Path) -> None:
-    (environment / "bin" / "python").write_text('#!/bin/sh\nenv > "$OUTSIDE"\n'.replace("$OUTSIDE", f"{tmp_path}/env"))
-    one = PeerProcess(python_of(environment), tmp_path / "log", 3)
-    with pytest.raises(InferenceError):
-        one.ask(do="load")
-    one.close()
-    seen = dict(line.split("=", 1) for line in (tmp_path / "env").read_text().splitlines() if "=" in line)
-    assert "PYTHONPATH" not in seen
-    assert (seen["OMP_NUM_THREADS"], seen["HF_HUB_OFFLINE"]) == ("3", "1")
-    assert (Path(seen["HOME"]) / "intel" / "openvino_telemetry").read_text() == "0"
-
-
 def test_logits_of_two_labels_become_one_number() -> None:
     assert positive(np.array([[1.0, 3.0], [2.0, 1.0]])).tolist() == [2.0, -1.0]
     assert positive(np.array([[4.0], [5.0]])).tolist() == positive([4.0, 5.0]).tolist() == [4.0, 5.0]
-
-
-def test_an_environment_without_python_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="--install-peers"):
-        make_peers(TINY, Shared(tmp_path, threads=1, max_tokens=64))
-
-
-def test_a_directory_that_is_no_checkpoint_is_refused(environment: Path, tmp_path: Path) -> None:
-    with pytest.raises(ModelLoadError, match=r"no config\.json"):
-        make_peers(tmp_path, Shared(environment, threads=1, max_tokens=64))
 
 
 def test_torch_is_pinned_as_ours() -> None:
@@ -162,29 +104,6 @@ def test_a_directory_with_something_else_in_it_is_left_alone(tmp_path: Path) -> 
     assert [path.name for path in tmp_path.iterdir()] == ["mine.txt"]
 
 
-def test_a_full_disk_is_told_before_anything_is_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("osrerank.bench.install.LEAST_FREE_BYTES", 1 << 60)
-    with pytest.raises(ConfigError, match="GB free, and the peers need"):
-        install_peers(tmp_path / "new" / "peers", print)
-    assert not (tmp_path / "new").exists()
-
-
-@pytest.mark.long
-@pytest.mark.parametrize(
-    ("printed", "told"),
-    [
-        ("ERROR: [Errno 28] No space left on device", "the disk is full"),
-        ("WARNING: NewConnectionError\nERROR: No matching distribution", "check the network"),
-        ("ERROR: something new", "something new"),
-    ],
-)
-def test_pip_s_failures_say_what_to_do(environment: Path, printed: str, told: str) -> None:
-    lines = f'#!/bin/sh\ncase "$*" in *--version*) exit 0;; esac\ncat <<END\n{printed}\nEND\nexit 1\n'
-    (environment / "bin" / "python").write_text(lines)
-    with pytest.raises(ConfigError, match=told):
-        install_peers(environment, lambda _line: None)
-
-
 @pytest.mark.long
 def test_an_environment_is_completed_and_its_versions_printed(environment: Path, tmp_path: Path) -> None:
     calls = tmp_path / "calls"
@@ -195,18 +114,3 @@ def test_an_environment_is_completed_and_its_versions_printed(environment: Path,
     assert outcome.exit_code == 0, outcome.output
     assert "huggingface-hub 1\n" in outcome.output
     assert f"--requirement {PINS}" in calls.read_text()
-
-
-@pytest.mark.slow
-def test_the_peers_are_installed_and_measured(tmp_path: Path) -> None:
-    """Takes 2.2 GB and a package index."""
-    runner = CliRunner()
-    outcome = runner.invoke(cli, ["bench", "--install-peers", str(tmp_path / "peers")])
-    assert outcome.exit_code == 0, outcome.output
-    arguments = ["--words", "20", "--queries", "1", "--depth", "4", "--rounds", "1", "--threads", "1"]
-    given = ["bench", "--checkpoint", str(TINY), "--peers", str(tmp_path / "peers"), *arguments]
-    outcome = runner.invoke(cli, ["--json", "--model", str(TINY), "--backend", "onnx", *given])
-    assert outcome.exit_code == 0, outcome.output
-    report = json.loads(outcome.stdout)
-    assert report["missing"] == {}
-    assert set(PEERS) < {row["name"] for row in report["rows"]}

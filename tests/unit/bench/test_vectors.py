@@ -1,5 +1,3 @@
-"""`osrerank bench --vectors`: what it measures, on a tiny model."""
-
 import json
 from collections.abc import Callable
 from pathlib import Path

@@ -1,5 +1,3 @@
-"""`osrerank demo`: three ways to search, each measured in its own run, and the page that shows them."""
-
 import json
 import re
 from pathlib import Path

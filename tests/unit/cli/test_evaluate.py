@@ -26,11 +26,18 @@ def evaluated(folder: Path, *arguments: str) -> Result:
     return outcome
 
 
-def test_table_says_what_was_averaged_over(folder: Path) -> None:
+def test_what_was_averaged_over_is_said_and_runs_of_different_queries_are_warned_about(folder: Path) -> None:
     shown = evaluated(folder, "-m", "RR", "--complete").output
     assert "averaged over all judged queries" in shown
     assert ["good", "6", "0.8333"] in [line.split() for line in shown.splitlines()]
     assert "averaged over the queries of run and judgments" in " ".join(evaluated(folder).output.split())
+    assert evaluated(folder).stderr == ""
+    good = folder / "good.run"
+    good.write_text("".join(line for line in good.read_text().splitlines(keepends=True) if not line.startswith("q4")))
+    assert evaluated(folder).stderr.startswith(
+        "Warning: the runs answer different judged queries (weak 5, good 4); --complete counts all"
+    )
+    assert evaluated(folder, "--complete").stderr == ""
 
 
 def test_json_has_every_query_and_comparison(folder: Path) -> None:
@@ -40,13 +47,6 @@ def test_json_has_every_query_and_comparison(folder: Path) -> None:
     assert shown["runs"][1]["better_than"] == {"RR": "a"}
     assert shown["comparisons"][0]["effect_size"] is None  # infinite: every query differs equally
     assert shown["averaging"]["complete"] is False
-
-
-def test_global_json_option_is_honoured(folder: Path) -> None:
-    outcome = CliRunner().invoke(
-        cli, ["--json", "evaluate", str(folder / "qrels"), str(folder / "good.run"), "-m", "AP"]
-    )
-    assert json.loads(outcome.output)["runs"][0] == {"run": "good", "n_queries": 5, "measures": {"AP": 1.0}}
 
 
 def test_comparison_shows_letters_and_counts(folder: Path) -> None:
@@ -91,12 +91,9 @@ def test_what_each_run_puts_first_is_shown_for_a_query_set(folder: Path) -> None
     assert "lacks 1 documents of the runs, x among them" in str(refused.exception)
 
 
-def test_ms_marco_has_its_own_row(folder: Path) -> None:
+def test_ms_marco_has_its_own_row_and_equal_file_names_are_told_apart(folder: Path) -> None:
     shown = json.loads(evaluated(folder, "--msmarco", "--json").output)
     assert shown["runs"][1]["measures"] == {"MRR@10 (MS MARCO)": pytest.approx(5 / 6)}
-
-
-def test_equal_file_names_are_told_apart(folder: Path) -> None:
     (folder / "other").mkdir()
     other = folder / "other" / "good.run"
     other.write_bytes((folder / "weak.run").read_bytes())
@@ -114,9 +111,7 @@ def test_equal_file_names_are_told_apart(folder: Path) -> None:
         ("q1 Q0 a 1 1 t\n", ["-m", "nDGC@10"], "there is no measure 'nDGC@10'"),
     ],
 )
-def test_bad_input_is_one_sentence(
-    folder: Path, capsys: pytest.CaptureFixture[str], run: str, arguments: list[str], message: str
-) -> None:
+def test_bad_input_is_one_sentence(folder, capsys, run, arguments, message):
     (folder / "bad.run").write_text(run)
     with pytest.raises(SystemExit) as stop:
         main(["evaluate", str(folder / "qrels"), str(folder / "bad.run"), *arguments])
@@ -132,13 +127,3 @@ def test_csv_of_a_comparison_keeps_the_measures(folder: Path) -> None:
     assert values.splitlines()[0] == "run,query_id,measure,value"
     assert {"weak,q0,RR,0.5", "good,all,RR,1.0"} <= set(values.splitlines())
     assert len(comparisons.splitlines()) == 2
-
-
-def test_runs_of_different_queries_are_warned_about(folder: Path) -> None:
-    assert evaluated(folder).stderr == ""
-    good = folder / "good.run"
-    good.write_text("".join(line for line in good.read_text().splitlines(keepends=True) if not line.startswith("q4")))
-    assert evaluated(folder).stderr.startswith(
-        "Warning: the runs answer different judged queries (weak 5, good 4); --complete counts all"
-    )
-    assert evaluated(folder, "--complete").stderr == ""

@@ -1,5 +1,3 @@
-"""`osrerank init`, and the settings file that is read without being named."""
-
 import logging
 import tomllib
 from pathlib import Path
@@ -47,9 +45,7 @@ def test_the_file_is_written_and_read(url: str, tmp_path: Path, caplog: pytest.L
 
 
 @pytest.mark.long
-def test_where_vectors_are_kept_the_depth_stays_and_they_are_built(
-    url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_where_vectors_are_kept_the_depth_stays_and_they_are_built(url, tmp_path, monkeypatch):
     monkeypatch.setenv("OSRERANK_VECTORS_FOLDER", str(tmp_path / "vectors"))
 
     def written(*arguments: str) -> tuple[dict[str, object], str]:
@@ -84,9 +80,7 @@ def test_a_file_that_exists_is_kept(url: str, tmp_path: Path) -> None:
     assert (tmp_path / "osrerank.toml").read_bytes() != before
 
 
-def test_argument_variable_working_directory_user_default(
-    url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_argument_variable_working_directory_user_default(url, tmp_path, monkeypatch):
     configuration = tmp_path / "configuration" / "osrerank"
     configuration.mkdir(parents=True)
     monkeypatch.setenv("XDG_CONFIG_HOME", str(configuration.parent))

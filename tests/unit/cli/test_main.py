@@ -1,5 +1,3 @@
-"""Exit codes and error sentences of the command line."""
-
 import json
 import os
 import subprocess
@@ -18,21 +16,15 @@ def run(*arguments):
     return stop.value.code or 0
 
 
-def commands():
-    context = click.Context(cli)
-    return [(name, cli.get_command(context, name)) for name in cli.list_commands(context)]
-
-
 def test_every_command_loads_and_has_help():
-    for name, command in commands():
+    context = click.Context(cli)
+    assert set(COMMANDS) <= set(cli.list_commands(context))
+    for name in cli.list_commands(context):
+        command = cli.get_command(context, name)
         assert command is not None, name
         assert command.help, name
         for parameter in command.params:
             assert isinstance(parameter, click.Argument) or parameter.help, f"{name} {parameter.name}"
-
-
-def test_builtin_commands_are_listed():
-    assert set(COMMANDS) <= {name for name, _ in commands()}
 
 
 @pytest.mark.parametrize(
@@ -69,26 +61,12 @@ def test_an_option_that_would_replace_another_is_refused(arguments, twice, capsy
     assert f"{twice}; give it once" in capsys.readouterr().err
 
 
-def test_options_that_may_be_repeated_still_may(tmp_path, capsys):
-    absent = str(tmp_path / "absent")
-    assert run("evaluate", absent, absent, "-m", "AP", "-m", "RR", "--json", "--json") == 2
-    assert "does not exist" in capsys.readouterr().err
-
-
-def test_unknown_index_of_the_embedded_engine(tmp_path, capsys):
-    assert run("--url", f"embedded:{tmp_path}", "search", "x", "--index", "missing") == 1
-    assert "missing" in capsys.readouterr().err
-
-
-def test_a_server_that_does_not_answer_is_told_once(capsys):
+def test_a_server_that_does_not_answer_is_told_once_and_debug_shows_the_traceback(capsys):
     assert run("--url", "http://127.0.0.1:9", "search", "x", "--index", "i") == 1
     shown = capsys.readouterr().err
     assert shown.count("ConnectionError") == 1
     assert shown.count("refused") == 1
     assert "--debug" in shown
-
-
-def test_debug_shows_the_traceback():
     with pytest.raises(Exception, match=r"127\.0\.0\.1"):
         main(["--debug", "--url", "http://127.0.0.1:9", "search", "x", "--index", "i"])
 

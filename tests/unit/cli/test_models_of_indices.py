@@ -1,5 +1,3 @@
-"""Commands of an index use the model that the settings file names for it, unless --model is given."""
-
 import json
 import shutil
 from pathlib import Path

@@ -1,5 +1,3 @@
-"""What the options of a reranked search become."""
-
 import click
 import pytest
 from click.testing import CliRunner
@@ -34,10 +32,7 @@ def arguments_of(*given):
             ("--sentences", "0.4,weights=1/0.2,drop_tail=true"),
             {"sentences": {"a": 0.4, "weights": [1, 0.2], "drop_tail": True}},
         ),
-        (
-            ("--sentences", "splitter=punkt,chunks=tokens"),
-            {"sentences": {"splitter": "punkt", "chunks": "tokens"}},
-        ),
+        (("--sentences", "splitter=punkt,chunks=tokens"), {"sentences": {"splitter": "punkt", "chunks": "tokens"}}),
         (("--passages", "limit=5"), {"passages": {"limit": 5}}),
         (("--feedback", "off"), {"feedback": False}),
         (("--feedback", "0.2"), {"feedback": {"share": 0.2}}),

@@ -1,5 +1,3 @@
-"""The options of the comparison page; serving itself is tested on a running server."""
-
 import contextlib
 
 import pytest
@@ -23,12 +21,9 @@ def test_options_of_the_page_need_it(options, name):
     assert f"--{name} is the comparison page's: add --ui" in str(outcome.exception)
 
 
-def test_judgments_need_queries(tmp_path):
+def test_queries_and_judgments_are_read_together(tmp_path):
     with pytest.raises(ConfigError, match="--queries"):
         _judgments(None, str(tmp_path / "qrels"))
-
-
-def test_queries_and_judgments_are_read(tmp_path):
     (tmp_path / "queries.tsv").write_text("7\twhere does a duck sleep\n")
     (tmp_path / "qrels").write_text("7 0 a 2\n")
     judgments = _judgments(str(tmp_path / "queries.tsv"), str(tmp_path / "qrels"))

@@ -11,20 +11,8 @@ from osrerank.evaluation.side_file import SideFile
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """A run of one query, whose relevant document is third in the first pass and first for both models."""
-    candidates = [
-        {
-            "doc_id": doc_id,
-            "score": 2.0 - rank / 10,
-            "first_pass": {"score": 5.0, "rank": before},
-            "stages": {"mono": {"score": float(-rank), "rank": rank}},
-        }
-        for rank, (doc_id, before) in enumerate([("b", 2), ("c", 3), ("a", 1)], start=1)
-    ]
-    record = QueryRecord.make("q", candidates, [{"name": "mono", "candidates": 3, "inferences": 3}], True, None, 0.0)
-    pairs = {"doc_ids": ["b", "c"], "probabilities": [[None, 0.2], [0.9, None]]}
-    with SideFile(tmp_path / "run.jsonl", {}) as checkpoint:
-        checkpoint.append(QueryRecord("q", {**record.fields, "pairs": pairs}))
+    """A run of one query, whose relevant document is third in the first pass and first for the pairs."""
+    write_run(tmp_path / "run.jsonl", ["a", "b", "c"], ["b", "c", "a"], ["b", "c"])
     (tmp_path / "qrels").write_text("q 0 c 1\n")
     return tmp_path
 
@@ -35,7 +23,7 @@ def shown(folder: Path, *arguments: str) -> Result:
     )
 
 
-def test_points_have_cost_and_quality(folder: Path) -> None:
+def test_points_have_cost_and_quality_and_depths_beyond_the_run_are_refused(folder: Path) -> None:
     outcome = shown(folder, "--json", "--k1", "0,2", "--pairs", "sum")
     assert json.loads(outcome.output)["points"] == [
         {"curve": "monoBERT", "k0": 0, "k1": 0, "inferences": 0.0, "quality": pytest.approx(1 / 3)},
@@ -43,28 +31,20 @@ def test_points_have_cost_and_quality(folder: Path) -> None:
         {"curve": "duoBERT Sum, k0 = 3", "k0": 3, "k1": 0, "inferences": 3.0, "quality": 0.5},
         {"curve": "duoBERT Sum, k0 = 3", "k0": 3, "k1": 2, "inferences": 5.0, "quality": 1.0},
     ]
+    assert "is not a list of whole numbers" in shown(folder, "--k0", "0,ten").output
+    outcome = shown(folder, "--k0", "3", "--k1", "3")
+    assert "lacks duoBERT's probabilities for the pairs of the top 3" in str(outcome.exception)
 
 
 def test_a_run_of_vectors_mono_is_a_curve_over_its_mono_depth(folder: Path) -> None:
     """The vectors put b, c, a, d in the order c b a d; the cross-encoder read the best three of these."""
-    vectors, mono = {"c": 1, "b": 2, "a": 3}, {"a": 3.0, "c": 2.0, "b": 1.0}
-    candidates = [
-        {
-            "doc_id": doc_id,
-            "score": 1.0,
-            "first_pass": {"score": 5.0, "rank": first_pass},
-            "stages": {
-                name: {"score": score, "rank": rank}
-                for name, rank, score in [
-                    ("vectors", 4 - vectors.get(doc_id, 9), 0.5),
-                    ("blend", vectors.get(doc_id), 0.5),
-                    ("mono", place, mono.get(doc_id)),
-                ]
-                if doc_id in vectors
-            },
-        }
-        for place, (doc_id, first_pass) in enumerate([("a", 3), ("c", 2), ("b", 1), ("d", 4)], start=1)
-    ]
+    ranks = {"a": (3, 1, 3, 1), "c": (2, 3, 1, 2), "b": (1, 2, 2, 3), "d": (4,)}  # first pass, vectors, blend, mono
+    candidates = []
+    for doc_id, (first_pass, *others) in ranks.items():
+        of_stages = zip(("vectors", "blend", "mono"), others, strict=False)
+        stages = {name: {"score": 4.0 - rank, "rank": rank} for name, rank in of_stages}
+        own = {"doc_id": doc_id, "score": 1.0, "first_pass": {"score": 5.0, "rank": first_pass}}
+        candidates.append({**own, "stages": stages})
     stages = [{"name": name, "candidates": 3, "inferences": 3} for name in ("vectors", "blend", "mono")]
     with SideFile(folder / "both.jsonl", {"blend": ["linear", 2.0]}) as checkpoint:
         checkpoint.append(QueryRecord.make("q", candidates, stages, True, None, 0.0))
@@ -72,11 +52,8 @@ def test_a_run_of_vectors_mono_is_a_curve_over_its_mono_depth(folder: Path) -> N
     outcome = CliRunner().invoke(cli, ["tradeoff", *arguments], catch_exceptions=False)
     points = json.loads(outcome.output)["points"]
     assert {point["curve"] for point in points} == {"vectors, then monoBERT"}
-    assert [(point["k0"], point["inferences"], point["quality"]) for point in points] == [
-        (0, 0, 1),
-        (2, 2, 1),
-        (3, 3, 0.5),
-    ]
+    found = [(point["k0"], point["inferences"], point["quality"]) for point in points]
+    assert found == [(0, 0, 1), (2, 2, 1), (3, 3, 0.5)]
 
 
 @pytest.mark.long
@@ -102,12 +79,6 @@ def test_several_sample_sizes_are_a_curve_each(tmp_path: Path) -> None:
         ]
     assert points[-1]["quality"] == 1.0  # all three others: Sum
     assert "the least is 1" in shown(tmp_path, "--sample-size", "0,5").output
-
-
-def test_depth_beyond_the_run_and_bad_lists_are_refused(folder: Path) -> None:
-    assert "is not a list of whole numbers" in shown(folder, "--k0", "0,ten").output
-    outcome = shown(folder, "--k0", "3", "--k1", "3")
-    assert "lacks duoBERT's probabilities for the pairs of the top 3" in str(outcome.exception)
 
 
 def write_run(path: Path, first: list[str], mono: list[str], pairs: list[str], **options: object) -> None:

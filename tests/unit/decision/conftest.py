@@ -9,6 +9,7 @@ import pytest
 
 from osrerank import Client, connect
 from osrerank.types import Qrels, Query
+from tests.articles import fill
 from tests.servers import ROOT
 
 SLICE = ROOT / "tests" / "data" / "squad-200" / "questions.json"
@@ -29,22 +30,17 @@ class Collection:
 @pytest.fixture(scope="session")
 def collection(tmp_path_factory: pytest.TempPathFactory) -> Collection:
     folder = tmp_path_factory.mktemp("collection")
-    documents, queries, judgments = [], [], {}
+    documents, queries, judgments = {}, [], {}
     for article in json.loads(SLICE.read_text("utf-8"))["data"]:
         for paragraph in article["paragraphs"]:
             doc_id = f"p{len(documents)}"
-            documents.append({"title": article["title"], "text": paragraph["context"]})
+            documents[doc_id] = {"title": article["title"], "text": paragraph["context"]}
             for question in paragraph["qas"][:2]:
                 queries.append(Query(question["id"], question["question"]))
                 judgments[question["id"]] = {doc_id: 1}
     url = f"embedded:{folder / 'engine'}"
     with connect(url) as client:
-        lines = [
-            line
-            for place, document in enumerate(documents)
-            for line in ({"index": {"_index": INDEX, "_id": f"p{place}"}}, document)
-        ]
-        client.bulk(body=lines, refresh=True)
+        fill(client, INDEX, documents)
     (folder / "queries.tsv").write_text("".join(f"{query.query_id}\t{query.text}\n" for query in queries))
     (folder / "qrels.txt").write_text(
         "".join(f"{query_id} 0 {next(iter(of))} 1\n" for query_id, of in judgments.items())

@@ -1,5 +1,3 @@
-"""`osrerank calibrate`, and searches that are cut by what it wrote."""
-
 import json
 from pathlib import Path
 
@@ -73,7 +71,7 @@ def test_a_diagram_alone_and_json(fitted: Fitted, tmp_path: Path) -> None:
     assert sum(one["hits"] for one in said["after"]) == said["hits"]
 
 
-def test_hits_are_cut_and_counted(calibrated: Client) -> None:
+def test_hits_are_cut_and_counted_unless_the_precision_is_not_reached(calibrated: Client) -> None:
     whole = calibrated.search(QUESTION, index=INDEX, size=20, rerank=True)
     assert "cuts" not in whole["rerank"]
     found = calibrated.search(QUESTION, index=INDEX, size=20, rerank={"min_probability": 0.5})
@@ -87,9 +85,6 @@ def test_hits_are_cut_and_counted(calibrated: Client) -> None:
     second = calibrated.search(QUESTION, index=INDEX, size=19, from_=1, rerank={"min_probability": 0.5})
     assert second["rerank"]["cuts"] == found["rerank"]["cuts"]
     assert second["hits"]["hits"] == kept[1:]
-
-
-def test_a_precision_that_is_not_reached_cuts_nothing(calibrated: Client) -> None:
     found = calibrated.search(QUESTION, index=INDEX, rerank={"cutoff": {"precision": 0.999}})
     (cut,) = found["rerank"]["cuts"]
     assert (cut["by"], cut["hits"], cut["applied"]) == ("precision", 0, False)
@@ -100,9 +95,7 @@ def test_a_precision_that_is_not_reached_cuts_nothing(calibrated: Client) -> Non
 
 @pytest.mark.long
 @pytest.mark.parametrize("change", ["model", "options", "mapping", "index"])
-def test_another_model_option_or_mapping_is_refused(
-    calibrated: Client, collection: Collection, change: str, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_another_model_option_or_mapping_is_refused(calibrated, collection, change, caplog):
     asked = {"min_probability": 0.5, "cutoff": {"precision": 0.5}, "depth": 20}
     scorer = FunctionScorer() if change == "model" else None
     index = "*" if change == "index" else INDEX
@@ -133,9 +126,7 @@ def _plain(asked: dict) -> dict:
 
 @pytest.mark.long
 @pytest.mark.parametrize(("weight", "stage"), [(0.0, "mono"), (0.5, "vectors_blend")])
-def test_the_last_stage_of_vectors_mono_is_calibrated(
-    collection: Collection, weight: float, stage: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_last_stage_of_vectors_mono_is_calibrated(collection, weight, stage, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     rerank = {"pipeline": "vectors-mono", "depth": 20, "mono_depth": 5, "blend_weight": weight}
     with connect(collection.url, scorer=FunctionScorer(), encoder=Letters(), rerank=rerank) as client:  # type: ignore[arg-type]
@@ -151,20 +142,17 @@ def test_the_last_stage_of_vectors_mono_is_calibrated(
         assert "another model or other options" in cut["reason"]
 
 
-def test_too_little_to_fit_to(client: Client, collection: Collection) -> None:
+def test_too_little_to_fit_to_and_an_index_that_is_not_reranked(client: Client, collection: Collection) -> None:
     few = collection.queries[:5]
     with pytest.raises(EvaluationError, match="too few to fit a probability to"):
         calibrate(client, INDEX, few, collection.qrels)
     with pytest.raises(EvaluationError, match="are the judgments of this index's queries"):
         calibrate(client, INDEX, few, Qrels({}))
-
-
-def test_an_index_that_is_not_reranked(collection: Collection) -> None:
     with (
-        connect(collection.url, rerank={"pipeline": "none"}) as client,
+        connect(collection.url, rerank={"pipeline": "none"}) as other,
         pytest.raises(ConfigError, match="no probability to calibrate"),
     ):
-        calibrate(client, INDEX, collection.queries, collection.qrels)
+        calibrate(other, INDEX, collection.queries, collection.qrels)
 
 
 def test_a_damaged_file_is_named(calibrated: Client) -> None:

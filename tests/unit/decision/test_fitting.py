@@ -1,5 +1,3 @@
-"""Maps from scores to probabilities, on draws whose probabilities are known."""
-
 import numpy as np
 import pytest
 
@@ -24,15 +22,12 @@ def drawn(seed: int, n: int = 20_000, scale: float = 1.5, offset: float = -2.0) 
     return ScoredHits(scores, relevant, np.arange(n) % 50)
 
 
-def test_platt_finds_the_function_that_was_drawn_from() -> None:
-    found = fit_platt(drawn(1))
-    assert (found.scale, found.offset) == pytest.approx((1.5, -2.0), abs=0.1)
-
-
-def test_platt_by_hand() -> None:
+def test_platt_by_hand_and_a_model_that_is_wrong_is_refused() -> None:
     """Two scores: the targets are 2/3 of the relevant one and 1/3 of the other, so the logits are ±ln 2."""
     found = fit_platt(ScoredHits(np.array([1.0, -1.0]), np.array([True, False]), np.array([0, 1])))
     assert (found.scale, found.offset) == pytest.approx((np.log(2), 0), abs=1e-6)
+    with pytest.raises(EvaluationError, match="check the judgments"):
+        fit_platt(drawn(1, scale=-1.0))
 
 
 def test_isotonic_by_hand() -> None:
@@ -41,11 +36,6 @@ def test_isotonic_by_hand() -> None:
     found = fit_isotonic(ScoredHits(scores, np.array([False, True, False, True, True]), np.zeros(5, dtype=np.intp)))
     assert found.scores == (1.0, 2.5, 4.5)
     assert found.probabilities == pytest.approx((0.6 / 2, 1.6 / 3, 2.6 / 3))
-
-
-def test_a_model_that_is_wrong_is_refused() -> None:
-    with pytest.raises(EvaluationError, match="check the judgments"):
-        fit_platt(drawn(1, scale=-1.0))
 
 
 @pytest.mark.parametrize("fit", [fit_platt, fit_isotonic])

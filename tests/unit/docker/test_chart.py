@@ -5,7 +5,7 @@ import subprocess
 import pytest
 
 from tests import kubernetes
-from tests.kubernetes import CHART, MANIFESTS, container, helm, objects, of_kind, pod
+from tests.kubernetes import CHART, MANIFESTS, container, helm, objects, pod
 from tools.deploy.manifests import manifests, render
 
 __all__ = ["helm"]
@@ -84,13 +84,6 @@ def test_gpu_workers_have_a_gpu_and_torch():
     assert "nvidia.com/gpu" not in server["resources"]["limits"]
 
 
-def test_without_keda_the_number_of_workers_is_fixed():
-    found = rendered(NO_KEDA)
-    (worker,) = of_kind(found, "Deployment", "worker")
-    assert worker["spec"]["replicas"] == 2
-    assert {one["kind"] for one in found}.isdisjoint({"ScaledObject", "HorizontalPodAutoscaler"})
-
-
 def test_secrets_are_the_named_ones():
     found = pod(rendered((*OWN_SECRETS, *TLS)), "worker")
     volumes = {volume["name"]: volume for volume in found["volumes"]}
@@ -109,18 +102,3 @@ def test_secrets_are_the_named_ones():
 def test_a_digest_goes_before_tags():
     digest = "sha256:" + "0" * 64
     assert container(rendered([f"image.digest={digest}"]), "worker")["image"] == f"osrerank@{digest}"
-
-
-def test_monitor_reads_the_server_s_metrics_with_its_token():
-    server, worker = of_kind(rendered(GUARDED), "ServiceMonitor")
-    if server["metadata"]["name"].endswith("worker"):
-        server, worker = worker, server
-    assert server["spec"]["endpoints"][0]["authorization"]["credentials"] == {"name": "osrerank", "key": "server-token"}
-    assert "authorization" not in worker["spec"]["endpoints"][0]
-
-
-def test_other_triggers_take_the_place_of_the_workers_metric():
-    (scaled,) = of_kind(
-        rendered(["autoscaling.triggers[0].type=cron", "autoscaling.triggers[0].metadata.start=0"]), "ScaledObject"
-    )
-    assert [trigger["type"] for trigger in scaled["spec"]["triggers"]] == ["cron"]

@@ -1,5 +1,3 @@
-"""compose.yaml: valid by the Compose specification's schema and program, and by rules of our own."""
-
 import json
 import re
 import subprocess
@@ -24,16 +22,13 @@ def test_schema():
     check_schema(COMPOSE)
 
 
-def test_images_are_pinned(service):
-    assert "build" in service or re.fullmatch(r"[\w/]+:\d+\.\d+\.\d+[\w.-]*", service["image"])
-
-
 def test_opensearch_is_the_version_that_the_tests_run():
     image = project()["services"]["opensearch"]["image"]
     assert f'"{image}"' in (ROOT / "tests" / "servers.py").read_text(encoding="utf-8")
 
 
-def test_every_service_is_health_checked(service):
+def test_every_service_is_pinned_and_health_checked(service):
+    assert "build" in service or re.fullmatch(r"[\w/]+:\d+\.\d+\.\d+[\w.-]*", service["image"])
     if "healthcheck" in service:
         assert service["healthcheck"]["test"][0] in {"CMD", "CMD-SHELL"}
     else:
@@ -48,8 +43,10 @@ def test_every_service_is_bounded_and_comes_back(service):
     assert service["stop_grace_period"]
 
 
-def test_ports_are_published_on_loopback_only(service):
+def test_ports_are_published_on_loopback_only_and_no_secret_is_in_the_environment(service):
     assert all(port["host_ip"] == "127.0.0.1" for port in service.get("ports", []))
+    secret = re.compile(r"PASSWORD|TOKEN|SECRET|KEY|_URL", re.IGNORECASE)
+    assert [name for name in service.get("environment", {}) if secret.search(name)] in ([], ["OSRERANK_SECRETS_DIR"])
 
 
 def test_what_is_scaled_publishes_no_port_and_has_no_name():
@@ -66,21 +63,12 @@ def test_file_system_is_read_only_and_rights_are_dropped(name):
 
 
 @pytest.mark.parametrize("name", OURS)
-def test_environment_has_only_settings_that_can_be_used(name, monkeypatch, tmp_path):
+def test_environment_and_secrets_are_settings_that_can_be_used(name, monkeypatch, tmp_path):
+    names = {secret["source"] for secret in project()["services"][name]["secrets"]}
+    assert names <= {f"{PREFIX}{field}".lower() for field in Settings.model_fields}
     for variable, value in project()["services"][name]["environment"].items():
         monkeypatch.setenv(variable, str(tmp_path) if variable == "OSRERANK_SECRETS_DIR" else value)
     Settings.load()
-
-
-@pytest.mark.parametrize("name", ["worker", "worker-gpu", "serve"])
-def test_secrets_are_settings_by_their_names(name):
-    names = {secret["source"] for secret in project()["services"][name]["secrets"]}
-    assert names <= {f"{PREFIX}{field}".lower() for field in Settings.model_fields}
-
-
-def test_no_secret_is_in_the_environment(service):
-    secret = re.compile(r"PASSWORD|TOKEN|SECRET|KEY|_URL", re.IGNORECASE)
-    assert [name for name in service.get("environment", {}) if secret.search(name)] in ([], ["OSRERANK_SECRETS_DIR"])
 
 
 @pytest.mark.long

@@ -1,5 +1,3 @@
-"""The Dockerfile: linted by hadolint, and held to rules of our own."""
-
 import json
 import re
 import shlex
@@ -19,11 +17,8 @@ def test_hadolint_has_nothing_to_say():
     assert (linted.returncode, linted.stdout) == (0, "")
 
 
-def test_cpu_is_the_default_image():
+def test_cpu_is_the_default_image_and_bases_are_pinned_by_version_and_digest():
     assert list(stages())[-1] == "cpu"
-
-
-def test_bases_are_pinned_by_version_and_digest():
     bases = {stage.base for stage in stages().values()} - set(stages()) - {"scratch"}
     assert bases
     assert all(re.fullmatch(r"python:3\.11\.\d+-slim-\w+@sha256:[0-9a-f]{64}", base) for base in bases)

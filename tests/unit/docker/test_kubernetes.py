@@ -18,16 +18,11 @@ SCORING_S = 30
 """Most time of a request, or of a chunk that a stopping worker finishes."""
 
 
-def test_manifests_are_valid():
+def test_manifests_and_values_are_valid_and_the_schema_names_all_values():
     kubernetes.check(plain())
-
-
-def test_values_fit_their_schema():
     jsonschema.Draft202012Validator.check_schema(values_schema())
     jsonschema.validate(values(), values_schema())
 
-
-def test_schema_names_the_values_and_no_others():
     def names(schema, given):
         assert set(schema["properties"]) - {"global"} == set(given)
         for name, value in given.items():
@@ -57,9 +52,11 @@ def test_values_that_cannot_work_are_refused(path, value):
         jsonschema.validate(given, values_schema())
 
 
-def test_chart_has_the_version_of_the_program():
+def test_chart_has_the_version_of_the_program_and_its_page_every_group_of_values():
     chart = (CHART / "Chart.yaml").read_text(encoding="utf-8")
     assert re.findall(r"^(?:appVersion|version): (.*)$", chart, flags=re.MULTILINE) == [__version__] * 2
+    page = (ROOT / "docs" / "deploy.md").read_text(encoding="utf-8")
+    assert [name for name in values() if f"`{name}" not in page] == []
 
 
 @pytest.mark.parametrize("component", COMPONENTS)
@@ -67,18 +64,10 @@ def test_pods_have_no_rights_that_they_do_not_need(component):
     """What the Pod Security Standard "restricted" asks for, and more."""
     template, found = pod(plain(), component), container(plain(), component)
     user, _, group = (stages()["runtime"].last("USER") or "").partition(":")
-    assert template["securityContext"] == {
-        "runAsNonRoot": True,
-        "runAsUser": int(user),
-        "runAsGroup": int(group),
-        "fsGroup": int(group),
-        "seccompProfile": {"type": "RuntimeDefault"},
-    }
-    assert found["securityContext"] == {
-        "allowPrivilegeEscalation": False,
-        "readOnlyRootFilesystem": True,
-        "capabilities": {"drop": ["ALL"]},
-    }
+    who = {"runAsNonRoot": True, "runAsUser": int(user), "runAsGroup": int(group), "fsGroup": int(group)}
+    assert template["securityContext"] == {**who, "seccompProfile": {"type": "RuntimeDefault"}}
+    rights = {"allowPrivilegeEscalation": False, "readOnlyRootFilesystem": True, "capabilities": {"drop": ["ALL"]}}
+    assert found["securityContext"] == rights
     assert template["automountServiceAccountToken"] is False
     assert template["enableServiceLinks"] is False
     (account,) = of_kind(plain(), "ServiceAccount")
@@ -97,7 +86,7 @@ def test_only_emptied_folders_can_be_written(component):
 
 
 @pytest.mark.parametrize("component", COMPONENTS)
-def test_secrets_are_files_that_settings_read(component, tmp_path, monkeypatch):
+def test_secrets_are_files_that_settings_read_and_none_is_in_the_environment(component, tmp_path, monkeypatch):
     (secrets,) = [volume["projected"] for volume in pod(plain(), component)["volumes"] if volume["name"] == "secrets"]
     paths = [item["path"] for source in secrets["sources"] for item in source["secret"]["items"]]
     assert set(paths) <= {f"{PREFIX}{field}".lower() for field in Settings.model_fields}
@@ -110,16 +99,12 @@ def test_secrets_are_files_that_settings_read(component, tmp_path, monkeypatch):
     settings = Settings.load()
     assert settings.broker() == "redis://redis:6379/0"
     assert settings.workers_key is not None
-
-
-@pytest.mark.parametrize("component", COMPONENTS)
-def test_no_secret_is_in_the_environment(component):
     names = [variable["name"] for variable in container(plain(), component)["env"]]
     assert [name for name in names if re.search(r"PASSWORD|TOKEN|SECRET|KEY|_URL", name)] == ["OSRERANK_SECRETS_DIR"]
 
 
 @pytest.mark.parametrize("component", COMPONENTS)
-def test_pods_are_bounded_and_probed(component):
+def test_pods_are_bounded_probed_and_given_the_time_to_finish(component):
     found = container(plain(), component)
     assert set(found["resources"]["limits"]) == {"cpu", "memory"}
     ports = {port["name"] for port in found["ports"]}
@@ -128,18 +113,23 @@ def test_pods_are_bounded_and_probed(component):
         assert found[name]["httpGet"]["port"] in ports
         paths[name] = found[name]["httpGet"]["path"]
     assert paths == {"startupProbe": "/live", "livenessProbe": "/live", "readinessProbe": "/ready"}
-
-
-@pytest.mark.parametrize("component", COMPONENTS)
-def test_pods_are_given_the_time_to_finish(component):
-    found = container(plain(), component)
     pause_s = int(found["lifecycle"]["preStop"]["exec"]["command"][-1]) if "lifecycle" in found else 0
     assert pod(plain(), component)["terminationGracePeriodSeconds"] > pause_s + SCORING_S
 
 
-def test_workers_threads_are_their_share_of_the_cores():
+def test_workers_have_the_threads_of_their_cores_and_are_scaled_down_to_one():
     (threads,) = [one for one in container(plain(), "worker")["env"] if one["name"] == "OSRERANK_THREADS"]
     assert threads["valueFrom"]["resourceFieldRef"]["resource"] == "limits.cpu"
+    (scaled,) = of_kind(plain(), "ScaledObject")
+    (deployment,) = of_kind(plain(), "Deployment", "worker")
+    (service,) = of_kind(plain(), "Service", "worker")
+    assert scaled["spec"]["scaleTargetRef"]["name"] == deployment["metadata"]["name"]
+    assert scaled["spec"]["minReplicaCount"] >= 1
+    assert "replicas" not in deployment["spec"]  # an upgrade would set KEDA's number back
+    (trigger,) = scaled["spec"]["triggers"]
+    port = service["spec"]["ports"][0]["port"]
+    host = f"{service['metadata']['name']}.{service['metadata']['namespace']}.svc.cluster.local"
+    assert trigger["metadata"]["url"] == f"http://{host}:{port}/metrics"
 
 
 @pytest.mark.parametrize("component", COMPONENTS)
@@ -155,24 +145,6 @@ def test_what_selects_pods_selects_its_own(component):
     ):
         assert selector["app.kubernetes.io/component"] == component
         assert selector.items() <= labels.items()
-
-
-def test_scaler_scales_the_workers_and_leaves_one():
-    (scaled,) = of_kind(plain(), "ScaledObject")
-    (deployment,) = of_kind(plain(), "Deployment", "worker")
-    (service,) = of_kind(plain(), "Service", "worker")
-    assert scaled["spec"]["scaleTargetRef"]["name"] == deployment["metadata"]["name"]
-    assert scaled["spec"]["minReplicaCount"] >= 1
-    assert "replicas" not in deployment["spec"]  # an upgrade would set KEDA's number back
-    (trigger,) = scaled["spec"]["triggers"]
-    port = service["spec"]["ports"][0]["port"]
-    host = f"{service['metadata']['name']}.{service['metadata']['namespace']}.svc.cluster.local"
-    assert trigger["metadata"]["url"] == f"http://{host}:{port}/metrics"
-
-
-def test_page_shows_every_group_of_values():
-    page = (ROOT / "docs" / "deploy.md").read_text(encoding="utf-8")
-    assert [name for name in values() if f"`{name}" not in page] == []
 
 
 @pytest.mark.parametrize("name", ["deploy", "workers"])

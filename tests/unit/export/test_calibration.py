@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from osrerank.errors import EvaluationError, FormatError
+from osrerank.errors import EvaluationError
 from osrerank.export.calibration import (
     JudgedQuery,
     after_vectors,
@@ -20,16 +20,6 @@ from osrerank.scoring.registry import load_scorer
 from osrerank.types import Feedback, Qrels
 
 MODEL = str(Path(__file__).parents[2] / "data" / "tiny-bert-bi-encoder")
-
-
-@pytest.mark.long
-def test_it_finds_the_map_that_made_the_labels() -> None:
-    random = np.random.default_rng(7)
-    raw = random.normal(14, 2, size=200_000).astype(np.float32)
-    is_relevant = random.random(len(raw)) < 1 / (1 + np.exp(-(1.5 * raw - 22)))
-    fitted = fit_calibration(raw, is_relevant)
-    assert fitted.scale == pytest.approx(1.5, rel=0.02)
-    assert fitted.offset == pytest.approx(-22, rel=0.02)
 
 
 def test_four_pairs_by_hand() -> None:
@@ -69,27 +59,19 @@ def test_what_is_judged_comes_from_both_files(tmp_path: Path) -> None:
     np.testing.assert_allclose(found.raw, (logits - calibration.offset) / calibration.scale, rtol=1e-6)
 
 
-@pytest.mark.parametrize(
-    "line", ["{", "[]", '{"query_id": "1"}', '{"query_id": "1", "query": "q", "candidates": [{}]}']
-)
-def test_a_bad_line_is_named(tmp_path: Path, line: str) -> None:
-    file = tmp_path / "candidates.jsonl"
-    file.write_text(f"{line}\n")
-    with pytest.raises(FormatError, match=r"candidates\.jsonl, line 1"):
-        list(read_judged(load_scorer(MODEL, backend="onnx", threads=1), Calibration(), file, Qrels({})))
-
-
 def judged(raw: list[float], relevant: int) -> JudgedQuery:
     """Three candidates whose first-pass scores are 1, 1/2 and 0."""
     return JudgedQuery(np.array(raw), np.array([1.0, 0.5, 0.0]), ["a", "b", "c"], {"abc"[relevant]: 1})
 
 
-def test_a_weight_is_chosen_where_the_first_pass_knows_better() -> None:
+def test_a_weight_is_chosen_where_the_first_pass_knows_better_and_of_enough_queries() -> None:
     """Raw scores put the relevant first document third by .9: only a weight of 1 or more brings it back to the top."""
     plain, unsure = judged([0.0, 0.5, 0.9], 0), judged([0.0, 0.1, 5.0], 2)
     chosen = choose_weight([plain, plain, unsure] * 2, Calibration(1.0, 0.0))
     assert (chosen.weight, chosen.mean, chosen.held_out) == (1.0, 1.0, 1.0)
     assert chosen.first_pass == pytest.approx((1 + 1 + 0.5) / 3)  # a third place counts 1 / log2(4)
+    with pytest.raises(EvaluationError, match="4 queries have candidates and a relevant document; 5 are needed"):
+        choose_weight([judged([1.0, 0.0, 0.0], 0)] * 4, Calibration())
 
 
 def test_a_cross_encoder_is_weighed_beside_the_vectors_on_the_best_of_them() -> None:
@@ -102,11 +84,6 @@ def test_a_cross_encoder_is_weighed_beside_the_vectors_on_the_best_of_them() -> 
     assert both[0].first_pass.tolist() == [5.0, 1.0, 0.0]
     assert both[0].ndcg(Calibration(), 0.0) < both[0].ndcg(Calibration(), 1.0) == 1.0
     assert choose_weight(both, Calibration()).weight == 0.5
-
-
-def test_fewer_queries_than_folds_choose_nothing() -> None:
-    with pytest.raises(EvaluationError, match="4 queries have candidates and a relevant document; 5 are needed"):
-        choose_weight([judged([1.0, 0.0, 0.0], 0)] * 4, Calibration())
 
 
 def test_what_could_not_be_scored_calibrates_nothing_and_is_last() -> None:
@@ -123,16 +100,15 @@ def moving(first: float, relevant: str = "c") -> JudgedQuery:
     return JudgedQuery(rows[:, 0].astype(float), np.array([first, 0.0, 0.0]), ["a", "b", "c"], {relevant: 1}, vectors)
 
 
-def test_feedback_moves_the_raw_scores() -> None:
+def test_feedback_moves_the_raw_scores_and_the_weight_is_chosen_for_that_order() -> None:
     """Halfway to the first the query has them at 15, 55 and 27 degrees; their mean stays."""
     moved = moving(1.0).after(Feedback(0.5, 0.001), Calibration(10.0, -5.0), 0.0)
     before, after = np.cos(np.radians([30, 40, 42])), np.cos(np.radians([15, 55, 27]))
     np.testing.assert_allclose(moved.raw, after + before.mean() - after.mean(), atol=1e-6)
-
-
-def test_a_weight_is_chosen_for_the_order_with_feedback() -> None:
     chosen = [choose_weight([moving(0.0)] * 5, Calibration(10.0), feedback) for feedback in (None, Feedback(0.5, 0.1))]
     assert [one.mean for one in chosen] == pytest.approx([0.5, 1 / math.log2(3)])
+    one = JudgedQuery(np.array([math.nan, 0.5]), np.zeros(2), ["a", "b"], {}, (np.eye(2)[:1], np.eye(2)))
+    assert one.after(Feedback(), Calibration(), 0.0) is one
 
 
 @pytest.mark.parametrize(("without", "is_on"), [(0.8, True), (0.85, False)])
@@ -152,8 +128,3 @@ def test_the_card_has_feedback_if_that_gains_enough(without: float, is_on: bool)
     assert made.feedback.temperature == pytest.approx(0.15 * unit, abs=1e-4)
     after = [one.after(made.feedback, made.calibration, 0.0).raw for one in judged]
     np.testing.assert_allclose(after, [one.after(Feedback(), before, 0.0).raw for one in judged], atol=1e-4)
-
-
-def test_one_candidate_has_no_feedback() -> None:
-    one = JudgedQuery(np.array([math.nan, 0.5]), np.zeros(2), ["a", "b"], {}, (np.eye(2)[:1], np.eye(2)))
-    assert one.after(Feedback(), Calibration(), 0.0) is one

@@ -1,5 +1,3 @@
-"""Each family of encoders, exported as ``osrerank export`` does it, beside transformers' own logits."""
-
 from pathlib import Path
 
 import numpy as np
@@ -9,7 +7,6 @@ from osrerank.cli import main
 from osrerank.scoring.model_files import read_card
 from osrerank.scoring.registry import load_scorer
 
-pytest.importorskip("onnx")
 families = pytest.importorskip("tools.models.families", reason="needs torch and transformers")
 
 TINY = Path(__file__).parents[2] / "data" / "tiny-bert-one-label" / "tokenizer.json"

@@ -1,5 +1,3 @@
-"""Late-interaction models of other libraries, exported: what is given, and what does not fit."""
-
 import json
 import re
 import shutil
@@ -10,9 +8,6 @@ import pytest
 from osrerank.errors import ConfigError, ModelLoadError
 from osrerank.scoring.model_files import read_card
 from tests.late_interaction import SAVED, exported
-
-pytest.importorskip("torch")
-pytest.importorskip("onnx")
 
 
 def copied(tmp_path: Path, **metadata: object) -> Path:
@@ -34,14 +29,11 @@ def test_the_card_comes_back_as_it_was_written(tmp_path: Path) -> None:
     assert [step.name for step in card.modules] == ["1_Dense.linear"]
 
 
-def test_the_weights_tell_a_tokens_dimensions(tmp_path: Path) -> None:
+def test_the_weights_tell_a_tokens_dimensions_and_files_that_contradict_them_are_refused(tmp_path: Path) -> None:
     assert read_card(exported(str(copied(tmp_path, dim=None)), tmp_path / "made")).dimensions == 16
-
-
-def test_files_that_contradict_each_other_are_refused(tmp_path: Path) -> None:
     reason = "model.safetensors has 16 rows of linear.weight, and the model's files say 128"
     with pytest.raises(ModelLoadError, match=re.escape(reason)):
-        exported(str(copied(tmp_path, dim=128)), tmp_path / "made")
+        exported(str(copied(tmp_path / "other", dim=128)), tmp_path / "other" / "made")
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ import onnxruntime
 import pytest
 from onnx import helper, numpy_helper
 
-from osrerank.export.outliers import SUFFIX, largest_activations, separate_outliers
+from osrerank.export.outliers import SUFFIX, separate_outliers
 from osrerank.export.quantise import QuantisationRecipe, quantise
 from osrerank.scoring.inputs import Tokens
 from tests.unit.export.graphs import of_words
@@ -38,14 +38,6 @@ def product(loudness: float) -> onnx.ModelProto:
 def run(model: onnx.ModelProto | Path, one: Tokens) -> np.ndarray:
     content = model.read_bytes() if isinstance(model, Path) else model.SerializeToString()
     return onnxruntime.InferenceSession(content).run(None, {"input_ids": one.ids[None]})[0]
-
-
-def test_the_largest_of_each_channel() -> None:
-    model, seen = product(30.0), [tokens(seed) for seed in range(3)]
-    table = numpy_helper.to_array(model.graph.initializer[0])
-    expected = np.abs(table[np.concatenate([one.ids for one in seen])]).max(axis=0)
-    np.testing.assert_array_equal(largest_activations(model, ["states"], seen)["states"], expected)
-    assert len(model.graph.output) == 1
 
 
 def test_the_graph_computes_what_it_did() -> None:

@@ -3,9 +3,8 @@
 from pathlib import Path
 
 import numpy as np
+import onnx
 import pytest
-
-onnx = pytest.importorskip("onnx")
 
 MODELS = Path(__file__).parents[3] / "osrerank" / "models"
 LARGEST_ACTIVATION, LARGEST_SUM = 255, 32_767

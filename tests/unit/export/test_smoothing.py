@@ -1,20 +1,16 @@
 from pathlib import Path
 
 import numpy as np
+import onnx
+import onnxruntime
 import pytest
 
-from osrerank.export.export_model import ExportOptions, export_model
 from osrerank.export.quantise import QuantisationRecipe, quantise
 from osrerank.export.smoothing import LEAST_SCALE, SUFFIX, channel_scales, smooth
 from osrerank.scoring.inputs import Tokens
-
-onnx = pytest.importorskip("onnx")
-onnxruntime = pytest.importorskip("onnxruntime")
-
-from tests.unit.export.graphs import of_words  # noqa: E402 - imports onnx
+from tests.unit.export.graphs import of_words
 
 WIDTH, LARGE = 48, 5
-TINY = Path(__file__).parents[2] / "data" / "tiny-bert-one-label"
 
 
 def tokens(seed: int) -> Tokens:
@@ -56,9 +52,6 @@ def test_the_output_stays_and_products_of_one_input_share_one_multiplication() -
     assert [node.name for node in made.graph.node if node.name.endswith(SUFFIX)] == [f"states{SUFFIX}"]
     assert [node.input[0] for node in made.graph.node if node.op_type == "MatMul"] == [*[f"states{SUFFIX}"] * 2, "even"]
     assert outputs(made, 9) == pytest.approx(outputs(model(), 9), rel=1e-4, abs=1e-3)
-
-
-def test_a_matrix_that_two_products_share_is_left_alone() -> None:
     made = model()
     made.graph.node[2].input[1] = "a"
     smooth(made, [tokens(0)], 1, 3.0)
@@ -74,17 +67,3 @@ def test_int8_is_nearer_to_fp32_than_with_one_scale_for_all(tmp_path: Path) -> N
         difference = outputs(str(tmp_path / f"{name}.onnx"), 9) - outputs(model(), 9)
         errors[name] = float(np.sqrt((difference**2).mean()))
     assert errors["smooth"] < errors["none"] / 2
-
-
-@pytest.mark.long
-def test_classifiers_are_smoothed_unless_the_recipe_says_otherwise(tmp_path: Path) -> None:
-    pytest.importorskip("torch")
-    for name, outlying in (("smooth", ""), ("apart", "apart")):
-        recipe = QuantisationRecipe(outlying=outlying, outlier_gain=1.0001)  # type: ignore[arg-type]
-        export_model(TINY, tmp_path / name, ExportOptions(precision="int8", recipe=recipe))
-    names = {
-        one: {node.name for node in onnx.load(tmp_path / one / "onnx" / "model_int8.onnx").graph.node}
-        for one in ("smooth", "apart")
-    }
-    assert any(name.endswith(SUFFIX) for name in names["smooth"])
-    assert not any(name.endswith(SUFFIX) for name in names["apart"])

@@ -1,21 +1,16 @@
-"""The third segment of duo models: its two beginnings, in a table and in an exported checkpoint."""
-
 import json
 import shutil
 from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
 from osrerank.errors import ConfigError, ModelLoadError
 from osrerank.export.export_model import ExportOptions, export_model
+from osrerank.export.third_segment import third_row
 from osrerank.scoring.model_files import read_card
 from osrerank.scoring.registry import load_scorer
-
-torch = pytest.importorskip("torch")
-pytest.importorskip("onnx")
-
-from osrerank.export.third_segment import third_row  # noqa: E402 - imports torch
 
 DATA = Path(__file__).parents[2] / "data"
 TWO_ROWS = DATA / "tiny-bert-two-labels"

@@ -1,5 +1,3 @@
-"""A file that several processes append whole lines to."""
-
 import json
 import multiprocessing
 from pathlib import Path
@@ -17,14 +15,11 @@ def append(path: Path, name: str) -> None:
         file.append(json.dumps({"of": name, "number": number, "long": name * 3000}))
 
 
-def test_the_folder_is_made_and_others_cannot_read(tmp_path: Path) -> None:
+def test_the_folder_is_made_others_cannot_read_and_a_full_file_grows_no_more(tmp_path: Path) -> None:
     path = tmp_path / "log" / "shadow.jsonl"
     AppendedLines(path, 100).append("{}")
     assert path.read_bytes() == b"{}\n"
     assert path.stat().st_mode & 0o077 == 0
-
-
-def test_a_full_file_grows_no_more_until_it_is_moved_away(tmp_path: Path) -> None:
     path = tmp_path / "lines"
     file = AppendedLines(path, 10)
     file.append("12345678")

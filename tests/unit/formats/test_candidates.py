@@ -1,5 +1,4 @@
 import gzip
-import hashlib
 import json
 import os
 import threading
@@ -56,7 +55,7 @@ def test_repeated_query_and_empty_file_are_refused(tmp_path: Path) -> None:
         read_candidates(path)
 
 
-def test_run_corpus_and_queries_are_put_together(tmp_path: Path) -> None:
+def test_run_corpus_and_queries_are_put_together_and_the_last_of_a_document_counts(tmp_path: Path) -> None:
     (tmp_path / "run").write_text("1 Q0 b 1 2.0 t\n1 Q0 a 2 1.0 t\n")
     (tmp_path / "corpus").write_text('{"id": "a", "text": "A", "title": "T"}\n{"_id": "b", "text": "B"}\n{"id": "c"}\n')
     (tmp_path / "queries").write_text("1\tone\n2\ttwo\n")
@@ -76,6 +75,11 @@ def test_run_corpus_and_queries_are_put_together(tmp_path: Path) -> None:
     (tmp_path / "corpus").write_text('{"id": "a", "text": "A"}\n{"id": "b", "text": "B"}\n')
     with pytest.raises(EvaluationError, match=r"lacks 1 queries of .*, 1 among them"):
         assemble(tmp_path / "run", tmp_path / "corpus", tmp_path / "queries")
+    (tmp_path / "run").write_text("1 Q0 a 1 2.0 t\n")
+    (tmp_path / "corpus").write_text('{"id": "a", "text": "old"}\n{"id": "a", "text": "new \\ud800"}\n')
+    (tmp_path / "queries").write_text("1\tone\n")
+    (assembled,) = assemble(tmp_path / "run", tmp_path / "corpus", tmp_path / "queries")
+    assert assembled.documents == ({"id": "a", "text": "new \ud800", "score": 2.0},)
 
 
 def lines(count: int, size: int = 1) -> bytes:
@@ -123,13 +127,6 @@ def test_candidates_may_come_through_a_pipe(tmp_path: Path) -> None:
     assert [found.documents(f"q{number}")[0]["id"] for number in (0, 2)] == ["d0", "d0"]
 
 
-def test_the_digest_is_that_of_all_lists_at_once(tmp_path: Path) -> None:
-    path = tmp_path / "candidates.jsonl"
-    path.write_bytes(lines(3))
-    content = json.dumps([[one.query.query_id, list(one.documents)] for one in read_candidates(path)], sort_keys=True)
-    assert CandidatesByQuery(candidate_lists(path)).digest == hashlib.sha256(content.encode()).hexdigest()[:16]
-
-
 @pytest.mark.long
 def test_memory_does_not_grow_with_the_queries(tmp_path: Path) -> None:
     peaks = []
@@ -142,11 +139,3 @@ def test_memory_does_not_grow_with_the_queries(tmp_path: Path) -> None:
         peaks.append(tracemalloc.get_traced_memory()[1])
         tracemalloc.stop()
     assert peaks[1] < peaks[0] + 500_000  # their texts alone are 2.3 MB more
-
-
-def test_the_last_of_a_repeated_document_counts(tmp_path: Path) -> None:
-    (tmp_path / "run").write_text("1 Q0 a 1 2.0 t\n")
-    (tmp_path / "corpus").write_text('{"id": "a", "text": "old"}\n{"id": "a", "text": "new \\ud800"}\n')
-    (tmp_path / "queries").write_text("1\tone\n")
-    (assembled,) = assemble(tmp_path / "run", tmp_path / "corpus", tmp_path / "queries")
-    assert assembled.documents == ({"id": "a", "text": "new \ud800", "score": 2.0},)

@@ -1,13 +1,7 @@
-from pathlib import Path
-
-import pytest
-
 from osrerank.formats import files
 
 
-def test_standard_output_that_leads_to_a_file_is_written_and_not_replaced(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsysbinary: pytest.CaptureFixture[bytes]
-) -> None:
+def test_standard_output_that_leads_to_a_file_is_written_and_not_replaced(tmp_path, monkeypatch, capsysbinary):
     (tmp_path / "file").touch()
     link = tmp_path / "stdout"
     link.symlink_to(tmp_path / "file")

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from osrerank.errors import LoaderError
-from osrerank.formats.id_table import IdRow, IdTable, Repeat
+from osrerank.formats.id_table import IdRow, IdTable
 
 ROWS = [IdRow(row_id, number, number * 10) for number, row_id in enumerate(["b", "a", "ä", "a", "b", "a", "\ud800"], 1)]
 
@@ -15,23 +15,13 @@ def unread() -> Iterator[IdRow]:
     yield
 
 
-def test_the_first_row_of_an_id_counts() -> None:
+def test_the_first_row_of_an_id_counts_in_any_thread() -> None:
     table = IdTable.temporary(ROWS)
     assert len(table) == 7
     assert [table.get(row_id) for row_id in ("a", "ä", "c", "\ud800")] == [ROWS[1], ROWS[2], None, ROWS[6]]
     assert "b" in table
     assert "B" not in table
     assert len(IdTable.temporary([])) == 0
-
-
-def test_repeats_come_in_the_order_of_their_rows() -> None:
-    table = IdTable.temporary(reversed(ROWS))
-    assert table.repeated(9) == [Repeat("a", 2, 4), Repeat("b", 1, 5), Repeat("a", 2, 6)]
-    assert table.repeated(1) == [Repeat("a", 2, 4)]
-    assert IdTable.temporary(ROWS[:3]).repeated(1) == []
-
-
-def test_texts_are_kept_too_and_found_from_another_thread() -> None:
     table, found = IdTable.temporary([IdRow("a", 1, "fox")]), []
     asking = threading.Thread(target=lambda: found.append(table.get("a")))
     asking.start()
@@ -54,7 +44,7 @@ def test_a_kept_table_is_used_again_for_the_same_key_only(tmp_path: Path) -> Non
     assert IdTable.opened(path, "other key") is None
 
 
-def test_a_refused_or_broken_table_is_not_kept(tmp_path: Path) -> None:
+def test_a_refused_or_broken_table_is_not_kept_and_no_room_is_an_error(tmp_path: Path) -> None:
     def refuse(table: IdTable) -> None:
         raise ValueError(str(table.repeated(1)))
 
@@ -63,6 +53,8 @@ def test_a_refused_or_broken_table_is_not_kept(tmp_path: Path) -> None:
     with pytest.raises(AssertionError, match="not needed"):
         IdTable.made(tmp_path / "ids", "key", unread())
     assert list(tmp_path.iterdir()) == []
+    with pytest.raises(LoaderError, match=r"no-folder: No such file"):
+        IdTable.made(tmp_path / "no-folder" / "ids", "key", ROWS)
 
 
 def test_a_damaged_table_is_named(tmp_path: Path) -> None:
@@ -76,8 +68,3 @@ def test_a_damaged_table_is_named(tmp_path: Path) -> None:
     assert table is not None
     with pytest.raises(LoaderError, match=r"ids: the sorted ids cannot be read \(.*\); delete the file"):
         table.get("02500")
-
-
-def test_no_room_is_an_error_that_says_what_to_do(tmp_path: Path) -> None:
-    with pytest.raises(LoaderError, match=r"no-folder: No such file"):
-        IdTable.made(tmp_path / "no-folder" / "ids", "key", ROWS)

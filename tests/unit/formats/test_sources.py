@@ -1,11 +1,7 @@
-"""The same records from every packing, and what a damaged packing says."""
-
 import bz2
 import gzip
 import io
 import lzma
-import shutil
-import subprocess
 import tarfile
 import zipfile
 from collections.abc import Callable
@@ -15,7 +11,7 @@ import pytest
 import zstandard
 
 from osrerank.errors import CorpusFormatError, LoaderError
-from osrerank.formats.sources import Meter, files_of, open_sources
+from osrerank.formats.sources import files_of, open_sources
 from osrerank.types import Document
 from osrerank_loaders.collections.base import Record, read_records
 from osrerank_loaders.collections.registry import LOADERS
@@ -128,37 +124,12 @@ def test_a_folder_is_read_in_order_without_other_files(read: Read, tmp_path: Pat
     assert read(PASSAGES, folder) == [Document("1", "one"), Document("2", "two")]
 
 
-def test_a_file_given_by_name_is_read_whatever_its_name(read: Read) -> None:
-    assert read(PASSAGES, b"1\tone\n", "passages.of.mine") == [Document("1", "one")]
-
-
-def test_bytes_taken_from_disk_are_counted(tmp_path: Path) -> None:
-    path = tmp_path / "collection.tsv.gz"
-    path.write_bytes(gzip.compress(PLAIN))
-    meter = Meter()
-    assert len(list(read_records(PASSAGES, open_sources([str(path)], PASSAGES.files, meter)))) == len(EXPECTED)
-    assert path.stat().st_size - 512 <= meter.bytes_read <= path.stat().st_size
-
-
 @pytest.mark.long
 @pytest.mark.parametrize("packing", ["gz", "xz", "zst", "bz2", "tar.gz", "tar", "zip"])
 def test_a_truncated_packing_is_named(read: Read, packing: str) -> None:
     packed = PACKINGS[packing](PLAIN)
     with pytest.raises(CorpusFormatError, match=r"file.*: is truncated or damaged"):
         read(PASSAGES, packed[: len(packed) // 2])
-
-
-def test_what_the_program_compress_packs(read: Read, tmp_path: Path) -> None:
-    program = shutil.which("compress")
-    if program is None:
-        pytest.skip("the program compress is not installed")
-    path = tmp_path / "collection.tsv"
-    path.write_bytes(PLAIN)
-    subprocess.run([program, str(path)], check=True)
-    packed = path.with_name("collection.tsv.Z").read_bytes()
-    assert packed[:2] == b"\x1f\x9d"
-    assert len(packed) < len(PLAIN) / 2
-    assert read(PASSAGES, packed) == EXPECTED
 
 
 @pytest.mark.parametrize("packing", ["gz", "xz", "zst"])

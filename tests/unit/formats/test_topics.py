@@ -5,23 +5,6 @@ import pytest
 
 from osrerank.errors import FormatError
 from osrerank.formats.topics import read_queries
-from osrerank.types import Query
-
-TOPICS = """<top>
-<num> Number: 301
-<title> Organized Crime
-
-<desc> Description:
-ignored
-</top>
-<top>
-<num> Number: 302 </num>
-<title>
-Polio &
-vaccines
-</title>
-</top>
-"""
 
 OPEN_TOPICS = """
 <top>
@@ -59,18 +42,13 @@ Any.
 CACM_TOPICS = "<DOC>\n<DOCNO> 1 </DOCNO>\n\n What about\nTSS?\n\n</DOC>\n<DOC>\n<DOCNO> 2 </DOCNO>\n x < 3\n</DOC>\n"
 
 
-def write(folder: Path, content: str) -> str:
-    path = folder / "file"
-    path.write_text(content)
-    return str(path)
-
-
 @pytest.mark.parametrize(
     ("content", "expected"),
     [
         ("1\twhat is  it\n\n2\t 'quoted\n", [("1", "what is  it"), ("2", " 'quoted")]),
         ('{"query_id": 1, "text": "one"}\n{"_id": "2", "query": "two"}\n', [("1", "one"), ("2", "two")]),
-        (TOPICS, [("301", "Organized Crime"), ("302", "Polio & vaccines")]),
+        (OPEN_TOPICS, [("51", "Airbus & subsidies"), ("402", "Second")]),
+        (CLOSED_TOPICS, [("321", "Women in Parliaments")]),
         ("<DOC>\n<DOCNO>\n1\n</DOCNO>\n What articles\nexist?\n</DOC>\n", [("1", "What articles exist?")]),
         (CACM_TOPICS, [("1", "What about TSS?"), ("2", "x < 3")]),
         (
@@ -127,26 +105,20 @@ def test_bad_query_set_is_refused(tmp_path: Path, content: str, message: str) ->
 
 
 def test_real_topics_are_read(shared: Path) -> None:
-    robust = read_queries(shared / "qrels" / "topics.robust04.txt")
-    assert (len(robust), robust[0]) == (250, Query("301", "International Organized Crime"))
-    core18 = read_queries(shared / "qrels" / "topics.core18.txt")
-    assert (len(core18), core18[0]) == (50, Query("321", "Women in Parliaments"))
-    marco = read_queries(shared / "qrels" / "topics.msmarco-passage.dev-subset.txt")
-    assert (len(marco), marco[1]) == (6980, Query("2", " Androgen receptor define"))
-    assert len(read_queries(shared / "cacm" / "topics.cacm.txt")) == 64
-    car = read_queries(shared / "qrels" / "topics.car17v2.0.benchmarkY1test.txt")
-    assert len(car) == 2254
-    assert car[1].text == "Aftertaste Aftertaste processing in the cerebral cortex"
+    for name, count, text in (
+        ("qrels/topics.robust04.txt", 250, "Poliomyelitis and Post-Polio"),
+        ("qrels/topics.core18.txt", 50, "Black Bear Attacks"),
+        ("qrels/topics.msmarco-passage.dev-subset.txt", 6980, " Androgen receptor define"),
+        ("qrels/topics.car17v2.0.benchmarkY1test.txt", 2254, "Aftertaste Aftertaste processing in the cerebral cortex"),
+    ):
+        found = read_queries(shared / name)
+        assert (len(found), found[1].text) == (count, text)
 
 
-class TestForms:
-    def test_topics_that_do_not_close_their_tags(self, tmp_path: Path) -> None:
-        path = write(tmp_path, OPEN_TOPICS)
-        assert list(read_queries([path])) == [Query("51", "Airbus & subsidies"), Query("402", "Second")]
-        assert [query.text for query in read_queries([path], field="desc")] == ["Does it help?", "Which?"]
-        assert [query.text for query in read_queries([path], field="narr")] == ["Relevant is what helps.", "That."]
-
-    def test_topics_that_close_their_tags(self, tmp_path: Path) -> None:
-        path = write(tmp_path, CLOSED_TOPICS)
-        assert list(read_queries([path])) == [Query("321", "Women in Parliaments")]
-        assert [query.text for query in read_queries([path], field="narr")] == ["Any."]
+def test_topics_have_other_fields_whether_or_not_they_close_their_tags(tmp_path: Path) -> None:
+    path = tmp_path / "topics"
+    path.write_text(OPEN_TOPICS)
+    assert [query.text for query in read_queries([path], field="desc")] == ["Does it help?", "Which?"]
+    assert [query.text for query in read_queries([path], field="narr")] == ["Relevant is what helps.", "That."]
+    path.write_text(CLOSED_TOPICS)
+    assert [query.text for query in read_queries([path], field="narr")] == ["Any."]

@@ -15,27 +15,27 @@ def written(path: Path, text: str | bytes) -> Path:
     return path
 
 
-def test_run_columns_may_be_separated_by_tabs_and_carry_more_than_a_tag(tmp_path: Path) -> None:
+def test_runs_of_six_and_of_three_columns_are_read_by_scores_and_by_ranks(tmp_path: Path) -> None:
     run = read_run(written(tmp_path / "run", "q1\tQ0\ta\t1\t  2.5\ttag and more\nq1 Q0 b 2 1.5 tag\r\n\n# a comment\n"))
     assert run.rankings == {"q1": (ScoredDocument("a", 2.5), ScoredDocument("b", 1.5))}
     assert run.name == "tag"
-
-
-def test_ranks_are_ignored_and_ties_fall_to_the_greater_document_id(tmp_path: Path) -> None:
     run = read_run(written(tmp_path / "run", "q Q0 a 1 1.0 t\nq Q0 b 2 1.0 t\nq Q0 c 3 7 t\n"))
     assert [document.doc_id for document in run.rankings["q"]] == ["c", "b", "a"]
-
-
-def test_scores_that_differ_beyond_32_bits_tie_in_single_precision_only() -> None:
-    documents = {"a": 1.0 + 1e-12, "b": 1.0}
-    assert [doc_id for doc_id, _score in trec_order(documents)] == ["a", "b"]
-    assert [doc_id for doc_id, _score in trec_order(documents, single_precision=True)] == ["b", "a"]
-
-
-def test_three_column_run_is_ordered_by_its_ranks(tmp_path: Path) -> None:
     run = read_run(written(tmp_path / "ms.tsv", "q\tb\t2\nq\ta\t1\nr\ta\t1\n"))
     assert run.rankings["q"] == (ScoredDocument("a", 1.0), ScoredDocument("b", 0.5))
     assert run.name == "ms"
+    run = read_run(written(tmp_path / "run", "q a 1\nq pad 2\nq pad 3\n"), duplicates="first")
+    assert [document.doc_id for document in run.rankings["q"]] == ["a", "pad"]
+
+
+def test_scores_in_32_bits_tie_when_read_and_strictly_decrease_when_written() -> None:
+    documents = {"a": 1.0 + 1e-12, "b": 1.0}
+    assert [doc_id for doc_id, _score in trec_order(documents)] == ["a", "b"]
+    assert [doc_id for doc_id, _score in trec_order(documents, single_precision=True)] == ["b", "a"]
+    scores = strictly_decreasing([2.0, 2.0, 2.0 - 1e-12, 5.0, -1.0])
+    assert scores == [np.float32(2.0), *scores[1:]]
+    assert all(later < earlier for earlier, later in pairwise(scores))
+    assert scores[-1] == np.float32(-1.0)
 
 
 @pytest.mark.parametrize(
@@ -44,7 +44,6 @@ def test_three_column_run_is_ordered_by_its_ranks(tmp_path: Path) -> None:
         ("", "the run is empty"),
         ("# only a comment\n", "the run is empty"),
         ("q Q0 a 1 0.5 t\nq Q0 b\t2 nan t\n", "line 2: the score is nan"),
-        ("q Q0 a 1 inf t\n", "line 1: the score is inf"),
         ("q Q0 a 1 high t\n", "line 1: the score 'high' is not a number"),
         ("q Q0 a 1\n", "line 1: expected"),
         ("q Q0 a 1 0.5 t\n\nq Q0 a 2 0.4 t\n", "line 3: query q has document a twice"),
@@ -71,13 +70,10 @@ def test_bad_run_is_refused_with_file_and_line(tmp_path: Path, text: str | bytes
     [
         ("", "no judgments"),
         ("q 0 a\n", "line 1: expected `query_id 0 doc_id relevance`, found 3 columns"),
-        ("q 0 a 1 1\n", "line 1: expected `query_id 0 doc_id relevance`, found 5 columns"),
         ("q 0 a 1.5\n", "line 1: the relevance '1.5' is not a whole number"),
         ("q 0 a 1\nq 0 a 0\n", "line 2: query q judges document a twice"),
         ("q 0 a 1\nq 0 b 4294967297\n", "line 2: the relevance 4294967297 does not fit in 32 bits"),
-        ("q 0 a -99999999999999999999\n", "line 1: the relevance -99999999999999999999 does not fit in 32 bits"),
         ("q 0 a 1_0\n", "line 1: the relevance '1_0' is not a whole number"),
-        ("q 0 a \u0661\n", "line 1: the relevance '\u0661' is not a whole number"),
     ],
 )
 def test_bad_judgments_are_refused_with_file_and_line(tmp_path: Path, text: str, message: str) -> None:
@@ -85,46 +81,33 @@ def test_bad_judgments_are_refused_with_file_and_line(tmp_path: Path, text: str,
         read_qrels(written(tmp_path / "qrels", text))
 
 
-def test_comments_are_counted_and_said(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_comments_are_counted_and_said_and_no_query_id_begins_one(tmp_path, caplog):
     read_qrels(written(tmp_path / "qrels", "# judged by hand\n#1 0 a 1\nq 0 a 1\n"))
     assert caplog.messages == [f"{tmp_path / 'qrels'}: 2 lines begin with '#' and were left out as comments"]
-
-
-def test_a_run_is_not_written_with_a_query_id_that_begins_a_comment(tmp_path: Path) -> None:
     with pytest.raises(EvaluationError, match="a query id is '#1': a line of a run that begins with '#' is a comment"):
         write_run(tmp_path / "run", Run({"#1": (ScoredDocument("a", 1.0),)}))
 
 
-def test_first_of_repeated_documents_can_be_kept(tmp_path: Path) -> None:
-    run = read_run(written(tmp_path / "run", "q a 1\nq pad 2\nq pad 3\n"), duplicates="first")
-    assert [document.doc_id for document in run.rankings["q"]] == ["a", "pad"]
-
-
-def test_written_scores_strictly_decrease_in_32_bits() -> None:
-    scores = strictly_decreasing([2.0, 2.0, 2.0 - 1e-12, 5.0, -1.0])
-    assert scores == [np.float32(2.0), *scores[1:]]
-    assert all(later < earlier for earlier, later in pairwise(scores))
-    assert scores[-1] == np.float32(-1.0)
-
-
 @pytest.mark.parametrize("score", [float("nan"), float("inf"), 1e39, -1e39])
-def test_scores_beyond_32_bits_are_refused(score: float) -> None:
+def test_scores_beyond_32_bits_or_without_room_below_are_refused(score: float) -> None:
     with pytest.raises(EvaluationError, match="32 bits"):
         strictly_decreasing([score])
-
-
-def test_scores_without_room_below_are_refused() -> None:
     with pytest.raises(EvaluationError, match="no room"):
         strictly_decreasing([-3.4028234663852886e38, 1.0])
 
 
-def test_run_is_written_whole_or_not_at_all(tmp_path: Path) -> None:
+def test_a_run_is_written_whole_or_not_at_all_and_always_alike(tmp_path: Path) -> None:
     path = tmp_path / "run"
     write_run(path, Run({"q": (ScoredDocument("a", 1.0),)}, name="first"))
     with pytest.raises(EvaluationError, match="one word"):
         write_run(path, Run({"q": (ScoredDocument("a", 1.0), ScoredDocument("two words", 0.5))}))
     assert path.read_text() == "q Q0 a 1 1.0 first\n"
     assert [entry.name for entry in tmp_path.iterdir()] == ["run"]
+    run = Run({"q": (ScoredDocument("a", 1.0),)})
+    write_run(tmp_path / "a.gz", run)
+    write_run(tmp_path / "b.gz", run)
+    assert (tmp_path / "a.gz").read_bytes() == (tmp_path / "b.gz").read_bytes()
+    assert read_run(tmp_path / "a.gz") == run
 
 
 def test_submissions_have_query_document_and_rank(tmp_path: Path) -> None:
@@ -138,19 +121,7 @@ def test_submissions_have_query_document_and_rank(tmp_path: Path) -> None:
         write_run(tmp_path / "run", Run({"q": (ScoredDocument("two words", 0.5),)}), form="msmarco")
 
 
-def test_equal_runs_are_equal_gzip_files(tmp_path: Path) -> None:
-    run = Run({"q": (ScoredDocument("a", 1.0),)})
-    write_run(tmp_path / "a.gz", run)
-    write_run(tmp_path / "b.gz", run)
-    assert (tmp_path / "a.gz").read_bytes() == (tmp_path / "b.gz").read_bytes()
-    assert read_run(tmp_path / "a.gz") == run
-
-
-class TestJudgments:
-    def test_any_white_space_and_any_second_column(self, tmp_path: Path) -> None:
-        path = written(tmp_path / "qrels", "1\t0\tD1\t1\n1 Q0 D2 -2\n")
-        assert list(judgments_of(read_qrels([str(path)]))) == [Judgment("1", "D1", 1), Judgment("1", "D2", -2)]
-
-    def test_beir(self, tmp_path: Path) -> None:
-        path = written(tmp_path / "qrels", "query-id\tcorpus-id\tscore\n1\tD1\t2\n")
-        assert list(judgments_of(read_qrels([str(path)]))) == [Judgment("1", "D1", 2)]
+@pytest.mark.parametrize("text", ["1\t0\tD1\t1\n1 Q0 D2 -2\n", "query-id\tcorpus-id\tscore\n1\tD1\t1\n1\tD2\t-2\n"])
+def test_judgments_have_any_white_space_and_second_column_or_beirs_form(tmp_path: Path, text: str) -> None:
+    found = judgments_of(read_qrels([str(written(tmp_path / "qrels", text))]))
+    assert list(found) == [Judgment("1", "D1", 1), Judgment("1", "D2", -2)]

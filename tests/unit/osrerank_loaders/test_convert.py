@@ -1,19 +1,15 @@
-"""Queries, judgments and candidates in the common layout."""
-
 import json
-from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
 
 import cbor2
 import pytest
 from click.testing import CliRunner
 
 from osrerank.errors import CorpusFormatError, FormatError
-from osrerank.formats.common_layout import Judgment, judgments_of
+from osrerank.formats.common_layout import judgments_of
 from osrerank.formats.trec import read_qrels
 from osrerank.types import Document, Query
-from osrerank_loaders.candidates import candidates_of_run, candidates_with_texts, write_candidates
+from osrerank_loaders.candidates import candidates_of_run, candidates_with_texts
 from osrerank_loaders.cli import convert
 from osrerank_loaders.collections.trec_car_topics import Level, judgments, queries, read_sections
 from osrerank_loaders.load.encoding import repair
@@ -28,28 +24,19 @@ def write(folder: Path, content: str | bytes, name: str = "file") -> str:
 class TestCandidates:
     def test_top1000_in_random_order(self, tmp_path: Path) -> None:
         rows = "2\t20\tsecond\ttext 20\n1\t10\tfirst\ttext 10\n2\t10\tsecond\ttext 10\n"
-        assert list(candidates_with_texts((write(tmp_path, rows),))) == [
-            {
-                "query_id": "2",
-                "query": "second",
-                "candidates": [{"doc_id": "20", "text": "text 20"}, {"doc_id": "10", "text": "text 10"}],
-            },
-            {"query_id": "1", "query": "first", "candidates": [{"doc_id": "10", "text": "text 10"}]},
-        ]
+        first, second = candidates_with_texts((write(tmp_path, rows),))
+        both = [{"doc_id": "20", "text": "text 20"}, {"doc_id": "10", "text": "text 10"}]
+        assert first == {"query_id": "2", "query": "second", "candidates": both}
+        assert second == {"query_id": "1", "query": "first", "candidates": both[1:]}
 
     def test_run_with_a_collection(self, tmp_path: Path) -> None:
         run = "7 Q0 D2 1 3.5 tag\n7\tQ0\tD1\t2\t-1\ttag\n"
         collection = [Document("D1", "one", "title"), Document("D0", "unused"), Document("D2", "two")]
-        assert list(candidates_of_run((write(tmp_path, run),), {"7": "seven"}, collection)) == [
-            {
-                "query_id": "7",
-                "query": "seven",
-                "candidates": [
-                    {"doc_id": "D2", "text": "two", "score": 3.5},
-                    {"doc_id": "D1", "title": "title", "text": "one", "score": -1.0},
-                ],
-            }
-        ]
+        (group,) = candidates_of_run((write(tmp_path, run),), {"7": "seven"}, collection)
+        second, first = group.pop("candidates")
+        assert group == {"query_id": "7", "query": "seven"}
+        assert second == {"doc_id": "D2", "text": "two", "score": 3.5}
+        assert first == {"doc_id": "D1", "title": "title", "text": "one", "score": -1.0}
 
     def test_submission_with_a_collection(self, tmp_path: Path) -> None:
         run = write(tmp_path, "7\tD1\t2\n7\tD2\t1\n")
@@ -58,8 +45,6 @@ class TestCandidates:
         assert [(one["doc_id"], one["score"]) for one in group["candidates"]] == [("D2", 1.0), ("D1", 0.5)]
         with pytest.raises(FormatError, match="two documents of query '7' have the same rank 1"):
             list(candidates_of_run((write(tmp_path, "7\tD2\t1\n7\tD1\t1\n"),), {"7": "seven"}, collection))
-        with pytest.raises(FormatError, match="line 1: rank 0 is below 1"):
-            list(candidates_of_run((write(tmp_path, "7\tD2\t0\n"),), {"7": "seven"}, collection))
         with pytest.raises(FormatError, match=r"line 1: expected .*, found 2 columns"):
             list(candidates_of_run((write(tmp_path, "7 D2\n"),), {"7": "seven"}, collection))
 
@@ -73,38 +58,13 @@ class TestCandidates:
             list(candidates_with_texts(run))
 
 
-PAGES = [
-    [
-        0,
-        "Yin/yang & co",
-        b"Yin/yang%20&%20co",
-        [
-            [1, [0, b"lead", [[0, "Lead."]]]],
-            [0, "A/B test", b"A/B%20test", [[1, [0, b"p1", []]], [0, "Deep", b"Deep", [[1, [0, b"p2", []]]]]]],
-            [2, "image.png", []],
-            [0, "Empty", b"Empty", []],
-        ],
-    ]
+PARTS = [
+    [1, [0, b"lead", [[0, "Lead."]]]],
+    [0, "A/B test", b"A/B%20test", [[1, [0, b"p1", []]], [0, "Deep", b"Deep", [[1, [0, b"p2", []]]]]]],
+    [2, "image.png", []],
+    [0, "Empty", b"Empty", []],
 ]
-
-
-LEVELS: tuple[Level, ...] = ("hierarchical", "toplevel", "article")
-
-
-def _pages_of(rows: Iterable[Judgment]) -> list[Any]:
-    """Return pages whose sections have the judged paragraphs; a heading with a '/' in it makes two here."""
-    pages: dict[str, list[Any]] = {}
-    for row in rows:
-        page, *headings = row.query_id.split("/")
-        parts = pages.setdefault(page, [])
-        for heading in headings:
-            found = next((part for part in parts if part[0] == 0 and part[2] == heading.encode()), None)
-            if found is None:
-                found = [0, heading, heading.encode(), []]
-                parts.append(found)
-            parts = found[3]
-        parts.append([1, [0, row.doc_id.encode(), []]])
-    return [[0, page, page.encode(), parts] for page, parts in pages.items()]
+PAGES = [[0, "Yin/yang & co", b"Yin/yang%20&%20co", PARTS]]
 
 
 class TestTrecCar:
@@ -130,7 +90,7 @@ class TestTrecCar:
         (query,) = queries(read_sections([pages]), "article", style="dl4marco")
         assert query.text == "Yin yang & co"
 
-    def test_judgments(self, pages: str) -> None:
+    def test_judgments(self, pages: str, tmp_path: Path) -> None:
         page = "Yin/yang%20&%20co"
         expected: dict[Level, list[tuple[str, str]]] = {
             "hierarchical": [(page, "lead"), (f"{page}/A/B%20test", "p1"), (f"{page}/A/B%20test/Deep", "p2")],
@@ -139,6 +99,9 @@ class TestTrecCar:
         }
         for level, rows in expected.items():
             assert [(row.query_id, row.doc_id) for row in judgments(read_sections([pages]), level)] == rows
+            output = tmp_path / level
+            CliRunner().invoke(convert, ["trec-car-qrels", pages, "--level", level, "-o", str(output)])
+            assert len(output.read_text().splitlines()) == len(rows)
 
     def test_pages_of_outlines_are_queries_where_they_are_asked_for(self, tmp_path: Path) -> None:
         outline = write(tmp_path, cbor2.dumps([0, "Page", b"Page", [[0, "A", b"A", []]]]))
@@ -148,18 +111,6 @@ class TestTrecCar:
             assert CliRunner().invoke(convert, whole, catch_exceptions=False).exit_code == 0
             assert output.read_text() == expected
             output.unlink()
-
-    def test_the_ids_of_v2(self, shared: Path, tmp_path: Path) -> None:
-        """Pages that have exactly the paragraphs of v2.0's judgments give the queries of its topics."""
-        rows = list(judgments_of(read_qrels(shared / "qrels" / "qrels.car17v2.0.benchmarkY1test.txt")))
-        topics = shared / "qrels" / "topics.car17v2.0.benchmarkY1test.txt"
-        listed = {line.split("\t")[0].strip() for line in topics.read_text("utf-8").splitlines() if line}
-        made = write(tmp_path, b"".join(map(cbor2.dumps, _pages_of(rows))))
-        asked = [query.query_id for query in queries(read_sections([made]), "hierarchical")]
-        judged = judgments(read_sections([made]), "hierarchical")
-        assert (len(listed), len([one for one in listed if "/" not in one])) == (2254, 132)
-        assert listed == {row.query_id for row in judged} <= set(asked)
-        assert set(judged) == set(rows)
 
     def test_paragraphs_are_no_pages(self, tmp_path: Path) -> None:
         with pytest.raises(FormatError, match="item 1 is no page"):
@@ -202,17 +153,8 @@ def test_double_encoding_is_repaired_in_the_whole_text_or_not_at_all(twice: str,
     assert repair(twice) == once
 
 
-SQUAD = {
-    "data": [
-        {
-            "title": "Some_title",
-            "paragraphs": [
-                {"context": "First.", "qas": [{"id": "q1", "question": " What\n is? ", "answers": []}]},
-                {"context": "Second.", "qas": []},
-            ],
-        }
-    ]
-}
+ASKED = {"context": "First.", "qas": [{"id": "q1", "question": " What\n is? ", "answers": []}]}
+SQUAD = {"data": [{"title": "Some_title", "paragraphs": [ASKED, {"context": "Second.", "qas": []}]}]}
 
 
 class TestCommand:
@@ -255,13 +197,3 @@ class TestCommand:
         outcome = CliRunner().invoke(convert, ["candidates", "run", "--queries", "q", "-o", str(tmp_path / "c")])
         assert outcome.exit_code == 2
         assert "--queries and --collection go together" in outcome.output
-
-
-def test_a_bad_score_is_named_with_its_line_and_leaves_the_output_alone(tmp_path: Path) -> None:
-    run, output = tmp_path / "top.run", tmp_path / "candidates.jsonl"
-    run.write_text("q Q0 d 1 much tag\n")
-    output.write_text("before\n")
-    with pytest.raises(FormatError, match=r"top.run, line 1: the score 'much' is not a number"):
-        write_candidates(candidates_of_run((str(run),), {"q": "text"}, []), output)
-    assert output.read_text() == "before\n"
-    assert [path.name for path in sorted(tmp_path.iterdir())] == ["candidates.jsonl", "top.run"]

@@ -1,5 +1,3 @@
-"""Liveness and readiness of a worker over HTTP."""
-
 import json
 import socket
 import urllib.error

@@ -1,5 +1,3 @@
-"""A worker's service without a queue, and its log."""
-
 import json
 import logging
 import sys
@@ -32,17 +30,9 @@ def service(redis_url: str):
 
 
 def request(service: WorkerService, **changed: object) -> ChunkRequest:
-    content = {
-        "chunk": "c1",
-        "reply_queue": f"test:{service.worker}",
-        "identity": service.scorer.identity,
-        "sent_s": service.registry.clock.at(time.monotonic()),
-        "deadline_s": None,
-        "query": "low pressure",
-        "documents": ["low", "x"],
-        "tuples": [(0,), (1,)],
-    }
-    return ChunkRequest(**{**content, **changed})
+    asked = {"query": "low pressure", "documents": ["low", "x"], "tuples": [(0,), (1,)]}
+    own = {"chunk": "c1", "reply_queue": f"test:{service.worker}", "identity": service.scorer.identity}
+    return ChunkRequest(**{"sent_s": service.registry.now_s(), "deadline_s": None, **asked, **own, **changed})
 
 
 def answer(redis_url: str, service: WorkerService) -> Reply | None:
@@ -61,15 +51,12 @@ def test_a_chunk_is_scored_and_answered(service, redis_url):
     assert service.heartbeat().held == ()
 
 
-def test_a_late_chunk_is_not_answered(service, redis_url):
+def test_a_late_chunk_is_not_answered_and_another_model_is_refused(service, redis_url):
     now = service.registry.clock.at(time.monotonic())
     service.handle("c1", request(service, deadline_s=now - 0.1).encode())
     assert answer(redis_url, service) is None
     service.handle("c1", request(service, deadline_s=now + 60).encode())
     assert answer(redis_url, service).scores is not None
-
-
-def test_another_model_is_refused(service, redis_url):
     service.handle("c1", request(service, identity="other").encode())
     assert "another model" in answer(redis_url, service).error
 

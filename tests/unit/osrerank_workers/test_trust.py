@@ -1,5 +1,3 @@
-"""What a worker takes from its queue where it has a key, and how often."""
-
 import time
 
 import pytest
@@ -8,13 +6,14 @@ from osrerank.errors import PayloadError
 from osrerank.metrics import MESSAGES_REFUSED
 from osrerank.scoring.cache.store import connect
 from osrerank.scoring.remote.delivery import MOST_SENDS
-from osrerank.scoring.remote.messages import ChunkRequest, Reply
+from osrerank.scoring.remote.messages import Reply
 from osrerank.scoring.remote.signing import Signer
 from osrerank.settings import Settings
 from osrerank.testing import FunctionScorer
 from osrerank_workers import replays
 from osrerank_workers.replays import Replays
 from osrerank_workers.service import WorkerService
+from tests.unit.osrerank_workers.test_service import request
 
 OLD, NEW, OTHER = "an-old-key-of-24-letters", "a-new-key-of-24-letters!", "somebody-else's-own-key!"
 
@@ -28,13 +27,6 @@ def service(redis_url: str):
     service.registry.renew(service.heartbeat())
     yield service
     service.close()
-
-
-def request(service: WorkerService, **changed: object) -> ChunkRequest:
-    now_s = service.registry.now_s()
-    content = {"sent_s": now_s, "deadline_s": None, "query": "low", "documents": ["low"], "tuples": [(0,)]}
-    own = {"chunk": "c1", "reply_queue": f"test:{service.worker}", "identity": service.scorer.identity}
-    return ChunkRequest(**{**content, **own, **changed})
 
 
 def replies(redis_url: str, service: WorkerService) -> list[bytes]:
@@ -53,7 +45,7 @@ def refused(reason: str) -> float:
 def test_a_request_signed_with_either_key_is_scored_and_the_reply_is_signed_with_the_first(service, redis_url, key):
     service.handle("c1", Signer([key.encode()]).seal("request", request(service).encode()))
     (reply,) = replies(redis_url, service)
-    assert Reply.decode(Signer([NEW.encode()]).open("reply", reply)).scores.values[0] == 1.0
+    assert Reply.decode(Signer([NEW.encode()]).open("reply", reply)).scores.values[0] == 0.5
     with pytest.raises(PayloadError):
         Signer([OLD.encode()]).open("reply", reply)
 

@@ -8,7 +8,6 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-DATA = Path(__file__).parents[2] / "data"
 QUERIES = ("low blood pressure", "heat flow", "boundary layer", "the wing of the engine")
 TEXTS = (
     "low salt can cause low blood pressure",

@@ -1,5 +1,3 @@
-"""Training data by searching, and documents cut into passages."""
-
 import json
 from pathlib import Path
 
@@ -27,10 +25,13 @@ class CountsSalt:
         return Scores(np.array(values, dtype=np.float32))
 
 
-def test_the_best_passages_stay_in_the_documents_order() -> None:
+def test_a_scorer_chooses_the_best_passages_and_the_hardest_others() -> None:
     passages = ["salt", "wing", "salt salt salt", "broken salt salt", "salt salt"]
     assert best(CountsSalt(), "q", passages, 2) == ["salt salt salt", "salt salt"]
     assert best(CountsSalt(), "q", passages[:2], 2) == passages[:2]
+    example = Example("q", ("wing", "salt", "heat", "salt salt", "broken"), (0, 0, 1, 0, 0))
+    (found,) = hardest([example], CountsSalt(), 2)
+    assert (found.documents, found.relevance) == (("heat", "salt salt", "salt"), (1, 0, 0))
 
 
 def test_triples_of_passages() -> None:
@@ -43,12 +44,6 @@ def test_triples_of_passages() -> None:
     filtered = list(passage_triples([example], options, keep=1, scorer=CountsSalt()))
     assert [one.documents[0] for one in filtered] == ["salt salt"]
     assert not list(passage_triples([Example("q", ("salt",), (1,))], options))
-
-
-def test_the_hardest_others() -> None:
-    example = Example("q", ("wing", "salt", "heat", "salt salt", "broken"), (0, 0, 1, 0, 0))
-    (found,) = hardest([example], CountsSalt(), 2)
-    assert (found.documents, found.relevance) == (("heat", "salt salt", "salt"), (1, 0, 0))
 
 
 def test_a_models_scores_go_with_the_documents_that_have_one(caplog: pytest.LogCaptureFixture) -> None:
@@ -67,12 +62,9 @@ def test_examples_from_an_index(tmp_path: Path) -> None:
     queries = (Query("1", "salt"), Query("2", "salt"), Query("3", "salt"))
     (found,) = from_index(Search(client, "notes"), queries, qrels)
     assert found.query == "salt"
-    assert dict(zip(found.documents, found.relevance, strict=True)) == {
-        "T salt and salt": 0,
-        "T low salt": 1,
-        "T the wing": 1,
-    }
-    assert found.documents[2] == "T the wing"
+    labels = dict(zip(found.documents, found.relevance, strict=True))
+    assert labels == {"T salt and salt": 0, "T low salt": 1, "T the wing": 1}
+    assert (found.documents[2], set(found.titles)) == ("T the wing", {"T"})
     (found,) = from_index(Search(client, "notes", depth=1), queries, qrels, inject=False)
     assert len(found.documents) == 1
     client.close()

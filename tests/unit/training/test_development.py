@@ -1,21 +1,20 @@
 import math
 
 import pytest
+import torch
 
-torch = pytest.importorskip("torch")
-
-from osrerank.errors import ConfigError, EvaluationError  # noqa: E402 - with their twins
-from osrerank.evaluation.measures import evaluate  # noqa: E402
-from osrerank.options.passages import Passages  # noqa: E402
-from osrerank.scoring.registry import load_scorer  # noqa: E402
-from osrerank.stages.passages import PassageStage  # noqa: E402
-from osrerank.training.development import Development, NetworkScorer  # noqa: E402
-from osrerank.training.examples.lists import Example  # noqa: E402
-from osrerank.training.recipes import Recipe  # noqa: E402
-from osrerank.training.weights.models import load_trainee  # noqa: E402
-from osrerank.types import Qrels, Run, ScoredDocument  # noqa: E402
-from tests.rankings import ranking_of  # noqa: E402
-from tests.servers import ROOT  # noqa: E402
+from osrerank.errors import ConfigError, EvaluationError
+from osrerank.evaluation.measures import evaluate
+from osrerank.options.passages import Passages
+from osrerank.scoring.registry import load_scorer
+from osrerank.stages.passages import PassageStage
+from osrerank.training.development import Development, NetworkScorer
+from osrerank.training.examples.lists import Example
+from osrerank.training.recipes import Recipe
+from osrerank.training.weights.models import load_trainee
+from osrerank.types import Qrels, Run, ScoredDocument
+from tests.rankings import ranking_of
+from tests.servers import ROOT
 
 CLASSIFIER = ROOT / "tests" / "data" / "tiny-bert-two-labels"
 DOCUMENTS = ("low salt", "the wing of the engine", "heat " * 40, "blood")
@@ -45,14 +44,6 @@ def test_what_is_below_the_depth_keeps_its_place() -> None:
     trainee = load_trainee(CLASSIFIER, Recipe())
     late = Example(EXAMPLE.query, DOCUMENTS, (0, 0, 0, 1))
     assert Development([late], "RR@10", depth=2).value(trainee, SCORING) == pytest.approx(1 / 4)
-
-
-def test_long_documents_are_judged_by_their_best_passage() -> None:
-    trainee = load_trainee(CLASSIFIER, Recipe())
-    places = order()
-    joined = Example(EXAMPLE.query, (DOCUMENTS[places[3]], f"{DOCUMENTS[places[2]]}"), (1, 0))
-    whole = Passages(words=200, stride=200)
-    assert Development([joined], "RR@10", passages=whole).value(trainee, SCORING) == pytest.approx(1 / 2)
 
 
 def test_passages_are_put_together_as_the_options_say() -> None:

@@ -2,21 +2,20 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import torch
 
-torch = pytest.importorskip("torch")
-
-from osrerank.errors import ConfigError  # noqa: E402 - with their twins
-from osrerank.training.distill import DistillationObjective  # noqa: E402
-from osrerank.training.examples.batches import Lot, MonoAssembly, Steps  # noqa: E402
-from osrerank.training.examples.lists import Example  # noqa: E402
-from osrerank.training.losses import soft_cross_entropy  # noqa: E402
-from osrerank.training.objective import to_device  # noqa: E402
-from osrerank.training.probe import NetworkProbe, forward  # noqa: E402
-from osrerank.training.recipes import PRESETS, Recipe  # noqa: E402
-from osrerank.training.weights.models import Trainee, load_trainee  # noqa: E402
-from osrerank.training.weights.student import layer_map, select_layers, stand_ins  # noqa: E402
-from tests.bi_encoders import carded  # noqa: E402
-from tests.servers import ROOT  # noqa: E402
+from osrerank.errors import ConfigError
+from osrerank.training.distill import DistillationObjective
+from osrerank.training.examples.batches import Lot, MonoAssembly, Steps
+from osrerank.training.examples.lists import Example
+from osrerank.training.losses import soft_cross_entropy
+from osrerank.training.objective import to_device
+from osrerank.training.probe import NetworkProbe, forward
+from osrerank.training.recipes import PRESETS, Recipe
+from osrerank.training.weights.models import Trainee, load_trainee
+from osrerank.training.weights.student import layer_map, select_layers, stand_ins
+from tests.bi_encoders import carded
+from tests.servers import ROOT
 
 DATA = ROOT / "tests" / "data"
 CLASSIFIER = DATA / "tiny-bert-two-labels"
@@ -44,22 +43,6 @@ def test_a_model_is_no_distance_from_itself(recipe: Recipe) -> None:
         inputs = to_device(torch.device("cpu"), lot(student, recipe).inputs)
         logits = teacher.network(**inputs)
         assert float(found["soft"]) == pytest.approx(float(soft_cross_entropy(logits, logits)))
-
-
-def test_a_probe_keeps_one_pass_and_none_of_a_measurement() -> None:
-    trainee = load_trainee(CLASSIFIER, LISTWISE)
-    probe = NetworkProbe(trainee.network)
-    inputs = to_device(torch.device("cpu"), lot(trainee, LISTWISE).inputs)
-    for _ in range(2):
-        forward(trainee.network, probe, inputs, learn=False)
-        assert (len(probe.states), len(probe.attention)) == (3, 2)
-        trainee.network(**inputs)
-        assert (len(probe.states), len(probe.attention)) == (3, 2)
-    with pytest.raises(TypeError):
-        forward(trainee.network, probe, {"nothing": inputs["input_ids"]}, learn=False)
-    trainee.network(**inputs)
-    assert not probe.states
-    assert not probe.attention
 
 
 def test_padding_and_neighbours_count_for_nothing() -> None:
@@ -98,21 +81,16 @@ def test_each_layer_learns_from_the_last_of_its_block(teacher: int, student: int
 
 
 @pytest.mark.parametrize(("kept", "expected"), [((0, 1, 4, 5), (0, 3, 4, 5)), ((2,), (5,)), ((0, 2), (1, 5))])
-def test_a_layer_that_is_kept_stands_in_for_those_dropped_behind_it(
-    kept: tuple[int, ...], expected: tuple[int, ...]
-) -> None:
+def test_a_layer_that_is_kept_stands_in_for_those_dropped_behind_it(kept, expected):
     assert stand_ins(6, kept) == expected
 
 
-def test_layers_are_as_many_as_the_students() -> None:
+def test_layers_that_do_not_fit_are_refused() -> None:
     teacher = load_trainee(CLASSIFIER, LISTWISE)
     with pytest.raises(ConfigError, match="the student has 2 layers; 1 of the teacher's were named"):
         DistillationObjective(load_trainee(CLASSIFIER, LISTWISE), teacher, LISTWISE, (1,))
     with pytest.raises(ConfigError, match="layers are numbered 1 to 6; asked for 2, 7"):
         stand_ins(6, (1, 6))
-
-
-def test_layers_that_do_not_divide_are_refused() -> None:
     with pytest.raises(ConfigError, match="4 layers do not divide the teacher's 6"):
         layer_map(6, 4)
 

@@ -1,20 +1,16 @@
-"""Training in fp16: the loss is scaled, and a step whose gradients overflow is left out."""
-
 import json
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
+from safetensors.torch import load_file
 
-torch = pytest.importorskip("torch")
-
-from safetensors.torch import load_file  # noqa: E402 - with its twins
-
-from osrerank.errors import ConfigError  # noqa: E402
-from osrerank.training import loop  # noqa: E402
-from osrerank.training.fit import train  # noqa: E402
-from tests.unit.training.test_fit import SMALL, curve, minutes, request  # noqa: E402
+from osrerank.errors import ConfigError
+from osrerank.training import loop
+from osrerank.training.fit import train
+from tests.unit.training.test_fit import SMALL, curve, minutes, request
 
 HALF = replace(SMALL, precision="fp16", mine_at=0.0, bias_correction=True)
 
@@ -26,15 +22,12 @@ def _on_the_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(loop, "HAVE_FP16", ("cuda", "cpu"))
 
 
-def test_fp16_needs_cuda_and_mixed_precision_is_bf16_without_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_a_machine_cannot_do_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(loop, "HAVE_FP16", ("cuda",))
     monkeypatch.setenv("ACCELERATE_USE_CPU", "true")
     with pytest.raises(ConfigError, match=r"fp16 needs CUDA, and this training is on the cpu; set precision=bf16"):
         loop.Machine("fp16")
     assert loop._precision("mixed", "cpu") == "bf16"
-
-
-def test_processes_that_were_not_joined_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     loop.Machine("fp32")
     monkeypatch.setenv("WORLD_SIZE", "2")
     with pytest.raises(ConfigError, match=r"2 processes were started \(WORLD_SIZE\), and Accelerate joined 1"):

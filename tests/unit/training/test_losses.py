@@ -1,10 +1,9 @@
 import math
 
 import pytest
+import torch
 
-torch = pytest.importorskip("torch")
-
-from osrerank.training import losses  # noqa: E402 - needs torch
+from osrerank.training import losses
 
 
 def test_cross_entropy_by_hand() -> None:
@@ -12,55 +11,41 @@ def test_cross_entropy_by_hand() -> None:
     logits = torch.tensor([[0.0, math.log(3)], [math.log(3), 0.0]])
     found = losses.cross_entropy(logits, torch.tensor([1, 1]))
     assert float(found) == pytest.approx((math.log(4 / 3) + math.log(4)) / 2)
+    one_logit = losses.cross_entropy(torch.tensor([[math.log(3)], [math.log(3)]]), torch.tensor([1, 0]))
+    assert float(one_logit) == pytest.approx(float(found))
 
 
-def test_one_logit_is_its_sigmoid() -> None:
-    found = losses.cross_entropy(torch.tensor([[math.log(3)], [math.log(3)]]), torch.tensor([1, 0]))
-    assert float(found) == pytest.approx((math.log(4 / 3) + math.log(4)) / 2)
-
-
-def test_list_cross_entropy_by_hand() -> None:
+def test_list_cross_entropy_and_its_gradients_by_hand() -> None:
     # lists (0, log 2, 0) and (log 3, 0): shares 1/4, 1/2, 1/4 and 3/4, 1/4
     scores = torch.tensor([0.0, math.log(2), 0.0, math.log(3), 0.0])
     found = losses.list_cross_entropy(scores, torch.tensor([0, 1, 0, 0, 1]), (3, 2))
     assert float(found) == pytest.approx((math.log(2) + math.log(4)) / 2)
-
-
-def test_list_cross_entropy_with_two_relevant() -> None:
+    # two relevant ones in a list
     found = losses.list_cross_entropy(torch.tensor([0.0, math.log(2), 0.0]), torch.tensor([1, 1, 0]), (3,))
     assert float(found) == pytest.approx((math.log(4) + math.log(2)) / 2)
-
-
-def test_lists_of_different_lengths_have_finite_gradients() -> None:
     scores = torch.tensor([1.0, 2.0, 3.0, 4.0, 5.0], requires_grad=True)
     losses.list_cross_entropy(scores, torch.tensor([1, 0, 0, 1, 0]), (3, 2)).backward()
     shares = torch.softmax(torch.tensor([1.0, 2.0, 3.0]), 0) - torch.tensor([1.0, 0.0, 0.0])
     torch.testing.assert_close(scores.grad[:3], shares / 2)
 
 
-def test_list_divergence_by_hand() -> None:
+def test_divergences_by_hand() -> None:
     student = torch.tensor([0.0, 0.0])  # (1/2, 1/2)
     teacher = torch.tensor([math.log(3), 0.0])  # (3/4, 1/4)
     expected = 0.75 * math.log(0.75 / 0.5) + 0.25 * math.log(0.25 / 0.5)
     assert float(losses.list_divergence(student, teacher, (2,))) == pytest.approx(expected)
     assert float(losses.list_divergence(teacher, teacher, (2,))) == pytest.approx(0, abs=1e-7)
     assert float(losses.list_divergence(teacher + 5, teacher, (2,))) == pytest.approx(0, abs=1e-6)
-
-
-def test_soft_cross_entropy_is_half_of_the_cross_entropy() -> None:
     student, teacher = torch.tensor([[0.0, math.log(3)]]), torch.tensor([[0.0, 0.0]])
     whole = 0.5 * math.log(4) + 0.5 * math.log(4 / 3)
     assert float(losses.soft_cross_entropy(student, teacher)) == pytest.approx(whole / 2)
 
 
-def test_hidden_distance_leaves_padding_out() -> None:
+def test_distances_of_states_and_attention_leave_padding_out() -> None:
     student = torch.tensor([[[1.0, 1.0], [0.0, 0.0], [9.0, 9.0]], [[2.0, 0.0], [0.0, 0.0], [0.0, 0.0]]])
     mask = torch.tensor([[1.0, 1.0, 0.0], [1.0, 1.0, 1.0]])
     # first: (1 + 0) / 2 tokens; second: (2 + 0 + 0) / 3 tokens
     assert float(losses.hidden_distance(student, torch.zeros_like(student), mask)) == pytest.approx((1 / 2 + 2 / 3) / 2)
-
-
-def test_attention_distance_takes_masked_logits_as_nought() -> None:
     student = torch.tensor([[[[3.0, -1e4], [0.0, 1.0]]]])
     teacher = torch.tensor([[[[1.0, 2.0], [0.0, -1e9]]]])
     mask = torch.ones(1, 2)

@@ -1,5 +1,3 @@
-"""Passages are the same in training, in development and in search; MS MARCO's document files are read as they are."""
-
 import gzip
 import json
 from pathlib import Path
@@ -8,7 +6,6 @@ from typing import Any
 import pytest
 
 from osrerank.cli import main
-from osrerank.client import connect
 from osrerank.errors import FormatError
 from osrerank.formats.candidates import read_candidates
 from osrerank.formats.sources import open_sources
@@ -19,14 +16,11 @@ from osrerank.service import RerankService
 from osrerank.settings import Settings
 from osrerank.testing import FunctionScorer
 from osrerank.training.documents import passage_triples, passages_in
-from osrerank.training.examples.first_pass import Search, from_index
 from osrerank.training.examples.lists import Example, read_examples, write_examples
 from osrerank.training.examples.sources import open_source
-from osrerank.types import Qrels, Query
 from osrerank_loaders.candidates import candidates_of_run, write_candidates
 from osrerank_loaders.collections.base import read_records
 from osrerank_loaders.collections.registry import LOADERS
-from tests.servers import ROOT
 
 WORDS = " ".join(f"w{number}" for number in range(95))
 DOCUMENTS = {
@@ -92,9 +86,7 @@ def candidates_of(official: dict[str, str], folder: Path) -> Path:
 
 
 @pytest.mark.parametrize("options", OPTIONS, ids=str)
-def test_the_passages_of_ten_documents_are_the_same_everywhere(
-    options: Passages, official: dict[str, str], tmp_path: Path
-) -> None:
+def test_the_passages_of_ten_documents_are_the_same_everywhere(options, official, tmp_path):
     from osrerank.training.development import Development  # imports torch
 
     candidates = candidates_of(official, tmp_path)
@@ -109,25 +101,6 @@ def test_the_passages_of_ten_documents_are_the_same_everywhere(
     write_examples(tmp_path / "examples.jsonl", [training])
     (again,) = read_examples(tmp_path / "examples.jsonl")
     assert [passages_in(again, place, options) for place in range(10)] == list(inference.values())
-
-
-def test_the_title_stands_before_every_window_and_shifts_none() -> None:
-    example = Example("q", ("Salt w0 w1 w2 w3",), (1,), titles=("Salt",))
-    assert passages_in(example, 0, Passages(words=2, stride=2)) == ["Salt w0 w1", "Salt w2 w3"]
-
-
-def test_documents_of_an_index_keep_their_titles(tmp_path: Path) -> None:
-    client = connect(f"embedded:{tmp_path / 'engine'}")
-    for doc_id, (title, body) in DOCUMENTS.items():
-        client.index(index="notes", id=doc_id, body={"title": title, "text": body}, refresh=True)
-    (example,) = from_index(Search(client, "notes"), [Query("7", "salt w3")], Qrels({"7": {"D5": 1, "D6": 1}}))
-    client.close()
-    options = Passages(words=20, stride=10)
-    for place, doc_id in enumerate(example.doc_ids):
-        title, body = DOCUMENTS[doc_id]
-        (expected,) = searched([{"id": doc_id, "title": title, "text": body}], options).values()
-        assert passages_in(example, place, options) == expected
-    assert set(example.titles) > {"", "Salt"}
 
 
 def test_the_official_files_become_triples_of_passages(official: dict[str, str], tmp_path: Path) -> None:
@@ -163,40 +136,3 @@ def test_bad_titles_and_ids_are_named(fields: dict[str, object], said: str, tmp_
     (tmp_path / "e.jsonl").write_text(json.dumps({"query": "q", "documents": ["a"], "relevance": [1], **fields}))
     with pytest.raises(FormatError, match=rf"line 1: {said}"):
         list(read_examples(tmp_path / "e.jsonl"))
-
-
-def test_how_documents_are_cut_is_checked(official: dict[str, str], tmp_path: Path, capsys: Any) -> None:
-    data = ",".join(f"{name}={path}" for name, path in official.items())
-    for given, said in (
-        ("words=0", "passages.words is 0; it must be a count from 1 on"),
-        ("width=3", "has no 'width'"),
-        ("auto", "auto works only in searches"),
-        ("stride=200", "at most words (150)"),
-    ):
-        with pytest.raises(SystemExit) as ended:
-            main(["train", "data", str(tmp_path / "made.jsonl"), "--data", data, "--passages", given])
-        assert ended.value.code == 2
-        assert said in capsys.readouterr().err.replace("\n", " ")
-
-
-@pytest.mark.long
-def test_a_model_of_256_tokens_is_trained_chosen_and_used(tmp_path: Path) -> None:
-    """ICIP's recipe; what lies beyond 256 tokens changes no score."""
-    from osrerank.cli.train import request_of
-    from osrerank.scoring.model_files import read_card
-    from osrerank.scoring.registry import load_scorer
-    from osrerank.training.fit import train
-
-    texts = tuple(f"Salt {word * 700}" for word in ("wing ", "salt ", "heat "))
-    write_examples(tmp_path / "e.jsonl", [Example("low salt", texts, (0, 1, 0), titles=("Salt",) * 3)])
-    source = {"examples": str(tmp_path / "e.jsonl")}
-    options = {"data": [source], "dev": source, "dev_depth": 100, "dev_passages": Passages("kmaxavgp", k=2)}
-    start = {"source": ROOT / "tests" / "data" / "tiny-bert-two-labels", "output": tmp_path / "made"}
-    recipe = {"steps": 2, "batch": 2, "evaluate_every": 1}
-    made = train(request_of({**options, **start, "recipe": recipe, "max_minutes": None}, "icip"))
-    assert made is not None
-    assert read_card(made).max_tokens == 256
-    documents = [f"{'low ' * 260}{tail}" for tail in ("salt " * 90, "wing " * 90)]
-    scores = load_scorer(str(made), backend="torch").score("low salt", documents, [(0,), (1,)])
-    assert scores.values[0] == scores.values[1]
-    assert scores.truncated == 2

@@ -4,18 +4,16 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
+from safetensors.torch import load_file
+from tokenizers import Tokenizer
 
-torch = pytest.importorskip("torch")
-
-from safetensors.torch import load_file, save_file  # noqa: E402 - with their twins
-from tokenizers import Tokenizer  # noqa: E402
-
-from osrerank.errors import EvaluationError, FormatError  # noqa: E402
-from osrerank.training.curve import read_curve  # noqa: E402
-from osrerank.training.pretrain import IGNORED, EncoderSize, MaskedSteps, new_encoder, pretrain  # noqa: E402
-from osrerank.training.recipes import PRESETS, Recipe  # noqa: E402
-from tests.servers import ROOT  # noqa: E402
-from tests.unit.training.test_fit import minutes  # noqa: E402
+from osrerank.errors import EvaluationError, FormatError
+from osrerank.training.curve import read_curve
+from osrerank.training.pretrain import IGNORED, EncoderSize, MaskedSteps, new_encoder, pretrain
+from osrerank.training.recipes import PRESETS
+from tests.servers import ROOT
+from tests.unit.training.test_fit import minutes
 
 TOKENIZER = ROOT / "tests" / "data" / "tiny-bert-two-labels" / "tokenizer.json"
 RECIPE = replace(PRESETS["masked"], steps=6, batch=4, max_tokens=32, max_query_tokens=16, rate=1e-3)
@@ -59,50 +57,7 @@ def test_packed_texts_fill_their_sequences_and_lose_nothing() -> None:
     assert inside == [[*low * 2, last, *low * 3, last, *low]]
 
 
-def test_separators_are_never_hidden_and_a_text_has_none_of_its_own() -> None:
-    maker, rng = steps(max_tokens=40, pack=True), np.random.default_rng(1)
-    (ids,) = maker.sequences(["low salt", "blood pressure", "can cause", "low low"])
-    last = maker.tokenizer.token_to_id("[SEP]")
-    assert list(ids).count(last) == 4
-    for _ in range(60):
-        changed, targets = maker.masked(ids, rng)
-        assert (targets[ids == last] == IGNORED).all()
-        assert (changed[ids == last] == last).all()
-        assert int((targets != IGNORED).sum()) == max(1, round(0.15 * int((ids != last).sum() - 1)))
-
-
-@pytest.mark.long
-def test_the_papers_recipe_packs_and_an_option_keeps_texts_apart(corpus: Path, tmp_path: Path) -> None:
-    assert Recipe.of(None, "target-corpus").pack
-    assert not Recipe.of({"name": "target-corpus", "pack": False}, "target-corpus").pack
-    start = new_encoder([corpus], tmp_path / "new", EncoderSize(layers=1, hidden=32, vocabulary=60))
-    recipe = {"steps": 1, "batch": 2, "warmup": 0}
-    for pack, expected in ((True, "2 sequences a pass"), (False, "8 sequences a pass")):
-        said: list[str] = []
-        (tmp_path / "corpus.txt").write_text(f"{'low salt ' * 42}\n" * 8)
-        wanted = Recipe.of({**recipe, "pack": pack}, "target-corpus")
-        assert pretrain(start, tmp_path / f"made-{pack}", [tmp_path / "corpus.txt"], wanted, report=said.append)
-        assert said[0].startswith(expected)
-
-
-@pytest.mark.long
-def test_a_model_of_fewer_positions_has_shorter_sequences(corpus: Path, tmp_path: Path) -> None:
-    start = new_encoder([corpus], tmp_path / "new", EncoderSize(layers=1, hidden=32, vocabulary=60))
-    config = json.loads((start / "config.json").read_text())
-    weights = load_file(start / "model.safetensors")
-    name = next(name for name in weights if "position_embeddings" in name)
-    save_file({**weights, name: weights[name][:64].contiguous()}, start / "model.safetensors", {"format": "pt"})
-    (start / "config.json").write_text(json.dumps({**config, "max_position_embeddings": 64}))
-    recipe = Recipe.of({"steps": 1, "batch": 4, "warmup": 0}, "target-corpus")
-    assert pretrain(start, tmp_path / "made", [corpus], recipe, report=str) is not None
-    (tmp_path / "spelled.txt").write_text(f"{'[SEP] ' * 42}\n" * 8)
-    said: list[str] = []
-    recipe = Recipe.of({"steps": 1, "batch": 4, "warmup": 0, "pack": False}, "target-corpus")
-    assert pretrain(start, tmp_path / "more", [tmp_path / "spelled.txt"], recipe, report=said.append) is not None
-    assert said[0].startswith("16 sequences a pass")  # of three pieces each, as text: 62, 62, and two left out
-
-
-def test_what_is_hidden() -> None:
+def test_what_is_hidden_and_that_separators_never_are() -> None:
     maker, rng = steps(), np.random.default_rng(1)
     mask = maker.tokenizer.token_to_id("[MASK]")
     ids = np.array([2, *range(20, 120), 3], dtype=np.int64)
@@ -119,6 +74,15 @@ def test_what_is_hidden() -> None:
         kept += int((changed[hidden] == ids[hidden]).sum())
     assert 0.77 < as_mask / 1500 < 0.83
     assert 0.07 < kept / 1500 < 0.14
+    maker, rng = steps(max_tokens=40, pack=True), np.random.default_rng(1)
+    (ids,) = maker.sequences(["low salt", "blood pressure", "can cause", "low low"])
+    last = maker.tokenizer.token_to_id("[SEP]")
+    assert list(ids).count(last) == 4
+    for _ in range(60):
+        changed, targets = maker.masked(ids, rng)
+        assert (targets[ids == last] == IGNORED).all()
+        assert (changed[ids == last] == last).all()
+        assert int((targets != IGNORED).sum()) == max(1, round(0.15 * int((ids != last).sum() - 1)))
 
 
 @pytest.mark.long

@@ -7,13 +7,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
+from safetensors.torch import load_file
 
-torch = pytest.importorskip("torch")
-
-from safetensors.torch import load_file  # noqa: E402 - needs torch
-
-from osrerank.training.curve import read_curve  # noqa: E402
-from tests.servers import ROOT, free_port  # noqa: E402
+from osrerank.training.curve import read_curve
+from tests.servers import ROOT, free_port
 
 pytestmark = pytest.mark.long
 
@@ -46,29 +44,6 @@ def trained(examples: Path, output: Path, processes: int, *options: str, recipe:
     data = ["--data", f"examples={examples}", "--dev", f"examples={examples}"]
     start = ["--init-from", str(CLASSIFIER), "--output", str(output), "--recipe", recipe]
     return run(processes, ["-m", "osrerank", "train", "mono", *start, *data, *options])
-
-
-SHARE = """
-from pathlib import Path
-
-import torch
-
-from osrerank.training import loop
-
-machine = loop.Machine("mixed")
-weight = torch.nn.Parameter(torch.zeros(2))
-(weight * torch.tensor([1.0, 10.0]) * (machine.number + 1)).sum().backward()
-machine.add_up([weight])
-Path(f"shared.{machine.number}").write_text(f"{machine.precision} {machine.device.type} {weight.grad.tolist()}")
-"""
-
-
-@pytest.mark.slow
-def test_processes_without_cuda_share_their_gradients(tmp_path: Path) -> None:
-    (tmp_path / "share.py").write_text(SHARE, encoding="utf-8")
-    run(2, ["share.py"], tmp_path)
-    found = [(tmp_path / f"shared.{number}").read_text(encoding="utf-8") for number in (0, 1)]
-    assert found == ["bf16 cpu [3.0, 30.0]"] * 2
 
 
 LEAVE = """
@@ -119,6 +94,32 @@ def test_a_process_without_a_share_trains_in_mixed_precision_too(examples: Path,
     said = trained(examples, tmp_path / "half", 3, recipe=RECIPE.replace("fp32", "mixed"))
     assert "step 6 of 6" in said
     assert all(np.isfinite(numbers(tmp_path / "half", "loss")))
+
+
+@pytest.mark.slow
+def test_bfloat16_is_near_fp32_and_writes_it(examples: Path, tmp_path: Path) -> None:
+    for precision in ("bf16", "fp32"):
+        trained(examples, tmp_path / precision, 1, recipe=RECIPE.replace("fp32", precision))
+    found, exact = (numbers(tmp_path / name, "loss") for name in ("bf16", "fp32"))
+    np.testing.assert_allclose(found, exact, rtol=0.1)
+    assert found != exact
+    assert {tensor.dtype for tensor in load_file(tmp_path / "bf16" / "model.safetensors").values()} == {torch.float32}
+
+
+TWO_PRECISIONS = """
+import sys
+from osrerank.errors import ConfigError
+from osrerank.training import loop
+loop.Machine("bf16")
+try:
+    loop.Machine("fp32")
+except ConfigError as error:
+    print(error, file=sys.stderr)
+"""
+
+
+def test_a_second_precision_in_a_process_is_refused() -> None:
+    assert "another precision was" in run(1, ["-c", TWO_PRECISIONS])
 
 
 @pytest.mark.slow

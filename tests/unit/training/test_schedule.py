@@ -1,21 +1,17 @@
-"""How often a training is measured, and on what: at most a tenth of what it computes."""
-
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-torch = pytest.importorskip("torch")
-
-from osrerank.options.passages import Passages  # noqa: E402 - with their twins
-from osrerank.training.development import (  # noqa: E402
+from osrerank.options.passages import Passages
+from osrerank.training.development import (
     Development,
     cost,
     schedule,
 )
-from osrerank.training.examples.lists import Example  # noqa: E402
-from osrerank.training.fit import train  # noqa: E402
-from tests.unit.training.test_fit import SMALL, curve, request  # noqa: E402
+from osrerank.training.examples.lists import Example
+from osrerank.training.fit import train
+from tests.unit.training.test_fit import SMALL, curve, request
 
 EXAMPLES = tuple(
     Example(f"query {number:02}", ("word " * 300,) * 4, (0, int(number % 2), 0, 0)) for number in range(60)
@@ -61,7 +57,7 @@ def test_a_tenth_of_the_time_is_not_exceeded(sequences: int, queries: int, measu
     assert f"{queries} " in made.says
 
 
-def test_queries_of_a_part_are_from_all_over_the_set_and_have_a_relevant_candidate() -> None:
+def test_a_part_is_from_all_over_the_set_and_a_small_set_is_measured_whole_or_not_at_all() -> None:
     made = planned(300)
     assert made.development is not None
     chosen = [EXAMPLES.index(example) for example in made.development.examples]
@@ -69,9 +65,6 @@ def test_queries_of_a_part_are_from_all_over_the_set_and_have_a_relevant_candida
     assert chosen[0] < 5
     assert chosen[-1] > 50
     assert chosen == sorted(set(chosen))
-
-
-def test_a_small_set_is_measured_whole_or_not_at_all() -> None:
     small = Development(EXAMPLES[:5], "RR@10", passages=PASSAGES)
     made = planned(36, small).development
     assert made is not None

@@ -1,5 +1,3 @@
-"""`osrerank advise` on planted cases: a model that helps, and one that hurts."""
-
 import json
 import tomllib
 import zlib
@@ -116,19 +114,13 @@ def test_offline_orders_of_vectors_and_cross_encoder_are_those_of_a_search(colle
                 assert one.order(setting)[:20] == [hit["_id"] for hit in hits], setting
 
 
-def test_unjudged_hits_are_pointed_out(advice: IndexAdvice) -> None:
+def test_unjudged_hits_are_pointed_out_and_the_report_needs_no_other_file(advice, collection):
     said = lines(replace(advice, judged=(0.9, 0.5)))
     assert any("90% of the first pass's top ten hits are judged, and 50% of the" in line for line in said)
-
-
-def test_the_report_needs_no_other_file(advice: IndexAdvice, collection: Collection) -> None:
     page, values = html_page(advice, collection.qrels, "[rerank]\n"), json.loads(json.dumps(as_json(advice)))
     assert page.count('<div class="pair">') == len(values["gains"] + values["losses"]) > 0
     assert "prefers-color-scheme: dark" in page
     assert not any(link in page for link in ("src=", "href=", "@import", "url("))
-
-
-def test_texts_are_escaped(advice: IndexAdvice, collection: Collection) -> None:
     found = tuple(replace(one, texts=dict.fromkeys(one.texts, "<script>")) for one in advice.found)
     page = html_page(replace(advice, index="<i>", found=found), collection.qrels, "<b>")
     assert not any(tag in page for tag in ("<script>", "<i>", "<b>"))
@@ -147,9 +139,7 @@ def command(collection: Collection, tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
 
 @pytest.mark.long
-def test_the_command_writes_nothing_where_nothing_is_better(
-    command: Callable[..., Result], collection: Collection
-) -> None:
+def test_the_command_writes_nothing_where_nothing_is_better(command, collection):
     old = '[rerank]\ndepth = 10\n[index."other".rerank]\npassages = {aggregation = "maxp"}\n'
     Path("osrerank.toml").write_text(old)
     with pytest.raises(ConfigError, match="exists; edit it"):

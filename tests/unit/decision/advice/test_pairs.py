@@ -1,5 +1,3 @@
-"""An index that compares pairs now is judged with its pairs, and keeps them where they are best."""
-
 import zlib
 from pathlib import Path
 from typing import Any

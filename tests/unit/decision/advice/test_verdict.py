@@ -1,5 +1,3 @@
-"""What is decided, by hand and over many draws where nothing is to be found."""
-
 import numpy as np
 import pytest
 
@@ -33,12 +31,16 @@ def test_a_large_difference_is_decided(shift: float, outcome: str) -> None:
     assert (verdict.low > 0) is (shift > 0)
 
 
-def test_equal_lists_are_never_decided() -> None:
+def test_equal_lists_are_never_decided_and_of_equal_settings_the_cheaper_is_preferred() -> None:
     verdict = judge(np.ones(20), np.ones(20))
     assert (verdict.outcome, verdict.equal, verdict.more_queries) == ("undecided", 20, None)
     assert more_queries(np.array([1e-9, 1.0, -1.0])) is None
     with pytest.raises(EvaluationError, match="at least 10"):
         judge(np.ones(9), np.ones(9))
+    values = {SearchSetting("m", "auto", depth, "replace", 0.0): np.linspace(0, 1, 20) for depth in (10, 100)}
+    choice = choose([str(number) for number in range(20)], np.zeros(20), values)
+    assert choice.setting.depth == 10
+    assert interval(np.array([0.0, 1.0])) == pytest.approx((0.5 - 12.706 / 2, 0.5 + 12.706 / 2), abs=1e-3)
 
 
 def gains_of(ranks: np.ndarray) -> np.ndarray:
@@ -95,10 +97,3 @@ def test_the_promise_is_kept_on_other_queries() -> None:
         kept += choice.low <= truth[choice.setting] <= choice.high
         assert choice.verdict.difference > 0
     assert kept >= 180
-
-
-def test_equal_settings_prefer_the_cheaper() -> None:
-    values = {SearchSetting("m", "auto", depth, "replace", 0.0): np.linspace(0, 1, 20) for depth in (10, 100)}
-    choice = choose([str(number) for number in range(20)], np.zeros(20), values)
-    assert choice.setting.depth == 10
-    assert interval(np.array([0.0, 1.0])) == pytest.approx((0.5 - 12.706 / 2, 0.5 + 12.706 / 2), abs=1e-3)

@@ -1,5 +1,3 @@
-"""Which of two interleaved rankings users prefer, by a file of clicks."""
-
 import json
 from pathlib import Path
 from typing import Any
@@ -24,7 +22,7 @@ def as_line(one: ShownPage) -> dict[str, Any]:
     return {**seen, "session": one.session, "teams": one.teams, "experiment": one.experiment}
 
 
-def test_a_session_prefers_the_team_with_more_of_its_clicks() -> None:
+def test_a_session_prefers_the_team_with_more_of_its_clicks_in_each_experiment() -> None:
     pages = [
         page("one", "ABBA", "0"), page("one", "BAAB", "03"),  # B by 2 to 1 over both pages
         page("two", "ABBA", "0"),
@@ -36,9 +34,13 @@ def test_a_session_prefers_the_team_with_more_of_its_clicks() -> None:
     assert (found.sessions, found.wins_a, found.wins_b, found.ties, found.silent) == (6, 1, 3, 1, 1)
     assert found.share_b == 0.75
     assert found.winner == ""
+    pages = [page("s", "AB", "0", "x"), page("s", "AB", "1", "y"), ShownPage("q", ("0",), frozenset("0"), "s")]
+    assert [(one.experiment, one.wins_a, one.wins_b) for one in preferences(pages)] == [("x", 1, 0), ("y", 0, 1)]
+    with pytest.raises(EvaluationError, match="no page is interleaved"):
+        preferences(pages[2:])
 
 
-def test_the_interval_is_clopper_and_pearsons() -> None:
+def test_the_interval_and_the_number_of_sessions_by_hand() -> None:
     assert binomial_interval(0, 0) == (0.0, 1.0)
     low, high = binomial_interval(10, 10)
     assert (low, high) == (pytest.approx(0.025**0.1), 1.0)
@@ -46,22 +48,12 @@ def test_the_interval_is_clopper_and_pearsons() -> None:
     (found,) = preferences([page(str(n), "B", "0") for n in range(6)])
     assert (found.winner, found.p_value) == ("B", pytest.approx(2 / 2**6))
     assert preferences([page(str(n), "B", "0") for n in range(5)])[0].winner == ""
-
-
-def test_the_number_of_sessions_by_hand() -> None:
     # ((1.959964 / 2 + 0.841621 * sqrt(.55 * .45)) / .05)^2 = 782.5 sessions with a preference
     assert sessions_needed(0.55, 1.0) == 783
     assert sessions_needed(0.45, 1.0) == 783
     assert sessions_needed(0.55, 0.5) == 1566
     assert sessions_needed(0.5, 1.0) is None
     assert sessions_needed(0.55, 0.0) is None
-
-
-def test_experiments_are_told_apart_and_other_pages_do_not_count() -> None:
-    pages = [page("s", "AB", "0", "x"), page("s", "AB", "1", "y"), ShownPage("q", ("0",), frozenset("0"), "s")]
-    assert [(one.experiment, one.wins_a, one.wins_b) for one in preferences(pages)] == [("x", 1, 0), ("y", 0, 1)]
-    with pytest.raises(EvaluationError, match="no page is interleaved"):
-        preferences(pages[2:])
 
 
 def test_the_report_of_a_file(tmp_path: Path) -> None:

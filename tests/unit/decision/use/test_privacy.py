@@ -1,5 +1,3 @@
-"""What leaves the index: counts, no user's id and no query."""
-
 from pathlib import Path
 from typing import Any
 

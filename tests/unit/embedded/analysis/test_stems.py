@@ -1,5 +1,3 @@
-"""Stems of other languages, by words whose stems OpenSearch's ``snowball`` filter gives."""
-
 import pytest
 
 from osrerank.embedded.analysis.analyzers import Analyzers

@@ -1,5 +1,3 @@
-"""What of a document's source is shown."""
-
 from typing import Any
 
 from hypothesis import given

@@ -1,5 +1,3 @@
-"""Dates as OpenSearch reads them."""
-
 import pytest
 
 from osrerank.embedded.mapping import values

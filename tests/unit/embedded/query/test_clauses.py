@@ -1,5 +1,3 @@
-"""minimum_should_match in all its forms."""
-
 from typing import Any
 
 import pytest

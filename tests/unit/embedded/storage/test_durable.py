@@ -1,10 +1,7 @@
-"""What is acknowledged stays, whatever happens to the search index of this or another index."""
-
 import contextlib
 import os
 import signal
 import sqlite3
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -15,8 +12,6 @@ from osrerank.embedded.storage.engine import MAX_WRITERS
 from osrerank.embedded.storage.lock import WriterLock
 from osrerank.embedded.storage.store import SqliteStore, StoredDocument
 from tests.waiting import wait_until
-
-Opener = Callable[..., OpenSearch]
 
 
 def test_damage_to_one_index_takes_nothing_from_another(engine: OpenSearch, tmp_path: Path) -> None:
@@ -66,20 +61,12 @@ def test_document_that_cannot_be_indexed_is_refused(engine: OpenSearch, body: st
     assert engine.count(index="a")["count"] == 1
 
 
-@pytest.mark.parametrize("body", [r'{"text": "\ud83d\ude00"}', nested(100)])
-def test_pairs_and_moderate_nesting_are_taken(engine: OpenSearch, body: str) -> None:
-    engine.index(index="a", id="1", body=body, refresh=True)
-    assert engine.count(index="a")["count"] == 1
-
-
 def test_id_that_utf8_cannot_hold_is_refused(engine: OpenSearch) -> None:
     answer = engine.bulk(index="a", body='{"index": {"_id": "\\ud800"}}\n{"text": "x"}\n')
     assert answer["items"][0]["index"]["status"] == 400
 
 
-def test_stored_document_that_cannot_be_indexed_keeps_none_back(
-    engine: OpenSearch, open_engine: Opener, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_stored_document_that_cannot_be_indexed_keeps_none_back(engine, open_engine, tmp_path, caplog):
     engine.index(index="a", id="1", body={"text": "x"}, refresh=True)
     engine.close()
     with contextlib.closing(sqlite3.connect(tmp_path / "engine" / "store.sqlite")) as db, db:

@@ -1,7 +1,3 @@
-"""The field ``contents``: what Anserini indexes of each collection's documents, beside title and text."""
-
-from pathlib import Path
-
 import pytest
 
 from osrerank.errors import FormatError
@@ -49,11 +45,7 @@ EXPECTED = {
     "news, an element within another once": ("trec", DATED, "January 1, 1990\nRain & sun\nIt rained.  Monday"),
     "robust04": ("robust04", DATED, "January 1, 1990\nRain & sun\nIt rained.  Monday"),
     "times": ("trec", NITF.encode(), "Headline\nIn short.\nOne.\nTwo words."),
-    "times without a headline": (
-        "trec",
-        NITF.replace("<hl1>Headline</hl1>", "").encode(),
-        "In short.\nOne.\nTwo words.",
-    ),
+    "no headline": ("trec", NITF.replace("<hl1>Headline</hl1>", "").encode(), "In short.\nOne.\nTwo words."),
     "post, its kicker too": ("trec", lines(POST), "Title\nOpinions\nA  link  & text\nA caption"),
     "common layout": ("jsonl", lines({"id": "1", "title": "T", "text": "x"}), "T\nx"),
 }
@@ -65,11 +57,6 @@ def test_contents_are_what_anserini_indexes(read: Read, case: str) -> None:
     first = read(LOADERS[loader], content, contents=True)[0]
     assert isinstance(first, Document)
     assert first.metadata["contents"] == expected
-
-
-def test_an_html_file_has_its_text(read: Read) -> None:
-    (record,) = read(LOADERS["trec"], b"<html><pre>n < 7</pre></html>", "CACM-0007.html", contents=True)
-    assert record == Document("CACM-0007", "n < 7", "", {"contents": "n < 7"})
 
 
 @pytest.mark.parametrize("case", GOLDEN)
@@ -84,13 +71,15 @@ def test_nothing_else_changes(read: Read, case: str) -> None:
         assert Document(after.doc_id, after.text, after.title, rest) == before
 
 
-def test_bad_records_stay_errors_and_a_field_of_that_name_is_refused(read: Read) -> None:
+def test_bad_records_stay_errors_a_field_of_that_name_is_refused_and_html_has_its_text(read: Read) -> None:
     own = {"id": "1", "text": "x", "contents": "y"}
     bad, taken, good = read(LOADERS["jsonl"], lines({"text": "x"}, own, {"id": "2", "text": "x"}), contents=True)
     assert isinstance(bad, FormatError)
     assert isinstance(taken, FormatError)
     assert "document '1' has a field contents of its own; load it without --contents" in str(taken)
     assert isinstance(good, Document)
+    (record,) = read(LOADERS["trec"], b"<html><pre>n < 7</pre></html>", "CACM-0007.html", contents=True)
+    assert record == Document("CACM-0007", "n < 7", "", {"contents": "n < 7"})
 
 
 def test_the_repair_of_the_encoding_includes_it() -> None:
@@ -107,14 +96,3 @@ def test_the_index_has_the_field_with_the_published_constants() -> None:
     assert "contents" not in index_body(loader, IndexOptions(), {})["mappings"]["properties"]
     assert fixed_options(loader, IndexOptions(contents=True)) == ("k1=0.9", "b=0.4", "shards=1", "contents")
     assert fixed_options(loader, IndexOptions()) == ("k1=0.9", "b=0.4", "shards=1")
-
-
-def test_published_samples(read: Read, shared: Path) -> None:
-    """Of the samples that Anserini and Pyserini test with, every document's title and words of the text are there."""
-    for folder, loader in [("trec", "trec"), ("nyt", "trec"), ("washingtonpost", "trec"), ("msmarco_v2_doc", "")]:
-        records = read(LOADERS[loader or "msmarco-v2-document"], shared / "format-samples" / folder, contents=True)
-        assert records
-        for record in records:
-            assert isinstance(record, Document)
-            words = set(record.metadata["contents"].split())
-            assert set(record.text.split()) | set(record.title.split()) <= words

@@ -1,17 +1,12 @@
-"""SGML files as they are met: each document arrives once, or its file is refused with a line."""
-
 import gzip
 import random
-from contextlib import closing
 from pathlib import Path
 
 import pytest
 
-from osrerank.client import connect
 from osrerank.errors import CorpusFormatError
 from osrerank.types import Document
 from osrerank_loaders.collections.registry import LOADERS
-from osrerank_loaders.load.job import LoadOptions, load
 from tests.unit.osrerank_loaders.conftest import Read
 
 FINE = ("plain", "one line", "CR LF", "CR alone", "mark", "gzip")
@@ -58,9 +53,7 @@ def drawn(number: int, oddity: str) -> tuple[dict[str, str], bytes]:
 
 @pytest.mark.parametrize("oddity", FINE)
 @pytest.mark.parametrize("piece", [1, 7, 1 << 20])
-def test_every_document_of_an_odd_file_arrives(
-    read: Read, monkeypatch: pytest.MonkeyPatch, oddity: str, piece: int
-) -> None:
+def test_every_document_of_an_odd_file_arrives(read, monkeypatch, oddity, piece):
     monkeypatch.setattr("osrerank_loaders.collections.trec.BUFFER_BYTES", piece)
     monkeypatch.setattr("osrerank_loaders.collections.trec._LONGEST_MARK", 20)
     documents, content = drawn(piece, oddity)
@@ -95,40 +88,10 @@ def test_the_line_is_the_one_that_is_wrong(read: Read, content: str, message: st
     assert any(message in str(one) for one in read(LOADERS["trec"], content.encode()))
 
 
-def test_a_long_document_and_a_long_comment_pass_in_pieces(read: Read) -> None:
-    text = "word " * 700_000
-    content = f"<!-- {text[:900_000]} --><DOC><DOCNO>A</DOCNO><TEXT>{text}</TEXT></DOC>"
-    (document,) = read(LOADERS["trec"], content.encode())
-    assert isinstance(document, Document)
-    assert document.text == text.strip()
-
-
-def test_tags_in_a_text_of_ms_marco_are_text(read: Read) -> None:
+def test_in_ms_marco_tags_are_text_and_title_and_body_have_lines_of_their_own(read: Read) -> None:
     body = "Write <DOC> and </DOC>,\n<DOC>\nalone, too.\n</DOC>"
     content = f"<DOC>\n<DOCNO>D1</DOCNO>\n<TEXT>\nu\nt\n{body}\n</TEXT>\n</DOC>" * 2
     first, second = read(LOADERS["msmarco-document"], content.encode())
     assert first == second == Document("D1", body, "t", {"url": "u"})
-
-
-def test_ms_marcos_title_and_body_need_lines_of_their_own(read: Read) -> None:
     (error,) = read(LOADERS["msmarco-document"], b"<DOC><DOCNO>D1</DOCNO><TEXT>u t b</TEXT></DOC>")
     assert "line 1: expected url, title and body, a line each, in 'D1'" in str(error)
-
-
-def test_a_folder_of_every_oddity_gives_each_document_once_or_names_its_file(tmp_path: Path) -> None:
-    folder, expected = tmp_path / "folder", dict[str, str]()
-    folder.mkdir()
-    for number, oddity in enumerate((*FINE, *REFUSED) * 2):
-        documents, content = drawn(number, oddity)
-        (folder / f"{number:03}").write_bytes(content)
-        expected |= documents
-    client = connect(f"embedded:{tmp_path / 'engine'}")
-    with closing(client):
-        summary = load(client, "x", LOADERS["trec"], [str(folder)], options=LoadOptions(skip_bad=99))
-        hits = client.search(index="x", size=999, rerank={"pipeline": "none"})["hits"]["hits"]
-    found = {hit["_id"]: hit["_source"]["text"] for hit in hits}
-    assert found.items() <= expected.items()
-    assert summary.indexed == len(found) == len(hits)
-    lost = {f"{doc_id[1:].partition('-')[0]:0>3}" for doc_id in expected.keys() - found.keys()}
-    assert all(any(f"{folder / name}, line " in note for note in summary.notes) for name in lost)
-    assert {int(name) % (len(FINE) + len(REFUSED)) for name in lost} <= set(range(len(FINE), len(FINE) + len(REFUSED)))

@@ -1,5 +1,3 @@
-"""Whatever a document holds, it comes back from the files that hold it."""
-
 import io
 import json
 

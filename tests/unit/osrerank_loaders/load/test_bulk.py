@@ -1,5 +1,3 @@
-"""Bulk requests against a server that is busy, slow, too small or refuses: nothing is lost, nothing is there twice."""
-
 import json
 import threading
 from collections.abc import Callable, Iterator
@@ -71,11 +69,6 @@ def entries(count: int) -> tuple[BulkEntry, ...]:
 def item(status: int, reason: str = "") -> dict[str, Any]:
     error = {"error": {"type": "some_exception", "reason": reason}} if reason else {}
     return {"create": {"status": status, **error}}
-
-
-def test_an_entry_is_two_lines_of_json() -> None:
-    made = entry(Document("a\n\u00e9", "x\ty", "t", {"year": 3}))
-    assert made.body.decode() == '{"create":{"_id":"a\\n\u00e9"}}\n{"title":"t","text":"x\\ty","year":3}\n'
 
 
 @pytest.mark.parametrize("status", [429, 502, 503, 504])
@@ -178,20 +171,16 @@ class TestReading:
         ]
         assert [batch.end for batch in batches] == [3, 4, 5, 8, 9]
 
-    def test_a_bad_record_ends_the_reading_behind_the_good_ones(self) -> None:
+    def test_bad_records_end_the_reading_or_are_counted(self) -> None:
         error = CorpusFormatError("bad")
         reading = Reading([Document("1", "x"), error, Document("2", "y")])
         (batch,) = reading.batches(BulkOptions())
         assert ([item.doc_id for item in batch.entries], batch.end) == (["1"], 1)
         assert reading.stopped is error
-
-    def test_tolerated_records_are_counted(self) -> None:
         reading = Reading([CorpusFormatError("a"), Document("1", "x"), CorpusFormatError("b")], skip_bad=2)
         (batch,) = reading.batches(BulkOptions())
         assert (reading.read, reading.skipped, reading.stopped, batch.end) == (3, 2, None, 3)
         assert [str(error) for error in reading.errors] == ["a", "b"]
-
-    def test_half_a_surrogate_pair_is_a_bad_record(self) -> None:
         reading = Reading([Document("1", "x\ud800")], skip_bad=1)
         assert list(reading.batches(BulkOptions())) == []
         assert "record 1 of the collection: document '1' cannot be written as JSON in UTF-8" in str(reading.errors[0])

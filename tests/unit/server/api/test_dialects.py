@@ -1,5 +1,3 @@
-"""Each dialect as its clients ask and read it; the scores of all agree."""
-
 import json
 
 import pytest
@@ -27,14 +25,11 @@ def test_cohere(client, path):
     assert set(content["usage"]) == {"prompt_tokens", "total_tokens"}
 
 
-def test_cohere_documents_as_objects(client):
+def test_coheres_documents_may_be_objects_with_fields(client):
     documents = [{"text": TEXTS[0]}, TEXTS[1], {"text": TEXTS[2], "more": 1}, {"text": TEXTS[3]}]
     content = client.post("/rerank", json={"query": QUERY, "documents": documents, "return_documents": True}).json()
     assert [item["index"] for item in content["results"]] == ORDER
     assert [item["document"] for item in content["results"]] == [{"text": TEXTS[place]} for place in ORDER]
-
-
-def test_cohere_rank_fields(client):
     documents = [{"title": "low blood", "body": "pressure", "text": ""}, {"title": "low", "body": "salt"}]
     body = {"query": QUERY, "documents": documents, "rank_fields": ["title", "body"], "return_documents": True}
     results = client.post("/v2/rerank", json=body).json()["results"]
@@ -44,24 +39,14 @@ def test_cohere_rank_fields(client):
     assert (answer.status_code, "documents[0] has no text in 'abstract'" in answer.json()["message"]) == (422, True)
 
 
-@pytest.mark.parametrize("top_n", [0, None, 999])
-def test_all_documents_come_back(client, top_n):
-    body = {"query": QUERY, "documents": TEXTS * 50, "top_n": top_n}
-    assert len(client.post("/v1/rerank", json=body).json()["results"]) == 200
-    assert client.post("/v1/rerank", json=body).json()["meta"]["billed_units"]["search_units"] == 2
-
-
 def test_voyage(client):
     """As https://docs.voyageai.com/reference/reranker-api has it."""
     expected = probabilities(client)
     body = {"query": QUERY, "documents": TEXTS, "model": "rerank-2.5", "truncation": True}
     content = client.post("/voyage/v1/rerank", json=body).json()
     assert content["data"] == [{"index": place, "relevance_score": expected[place]} for place in ORDER]
-    assert (content["object"], content["model"], set(content["usage"])) == (
-        "list",
-        "osrerank/e5-small",
-        {"total_tokens"},
-    )
+    said = (content["object"], content["model"], set(content["usage"]))
+    assert said == ("list", "osrerank/e5-small", {"total_tokens"})
     content = client.post("/voyage/v1/rerank", json={**body, "top_k": 2, "return_documents": True}).json()
     assert [item["document"] for item in content["data"]] == [TEXTS[place] for place in ORDER[:2]]
     assert client.post("/voyage/v1/rerank", json={**body, "documents": []}).status_code == 422

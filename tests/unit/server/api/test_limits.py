@@ -1,5 +1,3 @@
-"""What is refused, how, and that nothing is lost by it."""
-
 import socket
 import threading
 from concurrent.futures import ThreadPoolExecutor
@@ -7,14 +5,16 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 from starlette.testclient import TestClient
 
+from osrerank._seldom import Seldom
 from osrerank.errors import EndpointError, InferenceError, ModelLoadError, Overloaded, TaskTimeout, WorkerError
 from osrerank.scoring.registry import load_scorer
+from osrerank.server.api import app
 from osrerank.server.api.app import create_app
 from osrerank.service import RerankService
 from osrerank.settings import Settings
 from osrerank.testing import FunctionScorer, ManualClock
 from tests.rerank_server import Reply, answering, by_length
-from tests.servers import ROOT, free_port
+from tests.servers import ROOT
 from tests.waiting import wait_until
 
 BODY = {"query": "low blood", "documents": ["low", "blood", "low blood"]}
@@ -22,17 +22,13 @@ TINY = str(ROOT / "tests" / "data" / "tiny-bert-one-label")
 ERROR_KEYS = {"message", "detail", "error", "error_type"}
 
 
-class Raising(FunctionScorer):
-    """A scorer whose every call fails in one way."""
+def raising(error):
+    """Return a scorer whose every call fails in one way."""
 
-    def __init__(self, error):
-        super().__init__()
-        object.__setattr__(self, "_error", error)
+    def fail(_query, _text):
+        raise error
 
-    __slots__ = ("_error",)
-
-    def score(self, *_arguments, **_options):
-        raise self._error
+    return FunctionScorer(fail)
 
 
 def check(answer, status, words, kind="Validation"):
@@ -48,11 +44,8 @@ def check(answer, status, words, kind="Validation"):
     ("content", "kind", "status", "words"),
     [
         (b"{", "application/json", 400, "not JSON"),
-        (b'"\xff"', "application/json", 400, ""),
-        (b"[" * 100_000, "application/json", 422, "the body"),
         (b"", "application/json", 422, "the body"),
         (b"[]", "application/json", 422, "the body"),
-        (b"null", "application/json", 422, "the body"),
         (b'{"documents": ["a"]}', "application/json", 422, "query"),
         (b'{"query": "a"}', "application/json", 422, "documents"),
         (b'{"query": " ", "documents": ["a"]}', "application/json", 422, "needs text"),
@@ -73,29 +66,12 @@ def test_bad_bodies(client, path, content, kind, status, words):
     check(client.post(path, content=content, headers={"Content-Type": kind}), status, words)
 
 
-def test_half_a_surrogate_pair_is_read_as_any_text(serve):
-    client = serve(load_scorer(TINY, backend="onnx"))
-    body = b'{"query": "\\ud800", "documents": ["\\udfff", "a\\u0000b", ""], "return_documents": true}'
-    answer = client.post("/v1/rerank", content=body, headers={"Content-Type": "application/json"})
-    assert answer.status_code == 200, answer.text
-    assert len(answer.json()["results"]) == 3
-
-
-def test_texts_are_not_repeated_in_errors(client):
-    answer = client.post("/rerank", json={"query": ["secret"], "documents": [{"title": "secret"}]})
-    assert answer.status_code == 422
-    assert "secret" not in answer.text
-
-
-def test_too_many_documents(serve):
+def test_too_many_documents_and_too_large_bodies(serve):
     client = serve(max_documents=2)
     check(client.post("/rerank", json=BODY), 413, "a request may have, 2")
     pairs = [{"text": "a", "text_pair": "b"}] * 3
     check(client.post("/invocations", json={"inputs": pairs}), 413, "a request may have, 2")
     assert client.post("/rerank", json={**BODY, "documents": ["low"] * 2}).status_code == 200
-
-
-def test_too_large_bodies(serve):
     client = serve(max_body_bytes=100)
     body = {"query": "low", "documents": ["x" * 100]}
     check(client.post("/rerank", json=body), 413, "100 bytes")
@@ -116,7 +92,8 @@ class Held(FunctionScorer):
         assert self.may_go_on.wait(30)
 
 
-def test_a_full_queue_is_told_to_come_back(serve):
+def test_a_full_queue_is_told_to_come_back(serve, monkeypatch, caplog):
+    monkeypatch.setattr(app, "due", Seldom())
     held = Held()
     client = serve(held, max_held_documents=3)
     with ThreadPoolExecutor(1) as pool:
@@ -129,13 +106,11 @@ def test_a_full_queue_is_told_to_come_back(serve):
     check(answer, 429, "3 documents are waiting", "Overloaded")
     assert int(answer.headers["Retry-After"]) >= 1
     check(ready, 503, "3 documents are waiting", "Unhealthy")
+    assert "[overloaded]" in caplog.text
+    assert "[not-ready] requests cannot be answered now: 3 documents are waiting" in caplog.text
     assert client.post("/rerank", json=BODY).status_code == 200
     assert client.get("/ready").status_code == 200
-
-
-def test_one_large_request_alone_is_taken(serve):
-    client = serve(max_held_documents=2)
-    assert client.post("/rerank", json=BODY).status_code == 200
+    assert serve(max_held_documents=2).post("/rerank", json=BODY).status_code == 200  # alone a large one is taken
 
 
 def slow():
@@ -145,22 +120,18 @@ def slow():
 
 
 @pytest.mark.parametrize(
-    ("more", "headers"),
+    ("more", "headers", "limits"),
     [
-        ({"timeout_ms": 100}, {}),
-        ({}, {"X-Request-Timeout-Ms": "100"}),
-        ({"timeout_ms": 9e6}, {"X-Request-Timeout-Ms": "100"}),
+        ({"timeout_ms": 100}, {}, {}),
+        ({}, {"X-Request-Timeout-Ms": "100"}, {}),
+        ({"timeout_ms": 9e6}, {"X-Request-Timeout-Ms": "100"}, {}),
+        ({"timeout_ms": 60_000}, {}, {"timeout_ms": 100}),  # the server's is the most
     ],
 )
-def test_deadlines(serve, more, headers):
-    client = serve(*slow())
+def test_deadlines(serve, more, headers, limits):
+    client = serve(*slow(), **limits)
     check(client.post("/rerank", json={**BODY, **more}, headers=headers), 504, "ran out", "Timeout")
-    assert client.post("/rerank", json={**BODY, "timeout_ms": 60_000}).status_code == 200
-
-
-def test_the_servers_deadline_is_the_most(serve):
-    client = serve(*slow(), timeout_ms=100)
-    check(client.post("/rerank", json={**BODY, "timeout_ms": 60_000}), 504, "ran out", "Timeout")
+    assert serve(*slow()).post("/rerank", json={**BODY, "timeout_ms": 60_000}).status_code == 200
 
 
 def test_the_queue_is_left_when_the_time_is_over(serve):
@@ -183,15 +154,17 @@ def test_the_queue_is_left_when_the_time_is_over(serve):
         (InferenceError("broken on purpose"), 500, "Backend"),
     ],
 )
-def test_failures(serve, error, status, kind):
-    client = serve(Raising(error))
-    words = "defect" if isinstance(error, RuntimeError) else str(error)
+def test_failures(serve, error, status, kind, caplog):
+    client = serve(raising(error))
+    words = "internal error" if isinstance(error, RuntimeError) else str(error)
     check(client.post("/rerank", json=BODY), status, words, kind)
     assert client.get("/health").status_code == 200
+    assert ("[server-defect]" if isinstance(error, RuntimeError) else "[request-failed]") in caplog.text
+    assert "secret" not in caplog.text
 
 
 def test_readiness_scores_nothing(serve):
-    client = serve(Raising(InferenceError("scored")))
+    client = serve(raising(InferenceError("scored")))
     assert client.get("/ready").json() == {"status": "ready", "model": "osrerank/e5-small"}
     assert client.get("/live").json() == {"status": "ok"}
 
@@ -201,15 +174,6 @@ def test_readiness_without_a_model(tmp_path):
     with TestClient(create_app(reranker)) as client:
         wait_until(lambda: "is being loaded" not in client.get("/ready").text)
         check(client.get("/ready"), 503, str(tmp_path), "Unhealthy")
-    reranker.close()
-
-
-def test_a_server_in_front_of_another_names_it_and_says_when_it_is_away():
-    host = f"127.0.0.1:{free_port()}"
-    reranker = RerankService(Settings.load(backend="http", rerank_url=f"http://{host}", rerank_dialect="tei"))
-    with TestClient(create_app(reranker)) as client:
-        assert client.get("/info").json()["model_id"] == f"the model of {host}"
-        check(client.post("/rerank", json=BODY), 503, "cannot be reached", "Unhealthy")
     reranker.close()
 
 
@@ -243,7 +207,7 @@ def after(error, seconds):
     ("error", "status"), [(Overloaded("full"), 429), (EndpointError("loading", status=503), 503)], ids=["429", "503"]
 )
 def test_what_the_server_behind_asks_to_wait_is_passed_on(serve, error, status):
-    answer = serve(Raising(after(error, 20.5))).post("/rerank", json=BODY)
+    answer = serve(raising(after(error, 20.5))).post("/rerank", json=BODY)
     assert (answer.status_code, answer.headers["Retry-After"]) == (status, "21")
 
 
@@ -272,52 +236,41 @@ def test_texts_are_not_promised_whole_where_another_server_scores():
 
 
 @pytest.mark.parametrize("raw", [False, True])
-def test_documents_that_fail_come_last_and_are_counted(serve, raw):
-    client = serve(FunctionScorer(lambda _query, text: -50.0 - len(text), unscorable=frozenset({"x", "y"})))
-    texts = ["x", "aa", "y", "a"]
-    answer = client.post("/rerank", json={"query": "q", "texts": texts, "raw_scores": raw})
-    assert answer.headers["X-Rerank-Unscored"] == "2"
-    assert [item["index"] for item in answer.json()] == [3, 1, 0, 2]
+def test_documents_that_fail_or_are_blank_come_last_and_are_counted(serve, raw):
+    client = serve(FunctionScorer(lambda _query, text: -50.0 - len(text), unscorable=frozenset({"x"})))
+    answer = client.post("/rerank", json={"query": "q", "texts": ["x", "aa", "...", "a", ""], "raw_scores": raw})
+    assert answer.headers["X-Rerank-Unscored"] == "3"
+    assert [item["index"] for item in answer.json()] == [3, 1, 0, 2, 4]
     scores = [item["score"] for item in answer.json()]
-    assert scores[0] > scores[1] > scores[2] == scores[3]
-    assert "X-Rerank-Unscored" not in serve().post("/rerank", json={"query": "q", "texts": texts}).headers
+    assert scores[0] > scores[1] > scores[2] == scores[3] == scores[4]
+    answer = client.post("/rerank", json={"query": "q", "texts": ["...", " "]})
+    assert (answer.status_code, [item["index"] for item in answer.json()]) == (200, [0, 1])
+    assert "X-Rerank-Unscored" not in client.post("/rerank", json={"query": "q", "texts": ["a"]}).headers
 
 
 @pytest.mark.parametrize("path", ["/rerank", "/v1/models", "/info", "/metrics"])
 def test_token(serve, path):
     client = serve(token="s3cret")
     method = "POST" if path == "/rerank" else "GET"
-    for headers in (
-        {},
-        {"Authorization": "Bearer wrong"},
-        {"Authorization": "Basic s3cret"},
-        {"Authorization": "s3cret"},
-    ):
-        answer = client.request(method, path, json=BODY, headers=headers)
+    for given in (None, "Bearer wrong", "Basic s3cret", "s3cret"):
+        answer = client.request(method, path, json=BODY, headers={"Authorization": given} if given else {})
         check(answer, 401, "Authorization: Bearer TOKEN", "Authentication")
         assert answer.headers["WWW-Authenticate"] == "Bearer"
     answer = client.request(method, path, json=BODY, headers={"Authorization": "Bearer s3cret"})
     assert answer.status_code == 200
+    for free in ("/health", "/ping", "/ready", "/openapi.json", "/docs"):
+        assert client.get(free).status_code == 200, free
 
 
-def test_checks_need_no_token(serve):
-    client = serve(token="s3cret")
-    for path in ("/health", "/ping", "/ready", "/openapi.json", "/docs"):
-        assert client.get(path).status_code == 200, path
-
-
-def test_unknown_paths_and_methods(client):
-    check(client.get("/v3/rerank"), 404, "Not Found")
-    check(client.get("/v1/rerank"), 405, "Method Not Allowed")
-
-
-def test_models_info_and_metrics(client):
+def test_models_info_metrics_and_unknown_paths(client):
     client.post("/v2/rerank", json=BODY)
     assert client.get("/v1/models").json()["data"][0]["id"] == "osrerank/e5-small"
     assert client.get("/info").json()["max_client_batch_size"] == 10_000
     metrics = client.get("/metrics").text
     assert 'osrerank_http_requests_total{route="/v2/rerank",status="200"}' in metrics
     assert 'osrerank_http_documents_total{score="inferred"}' in metrics
+    check(client.get("/v3/rerank"), 404, "Not Found")
+    check(client.get("/v1/rerank"), 405, "Method Not Allowed")
 
 
 def test_answers_leave_at_once():
@@ -330,15 +283,6 @@ def test_answers_leave_at_once():
         listener.accept()[0] as accepted,
     ):
         assert accepted.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
-
-
-def test_blank_documents_come_last_unscored(serve):
-    client = serve(FunctionScorer(lambda _query, text: 5.0 - len(text)))
-    answer = client.post("/rerank", json={"query": "q", "texts": ["...", "aa", "", "a"]})
-    assert [item["index"] for item in answer.json()] == [3, 1, 0, 2]
-    assert answer.headers["X-Rerank-Unscored"] == "2"
-    answer = client.post("/rerank", json={"query": "q", "texts": ["...", " "]})
-    assert (answer.status_code, [item["index"] for item in answer.json()]) == (200, [0, 1])
 
 
 def test_cut_documents_are_counted(serve):

@@ -1,5 +1,3 @@
-"""Numbers that ml-commons can read, and that keep the order."""
-
 import json
 
 import numpy as np

@@ -1,5 +1,3 @@
-"""Turns, the expected wait, and what happens to requests whose caller has gone."""
-
 import asyncio
 import threading
 import time
@@ -69,27 +67,6 @@ def test_small_requests_do_not_starve_a_large_one():
         queue.close()
 
     asyncio.run(scenario())
-
-
-def test_what_waits_is_dropped_with_its_caller():
-    ran, begun, may_go_on = [], threading.Event(), threading.Event()
-
-    def compute():
-        begun.set()
-        ran.append(may_go_on.wait(10))
-
-    async def scenario():
-        queue = TaskQueue(1)
-        leaving = asyncio.ensure_future(queue.run([QueuedTask(100, compute)] * 50))
-        await asyncio.to_thread(begun.wait, 10)
-        leaving.cancel()
-        asyncio.get_running_loop().call_soon(may_go_on.set)
-        assert await queue.run([QueuedTask(100, lambda: 5)]) == [5]
-        assert queue.wait_s(1 << 62) == 0
-        queue.close()
-
-    asyncio.run(scenario())
-    assert ran == [True]
 
 
 def service(scorer, clock=time.monotonic, **limits):

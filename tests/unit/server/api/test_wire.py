@@ -1,5 +1,3 @@
-"""What only a real connection shows: late bodies, clients that leave, bodies held together, connections used again."""
-
 import contextlib
 import http.client
 import json

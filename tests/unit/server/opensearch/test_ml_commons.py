@@ -1,5 +1,3 @@
-"""How a pipeline's models and connectors are removed, against a cluster that answers as told."""
-
 import pytest
 from opensearchpy import ConflictError, NotFoundError
 
@@ -32,10 +30,12 @@ def models_of(cluster):
     return Models(cluster, "books", clock, clock.sleep), clock
 
 
-def test_a_connector_is_deleted_as_soon_as_its_model_is_seen_to_be_gone():
+def test_a_connector_is_deleted_once_its_model_is_gone_also_by_somebody_else():
     models, clock = models_of(Cluster(IN_USE, IN_USE, {}))
     assert models.remove() == ["connector c"]
     assert clock() == pytest.approx(0.4)
+    models, _ = models_of(Cluster(NotFoundError(404, "not found", {})))
+    assert models.remove() == ["connector c"]
 
 
 def test_a_connector_that_stays_in_use_is_an_error():
@@ -43,8 +43,3 @@ def test_a_connector_that_stays_in_use_is_an_error():
     with pytest.raises(InstallError, match="still using this connector"):
         models.remove()
     assert 10 < clock() < 11
-
-
-def test_a_connector_that_somebody_else_deleted_is_removed():
-    models, _ = models_of(Cluster(NotFoundError(404, "not found", {})))
-    assert models.remove() == ["connector c"]

@@ -1,5 +1,3 @@
-"""A response as two orders: ranks, excerpts with the passage that decided, judgments."""
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -41,21 +39,15 @@ def test_both_ranks_and_scores_are_told():
     assert (outcome.total, outcome.total_is_least, outcome.judged) == (7, True, None)
 
 
-def test_the_passage_that_decided_is_marked():
+def test_the_passage_and_the_value_that_decided_are_marked():
     passage = {"field": "text", "start": 4, "end": 9}
     raw = response(hit("a", 1.8, text="one 🦆 two three", **mono(1, 1, passage=passage)))
     (document,) = compare(raw, ASKED, ("title", "text"), None).documents
     assert document.title == "A title"
     assert document.passage is not None
     assert document.passage.model_dump() == passage
-    assert [(part.text, part.marked) for part in document.parts] == [
-        ("one ", False),
-        ("🦆 two", True),
-        (" three", False),
-    ]
-
-
-def test_only_the_value_that_decided_is_marked():
+    found = [(part.text, part.marked) for part in document.parts]
+    assert found == [("one ", False), ("🦆 two", True), (" three", False)]
     passage = {"field": "text", "start": 0, "end": 3, "value": 1}
     raw = response(hit("a", 1.8, text=["one", "two"], **mono(1, 1, passage=passage)))
     (document,) = compare(raw, ASKED, ("text",), None).documents

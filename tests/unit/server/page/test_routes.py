@@ -1,5 +1,3 @@
-"""The comparison page's endpoints: what they take, what they refuse, and the headers that everything carries."""
-
 from contextlib import ExitStack
 
 import pytest
@@ -53,16 +51,13 @@ def ask(browser, **parameters):
     return browser.get(f"{PATH}/search", params={"q": "where does a duck sleep", "index": "ponds", **parameters})
 
 
-def test_a_search_gives_both_orders(page):
+def test_a_search_gives_both_orders_at_the_depth_of_its_index(page, index):
     answer = ask(page()).json()
     assert [one["doc_id"] for one in answer["documents"]] == ["b", "a"]
     assert sorted(one["before"] for one in answer["documents"]) == [1, 2]
     assert answer["applied"] is True
     assert answer["stages"][0]["inferences"] == 2
     assert (answer["stages"][0]["encoded"], answer["documents"][0]["passage"]) == (None, None)
-
-
-def test_the_depth_is_that_of_a_search_of_the_index(page, index):
     index.searcher.defaults = Defaults(Rerank(depth=70), {"lakes": Rerank(depth=300)})
     browser = page(indexes=("ponds", "lakes"))
     assert browser.get(f"{PATH}/config").json()["default_depth"] == ask(browser).json()["depth"] == 70
@@ -100,13 +95,10 @@ def test_readiness_asks_for_vectors_only_where_it_is_told_to(tmp_path):
             assert ready(index="ponds", at_least=2)[0] == 422
 
 
-def test_readiness_of_a_server_without_an_index_says_so():
+def test_readiness_without_an_index_says_so_and_a_cross_encoder_needs_no_vectors(page):
     with TestClient(create_app(RerankService(Settings.load(), FunctionScorer()))) as browser:
         answer = browser.get("/ready", params={"index": "ponds"})
     assert (answer.status_code, "this server has no indexes" in answer.json()["message"]) == (400, True)
-
-
-def test_a_cross_encoder_needs_no_vectors_to_be_ready(page):
     assert page().get("/ready", params={"index": "ponds"}).status_code == 200
 
 
@@ -172,14 +164,11 @@ def test_nobody_judges_where_judgments_are_not_saved(page):
     ("parameters", "word"),
     [
         ({"q": ""}, "q"),
-        ({"q": "   "}, "q"),
         ({"q": "x" * 1001}, "q"),
         ({"depth": 0}, "depth"),
         ({"depth": 201}, "depth"),
-        ({"depth": "many"}, "depth"),
         ({"passages": -1}, "passages"),
         ({"index": "a,b"}, "index"),
-        ({"index": "*"}, "index"),
         ({"index": ".system"}, "index"),
         ({"index": "../_cat"}, "index"),
         ({"pipeline": "none"}, "none"),
@@ -191,15 +180,11 @@ def test_what_cannot_be_asked_is_refused_by_name(page, parameters, word):
     assert word in answer.json()["message"]
 
 
-def test_an_index_that_is_not_there_is_named(page):
+def test_an_index_that_is_not_there_or_not_offered_is_named(page):
     answer = ask(page(), index="nowhere")
     assert (answer.status_code, answer.json()["message"]) == (404, "there is no index nowhere: choose another one")
-
-
-def test_an_index_that_is_not_offered_is_not_searched(page):
     answer = ask(page(indexes=("ponds",)), index="lakes")
-    assert answer.status_code == 404
-    assert "ponds" in answer.json()["message"]
+    assert (answer.status_code, "ponds" in answer.json()["message"]) == (404, True)
 
 
 def test_an_unreachable_opensearch_is_told_without_its_address(page):
@@ -212,20 +197,14 @@ def test_an_unreachable_opensearch_is_told_without_its_address(page):
     assert ask(browser).status_code == 503
 
 
-def test_a_failing_model_leaves_the_first_pass_and_says_why(page, tmp_path):
-    client = connect(f"embedded:{tmp_path}", scorer=FunctionScorer(broken=True))
-    answer = ask(page(client)).json()
-    assert answer["applied"] is False
-    assert "broken on purpose" in answer["reason"]
-    assert [one["after"] for one in answer["documents"]] == [one["before"] for one in answer["documents"]] == [1, 2]
-    client.close()
-
-
-def test_the_configuration_offers_what_there_is(page):
+def test_the_configuration_offers_what_there_is_and_the_root_leads_to_the_page(page):
     offered = page().get(f"{PATH}/config").json()
     assert offered["indexes"] == ["lakes", "ponds"]
     assert {one["name"]: one["reason"] for one in offered["pipelines"]} == PIPELINES
     assert page(indexes=("ponds",)).get(f"{PATH}/config").json()["indexes"] == ["ponds"]
+    answer = page().get("/", follow_redirects=False)
+    assert (answer.status_code, answer.headers["location"]) == (307, PATH)
+    assert "content-security-policy" not in page().get("/health").headers
 
 
 def test_pipelines_without_a_model_say_so():
@@ -254,24 +233,12 @@ def test_every_answer_carries_the_headers(page, path):
     )
 
 
-def test_the_rest_of_the_api_is_as_before(page):
-    assert "content-security-policy" not in page().get("/health").headers
-
-
 def test_with_a_token_the_files_are_open_and_the_searches_are_not(page):
     browser = page(token="sesame")
+    assert {PATH, *(f"{PATH}/{name}" for name in ASSETS if name != "page.html")} == PAGE
     for path in PAGE:
         assert browser.get(path).status_code == 200
     assert ask(browser).status_code == 401
     assert browser.get(f"{PATH}/config").status_code == 401
     browser.headers["Authorization"] = "Bearer sesame"
     assert ask(browser).status_code == 200
-
-
-def test_what_is_open_are_the_files():
-    assert {PATH, *(f"{PATH}/{name}" for name in ASSETS if name != "page.html")} == PAGE
-
-
-def test_the_root_leads_to_the_page(page):
-    answer = page().get("/", follow_redirects=False)
-    assert (answer.status_code, answer.headers["location"]) == (307, PATH)

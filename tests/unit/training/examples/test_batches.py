@@ -3,15 +3,13 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-torch = pytest.importorskip("torch")
-
-from osrerank.scoring.cross_encoder import CrossEncoder  # noqa: E402
-from osrerank.scoring.inputs import InputBuilder, padded  # noqa: E402 - with their twins
-from osrerank.scoring.model_files import read_card  # noqa: E402
-from osrerank.training.examples.batches import MonoAssembly, Steps, parts, plan, prefetched  # noqa: E402
-from osrerank.training.examples.lists import Example  # noqa: E402
-from tests.backends import FunctionBackend  # noqa: E402
-from tests.servers import ROOT  # noqa: E402
+from osrerank.scoring.cross_encoder import CrossEncoder
+from osrerank.scoring.inputs import InputBuilder
+from osrerank.scoring.model_files import read_card
+from osrerank.training.examples.batches import MonoAssembly, Steps, prefetched
+from osrerank.training.examples.lists import Example
+from tests.backends import FunctionBackend
+from tests.servers import ROOT
 
 MODEL = ROOT / "tests" / "data" / "tiny-bert-two-labels"
 EXAMPLE = Example("low pressure [SEP]", ("salt " * 600, "", "the wing"), (0, 1, 0))
@@ -77,20 +75,7 @@ def test_skipped_steps_are_those_that_were_made_before() -> None:
     assert [step.places for step in rest] == [step.places for step in whole[3:]]
 
 
-def test_sequences_of_like_length_go_together() -> None:
-    builder = InputBuilder.load(MODEL, read_card(MODEL))
-    query = builder.query("low")
-    lists = [[builder.mono(query, text)] for text in builder.documents(["a " * n for n in (9, 1, 8, 2)], query)]
-    planned = list(plan(lists, 2 * len(lists[0][0].ids)))
-    assert planned == [[0, 2], [3, 1]]
-    assert padded([lists[0][0], lists[2][0]]).attention_mask.sum() >= 0.95 * 2 * len(lists[0][0].ids)
-
-
-def test_parts() -> None:
-    assert list(parts([2, 0, 1], "abc")) == [["a", "b"], [], ["c"]]
-
-
-def test_prefetching_keeps_the_order_and_raises_what_was_raised() -> None:
+def test_prefetching_keeps_the_order_raises_what_was_raised_and_can_be_left_early() -> None:
     assert list(prefetched(iter(range(50)))) == list(range(50))
 
     def failing():
@@ -101,9 +86,6 @@ def test_prefetching_keeps_the_order_and_raises_what_was_raised() -> None:
     assert next(found) == 1
     with pytest.raises(ValueError, match="in the thread"):
         next(found)
-
-
-def test_prefetching_can_be_left_early() -> None:
     found = prefetched(iter(range(10**9)))
     assert next(found) == 0
     found.close()

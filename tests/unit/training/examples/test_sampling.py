@@ -19,15 +19,15 @@ def test_balanced_gives_each_relevant_one_other() -> None:
     found = draws(draw="balanced", loss="pointwise")
     assert [(one.documents[0], one.relevance) for one in found] == [("b", (1, 0)), ("d", (2, 0))]
     assert all(one.documents[1] in "ace" for one in found)
-
-
-def test_balanced_looks_no_deeper_than_asked() -> None:
     assert {one.documents[1] for one in draws(draw="balanced", depth=1)} == {"a"}
 
 
-def test_list_draws_without_repetition_and_no_more_than_there_are() -> None:
+def test_list_draws_without_repetition_top_takes_the_first_and_all_takes_all() -> None:
     found = draws(draw="list", negatives=7)
     assert [sorted(one.documents) for one in found] == [["a", "b", "c", "e"], ["a", "c", "d", "e"]]
+    (found,) = draws(draw="top", depth=3)
+    assert (found.documents, found.relevance) == (("a", "b", "c"), (0, 1, 0))
+    assert draws(draw="all") == [EXAMPLE]
 
 
 @pytest.mark.parametrize("draw", ["balanced", "list", "top", "all"])
@@ -35,15 +35,6 @@ def test_scores_go_with_their_documents(draw: str) -> None:
     scored = replace(EXAMPLE, scores=(0.0, 1.0, 2.0, 3.0, 4.0))
     for one in drawn(scored, Recipe(draw=draw, loss="pointwise", depth=3, negatives=2), random.Random(1)):
         assert one.scores == tuple(float("abcde".index(text)) for text in one.documents)
-
-
-def test_top_takes_the_first_as_they_are_labelled() -> None:
-    (found,) = draws(draw="top", depth=3)
-    assert (found.documents, found.relevance) == (("a", "b", "c"), (0, 1, 0))
-
-
-def test_all_takes_all() -> None:
-    assert draws(draw="all") == [EXAMPLE]
 
 
 @pytest.mark.parametrize("relevance", [(0, 0), (1, 1)])

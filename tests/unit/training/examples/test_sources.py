@@ -1,6 +1,5 @@
 import json
 import os
-import tracemalloc
 from dataclasses import replace
 from pathlib import Path
 
@@ -23,13 +22,10 @@ def read(**options: object) -> list[Example]:
     return list(open_source(options).read())
 
 
-def test_triples(tmp_path: Path) -> None:
+def test_triples_of_texts_and_of_ids(tmp_path: Path) -> None:
     (found,) = read(triples=file(tmp_path, "t.tsv", "low pressure\tsalt is low\tthe wing\n"))
     assert (found.query, found.documents, found.relevance) == ("low pressure", ("salt is low", "the wing"), (1, 0))
     assert found.place.endswith("t.tsv, line 1")
-
-
-def test_triples_by_ids(tmp_path: Path) -> None:
     found = read(
         **{"id-triples": file(tmp_path, "t.tsv", "7\td2\td1\n")},
         corpus=file(tmp_path, "c.jsonl", CORPUS),
@@ -75,25 +71,6 @@ def test_labelled_pairs_of_both_kinds(tmp_path: Path) -> None:
     birch = "1\t9.5\tlow\ta sentence\t301\td_1\t301\t0\n0\t9.5\tlow\tanother\t301\td_2\t301\t1\n"
     (found,) = read(pairs=file(tmp_path, "b.tsv", birch))
     assert (found.query, found.documents, found.relevance) == ("low", ("a sentence", "another"), (1, 0))
-
-
-def test_microblog(tmp_path: Path) -> None:
-    topics = (
-        "<top>\n<num> Number: MB001 </num>\n<title> staff cuts </title>\n<querytime> x </querytime>\n</top>\n"
-        "<top>\n<num> Number: MB111 </num>\n<query> water </query>\n</top>\n"
-    )
-    found = read(
-        microblog=file(tmp_path, "topics.txt", topics),
-        qrels=file(tmp_path, "qrels.txt", "1 0 11 2\n1 0 12 -2\n1 0 99 1\nMB111 0 12 1\n"),
-        tweets=file(
-            tmp_path, "tweets.jsonl", '{"id": 11, "text": "they cut staff"}\n{"id_str": "12", "full_text": "buy now"}\n'
-        ),
-    )
-    assert [one.missed for one in found] == [1, 0]  # 99 is gone
-    assert [(one.query, one.documents, one.relevance) for one in found] == [
-        ("staff cuts", ("they cut staff", "buy now"), (1, 0)),
-        ("water", ("buy now",), (1,)),
-    ]
 
 
 def test_examples_round_trip(tmp_path: Path) -> None:
@@ -177,19 +154,6 @@ def test_places_of_a_large_collection_are_kept_beside_it(tmp_path: Path) -> None
         TextFile(path, kept_bytes=1)
 
 
-@pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() == 0, reason="root may write anywhere")
-def test_places_beside_a_collection_that_may_not_be_written_are_found_each_time(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    path = Path(file(tmp_path, "c.tsv", "d1\tone\n"))
-    tmp_path.chmod(0o500)
-    try:
-        assert TextFile(path, kept_bytes=1)["d1"] == "one"
-    finally:
-        tmp_path.chmod(0o700)
-    assert "ids of c.tsv are sorted each time" in caplog.text
-
-
 def test_a_folder_that_takes_no_table_costs_time_alone(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     path = Path(file(tmp_path, "c.tsv", "d1\tone\n"))
     (tmp_path / "c.tsv.ids.sqlite").mkdir()
@@ -207,19 +171,6 @@ def test_places_of_another_order_are_noticed(tmp_path: Path) -> None:
     os.utime(path, ns=(state.st_atime_ns, state.st_mtime_ns))
     with pytest.raises(FormatError, match=r"line 1: the text is not that of d1 any more; delete c.tsv.ids.sqlite"):
         TextFile(path, kept_bytes=1)["d1"]
-
-
-@pytest.mark.long
-def test_memory_does_not_grow_with_a_collection(tmp_path: Path) -> None:
-    peaks = []
-    for count in (5_000, 20_000):
-        path = Path(file(tmp_path, f"{count}.tsv", "".join(f"{number}\ttext {number}\n" for number in range(count))))
-        tracemalloc.start()
-        texts = TextFile(path)
-        assert texts[str(count - 1)] == f"text {count - 1}"
-        peaks.append(tracemalloc.get_traced_memory()[1])
-        tracemalloc.stop()
-    assert peaks[1] < peaks[0] + 100_000  # a dict of the ids would take 3 MB more
 
 
 @pytest.mark.parametrize(

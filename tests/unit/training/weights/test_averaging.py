@@ -3,19 +3,17 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import torch
+from safetensors.torch import load_file, save_file
 
-torch = pytest.importorskip("torch")
-
-from safetensors.torch import load_file, save_file  # noqa: E402 - needs torch
-
-from osrerank.errors import ConfigError  # noqa: E402 - its twin
-from osrerank.scoring.model_files import read_card  # noqa: E402 - its twin
-from osrerank.scoring.registry import load_scorer  # noqa: E402 - its twin
-from osrerank.training.recipes import Recipe  # noqa: E402 - its twin
-from osrerank.training.weights.averaging import average  # noqa: E402 - its twin
-from osrerank.training.weights.models import load_trainee  # noqa: E402 - its twin
-from tests.bi_encoders import plain  # noqa: E402 - its twin
-from tests.servers import ROOT  # noqa: E402 - its twin
+from osrerank.errors import ConfigError
+from osrerank.scoring.model_files import read_card
+from osrerank.scoring.registry import load_scorer
+from osrerank.training.recipes import Recipe
+from osrerank.training.weights.averaging import average
+from osrerank.training.weights.models import load_trainee
+from tests.bi_encoders import plain
+from tests.servers import ROOT
 
 DATA = ROOT / "tests" / "data"
 START = DATA / "tiny-bert-two-labels"

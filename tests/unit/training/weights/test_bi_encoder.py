@@ -1,30 +1,26 @@
-"""Bi-encoders in training: trained whole, distilled, and what they cannot be."""
-
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import torch
+from safetensors.torch import load_file
 
-torch = pytest.importorskip("torch")
-
-from safetensors.torch import load_file  # noqa: E402 - needs torch
-
-from osrerank.errors import ConfigError, ModelLoadError  # noqa: E402
-from osrerank.export.export_model import ExportOptions, export_model, write_card  # noqa: E402
-from osrerank.scoring.model_files import read_card  # noqa: E402
-from osrerank.scoring.modular.head import HeadStep  # noqa: E402
-from osrerank.scoring.registry import load_scorer  # noqa: E402
-from osrerank.training.curve import read_curve  # noqa: E402 - imports torch
-from osrerank.training.development import NetworkScorer  # noqa: E402 - likewise
-from osrerank.training.examples.lists import Example  # noqa: E402 - likewise
-from osrerank.training.examples.sources import open_source  # noqa: E402 - likewise
-from osrerank.training.fit import TrainingRequest, train  # noqa: E402 - likewise
-from osrerank.training.recipes import Recipe  # noqa: E402 - likewise
-from osrerank.training.weights.bi_encoder import TEMPERATURE  # noqa: E402 - likewise
-from osrerank.training.weights.models import load_trainee  # noqa: E402 - likewise
-from tests.bi_encoders import carded, plain  # noqa: E402
+from osrerank.errors import ConfigError, ModelLoadError
+from osrerank.export.export_model import ExportOptions, export_model, write_card
+from osrerank.scoring.model_files import read_card
+from osrerank.scoring.modular.head import HeadStep
+from osrerank.scoring.registry import load_scorer
+from osrerank.training.curve import read_curve
+from osrerank.training.development import NetworkScorer
+from osrerank.training.examples.lists import Example
+from osrerank.training.examples.sources import open_source
+from osrerank.training.fit import TrainingRequest, train
+from osrerank.training.recipes import Recipe
+from osrerank.training.weights.bi_encoder import TEMPERATURE
+from osrerank.training.weights.models import load_trainee
+from tests.bi_encoders import carded, plain
 
 FORMS = [("cls", ""), ("mean", "ask : ")]
 SMALL = Recipe(steps=40, batch=8, negatives=3, rate=1e-3, mine_at=0.5, evaluate_every=20, max_tokens=64)
@@ -54,9 +50,7 @@ def test_training_computes_the_cosines_of_scoring(tmp_path: Path, pooling: str, 
 
 @pytest.mark.long
 @pytest.mark.parametrize(("pooling", "prefix"), FORMS)
-def test_it_learns_and_scores_the_same_after_it_was_written(
-    examples: Path, tmp_path: Path, pooling: str, prefix: str
-) -> None:
+def test_it_learns_and_scores_the_same_after_it_was_written(examples, tmp_path, pooling, prefix):
     source = carded(tmp_path / "source", pooling, prefix)  # type: ignore[arg-type]
     made = train(request(examples, source, tmp_path / "made"))
     assert made is not None

@@ -1,23 +1,18 @@
-import json
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
+from safetensors.torch import load_file, save_file
 
-torch = pytest.importorskip("torch")
-
-from safetensors.torch import load_file, save_file  # noqa: E402 - with their twins
-
-from osrerank.errors import ConfigError, ModelLoadError  # noqa: E402
-from osrerank.export.export_model import export_model  # noqa: E402
-from osrerank.scoring.registry import load_scorer  # noqa: E402
-from osrerank.training.probe import NetworkProbe, forward  # noqa: E402
-from osrerank.training.recipes import Recipe  # noqa: E402
-from osrerank.training.weights.models import TYPE_TABLE, load_trainee  # noqa: E402
-from osrerank.training.weights.student import select_layers  # noqa: E402
-from tests.bi_encoders import plain  # noqa: E402
-from tests.servers import ROOT  # noqa: E402
+from osrerank.errors import ConfigError, ModelLoadError
+from osrerank.export.export_model import export_model
+from osrerank.scoring.registry import load_scorer
+from osrerank.training.recipes import Recipe
+from osrerank.training.weights.models import TYPE_TABLE, load_trainee
+from tests.bi_encoders import plain
+from tests.servers import ROOT
 
 DATA = ROOT / "tests" / "data"
 FORMS = ("one-label", "two-labels")
@@ -44,18 +39,6 @@ def test_what_is_written_untrained_scores_as_before(form: str, tmp_path: Path) -
     np.testing.assert_allclose(scores(tmp_path / "exported", "onnx"), scores(start, "torch"), atol=1e-4)
 
 
-def test_layers_of_a_duo_model_are_selected() -> None:
-    small = select_layers(load_trainee(DATA / "tiny-bert-duo", RECIPE, kind="duo"), (1,), "small")
-    assert (small.card.kind, small.card.segment_rows, small.config["num_hidden_layers"]) == ("duo", 3, 1)
-    probe = NetworkProbe(small.network)
-    ids = torch.full((1, 6), 5)
-    segments = torch.tensor([[0, 0, 1, 1, 2, 2]])
-    inputs = {"input_ids": ids, "attention_mask": torch.ones_like(ids), "token_type_ids": segments}
-    logits = forward(small.network, probe, inputs, learn=False)
-    assert logits.shape == (1, 2)
-    assert [tuple(kept.shape) for kept in (*probe.states, *probe.attention)] == [(1, 6, 32), (1, 6, 32), (1, 4, 6, 6)]
-
-
 @pytest.mark.long
 @pytest.mark.parametrize(("row", "expected"), [("zeros", 0.0), ("frozen", 0.0), ("copy", None)])
 def test_a_duo_models_third_row(row: str, expected: float | None) -> None:
@@ -80,20 +63,14 @@ def test_missing_weights_are_named(tmp_path: Path) -> None:
         load_trainee(start, RECIPE)
 
 
-def test_a_new_head_is_drawn_within_two_sigma() -> None:
+def test_a_new_head_is_drawn_within_two_sigma_and_a_trained_one_that_is_left_is_named(caplog):
     found = load_trainee(DATA / "tiny-bert-one-label", replace(RECIPE, head="logits2")).network.network.classifier
     assert found.weight.shape == (2, 32)
     assert 0.005 < float(found.weight.detach().std()) < 0.03
     assert float(found.weight.detach().abs().max()) <= 0.04
     assert not found.bias.any()
-
-
-def test_a_next_sentence_head(tmp_path: Path) -> None:
-    made = tmp_path / "made"
-    made.mkdir()
-    load_trainee(DATA / "tiny-bert-two-labels", replace(RECIPE, head="next-sentence")).save(made)
-    assert json.loads((made / "config.json").read_text())["architectures"] == ["BertForNextSentencePrediction"]
-    assert scores(made, "torch").shape == (4,)
+    load_trainee(DATA / "tiny-bert-one-label", replace(RECIPE, head="logits2"))
+    assert "is dropped: it is logit1, the recipe asks for logits2" in caplog.text
 
 
 @pytest.mark.parametrize(("first", "then"), [("logits2", "next-sentence"), ("next-sentence", "logits2")])
@@ -104,11 +81,6 @@ def test_a_trained_head_of_two_labels_is_kept_by_the_other_name(tmp_path: Path, 
     found = load_trainee(tmp_path, Recipe.of({"head": then}, "birch"))
     assert found.card.head == then
     assert torch.equal(found.network.network.get_submodule(heads[then]).weight, trained)
-
-
-def test_a_trained_head_that_is_left_is_named(caplog: pytest.LogCaptureFixture) -> None:
-    load_trainee(DATA / "tiny-bert-one-label", replace(RECIPE, head="logits2"))
-    assert "is dropped: it is logit1, the recipe asks for logits2" in caplog.text
 
 
 @pytest.mark.parametrize(
