@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Protocol
 
 LOCAL_ENTRY_BYTES = 250
-"""Memory of a score with its key, in bytes, as measured in tests/bench/test_cache.py."""
+"""Memory of a score with its key, in bytes."""
 
 Kept = float | tuple[float, float, int]
 """A cached score: a logit, or (logit, log-odds, cuts) if the log-odds differ or a text was cut; see `Scores`."""

@@ -29,7 +29,7 @@ TIMEOUT_S = 0.2
 REST_S = 10.0
 """How long Redis is not called after a failure, in seconds."""
 REMOTE_ENTRY_BYTES = 110
-"""Memory of a score with its key, in bytes, as measured in tests/bench/test_cache.py."""
+"""Memory of a score with its key, in bytes."""
 VALUE = struct.Struct("<f")
 WITH_MORE = struct.Struct("<ffB")
 TURN = """
