@@ -64,12 +64,14 @@ class TrainingQuery:
         source: the collection.
         own: numbers of the passages of its relevant documents.
         answers: lower-case texts; a passage that contains one may answer the query, whoever wrote it.
+        hidden: numbers of passages that are in no list of this query.
     """
 
     text: str
     source: str
     own: Sequence[int]
     answers: Sequence[str] = ()
+    hidden: Sequence[int] = ()
 
 
 class Pool:
@@ -84,10 +86,13 @@ class Pool:
     def add(self, title: str, text: str, *, most: int = 3, words: Sequence[int] = WORDS) -> list[int]:
         """Cut a document into passages, at most so many, and return their numbers."""
         cut = list(sentences_of(text, self._rng.choice(words)))[:most]
-        made = [f"{title} {one}".strip() for one in cut]
-        self.passages += made
-        self.words += [len(one.split()) for one in made]
-        return list(range(len(self.passages) - len(cut), len(self.passages)))
+        return [self.append(f"{title} {one}".strip()) for one in cut]
+
+    def append(self, passage: str) -> int:
+        """Add a passage as it is, and return its number."""
+        self.passages.append(passage)
+        self.words.append(len(passage.split()))
+        return len(self.passages) - 1
 
 
 def sentences_of(text: str, words: int) -> Iterator[str]:
@@ -120,7 +125,14 @@ def add_squad(pool: Pool, data: Path) -> None:
 
 
 def add_collection(
-    pool: Pool, folder: Path, source: str, *, most: int, leave_out: Iterable[str] = (), every: int = 1
+    pool: Pool,
+    folder: Path,
+    source: str,
+    *,
+    most: int,
+    leave_out: Iterable[str] = (),
+    every: int = 1,
+    words: Sequence[int] = WORDS,
 ) -> None:
     """Add a collection in the common layout; a split's queries lie in ``train``.
 
@@ -131,12 +143,13 @@ def add_collection(
         most: passages of a document.
         leave_out: queries.
         every: how many documents without a relevant query one is kept of.
+        words: of a passage.
     """
     split = folder / "train" if (folder / "train").exists() else folder
     qrels = read_qrels(split / "qrels.txt").judgments
     wanted = {doc_id for grades in qrels.values() for doc_id in grades}
     own = {
-        line["id"]: pool.add(line.get("title") or "", line["text"], most=most)
+        line["id"]: pool.add(line.get("title") or "", line["text"], most=most, words=words)
         for number, line in numbered_objects(folder / "corpus.jsonl")
         if line["id"] in wanted or number % every == 0
     }
@@ -220,12 +233,12 @@ def _hits(search: Search, query: str) -> dict[str, float]:
     return {hit["_id"]: float(hit["_score"]) for hit in hits}
 
 
-def examples(pool: Pool, teacher: Teacher, file: Path) -> Iterator[tuple[str, Example]]:
-    """Yield each query's source and list."""
+def examples(pool: Pool, teacher: Teacher, file: Path, short: int = SHORT) -> Iterator[tuple[str, Example]]:
+    """Yield each query's source and list; most lists have passages of at most so many words."""
     rng = random.Random(1)
     for number, (asked, found) in enumerate(zip(pool.asked, searched(pool, file), strict=True)):
         logits = partial(teacher.logits, number, first_pass=found)
-        one = listed(pool, asked, found, logits, SHORT if number % LONG_EVERY else sys.maxsize, rng)
+        one = listed(pool, asked, found, logits, short if number % LONG_EVERY else sys.maxsize, rng)
         if one is not None:
             yield asked.source, one
 
@@ -245,7 +258,7 @@ def listed(
     """
 
     def fits(number: int) -> bool:
-        return pool.words[number] <= most
+        return pool.words[number] <= most and number not in asked.hidden
 
     def answers(number: int) -> bool:
         text = pool.passages[number].lower()
