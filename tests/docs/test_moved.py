@@ -60,3 +60,13 @@ def test_sentences_are_short(page: Path) -> None:
     for paragraph in re.split(r"\n\s*\n|\n(?=\s*(?:-|\d+\.) )", prose):
         for sentence in re.split(r"(?<=[.!?:;])[*\])]*\s+(?=\S)", " ".join(paragraph.split())):
             assert len(sentence.split()) <= MOST_WORDS, f"{page.name}: {sentence}"
+
+
+def test_pages_that_the_program_and_the_readme_name_are_there() -> None:
+    folders = [ROOT / folder for folder in ("osrerank", "index_loaders", "workers", "docker", "tools")]
+    kinds = (".py", ".yml", ".yaml", ".md")
+    files = [file for folder in folders for file in folder.rglob("*.*") if file.suffix in kinds]
+    for file in (*files, ROOT / "README.md"):
+        for page, anchor in re.findall(r"docs/([\w/-]+\.md)(?:#([\w-]+))?", file.read_text("utf-8")):
+            assert (DOCS / page).is_file(), f"{file} names {page}"
+            assert anchor in anchors(DOCS / page), f"{file} names {page}#{anchor}"
