@@ -7,15 +7,16 @@ Callan's: Deeper text understanding for IR with contextual neural language model
 import hashlib
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from functools import partial
 from itertools import chain
+from operator import attrgetter
 from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from osrerank.options.passages import BY_WINDOW, Passages
+from osrerank.options.passages import BY_WINDOW, Passages, Windows
 from osrerank.options.rerank import Rerank
 from osrerank.stages.ordering import ScoredCandidate, units_of
 from osrerank.stages.slices import rank_by_slices, score_slices
@@ -24,6 +25,8 @@ from osrerank.types import NEVER, Candidate, Deadline, Encoder, LongText, Rankin
 from osrerank.types.values import BLANK, is_blank
 
 DIGEST_BYTES = 16
+WINDOWS_VALUES, SECTION_VALUES = (attrgetter(*(part.name for part in fields(kind))) for kind in (Windows, Section))
+"""Return the values of all fields, as `dataclasses.astuple` does, without copying them deeply."""
 ABOVE_ZERO, BELOW_ONE = np.finfo(np.float64).tiny, math.nextafter(1.0, 0.0)
 
 
@@ -179,9 +182,8 @@ def text_to_encode(candidate: Candidate, options: Passages, separator: str = " "
         return candidate.text or ""
     windows, sections, titles = options.windows, _sections(candidate), options.title_fields
     seed_of = candidate.doc_id if windows.policy == "sampled" else ""
-    cut = windows.words, windows.stride, windows.limit, windows.policy, windows.seed
-    texts = chain.from_iterable((section.field, section.text, section.value) for section in sections)
-    parts = [*cut, seed_of, separator, len(titles), *titles, *texts]
+    how = [*WINDOWS_VALUES(windows), seed_of, separator, len(titles), *titles]
+    parts = [*how, *chain.from_iterable(map(SECTION_VALUES, sections))]
     content = hashlib.blake2b(digest_size=DIGEST_BYTES)
     for part in parts:  # with its length: the same characters, split in two ways, have two digests
         encoded = str(part).encode("utf-8", "surrogatepass")
