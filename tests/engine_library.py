@@ -1,5 +1,7 @@
 """Six documents, and queries: the small index of the engine's tests."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from opensearchpy import OpenSearch
@@ -42,6 +44,16 @@ def make_books(engine: OpenSearch, name: str) -> None:
     """Make an index of the six documents."""
     engine.indices.create(index=name, body={"settings": SETTINGS, "mappings": MAPPINGS})
     fill(engine, name, DOCUMENTS)
+
+
+@contextmanager
+def books_in(engines: tuple[OpenSearch, OpenSearch], name: str, *others: str) -> Iterator[str]:
+    """Make the index in both engines; at the end delete it, and others that the tests may have made."""
+    for engine in engines:
+        make_books(engine, name)
+    yield name
+    for engine in engines:
+        engine.indices.delete(index=",".join([name, *others]), ignore_unavailable=bool(others))
 
 
 def ids(response: dict[str, Any]) -> list[str]:

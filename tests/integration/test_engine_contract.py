@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from opensearchpy import OpenSearch, TransportError, helpers
 
-from tests.engine_library import DOCUMENTS, MAPPINGS, ids, make_books
+from tests.engine_library import DOCUMENTS, MAPPINGS, books_in, ids
 from tests.integration.conftest import Engines
 
 pytestmark = pytest.mark.integration
@@ -41,21 +41,15 @@ def answer(engine: OpenSearch, index: str, request: Request) -> Any:
 @pytest.fixture(scope="module")
 def books(engines: Engines) -> Iterator[str]:
     """An index of six documents that no test changes."""
-    for engine in engines:
-        make_books(engine, "test-books")
-    yield "test-books"
-    for engine in engines:
-        engine.indices.delete(index="test-books")
+    with books_in(engines, "test-books") as name:
+        yield name
 
 
 @pytest.fixture
 def library(engines: Engines) -> Iterator[str]:
     """An index of six documents that the test may change."""
-    for engine in engines:
-        make_books(engine, "test-library")
-    yield "test-library"
-    for engine in engines:
-        engine.indices.delete(index="test-library,test-library-*,test-other", ignore_unavailable=True)
+    with books_in(engines, "test-library", "test-library-*", "test-other") as name:
+        yield name
 
 
 SEARCHES: list[dict[str, Any]] = [

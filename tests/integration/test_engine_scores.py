@@ -14,7 +14,7 @@ from osrerank_loaders.collections.registry import LOADERS
 from osrerank_loaders.load.job import LoadOptions, load
 from osrerank_loaders.load.mapping import IndexOptions
 from tests.articles import fill
-from tests.engine_library import DOCUMENTS, QUERIES, ids, make_books
+from tests.engine_library import DOCUMENTS, QUERIES, books_in, ids
 from tests.integration.conftest import Engines
 
 pytestmark = pytest.mark.integration
@@ -51,11 +51,8 @@ STRANGE = (
 @pytest.fixture(scope="module")
 def books(engines: Engines) -> Iterator[str]:
     """The documents in both engines."""
-    for client in engines:
-        make_books(client, "test-scores")
-    yield "test-scores"
-    for client in engines:
-        client.indices.delete(index="test-scores*")
+    with books_in(engines, "test-scores", "test-scores-*") as name:
+        yield name
 
 
 @pytest.mark.parametrize("name", QUERIES)
