@@ -124,8 +124,8 @@ def parse(
             score = _finite(score, rank)
         found = StageScore(FIRST_PASS, score, rank, squash(score))
         sections = sections_of(hit, by_index.get(hit.get("_index", ""), fields) if by_index else fields)
-        text = None if sections is None else separator.join(section.text for section in sections)
-        candidates.append(Candidate(doc_id, text, score, rank, (found,), sections=sections or ()))
+        text = None if sections is None else separator.join([section.text for section in sections])
+        candidates.append(Candidate(doc_id, text, score, rank, (found,), "", sections or ()))
     return Ranking(query, tuple(candidates))
 
 

@@ -41,7 +41,6 @@ from osrerank.types import (
     Candidate,
     Deadline,
     Encoder,
-    LongText,
     Query,
     Ranking,
     Scorer,
@@ -210,8 +209,12 @@ class RerankService:
         """
         return score_texts(self.first.scorer(cached=cached), query, documents, deadline=deadline)
 
-    def text_of(self, options: Rerank) -> Callable[[Candidate], str | LongText]:
-        """Return a function that maps a candidate to the text whose vectors the first stage needs.
+    def vector_stage(self, options: Rerank, fetched: FetchedVectors | None = None) -> VectorStage:
+        """Return the first stage, which compares vectors; its depth is 0.
+
+        Args:
+            options: the search's options.
+            fetched: document vectors fetched for the search.
 
         Raises:
             ConfigError: the model has no vectors, or the first stage scores sentences or is the caller's own.
@@ -223,7 +226,7 @@ class RerankService:
         if options.sentences is not None or not isinstance(options.pipeline, str):
             raise ConfigError("vectors cannot be built for sentences, nor for a pipeline of your own")
         own = of_vectors(options) if options.pipeline in VECTORS_MONO else options
-        return self._vector_stage(own, vectors).text_of
+        return self._vector_stage(own, vectors if fetched is None else vectors.with_fetched(fetched))
 
     def warm_up(self, options: Rerank | None = None, *, server_ms: float | None = None) -> None:
         """Load the models that the options need and rank two texts, so that the first search need not wait.
@@ -275,12 +278,10 @@ class RerankService:
         for ranking, options in rankings:
             try:
                 self._ready(options, deadline)
-                text_of, vectors = self.text_of(options), self.vectors_of(options)
+                stage = self.vector_stage(options, fetched)
             except (ConfigError, ModelLoadError, MissingDependencyError, WorkerError, DeadlineExceeded):
                 continue
-            assert vectors is not None  # `text_of` raises without vectors
-            source = vectors.with_fetched(fetched)
-            keys = _keys(ranking.candidates[: self.depth(options)], text_of, source)
+            source, keys = stage.vectors, _keys(ranking.candidates[: self.depth(options)], stage)
             index_of |= {key: index for key, index in zip(keys, indices, strict=False) if key is not None}
         known = source.known(list(index_of)) if source else set()
         lacking = {key: index for key, index in index_of.items() if key not in known}
@@ -352,7 +353,7 @@ class RerankService:
             vectors = vectors.with_fetched(fetched)
         depth = options.least_depth
         if options.depth == "auto" and vectors is not None and options.sentences is None:
-            depth = self._known_depth(options, ranking, vectors)
+            depth = self._known_depth(options, ranking, fetched)
         own = of_vectors(options) if options.pipeline in VECTORS_MONO else options
         if vectors is not None and options.sentences is None:
             stages: list[Stage] = [self._vector_stage(own, vectors, depth)]
@@ -366,11 +367,11 @@ class RerankService:
             stages.append(duo_stage(options, self._duo, min(stages[-1].depth, depth)))
         return Pipeline(tuple(stages)), (warning,) if warning else ()
 
-    def _known_depth(self, options: Rerank, ranking: Ranking, vectors: DocumentVectors) -> int:
+    def _known_depth(self, options: Rerank, ranking: Ranking, fetched: FetchedVectors | None) -> int:
         """Return the depth for "auto": it ends before the first candidate without a vector."""
-        depth = options.least_depth
-        keys = _keys(ranking.candidates[depth : options.most_depth], self.text_of(options), vectors)
-        known = vectors.known([key for key in keys if key is not None])
+        depth, stage = options.least_depth, self.vector_stage(options, fetched)
+        keys = _keys(ranking.candidates[depth : options.most_depth], stage)
+        known = stage.vectors.known([key for key in keys if key is not None])
         return depth + sum(1 for _ in takewhile(lambda key: key is None or key in known, keys))
 
     def _vector_stage(self, options: Rerank, vectors: DocumentVectors, depth: int = 0) -> VectorStage:
@@ -380,12 +381,10 @@ class RerankService:
         return VectorStage(vectors, passages, depth, options.separator, budget_ms, *after)
 
 
-def _keys(
-    candidates: Sequence[Candidate], text_of: Callable[[Candidate], str | LongText], vectors: DocumentVectors
-) -> list[bytes | None]:
+def _keys(candidates: Sequence[Candidate], stage: VectorStage) -> list[bytes | None]:
     """Return the key of each candidate's vectors; None for one without text."""
-    texts = {at: text_of(candidate) for at, candidate in enumerate(candidates) if not is_blank(candidate.text)}
-    keys = dict(zip(texts, vectors.keys_of(list(texts.values())), strict=True))
+    texts = {at: stage.text_of(candidate) for at, candidate in enumerate(candidates) if not is_blank(candidate.text)}
+    keys = dict(zip(texts, stage.vectors.keys_of(list(texts.values())), strict=True))
     return [keys.get(at) for at in range(len(candidates))]
 
 

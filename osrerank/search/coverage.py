@@ -158,7 +158,7 @@ def texts_of(
         fields: the fields that are read.
         hits: the documents.
     """
-    own, text_of = fields.by_index(options.fields), service.text_of(options)
+    own, text_of = fields.by_index(options.fields), service.vector_stage(options).text_of
     ranking = parse(hits, Query("build", "build"), fields.read, options.separator, own)
     return [(candidate, None if candidate.text is None else text_of(candidate)) for candidate in ranking.candidates]
 

@@ -212,7 +212,7 @@ def _identity(options: Rerank, service: RerankService) -> str:
 def _content(ranking: Ranking, names: Mapping[str, str], identity: str) -> bytes:
     """Return an order as compressed JSON, with the scores and reports of its stages."""
     hits = [
-        [names[candidate.doc_id], candidate.failure, [asdict(entry) for entry in candidate.trace[1:]]]
+        [names[candidate.doc_id], candidate.failure, [_as_json(entry) for entry in candidate.trace[1:]]]
         for candidate in ranking.candidates
     ]
     reports = [asdict(replace(report, pairs=None)) for report in ranking.reports]
@@ -238,13 +238,17 @@ def _restored(content: bytes, found: Ranking, names: Sequence[str], identity: st
         return None
 
 
+def _as_json(entry: StageScore) -> dict[str, Any]:
+    return {**entry._asdict(), "parts": dict(entry.parts), "passage": entry.passage and asdict(entry.passage)}
+
+
 def _as_kept(hit: Candidate, failure: str, trace: Sequence[Mapping[str, Any]]) -> Candidate:
     """Return a hit with the stage scores that were kept for it."""
     entries = [
         StageScore(**{**entry, "passage": Span(**entry["passage"]) if entry["passage"] else None}) for entry in trace
     ]
     score = entries[-1].score if entries else hit.score
-    return replace(hit, score=score, trace=(*hit.trace, *entries), failure=failure)
+    return hit._replace(score=score, trace=(*hit.trace, *entries), failure=failure)
 
 
 def _gone(name: str) -> Candidate:
@@ -258,9 +262,9 @@ def _renumbered(hits: Sequence[Candidate]) -> tuple[Candidate, ...]:
     for rank, hit in enumerate(hits, start=1):
         *before, last = hit.trace
         if last.level + last.unit > least:
-            last = replace(last, level=int(least), unit=least - int(least))
+            last = last._replace(level=int(least), unit=least - int(least))
         least = last.level + last.unit
-        ranked.append(replace(hit, rank=rank, trace=(*before, last)))
+        ranked.append(hit._replace(rank=rank, trace=(*before, last)))
     return tuple(ranked)
 
 

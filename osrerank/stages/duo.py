@@ -5,7 +5,7 @@ H2 of Nogueira, Yang, Cho, Lin: Multi-Stage Document Ranking with BERT, 2019, ar
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 
 import numpy as np
@@ -118,7 +118,7 @@ class DuoStage:
         failures = _failures(scores, plan, done)
         judged = self._judge(readable[:done], plan, probabilities, failures)
         cut = {readable[index].doc_id for index in scores.cut_documents(plan.tuples)}
-        judged = [replace(item, cut=item.candidate.doc_id in cut) for item in judged]
+        judged = [item._replace(cut=item.candidate.doc_id in cut) for item in judged]
         if len(judged) < 2:
             why = next(iter(scores.failures.values()))
             raise InferenceError(f"no two candidates could be compared: {why}", stage=self.name, model=self.model)

@@ -25,7 +25,7 @@ from osrerank.types import NEVER, Candidate, Deadline, Encoder, LongText, Rankin
 from osrerank.types.values import BLANK, is_blank
 
 DIGEST_BYTES = 16
-WINDOWS_VALUES, SECTION_VALUES = (attrgetter(*(part.name for part in fields(kind))) for kind in (Windows, Section))
+WINDOWS_VALUES = attrgetter(*(part.name for part in fields(Windows)))
 """Return the values of all fields, as `dataclasses.astuple` does, without copying them deeply."""
 ABOVE_ZERO, BELOW_ONE = np.finfo(np.float64).tiny, math.nextafter(1.0, 0.0)
 
@@ -183,7 +183,7 @@ def text_to_encode(candidate: Candidate, options: Passages, separator: str = " "
     windows, sections, titles = options.windows, _sections(candidate), options.title_fields
     seed_of = candidate.doc_id if windows.policy == "sampled" else ""
     how = [*WINDOWS_VALUES(windows), seed_of, separator, len(titles), *titles]
-    parts = [*how, *chain.from_iterable(map(SECTION_VALUES, sections))]
+    parts = [*how, *chain.from_iterable(sections)]
     content = hashlib.blake2b(digest_size=DIGEST_BYTES)
     for part in parts:  # with its length: the same characters, split in two ways, have two digests
         encoded = str(part).encode("utf-8", "surrogatepass")
@@ -280,8 +280,10 @@ def _is_short(candidate: Candidate, options: Passages) -> bool:
     text, least = candidate.text, options.least_words
     if text is None:
         return False
-    # a text of n words has at least 2n - 1 characters; splitting takes longest, so no more is split off than needed
-    return len(text) < 2 * least - 1 or len(text.split(maxsplit=least)) < least
+    # n words have at least 2n - 1 characters, and where no space but " " is, n - 1 of them; splitting takes longest
+    if len(text) < 2 * least - 1 or (text.isprintable() and text.count(" ") < least - 1):
+        return True
+    return len(text.split(maxsplit=least)) < least
 
 
 def _sections(candidate: Candidate) -> Sequence[Section]:

@@ -1,7 +1,6 @@
 """Order documents by the scores of their parts: their passages, or their sentences."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import replace
 
 import numpy as np
 import numpy.typing as npt
@@ -54,7 +53,7 @@ def rank_by_slices(
         judged = [judge(present[at], scores.spans[at], scores.logits[at], scores.log_odds[at]) for at in scores.scored]
         shortened = {at for at in scores.scored if leaves_out and leaves_out(present[at], scores.spans[at])}
         cut = {present[at].doc_id for at in shortened | scores.cut}
-        judged = [replace(item, cut=item.candidate.doc_id in cut) for item in judged] if cut else judged
+        judged = [item._replace(cut=item.candidate.doc_id in cut) for item in judged] if cut else judged
         failures = {present[at].doc_id: reason for at, reason in scores.failed.items()}
         attempt = StageAttempt(block, present, judged, scores.reached, failures)
         counts = {**scores.counts(), "truncated": max(len(cut), scores.truncated)}

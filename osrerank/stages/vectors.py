@@ -1,8 +1,9 @@
 """Rerank by stored vectors: encode the query, and compare its vector with the documents'."""
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
+from operator import attrgetter
 
 import numpy as np
 import numpy.typing as npt
@@ -32,6 +33,7 @@ from osrerank.vectors.documents import DocumentRecords, DocumentVectors, FoundRe
 from osrerank.vectors.record import rows_of
 
 Doubles = npt.NDArray[np.float64]
+CUT = attrgetter("cut")
 WHOLE = Passages()
 """The options for documents that are not split: each is its only passage."""
 
@@ -80,7 +82,10 @@ class VectorStage:
         """Return what is encoded of a candidate: its text, or a `LongText` if it is cut into passages."""
         if self.passages is None:
             return candidate.text or ""
-        return text_to_encode(candidate, self.passages, self.separator)
+        made = {} if (fetched := self.vectors.records.fetched) is None else fetched.texts
+        if (found := made.get(id(candidate))) is None:
+            made[id(candidate)] = found = candidate, text_to_encode(candidate, self.passages, self.separator)
+        return found[1]
 
     def _compare(
         self, ranking: Ranking, deadline: Deadline, block: Sequence[Candidate], readable: Sequence[Candidate]
@@ -109,30 +114,28 @@ class VectorStage:
                 by_document.setdefault(at, []).append(number)
             else:
                 documents[at].failures[turn] = NOT_FINITE.format(model=self.vectors.encoder.model)
-        values = plain.tolist()
-        best = {at: max(numbers, key=values.__getitem__) for at, numbers in by_document.items()}
+        best = _best(plain, by_document.values())
         if self.feedback is not None and len(best) > 1:
-            added = first_pass_parts([readable[at] for at in best], ranking, self.first_pass_weight)
-            logits = self._with_feedback(
-                self.feedback, query, rows, plain, list(best.values()), np.array(added, dtype=np.float32)
-            )
-        plain_logits = [{} if logits is plain else {"plain_logit": values[number]} for number in best.values()]
-        values = logits.tolist()
-        best = {at: max(numbers, key=values.__getitem__) for at, numbers in by_document.items()}
-        scores, units, probabilities = self._aggregated(logits, by_document.values(), list(best.values()))
-        chosen = zip(best.items(), units_of(scores, units), strict=True)
+            added = first_pass_parts([readable[at] for at in by_document], ranking, self.first_pass_weight)
+            logits = self._with_feedback(self.feedback, query, rows, plain, best, np.array(added, dtype=np.float32))
+        decisive = best if logits is plain else _best(logits, by_document.values())
+        scores, units, probabilities = self._aggregated(logits, by_document.values(), decisive)
+        values = zip(logits[decisive].tolist(), probabilities.tolist(), strict=True)
+        parts = [{"logit": logit, "probability": probability} for logit, probability in values]
+        if logits is not plain:
+            for own, logit in zip(parts, plain[best].tolist(), strict=True):
+                own["plain_logit"] = logit
+        each = zip(by_document, decisive, scores.tolist(), units_of(scores, units), parts, strict=True)
         return [
             ScoredCandidate(
                 readable[at],
                 score,
                 unit,
-                {"logit": values[number], "probability": probability, **plain_logit},
+                own,
                 documents[at].spans[there[number][1]],
                 self._is_cut(readable[at], documents[at]),
             )
-            for ((at, number), unit), score, probability, plain_logit in zip(
-                chosen, scores.tolist(), probabilities.tolist(), plain_logits, strict=True
-            )
+            for at, number, score, unit, own in each
         ]
 
     def _aggregated(
@@ -174,7 +177,7 @@ class VectorStage:
         return shifted
 
     def _is_cut(self, candidate: Candidate, document: DocumentRecords) -> bool:
-        if any(record.cut for record in document.records.values()):
+        if any(map(CUT, document.records.values())):
             return True
         return self.passages is not None and lacks_words(candidate, document.spans, self.passages)
 
@@ -225,6 +228,12 @@ class VectorStage:
         if failed and self.passages is not None:
             reasons.append(f"{failed} of {asked} passages could not be scored")
         return reasons
+
+
+def _best(logits: Floats, by_document: Iterable[Sequence[int]]) -> list[int]:
+    """Return the index of each document's highest logit, the first of equal ones."""
+    values = logits.tolist()
+    return [own[0] if len(own) == 1 else max(own, key=values.__getitem__) for own in by_document]
 
 
 def feedback_of(options: Rerank, model: Encoder | Scorer) -> Feedback | None:

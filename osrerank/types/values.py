@@ -1,9 +1,13 @@
-"""Queries, documents, candidates and rankings: frozen, slotted dataclasses that hold tuples."""
+"""Queries, documents, candidates and rankings: immutable values that hold tuples.
+
+What exists for each hit is a named tuple, which takes half as long to make as a frozen dataclass.
+"""
 
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from math import isfinite
+from types import MappingProxyType
 from typing import Any, NamedTuple, Self
 
 from osrerank.types.scores import Counts
@@ -12,6 +16,7 @@ SPEAKS = re.compile(r"[^\W_]")
 """Matches a letter or a digit."""
 BLANK = "its text is blank: nothing but space, punctuation and symbols"
 """Why a blank text is not scored."""
+NO_PARTS: Mapping[str, float] = MappingProxyType({})
 
 
 def is_blank(text: str | None) -> bool:
@@ -41,8 +46,7 @@ class Document:
     metadata: Mapping[str, Any] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True)
-class Section:
+class Section(NamedTuple):
     """One value of a document's field.
 
     Attributes:
@@ -76,8 +80,7 @@ class Span:
         return {"field": self.field, "start": self.start, "end": self.end, **value}
 
 
-@dataclass(frozen=True, slots=True)
-class StageScore:
+class StageScore(NamedTuple):
     """One stage's score of one candidate.
 
     Attributes:
@@ -95,7 +98,7 @@ class StageScore:
     score: float
     rank: int
     unit: float
-    parts: Mapping[str, float] = field(default_factory=dict)
+    parts: Mapping[str, float] = NO_PARTS
     passage: Span | None = None
     level: int = 0
     cut: bool = False
@@ -107,8 +110,7 @@ class StageScore:
         return {"score": self.score, "rank": self.rank, **self.parts, **passage, **cut}
 
 
-@dataclass(frozen=True, slots=True)
-class Candidate:
+class Candidate(NamedTuple):
     """A document in a ranking.
 
     Attributes:

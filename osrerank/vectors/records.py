@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any
 
-from osrerank.types import LongText, Ranking
+from osrerank.types import Candidate, LongText, Ranking
 from osrerank.vectors.background import Background
 from osrerank.vectors.configured import VectorStorage
 from osrerank.vectors.long_record import MAGIC, LongRecord
@@ -146,6 +146,7 @@ class FetchedVectors:
     Attributes:
         known: records that were read, by key; no record is read twice.
         keys: text -> key of its record; no text is hashed twice.
+        texts: id of a candidate -> the candidate, and the text whose vectors it needs; none is prepared twice.
         new: records made for the search, as bytes.
     """
 
@@ -155,6 +156,7 @@ class FetchedVectors:
         self._records = dict(records)
         self.known: dict[bytes, Kept] = {}
         self.keys: dict[str | LongText, bytes] = {}
+        self.texts: dict[int, tuple[Candidate, str | LongText]] = {}
         self.new: dict[bytes, bytes] = {}
 
     def bring(self, records: Mapping[bytes, bytes]) -> None:

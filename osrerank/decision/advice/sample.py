@@ -125,7 +125,7 @@ class SampledQuery:
         ordered = (*scored, *(one for one in block if len(one.trace) == 1), *rest)
         if blend == "replace" or not scored:
             return ordered
-        ranked = tuple(replace(one, rank=rank) for rank, one in enumerate(ordered, start=1))
+        ranked = tuple(one._replace(rank=rank) for rank, one in enumerate(ordered, start=1))
         method: Method = blend  # type: ignore[assignment]  # one of its methods
         return BlendStage(method, weight, depth).rerank(Ranking(self.query, ranked)).candidates
 

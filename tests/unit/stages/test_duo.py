@@ -91,7 +91,7 @@ def test_permuting_the_input_permutes_the_output(order, aggregation, seed):
     stage = DuoStage(Table(table_of("abcdef", seed)), pairs=Pairs(aggregation, sample_size=2))
     straight = stage.rerank(ranking_of("abcdef"))
     before = ranking_of(order)
-    named = tuple(replace(c, doc_id=f"d{'abcdef'.index(c.text)}") for c in before.candidates)  # ids go with texts
+    named = tuple(c._replace(doc_id=f"d{'abcdef'.index(c.text)}") for c in before.candidates)  # ids go with texts
     turned = stage.rerank(replace(before, candidates=named))
     assert {c.text: c.score for c in turned.candidates} == {c.text: c.score for c in straight.candidates}
     rank = {text: place for place, text in enumerate(order)}

@@ -1,7 +1,6 @@
 """The mono stage: order, tail, ties, failures, deadline; and blending with the first pass by hand."""
 
 import math
-from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -162,7 +161,7 @@ def test_linear_sum_with_the_share_of_the_best_first_pass_score():
 def test_linear_sum_does_not_see_a_factor_in_the_first_pass():
     def with_factor(factor):
         ranking = ranking_of(BLENDED)
-        candidates = [replace(c, trace=(replace(c.trace[0], score=c.score * factor),)) for c in ranking.candidates]
+        candidates = [c._replace(trace=(c.trace[0]._replace(score=c.score * factor),)) for c in ranking.candidates]
         ranking = MonoStage(BY_LENGTH).rerank(Ranking(ranking.query, tuple(candidates)))
         return [c.score for c in BlendStage("linear", 4.0).rerank(ranking).candidates]
 
@@ -171,7 +170,7 @@ def test_linear_sum_does_not_see_a_factor_in_the_first_pass():
 
 def test_linear_sum_without_first_pass_scores_is_the_model():
     ranking = MonoStage(BY_LENGTH).rerank(ranking_of(BLENDED))
-    silent = [replace(c, trace=(replace(c.trace[0], score=0.0), *c.trace[1:])) for c in ranking.candidates]
+    silent = [c._replace(trace=(c.trace[0]._replace(score=0.0), *c.trace[1:])) for c in ranking.candidates]
     blended = BlendStage("linear", 4.0).rerank(Ranking(ranking.query, tuple(silent)))
     assert [c.score for c in blended.candidates] == [3.0, 2.0, 1.0, 1.0]
 
