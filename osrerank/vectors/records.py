@@ -111,7 +111,7 @@ class Records:
     def read_from(self, store: "VectorStore | FetchedVectors", keys: Sequence[bytes]) -> dict[bytes, Kept]:
         """Return the records that a store has, by key."""
         found = store.read(keys) if keys else {}
-        records = self.read(found)
+        records = self.read(found) if found else {}
         HITS.labels(store.name).inc(len(records))
         MISSES.labels(store.name).inc(len(keys) - len(records))
         BYTES.labels(store.name, "read").inc(sum(map(len, found.values())))
