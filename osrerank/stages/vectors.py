@@ -82,9 +82,11 @@ class VectorStage:
         """Return what is encoded of a candidate: its text, or a `LongText` if it is cut into passages."""
         if self.passages is None:
             return candidate.text or ""
-        made = {} if (fetched := self.vectors.records.fetched) is None else fetched.texts
-        if (found := made.get(id(candidate))) is None:
-            made[id(candidate)] = found = candidate, text_to_encode(candidate, self.passages, self.separator)
+        if (fetched := self.vectors.records.fetched) is None:
+            return text_to_encode(candidate, self.passages, self.separator)
+        if (found := fetched.texts.get(id(candidate))) is None:
+            found = candidate, text_to_encode(candidate, self.passages, self.separator)
+            fetched.texts[id(candidate)] = found
         return found[1]
 
     def _compare(
