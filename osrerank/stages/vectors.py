@@ -115,7 +115,7 @@ class VectorStage:
             if is_finite:
                 by_document.setdefault(at, []).append(number)
             else:
-                documents[at].failures[turn] = NOT_FINITE.format(model=self.vectors.encoder.model)
+                documents[at].note(turn, None, NOT_FINITE.format(model=self.vectors.encoder.model))
         best = _best(plain, by_document.values())
         if self.feedback is not None and len(best) > 1:
             added = first_pass_parts([readable[at] for at in by_document], ranking, self.first_pass_weight)

@@ -26,7 +26,7 @@ from osrerank.vectors.background import Background
 from osrerank.vectors.configured import VectorStorage
 from osrerank.vectors.long_record import LongRecord
 from osrerank.vectors.record import VectorRecord
-from osrerank.vectors.records import FetchedVectors, Kept, Records
+from osrerank.vectors.records import NOTHING, FetchedVectors, Kept, Records
 from osrerank.vectors.store import VECTORS_OFF, VectorStore
 
 MOST_LATE, MOST_LATE_WAITING = 256, 1024
@@ -35,6 +35,8 @@ AT_ONCE = 256
 """Passages that are encoded at a time if there is a deadline, or after one."""
 MOST_EXPECTED = 64
 """How many queries may be encoded before their searches ask for the vectors."""
+WHOLE_TEXT: Sequence[Span | None] = (None,)
+"""The spans of a text that is not cut."""
 LATE_AT_ONCE, LATE_WAIT_S = 8, 1.0
 """Documents that are encoded at a time after a deadline, and the seconds that they wait for searches to end."""
 
@@ -325,9 +327,9 @@ class DocumentRecords:
     def __init__(self, text: str | LongText, kept: Kept | None) -> None:
         self.text = text
         self.records: dict[int, VectorRecord] = {}
-        self.failures: dict[int, str] = {}
+        self.failures: Mapping[int, str] = NOTHING
         self.parts: Sequence[Part] = ()
-        self.spans: Sequence[Span | None] = [None]
+        self.spans: Sequence[Span | None] = WHOLE_TEXT
         if isinstance(text, LongText) and isinstance(kept, LongRecord):
             self.records, self.spans = dict(enumerate(kept.passages)), kept.spans
         elif isinstance(kept, VectorRecord) and not isinstance(text, LongText):
@@ -345,7 +347,7 @@ class DocumentRecords:
         if record is not None:
             self.records[turn] = record
         elif failure is not None:
-            self.failures[turn] = failure
+            self.failures = {**self.failures, turn: failure}
 
     @property
     def is_whole(self) -> bool:
