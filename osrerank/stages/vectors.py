@@ -1,6 +1,6 @@
 """Rerank by stored vectors: encode the query, and compare its vector with the documents'."""
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from functools import partial
 from operator import attrgetter
@@ -116,14 +116,16 @@ class VectorStage:
                 by_document.setdefault(at, []).append(number)
             else:
                 documents[at].note(turn, None, NOT_FINITE.format(model=self.vectors.encoder.model))
-        best = _best(plain, by_document.values())
+        values = plain.tolist()
+        decisive = best = [max(own, key=values.__getitem__) if own[1:] else own[0] for own in by_document.values()]
         if self.feedback is not None and len(best) > 1:
             added = first_pass_parts([readable[at] for at in by_document], ranking, self.first_pass_weight)
             logits = self._with_feedback(self.feedback, query, rows, plain, best, np.array(added, dtype=np.float32))
-        decisive = best if logits is plain else _best(logits, by_document.values())
+            values = logits.tolist()
+            decisive = [max(own, key=values.__getitem__) for own in by_document.values()]
         scores, units, probabilities = self._aggregated(logits, by_document.values(), decisive)
-        values = zip(logits[decisive].tolist(), probabilities.tolist(), strict=True)
-        parts = [{"logit": logit, "probability": probability} for logit, probability in values]
+        pairs = zip(logits[decisive].tolist(), probabilities.tolist(), strict=True)
+        parts = [{"logit": logit, "probability": probability} for logit, probability in pairs]
         if logits is not plain:
             for own, logit in zip(parts, plain[best].tolist(), strict=True):
                 own["plain_logit"] = logit
@@ -230,12 +232,6 @@ class VectorStage:
         if failed and self.passages is not None:
             reasons.append(f"{failed} of {asked} passages could not be scored")
         return reasons
-
-
-def _best(logits: Floats, by_document: Iterable[Sequence[int]]) -> list[int]:
-    """Return the index of each document's highest logit, the first of equal ones."""
-    values = logits.tolist()
-    return [own[0] if len(own) == 1 else max(own, key=values.__getitem__) for own in by_document]
 
 
 def feedback_of(options: Rerank, model: Encoder | Scorer) -> Feedback | None:
