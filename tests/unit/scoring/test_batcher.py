@@ -75,7 +75,7 @@ def held(backend: Recorder, batcher: Batcher, *calls: Sequence[int]) -> Iterator
         backend.gate.set()
 
 
-def test_each_output_comes_back_at_its_index() -> None:
+def test_each_output_comes_back_to_its_place() -> None:
     outcome = compute(Batcher(Recorder(budget_tokens=35, threads=3), "m"), range(50))
     assert {place: float(row[0]) for place, row in outcome.outputs.items()} == {place: place for place in range(50)}
 
