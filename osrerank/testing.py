@@ -86,17 +86,17 @@ class FunctionScorer:
         values = np.full(len(tuples), np.nan, dtype=np.float32)
         failures = {}
         reached = 0
-        for place, indices in enumerate(tuples):
+        for number, indices in enumerate(tuples):
             if deadline.passed:
                 break
             if self.seconds_per_pair:
                 self.sleep(self.seconds_per_pair)
             reached += 1
             if self.unscorable & {documents[index] for index in indices}:
-                failures[place] = "unscorable on purpose"
+                failures[number] = "unscorable on purpose"
                 continue
             logits = [self.function(query, documents[index]) for index in indices]
-            values[place] = logits[0] - sum(logits[1:])
+            values[number] = logits[0] - sum(logits[1:])
         return Scores(values, failures, reached, inferences=reached - len(failures))
 
     def probabilities(self, logits: npt.NDArray[np.float32]) -> npt.NDArray[np.float64]:
@@ -111,7 +111,7 @@ ANY: dict[str, Any] = {"bool": {"filter": [{"match_all": {}}]}}
 
 
 class ArithmeticEncoder:
-    """A bi-encoder's backend that counts: the vector of a text has, at place i, how many of its token ids end on i.
+    """A bi-encoder's backend that counts: the vector of a text has, at index i, how many of its token ids end on i.
 
     Args:
         before: called with a document's token ids before it is encoded; it may wait, raise, or move a clock.

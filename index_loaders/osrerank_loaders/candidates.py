@@ -22,15 +22,15 @@ from osrerank.formats.trec import run_lines
 from osrerank_loaders.collections.base import Record
 
 _TOP1000_FIELDS = 4
-_ROWS = "CREATE TABLE rows (place INTEGER, query_id TEXT, query TEXT, doc_id TEXT, score REAL, rank INTEGER)"
+_ROWS = "CREATE TABLE rows (position INTEGER, query_id TEXT, query TEXT, doc_id TEXT, score REAL, rank INTEGER)"
 _TEXTS = "CREATE TABLE texts (doc_id TEXT PRIMARY KEY, title TEXT, text TEXT) WITHOUT ROWID"
 _IS_WANTED = "SELECT 1 FROM texts WHERE doc_id = CAST(? AS TEXT) AND text IS NULL"
 _KEEP = "UPDATE texts SET title = ?, text = ? WHERE doc_id = ?"
 _JOINED = """
     SELECT rows.query_id, query, rows.doc_id, title, text, score
-    FROM rows JOIN (SELECT query_id, min(place) AS first FROM rows GROUP BY query_id) USING (query_id)
+    FROM rows JOIN (SELECT query_id, min(position) AS first FROM rows GROUP BY query_id) USING (query_id)
     LEFT JOIN texts ON texts.doc_id = rows.doc_id
-    ORDER BY first, rank, place
+    ORDER BY first, rank, position
 """
 _TIE = "SELECT query_id, rank FROM rows WHERE rank IS NOT NULL GROUP BY query_id, rank HAVING count(*) > 1 LIMIT 1"
 
@@ -38,7 +38,7 @@ _TIE = "SELECT query_id, rank FROM rows WHERE rank IS NOT NULL GROUP BY query_id
 def candidates_with_texts(files: tuple[str, ...]) -> Iterator[dict[str, Any]]:
     """Yield the candidates of each query of a top-1000 file (``qid TAB pid TAB query TAB passage``)."""
     with tempfile.TemporaryDirectory() as folder, closing(_database(Path(folder))) as database:
-        for place, (source, number, line) in enumerate(_lines(files)):
+        for position, (source, number, line) in enumerate(_lines(files)):
             fields = line.split("\t")
             if len(fields) != _TOP1000_FIELDS:
                 reason = f"expected qid, pid, query, passage, found {len(fields)} fields: {shown(line)}"
@@ -46,7 +46,7 @@ def candidates_with_texts(files: tuple[str, ...]) -> Iterator[dict[str, Any]]:
             query_id, doc_id, query, text = fields
             if problem := id_problem(query_id, of_query=True) or id_problem(doc_id):
                 raise malformed(source, problem, line=number)
-            database.execute("INSERT INTO rows VALUES (?, ?, ?, ?, NULL, NULL)", (place, query_id, query, doc_id))
+            database.execute("INSERT INTO rows VALUES (?, ?, ?, ?, NULL, NULL)", (position, query_id, query, doc_id))
             database.execute("INSERT OR IGNORE INTO texts VALUES (?, '', ?)", (doc_id, text))
         yield from _grouped(database)
 
@@ -67,10 +67,10 @@ def candidates_of_run(
         FormatError: a line is not a run line, or names an unknown query or document, or a rank appears twice.
     """
     with tempfile.TemporaryDirectory() as folder, closing(_database(Path(folder))) as database:
-        for place, line in enumerate(run_lines(files)):
+        for position, line in enumerate(run_lines(files)):
             if line.query_id not in queries:
                 raise line.refused(f"query {line.query_id!r} is not in the queries file")
-            row = (place, line.query_id, queries[line.query_id], line.doc_id, line.score, line.rank)
+            row = (position, line.query_id, queries[line.query_id], line.doc_id, line.score, line.rank)
             database.execute("INSERT INTO rows VALUES (?, ?, ?, ?, ?, ?)", row)
         if tie := database.execute(_TIE).fetchone():
             raise CorpusFormatError(

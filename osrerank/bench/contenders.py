@@ -207,7 +207,7 @@ class Ours:
         self.version = __version__
 
     def score(self, query: str, documents: Sequence[str]) -> Values:
-        scores = self._scorer.score(query, documents, [(place,) for place in range(len(documents))])
+        scores = self._scorer.score(query, documents, [(at,) for at in range(len(documents))])
         if scores.failures:
             raise InferenceError(f"{self.name}: {next(iter(scores.failures.values()))}", model=self.name)
         return scores.values.astype(np.float64)

@@ -129,7 +129,7 @@ def _parts(one: Ours, lengths: Sequence[int], seconds: Sequence[float]) -> dict[
 
 
 def _order(values: Values) -> list[int]:
-    return [int(place) for place in np.argsort(-values, kind="stable")]
+    return [int(index) for index in np.argsort(-values, kind="stable")]
 
 
 def _ndcg(tasks: Sequence[BenchQuery], values: Sequence[Values], qrels: Qrels) -> float:
@@ -138,7 +138,7 @@ def _ndcg(tasks: Sequence[BenchQuery], values: Sequence[Values], qrels: Qrels) -
     for task, scores in zip(tasks, values, strict=True):
         ids = list(task.documents)
         if task.query_id in qrels.judgments:
-            found.append(ndcg([ids[place] for place in _order(scores)], qrels.judgments[task.query_id]))
+            found.append(ndcg([ids[index] for index in _order(scores)], qrels.judgments[task.query_id]))
     return statistics.mean(found) if found else 0.0
 
 

@@ -261,5 +261,5 @@ def _environment(home: Path, threads: int) -> dict[str, str]:
     consent.write_text("0", encoding="utf-8")
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "OSRERANK_"))}
     offline = dict.fromkeys(("HF_HUB_OFFLINE", "HF_DATASETS_OFFLINE", "TRANSFORMERS_OFFLINE", "NNCF_CI"), "1")
-    places = {"HOME": str(home), "HF_HOME": str(home / "huggingface"), "LOCALAPPDATA": str(home)}
-    return {**kept, **offline, **places, "OMP_NUM_THREADS": str(threads), "TOKENIZERS_PARALLELISM": "true"}
+    folders = {"HOME": str(home), "HF_HOME": str(home / "huggingface"), "LOCALAPPDATA": str(home)}
+    return {**kept, **offline, **folders, "OMP_NUM_THREADS": str(threads), "TOKENIZERS_PARALLELISM": "true"}

@@ -49,8 +49,8 @@ class KnownVectors:
     def __init__(self, model: str, tasks: Sequence[BenchQuery], vectors: VectorStorage, *, threads: int = 0) -> None:
         self.scorer = scorer_of(model, vectors, threads=threads)
         self.scorer.vectors.remember(texts_of(tasks))
-        place = vectors.store.name if vectors.store else "none"
-        self.name = f"osrerank {self.scorer.model}, vectors in {place}"
+        storage = vectors.store.name if vectors.store else "none"
+        self.name = f"osrerank {self.scorer.model}, vectors in {storage}"
         self._number = 0
 
     def score(self, query: str, documents: Sequence[str]) -> Values:
@@ -65,7 +65,7 @@ class KnownVectors:
         self.scorer.close()
 
 
-def places(settings: Settings, folder: Path, profile: str) -> list[VectorStorage]:
+def storages(settings: Settings, folder: Path, profile: str) -> list[VectorStorage]:
     """Return where vectors may be: in memory, in a file of the folder, and in the settings' Redis if there is one."""
     kept = PROFILES[profile]
     found = [
@@ -148,7 +148,7 @@ def measure_vectors(
 
 def _measure(scorer: EncoderScorer, whole: Ours, task: BenchQuery, spent: defaultdict[str, list[float]]) -> None:
     texts = list(task.documents.values())
-    tuples = [(place,) for place in range(len(texts))]
+    tuples = [(at,) for at in range(len(texts))]
     with _timed(spent, "total_ms"):
         scores = scorer.score(task.query, texts, tuples)
     assert scores.reached == len(texts)

@@ -121,10 +121,10 @@ def _vectors_measured(given: dict[str, Any], options: dict[str, Any], folder: Pa
     measured = {"profile": options["vectors"], "rounds": options["rounds"], "threads": options["threads"]}
     found: dict[str, Any] = {"machine": machine(), "rounds": options["rounds"], "rows": [], "beside": [], "missing": {}}
     for number, (label, tasks) in enumerate(_workloads(options).items()):
-        place = folder / str(number)
-        row = measure_vectors(model, tasks, place / "vectors", **measured)
+        subfolder = folder / str(number)
+        row = measure_vectors(model, tasks, subfolder / "vectors", **measured)
         found["rows"].append({"pairs": label, **row})
-        beside, found["missing"] = _beside_vectors(model, tasks, options, place)
+        beside, found["missing"] = _beside_vectors(model, tasks, options, subfolder)
         found["beside"] += [{**row, "pairs": label} for row in beside]
     return found
 
@@ -132,15 +132,15 @@ def _vectors_measured(given: dict[str, Any], options: dict[str, Any], folder: Pa
 def _beside_vectors(
     model: str, tasks: "list[BenchQuery]", options: dict[str, Any], folder: Path
 ) -> tuple[list[dict[str, Any]], dict[str, str]]:
-    """Return the rows of every place for vectors, of whole pairs, and with --checkpoint of other libraries."""
+    """Return the rows of every storage of vectors, of whole pairs, and with --checkpoint of other libraries."""
     from osrerank._platform import usable_cores  # noqa: PLC0415 - its twin
     from osrerank.bench.contenders import Ours  # noqa: PLC0415 - numpy
     from osrerank.bench.measure import lengths_of, rows, take_turns  # noqa: PLC0415 - its twin
-    from osrerank.bench.vectors import KnownVectors, places  # noqa: PLC0415 - its twin
+    from osrerank.bench.vectors import KnownVectors, storages  # noqa: PLC0415 - its twin
     from osrerank.settings import Settings  # noqa: PLC0415 - pydantic
 
     threads = options["threads"] or usable_cores()
-    stores = places(Settings.load(), folder / "beside", options["vectors"])
+    stores = storages(Settings.load(), folder / "beside", options["vectors"])
     ours: list[Any] = [KnownVectors(model, tasks, vectors, threads=threads) for vectors in stores]
     cut = options["max_tokens"] or 0
     whole = Ours(model, threads=threads, max_tokens=cut)

@@ -16,8 +16,8 @@ def summary_table(report: Report) -> Table:
     """Return one row for each run; letters behind a value name the runs that it is significantly different from."""
     measures = list(report.evaluations[0].overall)
     rows = []
-    for place, evaluation in enumerate(report.evaluations):
-        name = f"({letter(place)}) {evaluation.run}" if report.comparisons else evaluation.run
+    for index, evaluation in enumerate(report.evaluations):
+        name = f"({letter(index)}) {evaluation.run}" if report.comparisons else evaluation.run
         values = [
             _value(measure, evaluation.overall[measure])
             + report.marks.get((evaluation.run, measure), "").translate(SUPERSCRIPTS)
@@ -43,8 +43,8 @@ def summary_note(report: Report, *, test: str, alpha: float) -> str:
 def first_documents_text(report: Report) -> str:
     """Return a paragraph for each query: its text, and below it what each run puts first."""
     lines: list[str] = []
-    for place, one in enumerate(report.first):
-        if not place or report.first[place - 1].query_id != one.query_id:
+    for index, one in enumerate(report.first):
+        if not index or report.first[index - 1].query_id != one.query_id:
             lines += ["", f"{one.query_id}: {one.query}"]
         grade = "not judged" if one.relevance is None else f"relevance {one.relevance}"
         lines.append(f"  {one.run}: {one.doc_id} ({grade}) {' '.join(one.text.split())}")

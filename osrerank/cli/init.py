@@ -135,7 +135,7 @@ def _measure(client: Any, found: Sequence[str]) -> Speed:
     from osrerank.scoring.card import POINTWISE  # noqa: PLC0415 - numpy
 
     scorer = as_scorer(load(client.searcher.service.settings, POINTWISE))
-    tuples = [(place,) for place in range(len(texts))]
+    tuples = [(at,) for at in range(len(texts))]
     with closing(scorer):
         scorer.score("a question of five words", texts, tuples)
         began = time.perf_counter()

@@ -86,11 +86,11 @@ def _batch(client: Any, options: dict[str, Any]) -> Any:
         order = resolved(arguments and named, named, service)
         if reranked:
             insist(service)
-    depends_on = {"index": index, "hits": size, **_place(client, index), **order}
+    depends_on = {"index": index, "hits": size, **_origin(client, index), **order}
     return QuerySetRun(read_queries(options["queries"]), search, depends_on, reranked, options["workers"])
 
 
-def _place(client: Any, index: str) -> dict[str, Any]:
+def _origin(client: Any, index: str) -> dict[str, Any]:
     """Return the origin of the hits: the URL without credentials, and each index's uuid if it can be read."""
     from urllib.parse import urlsplit  # noqa: PLC0415 - with the heavy part
 

@@ -18,8 +18,8 @@ def console(*, stderr: bool = False) -> Console:
 def table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> Table:
     """Return a table whose first column is left-aligned text and whose others are right-aligned numbers."""
     made = Table(box=SIMPLE_HEAD)
-    for place, column in enumerate(columns):
-        made.add_column(column, justify="right" if place else "left", no_wrap=place > 0)
+    for index, column in enumerate(columns):
+        made.add_column(column, justify="right" if index else "left", no_wrap=index > 0)
     for row in rows:
         made.add_row(*row)
     return made

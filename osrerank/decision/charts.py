@@ -55,7 +55,7 @@ class Frame:
     y: Axis
 
     def at(self, x: float, y: float) -> tuple[float, float]:
-        """Return the place of a point, in the picture's units."""
+        """Return the coordinates of a point, in the picture's units."""
         width, height = WIDTH - LEFT - RIGHT, HEIGHT - TOP - BOTTOM
         return LEFT + width * self.x.share(x), HEIGHT - BOTTOM - height * self.y.share(y)
 
@@ -80,9 +80,9 @@ def line(points: Sequence[tuple[float, float]], kind: str = "one", *, is_dashed:
     """Return what draws straight lines from point to point."""
 
     def draw(frame: Frame) -> str:
-        places = " ".join(f"{left:.1f},{top:.1f}" for left, top in (frame.at(*point) for point in points))
+        coordinates = " ".join(f"{left:.1f},{top:.1f}" for left, top in (frame.at(*point) for point in points))
         dashes = ' stroke-dasharray="4 4"' if is_dashed else ""
-        return f'<polyline class="{kind} open" stroke-width="1.6"{dashes} points="{places}"/>'
+        return f'<polyline class="{kind} open" stroke-width="1.6"{dashes} points="{coordinates}"/>'
 
     return draw
 
@@ -94,8 +94,8 @@ def dots(points: Sequence[tuple[float, float, str]], kind: str = "one") -> Draw:
         drawn = []
         for x, y, said in points:
             left, top = frame.at(x, y)
-            place = f'cx="{left:.1f}" cy="{top:.1f}" r="3.5"'
-            drawn.append(f'<circle class="{kind}" {place}><title>{escape(said)}</title></circle>')
+            centre = f'cx="{left:.1f}" cy="{top:.1f}" r="3.5"'
+            drawn.append(f'<circle class="{kind}" {centre}><title>{escape(said)}</title></circle>')
         return "".join(drawn)
 
     return draw
@@ -103,8 +103,8 @@ def dots(points: Sequence[tuple[float, float, str]], kind: str = "one") -> Draw:
 
 def _key(names: Sequence[tuple[str, str]]) -> str:
     return "".join(
-        f'<text class="{kind}" x="{LEFT:g}" y="{HEIGHT + LINE * (place + 0.75):g}">● {escape(name)}</text>'
-        for place, (kind, name) in enumerate(names)
+        f'<text class="{kind}" x="{LEFT:g}" y="{HEIGHT + LINE * (number + 0.75):g}">● {escape(name)}</text>'
+        for number, (kind, name) in enumerate(names)
     )
 
 

@@ -107,9 +107,9 @@ def fit_isotonic(scored: ScoredHits) -> Isotonic:
     Each block's share of relevant hits is drawn towards the share of all hits by the weight of one hit, so that no
     probability is 0 or 1.
     """
-    values, places = np.unique(scored.scores, return_inverse=True)
-    counts = np.bincount(places).astype(np.float64)
-    positives = np.bincount(places, weights=scored.relevant)
+    values, indices = np.unique(scored.scores, return_inverse=True)
+    counts = np.bincount(indices).astype(np.float64)
+    positives = np.bincount(indices, weights=scored.relevant)
     blocks: list[tuple[float, float, float]] = []  # hits, relevant ones, sum of scores
     for block in zip(counts, positives, values * counts, strict=True):
         hits, relevant, total = block
@@ -149,14 +149,14 @@ def log_loss(probabilities: Floats, relevant: Flags) -> float:
 
 def reliability(probabilities: Floats, relevant: Flags, bins: int = BINS) -> list[Bin]:
     """Return how often hits are relevant in each interval of their probability, intervals of equal width."""
-    places = np.minimum((probabilities * bins).astype(np.intp), bins - 1)
+    numbers = np.minimum((probabilities * bins).astype(np.intp), bins - 1)
     found = []
-    for place in range(bins):
-        inside = places == place
+    for number in range(bins):
+        inside = numbers == number
         hits = int(inside.sum())
         said = float(probabilities[inside].mean()) if hits else 0.0
         measured = float(relevant[inside].mean()) if hits else 0.0
-        found.append(Bin(place / bins, (place + 1) / bins, hits, said, measured))
+        found.append(Bin(number / bins, (number + 1) / bins, hits, said, measured))
     return found
 
 
@@ -182,9 +182,9 @@ def precisions(probabilities: Floats, relevant: Flags, most: int = 200) -> list[
     targets = np.linspace(0, found[-1], most + 1)[1:]
     chosen = np.unique(last[np.searchsorted(found[last], targets)])
     return [
-        (float(values[place]), promised(int(found[place]), int(place) + 1))
-        for place in chosen[::-1]
-        if place + 1 >= LEAST_HITS
+        (float(values[index]), promised(int(found[index]), int(index) + 1))
+        for index in chosen[::-1]
+        if index + 1 >= LEAST_HITS
     ]
 
 

@@ -199,7 +199,7 @@ def measure(settings: Settings, documents: Sequence[str]) -> Rates:
 
 def _seconds(scorer: Scorer, query: str, documents: Sequence[str]) -> float:
     began = time.perf_counter()
-    scores = scorer.score(query, documents, [(place,) for place in range(len(documents))])
+    scores = scorer.score(query, documents, [(at,) for at in range(len(documents))])
     if scores.failures or scores.reached < len(documents):
         raise InferenceError(f"{scorer.model} did not score all documents", model=scorer.model)
     return time.perf_counter() - began

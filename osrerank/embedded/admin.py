@@ -313,7 +313,7 @@ def table(rows: list[Json], *, header: bool) -> str:
     """Return rows as OpenSearch's aligned text."""
     lines = [list(rows[0])] if header and rows else []
     lines += [list(row.values()) for row in rows]
-    widths = [max(len(line[place]) for line in lines) for place in range(len(lines[0]))] if lines else []
+    widths = [max(len(line[column]) for line in lines) for column in range(len(lines[0]))] if lines else []
     return "".join(
         " ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip() + "\n" for line in lines
     )

@@ -75,7 +75,7 @@ class WriteBatch:
             fresh = body.get("doc") if body.get("doc_as_upsert") else body.get("upsert")
             if fresh is None:
                 reason = f"[{doc_id}]: document missing"
-                raise Fault(404, "document_missing_exception", reason, _place(live))
+                raise Fault(404, "document_missing_exception", reason, _shard(live))
             return self.index(name, doc_id, source_text(as_object(fresh, "upsert")))
         before = _source(live, old)
         after = _merged(before, as_object(body.get("doc") or {}, "doc"))
@@ -301,10 +301,10 @@ def _checked_id(doc_id: str) -> str:
     return doc_id
 
 
-def _place(live: LiveIndex) -> Json:
+def _shard(live: LiveIndex) -> Json:
     return {"index": live.row.name, "shard": "0", "index_uuid": live.row.uuid}
 
 
 def _exists_already(live: LiveIndex, doc_id: str, version: int) -> Fault:
     reason = f"[{doc_id}]: version conflict, document already exists (current version [{version}])"
-    return Fault(409, "version_conflict_engine_exception", reason, _place(live))
+    return Fault(409, "version_conflict_engine_exception", reason, _shard(live))

@@ -59,8 +59,8 @@ def no_field_data(path: str) -> Fault:
 
 def no_such_index(name: str) -> Fault:
     """Return the 404 of an unknown index or alias."""
-    place = {"index": name, "resource.id": name, "resource.type": "index_or_alias", "index_uuid": "_na_"}
-    return Fault(404, "index_not_found_exception", f"no such index [{name}]", place)
+    resource = {"index": name, "resource.id": name, "resource.type": "index_or_alias", "index_uuid": "_na_"}
+    return Fault(404, "index_not_found_exception", f"no such index [{name}]", resource)
 
 
 def index_exists(name: str, uuid: str) -> Fault:

@@ -4,7 +4,7 @@ Akkalyoncu Yilmaz et al.: Cross-domain modeling of sentence-level evidence for d
 archive has two files of an experiment. The dataset has a line for each sentence, with eight fields between tabs: label,
 first-pass score, query, sentence, query id, ``DOCID_NUMBER`` of the sentence, the query's number, running id. The
 predictions have ``number Q0 running_id line logit bert``, where the logit is the next-sentence head's second. A query's
-number is its id in Robust04's five folds, and its place among the topics, from 1, in Core17 and Core18.
+number is its id in Robust04's five folds, and its position among the topics, from 1, in Core17 and Core18.
 """
 
 from array import array
@@ -30,7 +30,7 @@ class _Dataset:
     """The sentences of a dataset, in the order of the file.
 
     Attributes:
-        documents: (query id, document id) -> its place.
+        documents: (query id, document id) -> its index.
         scores: of the documents in the first pass.
         running: each sentence's running id.
         owners: each sentence's document.
@@ -73,7 +73,7 @@ def _read_dataset(path: Path) -> _Dataset:
             reason = f"expected the 8 fields of Birch's dataset between tabs, found {len(fields)}"
             raise bad_line(path, number, reason)
         _label, score, _query, _sentence, query_id, sentence_id, number_of_query, running = fields
-        doc_id, underscore, _place = sentence_id.rpartition("_")
+        doc_id, underscore, _sentence_number = sentence_id.rpartition("_")
         if not underscore or not doc_id:
             raise bad_line(path, number, f"the sentence's id {sentence_id!r} is not DOCID_NUMBER")
         if (other := found.numbered.setdefault(number_of_query, query_id)) != query_id:
@@ -116,10 +116,10 @@ def _read_logits(
             raise bad_line(path, number, reason)
         query_id, _q0, sentence, _line, logit, _name = fields
         one = _integer(path, number, sentence)
-        place = int(np.searchsorted(ids, one))
-        if place == len(ids) or ids[place] != one:
+        index = int(np.searchsorted(ids, one))
+        if index == len(ids) or ids[index] != one:
             raise bad_line(path, number, f"{dataset} has no sentence with the running id {one}; give its own dataset")
-        if (owner := query_ids[owners[place]]) not in (query_id, known.numbered.get(query_id)):
+        if (owner := query_ids[owners[index]]) not in (query_id, known.numbered.get(query_id)):
             reason = f"sentence {one} is of query {owner} in {dataset}, not of {query_id}; give its own dataset"
             raise bad_line(path, number, reason)
         running.append(one)
@@ -157,13 +157,13 @@ def _best(owners: Integers, logits: Floats, documents: int) -> Floats:
 def _evidence(documents: list[tuple[str, str]], scores: Floats, best: Floats) -> list[Evidence]:
     """Group documents by query, in first-pass order; equal scores in the order of the file."""
     by_query: dict[str, list[int]] = {}
-    for place, (query_id, _doc_id) in enumerate(documents):
-        by_query.setdefault(query_id, []).append(place)
+    for index, (query_id, _doc_id) in enumerate(documents):
+        by_query.setdefault(query_id, []).append(index)
     evidence = []
     for query_id, of_query in by_query.items():
-        places = np.array(of_query)[np.argsort(-scores[of_query], kind="stable")]
-        doc_ids = tuple(documents[place][1] for place in places)
-        evidence.append(Evidence(query_id, doc_ids, scores[places], best[places]))
+        indices = np.array(of_query)[np.argsort(-scores[of_query], kind="stable")]
+        doc_ids = tuple(documents[index][1] for index in indices)
+        evidence.append(Evidence(query_id, doc_ids, scores[indices], best[indices]))
     return evidence
 
 

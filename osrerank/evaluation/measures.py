@@ -182,7 +182,7 @@ def msmarco_mrr(qrels: Qrels, run: Run) -> dict[str, float]:
 
 def _reciprocal_rank(judged: Mapping[str, int], run: Run, query_id: str) -> float:
     documents = run.rankings.get(query_id, ())
-    ranks = (round(1 / one.score) if run.by_rank else place for place, one in enumerate(documents, start=1))
+    ranks = (round(1 / one.score) if run.by_rank else rank for rank, one in enumerate(documents, start=1))
     relevant = (
         rank
         for rank, one in zip(ranks, documents, strict=True)
@@ -223,7 +223,7 @@ def _ranked(run: Run, query_id: str, averaging: Averaging) -> list[str]:
 def _untied(rankings: Mapping[str, Sequence[str]]) -> dict[str, dict[str, float]]:
     """Return query_id -> document id -> a score that only encodes the rank: n, n-1, ..., 1."""
     return {
-        query_id: {doc_id: float(len(doc_ids) - place) for place, doc_id in enumerate(doc_ids)}
+        query_id: {doc_id: float(len(doc_ids) - index) for index, doc_id in enumerate(doc_ids)}
         for query_id, doc_ids in rankings.items()
     }
 

@@ -31,8 +31,8 @@ def plot_tradeoff(path: Path, curves: Mapping[str, Sequence[Point]], measure: st
         ConfigError: the file's name has another ending.
     """
     with _axes(path) as axes:
-        for place, (label, points) in enumerate(curves.items()):
-            _draw(axes, label, sorted(points, key=lambda point: point.inferences), place)
+        for number, (label, points) in enumerate(curves.items()):
+            _draw(axes, label, sorted(points, key=lambda point: point.inferences), number)
         _label(axes, (point for points in curves.values() for point in points if point.setting.pairs != "sample"))
         axes.set_xlabel("Inferences per query")
         axes.set_ylabel(measure)
@@ -53,8 +53,8 @@ def plot_shares(path: Path, curves: Mapping[str, Sequence[tuple[float, float]]],
         ConfigError: the file's name has another ending.
     """
     with _axes(path) as axes:
-        for place, (label, points) in enumerate(curves.items()):
-            marker, colour = MARKERS[place % len(MARKERS)], COLOURS[place % len(COLOURS)]
+        for number, (label, points) in enumerate(curves.items()):
+            marker, colour = MARKERS[number % len(MARKERS)], COLOURS[number % len(COLOURS)]
             axes.plot(*zip(*points, strict=True), marker=marker, markersize=4, linewidth=1.3, color=colour, label=label)
         axes.set_xlabel("Share a of the first pass")
         axes.set_ylabel(measure)
@@ -101,14 +101,14 @@ def _axes(path: Path) -> Iterator[Any]:
         figure.savefig(path, dpi=DOTS_PER_INCH, metadata=dated)
 
 
-def _draw(axes: Any, label: str, points: Sequence[Point], place: int) -> None:
+def _draw(axes: Any, label: str, points: Sequence[Point], number: int) -> None:
     axes.plot(
         [point.inferences for point in points],
         [point.quality for point in points],
-        marker=MARKERS[(place + place // len(COLOURS)) % len(MARKERS)],  # no two curves have both alike
+        marker=MARKERS[(number + number // len(COLOURS)) % len(MARKERS)],  # no two curves have both alike
         markersize=4,
         linewidth=1.3,
-        color=COLOURS[place % len(COLOURS)],
+        color=COLOURS[number % len(COLOURS)],
         label=label,
     )
 

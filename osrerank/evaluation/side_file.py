@@ -116,36 +116,36 @@ def read_records(path: Path) -> Iterator[QueryRecord]:
     Raises:
         EvaluationError: the file is not a side file, is damaged, or has no record.
     """
-    return (record for _place, record in placed_records(path))
+    return (record for _offset, record in records_with_offsets(path))
 
 
-def placed_records(path: Path) -> Iterator[tuple[int, QueryRecord]]:
-    """Yield the records of a side file, each with the place of its line in bytes, for `record_at`.
+def records_with_offsets(path: Path) -> Iterator[tuple[int, QueryRecord]]:
+    """Yield the records of a side file, each with the offset of its line in bytes, for `record_at`.
 
     Raises:
         EvaluationError: as `read_records`.
     """
-    number = place = 0
+    number = offset = 0
     with path.open("rb") as lines:
         for number, line in enumerate(lines, start=1):
             value = _decoded(path, number, line)
             if number > 1:
-                yield place, QueryRecord.from_json(value)
+                yield offset, QueryRecord.from_json(value)
             elif not isinstance(value, dict) or value.get("osrerank_run") != FORMAT:
                 raise EvaluationError(f"{path}: not a side file of `osrerank run`; give the file that ends in .jsonl")
-            place += len(line)
+            offset += len(line)
     if number < 2:
         raise EvaluationError(f"{path}: no query has been run yet")
 
 
-def record_at(path: Path, place: int, query_id: str) -> QueryRecord:
+def record_at(path: Path, offset: int, query_id: str) -> QueryRecord:
     """Return a query's record, whose line begins at a byte of a side file.
 
     Raises:
         EvaluationError: it is not there any more.
     """
     with path.open("rb") as lines:
-        lines.seek(place)
+        lines.seek(offset)
         line = lines.readline()
     try:
         record = QueryRecord.from_json(json.loads(line))

@@ -128,8 +128,8 @@ def holm(p_values: Sequence[float]) -> list[float]:
     """
     corrected = [0.0] * len(p_values)
     floor = 0.0
-    for place, index in enumerate(sorted(range(len(p_values)), key=p_values.__getitem__)):
-        floor = min(1.0, max(floor, (len(p_values) - place) * p_values[index]))
+    for rank, index in enumerate(sorted(range(len(p_values)), key=p_values.__getitem__), start=1):
+        floor = min(1.0, max(floor, (len(p_values) - rank + 1) * p_values[index]))
         corrected[index] = floor
     return corrected
 

@@ -15,7 +15,7 @@ from typing import NamedTuple
 from osrerank.errors import EvaluationError
 from osrerank.evaluation.measures import Averaging, Tally
 from osrerank.evaluation.records import QueryRecord
-from osrerank.evaluation.side_file import placed_records, read_records, record_at
+from osrerank.evaluation.side_file import read_records, record_at, records_with_offsets
 from osrerank.options.pairs import PairAggregation, Pairs
 from osrerank.response import FIRST_PASS, FIRST_STAGES
 from osrerank.stages.interpolate import BLENDED, BlendStage, Method
@@ -138,11 +138,11 @@ class ScoredRun:
 
     def __init__(self, path: Path, blend: Blend | None = None) -> None:
         self._path, self._blend = path, blend
-        self._places: dict[str, int] = {}
+        self._offsets: dict[str, int] = {}
         self.reaches: list[Reach] = []
         self.is_after_vectors = False
-        for place, record in placed_records(path):
-            self._places[record.query_id] = place
+        for offset, record in records_with_offsets(path):
+            self._offsets[record.query_id] = offset
             self.reaches.append(Reach.of(record))
             self.is_after_vectors |= _is_after_vectors(record)
         self.is_blended = blend is not None and not self.is_after_vectors  # else with the vectors
@@ -152,8 +152,8 @@ class ScoredRun:
 
     def pairs(self, query_id: str) -> Mapping[tuple[str, str], float]:
         """Return a query's pair probabilities; none if it is not in the run."""
-        place = self._places.get(query_id)
-        return {} if place is None else _pairs(record_at(self._path, place, query_id))
+        offset = self._offsets.get(query_id)
+        return {} if offset is None else _pairs(record_at(self._path, offset, query_id))
 
 
 @dataclass(frozen=True, slots=True)
@@ -303,8 +303,8 @@ def _blended(scored: QueryScores, ranked: Sequence[str]) -> list[str]:
     kept = set(ranked)
     order = (*ranked, *(doc_id for doc_id in scored.first_pass if doc_id not in kept))
     passed = {
-        doc_id: StageScore(FIRST_PASS, scored.first_scores[doc_id], place, 0.0)
-        for place, doc_id in enumerate(scored.first_pass, start=1)
+        doc_id: StageScore(FIRST_PASS, scored.first_scores[doc_id], rank, 0.0)
+        for rank, doc_id in enumerate(scored.first_pass, start=1)
     }
     candidates = [
         Candidate(doc_id, None, scored.mono[doc_id], rank, (passed[doc_id], StageScore("model", 0.0, rank, 0.0)))

@@ -72,7 +72,7 @@ class Evidence:
             scores: ``"logit"`` or ``"probability"``.
         """
         found = sorted(record.fields["candidates"], key=lambda one: one["first_pass"]["rank"])
-        names = [scores, *(f"{scores}_{place}" for place in range(2, KEPT + 1))]
+        names = [scores, *(f"{scores}_{number}" for number in range(2, KEPT + 1))]
         marks = [one["stages"].get(STAGE, {}) for one in found]
         return cls(
             record.query_id,
@@ -82,7 +82,7 @@ class Evidence:
         )
 
     def order(self, weights: Weights) -> npt.NDArray[np.intp]:
-        """Return the documents' places from best to worst: those with sentences, then the others in their old order."""
+        """Return the document indices from best to worst: those with sentences, then the others in their old order."""
         keys = interpolate(self.first_pass, self.best, weights.a, weights.sentences)
         return np.lexsort((-keys, np.isnan(self.best[:, 0])))
 
@@ -179,7 +179,7 @@ def held_out_run(evidence: Iterable[Evidence], folds: Iterable[Fold[Weights]], n
         if one.query_id in weights:
             order = one.order(weights[one.query_id])
             rankings[one.query_id] = tuple(
-                ScoredDocument(one.doc_ids[place], float(len(order) - rank)) for rank, place in enumerate(order)
+                ScoredDocument(one.doc_ids[index], float(len(order) - rank)) for rank, index in enumerate(order)
             )
     return Run(rankings, name)
 
@@ -200,5 +200,5 @@ def _average_precision(evidence: Evidence, judged: Mapping[str, int], weights: W
     if not n_relevant:
         return 0.0
     relevant = np.array([judged.get(doc_id, 0) > 0 for doc_id in evidence.doc_ids])
-    places = np.flatnonzero(relevant[evidence.order(weights)]) + 1
-    return float((np.arange(1, len(places) + 1) / places).sum() / n_relevant)
+    ranks = np.flatnonzero(relevant[evidence.order(weights)]) + 1
+    return float((np.arange(1, len(ranks) + 1) / ranks).sum() / n_relevant)

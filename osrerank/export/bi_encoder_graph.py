@@ -82,14 +82,14 @@ def _look_at(graph: Graph, node: Any, seen: str) -> None:
             attribute.g.node.extend(graph.nodes)
             graph.nodes = outer
     if node.op_type == "MultiHeadAttention":
-        for place, axis in ((1, 1), (2, 1), (5, 3)):  # keys, values, and what is added to the logits
-            if len(node.input) > place and node.input[place]:
+        for index, axis in ((1, 1), (2, 1), (5, 3)):  # keys, values, and what is added to the logits
+            if len(node.input) > index and node.input[index]:
                 bounds = [
                     graph.constant("axis.0", np.array([0])),
                     seen,
                     graph.constant(f"axis.{axis}", np.array([axis])),
                 ]
-                node.input[place] = graph.add("Slice", [node.input[place], *bounds])
+                node.input[index] = graph.add("Slice", [node.input[index], *bounds])
     graph.nodes.append(node)
 
 
@@ -142,8 +142,8 @@ class _MpnetEncoder(_Encoder):
         distances = np.arange(1 - most, most)
         table = self._weights["encoder.relative_attention_bias.weight"][buckets(distances)].T  # (heads, distances)
         scalar = add("Squeeze", [add("Shape", ["input_ids"], start=1, end=2), self._axis(0)])
-        places = add("Range", [constant("zero", np.array(0)), scalar, constant("one", np.array(1))])
-        apart = add("Sub", [places, add("Unsqueeze", [places, self._axis(1)])])
+        positions = add("Range", [constant("zero", np.array(0)), scalar, constant("one", np.array(1))])
+        apart = add("Sub", [positions, add("Unsqueeze", [positions, self._axis(1)])])
         at = add("Add", [apart, constant("most", np.array(most - 1))])
         return add("Unsqueeze", [add("Gather", [constant("distances", table), at], axis=1), self._axis(0)])
 

@@ -58,7 +58,7 @@ class JudgedQuery:
         """Return nDCG@10 of the order by logit plus weight times first-pass score."""
         raw = np.where(np.isnan(self.raw), -np.inf, self.raw)
         order = np.argsort(-(calibration.scale * raw + weight * self.first_pass), kind="stable")
-        return ndcg([self.doc_ids[place] for place in order], self.relevance)
+        return ndcg([self.doc_ids[index] for index in order], self.relevance)
 
     def after(self, feedback: Feedback, calibration: Calibration, weight: float) -> "JudgedQuery":
         """Return the same with the raw scores that a search with feedback has."""

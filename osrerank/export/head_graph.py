@@ -60,8 +60,8 @@ def _step(graph: Nodes, vector: str, step: HeadStep, weights: Mapping[str, npt.N
     if step.kind == "unit":
         return graph.add("LpNormalization", [vector], axis=1, p=2)
     if step.kind == "first":
-        places = [graph.constant(f"place.{place}", np.array([place])) for place in (0, step.size, 1)]
-        return graph.add("Slice", [vector, *places])
+        bounds = [graph.constant(f"place.{bound}", np.array([bound])) for bound in (0, step.size, 1)]
+        return graph.add("Slice", [vector, *bounds])
     parts = ("weight", "bias")[: 1 + step.has_bias]
     constants: Sequence[str] = [graph.constant(f"{step.name}.{part}", weights[f"{step.name}.{part}"]) for part in parts]
     if step.kind == "norm":

@@ -69,8 +69,8 @@ class ModernBertGraph:
         self._shape = shape
         self._tokens = self.graph.add("Shape", ["input_ids"], start=1, end=2)
         scalar = self.graph.add("Squeeze", [self._tokens, self._axis(0)])
-        places = self.graph.add("Range", [self._whole("zero", 0), scalar, self._whole("one", 1)])
-        self._places = self.graph.add("Cast", [places], to=1)
+        positions = self.graph.add("Range", [self._whole("zero", 0), scalar, self._whole("one", 1)])
+        self._positions = self.graph.add("Cast", [positions], to=1)
         self._rotations = {theta: self._rotation(theta) for theta in dict.fromkeys(shape.thetas)}
         self._windows = {window: self._masks(window) for window in dict.fromkeys(shape.windows) if window is not None}
 
@@ -133,21 +133,21 @@ class ModernBertGraph:
 
     def _mask_of_all(self, window: int) -> str:
         add = self.graph.add
-        rows = add("Unsqueeze", [self._places, self._axis(1)])
-        apart = add("Abs", [add("Sub", [rows, self._places])])
+        rows = add("Unsqueeze", [self._positions, self._axis(1)])
+        apart = add("Abs", [add("Sub", [rows, self._positions])])
         near = add("LessOrEqual", [apart, self._number(f"window.{window}", window)])
         return add("Unsqueeze", [self._blocked(near), self.graph.constant("axes.0.1", np.array([0, 1]))])
 
     def _mask_of_blocks(self, window: int) -> str:
         """Return the mask: a row sees a window to either side, and no padding before the first and after the last."""
         add, constant = self.graph.add, self.graph.constant
-        places = np.arange(3 * window)
-        near = np.abs(places - window - np.arange(window)[:, None]) <= window
+        positions = np.arange(3 * window)
+        near = np.abs(positions - window - np.arange(window)[:, None]) <= window
         blocks = self._blocks(window)
         numbers = add("Range", [self._whole("zero", 0), add("Squeeze", [blocks, self._axis(0)]), self._whole("one", 1)])
         starts = add("Mul", [numbers, constant(f"window.{window}.int", np.array(window))])
         column = add("Unsqueeze", [starts, constant("axes.1.2.3", np.array([1, 2, 3]))])
-        at = add("Add", [column, constant(f"places.{window}", places - window)])  # (blocks, 1, 1, 3 * window)
+        at = add("Add", [column, constant(f"places.{window}", positions - window)])  # (blocks, 1, 1, 3 * window)
         inside = add("And", [add("GreaterOrEqual", [at, self._whole("zero", 0)]), add("Less", [at, self._tokens])])
         mask = self._blocked(add("And", [inside, constant(f"near.{window}", near)]))
         rows = add("Shape", ["input_ids"], start=0, end=1)
@@ -215,15 +215,15 @@ class ModernBertGraph:
         return self.graph.add("If", [condition], **branches)
 
     def _rotation(self, theta: float) -> tuple[str, str]:
-        """Return cosines and sines of all places' angles, each ``(tokens, width / 2)``."""
+        """Return cosines and sines of all positions' angles, each ``(tokens, width / 2)``."""
         add, width = self.graph.add, self._shape.width
         powers = np.arange(0, width, 2, dtype=np.float32) / np.float32(width)
         speeds = self.graph.constant(f"speeds.{theta}", (1.0 / np.float32(theta) ** powers).astype(np.float32))
-        angles = add("Mul", [add("Unsqueeze", [self._places, self._axis(1)]), speeds])
+        angles = add("Mul", [add("Unsqueeze", [self._positions, self._axis(1)]), speeds])
         return add("Cos", [angles]), add("Sin", [angles])
 
     def _turned(self, states: str, theta: float) -> str:
-        inputs = [states, self._axis(0), *self._rotations[theta]]  # from place 0 on
+        inputs = [states, self._axis(0), *self._rotations[theta]]  # from position 0 on
         return self.graph.add("RotaryEmbedding", inputs, domain=RUNTIME, num_heads=self._shape.heads)
 
     def _linear(self, states: str, ours: str, theirs: str) -> str:
@@ -239,7 +239,7 @@ class ModernBertGraph:
         return self.graph.add("LayerNormalization", inputs, axis=-1, epsilon=self._shape.epsilon)
 
     def _until(self, states: str, end: str) -> str:
-        """Return the rows before a place."""
+        """Return the rows before an end."""
         return self.graph.add("Slice", [states, self._axis(0), end, self._axis(1)])
 
     def _constant(self, name: str, part: str) -> str:

@@ -107,7 +107,7 @@ def _outliers(largest: npt.NDArray[np.float32], channels: int, least_gain: float
     order = np.argsort(-largest, kind="stable")
     if channels < 1 or len(order) <= channels or largest[order[0]] < least_gain * largest[order[channels]]:
         return []
-    return sorted(int(place) for place in order[:channels])
+    return sorted(int(channel) for channel in order[:channels])
 
 
 def stands_out(largest: npt.NDArray[np.float32], channels: int, least_gain: float) -> bool:

@@ -64,11 +64,11 @@ class CandidatesByQuery:
         self._reading = threading.Lock()
         queries, content = [], hashlib.sha256(b"[")
         self._digests: dict[str, bytes] = {}
-        for place, one in enumerate(lists):
+        for index, one in enumerate(lists):
             queries.append(one.query)
             line = _line(one)
             self._digests[one.query.query_id] = _digest(line)
-            content.update(f"{', ' if place else ''}{line}".encode())
+            content.update(f"{', ' if index else ''}{line}".encode())
         content.update(b"]")
         self.queries: tuple[Query, ...] = tuple(queries)
         self.digest = content.hexdigest()[:16]

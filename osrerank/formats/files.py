@@ -12,7 +12,7 @@ STDOUT = Path("/dev/stdout")
 
 
 def bad_line(path: Path, line: int, problem: str) -> FormatError:
-    """Return the error for a line; the message starts with its place."""
+    """Return the error for a line; the message starts with file and line."""
     return FormatError(f"{path}, line {line}: {problem}", file=str(path), line=line)
 
 

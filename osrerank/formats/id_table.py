@@ -220,9 +220,9 @@ def _damage(name: str) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _errors(place: str) -> Iterator[None]:
+def _errors(name: str) -> Iterator[None]:
     try:
         yield
     except sqlite3.Error as error:
-        reason = f"{place}: ids cannot be sorted there ({error}); free some space, or name a folder in SQLITE_TMPDIR"
-        raise LoaderError(reason, file=place) from error
+        reason = f"{name}: ids cannot be sorted there ({error}); free some space, or name a folder in SQLITE_TMPDIR"
+        raise LoaderError(reason, file=name) from error

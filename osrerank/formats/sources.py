@@ -56,13 +56,13 @@ class SourceFile:
 
 
 def malformed(source: SourceFile, reason: str, *, line: int | None = None, byte: int | None = None) -> FormatError:
-    """Return the error for a bad record; the message starts with its place."""
-    place = source.name
+    """Return the error for a bad record; the message starts with file, line and byte."""
+    location = source.name
     if line is not None:
-        place += f", line {line}"
+        location += f", line {line}"
     if byte is not None:
-        place += f", byte {byte}"
-    return FormatError(f"{place}: {reason}", file=source.name, line=line)
+        location += f", byte {byte}"
+    return FormatError(f"{location}: {reason}", file=source.name, line=line)
 
 
 def refusal_of(name: str, head: bytes) -> FormatError | None:
@@ -78,7 +78,7 @@ def readable(source: SourceFile) -> Iterator[None]:
     """Turn the decompressors' errors into errors that name the file.
 
     Raises:
-        FormatError: the file is refused, or truncated or damaged, so that nothing behind that place can be read.
+        FormatError: the file is refused, or truncated or damaged, so that nothing behind that point can be read.
     """
     if source.refused is not None:
         raise source.refused

@@ -29,7 +29,7 @@ _FLOAT32_MAX = float(np.finfo(np.float32).max)
 
 
 class RunLine(NamedTuple):
-    """A line of a run: its place, its ids, and a score and tag (TREC's) or a rank (MS MARCO's).
+    """A line of a run: its file and number, its ids, and a score and tag (TREC's) or a rank (MS MARCO's).
 
     Attributes:
         file: the run's path.

@@ -54,11 +54,11 @@ class NetworkScorer:
         was_training = trainee.network.training
         trainee.network.eval()
         with torch.inference_mode(), self.autocast():
-            for places in plan([[tokens] for tokens in sequences], self.budget_tokens, multiple=WIDTHS):
-                some = [sequences[place] for place in places]
+            for indices in plan([[tokens] for tokens in sequences], self.budget_tokens, multiple=WIDTHS):
+                some = [sequences[index] for index in indices]
                 batch = padded(some, trainee.pad_id, multiple=WIDTHS, most=trainee.card.max_tokens)
                 logits = trainee.network(**to_device(self.device, batch)).float()
-                found[places] = raw_scores(logits, trainee.card.head).cpu().numpy()
+                found[indices] = raw_scores(logits, trainee.card.head).cpu().numpy()
         trainee.network.train(was_training)
         return [float(score) for score in found]
 
@@ -91,7 +91,7 @@ class Development:
         examples: each query's candidates, in the first pass's order, with their relevance.
         measure: ``nDCG@k``, ``RR@k``, ``AP@k`` or ``AP``, of all candidates. Relevant documents that are not among the
             candidates count as not found.
-        depth: candidates that are reordered, from the top; those below keep their places.
+        depth: candidates that are reordered, from the top; those below keep their ranks.
         passages: how long documents are cut and what their passages' scores make of them; None for short ones.
     """
 
@@ -149,7 +149,7 @@ class Development:
         if self.passages is None:
             return [[text] for text in example.documents[: self.depth]]
         depth = min(self.depth, len(example.documents))
-        return [passages_in(example, place, self.passages) for place in range(depth)]
+        return [passages_in(example, index, self.passages) for index in range(depth)]
 
     def _put_together(self, scores: Sequence[float], trainee: Trainee) -> float:
         """Return a document's score of its passages'."""
@@ -162,9 +162,9 @@ class Development:
         return aggregate(logits.astype(np.float64), probabilities, self.passages.k).score
 
     def _measured(self, example: Example, scores: Sequence[float]) -> float:
-        order = sorted(range(len(scores)), key=lambda place: -scores[place])  # stable: ties keep the first pass's order
-        ranked = [str(place) for place in (*order, *range(len(scores), len(example.documents)))]
-        relevance = {str(place): grade for place, grade in enumerate(example.relevance)}
+        order = sorted(range(len(scores)), key=lambda index: -scores[index])  # stable: ties keep the first pass's order
+        ranked = [str(index) for index in (*order, *range(len(scores), len(example.documents)))]
+        relevance = {str(index): grade for index, grade in enumerate(example.relevance)}
         relevance |= {f"missed {number}": 1 for number in range(example.missed)}
         name, _, cutoff = self.measure.partition("@")
         return MEASURES[name](ranked, relevance, int(cutoff or len(ranked)))
@@ -220,19 +220,19 @@ def schedule(development: Development, training: float, kind: Kind, max_tokens: 
         times = min(times, MEASUREMENTS)
         says = f"{count} queries choose the best weights, measured {times} times: {TENTH}"
         return Schedule(development, times, before=False, says=says)
-    able = [place for place, example in enumerate(development.examples) if example.relevant]
-    mean = sum(costs[place] for place in able) / len(able)
+    able = [index for index, example in enumerate(development.examples) if example.relevant]
+    mean = sum(costs[index] for index in able) / len(able)
     wanted = min(len(able), int(most / (LEAST_MEASUREMENTS * mean)))
-    while wanted and LEAST_MEASUREMENTS * sum(costs[place] for place in _spread(able, wanted)) > most:
+    while wanted and LEAST_MEASUREMENTS * sum(costs[index] for index in _spread(able, wanted)) > most:
         wanted -= 1
     if wanted < (least := min(LEAST_QUERIES, len(able))):
         says = f"the last weights are kept: a tenth of the time is too little to measure even {least} of {count}"
         return Schedule(None, LEAST_MEASUREMENTS, before=False, says=f"{says} queries; {FIX}")
-    part = replace(development, examples=tuple(development.examples[place] for place in _spread(able, wanted)))
+    part = replace(development, examples=tuple(development.examples[index] for index in _spread(able, wanted)))
     says = f"{wanted} of {count} queries choose the best weights, measured {LEAST_MEASUREMENTS} times: {TENTH}; {FIX}"
     return Schedule(part, LEAST_MEASUREMENTS, before=False, says=says)
 
 
-def _spread(places: Sequence[int], wanted: int) -> list[int]:
-    """Return this many of the places, at even distances."""
-    return [places[number * len(places) // wanted] for number in range(wanted)]
+def _spread(indices: Sequence[int], wanted: int) -> list[int]:
+    """Return this many of the indices, at even distances."""
+    return [indices[number * len(indices) // wanted] for number in range(wanted)]

@@ -36,16 +36,16 @@ def passage_triples(
     """
     rng = random.Random(seed)  # noqa: S311 - a repeatable draw
     for example in examples:
-        others = example.places(relevant=False)
-        pool = [passage for place in others for passage in passages_in(example, place, options)]
-        for place in example.places(relevant=True) if pool else ():
-            passages = passages_in(example, place, options)
+        others = example.indices(relevant=False)
+        pool = [passage for index in others for passage in passages_in(example, index, options)]
+        for index in example.indices(relevant=True) if pool else ():
+            passages = passages_in(example, index, options)
             kept = passages if scorer is None else best(scorer, example.query, passages, keep)
             for passage in kept:
-                yield Example(example.query, (passage, rng.choice(pool)), (1, 0), example.place)
+                yield Example(example.query, (passage, rng.choice(pool)), (1, 0), example.location)
 
 
-def passages_in(example: Example, place: int, options: Passages) -> list[str]:
+def passages_in(example: Example, index: int, options: Passages) -> list[str]:
     """Return the passages of one of an example's documents, as a search makes them.
 
     Raises:
@@ -53,21 +53,21 @@ def passages_in(example: Example, place: int, options: Passages) -> list[str]:
     """
     if options.policy == "sampled" and not example.doc_ids:
         fix = "read candidates or a run, whose documents have ids, or set policy=first"
-        raise FormatError(f"{example.place}: policy=sampled draws by document ids, and there are none; {fix}")
-    return [passage for passage, _span in passages_of(example.candidate(place), options)]
+        raise FormatError(f"{example.location}: policy=sampled draws by document ids, and there are none; {fix}")
+    return [passage for passage, _span in passages_of(example.candidate(index), options)]
 
 
 def best(scorer: Scorer, query: str, passages: Sequence[str], keep: int) -> list[str]:
     """Return the passages with the highest scores, in the document's order, without failed ones."""
     if len(passages) <= keep:
         return list(passages)
-    return [passages[place] for place in sorted(descending(_values(scorer, query, passages))[:keep])]
+    return [passages[index] for index in sorted(descending(_values(scorer, query, passages))[:keep])]
 
 
 def hardest(examples: Iterable[Example], scorer: Scorer, keep: int) -> Iterator[Example]:
     """Yield each example with its relevant documents and the others of the highest scores, highest first."""
     for example in examples:
-        others = example.places(relevant=False)
+        others = example.indices(relevant=False)
         yield with_hardest(example, others, _values(scorer, example.query, example.part(others).documents), keep)
 
 
@@ -76,30 +76,30 @@ def with_hardest(example: Example, others: Sequence[int], values: npt.ArrayLike,
 
     Args:
         example: any.
-        others: places of the scored documents.
+        others: indices of the scored documents.
         values: their scores ``(others,)``.
         keep: how many of them stay.
     """
-    return example.part((*example.places(relevant=True), *(others[number] for number in descending(values)[:keep])))
+    return example.part((*example.indices(relevant=True), *(others[number] for number in descending(values)[:keep])))
 
 
 def scored(examples: Iterable[Example], scorer: Scorer) -> Iterator[Example]:
     """Yield each example with the scorer's logits; a document that could not be scored is left out, with a warning."""
     for example in examples:
         values = _values(scorer, example.query, example.documents)
-        places = [int(place) for place in np.flatnonzero(np.isfinite(values))]
-        if left_out := len(values) - len(places):
-            logger.warning("%s: %d documents could not be scored, and are left out", example.place, left_out)
-        yield replace(example.part(places), scores=tuple(round(float(values[place]), 4) for place in places))
+        indices = [int(index) for index in np.flatnonzero(np.isfinite(values))]
+        if left_out := len(values) - len(indices):
+            logger.warning("%s: %d documents could not be scored, and are left out", example.location, left_out)
+        yield replace(example.part(indices), scores=tuple(round(float(values[index]), 4) for index in indices))
 
 
 def _values(scorer: Scorer, query: str, documents: Sequence[str]) -> npt.NDArray[np.float32]:
     """Return the documents' scores ``(n,)``."""
-    return scorer.score(query, documents, [(place,) for place in range(len(documents))]).values
+    return scorer.score(query, documents, [(index,) for index in range(len(documents))]).values
 
 
 def descending(values: npt.ArrayLike) -> list[int]:
-    """Return the places of the scores ``(n,)`` that are numbers, highest first."""
+    """Return the indices of the scores ``(n,)`` that are numbers, highest first."""
     scores = np.asarray(values)
     order = np.argsort(-scores, kind="stable")
-    return [int(place) for place in order if np.isfinite(scores[place])]
+    return [int(index) for index in order if np.isfinite(scores[index])]

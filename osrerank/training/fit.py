@@ -174,7 +174,7 @@ def count(sources: Sequence[ExampleSource], recipe: Recipe, assembly: Assembly, 
         number = 0
         for number, example in enumerate(source.read(), start=1):  # noqa: B007 - the last number is the count
             if recipe.soft and example.documents and not example.scores:
-                raise EvaluationError(f"{example.place}: soft=true learns from scores, and the example has none")
+                raise EvaluationError(f"{example.location}: soft=true learns from scores, and the example has none")
             for one in drawn(example, recipe, rng):
                 made = assembly.count(one)
                 sequences += made

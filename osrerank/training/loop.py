@@ -183,7 +183,7 @@ class Machine:
         values = [parts[name] for name in sorted(parts)]
         shared = torch.tensor(values + [0.0] * (MOST_PARTS - len(values)), device=self.device)
         distributed.all_reduce(shared)
-        names = sorted(parts) or [f"part {place}" for place in range(MOST_PARTS)]
+        names = sorted(parts) or [f"part {number}" for number in range(MOST_PARTS)]
         return dict(zip(names, shared.tolist(), strict=False))
 
 
@@ -324,8 +324,8 @@ class Training:
         parts = self._machine.summed({name: float(value) for name, value in values.items()})
         total = math.fsum(parts.values())
         if not math.isfinite(total):
-            places = "; ".join(step.places[:3])
-            raise EvaluationError(f"the loss of step {number + 1} is {total}; lower the rate, or look at {places}")
+            locations = "; ".join(step.locations[:3])
+            raise EvaluationError(f"the loss of step {number + 1} is {total}; lower the rate, or look at {locations}")
         self._change_weights(recipe.clip)
         self._sequences += step.sequences
         self._tokens += step.tokens

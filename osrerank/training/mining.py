@@ -71,7 +71,7 @@ def mine(
 
 
 def _hardest(example: Example, trainee: Trainee, scoring: NetworkScorer, recipe: Recipe) -> Example:
-    others = example.places(relevant=False)[: recipe.depth]
+    others = example.indices(relevant=False)[: recipe.depth]
     scores = next(scoring.documents(trainee, [example.part(others)]))
     return with_hardest(example, others, scores, KEPT * recipe.negatives)
 

@@ -160,13 +160,13 @@ class MaskedSteps:
         count = sum(int((targets != IGNORED).sum()) for _, targets in hidden)
         rows = [[Tokens(ids, np.zeros_like(ids))] for ids, _ in hidden]
         lots = []
-        for places in plan(rows, self.budget_tokens):
-            inputs = padded([rows[place][0] for place in places], self.pad_id)
+        for indices in plan(rows, self.budget_tokens):
+            inputs = padded([rows[index][0] for index in indices], self.pad_id)
             targets = np.full_like(inputs.input_ids, IGNORED)
-            for row, place in enumerate(places):
-                targets[row, : len(hidden[place][1])] = hidden[place][1]
+            for row, index in enumerate(indices):
+                targets[row, : len(hidden[index][1])] = hidden[index][1]
             share = int((targets != IGNORED).sum()) / count
-            lots.append(Lot(inputs, targets, (1,) * len(places), share))
+            lots.append(Lot(inputs, targets, (1,) * len(indices), share))
         return TrainingStep(tuple(lots), len(sequences), sum(len(ids) for ids in sequences))
 
     def masked(self, ids: Ids, rng: np.random.Generator) -> tuple[Ids, Ids]:

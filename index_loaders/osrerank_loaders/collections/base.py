@@ -88,7 +88,7 @@ def read_records(loader: Loader, sources: Iterable[SourceFile], *, contents: boo
         contents: whether documents get the field ``contents``.
 
     Raises:
-        CorpusFormatError: a file is truncated or damaged, and nothing after that place can be read.
+        CorpusFormatError: a file is truncated or damaged, and nothing after that point can be read.
     """
     try:
         for record in _records(loader, sources, contents=contents):

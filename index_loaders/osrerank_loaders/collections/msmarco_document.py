@@ -12,7 +12,7 @@ from osrerank_loaders.collections.jsonl import read_jsonl
 from osrerank_loaders.collections.trec import doc_blocks
 
 _URL = {"type": "keyword", "ignore_above": 2048}
-_PLACES = ("start_char", "end_char")
+_SPAN = ("start_char", "end_char")
 _MARKS = re.compile(rb"<(?:DOC>(?=\s*<DOCNO>)()|/TEXT>\s*</DOC>())")
 """Where a document begins and ends: its text may have tags of these names, as it is not markup."""
 
@@ -65,7 +65,7 @@ def _read_trec(source: SourceFile) -> Iterator[Record]:
 def read_documents_v2(source: SourceFile) -> Iterator[Record]:
     """Read ``{"url", "title", "headings", "body", "docid"}`` lines; the segmented form has ``segment`` for ``body``.
 
-    Version 2.1's segments have their place in the document's body too, ``start_char`` and ``end_char``, in characters.
+    Version 2.1's segments have their span in the document's body too, ``start_char`` and ``end_char``, in characters.
     """
     for number, record in json_lines(source):
         if isinstance(record, FormatError):
@@ -75,12 +75,12 @@ def read_documents_v2(source: SourceFile) -> Iterator[Record]:
             doc_id, title = record["docid"], record["title"]
             text = record["segment"] if "segment" in record else record["body"]
             metadata = {"url": record["url"], "headings": record["headings"]}
-            if any(name in record for name in _PLACES):
-                metadata |= {name: record[name] for name in _PLACES}
+            if any(name in record for name in _SPAN):
+                metadata |= {name: record[name] for name in _SPAN}
         except KeyError as error:
             yield malformed(source, f"no field {error}; the fields here are {', '.join(record)}", line=number)
             continue
-        if not all(type(metadata.get(name, 0)) is int for name in _PLACES):
+        if not all(type(metadata.get(name, 0)) is int for name in _SPAN):
             reason = f"start_char and end_char must be whole numbers, in document {doc_id!r}"
             yield malformed(source, reason, line=number)
         elif isinstance(doc_id, str) and doc_id and isinstance(text, str) and isinstance(title, str):
@@ -117,7 +117,7 @@ MSMARCO_V2_DOCUMENT = Loader(
     fields={
         "url": _URL,
         "headings": {"type": "text", "analyzer": "english"},
-        **{name: {"type": "integer"} for name in _PLACES},
+        **{name: {"type": "integer"} for name in _SPAN},
     },
     read_contents=joined(read_documents_v2, _url_title_headings_text),
 )

@@ -108,7 +108,7 @@ class _Window:
 
     @property
     def position(self) -> int:
-        """The next byte's place in the file."""
+        """The next byte's offset in the file."""
         return self._begin + self._file.tell()
 
     def ahead(self) -> bytes:

@@ -32,12 +32,12 @@ class GraphInputs:
         self._calibration = request.calibration
 
     def batches(self, query: str, documents: Sequence[str], size: int) -> Iterator[tuple[list[int], dict[str, Any]]]:
-        """Yield the places and the inputs of each batch, the longest documents first."""
+        """Yield the documents' indices and the inputs of each batch, the longest documents first."""
         made = self._tokenizer.encode_batch([(query, document) for document in documents])
-        order = sorted(range(len(made)), key=lambda place: -len(made[place].ids))
+        order = sorted(range(len(made)), key=lambda index: -len(made[index].ids))
         for start in range(0, len(order), size):
-            places = order[start : start + size]
-            yield places, self._padded([made[place] for place in places])
+            indices = order[start : start + size]
+            yield indices, self._padded([made[index] for index in indices])
 
     def calibration(self) -> list[dict[str, Any]]:
         """Return the inputs of the pairs for static quantisation, one pair each."""
@@ -76,8 +76,8 @@ def _onnxruntime(form: str) -> Maker:
 
         def scoring(query: str, documents: Sequence[str], batch: int) -> Any:
             found = np.empty(len(documents))
-            for places, inputs in texts.batches(query, documents, batch):
-                found[places] = positive(session.run(None, inputs)[0])
+            for indices, inputs in texts.batches(query, documents, batch):
+                found[indices] = positive(session.run(None, inputs)[0])
             return found
 
         return LoadedPeer(version("onnxruntime"), scoring)
@@ -136,13 +136,13 @@ def _openvino(precision: str, form: str = "") -> Maker:
         def scoring(query: str, documents: Sequence[str], batch: int) -> Any:
             found = np.empty(len(documents))
 
-            def done(request: Any, places: list[int]) -> None:
-                found[places] = positive(request.get_output_tensor(0).data)
+            def done(request: Any, indices: list[int]) -> None:
+                found[indices] = positive(request.get_output_tensor(0).data)
 
             queue = openvino.AsyncInferQueue(compiled)
             queue.set_callback(done)
-            for places, inputs in texts.batches(query, documents, batch):
-                queue.start_async(inputs, places)
+            for indices, inputs in texts.batches(query, documents, batch):
+                queue.start_async(inputs, indices)
             queue.wait_all()
             return found
 

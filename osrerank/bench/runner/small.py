@@ -27,7 +27,7 @@ def flashrank(request: PeerRequest) -> LoadedPeer:
         found = np.empty(len(documents))
         for start in range(0, len(documents), batch):
             part = documents[start : start + batch]
-            passages = [{"id": start + place, "text": document} for place, document in enumerate(part)]
+            passages = [{"id": start + index, "text": document} for index, document in enumerate(part)]
             for passage in ranker.rerank(RerankRequest(query=query, passages=passages)):
                 found[passage["id"]] = passage["score"]
         return found

@@ -52,7 +52,7 @@ def measured(found: Sequence[SampledQuery], qrels: Qrels, measure: str, setting:
 
 
 def _documents(doc_ids: Sequence[str]) -> tuple[ScoredDocument, ...]:
-    return tuple(ScoredDocument(doc_id, float(len(doc_ids) - place)) for place, doc_id in enumerate(doc_ids))
+    return tuple(ScoredDocument(doc_id, float(len(doc_ids) - index)) for index, doc_id in enumerate(doc_ids))
 
 
 def choose(query_ids: Sequence[str], present: Floats, values: Mapping[SearchSetting, Floats]) -> Choice:

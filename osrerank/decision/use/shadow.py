@@ -122,7 +122,7 @@ def spread(values: Sequence[float]) -> dict[str, float]:
     """Return the median and the 95th percentile of values; 0 if there are none."""
     ordered = sorted(values)
     at = {name: math.ceil(share * len(ordered)) - 1 for name, share in (("p50", 0.5), ("p95", 0.95))}
-    return {name: float(ordered[place]) if ordered else 0.0 for name, place in at.items()}
+    return {name: float(ordered[index]) if ordered else 0.0 for name, index in at.items()}
 
 
 def read_report(paths: Iterable[Path]) -> ShadowReport:

@@ -57,9 +57,9 @@ def number_rows(report: ShadowReport) -> list[tuple[str, str, str]]:
 def example_line(record: dict[str, Any]) -> str:
     """Return one line that describes a search that changes much."""
     name = record["texts"]["query"] if "texts" in record else record["query"]
-    place = f" in {record['index']}" if record.get("index") else ""
+    where = f" in {record['index']}" if record.get("index") else ""
     changed = f"{_named(new_hits(record))} of {record['hits']}, {record['moved']} moved, {record['farthest']} ranks"
-    return f"{name}{place}: {changed} at the farthest"
+    return f"{name}{where}: {changed} at the farthest"
 
 
 def notes(report: ShadowReport) -> list[str]:

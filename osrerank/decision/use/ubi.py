@@ -1,7 +1,7 @@
 """Pages and clicks from the indexes of User Behavior Insights (UBI, schema 1.3).
 
 ``ubi_queries`` has what was shown (``query_id``, ``user_query``, ``query_response_hit_ids``), ``ubi_events`` what was
-done (``query_id``, ``action_name``, ``event_attributes.object.object_id``). A click counts at the place that its object
+done (``query_id``, ``action_name``, ``event_attributes.object.object_id``). A click counts at the rank that its object
 had on the page, whatever ``event_attributes.position`` says: some applications count from 0.
 """
 

@@ -120,7 +120,7 @@ def field_values(source: Json, wanted: list[Any], paths: Mapping[str, str]) -> d
     by_source: dict[str, list[Any]] = {}
     for path, value in leaves(source):
         by_source.setdefault(path, []).append(value)
-    for path, place in paths.items():
-        if place in by_source and any(values.wildcard(pattern).fullmatch(path) for pattern in patterns):
-            found[path] = [value for value in by_source[place] if value is not None]
+    for path, source_path in paths.items():
+        if source_path in by_source and any(values.wildcard(pattern).fullmatch(path) for pattern in patterns):
+            found[path] = [value for value in by_source[source_path] if value is not None]
     return {path: kept for path, kept in found.items() if kept}

@@ -73,7 +73,7 @@ class LeafQueries:
         if str(options.get("operator", "or")).lower() == "and":
             return TQuery.boolean_query([(Occur.Must, one) for one in clauses])
         least = minimum_should_match(options.get("minimum_should_match"), len(terms), clause)
-        return self._at_least(least, [(clauses[place], counts[term]) for place, term in enumerate(counts)])
+        return self._at_least(least, list(zip(clauses, counts.values(), strict=True)))
 
     def _at_least(self, least: int, weighted: list[tuple[TQuery, int]]) -> TQuery:
         """Return a disjunction of which this many must match; a term counts as often as the query repeats it."""
@@ -119,14 +119,18 @@ class LeafQueries:
         named = options.get("analyzer")
         analyzer = self._snapshot.analyzers.get(named) if named else self._snapshot.analyzer(field)
         found = [
-            (place, term) for place, term in enumerate(analyzer.terms(values.as_text(options["query"]))) if term != GAP
+            (position, term)
+            for position, term in enumerate(analyzer.terms(values.as_text(options["query"])))
+            if term != GAP
         ]
         terms = [term for _, term in found]
         if len(found) < 2:
             return self._match_field(path, {key: options[key] for key in options if key != "slop"}, "match_phrase")
         self._note(path, terms)
         first = found[0][0]
-        phrase = TQuery.phrase_query(self._schema, self._names[path], [(place - first, term) for place, term in found])
+        phrase = TQuery.phrase_query(
+            self._schema, self._names[path], [(position - first, term) for position, term in found]
+        )
         return TQuery.boost_query(phrase, boost_of(options) * self._phrase_weight(path, terms))
 
     def _phrase_weight(self, path: str, terms: Iterable[str]) -> float:

@@ -163,27 +163,27 @@ def _find(sides: list[Side], wanted: SearchPlan) -> tuple[list[MatchingDocument]
         return _find_sorted(sides, wanted)
     found: list[MatchingDocument] = []
     total = 0
-    for place, side in enumerate(sides):
+    for number, side in enumerate(sides):
         if wanted.min_score is not None:
-            mine = [one for one in _all(place, side) if one.score >= wanted.min_score]
+            mine = [one for one in _all(number, side) if one.score >= wanted.min_score]
             total += len(mine)
         else:
-            mine, matching = _best(place, side, max(1, needed), count=bool(wanted.count_to))
+            mine, matching = _best(number, side, max(1, needed), count=bool(wanted.count_to))
             total += matching
         found += mine
-    found.sort(key=lambda one: (-one.score, one.place, one.seq))
+    found.sort(key=lambda one: (-one.score, one.number, one.seq))
     best = found[0].score if found and wanted.size else None
     return found[:needed], total, best
 
 
 def _find_sorted(sides: list[Side], wanted: SearchPlan) -> tuple[list[MatchingDocument], int, float | None]:
     found: list[MatchingDocument] = []
-    for place, side in enumerate(sides):
+    for number, side in enumerate(sides):
         columns = [
             sorting.read_keys(side.snapshot, side.filtered, key) if key.field not in ("_score", "_doc") else None
             for key in wanted.sort
         ]
-        for one in _all(place, side):
+        for one in _all(number, side):
             keys = tuple(
                 one.score if key.field == "_score" else one.seq if column is None else column.get(one.seq)
                 for key, column in zip(wanted.sort, columns, strict=True)
@@ -200,7 +200,7 @@ def _find_sorted(sides: list[Side], wanted: SearchPlan) -> tuple[list[MatchingDo
     return found, total, best
 
 
-def _best(place: int, side: Side, needed: int, *, count: bool) -> tuple[list[MatchingDocument], int]:
+def _best(number: int, side: Side, needed: int, *, count: bool) -> tuple[list[MatchingDocument], int]:
     """Return at least the needed best documents, and how many match.
 
     tantivy orders equal scores by segment, OpenSearch by insertion. So more documents are read until the last one
@@ -213,19 +213,19 @@ def _best(place: int, side: Side, needed: int, *, count: bool) -> tuple[list[Mat
         hits = answer.hits
         complete = len(hits) < limit or limit >= everything
         if complete or hits[-1][0] < hits[needed - 1][0]:
-            found = _found(place, side, hits)
+            found = _found(number, side, hits)
             return sorted(found, key=lambda one: (-one.score, one.seq))[:needed], _counted(answer)
         limit *= 4
 
 
-def _all(place: int, side: Side) -> list[MatchingDocument]:
+def _all(number: int, side: Side) -> list[MatchingDocument]:
     limit = max(1, side.snapshot.searcher.num_docs)
-    return _found(place, side, side.snapshot.searcher.search(side.filtered, limit, count=False).hits)
+    return _found(number, side, side.snapshot.searcher.search(side.filtered, limit, count=False).hits)
 
 
-def _found(place: int, side: Side, hits: list[tuple[float, tantivy.DocAddress]]) -> list[MatchingDocument]:
+def _found(number: int, side: Side, hits: list[tuple[float, tantivy.DocAddress]]) -> list[MatchingDocument]:
     numbers = side.snapshot.shard.numbers(side.snapshot.searcher, [address for _, address in hits])
-    return [MatchingDocument(place, seq, score, address) for seq, (score, address) in zip(numbers, hits, strict=True)]
+    return [MatchingDocument(number, seq, score, address) for seq, (score, address) in zip(numbers, hits, strict=True)]
 
 
 def _count(side: Side) -> int:
@@ -244,7 +244,7 @@ def _show(page: list[MatchingDocument], sides: list[Side], wanted: SearchPlan) -
     doc_values = [DocValues(wanted.doc_values, side.snapshot) for side in sides] if wanted.doc_values else []
     hits = []
     for one, document in zip(page, _documents(page, sides), strict=True):
-        side = sides[one.place]
+        side = sides[one.number]
         hit: Json = {"_index": side.snapshot.name, "_id": document.get_first(ID), "_score": _score(one, wanted)}
         source = json.loads(str(_bytes(document.get_first(SOURCE)), "utf-8"))
         if wanted.source.wanted:
@@ -253,9 +253,9 @@ def _show(page: list[MatchingDocument], sides: list[Side], wanted: SearchPlan) -
             paths = {path: field.source for path, field in side.snapshot.fields.by_path.items()}
             if kept := field_values(source, wanted.fields, paths):
                 hit["fields"] = kept
-        if doc_values and (kept := doc_values[one.place].of(one.seq)):
+        if doc_values and (kept := doc_values[one.number].of(one.seq)):
             hit["fields"] = {**kept, **hit.get("fields", {})}
-        if highlighters and (marked := highlighters[one.place].mark(source)):
+        if highlighters and (marked := highlighters[one.number].mark(source)):
             hit["highlight"] = marked
         if wanted.sort:
             hit["sort"] = list(one.keys)
@@ -266,10 +266,10 @@ def _show(page: list[MatchingDocument], sides: list[Side], wanted: SearchPlan) -
 def _documents(page: list[MatchingDocument], sides: list[Side]) -> list[tantivy.Document]:
     """Return the stored documents of a page."""
     of_side = [
-        iter(side.snapshot.searcher.docs([one.address for one in page if one.place == place]))
-        for place, side in enumerate(sides)
+        iter(side.snapshot.searcher.docs([one.address for one in page if one.number == number]))
+        for number, side in enumerate(sides)
     ]
-    return [next(of_side[one.place]) for one in page]
+    return [next(of_side[one.number]) for one in page]
 
 
 def _bytes(stored: Any) -> bytes:

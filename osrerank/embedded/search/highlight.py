@@ -76,9 +76,9 @@ class Highlighter:
         if not found and texts and options.get("no_match_size"):
             return [texts[0][: int(options["no_match_size"])]]
         if limit:
-            best = sorted(range(len(found)), key=lambda place: -found[place][0])[:limit]
+            best = sorted(range(len(found)), key=lambda at: -found[at][0])[:limit]
             order = best if options.get("order") == "score" else sorted(best)
-            return [found[place][1] for place in order]
+            return [found[at][1] for at in order]
         return [text for _, text in found]
 
     def _looked_for(self, field: Field, options: Json) -> set[str]:

@@ -33,12 +33,12 @@ class MatchingDocument:
     """A matching document before its source is read.
 
     Attributes:
-        place: the index's place among those searched.
+        number: of the index among those searched, from 0.
         seq: its sequence number there.
         keys: its values by level of the sort; empty without a sort.
     """
 
-    place: int
+    number: int
     seq: int
     score: float
     address: tantivy.DocAddress
@@ -102,7 +102,7 @@ def comparison(keys: list[Key]) -> Callable[[MatchingDocument], Any]:
         for key, left, right in zip(keys, one.keys, other.keys, strict=True):
             if step := compare_values(key, left, right):
                 return step
-        return (one.place, one.seq) > (other.place, other.seq) or -1
+        return (one.number, one.seq) > (other.number, other.seq) or -1
 
     return cmp_to_key(compare)
 

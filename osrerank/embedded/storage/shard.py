@@ -90,7 +90,7 @@ class Shard:
     def __init__(self, folder: Path | None, layout: Mapping[str, str]) -> None:
         self.folder = folder
         self.layout = dict(layout)
-        self.names = {path: f"f{place}" for place, path in enumerate(layout)}
+        self.names = {path: f"f{number}" for number, path in enumerate(layout)}
         self.schema = self._schema()
         self._index = self._opened(folder)
         self._index.config_reader("manual")

@@ -104,20 +104,20 @@ def _head(directory: Path, parts: Modules, modules: Sequence[tuple[str, str]]) -
     pooling: tuple[Mode, ...] = ()
     steps: list[HeadStep] = []
     labels = 0
-    for place, (kind, folder) in enumerate(modules):
-        if (kind == "Pooling") != (place == 0):
-            reason = f"module {place + 1} is a {kind}; behind the Transformer stands one Pooling, then Dense"
+    for index, (kind, folder) in enumerate(modules):
+        if (kind == "Pooling") != (index == 0):
+            reason = f"module {index + 1} is a {kind}; behind the Transformer stands one Pooling, then Dense"
             raise refused(file, f"{reason}, LayerNorm, Normalize and Dropout")
         if kind == "Pooling":
             pooling = parts.pooling(folder)
         elif kind == "Dense":
-            step, labels = parts.dense(folder, writes=SCORES if place == last else VECTOR)
+            step, labels = parts.dense(folder, writes=SCORES if index == last else VECTOR)
             steps.append(step)
         elif kind == "LayerNorm":
             steps.append(parts.norm(folder))
         elif kind == "Normalize":
             steps.append(parts.unit(folder))
-        if place == last and kind != "Dense":
+        if index == last and kind != "Dense":
             raise refused(file, f"the last module is a {kind}; a Dense must give the scores")
     return Head(tuple(steps), pooling), labels
 

@@ -190,19 +190,19 @@ def listed(
         ModelLoadError: another module is listed, or none.
     """
     found = []
-    for place, module in enumerate(read(file, kind=list)):
+    for index, module in enumerate(read(file, kind=list)):
         try:
             named, folder = str(module["type"]), str(module["path"])
         except (KeyError, TypeError) as error:
-            raise refused(file, f"module {place} has no type and path: {error!r}") from None
-        kind, allowed = named.rpartition(".")[2], known if place else ("Transformer",)
+            raise refused(file, f"module {index} has no type and path: {error!r}") from None
+        kind, allowed = named.rpartition(".")[2], known if index else ("Transformer",)
         if not named.startswith(libraries) or kind not in allowed:
-            reason = f"module {place} has the type {named}; there it must be sentence-transformers'"
+            reason = f"module {index} has the type {named}; there it must be sentence-transformers'"
             raise refused(file, f"{reason} {' or '.join(allowed)}, and osrerank runs no other code")
         if module.get("kwargs"):
-            raise refused(file, f"module {place} has kwargs {module['kwargs']!r}, which are not known")
-        if (place and not folder) or (folder and Path(folder).name != folder):
-            raise refused(file, f"module {place} has the path {folder!r}; it must name a folder here")
+            raise refused(file, f"module {index} has kwargs {module['kwargs']!r}, which are not known")
+        if (index and not folder) or (folder and Path(folder).name != folder):
+            raise refused(file, f"module {index} has the path {folder!r}; it must name a folder here")
         found.append((kind, folder))
     if not found:
         raise refused(file, "it lists no module")

@@ -39,7 +39,7 @@ WORDS = {
 CLOSES = {"[": "]", "{": "}"}
 
 Read = tuple[Any, int]
-"""A value, and the place behind it."""
+"""A value, and the offset of what follows it."""
 
 
 def inflated(body: bytes, most_bytes: int) -> bytes:
@@ -109,7 +109,7 @@ class _Reader:
         return value
 
     def _value(self, at: int, depth: int, name: str) -> Read:
-        """Read what begins at a place, within containers of a depth; an error carries the name."""
+        """Read what begins at an offset, within containers of a depth; an error carries the name."""
         first = self._text[at : at + 1]
         if first == '"':
             string: Read = scanstring(self._text, at + 1, True)  # noqa: FBT003 - a C function
@@ -152,7 +152,7 @@ class _Reader:
         return entries, self._entries(at, "]", entry)
 
     def _entries(self, at: int, closing: str, entry: Callable[[int], int]) -> int:
-        """Read entries divided by commas; return the place behind the closing bracket."""
+        """Read entries divided by commas; return the offset behind the closing bracket."""
         text = self._text
         at = self._space(at + 1)
         if text[at : at + 1] == closing:
@@ -188,7 +188,7 @@ class _Reader:
         return WORDS[word[0]], word.end()
 
     def _passed(self, at: int, depth: int, name: str) -> int:
-        """Return the place behind a container that nobody reads."""
+        """Return the offset behind a container that nobody reads."""
         text = self._text
         closing: list[str] = []
         for _ in range(MOST_PASSED):

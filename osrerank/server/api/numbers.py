@@ -29,11 +29,11 @@ def separated(values: Sequence[float], keys: Sequence[float], *, lowest: float =
         Multiples of 1e-7 ``(n,)``, never increasing; less than the one before, in float32 too, where the key is.
     """
     steps: list[int] = []
-    for place, value in enumerate(values):
+    for index, value in enumerate(values):
         step = round(value * STEPS)
-        if place and keys[place] == keys[place - 1]:
+        if index and keys[index] == keys[index - 1]:
             step = steps[-1]
-        elif place:
+        elif index:
             step = _below(steps[-1], step)
         steps.append(step)
     return [step / STEPS for step in _raised(steps, keys, lowest)]
@@ -53,11 +53,11 @@ def _raised(steps: list[int], keys: Sequence[float], lowest: float) -> list[int]
         return steps
     floor = round(lowest * STEPS)
     raised = list(steps)
-    for place in range(len(raised) - 1, -1, -1):
-        if raised[place] >= floor:
+    for index in range(len(raised) - 1, -1, -1):
+        if raised[index] >= floor:
             break
-        raised[place] = floor
-        is_tie = place and keys[place] == keys[place - 1]
+        raised[index] = floor
+        is_tie = index and keys[index] == keys[index - 1]
         floor += 0 if is_tie else 1
     return raised
 

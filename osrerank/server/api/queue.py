@@ -157,7 +157,7 @@ class TaskQueue:
     def _start(self) -> None:
         """Start tasks as long as there are threads for them."""
         while (job := self._next()) is not None:
-            place, task = job.waiting.popleft()
+            index, task = job.waiting.popleft()
             self._tag += task.tokens / max(1, len(self._jobs))
             job.tag += task.tokens
             self._running += 1
@@ -170,7 +170,7 @@ class TaskQueue:
             except RuntimeError as error:  # the system has no more threads
                 future = loop.create_future()
                 future.set_exception(error)
-            future.add_done_callback(functools.partial(self._end, job, place, task))
+            future.add_done_callback(functools.partial(self._end, job, index, task))
 
     def _next(self) -> _Job[Any] | None:
         if self._running >= self._most:
@@ -179,7 +179,7 @@ class TaskQueue:
         able = [job for job in self._jobs if job.waiting and not (job.is_large and is_full)]
         return min(able, key=lambda job: job.next_tag, default=None)
 
-    def _end(self, job: _Job[Any], place: int, task: QueuedTask[Any], done: "asyncio.Future[Any]") -> None:
+    def _end(self, job: _Job[Any], index: int, task: QueuedTask[Any], done: "asyncio.Future[Any]") -> None:
         self._running -= 1
         self._running_large -= job.is_large
         self.rate.finish(task.tokens)
@@ -190,8 +190,8 @@ class TaskQueue:
             if error is not None:
                 job.done.set_exception(error)
             elif job.open == 0:
-                job.values[place] = done.result()
+                job.values[index] = done.result()
                 job.done.set_result(None)
             else:
-                job.values[place] = done.result()
+                job.values[index] = done.result()
         self._start()

@@ -73,7 +73,7 @@ class Judgement:
     """The documents of a question by relevance.
 
     Attributes:
-        order: places in the documents, best first; ties, and documents that could not be scored, in the client's order.
+        order: document indices, best first; ties, and documents that could not be scored, in the client's order.
         probabilities: ``(n,)`` in the client's order, in [0, 1], multiples of 1e-7, higher is better.
         logits: ``(n,)`` likewise, unbounded.
         unscored: how many documents could not be scored; they come last, with numbers below the others'.
@@ -271,7 +271,7 @@ def _joined(scores: Sequence[Scores | InferenceError], parts: Sequence[Question]
     if not found:
         raise next(one for one in scores if isinstance(one, InferenceError))
     values: list[npt.NDArray[np.float32]] = []
-    places: list[range] = []
+    indices: list[range] = []
     failures: dict[int, str] = {}
     start = 0
     for one, part in zip(scores, parts, strict=True):
@@ -279,9 +279,9 @@ def _joined(scores: Sequence[Scores | InferenceError], parts: Sequence[Question]
         values.append(one.values if isinstance(one, Scores) else np.full(size, np.nan, dtype=np.float32))
         failed = one.failures if isinstance(one, Scores) else dict.fromkeys(range(size), str(one))
         failures |= {start + at: why for at, why in failed.items()}
-        places.append(range(start, start + size))
+        indices.append(range(start, start + size))
         start += size
-    odds = Scores.joined_odds([one if isinstance(one, Scores) else None for one in scores], places, start)
+    odds = Scores.joined_odds([one if isinstance(one, Scores) else None for one in scores], indices, start)
     return Scores(np.concatenate(values), failures, odds=odds, **Counts.total(found))
 
 
@@ -292,11 +292,11 @@ def judgement(model: Scorer | Encoder, scores: Scores) -> Judgement:
         InferenceError: no document could be scored, and not because all are blank.
     """
     count = len(scores.values)
-    scored = [place for place in range(count) if place not in scores.failures]
+    scored = [index for index in range(count) if index not in scores.failures]
     why = next((why for why in scores.failures.values() if why != BLANK), "")
     if why and not scored:
         raise InferenceError(f"no document could be scored: {why}", model=model.model)
-    unscored = [place for place in range(count) if place in scores.failures]
+    unscored = [index for index in range(count) if index in scores.failures]
     logits = scores.log_odds[scored].astype(np.float64)
     ranks = np.argsort(-logits, kind="stable")
     order = (*(scored[rank] for rank in ranks), *unscored)
@@ -305,15 +305,15 @@ def judgement(model: Scorer | Encoder, scores: Scores) -> Judgement:
     keys = [*ranked, *(-math.inf for _ in unscored)]
     return Judgement(
         order=order,
-        probabilities=_placed(separated([*chances, *(0.0 for _ in unscored)], keys, lowest=0.0), order),
-        logits=_placed(separated([*ranked, *(ranked[-1] if ranked else 0.0 for _ in unscored)], keys), order),
+        probabilities=_in_request_order(separated([*chances, *(0.0 for _ in unscored)], keys, lowest=0.0), order),
+        logits=_in_request_order(separated([*ranked, *(ranked[-1] if ranked else 0.0 for _ in unscored)], keys), order),
         unscored=len(unscored),
         cached=scores.cached,
         truncated=scores.truncated,
     )
 
 
-def _placed(values: Sequence[float], order: Sequence[int]) -> tuple[float, ...]:
+def _in_request_order(values: Sequence[float], order: Sequence[int]) -> tuple[float, ...]:
     """Return values, given in rank order, in the order of the documents."""
     return tuple(value for _, value in sorted(zip(order, values, strict=True)))
 

@@ -42,7 +42,7 @@ class StageMark(BaseModel):
 
     stage: str
     score: float = Field(description="What the stage sorted by; higher is better.")
-    rank: int = Field(description="The place after the stage, from 1.")
+    rank: int = Field(description="The rank after the stage, from 1.")
     probability: float | None = Field(description="Of relevance, in [0, 1], from stages that say one.")
 
 
@@ -232,12 +232,12 @@ def _cut(text: str, span: tuple[int, int], length: int, terms: Sequence[tuple[in
         return []
     begin = max(min(span[0] - LEAD, len(text) - length), 0) if len(text) > length else 0
     end = min(begin + length, len(text))
-    inside = [place for bounds in (span, *terms) for place in bounds if begin < place < end]
-    places = sorted({begin, end, *inside})
-    starts = {start for first, last in terms for start in places if first <= start < last}
+    inside = [offset for bounds in (span, *terms) for offset in bounds if begin < offset < end]
+    offsets = sorted({begin, end, *inside})
+    starts = {start for first, last in terms for start in offsets if first <= start < last}
     parts = [
         TextPart(text=text[start:stop], marked=span[0] <= start < span[1], is_term=start in starts)
-        for start, stop in pairwise(places)
+        for start, stop in pairwise(offsets)
     ]
     if begin:
         parts.insert(0, TextPart(text="…", marked=False))

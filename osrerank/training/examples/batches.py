@@ -51,13 +51,13 @@ class TrainingStep:
         lots: in the order of computation.
         sequences: how many.
         tokens: without padding.
-        places: where the examples were read, for errors.
+        locations: where the examples were read, for errors.
     """
 
     lots: tuple[Lot, ...]
     sequences: int
     tokens: int
-    places: tuple[str, ...] = ()
+    locations: tuple[str, ...] = ()
 
 
 class Made(NamedTuple):
@@ -177,18 +177,20 @@ class Steps:
                 lists.own.append(made[start : start + width])
                 lists.teacher.append(twins[start : start + width])
         tokens = [[made.tokens for made in own] for own in lists.own]
-        lots = tuple(self._lot(lists, places) for places in plan(tokens, self.budget_tokens, multiple=WIDTHS))
+        lots = tuple(self._lot(lists, indices) for indices in plan(tokens, self.budget_tokens, multiple=WIDTHS))
         lengths = [len(sequence.ids) for own in tokens for sequence in own]
-        return TrainingStep(lots, len(lengths), sum(lengths), tuple(dict.fromkeys(example.place for example in group)))
+        return TrainingStep(
+            lots, len(lengths), sum(lengths), tuple(dict.fromkeys(example.location for example in group))
+        )
 
-    def _lot(self, lists: _Lists, places: Sequence[int]) -> Lot:
-        own = [made for place in places for made in lists.own[place]]
-        twins = [tokens for place in places for tokens in lists.teacher[place]]
+    def _lot(self, lists: _Lists, indices: Sequence[int]) -> Lot:
+        own = [made for index in indices for made in lists.own[index]]
+        twins = [tokens for index in indices for tokens in lists.teacher[index]]
         return Lot(
             _padded([made.tokens for made in own], self.pad_id, self.assembly),
             np.array([made.target for made in own], dtype=np.int64),
-            tuple(len(lists.own[place]) for place in places),
-            len(places) / len(lists.own),
+            tuple(len(lists.own[index]) for index in indices),
+            len(indices) / len(lists.own),
             _padded(twins, self.teacher_pad_id, self.teacher) if twins and self.teacher else None,
             np.array([made.score for made in own], dtype=np.float32),
         )
@@ -199,7 +201,7 @@ def _padded(sequences: Sequence[Tokens], pad_id: int, assembly: Assembly) -> Pad
 
 
 def plan(lists: Sequence[Sequence[Tokens]], budget_tokens: int, *, multiple: int = 1) -> Iterator[list[int]]:
-    """Yield the places of ``lists`` in each batch, longest first; a batch is one list, or within the padded budget.
+    """Yield the indices of ``lists`` in each batch, longest first; a batch is one list, or within the padded budget.
 
     Args:
         lists: of sequences.
@@ -209,13 +211,13 @@ def plan(lists: Sequence[Sequence[Tokens]], budget_tokens: int, *, multiple: int
     longest = [max(len(tokens.ids) for tokens in one) for one in lists]
     chosen: list[int] = []
     rows = 0
-    for place in sorted(range(len(lists)), key=lambda place: (-longest[place], place)):
+    for index in sorted(range(len(lists)), key=lambda index: (-longest[index], index)):
         width = -(-longest[chosen[0]] // multiple) * multiple if chosen else 0
-        if chosen and width * (rows + len(lists[place])) > budget_tokens:
+        if chosen and width * (rows + len(lists[index])) > budget_tokens:
             yield chosen
             chosen, rows = [], 0
-        chosen.append(place)
-        rows += len(lists[place])
+        chosen.append(index)
+        rows += len(lists[index])
     if chosen:
         yield chosen
 

@@ -32,7 +32,7 @@ class Example:
         query: the query's text.
         documents: texts, those of a first pass in its order.
         relevance: of each document; above 0 is relevant.
-        place: where it was read, for errors.
+        location: where it was read, for errors.
         scores: of each document, logits of a teacher's; empty where there are none.
         titles: with which the documents begin, for those who cut them; empty where none has one.
         doc_ids: of the documents; empty where they are not known.
@@ -42,7 +42,7 @@ class Example:
     query: str
     documents: tuple[str, ...]
     relevance: tuple[int, ...]
-    place: str = ""
+    location: str = ""
     scores: tuple[float, ...] = ()
     titles: tuple[str, ...] = ()
     doc_ids: tuple[str, ...] = ()
@@ -54,7 +54,7 @@ class Example:
         query: str,
         texts: Iterable[TitledText],
         relevance: Iterable[int],
-        place: str,
+        location: str,
         *,
         doc_ids: Iterable[str] = (),
         missed: int = 0,
@@ -62,40 +62,40 @@ class Example:
         """Return an example of documents that may have titles."""
         documents, titles = zip(*found, strict=True) if (found := tuple(texts)) else ((), ())
         kept = titles if any(titles) else ()
-        return cls(query, documents, tuple(relevance), place, titles=kept, doc_ids=tuple(doc_ids), missed=missed)
+        return cls(query, documents, tuple(relevance), location, titles=kept, doc_ids=tuple(doc_ids), missed=missed)
 
     @property
     def relevant(self) -> tuple[str, ...]:
         """The relevant documents, in order."""
-        return tuple(self.documents[place] for place in self.places(relevant=True))
+        return tuple(self.documents[index] for index in self.indices(relevant=True))
 
     @property
     def others(self) -> tuple[str, ...]:
         """The documents that are not relevant, in order."""
-        return tuple(self.documents[place] for place in self.places(relevant=False))
+        return tuple(self.documents[index] for index in self.indices(relevant=False))
 
-    def part(self, places: Sequence[int]) -> "Example":
-        """Return the example with some of its documents, in the order of ``places``, counted from 0."""
+    def part(self, indices: Sequence[int]) -> "Example":
+        """Return the example with some of its documents, in the order of ``indices``, counted from 0."""
         return replace(
             self,
-            documents=tuple(self.documents[place] for place in places),
-            relevance=tuple(self.relevance[place] for place in places),
-            scores=tuple(self.scores[place] for place in places) if self.scores else (),
-            titles=tuple(self.titles[place] for place in places) if self.titles else (),
-            doc_ids=tuple(self.doc_ids[place] for place in places) if self.doc_ids else (),
+            documents=tuple(self.documents[index] for index in indices),
+            relevance=tuple(self.relevance[index] for index in indices),
+            scores=tuple(self.scores[index] for index in indices) if self.scores else (),
+            titles=tuple(self.titles[index] for index in indices) if self.titles else (),
+            doc_ids=tuple(self.doc_ids[index] for index in indices) if self.doc_ids else (),
         )
 
-    def places(self, *, relevant: bool) -> list[int]:
+    def indices(self, *, relevant: bool) -> list[int]:
         """Return where the relevant documents are, or the others."""
-        return [place for place, grade in enumerate(self.relevance) if (grade > 0) == relevant]
+        return [index for index, grade in enumerate(self.relevance) if (grade > 0) == relevant]
 
-    def candidate(self, place: int) -> Candidate:
+    def candidate(self, index: int) -> Candidate:
         """Return a document as a search has it: title and text apart, a passage's source."""
-        text = self.documents[place]
-        title = self.titles[place] if self.titles else ""
+        text = self.documents[index]
+        title = self.titles[index] if self.titles else ""
         fields = {"title": title, "text": text.removeprefix(title.strip())}
         sections = tuple(Section(name, value) for name, value in fields.items() if value)
-        return Candidate(self.doc_ids[place] if self.doc_ids else "", text, 0.0, place + 1, sections=sections)
+        return Candidate(self.doc_ids[index] if self.doc_ids else "", text, 0.0, index + 1, sections=sections)
 
 
 def read_examples(path: Path) -> Iterator[Example]:
@@ -122,9 +122,9 @@ def read_examples(path: Path) -> Iterator[Example]:
             raise bad_line(path, number, "a relevance is not a whole number")
         scores = _scores(value.get("scores", ()), len(documents), path, number)
         titles = _texts(value, "titles", len(documents), path, number)
-        for place, (title, text) in enumerate(zip(titles, documents, strict=False), start=1):
+        for position, (title, text) in enumerate(zip(titles, documents, strict=False), start=1):
             if not text.startswith(title.strip()):
-                raise bad_line(path, number, f"document {place} does not begin with its title")
+                raise bad_line(path, number, f"document {position} does not begin with its title")
         doc_ids, missed = _texts(value, "doc_ids", len(documents), path, number), value.get("missed", 0)
         if type(missed) is not int or missed < 0:
             raise bad_line(path, number, f"missed is {missed!r}; it must be a whole number from 0 on")

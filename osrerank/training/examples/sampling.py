@@ -27,9 +27,9 @@ def drawn(example: Example, recipe: Recipe, rng: random.Random) -> Iterator[Exam
     elif recipe.draw == "top":
         yield example.part(range(min(recipe.depth, len(example.documents))))
     else:
-        others = example.places(relevant=False)[: recipe.depth]
+        others = example.indices(relevant=False)[: recipe.depth]
         wanted = min(len(others), 1 if recipe.draw == "balanced" else recipe.negatives)
-        for relevant in example.places(relevant=True) if wanted else ():
+        for relevant in example.indices(relevant=True) if wanted else ():
             yield example.part((relevant, *rng.sample(others, wanted)))
 
 
@@ -40,8 +40,8 @@ def shuffled(items: Iterable[Item], buffer: int, rng: random.Random) -> Iterator
         if len(held) < buffer:
             held.append(item)
             continue
-        place = rng.randrange(buffer)
-        leaving, held[place] = held[place], item
+        index = rng.randrange(buffer)
+        leaving, held[index] = held[index], item
         yield leaving
     rng.shuffle(held)
     yield from held

@@ -18,14 +18,14 @@ from osrerank.training.examples.lists import TitledText, titled
 logger = logging.getLogger(__name__)
 
 KEPT_BYTES = 256 << 20
-"""From this size on, a file's places are kept beside it; those of a smaller one are found anew in a second or two."""
+"""From this size on, a file's line offsets are kept beside it; a smaller file's are found anew in a second or two."""
 KEPT_SUFFIX = ".ids.sqlite"
 
 
 class TextFile:
     """The documents or queries of a file, JSON lines or ``id<TAB>text``; memory does not grow with them.
 
-    The places of the lines are sorted by id into a file: for a collection ``NAME.ids.sqlite`` beside it, used again as
+    The offsets of the lines are sorted by id into a file: for a collection ``NAME.ids.sqlite`` beside it, used again as
     long as the collection's size and time are the same; for a smaller file a temporary one. It has the id and some 16
     bytes for each text.
 
@@ -33,11 +33,11 @@ class TextFile:
         path: not compressed. JSON lines have ``id`` (or ``_id``, ``doc_id``, ``query_id``), ``text`` (or ``query``)
             and perhaps ``title``, which comes before the text. With more than two columns the first is the id, and the
             others are joined by spaces, except the second of four, MS MARCO's URL.
-        kept_bytes: size of the file from which on the places are kept beside it.
+        kept_bytes: size of the file from which on the offsets are kept beside it.
 
     Raises:
         FormatError: a line is malformed, or an id appears twice.
-        LoaderError: there is no room for the places.
+        LoaderError: there is no room for the offsets.
     """
 
     def __init__(self, path: Path, *, kept_bytes: int = KEPT_BYTES) -> None:
@@ -52,13 +52,13 @@ class TextFile:
             raise FormatError(f"{path}: unpack it first; its lines are read in any order", file=str(path))
         if (refused := refusal_of(str(path), head)) is not None:
             raise refused
-        self._places = self._found(kept=path.stat().st_size >= kept_bytes)
+        self._offsets = self._found(kept=path.stat().st_size >= kept_bytes)
 
     def __contains__(self, text_id: str) -> bool:
-        return text_id in self._places
+        return text_id in self._offsets
 
     def __len__(self) -> int:
-        return len(self._places)
+        return len(self._offsets)
 
     def __iter__(self) -> Iterator[str]:
         """Yield the ids in the order of the file."""
@@ -75,7 +75,7 @@ class TextFile:
             KeyError: there is no text with that id.
             FormatError: its line has no text.
         """
-        row = self._places.get(text_id)
+        row = self._offsets.get(text_id)
         if row is None:
             raise KeyError(text_id)
         with self._reading:
@@ -88,7 +88,7 @@ class TextFile:
         return _text_of(line, value, self._path, row.number)
 
     def _found(self, *, kept: bool) -> IdTable:
-        """Return the place of each id's line.
+        """Return the offset of each id's line.
 
         Raises:
             FormatError: an id appears twice.
@@ -96,23 +96,23 @@ class TextFile:
         if kept:
             beside, state = self._path.with_name(f"{self._path.name}{KEPT_SUFFIX}"), self._path.stat()
             key = f"{state.st_size}:{state.st_mtime_ns}"
-            if (places := IdTable.opened(beside, key)) is not None:
-                return places
+            if (offsets := IdTable.opened(beside, key)) is not None:
+                return offsets
             try:
                 return IdTable.made(beside, key, self._rows(), check=self._refuse_repeats)
             except LoaderError as error:
                 logger.warning("ids of %s are sorted each time: %s", self._path.name, error)
-        places = IdTable.temporary(self._rows())
-        self._refuse_repeats(places)
-        return places
+        offsets = IdTable.temporary(self._rows())
+        self._refuse_repeats(offsets)
+        return offsets
 
-    def _refuse_repeats(self, places: IdTable) -> None:
-        if repeats := places.repeated(1):
+    def _refuse_repeats(self, offsets: IdTable) -> None:
+        if repeats := offsets.repeated(1):
             raise bad_line(self._path, repeats[0].number, f"the id {repeats[0].id} appears twice")
 
     def _rows(self) -> Iterator[IdRow]:
-        """Yield each line's id, number and place in bytes."""
-        place = 0
+        """Yield each line's id, number and offset in bytes."""
+        offset = 0
         with self._path.open("rb") as lines:
             for number, line in enumerate(lines, start=1):
                 if line.strip():
@@ -120,8 +120,8 @@ class TextFile:
                     if number == 1 and b"\r" in content.strip() and not content.endswith(b"\n"):
                         raise bad_line(self._path, number, CR_ALONE)
                     value = _value(content, self._path, number)
-                    yield IdRow(_id_of(content, value, self._path, number), number, place)
-                place += len(line)
+                    yield IdRow(_id_of(content, value, self._path, number), number, offset)
+                offset += len(line)
 
 
 def _id_of(line: bytes, value: dict[str, object] | None, path: Path, number: int) -> str:

@@ -6,7 +6,7 @@ import pytest
 from osrerank.errors import EvaluationError
 from osrerank.evaluation.batch import GIVE_UP_AFTER, Failure, rankings_of, run_queries
 from osrerank.evaluation.records import QueryRecord
-from osrerank.evaluation.side_file import SideFile, placed_records, read_records, record_at
+from osrerank.evaluation.side_file import SideFile, read_records, record_at, records_with_offsets
 from osrerank.types import Query, ScoredDocument
 
 QUERIES = [Query(f"q{number}", f"text {number}") for number in range(30)]
@@ -123,12 +123,12 @@ def test_one_process_writes_at_a_time(tmp_path: Path) -> None:
         assert len(checkpoint) == 1
 
 
-def test_a_record_that_is_not_in_its_place_any_more_is_noticed(tmp_path: Path) -> None:
+def test_a_record_that_is_not_at_its_offset_any_more_is_noticed(tmp_path: Path) -> None:
     path = tmp_path / "run.jsonl"
     with SideFile(path, {}) as checkpoint:
         run_queries(QUERIES, answer, checkpoint)
-    for place, record in placed_records(path):
-        assert record_at(path, place, record.query_id).query_id == record.query_id
-        for moved, query_id in ((place, "another"), (place + 1, record.query_id)):
+    for offset, record in records_with_offsets(path):
+        assert record_at(path, offset, record.query_id).query_id == record.query_id
+        for moved, query_id in ((offset, "another"), (offset + 1, record.query_id)):
             with pytest.raises(EvaluationError, match="was changed while it was read"):
                 record_at(path, moved, query_id)

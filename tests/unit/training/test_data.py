@@ -40,7 +40,7 @@ def test_triples_of_passages() -> None:
     whole = list(passage_triples([example], options))
     assert [one.documents[0] for one in whole] == ["salt one", "salt salt", "wing two"]
     assert {one.documents[1] for one in whole} <= {"other three", "four five", "six"}
-    assert all(one.relevance == (1, 0) and one.place == "here" for one in whole)
+    assert all(one.relevance == (1, 0) and one.location == "here" for one in whole)
     filtered = list(passage_triples([example], options, keep=1, scorer=CountsSalt()))
     assert [one.documents[0] for one in filtered] == ["salt salt"]
     assert not list(passage_triples([Example("q", ("salt",), (1,))], options))

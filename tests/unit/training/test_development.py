@@ -40,7 +40,7 @@ def test_the_measure_is_that_of_the_order_that_scoring_gives() -> None:
     assert trainee.network.training
 
 
-def test_what_is_below_the_depth_keeps_its_place() -> None:
+def test_what_is_below_the_depth_keeps_its_rank() -> None:
     trainee = load_trainee(CLASSIFIER, Recipe())
     late = Example(EXAMPLE.query, DOCUMENTS, (0, 0, 0, 1))
     assert Development([late], "RR@10", depth=2).value(trainee, SCORING) == pytest.approx(1 / 4)

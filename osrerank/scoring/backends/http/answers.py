@@ -25,7 +25,7 @@ class WrongScaleError(EndpointError):
 def read(
     dialect: Dialect, scale: Scale, content: Any, count: int, headers: Mapping[str, str]
 ) -> tuple[dict[int, float], dict[int, str]]:
-    """Return the logits of the documents by their places in the request, and why others have none.
+    """Return the logits of the documents by their indices in the request, and why others have none.
 
     Args:
         dialect: of the answer.
@@ -40,25 +40,25 @@ def read(
     items = _items(dialect, content)
     scores: dict[int, Any] = {}
     for item in items:
-        place = item.get("index") if isinstance(item, dict) else None
-        if not isinstance(place, int) or isinstance(place, bool) or dialect.score not in item:
+        index = item.get("index") if isinstance(item, dict) else None
+        if not isinstance(index, int) or isinstance(index, bool) or dialect.score not in item:
             raise EndpointError(f"the server's answer has an item without index and {dialect.score}{_hint(dialect)}")
-        if not 0 <= place < count:
-            raise EndpointError(f"the server scored document {place}, but the request has only {count}")
-        if place in scores:
-            raise EndpointError(f"the server's answer scores document {place} twice")
-        scores[place] = item[dialect.score]
+        if not 0 <= index < count:
+            raise EndpointError(f"the server scored document {index}, but the request has only {count}")
+        if index in scores:
+            raise EndpointError(f"the server's answer scores document {index} twice")
+        scores[index] = item[dialect.score]
     unscored = _unscored(headers) if dialect.name == "osrerank" else 0
     failures = dict.fromkeys(list(scores)[len(scores) - unscored :], "the server's model failed on it")
-    failures |= {place: "the server's answer has no score for it" for place in range(count) if place not in scores}
+    failures |= {index: "the server's answer has no score for it" for index in range(count) if index not in scores}
     logits: dict[int, float] = {}
-    for place, score in scores.items():
-        if place not in failures:
+    for index, score in scores.items():
+        if index not in failures:
             logit = _logit(score, scale)
             if logit is None:
-                failures[place] = f"the server's score is not a number: {str(score)[:20]}"
+                failures[index] = f"the server's score is not a number: {str(score)[:20]}"
             else:
-                logits[place] = logit
+                logits[index] = logit
     return logits, failures
 
 

@@ -36,22 +36,22 @@ class EndpointBatch:
     """Documents that are sent together.
 
     Attributes:
-        places: which tuples of the call they are.
+        indices: which tuples of the call they are.
         texts: theirs.
-        logits: of those that the server scored, by place.
+        logits: of those that the server scored, by index.
         failures: why it did not score others.
     """
 
-    places: Sequence[int]
+    indices: Sequence[int]
     texts: Sequence[str]
     logits: dict[int, float] = field(default_factory=dict)
     failures: dict[int, str] = field(default_factory=dict)
 
     def halves(self) -> "tuple[EndpointBatch, EndpointBatch]":
         """Return the documents in two batches."""
-        middle = len(self.places) // 2
-        return EndpointBatch(self.places[:middle], self.texts[:middle]), EndpointBatch(
-            self.places[middle:], self.texts[middle:]
+        middle = len(self.indices) // 2
+        return EndpointBatch(self.indices[:middle], self.texts[:middle]), EndpointBatch(
+            self.indices[middle:], self.texts[middle:]
         )
 
     def take(self, other: "EndpointBatch") -> None:
@@ -188,7 +188,7 @@ class EndpointScorer:
             except EndpointError as error:
                 if error.status not in TOO_LARGE:
                     raise
-                if len(part.places) > 1:
+                if len(part.indices) > 1:
                     HALVINGS.inc()
                     if is_far:
                         waiting.extend(part.halves())
@@ -198,15 +198,15 @@ class EndpointScorer:
                 refused += 1
                 if not accepted and (refused > 1 or not waiting):
                     raise  # it is not a matter of size, or of one document
-                part.failures[part.places[0]] = str(error)
+                part.failures[part.indices[0]] = str(error)
             else:
-                accepted = max(accepted, len(part.places))
+                accepted = max(accepted, len(part.indices))
             if part is not batch:
                 batch.take(part)
-        if accepted < len(batch.places) and not refused:
+        if accepted < len(batch.indices) and not refused:
             with self._lock:
                 self._most = min(self._most, accepted)
-            logger.info("%s takes %d documents at a time, not %d", self._target.host, accepted, len(batch.places))
+            logger.info("%s takes %d documents at a time, not %d", self._target.host, accepted, len(batch.indices))
         return batch
 
     def _send(
@@ -218,21 +218,21 @@ class EndpointScorer:
         address = self._target.address(dialect)
         is_ours = dialect.name == "osrerank"
         answer = self._connection.post(address, body, deadline, tells_time=is_ours, attempts=attempts)
-        logits, failures = read(dialect, scale, answer.content, len(part.places), answer.headers)
-        part.logits |= {part.places[at]: logit for at, logit in logits.items()}
-        part.failures |= {part.places[at]: reason for at, reason in failures.items()}
+        logits, failures = read(dialect, scale, answer.content, len(part.indices), answer.headers)
+        part.logits |= {part.indices[at]: logit for at, logit in logits.items()}
+        part.failures |= {part.indices[at]: reason for at, reason in failures.items()}
 
     def _divided(self, texts: Sequence[str]) -> Iterator[EndpointBatch]:
         """Yield batches of as many documents and characters as the server takes, in order."""
-        places: list[int] = []
+        indices: list[int] = []
         characters = 0
-        for place, text in enumerate(texts):
-            if places and (len(places) == self._most or characters + len(text) > MOST_BATCH_CHARACTERS):
-                yield EndpointBatch(places, [texts[at] for at in places])
-                places, characters = [], 0
-            places.append(place)
+        for index, text in enumerate(texts):
+            if indices and (len(indices) == self._most or characters + len(text) > MOST_BATCH_CHARACTERS):
+                yield EndpointBatch(indices, [texts[at] for at in indices])
+                indices, characters = [], 0
+            indices.append(index)
             characters += len(text)
-        yield EndpointBatch(places, [texts[at] for at in places])
+        yield EndpointBatch(indices, [texts[at] for at in indices])
 
     def _gathered(
         self, count: int, batches: Sequence[EndpointBatch], futures: "Sequence[Future[EndpointBatch]]"
@@ -250,16 +250,16 @@ class EndpointScorer:
             error = _error_of(future)
             if isinstance(error, DeadlineExceeded):
                 ENDPOINT_REQUESTS.labels("late").inc()
-                late += batch.places
+                late += batch.indices
             elif error is not None:
                 ENDPOINT_REQUESTS.labels("failed").inc()
                 errors.append(error)
-                failures |= dict.fromkeys(batch.places, str(error))
+                failures |= dict.fromkeys(batch.indices, str(error))
             else:
                 ENDPOINT_REQUESTS.labels("scored").inc()
                 failures |= batch.failures
-                for place, logit in batch.logits.items():
-                    values[place] = logit
+                for index, logit in batch.logits.items():
+                    values[index] = logit
         if wrong := next((error for error in errors if isinstance(error, WrongScaleError)), None):
             raise wrong
         if errors and len(errors) == len(batches):

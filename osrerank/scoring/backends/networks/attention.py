@@ -6,7 +6,7 @@ attention and works everywhere: on the CPU, in fp32, on older GPUs and with olde
 
 All states are ``(tokens, heads, width)``, log-sum-exps ``(heads, tokens)`` in fp32, as the kernel gives them.
 
-Within a window, each row sees so many places to either side in its own sequence. Both ways then cost what the window
+Within a window, each row sees so many positions to either side in its own sequence. Both ways then cost what the window
 costs: the padded one computes blocks of packed tokens, each with what lies beside it.
 """
 
@@ -53,15 +53,15 @@ class Bounds:
 
     @cached_property
     def mask(self) -> Tensor | None:
-        """Which places of the padded grid are tokens, bool ``(n, 1, 1, longest)``; None when all of them are."""
+        """Which positions of the padded grid are tokens, bool ``(n, 1, 1, longest)``; None when all of them are."""
         if (self.lengths == self.longest).all():
             return None
         is_token = np.arange(self.longest) < self.lengths[:, None]
         return torch.from_numpy(is_token).to(self.offsets.device)[:, None, None, :]
 
     @cached_property
-    def places(self) -> Tensor:
-        """The place of each token in the padded grid, counted along its rows: int64 ``(tokens,)``."""
+    def indices(self) -> Tensor:
+        """The index of each token in the padded grid, counted along its rows: int64 ``(tokens,)``."""
         is_token = np.arange(self.longest) < self.lengths[:, None]
         return torch.from_numpy(np.flatnonzero(is_token)).to(self.offsets.device)
 
@@ -74,13 +74,13 @@ class Bounds:
         """Return packed states as a padded grid ``(n, heads, longest, width)``, zero on padding."""
         if self.mask is not None:
             grid = states.new_zeros(len(self.lengths) * self.longest, *states.shape[1:])
-            states = grid.index_copy_(0, self.places, states)
+            states = grid.index_copy_(0, self.indices, states)
         return states.view(len(self.lengths), self.longest, *states.shape[1:]).transpose(1, 2)
 
     def gather(self, grid: Tensor) -> Tensor:
         """Return the packed states of a padded grid ``(n, heads, longest, ...)``: the inverse of `spread`."""
         flat = grid.transpose(1, 2).flatten(0, 1)
-        return flat if self.mask is None else flat.index_select(0, self.places)
+        return flat if self.mask is None else flat.index_select(0, self.indices)
 
 
 class Attention(Protocol):
@@ -105,7 +105,7 @@ class Attention(Protocol):
             value: likewise.
             rows: where the rows' sequences lie.
             columns: where the columns' do.
-            window: how many places to either side a row sees; rows and columns are then the same. None for all.
+            window: how many positions to either side a row sees; rows and columns are then the same. None for all.
         """
 
 
@@ -144,8 +144,8 @@ class PaddedAttention:
         if window is not None and not _sees_all(window, rows):
             if rows.longest > WINDOWS_ON_GRID * window:
                 return _in_blocks(query, key, value, rows, window)
-            places = torch.arange(rows.longest, device=query.device)
-            near = (places[:, None] - places).abs() <= window
+            positions = torch.arange(rows.longest, device=query.device)
+            near = (positions[:, None] - positions).abs() <= window
             mask = near[None, None] if mask is None else mask & near
         grid = functional.scaled_dot_product_attention(
             rows.spread(query), columns.spread(key), columns.spread(value), attn_mask=mask
@@ -159,12 +159,12 @@ class Partial:
 
     Attributes:
         attention: computes it.
-        places: of those columns among the packed tokens, int32.
+        indices: of those columns among the packed tokens, int32.
         columns: where their sequences lie among them.
     """
 
     attention: Attention
-    places: Tensor
+    indices: Tensor
     columns: Bounds
 
     @property
@@ -186,7 +186,7 @@ class Partial:
             raise InferenceError(
                 f"a query has {rows.longest} tokens, and attention to a part needs at most {window + 1}"
             )
-        keys, values = key.index_select(0, self.places), value.index_select(0, self.places)
+        keys, values = key.index_select(0, self.indices), value.index_select(0, self.indices)
         return self.attention(query, keys, values, rows, self.columns)
 
 
@@ -232,8 +232,8 @@ def _in_blocks(query: Tensor, key: Tensor, value: Tensor, rows: Bounds, window: 
     )  # each (blocks, heads, columns, width)
     own = functional.pad(rows.numbers, (0, spare), value=-1).view(blocks, size, 1)
     theirs = functional.pad(rows.numbers, around, value=-1).unfold(0, columns, size).unsqueeze(1)
-    places = torch.arange(columns, device=query.device)
-    near = (places - window - places[:size, None]).abs() <= window  # (size, columns)
+    positions = torch.arange(columns, device=query.device)
+    near = (positions - window - positions[:size, None]).abs() <= window  # (size, columns)
     mask = ((own == theirs) & near).unsqueeze(1)
     context = functional.scaled_dot_product_attention(asked, keys, values, attn_mask=mask)
     return context.transpose(1, 2).reshape(blocks * size, *query.shape[1:])[:tokens]

@@ -281,13 +281,13 @@ class PackedTokens(PackedClassifier):
     def pack(self, sequences: Sequence[Tokens]) -> list[Numbers]:
         packed = pack(sequences)
         seen = packed.lengths - np.array([one.unattended for one in sequences], dtype=np.int32)
-        places = np.flatnonzero(packed.positions < np.repeat(seen, packed.lengths)).astype(np.int32)
+        indices = np.flatnonzero(packed.positions < np.repeat(seen, packed.lengths)).astype(np.int32)
         lengths = np.concatenate([packed.lengths, seen])
-        return [*self.encoder.rows(packed), offsets(packed.lengths), offsets(seen), places, lengths]
+        return [*self.encoder.rows(packed), offsets(packed.lengths), offsets(seen), indices, lengths]
 
     def forward(self, inputs: Sequence[Tensor], lengths: Numbers) -> Tensor:
-        *rows, whole_offsets, seen_offsets, places, _ = inputs
+        *rows, whole_offsets, seen_offsets, indices, _ = inputs
         whole, seen = (Bounds(*pair) for pair in zip((whole_offsets, seen_offsets), np.split(lengths, 2), strict=True))
-        attention = self.attention if len(places) == len(rows[0]) else Partial(self.attention, places, seen)
+        attention = self.attention if len(indices) == len(rows[0]) else Partial(self.attention, indices, seen)
         vectors: Tensor = self.head(self.encoder.states(rows, whole, attention).float())
         return vectors

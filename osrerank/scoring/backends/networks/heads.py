@@ -133,8 +133,8 @@ class HeadNetwork(nn.Module):
 
 
 def _last(states: Tensor, mask: Tensor) -> Tensor:
-    places = (mask.long().sum(dim=1) - 1)[:, None, None].expand(-1, 1, states.shape[2])
-    return states.gather(1, places).squeeze(1)
+    indices = (mask.long().sum(dim=1) - 1)[:, None, None].expand(-1, 1, states.shape[2])
+    return states.gather(1, indices).squeeze(1)
 
 
 def _beside(modes: Sequence[Mode], ways: Mapping[Mode, Callable[[], Tensor]]) -> Tensor:

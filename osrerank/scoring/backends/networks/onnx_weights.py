@@ -129,10 +129,10 @@ class _GraphWeights:
         matrix = self._matrix(f"{name}.weight")
         if (factor := self._constants.get(f"{name}.smooth")) is not None:
             return matrix * factor[:, None]
-        places = self._constants.get(f"{name}.outliers.places")
-        if places is not None:
+        channels = self._constants.get(f"{name}.outliers.places")
+        if channels is not None:
             matrix = matrix.copy()
-            matrix[places] = self._constants[f"{name}.outliers.weight"]
+            matrix[channels] = self._constants[f"{name}.outliers.weight"]
         return matrix
 
     def _matrix(self, name: str) -> Array:

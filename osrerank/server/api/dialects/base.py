@@ -19,7 +19,7 @@ Texts = Annotated[list[str], Field(fail_fast=True)]
 """Texts, of which the first wrong one ends the validation: a million wrong ones would take seconds to describe."""
 QueryText = Annotated[str, AfterValidator(_has_text), Field(min_length=1, description="What is searched for.")]
 Probability = Annotated[float, Field(ge=0, le=1, description="The model's probability; higher is better.")]
-Place = Annotated[int, Field(ge=0, description="The document's place in the request, from 0.")]
+DocumentIndex = Annotated[int, Field(ge=0, description="The document's index in the request, from 0.")]
 
 
 class DialectRequest(BaseModel, ABC):

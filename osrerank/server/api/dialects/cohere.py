@@ -10,8 +10,8 @@ from pydantic import BaseModel, Field, model_validator
 from osrerank.server.api.dialects.base import (
     UNCOUNTED,
     DialectRequest,
+    DocumentIndex,
     DocumentObject,
-    Place,
     Probability,
     QueryText,
     Texts,
@@ -45,7 +45,7 @@ class CohereRequest(DialectRequest):
     def texts(self) -> tuple[str, ...]:
         """Return the text of each document for the model."""
         fields = self.rank_fields or ["text"]
-        return tuple(_text_of(document, fields, place) for place, document in enumerate(self.documents))
+        return tuple(_text_of(document, fields, index) for index, document in enumerate(self.documents))
 
     def questions(self) -> list[Question]:
         return [Question(self.query, self.texts())]
@@ -55,9 +55,9 @@ class CohereRequest(DialectRequest):
         wanted = _is_jinas(self.model) if self.return_documents is None else self.return_documents
         texts = self.texts() if wanted else None
         results: list[dict[str, Any]] = []
-        for place in judged.order[: self.top_n or None]:
-            item: dict[str, Any] = {"index": place, "relevance_score": judged.probabilities[place]}
-            results.append(item if texts is None else {**item, "document": {"text": texts[place]}})
+        for index in judged.order[: self.top_n or None]:
+            item: dict[str, Any] = {"index": index, "relevance_score": judged.probabilities[index]}
+            results.append(item if texts is None else {**item, "document": {"text": texts[index]}})
         units = math.ceil(len(judged.order) / SEARCH_UNIT)
         return {
             "id": uuid.uuid4().hex,
@@ -73,13 +73,13 @@ def _is_jinas(model: str | None) -> bool:
     return model is not None and model.lower().startswith(("jina-", "jinaai/", "jina_ai/"))
 
 
-def _text_of(document: str | Mapping[str, Any], fields: Sequence[str], place: int) -> str:
+def _text_of(document: str | Mapping[str, Any], fields: Sequence[str], index: int) -> str:
     if isinstance(document, str):
         return document
     values = [document[field] for field in fields if field in document]
     if not values or not all(isinstance(value, str) for value in values):
         names = ", ".join(ascii(field) for field in fields)  # pydantic refuses half a surrogate pair in a message
-        raise ValueError(f"documents[{place}] has no text in {names}")
+        raise ValueError(f"documents[{index}] has no text in {names}")
     return " ".join(values)
 
 
@@ -97,7 +97,7 @@ class InfinityRequest(CohereRequest):
 class CohereResult(BaseModel):
     """A document's score."""
 
-    index: Place
+    index: DocumentIndex
     relevance_score: Probability
     document: DocumentObject | None = None
 
@@ -159,7 +159,7 @@ class VoyageRequest(DialectRequest):
     def answer(self, judgements: Sequence[Judgement], model: str) -> Any:
         scores = judgements[0].probabilities
         order = judgements[0].order[: self.top_k or None]
-        results: list[dict[str, Any]] = [{"index": place, "relevance_score": scores[place]} for place in order]
+        results: list[dict[str, Any]] = [{"index": index, "relevance_score": scores[index]} for index in order]
         if self.return_documents:
             results = [{**one, "document": self.documents[one["index"]]} for one in results]
         return {"object": "list", "data": results, "model": model, "usage": {"total_tokens": 0}}
@@ -168,7 +168,7 @@ class VoyageRequest(DialectRequest):
 class VoyageResult(BaseModel):
     """A document's score."""
 
-    index: Place
+    index: DocumentIndex
     relevance_score: Probability
     document: str | None = None
 

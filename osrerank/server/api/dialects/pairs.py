@@ -10,7 +10,7 @@ from pydantic import AliasChoices, BaseModel, Field, model_validator
 from osrerank.server.api.dialects.base import (
     UNCOUNTED,
     DialectRequest,
-    Place,
+    DocumentIndex,
     Probability,
     QueryText,
     Texts,
@@ -50,7 +50,7 @@ class ScoreRequest(DialectRequest):
             "object": "list",
             "created": int(time.time()),
             "model": model,
-            "data": [{"index": place, "object": "score", "score": score} for place, score in enumerate(scores)],
+            "data": [{"index": index, "object": "score", "score": score} for index, score in enumerate(scores)],
             "usage": UNCOUNTED,
         }
 
@@ -66,7 +66,7 @@ def _listed(texts: str | list[str]) -> list[str]:
 class ScoreItem(BaseModel):
     """A pair's score."""
 
-    index: Place
+    index: DocumentIndex
     object: Literal["score"]
     score: Probability
 

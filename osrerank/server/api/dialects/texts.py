@@ -5,7 +5,7 @@ from typing import Any
 
 from pydantic import AliasChoices, BaseModel, Field
 
-from osrerank.server.api.dialects.base import DialectRequest, Place, Probability, QueryText, Texts
+from osrerank.server.api.dialects.base import DialectRequest, DocumentIndex, Probability, QueryText, Texts
 from osrerank.server.api.service import Judgement, Question
 
 
@@ -26,7 +26,7 @@ class TeiRequest(DialectRequest):
 
 
 def _tei_results(order: Sequence[int], values: Sequence[float], texts: Sequence[str] | None) -> list[dict[str, Any]]:
-    results: list[dict[str, Any]] = [{"index": place, "score": values[place]} for place in order]
+    results: list[dict[str, Any]] = [{"index": index, "score": values[index]} for index in order]
     if texts is not None:
         for result in results:
             result["text"] = texts[result["index"]]
@@ -36,7 +36,7 @@ def _tei_results(order: Sequence[int], values: Sequence[float], texts: Sequence[
 class TeiResult(BaseModel):
     """A text's score: a probability, or a logit if raw scores were requested."""
 
-    index: Place
+    index: DocumentIndex
     score: float
     text: str | None = None
 

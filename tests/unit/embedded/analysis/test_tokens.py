@@ -24,7 +24,7 @@ def test_standard_words(text: str, words: list[str]) -> None:
     assert standard_words(text) == words
 
 
-def test_porters_stems_and_the_places_of_stop_words() -> None:
+def test_porters_stems_and_the_positions_of_stop_words() -> None:
     words = "possibly psychology biology technologies ably generalizations oscillators is doubly skies happy"
     stems = "possibl psycholog biologi technolog abli gener oscil is doubli ski happi"
     assert [porter(word) for word in words.split()] == stems.split()

@@ -49,7 +49,7 @@ def some(count: int) -> list[Example]:
 def test_a_step_holds_each_sequence_once_within_the_budget(lists: bool) -> None:
     made = list(steps(lists=lists).made(iter(some(6))))
     assert [step.sequences for step in made] == [6, 6, 6]
-    assert [step.places for step in made] == [("0", "1"), ("2", "3"), ("4", "5")]
+    assert [step.locations for step in made] == [("0", "1"), ("2", "3"), ("4", "5")]
     for step in made:
         assert sum(lot.share for lot in step.lots) == pytest.approx(1)
         assert sum(len(lot.targets) for lot in step.lots) == 6
@@ -72,7 +72,7 @@ def test_batches_have_few_widths_and_none_that_the_model_cannot_take() -> None:
 
 def test_skipped_steps_are_those_that_were_made_before() -> None:
     whole, rest = list(steps().made(iter(some(10)))), list(steps().made(iter(some(10)), skip=3))
-    assert [step.places for step in rest] == [step.places for step in whole[3:]]
+    assert [step.locations for step in rest] == [step.locations for step in whole[3:]]
 
 
 def test_prefetching_keeps_the_order_raises_what_was_raised_and_can_be_left_early() -> None:

@@ -25,7 +25,7 @@ def read(**options: object) -> list[Example]:
 def test_triples_of_texts_and_of_ids(tmp_path: Path) -> None:
     (found,) = read(triples=file(tmp_path, "t.tsv", "low pressure\tsalt is low\tthe wing\n"))
     assert (found.query, found.documents, found.relevance) == ("low pressure", ("salt is low", "the wing"), (1, 0))
-    assert found.place.endswith("t.tsv, line 1")
+    assert found.location.endswith("t.tsv, line 1")
     found = read(
         **{"id-triples": file(tmp_path, "t.tsv", "7\td2\td1\n")},
         corpus=file(tmp_path, "c.jsonl", CORPUS),
@@ -77,7 +77,7 @@ def test_examples_round_trip(tmp_path: Path) -> None:
     examples = [Example("q", ("a\tb", "c"), (1, 0), scores=(1.5, -2.0)), Example("é", ("",), (0,))]
     assert write_examples(tmp_path / "e.jsonl.gz", examples) == 2
     found = list(read_examples(tmp_path / "e.jsonl.gz"))
-    assert [replace(one, place="") for one in found] == examples
+    assert [replace(one, location="") for one in found] == examples
 
 
 @pytest.mark.parametrize(
@@ -132,14 +132,14 @@ def test_options_are_checked(tmp_path: Path, options: dict[str, object], said: s
         open_source({name: here if value == "HERE" else value for name, value in options.items()})
 
 
-def test_texts_are_looked_up_by_place(tmp_path: Path) -> None:
+def test_texts_are_looked_up_by_offset(tmp_path: Path) -> None:
     texts = TextFile(Path(file(tmp_path, "c", "\ufeff" + CORPUS + "d3\thttp://x\ta title\tthe body\nd4\tplain\n")))
     assert [texts[name] for name in ("d4", "d1", "d3")] == ["plain", "Salt lowers nothing", "a title the body"]
     assert "d2" in texts
     assert len(texts) == 4
 
 
-def test_places_of_a_large_collection_are_kept_beside_it(tmp_path: Path) -> None:
+def test_offsets_of_a_large_collection_are_kept_beside_it(tmp_path: Path) -> None:
     path = Path(file(tmp_path, "c.tsv", "d1\tone\nd2\ttwo\n"))
     kept = tmp_path / "c.tsv.ids.sqlite"
     assert (TextFile(path)["d2"], kept.exists()) == ("two", False)
@@ -163,7 +163,7 @@ def test_a_folder_that_takes_no_table_costs_time_alone(tmp_path: Path, caplog: p
     assert sorted(one.name for one in tmp_path.iterdir()) == ["c.tsv", "c.tsv.ids.sqlite"]
 
 
-def test_places_of_another_order_are_noticed(tmp_path: Path) -> None:
+def test_offsets_of_another_order_are_noticed(tmp_path: Path) -> None:
     path = Path(file(tmp_path, "c.tsv", "d1\tone\nd2\ttwo\n"))
     state = path.stat()
     TextFile(path, kept_bytes=1)

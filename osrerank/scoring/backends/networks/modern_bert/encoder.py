@@ -26,16 +26,16 @@ class ModernBertLayer(nn.Module):
 
     Args:
         shape: the encoder's.
-        place: among its layers.
+        index: among its layers, from 0.
     """
 
-    def __init__(self, shape: ModernBertShape, place: int) -> None:
+    def __init__(self, shape: ModernBertShape, index: int) -> None:
         super().__init__()
         hidden, norm = shape.hidden, partial(nn.LayerNorm, shape.hidden, eps=shape.epsilon, bias=shape.has_norm_bias)
         self.heads = shape.heads
-        self.window = shape.windows[place]
-        self.theta = shape.thetas[place]
-        self.attention_norm = norm() if place else nn.Identity()  # the first layer's states are normed already
+        self.window = shape.windows[index]
+        self.theta = shape.thetas[index]
+        self.attention_norm = norm() if index else nn.Identity()  # the first layer's states are normed already
         self.projections = nn.Linear(hidden, 3 * hidden, bias=shape.has_attention_bias)
         self.attended = nn.Linear(hidden, hidden, bias=shape.has_attention_bias)
         self.norm = norm()
@@ -87,7 +87,7 @@ class ModernBertEncoder(nn.Module):
         self._most_tokens = most_tokens
         self.word = nn.Embedding(shape.vocabulary, shape.hidden)
         self.norm = nn.LayerNorm(shape.hidden, eps=shape.epsilon, bias=shape.has_norm_bias)
-        self.layers = nn.ModuleList(ModernBertLayer(shape, place) for place in range(len(shape.windows)))
+        self.layers = nn.ModuleList(ModernBertLayer(shape, index) for index in range(len(shape.windows)))
         self.final_norm = nn.LayerNorm(shape.hidden, eps=shape.epsilon, bias=shape.has_norm_bias)
 
     @property
@@ -167,5 +167,5 @@ def their_name(name: str) -> str:
     stem, _, part = name.rpartition(".")
     if not stem.startswith("layers."):
         return f"{EMBEDDINGS[stem]}.{part}"
-    _, place, own = stem.split(".")
-    return f"layers.{place}.{LAYER[own]}.{part}"
+    _, index, own = stem.split(".")
+    return f"layers.{index}.{LAYER[own]}.{part}"
