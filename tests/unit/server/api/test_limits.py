@@ -187,7 +187,7 @@ def test_readiness_follows_the_server_behind():
     with answering(lambda it: replies[-1] if replies else closing(it)) as behind:
         reranker = RerankService(Settings.load(backend="http", rerank_url=behind.url, rerank_dialect="tei"))
         with TestClient(create_app(reranker)) as client:
-            assert client.get("/ready").status_code == 200
+            wait_until(lambda: client.get("/ready").status_code == 200)
             replies.append(Reply({"error": "full"}, 503, (("Connection", "close"),)))
             check(client.get("/ready"), 503, "answered 503: full", "Unhealthy")
             replies.clear()
