@@ -5,6 +5,7 @@ import time
 from collections.abc import Callable, Hashable
 
 EVERY_S = 60.0
+"""The least time between two log lines of a kind, in seconds, by default."""
 
 
 class Seldom:

@@ -69,7 +69,7 @@ class AsyncClient(AsyncOpenSearch):
         headers: Any = None,
         **options: Any,
     ) -> Any:
-        """Search and rerank the hits, as ``Client.search``."""
+        """Search, and rerank the hits if asked to, as ``Client.search`` does."""
         given = {**(params or {}), **options}
         steps = self.searcher.search(query, body, given, index=index, rerank=rerank, headers=headers)
         perform = partial(self._perform, index=index, headers=headers, options=options)
@@ -99,7 +99,7 @@ class AsyncClient(AsyncOpenSearch):
             return await super().search(index=index, body=step.call.body, params=in_url, headers=headers, **named)
 
     async def msearch(self, *, body: Any, rerank: RerankArgument = False, index: Any = None, **options: Any) -> Any:
-        """Run several searches in one request, and rerank each, as ``Client.msearch``."""
+        """Run several searches in one request, and rerank each if asked to, as ``Client.msearch`` does."""
         if rerank is False:
             return await super().msearch(body=body, index=index, **options)
         steps = multi_search_steps(self.searcher, body, index, rerank=rerank, params=options)
@@ -110,7 +110,7 @@ class AsyncClient(AsyncOpenSearch):
     async def rerank(
         self, query: str, documents: Sequence[str | Mapping[str, Any]], *, options: RerankArgument = True
     ) -> Ranking:
-        """Rank texts from anywhere, as ``Client.rerank``."""
+        """Rank texts from any source with the client's model, as ``Client.rerank`` does."""
         return await asyncio.to_thread(
             rank_texts, self.searcher.service, self.searcher.defaults.base, query, documents, rerank=options
         )
@@ -118,7 +118,7 @@ class AsyncClient(AsyncOpenSearch):
     async def rerank_response(
         self, response: Mapping[str, Any] | WrappedResponse, query: str, *, options: RerankArgument = True
     ) -> dict[str, Any]:
-        """Rerank the hits of any ``_search`` response, as ``Client.rerank_response``."""
+        """Rerank the hits of any ``_search`` response, as ``Client.rerank_response`` does."""
         return await asyncio.to_thread(
             rank_response, self.searcher.service, self.searcher.defaults.base, response, query, rerank=options
         )
@@ -127,24 +127,24 @@ class AsyncClient(AsyncOpenSearch):
         return represent(self)
 
     async def warm_up(self, index: Any = None) -> None:
-        """Load the models that ``rerank=True`` uses now, as ``Client.warm_up``."""
+        """Load now the models that ``rerank=True`` uses, as ``Client.warm_up`` does."""
         await asyncio.to_thread(self.searcher.warm_up, index)
 
     async def _results(self, steps: Generator[Any, Any, Any], index: Any) -> Any:
-        """Perform steps without a caller's headers and options, and return what they return."""
+        """Perform the steps that a generator yields, without a caller's headers and options, and return its value."""
         return await _performed(steps, partial(self._perform, index=index, headers=None, options={}))
 
     async def coverage(self, index: str) -> Coverage:
-        """Return how many of an index's documents have vectors, as ``Client.coverage``."""
+        """Count an index's documents that have vectors, as ``Client.coverage`` does."""
         found: Coverage = await self._results(coverage(self.searcher, index), index)
         return found
 
     async def is_warm(self, index: str, *, at_least: float = AT_LEAST) -> bool:
-        """Return whether an index's model is loaded and its documents have vectors, as ``Client.is_warm``."""
+        """Return whether an index's model is loaded and enough documents have vectors, as ``Client.is_warm`` does."""
         return bool(await self._results(is_warm(self.searcher, index, at_least), index))
 
     async def close(self) -> None:
-        """Close the connections and release the model, as ``Client.close``."""
+        """Finish writing vectors, close the connections and release the models, as ``Client.close`` does."""
         await asyncio.to_thread(self.searcher.shadows.close)
         if self._later:
             await asyncio.wait(self._later, timeout=CLOSE_S)
@@ -154,7 +154,7 @@ class AsyncClient(AsyncOpenSearch):
 
 
 async def _performed(steps: Generator[Any, Any, Any], perform: Callable[[Any], Awaitable[Any]]) -> Any:
-    """Perform steps until they end, and return what they return."""
+    """Perform the steps that a generator yields, until it ends, and return its value."""
     try:
         step = next(steps)
         while True:
@@ -199,10 +199,11 @@ def connect_async(
     warm: bool = False,
     **options: Any,
 ) -> AsyncClient:
-    """Return an asynchronous client, as ``osrerank.connect`` does a synchronous one.
+    """Return an asynchronous client for a server, or for the embedded engine.
 
-    With ``warm``, the first stage's models begin to load in other threads; a search that comes earlier waits for them.
-    ``await client.warm_up()`` loads all models, and raises the error if one cannot be loaded.
+    The arguments are those of ``osrerank.connect``, except that with ``warm``, the first stage's models only begin to
+    load in other threads; a search that comes before they are loaded waits for them. ``await client.warm_up()`` loads
+    all models, and raises the error if one cannot be loaded.
     """
     refuse_settings(options)
     refuse_unknown(options, AsyncTransport, ConnectionPool, AIOHttpConnection)

@@ -42,8 +42,8 @@ class Client(OpenSearch):
         settings: model, backend, Redis; read from the environment when absent.
         defaults: what ``rerank=True`` means, for each index; read from the settings file when absent.
         scorer: a scorer or an encoder of your own, used instead of the settings' model; the caller closes it.
-        duo_scorer: likewise, instead of the model that compares pairs.
-        encoder: likewise, instead of the model of vectors beside a cross-encoder.
+        duo_scorer: likewise, instead of the model that compares pairs of candidates.
+        encoder: likewise, instead of ``vector_model``, the bi-encoder that is used beside a cross-encoder.
         clock: returns the seconds that deadlines are counted in; for tests.
         options: passed to ``opensearchpy.OpenSearch``.
 
@@ -81,7 +81,7 @@ class Client(OpenSearch):
         headers: Any = None,
         **options: Any,
     ) -> Any:
-        """Search and rerank the hits.
+        """Search, and rerank the hits if ``rerank`` asks for it.
 
         ```python
         from osrerank import connect
@@ -95,7 +95,8 @@ class Client(OpenSearch):
 
         Args:
             query: a text that is searched in ``query_fields``; or a query-DSL clause; or None for ``body``'s query.
-            rerank: True for the client's defaults, a dict of options over them, or a ``Rerank``.
+            rerank: True for the client's defaults, a dict of options that override them, or a ``Rerank``; False for an
+                ordinary search.
             index: as for ``opensearchpy``.
             body: an ordinary ``_search`` body.
             params: URL parameters.
@@ -107,7 +108,8 @@ class Client(OpenSearch):
             ``_score`` decreases in the new order, and each hit's ``_rerank`` has the stages' own scores.
 
         Raises:
-            ConfigError: ``rerank`` cannot be used, or the query has no single query text.
+            ConfigError: an option in ``rerank`` cannot be used; or ``on_failure`` is ``"raise"``, and the search has no
+                single query text.
             ScoringError: reranking failed and ``on_failure`` is ``"raise"``.
             opensearchpy.OpenSearchException: OpenSearch itself failed.
         """
@@ -135,7 +137,7 @@ class Client(OpenSearch):
             return super().search(index=index, body=step.call.body, params=in_url, headers=headers, **named)
 
     def msearch(self, *, body: Any, rerank: RerankArgument = False, index: Any = None, **options: Any) -> Any:
-        """Run several searches in one request, and rerank each.
+        """Run several searches in one request, and rerank each if ``rerank`` asks for it.
 
         Args:
             body: headers and search bodies in turn, as a list or as newline-delimited JSON.
@@ -184,7 +186,7 @@ class Client(OpenSearch):
         return rank_response(self.searcher.service, self.searcher.defaults.base, response, query, rerank=options)
 
     def options_of(self, index: Any, *, rerank: RerankArgument = True) -> Rerank:
-        """Return a search's options with the fields that a text searches and the model reads in an index."""
+        """Return a search's options with the fields of an index that a query text searches and that the model reads."""
         named, fields = self._found(index, rerank)
         self.searcher.fields.warn(index, fields.complaints(None))
         options = fields.written_into(named)
@@ -192,7 +194,7 @@ class Client(OpenSearch):
         return options if is_found or not options.fields else replace(options, fields=CheckedNames(options.fields))
 
     def fields_of(self, index: Any, *, rerank: RerankArgument = True) -> SearchFields:
-        """Return the fields that a text searches and the model reads in an index, with the warnings about them."""
+        """Return an index's fields that a query text searches and that the model reads, with warnings about them."""
         return self._found(index, rerank)[1]
 
     def _found(self, index: Any, rerank: RerankArgument) -> tuple[Rerank, SearchFields]:
@@ -201,14 +203,14 @@ class Client(OpenSearch):
         return options, self._results(self.searcher.fields_of(options, index), index)
 
     def _results(self, steps: Generator[Any, Any, Any], index: Any) -> Any:
-        """Perform steps without a caller's headers and options, and return what they return."""
+        """Perform the steps that a generator yields, without a caller's headers and options, and return its value."""
         return _performed(steps, partial(self._perform, index=index, headers=None, options={}))
 
     def coverage(self, index: str) -> Coverage:
         """Count an index's documents that have vectors, in a sample if there are more than 1,000; nothing is encoded.
 
         Raises:
-            ConfigError: the model has no vectors.
+            ConfigError: the model has no vectors, the first stage scores sentences, or the indices' models differ.
             ModelLoadError, MissingDependencyError, WorkerError: the model cannot be loaded.
             opensearchpy.OpenSearchException: the index cannot be read.
         """
@@ -230,7 +232,7 @@ class Client(OpenSearch):
         return represent(self)
 
     def warm_up(self, index: Any = None) -> None:
-        """Load the models that ``rerank=True`` uses now, so that the first search need not wait for them.
+        """Load now the models that ``rerank=True`` uses, so that the first search need not wait for them.
 
         Args:
             index: an index with a model of its own in the settings file; None for the client's model.
@@ -238,7 +240,7 @@ class Client(OpenSearch):
         self.searcher.warm_up(index)
 
     def close(self) -> None:
-        """Write the vectors that searches left to be written, close the connections, and release the models.
+        """Finish writing the vectors of past searches, close the connections, and release the models.
 
         In shadow mode, the search that is being run again ends first, and waiting ones are dropped.
         """
@@ -250,7 +252,7 @@ class Client(OpenSearch):
 
 
 def _performed(steps: Generator[Any, Any, Any], perform: Callable[[Any], Any]) -> Any:
-    """Perform steps until they end, and return what they return."""
+    """Perform the steps that a generator yields, until it ends, and return its value."""
     try:
         step = next(steps)
         while True:

@@ -54,28 +54,28 @@ def wrap(client: Any, **options: Unpack[WrapOptions]) -> Any:
     Raises:
         ConfigError: the client is neither of these, or an option is unknown or cannot be used.
     """
-    kind = _kind_of(client)
+    client_class = _client_class(client)
     if unknown := sorted(set(options) - set(WrapOptions.__annotations__)):
         known = ", ".join(WrapOptions.__annotations__)
         raise ConfigError(f"wrap has no argument {unknown[0]}; it has {known}", setting=unknown[0], source="argument")
     rerank = options.pop("rerank", None)
-    own: Any = {name: options.pop(name, None) for name in ("scorer", "duo_scorer", "encoder")}  # type: ignore[misc]
+    scorers: Any = {name: options.pop(name, None) for name in ("scorer", "duo_scorer", "encoder")}  # type: ignore[misc]
     settings = Settings.load(**options)
-    made = kind(
+    wrapped = client_class(
         settings=settings,
         defaults=Defaults.load(settings, rerank, model=options.get("model")),
-        **own,
+        **scorers,
         transport_class=lambda *_hosts, **_options: client.transport,
     )
-    made.is_owner = False
-    return made
+    wrapped.is_owner = False
+    return wrapped
 
 
-def _kind_of(client: Any) -> Any:
+def _client_class(client: Any) -> Any:
     """Return the class of the reranking client for an existing client."""
     if isinstance(client, opensearchpy.OpenSearch):
         return Client
-    if isinstance(client, getattr(opensearchpy, "AsyncOpenSearch", ())):  # there only with aiohttp
+    if isinstance(client, getattr(opensearchpy, "AsyncOpenSearch", ())):  # opensearch-py has it only with aiohttp
         from osrerank.aio import AsyncClient  # noqa: PLC0415 - needs aiohttp
 
         return AsyncClient

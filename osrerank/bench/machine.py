@@ -1,4 +1,4 @@
-"""The machine that a figure was measured on."""
+"""Describe this machine for benchmark reports: its processor, cores, load and library versions."""
 
 import os
 import platform
@@ -16,7 +16,7 @@ LIBRARIES = ("onnxruntime", "torch", "transformers", "numpy", "tokenizers")
 
 
 def machine() -> dict[str, Any]:
-    """Return the processor, its cores, the load of the last minute and the versions of what computes."""
+    """Return the processor, usable cores, load average of the last minute, and versions of Python and libraries."""
     return {
         "cpu": cpu_name(),
         "features": cpu_features(),
@@ -40,17 +40,17 @@ def cpu_features() -> list[str]:
 
 def versions(libraries: tuple[str, ...]) -> dict[str, str]:
     """Return the versions of the libraries that are installed."""
-    found = {}
+    installed = {}
     for name in libraries:
         try:
-            found[name] = version(name)
+            installed[name] = version(name)
         except PackageNotFoundError:
             continue
-    return found
+    return installed
 
 
 def _field(name: str) -> str:
-    """Return the first value of a line of Linux's processor file, "" where there is none."""
+    """Return the value of the first line of ``/proc/cpuinfo`` that begins with a name; "" if there is none."""
     if not CPUINFO.exists():
         return ""
     lines = CPUINFO.read_text(encoding="utf-8", errors="replace").splitlines()

@@ -15,24 +15,36 @@ if TYPE_CHECKING:
     from osrerank.indexing.estimate import Estimate
 
 POSITIVE, VARIATION = click.FloatRange(0, 1e6, min_open=True), click.FloatRange(0, 5)
-GIVEN_VARIATION, INVENTED_WORDS = 0.2, 60
+GIVEN_VARIATION, SYNTHETIC_WORDS = 0.2, 60
 
 
 @click.command()
 @click.option("--searches-per-s", required=True, type=POSITIVE, help="Searches a second, on average.")
 @click.option("--depth", default=100, show_default=True, type=click.IntRange(1, MAX_DEPTH), help="Candidates reranked.")
-@click.option("--p95-ms", default=300.0, show_default=True, type=DURATION, help="Limit of an answer's 95th percentile.")
+@click.option("--p95-ms", default=300.0, show_default=True, type=DURATION, help="Upper limit of the p95 response time.")
 @click.option("--workers", type=click.IntRange(1), help="Also show this number of workers.")
-@click.option("--index", "-i", help="Index whose documents are counted and measured, instead of invented ones.")
+@click.option("--index", "-i", help="Index whose documents are counted and measured, not synthetic ones.")
 @click.option("--documents", type=click.IntRange(1), help="Documents to plan for.  [default: those of --index]")
 @click.option("--threads", type=click.IntRange(0), help="CPU threads of a worker.  [default: the usable cores]")
 @click.option("--pairs-per-s", type=POSITIVE, help="Pairs a second of one worker; skips the measurement.")
 @click.option(
-    "--variation", type=VARIATION, help="Coefficient of variation of times.  [default: measured; 0.2 if given]"
+    "--variation",
+    type=VARIATION,
+    help="Coefficient of variation of service times.  [default: measured; 0.2 with --pairs-per-s]",
 )
-@click.option("--first-pass-ms", default=18.0, show_default=True, type=click.FloatRange(0), help="Transport included.")
 @click.option(
-    "--burstiness", default=1.0, show_default=True, type=VARIATION, help="Variation of arrivals; 1: at random."
+    "--first-pass-ms",
+    default=18.0,
+    show_default=True,
+    type=click.FloatRange(0),
+    help="Time of the first pass, transport included.",
+)
+@click.option(
+    "--burstiness",
+    default=1.0,
+    show_default=True,
+    type=VARIATION,
+    help="Coefficient of variation of the times between searches; 1 if they arrive at random.",
 )
 @click.pass_context
 def plan(context: click.Context, /, **options: Any) -> None:
@@ -50,14 +62,14 @@ def plan(context: click.Context, /, **options: Any) -> None:
 
     rates, documents, lacking = _rates(context, options)
     load = Load(**{name: options[name] for name in ("searches_per_s", "p95_ms", "burstiness", "first_pass_ms")})
-    asked = [predict(load, rates, options["workers"])] if options["workers"] else []
+    requested = [predict(load, rates, options["workers"])] if options["workers"] else []
     needed = least_workers(load, rates)
     others = [predict(load, rates, count) for count in (needed, needed + 1, -(-3 * needed // 2))]
-    rows = sorted({one.workers: one for one in [*asked, *others]}.values(), key=lambda one: one.workers)
+    rows = sorted({one.workers: one for one in [*requested, *others]}.values(), key=lambda one: one.workers)
     stored = storage(documents, rates) if documents else None
     if wants_json(context):
-        made = {"load": asdict(load), "depth": options["depth"], "rates": asdict(rates), "needed": needed}
-        click.echo(json.dumps({**made, "workers": [asdict(one) for one in rows], "storage_bytes": stored}))
+        report = {"load": asdict(load), "depth": options["depth"], "rates": asdict(rates), "needed": needed}
+        click.echo(json.dumps({**report, "workers": [asdict(one) for one in rows], "storage_bytes": stored}))
         return
     click.echo("\n".join([*_lines(rates, options["depth"], stored), *filter(None, [lacking])]))
     click.echo(f"{load.searches_per_s:g} searches a second, p95 at most {load.p95_ms:g} ms: workers needed: {needed:,}")
@@ -74,7 +86,7 @@ def _rates(context: click.Context, options: dict[str, Any]) -> "tuple[Rates, int
     depth, documents, variation = options["depth"], options["documents"], options["variation"]
     if options["pairs_per_s"]:
         if options["index"] or documents:
-            raise click.UsageError("--index and --documents need a measurement: leave out --pairs-per-s, or them")
+            raise click.UsageError("--index and --documents need a measurement: give them or --pairs-per-s, not both")
         return Rates(depth / options["pairs_per_s"], GIVEN_VARIATION if variation is None else variation), documents, ""
     lacking: Estimate | None = None
     if options["index"]:
@@ -83,7 +95,7 @@ def _rates(context: click.Context, options: dict[str, Any]) -> "tuple[Rates, int
             documents = documents or int(client.count(index=options["index"])["count"])
             lacking = _lacking(client, options["index"])
     else:
-        texts = list(synthetic(INVENTED_WORDS, queries=1, depth=depth)[0].documents.values())
+        texts = list(synthetic(SYNTHETIC_WORDS, queries=1, depth=depth)[0].documents.values())
     given = {**{name: context.obj[name] for name in MODEL_SETTINGS}, "threads": options["threads"]}
     rates = measure(Settings.load(**given), texts)
     if lacking and lacking.rate and not options["threads"]:
@@ -93,7 +105,7 @@ def _rates(context: click.Context, options: dict[str, Any]) -> "tuple[Rates, int
 
 
 def _lacking(client: Any, index: str) -> "Estimate | None":
-    """Return how many vectors an index lacks and how long they take; None if the model has none."""
+    """Return how many vectors an index lacks and how long building them takes; None without vectors."""
     from osrerank.errors import ConfigError  # noqa: PLC0415 - with the rest
     from osrerank.indexing.estimate import estimate  # noqa: PLC0415 - likewise
 

@@ -1,4 +1,4 @@
-"""``osrerank tune``: learn the weights of first pass and sentences by cross-validation."""
+"""``osrerank tune``: learn the weights of a run by best sentences (Birch) and first pass, by cross-validation."""
 
 import json
 from collections.abc import Sequence
@@ -18,20 +18,36 @@ STEPS = 10
 @click.command()
 @click.argument("qrels", type=FILE)
 @click.argument("run", type=FILE)
-@click.option("--output", "-o", required=True, type=OUTPUT, help="TREC run to write, each query with held-out weights.")
+@click.option(
+    "--output",
+    "-o",
+    required=True,
+    type=OUTPUT,
+    help="TREC run to write; each query is ranked with weights learned without it.",
+)
 @click.option("--folds", type=FILE, help="JSON: lists of query ids, or Capreolus' form.")
-@click.option("--k", default=5, show_default=True, type=click.IntRange(2), help="Blocks of queries, without --folds.")
-@click.option("--sentences", default=3, show_default=True, type=click.IntRange(1, 3), help="Best sentences that count.")
+@click.option("--k", default=5, show_default=True, type=click.IntRange(2), help="Number of folds, without --folds.")
+@click.option(
+    "--sentences",
+    default=3,
+    show_default=True,
+    type=click.IntRange(1, 3),
+    help="How many of a document's best sentences count.",
+)
 @click.option(
     "--scores",
     default="logit",
     show_default=True,
     type=click.Choice(["logit", "probability"]),
-    help="What is summed: the released code sums logits, the paper probabilities.",
+    help="Scores of sentences to sum: Birch's code sums logits, its paper probabilities.",
 )
-@click.option("--birch-dataset", type=FILE, help="RUN is a predict file of Birch's code, of this dataset's sentences.")
-@click.option("--released-grid", is_flag=True, help="Shares 0 to .9, as in the released code, in place of 0 to 1.")
-@click.option("--plot", type=OUTPUT, help="Draw AP against a to a .svg, .png or .pdf.")
+@click.option(
+    "--birch-dataset", type=FILE, help="Birch's dataset; RUN is then the predict file of Birch's code for it."
+)
+@click.option(
+    "--released-grid", is_flag=True, help="Try a and weights of 0 to .9, as Birch's code does, instead of 0 to 1."
+)
+@click.option("--plot", type=OUTPUT, help="Plot AP against a, the first pass's share: a .svg, .png or .pdf.")
 @click.option("--json", "as_json", is_flag=True, help="JSON for programs.")
 @click.pass_obj
 def tune(obj: dict[str, Any], /, **options: Any) -> None:
@@ -66,7 +82,7 @@ def tune(obj: dict[str, Any], /, **options: Any) -> None:
 
 
 def _evidence(options: dict[str, Any]) -> "list[Evidence]":
-    """Return what is to be combined, from a side file or from Birch's files."""
+    """Return the scores to combine for each query, from a side file or from Birch's files."""
     from osrerank.evaluation.birch import read_predictions  # noqa: PLC0415 - see tune
     from osrerank.evaluation.side_file import read_records  # noqa: PLC0415
     from osrerank.evaluation.tune import read_evidence  # noqa: PLC0415
@@ -79,7 +95,7 @@ def _evidence(options: dict[str, Any]) -> "list[Evidence]":
 
 
 def _learned(evidence: "Sequence[Evidence]", options: dict[str, Any]) -> "list[Fold[Weights]]":
-    """Return what was learned for each fold; plot AP against a if asked to."""
+    """Return the weights learned for each fold; with ``--plot``, plot AP against the first pass's share a."""
     from osrerank.evaluation.folds import block_folds, read_folds  # noqa: PLC0415 - see tune
     from osrerank.evaluation.tune import by_share, cross_validate, grid, precisions  # noqa: PLC0415
     from osrerank.formats.trec import read_qrels  # noqa: PLC0415

@@ -42,6 +42,7 @@ QUERY = "low blood pressure after bed rest"
 MOST_LOAD = 0.8
 """Largest share of the time that a planned worker is busy."""
 TAIL, NORMAL_95 = 0.05, 1.645
+"""Share of the searches beyond the 95th percentile, and that percentile of the standard normal distribution."""
 FILL, SIDE_INDEX_BYTES = 0.58, 300
 """Share of the file that holds records (measured with 100,000 of 300 to 600 bytes), and the additional bytes of each
 record in a side index."""
@@ -55,7 +56,7 @@ class Load:
 
     Attributes:
         searches_per_s: mean number of searches a second.
-        p95_ms: upper limit of the responses' 95th percentile.
+        p95_ms: upper limit of the 95th percentile of the response time.
         burstiness: coefficient of variation of the times between searches; 1 for arrivals at random (Poisson).
         first_pass_ms: time that the first pass and transport add to each response.
     """
@@ -124,7 +125,8 @@ def predict(load: Load, rates: Rates, workers: int) -> Prediction:
     offered = load.searches_per_s * rates.search_s
     if offered >= workers:
         reason = f"{workers:,} workers serve fewer than {workers / rates.search_s:,.1f} searches a second"
-        needed = f"{load.searches_per_s:,g} within {load.p95_ms:,g} ms need {least_workers(load, rates):,}"
+        least = least_workers(load, rates)
+        needed = f"{load.searches_per_s:,g} a second within {load.p95_ms:,g} ms need {least:,} workers"
         raise ConfigError(f"{reason}: {needed}", setting="workers", source="flag")
     waits = erlang_c(workers, offered)
     wait_s = (load.burstiness**2 + rates.variation**2) / 2 * waits * rates.search_s / (workers - offered)
@@ -134,16 +136,16 @@ def predict(load: Load, rates: Rates, workers: int) -> Prediction:
 
 
 def least_workers(load: Load, rates: Rates) -> int:
-    """Return the smallest number of workers that keeps the p95 limit and is at most 80% busy.
+    """Return the smallest number of workers that meets the p95 limit and is at most 80% busy.
 
     Bisection finds it, because the p95 falls as the number grows.
 
     Raises:
-        ConfigError: no number keeps the limit.
+        ConfigError: no number of workers meets the limit.
     """
     alone_ms = load.first_pass_ms + 1000 * rates.search_s * (1 + NORMAL_95 * rates.variation)
     if alone_ms > load.p95_ms:
-        reason = f"no number of workers keeps {load.p95_ms:,g} ms: without a wait the p95 is {alone_ms:,.0f} ms"
+        reason = f"no number of workers meets {load.p95_ms:,g} ms: without a wait, the p95 is {alone_ms:,.0f} ms"
         raise ConfigError(f"{reason}; lower --depth, take a faster model, or raise --p95-ms", setting="p95_ms")
     offered = load.searches_per_s * rates.search_s
     numbers = range(max(1, math.ceil(offered / MOST_LOAD)), 2 * math.ceil(offered) + 10)

@@ -16,7 +16,7 @@ from osrerank.scoring.inputs import Tokens
 
 MIN_TABLE_ROWS = 512
 """Smaller tables (segments) stay fp32. Those of words and positions have at least this many rows."""
-READING = frozenset({"Gather", "Slice"})
+ROW_READERS = frozenset({"Gather", "Slice"})
 """Operators that read rows of a table: given rows, or the first ones."""
 
 
@@ -28,10 +28,10 @@ class QuantisationRecipe:
         reduce_range: whether weights have 7 bits, so that 16-bit sums cannot overflow on CPUs without VNNI.
         outliers: how many of the largest channels of a product's input may be outliers; 0 for none.
         outlying: what is done with outlier channels. ``apart`` keeps them in fp32; ``smooth`` moves the spread of all
-            channels into the weights (`osrerank.export.smoothing`), which is faster; "" means ``smooth`` for
-            cross-encoders and ``apart`` for bi-encoders.
-        outlier_gain: by what factor the largest channels must exceed the others. A higher one treats fewer products,
-            which is faster for short inputs.
+            channels into the weights (`osrerank.export.smoothing`), which is faster; with "", the export takes
+            ``smooth`` for cross-encoders and ``apart`` for bi-encoders.
+        outlier_gain: least ratio of the largest channel to the first one after the ``outliers`` largest. With a higher
+            ratio, fewer products have outliers, which is faster for short inputs.
     """
 
     reduce_range: bool = True
@@ -98,7 +98,7 @@ def quantise_tables(model: Any) -> None:
     }
     nodes = []
     for node in graph.node:
-        table = tables.get(node.input[0]) if node.op_type in READING and not node.attribute else None
+        table = tables.get(node.input[0]) if node.op_type in ROW_READERS and not node.attribute else None
         if table is None:
             nodes.append(node)
             continue
@@ -118,7 +118,7 @@ def quantise_rows(table: npt.NDArray[np.float32]) -> tuple[npt.NDArray[np.int8],
 
 
 def _read_rows(make_node: Any, table: str, node: Any) -> list[Any]:
-    """Return nodes that read the same rows as a node, from the table's int8 form."""
+    """Return the nodes that replace one that reads rows of a table: they read the int8 rows and their scales."""
     rows = list(node.input[1:])
     return [
         make_node(node.op_type, [f"{table}.int8", *rows], [f"{table}.rows"]),

@@ -7,12 +7,12 @@ from osrerank.options.parse import is_share, read_options, unusable
 
 CLIFF = "cliff"
 EXPECTED = '"cliff", {"precision": 0.9} or None'
-"""What the option may be, for errors."""
+"""The values that the option may have, for error messages."""
 
 
 @dataclass(frozen=True, slots=True)
 class Cutoff:
-    """Where a reranked list ends: either at the largest gap in probability, or where a precision would be lost.
+    """Where a reranked list ends: at the largest gap in probability, or before its precision falls below a minimum.
 
     Attributes:
         cliff: whether the list ends at the largest gap between the probabilities of two neighbours.
@@ -36,7 +36,7 @@ class Cutoff:
         """Read the option; None if it was not given.
 
         Raises:
-            ConfigError: it is neither ``"cliff"`` nor ``{"precision": ...}``.
+            ConfigError: the value, or a key or value in it, cannot be used.
         """
         if value == CLIFF:
             return cls(cliff=True)

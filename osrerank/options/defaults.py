@@ -14,7 +14,7 @@ from osrerank.settings import Settings
 
 logger = logging.getLogger(__name__)
 
-OF_INDEX = ("model", "rerank")
+INDEX_KEYS = ("model", "rerank")
 """The keys that ``[index.NAME]`` of a settings file may have."""
 
 
@@ -46,21 +46,21 @@ class Defaults:
         if not self.by_index:
             return self.base
         names = holding(index, self.by_index)
-        found = {self.base if name is None else self.by_index[name] for name in names}
-        return found.pop() if len(found) == 1 else self.base
+        options = {self.base if name is None else self.by_index[name] for name in names}
+        return options.pop() if len(options) == 1 else self.base
 
     def models_of(self, index: Any) -> set[str | None]:
         """Return the models that are named for a search's indices, with None for the client's own."""
         return {None if name is None else self.models[name] for name in holding(index, self.models)}
 
     def without_models(self, given: str) -> Self:
-        """Return these defaults without models, because the caller's model or scorer holds for every index.
+        """Return these defaults without models, because the caller's model or scorer applies to every index.
 
         Args:
             given: the caller's model or scorer in words, for the log.
         """
         if self.models:
-            logger.info("%s holds for every index: the settings file's models are not used", given)
+            logger.info("%s applies to every index: the settings file's models are not used", given)
         return replace(self, models={})
 
     def for_all(self) -> Self:
@@ -122,20 +122,20 @@ def _check_tables(content: Mapping[str, Any], path: Path) -> None:
         indexes = {}
     for name, table in indexes.items():
         keys = table if isinstance(table, Mapping) else ()
-        wrong += [f"index.{name}.{key}" for key in keys if key not in OF_INDEX] or ([] if keys else [f"index.{name}"])
+        wrong += [f"index.{name}.{key}" for key in keys if key not in INDEX_KEYS] or ([] if keys else [f"index.{name}"])
     if wrong:
         may = "[rerank], [index.NAME.rerank] and, in [index.NAME], model"
         raise ConfigError(
-            f"the settings file {path} has {wrong[0]!r}; what it may have are {may}", setting=wrong[0], source=str(path)
+            f"the settings file {path} has {wrong[0]!r}; it may have only {may}", setting=wrong[0], source=str(path)
         )
     for name, table in indexes.items():
         if not isinstance(model := table.get("model", "-"), str) or not model.strip():
-            reason = f"{path} [index.{name!r}] model is {model!r}; it is a model's name, as for --model"
+            reason = f"{path} [index.{name!r}] model is {model!r}; it must be a model's name, as for --model"
             raise ConfigError(reason, setting=f"index.{name}.model", source=str(path))
 
 
-def _options(table: Mapping[str, Any], over: Rerank, source: str) -> Rerank:
+def _options(table: Mapping[str, Any], base: Rerank, source: str) -> Rerank:
     try:
-        return Rerank.of(table, over) or over
+        return Rerank.of(table, base) or base
     except ConfigError as error:
         raise ConfigError(f"{source}: {error}", setting=error.setting, source=source) from None

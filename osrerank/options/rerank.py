@@ -21,7 +21,7 @@ NO_STAGES = "none"
 AUTO_PIPELINE = "auto"
 VECTORS = ("vectors", "vectors-duo")
 VECTORS_MONO = ("vectors-mono", "vectors-mono-duo")
-"""Pipelines in which a cross-encoder reads the best of the stage ``vectors``."""
+"""Pipelines in which a cross-encoder reranks the best candidates of the stage ``vectors``."""
 WITH_DUO = ("mono-duo", "vectors-duo", "vectors-mono-duo")
 """Pipelines that compare the best candidates in pairs."""
 PIPELINES = (AUTO_PIPELINE, "vectors", "mono", "vectors-mono", *WITH_DUO, NO_STAGES)
@@ -83,7 +83,8 @@ class Rerank:
             of a bi-encoder runs as ``"vectors"``, with a warning in the response. Or a ``Pipeline`` of your own.
         depth: candidates that the first stage reranks (k0), 1 to 10,000. ``"auto"`` reranks 100, and goes deeper, up to
             1,000, as long as candidates have vectors (docs/vectors.md).
-        mono_depth: in ``"vectors-mono"``, the best of these that the cross-encoder reads, at most ``depth``.
+        mono_depth: in ``"vectors-mono"``, how many of the best candidates by vectors the cross-encoder reads, at most
+            ``depth``.
         duo_depth: candidates that are compared in pairs (k1), at most ``depth``; n candidates are n(n - 1) pairs. 0
             and 1 compare none.
         pairs: which pairs are compared, and how a candidate's probabilities are aggregated: ``"sum"``, ``"binary"``,
@@ -108,17 +109,17 @@ class Rerank:
             Without a calibration that was made for the index, the model and the options, no hit is removed, and
             ``response["rerank"]["cuts"]`` says why; ``on_failure="raise"`` raises.
         cutoff: ``"cliff"`` removes the hits below the largest gap between two neighbours' probabilities;
-            ``{"precision": 0.9}`` those with which fewer than nine in ten of all hits kept would be relevant, by the
-            index's calibration, as for ``min_probability``.
+            ``{"precision": 0.9}`` removes those below the lowest probability at or above which nine in ten hits
+            are relevant, by the index's calibration, as for ``min_probability``.
         explain: adds to each hit how it got its rank, and to each stage its values of pairs.
         language_guard: whether to keep the first pass if, by its card, the model does not read the script of the query
             or, with the extra ``languages``, the language of most documents.
         blend: ``"card"`` does what the model's card recommends; ``"replace"`` orders by the model only; ``"linear"``,
             ``"weighted"`` and ``"rrf"`` combine the model with the first pass (``osrerank.stages.interpolate``).
         blend_weight: weight of the first pass. In a linear blend: logits that the best first-pass score adds, None for
-            the card's. In a weighted blend: its share in [0, 1], None for a half. In ``"vectors-mono"``, ``blend`` is
-            how the vectors count the first pass, and this the weight of their score, a logit, that is added to the
-            cross-encoder's logit; None for the cross-encoder's card's, which is 0 unless it was fitted.
+            the card's. In a weighted blend: its share in [0, 1], None for a half. In ``"vectors-mono"``, ``blend`` says
+            how the vectors are combined with the first pass, and ``blend_weight`` is the weight with which their logit
+            is added to the cross-encoder's; None for the weight in the cross-encoder's card, 0 unless it was fitted.
         feedback: how a bi-encoder's query moves towards the vectors of its best candidates (docs/vectors.md): a share
             in [0, 1), a dict of ``share`` and ``temperature``, or ``Feedback``; False for not at all. None does what
             the model's card recommends. Not together with ``sentences``.
@@ -132,7 +133,7 @@ class Rerank:
         interleave: ``{"with": {...}, "key": session_id}`` interleaves this ranking with that of the options in
             ``with``, for the reader ``key`` (docs/decision.md). Not together with ``min_score``, ``min_probability``
             and ``cutoff``.
-        shadow: whether to answer with the first pass, and to run the search again with reranking after the answer, to
+        shadow: whether to answer with the first pass and, after the answer, to run the search again with reranking, to
             record what that would have changed (docs/decision.md). Not together with ``interleave``.
         share: which share of the searches is reranked, or with ``shadow`` run again, in [0, 1]; the others are
             answered with the first pass. None for all.
@@ -180,7 +181,7 @@ class Rerank:
 
     @property
     def is_first_pass(self) -> bool:
-        """Whether nothing is reranked."""
+        """Whether no ranking has a stage, so that the search is answered with its first pass."""
         return all(options.pipeline == NO_STAGES for options in self.rankings)
 
     @property
@@ -260,11 +261,13 @@ class Rerank:
         """Reject options that would treat the teams differently, and read the other team's options."""
         for name in ("min_score", "min_probability", "cutoff"):
             if getattr(self, name) is not None:
-                why = "it would remove hits of one team by the other"
+                why = "one team's scores would remove the other team's hits"
                 message = f"rerank option {name} does not go with interleave, leave it out: {why}"
                 raise ConfigError(message, setting=f"rerank.{name}", source="argument")
         if self.shadow:
-            message = "rerank option shadow does not go with interleave, leave one out: nobody sees the page"
+            message = (
+                "rerank option shadow does not go with interleave, leave one out: nobody would see the interleaved page"
+            )
             raise ConfigError(message, setting="rerank.shadow", source="argument")
         other = self.rankings[1]
         others = tuple((name, getattr(other, name)) for name in dict(interleave.others))

@@ -1,4 +1,4 @@
-"""Decide which fields the query searches and the model reads in each index: those named, else those found."""
+"""Decide which fields of each index the query searches and the model reads: those named, else text fields found."""
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -11,7 +11,7 @@ from osrerank.retrieval.text_fields import is_title
 
 
 class FoundNames(tuple[str, ...]):
-    """Field names that osrerank found, not the caller: a search whose options have them looks fields up again."""
+    """Field names that osrerank found, not names that the caller gave; a search with them looks fields up again."""
 
     __slots__ = ()
 
@@ -48,7 +48,7 @@ class Wanted:
     is_checked: bool = False
 
     def needs_found(self, mappings: Sequence[Leaves]) -> bool:
-        """Return whether the search leaves fields open, so that they must be found in the mapping and samples."""
+        """Return whether the search names too few fields, so that they must be found in the mapping and in samples."""
         if self.own is None:
             return not self.searched
         texts = self.own_texts(mappings)
@@ -117,7 +117,7 @@ class SearchFields:
         return cls(searched, names, paths={name: (name,) for name in names}, options=dict.fromkeys(names, False))
 
     def read_for(self, names: Sequence[str] | None) -> tuple[str, ...]:
-        """Return the names to read for the names in a ranking's options; the search's fields if it names none."""
+        """Return the fields to read for the names in a ranking's ``fields`` option; the search's own if it has none."""
         given = named(names)
         return union(self.paths.get(plain(name), (plain(name),)) for name in given) if given else self.read
 
@@ -126,7 +126,7 @@ class SearchFields:
         return {} if named(names) else {index: part.read for part in self.parts for index in part.indices}
 
     def written_into(self, options: Rerank) -> Rerank:
-        """Return the options with these fields in them; found names are marked, so that searches look them up again."""
+        """Return the options with these fields; found names are marked, so that searches look them up again."""
         own = named(options.query_fields)
         searched = options.query_fields if own else FoundNames(self.searched or self.read) or None
         read = self.read if own or named(options.fields) else FoundNames(self.read)
@@ -222,7 +222,7 @@ def _each_text_once(mappings: Sequence[Leaves], names: Iterable[str]) -> tuple[s
 
 
 def _read_under(mappings: Sequence[Leaves], name: str, read: Collection[str]) -> tuple[str, ...]:
-    """Return which of the fields read have the text of a searched name: its own field, or others with the same text."""
+    """Return those of the fields read that have the text of a searched name: its own field, or copies of its text."""
     leaves = _leaves(mappings, name)
     sources = {path for leaf in leaves for path in (leaf.source or leaf.path, *leaf.copied_from)} or {name}
     texts = {path: {leaf.source or path for leaf in _leaves(mappings, path)} or {path} for path in read}

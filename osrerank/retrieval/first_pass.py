@@ -21,9 +21,9 @@ SORTED = "the search is sorted by something other than score"
 """Why the hits of a search with the caller's own sort are not reranked."""
 
 _SOURCE_PARAMS = ("_source", "_source_includes", "_source_excludes", "_source_include", "_source_exclude")
-# request feature -> why its hits are not reranked
+# part of a request -> why a search with it is not reranked
 _REFUSED = {
-    "scroll": "a scroll has no first page to rerank",
+    "scroll": "a scroll reads all hits in batches, and has no page to rerank",
     "search_after": "search_after continues after a first-pass score, which reranking replaces",
     "pit": "a point in time is for paging by sort values, which reranking replaces",
     "filter_path": "filter_path may hide what reranking reads",
@@ -56,7 +56,8 @@ class FirstPass:
         found, end = len(_hits(response)), self.page.offset + self.page.size
         total = (response.get("hits") or {}).get("total")
         count = total.get("value", end) if isinstance(total, Mapping) else end if total is None else total
-        is_short = found <= self.page.offset or "collapse" not in self.body  # which has fewer hits than its total
+        # A collapsed response has fewer hits than its total.
+        is_short = found <= self.page.offset or "collapse" not in self.body
         return f"it found {found} of {count} hits" if found < min(end, count) and is_short else ""
 
     def is_better(self, own: Mapping[str, Any], response: Mapping[str, Any]) -> bool:

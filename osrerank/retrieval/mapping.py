@@ -1,4 +1,4 @@
-"""Read the fields of a mapping, and resolve names and patterns to them."""
+"""Read the fields of an OpenSearch mapping, and resolve field names and patterns to them."""
 
 from collections.abc import Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -39,7 +39,7 @@ class Leaf:
 
     @property
     def is_written(self) -> bool:
-        """Whether ``_source`` has its text, under its own path."""
+        """Whether ``_source`` has the field's text, under the field's own path."""
         return self.kind in WRITTEN and self.source == self.path
 
 
@@ -117,34 +117,37 @@ def resolve(leaves: Leaves, name: str) -> list[Leaf]:
     name = plain(name)
     if name in leaves:
         return [leaves[name]]
-    fits = [leaf for path, leaf in leaves.items() if _fits(path, name)]
-    texts = [leaf for leaf in fits if leaf.kind in TEXT_KINDS] or fits
+    matching = [leaf for path, leaf in leaves.items() if _matches(path, name)]
+    texts = [leaf for leaf in matching if leaf.kind in TEXT_KINDS] or matching
     by_source: dict[str, Leaf] = {}
     for leaf in sorted(texts, key=lambda leaf: (leaf.is_other_name, leaf.path)):
         by_source.setdefault(leaf.source or leaf.path, leaf)
     return sorted(by_source.values(), key=lambda leaf: leaf.path)
 
 
-def _fits(path: str, name: str) -> bool:
+def _matches(path: str, name: str) -> bool:
     return fnmatchcase(path, name) if "*" in name else path.startswith(f"{name}.")
 
 
-def lacking(every: Iterable[Leaves], names: Iterable[str]) -> list[str]:
-    """Return the names, patterns and objects that no mapping has; ``highlight:`` and ``inner_hits:`` are not fields."""
-    mappings = list(every)
+def lacking(mappings: Iterable[Leaves], names: Iterable[str]) -> list[str]:
+    """Return the names, patterns and objects that no mapping has.
+
+    Names with a colon (``highlight:``, ``inner_hits:``) or a leading underscore are not in mappings, and are left out.
+    """
+    mappings = list(mappings)
     wanted = dict.fromkeys(plain(name) for name in names if ":" not in name and not name.startswith("_"))
     return [name for name in wanted if not any(resolve(leaves, name) for leaves in mappings)]
 
 
-def nearest(every: Iterable[Leaves], name: str) -> str:
-    """Return the text field with the most similar name; any field if there is no text field, "" if there is none."""
-    kinds = {leaf.path: leaf.kind for each in every for leaf in each.values() if leaf.path != plain(name)}
+def nearest(mappings: Iterable[Leaves], name: str) -> str:
+    """Return the text field whose name is most similar; if there is no text field, any field; without fields, ""."""
+    kinds = {leaf.path: leaf.kind for leaves in mappings for leaf in leaves.values() if leaf.path != plain(name)}
     texts = [path for path, kind in kinds.items() if kind in TEXT_KINDS]
     near = get_close_matches(plain(name), sorted(texts or kinds), 1, cutoff=0.0)
     return near[0] if near else ""
 
 
-def names_of(every: Iterable[Leaves], kinds: Container[str] | None = None) -> list[str]:
+def names_of(mappings: Iterable[Leaves], kinds: Container[str] | None = None) -> list[str]:
     """Return the sorted names of all fields, or of those with the given types, without multi-fields and aliases."""
-    leaves = (leaf for each in every for leaf in each.values() if kinds is None or leaf.kind in kinds)
-    return sorted({leaf.path for leaf in leaves if not leaf.is_other_name})
+    chosen = (leaf for leaves in mappings for leaf in leaves.values() if kinds is None or leaf.kind in kinds)
+    return sorted({leaf.path for leaf in chosen if not leaf.is_other_name})

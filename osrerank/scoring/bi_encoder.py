@@ -21,8 +21,8 @@ from osrerank.types.vectors import Floats
 
 QUERIES = 128
 """How many query vectors are cached, because one search may need the same vector several times."""
-NOT_FINITE = "its vector is not finite; in 16 bits another --dtype may help"
-"""Why a text has no vector."""
+NOT_FINITE = "its vector has numbers that are not finite; if the model computes in 16 bits, try --dtype fp32"
+"""The reason given for a text whose vector is not finite."""
 
 
 class BiEncoder(LocalModel):
@@ -58,7 +58,7 @@ class BiEncoder(LocalModel):
         parts = (
             weights_digest(self._directory, self.card),
             _content(tokenizer_file(self._directory)),
-            "0",  # osrerank 0.2 had it, too; its records stay valid
+            "0",  # a constant in osrerank 0.2's keys, kept so that its records stay valid
             self.card.document_prefix,
             str(self.card.max_tokens),
             *_after_pooling(self.card),
@@ -91,7 +91,7 @@ class BiEncoder(LocalModel):
         return Vectors(vectors, {**outcome.failures, **dict.fromkeys(infinite, NOT_FINITE)}, cut)
 
     def _computed(self, texts: Sequence[str], deadline: Deadline) -> tuple[list[Tokens], BatcherOutput, frozenset[int]]:
-        """Encode documents until the deadline: return the tokens of those reached, the outcome, and which were cut."""
+        """Encode documents until the deadline; return the tokens of those reached, the outputs, and the texts cut."""
         cut: list[int] = []
         sequences: list[Tokens] = []
         with self._batcher.call(deadline) as call:
@@ -131,7 +131,7 @@ def weights_digest(directory: Path, card: ModelCard) -> str:
 
 
 def _after_pooling(card: ModelCard) -> list[str]:
-    """Return the steps after the pooling, as JSON; none for a plain cosine, because 0.2 knew nothing else."""
+    """Return the steps after the pooling, as JSON; none for mere normalisation, so that records of 0.2 stay valid."""
     steps = [json.dumps(step.to_json(), sort_keys=True) for step in card.to_vector.steps]
     return [] if steps == ['{"kind": "unit"}'] else steps
 

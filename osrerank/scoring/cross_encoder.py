@@ -18,15 +18,15 @@ from osrerank.types import NEVER, Deadline, Scores
 from osrerank.types.scores import QUERY_CUT
 
 WINDOW, WINDOW_TOKENS = 4096, 512
-"""The most sequences held at once if each has so many tokens (32 MiB); fewer if they are longer."""
+"""The most sequences held at once, if the model reads at most so many tokens (32 MiB); fewer if it reads more."""
 
 
 class CrossEncoder(LocalModel):
     """Scores pairs of query and document: ``[CLS] q [SEP] d [SEP]``.
 
     ``Scores.values`` are logits in float32, ``scale * raw + offset`` with the card's calibration (1 and 0 unless it has
-    one), where raw is the logit of a one-logit head, z1 - z0 of two logits (the log-odds, in the order of log-
-    softmax[1]), or logit 1 of a next-sentence head. ``Scores.log_odds`` are the same, but z1 - z0 of a
+    one), where raw is the logit of a one-logit head, z1 - z0 of two logits (the log-odds, which give the same order as
+    ``log_softmax[1]``), or logit 1 of a next-sentence head. ``Scores.log_odds`` are the same, but z1 - z0 of a
     next-sentence head. ``Scores.inferences`` counts tuples.
     """
 
@@ -50,16 +50,16 @@ class CrossEncoder(LocalModel):
     ) -> Scores:
         if any(len(indices) != self.documents_each for indices in tuples):
             raise ValueError(self.misuse)
-        read = self._builder.query(query)
+        query_pieces = self._builder.query(query)
         pieces: dict[int, Pieces] = {}
-        held = max(1, WINDOW * WINDOW_TOKENS // max(WINDOW_TOKENS, self.card.max_tokens))
+        window_size = max(1, WINDOW * WINDOW_TOKENS // max(WINDOW_TOKENS, self.card.max_tokens))
         values = np.full(len(tuples), np.nan, dtype=np.float32)
         odds = values.copy() if self._has_odds else None
         failures: dict[int, str] = {}
         reached = 0
         while reached < len(tuples):
-            window = tuples[reached : reached + held]
-            outcome = self._compute(read, documents, pieces, window, deadline)
+            window = tuples[reached : reached + window_size]
+            outcome = self._compute(query_pieces, documents, pieces, window, deadline)
             done = outcome.reached(len(window))
             for at in range(done):
                 row = outcome.outputs.get(at)
@@ -74,8 +74,10 @@ class CrossEncoder(LocalModel):
             reached += done
             if done < len(window):
                 break
-        cuts = _cuts(read, pieces, tuples[:reached], len(tuples))
-        scores = Scores(values, failures, reached, odds=odds, cuts=cuts, inferences=reached, query_truncated=read.cut)
+        cuts = _cuts(query_pieces, pieces, tuples[:reached], len(tuples))
+        scores = Scores(
+            values, failures, reached, odds=odds, cuts=cuts, inferences=reached, query_truncated=query_pieces.cut
+        )
         return replace(scores, truncated=len(scores.cut_documents(tuples)))
 
     def _compute(
@@ -93,8 +95,8 @@ class CrossEncoder(LocalModel):
                     break
                 members = tuples[chunk]
                 new = list(dict.fromkeys(at for indices in members for at in indices if at not in pieces))
-                read = self._builder.documents([documents[at] for at in new], query)
-                pieces |= zip(new, read, strict=True)
+                new_pieces = self._builder.documents([documents[at] for at in new], query)
+                pieces |= zip(new, new_pieces, strict=True)
                 call.add([self._sequence(query, *(pieces[at] for at in indices)) for indices in members])
             return call.result()
 
@@ -123,8 +125,8 @@ def _cuts(
     query: Pieces, pieces: dict[int, Pieces], tuples: Sequence[tuple[int, ...]], size: int
 ) -> npt.NDArray[np.uint8]:
     """Return `Scores.cuts` ``(size,)``; 0 for the tuples that were not reached."""
-    found = np.zeros(size, dtype=np.uint8)
+    cuts = np.zeros(size, dtype=np.uint8)
     for at, indices in enumerate(tuples):
-        found[at] = sum(pieces[index].cut << bit for bit, index in enumerate(indices))
-    found[: len(tuples)] |= QUERY_CUT * query.cut
-    return found
+        cuts[at] = sum(pieces[index].cut << bit for bit, index in enumerate(indices))
+    cuts[: len(tuples)] |= QUERY_CUT * query.cut
+    return cuts

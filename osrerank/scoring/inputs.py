@@ -1,6 +1,6 @@
 """Build a model's token sequences: ``[CLS] q [SEP] d [SEP]`` and ``[CLS] q [SEP] d_i [SEP] d_j [SEP]``.
 
-A bi-encoder reads query and document in a sequence of its own each, with the whole window and perhaps a prefix.
+A bi-encoder reads query and document apart: each has a sequence of its own, the whole window, and perhaps a prefix.
 
 Nogueira and Cho 2019 (arXiv 1901.04085, section 3) and Nogueira et al. 2019 (arXiv 1910.14424, sections 3.2 and 3.3):
 the query has at most 64 tokens, its two special tokens included, and the document is cut so that the sequence has at
@@ -23,9 +23,9 @@ from osrerank.scoring.card import ModelCard
 from osrerank.scoring.model_files import tokenizer_file
 
 CHARACTERS_PER_PIECE = 8
-"""First guess of the characters per piece; English has four to five."""
+"""First guess of how many characters a word piece has; English has four to five."""
 MOST_CHARACTERS = 1 << 18
-"""The most characters read of a text; only white space or one endless word has fewer than 512 pieces in so many."""
+"""The most characters of a text that are read; only white space or one endless word has under 512 pieces in so many."""
 
 Ids = npt.NDArray[np.int64]
 
@@ -50,7 +50,7 @@ class Tokens:
     Attributes:
         ids: int64 ``(tokens,)``.
         segments: token type ids, int64 ``(tokens,)``.
-        unattended: how many tokens at the end no token attends to.
+        unattended: how many tokens at the end are masked, so that no token attends to them.
     """
 
     ids: Ids
@@ -106,7 +106,7 @@ class InputBuilder:
         if card.kind == "duo":
             first, second = (1, 2) if card.segment_rows > 2 else (0, 0)
             self._template = replace(self._template, document_type=first, second_type=second)
-        own = "" if card.is_encoder else card.query_prefix  # an encoder's prefix counts as part of its query
+        own = "" if card.is_encoder else card.query_prefix  # only an encoder's limit on the query counts the prefix
         before = tokenizer.encode(own, add_special_tokens=False).ids
         self._query_marker, self._document_marker = (
             self.ids_of([token] if token else []) for token in (card.tokens.query_marker, card.tokens.document_marker)
@@ -271,7 +271,7 @@ def template_of_one(tokenizer: Tokenizer) -> Template:
     """Return the special tokens that a tokenizer puts around a single text: ``head text tail``.
 
     Raises:
-        ValueError: it puts none there.
+        ValueError: the tokenizer puts none there.
     """
     encoding = tokenizer.encode("a")
     texts = [index for index, special in enumerate(encoding.special_tokens_mask) if not special]
@@ -285,7 +285,7 @@ def template(tokenizer: Tokenizer) -> Template:
     """Return the special tokens that a tokenizer puts around a pair of texts.
 
     Raises:
-        ValueError: it puts none there.
+        ValueError: the tokenizer puts none there.
     """
     encoding = tokenizer.encode("a", "b")
     is_special = encoding.special_tokens_mask

@@ -29,9 +29,9 @@ if TYPE_CHECKING:
 RETRY_LOAD_AFTER_S = 30.0
 """How long a model that failed to load is not tried again, in seconds; otherwise every search would wait for it."""
 FIND_AGAIN_AFTER_S = 1.0
-"""The least time between two searches for workers, in seconds, because a vain one costs time."""
+"""The least time between two attempts to find workers, in seconds, because an attempt in vain costs time."""
 FINDING_SHARE = 0.5
-"""Share of the time left in which a search may look for workers; in the rest, it scores documents with vectors."""
+"""Share of the time left that a search may spend on finding workers; in the rest, it scores documents with vectors."""
 
 
 class LoadedModel:
@@ -93,7 +93,7 @@ class LoadedModel:
             deadline: how long to wait for the model; the loading goes on after that.
 
         Raises:
-            DeadlineExceeded: the model is not loaded by then.
+            DeadlineExceeded: the model is not loaded by the deadline.
             ModelLoadError: the model cannot be loaded.
             MissingDependencyError: its backend is not installed.
         """
@@ -141,7 +141,7 @@ class LoadedModel:
             return self._vectors
 
     def expect(self, query: str) -> None:
-        """Begin to encode a query while OpenSearch searches its candidates, if the model is a loaded encoder."""
+        """Begin to encode a query while OpenSearch finds its candidates, if the model is a loaded encoder."""
         if self._vectors is not None:
             self._vectors.expect(query)
 

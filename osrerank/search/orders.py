@@ -1,9 +1,9 @@
 """Keep the order of a search's hits for a minute, so that later pages continue the first page without gaps or repeats.
 
 An order is kept if the same search might not give it again: after a deadline or a failure, or with the depth
-``"auto"``. Once more vectors are known, the next page would be cut out of another list. Ids and scores are kept, but no
-texts. The order is applied to the hits that OpenSearch returns for the later page, so that nobody sees a hit that they
-may not see.
+``"auto"``. More vectors may be known by the next page, which would then be cut from another list. Ids and scores are
+kept, but no texts. The order is applied to the hits that OpenSearch returns for the later page, so that nobody sees a
+hit that they may not see.
 """
 
 import hashlib
@@ -70,7 +70,7 @@ class Orders:
         self.is_empty = redis_url is None
 
     def read(self, key: str) -> bytes | None:
-        """Return the order of a key, and keep it for another minute; None if none is kept."""
+        """Return the order that is kept under a key, and keep it for another minute; None if there is none."""
         if self._redis is not None:
             found: list[Any] = self._calls.attempt(lambda: self._read_remote(key), [])
             if found:
@@ -83,7 +83,7 @@ class Orders:
             return order
 
     def write(self, key: str, order: bytes) -> None:
-        """Keep an order, which replaces an earlier one of this key; an empty one deletes it."""
+        """Keep an order under a key, in place of an earlier one; an empty order deletes it."""
         order = order if len(order) <= MOST_OF_ONE else b""
         if self._redis is not None:
             name = PREFIX + key
@@ -118,7 +118,7 @@ class Orders:
         found: list[Any] = pipeline.execute()
         return found
 
-    def _report(self, error: Exception, is_first: bool) -> None:  # noqa: FBT001 - as `Pause` gives it
+    def _report(self, error: Exception, is_first: bool) -> None:  # noqa: FBT001 - `Pause` passes it by position
         if is_first:
             logger.warning(
                 "[orders-away] Redis failed; for %g s, pages served by different processes may repeat or miss hits: %s",
@@ -205,7 +205,7 @@ def _identity(options: Rerank, service: RerankService) -> str:
     try:
         is_loaded = all(model.is_encoder is not None for model in service.models_of(options))
         return repr(service.identity(options)) if is_loaded else ""
-    except Exception as error:  # noqa: BLE001 - a model that cannot be loaded made no part of the order
+    except Exception as error:  # noqa: BLE001 - a model that cannot be loaded had no part in the order
         return type(error).__name__
 
 
@@ -221,7 +221,7 @@ def _content(ranking: Ranking, names: Mapping[str, str], identity: str) -> bytes
 
 
 def _restored(content: bytes, found: Ranking, names: Sequence[str], identity: str) -> Ranking | None:
-    """Return hits in a kept order, new ones last; None if the order cannot be read, or is of other models.
+    """Return hits in a kept order, new ones last; None if the order cannot be read, or other models made it.
 
     A hit of the kept order that is no longer found keeps its rank, so that no later hit moves to an earlier page.
     """

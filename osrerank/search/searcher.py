@@ -90,8 +90,8 @@ class Searcher:
         settings: models, backend, threads, Redis.
         defaults: what ``rerank=True`` means, for each index; read from the settings file when absent.
         scorer: a scorer or an encoder of your own, used instead of the settings' model; the caller closes it.
-        duo_scorer: likewise, instead of the model that compares pairs.
-        encoder: likewise, instead of the model of vectors beside a cross-encoder.
+        duo_scorer: likewise, instead of the model that compares pairs of candidates.
+        encoder: likewise, instead of ``vector_model``, the bi-encoder that is used beside a cross-encoder.
         clock: returns the seconds that deadlines are counted in.
         is_embedded: whether the engine is the embedded one.
         authentication: a digest of the client's credentials; it keeps apart what different users may see.
@@ -103,7 +103,7 @@ class Searcher:
         defaults: the given defaults, or those that were read.
         fields: finds the fields to search and to read.
         calibrations: the calibrations of the indices' probabilities.
-        records: records what users were shown, for UBI.
+        records: records what users were shown, for UBI (User Behavior Insights).
         vectors: reads and writes side indices of document vectors; None if they are off.
         orders: keeps the orders that later pages need.
         shadows: runs searches again in shadow mode.
@@ -165,7 +165,7 @@ class Searcher:
     ) -> Generator[Step, Any, Any]:
         """Yield the steps of a search, receive the result of each, and return the response.
 
-        The caller throws a step's ``TransportError`` into the generator. If OpenSearch refuses the first pass's
+        The client throws a step's ``TransportError`` into the generator. If OpenSearch refuses the first pass's
         request, or answers it incompletely, the caller's own request is sent as well, and its response is marked.
 
         Args:
@@ -226,7 +226,7 @@ class Searcher:
         duration_ms, is_encoder = self.deadline_ms, service.first.is_encoder
         if duration_ms is None or not all(team.may_end_with_vectors for team in options.rankings):
             return Deadline.after_ms(None, service.clock)
-        if is_encoder is None or (not is_encoder and options.pipeline == "vectors"):  # with vectors of another model
+        if is_encoder is None or (not is_encoder and options.pipeline == "vectors"):  # vectors of ``vector_model``
             is_encoder = yield Scoring(partial(service.encodes, options))
         return Deadline.after_ms(duration_ms * searches if is_encoder else None, service.clock)
 
@@ -271,7 +271,7 @@ class Searcher:
         return (yield from self.finished(call, response, lookup))
 
     def planned(self, asked: SearchCall, fields: SearchFields) -> Generator[Step, Any, Plain]:
-        """Plan a search: yield the steps that it needs before its request, usually none, and return its call."""
+        """Plan a search: yield the steps needed before its request (usually none), and return the request to send."""
         query, options = asked.query, asked.options
         if options is not None and asked.held:
             text = query if isinstance(query, str) else ""
@@ -317,7 +317,7 @@ class Searcher:
         self.orders.close()
 
     def read(self, calls: Sequence[tuple[Plain, Any]]) -> Generator[Step, Any, list[Lookup | None]]:
-        """Yield the requests for the vectors of responses' hits; return each call's lookup, None if not reranked."""
+        """Yield the requests that read hits' vectors from side indices; return lookups, None for calls not reranked."""
         if self.vectors is None:
             return [None] * len(calls)
         reranked = [(call, response) for call, response in calls if isinstance(call, Reranked)]
@@ -339,7 +339,7 @@ class Searcher:
     def fields_of(
         self, options: Rerank, index: Any, *, query: Query = "", body: Mapping[str, Any] = NO_BODY, anew: bool = False
     ) -> Generator[SideRequest, Any, SearchFields]:
-        """Yield the requests that look fields up, usually none, and return the fields that a search uses.
+        """Yield the requests that look fields up (usually none), and return the fields that a search uses.
 
         Args:
             options: the search's options.
@@ -370,7 +370,7 @@ def _expanded(
     """
     if not isinstance(asked.query, str):
         raise ConfigError(
-            "rm3 expands a query given as text: client.search(text, ...); for a query of your own leave rm3 out",
+            "rm3 needs a query given as text: client.search(text, ...); for a query-DSL clause, leave rm3 out",
             setting="rerank.rm3",
             source="argument",
         )

@@ -1,4 +1,4 @@
-"""Hold searches back from reranking, as the options ``share`` and ``shadow`` ask, and run shadow searches again.
+"""Hold searches back from reranking (options ``share`` and ``shadow``), and rerun those of shadow mode with reranking.
 
 A search that is held back is answered with its first pass. In shadow mode, it is run again with reranking after the
 answer; one thread runs such searches, one at a time. Metrics count what reranking would have changed, and a file gets
@@ -36,17 +36,17 @@ logger = logging.getLogger(__name__)
 due = Seldom()
 
 IN_SHADOW = "shadow mode: the first pass is the answer, and the search is run again with reranking after it"
-NOT_CHOSEN = "the search is not in the share of those that are reranked"
+NOT_CHOSEN = "the search is not in the share of searches that are reranked"
 TOP = 10
 """How many of a page's hits are compared."""
 MOST_WAITING = 100
 """How many searches may wait to be run again; others are dropped."""
 MOST_BYTES = 100_000_000
 """Largest size of the file of records."""
-REST = 19.0
+REST_FACTOR = 19.0
 """How long the thread rests after a shadow search, as a multiple of the search's time.
 
-So at most one in twenty of the callers' searches runs at the same time as a shadow search.
+So the thread is busy for at most a twentieth of the time.
 """
 EXIT_S = 1.0
 """How long an exiting process waits for the running shadow search, in seconds."""
@@ -101,7 +101,7 @@ def planned_back(by: Reranking, body: Mapping[str, Any], params: Mapping[str, An
         params: the caller's URL parameters.
         reason: why it is held back.
     """
-    if by.options.on_failure == "raise":  # nothing is reranked that could fail
+    if by.options.on_failure == "raise":  # the search is not reranked, so nothing about reranking may raise
         by = replace(by, options=replace(by.options, on_failure="first_pass"))
     call = planned(by, body, params)
     return HeldBack(call.own.body, call.own.params, reason, call.by) if isinstance(call, Reranked) else call
@@ -120,13 +120,13 @@ class Shadows:
 
     Args:
         settings: name the file of records, and say whether records contain texts.
-        rest: how long the thread rests after a search, as a multiple of the search's time.
+        rest_factor: how long the thread rests after a search, as a multiple of the search's time.
     """
 
-    def __init__(self, settings: Settings, rest: float = REST) -> None:
+    def __init__(self, settings: Settings, rest_factor: float = REST_FACTOR) -> None:
         path = settings.shadow_file
         self._file = None if path is None else AppendedLines(path, MOST_BYTES)
-        self._has_texts, self._rest = settings.shadow_texts, rest
+        self._has_texts, self._rest_factor = settings.shadow_texts, rest_factor
         self.renew()
         renew_after_fork(self)
         self._queue = Background(MOST_WAITING, name="osrerank-shadow", dropped=self._drop)
@@ -186,7 +186,7 @@ class Shadows:
         if record.get("hits"):
             SHADOW_OVERLAP.observe(record["overlap"] / record["hits"])
         self._write(record)
-        self._is_closed.wait(self._rest * (time.monotonic() - started))
+        self._is_closed.wait(self._rest_factor * (time.monotonic() - started))
 
     def _write(self, record: Mapping[str, Any]) -> None:
         if self._file is None:
@@ -213,7 +213,7 @@ class Shadows:
             self._dropped += 1
         if due.is_due("dropped"):
             logger.warning(
-                "[shadow-dropped] a shadow search was not run again, because %d others waited or the process ends; not "
+                "[shadow-dropped] a shadow search was dropped, because %d others waited or the process ended; not "
                 "logged again for a minute",
                 MOST_WAITING,
             )

@@ -20,11 +20,11 @@ from osrerank.vectors.store import REST_S, Guard
 REQUEST_S, WRITE_S = 2.0, 10.0
 """The longest timeouts in seconds: of a request that reads vectors, and of one that writes them after the answer."""
 SHORT_S = 0.05
-"""If less time than this is left when a request times out, the deadline was short, and the cluster is not to blame."""
+"""If fewer seconds than this are left when a request times out, the deadline was short; the cluster is not to blame."""
 ABSENT_S = 60.0
-"""How long a side index that is missing, or must not be read, is not asked again, in seconds."""
+"""How long a side index that is missing, or may not be read, is left alone, in seconds."""
 MOST_NAMES = 1000
-"""How many side indices' states are kept."""
+"""For how many side indices it is remembered whether they exist and may be used."""
 FORBIDDEN = "security_exception"
 
 Reading = Generator[SideRequest | Scoring, Any, Any]
@@ -103,7 +103,7 @@ class SideVectors:
         self._side = lru_cache(MOST_NAMES)(partial(SideIndex, clock))
 
     def read(self, calls: Sequence[tuple[Reranked, Any]]) -> Generator[SideRequest | Scoring, Any, list[Lookup]]:
-        """Yield the requests for the vectors of several responses' hits, usually one request; return their lookups."""
+        """Yield the requests (usually one) that read the vectors of responses' hits; return each response's lookup."""
         lookups: list[Lookup] = []
         for call, response in calls:
             lookups.append((yield Scoring(partial(call.by.lookup, response))))
@@ -127,7 +127,7 @@ class SideVectors:
         return (yield from self._found(names, [key for key, name in wanted.items() if name in names], left_s))
 
     def finish(self, call: Reranked, response: Any, lookup: Lookup) -> Generator[Scoring | Later, Any, Any]:
-        """Yield the steps that rerank a response with vectors and later write new vectors; return the call's answer."""
+        """Yield the steps that rerank a response by vectors and then write new ones; return the reranked response."""
         answer = yield Scoring(partial(call.finish, response, lookup))
         by_name: defaultdict[str, dict[bytes, bytes]] = defaultdict(dict)
         for key, record in lookup.fetched.new.items():

@@ -1,7 +1,7 @@
-"""Which names a server may be called by, and which other sites' pages may call it.
+"""Restrict the host names by which a server may be called, and the other origins whose pages may call it.
 
-A page on another site can make its own name resolve to this server (DNS rebinding), and is then of the same origin for
-the browser; only the Host header shows it.
+A page on another site can make its own name resolve to this server (DNS rebinding). The browser then sees one
+origin; only the Host header shows the other name.
 """
 
 import socket
@@ -25,10 +25,10 @@ Application = Callable[[MutableMapping[str, Any], Any, Any], Awaitable[None]]
 class HostMiddleware:
     """ASGI middleware: refuses requests for other hosts, and from other sites' pages.
 
-    Addresses and localhost are always right: no other site's name is one.
+    IP addresses and localhost are always accepted, because no other site can have them as its name.
 
     Args:
-        application: what is behind it.
+        application: the application that gets the accepted requests.
         hosts: names of this server, without port.
         origins: other sites whose pages may call it.
     """
@@ -39,7 +39,7 @@ class HostMiddleware:
         self._origins = frozenset(origins)
 
     async def __call__(self, scope: MutableMapping[str, Any], receive: Any, send: Any) -> None:
-        """Answer one request."""
+        """Pass a request on to the application, or refuse it with status 403."""
         if scope["type"] != "http":
             await self._application(scope, receive, send)
             return
@@ -61,10 +61,10 @@ class HostMiddleware:
 
 
 def restrict(app: FastAPI, *, hosts: Iterable[str] | None, origins: Sequence[str]) -> None:
-    """Let only some names and sites' pages in.
+    """Add the middleware that accepts requests only for some host names and from some origins.
 
     Args:
-        app: of the server.
+        app: the server's application.
         hosts: the server's names; None for any.
         origins: other sites whose pages may read its answers.
     """
@@ -79,7 +79,7 @@ def restrict(app: FastAPI, *, hosts: Iterable[str] | None, origins: Sequence[str
 
 
 def own_names(host: str) -> set[str]:
-    """Return the names that a server which listens on a host is known by."""
+    """Return the names of a server that listens on a host: the host itself and this machine's host names."""
     return {host.lower(), socket.gethostname().lower(), socket.getfqdn().lower()}
 
 

@@ -32,8 +32,8 @@ from osrerank.training.loop import Machine, Training, TrainingPlan
 from osrerank.training.mining import MINED_FILE, Mined, mine
 from osrerank.training.objective import Objective, RankingObjective
 from osrerank.training.recipes import Recipe
+from osrerank.training.weights.model_directory import write_model
 from osrerank.training.weights.models import Trainee, check_loss, load_trainee
-from osrerank.training.weights.readme import write_model
 from osrerank.training.weights.student import layer_map, select_layers, stand_ins
 
 logger = logging.getLogger(__name__)

@@ -1,4 +1,4 @@
-"""What is optimised: a network with its loss."""
+"""Training objectives: a network with the loss that training minimises."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
@@ -14,7 +14,7 @@ from osrerank.training.examples.batches import Lot
 from osrerank.training.recipes import Loss, Recipe
 
 Parts = Mapping[str, Tensor]
-"""The loss of a lot by its parts, each a mean over the lot's lists; their sum is the loss."""
+"""The parts of a micro-batch's loss by name: means over its lists, sequences or masked pieces, which add up to it."""
 
 
 class Objective(nn.Module, ABC):
@@ -30,20 +30,20 @@ class Objective(nn.Module, ABC):
 
     @abstractmethod
     def forward(self, lot: Lot) -> Parts:
-        """Return the loss of a lot."""
+        """Return the parts of a micro-batch's loss, by name."""
 
     def trained(self) -> Iterator[tuple[str, nn.Parameter]]:
-        """Yield what is trained, by name, each once."""
+        """Yield each trained parameter with its name; a shared parameter comes once."""
         return ((name, parameter) for name, parameter in self.named_parameters() if parameter.requires_grad)
 
 
 class RankingObjective(Objective):
-    """Cross-entropy with the labels, of single sequences or of lists, or with scores in the examples, or both.
+    """Learns from the labels, from the scores in the examples, or from both; of single sequences or of lists.
 
     Args:
         network: gives logits ``(n, labels)``.
-        head: what they mean.
-        recipe: loss, and of what.
+        head: the kind of head, which says what the logits mean.
+        recipe: its ``loss``, ``soft``, ``hard`` and ``temperature``.
     """
 
     def __init__(self, network: nn.Module, head: Head, recipe: Recipe) -> None:
@@ -56,32 +56,32 @@ class RankingObjective(Objective):
         logits = self.network(**to_device(device, lot.inputs)).float()
         if not self._recipe.soft:
             return {"hard": hard_loss(logits, lot, self._head, self._recipe.loss)}
-        wanted = torch.from_numpy(lot.scores).to(device).unsqueeze(1)
-        return output_loss(logits, wanted, lot, (self._head, "logit1"), self._recipe)
+        teacher_logits = torch.from_numpy(lot.scores).to(device).unsqueeze(1)
+        return output_loss(logits, teacher_logits, lot, (self._head, "logit1"), self._recipe)
 
 
-def output_loss(found: Tensor, wanted: Tensor, lot: Lot, heads: tuple[Head, Head], recipe: Recipe) -> Parts:
+def output_loss(logits: Tensor, teacher_logits: Tensor, lot: Lot, heads: tuple[Head, Head], recipe: Recipe) -> Parts:
     """Return the parts of the loss at the output: ``soft``, and ``hard`` if the recipe has it.
 
     Args:
-        found: logits.
-        wanted: a teacher's.
-        lot: of the sequences.
-        heads: of both.
-        recipe: loss, temperature, hard.
+        logits: the network's logits ``(n, labels)``.
+        teacher_logits: a teacher's logits, or the scores in the examples ``(n, 1)``.
+        lot: the micro-batch.
+        heads: the kinds of head that gave the logits and the teacher's logits.
+        recipe: its ``loss``, ``temperature`` and ``hard``.
     """
     if recipe.loss == "listwise":
-        own, other = (losses.raw_scores(z, head) for z, head in zip((found, wanted), heads, strict=True))
+        own, other = (losses.raw_scores(z, head) for z, head in zip((logits, teacher_logits), heads, strict=True))
         soft = losses.list_divergence(own, other, lot.sizes, recipe.temperature)
     else:
-        soft = losses.soft_cross_entropy(found, wanted, recipe.temperature)
+        soft = losses.soft_cross_entropy(logits, teacher_logits, recipe.temperature)
     if not recipe.hard:
         return {"soft": soft}
-    return {"soft": soft, "hard": hard_loss(found, lot, heads[0], recipe.loss)}
+    return {"soft": soft, "hard": hard_loss(logits, lot, heads[0], recipe.loss)}
 
 
 def hard_loss(logits: Tensor, lot: Lot, head: Head, loss: Loss) -> Tensor:
-    """Return the cross-entropy of a lot with its labels."""
+    """Return the cross-entropy of a micro-batch with its labels, of single sequences or of lists."""
     targets = torch.from_numpy(lot.targets).to(logits.device)
     if loss == "pointwise":
         return losses.cross_entropy(logits, targets)

@@ -1,4 +1,4 @@
-"""The papers' optimiser and learning rate, and today's usual ones.
+"""Adam with decoupled weight decay and the learning-rate schedule: as in BERT's released code, and as usual today.
 
 Devlin et al. 2018 (arXiv 1810.04805) as released, which Nogueira and Cho 2019 (arXiv 1901.04085, section 4) train
 with: Adam (Kingma, Ba 2014) with decoupled weight decay, without bias correction, and a rate that decays from step 0.
@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 DecayFrom = Literal["start", "warmup"]
 NAMES = ("first", "second")
-"""Of a parameter's two running means: of its gradient and of the gradient's square."""
+"""Names of a parameter's two running means, the first and the second moment: of its gradient, and of its square."""
 
 
 def learning_rate(step: int, *, peak: float, warmup: int, total: int, decay_from: DecayFrom) -> float:
@@ -22,10 +22,10 @@ def learning_rate(step: int, *, peak: float, warmup: int, total: int, decay_from
     step changes nothing. ``warmup`` decays from the peak at W on, and its first step has the rate peak / W.
 
     Args:
-        step: t.
+        step: number of the step, t.
         peak: highest rate.
-        warmup: steps of warm-up W.
-        total: steps in all T.
+        warmup: number of warm-up steps, W.
+        total: number of all steps, T.
         decay_from: where the decay is measured from.
     """
     if decay_from == "start":
@@ -63,7 +63,7 @@ class Adam(torch.optim.Optimizer):
     def step(self, closure: Callable[[], float]) -> float: ...
     @torch.no_grad()
     def step(self, closure: Callable[[], float] | None = None) -> float | None:
-        """Change the parameters by their gradients; one without a gradient stays."""
+        """Update the parameters by their gradients; a parameter without a gradient stays as it is."""
         if closure is not None:
             raise ValueError("this optimiser takes no closure")
         for group in self.param_groups:
@@ -76,12 +76,12 @@ class Adam(torch.optim.Optimizer):
     def _update(self, group: Mapping[str, Any], parameters: list[Tensor]) -> None:
         gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
         first, second = ([self._mean(parameter, name) for parameter in parameters] for name in NAMES)
-        one, two = group["betas"]
-        torch._foreach_lerp_(first, gradients, 1 - one)
-        torch._foreach_mul_(second, two)
-        torch._foreach_addcmul_(second, gradients, gradients, 1 - two)
+        beta1, beta2 = group["betas"]
+        torch._foreach_lerp_(first, gradients, 1 - beta1)
+        torch._foreach_mul_(second, beta2)
+        torch._foreach_addcmul_(second, gradients, gradients, 1 - beta2)
         steps = group["steps"]
-        corrections = (1 - one**steps, 1 - two**steps) if group["bias_correction"] else (1.0, 1.0)
+        corrections = (1 - beta1**steps, 1 - beta2**steps) if group["bias_correction"] else (1.0, 1.0)
         roots = torch._foreach_sqrt(second)  # noqa: SLF001 - what torch's own optimisers call
         torch._foreach_div_(roots, corrections[1] ** 0.5)
         torch._foreach_add_(roots, group["eps"])
@@ -98,7 +98,7 @@ class Adam(torch.optim.Optimizer):
 
 
 def parameter_groups(parameters: Iterable[nn.Parameter], weight_decay: float) -> list[dict[str, Any]]:
-    """Return two groups: matrices and tables, which decay, and biases and layer norms, which do not."""
+    """Return two parameter groups: matrices and embedding tables with weight decay, biases and layer norms without."""
     trained = [parameter for parameter in parameters if parameter.requires_grad]
     return [
         {"params": [parameter for parameter in trained if parameter.ndim > 1], "weight_decay": weight_decay},

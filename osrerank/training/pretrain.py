@@ -34,8 +34,8 @@ from osrerank.training.examples.sampling import shuffled
 from osrerank.training.loop import Machine, Training, TrainingPlan
 from osrerank.training.objective import Objective, Parts, to_device
 from osrerank.training.recipes import Recipe
+from osrerank.training.weights.model_directory import finish_encoder
 from osrerank.training.weights.models import build_network, put_weights, read_checkpoint, write_encoder
-from osrerank.training.weights.readme import finish_encoder
 
 SPECIALS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 LEAST = 4

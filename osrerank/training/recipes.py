@@ -1,4 +1,4 @@
-"""How a model is trained, as one value; the papers' recipes and ours, by name.
+"""Training recipes: the hyperparameters of a training as one value, and presets from the papers and of our own.
 
 ``docs/training.md`` has the origin of each number, and where papers and released code differ.
 """
@@ -19,21 +19,21 @@ ThirdRow = Literal["zeros", "frozen", "copy"]
 
 @dataclass(frozen=True, slots=True)
 class Recipe:
-    """Everything about a training except its data and its start.
+    """The hyperparameters of a training: everything except its data and the checkpoint that it starts from.
 
     Attributes:
-        name: of the preset.
-        loss: cross-entropy of single sequences, or of a list's softmax.
+        name: name of the preset.
+        loss: ``pointwise``, the cross-entropy of single sequences, or ``listwise``, that of a list's softmax.
         draw: which documents of an example to train on: ``balanced``: each relevant one with one other; ``list``: each
             relevant one with ``negatives`` others; ``top``: the first ``depth`` documents with their labels; ``all``.
-        negatives: of ``list``.
-        depth: documents that others are sampled from, from the top.
+        negatives: how many others to sample for each relevant document, with ``list``.
+        depth: how many of the others, from the top, are sampled from; with ``top``, how many documents are used.
         mine_at: share of the steps after which the model itself orders each example's others, so that ``depth`` counts
             its hardest ones; 0 for never.
-        head: of a new cross-encoder: "logits2", "logit1", "next-sentence"; empty for the start's. A bi-encoder has its
-            own.
-        kind: "cross-encoder" makes one of any start; empty for the start's.
-        third_row: of a duo model's token type table, if the start has two rows: "zeros" that are trained, "frozen"
+        head: head of a cross-encoder or duo model: "logits2", "logit1", "next-sentence"; empty for the checkpoint's, or
+            "logits2" if it has none. A bi-encoder has its own.
+        kind: "cross-encoder" trains one from any checkpoint; empty for the checkpoint's kind.
+        third_row: of a duo model's token type table, if the checkpoint has two rows: "zeros" that are trained, "frozen"
             zeros as in the released duoBERT, or a "copy" of the second row.
         max_tokens, max_query_tokens, length_rule: as in a model's card.
         batch: sequences of a step.
@@ -43,9 +43,9 @@ class Recipe:
         warmup: steps of warm-up, or below 1 their share of all steps.
         decay_from: see `optimiser.learning_rate`.
         weight_decay, beta1, beta2, eps, bias_correction: of Adam.
-        clip: largest norm of the gradient.
-        dropout: if the kind has any.
-        freeze: "embeddings" keeps the three tables as they are; empty trains everything.
+        clip: largest norm of the gradient; 0 for no limit.
+        dropout: dropout probability in training; bi-encoders have none.
+        freeze: "embeddings" keeps the embedding tables as they are; empty trains everything.
         shuffle: size of the shuffle buffer, in examples.
         seed: of all random choices.
         precision: of the matrix products; weights stay fp32. "mixed" is bf16 on the CPU and on GPUs that have it, else
@@ -53,15 +53,15 @@ class Recipe:
             whose gradients overflow is left out.
         compiled: whether torch.compile compiles the network, which takes a minute or two at the start.
         budget_tokens: padded tokens of a forward pass; a step that has more takes several.
-        measure: chooses the best weights.
-        evaluate_every: steps between measurements on the whole development set; 0 for ten or fewer, and on a part of
-            it where that is needed to measure for at most a tenth of the time.
+        measure: measure on the development set, by which the best weights are chosen.
+        evaluate_every: steps between measurements on the whole development set; 0 measures at most ten times, on a part
+            of the set if necessary, so that measuring takes at most a tenth of the time.
         method: of distillation: "simplified-tinybert", or only "logits".
-        attention, hidden: whether Simplified TinyBERT compares attention, and states.
+        attention, hidden: whether Simplified TinyBERT compares attention logits, and hidden states.
         soft: whether training learns from the scores in the examples, as distillation does from its teacher's.
         hard: whether training from scores, a teacher's or the examples', also learns from the labels.
         temperature: of soft labels.
-        mask: share of the pieces that pre-training hides.
+        mask: share of the word pieces that pre-training masks.
         pack: whether pre-training fills its sequences with several texts each; otherwise each text begins a new one.
     """
 

@@ -1,4 +1,4 @@
-"""Run tasks in the background: one thread and a bounded queue; `close` waits for the rest."""
+"""Run tasks from a bounded queue in a background thread."""
 
 import logging
 import threading
@@ -49,7 +49,7 @@ class Background:
         self._is_running = False
 
     def submit(self, task: Callable[[], object], weight: int = 1) -> bool:
-        """Run a task later in the background; return whether there was room for it."""
+        """Queue a task to run in the background; return whether there was room for its weight."""
         with self._changed:
             while self._newest_first and self._tasks and self._waiting + weight > self._most:
                 self._tasks.popleft()
@@ -73,11 +73,11 @@ class Background:
         return sum(weight for _, weight in self._tasks)
 
     def close(self) -> None:
-        """Wait for the submitted tasks, at most `CLOSE_S` seconds; then drop the rest and log it."""
+        """Wait until all tasks have run, at most `CLOSE_S` seconds; then drop those that still wait, and log it."""
         with self._changed:
             if not self._changed.wait_for(lambda: not self._is_running, CLOSE_S):
                 logger.warning(
-                    "[vectors-lost] dropped %d tasks of document vectors after %g s",
+                    "[vectors-lost] %d tasks of document vectors were dropped, because they still waited after %g s",
                     len(self._tasks),
                     CLOSE_S,
                 )

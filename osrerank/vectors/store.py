@@ -1,4 +1,4 @@
-"""The protocol of stores for records, the handling of their failures, and a store in memory."""
+"""The protocol of stores for document vectors, the handling of their failures, and a store in memory."""
 
 import logging
 import threading
@@ -20,7 +20,9 @@ VECTORS_OFF = "vectors are off: set OSRERANK_VECTORS=file or redis, or OSRERANK_
 HITS = Counter("osrerank_vectors_hits", "Documents whose vectors were found, by store.", ["store"])
 MISSES = Counter("osrerank_vectors_misses", "Documents whose vectors a store was asked for and lacked.", ["store"])
 BYTES = Counter("osrerank_vectors_bytes", "Bytes of records, by store and direction: read, written.", ["store", "way"])
-ERRORS = Counter("osrerank_vectors_errors", "Failed calls of a store; each only costs time.", ["store"])
+ERRORS = Counter(
+    "osrerank_vectors_errors", "Failed calls of a store; a failed read or write only costs time.", ["store"]
+)
 
 
 logger = logging.getLogger(__name__)
@@ -41,9 +43,10 @@ class Size(NamedTuple):
 
 
 class VectorStore(Protocol):
-    """A store of records by key. An absent, full or slow one only costs time: `read` and `write` never fail.
+    """A key-value store for the records of document vectors.
 
-    `size`, `prune` and `drop` raise `OsrerankError` if they fail.
+    `read` and `write` never raise: an absent, full or slow store only costs time. `size`, `prune` and `drop` raise
+    `OsrerankError` if they fail.
 
     The caller checks that bytes are a record of their key (`osrerank.vectors.record.VectorRecord.read`).
     """
@@ -68,7 +71,7 @@ class VectorStore(Protocol):
         """Delete all records; return how many there were."""
 
     def older(self) -> int:
-        """Return how many records of version 0.2 were not taken over; `drop` deletes them, too."""
+        """Return how many records are left where osrerank 0.2 kept them; `drop` deletes them, too."""
 
     def close(self) -> None:
         """Release open files and connections."""
@@ -100,12 +103,12 @@ class Guard:
             ERRORS.labels(self._store).inc()
             raise OsrerankError(f"the document vectors in {self._where} cannot be used: {error}") from error
 
-    def _report(self, way: str, error: Exception, is_first: bool) -> None:  # noqa: FBT001 - as `Pause` gives it
+    def _report(self, way: str, error: Exception, is_first: bool) -> None:  # noqa: FBT001 - `Pause` passes it by position
         ERRORS.labels(self._store).inc()
         if is_first:
             reason = f"{type(error).__name__}: {error}"
             logger.warning(
-                "[vectors-away] %s: no %s of document vectors for %g s: %s", self._where, way, self._rest_s, reason
+                "[vectors-away] %s: %ss of document vectors pause for %g s: %s", self._where, way, self._rest_s, reason
             )
 
 
@@ -113,7 +116,7 @@ class MemoryStore:
     """A store of records in this process, which drops the least recently used ones.
 
     Args:
-        most_bytes: memory that records may take, without what Python adds to each.
+        most_bytes: bytes that the records may take, without Python's overhead for each.
     """
 
     name = "memory"

@@ -179,7 +179,7 @@ def test_a_cluster_that_refuses_to_write_costs_time_only(
     first = order(client, index_name)
     client._later.close()
     assert errors() == before + 1
-    assert "no write of document vectors for 10 s" in caplog.text
+    assert "writes of document vectors pause for 10 s" in caplog.text
     assert order(client, index_name, f"{QUERY} now") != []
     client._later.close()
     assert errors() == before + 1  # it is left alone for a while

@@ -12,7 +12,7 @@ MOST_PAIRS = 100
 MOST_CHARACTERS = 1 << 20
 """The most characters of a chunk's texts, so that its message stays below the workers' size limit."""
 LEAST_CHARACTERS = 4_000
-"""The least characters for which another worker is used; fewer cost more to send than to compute."""
+"""The fewest characters that are worth another worker; fewer cost more to send than to compute."""
 READ_CHARACTERS = 4_000
 """About how many characters of a text a model reads; a longer text costs no more."""
 
@@ -54,7 +54,7 @@ class Chunk:
 
         Args:
             index: the tuple's index among the search's tuples.
-            documents: the tuple: indices of its documents.
+            documents: the tuple itself, the indices of its documents in the search.
             lengths: characters of each document of the search.
         """
         self.indices.append(index)
@@ -69,8 +69,8 @@ def divide(
 ) -> list[Chunk]:
     """Divide tuples into chunks of about equal cost; each round has a chunk for each worker.
 
-    A round takes the next tuples in order, and deals them to its chunks in turn. So if time runs out, the search's
-    first tuples have been scored, not the first tuples of every worker's share.
+    A round takes the next tuples in order, and adds each to its chunk with the lowest cost so far. So if time runs out,
+    the search's first tuples have been scored, not the first tuples of every worker's share.
 
     Args:
         documents: the texts.
@@ -94,7 +94,7 @@ def divide(
 
 
 def gather(size: int, chunks: Sequence[Chunk], answers: Sequence[Scores | str | None], identity: str) -> Scores:
-    """Join the answers of chunks to the scores of all tuples of a search.
+    """Join the chunks' answers into one `Scores` for all tuples of a search.
 
     Args:
         size: the number of tuples of the search.
@@ -110,14 +110,14 @@ def gather(size: int, chunks: Sequence[Chunk], answers: Sequence[Scores | str | 
         elif answer is not None:
             values[chunk.indices] = answer.values
             failures |= {chunk.indices[index]: reason for index, reason in answer.failures.items()}
-    found = [answer for answer in answers if isinstance(answer, Scores)]
+    scored = [answer for answer in answers if isinstance(answer, Scores)]
     odds = Scores.joined_odds(answers, [chunk.indices for chunk in chunks], size)
     cuts = np.zeros(size, dtype=np.uint8)
     for chunk, answer in zip(chunks, answers, strict=True):
         if isinstance(answer, Scores) and answer.cuts is not None:
             cuts[chunk.indices] = answer.cuts
     reached = _leading(values, failures)
-    return Scores(values, failures, reached, identity, odds, cuts, **Counts.total(found))
+    return Scores(values, failures, reached, identity, odds, cuts, **Counts.total(scored))
 
 
 def _cost(indices: tuple[int, ...], lengths: Sequence[int]) -> int:
@@ -125,5 +125,5 @@ def _cost(indices: tuple[int, ...], lengths: Sequence[int]) -> int:
 
 
 def _leading(values: np.ndarray, failures: Mapping[int, str]) -> int:
-    """Return how many tuples from the first on were attempted without a gap."""
+    """Return how many leading tuples were all attempted."""
     return next((at for at in np.flatnonzero(np.isnan(values)).tolist() if at not in failures), len(values))

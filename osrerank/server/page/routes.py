@@ -147,7 +147,7 @@ class ComparisonPage:
             RefusedRequest: the index or the pipeline is not offered, or OpenSearch does not answer.
         """
         if self.indexes and index not in self.indexes:
-            raise RefusedRequest(404, f"the index {index} is not offered here; there are {', '.join(self.indexes)}")
+            raise RefusedRequest(404, f"this server does not offer the index {index}, only {', '.join(self.indexes)}")
         pipeline = pipeline or next((name for name, reason in self.pipelines.items() if not reason), AUTO_PIPELINE)
         if pipeline not in {AUTO_PIPELINE, *self.pipelines}:
             raise RefusedRequest(422, f"there is no pipeline {pipeline}; there are {', '.join(self.pipelines)}")

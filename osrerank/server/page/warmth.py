@@ -11,7 +11,7 @@ from osrerank.retrieval.found_fields import ExpiringCache
 from osrerank.server.api.errors import RefusedRequest
 
 KEPT_S = 10.0
-"""How long a share is kept before it is looked up again, in seconds; probes come all the time."""
+"""How long a share is cached, in seconds, because probes come often."""
 
 
 class Shares:
@@ -19,7 +19,7 @@ class Shares:
 
     Args:
         client: reads the indexes.
-        indexes: names that may be asked for; empty for all.
+        indexes: names that a probe may give; empty for any.
         clock: returns seconds.
     """
 
@@ -27,25 +27,25 @@ class Shares:
         self, client: Client, indexes: Sequence[str] = (), clock: Callable[[], float] = time.monotonic
     ) -> None:
         self._client, self._indexes = client, indexes
-        self._known: ExpiringCache[str, float] = ExpiringCache(clock, KEPT_S)
+        self._cached: ExpiringCache[str, float] = ExpiringCache(clock, KEPT_S)
 
     def __call__(self, index: str) -> float:
-        """Return the share, in [0, 1]; 1 if the model needs no vectors.
+        """Return the share, in [0, 1]; 1 if there are no vectors to count, as for a cross-encoder.
 
         Raises:
             RefusedRequest: the index is not offered, or cannot be read.
         """
         if self._indexes and index not in self._indexes:
-            raise RefusedRequest(404, f"the index {index} is not offered here; there are {', '.join(self._indexes)}")
-        if (share := self._known.get(index)) is None:
-            share = self._look(index)
-            self._known.put(index, share)
+            raise RefusedRequest(404, f"this server does not offer the index {index}, only {', '.join(self._indexes)}")
+        if (share := self._cached.get(index)) is None:
+            share = self._look_up(index)
+            self._cached.put(index, share)
         return share
 
-    def _look(self, index: str) -> float:
+    def _look_up(self, index: str) -> float:
         try:
             return self._client.coverage(index).share
-        except ConfigError:  # a cross-encoder has none
+        except ConfigError:  # no vectors to count: a cross-encoder, a sentence stage, or indices with different models
             return 1.0
         except TransportError as error:
             missing = error.status_code == 404

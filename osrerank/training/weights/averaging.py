@@ -17,8 +17,8 @@ from osrerank.scoring.card import ModelCard
 from osrerank.scoring.locate import name_of
 from osrerank.scoring.model_files import read_card
 from osrerank.training.recipes import Recipe
+from osrerank.training.weights.model_directory import write_average_readme
 from osrerank.training.weights.models import Trainee, load_trainee
-from osrerank.training.weights.readme import write_average_readme
 
 
 def average(models: Sequence[Path], shares: Sequence[float], output: Path) -> Path:

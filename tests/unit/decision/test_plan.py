@@ -70,10 +70,11 @@ def test_the_least_number_keeps_the_limit_and_one_less_does_not(searches_per_s):
 
 def test_what_cannot_be_served_says_why():
     with pytest.raises(
-        ConfigError, match=r"2 workers serve fewer than 20.0 searches a second: 40 within 300 ms need 5"
+        ConfigError,
+        match=r"2 workers serve fewer than 20.0 searches a second: 40 a second within 300 ms need 5 workers",
     ):
         predict(Load(40.0), Rates(0.1, 0.2), 2)
-    with pytest.raises(ConfigError, match="no number of workers keeps 300 ms: without a wait the p95 is 1,347 ms"):
+    with pytest.raises(ConfigError, match="no number of workers meets 300 ms: without a wait, the p95 is 1,347 ms"):
         least_workers(Load(40.0), Rates(1.0, 0.2))
 
 

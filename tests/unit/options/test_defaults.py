@@ -55,7 +55,7 @@ def test_defaults_of_each_index(load):
         ("[index.a]\ndepth = 5", "'index.a.depth'"),
         ("[index.a]", "'index.a'"),
         ('[index."a*"]\nmodle = "x"', r"'index.a\*.modle'.*in \[index.NAME\], model"),
-        ("[index.a]\nmodel = 5", r"\[index.'a'\] model is 5; it is a model's name"),
+        ("[index.a]\nmodel = 5", r"\[index.'a'\] model is 5; it must be a model's name"),
         ("[index.a]\nmodel = ' '", r"\[index.'a'\] model is ' '"),
     ],
 )

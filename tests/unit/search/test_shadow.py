@@ -232,7 +232,7 @@ def test_a_file_that_cannot_be_written_costs_its_records_alone(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     (tmp_path / "folder").mkdir()
-    shadows = Shadows(Settings.load(shadow_file=tmp_path / "folder"), rest=0.0)
+    shadows = Shadows(Settings.load(shadow_file=tmp_path / "folder"), rest_factor=0.0)
     before = REGISTRY.get_sample_value("osrerank_shadow_lost_total") or 0.0
     assert shadows.submit(lambda: {"query": "q", "applied": True})
     wait_until(lambda: REGISTRY.get_sample_value("osrerank_shadow_lost_total") == before + 1)

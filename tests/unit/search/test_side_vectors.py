@@ -195,7 +195,7 @@ def test_a_fault_of_the_cluster_is_none_of_the_search(caplog):
     for _ in range(2):
         assert search(own, engine)["applied"] is True
     assert engine.requests == [f"POST /{SIDE}/_search"]  # left alone for a while
-    assert caplog.text.count("no read of document vectors for 10 s") == 1
+    assert caplog.text.count("reads of document vectors pause for 10 s") == 1
 
 
 def test_a_short_deadline_is_no_failure_of_the_cluster(caplog):

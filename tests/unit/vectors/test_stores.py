@@ -144,7 +144,7 @@ def test_old_records_make_room_for_new_ones(store: FileStore) -> None:
 def test_what_is_too_large_is_not_kept(store: FileStore, caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.WARNING):
         assert store.write({key(1): bytes(3 * MEGABYTE)}) == 0
-    assert "no write of document vectors" in caplog.text
+    assert "writes of document vectors pause" in caplog.text
     assert store.read([key(1)]) == {}
 
 
@@ -379,7 +379,7 @@ def test_another_kind_of_value_is_no_record(redis_url: str, client: Redis, caplo
     with caplog.at_level(logging.WARNING):
         assert store.read([key(0)]) == {}
         assert store.write(records(1)) == 0
-    assert "no read of document vectors" in caplog.text
+    assert "reads of document vectors pause" in caplog.text
 
 
 def test_an_absent_redis_costs_a_line(caplog: pytest.LogCaptureFixture) -> None:
@@ -406,7 +406,7 @@ def test_a_full_redis_gets_back_what_vectors_take(tmp_path: Path, caplog: pytest
             written = [store.write(records(50, start)) for start in range(0, 5000, 50)]
         assert 0 in written
         assert written[-1] == 50 or 50 in written[-4:]  # what it gave back is used again
-        assert "no write of document vectors" in caplog.text
+        assert "writes of document vectors pause" in caplog.text
 
 
 def older_in_redis(redis_url: str, client: Redis) -> None:

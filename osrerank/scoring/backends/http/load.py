@@ -1,4 +1,4 @@
-"""What ``backend="http"`` means, as `osrerank.scoring.registry` asks for it."""
+"""Make the scorer of ``backend="http"``, which sends texts to a rerank server, for `osrerank.scoring.registry`."""
 
 import logging
 from ipaddress import ip_address
@@ -14,7 +14,7 @@ logger = logging.getLogger(__name__)
 
 
 def load(settings: Settings, model: str) -> Scorer:
-    """Return the scorer of a model on the settings' rerank server; nothing is sent yet.
+    """Return a scorer that uses a model on the rerank server in the settings; nothing is sent yet.
 
     Raises:
         ConfigError: as `check`.
@@ -27,7 +27,7 @@ def load(settings: Settings, model: str) -> Scorer:
 
 
 def check(settings: Settings) -> None:
-    """Check that the settings describe a server.
+    """Check that the settings name a rerank server, and a model if its dialect needs one.
 
     Raises:
         ConfigError: there is no address, or the dialect needs a model's name and there is none.
@@ -36,7 +36,7 @@ def check(settings: Settings) -> None:
 
 
 def _is_private(url: str) -> bool:
-    """Return whether nobody on the way can read what is sent: by TLS, or because it stays on this machine."""
+    """Return whether requests to a URL are encrypted by TLS, or stay on this machine."""
     parts = parse_url(url)
     host = (parts.host or "").strip("[]")
     try:

@@ -41,8 +41,10 @@ def test_each_weight_is_the_weighted_mean(tmp_path: Path) -> None:
     assert card.provenance["average_of"] == [{"model": "trained", "share": 0.75}, {"model": "start", "share": 0.25}]
     assert card.provenance["base_model"] == "tiny"
     readme = (made / "README.md").read_text(encoding="utf-8")
-    assert readme.startswith("# mean\n\nA reranking model of the kind cross-encoder: logits2 head, 64 tokens.\n")
-    assert readme.endswith("the mean of those of\n\n- 0.75 of `trained`\n- 0.25 of `start`\n")
+    assert readme.startswith(
+        "# mean\n\nA reranking model (cross-encoder) with a logits2 head, which reads at most 64 tokens.\n"
+    )
+    assert readme.endswith("a weighted mean of those of:\n\n- `trained`: 0.75\n- `start`: 0.25\n")
     assert load_scorer(str(made), backend="torch").score("low", ["salt"], [(0,)]).inferences == 1
 
 

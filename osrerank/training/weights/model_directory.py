@@ -1,4 +1,4 @@
-"""The result of a training: the model directory, its cards for programs and for people, and its curve."""
+"""Write a trained model's directory: its weights, model card, README and loss curve."""
 
 import json
 import shutil
@@ -24,60 +24,60 @@ def write_model(output: Path, trainee: Trainee, folder: Path, provenance: Mappin
     Args:
         output: the directory to make.
         trainee: the model.
-        folder: of the training, for its curve.
+        folder: the training's folder, which has the loss curve.
         provenance: base model, data, recipe, seed, measures.
 
     Raises:
         ConfigError: the output exists.
     """
-    with new_directory(output) as made:
-        replace(trainee, card=replace(trainee.card, provenance=provenance)).save(made)
-        _describe(made, folder, trainee.card.name, _what(trainee.card), provenance)
+    with new_directory(output) as directory:
+        replace(trainee, card=replace(trainee.card, provenance=provenance)).save(directory)
+        _describe(directory, folder, trainee.card.name, _what(trainee.card), provenance)
 
 
-def finish_encoder(made: Path, folder: Path, provenance: Mapping[str, Any]) -> None:
-    """Add the curve and the card for people to a pre-trained encoder's directory."""
-    _describe(made, folder, made.name, "An encoder to start a training from, not a reranker.", provenance)
+def finish_encoder(directory: Path, folder: Path, provenance: Mapping[str, Any]) -> None:
+    """Add the README and the loss curve to a pre-trained encoder's directory."""
+    _describe(directory, folder, directory.name, "An encoder to start a training from, not a reranker.", provenance)
 
 
-def write_average_readme(made: Path, card: ModelCard) -> None:
-    """Add the card for people to a model whose weights are the mean of others', its provenance's ``average_of``."""
-    averaged = [f"- {part['share']:g} of `{part['model']}`" for part in card.provenance["average_of"]]
-    lines = [f"# {card.name}", "", _what(card), "Its weights are the mean of those of", "", *averaged]
-    (made / README_FILE).write_text("\n".join(lines) + "\n", encoding="utf-8")
+def write_average_readme(directory: Path, card: ModelCard) -> None:
+    """Add the README to a model whose weights are a weighted mean: of the models in its provenance's ``average_of``."""
+    averaged = [f"- `{part['model']}`: {part['share']:g}" for part in card.provenance["average_of"]]
+    lines = [f"# {card.name}", "", _what(card), "Its weights are a weighted mean of those of:", "", *averaged]
+    (directory / README_FILE).write_text("\n".join(lines) + "\n", encoding="utf-8")
 
 
 def _what(card: ModelCard) -> str:
-    return f"A reranking model of the kind {card.kind}: {card.head} head, {card.max_tokens} tokens."
+    return f"A reranking model ({card.kind}) with a {card.head} head, which reads at most {card.max_tokens} tokens."
 
 
-def _describe(made: Path, folder: Path, name: str, what: str, provenance: Mapping[str, Any]) -> None:
-    (made / README_FILE).write_text(_readme(name, what, provenance), encoding="utf-8")
+def _describe(directory: Path, folder: Path, name: str, what: str, provenance: Mapping[str, Any]) -> None:
+    (directory / README_FILE).write_text(_readme(name, what, provenance), encoding="utf-8")
     if (folder / CURVE_FILE).exists():
-        shutil.copyfile(folder / CURVE_FILE, made / CURVE_FILE)
-        _plot(made)
+        shutil.copyfile(folder / CURVE_FILE, directory / CURVE_FILE)
+        _plot(directory)
 
 
-def _plot(made: Path) -> None:
+def _plot(directory: Path) -> None:
     """Plot the curve if matplotlib is installed; the CSV has the same values."""
     try:
         require("matplotlib", extra="eval")
     except MissingDependencyError:
         return
-    rows = read_curve(made / CURVE_FILE)
+    rows = read_curve(directory / CURVE_FILE)
     losses = [(int(row["step"]), float(row["loss"])) for row in rows]
     measures = [(int(row["step"]), float(row["measure"])) for row in rows if row.get("measure")]
-    plot_curve(made / "curve.svg", losses, measures)
+    plot_curve(directory / "curve.svg", losses, measures)
 
 
 def _readme(name: str, what: str, provenance: Mapping[str, Any]) -> str:
     recipe = provenance["our_training"]
-    began = f"; the student began as `{provenance['student_from']}`" if "student_from" in provenance else ""
+    student = f"; the student began as `{provenance['student_from']}`" if "student_from" in provenance else ""
     lines = [
         f"# {name}",
         "",
         what,
-        f"Trained with `osrerank` by the recipe `{recipe['name']}`, from `{provenance['base_model']}`{began}.",
+        f"Trained with `osrerank` by the recipe `{recipe['name']}`, from `{provenance['base_model']}`{student}.",
         "",
         "## Data",
         "",
@@ -104,5 +104,5 @@ def _amount(source: Mapping[str, Any]) -> str:
 
 def _measured(measures: Mapping[str, Any]) -> list[str]:
     if not measures:
-        return ["None: the last weights were kept; no development set was measured."]
+        return ["None: no development set was measured, so the last weights were kept."]
     return [f"- {name}: {value}" for name, value in measures.items()]
