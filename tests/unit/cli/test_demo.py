@@ -52,7 +52,7 @@ def test_a_model_that_keeps_nothing_is_asked_once(demo: Any, monkeypatch: pytest
 
 
 @pytest.mark.long
-def test_the_papers_pipelines_use_the_shipped_cross_encoder_and_need_a_duo_model(demo: Any) -> None:
+def test_mono_has_a_model_in_the_package_and_duo_none(demo: Any) -> None:
     shown = demo("", "--pipeline", "mono")
     assert (shown[FIRST]["encoded"], KNOWN in shown) == (None, False)
     assert shown[FIRST]["nDCG@10"] > shown["bm25"]["nDCG@10"]
