@@ -44,7 +44,8 @@ def test_small(run_section: RunSection, redis_url: str, tmp_path: Path) -> None:
     assert told.endswith("the same\n")
     assert all(f"duoBERT {name}, k0" in told for name in ("Sum", "Binary", "Min", "Max", "Sample"))
     assert all((tmp_path / "work" / f"figure-{number}.svg").exists() for number in (2, 3, 4))
-    assert (tmp_path / "work" / "workers.run.jsonl").read_text("utf-8").count('"applied":true,"reason":null') == 5
+    searched = (tmp_path / "work" / "workers.run.jsonl").read_text("utf-8")
+    assert searched.count('"applied":true,"reason":null') == 5 * 3  # each search, and its two stages
 
 
 @pytest.mark.slow
