@@ -15,7 +15,7 @@ import click
 from osrerank._optional import require
 from osrerank.cli.options import client_of, wants_json
 from osrerank.client import Client
-from osrerank.errors import OsrerankError
+from osrerank.errors import ModelLoadError, OsrerankError
 from osrerank.evaluation.basic import ndcg, reciprocal_rank
 from osrerank.formats.lines import numbered_objects
 from osrerank.formats.topics import read_queries
@@ -28,6 +28,8 @@ from osrerank.types import Qrels, Query
 Measure = Callable[[Sequence[str], Mapping[str, int]], float]
 INDEX = "osrerank-demo"
 DEPTH, DUO_DEPTH = 30, 10
+CROSS_ENCODER = "osrerank/monobert-l6"
+"""The model of pipelines with the stage `mono`, if none is named."""
 SHOWN = 5
 LABELS = {
     "bm25": "BM25",
@@ -114,9 +116,13 @@ def demo(context: click.Context, /, questions: int, pipeline: str, port: int, *,
     `osrerank search "..." --index osrerank-demo`. Each question is searched with BM25, then with reranking, which
     encodes texts without vectors, then with reranking again, which has the vectors.
 
+    Pipelines with mono use osrerank/monobert-l6, if neither --model nor the settings name a model. Those with duo need
+    a --duo-model.
+
     With --ui, http://127.0.0.1:PORT/ui shows both orders of every question, with the relevant paragraph marked.
     """
     sample = Sample.load()
+    context.obj = context.obj | _models(context.obj, pipeline)
     with closing(client_of(context)) as client:
         index_sample(client, sample)
     if ui:
@@ -157,6 +163,21 @@ def index_sample(client: Client, sample: Sample) -> None:
     count = client.count(index=INDEX)["count"]
     if count != len(sample.documents):
         raise OsrerankError(f"the index {INDEX} has {count} documents after loading {len(sample.documents)}")
+
+
+def _models(named: Mapping[str, Any], pipeline: str) -> dict[str, str]:
+    """Return the model of a pipeline with the stage `mono`, if none is named.
+
+    Raises:
+        ModelLoadError: the pipeline compares pairs, and no duo model is named.
+    """
+    settings = Settings.load(**{name: named[name] for name in ("model", "duo_model")})
+    if pipeline in WITH_DUO and not settings.duo_model:
+        from osrerank.scoring.registry import NO_DUO_MODEL  # noqa: PLC0415 - for few pipelines
+
+        raise ModelLoadError(f"{NO_DUO_MODEL}; then name it with --duo-model")
+    is_named = "model" in settings.model_fields_set
+    return {"model": CROSS_ENCODER} if "mono" in pipeline and not is_named else {}
 
 
 def _search(context: click.Context, asked: Mapping[str, str], pipeline: str) -> list[DemoRow]:

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from opensearchpy import OpenSearch, TransportError, helpers
 
-from tests.engine_library import DOCUMENTS, MAPPINGS, books_in, ids
+from tests.engine_library import MAPPINGS, books_in
 from tests.integration.conftest import Engines
 
 pytestmark = pytest.mark.integration
@@ -276,9 +276,3 @@ def test_requests_are_answered_alike(engines: Engines, library: str, name: str) 
     for place, request in enumerate(STEPS[name]):
         theirs, ours = (answer(engine, library, request) for engine in engines)
         assert ours == theirs, place
-
-
-def test_what_was_indexed_is_found(engines: Engines, books: str) -> None:
-    for engine in engines:
-        assert engine.get(index=books, id="1")["_source"] == DOCUMENTS["1"]
-        assert ids(engine.search(index=books, body={"query": {"match": {"body": "lazy dogs"}}})) == ["1", "2", "5"]

@@ -316,13 +316,10 @@ def test_a_phone_shows_one_order_at_a_time(open_page):
     assert page.locator("#after").is_visible()
 
 
-def test_a_missing_index_is_told(open_page):
+def test_a_missing_index_and_no_hits_are_told(open_page):
     page = open_page(q=QUERY, index="nowhere", wait=False)
     page.get_by_role("alert").filter(has_text="there is no index nowhere").wait_for()
     assert not page.locator("#outcome").is_visible()
-
-
-def test_no_hits_are_told(open_page):
     page = open_page(q="zebra", index="ponds")
     assert "No document of ponds matches" in page.locator("#empty").inner_text()
     assert page.locator("#status").inner_text() == "No hits."

@@ -1,4 +1,4 @@
-"""The cards of the shipped models against the recipes in ``tools/models/joined/recipes``."""
+"""The cards of the shipped models against the recipes in ``tools/models``."""
 
 import tomllib
 
@@ -8,7 +8,8 @@ from osrerank.scoring.locate import locate
 from osrerank.scoring.model_files import read_card, tokenizer_file
 from tests.servers import ROOT
 
-RECIPES = sorted((ROOT / "tools" / "models" / "joined" / "recipes").glob("*.toml"))
+NOT_SHIPPED = {"duobert-l6"}  # misses its gate
+RECIPES = sorted(file for file in (ROOT / "tools" / "models").glob("*/recipes/*.toml") if file.stem not in NOT_SHIPPED)
 
 
 @pytest.mark.parametrize("file", RECIPES, ids=lambda file: file.stem)
@@ -17,14 +18,14 @@ def test_the_card_is_its_recipes(file):
     assert card.name == f"osrerank/{file.stem}"
     assert card.provenance == recipe["provenance"]
     for name in ("pooling", "query_prefix", "document_prefix"):
-        assert getattr(card, name) == recipe["export"].get(name, getattr(card, name))
+        assert getattr(card, name) == recipe.get("export", {}).get(name, getattr(card, name))
     weight = recipe.get("first_pass_weight", 0) * card.calibration.scale
     assert card.first_pass_weight == pytest.approx(weight, abs=1e-4)
 
 
-def test_every_shipped_model_has_a_recipe_and_two_share_a_tokenizer():
+def test_every_shipped_model_has_a_recipe_and_they_share_a_tokenizer():
     shipped = {folder.name for folder in (ROOT / "osrerank" / "models").iterdir() if folder.is_dir()}
     assert shipped == {file.stem for file in RECIPES}
     shared = tokenizer_file(locate("osrerank/e5-small"))
     assert shared.exists()
-    assert tokenizer_file(locate("osrerank/minilm-l6")).samefile(shared)
+    assert all(tokenizer_file(locate(f"osrerank/{name}")).samefile(shared) for name in shipped)

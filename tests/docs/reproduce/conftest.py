@@ -6,6 +6,7 @@ import json
 import os
 import re
 import subprocess
+import sys
 from collections.abc import Callable, Iterator, Mapping
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -19,6 +20,7 @@ from tests.servers import ROOT
 
 PAGE = ROOT / "docs" / "reproduce.md"
 SECTIONS = {
+    "small": "The papers' pipeline, small",
     "monobert": "monoBERT on MS MARCO",
     "trec-car": "monoBERT on TREC-CAR",
     "multi-stage": "monoBERT, duoBERT, target-corpus pre-training",
@@ -69,7 +71,8 @@ def environment(hub: Hub, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
         "COLUMNS": "200",
     }
     with osrerank_program(folder, told) as programs:
-        yield {**told, "PATH": f"{programs}{os.pathsep}{os.environ['PATH']}"}
+        folders = [str(programs), str(Path(sys.executable).parent), os.environ["PATH"]]
+        yield {**told, "PATH": os.pathsep.join(folders)}
 
 
 class Quiet(SimpleHTTPRequestHandler):
@@ -82,9 +85,10 @@ def publisher(collections: Collections, folder: Path) -> Iterator[Path]:
     """Serve files; yield the catalogue that names them, some without a size or an MD5."""
     server = ThreadingHTTPServer(("127.0.0.1", 0), functools.partial(Quiet, directory=str(folder)))
     address = f"http://127.0.0.1:{server.server_port}"
+    folder.mkdir()
     listed = {}
     for name, files in collections.items():
-        (folder / name).mkdir(parents=True)
+        (folder / name).mkdir()
         for file, content in files.items():
             (folder / name / file).write_bytes(content)
         entries = [{"name": file, "url": f"{address}/{name}/{file}"} for file in files]

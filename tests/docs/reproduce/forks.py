@@ -57,7 +57,8 @@ def _program(folder: Path, environment: Mapping[str, str], address: str) -> Iter
     programs = folder / "bin"
     programs.mkdir()
     program = programs / "osrerank"
-    program.write_text(f'#!/bin/sh\nexec "{sys.executable}" -ES "{client}" "$@"\n', "utf-8")
+    own = f'[ "$1" = worker ] && exec "{sys.executable}" -m osrerank "$@"'  # so that a signal reaches it
+    program.write_text(f'#!/bin/sh\n{own}\nexec "{sys.executable}" -ES "{client}" "$@"\n', "utf-8")
     program.chmod(0o755)
     command = [sys.executable, "-m", "tests.docs.reproduce.forks", address]
     process = subprocess.Popen(command, env=dict(environment), stdout=subprocess.PIPE)

@@ -9,6 +9,7 @@ from rich.console import Console
 
 from osrerank.cli import cli
 from osrerank.cli.demo import LABELS, summary
+from osrerank.errors import ModelLoadError
 from tests.servers import ROOT
 
 MINILM, CROSS_ENCODER = "osrerank/minilm-l6", str(ROOT / "tests" / "data" / "tiny-bert-one-label")
@@ -20,8 +21,9 @@ def demo(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     """A function that runs the command on three questions, with nothing stored at first, and returns its figures."""
     monkeypatch.setenv("OSRERANK_VECTORS_FOLDER", str(tmp_path / "vectors"))
 
-    def run(model: str) -> dict[str, Any]:
-        arguments = ["--url", f"embedded:{tmp_path}", "--model", model, "--json", "demo", "--questions", "3"]
+    def run(model: str = "", *options: str) -> dict[str, Any]:
+        named = ["--model", model] if model else []
+        arguments = ["--url", f"embedded:{tmp_path}", *named, "--json", "demo", "--questions", "3", *options]
         result = CliRunner().invoke(cli, arguments, catch_exceptions=False)
         assert result.exit_code == 0, result.output
         figures: dict[str, Any] = json.loads(result.stdout)
@@ -47,6 +49,16 @@ def test_a_model_that_keeps_nothing_is_asked_once(demo: Any, monkeypatch: pytest
     monkeypatch.setenv("OSRERANK_VECTORS", "off")
     shown = demo(MINILM)
     assert (shown[FIRST]["encoded"], KNOWN in shown) == (30, False)
+
+
+@pytest.mark.long
+def test_mono_has_a_model_in_the_package_and_duo_none(demo: Any) -> None:
+    shown = demo("", "--pipeline", "mono")
+    assert (shown[FIRST]["encoded"], KNOWN in shown) == (None, False)
+    assert shown[FIRST]["nDCG@10"] > shown["bm25"]["nDCG@10"]
+    assert demo(MINILM, "--pipeline", "mono")[KNOWN]["encoded"] == 0, "a named model stays"
+    with pytest.raises(ModelLoadError, match=r"no duo model .* osrerank train duo; then name it with --duo-model"):
+        demo("", "--pipeline", "mono-duo")
 
 
 def test_the_quickstart_shows_what_the_demo_prints_and_the_readme_its_measures() -> None:

@@ -92,12 +92,9 @@ def test_a_measure_that_cannot_be_used_is_one_sentence(name: str) -> None:
     assert "object" not in str(refusal.value)
 
 
-def test_grades_beyond_gdevals_are_refused() -> None:
+def test_grades_beyond_gdevals_and_no_common_query_are_refused() -> None:
     with pytest.raises(EvaluationError, match="cannot measure ERR@10: it takes grades up to 4, the judgments have 5"):
         evaluate(Qrels({"1": {"a": 5}}), run_of(q1="a"), ["ERR@10", "AP"])
-
-
-def test_run_and_judgments_that_share_no_query_are_refused() -> None:
     with pytest.raises(EvaluationError, match="share no query: the run has 8, 9, the judgments 1, 2, 3"):
         evaluate(QRELS, run_of(q8="a", q9="a"), ["AP"])
 

@@ -28,9 +28,11 @@ def test_mono_reorders_its_depth_and_leaves_the_tail(k0: int, expected: str) -> 
     assert derive(SCORED, OperatingPoint(k0)) == (tuple(expected), k0)
 
 
-def test_binary_ties_keep_the_mono_order() -> None:
+def test_binary_ties_keep_the_mono_order_and_what_mono_could_not_score_stays_below_it() -> None:
     tied = QueryScores("q", ("a", "b"), {"a": 0.0, "b": 1.0}, 2, {("a", "b"): 0.9, ("b", "a"): 0.8})
     assert derive(tied, OperatingPoint(2, 2, "binary"))[0] == ("b", "a")
+    failed = QueryScores("q", ("a", "b", "c"), {"b": 1.0, "c": 2.0}, 3, {})
+    assert derive(failed, OperatingPoint(3))[0] == ("c", "b", "a")
 
 
 def test_k1_cuts_to_the_top_of_mono() -> None:
@@ -56,11 +58,6 @@ def test_pairs_that_were_not_kept_are_refused() -> None:
     # At k0 = 2 monoBERT ranks e and a alone; no pair of theirs was kept.
     with pytest.raises(EvaluationError, match="query q: the run lacks duoBERT's probabilities"):
         derive(SCORED, OperatingPoint(2, 4))
-
-
-def test_a_document_that_mono_could_not_score_stays_below_the_scored() -> None:
-    failed = QueryScores("q", ("a", "b", "c"), {"b": 1.0, "c": 2.0}, 3, {})
-    assert derive(failed, OperatingPoint(3))[0] == ("c", "b", "a")
 
 
 def test_a_depth_beyond_the_kept_scores_is_refused() -> None:

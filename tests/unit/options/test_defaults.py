@@ -101,9 +101,6 @@ def test_a_share_has_about_so_many_keys_and_a_greater_one_all_of_a_smaller() -> 
     tenth, third = ({key for key in KEYS if is_chosen(share, key)} for share in (0.1, 0.3))
     assert 900 < len(tenth) < 1100
     assert tenth < third
-
-
-def test_none_and_all_are_shares() -> None:
     assert not any(is_chosen(0, key) for key in KEYS)
     assert all(is_chosen(1, key) for key in KEYS)
     assert is_chosen(1.0, "a lone surrogate \ud800")

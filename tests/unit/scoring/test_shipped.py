@@ -8,13 +8,17 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from osrerank.scoring.encoder_scorer import EncoderScorer
 from osrerank.scoring.locate import SHIPPED, locate
+from osrerank.scoring.model_files import read_card
 from osrerank.scoring.registry import load_scorer
 from osrerank.settings import DEFAULT_MODEL
+from osrerank.types import Scorer
 from tests import servers
 
-MODELS = (DEFAULT_MODEL, "osrerank/minilm-l6")
+MONO = "osrerank/monobert-l6"
+KINDS = {DEFAULT_MODEL: "bi-encoder", "osrerank/minilm-l6": "bi-encoder", MONO: "cross-encoder"}
+LEAST = {DEFAULT_MODEL: 0.5, "osrerank/minilm-l6": 0, MONO: 0.3}
+"""Probability of the answer."""
 MOST_BYTES = 36_000_000
 QUERY = "what causes low blood pressure"
 DOCUMENTS = (
@@ -26,35 +30,35 @@ DOCUMENTS = (
 TUPLES = [(index,) for index in range(len(DOCUMENTS))]
 
 
-@pytest.fixture(scope="module", params=MODELS)
-def scorer(request: pytest.FixtureRequest) -> EncoderScorer:
+@pytest.fixture(scope="module", params=KINDS)
+def scorer(request: pytest.FixtureRequest) -> Scorer:
     return load_scorer(request.param)
 
 
 @pytest.mark.long
-def test_it_is_in_the_package_and_its_card_says_where_it_comes_from(scorer: EncoderScorer) -> None:
-    card = scorer.encoder.card
-    assert scorer.model == card.name
-    assert scorer.model in MODELS
+def test_it_is_in_the_package_and_its_card_says_where_it_comes_from(scorer: Scorer) -> None:
+    directory = locate(scorer.model)
+    card = read_card(directory)
+    assert (card.name, card.kind) == (scorer.model, KINDS[scorer.model])
     assert card.provenance["licence"] in {"Apache-2.0", "MIT"}
     assert "MS MARCO" in card.provenance["base_data"]
-    directory = locate(scorer.model)
+    assert ("SQuAD" in card.provenance["our_training"]) == (scorer.model == MONO)
     assert directory.parent == SHIPPED
     assert sum(file.stat().st_size for file in directory.rglob("*") if file.is_file()) < MOST_BYTES
 
 
-def test_it_ranks_the_answer_first(scorer: EncoderScorer) -> None:
+def test_it_ranks_the_answer_first(scorer: Scorer) -> None:
     scores = scorer.score(QUERY, DOCUMENTS, TUPLES)
     assert not scores.failures
     assert np.argsort(-scores.values)[:2].tolist() == [1, 2]
     probabilities = scorer.probabilities(scores.values)
-    assert probabilities[1] > max(2 * probabilities[2], 0.5 if scorer.model == DEFAULT_MODEL else 0)
+    assert probabilities[1] > max(2 * probabilities[2], LEAST[scorer.model])
     assert probabilities[3] < 0.1
     assert probabilities[0] < 0.01
 
 
 @pytest.mark.long
-def test_the_longest_sequences_fit(scorer: EncoderScorer) -> None:
+def test_the_longest_sequences_fit(scorer: Scorer) -> None:
     scores = scorer.score("blood " * 100, ["pressure " * 1000], [(0,)])
     assert np.isfinite(scores.values).all()
     assert scores.truncated == 1
@@ -70,7 +74,7 @@ print(os.environ["ORT_DISABLE_TELEMETRY"])
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("model", MODELS)
+@pytest.mark.parametrize("model", KINDS)
 def test_a_base_install_is_enough_and_onnx_runtime_reports_nothing_to_its_makers(model: str, tmp_path: Path) -> None:
     homes = dict.fromkeys(("HOME", "XDG_CACHE_HOME", "XDG_DATA_HOME"), str(tmp_path))
     environment = {name: value for name, value in os.environ.items() if name != "ORT_DISABLE_TELEMETRY"} | homes

@@ -15,6 +15,7 @@ from osrerank.cli.advise import settings_table
 from osrerank.cli.settings_file import write_index_settings
 from osrerank.decision.advice.advise import IndexAdvice, advise, judged_queries
 from osrerank.decision.advice.report import as_json, headline, html_page, lines
+from osrerank.decision.advice.sample import settings_to_try
 from osrerank.errors import ConfigError, EvaluationError
 from osrerank.testing import FunctionScorer
 from osrerank.types import Qrels
@@ -94,6 +95,8 @@ def test_a_cross_encoder_is_compared_with_stored_vectors_and_both(collection: Co
     assert (found.current.pipeline, found.current.mono_depth, found.current.weight) == ("vectors-mono", 3, 0.5)
     pipelines = [one.pipeline for one in found.of_pipelines()]
     assert sorted(pipelines) == ["auto", "none", "vectors", "vectors-mono"]
+    tried = [one.pipeline for one in settings_to_try(replace(found.current, pipeline="auto"), with_vectors=True)]
+    assert tried.index("vectors") < tried.index("vectors-mono"), "of equal means, the earlier one is recommended"
     said = lines(found)
     assert [line.split(":")[0].strip() for line in said[3:7]] == ["first pass", "vectors-mono", "mono", "vectors"]
     times = {one.pipeline: found.took_ms(one) or 0.0 for one in found.values if one.depth == 20}

@@ -95,11 +95,12 @@ def test_smoothed_weights_come_back_without_what_smoothing_multiplied_them_by(tm
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("name", ["e5-small", "minilm-l6"])
+@pytest.mark.parametrize("name", ["e5-small", "minilm-l6", "monobert-l6"])
 def test_the_shipped_models_run_in_torch(name: str) -> None:
     scorers = [load_scorer(f"osrerank/{name}", backend=backend) for backend in ("onnx", "torch")]
     assert parameter_files(SHIPPED / name) == ["onnx/model_int8.onnx"]
-    assert len({scorer.identity for scorer in scorers}) == 1  # whoever computes a vector
+    is_encoder = name != "monobert-l6"
+    assert (len({scorer.identity for scorer in scorers}) == 1) == is_encoder  # whoever computes a vector
     texts = ["Low blood pressure is caused by dehydration.", "High blood pressure is treated.", "A wing gives lift."]
     query, tuples = "what causes low blood pressure", [(0,), (1,), (2,)]
     onnx, torch = (scorer.score(query, texts, tuples).values for scorer in scorers)
