@@ -85,8 +85,9 @@ class Reranking:
             page: the page that the caller wants.
             lookup: the result of `lookup`, with the vectors fetched since then.
         """
-        hits, options = hits_of(response), self.options
-        if obstacle := "" if lookup and lookup.rankings else self._obstacle(hits):  # `lookup` found none
+        is_read, options = bool(lookup and lookup.rankings), self.options
+        hits = response["hits"]["hits"] if is_read else hits_of(response)
+        if obstacle := "" if is_read else self._obstacle(hits):
             return self.warned(unchanged(response, obstacle, page=page), None)
         by = self if self.fields.read else self._naming(hits)
         started = self.service.clock()

@@ -202,7 +202,7 @@ def reorder(
         ValueError: judged and rest are not together a permutation of the ranking.
     """
     ordered = sorted(judged, key=lambda item: (-item.score, item.candidate.rank))
-    level = counts + max((entry.level for candidate in ranking.candidates for entry in candidate.trace[-1:]), default=0)
+    level = counts + max([one.trace[-1].level for one in ranking.candidates if one.trace], default=0)
     scored = [_ranked(item, stage, rank, level) for rank, item in enumerate(ordered, start=1)]
     below = [item._replace(rank=rank) for rank, item in enumerate(rest, start=len(scored) + 1)]
     if len(scored) + len(below) != len(ranking.candidates):
