@@ -113,8 +113,8 @@ def demo(context: click.Context, /, questions: int, pipeline: str, port: int, *,
     """Index the bundled sample, search it with and without reranking, and compare.
 
     The sample is SQuAD's 2,067 development paragraphs with 100 questions. It stays in the index osrerank-demo, for
-    `osrerank search "..." --index osrerank-demo`. Each question is searched with BM25, then with reranking, which
-    encodes texts without vectors, then with reranking again, which has the vectors.
+    `osrerank search "..." --index osrerank-demo`. Each question is searched with BM25, then reranked. If the pipeline
+    uses vectors, reranking is repeated: the first time encodes the texts, the second uses the stored vectors.
 
     Pipelines with mono use osrerank/monobert-l6, if neither --model nor the settings name a model. Those with duo need
     a --duo-model.
