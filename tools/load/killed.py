@@ -28,6 +28,8 @@ from osrerank import Client, connect
 
 SAMPLE = Path(osrerank.__file__).parent / "data" / "squad"
 INDEX = "sample"
+START_S = 120
+"""How often, once a second, the workers are asked whether they are ready."""
 LATER = {"mono": 0.2, "duo": 0.7}
 """When a model's worker dies: share of the time of the search before it, after the middle search began."""
 
@@ -46,9 +48,13 @@ def start(model: str, broker: str) -> "subprocess.Popen[bytes]":
 
 
 def wait_until_ready(client: Client, question: str, options: Any) -> None:
-    """Search until the workers of both models answer."""
-    while client.search(question, index=INDEX, rerank=options)["rerank"]["applied"] is not True:
+    """Search until the workers of both models answer; give up after two minutes."""
+    for _ in range(START_S):
+        marks = client.search(question, index=INDEX, rerank=options)["rerank"]
+        if marks["applied"] is True:
+            return
         time.sleep(1)
+    sys.exit(f"the workers did not answer: {marks['reason']}")
 
 
 def searched(
@@ -68,9 +74,9 @@ def searched(
 def report(found: Sequence[Any], alone: Sequence[Any]) -> None:
     """Print how many responses are complete, how many are degraded and why, and whether orders are the same."""
     marks = [response["rerank"] for response, _ in found]
-    complete = [place for place, one in enumerate(marks) if one["applied"] is True]
+    complete = [number for number, one in enumerate(marks) if one["applied"] is True]
     ids = [[[hit["_id"] for hit in response["hits"]["hits"]] for response, _ in part] for part in (found, alone)]
-    same = sum(ids[0][place] == ids[1][place] for place in complete)
+    same = sum(ids[0][number] == ids[1][number] for number in complete)
     print(f"{len(found)} searches answered, {len(complete)} complete, {same} of these in the order without workers")
     for reason, count in Counter(one["reason"] for one in marks if one["applied"] is not True).items():
         print(f"{count} degraded: {reason}")
@@ -84,7 +90,8 @@ def measure(arguments: argparse.Namespace, folder: str, workers: Sequence["subpr
     """Search without workers, then with them, and print what came."""
     lines = (SAMPLE / "queries.tsv").read_text("utf-8").splitlines()[: arguments.queries]
     questions = [line.split("\t")[1] for line in lines]
-    options = {"pipeline": "mono-duo", "blend": "replace", "depth": arguments.depth, "duo_depth": arguments.duo_depth}
+    options = {"pipeline": "mono-duo", "blend": "replace", "cache": False}
+    options |= {"depth": arguments.depth, "duo_depth": arguments.duo_depth}
     models = {"model": arguments.mono, "duo_model": arguments.duo}
     with connect(f"embedded:{folder}", **models) as client:
         fill(client)
@@ -92,8 +99,8 @@ def measure(arguments: argparse.Namespace, folder: str, workers: Sequence["subpr
     url = arguments.redis_url
     with connect(f"embedded:{folder}", backend="workers", redis_url=url, **models) as client:
         wait_until_ready(client, "who is ready", options)
-        place = 0 if arguments.kill == "mono" else 2
-        victims = [worker.pid for worker in workers[place : place + arguments.killed]]
+        first = 0 if arguments.kill == "mono" else 2
+        victims = [worker.pid for worker in workers[first : first + arguments.killed]]
         options["deadline_ms"] = arguments.deadline_ms
         report(searched(client, questions, options, victims, LATER[arguments.kill]), alone)
 
