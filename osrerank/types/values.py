@@ -17,6 +17,7 @@ SPEAKS = re.compile(r"[^\W_]")
 BLANK = "its text is blank: nothing but space, punctuation and symbols"
 """Why a blank text is not scored."""
 NO_PARTS: Mapping[str, float] = MappingProxyType({})
+"""The parts of a score that has none."""
 
 
 def is_blank(text: str | None) -> bool:

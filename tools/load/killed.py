@@ -7,8 +7,6 @@ named model is killed (SIGKILL). The orders of complete responses are compared w
 """
 
 import argparse
-import gzip
-import json
 import os
 import signal
 import subprocess
@@ -18,27 +16,15 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
-from opensearchpy.helpers import bulk
-
-import osrerank
 from osrerank import Client, connect
+from osrerank.cli.demo import INDEX, Sample, index_sample
 
-SAMPLE = Path(osrerank.__file__).parent / "data" / "squad"
-INDEX = "sample"
 START_S = 120
 """How often, once a second, the workers are asked whether they are ready."""
 LATER = {"mono": 0.2, "duo": 0.7}
 """When a model's worker dies: share of the time of the search before it, after the middle search began."""
-
-
-def fill(client: Client) -> None:
-    """Index the sample."""
-    with gzip.open(SAMPLE / "corpus.jsonl.gz", "rt", encoding="utf-8") as lines:
-        documents = [json.loads(line) for line in lines]
-    bulk(client, ({"_index": INDEX, "_id": one.pop("id"), **one} for one in documents), refresh=True)
 
 
 def start(model: str, broker: str) -> "subprocess.Popen[bytes]":
@@ -88,13 +74,13 @@ def report(found: Sequence[Any], alone: Sequence[Any]) -> None:
 
 def measure(arguments: argparse.Namespace, folder: str, workers: Sequence["subprocess.Popen[bytes]"]) -> None:
     """Search without workers, then with them, and print what came."""
-    lines = (SAMPLE / "queries.tsv").read_text("utf-8").splitlines()[: arguments.queries]
-    questions = [line.split("\t")[1] for line in lines]
+    sample = Sample.load()
+    questions = list(sample.queries.values())[: arguments.queries]
     options = {"pipeline": "mono-duo", "blend": "replace", "cache": False}
     options |= {"depth": arguments.depth, "duo_depth": arguments.duo_depth}
     models = {"model": arguments.mono, "duo_model": arguments.duo}
     with connect(f"embedded:{folder}", **models) as client:
-        fill(client)
+        index_sample(client, sample)
         alone = searched(client, questions, {**options, "deadline_ms": None})
     url = arguments.redis_url
     with connect(f"embedded:{folder}", backend="workers", redis_url=url, **models) as client:
