@@ -137,7 +137,7 @@ class LoadedModel:
                 from osrerank.vectors.documents import DocumentVectors  # noqa: PLC0415 - likewise
 
                 storage = VectorStorage.of(self._settings, has_index=self._has_index)
-                self._vectors = DocumentVectors(model, storage)
+                self._vectors = DocumentVectors(model, storage, self._clock)
             return self._vectors
 
     def expect(self, query: str) -> None:

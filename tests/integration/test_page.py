@@ -335,22 +335,19 @@ def test_a_model_that_fails_is_told(open_page, index, tmp_path):
     client.close()
 
 
-def test_waiting_is_shown(open_page, index, monkeypatch):
+def test_waiting_is_shown(open_page, tmp_path):
     gate = threading.Event()
-    search = index.search
-
-    def slow_search(*arguments, **options):
-        gate.wait(30)
-        return search(*arguments, **options)
-
-    monkeypatch.setattr(index, "search", slow_search)
-    page = open_page(q=QUERY, index="ponds", wait=False)
-    page.locator("#progress", has_text="Searching").wait_for()
-    assert page.locator("#results").get_attribute("aria-busy") == "true"
-    gate.set()
-    settle(page)
-    assert page.locator("#after .row").count() == 10
-    assert not page.locator("#progress").is_visible()
+    client = connect(f"embedded:{tmp_path}", scorer=FunctionScorer(lambda *_: float(gate.wait(30))))
+    client.index(index="ponds", id="a", body={"text": "a duck"}, refresh=True)
+    with running(FunctionScorer(), comparison=ComparisonPage(client, {"mono": ""})) as address:
+        page = open_page(f"{address}/ui", q="duck", index="ponds", wait=False)
+        page.locator("#progress", has_text="Searching").wait_for()
+        assert page.locator("#results").get_attribute("aria-busy") == "true"
+        gate.set()
+        settle(page)
+        assert ids(page, "after") == ["a"]
+        assert not page.locator("#progress").is_visible()
+    client.close()
 
 
 def test_the_token_is_asked_for_and_kept_in_the_tab(open_page, comparison):

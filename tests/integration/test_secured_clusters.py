@@ -5,7 +5,6 @@ There is no security plugin here. OpenSearch logs each action as a task; those a
 
 import json
 import re
-import time
 from collections.abc import Iterator
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -20,6 +19,7 @@ from osrerank.cli import cli
 from tests import servers
 from tests.http_server import running
 from tests.servers import ROOT
+from tests.waiting import wait_until
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow, pytest.mark.timeout(600)]
 
@@ -69,11 +69,17 @@ class Node:
         assert result.exit_code == 0, result.output
         return self.actions()
 
+    def _unread(self) -> str:
+        return self._log.read_bytes()[self._read :].decode()
+
     def actions(self) -> set[str]:
-        time.sleep(1.0)  # the log is written in the background
-        text = self._log.read_bytes()[self._read :].decode()
-        self._read = self._log.stat().st_size
-        found = {action for action, about in TASK.findall(text) if ".plugins-ml" not in about}
+        end = f"end-{self._read}"
+        with OpenSearch(self.url) as client:
+            client.search(index=end, ignore_unavailable=True)
+        wait_until(lambda: end in self._unread())  # the log is written in the background
+        text = self._unread()
+        self._read += len(text.encode())
+        found = {action for action, about in TASK.findall(text) if ".plugins-ml" not in about and end not in about}
         return {one for one in found if not NOT_OURS.match(one) and (not one.endswith("]") or one.endswith("bulk[s]"))}
 
 

@@ -9,6 +9,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 import urllib.error
 import urllib.request
@@ -71,13 +72,14 @@ def malformed(rng):
     return rng.randbytes(rng.randint(0, 2_000))
 
 
-async def slow(port, seconds):
-    """Begin a request and never end it."""
+async def slow(port, seconds, begun):
+    """Begin a request, say so, and never end it."""
     head = b"POST /v1/rerank HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: 1000\r\n\r\n{"
     with contextlib.suppress(OSError):
         _reader, writer = await asyncio.open_connection("127.0.0.1", port)
         writer.write(head[: random.Random(seconds).randrange(1, len(head))])
         await writer.drain()
+        begun.release()
         await asyncio.sleep(seconds)
         writer.close()
 
@@ -94,8 +96,8 @@ async def abort(port):
         writer.transport.abort()
 
 
-async def slow_and_aborted(port, count, seconds):
-    await asyncio.gather(*(slow(port, seconds) for _ in range(count)), *(abort(port) for _ in range(count)))
+async def slow_and_aborted(port, count, seconds, begun):
+    await asyncio.gather(*(slow(port, seconds, begun) for _ in range(count)), *(abort(port) for _ in range(count)))
 
 
 def test_stays_up(server):
@@ -109,8 +111,9 @@ def test_stays_up(server):
         codes = list(pool.map(lambda job: send(port, *job), jobs))
         assert {code for code in codes if code >= 500} == set()
         assert {400, 422} <= set(codes)
-        trouble = pool.submit(asyncio.run, slow_and_aborted(port, 40, 3.0))
-        time.sleep(0.5)
+        begun = threading.Semaphore(0)
+        trouble = pool.submit(asyncio.run, slow_and_aborted(port, 40, 3.0, begun))
+        assert all(begun.acquire(timeout=10) for _ in range(40))
         assert send(port, GOOD) == 200  # while the slow ones hang on
         together = list(pool.map(lambda _: send(port, GOOD), range(40)))
         trouble.result()

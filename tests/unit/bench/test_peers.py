@@ -1,4 +1,5 @@
 import json
+import shutil
 import sys
 from pathlib import Path
 
@@ -6,7 +7,6 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
-from osrerank.bench import peers as module
 from osrerank.bench.install import PINS, python_of
 from osrerank.bench.peers import PeerProcess, Shared, choose_batch, make_peers
 from osrerank.bench.runner.table import BATCH_SIZES, positive
@@ -72,8 +72,8 @@ def test_a_process_that_ended_says_what_it_printed(environment: Path, tmp_path: 
 
 
 @pytest.mark.long
-def test_peers_whose_libraries_are_missing_are_named(environment: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "_padded", lambda checkpoint, _folder: checkpoint)
+def test_peers_whose_libraries_are_missing_are_named(environment: Path, exported: Path) -> None:
+    shutil.copytree(exported / "exports", environment / "exports")
     hidden = 'import sys; sys.modules["openvino"] = None\n'
     blocked = environment / "blocked"
     blocked.mkdir()

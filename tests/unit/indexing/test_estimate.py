@@ -1,7 +1,6 @@
 """How many of an index's documents have vectors, and how long the rest takes, whatever their lengths."""
 
 import asyncio
-import time
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -13,7 +12,7 @@ from osrerank.errors import ConfigError
 from osrerank.indexing.build import build_vectors
 from osrerank.indexing.estimate import duration, estimate
 from osrerank.search.coverage import SAMPLE
-from osrerank.testing import FunctionScorer
+from osrerank.testing import FunctionScorer, ManualClock
 from tests import articles
 from tests.letters import Letters
 
@@ -89,7 +88,6 @@ def test_an_index_is_warm_with_its_model_and_vectors(tmp_path: Path) -> None:
     assert asyncio.run(asked()) == (True, 1)
 
 
-@pytest.mark.long
 @pytest.mark.parametrize(
     "texts",
     [[SHORT] * 300, [LONG] * 40, [SHORT] * 150 + [LONG] * 30],
@@ -97,12 +95,14 @@ def test_an_index_is_warm_with_its_model_and_vectors(tmp_path: Path) -> None:
 )
 def test_the_estimate_is_within_a_third_of_the_truth(texts: list[str], tmp_path: Path) -> None:
     texts = [f"{text} {number}" for number, text in enumerate(texts)]
-    with connect(f"embedded:{tmp_path / 'engine'}", scorer=Letters(1e-5, 2e-3), rerank={"passages": None}) as client:
+    clock = ManualClock()
+    scorer = Letters(1e-5, 2e-3, clock.sleep)
+    with connect(f"embedded:{tmp_path / 'engine'}", scorer=scorer, clock=clock, rerank={"passages": None}) as client:
         fill(client, texts)
         found = estimate(client, "notes")
-        began = time.monotonic()
+        began = clock()
         build_vectors(client, "notes")
-        assert found.build_s == pytest.approx(time.monotonic() - began, rel=1 / 3)
+        assert found.build_s == pytest.approx(clock() - began, rel=1 / 3)
 
 
 @pytest.mark.parametrize(
