@@ -11,8 +11,8 @@ from osrerank.scoring.registry import load_scorer
 from osrerank.settings import DEFAULT_MODEL
 from osrerank.types import Run, ScoredDocument
 
-FLOOR = 0.65
-"""nDCG@10 over BM25's top 100 of TREC DL 2019; BM25 itself has .5058, the fp32 graph .6657."""
+DEPTH, FLOOR = 30, 0.64
+"""The least nDCG@10 over so many of BM25's hits of TREC DL 2019, where BM25 itself has .5058 and the model .6560."""
 
 
 @pytest.mark.slow
@@ -23,7 +23,8 @@ def test_dl19_passages(shared: Path) -> None:
     queries = dict(line.split("\t", 1) for line in (folder / "queries.tsv").read_text(encoding="utf-8").splitlines())
     scorer = load_scorer(DEFAULT_MODEL)
     rankings = {}
-    for query_id, first in read_run(folder / "runs" / "BM25.txt").rankings.items():
+    for query_id, hits in read_run(folder / "runs" / "BM25.txt").rankings.items():
+        first = hits[:DEPTH]
         documents = [texts[doc_id] for doc_id, _score in first]
         values = scorer.score(queries[query_id], documents, [(index,) for index in range(len(documents))]).values
         scored = [ScoredDocument(doc_id, value) for (doc_id, _), value in zip(first, values.tolist(), strict=True)]

@@ -1,7 +1,6 @@
 """What docker/ starts, without containers: its Redis, its OpenSearch's settings, its image's steps and commands."""
 
 import json
-import os
 import re
 import stat
 import subprocess
@@ -144,12 +143,6 @@ def check_services(broker: Broker, environment: dict[str, str], folder: Path) ->
             assert server.stop() == 0
         assert worker.stop() == 0
         assert not worker.is_healthy
-
-
-@pytest.mark.slow
-def test_services_work_together(broker, tmp_path):
-    path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
-    check_services(broker, {**os.environ, "PATH": path}, tmp_path)
 
 
 @pytest.mark.slow

@@ -92,7 +92,7 @@ def test_analysis_of_strange_texts(engines: Engines, analyzer: str, text: str) -
 
 @pytest.mark.slow
 def test_a_whole_collection(engines: Engines, books: str, shared: Path) -> None:
-    """CACM: the same tokens in 99.9% of the texts, and the same first ten hits in the same order."""
+    """CACM: the same tokens in 99.9% of the texts, and the same first ten hits in the same order, but for ties."""
     archive, options = str(shared / "cacm" / "cacm.tar.gz"), LoadOptions(index=IndexOptions(k1=1.2, b=0.75))
     for engine in engines:
         load(engine, "test-scores-cacm", LOADERS["trec"], [archive], options=options)
@@ -104,9 +104,12 @@ def test_a_whole_collection(engines: Engines, books: str, shared: Path) -> None:
         different += ours != [(one["token"], one["position"]) for one in theirs]
     assert different <= 0.001 * len(documents)
     for query in read_queries(shared / "cacm" / "topics.cacm.txt"):
-        body = {"query": {"match": {"text": query.text}}, "_source": False}
-        first, second = (engine.search(index="test-scores-cacm", body=body) for engine in engines)
-        assert ids(second) == ids(first)
+        body = {"query": {"match": {"text": query.text}}, "_source": False, "size": 100}
+        theirs, ours = (engine.search(index="test-scores-cacm", body=body)["hits"]["hits"] for engine in engines)
+        scores = {hit["_id"]: hit["_score"] for hit in theirs}
+        expected = pytest.approx([hit["_score"] for hit in theirs[:10]], abs=1e-4)
+        assert [hit["_score"] for hit in ours[:10]] == expected
+        assert [scores[hit["_id"]] for hit in ours[:10]] == expected
 
 
 def test_figures_hold_in_part(engines: Engines, books: str) -> None:

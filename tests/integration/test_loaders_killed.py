@@ -18,7 +18,7 @@ from tests.waiting import wait_until
 pytestmark = pytest.mark.integration
 
 DOCUMENTS = 12_000
-KILLS = 10
+KILLS = 4
 IN_ORDINARY_SUITE = 1
 _random = random.Random(20_190_113)
 POINTS = [round(_random.uniform(0.01, 0.97), 3) for _ in range(KILLS)]

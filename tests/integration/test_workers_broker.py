@@ -137,13 +137,13 @@ def test_how_much_waits_and_since_when_is_shown(signed: WorkerGroup, broker: str
         assert list(QueueCollector(nobody, WorkerRegistry(nobody, "m", Signer()), Signer(), "q").collect()) == []
 
 
-def without_broker(folder: Path, away_s: float) -> None:
-    """Take a worker's and a client's Redis away for a time, and report how both fare."""
+def test_workers_and_clients_come_back_by_themselves(tmp_path: Path) -> None:
+    away_s = 4.0
     binary, port, probes = servers.redis_binary(), servers.free_port(), servers.free_port()
     environment = {"OSRERANK_PROBE_PORT": str(probes)}
-    with servers.start_redis(binary, folder, port=port) as (url, process):
+    with servers.start_redis(binary, tmp_path, port=port) as (url, process):
         made = {"model": STAND_IN, "module": "tests.workers", "options": FAST, "key": KEY}
-        group = WorkerGroup(url, folder / "group", environment=environment, **made)
+        group = WorkerGroup(url, tmp_path / "group", environment=environment, **made)
         group.start(1)
         scorer = scorer_of(url, group.signer)
         assert scorer.score("q", *HUNDRED).reached == 100
@@ -159,7 +159,7 @@ def without_broker(folder: Path, away_s: float) -> None:
         time.sleep(0.02)
     dialled = BROKER_FAILURES._value.get() - failures
     assert (asked(probes, "/live"), asked(probes, "/ready")) == (200, 503)
-    with servers.start_redis(binary, folder, port=port):
+    with servers.start_redis(binary, tmp_path, port=port):
         back = time.monotonic()
         while time.monotonic() - back < 60:
             try:
@@ -176,12 +176,6 @@ def without_broker(folder: Path, away_s: float) -> None:
     assert dialled < 3 + away_s
     assert len(took) > 3 * dialled
     assert "Traceback" not in log
-
-
-@pytest.mark.timeout(900)
-@pytest.mark.parametrize("away_s", [4.0, pytest.param(600.0, marks=pytest.mark.slow)])
-def test_workers_and_clients_come_back_by_themselves(tmp_path: Path, away_s: float) -> None:
-    without_broker(tmp_path, away_s)
 
 
 @pytest.mark.slow
