@@ -30,7 +30,7 @@ OF_CLUSTER = (
     "indices:data/read/msearch",
     "indices:data/read/mget",
 )
-"""Actions of indexes that the security plugin checks as the cluster's."""
+"""Index actions that the security plugin checks against cluster permissions."""
 NOT_OURS = re.compile(
     r"internal:|cluster:admin/opensearch/mlinternal/|.*(seq_no|retention_lease|mapping/auto_put)|cluster:admin/opensearch/ml/deploy_model_on_nodes"
 )
@@ -111,18 +111,18 @@ def check(actions: set[str], *roles: str) -> None:
     assert sorted(action for action in actions if not is_allowed(action, *roles)) == []
 
 
-def test_loading(loaded):
+def test_the_load_role_allows_loading_an_index(loaded):
     check(loaded, "osrerank_load")
 
 
-def test_searching(node, loaded):
+def test_the_search_role_allows_search_and_msearch(node, loaded):
     actions = node.run("search", "low blood pressure", "--index", "notes", "--rerank")
     with connect(node.url) as client:
         client.msearch(body=[{"index": "notes"}, {"query": {"match": {"text": "low"}}}])
     check(actions | node.actions(), "osrerank_search")
 
 
-def test_vectors_in_a_side_index(node, loaded, monkeypatch):
+def test_the_vectors_role_allows_a_side_index(node, loaded, monkeypatch):
     monkeypatch.setenv("OSRERANK_VECTORS", "off")
     monkeypatch.setenv("OSRERANK_VECTORS_INDEX", "true")
     for command in ("build", "status", "prune"):
@@ -157,6 +157,6 @@ def test_pipeline_needs_no_right_to_change_settings_that_are_set(node, loaded):
 
 
 def without_system_indexes(actions: set[str]) -> set[str]:
-    """Leave out what ml-commons does as itself in its own indexes, whose tasks do not all name them."""
+    """Leave out all data actions, some index actions and settings updates: ml-commons does these as itself."""
     own = ("indices:data/", *(f"indices:admin/{name}" for name in ("create", "mapping", "refresh", "delete")))
     return {action for action in actions if not action.startswith(own) and action != "cluster:admin/settings/update"}

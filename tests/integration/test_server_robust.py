@@ -73,7 +73,7 @@ def malformed(rng):
 
 
 async def slow(port, seconds, begun):
-    """Begin a request, say so, and never end it."""
+    """Send part of a request, say so, keep the connection open for some seconds, then close it."""
     head = b"POST /v1/rerank HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: 1000\r\n\r\n{"
     with contextlib.suppress(OSError):
         _reader, writer = await asyncio.open_connection("127.0.0.1", port)
@@ -100,7 +100,7 @@ async def slow_and_aborted(port, count, seconds, begun):
     await asyncio.gather(*(slow(port, seconds, begun) for _ in range(count)), *(abort(port) for _ in range(count)))
 
 
-def test_stays_up(server):
+def test_bad_slow_and_aborted_requests_leave_the_server_up(server):
     process, port, log = server
     for _ in range(20):
         send(port, GOOD)
@@ -125,7 +125,7 @@ def test_stays_up(server):
 
 
 @pytest.mark.slow
-def test_headers_that_never_end_are_not_waited_for(server):
+def test_headers_that_never_end_close_the_connection(server):
     _process, port, _log = server
     started = time.monotonic()
     with socket.create_connection(("127.0.0.1", port), timeout=60) as connection:
@@ -134,7 +134,7 @@ def test_headers_that_never_end_are_not_waited_for(server):
     assert time.monotonic() - started > 5
 
 
-def test_the_end_waits_for_what_was_taken_on(server):
+def test_shutdown_waits_for_requests_in_flight(server):
     process, port, _log = server
     body = json.dumps({"query": "cat", "documents": ["a cat sat " * 200] * 200}).encode()
     with ThreadPoolExecutor(1) as pool:
@@ -147,7 +147,7 @@ def test_the_end_waits_for_what_was_taken_on(server):
     assert not is_ready(port)
 
 
-def test_a_port_that_is_taken():
+def test_a_port_in_use_ends_serve_with_an_error_that_names_it():
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()

@@ -1,4 +1,4 @@
-"""The documented way from nothing to a searchable model, command by command."""
+"""The commands in docs/training.md pretrain, train, export, search and evaluate a small model."""
 
 import os
 import re
@@ -24,7 +24,7 @@ def documented() -> str:
 
 
 @pytest.mark.slow
-def test_the_documented_commands_make_a_searchable_model(tmp_path: Path) -> None:
+def test_the_documented_commands_train_and_export_a_model_that_ranks(tmp_path: Path) -> None:
     (tmp_path / "questions.json").write_bytes(SLICE.read_bytes())
     program = tmp_path / "program"
     program.mkdir()

@@ -1,4 +1,4 @@
-"""Workers and clients whose broker goes away, or has others who write to it, asks for certificates, or is many."""
+"""Workers and clients when the broker goes away, holds forged messages, requires certificates, or is a cluster."""
 
 import base64
 import contextlib
@@ -110,7 +110,7 @@ def test_forged_heartbeats_and_replies_change_no_score(signed: WorkerGroup, brok
     assert MESSAGES_REFUSED.labels("reply", "wrong_key" if key else "unsigned")._value.get() > before
 
 
-def test_how_much_waits_and_since_when_is_shown(signed: WorkerGroup, broker: str) -> None:
+def test_queue_metrics_show_depth_and_oldest_age(signed: WorkerGroup, broker: str) -> None:
     own = broker.removesuffix("/0") + "/1"  # nobody takes from it
     with connect(own) as redis:
         registry = WorkerRegistry(redis, STAND_IN, signed.signer)
@@ -179,8 +179,8 @@ def test_workers_and_clients_come_back_by_themselves(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_broker_that_falls_silent_holds_no_search_beyond_its_deadline(signed: WorkerGroup, broker: str) -> None:
-    """Whatever the search asks it just then: for workers, whether the queue is full, or to take a chunk."""
+def test_a_silent_or_slow_broker_delays_no_search_by_more_than_a_second(signed: WorkerGroup, broker: str) -> None:
+    """This holds for each request: listing workers, reading the queue's length and sending a chunk."""
     for kind in ("swallow", "latency"):
         with Proxies() as proxies:
             port = proxies.open("broker", int(broker.rsplit(":", 1)[1].split("/", maxsplit=1)[0]))
@@ -235,7 +235,7 @@ def test_a_restricted_user_with_a_client_certificate_is_enough(tmp_path: Path) -
 
 
 @pytest.mark.parametrize("mode", ["cluster", "sentinel"])
-def test_a_cluster_and_a_sentinel_are_refused_in_a_sentence(tmp_path: Path, mode: str) -> None:
+def test_redis_cluster_and_sentinel_are_refused_with_a_clear_error(tmp_path: Path, mode: str) -> None:
     options = ("--cluster-enabled", "yes") if mode == "cluster" else ("--sentinel",)
     if mode == "sentinel":
         (tmp_path / "sentinel.conf").write_text("sentinel monitor broker 127.0.0.1 1 1\n")
@@ -256,7 +256,7 @@ def test_a_cluster_and_a_sentinel_are_refused_in_a_sentence(tmp_path: Path, mode
 @pytest.mark.parametrize(
     "url", ["sentinel://h:26379/x", "redis+cluster://h", "rediss+sentinel://h", "redis://a:1,b:2/0"]
 )
-def test_their_urls_are_refused_before_anything_is_started(url: str) -> None:
+def test_cluster_and_sentinel_urls_are_refused_when_settings_load(url: str) -> None:
     with pytest.raises(ConfigError, match="Sentinel and Redis Cluster are not supported"):
         Settings.load(broker_url=url)
     assert Settings.load(broker_url="redis://:pa,ss@h:1/0").broker()

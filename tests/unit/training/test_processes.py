@@ -16,8 +16,8 @@ from tests.servers import ROOT, free_port
 pytestmark = pytest.mark.long
 
 CLASSIFIER = ROOT / "tests" / "data" / "tiny-bert-two-labels"
-# Lots of few tokens, so that a step has several; two parts, with mining between them; without dropout, which processes
-# draw apart.
+# A small token budget gives several lots a step; mining divides the training in two; no dropout, because processes draw
+# different masks.
 RECIPE = (
     "modern,steps=6,batch=8,negatives=3,rate=1e-3,warmup=1,mine_at=0.5,evaluate_every=2,dropout=0,"
     "max_tokens=64,max_query_tokens=16,budget_tokens=128,precision=fp32"
@@ -74,7 +74,7 @@ def numbers(folder: Path, column: str) -> list[float]:
 
 
 @pytest.mark.slow
-def test_several_processes_stop_go_on_and_train_the_model_that_one_trains(examples: Path, tmp_path: Path) -> None:
+def test_a_stopped_run_of_three_processes_resumes_and_matches_one_process(examples: Path, tmp_path: Path) -> None:
     one, several = tmp_path / "1", tmp_path / "3"  # three: a step has two lots here, so one has nothing to do
     trained(examples, one, 1)
     assert "step 6 of 6" not in trained(examples, several, 3, "--max-minutes", "0.000001")
@@ -98,7 +98,7 @@ def test_a_process_without_a_share_trains_in_mixed_precision_too(examples: Path,
 
 
 @pytest.mark.slow
-def test_bfloat16_is_near_fp32_and_writes_it(examples: Path, tmp_path: Path) -> None:
+def test_bfloat16_losses_are_near_fp32_and_weights_are_saved_in_fp32(examples: Path, tmp_path: Path) -> None:
     for precision in ("bf16", "fp32"):
         trained(examples, tmp_path / precision, 1, recipe=RECIPE.replace("fp32", precision))
     found, exact = (numbers(tmp_path / name, "loss") for name in ("bf16", "fp32"))

@@ -23,7 +23,7 @@ CARD = ModelCard("tried", "logits2")
 NSP = "this next-sentence head, output 0 means relevant, not output 1"
 
 
-def test_the_examples_are_questions_with_their_paragraph_and_one_of_another_article() -> None:
+def test_each_example_has_the_answering_paragraph_and_another() -> None:
     assert len(examples()) == PAIRS
     assert examples() == examples()
     assert all(example.answering != example.other for example in examples())
@@ -36,7 +36,7 @@ def trained_like(query: str, text: str) -> float:
     return 20 * overlap(query, text)
 
 
-def test_what_ranks_passes() -> None:
+def test_a_model_that_ranks_passes() -> None:
     found = checked(FunctionScorer(trained_like), MONO, CARD, sha256="abc")
     assert (found.cause, found.casing, found.label) == ("", "lower case", 1)
     assert found.unknown < 0.01
@@ -54,7 +54,9 @@ def test_what_ranks_passes() -> None:
         (CARD, overlap, "it hardly tells paragraphs apart: its head was lost"),  # in the right order, but not far apart
     ],
 )
-def test_what_does_not_rank_is_refused(card: ModelCard, function: Callable[[str, str], float], cause: str) -> None:
+def test_a_model_that_does_not_rank_is_refused_with_the_cause(
+    card: ModelCard, function: Callable[[str, str], float], cause: str
+) -> None:
     scorer = FunctionScorer(function)
     assert cause in self_check(scorer, MONO, card).cause
     with pytest.raises(ModelLoadError, match=r"tried does not rank as a trained model does.*--no-self-check"):
@@ -123,7 +125,7 @@ FAULTS: dict[Callable[[Path], None], str] = {
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """osrerank/monobert-l6 as transformers saved a model years ago."""
+    """osrerank/monobert-l6 in the old layout of transformers: pytorch_model.bin and vocab.txt."""
     torch = pytest.importorskip("torch")
     from osrerank.scoring.backends.torch import read_weights
 
@@ -165,7 +167,9 @@ def test_a_planted_fault_is_caught_and_named(
 
 
 @pytest.mark.slow
-def test_a_planted_fault_ends_an_export(trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_planted_fault_stops_the_export_and_leaves_no_output(
+    trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     shutil.copytree(trained, tmp_path / "faulty")
     swapped_labels(tmp_path / "faulty")
