@@ -84,7 +84,7 @@ lock: $(BIN)/python
 	$(BIN)/python -m tools.deploy.lock
 
 # The packages of the image "cpu", as docker/Dockerfile installs them, in an environment of their own.
-SBOM_PIP := -m pip --disable-pip-version-check install --quiet --no-deps
+SBOM_PIP := -m pip --disable-pip-version-check install --quiet --no-deps --no-compile
 sbom:
 	rm -rf build/sbom
 	$(PYTHON) -m venv --clear build/sbom/tools
