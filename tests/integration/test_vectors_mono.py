@@ -21,19 +21,12 @@ TEXTS = [f"note {number} on {TOPICS[number % len(TOPICS)]}: what is known" for n
 OPTIONS = {"pipeline": "vectors-mono", "mono_depth": 5}
 
 
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory):
-    with pytest.MonkeyPatch.context() as patch:
-        folder = tmp_path_factory.mktemp("vectors-mono")
-        patch.setenv("OSRERANK_VECTORS_FOLDER", str(folder / "vectors"))
-        patch.setenv("OSRERANK_CACHE_LOCAL_MB", "0")
-        yield folder
-
-
-@pytest.fixture(scope="module")
-def client(folder):
+@pytest.fixture
+def client(tmp_path, monkeypatch):
+    monkeypatch.setenv("OSRERANK_VECTORS_FOLDER", str(tmp_path / "vectors"))
+    monkeypatch.setenv("OSRERANK_CACHE_LOCAL_MB", "0")
     documents = {f"d{place}": {"text": text} for place, text in enumerate(TEXTS)}
-    with filled(f"embedded:{folder / 'engine'}", INDEX, documents, model=MONO, rerank=OPTIONS) as made:
+    with filled(f"embedded:{tmp_path / 'engine'}", INDEX, documents, model=MONO, rerank=OPTIONS) as made:
         yield made
 
 
@@ -48,9 +41,10 @@ def test_vectors_are_built_with_the_vector_model_and_read(client):
 
 
 @pytest.mark.long
-def test_the_commands_take_both_models(client, folder, tmp_path):
+@pytest.mark.usefixtures("client")
+def test_the_commands_take_both_models(tmp_path):
     (tmp_path / "queries.tsv").write_text(f"1\t{QUERY}\n2\tlift of wings\n")
-    url, run = f"embedded:{folder / 'engine'}", tmp_path / "both.run"
+    url, run = f"embedded:{tmp_path / 'engine'}", tmp_path / "both.run"
     names = ["--url", url, "--model", MONO, "--vector-model", "osrerank/e5-small"]
     files = ["--queries", str(tmp_path / "queries.tsv"), "--index", INDEX, "--output", str(run), "--hits", "30"]
     asked = ["--pipeline", "vectors-mono", "--mono-depth", "10", "--blend-weight", "0.5"]
