@@ -74,8 +74,11 @@ def state(cluster):
             body = {"query": {"match_all": {}}}
             answer = cluster.transport.perform_request("POST", f"/_plugins/_ml/{kind}/_search", body=body)
             found[kind] = sorted(hit["_id"] for hit in answer["hits"]["hits"])
-    settings = cluster.indices.get_settings(index="*", flat_settings=True)
-    found["defaults"] = {name: one["settings"].get("index.search.default_pipeline") for name, one in settings.items()}
+    found["defaults"] = {
+        name: one["settings"].get("index.search.default_pipeline")
+        for name, one in cluster.indices.get_settings(index="*", flat_settings=True).items()
+        if not name.startswith(".")  # ml-commons creates its own at the first installation
+    }
     return found
 
 
