@@ -74,12 +74,11 @@ def numbers(folder: Path, column: str) -> list[float]:
 
 
 @pytest.mark.slow
-def test_a_stopped_run_of_three_processes_resumes_and_matches_one_process(examples: Path, tmp_path: Path) -> None:
-    one, several = tmp_path / "1", tmp_path / "3"  # three: a step has two lots here, so one has nothing to do
-    trained(examples, one, 1)
-    assert "step 6 of 6" not in trained(examples, several, 3, "--max-minutes", "0.000001")
-    assert (tmp_path / "3.training").is_dir()
-    assert trained(examples, several, 3).count("step 6 of 6") == 1
+def test_several_processes_train_the_model_that_one_trains(examples: Path, tmp_path: Path) -> None:
+    for processes in (1, 3):  # three: a step has two lots here, so one has nothing to do
+        said = trained(examples, tmp_path / str(processes), processes)
+        assert said.count("step 6 of 6") == 1
+    one, several = tmp_path / "1", tmp_path / "3"
     assert len(numbers(one, "loss")) == 6
     for column in ("loss", "measure", "rate"):
         np.testing.assert_allclose(numbers(several, column), numbers(one, column), rtol=1e-4, err_msg=column)
@@ -121,3 +120,13 @@ except ConfigError as error:
 
 def test_a_second_precision_in_a_process_is_refused() -> None:
     assert "another precision was" in run(1, ["-c", TWO_PRECISIONS])
+
+
+@pytest.mark.slow
+def test_what_two_processes_left_unfinished_goes_on(examples: Path, tmp_path: Path) -> None:
+    said = trained(examples, tmp_path / "made", 2, "--max-minutes", "0.000001")
+    assert "step 6 of 6" not in said
+    assert (tmp_path / "made.training").is_dir()
+    trained(examples, tmp_path / "made", 2)
+    trained(examples, tmp_path / "whole", 2)
+    np.testing.assert_allclose(numbers(tmp_path / "made", "loss"), numbers(tmp_path / "whole", "loss"), rtol=1e-5)

@@ -1,5 +1,7 @@
 """Records of documents' vectors: their bytes, what survives of a vector in them; token vectors merged, and MaxSim."""
 
+import time
+
 import numpy as np
 import pytest
 
@@ -131,6 +133,12 @@ def test_they_are_scipys_clusters(factor: float) -> None:
 def test_few_tokens_are_left(count: int) -> None:
     assert len(pooled(drawn(count), 4)) == min(count, 2)
     np.testing.assert_array_equal(pooled(drawn(count), 1), drawn(count))
+
+
+def test_a_text_of_the_longest_kind_is_merged_in_time() -> None:
+    began = time.perf_counter()
+    assert len(pooled(drawn(512, 128), 2)) == 1 + 511 // 2
+    assert time.perf_counter() - began < 2
 
 
 def test_maxsim_by_hand() -> None:

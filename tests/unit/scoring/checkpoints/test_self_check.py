@@ -164,15 +164,6 @@ def test_a_planted_fault_is_caught_and_named(
     fault(tmp_path / "faulty")
     with pytest.raises(ModelLoadError, match=FAULTS[fault]):
         load_scorer(str(tmp_path / "faulty"))
-
-
-@pytest.mark.slow
-def test_a_planted_fault_stops_the_export_and_leaves_no_output(
-    trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    shutil.copytree(trained, tmp_path / "faulty")
-    swapped_labels(tmp_path / "faulty")
-    with pytest.raises(ModelLoadError, match="the labels are swapped"):
+    with pytest.raises(ModelLoadError, match=FAULTS[fault]):
         export_model(tmp_path / "faulty", tmp_path / "made", ExportOptions(self_check=True))
     assert not (tmp_path / "made").exists()

@@ -2,6 +2,7 @@
 
 import logging
 import socket
+import time
 
 import pytest
 from prometheus_client import REGISTRY
@@ -50,11 +51,11 @@ def test_four_attempts_are_enough(scorer_of, no_waiting, status, kind):
 
 
 def test_a_wait_beyond_the_deadline_is_not_begun(scorer_of):
-    with (
-        answering(lambda _received: refused(429, ("Retry-After", "5"))) as server,
-        pytest.raises(Overloaded, match="429: busy; the next attempt would come too late, in 5") as caught,
-    ):
-        score(scorer_of(server.url), deadline=Deadline.after_ms(1500))
+    with answering(lambda _received: refused(429, ("Retry-After", "5"))) as server:
+        began = time.monotonic()
+        with pytest.raises(Overloaded, match="429: busy; the next attempt would come too late, in 5") as caught:
+            score(scorer_of(server.url), deadline=Deadline.after_ms(1500))
+        assert time.monotonic() - began < 1.4
     assert caught.value.retry_after_s == 5
     assert len(server.received) == 1
     with answering(lambda _received: refused(503, ("Retry-After", "3600"))) as server, pytest.raises(EndpointError):
@@ -109,7 +110,9 @@ def test_what_is_not_an_answer(scorer_of, body):
 def test_a_server_that_takes_a_request_and_never_answers(scorer_of):
     with socket.create_server(("127.0.0.1", 0)) as listener:
         scorer = scorer_of(f"http://127.0.0.1:{listener.getsockname()[1]}")
+        began = time.monotonic()
         scores = score(scorer, ("a", "b"), Deadline.after_ms(200))
+        assert time.monotonic() - began < 1.5
     assert (scores.reached, scores.failures, scores.attempted) == (0, {}, [])
     scorer.close()
     with pytest.raises(InferenceError, match="is closed"):
