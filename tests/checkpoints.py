@@ -5,7 +5,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from tokenizers import Tokenizer
 from transformers import BertConfig, BertForNextSentencePrediction, BertForSequenceClassification, BertModel
@@ -44,29 +43,6 @@ def expected(made: Any, query: str, text: str) -> list[float]:
     with torch.no_grad():
         output = made(torch.tensor([encoded.ids]), token_type_ids=torch.tensor([encoded.type_ids]))
     return list(output.logits[0].tolist())
-
-
-def variables(made: Any) -> dict[str, np.ndarray]:
-    """Return a network's weights under the names and in the shapes of Google's BERT."""
-    heads = {"classifier.weight": "output_weights", "classifier.bias": "output_bias"}
-    found = {}
-    for name, tensor in made.state_dict().items():
-        if name.endswith("position_ids"):
-            continue
-        array = tensor.numpy()
-        if name in heads:
-            found[heads[name]] = array
-            continue
-        stem, _, part = name.replace(".layer.", ".layer_").rpartition(".")
-        if stem.endswith("LayerNorm"):
-            part = {"weight": "gamma", "bias": "beta"}[part]
-        elif stem == "cls.seq_relationship":
-            part = f"output_{'weights' if part == 'weight' else 'bias'}"
-        elif part == "weight" and not stem.endswith("_embeddings"):
-            part, array = "kernel", array.T
-        whole = stem if stem.endswith("_embeddings") else f"{stem}.{part}"
-        found[whole.replace(".", "/")] = np.ascontiguousarray(array)
-    return found
 
 
 def bert_config(made: Any) -> Mapping[str, Any]:

@@ -73,6 +73,12 @@ def bi_encoder(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
     return exported
 
 
+@pytest.fixture(scope="session")
+def model(bi_encoder: Callable[..., Path]) -> Path:
+    """A small bi-encoder."""
+    return bi_encoder(pooling="cls", precision="fp32")
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark what a server is started for, wherever it stands."""
     for item in items:

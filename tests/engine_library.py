@@ -40,24 +40,15 @@ ROWS = [
 DOCUMENTS = {str(at): dict(zip(FIELDS, row, strict=False)) for at, row in enumerate(ROWS, start=1)}
 
 
-def make_books(engine: OpenSearch, name: str) -> None:
-    """Make an index of the six documents."""
-    engine.indices.create(index=name, body={"settings": SETTINGS, "mappings": MAPPINGS})
-    fill(engine, name, DOCUMENTS)
-
-
 @contextmanager
 def books_in(engines: tuple[OpenSearch, OpenSearch], name: str, *others: str) -> Iterator[str]:
     """Make the index in both engines; at the end delete it, and others that the tests may have made."""
     for engine in engines:
-        make_books(engine, name)
+        engine.indices.create(index=name, body={"settings": SETTINGS, "mappings": MAPPINGS})
+        fill(engine, name, DOCUMENTS)
     yield name
     for engine in engines:
         engine.indices.delete(index=",".join([name, *others]), ignore_unavailable=bool(others))
-
-
-def ids(response: dict[str, Any]) -> list[str]:
-    return [hit["_id"] for hit in response["hits"]["hits"]]
 
 
 QUERIES: dict[str, dict[str, Any]] = {

@@ -45,6 +45,11 @@ def client_for(answer: Any, scorer: Any = BY_LENGTH, **options: Any) -> Any:
     )
 
 
+def asked(client: Any) -> dict[str, Any]:
+    """The last request that a client of canned answers has sent."""
+    return client.transport.requests[-1]  # type: ignore[no-any-return]
+
+
 def ids(response: Any) -> list[str]:
     """The ids of a response's hits, in order."""
     return [hit["_id"] for hit in response["hits"]["hits"]]

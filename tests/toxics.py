@@ -49,7 +49,6 @@ class Link:
         self.target, self.secure = target, secure
         self.port = 0
         self.toxic: Toxic | None = None
-        self.connections = 0
         self._open: set[_Connection] = set()
         self._rng = random.Random(seed)
         self._server: asyncio.Server | None = None
@@ -78,7 +77,6 @@ class Link:
                 connection.swallows = True
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self.connections += 1
         connection = _Connection(writer, swallows=self.toxic is not None and self.toxic.kind == "swallow")
         self._open.add(connection)
         try:

@@ -54,10 +54,6 @@ class Plan:
     searches: int
     workers: int = 4
 
-    def events(self, links: Sequence[str]) -> list[Event]:
-        """Return what fails."""
-        return schedule(self.seed, self.searches, links, workers=self.workers)
-
 
 class Searcher:
     """A client process, started again when it dies."""
@@ -249,7 +245,7 @@ def perform(plan: Plan, folder: Path, *, log: Path) -> dict[str, Any]:
     """Run a plan; print the schedule, write each outcome to the log, and return the summary."""
     with World(folder, workers=plan.workers) as world:
         fill(world.direct_url)
-        events = plan.events(LINKS)
+        events = schedule(plan.seed, plan.searches, LINKS, workers=plan.workers)
         run = Run(plan, log, expect(world.direct_url), events)
         for event in events:
             print(event)  # noqa: T201 - the schedule of the run

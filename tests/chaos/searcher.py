@@ -50,7 +50,6 @@ def outcome(job: dict[str, Any], started: float, response: Any, error: Exception
         record["error"] = [f"{type(error).__module__}.{type(error).__name__}", str(error)[:200]]
         record["is_opensearch"] = type(error).__module__.startswith("opensearchpy")
     else:
-        record["shards_failed"] = response["_shards"]["failed"]
         record["hits"] = [
             (hit["_id"], (hit.get("_rerank") or {}).get("mono", {}).get("logit")) for hit in response["hits"]["hits"]
         ]

@@ -1,8 +1,7 @@
 """Both engines behind one fixture: the same test bodies run on the real OpenSearch and on the embedded engine."""
 
 import uuid
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -51,12 +50,6 @@ def index_name(engine: OpenSearch) -> Iterator[str]:
     name = f"test-{uuid.uuid4().hex[:12]}"
     yield name
     engine.indices.delete(index=name, ignore_unavailable=True)
-
-
-@pytest.fixture(scope="session")
-def model(bi_encoder: Callable[..., Path]) -> Path:
-    """A small bi-encoder."""
-    return bi_encoder(pooling="cls", precision="fp32")
 
 
 @pytest.fixture

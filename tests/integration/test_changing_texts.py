@@ -6,12 +6,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from osrerank import Client, connect
 from osrerank.scoring.registry import load_scorer
 from osrerank.settings import Settings
+from tests.property.test_vectors import DOCUMENTS, QUERY, SLOW
 
 pytest.importorskip("torch")
 pytest.importorskip("onnx")
@@ -19,15 +20,7 @@ pytest.importorskip("onnx")
 pytestmark = pytest.mark.integration
 
 WORDS = ["blood", "pressure", "is", "low", "when", "the", "heart", "slow", "water", "wing", "flow", "heat"]
-QUERY = "blood pressure is low"
-DOCUMENTS = [
-    "blood pressure is low when the heart is slow",
-    "the wing is low",
-    "water",
-    "heat flow when the wing is slow",
-]
 TEXTS = st.lists(st.sampled_from(WORDS), min_size=1, max_size=8).map(" ".join)
-SLOW = settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 
 @pytest.fixture(scope="module")

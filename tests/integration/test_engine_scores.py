@@ -14,8 +14,9 @@ from osrerank_loaders.collections.registry import LOADERS
 from osrerank_loaders.load.job import LoadOptions, load
 from osrerank_loaders.load.mapping import IndexOptions
 from tests.articles import fill
-from tests.engine_library import DOCUMENTS, QUERIES, books_in, ids
+from tests.engine_library import DOCUMENTS, QUERIES, books_in
 from tests.integration.conftest import Engines
+from tests.rankings import ids
 
 pytestmark = pytest.mark.integration
 

@@ -16,14 +16,14 @@ from osrerank.doctor import examine
 from osrerank.errors import EndpointError, OsrerankError
 from osrerank.settings import Settings
 from tests.articles import fill
+from tests.rankings import ids
 from tests.rerank_server import Reply, answering
 from tests.servers import ROOT, free_port
 from tests.serving import serving
 from tests.waiting import wait_until
-from tests.workers import worker_group
+from tests.workers import TINY, worker_group
 
 pytestmark = pytest.mark.integration
-TINY = str(ROOT / "tests" / "data" / "tiny-bert-one-label")
 ARGUMENTS = ("--model", TINY, "--backend", "onnx")
 ENVIRONMENT = {"OSRERANK_THREADS": "1", "OSRERANK_SERVER_TOKEN": "t0ken"}
 INDEX, QUERY, DEPTH = "notes", "pressure of the wing", 30
@@ -72,10 +72,6 @@ def use(monkeypatch):
             monkeypatch.setenv(f"OSRERANK_RERANK_{name.upper()}", value)
 
     return set_it
-
-
-def ids(response):
-    return [hit["_id"] for hit in response["hits"]["hits"]]
 
 
 def test_a_search_is_as_with_the_model_in_this_process(use, server, engine, expected):

@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -17,6 +16,7 @@ from osrerank.settings import Settings
 from osrerank.types import Feedback
 from tests.articles import fill, filled
 from tests.late_interaction import exported
+from tests.rankings import ids
 from tests.workers import worker_group
 
 pytestmark = pytest.mark.integration
@@ -37,10 +37,6 @@ def client(model: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Itera
     monkeypatch.setenv("OSRERANK_VECTORS_FOLDER", str(tmp_path / "vectors"))
     with filled(f"embedded:{tmp_path / 'engine'}", INDEX, DOCUMENTS, model=model) as made:
         yield made
-
-
-def ids(response: dict[str, Any]) -> list[str]:
-    return [hit["_id"] for hit in response["hits"]["hits"]]
 
 
 def test_vectors_are_built_once_and_read_by_searches(client: Client) -> None:

@@ -10,6 +10,7 @@ from osrerank.evaluation.side_file import read_options, read_records
 from osrerank.evaluation.tradeoff import OperatingPoint, QueryScores, derive
 from osrerank.scoring.registry import load_scorer
 from tests.articles import filled
+from tests.rankings import ids
 
 pytestmark = pytest.mark.integration
 
@@ -39,10 +40,6 @@ def client(engine_url, uncached):
     settings = {"settings": {"number_of_shards": 1, "number_of_replicas": 0}}
     with filled(engine_url, INDEX, documents, settings, model=MONO, duo_model=DUO) as made:
         yield made
-
-
-def ids(response):
-    return [hit["_id"] for hit in response["hits"]["hits"]]
 
 
 @pytest.mark.parametrize(

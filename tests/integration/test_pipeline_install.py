@@ -18,6 +18,7 @@ from osrerank.server.opensearch.ml_commons import CallBounds
 from osrerank.testing import FunctionScorer
 from tests.articles import fill
 from tests.http_server import running
+from tests.rankings import ids
 from tests.rerank_server import Reply, answering
 from tests.servers import free_port
 
@@ -94,10 +95,6 @@ def plain(cluster, query, size):
 def by_client(client, query, size):
     arguments = {"depth": size, "blend": "replace", "fields": ["text"], "deadline_ms": None}
     return client.search(index=INDEX, body={"query": {"match": {"text": query}}}, size=size, rerank=arguments)
-
-
-def ids(response):
-    return [hit["_id"] for hit in response["hits"]["hits"]]
 
 
 def test_order_is_the_clients(cluster, server, sample, installer, opensearch_url):

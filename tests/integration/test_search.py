@@ -12,6 +12,7 @@ from opensearchpy import Search
 from osrerank import Client, connect
 from osrerank.testing import FunctionScorer
 from tests.blocking import Blocking
+from tests.rankings import ids
 
 pytestmark = pytest.mark.integration
 
@@ -80,10 +81,6 @@ def plain_search(client, **arguments):
     return client.search(rerank=False, **arguments)
 
 
-def ids(response):
-    return [hit["_id"] for hit in response["hits"]["hits"]]
-
-
 def stripped(hit):
     return {name: value for name, value in hit.items() if name not in ("_score", "_rerank")}
 
@@ -133,7 +130,7 @@ def test_random_bodies_and_pages(client, words, depth, size, kind):
 
 def test_dsl(client):
     if not isinstance(client, Client):
-        pytest.skip("opensearch-py's Search takes the synchronous client; its AsyncSearch is tested below")
+        pytest.skip("opensearch-py's Search takes the synchronous client")
     search = Search(using=client, index=INDEX).query("match", text="low blood pressure")
     plain, response = search.execute(), search.params(rerank=True).execute()
     assert [hit.meta.id for hit in response] == ids(client.search("low blood pressure", index=INDEX, rerank=True))

@@ -20,8 +20,8 @@ import pytest
 
 from tests.servers import ROOT
 from tests.serving import is_ready, serving
+from tests.workers import TINY
 
-TINY = str(ROOT / "tests" / "data" / "tiny-bert-one-label")
 GOOD = json.dumps({"query": "cat", "documents": ["a cat", "a dog"]}).encode()
 PATHS = ("/v1/rerank", "/rerank", "/hf/rerank", "/invocations", "/score", "/", "/predict")
 GROWTH_MB = 150

@@ -12,12 +12,11 @@ from osrerank import Client, connect
 from osrerank.aio import connect_async
 from osrerank.decision.use.ubi import UbiSource, read_ubi
 from osrerank.search.ubi import INDEX
-from osrerank.testing import FunctionScorer
 from tests.articles import fill
+from tests.rankings import BY_LENGTH
 
 pytestmark = pytest.mark.integration
 
-LONGEST = FunctionScorer(lambda _query, text: float(len(text)))
 NOTES = [{"sku": f"S{place}", "text": "blood pressure " + "low " * place} for place in range(20)]
 UBI = {"query_id": "q1", "user_query": "Blood pressure?", "client_id": "browser 7", "query_attributes": {"lang": "en"}}
 
@@ -25,7 +24,7 @@ UBI = {"query_id": "q1", "user_query": "Blood pressure?", "client_id": "browser 
 @pytest.fixture
 def client(engine_url: str, index_name: str, engine: OpenSearch) -> Iterator[Client]:
     engine.indices.delete(index=f"{INDEX},ubi_events", ignore_unavailable=True)
-    with connect(engine_url, scorer=LONGEST) as made:
+    with connect(engine_url, scorer=BY_LENGTH) as made:
         fill(made, index_name, NOTES)
         yield made
     engine.indices.delete(index=f"{INDEX},ubi_events", ignore_unavailable=True)
@@ -87,7 +86,7 @@ def test_multiple_and_asynchronous_searches_are_recorded(client: Client, engine_
     }
 
     async def search() -> Any:
-        async with connect_async(engine_url, scorer=LONGEST) as asynchronous:
+        async with connect_async(engine_url, scorer=BY_LENGTH) as asynchronous:
             drawn: Any = {"interleave": {"with": {"pipeline": "none"}, "key": "s1", "name": "bm25"}}
             return [
                 await asynchronous.search(index=index_name, body=body_with({}), rerank=one) for one in (True, drawn)

@@ -16,6 +16,7 @@ from osrerank.indexing.build import build_vectors
 from osrerank.indexing.documents import vectors_of
 from osrerank.indexing.prune import prune_vectors
 from tests.articles import fill
+from tests.integration.test_side_index import order
 
 pytest.importorskip("torch")
 pytest.importorskip("onnx")
@@ -29,7 +30,6 @@ DOCUMENTS: list[dict[str, Any]] = [
     for _ in range(150)
 ]
 LONG = {"title": "long", "text": " ".join(RNG.choices(WORDS, k=800))}
-QUERY = "blood pressure is low"
 
 
 @pytest.fixture
@@ -39,12 +39,6 @@ def client(engine_url: str, model: Path, tmp_path: Path, monkeypatch: pytest.Mon
     monkeypatch.setenv("OSRERANK_VECTORS_INDEX", "false")
     with connect(engine_url, model=str(model)) as made:
         yield made
-
-
-def order(client: Client, index: str, **options: Any) -> list[tuple[str, float]]:
-    response = client.search(QUERY, index=index, rerank={"depth": 100, **options}, size=100)
-    assert response["rerank"]["applied"] is True, response["rerank"]
-    return [(hit["_id"], hit["_score"]) for hit in response["hits"]["hits"]]
 
 
 def test_searches_find_what_was_built(client: Client, index_name: str, encodings: list[int]) -> None:

@@ -5,8 +5,6 @@ import contextlib
 import json
 import threading
 import time
-import urllib.error
-import urllib.request
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -29,6 +27,7 @@ from osrerank_workers.queue_metrics import QueueCollector
 from osrerank_workers.run import await_broker
 from tests import servers, tls
 from tests.toxics import Proxies, Toxic
+from tests.unit.osrerank_workers.test_probes import asked
 from tests.waiting import wait_until
 from tests.workers import STAND_IN, WorkerGroup, worker_group
 
@@ -48,15 +47,6 @@ def signed(broker: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Wo
 
 def scorer_of(url: str, signer: Signer) -> RemoteScorer:
     return RemoteScorer(url, STAND_IN, queue_chunks=64, signer=signer)
-
-
-def asked(port: int, path: str) -> int:
-    try:
-        with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=5) as answer:
-            return int(answer.status)
-    except urllib.error.HTTPError as error:
-        with error:
-            return error.code
 
 
 class Forger:
@@ -147,7 +137,7 @@ def test_workers_and_clients_come_back_by_themselves(tmp_path: Path) -> None:
         group.start(1)
         scorer = scorer_of(url, group.signer)
         assert scorer.score("q", *HUNDRED).reached == 100
-        assert (asked(probes, "/live"), asked(probes, "/ready")) == (200, 200)
+        assert (asked(probes, "/live")[0], asked(probes, "/ready")[0]) == (200, 200)
         process.kill()
         process.wait()
     gone, failures, took = time.monotonic(), BROKER_FAILURES._value.get(), []
@@ -158,7 +148,7 @@ def test_workers_and_clients_come_back_by_themselves(tmp_path: Path) -> None:
         took.append(time.monotonic() - started)
         time.sleep(0.02)
     dialled = BROKER_FAILURES._value.get() - failures
-    assert (asked(probes, "/live"), asked(probes, "/ready")) == (200, 503)
+    assert (asked(probes, "/live")[0], asked(probes, "/ready")[0]) == (200, 503)
     with servers.start_redis(binary, tmp_path, port=port):
         back = time.monotonic()
         while time.monotonic() - back < 60:

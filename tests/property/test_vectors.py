@@ -1,7 +1,7 @@
 """Records of document vectors: no wrong score and no failed search from damaged or forged bytes."""
 
 import hashlib
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -64,11 +64,6 @@ def test_any_bytes_are_no_record_or_a_whole_one(body: bytes, headed: bool) -> No
         assert forged.write(KEY)[:4] == body[:4]
         assert np.isfinite(forged.vector).all()
         assert np.isfinite(forged.scale)
-
-
-@pytest.fixture(scope="module")
-def model(bi_encoder: Callable[..., Path]) -> Path:
-    return bi_encoder(pooling="cls", precision="fp32")
 
 
 class Forger(MemoryStore):

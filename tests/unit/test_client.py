@@ -7,24 +7,11 @@ from prometheus_client import REGISTRY
 
 from osrerank import connect
 from osrerank.errors import ConfigError, InferenceError, MissingDependencyError, ModelLoadError, ResponseFormatError
-from osrerank.testing import CannedTransport, FunctionScorer, ManualClock
-from tests.rankings import response_of
+from osrerank.testing import FunctionScorer, ManualClock
+from tests.rankings import asked, client_for, ids, response_of
 from tests.servers import ROOT
 
 TINY = ROOT / "tests" / "data" / "tiny-bert-one-label"
-BY_LENGTH = FunctionScorer(lambda _query, text: float(len(text)))
-
-
-def client_for(answer, scorer=BY_LENGTH, **options):
-    return connect("http://localhost:9", scorer=scorer, transport_class=CannedTransport, answer=answer, **options)
-
-
-def asked(client):
-    return client.transport.requests[-1]
-
-
-def ids(response):
-    return [hit["_id"] for hit in response["hits"]["hits"]]
 
 
 def test_one_argument_changes_the_order():

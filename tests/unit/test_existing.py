@@ -10,21 +10,15 @@ from opensearchpy.serializer import JSONSerializer
 
 import osrerank
 from osrerank.errors import ConfigError
-from osrerank.testing import FunctionScorer
+from tests.rankings import BY_LENGTH, ids
 from tests.recording_engine import MAPPING, recording_engine
 from tests.rerank_server import RerankServer
-
-BY_LENGTH = FunctionScorer(lambda _query, text: float(len(text)))
 
 
 @pytest.fixture
 def engine() -> Iterator[RerankServer]:
     with recording_engine() as server:
         yield server
-
-
-def ids(response: Any) -> list[str]:
-    return [hit["_id"] for hit in response["hits"]["hits"]]
 
 
 def test_requests_are_signed_by_opensearch_pys_aws_signer(engine: RerankServer) -> None:

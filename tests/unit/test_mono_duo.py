@@ -1,27 +1,21 @@
 import pytest
 
-from osrerank import connect
 from osrerank.errors import ModelLoadError
-from osrerank.testing import CannedTransport, FunctionScorer, ManualClock
-from tests.rankings import response_of
+from osrerank.testing import FunctionScorer, ManualClock
+from tests import rankings
+from tests.rankings import BY_LENGTH, ids
 from tests.workers import TINY
 
-BY_LENGTH = FunctionScorer(lambda _query, text: float(len(text)))
 SHORTER = FunctionScorer(lambda _query, text: -float(len(text)))
 TEXTS = ["a", "bbb", "cc", "dddd"]
 
 
 def client_for(texts=TEXTS, scorer=BY_LENGTH, duo_scorer=SHORTER, **options):
-    transport = {"transport_class": CannedTransport, "answer": response_of(texts)}
-    return connect("http://localhost:9", scorer=scorer, duo_scorer=duo_scorer, **transport, **options)
+    return rankings.client_for(texts, scorer, duo_scorer=duo_scorer, **options)
 
 
 def search(client, **options):
     return client.search("low", index="i", rerank={"pipeline": "mono-duo", **options})
-
-
-def ids(response):
-    return [hit["_id"] for hit in response["hits"]["hits"]]
 
 
 @pytest.mark.parametrize(

@@ -5,10 +5,9 @@ from osrerank.errors import ResponseFormatError
 from osrerank.response import Page, has_own_order, hit_text, hits_of, merge, parse, unchanged
 from osrerank.testing import FunctionScorer
 from osrerank.types import Query
-from tests.rankings import response_of
+from tests.rankings import BY_LENGTH, response_of
 
 QUERY = Query("q", "low blood pressure")
-BY_LENGTH = FunctionScorer(lambda _query, text: float(len(text)))
 
 
 def hit(source=None, **raw):

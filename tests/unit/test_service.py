@@ -1,6 +1,5 @@
 import pytest
 
-from osrerank.errors import ConfigError
 from osrerank.options.rerank import Rerank
 from osrerank.service import RerankService
 from osrerank.settings import Settings
@@ -71,8 +70,3 @@ def test_mono_asked_of_a_bi_encoder_runs_as_vectors_with_a_warning() -> None:
     assert [report.name for report in ranking.reports] == ["vectors"]
     (warning,) = ranking.warnings
     assert warning.startswith("the pipeline mono ran as vectors, because testing/function is a bi-encoder")
-
-
-def test_feedback_asked_of_a_cross_encoder_is_refused() -> None:
-    with pytest.raises(ConfigError, match="feedback needs a bi-encoder, and testing/function is a cross-encoder"):
-        reranked(FunctionScorer(beginning), feedback=0.3)

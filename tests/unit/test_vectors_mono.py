@@ -11,11 +11,11 @@ from osrerank.testing import CannedTransport, FunctionScorer, ManualClock
 from osrerank.thresholds.calibration import IndexCalibration, model_digest
 from osrerank.thresholds.cut import Thresholds
 from osrerank.thresholds.maps import Platt
-from osrerank.types import NEVER, Advice
+from osrerank.types import Advice
 from tests.letters import Letters
-from tests.rankings import ranking_of, response_of
+from tests.rankings import ids, ranking_of, response_of
 from tests.rerank_server import answering, by_length
-from tests.servers import ROOT
+from tests.workers import TINY
 
 LOW = ["mmm", "mmml", "mmmlo", "mmmlow", "mmlow..", "mlow...."]
 """Texts in the first pass's order: vectors of the query "low" find the last ones best."""
@@ -24,17 +24,11 @@ BY_LENGTH = FunctionScorer(lambda _query, text: -float(len(text)))
 
 
 class Encoder(Letters):
-    """Counts letters, with advice of its own; notes the queries that it encodes."""
+    """Counts letters, with advice of its own."""
 
     def __init__(self, **advice: Any) -> None:
         super().__init__()
         self.advice = Advice(kind="bi-encoder", **advice)
-        self.queries: list[str] = []
-
-    def encode(self, texts, side, *, deadline=NEVER):
-        if side == "query":
-            self.queries += texts
-        return super().encode(texts, side, deadline=deadline)
 
     def similarity(self, query, vectors):
         return np.asarray(10 * (vectors @ query) - 5, dtype=np.float32)
@@ -59,10 +53,6 @@ def client_for(texts=LOW, scorer=BY_LENGTH, encoder=None, **options):
 def search(client, query="low", page=None, **options):
     asked = {"pipeline": "vectors-mono", "mono_depth": 3, **options}
     return client.search(query, index="i", rerank=asked, **(page or {}))
-
-
-def ids(response):
-    return [hit["_id"] for hit in response["hits"]["hits"]]
 
 
 def stages(response):
@@ -185,9 +175,7 @@ def test_without_the_cross_encoder_the_vectors_order_stays(options, error, reaso
 
 
 def test_a_missing_vector_model_leaves_the_first_pass_and_names_the_fix():
-    tiny = str(ROOT / "tests" / "data" / "tiny-bert-one-label")
-    options = {"transport_class": CannedTransport, "answer": response_of(LOW)}
-    with connect("http://localhost:9", scorer=BY_LENGTH, vector_model=tiny, **options) as client:
+    with client_for(encoder=False, vector_model=TINY) as client:
         response = search(client)
     assert response["rerank"]["applied"] is False
     assert (

@@ -1,5 +1,4 @@
 import json
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -16,11 +15,6 @@ pytest.importorskip("onnx")
 ROW = {"total_ms", "query_ms", "keys_ms", "read_ms", "check_ms", "cosines_ms"}
 
 WITHOUT_VECTORS = ROOT / "tests" / "data" / "tiny-bert-one-label"
-
-
-@pytest.fixture
-def model(bi_encoder: Callable[..., Path]) -> Path:
-    return bi_encoder(pooling="cls", precision="fp32")
 
 
 @pytest.mark.long

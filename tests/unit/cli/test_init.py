@@ -10,9 +10,7 @@ from osrerank.cli import cli
 from osrerank.cli.init import _depth
 from osrerank.errors import ConfigError
 from tests.articles import ARTICLES, fill
-from tests.servers import ROOT
-
-TINY = str(ROOT / "tests" / "data" / "tiny-bert-one-label")
+from tests.workers import TINY
 
 
 @pytest.fixture

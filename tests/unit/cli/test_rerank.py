@@ -9,9 +9,8 @@ from osrerank.evaluation.side_file import read_options, read_records
 from osrerank.evaluation.tradeoff import OperatingPoint, QueryScores, derive
 from osrerank.formats.trec import read_run
 from tests.rerank_server import Reply, answering, by_length
-from tests.servers import ROOT
+from tests.workers import TINY
 
-TINY = str(ROOT / "tests" / "data" / "tiny-bert-one-label")
 TEXTS = ("the cat sat on the mat", "a dog barked", "rain in spain", "cats and dogs")
 
 

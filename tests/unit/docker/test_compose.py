@@ -5,11 +5,12 @@ import subprocess
 import pytest
 
 from osrerank.settings import PREFIX, Settings
-from tests.docker_files import COMPOSE, DOCKER, check_schema, compose, inherited, project
+from tests.docker_files import COMPOSE, DOCKER, check_schema, cluster, compose, inherited, project
 from tests.servers import ROOT
 
 SERVICES = sorted(project()["services"])
 OURS = ("serve", "worker", "worker-gpu")
+NODES = ("opensearch", "opensearch-2")
 
 
 @pytest.fixture(params=SERVICES)
@@ -101,3 +102,21 @@ def test_example_of_variables_names_every_one_with_its_default():
     used = dict(re.findall(r"\$\{(\w+):-([^}]*)\}", COMPOSE.read_text(encoding="utf-8")))
     example = (DOCKER / ".env.example").read_text(encoding="utf-8")
     assert dict(re.findall(r"^(\w+)=(.*)$", example, flags=re.MULTILINE)) == used
+
+
+@pytest.mark.long
+def test_schema_of_the_cluster(tmp_path):
+    """Compose's own tags are no YAML that others read, so that both files are checked as one."""
+    file = tmp_path / "compose.json"
+    file.write_text(json.dumps(cluster()))
+    check_schema(file)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("name", NODES)
+def test_nodes_find_each_other(name):
+    environment = cluster()["services"][name]["environment"]
+    assert environment["node.name"] == name
+    assert "discovery.type" not in environment
+    for setting in ("discovery.seed_hosts", "cluster.initial_cluster_manager_nodes"):
+        assert environment[setting].split(",") == list(NODES)

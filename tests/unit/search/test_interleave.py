@@ -19,9 +19,8 @@ from osrerank.search.interleave import team_draft
 from osrerank.testing import FunctionScorer
 from tests.articles import fill, watched
 from tests.rankings import BY_LENGTH, ids
-from tests.servers import ROOT
+from tests.workers import TINY
 
-TINY = str(ROOT / "tests" / "data" / "tiny-bert-one-label")
 NOTES = [{"title": f"note {place}", "text": "blood pressure " + "low " * place} for place in range(20)]
 BM25 = {"with": {"pipeline": "none"}, "key": "s1"}
 SESSIONS = 10_000

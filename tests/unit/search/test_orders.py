@@ -13,7 +13,7 @@ from osrerank.search.orders import KEPT_S, MAY_NOT_JOIN, Orders
 from osrerank.testing import CannedTransport, ManualClock
 from tests import rankings
 from tests.rankings import ids, response_of
-from tests.unit.search.test_default_deadline import SlowLetters
+from tests.unit.search.test_default_deadline import SlowLetters, nothing_is_kept  # noqa: F401 - a fixture
 
 TEXTS = ["low " * (number % 7) + "pressure " * (number % 11 + 1) + str(number) for number in range(60)]
 PARTIAL = {"deadline_ms": 400, "blend": "replace"}
@@ -40,11 +40,6 @@ class Alone(CannedTransport):
     def __init__(self, hosts=None, **options):
         super().__init__(hosts, **options)
         self.kwargs = options
-
-
-@pytest.fixture(autouse=True)
-def nothing_is_kept(monkeypatch):
-    monkeypatch.setenv("OSRERANK_VECTORS", "off")
 
 
 @pytest.fixture

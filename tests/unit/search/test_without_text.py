@@ -4,15 +4,11 @@ import pytest
 
 from osrerank.errors import ConfigError
 from osrerank.testing import FunctionScorer
-from tests.rankings import client_for, ids
+from tests.rankings import asked, client_for, ids
 
 
 def match(text):
     return {"match": {"text": text}}
-
-
-def asked(client):
-    return client.transport.requests[-1]
 
 
 @pytest.mark.parametrize(

@@ -13,11 +13,11 @@ from osrerank.training.curve import read_curve
 from osrerank.training.development import Development, NetworkScorer
 from osrerank.training.examples.duo import DuoAssembly, ordered_pairs
 from osrerank.training.examples.lists import Example
-from osrerank.training.examples.sources import open_source
-from osrerank.training.fit import TrainingRequest, distill, train
+from osrerank.training.fit import distill, train
 from osrerank.training.recipes import PRESETS
 from osrerank.training.weights.models import load_trainee
 from tests.servers import ROOT
+from tests.unit.training.test_fit import request
 
 pytestmark = pytest.mark.long
 
@@ -69,9 +69,7 @@ def test_the_measure_is_that_of_sums_of_probabilities() -> None:
 
 
 def test_a_duo_model_learns_and_is_exported(examples: Path, tmp_path: Path) -> None:
-    source = open_source({"examples": str(examples)})
-    request = TrainingRequest(source=START, output=tmp_path / "made", recipe=RECIPE, data=[source], development=source)
-    assert train(request, "duo") == tmp_path / "made"
+    assert train(request(examples, tmp_path / "made", RECIPE, source=START), "duo") == tmp_path / "made"
     rows = read_curve(tmp_path / "made" / "curve.csv")
     assert np.mean([float(row["loss"]) for row in rows[-8:]]) < np.mean([float(row["loss"]) for row in rows[:8]])
     card = json.loads((tmp_path / "made" / "osrerank.json").read_text())
@@ -82,10 +80,9 @@ def test_a_duo_model_learns_and_is_exported(examples: Path, tmp_path: Path) -> N
 
 
 def test_a_duo_model_learns_from_a_duo_teacher(examples: Path, tmp_path: Path) -> None:
-    source = open_source({"examples": str(examples)})
     recipe = replace(RECIPE, method="logits", head="", steps=20)
-    request = TrainingRequest(TEACHER, tmp_path / "made", recipe, data=[source], development=source)
-    assert distill(request, student=START) == tmp_path / "made"
+    asked = request(examples, tmp_path / "made", recipe, source=TEACHER)
+    assert distill(asked, student=START) == tmp_path / "made"
     card = read_card(tmp_path / "made")
     assert (card.kind, card.segment_rows) == ("duo", 3)
     rows = read_curve(tmp_path / "made" / "curve.csv")

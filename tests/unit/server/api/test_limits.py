@@ -14,11 +14,10 @@ from osrerank.service import RerankService
 from osrerank.settings import Settings
 from osrerank.testing import FunctionScorer, ManualClock
 from tests.rerank_server import Reply, answering, by_length
-from tests.servers import ROOT
 from tests.waiting import wait_until
+from tests.workers import TINY
 
 BODY = {"query": "low blood", "documents": ["low", "blood", "low blood"]}
-TINY = str(ROOT / "tests" / "data" / "tiny-bert-one-label")
 ERROR_KEYS = {"message", "detail", "error", "error_type"}
 
 

@@ -15,23 +15,18 @@ from osrerank.scoring.registry import load_scorer
 from osrerank.training.curve import read_curve
 from osrerank.training.development import NetworkScorer
 from osrerank.training.examples.lists import Example
-from osrerank.training.examples.sources import open_source
-from osrerank.training.fit import TrainingRequest, train
+from osrerank.training.fit import train
 from osrerank.training.recipes import Recipe
 from osrerank.training.weights.bi_encoder import TEMPERATURE
 from osrerank.training.weights.models import load_trainee
 from tests.bi_encoders import carded, plain
+from tests.unit.training.test_fit import request
 
 FORMS = [("cls", ""), ("mean", "ask : ")]
 SMALL = Recipe(steps=40, batch=8, negatives=3, rate=1e-3, mine_at=0.5, evaluate_every=20, max_tokens=64)
 QUERY = "low blood pressure"
 DOCUMENTS = ("blood pressure is low when the heart is slow", "", "wing flow " * 12, "water & heat: 1,000!")
 WEIGHT = "encoder.layer.0.output.dense.weight"
-
-
-def request(examples: Path, source: Path, output: Path, recipe: Recipe = SMALL) -> TrainingRequest:
-    data = open_source({"examples": str(examples)})
-    return TrainingRequest(source=source, output=output, recipe=recipe, data=[data], development=data)
 
 
 def values(model: Path, backend: str = "torch") -> np.ndarray:
@@ -52,7 +47,7 @@ def test_training_computes_the_cosines_of_scoring(tmp_path: Path, pooling: str, 
 @pytest.mark.parametrize(("pooling", "prefix"), FORMS)
 def test_it_learns_and_scores_the_same_after_it_was_written(examples, tmp_path, pooling, prefix):
     source = carded(tmp_path / "source", pooling, prefix)  # type: ignore[arg-type]
-    made = train(request(examples, source, tmp_path / "made"))
+    made = train(request(examples, tmp_path / "made", SMALL, source=source))
     assert made is not None
     losses = [float(row["loss"]) for row in read_curve(made / "curve.csv")]
     assert np.mean(losses[-8:]) < 0.8 * np.mean(losses[:8])
@@ -72,7 +67,7 @@ def test_it_learns_and_scores_the_same_after_it_was_written(examples, tmp_path, 
 def test_an_encoder_without_a_card_is_refused(examples: Path, tmp_path: Path) -> None:
     output = tmp_path / "made"
     with pytest.raises(ConfigError, match="bare has no card of a bi-encoder; osrerank export gives it one"):
-        train(request(examples, plain(tmp_path / "bare"), output, replace(SMALL, kind="bi-encoder")))
+        train(request(examples, output, replace(SMALL, kind="bi-encoder"), source=plain(tmp_path / "bare")))
     assert not output.exists()
 
 
