@@ -1,9 +1,12 @@
 """Wait where two processes or threads meet: for a condition, with a limit."""
 
 import os
+import threading
 import time
 import warnings
 from collections.abc import Callable
+
+from osrerank.vectors.background import Background
 
 
 def wait_until(holds: Callable[[], object], within_s: float = 60.0, said: Callable[[], str] = lambda: "") -> None:
@@ -12,6 +15,19 @@ def wait_until(holds: Callable[[], object], within_s: float = 60.0, said: Callab
     while not holds():
         assert time.monotonic() < give_up, f"this does not hold after {within_s:g} s: {said()}"
         time.sleep(0.01)
+
+
+def held(background: Background) -> threading.Event:
+    """Keep a background thread busy until the event is set."""
+    hold, started = threading.Event(), threading.Event()
+
+    def holding() -> None:
+        started.set()
+        hold.wait(10)
+
+    assert background.submit(holding)
+    assert started.wait(10)
+    return hold
 
 
 def in_a_child(holds: Callable[[], bool]) -> bool:

@@ -1,11 +1,18 @@
 """Importing is free. That imports point one way is import-linter's to say (`make lint`)."""
 
+import importlib
 import subprocess
 import sys
 
 import pytest
 
 import osrerank
+from osrerank.cli import cli
+from osrerank.errors import MissingDependencyError
+from osrerank.evaluation.measures import parse_measures
+from osrerank.options.sentences import Sentences
+from osrerank.scoring.remote.broker import celery_app
+from osrerank.stages import sentence_splitting
 from tests.servers import ROOT
 
 SERVICES = ("celery", "redis", "fastapi")
@@ -35,3 +42,31 @@ def test_help_is_free():
 def test_public_names_are_sorted_and_there():
     assert list(osrerank.__all__) == sorted(osrerank.__all__)
     assert all(hasattr(osrerank, name) for name in osrerank.__all__)
+
+
+def split(splitter):
+    sentence_splitting._punkt.cache_clear()
+    sentence_splitting.sentence_spans("One. Two.", Sentences(splitter=splitter))
+
+
+OPTIONAL = {
+    "async": ("aiohttp", lambda: importlib.import_module("osrerank.aio")),
+    "langchain": ("langchain_core", lambda: importlib.import_module("osrerank.adapters.langchain")),
+    "llama-index": ("llama_index.core", lambda: importlib.import_module("osrerank.adapters.llama_index")),
+    "haystack": ("haystack", lambda: importlib.import_module("osrerank.adapters.haystack")),
+    "workers": ("celery", lambda: celery_app("redis://localhost:9")),
+    "server": ("fastapi", lambda: cli.main(["serve"], standalone_mode=False)),
+    "eval": ("ir_measures", lambda: parse_measures(["RR"])),
+    "sentences": ("sentencex", lambda: split("sentencex")),
+    "punkt": ("punkt", lambda: split("punkt")),
+}
+
+
+@pytest.mark.parametrize("extra", OPTIONAL)
+def test_a_missing_package_names_its_extra(extra, monkeypatch):
+    module, use = OPTIONAL[extra]
+    monkeypatch.setitem(sys.modules, module, None)
+    for name in [one for one in sys.modules if one.startswith(("osrerank.aio", "osrerank.adapters."))]:
+        monkeypatch.delitem(sys.modules, name)
+    with pytest.raises(MissingDependencyError, match=rf"'osrerank\[{extra}\]'"):
+        use()

@@ -2,6 +2,7 @@
 
 import json
 import shutil
+import sys
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
@@ -139,6 +140,20 @@ def test_auto_takes_torch_where_there_is_no_graph(directory: Path) -> None:
         load_scorer(str(directory), backend="onnx")
     (directory / "model.safetensors").unlink()
     with pytest.raises(ModelLoadError, match="neither"):
+        load_scorer(str(directory))
+
+
+def test_of_two_graphs_the_int8_one_is_taken(directory: Path) -> None:
+    shutil.copyfile(directory / "onnx/model.onnx", directory / "onnx/model_int8.onnx")
+    assert load_scorer(str(directory)).backend.files == ("onnx/model_int8.onnx",)
+
+
+def test_without_torch_a_model_without_a_graph_is_refused_by_the_name_of_the_extra(
+    directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (directory / "onnx/model.onnx").unlink()
+    monkeypatch.setitem(sys.modules, "torch", None)
+    with pytest.raises(ModelLoadError, match=r"has no ONNX graph, .* pip install 'osrerank\[torch\]'"):
         load_scorer(str(directory))
 
 

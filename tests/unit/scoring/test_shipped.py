@@ -39,12 +39,18 @@ def scorer(request: pytest.FixtureRequest) -> Scorer:
 def test_it_is_in_the_package_and_its_card_says_where_it_comes_from(scorer: Scorer) -> None:
     directory = locate(scorer.model)
     card = read_card(directory)
-    assert (card.name, card.kind) == (scorer.model, KINDS[scorer.model])
+    assert (card.name, card.kind, card.languages) == (scorer.model, KINDS[scorer.model], ("en",))
     assert card.provenance["licence"] in {"Apache-2.0", "MIT"}
     assert "MS MARCO" in card.provenance["base_data"]
     assert ("SQuAD" in card.provenance["our_training"]) == (scorer.model == MONO)
     assert directory.parent == SHIPPED
     assert sum(file.stat().st_size for file in directory.rglob("*") if file.is_file()) < MOST_BYTES
+
+
+def test_all_together_have_the_size_that_the_readme_names() -> None:
+    size = sum(file.stat().st_size for file in SHIPPED.rglob("*") if file.is_file())
+    assert size < 85_000_000
+    assert f"are in the package ({size / 1e6:.0f} MB" in (servers.ROOT / "README.md").read_text("utf-8")
 
 
 def test_it_ranks_the_answer_first(scorer: Scorer) -> None:

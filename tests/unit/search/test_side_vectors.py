@@ -220,6 +220,17 @@ def test_one_forbidden_index_does_not_hide_another(caplog):
     assert caplog.text.count("this user may not read the document vectors") == 1
 
 
+def test_a_forbidden_side_index_is_asked_again_after_a_minute():
+    clock, engine = ManualClock(), cluster({SIDE: TEXTS})
+    own, engine.unread = searcher(clock=clock), {SIDE}
+    for _ in range(2):
+        assert search(own, engine)["known"] == 0
+        clock.sleep(30)
+    assert engine.requests == [f"POST /{SIDE}/_search"]
+    engine.unread = set()
+    assert search(own, engine)["known"] == 2
+
+
 def test_a_forbidden_write_is_said_once_and_not_tried_again(caplog):
     engine, own = cluster({SIDE: []}), searcher()
     engine.unwritten = {SIDE}

@@ -8,14 +8,20 @@ from functools import partial
 from pathlib import Path
 
 import pytest
+from click import Context
 
+from osrerank import Rerank, Reranker, connect
+from osrerank.cli import cli
+from osrerank.cli.serve import NAMES, _reranker
 from osrerank.errors import ConfigError
 from osrerank.settings import Settings
 from osrerank.vectors.background import Background
 from osrerank.vectors.configured import VectorStorage
 from osrerank.vectors.file import FileStore
 from osrerank.vectors.redis import RedisStore
-from tests.waiting import in_a_child
+from tests.bi_encoders import TINY
+from tests.letters import Letters
+from tests.waiting import held, in_a_child
 
 
 def test_vectors_go_to_a_file_by_default(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -57,6 +63,16 @@ def test_without_an_index_a_redis_that_is_named_keeps_them() -> None:
         VectorStorage.of(Settings.load(vectors="redis"))
 
 
+def test_rerankers_and_servers_have_no_index_and_clients_have_one() -> None:
+    url = "redis://127.0.0.1:1"
+    context = Context(cli, obj={**dict.fromkeys(NAMES), "model": str(TINY), "redis_url": url})
+    client = connect("http://localhost:9", scorer=Letters(), redis_url=url)
+    with Reranker(scorer=Letters(), redis_url=url) as reranker, _reranker(context, "localhost") as served:
+        services = reranker._service, served, client.searcher.service
+        stores = [type(service.vectors_of(Rerank()).store) for service in services]
+    assert stores == [RedisStore, RedisStore, FileStore]
+
+
 def test_tasks_run_in_order_and_closing_waits_for_them() -> None:
     background, done = Background(most=20), list[int]()
     assert all(background.submit(partial(done.append, number)) for number in range(20))
@@ -65,19 +81,6 @@ def test_tasks_run_in_order_and_closing_waits_for_them() -> None:
     assert background.submit(lambda: done.append(20))  # it begins again
     background.close()
     assert done[-1] == 20
-
-
-def held(background: Background) -> threading.Event:
-    """Keep it busy until the event is set."""
-    hold, started = threading.Event(), threading.Event()
-
-    def holding() -> None:
-        started.set()
-        hold.wait(10)
-
-    assert background.submit(holding)
-    assert started.wait(10)
-    return hold
 
 
 def test_beyond_the_bound_tasks_are_left_out() -> None:

@@ -24,12 +24,13 @@ from osrerank.scoring.registry import load_model, load_scorer
 from osrerank.testing import ArithmeticEncoder, ManualClock
 from osrerank.types import Deadline
 from osrerank.vectors.configured import VectorStorage
-from osrerank.vectors.documents import DocumentVectors
+from osrerank.vectors.documents import LATE_AT_ONCE, DocumentVectors
 from osrerank.vectors.record import PROFILES, ROUNDED
 from osrerank.vectors.store import MemoryStore, VectorStore
 from tests.articles import fill
 from tests.bi_encoders import carded, plain
-from tests.waiting import wait_until
+from tests.letters import Letters
+from tests.waiting import held, wait_until
 
 QUERY = "what causes low blood pressure"
 WORDS = ["blood", "pressure", "is", "low", "when", "the", "heart", "slow", "water", "wing", "flow", "heat", "of"]
@@ -96,6 +97,17 @@ def test_a_changed_text_and_another_profile_have_other_records(models: Callable[
     assert len({*rounded.keys_of(["low", "low ", "Low"]), *exact.keys_of(["low"])}) == 4
 
 
+def test_a_key_tells_tokenizer_pooling_length_and_the_documents_prefix(tmp_path: Path) -> None:
+    directory, other = (carded(tmp_path / name) for name in ("tiny", "other"))
+    tokenizer = (other / "tokenizer.json").read_text("utf-8")
+    (other / "tokenizer.json").write_text(tokenizer.replace('"lowercase":true', '"lowercase":false'), "utf-8")
+    card = read_card(directory)
+    changes = ({"pooling": "mean"}, {"max_tokens": 256}, {"document_prefix": "say : "})
+    keys = [encoder_of(directory, replace(card, **change)).key for change in ({}, *changes)]
+    assert len({*keys, encoder_of(other, card).key}) == 5
+    assert encoder_of(directory, replace(card, query_prefix="ask : ")).key == keys[0]
+
+
 def test_equal_texts_have_one_record(tmp_path: Path) -> None:
     store, backend = MemoryStore(10_000_000), ArithmeticEncoder()
     scorer = opened(carded(tmp_path / "tiny"), store, "standard", backend=backend)
@@ -142,6 +154,22 @@ def test_what_a_deadline_cut_off_is_encoded_afterwards(tmp_path: Path) -> None:
     assert store.size().records == len(set(DOCUMENTS))
     assert scorer.score(QUERY, DOCUMENTS, MONO).reached == len(DOCUMENTS)
     scorer.close()
+
+
+def test_after_deadlines_the_newest_call_is_first_with_256_documents_of_a_call_and_1024_of_all() -> None:
+    clock, batches = ManualClock(), list[float]()
+
+    def encode(characters: float) -> None:
+        batches.append(characters)
+        clock.sleep(1)
+
+    vectors = DocumentVectors(Letters(s_per_character=1, sleep=encode), VectorStorage(MemoryStore(10_000_000)))
+    hold = held(vectors._late)
+    for width in (3, 4, 5, 6, 7):
+        vectors.of([f"{number:0{width}}" for number in range(600)], Deadline.after_ms(1_000, clock))
+    hold.set()
+    vectors._late.close()
+    assert batches[5:] == [LATE_AT_ONCE * width for width in (7, 6, 5, 4) for _ in range(256 // LATE_AT_ONCE)]
 
 
 def test_closing_does_not_wait_until_all_that_a_deadline_cut_off_is_encoded(tmp_path: Path) -> None:

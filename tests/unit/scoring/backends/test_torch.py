@@ -20,7 +20,8 @@ from osrerank.types import Scores
 
 torch = pytest.importorskip("torch")
 
-from osrerank.scoring.backends.torch import TorchBackend  # noqa: E402 - imports torch
+from osrerank.scoring.backends.networks.engine import choose_precision  # noqa: E402 - imports torch
+from osrerank.scoring.backends.torch import TorchBackend  # noqa: E402 - likewise
 
 DATA = Path(__file__).parents[3] / "data"
 DIRECTORY = DATA / "tiny-bert-one-label"
@@ -121,6 +122,11 @@ def test_auto_is_fp32_on_the_cpu_and_says_what_runs(caplog: pytest.LogCaptureFix
     backend.close()
     with pytest.raises(InferenceError, match="closed"):
         backend.run([Tokens(np.array([2, 3]), np.array([0, 1]))])
+
+
+def test_auto_is_16_bits_on_cuda() -> None:
+    assert choose_precision("auto", torch.device("cuda")) in {"bf16", "fp16"}
+    assert choose_precision("fp32", torch.device("cuda")) == "fp32"
 
 
 def test_onnx_has_no_dtype() -> None:

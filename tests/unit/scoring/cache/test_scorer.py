@@ -19,6 +19,7 @@ from osrerank.scoring.cache.signing import REFUSED, EntrySigner
 from osrerank.scoring.cache.store import OLD, PREFIX, REMOTE_ENTRY_BYTES, VALUE, YOUNG, RemoteStore, connect
 from osrerank.scoring.cross_encoder import CrossEncoder
 from osrerank.scoring.registry import load_scorer
+from osrerank.service import RerankService
 from osrerank.settings import Settings
 from osrerank.testing import FunctionScorer, ManualClock
 from osrerank.types import NEVER, Deadline, Scorer, Scores
@@ -150,6 +151,14 @@ def test_the_process_remembers_without_redis(scorer: CrossEncoder, plain: np.nda
     again = cached.score("pressure", DOCUMENTS, TUPLES)
     assert (again.cached, again.inferences) == (3, 1)
     np.testing.assert_array_equal(again.values, plain)
+
+
+@pytest.mark.parametrize(("form", "cached"), [("one-label", 3), ("bi-encoder", 0)])
+def test_scores_of_a_cross_encoder_are_cached_and_those_of_a_bi_encoder_are_not(form: str, cached: int) -> None:
+    service = RerankService(Settings.load(model=MODEL.replace("one-label", form), vectors="off"))
+    service.score("pressure", DOCUMENTS, NEVER)
+    assert service.score("pressure", DOCUMENTS, NEVER).cached == cached
+    service.close()
 
 
 def test_the_process_forgets_what_was_not_used_for_longest() -> None:
