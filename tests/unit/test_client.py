@@ -5,7 +5,7 @@ import opensearchpy
 import pytest
 from prometheus_client import REGISTRY
 
-from osrerank import connect
+from osrerank import Rerank, connect
 from osrerank.errors import ConfigError, InferenceError, MissingDependencyError, ModelLoadError, ResponseFormatError
 from osrerank.testing import FunctionScorer, ManualClock
 from tests.rankings import asked, client_for, ids, response_of
@@ -50,6 +50,15 @@ def test_clause_and_body_forms():
         {"query": {"term": {"tag": "x"}}, "rerank": {"query": "low"}},
     ):
         assert ids(client.search(**{"index": "i", "rerank": True, **arguments})) == ["d1", "d0"]
+
+
+def test_options_may_be_an_object():
+    options = {"depth": 2, "min_score": 0.8, "fields": ["text"]}
+    client = client_for(response_of(["a", "bbb", "cc"]))
+    by_dict, by_object = (client.search("low", index="i", rerank=one) for one in (options, Rerank(**options)))
+    assert by_object["hits"] == by_dict["hits"]
+    assert asked(client) == client.transport.requests[0]
+    assert ids(by_object) == ["d1"]
 
 
 def test_query_twice_is_a_mistake():
@@ -110,6 +119,12 @@ def test_failed_scorer_keeps_the_first_pass_marked_timed_logged_and_counted(capl
     assert "on purpose" in caplog.text
     assert "low blood" not in caplog.text
     assert REGISTRY.get_sample_value("osrerank_searches_total", {"applied": "false"}) == before + 1
+
+
+@pytest.mark.parametrize("limit", [{"min_score": 0.9}, {"min_probability": 0.9}, {"cutoff": "cliff"}])
+def test_failed_scorer_removes_no_hit(limit):
+    client = client_for(response_of(["a", "bbb"]), scorer=FunctionScorer(broken=True))
+    assert ids(client.search("low", index="i", rerank=limit)) == ["d0", "d1"]
 
 
 def test_failed_scorer_raises_on_request():

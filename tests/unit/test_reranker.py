@@ -1,5 +1,6 @@
 import asyncio
 import json
+import threading
 from typing import Any
 
 import pytest
@@ -49,6 +50,19 @@ def test_many_queries_and_asyncio(reranker: Reranker) -> None:
     assert asyncio.run(reranker.arank("q", ["a", "bb"])) == reranker.rank("q", ["a", "bb"])
     with pytest.raises(ValueError, match="2 queries and 1 lists of documents"):
         reranker.rank_many(["q", "r"], [["a"]])
+
+
+def test_the_event_loop_goes_on_while_documents_are_ranked() -> None:
+    go_on = threading.Event()
+    waiting = Reranker(scorer=FunctionScorer(lambda *_: float(go_on.wait(5))))
+
+    async def other() -> None:
+        go_on.set()
+
+    async def both() -> Any:
+        return await asyncio.gather(waiting.arank("q", ["a"]), other())
+
+    assert asyncio.run(both())[0][0].score == 1.0
 
 
 def test_what_was_not_scored_comes_last_in_its_old_order() -> None:

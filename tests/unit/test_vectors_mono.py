@@ -105,6 +105,7 @@ def test_blend_weight_adds_the_vectors_logit():
         marks = hit["_rerank"]
         expected = marks["mono"]["score"] + 20 * marks["vectors"]["score"]
         assert marks["vectors_blend"]["score"] == pytest.approx(expected)
+        assert 2 <= hit["_score"] < 3
     assert ids(response) == sorted(ids(response), key=lambda doc_id: -score_of(response, doc_id, "vectors_blend"))
     assert ids(response) != ids(search(client, mono_depth=6))
     assert search(client, blend="weighted", blend_weight=20)["rerank"]["applied"] is True

@@ -5,12 +5,14 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 from osrerank.errors import InferenceError, WorkerError
 from osrerank.scoring import registry
+from osrerank.scoring.bi_encoder import BiEncoder
 from osrerank.scoring.card import POINTWISE, Calibration, ModelCard
 from osrerank.scoring.cross_encoder import CrossEncoder
 from osrerank.scoring.inputs import InputBuilder, Tokens, padded
@@ -21,7 +23,9 @@ from osrerank.settings import Settings
 from osrerank.testing import FunctionScorer, ManualClock
 from osrerank.types import NEVER, Deadline
 from tests.backends import FunctionBackend
+from tests.bi_encoders import TINY
 from tests.servers import ROOT
+from tests.unit.scoring.test_local_duo import Counting
 
 DIRECTORY = Path(__file__).parents[2] / "data" / "tiny-bert-one-label"
 
@@ -89,6 +93,25 @@ def test_a_deadline_leaves_a_prefix() -> None:
     assert scores.inferences == scores.reached
     late = scorer.score("low", ["wing"], [(0,)], deadline=Deadline.after_ms(-1))
     assert (late.reached, late.inferences, len(late.values)) == (0, 0, 1)
+
+
+@pytest.mark.parametrize(
+    ("kind", "directory", "card"),
+    [
+        (CrossEncoder, DIRECTORY, ModelCard("tiny", "logit1")),
+        (BiEncoder, TINY, ModelCard("tiny", "cosine", kind="bi-encoder", pooling="cls")),
+    ],
+)
+def test_nothing_is_tokenised_after_the_deadline(kind: Any, directory: Path, card: ModelCard) -> None:
+    texts, backend = [f"low {n}" for n in range(40)], FunctionBackend(lambda batch: np.ones((len(batch), 1)))
+    deadline, builder = Deadline.after_ms(20_000, backend.clock), Counting.load(directory, card)
+    builder.clock = backend.clock
+    model = kind(directory, card, builder, backend, backend.clock)
+    if kind is BiEncoder:
+        model.encode(texts, "document", deadline=deadline)
+    else:
+        model.score("low", texts, [(at,) for at in range(40)], deadline=deadline)
+    assert builder.seen == texts[:32]  # 16 at a time, each in a second
 
 
 def test_a_deadline_far_away_changes_no_score(scorer: CrossEncoder) -> None:

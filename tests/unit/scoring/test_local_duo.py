@@ -13,6 +13,7 @@ from osrerank.scoring.card import ModelCard
 from osrerank.scoring.duo import Duo
 from osrerank.scoring.inputs import InputBuilder
 from osrerank.scoring.registry import load_scorer
+from osrerank.testing import ManualClock
 from osrerank.types import Deadline
 from tests.backends import FunctionBackend
 from tests.rankings import ranking_of
@@ -37,12 +38,14 @@ def differing(bad: int = -1, pause_s: float = 0.0) -> FunctionBackend:
 
 
 class Counting(InputBuilder):
-    """Remembers which texts were tokenised."""
+    """Remembers which texts were tokenised, each in a second of its clock."""
 
     seen: list[str]
+    clock = ManualClock()
 
     def documents(self, texts, query):
         self.seen = [*getattr(self, "seen", []), *texts]
+        self.clock.sleep(len(texts))
         return super().documents(texts, query)
 
 

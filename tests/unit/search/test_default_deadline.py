@@ -158,22 +158,34 @@ def test_a_warm_client_has_its_model(clock, monkeypatch):
     assert loads == [1]
 
 
-class SlowMapping(CannedTransport):
-    """Takes 300 ms to give a mapping."""
+class SlowEngine(CannedTransport):
+    """Takes 300 ms for one kind of request."""
+
+    slow = "_mapping"
 
     def perform_request(self, method, url, *args, **options):
-        if "_mapping" in url:
+        if self.slow in url:
             self.clock.sleep(0.3)
         return super().perform_request(method, url, *args, **options)
 
 
 def test_reading_the_mapping_takes_of_the_searchs_time(clock):
-    client = client_for(clock, FunctionScorer(), transport_class=SlowMapping)
+    client = client_for(clock, FunctionScorer(), transport_class=SlowEngine)
     client.transport.clock = clock
     marks = marks_of(client, deadline_ms=250)
     assert marks["applied"] is False
     assert "the deadline passed" in marks["reason"]
     assert marks_of(client, deadline_ms=60_000)["applied"] is True
+
+
+def test_a_first_pass_takes_of_the_searchs_time_and_is_never_cut_short(clock):
+    client = client_for(clock, FunctionScorer(lambda _query, text: float(text.split()[-1])), transport_class=SlowEngine)
+    client.transport.clock, client.transport.slow = clock, "_search"
+    found = client.search("low", index="notes", size=100, rerank={"deadline_ms": 250, "fields": "text"})
+    assert rankings.ids(found) == [f"d{place}" for place in range(100)]
+    assert found["rerank"]["applied"] is False
+    assert "the deadline passed" in found["rerank"]["reason"]
+    assert "timeout" not in str(client.transport.requests)
 
 
 def test_a_default_search_reads_no_group_of_options(clock):

@@ -1,16 +1,21 @@
 """Pages of one list join although its order may not come again: no hit twice, none lost."""
 
 import asyncio
+import zlib
 from functools import partial
 from itertools import pairwise
 
 import pytest
+from redis import Redis
 
+from osrerank import Rerank
 from osrerank.aio import connect_async
 from osrerank.errors import InferenceError
 from osrerank.search import orders
 from osrerank.search.orders import KEPT_S, MAY_NOT_JOIN, Orders
 from osrerank.testing import CannedTransport, ManualClock
+from osrerank.thresholds.calibration import IndexCalibration, mapping_digest, model_digest, write_calibration
+from osrerank.thresholds.maps import Platt
 from tests import rankings
 from tests.rankings import ids, response_of
 from tests.unit.search.test_default_deadline import SlowLetters, nothing_is_kept  # noqa: F401 - a fixture
@@ -149,6 +154,8 @@ def test_hits_are_the_callers_own(client):
     [
         {"headers": {"Authorization": "of somebody else"}},
         {"rerank": {**PARTIAL, "depth": 50}},
+        {"rerank": {**PARTIAL, "min_score": 0.1}},
+        {"body": {"post_filter": {"term": {"tag": "a"}}}},
         {"params": {"routing": "a"}},
         {"index": "others"},
         {"query": "another query"},
@@ -158,6 +165,31 @@ def test_what_else_is_asked_for_has_its_own_order(client, other):
     page(client)
     asked = {"query": "low pressure", "index": "notes", "rerank": PARTIAL, "from_": 10, "size": 10, **other}
     assert client.search(**asked)["rerank"]["warnings"] == [MAY_NOT_JOIN]
+
+
+@pytest.mark.parametrize(("identity", "model"), [("letters-2", None), ("letters-1", "another")])
+def test_another_model_has_its_own_order(client, identity, model):
+    other = Paced()
+    other.identity = identity
+    there = client_for(other, model=model)
+    there.searcher.orders = client.searcher.orders
+    page(client)
+    assert page(there, 10)["rerank"]["warnings"] == [MAY_NOT_JOIN]
+    assert page(client, 10)["rerank"]["warnings"] == []
+
+
+def test_another_calibration_has_its_own_order(client, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    rerank = Rerank(**PARTIAL, min_probability=0.1, fields=("text",), query_fields=("text",))
+    model = model_digest(client.searcher.service.identity(rerank), rerank)
+    mapping = mapping_digest(client.indices.get_mapping(index="notes"), rerank)
+    one, other = (IndexCalibration("vectors", Platt(slope, 0.0), model, mapping) for slope in (1.0, 20.0))
+    write_calibration(client.searcher.calibrations.file, "notes", one)
+    page(client, rerank=rerank)
+    assert page(client, 10, rerank)["rerank"]["warnings"] == []
+    write_calibration(client.searcher.calibrations.file, "notes", other)
+    second = page(client, 10, rerank)["rerank"]
+    assert (second["cuts"][0]["applied"], second["warnings"]) == (True, [MAY_NOT_JOIN])
 
 
 @pytest.mark.parametrize(
@@ -220,6 +252,17 @@ def test_processes_share_orders_in_redis(encoder, redis_url):
     encoder.pace_s = 0.02
     page(here)
     assert page(strange, 20)["rerank"]["warnings"] == [MAY_NOT_JOIN]
+
+
+def test_redis_keeps_ids_and_scores_without_texts_for_a_minute(encoder, redis_url):
+    store = Redis.from_url(redis_url)
+    store.flushdb()
+    first = page(client_for(encoder, redis_url=redis_url))
+    (key,) = store.keys(f"{orders.PREFIX}*")
+    assert 0 < store.ttl(key) <= 60
+    content = zlib.decompress(store.get(key)).decode()
+    assert f'"test/{ids(first)[0]}"' in content
+    assert "pressure" not in content
 
 
 def test_without_redis_pages_of_a_process_join(encoder, caplog):

@@ -13,6 +13,7 @@ from tests.rankings import BY_LENGTH, client_for, ids, response_of
 
 TEXTS = [f"blood {'x' * place}" for place in range(60)]
 BODY = {"query": {"match": {"text": "blood"}}, "size": 3}
+OTHER = {"query": {"match": {"text": "pressure"}}, "size": 3}
 
 
 def answer_to(size: int, **extra: Any) -> dict[str, Any]:
@@ -21,7 +22,7 @@ def answer_to(size: int, **extra: Any) -> dict[str, Any]:
 
 
 class Engine(CannedTransport):
-    """Answers a first pass, of more than three hits, as told, and other searches as it should."""
+    """Answers a first pass, of more than three hits, as told; other searches, and all for `OTHER`, as it should."""
 
     deep: Any = None
 
@@ -43,7 +44,8 @@ class Engine(CannedTransport):
 
     def answered(self, body: Any) -> Any:
         size = body.get("size", 10)
-        return answer_to(size) if size <= 3 or self.deep is None else self.deep
+        is_own = size <= 3 or body["query"] == OTHER["query"]
+        return answer_to(size) if is_own or self.deep is None else self.deep
 
 
 class AsyncEngine(Engine):
@@ -79,8 +81,10 @@ def in_asyncio(deep: Any) -> Any:
 def in_a_multi_search(deep: Any) -> Any:
     client = client_for(None, transport_class=Engine)
     client.transport.deep = deep
-    answer = client.msearch(body=[{"index": "i"}, BODY, {}, {**BODY, "size": 0}], rerank=True)["responses"]
+    body = [{"index": "i"}, BODY, {}, {**BODY, "size": 0}, {}, OTHER]
+    answer = client.msearch(body=body, rerank=True)["responses"]
     assert answer[1]["rerank"]["reason"] == "size is 0: no hits were asked for"
+    assert (answer[2]["rerank"]["applied"], ids(answer[2])) == (True, ["d59", "d58", "d57"])
     return answer[0]
 
 

@@ -5,6 +5,7 @@ import json
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -15,7 +16,7 @@ from prometheus_client import REGISTRY
 
 from osrerank import Client, connect
 from osrerank.aio import connect_async
-from osrerank.search.shadow import IN_SHADOW, MOST_WAITING, NOT_CHOSEN, Shadows, digest_of
+from osrerank.search.shadow import IN_SHADOW, MOST_WAITING, NOT_CHOSEN, REST_FACTOR, Shadows, digest_of
 from osrerank.settings import Settings
 from osrerank.testing import FunctionScorer
 from tests.articles import fill
@@ -241,6 +242,21 @@ def test_a_file_that_cannot_be_written_costs_its_records_alone(
     (line,) = records(tmp_path / "folder", 1)
     assert line["dropped"] == 1
     assert "[shadow-lost]" in caplog.text
+
+
+def test_the_thread_is_busy_for_at_most_a_twentieth_of_the_time(file: Path) -> None:
+    shadows, times = Shadows(Settings.load()), list[float]()
+
+    def run() -> dict[str, Any]:
+        times.append(time.monotonic())
+        sorted(range(10_000), key=str)
+        times.append(time.monotonic())
+        return {"query": "q", "applied": True}
+
+    assert all(shadows.submit(run) for _ in range(2))
+    records(file, 2)
+    shadows.close()
+    assert (times[1] - times[0]) / (times[2] - times[0]) <= 1 / (1 + REST_FACTOR) == 1 / 20
 
 
 ENDING = """

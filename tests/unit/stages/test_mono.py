@@ -4,15 +4,18 @@ import math
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from osrerank import MonoStage
+from osrerank import MonoStage, Pipeline
 from osrerank.errors import DeadlineExceeded, InferenceError
+from osrerank.response import final_score, hits_of, parse
 from osrerank.stages.interpolate import BlendStage
 from osrerank.stages.ordering import NO_TEXT
 from osrerank.testing import FunctionScorer, ManualClock
-from osrerank.types import Deadline, Ranking, Scores
+from osrerank.types import Deadline, Query, Ranking, Scores
 from osrerank.types.values import BLANK
-from tests.rankings import BY_LENGTH, ranking_of
+from tests.rankings import BY_LENGTH, ranking_of, response_of
 
 
 def texts(ranking):
@@ -194,3 +197,20 @@ def test_reciprocal_rank_fusion():
     assert [candidate.score for candidate in candidates[:3]] == pytest.approx(
         [(1 / 62 + 1 / 61) / best, (1 / 61 + 1 / 63) / best, (1 / 63 + 1 / 62) / best]
     )
+
+
+@given(
+    st.lists(st.tuples(st.floats(-500, 500), st.floats(-1e6, 1e6)), min_size=1, max_size=6),
+    st.sampled_from(["linear", "weighted", "rrf", "before"]),
+    st.floats(0, 1),
+    st.integers(1, 6),
+)
+def test_final_scores_of_every_blend_never_increase_and_keep_their_whole_number(scores, method, weight, depth):
+    response = response_of([str(logit) for logit, _ in scores])
+    for hit, score in zip(hits_of(response), sorted([score for _, score in scores], reverse=True), strict=True):
+        hit["_score"] = score
+    stages = MonoStage(FunctionScorer(lambda _query, text: float(text)), depth), BlendStage(method, weight)
+    ranking = Pipeline(stages).rerank(parse(hits_of(response), Query("q", "low"), ["text"]))
+    finals = [final_score(candidate) for candidate in ranking.candidates]
+    assert finals == sorted(finals, reverse=True)
+    assert [math.floor(final) for final in finals] == [int(place < depth) for place in range(len(scores))]

@@ -16,7 +16,8 @@ from osrerank.stages.sentences import SentenceStage
 from osrerank.stages.splitting import passage_spans, readable, window_spans
 from osrerank.testing import FunctionScorer, ManualClock
 from osrerank.types import Candidate, Deadline, Query, Ranking, Section
-from tests.rankings import ranking_of, response_of
+from tests.letters import Letters
+from tests.rankings import client_for, ranking_of, response_of
 
 COUNT = FunctionScorer(lambda query, text: float(text.split().count(query)) - 3.0)
 SMALL = {"words": 4, "stride": 2}
@@ -66,6 +67,15 @@ def test_first_passage_alone_is_scored():
     ranking = stage.rerank(ranking_of([long_document(20), long_document(0)], query="hit"))
     assert [candidate.doc_id for candidate in ranking.candidates] == ["d1", "d0"]
     assert ranking.reports[0].inferences == 2
+
+
+@pytest.mark.parametrize(("scorer", "stage"), [(COUNT, "mono"), (Letters(), "vectors")])
+def test_a_document_with_words_behind_the_last_passage_is_marked(scorer, stage):
+    options = {"passages": {**SMALL, "limit": 3}, "deadline_ms": None}  # 3 passages have 8 words
+    found = client_for([long_document(0, 8), long_document(0, 9)], scorer).search("hit", index="i", rerank=options)
+    marks = {hit["_id"]: hit["_rerank"][stage].get("truncated") for hit in found["hits"]["hits"]}
+    assert marks == {"d0": None, "d1": True}
+    assert found["rerank"]["stages"][0]["truncated"] == 1
 
 
 @pytest.mark.parametrize("aggregation", ["sump", "kmaxavgp"])
