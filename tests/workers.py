@@ -12,7 +12,6 @@ import subprocess
 import sys
 import threading
 import time
-from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
@@ -32,49 +31,23 @@ PATHS = os.pathsep.join(str(ROOT / folder) for folder in (".", "index_loaders", 
 START_S = 60.0
 
 
-class FairLock:
-    """A lock that is given to those that wait for it in their order."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._waiting: deque[threading.Event] = deque()
-        self._is_taken = False
-
-    def __enter__(self) -> None:
-        with self._lock:
-            if not self._is_taken:
-                self._is_taken = True
-                return
-            turn = threading.Event()
-            self._waiting.append(turn)
-        turn.wait()
-
-    def __exit__(self, *_error: object) -> None:
-        with self._lock:
-            if self._waiting:
-                self._waiting.popleft().set()
-            else:
-                self._is_taken = False
-
-
 class DeviceScorer(FunctionScorer):
-    """A scorer that is busy for a time in proportion to the pairs, whoever asks; calls take turns of some pairs."""
+    """A scorer that is busy for a time in proportion to the pairs, with one call at a time."""
 
     __slots__ = ("_device",)
 
-    def __init__(self, seconds_per_pair: float, turn: int = 0) -> None:
+    def __init__(self, seconds_per_pair: float) -> None:
         super().__init__(seconds_per_pair=0.0)
-        object.__setattr__(self, "_device", (FairLock(), seconds_per_pair, turn))
+        object.__setattr__(self, "_device", (threading.Lock(), seconds_per_pair))
 
     @property
     def identity(self) -> str:
         return f"{STAND_IN}/length"
 
     def score(self, query, documents, tuples, *, deadline=NEVER):
-        lock, seconds_per_pair, turn = self._device
-        for begin in range(0, len(tuples), turn or len(tuples)):
-            with lock:
-                time.sleep(seconds_per_pair * min(turn or len(tuples), len(tuples) - begin))
+        lock, seconds_per_pair = self._device
+        with lock:
+            time.sleep(seconds_per_pair * len(tuples))
         values = np.array([len(documents[indices[0]]) for indices in tuples], dtype=np.float32)
         return Scores(values, inferences=len(tuples))
 
@@ -188,10 +161,9 @@ def main() -> None:
     parser.add_argument("--broker-url")
     parser.add_argument("--seconds-per-pair", type=float, default=0.0005)
     parser.add_argument("--tasks", type=int, default=2)
-    parser.add_argument("--turn", type=int, default=0)
     given = parser.parse_args()
     settings = Settings.load(model=given.model, broker_url=given.broker_url, worker_tasks=given.tasks)
-    sys.exit(run_worker(settings, DeviceScorer(given.seconds_per_pair, given.turn)))
+    sys.exit(run_worker(settings, DeviceScorer(given.seconds_per_pair)))
 
 
 if __name__ == "__main__":
