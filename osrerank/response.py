@@ -13,6 +13,7 @@ from osrerank.explanation import explain
 from osrerank.pipeline import applied
 from osrerank.thresholds.cut import Thresholds, at_least
 from osrerank.types import Candidate, Query, Ranking, Section, StageReport, StageScore
+from osrerank.types.values import BELOW_ONE
 
 FIRST_PASS = "first_pass"  # noqa: S105 - a stage's name
 FIRST_STAGES = ("vectors", "mono")
@@ -141,7 +142,7 @@ def _finite(score: Any, rank: int) -> float:
 
 def squash(score: float) -> float:
     """Map a first-pass score to [0, 1), never decreasing: s / (1 + s), and 0 below 0."""
-    return score / (1.0 + score) if score > 0 else 0.0
+    return min(score / (1.0 + score), BELOW_ONE) if score > 0 else 0.0
 
 
 def hit_text(hit: Mapping[str, Any], fields: Sequence[str], separator: str = " ") -> str | None:

@@ -10,11 +10,9 @@ import numpy.typing as npt
 
 from osrerank.errors import DeadlineExceeded, InferenceError
 from osrerank.types import Candidate, Encoder, PairProbabilities, Ranking, Scorer, Span, StageReport, StageScore
-from osrerank.types.values import BLANK, NO_PARTS, is_blank
+from osrerank.types.values import BELOW_ONE, BLANK, NO_PARTS, is_blank
 
 NO_TEXT = "no text in the fields that were asked for"
-BELOW_ONE = 1.0 - 2.0**-40
-"""The greatest unit; added to a level of several hundred stages, it does not round up to the next level."""
 SPREAD = 1e-6
 """Width of each end of [0, 1) in which units follow scores and not probabilities, so that they do not tie."""
 

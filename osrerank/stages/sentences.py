@@ -17,12 +17,12 @@ import numpy.typing as npt
 from osrerank.errors import DeadlineExceeded
 from osrerank.options.sentences import Sentences
 from osrerank.scoring.passages import chunks_of
-from osrerank.stages.ordering import BELOW_ONE, ScoredCandidate
+from osrerank.stages.ordering import ScoredCandidate
 from osrerank.stages.sentence_splitting import cleaned, is_ready, sentence_blocks
 from osrerank.stages.slices import rank_by_slices
 from osrerank.stages.splitting import readable
 from osrerank.types import NEVER, Candidate, Deadline, Ranking, Scorer, Section, Span
-from osrerank.types.values import is_blank
+from osrerank.types.values import BELOW_ONE, is_blank
 
 KEPT = 3
 """How many of the best sentences' logits and probabilities are reported: as many as Birch weighs."""

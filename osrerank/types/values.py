@@ -16,6 +16,8 @@ SPEAKS = re.compile(r"[^\W_]")
 """Matches a letter or a digit."""
 BLANK = "its text is blank: nothing but space, punctuation and symbols"
 """Why a blank text is not scored."""
+BELOW_ONE = 1.0 - 2.0**-40
+"""The greatest unit; added to a level of several hundred stages, it does not round up to the next level."""
 NO_PARTS: Mapping[str, float] = MappingProxyType({})
 """The parts of a score that has none."""
 
