@@ -10,6 +10,7 @@ from typing import Any, Self, Unpack
 from osrerank._threads import DaemonThreads
 from osrerank.errors import ConfigError
 from osrerank.options.rerank import Rerank, RerankOptions
+from osrerank.pipeline import applied
 from osrerank.search.ranking import NOT_FOR_TEXTS, id_of, ranking_of, refuse_unused, reranked
 from osrerank.service import RerankService
 from osrerank.settings import Settings
@@ -119,11 +120,11 @@ class Reranker:
         ranking = reranked(self._service, self._options, ranking_of(query, documents, self._options.separator))
         given = {str(doc_id): doc_id for doc_id in map(id_of, documents, itertools.count())}
         ranked = [_ranked(candidate, given[candidate.doc_id]) for candidate in ranking.candidates]
-        least = self._options.min_score
-        if least is not None and ranking.reports:
+        least, is_reranked = self._options.min_score, applied(ranking.reports)
+        if least is not None and is_reranked:
             kept = {candidate.doc_id for candidate in at_least(ranking.candidates, least)}
             ranked = [text for text in ranked if str(text.doc_id) in kept]
-        if self._options.cutoff is not None and ranking.reports:
+        if self._options.cutoff is not None and is_reranked:
             kept = {candidate.doc_id for candidate in cut_at_cliff(ranking.candidates)[0]}
             ranked = [text for text in ranked if str(text.doc_id) in kept]
         return ranked[:top_k]

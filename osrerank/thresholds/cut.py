@@ -119,10 +119,12 @@ def at_least(candidates: Sequence[Candidate], least: float) -> list[Candidate]:
 
 def _last(candidates: Sequence[Candidate]) -> list[float | None]:
     """Return each candidate's probability by the last stage that gives any; None if that did not score it."""
-    entries = [entry for candidate in candidates for entry in candidate.trace if "probability" in entry.parts]
-    level = max((entry.level for entry in entries), default=0)
-    traces = ({entry.level: entry.parts.get("probability") for entry in item.trace} for item in candidates)
-    return [by_level.get(level) for by_level in traces]
+    found = [
+        {entry.level: entry.parts["probability"] for entry in candidate.trace if "probability" in entry.parts}
+        for candidate in candidates
+    ]
+    last = max((level for by_level in found for level in by_level), default=0)
+    return [by_level.get(last) for by_level in found]
 
 
 def probability_of(candidate: Candidate) -> float | None:

@@ -41,6 +41,8 @@ def test_the_best_and_those_above_a_probability(reranker: Reranker) -> None:
     assert [one.doc_id for one in reranker.rank("q", ["a", "ccc", "bb"], top_k=2)] == [1, 2]
     with Reranker(scorer=BY_LENGTH, min_score=0.5) as other:
         assert [one.doc_id for one in other.rank("q", ["a", "ccc", "bb"])] == [1, 2]
+    with Reranker(scorer=BROKEN, min_score=0.5) as broken:
+        assert [one.doc_id for one in broken.rank("q", ["a", "bb"])] == [0, 1]
 
 
 def test_many_queries_and_asyncio(reranker: Reranker) -> None:

@@ -104,6 +104,14 @@ def test_only_the_fields_that_are_read_count() -> None:
     assert digest != mapping_digest(mappings(title="keyword", text="text"), options)
 
 
+@pytest.mark.parametrize("blend", ["rrf", "weighted", "linear"])
+@pytest.mark.parametrize("limit", [{"min_score": 0.5}, {"cutoff": "cliff"}])
+def test_a_blend_is_cut_by_the_models_probabilities(blend: str, limit: dict) -> None:
+    options = {"blend": blend, "blend_weight": 0.1, **limit}
+    answer = client_for(["2", "3", "-3"], LOGITS).search("low", index="i", rerank=options)
+    assert set(ids(answer)) == {"d0", "d1"}
+
+
 def test_texts_and_responses_are_cut_at_a_cliff_alone() -> None:
     with Reranker(scorer=LOGITS, cutoff="cliff") as reranker:
         assert [one.text for one in reranker.rank("q", ["-3", "2", "3"])] == ["3", "2"]
