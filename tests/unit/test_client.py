@@ -40,6 +40,15 @@ def test_text_without_rerank_is_a_plain_bm25_search():
     assert asked(client)["body"]["query"]["multi_match"]["query"] == "low"
 
 
+def test_pipeline_none_in_the_settings_file_gives_bm25s_order(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "osrerank.toml").write_text('[rerank]\npipeline = "none"\n')
+    client = client_for(response_of(["a", "bbb", "cc"]))
+    assert ids(client.search("low", index="i", rerank=True)) == ["d0", "d1", "d2"]
+    client.search("low", index="i", rerank=False)
+    assert client.transport.requests[0]["body"] == client.transport.requests[1]["body"]
+
+
 def test_clause_and_body_forms():
     client = client_for(response_of(["a", "bbb"]))
     for arguments in (

@@ -7,6 +7,7 @@ from pathlib import Path
 import click
 import pytest
 
+from osrerank import connect
 from osrerank.cli import COMMANDS, cli, main
 
 
@@ -71,10 +72,17 @@ def test_a_server_that_does_not_answer_is_told_once_and_debug_shows_the_tracebac
         main(["--debug", "--url", "http://127.0.0.1:9", "search", "x", "--index", "i"])
 
 
+def test_without_a_url_a_folder_of_the_user_is_searched(tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.delenv("OSRERANK_URL", raising=False)
+    with connect(f"embedded:{tmp_path / '.local' / 'share' / 'osrerank'}") as client:
+        client.index(index="notes", id="1", body={"text": "salt raises blood pressure"}, refresh=True)
+    main(["search", "salt", "--index", "notes", "--no-rerank"])
+    assert "salt raises blood pressure" in capsys.readouterr().out
+
+
 @pytest.mark.long
 def test_search_for_people_and_for_programs(tmp_path, capsys):
-    from osrerank import connect
-
     client = connect(f"embedded:{tmp_path}")
     client.index(index="notes", id="1", body={"text": "salt raises blood pressure [bold]"}, refresh=True)
     client.close()

@@ -1,4 +1,5 @@
 import contextlib
+import socket
 
 import pytest
 from click.testing import CliRunner
@@ -9,6 +10,9 @@ from osrerank.errors import ConfigError, EndpointError
 from osrerank.service import RerankService
 from osrerank.settings import Settings
 from tests.rerank_server import Reply, answering
+from tests.servers import ROOT
+
+TINY = str(ROOT / "tests" / "data" / "tiny-bert-one-label")
 
 
 @pytest.mark.parametrize(
@@ -19,6 +23,15 @@ def test_options_of_the_page_need_it(options, name):
     outcome = CliRunner().invoke(cli, ["serve", *options])
     assert isinstance(outcome.exception, ConfigError)
     assert f"--{name} is the comparison page's: add --ui" in str(outcome.exception)
+
+
+@pytest.mark.parametrize("command", ["serve", "serve --ui", pytest.param("demo --ui", marks=pytest.mark.long)])
+def test_it_listens_on_this_machine_alone(command, tmp_path):
+    arguments = ["--url", f"embedded:{tmp_path}", "--model", TINY, "--backend", "onnx", *command.split()]
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        outcome = CliRunner().invoke(cli, [*arguments, "--port", str(port)])
+    assert f"http://127.0.0.1:{port} cannot be listened on" in str(outcome.exception)
 
 
 def test_queries_and_judgments_are_read_together(tmp_path):

@@ -60,6 +60,12 @@ def test_a_promised_precision_needs_evidence() -> None:
     assert promised(9_000, 10_000) == pytest.approx(0.895, abs=0.001)
 
 
+def test_a_threshold_that_promises_a_precision_has_25_hits_above_it() -> None:
+    probabilities, relevant = np.linspace(0.9, 0.1, 26), np.ones(26, dtype=bool)
+    assert precisions(probabilities[:24], relevant[:24]) == []
+    assert [least for least, _ in precisions(probabilities, relevant)] == probabilities[[25, 24]].tolist()
+
+
 def test_the_promised_precision_is_kept_on_other_queries() -> None:
     """The hits above a threshold that promises a precision have it, among hits that nothing was fitted to."""
     scored, others = drawn(3, 4_000), drawn(4, 40_000)

@@ -1,8 +1,10 @@
 import re
+from importlib.metadata import distributions
 
 import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
+from packaging.version import Version
 
 from tests.servers import ROOT
 from tools.deploy.lock import EXTRAS, FOLDER, MACHINES, requirements
@@ -29,6 +31,13 @@ def constraints():
 def test_each_package_has_one_version_and_a_hash(name):
     lines = (FOLDER / f"{name}.txt").read_text(encoding="utf-8").splitlines()
     assert len(pinned(name)) == len(lines) - 1
+
+
+def test_the_tests_run_with_these_versions():
+    installed = {canonicalize_name(one.metadata["Name"]): Version(one.version).public for one in distributions()}
+    pinned_here = {name: version for name, version in constraints().items() if name in installed}
+    assert pinned_here
+    assert pinned_here == {name: installed[name] for name in pinned_here}
 
 
 @pytest.mark.parametrize("name", ["build", "cpu", "gpu"])

@@ -2,6 +2,7 @@ import json
 import logging
 import sys
 import time
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,7 @@ from osrerank.settings import Settings
 from osrerank.testing import FunctionScorer
 from osrerank_workers.logs import JsonFormatter
 from osrerank_workers.service import WorkerService
+from tests.waiting import wait_until
 
 TINY = str(Path(__file__).parents[2] / "data" / "tiny-bert-one-label")
 
@@ -100,6 +102,19 @@ def test_a_line_of_the_log_is_json():
     assert (line["level"], line["logger"], line["message"]) == ("WARNING", "a.b", "[odd-thing] it fails")
     assert line["code"] == "odd-thing"
     assert "ValueError: invalid" in line["traceback"]
+
+
+def test_a_model_that_stops_scoring_stops_the_worker_with_code_1(redis_url, monkeypatch, caplog):
+    monkeypatch.setattr(state, "should_stop", None)
+    monkeypatch.setattr("osrerank_workers.service.PROBE_S", 0.0)
+    logits = {"it is": 1.0, "it is not": 0.0}
+    scorer = FunctionScorer(lambda _query, text: logits[text])
+    with closing(WorkerService(Settings.load(broker_url=redis_url, model="testing"), scorer)) as service:
+        service.load()
+        logits.clear()
+        service.begin()
+        wait_until(lambda: state.should_stop == 1)
+    assert "[model-broken] the worker cannot score or send heartbeats, and stops: 'it is'" in caplog.text
 
 
 def test_an_error_that_nobody_expects_in_a_thread_of_the_worker_stops_it(service, monkeypatch):

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from click import Context
+from click.testing import CliRunner
 
 from osrerank import Rerank, Reranker, connect
 from osrerank.cli import cli
@@ -34,6 +35,16 @@ def test_vectors_go_to_a_file_by_default(tmp_path: Path, monkeypatch: pytest.Mon
     assert not list(tmp_path.iterdir())
     assert VectorStorage.of(Settings.load()).store is vectors.store
     assert VectorStorage.of(Settings.load(vectors="off")).store is None
+
+
+def test_they_are_dropped_only_after_a_yes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OSRERANK_VECTORS_FOLDER", str(tmp_path / "vectors"))
+    store = VectorStorage.of(Settings.load()).store
+    assert store is not None
+    store.write({bytes(16): b"a record"})
+    for answer, code, left in (("n", 1, 1), ("", 1, 1), ("y", 0, 0)):
+        assert CliRunner().invoke(cli, ["vectors", "drop"], input=f"{answer}\n").exit_code == code
+        assert store.size().records == left
 
 
 def test_a_key_of_any_length_signs_them() -> None:

@@ -20,6 +20,7 @@ from osrerank.errors import ConfigError, EvaluationError
 from osrerank.testing import FunctionScorer
 from osrerank.types import Qrels
 from tests.letters import Letters
+from tests.servers import ROOT
 from tests.unit.decision.conftest import INDEX, Collection
 
 
@@ -56,8 +57,10 @@ def test_a_model_that_hurts(collection: Collection) -> None:
     found = advice_of(collection, -1.0)
     assert found.verdict.outcome == "hurts"
     assert headline(found) == f"{INDEX}: reranking hurts"
-    assert found.recommended
+    assert found.recommended == found.best.options()
     assert found.values[found.best].mean() >= found.before.mean()
+    undecided = replace(found.choice, verdict=replace(found.choice.verdict, outcome="undecided"))
+    assert replace(found, choice=undecided).recommended == {"pipeline": "none"}
 
 
 @pytest.mark.long
@@ -154,6 +157,17 @@ def test_the_command_writes_nothing_where_nothing_is_better(command, collection)
     assert Path("advice.html").read_text("utf-8").startswith("<!doctype html>")
     again = command("--force").stderr
     assert "lack vectors" not in again  # the first call's are kept
+
+
+@pytest.mark.long
+def test_the_command_writes_what_is_better(command, monkeypatch):
+    monkeypatch.setenv("OSRERANK_MODEL", str(ROOT / "tests" / "data" / "tiny-bert-one-label"))
+    monkeypatch.setenv("OSRERANK_BACKEND", "onnx")
+    Path("osrerank.toml").write_text('[rerank]\nblend = "replace"\n')
+    output = command("--force").output
+    written = tomllib.loads(Path("osrerank.toml").read_text("utf-8"))["index"][INDEX]["rerank"]
+    assert written["pipeline"] == "vectors"
+    assert f"osrerank.toml: pipeline = vectors, depth = {written['depth']}, " in output
 
 
 @pytest.mark.long

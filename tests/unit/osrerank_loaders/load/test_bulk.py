@@ -185,6 +185,15 @@ class TestReading:
         assert list(reading.batches(BulkOptions())) == []
         assert "record 1 of the collection: document '1' cannot be written as JSON in UTF-8" in str(reading.errors[0])
 
+    def test_a_damaged_file_ends_the_reading_however_many_bad_records_may_be_skipped(self) -> None:
+        def records() -> Iterator[Document]:
+            yield Document("1", "x")
+            raise CorpusFormatError("is truncated or damaged")
+
+        reading = Reading(records(), skip_bad=100)
+        assert len(list(reading.batches(BulkOptions()))) == 1
+        assert (reading.skipped, str(reading.stopped)) == (0, "is truncated or damaged")
+
     def test_only_what_follows_is_sent_on_resume(self) -> None:
         reading = Reading([Document(str(number), "x") for number in range(5)])
         (batch,) = reading.batches(BulkOptions(), after=3)

@@ -12,7 +12,7 @@ import pytest
 from osrerank.errors import WorkerError
 from osrerank.metrics import MESSAGES_REFUSED
 from osrerank.scoring.remote.broker import connect
-from osrerank.scoring.remote.delivery import GIVE_UP_S, LOST_AFTER_S, NO_WORKER, Delivery, PendingChunk
+from osrerank.scoring.remote.delivery import GIVE_UP_S, LOST, LOST_AFTER_S, NO_WORKER, Delivery, PendingChunk
 from osrerank.scoring.remote.messages import Heartbeat
 from osrerank.scoring.remote.scorer import RemoteScorer
 from osrerank.scoring.remote.signing import Signer
@@ -31,7 +31,7 @@ class Registry:
     """The heartbeats of one worker; ``answers`` may be cleared, as by a broker that falls silent."""
 
     def __init__(self, *beats: Heartbeat) -> None:
-        self.beats = beats
+        self.beats: Sequence[Heartbeat] = beats
         self.answers = threading.Event()
         self.answers.set()
         self.reads = 0
@@ -39,7 +39,7 @@ class Registry:
     def heartbeats(self) -> tuple[Heartbeat, ...]:
         assert self.answers.wait(30)
         self.reads += 1
-        return self.beats
+        return tuple(self.beats)
 
 
 def test_the_registry_is_read_once_while_what_it_said_is_fresh() -> None:
@@ -90,7 +90,8 @@ class Queue:
 
 def deliver(beats: Sequence[Heartbeat], broker: Queue, clock: ManualClock, until: Any) -> PendingChunk:
     """Send a chunk, and let half a second pass again and again until something holds."""
-    registry = Registry(*beats)
+    registry = Registry()
+    registry.beats = beats
     delivery = Delivery(broker, broker, registry, Signer(), clock)  # type: ignore[arg-type]
     chunk = PendingChunk("c1", "queue", b"request", NEVER)
     call = threading.Thread(target=delivery.deliver, args=([chunk], NEVER))
@@ -123,6 +124,18 @@ def test_a_chunk_is_given_up_when_no_worker_has_been_there_for_seconds() -> None
     began_s = clock()
     assert deliver([], broker, clock, lambda chunk: chunk.answer is not None).answer == NO_WORKER
     assert clock() - began_s > GIVE_UP_S
+
+
+def test_a_chunk_with_which_three_workers_died_is_given_up() -> None:
+    beats = [heartbeat()]
+
+    def is_given_up(chunk: PendingChunk) -> bool:
+        beats[:] = [heartbeat() if chunk.is_held else heartbeat("c1")]  # who takes it dies, and another worker lives
+        return chunk.answer is not None
+
+    broker = Queue()
+    chunk = deliver(beats, broker, ManualClock(), is_given_up)
+    assert (chunk.answer, chunk.losses, broker.sent) == (LOST, 3, ["c1"] * 3)
 
 
 SIGNER, FORGER = Signer([b"the-key-of-both-sides"]), Signer([b"the-key-of-an-attacker"])

@@ -1,3 +1,5 @@
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 
 import pytest
@@ -19,6 +21,8 @@ from osrerank.settings import Settings
 from osrerank.testing import CannedTransport, FunctionScorer, ManualClock
 from osrerank.types import Qrels, Query
 from tests.letters import Letters
+from tests.rankings import response_of
+from tests.waiting import wait_until
 
 PIPELINES = {"mono": "", "mono-duo": "there is no duo model"}
 
@@ -195,6 +199,32 @@ def test_an_unreachable_opensearch_is_told_without_its_address(page):
         assert "OpenSearch cannot be reached" in answer.text
         assert "secret" not in answer.text
     assert ask(browser).status_code == 503
+
+
+def test_eight_searches_run_at_once_32_wait_and_the_next_is_refused(page):
+    running, may_go_on = [], threading.Event()
+
+    def hold(_query, _text):
+        running.append(1)
+        return float(may_go_on.wait(30))
+
+    answer = response_of(["a duck"])
+    browser = page(
+        connect("http://localhost:1", scorer=FunctionScorer(hold), transport_class=CannedTransport, answer=answer)
+    )
+    searches = browser.app.state.comparison_limiter.statistics
+    with ThreadPoolExecutor(40) as pool:
+        answers = []
+        try:
+            for number in range(40):
+                answers.append(pool.submit(ask, browser, q=f"duck {number}"))
+                wait_until(lambda taken=number + 1: searches().borrowed_tokens + searches().tasks_waiting == taken, 20)
+            refused = ask(browser)
+            wait_until(lambda: len(running) == 8, 20)
+        finally:
+            may_go_on.set()
+    assert (refused.status_code, refused.json()["error_type"]) == (429, "Overloaded")
+    assert {one.result().status_code for one in answers} == {200}
 
 
 def test_the_configuration_offers_what_there_is_and_the_root_leads_to_the_page(page):

@@ -5,7 +5,9 @@ import socket
 import time
 
 import pytest
+import urllib3
 from prometheus_client import REGISTRY
+from urllib3.exceptions import ReadTimeoutError
 
 from osrerank.errors import DeadlineExceeded, EndpointError, InferenceError, Overloaded
 from osrerank.scoring.backends.http.connection import PATIENCE_S, Connection, retry_after_s
@@ -117,6 +119,24 @@ def test_a_server_that_takes_a_request_and_never_answers(scorer_of):
     scorer.close()
     with pytest.raises(InferenceError, match="is closed"):
         score(scorer)
+
+
+def test_without_a_deadline_an_answer_is_waited_for_a_minute(scorer_of, monkeypatch):
+    def late(pool, _method, url, *, timeout, **_options):
+        assert (timeout.connect_timeout, timeout.read_timeout) == (3, 60)
+        raise ReadTimeoutError(pool, url, "")
+
+    monkeypatch.setattr(urllib3.PoolManager, "request", late)
+    with pytest.raises(EndpointError, match="did not answer in time"):
+        score(scorer_of("http://127.0.0.1:9"))
+
+
+def test_proxies_of_the_environment_are_ignored(scorer_of, monkeypatch):
+    monkeypatch.setenv("NO_PROXY", "")
+    for name in ("HTTP_PROXY", "http_proxy", "ALL_PROXY"):
+        monkeypatch.setenv(name, f"http://127.0.0.1:{free_port()}")
+    with answering(by_length) as server:
+        assert score(scorer_of(server.url)).values.tolist() == [4.0]
 
 
 def test_the_time_left_is_told_to_osrerank_alone(scorer_of):
