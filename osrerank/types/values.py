@@ -17,7 +17,7 @@ SPEAKS = re.compile(r"[^\W_]")
 BLANK = "its text is blank: nothing but space, punctuation and symbols"
 """Why a blank text is not scored."""
 BELOW_ONE = 1.0 - 2.0**-40
-"""The greatest unit; added to a level of several hundred stages, it does not round up to the next level."""
+"""The largest fraction of ``_score``: added to hundreds of stages, it does not round up to the next whole number."""
 NO_PARTS: Mapping[str, float] = MappingProxyType({})
 """The parts of a score that has none."""
 
