@@ -256,6 +256,7 @@ def changes(before: Sequence[str], response: Mapping[str, Any]) -> dict[str, Any
     moves = [_move(hit) for hit in hits_of(response)[:TOP]]
     return {
         "hits": len(before),
+        "after": len(after),
         "overlap": len({*before} & {*after}),
         "first_changed": before[:1] != after[:1],
         "moved": sum(move > 0 for move in moves),

@@ -243,7 +243,9 @@ def score_by_passages(
         if found.attempted == found.asked and not found.unread
         else min(found.reached, len(documents) - 1)
     )
-    return Scores(values, found.failed, reached, found.identity, **found.counts())
+    shortened = {at for at in found.scored if lacks_words(candidates[at], found.spans[at], options)}
+    counts = {**found.counts(), "truncated": max(len(shortened | found.cut), found.truncated)}
+    return Scores(values, found.failed, reached, found.identity, **counts)
 
 
 def score_texts(scorer: Scorer, query: str, documents: Sequence[str], *, deadline: Deadline) -> Scores:

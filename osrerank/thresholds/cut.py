@@ -108,7 +108,7 @@ def cut_at_cliff(candidates: Sequence[Candidate]) -> tuple[list[Candidate], Cut]
         return list(candidates), Cut("cliff", None)
     count = gaps.index(max(gaps)) + 1
     kept = [candidate for candidate, _ in scored[:count]]
-    return kept, Cut("cliff", max(gaps), len(candidates) - count, values[count - 1])
+    return kept, Cut("cliff", max(gaps), len(candidates) - count, min(values[:count]))
 
 
 def at_least(candidates: Sequence[Candidate], least: float) -> list[Candidate]:

@@ -109,8 +109,8 @@ class ShadowReport:
 
 
 def new_hits(record: Record) -> int:
-    """Return how many of a search's first ten hits are new with reranking."""
-    return int(record["hits"] - record["overlap"])
+    """Return how many of a search's first ten hits with reranking are new; older records lack their number."""
+    return int(record.get("after", record["hits"]) - record["overlap"])
 
 
 def change(record: Record) -> tuple[int, int, int]:

@@ -71,8 +71,8 @@ def test_the_answer_is_the_first_passs_and_what_would_have_changed_is_recorded(c
     (record,) = records(file, 1)
     assert record["applied"] is True
     assert record["query"] == digest_of("blood pressure")
-    named = ("index", "hits", "overlap", "first_changed", "moved", "farthest")
-    assert [record[name] for name in named] == ["notes", 10, 0, True, 10, 29]
+    named = ("index", "hits", "after", "overlap", "first_changed", "moved", "farthest")
+    assert [record[name] for name in named] == ["notes", 10, 10, 0, True, 10, 29]
     assert record["ms"] > 0
     assert count("true") == before + 1
     assert REGISTRY.get_sample_value("osrerank_searches_total", {"applied": "true"}) == searches

@@ -11,7 +11,7 @@ from osrerank.errors import DeadlineExceeded, InferenceError
 from osrerank.options.passages import Passages, Windows
 from osrerank.response import hits_of, parse
 from osrerank.stages.mono import MonoStage
-from osrerank.stages.passages import PassageStage, k_max_avg_p, max_p, sum_p
+from osrerank.stages.passages import PassageStage, k_max_avg_p, max_p, score_by_passages, sum_p
 from osrerank.stages.sentences import SentenceStage
 from osrerank.stages.splitting import passage_spans, readable, window_spans
 from osrerank.testing import FunctionScorer, ManualClock
@@ -76,6 +76,11 @@ def test_a_document_with_words_behind_the_last_passage_is_marked(scorer, stage):
     marks = {hit["_id"]: hit["_rerank"][stage].get("truncated") for hit in found["hits"]["hits"]}
     assert marks == {"d0": None, "d1": True}
     assert found["rerank"]["stages"][0]["truncated"] == 1
+
+
+def test_texts_outside_a_search_with_words_behind_their_last_passage_are_counted():
+    texts = [long_document(0, 8), long_document(0, 9)]
+    assert score_by_passages(COUNT, "hit", texts, Passages(**SMALL, limit=3)).truncated == 1
 
 
 @pytest.mark.parametrize("aggregation", ["sump", "kmaxavgp"])

@@ -48,6 +48,11 @@ def test_the_largest_gap(probabilities, kept) -> None:
     assert cut.hits == len(probabilities) - kept
 
 
+def test_the_least_probability_above_the_gap_is_named_whatever_the_order() -> None:
+    _, cut = cut_at_cliff(candidates(0.5, 0.9, 0.1))  # as a blend may order them
+    assert cut.least == 0.5
+
+
 def test_a_least_probability_and_a_precision() -> None:
     hits = candidates(0.9, 0.6, 0.3, None)
     thresholds = Thresholds(0.5, Cutoff(precision=0.8), calibration((0.2, 0.5), (0.7, 0.8)))

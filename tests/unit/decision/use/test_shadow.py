@@ -7,7 +7,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from osrerank.cli import cli, main
-from osrerank.decision.use.shadow import EXAMPLES, read_report, spread
+from osrerank.decision.use.shadow import EXAMPLES, new_hits, read_report, spread
 from osrerank.errors import EvaluationError, FormatError
 
 
@@ -41,6 +41,7 @@ def test_what_is_counted_and_percentiles_are_values_that_occurred(tmp_path: Path
     assert report.applied == {"true": 2, "partial": 1, "false": 1}
     assert report.reasons == {"no text": 1, "no reason given": 1}
     assert report.new_hits == {2: 2, 0: 1}
+    assert new_hits(record(after=9, overlap=8)) == 1  # a threshold left nine
     assert (report.first_changed, report.known, report.encoded) == (1, 294, 6)
     assert report.as_json()["ms"] == {"p50": 40.0, "p95": 40.0}
     assert spread([float(n) for n in range(1, 101)]) == {"p50": 50.0, "p95": 95.0}
