@@ -119,15 +119,12 @@ class Reranker:
             return []
         ranking = reranked(self._service, self._options, ranking_of(query, documents, self._options.separator))
         given = {str(doc_id): doc_id for doc_id in map(id_of, documents, itertools.count())}
-        ranked = [_ranked(candidate, given[candidate.doc_id]) for candidate in ranking.candidates]
-        least, is_reranked = self._options.min_score, applied(ranking.reports)
-        if least is not None and is_reranked:
-            kept = {candidate.doc_id for candidate in at_least(ranking.candidates, least)}
-            ranked = [text for text in ranked if str(text.doc_id) in kept]
-        if self._options.cutoff is not None and is_reranked:
-            kept = {candidate.doc_id for candidate in cut_at_cliff(ranking.candidates)[0]}
-            ranked = [text for text in ranked if str(text.doc_id) in kept]
-        return ranked[:top_k]
+        kept: Sequence[Candidate] = ranking.candidates
+        if applied(ranking.reports) and self._options.min_score is not None:
+            kept = at_least(kept, self._options.min_score)
+        if applied(ranking.reports) and self._options.cutoff is not None:
+            kept = cut_at_cliff(kept)[0]
+        return [_ranked(candidate, given[candidate.doc_id]) for candidate in kept[:top_k]]
 
     def rank_many(
         self, queries: Sequence[str], documents: Sequence[Sequence[Document]], *, top_k: int | None = None

@@ -295,6 +295,7 @@ def unchanged(
     reason: str,
     *,
     reports: Iterable[StageReport] = (),
+    warnings: Iterable[str] = (),
     page: Page | None = None,
     rerank_ms: float = 0.0,
 ) -> dict[str, Any]:
@@ -304,10 +305,12 @@ def unchanged(
         response: what the first pass answered.
         reason: why it was not reranked.
         reports: the reports of the stages that were tried.
+        warnings: the ranking's warnings.
         page: the page that the caller asked for, if more hits were requested; else None.
         rerank_ms: wall time spent trying, added to `took`.
     """
-    marked = {**response, "rerank": {**summary(tuple(reports), took_of(response)), "reason": reason}}
+    marks = {**summary(tuple(reports), took_of(response)), "reason": reason, "warnings": list(warnings)}
+    marked = {**response, "rerank": marks}
     if "took" in response:
         marked["took"] = took_of(response) + round(rerank_ms)
     if page is not None:

@@ -366,7 +366,9 @@ def _answered(response: Mapping[str, Any], ranking: Ranking, page: Page, rerank_
     if applied(ranking.reports):
         return merge(response, ranking, page, rerank_ms=rerank_ms)
     reason = "; ".join(f"{report.name}: {report.reason}" for report in ranking.reports)
-    return unchanged(response, reason, reports=ranking.reports, page=page, rerank_ms=rerank_ms)
+    return unchanged(
+        response, reason, reports=ranking.reports, warnings=ranking.warnings, page=page, rerank_ms=rerank_ms
+    )
 
 
 def _first_line(error: Exception) -> str:

@@ -120,7 +120,8 @@ def _own_alone(own: Ranking, response: Mapping[str, Any], page: Page, took_ms: f
     """Return a page of team A's ranking alone, as if the search did not interleave."""
     if applied(own.reports):
         return merge(response, own, page, rerank_ms=took_ms)
-    return unchanged(response, _reason(own), reports=own.reports, page=page, rerank_ms=took_ms)
+    reports, warnings = own.reports, own.warnings
+    return unchanged(response, _reason(own), reports=reports, warnings=warnings, page=page, rerank_ms=took_ms)
 
 
 def _drafted(
@@ -141,7 +142,7 @@ def _drafted(
         hit = merged_hit(raw[doc_id], candidate, page, teams[team == OTHER].reports)
         ranks = {name: candidates[doc_id].rank for name, candidates in by_team.items()}
         hits.append(_as_picked(hit, rank, team, ranks, candidate))
-    took = response.get("took", 0)
+    took, warnings = response.get("took", 0), list(dict.fromkeys([*teams[0].warnings, *teams[1].warnings]))
     marks = summary(teams[0].reports, took, explain=page.explain)
     second = summary(teams[1].reports, took, explain=page.explain)["stages"]
     drawn = {"applied": True, "reason": None, "teams": "".join(team for _, team in shown), "stages": second}
@@ -149,7 +150,7 @@ def _drafted(
         **response,
         "took": int(took + round(took_ms)),
         "hits": {**response["hits"], "max_score": 1.0 if picks else None, "hits": hits},
-        "rerank": {**marks, "applied": True, "reason": None, "interleave": drawn},
+        "rerank": {**marks, "applied": True, "reason": None, "warnings": warnings, "interleave": drawn},
     }
 
 

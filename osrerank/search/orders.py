@@ -43,7 +43,7 @@ PRESENTATION = {
 """Parts of a search, and headers, that change only which hits and details it shows, not the order of its hits."""
 MOST_CONTENT = 50_000_000
 """The largest size of an order after decompression, in bytes."""
-MAY_NOT_JOIN = "this page may repeat or miss hits of earlier pages: their order has expired"
+MAY_NOT_JOIN = "this page may repeat or miss hits of earlier pages: it is not in the order of the first"
 
 logger = logging.getLogger(__name__)
 

@@ -95,20 +95,20 @@ class Thresholds:
 
 
 def cut_at_cliff(candidates: Sequence[Candidate]) -> tuple[list[Candidate], Cut]:
-    """Return the candidates above the largest gap between neighbours' probabilities by the model, and what was cut.
+    """Return the candidates above the largest gap between the model's probabilities, and what was cut.
 
     The first of equal gaps counts. Candidates without a probability of the last stage are below the gap. One candidate,
     or equal ones, have no gap and stay.
     """
-    pairs = zip(candidates, _last(candidates), strict=True)
-    scored = [(candidate, probability) for candidate, probability in pairs if probability is not None]
-    values = [probability for _, probability in scored]
+    probabilities = _last(candidates)
+    values = sorted((one for one in probabilities if one is not None), reverse=True)
     gaps = [above - below for above, below in pairwise(values)]
     if not gaps or max(gaps) <= 0:
         return list(candidates), Cut("cliff", None)
-    count = gaps.index(max(gaps)) + 1
-    kept = [candidate for candidate, _ in scored[:count]]
-    return kept, Cut("cliff", max(gaps), len(candidates) - count, min(values[:count]))
+    least = values[gaps.index(max(gaps))]
+    pairs = zip(candidates, probabilities, strict=True)
+    kept = [candidate for candidate, one in pairs if one is not None and one >= least]
+    return kept, Cut("cliff", max(gaps), len(candidates) - len(kept), least)
 
 
 def at_least(candidates: Sequence[Candidate], least: float) -> list[Candidate]:

@@ -26,10 +26,12 @@ COUNTED = 10_000
 _BODY = frozenset(
     {"query", "from", "size", "_source", "fields", "highlight", "aggs", "aggregations", "sort", "track_total_hits",
      "min_score", "post_filter", "timeout", "search_after", "track_scores", "explain", "version", "seq_no_primary_term",
-     "profile", "search_pipeline", "docvalue_fields"}
+     "profile", "search_pipeline", "docvalue_fields", "ext"}
 )  # fmt: skip
 _OFF_ONLY = ("explain", "version", "seq_no_primary_term", "profile")
 """Keys of OpenSearch that are accepted here only without effect."""
+_EXTENSIONS = frozenset({"rerank", "ubi"})
+"""Keys of ``ext`` that OpenSearch's plugins read, and that have no effect here."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +73,9 @@ def plan(body: Json, params: Mapping[str, str]) -> SearchPlan:
     for key in body:
         if key not in _BODY:
             raise parsing(f"unknown key [{key}] for the embedded engine's search; it knows {sorted(_BODY)}")
+    ext = body.get("ext", {})
+    if not isinstance(ext, Mapping) or not ext.keys() <= _EXTENSIONS:
+        raise unsupported(f"[ext] other than an object of {sorted(_EXTENSIONS)}")
     check_pipeline(body.get("search_pipeline", "_none"))
     merged = {
         **body,

@@ -131,6 +131,13 @@ def test_unsupported_mappings_are_named(engine: OpenSearch, mapping: dict[str, s
     assert not engine.indices.exists(index="x")
 
 
+def test_what_plugins_read_in_ext_has_no_effect_and_the_rest_is_refused(small: OpenSearch) -> None:
+    ext = {"rerank": {"query_context": {"query_text": "x"}}, "ubi": {"query_id": "q"}}
+    assert small.search(index="a", body={"ext": ext})["hits"]["total"]["value"] == 1
+    with pytest.raises(RequestError, match=r"\[ext\] other than"):
+        small.search(index="a", body={"ext": {"other": 1}})
+
+
 def test_unsupported_requests_are_named(small: OpenSearch) -> None:
     with pytest.raises(RequestError, match="_delete_by_query"):
         small.delete_by_query(index="a", body={"query": {"match_all": {}}})

@@ -18,6 +18,7 @@ from osrerank.options.defaults import Defaults
 from osrerank.search.interleave import team_draft
 from osrerank.testing import FunctionScorer
 from tests.articles import fill, watched
+from tests.letters import Letters
 from tests.rankings import BY_LENGTH, ids
 from tests.workers import TINY
 
@@ -114,6 +115,14 @@ def test_the_pages_of_a_session_agree_and_those_of_another_differ(client: Client
     parts = [ids(page(client, BM25, size=5, from_=offset)) for offset in (0, 5, 10, 15)]
     assert [doc_id for part in parts for doc_id in part] == whole
     assert len({tuple(ids(page(client, {**BM25, "key": f"s{n}"}, size=10))) for n in range(8)}) > 3
+
+
+def test_the_warnings_of_both_teams_are_told_once(tmp_path: Path) -> None:
+    with connect(f"embedded:{tmp_path / 'engine'}", scorer=Letters()) as client:
+        fill(client, "notes", NOTES)
+        asked: Any = {"pipeline": "mono", "interleave": {"with": {"pipeline": "mono", "depth": 5}, "key": "s"}}
+        (warning,) = client.search("blood pressure", index="notes", rerank=asked)["rerank"]["warnings"]
+    assert warning.startswith("the pipeline mono ran as vectors")
 
 
 def test_scores_that_both_teams_need_are_computed_once(tmp_path: Path) -> None:

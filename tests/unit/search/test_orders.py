@@ -100,6 +100,14 @@ def test_pages_join_where_the_first_was_not_reranked(client, encoder):
     assert_joined(found)
 
 
+def test_a_later_page_that_fails_says_that_it_may_not_join(client, encoder):
+    encoder.pace_s = 0.001
+    assert page(client)["rerank"]["applied"] is True
+    encoder.is_broken = True
+    later = page(client, 10)["rerank"]
+    assert (later["applied"], later["warnings"]) == (False, [MAY_NOT_JOIN])
+
+
 def test_the_first_page_computes_anew_and_replaces(client, encoder):
     before = ids(page(client, size=60))
     encoder.pace_s = 0.01

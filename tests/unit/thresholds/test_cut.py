@@ -48,9 +48,10 @@ def test_the_largest_gap(probabilities, kept) -> None:
     assert cut.hits == len(probabilities) - kept
 
 
-def test_the_least_probability_above_the_gap_is_named_whatever_the_order() -> None:
-    _, cut = cut_at_cliff(candidates(0.5, 0.9, 0.1))  # as a blend may order them
-    assert cut.least == 0.5
+def test_the_gap_is_between_probabilities_whatever_the_order() -> None:
+    found, cut = cut_at_cliff(candidates(0.5, 0.1, 0.6, 0.9))  # as a blend may order them
+    assert [one.doc_id for one in found] == ["d1", "d3", "d4"]
+    assert (cut.hits, cut.least) == (1, 0.5)
 
 
 def test_a_least_probability_and_a_precision() -> None:
@@ -120,5 +121,7 @@ def test_a_blend_is_cut_by_the_models_probabilities(blend: str, limit: dict) -> 
 def test_texts_and_responses_are_cut_at_a_cliff_alone() -> None:
     with Reranker(scorer=LOGITS, cutoff="cliff") as reranker:
         assert [one.text for one in reranker.rank("q", ["-3", "2", "3"])] == ["3", "2"]
+    with Reranker(scorer=LOGITS, cutoff="cliff", min_score=0.5) as reranker:  # the cliff is among those that are left
+        assert [one.text for one in reranker.rank("q", ["-3", "0.5", "2", "3"])] == ["3", "2"]
     answer = client_for(None, LOGITS).rerank_response(response_of(["-3", "2", "3"]), "q", options={"cutoff": "cliff"})
     assert (ids(answer), answer["rerank"]["cuts"][0]["hits"]) == (["d2", "d1"], 1)
