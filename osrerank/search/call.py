@@ -41,9 +41,7 @@ SAME_FOR_ALL = (401, 404)
 """HTTP statuses of refusals that depend on the caller or the index, not on the request; a retry would fail likewise."""
 QUERY_ID = "search"
 """The id of the query in a `Ranking` that is made for a search."""
-
 REPEATED = "a hit comes twice: a hybrid query needs a search pipeline that normalises its scores (search_pipeline=...)"
-
 NO_HITS = "there are no hits"
 RerankArgument = bool | RerankOptions | Rerank
 """The types that a search's `rerank` argument may have; `Rerank.of` reads it."""
@@ -363,12 +361,11 @@ def planned(
 
 def _answered(response: Mapping[str, Any], ranking: Ranking, page: Page, rerank_ms: float) -> dict[str, Any]:
     """Return the response with a page of the ranking; with a page of the first pass if no stage was applied."""
-    if applied(ranking.reports):
+    reports, warnings = ranking.reports, ranking.warnings
+    if applied(reports):
         return merge(response, ranking, page, rerank_ms=rerank_ms)
-    reason = "; ".join(f"{report.name}: {report.reason}" for report in ranking.reports)
-    return unchanged(
-        response, reason, reports=ranking.reports, warnings=ranking.warnings, page=page, rerank_ms=rerank_ms
-    )
+    reason = "; ".join(f"{report.name}: {report.reason}" for report in reports)
+    return unchanged(response, reason, reports=reports, warnings=warnings, page=page, rerank_ms=rerank_ms)
 
 
 def _first_line(error: Exception) -> str:
