@@ -283,8 +283,7 @@ def merge(response: Mapping[str, Any], ranking: Ranking, page: Page, *, rerank_m
         "took": took_of(response) + round(rerank_ms),
         "hits": hits,
         "rerank": {
-            **summary(ranking.reports, took_of(response), explain=page.explain),
-            "warnings": list(ranking.warnings),
+            **summary(ranking.reports, took_of(response), ranking.warnings, explain=page.explain),
             **below,
         },
     }
@@ -309,8 +308,7 @@ def unchanged(
         page: the page that the caller asked for, if more hits were requested; else None.
         rerank_ms: wall time spent trying, added to `took`.
     """
-    marks = {**summary(tuple(reports), took_of(response)), "reason": reason, "warnings": list(warnings)}
-    marked = {**response, "rerank": marks}
+    marked = {**response, "rerank": {**summary(tuple(reports), took_of(response), warnings), "reason": reason}}
     if "took" in response:
         marked["took"] = took_of(response) + round(rerank_ms)
     if page is not None:
@@ -320,19 +318,22 @@ def unchanged(
     return marked
 
 
-def summary(reports: tuple[StageReport, ...], first_pass_took_ms: int, *, explain: bool = False) -> dict[str, Any]:
+def summary(
+    reports: tuple[StageReport, ...], first_pass_took_ms: int, warnings: Iterable[str] = (), *, explain: bool = False
+) -> dict[str, Any]:
     """Return `response["rerank"]`: whether the models made the order, why not, and what each stage did.
 
     Args:
         reports: the stages' reports.
         first_pass_took_ms: the first pass's own `took`.
+        warnings: the ranking's warnings.
         explain: whether to add the pairs that a stage compared, with their probabilities.
     """
     return {
         "applied": applied(reports),
         "reason": reasons(reports) or None,
         "first_pass_took_ms": first_pass_took_ms,
-        "warnings": [],
+        "warnings": list(warnings),
         "stages": [_stage_summary(report, explain=explain) for report in reports],
     }
 

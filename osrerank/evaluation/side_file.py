@@ -180,14 +180,12 @@ def _check_options(path: Path, header: Any, options: Mapping[str, Any]) -> None:
         raise EvaluationError(f"{path} is of a run with other options ({changes}); delete it or choose another output")
 
 
-REMEDY = "give the side file, which ends in .jsonl; if this is it, delete it and run again"
-
-
 def _decoded(path: Path, number: int, line: bytes) -> Any:
     try:
         return json.loads(line)
     except ValueError as error:
-        raise EvaluationError(f"{path}, line {number}: damaged: {error}; {REMEDY}") from None
+        remedy = "give the side file, which ends in .jsonl; if this is it, delete it and run again"
+        raise EvaluationError(f"{path}, line {number}: damaged: {error}; {remedy}") from None
 
 
 def _line(value: Mapping[str, Any]) -> bytes:

@@ -142,15 +142,16 @@ def _drafted(
         hit = merged_hit(raw[doc_id], candidate, page, teams[team == OTHER].reports)
         ranks = {name: candidates[doc_id].rank for name, candidates in by_team.items()}
         hits.append(_as_picked(hit, rank, team, ranks, candidate))
-    took, warnings = response.get("took", 0), list(dict.fromkeys([*teams[0].warnings, *teams[1].warnings]))
-    marks = summary(teams[0].reports, took, explain=page.explain)
+    took = response.get("took", 0)
+    warnings = dict.fromkeys([*teams[0].warnings, *teams[1].warnings])
+    marks = summary(teams[0].reports, took, warnings, explain=page.explain)
     second = summary(teams[1].reports, took, explain=page.explain)["stages"]
     drawn = {"applied": True, "reason": None, "teams": "".join(team for _, team in shown), "stages": second}
     return {
         **response,
         "took": int(took + round(took_ms)),
         "hits": {**response["hits"], "max_score": 1.0 if picks else None, "hits": hits},
-        "rerank": {**marks, "applied": True, "reason": None, "warnings": warnings, "interleave": drawn},
+        "rerank": {**marks, "applied": True, "reason": None, "interleave": drawn},
     }
 
 

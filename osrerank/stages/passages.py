@@ -111,14 +111,15 @@ class PassageStage:
             depth=self.depth,
             unit="passages",
             deadline=deadline.within_ms(self.budget_ms),
-            leaves_out=self._leaves_out,
+            leaves_out=self.leaves_out,
         )
 
     def passages_of(self, candidate: Candidate) -> list[tuple[str, Span | None]]:
         """Return a candidate's passages, cut by this stage's options."""
         return passages_of(candidate, self.options, self.separator)
 
-    def _leaves_out(self, candidate: Candidate, spans: Sequence[Span | None]) -> bool:
+    def leaves_out(self, candidate: Candidate, spans: Sequence[Span | None]) -> bool:
+        """Return whether a candidate has words that none of these passages has."""
         return lacks_words(candidate, spans, self.options)
 
     def _judge(
@@ -236,16 +237,15 @@ def score_by_passages(
     """
     stage = PassageStage(scorer, options)
     candidates = [Candidate("", document, 0.0, 1) for document in documents]
-    found = score_slices(scorer, query, candidates, stage.passages_of, stage=stage.name, deadline=deadline)
+    parts, name = stage.passages_of, stage.name
+    found = score_slices(scorer, query, candidates, parts, stage=name, deadline=deadline, leaves_out=stage.leaves_out)
     values = np.array([_best(logits) for logits in found.log_odds], dtype=np.float32)
     reached = (
         len(documents)
         if found.attempted == found.asked and not found.unread
         else min(found.reached, len(documents) - 1)
     )
-    shortened = {at for at in found.scored if lacks_words(candidates[at], found.spans[at], options)}
-    counts = {**found.counts(), "truncated": max(len(shortened | found.cut), found.truncated)}
-    return Scores(values, found.failed, reached, found.identity, **counts)
+    return Scores(values, found.failed, reached, found.identity, **found.counts())
 
 
 def score_texts(scorer: Scorer, query: str, documents: Sequence[str], *, deadline: Deadline) -> Scores:

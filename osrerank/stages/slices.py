@@ -1,6 +1,7 @@
 """Order documents by the scores of their parts: their passages, or their sentences."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
 
 import numpy as np
 import numpy.typing as npt
@@ -49,15 +50,15 @@ def rank_by_slices(
     """
 
     def score(block: Sequence[Candidate], present: Sequence[Candidate]) -> StageOutcome:
-        scores = score_slices(scorer, ranking.query.text, present, parts_of, stage=stage, deadline=deadline)
+        scores = score_slices(
+            scorer, ranking.query.text, present, parts_of, stage=stage, deadline=deadline, leaves_out=leaves_out
+        )
         judged = [judge(present[at], scores.spans[at], scores.logits[at], scores.log_odds[at]) for at in scores.scored]
-        shortened = {at for at in scores.scored if leaves_out and leaves_out(present[at], scores.spans[at])}
-        cut = {present[at].doc_id for at in shortened | scores.cut}
+        cut = {present[at].doc_id for at in scores.cut}
         judged = [item._replace(cut=item.candidate.doc_id in cut) for item in judged] if cut else judged
         failures = {present[at].doc_id: reason for at, reason in scores.failed.items()}
         attempt = StageAttempt(block, present, judged, scores.reached, failures)
-        counts = {**scores.counts(), "truncated": max(len(cut), scores.truncated)}
-        return StageOutcome(attempt, counts, _reasons(scores, unit))
+        return StageOutcome(attempt, scores.counts(), _reasons(scores, unit))
 
     return rank_block(scorer, ranking, score, stage=stage, depth=depth)
 
@@ -70,6 +71,7 @@ def score_slices(
     *,
     stage: str,
     deadline: Deadline,
+    leaves_out: LeavesOut | None = None,
 ) -> PassageScores:
     """Score the parts of candidates, and return the scores.
 
@@ -80,6 +82,7 @@ def score_slices(
         parts_of: cuts a candidate into its parts.
         stage: the stage's name, for errors.
         deadline: as for ``Scorer.score``.
+        leaves_out: tells which candidates count as truncated although no part of them was cut.
 
     Raises:
         DeadlineExceeded: nothing was attempted in time.
@@ -88,7 +91,9 @@ def score_slices(
     parts = [_later(parts_of, candidate) for candidate in candidates]
     scores = score_parts(scorer, query, parts, deadline=deadline, stage=stage)
     if scores.scored:
-        return scores
+        left = {at for at in scores.scored if leaves_out and leaves_out(candidates[at], scores.spans[at])}
+        cut = scores.cut | left
+        return replace(scores, cut=cut, truncated=max(len(cut), scores.truncated))
     raise nothing_scored(scorer, scores.failures, stage=stage)
 
 
