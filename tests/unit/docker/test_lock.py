@@ -1,4 +1,5 @@
 import re
+import sysconfig
 from importlib.metadata import distributions
 
 import pytest
@@ -34,7 +35,8 @@ def test_each_package_has_one_version_and_a_hash(name):
 
 
 def test_the_tests_run_with_these_versions():
-    installed = {canonicalize_name(one.metadata["Name"]): Version(one.version).public for one in distributions()}
+    packages = distributions(path=[sysconfig.get_path("purelib")])  # sys.path may hold setuptools' own copies as well
+    installed = {canonicalize_name(one.metadata["Name"]): Version(one.version).public for one in packages}
     pinned_here = {name: version for name, version in constraints().items() if name in installed}
     assert pinned_here
     assert pinned_here == {name: installed[name] for name in pinned_here}
