@@ -126,8 +126,9 @@ def test_opensearch_knows_every_setting(services, tmp_path):
 def check_services(broker: Broker, environment: dict[str, str], folder: Path) -> None:
     """Start worker and server, see them healthy, score through both, and stop them."""
     token = (broker.secrets / "osrerank_server_token").read_text()
-    with Container("worker", environment, broker.secrets, folder) as worker:
-        assert not worker.is_healthy
+    worker = Container("worker", environment, broker.secrets, folder)
+    assert not worker.is_healthy
+    with worker:
         worker.wait_until(lambda: worker.is_healthy)
         with urllib.request.urlopen(f"http://127.0.0.1:{worker.port}/metrics", timeout=10) as answer:
             assert b"osrerank_worker_pairs_total" in answer.read()
