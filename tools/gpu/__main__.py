@@ -116,7 +116,7 @@ def scored(scorer: Scorer, one: ScoringInput) -> Scores:
 
 def speed(run: CheckRun) -> Iterator[MeasuredRow]:
     """Time the scoring of pairs and encoding of documents, in 16 bits on a GPU, and sentence-transformers' likewise."""
-    lists, rounds = run.lists(*run.choose((100, 200), (3, 10))), run.choose(3, 1)
+    lists, rounds = run.lists(*run.choose((40, 200), (3, 10))), run.choose(3, 1)
     count = sum(len(one.tuples) for one in lists)
     with closing(load_scorer(str(run.checkpoint()), backend="torch")) as scorer:
         for calls in run.choose((1, 8, 32), (2,)):
@@ -324,6 +324,11 @@ def machine() -> dict[str, str]:
     return found | {"date": dt.datetime.now(tz=dt.UTC).date().isoformat()}
 
 
+def in_words(row: MeasuredRow) -> str:
+    """Return the names and values of a row."""
+    return ", ".join(f"{name} {shown(value)}" for name, value in row.values.items())
+
+
 def shown(value: object) -> str:
     """Return a value as text for the table; a float has about three significant digits."""
     return str(value) if not isinstance(value, float) else f"{value:.0f}" if value > 100 else f"{value:.3g}"
@@ -344,7 +349,7 @@ def main() -> None:
             try:
                 for row in STEPS[name](CheckRun(Path(folder), given.tiny)):
                     table.append((name, row))
-                    print(f"{name}: {row.what}", flush=True)
+                    print(f"{name}: {row.what}: {in_words(row)}", flush=True)
             except Exception as error:  # noqa: BLE001 - the next step may succeed
                 traceback.print_exc()
                 failed[name] = f"{type(error).__name__}: {error}"
@@ -360,7 +365,7 @@ def report(file: Path, table: Sequence[tuple[str, MeasuredRow]], found: Mapping[
     print(f"\n{', '.join(f'{name} {value}' for name, value in found['machine'].items())}\n")
     print("| step | what | found |\n|---|---|---|")
     for name, row in table:
-        print(f"| {name} | {row.what} | {', '.join(f'{what} {shown(value)}' for what, value in row.values.items())} |")
+        print(f"| {name} | {row.what} | {in_words(row)} |")
     for name, reason in found["failed"].items():
         print(f"| {name} | failed | {' '.join(reason.split())} |")
 
