@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from osrerank import Client, connect
 from osrerank.cli import main
 from osrerank.testing import FunctionScorer
-from tests.articles import ARTICLES, fill
+from tests.articles import ARTICLES, fill, filled
 from tests.servers import ROOT
 
 pytestmark = pytest.mark.integration
@@ -137,16 +137,15 @@ def test_what_is_named_is_searched(client: Client, engine_url: str, notes: str, 
         assert (answer["rerank"]["applied"], answer["rerank"]["warnings"]) == (True, []), answer["rerank"]
 
 
-def test_nested_texts_are_searched_where_there_are_no_others(opensearch_url: str, index_name: str) -> None:
+@pytest.mark.parametrize("others", [{"body": TEXT}, {}])
+def test_nested_texts_are_searched_where_there_are_no_others(opensearch_url: str, others: dict[str, Any]) -> None:
     words = "low blood pressure in parts of words"
-    with connect(opensearch_url, scorer=SCORER) as client:
-        for properties, fields in (({"parts": PARTS, "body": TEXT}, ["body"]), ({"parts": PARTS}, ["parts.words"])):
-            client.indices.create(index=index_name, body={"mappings": {"properties": properties}})
-            body = {"body": words} if fields == ["body"] else {}
-            fill(client, index_name, [{"parts": [{"words": words}], **body}])
-            response = client.search("low blood pressure", index=index_name, rerank=True)
-            assert (len(response["hits"]["hits"]), response["rerank"]["fields"]) == (1, fields)
-            client.indices.delete(index=index_name)
+    documents = {"0": {"parts": [{"words": words}], **dict.fromkeys(others, words)}}
+    mapping = {"mappings": {"properties": {"parts": PARTS, **others}}}
+    with filled(opensearch_url, "nested-words", documents, mapping, scorer=SCORER) as client:
+        response = client.search("low blood pressure", index="nested-words", rerank=True)
+    fields = list(others) or ["parts.words"]
+    assert (len(response["hits"]["hits"]), response["rerank"]["fields"]) == (1, fields)
 
 
 NAMES = st.sampled_from(
