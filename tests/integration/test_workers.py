@@ -116,6 +116,7 @@ def test_a_text_of_any_length_reaches_a_worker_and_fails_nobody(remote: RemoteSc
 
 
 def test_many_threads_share_few_connections(remote: RemoteScorer, broker: str, expected: np.ndarray) -> None:
+    remote.score(QUERY, DOCUMENTS, TUPLES)  # it listens for replies from its first call on
     redis = connect_redis(broker)
     held = len(redis.client_list())
     with ThreadPoolExecutor(16) as threads:
