@@ -86,8 +86,7 @@ class BlendStage:
 def first_pass_parts(candidates: Sequence[Candidate], ranking: Ranking, weight: float) -> list[float]:
     """Return what a linear blend adds to each candidate's score: ``weight`` for the best first-pass score."""
     best = max((candidate.trace[0].score for candidate in ranking.candidates), default=0.0) if weight else 0.0
-    share = weight / best if best > 0 else 0.0
-    return [share * max(candidate.trace[0].score, 0.0) if share else 0.0 for candidate in candidates]
+    return [weight * (max(candidate.trace[0].score, 0.0) / best) if best > 0 else 0.0 for candidate in candidates]
 
 
 def _scaled(values: Sequence[float]) -> list[float]:

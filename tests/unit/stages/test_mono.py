@@ -4,7 +4,7 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from osrerank import MonoStage, Pipeline
@@ -205,6 +205,7 @@ def test_reciprocal_rank_fusion():
     st.floats(0, 1),
     st.integers(1, 6),
 )
+@example([(0.0, 5e-324)], "linear", 1.0, 1)
 def test_final_scores_of_every_blend_never_increase_and_keep_their_whole_number(scores, method, weight, depth):
     response = response_of([str(logit) for logit, _ in scores])
     for hit, score in zip(hits_of(response), sorted([score for _, score in scores], reverse=True), strict=True):
