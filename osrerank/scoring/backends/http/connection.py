@@ -191,6 +191,8 @@ class Connection:
         """
         for attempt in itertools.count(1):
             self._check(request.deadline)
+            if attempt > 1:
+                ENDPOINT_REQUESTS.labels("retried").inc()
             started = time.perf_counter()
             try:
                 answer = self._send(request)
@@ -293,7 +295,6 @@ class Connection:
             raise failure
         if left_s > 0 and due.is_due(self._host):
             logger.warning("[server-busy] %s; retrying for at most %.0f s", failure, left_s)
-        ENDPOINT_REQUESTS.labels("retried").inc()
         self._wait(wait_s)
 
     def _check(self, deadline: Deadline, size: int = 0) -> None:
