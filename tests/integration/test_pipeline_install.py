@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import re
 import threading
 import time
 
@@ -14,8 +15,8 @@ from osrerank.cli import cli
 from osrerank.cli.demo import MAPPING, Sample
 from osrerank.errors import InstallError
 from osrerank.server.opensearch.install import Installer, Wish
-from osrerank.server.opensearch.ml_commons import CallBounds
-from osrerank.testing import FunctionScorer
+from osrerank.server.opensearch.ml_commons import CallBounds, Models
+from osrerank.testing import FunctionScorer, ManualClock
 from tests.articles import fill
 from tests.http_server import running
 from tests.rankings import ids
@@ -81,6 +82,11 @@ def state(cluster):
         if not name.startswith(".")  # ml-commons creates its own at the first installation
     }
     return found
+
+
+def shared_word(*ids):
+    """Whether ids have a word in common where ml-commons searches for them."""
+    return bool(set.intersection(*({*one.lower().split("-")} for one in ids)))
 
 
 def plain(cluster, query, size):
@@ -203,13 +209,32 @@ def test_a_server_that_cannot_be_reached_changes_nothing(cluster, sample, instal
     assert state(cluster) == before
 
 
-def test_a_failed_change_leaves_the_installation_as_it_was(cluster, server, sample, installer):
+def test_a_failed_change_leaves_the_installation_as_it_was(cluster, server, sample, installer, caplog):
     installer.install(Wish(server, NAME, ("text",)))
     before = state(cluster)
     with pytest.raises(InstallError, match="Connection refused"):
         installer.install(Wish(f"http://127.0.0.1:{free_port()}", NAME, ("text",), oversample=3))
-    assert state(cluster) == before
+    after = state(cluster)
+    left = re.findall(r"\[connector-left\] OpenSearch keeps connector (\S+):", caplog.text)
+    assert not left or shared_word(*before["connectors"], *left)  # what ml-commons cannot tell apart
+    after["connectors"] = sorted({*after["connectors"]} - {*left})
+    assert after == before
     assert installer.status()["failure"] is None
+
+
+def test_a_connector_that_ml_commons_takes_for_the_used_one_is_left_until_all_is_removed(
+    cluster, server, installer, caplog
+):
+    installer.install(Wish(server, NAME, ("text",)))
+    (used,) = state(cluster)["connectors"]
+    path = "/.plugins-ml-connector/_doc/"
+    unused = cluster.transport.perform_request("GET", path + used)["_source"]
+    cluster.transport.perform_request("PUT", f"{path}{used}-x", params={"refresh": "true"}, body=unused)
+    clock = ManualClock(0.0)
+    assert Models(cluster, NAME, clock, clock.sleep).remove(keep=installer.find().model_id) == []
+    assert f"[connector-left] OpenSearch keeps connector {used}-x:" in caplog.text
+    installer.remove()
+    assert state(cluster)["connectors"] == []
 
 
 def test_a_token_goes_with_every_call(cluster, sample, installer):

@@ -1,5 +1,6 @@
 """ml-commons' connectors and models: a connector calls a rerank server, a model gives it an id in OpenSearch."""
 
+import logging
 import secrets
 import time
 from collections.abc import Callable, Mapping
@@ -9,7 +10,7 @@ from typing import Any
 from opensearchpy import ConflictError, NotFoundError, OpenSearch
 
 from osrerank.errors import InstallError
-from osrerank.server.opensearch.cluster import explained
+from osrerank.server.opensearch.cluster import explained, reason_of
 
 ROOT = "/_plugins/_ml"
 MADE_BY = "made by osrerank pipeline install"
@@ -18,6 +19,8 @@ DELETE_TIMEOUT_S = 10.0
 PAUSE_S = 0.2
 REQUEST_BODY = '{"query":"${parameters.query}","documents":${parameters.documents},"model":"${parameters.model}"}'
 PROBE = {"query_text": "ready", "text_docs": ["ready", "not ready"]}
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,7 +177,11 @@ class Models:
             raise InstallError(f"{step}: the server gave {len(outputs)} scores for two texts", step=step)
 
     def remove(self, *, keep: str | None = None) -> list[str]:
-        """Undeploy and delete all of the pipeline, except the model to keep and its connector; return the names."""
+        """Undeploy and delete all of the pipeline, except the model to keep and its connector; return the names.
+
+        ml-commons matches a connector's id word by word ("a-5x-b" has three). On a node whose ids share a word, it
+        takes the kept model for a user of every connector. Such a connector is left until nothing is kept.
+        """
         removed = []
         with explained("remove the model"):
             model = {} if keep is None else self._get(f"models/{keep}") or {}
@@ -185,7 +192,13 @@ class Models:
                         continue
                     if kind == "models":
                         self._post(f"models/{found}/_undeploy")
-                    self._delete(f"{kind}/{found}")
+                    try:
+                        self._delete(f"{kind}/{found}")
+                    except ConflictError as error:
+                        if keep is None or kind != "connectors":
+                            raise
+                        logger.warning("[connector-left] OpenSearch keeps connector %s: %s", found, reason_of(error))
+                        continue
                     removed.append(f"{kind.removesuffix('s').replace('_', ' ')} {found}")
         return removed
 

@@ -16,6 +16,8 @@ class Cluster:
         self.transport = self
 
     def perform_request(self, method, path, body=None):
+        if method == "GET":
+            return {"connector_id": "another", "model_group_id": "group"}
         if method == "POST":
             found = [{"_id": "c", "_source": {"description": "made by osrerank pipeline install for books"}}]
             return {"hits": {"hits": found if "connectors" in path else []}}
@@ -43,3 +45,10 @@ def test_a_connector_that_stays_in_use_is_an_error():
     with pytest.raises(InstallError, match="still using this connector"):
         models.remove()
     assert 10 < clock() < 11
+
+
+def test_a_connector_that_opensearch_takes_for_the_kept_models_is_left_with_a_warning(caplog):
+    models, clock = models_of(Cluster(IN_USE))
+    assert models.remove(keep="model") == []
+    assert 10 < clock() < 11
+    assert "[connector-left] OpenSearch keeps connector c: 1 models are still using this connector" in caplog.text
