@@ -25,7 +25,7 @@ from osrerank.testing import FunctionScorer, ManualClock
 from osrerank.types import NEVER, Deadline, Scorer, Scores
 from tests import servers
 from tests.rerank_server import Reply, answering
-from tests.waiting import in_a_child
+from tests.waiting import in_a_child, wait_until
 
 MODEL = str(Path(__file__).parents[3] / "data" / "tiny-bert-one-label")
 DOCUMENTS = ["low blood pressure", "the wing", "", "heat flow"]
@@ -212,6 +212,7 @@ def test_a_full_redis_gets_back_what_scores_took(tmp_path: Path) -> None:
         full = connect(url)
         store.write({b"%d" % number: 1.0 for number in range(10_000, 30_000)})
         assert not full.exists(OLD)
+        wait_until(lambda: full.info("memory")["lazyfree_pending_objects"] == 0)
         clock.sleep(5)
         store.write({b"a": 1.0})
         assert store.read([b"a"])[0] == {b"a": 1.0}
