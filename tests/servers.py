@@ -8,7 +8,9 @@ for on the path.
 """
 
 import contextlib
+import itertools
 import os
+import random
 import shutil
 import socket
 import subprocess
@@ -25,10 +27,26 @@ SHARED = ROOT.parent / "shared"
 START_TIMEOUT_S = 240
 
 
+def _ports() -> Iterator[int]:
+    """Return the ports of this test process in an order of its own, again and again.
+
+    They are below those that the system gives to connections (from 32,768 on Linux), because one that no server has
+    yet, or has again, may else be taken by a connection. A Redis in cluster mode also takes the port 10,000 above.
+    """
+    worker = os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw")
+    own = range(12_000 + int(worker), 22_768, int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1")))
+    return itertools.cycle(random.Random(os.getpid()).sample(own, len(own)))
+
+
+_PORTS = _ports()
+
+
 def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+    """Return a port that nothing uses and no other test process is given."""
+    while True:
+        port = next(_PORTS)
+        with contextlib.suppress(OSError), socket.create_server(("127.0.0.1", port)):
+            return port
 
 
 def missing(what: str) -> None:
@@ -172,9 +190,11 @@ def start_redis(
     try:
         give_up = time.monotonic() + 10
         while time.monotonic() < give_up:
+            time.sleep(0.05)
+            if process.poll() is not None:
+                pytest.fail(f"Redis ended at start: {(folder / 'redis.log').read_text()[-1000:]}")
             with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), timeout=1):
                 break
-            time.sleep(0.05)
         else:
             pytest.fail(f"Redis did not start: {(folder / 'redis.log').read_text()[-1000:]}")
         yield f"redis://127.0.0.1:{port}/0", process

@@ -230,10 +230,7 @@ def test_redis_cluster_and_sentinel_are_refused_with_a_clear_error(tmp_path: Pat
     if mode == "sentinel":
         (tmp_path / "sentinel.conf").write_text("sentinel monitor broker 127.0.0.1 1 1\n")
     configuration = tmp_path / "sentinel.conf" if mode == "sentinel" else None
-    port = next(port for port in iter(servers.free_port, 0) if port < 55_000)  # a cluster's other port is 10,000 above
-    made = servers.start_redis(
-        servers.redis_binary(), tmp_path, port=port, options=options, configuration=configuration
-    )
+    made = servers.start_redis(servers.redis_binary(), tmp_path, options=options, configuration=configuration)
     with made as (url, _):
         with pytest.raises(WorkerError, match=f"in {mode} mode: Redis Sentinel and Redis Cluster are not supported"):
             await_broker(url)
