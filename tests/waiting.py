@@ -6,6 +6,7 @@ import time
 import warnings
 from collections.abc import Callable
 
+from osrerank.testing import FunctionScorer
 from osrerank.vectors.background import Background
 
 
@@ -15,6 +16,22 @@ def wait_until(holds: Callable[[], object], within_s: float = 60.0, said: Callab
     while not holds():
         assert time.monotonic() < give_up, f"this does not hold after {within_s:g} s: {said()}"
         time.sleep(0.01)
+
+
+class HeldScorer(FunctionScorer):
+    """A scorer that says when it has ``begun``, and goes on once it ``may_go_on``."""
+
+    begun: threading.Event
+    may_go_on: threading.Event
+
+    def __init__(self) -> None:
+        super().__init__(seconds_per_pair=1, sleep=self.wait)
+        object.__setattr__(self, "begun", threading.Event())
+        object.__setattr__(self, "may_go_on", threading.Event())
+
+    def wait(self, _seconds: float) -> None:
+        self.begun.set()
+        assert self.may_go_on.wait(30)
 
 
 def held(background: Background) -> threading.Event:

@@ -1,5 +1,4 @@
 import threading
-import time
 from collections.abc import Mapping
 from typing import Any
 
@@ -12,6 +11,7 @@ from osrerank.scoring.remote.delivery import Delivery, PendingChunk
 from osrerank.scoring.remote.signing import Signer
 from osrerank.scoring.remote.worker_group import LiveWorkers
 from osrerank.types import NEVER
+from tests.waiting import wait_until
 
 
 def test_the_end_waits_for_native_code_and_lets_nobody_in_afterwards() -> None:
@@ -30,8 +30,7 @@ def test_the_end_waits_for_native_code_and_lets_nobody_in_afterwards() -> None:
     staying = threads.submit(stay)
     assert inside.wait(10)
     ending = threads.submit(native.end)
-    while not native._is_ending:
-        time.sleep(0.001)
+    wait_until(lambda: native._is_ending, 10)
     with pytest.raises(InferenceError, match="Python is exiting"):
         threads.submit(enter).result(10)
     with native:  # the main thread may still close what it uses

@@ -124,8 +124,5 @@ def test_an_error_that_nobody_expects_in_a_thread_of_the_worker_stops_it(service
     monkeypatch.setattr(state, "should_stop", None)
     monkeypatch.setattr(service.registry, "renew", fail)
     service.begin()
-    ends_at = time.monotonic() + 20
-    while state.should_stop is None and time.monotonic() < ends_at:
-        time.sleep(0.01)
-    assert state.should_stop == 1
+    wait_until(lambda: state.should_stop == 1, 20)
     assert service.status().reason == "the worker is stopping"

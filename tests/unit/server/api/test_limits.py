@@ -1,5 +1,4 @@
 import socket
-import threading
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -14,7 +13,7 @@ from osrerank.service import RerankService
 from osrerank.settings import Settings
 from osrerank.testing import FunctionScorer, ManualClock
 from tests.rerank_server import Reply, answering, by_length
-from tests.waiting import wait_until
+from tests.waiting import HeldScorer, wait_until
 from tests.workers import TINY
 
 BODY = {"query": "low blood", "documents": ["low", "blood", "low blood"]}
@@ -78,22 +77,9 @@ def test_too_many_documents_and_too_large_bodies(serve):
     assert client.post("/rerank", json={"query": "low", "documents": ["x"]}).status_code == 200
 
 
-class Held(FunctionScorer):
-    """A scorer that has begun, and goes on when it may."""
-
-    def __init__(self):
-        super().__init__(seconds_per_pair=1, sleep=self.wait)
-        object.__setattr__(self, "begun", threading.Event())
-        object.__setattr__(self, "may_go_on", threading.Event())
-
-    def wait(self, _seconds):
-        self.begun.set()
-        assert self.may_go_on.wait(30)
-
-
 def test_a_full_queue_is_told_to_come_back(serve, monkeypatch, caplog):
     monkeypatch.setattr(app, "due", Seldom())
-    held = Held()
+    held = HeldScorer()
     client = serve(held, max_held_documents=3)
     with ThreadPoolExecutor(1) as pool:
         slow = pool.submit(client.post, "/rerank", json=BODY)
@@ -134,12 +120,15 @@ def test_deadlines(serve, more, headers, limits):
 
 
 def test_the_queue_is_left_when_the_time_is_over(serve):
-    client = serve(FunctionScorer(seconds_per_pair=0.3), threads=1)
-    with ThreadPoolExecutor(4) as pool:
-        bodies = [{**BODY, "timeout_ms": 500}] * 4
-        codes = sorted(pool.map(lambda body: client.post("/rerank", json=body).status_code, bodies))
-    assert codes[-1] == 504
-    wait_until(lambda: "osrerank_http_held_documents 0.0" in client.get("/metrics").text)
+    held = HeldScorer()
+    client = serve(held, ManualClock(), threads=1)
+    with ThreadPoolExecutor(1) as pool:
+        first = pool.submit(client.post, "/rerank", json=BODY)
+        assert held.begun.wait(30)
+        check(client.post("/rerank", json={**BODY, "timeout_ms": 50}), 504, "ran out", "Timeout")
+        wait_until(lambda: "osrerank_http_held_documents 3.0" in client.get("/metrics").text)  # those of the first
+        held.may_go_on.set()
+        assert first.result().status_code == 200
 
 
 @pytest.mark.parametrize(
