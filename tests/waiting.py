@@ -19,13 +19,13 @@ def wait_until(holds: Callable[[], object], within_s: float = 60.0, said: Callab
 
 
 class HeldScorer(FunctionScorer):
-    """A scorer that says when it has ``begun``, and goes on once it ``may_go_on``."""
+    """A scorer that sets ``begun`` when it starts, and then waits until the test sets ``may_go_on``, at most 30 s."""
 
     begun: threading.Event
     may_go_on: threading.Event
 
     def __init__(self) -> None:
-        super().__init__(seconds_per_pair=1, sleep=self.wait)
+        super().__init__(seconds_per_pair=1, sleep=self.wait)  # a pair takes time, so `wait` is called
         object.__setattr__(self, "begun", threading.Event())
         object.__setattr__(self, "may_go_on", threading.Event())
 

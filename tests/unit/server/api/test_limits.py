@@ -78,9 +78,10 @@ def test_too_many_documents_and_too_large_bodies(serve):
 
 
 def test_a_full_queue_is_told_to_come_back(serve, monkeypatch, caplog):
-    monkeypatch.setattr(app, "due", Seldom())
     held = HeldScorer()
     client = serve(held, max_held_documents=3)
+    wait_until(lambda: client.get("/ready").status_code == 200)
+    monkeypatch.setattr(app, "due", Seldom())
     with ThreadPoolExecutor(1) as pool:
         slow = pool.submit(client.post, "/rerank", json=BODY)
         assert held.begun.wait(30)
@@ -121,14 +122,15 @@ def test_deadlines(serve, more, headers, limits):
 
 def test_the_queue_is_left_when_the_time_is_over(serve):
     held = HeldScorer()
-    client = serve(held, ManualClock(), threads=1)
+    client = serve(held, ManualClock(), threads=1)  # the clock stands still, so no wait is expected
     with ThreadPoolExecutor(1) as pool:
         first = pool.submit(client.post, "/rerank", json=BODY)
         assert held.begun.wait(30)
         check(client.post("/rerank", json={**BODY, "timeout_ms": 50}), 504, "ran out", "Timeout")
-        wait_until(lambda: "osrerank_http_held_documents 3.0" in client.get("/metrics").text)  # those of the first
+        assert "osrerank_http_held_documents 3.0" in client.get("/metrics").text  # the first request's
         held.may_go_on.set()
         assert first.result().status_code == 200
+    assert "osrerank_http_held_documents 0.0" in client.get("/metrics").text
 
 
 @pytest.mark.parametrize(
@@ -153,7 +155,7 @@ def test_failures(serve, error, status, kind, caplog):
 
 def test_readiness_scores_nothing(serve):
     client = serve(raising(InferenceError("scored")))
-    assert client.get("/ready").json() == {"status": "ready", "model": "osrerank/e5-small"}
+    wait_until(lambda: client.get("/ready").json() == {"status": "ready", "model": "osrerank/e5-small"})
     assert client.get("/live").json() == {"status": "ok"}
 
 
@@ -246,7 +248,8 @@ def test_token(serve, path):
         assert answer.headers["WWW-Authenticate"] == "Bearer"
     answer = client.request(method, path, json=BODY, headers={"Authorization": "Bearer s3cret"})
     assert answer.status_code == 200
-    for free in ("/health", "/ping", "/ready", "/openapi.json", "/docs"):
+    wait_until(lambda: client.get("/ready").status_code == 200)
+    for free in ("/health", "/ping", "/openapi.json", "/docs"):
         assert client.get(free).status_code == 200, free
 
 

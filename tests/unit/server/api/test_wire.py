@@ -82,7 +82,8 @@ def test_bodies_are_bounded_together():
 def test_who_leaves_is_not_scored():
     left = 'osrerank_http_requests_total{route="/v1/rerank",status="499"}'
     held = HeldScorer()
-    with running(held, limits=ServerLimits(threads=1)) as url:
+    limits = ServerLimits(threads=1, timeout_ms=600_000)  # however long the fifty are expected to wait, they are taken
+    with running(held, limits=limits) as url:
         before = metric(url, left)
         with connected(url) as first:
             first.sendall(request(question(count=5)))

@@ -83,7 +83,7 @@ def test_readiness_asks_for_vectors_only_where_it_is_told_to(tmp_path):
                 answer = browser.get("/ready", params=parameters)
                 return answer.status_code, answer.json().get("message", "")
 
-            assert ready()[0] == 200
+            wait_until(lambda: ready()[0] == 200)
             assert ready(index="ponds") == (
                 503,
                 "0.0% of the documents of ponds have vectors, not 95.0%: osrerank vectors build --index ponds",
@@ -101,9 +101,11 @@ def test_readiness_asks_for_vectors_only_where_it_is_told_to(tmp_path):
 
 def test_readiness_without_an_index_says_so_and_a_cross_encoder_needs_no_vectors(page):
     with TestClient(create_app(RerankService(Settings.load(), FunctionScorer()))) as browser:
+        wait_until(lambda: browser.get("/ready").status_code == 200)
         answer = browser.get("/ready", params={"index": "ponds"})
     assert (answer.status_code, "this server has no indexes" in answer.json()["message"]) == (400, True)
-    assert page().get("/ready", params={"index": "ponds"}).status_code == 200
+    browser = page()
+    wait_until(lambda: browser.get("/ready", params={"index": "ponds"}).status_code == 200)
 
 
 def test_judgments_are_saved_as_qrels_and_read_again(page, tmp_path):
