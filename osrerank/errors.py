@@ -12,6 +12,7 @@
     |  +- EndpointError             status
     |  +- Overloaded
     |  +- DeadlineExceeded
+    |     +- StillLoading
     +- WorkerError                  task_id
     |  +- TaskTimeout
     |  +- TaskFailed
@@ -34,7 +35,7 @@ __all__ = [
     "BulkIndexError", "ChecksumError", "ConfigError", "CorpusFormatError", "DeadlineExceeded", "EndpointError",
     "EvaluationError", "FormatError", "InferenceError", "InstallError", "LoaderError", "MissingDependencyError",
     "ModelLoadError", "OsrerankError", "Overloaded", "PayloadError", "ResponseFormatError", "ScoringError",
-    "TaskFailed", "TaskTimeout", "WorkerError",
+    "StillLoading", "TaskFailed", "TaskTimeout", "WorkerError",
 ]  # fmt: skip
 
 
@@ -119,6 +120,10 @@ class Overloaded(ScoringError):  # noqa: N818 - the name users of the HTTP contr
 
 class DeadlineExceeded(ScoringError):  # noqa: N818 - names the event, as gRPC's status of this name does
     """The call's time ran out before anything was scored."""
+
+
+class StillLoading(DeadlineExceeded):
+    """The call's time ran out while a model, or what a stage needs, was still being loaded."""
 
 
 class WorkerError(OsrerankError):

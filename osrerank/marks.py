@@ -129,6 +129,7 @@ class RerankMarks(TypedDict):
     Attributes:
         applied: whether the models determined the order.
         reason: why not, or not wholly.
+        reason_code: the kind of that reason, a `ReasonCode`.
         first_pass_took_ms: the first pass's own ``took``, in milliseconds.
         stages: what each stage did.
         warnings: sentences on what was done differently from the request, or is wrong with the named fields.
@@ -144,6 +145,7 @@ class RerankMarks(TypedDict):
 
     applied: bool | Literal["partial"]
     reason: str | None
+    reason_code: str | None
     first_pass_took_ms: int
     stages: list[StageMarks]
     warnings: list[str]
@@ -161,7 +163,7 @@ class StageScoreMarks(TypedDict):
     """A stage's score of a hit.
 
     Attributes:
-        score: what the stage sorted by; higher is better.
+        score: what the stage sorted by; higher is better. None for hits that are sorted without scores.
         rank: rank after the stage, from 1.
         logit: the model's, from stages that have one.
         plain_logit: with feedback, what the logit would be without it.
@@ -169,7 +171,7 @@ class StageScoreMarks(TypedDict):
         truncated: True where the model did not read the whole text, else absent.
     """
 
-    score: float
+    score: float | None
     rank: int
     logit: NotRequired[float]
     plain_logit: NotRequired[float]

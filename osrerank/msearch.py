@@ -15,9 +15,11 @@ from osrerank.search.call import Plain, Refused, RerankArgument, Reranked, Reran
 from osrerank.search.searcher import SearchCall, Searcher
 from osrerank.search.shadow import IN_SHADOW, held_back
 from osrerank.search.step import MultiSearchRequest, Step
+from osrerank.search.texts import with_texts
 from osrerank.search.ubi_query import UbiQuery, without_ubi
 from osrerank.tracing.spans import span
 from osrerank.types import NEVER
+from osrerank.types.reasons import Reason, ReasonCode
 
 
 def multi_search_steps(
@@ -45,14 +47,15 @@ def multi_search_steps(
     with ExitStack() as stack:
         services = [stack.enter_context(searcher.serving(name, checked=False)) for name in indices]
         for header, content, name, service in zip(headers, contents, indices, services, strict=True):
-            own, options, held = decoded(content or {}), Rerank.of(rerank, searcher.defaults.of(name)) or Rerank(), ""
+            own, options = decoded(content or {}), Rerank.of(rerank, searcher.defaults.of(name)) or Rerank()
+            held = None
             if options.shadow or options.share is not None:
                 options, held = held_back(options, None, own)
             known = {**header, **(params.get("headers") or {})}
             searches.append(SearchCall(None, own, _shared(params), name, options, NEVER, service, known, held))
         answer = yield from _answers(searcher, headers, searches)
     for header, asked, response in zip(headers, searches, answer.get("responses", ()), strict=False):
-        if asked.held == IN_SHADOW and "rerank" in response:
+        if asked.held is IN_SHADOW and "rerank" in response:
             again = partial(_one_answer, searcher, header)
             response["rerank"]["shadow"] = {"queued": (yield searcher.in_shadow(asked, response, again))}
     return answer
@@ -77,6 +80,8 @@ def _answers(
         return answer
     responses = list(answer["responses"])
     whole = [at for at, response in enumerate(responses) if "error" not in response]
+    read = yield from with_texts([(calls[at], responses[at]) for at in whole])
+    calls = [dict(zip(whole, read, strict=True)).get(at, call) for at, call in enumerate(calls)]
     lookups = yield from searcher.read([(calls[at], responses[at]) for at in whole])
     for at, lookup in zip(whole, lookups, strict=True):
         with span("osrerank.rerank"):
@@ -85,7 +90,7 @@ def _answers(
 
 
 def _first_passes(calls: list[Plain], headers: Sequence[Mapping[str, Any]]) -> Generator[Step, Any, dict[str, Any]]:
-    """Yield the request for all first passes, then one for the caller's own searches whose first pass is incomplete.
+    """Yield the request for all first passes, then one for the searches whose responses are incomplete.
 
     Return the answer with the better response to each search; the call that finishes it replaces the one in ``calls``.
     """
@@ -94,21 +99,22 @@ def _first_passes(calls: list[Plain], headers: Sequence[Mapping[str, Any]]) -> G
     try:
         answer = dict((yield _request(headers, calls)))
     except TransportError as error:
-        if not any(call.loss(error) for call in calls):
+        if all(call.again(error) is None for call in calls):
             raise
         refused = error
     if refused is None and "responses" not in answer:
         return answer
     responses = answer.get("responses", [refused] * len(calls))
-    losses = {at: calls[at].loss(response) for at, response in enumerate(responses)}
-    again = [at for at, loss in losses.items() if loss or refused is not None]
-    if not again:
+    others = {at: calls[at].again(response) for at, response in enumerate(responses)}
+    if refused is None:
+        others = {at: other for at, other in others.items() if other is not None}
+    if not others:
         return answer
-    own = {at: call.fall_back(losses[at]) if isinstance(call := calls[at], Reranked) else call for at in again}
-    second = yield _request([headers[at] for at in again], list(own.values()))
+    sent = {at: calls[at] if other is None else other for at, other in others.items()}
+    second = yield _request([headers[at] for at in sent], list(sent.values()))
     chosen = dict(enumerate(responses))
-    for at, response in zip(again, second["responses"], strict=True):
-        calls[at], chosen[at] = calls[at].choose(responses[at], own[at], response)
+    for at, response in zip(sent, second["responses"], strict=True):
+        calls[at], chosen[at] = calls[at].choose(responses[at], sent[at], response)
     return {**second, **answer, "responses": list(chosen.values())}
 
 
@@ -136,7 +142,7 @@ def _planned(searcher: Searcher, asked: SearchCall) -> Generator[Step, Any, Plai
         if error.setting != "rerank.query":
             raise
         by = Reranking(asked.service, options, "", asked.deadline, ubi=UbiQuery.of(asked.body, {}))
-        return Refused({**without_ubi(asked.body)}, {}, str(error), by)
+        return Refused({**without_ubi(asked.body)}, {}, Reason(ReasonCode.NO_QUERY, str(error)), by)
     return replace(call, body={**call.body, **call.params}, params={}) if isinstance(call, Reranked) else call
 
 

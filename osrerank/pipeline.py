@@ -11,6 +11,7 @@ from osrerank.errors import MissingDependencyError, ScoringError, WorkerError
 from osrerank.tracing.attributes import tell_report
 from osrerank.tracing.spans import is_recording, span
 from osrerank.types import NEVER, Deadline, FailurePolicy, Ranking, Stage, StageReport
+from osrerank.types.reasons import Reason
 
 logger = logging.getLogger(__name__)
 
@@ -87,9 +88,9 @@ class Pipeline:
                     raise
                 logger.warning("[stage-skipped] stage %s was skipped: %s", stage.name, error)
                 took_ms = (deadline.clock() - started) * 1000
-                return ranking.with_report(
-                    StageReport(name=stage.name, applied=False, reason=str(error), took_ms=took_ms)
-                )
+                reason = Reason.of(error)
+                report = StageReport(stage.name, applied=False, reason=str(reason), code=reason.code, took_ms=took_ms)
+                return ranking.with_report(report)
             if not (ranking.reports[-1].applied or ranking.reports[-1].skipped):
                 break
         return ranking

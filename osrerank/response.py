@@ -13,6 +13,7 @@ from osrerank.explanation import explain
 from osrerank.pipeline import applied
 from osrerank.thresholds.cut import Thresholds, at_least
 from osrerank.types import Candidate, Query, Ranking, Section, StageReport, StageScore
+from osrerank.types.reasons import Reason, ReasonCode
 from osrerank.types.values import BELOW_ONE
 
 FIRST_PASS = "first_pass"  # noqa: S105 - a stage's name
@@ -291,11 +292,12 @@ def merge(response: Mapping[str, Any], ranking: Ranking, page: Page, *, rerank_m
 
 def unchanged(
     response: Mapping[str, Any],
-    reason: str,
+    reason: Reason,
     *,
     reports: Iterable[StageReport] = (),
     warnings: Iterable[str] = (),
     page: Page | None = None,
+    offset: int = 0,
     rerank_ms: float = 0.0,
 ) -> dict[str, Any]:
     """Return a new response with the first pass's order and scores, and the reason why it was not reranked.
@@ -306,16 +308,28 @@ def unchanged(
         reports: the reports of the stages that were tried.
         warnings: the ranking's warnings.
         page: the page that the caller asked for, if more hits were requested; else None.
+        offset: how many hits are above those of the response.
         rerank_ms: wall time spent trying, added to `took`.
     """
-    marked = {**response, "rerank": {**summary(tuple(reports), took_of(response), warnings), "reason": reason}}
+    marks = summary(tuple(reports), took_of(response), warnings)
+    marked = {**response, "rerank": {**marks, "reason": str(reason), "reason_code": reason.code}}
     if "took" in response:
         marked["took"] = took_of(response) + round(rerank_ms)
+    hits = (response.get("hits") or {}).get("hits")  # filter_path may hide them
     if page is not None:
         hits = hits_of(response)[page.offset : page.offset + page.size]
-        returned = [without_fields(hit, page.borrowed) for hit in hits]
-        marked["hits"] = {**response["hits"], "hits": returned}
+        hits, offset = [without_fields(hit, page.borrowed) for hit in hits], page.offset
+    if isinstance(hits, list):
+        marked["hits"] = {
+            **response["hits"],
+            "hits": [_unranked(hit, rank) for rank, hit in enumerate(hits, offset + 1)],
+        }
     return marked
+
+
+def _unranked(hit: Mapping[str, Any], rank: int) -> dict[str, Any]:
+    """Return a hit that was not reranked, with its score and rank in ``_rerank``."""
+    return {**hit, "_rerank": {FIRST_PASS: {"score": hit.get("_score"), "rank": rank}}}
 
 
 def summary(
@@ -332,6 +346,7 @@ def summary(
     return {
         "applied": applied(reports),
         "reason": reasons(reports) or None,
+        "reason_code": code_of(reports),
         "first_pass_took_ms": first_pass_took_ms,
         "warnings": list(warnings),
         "stages": [_stage_summary(report, explain=explain) for report in reports],
@@ -341,6 +356,12 @@ def summary(
 def reasons(reports: Iterable[StageReport]) -> str:
     """Return why stages did not do all their work, without stages that were skipped on purpose."""
     return "; ".join(f"{report.name}: {report.reason}" for report in reports if report.reason and not report.skipped)
+
+
+def code_of(reports: Iterable[StageReport]) -> ReasonCode | None:
+    """Return the code of the first stage's reason, without stages that were skipped on purpose; None if all is done."""
+    told = (report for report in reports if report.reason and not report.skipped)
+    return next((report.code or ReasonCode.SCORING for report in told), None)
 
 
 def _stage_summary(report: StageReport, *, explain: bool) -> dict[str, Any]:

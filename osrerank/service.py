@@ -51,6 +51,7 @@ from osrerank.types import (
     StageScore,
     is_encoder,
 )
+from osrerank.types.reasons import Reason, ReasonCode
 from osrerank.types.values import is_blank
 from osrerank.vectors.documents import DocumentVectors
 from osrerank.vectors.records import FetchedVectors, Lookup
@@ -141,14 +142,18 @@ class RerankService:
         try:
             models = self._ready(options, deadline)
             if models and options.language_guard and (reason := why_unread(ranking, models[0].model())):
-                return ranking.with_report(StageReport("language", applied=False, reason=reason))
+                return ranking.with_report(
+                    StageReport("language", applied=False, reason=reason, code=ReasonCode.LANGUAGE)
+                )
             pipeline, warnings = self._pipeline(options, ranking, vectors, models)
         except (ModelLoadError, MissingDependencyError, WorkerError, DeadlineExceeded) as error:
             if options.on_failure == "raise":
                 raise
             current().event("osrerank.no_model", error__type=name_of(error))
             logger.warning("[no-model] the model is not available, so searches keep their first pass: %s", error)
-            return ranking.with_report(StageReport(str(options.pipeline), applied=False, reason=str(error)))
+            why = Reason.of(error)
+            report = StageReport(str(options.pipeline), applied=False, reason=str(why), code=why.code)
+            return ranking.with_report(report)
         ranked = pipeline.rerank(ranking, deadline=deadline, on_failure=options.on_failure, offset=offset)
         return replace(ranked, warnings=(*ranked.warnings, *warnings)) if warnings else ranked
 

@@ -1,14 +1,16 @@
 """Plan the first pass's request so that any page of the reranked list can be cut from its response."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
-from typing import Any
+from typing import Any, Self
 
 from osrerank.options.rerank import MAX_DEPTH, Rerank
 from osrerank.response import Page
 from osrerank.retrieval.fields import SearchFields, union
+from osrerank.retrieval.search_pipelines import NONE, SearchPipeline, named_in
 from osrerank.thresholds.cut import Thresholds
+from osrerank.types.reasons import Reason, ReasonCode
 
 DEFAULT_SIZE = 10
 MOST_REASON = 200
@@ -21,13 +23,14 @@ SORTED = "the search is sorted by something other than score"
 """Why the hits of a search with the caller's own sort are not reranked."""
 
 _SOURCE_PARAMS = ("_source", "_source_includes", "_source_excludes", "_source_include", "_source_exclude")
-# part of a request -> why a search with it is not reranked
-_REFUSED = {
+_PAGING = {
     "scroll": "a scroll reads all hits in batches, and has no page to rerank",
     "search_after": "search_after continues after a first-pass score, which reranking replaces",
     "pit": "a point in time is for paging by sort values, which reranking replaces",
-    "filter_path": "filter_path may hide what reranking reads",
 }
+"""Part of a request that pages in another way -> why a search with it is not reranked."""
+_OWN_VALUES = ("docvalue_fields", "stored_fields", "script_fields", "derived", "runtime_mappings")
+"""Parts of a request that put values of the caller's choice into ``fields``, under any name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,11 +41,17 @@ class FirstPass:
         body: the request's body.
         params: the request's URL parameters.
         page: the part of the reranked list that the caller wants.
+        pipeline: the search pipeline that it runs under.
+        apart: fields whose text a second request fetches by the hits' ids; empty if the hits have it.
+        reads_source: whether the hits' ``_source`` has the text, and their ``fields`` are the caller's own.
     """
 
     body: dict[str, Any]
     params: dict[str, Any]
     page: Page
+    pipeline: SearchPipeline = NONE
+    apart: tuple[str, ...] = ()
+    reads_source: bool = False
 
     def loss(self, response: Mapping[str, Any]) -> str:
         """Return why a response may be less complete than one to the caller's own request; empty if it is not."""
@@ -53,12 +62,26 @@ class FirstPass:
             return "it timed out"
         if response.get("terminated_early") and not {"terminate_after"} & {*self.body, *self.params}:
             return "it was terminated early"
+        if self.pipeline.may_shorten:
+            return ""
         found, end = len(_hits(response)), self.page.offset + self.page.size
-        total = (response.get("hits") or {}).get("total")
-        count = total.get("value", end) if isinstance(total, Mapping) else end if total is None else total
+        count = _total(response, end)
         # A collapsed response has fewer hits than its total.
         is_short = found <= self.page.offset or "collapse" not in self.body
         return f"it found {found} of {count} hits" if found < min(end, count) and is_short else ""
+
+    def is_shortened(self, response: Mapping[str, Any]) -> bool:
+        """Return whether the search pipeline gave another number of hits than were asked for and found.
+
+        A page that is cut from such a list would not join with the caller's other pages.
+        """
+        asked = self.body["size"]
+        return self.pipeline.may_shorten and len(_hits(response)) != min(asked, _total(response, asked))
+
+    def of_own_size(self) -> Self:
+        """Return the request for the caller's first page alone, all of whose hits are returned."""
+        body = {**self.body, "size": self.page.size}
+        return replace(self, body=body, page=replace(self.page, size=MAX_DEPTH))
 
     def is_better(self, own: Mapping[str, Any], response: Mapping[str, Any]) -> bool:
         """Return whether the response to the caller's own request is more complete than the first pass's response."""
@@ -71,6 +94,12 @@ class FirstPass:
 
 def _hits(response: Mapping[str, Any]) -> Sequence[Any]:
     return (response.get("hits") or {}).get("hits") or ()
+
+
+def _total(response: Mapping[str, Any], unknown: int) -> int:
+    """Return how many hits a search found; ``unknown`` if the response does not say."""
+    total = (response.get("hits") or {}).get("total")
+    return int(total.get("value", unknown) if isinstance(total, Mapping) else unknown if total is None else total)
 
 
 def _losses(response: Mapping[str, Any], hits: Sequence[Any]) -> tuple[int, ...]:
@@ -91,8 +120,9 @@ def plan(
     options: Rerank,
     depth: int,
     fields: SearchFields,
+    pipeline: SearchPipeline = NONE,
     thresholds: Thresholds | None = None,
-) -> FirstPass | str:
+) -> FirstPass | Reason:
     """Return the first pass's request, which asks for all candidates to rerank; or why the search cannot be reranked.
 
     The request starts at the first hit, and reaches to the pipeline's depth or to the end of the caller's page,
@@ -104,45 +134,57 @@ def plan(
         options: the search's options.
         depth: how many candidates the pipeline's deepest stage reranks.
         fields: the search's fields.
+        pipeline: the search pipeline that the search runs under.
         thresholds: where the reranked list ends; None if it is not cut.
     """
     offset = count_of(params, body, ("from", "from_"), 0)
     size = count_of(params, body, ("size",), DEFAULT_SIZE)
-    refusal = _refusal(body, params, offset, size)
-    if refusal or offset is None or size is None:
+    if refusal := _refusal(body, params, offset, size):
         return refusal
+    if pipeline.obstacle:
+        return Reason(ReasonCode.SEARCH_PIPELINE, pipeline.obstacle)
+    assert offset is not None  # it would have been refused
+    assert size is not None
     wanted_body = {name: value for name, value in body.items() if name not in ("from", "size")}
     wanted_params = {name: value for name, value in params.items() if name not in ("from", "from_", "size")}
     wanted_body |= {"from": 0, "size": max(depth, offset + size)}
     if "ext" in body:
         _drop_rerank_ext(wanted_body)
-    query = body.get("query")
-    is_hybrid = isinstance(query, Mapping) and "hybrid" in query  # needs the index's own pipeline
-    if not ("search_pipeline" in params or "search_pipeline" in body or is_hybrid):
-        wanted_params["search_pipeline"] = "_none"
+    wanted_body, wanted_params = named_in(pipeline.instead, wanted_body, wanted_params)
     read = union(fields.read_for(ranking.fields) for ranking in options.rankings)
     needed = tuple(name for name in read if ":" not in name)  # the request has highlight: and inner_hits: anyway
-    borrowed = _borrow_fields(wanted_body, params, needed, fields.fetched)
-    return FirstPass(
-        wanted_body, wanted_params, Page(offset, size, borrowed, options.min_score, options.explain, thresholds)
-    )
+    lacking = _lacking(body, params, needed, fields.fetched)
+    if not pipeline.changes_fields and not _may_meet(body, params, needed):
+        asked = body.get("fields") or []
+        borrowed = tuple(name for name in lacking if not _covers(asked, name))
+        if borrowed:
+            wanted_body["fields"] = [*asked, *borrowed]
+        page = Page(offset, size, borrowed, options.min_score, options.explain, thresholds)
+        return FirstPass(wanted_body, wanted_params, page, pipeline)
+    page = Page(offset, size, (), options.min_score, options.explain, thresholds)
+    apart = needed if pipeline.changes_fields or lacking else ()
+    return FirstPass(wanted_body, wanted_params, page, pipeline, apart, reads_source=not apart)
 
 
-def _refusal(body: Mapping[str, Any], params: Mapping[str, Any], offset: int | None, size: int | None) -> str:
-    reasons = [why for name, why in _REFUSED.items() if params.get(name) or body.get(name)]
-    reasons += [f"{name} is null" for name, value in body.items() if value is None]
+def _refusal(body: Mapping[str, Any], params: Mapping[str, Any], offset: int | None, size: int | None) -> Reason | None:
+    """Return why a request is sent as it is, and its hits are not reranked; None if they are."""
+    paging = [why for name, why in _PAGING.items() if params.get(name) or body.get(name)]
+    hidden = [f"{name} is null" for name, value in body.items() if value is None]
+    if params.get("filter_path") or body.get("filter_path"):
+        hidden.insert(0, "filter_path may hide what reranking reads")
     if "stored_fields" in (*body, *params) and "_none_" in _listed(body, params, "stored_fields"):
-        reasons.append("stored_fields is _none_: no text can be read")
+        hidden.append("stored_fields is _none_: no text can be read")
     if offset is None or size is None:
-        reasons.append("from or size is not a count")
+        hidden.append("from or size is not a count")
     elif size == 0:
-        reasons.append("size is 0: no hits were asked for")
+        hidden.append("size is 0: no hits were asked for")
     elif offset + size > MAX_DEPTH:
-        reasons.append(f"from + size is {offset + size}: beyond the result window of {MAX_DEPTH:,} hits")
+        hidden.append(f"from + size is {offset + size}: beyond the result window of {MAX_DEPTH:,} hits")
     sort = params.get("sort", body.get("sort"))
-    if sort and not _led_by_score(sort):
-        reasons.append(SORTED)
-    return "; ".join(reasons)
+    order = [SORTED] if sort and not _led_by_score(sort) else []
+    by_code = {ReasonCode.PAGING: paging, ReasonCode.REQUEST: hidden, ReasonCode.SORTED: order}
+    code = next((code for code, reasons in by_code.items() if reasons), None)
+    return None if code is None else Reason(code, "; ".join([*paging, *hidden, *order]))
 
 
 def _led_by_score(sort: Any) -> bool:
@@ -180,23 +222,38 @@ def _drop_rerank_ext(body: dict[str, Any]) -> None:
             del body["ext"]
 
 
-def _borrow_fields(
-    body: dict[str, Any], params: Mapping[str, Any], needed: tuple[str, ...], fetched: frozenset[str]
+def _lacking(
+    body: Mapping[str, Any], params: Mapping[str, Any], needed: tuple[str, ...], fetched: frozenset[str]
 ) -> tuple[str, ...]:
-    """Ask in `fields` for the text that `_source` lacks; return the names to remove from the response afterwards."""
+    """Return the fields whose text the hits' ``_source`` will lack.
+
+    Args:
+        body: the caller's body.
+        params: the caller's URL parameters.
+        needed: the fields whose text is read.
+        fetched: fields whose text no ``_source`` has as written.
+    """
     source = body.get("_source", True)
     hidden = source not in (True, "true") or any(name in params for name in _SOURCE_PARAMS)
     hidden = hidden or "stored_fields" in body or "stored_fields" in params
     hidden = hidden or ("script_fields" in body and "_source" not in body)
     hidden = hidden and not (isinstance(source, list) and all(name in source for name in needed))
-    asked = body.get("fields") or []
-    missing = [name for name in needed if (hidden or name in fetched) and not _covers(asked, name)]
-    if not missing:
-        return ()
-    body["fields"] = [*asked, *missing]
-    others = [*_listed(body, params, "stored_fields"), *_listed(body, params, "docvalue_fields")]
-    others += [*(body.get("script_fields") or {}), (body.get("collapse") or {}).get("field", "")]
-    return tuple(name for name in missing if not _covers(others, name))
+    return tuple(name for name in needed if hidden or name in fetched)
+
+
+def _may_meet(body: Mapping[str, Any], params: Mapping[str, Any], needed: Iterable[str]) -> bool:
+    """Return whether the caller's request may put something else into ``fields``, or show the text that is added there.
+
+    The first holds for values of the caller's choice and for formats, the second for a completion suggester.
+    """
+    suggest = body.get("suggest")
+    suggesters = suggest.values() if isinstance(suggest, Mapping) else ()
+    formatted = [one for one in body.get("fields") or () if isinstance(one, Mapping) and "format" in one]
+    return (
+        any(body.get(name) or params.get(name) for name in _OWN_VALUES)
+        or any(isinstance(one, Mapping) and "completion" in one for one in suggesters)
+        or any(_covers([*formatted, (body.get("collapse") or {}).get("field", "")], name) for name in needed)
+    )
 
 
 def _listed(body: Mapping[str, Any], params: Mapping[str, Any], option: str) -> list[Any]:

@@ -4,20 +4,21 @@ Written as generators of requests, so that the synchronous and the asynchronous 
 """
 
 import logging
-import threading
 import time
-from collections.abc import Callable, Generator, Hashable, Iterable, Mapping
+from collections.abc import Callable, Generator, Iterable, Mapping
 from dataclasses import replace
-from typing import Any, Generic, TypeVar
+from typing import Any
 
 from opensearchpy import AuthenticationException, AuthorizationException, NotFoundError, TransportError
 
 from osrerank._seldom import Seldom
 from osrerank.errors import ResponseFormatError
+from osrerank.retrieval.expiring import ExpiringCache
 from osrerank.retrieval.fields import IndexGroup, SearchFields, Wanted, resolved, union, with_defined
 from osrerank.retrieval.mapping import Leaves, leaves_by_index, names_of, plain
 from osrerank.retrieval.requests import SideRequest, path_of
 from osrerank.retrieval.samples import find_parts, parts_by_name
+from osrerank.retrieval.search_pipelines import SearchPipelines
 
 logger = logging.getLogger(__name__)
 
@@ -27,40 +28,6 @@ MOST_WANTED = 1_000
 """The most sets of named fields that are cached for an index."""
 SHOWN = 20
 """The most names that a message lists."""
-KEPT_S = 60.0
-"""How long a value is used before it is read again, in seconds."""
-MOST_KEPT = 1_000
-"""The most values in a cache; one more clears it."""
-
-Key = TypeVar("Key", bound=Hashable)
-Value = TypeVar("Value")
-
-
-class ExpiringCache(Generic[Key, Value]):
-    """A cache whose values expire. Safe to use from many threads.
-
-    Args:
-        clock: returns seconds.
-        kept_s: how long a value is used, in seconds.
-    """
-
-    def __init__(self, clock: Callable[[], float] = time.monotonic, kept_s: float = KEPT_S) -> None:
-        self._clock, self._kept_s = clock, kept_s
-        self._lock = threading.Lock()
-        self._values: dict[Key, tuple[float, Value]] = {}
-
-    def get(self, key: Key) -> Value | None:
-        """Return the key's value; None if there is none, or it has expired."""
-        with self._lock:
-            known = self._values.get(key)
-        return known[1] if known is not None and self._clock() - known[0] < self._kept_s else None
-
-    def put(self, key: Key, value: Value) -> None:
-        """Keep a value."""
-        with self._lock:
-            if len(self._values) >= MOST_KEPT:
-                self._values.clear()
-            self._values[key] = self._clock(), value
 
 
 class _Index:
@@ -97,10 +64,11 @@ class FoundFields:
 
     Args:
         clock: returns seconds.
+        pipelines: finds the search pipelines that samples come through; None for an engine without any.
     """
 
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
-        self._clock = clock
+    def __init__(self, clock: Callable[[], float] = time.monotonic, pipelines: SearchPipelines | None = None) -> None:
+        self._clock, self._pipelines = clock, pipelines or SearchPipelines(is_embedded=True)
         self._known: ExpiringCache[str, _Index] = ExpiringCache(clock)
         self._refused: ExpiringCache[str, str] = ExpiringCache(clock)
         self._seldom = Seldom(clock=clock)
@@ -155,7 +123,11 @@ class FoundFields:
                 known.read(every, self._clock())
         needs_found = known.leaves_open(wanted)
         if needs_found and not known.parts:
-            known.parts = yield from find_parts(index, known.every)
+            pipeline = yield from self._pipelines.default_of(index)
+            if pipeline.obstacle:  # a pipeline that ranks would be paid for, or refuse the request
+                known.parts = parts_by_name(known.every)
+            else:
+                known.parts = yield from find_parts(index, known.every, pipeline.instead)
         parts = (known.parts or parts_by_name(known.every)) if needs_found else ()
         fields = resolved(known.every, parts, wanted)
         if needs_found and not fields.searched and not fields.read and (names := names_of(known.every.values())):

@@ -16,6 +16,7 @@ from osrerank.retrieval.fields import SearchFields
 from osrerank.retrieval.mapping import plain
 from osrerank.retrieval.query_text import build_query
 from osrerank.retrieval.requests import SideRequest, path_of
+from osrerank.retrieval.search_pipelines import named_in
 
 TERM = re.compile(r"[a-z0-9]+")
 KEPT_PARAMS = ("routing", "preference", "search_type")
@@ -36,7 +37,12 @@ class FeedbackDocument:
 
 
 def expand(
-    text: str, index: Any, rm3: Rm3, params: Mapping[str, Any], searched: Sequence[str]
+    text: str,
+    index: Any,
+    rm3: Rm3,
+    params: Mapping[str, Any],
+    searched: Sequence[str],
+    pipeline: str | Mapping[str, Any] | None = None,
 ) -> Generator[SideRequest, Any, dict[str, Any]]:
     """Yield the requests for the feedback terms, and return the expanded query.
 
@@ -49,12 +55,13 @@ def expand(
         rm3: how the query is expanded.
         params: URL parameters of the caller's search.
         searched: fields that the text searches; the last one is expanded if ``rm3`` names no field.
+        pipeline: the ``search_pipeline`` of the caller's search; None for the index's own.
     """
     name = rm3.field or plain(searched[-1] if searched else "text")
     first = build_query(text, SearchFields((name,)))
     kept = {name: params[name] for name in KEPT_PARAMS if name in params}
     body = {"query": first, "size": rm3.documents, "_source": False}
-    found = yield SideRequest("POST", path_of(index, "_search"), body, {**kept, "search_pipeline": "_none"})
+    found = yield SideRequest("POST", path_of(index, "_search"), *named_in(pipeline, body, kept))
     hits = found["hits"]["hits"]
     if not hits:
         return first

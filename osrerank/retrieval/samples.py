@@ -8,6 +8,7 @@ from osrerank.response import hits_of
 from osrerank.retrieval.fields import IndexGroup, read_of, union
 from osrerank.retrieval.mapping import Leaf, Leaves
 from osrerank.retrieval.requests import SideRequest, path_of
+from osrerank.retrieval.search_pipelines import named_in
 from osrerank.retrieval.text_fields import candidates_of, choose, values_of
 
 logger = logging.getLogger(__name__)
@@ -20,18 +21,21 @@ MOST_CLAUSES = 200
 """The most fields that the request for more documents asks for."""
 
 
-def find_parts(index: Any, every: Mapping[str, Leaves]) -> Generator[SideRequest, Any, tuple[IndexGroup, ...]]:
+def find_parts(
+    index: Any, every: Mapping[str, Leaves], pipeline: str | Mapping[str, Any] | None = None
+) -> Generator[SideRequest, Any, tuple[IndexGroup, ...]]:
     """Yield the requests for samples, and return each group of indices with its fields; () if there are no documents.
 
     Args:
         index: as the caller names the indices.
         every: index -> its fields.
+        pipeline: the ``search_pipeline`` of the requests; None for the index's own.
     """
     groups = _groups(every)
     samples: dict[tuple[str, ...], list[Mapping[str, Any]]] = {}
     for leaves, names in groups[:MOST_SAMPLED]:
         if leaves:
-            samples[names] = yield from _sample(index, leaves, names if len(groups) > 1 else ())
+            samples[names] = yield from _sample(index, leaves, names if len(groups) > 1 else (), pipeline)
     if not any(samples.values()):
         return ()
     parts = _joined(_part(names, choose(leaves, samples.get(names, [])), every[names[0]]) for leaves, names in groups)
@@ -73,7 +77,7 @@ def _joined(parts: Iterable[IndexGroup]) -> tuple[IndexGroup, ...]:
 
 
 def _sample(
-    index: Any, leaves: Sequence[Leaf], names: Sequence[str]
+    index: Any, leaves: Sequence[Leaf], names: Sequence[str], pipeline: str | Mapping[str, Any] | None
 ) -> Generator[SideRequest, Any, list[Mapping[str, Any]]]:
     """Yield the requests for a sample of documents, and for more that have the fields which it lacks; return both."""
     paths = sorted({path for leaf in leaves for path in leaf.copied_from or (leaf.source,)})
@@ -81,7 +85,7 @@ def _sample(
 
     def request(**clauses: Any) -> SideRequest:
         body = {"query": {"bool": {"filter": only, **clauses}}, "size": SAMPLE, "_source": paths}
-        return SideRequest("POST", path_of(index, "_search"), body, {"search_pipeline": "_none"})
+        return SideRequest("POST", path_of(index, "_search"), *named_in(pipeline, body, {}))
 
     found = yield request()
     sources = [hit.get("_source") or {} for hit in hits_of(found)]

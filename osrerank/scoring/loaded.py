@@ -11,9 +11,9 @@ from osrerank._platform import renew_after_fork
 from osrerank._threads import NATIVE_CODE
 from osrerank.errors import (
     ConfigError,
-    DeadlineExceeded,
     MissingDependencyError,
     ModelLoadError,
+    StillLoading,
     WorkerError,
 )
 from osrerank.scoring.card import Kind
@@ -93,13 +93,13 @@ class LoadedModel:
             deadline: how long to wait for the model; the loading goes on after that.
 
         Raises:
-            DeadlineExceeded: the model is not loaded by the deadline.
+            StillLoading: the model is not loaded by the deadline.
             ModelLoadError: the model cannot be loaded.
             MissingDependencyError: its backend is not installed.
         """
         if deadline.at_s is not None and self.is_encoder is None and not deadline.wait(self.begin()):
             fix = "client.warm_up() or connect(..., warm=True) loads it before the first search"
-            raise DeadlineExceeded(f"the model {self._name} is still being loaded when the deadline passes: {fix}")
+            raise StillLoading(f"the model {self._name} is still being loaded when the deadline passes: {fix}")
         with self._lock:
             return self._given or self._load()
 

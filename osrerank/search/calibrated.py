@@ -15,7 +15,7 @@ from opensearchpy import TransportError
 from osrerank.errors import ConfigError, MissingDependencyError, ModelLoadError, WorkerError
 from osrerank.metrics import NOT_CALIBRATED
 from osrerank.options.rerank import Rerank
-from osrerank.retrieval.found_fields import ExpiringCache
+from osrerank.retrieval.expiring import ExpiringCache
 from osrerank.retrieval.requests import SideRequest, path_of
 from osrerank.search.step import Scoring
 from osrerank.service import RerankService

@@ -17,14 +17,15 @@ from osrerank.errors import ConfigError
 from osrerank.metrics import NOT_RERANKED, RERANK_SECONDS, SEARCHES
 from osrerank.options.rerank import NO_STAGES, Rerank, RerankOptions
 from osrerank.pipeline import applied
-from osrerank.response import Page, has_own_order, has_repeats, hits_of, merge, parse, unchanged
+from osrerank.response import Page, code_of, has_own_order, has_repeats, hits_of, merge, parse, unchanged
 from osrerank.retrieval.fields import SearchFields, named
-from osrerank.retrieval.first_pass import COLLAPSED, SORTED, FirstPass, plan
+from osrerank.retrieval.first_pass import COLLAPSED, SORTED, FirstPass, count_of, plan
 from osrerank.retrieval.query_text import as_you_type, find_query_text
+from osrerank.retrieval.search_pipelines import SearchPipeline
 from osrerank.retrieval.text_fields import fields_of
 from osrerank.search.interleave import interleaved, session_of
 from osrerank.search.orders import PageOrder
-from osrerank.search.slow import SLOW_S, advise, kind_of, tell_lacking
+from osrerank.search.slow import SLOW_S, advise, tell_lacking
 from osrerank.search.ubi_query import UbiQuery, without_ubi
 from osrerank.service import RerankService
 from osrerank.stages.ordering import NO_TEXT
@@ -32,17 +33,26 @@ from osrerank.thresholds.cut import Thresholds
 from osrerank.tracing.attributes import tell_outcome
 from osrerank.tracing.spans import current, is_recording
 from osrerank.types import Deadline, Query, Ranking
+from osrerank.types.reasons import Reason, ReasonCode
 from osrerank.vectors.records import FetchedVectors, Lookup
 
 logger = logging.getLogger(__name__)
 due = Seldom()
 
+SHORTENED = Reason(
+    ReasonCode.SHORTENED,
+    "the search pipeline returns fewer hits than were asked for, or more: only the first page is reranked",
+)
 SAME_FOR_ALL = (401, 404)
 """HTTP statuses of refusals that depend on the caller or the index, not on the request; a retry would fail likewise."""
 QUERY_ID = "search"
 """The id of the query in a `Ranking` that is made for a search."""
-REPEATED = "a hit comes twice: a hybrid query needs a search pipeline that normalises its scores (search_pipeline=...)"
-NO_HITS = "there are no hits"
+REPEATED = Reason(
+    ReasonCode.REPEATED,
+    "a hit comes twice: a hybrid query needs a search pipeline that normalises its scores (search_pipeline=...)",
+)
+NO_HITS = Reason(ReasonCode.NO_HITS, "there are no hits")
+NOT_ASKED = Reason(ReasonCode.NOT_ASKED, "the pipeline is none")
 RerankArgument = bool | RerankOptions | Rerank
 """The types that a search's `rerank` argument may have; `Rerank.of` reads it."""
 
@@ -60,6 +70,9 @@ class Reranking:
             the hits have.
         ubi: what to record for UBI; None if nothing is recorded, or the engine records it.
         order: keeps the order of the hits for later pages; None if there is only one page.
+        texts: (index, id) of a hit -> its document, fetched by a second request; None if the hits have the texts.
+        reads_source: whether the texts are in ``_source`` alone, and ``fields`` has values of the caller's choice.
+        obstacle: why the hits cannot be reranked, if that is known before they are read.
     """
 
     service: RerankService
@@ -69,6 +82,9 @@ class Reranking:
     fields: SearchFields = field(default_factory=SearchFields)
     ubi: UbiQuery | None = None
     order: PageOrder | None = None
+    texts: Mapping[tuple[str, str], Mapping[str, Any]] | None = None
+    reads_source: bool = False
+    obstacle: Reason | None = None
 
     @property
     def session(self) -> str:
@@ -85,7 +101,7 @@ class Reranking:
         """
         is_read, options = bool(lookup and lookup.rankings), self.options
         hits = response["hits"]["hits"] if is_read else hits_of(response)
-        if obstacle := "" if is_read else self._obstacle(hits):
+        if obstacle := None if is_read else self._obstacle(hits):
             return self.warned(unchanged(response, obstacle, page=page), None)
         by = self if self.fields.read else self._naming(hits)
         started = self.service.clock()
@@ -93,7 +109,7 @@ class Reranking:
         rankings = (lookup and lookup.rankings) or [by.read(team, hits) for team in options.rankings]
         ranking, names = rankings[0], by.fields.read_for(options.fields)
         if all(candidate.text is None for candidate in ranking.candidates):
-            answer = unchanged(response, _no_text(names, hits), page=page)
+            answer = unchanged(response, Reason(ReasonCode.NO_TEXT, _no_text(names, hits)), page=page)
         elif options.interleave is not None:
             pairs = zip(rankings, options.rankings, strict=True)
             teams = [by.ranked(found, team, hits, page, vectors) for found, team in pairs]
@@ -149,7 +165,18 @@ class Reranking:
         """Return hits as the first pass's ranking; each candidate has the text of the fields that the options name."""
         names = self.fields.read_for(options.fields)
         by_index = self.fields.by_index(options.fields) if self.fields.parts else None
-        return parse(hits, Query(QUERY_ID, self.text), names, options.separator, by_index)
+        return parse(self._as_read(hits), Query(QUERY_ID, self.text), names, options.separator, by_index)
+
+    def _as_read(self, hits: Sequence[Mapping[str, Any]]) -> Sequence[Mapping[str, Any]]:
+        """Return hits with the texts of their documents, and without values of the caller's choice."""
+        if self.texts is not None:
+            none: Mapping[str, Any] = {}
+            documents = [self.texts.get((str(hit.get("_index")), hit["_id"]), none) for hit in hits]
+            return [
+                {**hit, "_source": found.get("_source"), "fields": found.get("fields")}
+                for hit, found in zip(hits, documents, strict=True)
+            ]
+        return [{**hit, "fields": None} for hit in hits] if self.reads_source else hits
 
     def warned(self, answer: dict[str, Any], names: Collection[str] | None) -> dict[str, Any]:
         """Add the warnings about fields to a search's answer, in place, and return it.
@@ -184,9 +211,9 @@ class Reranking:
         if (whole_s := took_s + marks["first_pass_took_ms"] / 1000) > SLOW_S:
             advise(answer, self.options, whole_s)
         if is_recording():
-            tell_outcome(current(), applied=outcome, reason=marks["reason"])
+            tell_outcome(current(), applied=outcome, reason=marks["reason"], code=marks["reason_code"])
         if outcome is not True:
-            NOT_RERANKED.labels(kind_of(str(marks["reason"]))).inc()
+            NOT_RERANKED.labels(str(marks["reason_code"])).inc()
             tell_lacking(answer)
             logger.info("a search was not fully reranked: %s", marks["reason"])
         return answer
@@ -195,20 +222,23 @@ class Reranking:
         """Return a copy that names the fields to read: those of the options, or else text fields found in the hits."""
         if named(self.options.fields):
             return replace(self, fields=SearchFields.named_by(self.options))
-        read = fields_of([{**(hit.get("fields") or {}), **(hit.get("_source") or {})} for hit in hits])
+        documents = self._as_read(hits)
+        read = fields_of([{**(hit.get("fields") or {}), **(hit.get("_source") or {})} for hit in documents])
         return replace(self, fields=replace(self.fields, read=read))
 
-    def _obstacle(self, hits: Sequence[Mapping[str, Any]]) -> str:
-        """Return why the hits cannot be reranked; empty if they can."""
+    def _obstacle(self, hits: Sequence[Mapping[str, Any]]) -> Reason | None:
+        """Return why the hits cannot be reranked; None if they can."""
+        if self.obstacle is not None:
+            return self.obstacle
         if not hits:
             return NO_HITS
         if self.options.is_first_pass:
-            return "the pipeline is none"
+            return NOT_ASKED
         if has_own_order(hits):
-            return SORTED
+            return Reason(ReasonCode.SORTED, SORTED)
         if has_repeats(hits):
             return REPEATED
-        return "" if self.text.strip() else "the query text is empty"
+        return None if self.text.strip() else Reason(ReasonCode.NO_QUERY, "the query text is empty")
 
 
 @dataclass(frozen=True, slots=True)
@@ -228,19 +258,23 @@ class Plain:
         named = {name: value for name, value in self.params.items() if name in options}
         return {name: value for name, value in self.params.items() if name not in named}, named
 
-    def loss(self, response: Any) -> str:  # noqa: ARG002 - only a first pass can lose something
-        """Return why the caller's own request must also be sent; empty if it need not be."""
-        return ""
-
-    def choose(self, response: Any, own: "Plain", answered: Any) -> tuple["Plain", Any]:  # noqa: ARG002 - likewise
-        """Choose between this call and the caller's own request: return the call to finish, and its response.
+    def again(self, response: Any) -> "Plain | None":  # noqa: ARG002 - only a first pass can lose something
+        """Return the call to send after this one, if the response is not what a page can be cut from; else None.
 
         Args:
             response: the response to this call, or OpenSearch's error.
-            own: the call that sent the caller's own request.
-            answered: the response to the caller's own request.
         """
-        return own, answered
+        return None
+
+    def choose(self, response: Any, other: "Plain", answered: Any) -> tuple["Plain", Any]:  # noqa: ARG002 - likewise
+        """Choose between this call and the one sent after it: return the call to finish, and its response.
+
+        Args:
+            response: the response to this call, or OpenSearch's error.
+            other: the call sent after it.
+            answered: the response to that call.
+        """
+        return other, answered
 
     def finish(self, response: Any, lookup: Lookup | None = None) -> Any:  # noqa: ARG002 - nothing is scored
         """Return the response."""
@@ -256,12 +290,23 @@ class Refused(Plain):
         by: how it would have been reranked.
     """
 
-    reason: str
+    reason: Reason
     by: Reranking
+
+    @property
+    def offset(self) -> int:
+        """How many hits are above those of the response."""
+        return count_of(self.params, self.body, ("from", "from_"), 0) or 0
 
     def finish(self, response: Any, lookup: Lookup | None = None) -> Any:  # noqa: ARG002 - nothing is scored
         """Return the response marked with the reason."""
-        return self.by.reported(lambda: self.by.warned(unchanged(response, self.reason), None))
+        if not isinstance(response, Mapping):
+            return response
+        if self.reason is NOT_ASKED:  # nothing was to be reranked, so nothing is reported
+            answer = unchanged(response, self.reason, offset=self.offset)
+            answer["rerank"]["warnings"] = [*self.by.fields.warnings, *self.by.fields.complaints(None)]
+            return answer
+        return self.by.reported(lambda: self.by.warned(unchanged(response, self.reason, offset=self.offset), None))
 
 
 @dataclass(frozen=True, slots=True)
@@ -278,39 +323,54 @@ class Reranked(Plain):
     first_pass: FirstPass
     by: Reranking
 
-    def loss(self, response: Any) -> str:
-        """Return why the caller's own request must also be sent; empty if it need not be.
+    def again(self, response: Any) -> Plain | None:
+        """Return the caller's own request, if the first pass was refused or incomplete, or cut short by its pipeline.
+
+        Of a list that the search pipeline cut short, a page would not join with the caller's others. So the first page
+        is reranked within itself, and later ones are the caller's own.
 
         Args:
             response: OpenSearch's response, or its error.
         """
+        if lost := self._loss(response):
+            return self._own(lost)
+        if not isinstance(response, Mapping) or "error" in response or not self.first_pass.is_shortened(response):
+            return None
+        if self.first_pass.page.offset:
+            return self._own(SHORTENED)
+        first_pass = self.first_pass.of_own_size()
+        return replace(self, body=first_pass.body, params=first_pass.params, first_pass=first_pass)
+
+    def _loss(self, response: Any) -> Reason | None:
+        """Return why a response is no first pass to rerank; None if it is one, or another request would not help."""
         if isinstance(response, TransportError):
             is_refused = isinstance(response.status_code, int) and response.status_code not in SAME_FOR_ALL
             may_fit = is_refused or isinstance(response, ConnectionTimeout)
-            return f"the first pass for reranking was refused ({_first_line(response)})" if may_fit else ""
+            return _refused(_first_line(response)) if may_fit else None
         if not isinstance(response, Mapping):
-            return ""
+            return None
         if "error" in response:  # of one search in a multi-search
             error = response["error"]
             cause = next(iter(error.get("root_cause") or ()), error) if isinstance(error, Mapping) else {"type": error}
-            return f"the first pass for reranking was refused ({cause.get('type')}: {cause.get('reason')})"
+            return _refused(f"{cause.get('type')}: {cause.get('reason')}")
         lost = self.first_pass.loss(response)
-        return f"the first pass for reranking was incomplete ({lost})" if lost else ""
+        return Reason(ReasonCode.INCOMPLETE, "the first pass for reranking was incomplete", lost) if lost else None
 
-    def fall_back(self, reason: str) -> Refused:
+    def _own(self, reason: Reason) -> Refused:
         """Return the call that sends the caller's own request, and marks its response with the reason."""
         return Refused(self.own.body, self.own.params, reason, self.by)
 
-    def choose(self, response: Any, own: Plain, answered: Any) -> tuple[Plain, Any]:
+    def choose(self, response: Any, other: Plain, answered: Any) -> tuple[Plain, Any]:
+        if not isinstance(other, Refused) or other.reason is SHORTENED:
+            return other, answered
         is_error = not isinstance(response, Mapping) or "error" in response
         if not is_error and not self.first_pass.is_better(answered, response):
             return self, response
         if due.is_due("first-pass-refused"):
             logger.warning(
-                "[first-pass-refused] a search is not reranked: %s; not logged again for a minute",
-                own.reason if isinstance(own, Refused) else "",
+                "[first-pass-refused] a search is not reranked: %s; not logged again for a minute", other.reason
             )
-        return own, answered
+        return other, answered
 
     def finish(self, response: Any, lookup: Lookup | None = None) -> Any:
         """Return the response with its hits reranked, or marked with the reason why they are not.
@@ -323,7 +383,11 @@ class Reranked(Plain):
 
 
 def planned(
-    by: Reranking, body: Mapping[str, Any], params: Mapping[str, Any], thresholds: Thresholds | None = None
+    by: Reranking,
+    body: Mapping[str, Any],
+    params: Mapping[str, Any],
+    pipeline: SearchPipeline,
+    thresholds: Thresholds | None = None,
 ) -> Refused | Reranked:
     """Plan a search that is to be reranked; it is refused if the query has no single text to rerank by.
 
@@ -331,6 +395,7 @@ def planned(
         by: how it is reranked; if it has no text, the options' or the body's is used.
         body: the caller's body, with the query.
         params: the caller's URL parameters.
+        pipeline: the search pipeline that it runs under.
         thresholds: where the reranked list ends; None if it is not cut.
 
     Raises:
@@ -343,19 +408,20 @@ def planned(
         by = replace(by, fields=replace(by.fields, warnings=(*by.fields.warnings, COLLAPSED)))
     if options.query is not None:
         by = replace(by, text=options.query)
-    first_pass = plan(body, params, options, by.service.depth(options), by.fields, thresholds)
+    first_pass = plan(body, params, options, by.service.depth(options), by.fields, pipeline, thresholds)
     own = Plain(dict(body), dict(params))
-    if isinstance(first_pass, str):
+    if isinstance(first_pass, Reason):
         return Refused(own.body, own.params, first_pass, by)
     if not by.text and options.query is None:
         if typed := as_you_type(body):
-            return Refused(own.body, own.params, typed, by)
+            return Refused(own.body, own.params, Reason(ReasonCode.AS_YOU_TYPE, typed), by)
         try:
             by = replace(by, text=find_query_text(body))
         except ConfigError as error:
             if options.on_failure == "raise":
                 raise
-            return Refused(own.body, own.params, str(error), by)
+            return Refused(own.body, own.params, Reason(ReasonCode.NO_QUERY, str(error)), by)
+    by = replace(by, reads_source=first_pass.reads_source)
     return Reranked(first_pass.body, first_pass.params, own, first_pass, by)
 
 
@@ -364,8 +430,13 @@ def _answered(response: Mapping[str, Any], ranking: Ranking, page: Page, rerank_
     reports, warnings = ranking.reports, ranking.warnings
     if applied(reports):
         return merge(response, ranking, page, rerank_ms=rerank_ms)
-    reason = "; ".join(f"{report.name}: {report.reason}" for report in reports)
+    told = "; ".join(f"{report.name}: {report.reason}" for report in reports)
+    reason = Reason(code_of(reports) or (NOT_ASKED.code if not reports else ReasonCode.SCORING), told)
     return unchanged(response, reason, reports=reports, warnings=warnings, page=page, rerank_ms=rerank_ms)
+
+
+def _refused(said: str) -> Reason:
+    return Reason(ReasonCode.REFUSED, "the first pass for reranking was refused", said)
 
 
 def _first_line(error: Exception) -> str:

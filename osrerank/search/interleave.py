@@ -14,8 +14,9 @@ from osrerank.metrics import NOT_INTERLEAVED
 from osrerank.options.interleave import Interleave
 from osrerank.options.rerank import NO_STAGES, Rerank
 from osrerank.pipeline import applied
-from osrerank.response import Page, candidate_ids, merge, merged_hit, reasons, summary, unchanged
+from osrerank.response import Page, candidate_ids, code_of, merge, merged_hit, reasons, summary, unchanged
 from osrerank.types import Candidate, Ranking
+from osrerank.types.reasons import Reason, ReasonCode
 
 logger = logging.getLogger(__name__)
 
@@ -121,7 +122,8 @@ def _own_alone(own: Ranking, response: Mapping[str, Any], page: Page, took_ms: f
     if applied(own.reports):
         return merge(response, own, page, rerank_ms=took_ms)
     reports, warnings = own.reports, own.warnings
-    return unchanged(response, _reason(own), reports=reports, warnings=warnings, page=page, rerank_ms=took_ms)
+    reason = Reason(code_of(own.reports) or ReasonCode.NOT_ASKED, _reason(own))
+    return unchanged(response, reason, reports=reports, warnings=warnings, page=page, rerank_ms=took_ms)
 
 
 def _drafted(
@@ -151,7 +153,7 @@ def _drafted(
         **response,
         "took": int(took + round(took_ms)),
         "hits": {**response["hits"], "max_score": 1.0 if picks else None, "hits": hits},
-        "rerank": {**marks, "applied": True, "reason": None, "interleave": drawn},
+        "rerank": {**marks, "applied": True, "reason": None, "reason_code": None, "interleave": drawn},
     }
 
 

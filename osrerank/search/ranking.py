@@ -6,7 +6,7 @@ from typing import Any, Protocol
 from osrerank.errors import ConfigError
 from osrerank.options.rerank import Rerank
 from osrerank.pipeline import applied
-from osrerank.response import FIRST_PASS, Page, hits_of, squash
+from osrerank.response import FIRST_PASS, Page, code_of, hits_of, reasons, squash
 from osrerank.search.call import QUERY_ID, RerankArgument, Reranking
 from osrerank.search.traced import rerank_span
 from osrerank.service import RerankService
@@ -86,7 +86,8 @@ def rank_response(
     with rerank_span(service, query) as traced:
         by = Reranking(service, options, query, Deadline.after_ms(options.named_deadline_ms, service.clock))
         answer = by.page_of(content, page)
-        tell_outcome(traced, applied=answer["rerank"]["applied"], reason=answer["rerank"]["reason"])
+        marks = answer["rerank"]
+        tell_outcome(traced, applied=marks["applied"], reason=marks["reason"], code=marks["reason_code"])
     return answer
 
 
@@ -122,8 +123,8 @@ def reranked(service: RerankService, options: Rerank, ranking: Ranking) -> Ranki
     """Rerank a ranking by the options' pipeline, in a span of its own."""
     with rerank_span(service, ranking.query.text) as traced:
         ranking = service.rerank(ranking, options, Deadline.after_ms(options.named_deadline_ms, service.clock))
-        reasons = [report.reason for report in ranking.reports if report.reason]
-        tell_outcome(traced, applied=applied(ranking.reports), reason="; ".join(reasons))
+        told, code = reasons(ranking.reports), code_of(ranking.reports)
+        tell_outcome(traced, applied=applied(ranking.reports), reason=told, code=code)
     return ranking
 
 

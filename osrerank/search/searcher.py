@@ -23,9 +23,10 @@ from osrerank.retrieval.mapping import Leaf, leaves_of
 from osrerank.retrieval.query_text import build_query, searched_fields
 from osrerank.retrieval.requests import SideRequest
 from osrerank.retrieval.rm3 import expand
+from osrerank.retrieval.search_pipelines import SearchPipeline, SearchPipelines
 from osrerank.search.calibrated import Calibrations
 from osrerank.search.call import (
-    NO_HITS,
+    NOT_ASKED,
     Plain,
     Refused,
     RerankArgument,
@@ -35,21 +36,24 @@ from osrerank.search.call import (
     planned,
 )
 from osrerank.search.orders import Orders, PageOrder
-from osrerank.search.shadow import IN_SHADOW, NOT_CHOSEN, Shadows, held_back, planned_back, query_text, tell_share
+from osrerank.search.shadow import IN_SHADOW, Shadows, held_back, planned_back, query_text, tell_share
 from osrerank.search.step import Scoring, SearchRequest, Shadow, Step
+from osrerank.search.texts import with_texts
 from osrerank.search.ubi import UbiRecords
 from osrerank.search.ubi_query import UbiQuery, without_ubi
 from osrerank.search.vectors import SideVectors
 from osrerank.service import RerankService
 from osrerank.services import Services
 from osrerank.settings import Settings
-from osrerank.stages.ordering import NO_TEXT
 from osrerank.types import Deadline, Encoder, Scorer
+from osrerank.types.reasons import Reason, ReasonCode
 from osrerank.vectors.records import Lookup
 
 DEADLINE_MS = 1_000.0
 """Default deadline of a search by document vectors, in milliseconds, once the model is loaded."""
 NO_BODY: Mapping[str, Any] = {}
+NOT_RUN = (ReasonCode.SHADOW, ReasonCode.SHARE, ReasonCode.NOT_ASKED)
+"""Reasons for which a search is not reranked although it could be."""
 Query = str | Mapping[str, Any] | None
 """A text, a query-DSL clause, or None for the body's query."""
 
@@ -67,7 +71,7 @@ class SearchCall:
         deadline: the deadline of the whole search.
         service: holds the models.
         headers: the headers of the request, or of this search in a multi-search.
-        held: why it is answered with its first pass although it could be reranked; empty for all other searches.
+        held: why it is answered with its first pass although it could be reranked; None for all other searches.
     """
 
     query: Query
@@ -78,7 +82,7 @@ class SearchCall:
     deadline: Deadline
     service: RerankService
     headers: Any = None
-    held: str = ""
+    held: Reason | None = None
 
 
 class Searcher:
@@ -101,6 +105,7 @@ class Searcher:
         models: the models of indices for which the settings file names one; None if it names none, or the caller gives
             a scorer.
         defaults: the given defaults, or those that were read.
+        pipelines: finds the search pipelines that searches run under.
         fields: finds the fields to search and to read.
         calibrations: the calibrations of the indices' probabilities.
         records: records what users were shown, for UBI (User Behavior Insights).
@@ -128,7 +133,8 @@ class Searcher:
         self.defaults = defaults if scorer is None else defaults.without_models("the client's own scorer")
         self.models = Services(self.service, self.defaults) if self.defaults.models else None
         self._own = nullcontext(self.service)
-        self.fields = FoundFields()
+        self.pipelines = SearchPipelines(is_embedded, clock)
+        self.fields = FoundFields(pipelines=self.pipelines)
         self.calibrations = Calibrations(settings)
         self.records = UbiRecords(is_embedded=is_embedded)
         self.orders = Orders(settings.redis_url.get_secret_value() if settings.redis_url else None, clock)
@@ -189,7 +195,7 @@ class Searcher:
         content = {} if body is None else decoded(body)
         if options is None and not isinstance(query, str):
             return (yield SearchRequest(Plain(_with_query(query, content, SearchFields()), dict(params))))
-        held = ""
+        held: Reason | None = None
         if options is not None and (options.shadow or options.share is not None):
             options, held = held_back(options, query, content)
         with self._own if self.models is None else self.models.of(index) as service:
@@ -204,7 +210,7 @@ class Searcher:
                     answer = yield from self._searched(asked, fields)
         if warnings := answer["rerank"]["warnings"] if "rerank" in answer else fields.complaints(None):
             self.fields.warn(index, [warning for warning in warnings if warning not in fields.warnings])
-        if held == IN_SHADOW:
+        if held is IN_SHADOW:
             steps = self.in_shadow(asked, answer, lambda again: self._searched(again, fields))
             answer["rerank"]["shadow"] = {"queued": (yield steps)}
         return answer
@@ -242,12 +248,12 @@ class Searcher:
         """
 
         def steps() -> Generator[Step, Any, tuple[Any, float]]:
-            if answer["rerank"]["reason"] != IN_SHADOW:  # it cannot be reranked
+            if answer["rerank"]["reason_code"] != ReasonCode.SHADOW:  # it cannot be reranked
                 return answer, 0.0
             with self.serving(asked.index, checked=False) as service:
                 deadline = yield from self.deadline_of(asked.options, service)
                 started, own = service.clock(), without_ubi(asked.body)
-                response = yield from search(replace(asked, body=own, deadline=deadline, service=service, held=""))
+                response = yield from search(replace(asked, body=own, deadline=deadline, service=service, held=None))
                 return response, service.clock() - started
 
         text = query_text(asked.options or Rerank(), asked.query, asked.body)
@@ -260,40 +266,40 @@ class Searcher:
         try:
             response = yield SearchRequest(call)
         except TransportError as error:
-            if not call.loss(error):
+            if call.again(error) is None:
                 raise
             response = error
         # outside the except block, so that an error of the second request does not carry the first one's traceback
-        if isinstance(call, Reranked) and (reason := call.loss(response)):
-            own = call.fall_back(reason)
-            call, response = call.choose(response, own, (yield SearchRequest(own)))
+        if (other := call.again(response)) is not None:
+            call, response = call.choose(response, other, (yield SearchRequest(other)))
+        [call] = yield from with_texts([(call, response)])
         lookup = None if self.vectors is None else (yield from self.read([(call, response)]))[0]
         return (yield from self.finished(call, response, lookup))
 
     def planned(self, asked: SearchCall, fields: SearchFields) -> Generator[Step, Any, Plain]:
         """Plan a search: yield the steps needed before its request (usually none), and return the request to send."""
         query, options = asked.query, asked.options
-        if options is not None and asked.held:
-            text = query if isinstance(query, str) else ""
-            by = Reranking(asked.service, options, text, asked.deadline, fields)
-            return planned_back(by, _with_query(query, asked.body, fields), asked.params, asked.held)
-        if options is not None and options.rm3 is not None:
-            query, options = yield from _expanded(asked, options, options.rm3, fields)
+        if options is None:
+            return Plain(_with_query(query, asked.body, fields), dict(asked.params))
+        pipeline = yield from self.pipelines.of(asked.index, asked.params, asked.body)
+        by = Reranking(asked.service, options, query if isinstance(query, str) else "", asked.deadline, fields)
+        if asked.held:
+            return planned_back(by, _with_query(query, asked.body, fields), asked.params, pipeline, asked.held)
+        if options.rm3 is not None and not pipeline.obstacle:
+            query, options = yield from _expanded(asked, options, options.rm3, fields, pipeline)
+            by = replace(by, options=options)
         body = _with_query(query, asked.body, fields)
-        if options is None or options.is_first_pass:
-            return Plain(body, dict(asked.params))
+        if options.is_first_pass:
+            return Refused(body, dict(asked.params), NOT_ASKED, by)
         thresholds = None
-        if self.models is not None and (reason := self.models.conflict(asked.index)):
-            ubi = UbiQuery.of(asked.body, asked.params)
-            by = Reranking(asked.service, options, "", asked.deadline, fields, ubi)
-            return Refused({**without_ubi(body)}, dict(asked.params), reason, by)
+        if self.models is not None and (conflict := self.models.conflict(asked.index)):
+            by = replace(by, text="", ubi=UbiQuery.of(asked.body, asked.params))
+            return Refused({**without_ubi(body)}, dict(asked.params), Reason(ReasonCode.MODELS, conflict), by)
         if options.cutoff is not None or options.min_probability is not None:
             thresholds = yield from self.calibrations.of(fields.written_into(options), asked.index, asked.service)
-        text = asked.query if isinstance(asked.query, str) else ""
         what = asked.query, asked.body, asked.params, asked.index, asked.headers, self._authentication, thresholds
-        order = PageOrder(self.orders, asked.service, what)
-        by = Reranking(asked.service, options, text, asked.deadline, fields, order=order)
-        call = planned(by, body, asked.params, thresholds)
+        by = replace(by, order=PageOrder(self.orders, asked.service, what))
+        call = planned(by, body, asked.params, pipeline, thresholds)
         if isinstance(call, Reranked):
             for model in asked.service.models_of(options):
                 model.expect(call.by.text)
@@ -361,7 +367,7 @@ class Searcher:
 
 
 def _expanded(
-    asked: SearchCall, options: Rerank, rm3: Rm3, fields: SearchFields
+    asked: SearchCall, options: Rerank, rm3: Rm3, fields: SearchFields, pipeline: SearchPipeline
 ) -> Generator[SideRequest, Any, tuple[Mapping[str, Any], Rerank]]:
     """Yield the requests that expand the query by RM3; return the new query and options.
 
@@ -374,7 +380,8 @@ def _expanded(
             setting="rerank.rm3",
             source="argument",
         )
-    clause = yield from expand(asked.query, asked.index, rm3, asked.params, fields.searched)
+    named = asked.params.get("search_pipeline", asked.body.get("search_pipeline", pipeline.instead))
+    clause = yield from expand(asked.query, asked.index, rm3, asked.params, fields.searched, named)
     return clause, replace(options, query=asked.query if options.query is None else options.query)
 
 
@@ -392,7 +399,7 @@ def _with_query(query: Any, body: Mapping[str, Any], fields: SearchFields) -> Ma
 def _reads_nothing(answer: Any) -> bool:
     """Return whether a search found no hits, or only hits without text."""
     marks = answer.get("rerank")
-    if marks is not None and marks["reason"] not in (IN_SHADOW, NOT_CHOSEN):
-        return marks["applied"] is False and str(marks["reason"]).startswith((NO_HITS, NO_TEXT))
+    if marks is not None and marks["reason_code"] not in NOT_RUN:
+        return marks["applied"] is False and marks["reason_code"] in (ReasonCode.NO_HITS, ReasonCode.NO_TEXT)
     total = (answer.get("hits") or {}).get("total")
     return (total.get("value") if isinstance(total, Mapping) else total) == 0

@@ -25,18 +25,22 @@ from osrerank.metrics import SHADOW_LOST, SHADOW_OVERLAP, SHADOW_SEARCHES, SHADO
 from osrerank.options.rerank import Rerank
 from osrerank.response import hits_of, unchanged
 from osrerank.retrieval.query_text import find_query_text
+from osrerank.retrieval.search_pipelines import SearchPipeline
 from osrerank.search.call import Refused, Reranked, Reranking, planned
 from osrerank.search.step import Step
 from osrerank.settings import Settings
-from osrerank.tracing.attributes import OWN_WORDS, names_of
+from osrerank.tracing.attributes import names_of
+from osrerank.types.reasons import Reason, ReasonCode
 from osrerank.vectors.background import CLOSE_S, Background
 from osrerank.vectors.records import Lookup
 
 logger = logging.getLogger(__name__)
 due = Seldom()
 
-IN_SHADOW = "shadow mode: the first pass is the answer, and the search is run again with reranking after it"
-NOT_CHOSEN = "the search is not in the share of searches that are reranked"
+IN_SHADOW = Reason(
+    ReasonCode.SHADOW, "shadow mode: the first pass is the answer, and the search is run again with reranking after it"
+)
+NOT_CHOSEN = Reason(ReasonCode.SHARE, "the search is not in the share of searches that are reranked")
 TOP = 10
 """How many of a page's hits are compared."""
 MOST_WAITING = 100
@@ -58,13 +62,13 @@ class HeldBack(Refused):
 
     def finish(self, response: Any, lookup: Lookup | None = None) -> Any:  # noqa: ARG002 - nothing is scored
         """Return the response marked with the reason."""
-        answer = unchanged(response, self.reason)
+        answer = unchanged(response, self.reason, offset=self.offset)
         answer["rerank"]["warnings"] = [*self.by.fields.warnings, *self.by.fields.complaints(None)]
         return answer
 
 
-def held_back(options: Rerank, query: Any, body: Mapping[str, Any]) -> tuple[Rerank, str]:
-    """Return a search's options with its share key filled in, and why it is held back; "" if it is not.
+def held_back(options: Rerank, query: Any, body: Mapping[str, Any]) -> tuple[Rerank, Reason | None]:
+    """Return a search's options with its share key filled in, and why it is held back; None if it is not.
 
     Args:
         options: the search's options.
@@ -72,12 +76,12 @@ def held_back(options: Rerank, query: Any, body: Mapping[str, Any]) -> tuple[Rer
         body: the caller's body, decoded.
     """
     if options.is_first_pass:
-        return options, ""
+        return options, None
     if options.share is not None and options.share_key is None:
         options = replace(options, share_key=query_text(options, query, body) or None)
     if not options.is_chosen:
         return options, NOT_CHOSEN
-    return options, IN_SHADOW if options.shadow else ""
+    return options, IN_SHADOW if options.shadow else None
 
 
 def query_text(options: Rerank, query: Any, body: Mapping[str, Any]) -> str:
@@ -92,18 +96,21 @@ def query_text(options: Rerank, query: Any, body: Mapping[str, Any]) -> str:
         return json.dumps(whole.get("query"), sort_keys=True, default=str)
 
 
-def planned_back(by: Reranking, body: Mapping[str, Any], params: Mapping[str, Any], reason: str) -> HeldBack | Refused:
+def planned_back(
+    by: Reranking, body: Mapping[str, Any], params: Mapping[str, Any], pipeline: SearchPipeline, reason: Reason
+) -> HeldBack | Refused:
     """Plan a search that is held back; it is `Refused` if it could not have been reranked anyway.
 
     Args:
         by: how it would be reranked.
         body: the caller's body, with the query.
         params: the caller's URL parameters.
+        pipeline: the search pipeline that it runs under.
         reason: why it is held back.
     """
     if by.options.on_failure == "raise":  # the search is not reranked, so nothing about reranking may raise
         by = replace(by, options=replace(by.options, on_failure="first_pass"))
-    call = planned(by, body, params)
+    call = planned(by, body, params, pipeline)
     return HeldBack(call.own.body, call.own.params, reason, call.by) if isinstance(call, Reranked) else call
 
 
@@ -166,12 +173,15 @@ class Shadows:
             record |= outcome_of(response, took_s) | changes(ids_of(answer), response)
             texts = {"query": text, "before": ids_of(answer), "after": ids_of(response)}
         except Exception as error:  # noqa: BLE001 - the caller has the answer already
-            record |= {"applied": False, "reason": f"{type(error).__name__}: {error}"}
+            record |= {
+                "applied": False,
+                "reason": f"{type(error).__name__}: {error}",
+                "reason_code": type(error).__name__,
+            }
             texts = {"query": text, "before": ids_of(answer), "after": []}
         if self._has_texts:
             return record | {"texts": texts}
-        own = OWN_WORDS.match((record["reason"] or "").partition("; ")[0])  # another program's error may quote a text
-        return record | {"reason": own[0] if own and own[0] else None}
+        return record | {"reason": None}  # it may have what another program said, and that may quote a text
 
     def _recorded(self, run: Callable[[], Mapping[str, Any]]) -> None:
         started = time.monotonic()
@@ -240,7 +250,8 @@ def outcome_of(response: Mapping[str, Any], took_s: float) -> dict[str, Any]:
     marks = response["rerank"]
     counts = {name: sum(stage.get(name, 0) for stage in marks["stages"]) for name in ("known", "encoded", "lacking")}
     times = {"ms": round(took_s * 1000, 1), "first_pass_ms": marks["first_pass_took_ms"]} if took_s else {}
-    return {"applied": marks["applied"], "reason": marks["reason"], **times, **counts}
+    told = {name: marks[name] for name in ("applied", "reason", "reason_code")}
+    return {**told, **times, **counts}
 
 
 def changes(before: Sequence[str], response: Mapping[str, Any]) -> dict[str, Any]:

@@ -13,22 +13,6 @@ logger = logging.getLogger(__name__)
 SLOW_S = 1.0
 """A search that takes longer than this counts as slow, in seconds."""
 GUIDE = "https://github.com/osrerank/osrerank/blob/main/docs/production.md"
-KINDS = {
-    "is still being loaded": "loading",
-    "deadline": "deadline",
-    "worker": "workers",
-    "the broker": "workers",
-    "no hits": "no_hits",
-    "no text in": "no_text",
-    "mostly in": "language",
-    "different models": "models",
-    "the query": "query",
-    "sorted": "order",
-    "was refused": "first_pass",
-    "was incomplete": "first_pass",
-    "the pipeline is none": "not_asked",
-}
-"""Words in a reason for not reranking -> the kind that metrics count; the first entry that matches decides."""
 due = Seldom()
 once = Seldom(math.inf)
 
@@ -61,11 +45,6 @@ def advise(answer: Mapping[str, Any], options: Rerank, took_s: float) -> None:
         _advice(scoring, options, answer["hits"]["hits"]),
         GUIDE,
     )
-
-
-def kind_of(reason: str) -> str:
-    """Return the kind of a reason for not reranking, from `KINDS`; ``other`` if none matches."""
-    return next((kind for words, kind in KINDS.items() if words in reason), "other")
 
 
 def tell_lacking(answer: Mapping[str, Any]) -> None:

@@ -13,6 +13,7 @@ from osrerank.stages.mono import MonoStage
 from osrerank.stages.passages import PassageStage, chosen_passages
 from osrerank.stages.sentences import SentenceStage
 from osrerank.types import NEVER, Deadline, Encoder, Ranking, Scorer, Stage, StageReport
+from osrerank.types.reasons import ReasonCode
 
 NAME_A_CROSS_ENCODER = "name one with model=..., --model or OSRERANK_MODEL; the vectors are those of vector_model"
 
@@ -56,7 +57,7 @@ class UnreadStage:
 
     def rerank(self, ranking: Ranking, *, deadline: Deadline = NEVER) -> Ranking:  # noqa: ARG002 - its contract
         """Return the ranking as it is, with the reason in a report."""
-        return ranking.with_report(StageReport(self.name, applied=False, reason=self.reason))
+        return ranking.with_report(StageReport(self.name, applied=False, reason=self.reason, code=ReasonCode.LANGUAGE))
 
 
 def of_vectors(options: Rerank) -> Rerank:

@@ -13,9 +13,18 @@ import numpy.typing as npt
 
 from osrerank.errors import DeadlineExceeded, InferenceError
 from osrerank.options.pairs import Pairs
-from osrerank.stages.ordering import ScoredCandidate, StageAttempt, StageOutcome, rank_block, units_of, without_text
+from osrerank.stages.ordering import (
+    ScoredCandidate,
+    StageAttempt,
+    StageOutcome,
+    late,
+    rank_block,
+    units_of,
+    without_text,
+)
 from osrerank.stages.pairs import PairPlan, aggregate
 from osrerank.types import NEVER, Candidate, Deadline, PairProbabilities, Ranking, Scorer, Scores, StageReport
+from osrerank.types.reasons import ReasonCode
 from osrerank.types.values import is_blank
 
 STRANDED = "every candidate to compare it with failed"
@@ -70,7 +79,7 @@ class DuoStage:
         reasons = []
         if scores.reached < len(plan.tuples):
             ordered = f"the first {attempt.reached} candidates were compared"
-            reasons.append(f"the deadline passed after {_share(scores, plan)}: {ordered}")
+            reasons.append(late(f"after {_share(scores, plan)}: {ordered}"))
         return StageOutcome(attempt, scores.counts(), reasons, PairProbabilities(plan.doc_ids, _rows(probabilities)))
 
     @property
@@ -82,7 +91,10 @@ class DuoStage:
         failed = len(block) - len(readable)
         reason = without_text([candidate for candidate in block if is_blank(candidate.text)]) if failed else ""
         done = not failed or ("partial" if readable else False)
-        return StageReport(self.name, done, reason, model=self.model, kind="duo", candidates=len(block), failed=failed)
+        code = ReasonCode.NO_TEXT if failed else None
+        return StageReport(
+            self.name, done, reason, code, model=self.model, kind="duo", candidates=len(block), failed=failed
+        )
 
     def _score(self, query: str, readable: Sequence[Candidate], plan: PairPlan, deadline: Deadline) -> Scores:
         if deadline.passed:

@@ -11,7 +11,15 @@ from functools import partial
 import numpy as np
 
 from osrerank.errors import DeadlineExceeded, InferenceError
-from osrerank.stages.ordering import ScoredCandidate, StageAttempt, StageOutcome, nothing_scored, rank_block, units_of
+from osrerank.stages.ordering import (
+    ScoredCandidate,
+    StageAttempt,
+    StageOutcome,
+    late,
+    nothing_scored,
+    rank_block,
+    units_of,
+)
 from osrerank.types import NEVER, Candidate, Deadline, Ranking, Scorer, Scores
 
 
@@ -56,7 +64,7 @@ class MonoStage:
         failures = {readable[index].doc_id: why for index, why in scores.failures.items()}
         attempt = StageAttempt(block, readable, self._judge(readable, scores), scores.reached, failures)
         done, asked = attempt.depth, len(block)
-        reasons = [f"the deadline passed after {done} of {asked} candidates"] if done < asked else []
+        reasons = [late(f"after {done} of {asked} candidates")] if done < asked else []
         return StageOutcome(attempt, scores.counts(), reasons)
 
     def _judge(self, readable: Sequence[Candidate], scores: Scores) -> list[ScoredCandidate]:

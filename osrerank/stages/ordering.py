@@ -10,6 +10,7 @@ import numpy.typing as npt
 
 from osrerank.errors import DeadlineExceeded, InferenceError
 from osrerank.types import Candidate, Encoder, PairProbabilities, Ranking, Scorer, Span, StageReport, StageScore
+from osrerank.types.reasons import Reason, ReasonCode, joined
 from osrerank.types.values import BELOW_ONE, BLANK, NO_PARTS, is_blank
 
 NO_TEXT = "no text in the fields that were asked for"
@@ -96,7 +97,7 @@ class StageOutcome(NamedTuple):
 
     attempt: StageAttempt
     counts: Mapping[str, Any]
-    reasons: Sequence[str]
+    reasons: Sequence[Reason]
     pairs: PairProbabilities | None = None
 
 
@@ -123,7 +124,9 @@ def rank_block(
     readable = [candidate for candidate in block if not is_blank(candidate.text)]
     if not readable:
         reason = without_text(block) if block else "no candidates"
-        return ranking.with_report(StageReport(stage, applied=False, reason=reason, candidates=len(block)))
+        code = ReasonCode.NO_TEXT if block else ReasonCode.NO_HITS
+        report = StageReport(stage, applied=False, reason=reason, code=code, candidates=len(block))
+        return ranking.with_report(report)
     attempt, counts, reasons, pairs = score(block, readable)
     ordered, unscored = attempt.ordered, attempt.unscored
     if not ordered:
@@ -131,11 +134,12 @@ def rank_block(
     candidates = reorder(ranking, stage, ordered, (*unscored, *ranking.candidates[attempt.depth :]))
     failed = len(unscored)
     if failed:
-        reasons = [*reasons, f"{failed} candidates could not be scored"]
+        reasons = [*reasons, not_scored(f"{failed} candidates")]
     report = StageReport(
         name=stage,
         applied="partial" if reasons else True,
-        reason="; ".join(reasons),
+        reason=joined(reasons),
+        code=reasons[0].code if reasons else None,
         model=model.model,
         kind=kind,
         candidates=len(block),
@@ -145,6 +149,16 @@ def rank_block(
         pairs=pairs,
     )
     return Ranking(ranking.query, candidates, (*ranking.reports, report))
+
+
+def late(how_far: str) -> Reason:
+    """Return the reason of a stage that the deadline ended; the text begins with "after" and says how far it came."""
+    return Reason(ReasonCode.DEADLINE, f"the deadline passed {how_far}")
+
+
+def not_scored(what: str) -> Reason:
+    """Return the reason of a stage whose model could not score some of its texts."""
+    return Reason(ReasonCode.SCORING, f"{what} could not be scored")
 
 
 def _why_unscored(candidate: Candidate) -> str:

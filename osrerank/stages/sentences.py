@@ -14,7 +14,7 @@ from itertools import islice
 import numpy as np
 import numpy.typing as npt
 
-from osrerank.errors import DeadlineExceeded
+from osrerank.errors import StillLoading
 from osrerank.options.sentences import Sentences
 from osrerank.scoring.passages import chunks_of
 from osrerank.stages.ordering import ScoredCandidate
@@ -72,13 +72,12 @@ class SentenceStage:
             ConfigError: sentences are to be split by tokens, and the scorer has no tokenizer here.
             MissingDependencyError: the sentence splitter is not installed.
             DeadlineExceeded: no sentence could be scored in time.
+            StillLoading: the sentence splitter was not loaded in time.
             InferenceError: no candidate could be scored at all, or a score is not a number.
         """
         deadline = deadline.within_ms(self.budget_ms)
         if not is_ready(self.options, deadline):
-            raise DeadlineExceeded(
-                "the sentence splitter is still being loaded when the deadline passes", stage=self.name
-            )
+            raise StillLoading("the sentence splitter is still being loaded when the deadline passes", stage=self.name)
         return rank_by_slices(
             self.scorer,
             ranking,

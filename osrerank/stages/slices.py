@@ -7,8 +7,17 @@ import numpy as np
 import numpy.typing as npt
 
 from osrerank.scoring.passages import score_parts
-from osrerank.stages.ordering import ScoredCandidate, StageAttempt, StageOutcome, nothing_scored, rank_block
+from osrerank.stages.ordering import (
+    ScoredCandidate,
+    StageAttempt,
+    StageOutcome,
+    late,
+    not_scored,
+    nothing_scored,
+    rank_block,
+)
 from osrerank.types import Candidate, Deadline, PassageScores, Ranking, Scorer, Span
+from osrerank.types.reasons import Reason
 from osrerank.types.vectors import Part
 
 PartsOf = Callable[[Candidate], Iterable[Part]]
@@ -102,14 +111,14 @@ def _later(parts_of: PartsOf, candidate: Candidate) -> Iterator[Part]:
     yield from parts_of(candidate)
 
 
-def _reasons(scores: PassageScores, unit: str) -> list[str]:
+def _reasons(scores: PassageScores, unit: str) -> list[Reason]:
     """Return why not all parts were scored."""
     reasons = []
     asked, attempted = scores.asked, scores.attempted
     if scores.unread:
-        reasons.append(f"the deadline passed after {attempted} {unit}; {scores.unread} candidates have more of them")
+        reasons.append(late(f"after {attempted} {unit}; {scores.unread} candidates have more of them"))
     elif attempted < asked:
-        reasons.append(f"the deadline passed after {attempted} of {asked} {unit}")
+        reasons.append(late(f"after {attempted} of {asked} {unit}"))
     if scores.failures:
-        reasons.append(f"{len(scores.failures)} of {asked} {unit} could not be scored")
+        reasons.append(not_scored(f"{len(scores.failures)} of {asked} {unit}"))
     return reasons

@@ -14,7 +14,16 @@ from osrerank.options.passages import Passages
 from osrerank.options.rerank import Rerank
 from osrerank.scoring.encoder_scorer import NOT_FINITE
 from osrerank.stages.interpolate import first_pass_parts
-from osrerank.stages.ordering import ScoredCandidate, StageAttempt, StageOutcome, nothing_scored, rank_block, units_of
+from osrerank.stages.ordering import (
+    ScoredCandidate,
+    StageAttempt,
+    StageOutcome,
+    late,
+    not_scored,
+    nothing_scored,
+    rank_block,
+    units_of,
+)
 from osrerank.stages.passages import AGGREGATIONS, lacks_words, max_p, text_to_encode
 from osrerank.types import (
     NEVER,
@@ -28,6 +37,7 @@ from osrerank.types import (
     Vectors,
     is_encoder,
 )
+from osrerank.types.reasons import Reason
 from osrerank.types.vectors import Floats
 from osrerank.vectors.documents import DocumentRecords, DocumentVectors, FoundRecords
 from osrerank.vectors.record import rows_of
@@ -194,7 +204,7 @@ class VectorStage:
         query: Vectors,
     ) -> StageOutcome:
         documents, reached, lacking = found.documents, len(readable), 0
-        failures, reasons = dict[str, str](), list[str]()
+        failures, reasons = dict[str, str](), list[Reason]()
         if len(judged) < len(readable) or not all(document.is_whole for document in documents):
             scored = {item.candidate.doc_id for item in judged}
             failures = {
@@ -219,18 +229,18 @@ class VectorStage:
         attempt = StageAttempt(block, readable, judged, reached, failures)
         return StageOutcome(attempt, counts, reasons)
 
-    def _reasons(self, documents: Sequence[DocumentRecords], size: int) -> list[str]:
+    def _reasons(self, documents: Sequence[DocumentRecords], size: int) -> list[Reason]:
         """Return why not all documents, or not all of their passages, were compared."""
         unit = "candidates" if self.passages is None else "passages"
         asked = sum(len(document.spans) for document in documents) + size - len(documents)
         failed = sum(len(document.failures) for document in documents)
         attempted = len({(at, turn) for at, one in enumerate(documents) for turn in (*one.records, *one.failures)})
         uncut = size - sum(bool(document.parts or document.records) for document in documents)
-        reasons = [f"the deadline passed after {attempted} of {asked} {unit}"] if attempted < asked else []
+        reasons = [late(f"after {attempted} of {asked} {unit}")] if attempted < asked else []
         if uncut and self.passages is not None:
-            reasons = [f"the deadline passed after {attempted} passages; {uncut} candidates were not cut into passages"]
+            reasons = [late(f"after {attempted} passages; {uncut} candidates were not cut into passages")]
         if failed and self.passages is not None:
-            reasons.append(f"{failed} of {asked} passages could not be scored")
+            reasons.append(not_scored(f"{failed} of {asked} passages"))
         return reasons
 
 

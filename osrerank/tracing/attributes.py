@@ -4,7 +4,6 @@ The conventions for reranking, ``gen_ai.operation.name`` "rerank" and ``gen_ai.r
 change. Names with ``osrerank.`` are osrerank's own. In keyword arguments, ``__`` stands for a dot.
 """
 
-import re
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from http import HTTPStatus
@@ -15,8 +14,6 @@ from osrerank.tracing.spans import NOTHING, UnrecordedSpan, Value, is_recording,
 from osrerank.types import StageReport
 
 PORTS = {"http": 80, "https": 443}
-OWN_WORDS = re.compile(r"([\w-]+: )?.*?(?=: | \(|\[|['\"]|$)", re.DOTALL)
-"""Matches osrerank's own words at the beginning of a reason: perhaps a stage's name, then all before a quotation."""
 
 
 def db_attributes(hosts: Sequence[Mapping[str, Any]] | None, operation: str, index: Any) -> dict[str, Value]:
@@ -86,21 +83,21 @@ def tell_report(span: UnrecordedSpan, report: StageReport) -> None:
         osrerank__stage__failed=report.failed,
     )
     if report.applied is not True and not report.skipped:
-        span.event("osrerank.degraded", **reason_of(span, report.reason))
+        span.event("osrerank.degraded", **reason_of(span, report.reason, report.code))
 
 
-def tell_outcome(span: UnrecordedSpan, *, applied: bool | str, reason: str | None) -> None:
+def tell_outcome(span: UnrecordedSpan, *, applied: bool | str, reason: str | None, code: str | None) -> None:
     """Set whether a search was reranked; an event says so if it was not, or only in part."""
     shown = str(applied).lower()
     span.set(osrerank__applied=shown)
     if applied is not True:
-        span.event("osrerank.degraded", osrerank__applied=shown, **reason_of(span, reason or ""))
+        span.event("osrerank.degraded", osrerank__applied=shown, **reason_of(span, reason or "", code))
 
 
-def reason_of(span: UnrecordedSpan, reason: str) -> dict[str, Value]:
-    """Return the attribute with a reason: its beginning in osrerank's own words, or all if the span may tell queries.
+def reason_of(span: UnrecordedSpan, reason: str, code: str | None) -> dict[str, Value]:
+    """Return the attributes with a reason: its code, and the whole sentence only if the span may tell queries.
 
-    The words of other programs may quote a text.
+    A sentence may quote what another program said, and that may quote a text.
     """
-    own = OWN_WORDS.match(reason)
-    return {"osrerank__reason": (reason if span.tells_queries or own is None else own[0]) or None}
+    told: dict[str, Value] = {"osrerank__reason__code": code and str(code)}
+    return told | ({"osrerank__reason": reason or None} if span.tells_queries else {})

@@ -10,6 +10,7 @@ from math import isfinite
 from types import MappingProxyType
 from typing import Any, NamedTuple, Self
 
+from osrerank.types.reasons import ReasonCode
 from osrerank.types.scores import Counts
 
 SPEAKS = re.compile(r"[^\W_]")
@@ -159,6 +160,7 @@ class StageReport(Counts):
         name: the stage's name.
         applied: True, False or "partial".
         reason: why it was not applied, or only in part; else empty.
+        code: the kind of that reason; None without one.
         model: the model's name; empty for a stage without one.
         kind: the model's kind, ``bi-encoder``, ``late-interaction``, ``cross-encoder`` or ``duo``; or empty.
         candidates: how many candidates it was asked to order.
@@ -172,6 +174,7 @@ class StageReport(Counts):
     name: str
     applied: bool | str
     reason: str = ""
+    code: ReasonCode | None = None
     model: str = ""
     kind: str = ""
     candidates: int = 0

@@ -7,7 +7,7 @@ from opensearchpy import TransportError
 
 from osrerank.client import Client
 from osrerank.errors import ConfigError
-from osrerank.retrieval.found_fields import ExpiringCache
+from osrerank.retrieval.expiring import ExpiringCache
 from osrerank.server.api.errors import RefusedRequest
 
 KEPT_S = 10.0

@@ -1,0 +1,197 @@
+"""Find out which search pipeline a search runs under, and what the pipeline does to the hits.
+
+An index's default search pipeline may be an access rule, so a search always runs under it. A pipeline that ranks the
+hits itself is left alone: a request for more candidates would multiply the calls of its model.
+
+OpenSearch: Search pipelines, https://docs.opensearch.org/latest/search-plugins/search-pipelines/index/
+"""
+
+import logging
+import math
+import time
+from collections.abc import Callable, Generator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+from urllib.parse import quote
+
+from opensearchpy import NotFoundError, TransportError
+
+from osrerank._seldom import Seldom
+from osrerank.retrieval.expiring import ExpiringCache
+from osrerank.retrieval.requests import SideRequest, path_of
+
+logger = logging.getLogger(__name__)
+
+NO_PIPELINE = "_none"
+"""The value of ``search_pipeline`` that turns an index's default pipeline off."""
+OWN_DESCRIPTION = "Reranks with osrerank."
+"""How the description of a pipeline begins that ``osrerank pipeline install`` made."""
+SETTING = "index.search.default_pipeline"
+READ_SETTINGS, READ_PIPELINES = "indices:monitor/settings/get", "cluster:admin/search/pipeline/get"
+"""The rights that reading an index's settings and a pipeline's definition need."""
+ORDER_KEPT = {"truncate_hits", "collapse", "hybrid_score_explanation"}
+"""Response processors that change neither the order of the hits nor their fields."""
+FIELDS_CHANGED = {"rename_field", "sort", "split"}
+"""Response processors that keep the order of the hits and change their fields."""
+
+
+@dataclass(frozen=True, slots=True)
+class SearchPipeline:
+    """What a search has to know of the search pipeline that it runs under.
+
+    Attributes:
+        name: the pipeline's name; empty if there is none, or the request defines it.
+        obstacle: why hits that come through it are not reranked; empty if they are.
+        changes_fields: whether hits that come through it may have other fields than their documents.
+        may_shorten: whether it may return fewer hits than were asked for.
+        has_default: whether an index of the search has a default pipeline, or may have one.
+        instead: the ``search_pipeline`` to send in place of the index's default; None to send none.
+    """
+
+    name: str = ""
+    obstacle: str = ""
+    changes_fields: bool = False
+    may_shorten: bool = False
+    has_default: bool = False
+    instead: str | Mapping[str, Any] | None = None
+
+
+NONE = SearchPipeline()
+
+
+@dataclass(slots=True)
+class SearchPipelines:
+    """Finds the search pipelines of searches, and caches them for a minute. Safe to use from many threads.
+
+    Args:
+        is_embedded: whether the engine is the embedded one, which has no search pipelines.
+        clock: returns seconds.
+    """
+
+    is_embedded: bool = False
+    clock: Callable[[], float] = time.monotonic
+    _defaults: ExpiringCache[str, tuple[str, ...]] = field(init=False)
+    _known: ExpiringCache[str, SearchPipeline] = field(init=False)
+    _once: Seldom = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._defaults, self._known = ExpiringCache(self.clock), ExpiringCache(self.clock)
+        self._once = Seldom(math.inf, self.clock)
+
+    def of(
+        self, index: Any, params: Mapping[str, Any], body: Mapping[str, Any]
+    ) -> Generator[SideRequest, Any, SearchPipeline]:
+        """Yield the requests that look up a search's pipeline, usually none, and return it.
+
+        Args:
+            index: a name, several, a pattern, or None for all.
+            params: the search's URL parameters.
+            body: the search's body.
+        """
+        given = params.get("search_pipeline", body.get("search_pipeline"))
+        if self.is_embedded:
+            return NONE
+        if given == NO_PIPELINE:
+            return replace(NONE, has_default=True)
+        if isinstance(given, Mapping):
+            return described("", given)
+        if given is not None:
+            return replace((yield from self._named(str(given))), instead=None)
+        return (yield from self.default_of(index))
+
+    def default_of(self, index: Any) -> Generator[SideRequest, Any, SearchPipeline]:
+        """Yield the requests that look up the default pipeline of an index, usually none, and return it.
+
+        OpenSearch applies none to a search without an index, and none if the indices have different ones.
+        """
+        names = () if self.is_embedded or not index else (yield from self._default_names(index))
+        if len(names) != 1:
+            return replace(NONE, has_default=bool(names))
+        found = yield from self._named(names[0])
+        return found if found.instead is None else replace(found, obstacle="")
+
+    def _default_names(self, index: Any) -> Generator[SideRequest, Any, tuple[str, ...]]:
+        known = self._defaults.get(str(index))
+        if known is not None:
+            return known
+        names: tuple[str, ...] = ()
+        try:
+            answer = yield SideRequest("GET", path_of(index, f"_settings/{SETTING}"), params={"flat_settings": "true"})
+            names = tuple({entry["settings"][SETTING]: None for entry in answer.values()})
+        except NotFoundError:  # the search will raise it
+            return ()
+        except (TransportError, AttributeError, KeyError, TypeError) as error:  # the last three: another form
+            if self._once.is_due(str(index)):
+                logger.warning(
+                    "[search-pipeline-unread] the settings of %s cannot be read, so a default search pipeline that "
+                    "ranks the hits is not noticed: grant %s; not logged again: %s",
+                    index,
+                    READ_SETTINGS,
+                    error,
+                )
+        names = tuple(name for name in names if name != NO_PIPELINE)
+        self._defaults.put(str(index), names)
+        return names
+
+    def _named(self, name: str) -> Generator[SideRequest, Any, SearchPipeline]:
+        known = self._known.get(name)
+        if known is not None:
+            return known
+        try:
+            answer = yield SideRequest("GET", f"/_search/pipeline/{quote(name, safe='')}")
+            if name not in answer:  # the search will say that it is not defined
+                return replace(NONE, has_default=True)
+            found = described(name, answer[name])
+        except (TransportError, TypeError):
+            why = f"the definition of the search pipeline {name} cannot be read, so it may rank the hits itself"
+            found = SearchPipeline(name, f"{why}: grant {READ_PIPELINES}", has_default=True)
+        self._known.put(name, found)
+        return found
+
+
+def named_in(
+    pipeline: str | Mapping[str, Any] | None, body: Mapping[str, Any], params: Mapping[str, Any]
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return the body and the URL parameters of a request that runs under a search pipeline.
+
+    Args:
+        pipeline: its name, which all versions know as a parameter; or its definition; None for the index's own.
+        body: the request's body.
+        params: its URL parameters.
+    """
+    if pipeline is None:
+        return {**body}, {**params}
+    if isinstance(pipeline, str):
+        return {**body}, {**params, "search_pipeline": pipeline}
+    return {**body, "search_pipeline": pipeline}, {**params}
+
+
+def described(name: str, definition: Mapping[str, Any]) -> SearchPipeline:
+    """Return what a search has to know of a pipeline.
+
+    Args:
+        name: its name; empty for one that the request defines.
+        definition: as ``GET _search/pipeline`` returns it, or as a request has it in ``search_pipeline``.
+    """
+    steps = definition.get("response_processors") or []
+    kinds = [kind for step in steps if isinstance(step, Mapping) for kind in step]
+    others = sorted(set(kinds) - ORDER_KEPT - FIELDS_CHANGED)
+    is_own = str(definition.get("description", "")).startswith(OWN_DESCRIPTION)
+    called = f"the search pipeline {name}" if name else "the search pipeline of the request"
+    obstacle = f"{called} ranks the hits itself, or may do so ({', '.join(others)})" if others else ""
+    return SearchPipeline(
+        name,
+        obstacle,
+        changes_fields=bool(FIELDS_CHANGED.intersection(kinds)),
+        may_shorten=bool(kinds) or bool(definition.get("request_processors")),
+        has_default=True,
+        instead=_without_rerank(definition) if is_own and others == ["rerank"] else None,
+    )
+
+
+def _without_rerank(definition: Mapping[str, Any]) -> str | dict[str, Any]:
+    """Return a pipeline without its rerank processor, to be sent with a request; ``_none`` if nothing is left."""
+    kept = {name: steps for name, steps in definition.items() if name.endswith("_processors")}
+    kept["response_processors"] = [step for step in kept["response_processors"] if "rerank" not in step]
+    left = {name: steps for name, steps in kept.items() if steps}
+    return left or NO_PIPELINE

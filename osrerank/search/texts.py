@@ -1,0 +1,82 @@
+"""Fetch the text of hits by a second request, where the hits of the first one may not have it as written."""
+
+import json
+from collections.abc import Generator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from opensearchpy import ConnectionTimeout, TransportError
+
+from osrerank.errors import ResponseFormatError
+from osrerank.response import hits_of
+from osrerank.retrieval.requests import SideRequest, path_of
+from osrerank.retrieval.search_pipelines import NO_PIPELINE
+from osrerank.search.call import Plain, Reranked
+from osrerank.types.reasons import Reason, ReasonCode
+
+LEAST_S = 0.05
+"""The least time that the request is given, in seconds."""
+DEFINED = ("derived", "runtime_mappings")
+"""Parts of a request that define fields."""
+
+
+def with_texts(calls: Sequence[tuple[Plain, Any]]) -> Generator[SideRequest, Any, list[Plain]]:
+    """Yield the request (usually none) that fetches the texts of several searches' hits; return the searches with them.
+
+    A search whose texts cannot be fetched keeps its first pass, with the reason.
+
+    Args:
+        calls: searches with their responses.
+    """
+    wanted = [
+        (at, call, hits)
+        for at, (call, response) in enumerate(calls)
+        if isinstance(call, Reranked) and call.first_pass.apart and (hits := hits_of(response))
+    ]
+    found = [call for call, _ in calls]
+    if not wanted:
+        return found
+    try:
+        answers = yield from _fetched([(call, hits) for _, call, hits in wanted])
+    except (TransportError, ResponseFormatError, KeyError, TypeError) as error:
+        code = ReasonCode.DEADLINE if isinstance(error, ConnectionTimeout) else ReasonCode.REFUSED
+        reason = Reason(code, "the texts of the hits could not be fetched", str(error)[:300])
+        for at, call, _ in wanted:
+            found[at] = replace(call, by=replace(call.by, obstacle=reason))
+        return found
+    for (at, call, _), answer in zip(wanted, answers, strict=True):
+        texts = {(hit["_index"], hit["_id"]): hit for hit in hits_of(answer)}
+        found[at] = replace(call, by=replace(call.by, texts=texts))
+    return found
+
+
+def _fetched(
+    searches: Sequence[tuple[Reranked, Sequence[Mapping[str, Any]]]],
+) -> Generator[SideRequest, Any, list[Any]]:
+    """Yield the request for the texts of one search's hits, or of several searches' at once; return the answers."""
+    left_s = min(call.by.deadline.remaining_s() for call, _ in searches)
+    timeout = {} if left_s == float("inf") else {"request_timeout": max(left_s, LEAST_S)}
+    bodies = [(_indices(hits), _body(call, hits)) for call, hits in searches]
+    has_default = any(call.first_pass.pipeline.has_default for call, _ in searches)
+    off = {"search_pipeline": NO_PIPELINE} if has_default else {}
+    if len(bodies) == 1:
+        indices, body = bodies[0]
+        return [(yield SideRequest("POST", path_of(indices, "_search"), body, {**off, **timeout}))]
+    lines = [line for indices, body in bodies for line in ({"index": indices}, {**body, **off})]
+    content = "".join(json.dumps(line) + "\n" for line in lines)
+    answer = yield SideRequest("POST", "/_msearch", content, timeout)
+    return list(answer["responses"])
+
+
+def _indices(hits: Sequence[Mapping[str, Any]]) -> list[str]:
+    return sorted({str(hit["_index"]) for hit in hits})
+
+
+def _body(call: Reranked, hits: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Return the body of the request for the texts of hits: all documents with their ids, in their indices."""
+    names, fetched = call.first_pass.apart, call.by.fields.fetched
+    ids = sorted({hit["_id"] for hit in hits})
+    defined = {name: call.own.body[name] for name in DEFINED if name in call.own.body}
+    fields = [name for name in names if name in fetched]
+    size = min(len(ids) * len(_indices(hits)), 10_000)
+    return {"query": {"ids": {"values": ids}}, "size": size, "_source": list(names), "fields": fields, **defined}

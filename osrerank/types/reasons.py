@@ -1,0 +1,112 @@
+"""Say why a search was not reranked, or only in part: a code to count and decide by, and a sentence to read."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Self
+
+from osrerank.errors import (
+    DeadlineExceeded,
+    EndpointError,
+    MissingDependencyError,
+    ModelLoadError,
+    Overloaded,
+    StillLoading,
+    WorkerError,
+)
+
+
+class ReasonCode(StrEnum):
+    """Why a search was not reranked: ``response["rerank"]["reason_code"]``, and the label ``reason`` of the metrics."""
+
+    NOT_ASKED = "not_asked"
+    """The pipeline is ``none``."""
+    NO_HITS = "no_hits"
+    """The search found nothing."""
+    NO_TEXT = "no_text"
+    """No hit has text in the fields that the model reads."""
+    NO_QUERY = "no_query"
+    """The query has no text, or several."""
+    AS_YOU_TYPE = "as_you_type"
+    """The query is still being typed."""
+    SORTED = "sorted"
+    """The caller sorts by something other than the score."""
+    PAGING = "paging"
+    """The caller pages by a scroll, a point in time or ``search_after``."""
+    REQUEST = "request"
+    """The request hides what reranking reads, or asks for no hits, or for hits beyond the result window."""
+    SEARCH_PIPELINE = "search_pipeline"
+    """The search pipeline ranks the hits itself, or may do so."""
+    SHORTENED = "shortened"
+    """The search pipeline returns fewer hits than were asked for, and this is a later page."""
+    REPEATED = "repeated"
+    """The same hit comes twice."""
+    REFUSED = "refused"
+    """OpenSearch refused the first pass's request."""
+    INCOMPLETE = "incomplete"
+    """OpenSearch answered the first pass's request incompletely."""
+    MODELS = "models"
+    """The indices have different models."""
+    LANGUAGE = "language"
+    """The model does not read the language of the query or of the documents."""
+    LOADING = "loading"
+    """The model was still being loaded at the deadline."""
+    DEADLINE = "deadline"
+    """The deadline passed."""
+    MODEL = "model"
+    """The model cannot be loaded."""
+    EXTRA = "extra"
+    """An extra of the package is not installed."""
+    WORKERS = "workers"
+    """The workers did not answer."""
+    SERVER = "server"
+    """The rerank server did not score."""
+    OVERLOADED = "overloaded"
+    """Too much work was waiting."""
+    SCORING = "scoring"
+    """The model failed, or could not score some candidates."""
+    SHADOW = "shadow"
+    """Shadow mode: the search is run again after the answer."""
+    SHARE = "share"
+    """The search is not in the share of searches that are reranked."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reason:
+    """Why a search, or a stage, did not do all that was asked for.
+
+    Attributes:
+        code: what decisions, metrics, traces and records are made by.
+        message: a sentence of osrerank's own.
+        foreign: what another program said. It may quote a query or a document, so it appears in the response and the
+            log alone.
+    """
+
+    code: ReasonCode
+    message: str
+    foreign: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.message} ({self.foreign})" if self.foreign else self.message
+
+    @classmethod
+    def of(cls, error: Exception) -> Self:
+        """Return an error's message as a reason, with the code of its class."""
+        return cls(next((code for kind, code in _CODES if isinstance(error, kind)), ReasonCode.SCORING), str(error))
+
+
+_CODES: tuple[tuple[type[Exception], ReasonCode], ...] = (
+    (StillLoading, ReasonCode.LOADING),
+    (DeadlineExceeded, ReasonCode.DEADLINE),
+    (ModelLoadError, ReasonCode.MODEL),
+    (Overloaded, ReasonCode.OVERLOADED),
+    (EndpointError, ReasonCode.SERVER),
+    (MissingDependencyError, ReasonCode.EXTRA),
+    (WorkerError, ReasonCode.WORKERS),
+)
+"""Classes of errors, subclasses first, and their codes."""
+
+
+def joined(reasons: Iterable[Reason]) -> str:
+    """Return the sentences of several reasons as one text."""
+    return "; ".join(map(str, reasons))
