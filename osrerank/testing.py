@@ -151,7 +151,8 @@ class ArithmeticEncoder:
 class CannedTransport:
     """An opensearch-py transport that answers every request with the same response and records the requests.
 
-    Requests for mappings and for samples of values are not recorded: every index has the fields ``title`` and ``text``.
+    Requests for mappings, samples of values and settings are not recorded: every index has the fields ``title`` and
+    ``text``, and no default search pipeline.
 
     Args:
         hosts: ignored.
@@ -168,6 +169,8 @@ class CannedTransport:
         """Record the request and return the answer."""
         if url.endswith("/_mapping"):
             return {"canned": {"mappings": {"properties": {"title": {"type": "text"}, "text": {"type": "text"}}}}}
+        if "/_settings/" in url:
+            return {}
         if isinstance(body, Mapping) and body.get("query") == ANY:
             return {"hits": {"hits": [{"_id": "0", "_source": {"title": "A title", "text": "A text of some words"}}]}}
         self.requests.append({"method": method, "url": url, "params": dict(params or {}), "body": body, **options})

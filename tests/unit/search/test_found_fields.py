@@ -12,7 +12,8 @@ from opensearchpy import TransportError
 
 from osrerank import Client, connect
 from osrerank.errors import ConfigError
-from osrerank.retrieval.found_fields import KEPT_S, FoundFields
+from osrerank.retrieval.expiring import KEPT_S
+from osrerank.retrieval.found_fields import FoundFields
 from osrerank.retrieval.query_text import searched_fields
 from osrerank.testing import CannedTransport
 from tests.articles import ARTICLES, fill, watched
