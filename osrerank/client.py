@@ -17,6 +17,7 @@ from osrerank.options.defaults import Defaults
 from osrerank.options.rerank import Rerank, RerankOptions
 from osrerank.retrieval.fields import CheckedNames, FoundNames, SearchFields
 from osrerank.retrieval.requests import SideRequest, authentication_of, is_embedded
+from osrerank.retrieval.search_pipelines import SearchPipeline
 from osrerank.search.call import RerankArgument
 from osrerank.search.coverage import AT_LEAST, Coverage, coverage, is_warm
 from osrerank.search.ranking import WrappedResponse, rank_response, rank_texts
@@ -196,6 +197,11 @@ class Client(OpenSearch):
     def fields_of(self, index: Any, *, rerank: RerankArgument = True) -> SearchFields:
         """Return an index's fields that a query text searches and that the model reads, with warnings about them."""
         return self._found(index, rerank)[1]
+
+    def search_pipeline_of(self, index: Any) -> SearchPipeline:
+        """Return the search pipeline that the searches of an index run under by default."""
+        found: SearchPipeline = self._results(self.searcher.pipelines.default_of(index), index)
+        return found
 
     def _found(self, index: Any, rerank: RerankArgument) -> tuple[Rerank, SearchFields]:
         defaults = self.searcher.defaults.of(index)

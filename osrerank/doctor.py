@@ -14,6 +14,7 @@ from osrerank.errors import ConfigError
 from osrerank.options.defaults import Defaults
 from osrerank.options.rerank import VECTORS_MONO
 from osrerank.retrieval.mapping import TEXT_KINDS, leaves_by_index, names_of
+from osrerank.retrieval.search_pipelines import SETTING
 from osrerank.scoring.card import ENCODERS, POINTWISE
 from osrerank.scoring.registry import HTTP, WORKERS, as_scorer, is_local, load, load_local
 from osrerank.settings import Settings
@@ -227,7 +228,11 @@ def _engine(settings: Settings, index: str) -> Iterator[Finding]:
         where = f"the embedded engine in {folder}" if (folder := embedded_folder(settings)) else _hosts(client)
         answers = f"{where} answers as {facts['distribution']} {facts['version']}"
         yield Finding("engine", "ok", answers, facts={**facts, "at": where})
-        yield _fields(client, index) if index else Finding("index", "absent", "none was named; name one with --index")
+        if not index:
+            yield Finding("index", "absent", "none was named; name one with --index")
+        else:
+            yield _fields(client, index)
+            yield from _search_pipeline(client, index)
     if index and is_local(settings.backend):
         yield from _vectors(settings, index)
 
@@ -257,6 +262,20 @@ def _fields(client: Client, index: str) -> Finding:
         return Finding("index", "failed", reason, "name the fields with --fields or in the settings file", facts)
     found = f"searched: {', '.join(searched)}; read: {', '.join(read)}"
     return Finding("index", "ok", f"{index}: text fields {', '.join(fields)}; {found}", facts=facts)
+
+
+def _search_pipeline(client: Client, index: str) -> Iterator[Finding]:
+    """Report a default search pipeline under which searches are not reranked, and rights that lack to know it."""
+    pipeline = client.search_pipeline_of(index)
+    if pipeline.unread:
+        reason = f"{index}: a default search pipeline that ranks the hits would not be noticed"
+        yield Finding("search pipeline", "failed", reason, f"grant this user {pipeline.unread}")
+    elif pipeline.obstacle:
+        reason = f"{index}: searches are not reranked: {pipeline.obstacle}"
+        fix = f"take it out of the index's setting {SETTING}, or leave the ranking to it"
+        yield Finding("search pipeline", "failed", reason, fix)
+    elif pipeline.name:
+        yield Finding("search pipeline", "ok", f"{index}: searches run under {pipeline.name}")
 
 
 def _vectors(settings: Settings, index: str) -> Iterator[Finding]:

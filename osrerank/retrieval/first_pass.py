@@ -76,7 +76,8 @@ class FirstPass:
         A page that is cut from such a list would not join with the caller's other pages.
         """
         asked = self.body["size"]
-        return self.pipeline.may_shorten and len(_hits(response)) != min(asked, _total(response, asked))
+        found = len(_hits(response))
+        return self.pipeline.lengthens or (self.pipeline.may_shorten and found != min(asked, _total(response, asked)))
 
     def of_own_size(self) -> Self:
         """Return the request for the caller's first page alone, all of whose hits are returned."""
@@ -234,10 +235,10 @@ def _lacking(
         fetched: fields whose text no ``_source`` has as written.
     """
     source = body.get("_source", True)
-    hidden = source not in (True, "true") or any(name in params for name in _SOURCE_PARAMS)
+    is_listed = isinstance(source, list) and all(name in source for name in needed)
+    hidden = (source not in (True, "true") and not is_listed) or any(name in params for name in _SOURCE_PARAMS)
     hidden = hidden or "stored_fields" in body or "stored_fields" in params
     hidden = hidden or ("script_fields" in body and "_source" not in body)
-    hidden = hidden and not (isinstance(source, list) and all(name in source for name in needed))
     return tuple(name for name in needed if hidden or name in fetched)
 
 

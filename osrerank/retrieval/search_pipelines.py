@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 from urllib.parse import quote
 
-from opensearchpy import NotFoundError, TransportError
+from opensearchpy import AuthenticationException, AuthorizationException, NotFoundError, TransportError
 
 from osrerank._seldom import Seldom
 from osrerank.retrieval.expiring import ExpiringCache
@@ -33,6 +33,10 @@ ORDER_KEPT = {"truncate_hits", "collapse", "hybrid_score_explanation"}
 """Response processors that change neither the order of the hits nor their fields."""
 FIELDS_CHANGED = {"rename_field", "sort", "split"}
 """Response processors that keep the order of the hits and change their fields."""
+NUMBER_CHANGED = {"truncate_hits", "collapse"}
+"""Response processors that drop hits."""
+NUMBER_KEPT = {"filter_query", "neural_query_enricher", "neural_sparse_two_phase_processor"}
+"""Request processors that do not change how many hits are asked for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +47,9 @@ class SearchPipeline:
         name: the pipeline's name; empty if there is none, or the request defines it.
         obstacle: why hits that come through it are not reranked; empty if they are.
         changes_fields: whether hits that come through it may have other fields than their documents.
-        may_shorten: whether it may return fewer hits than were asked for.
+        may_shorten: whether it may return another number of hits than were asked for and found.
+        lengthens: whether it returns more hits than were asked for.
+        unread: the right that this user lacks to read the settings or the definition; empty if they were read.
         has_default: whether an index of the search has a default pipeline, or may have one.
         instead: the ``search_pipeline`` to send in place of the index's default; None to send none.
     """
@@ -52,11 +58,14 @@ class SearchPipeline:
     obstacle: str = ""
     changes_fields: bool = False
     may_shorten: bool = False
+    lengthens: bool = False
+    unread: str = ""
     has_default: bool = False
     instead: str | Mapping[str, Any] | None = None
 
 
 NONE = SearchPipeline()
+NO_RIGHT = (AuthenticationException, AuthorizationException)
 
 
 @dataclass(slots=True)
@@ -70,7 +79,7 @@ class SearchPipelines:
 
     is_embedded: bool = False
     clock: Callable[[], float] = time.monotonic
-    _defaults: ExpiringCache[str, tuple[str, ...]] = field(init=False)
+    _defaults: ExpiringCache[str, SearchPipeline | str] = field(init=False)
     _known: ExpiringCache[str, SearchPipeline] = field(init=False)
     _once: Seldom = field(init=False)
 
@@ -104,22 +113,23 @@ class SearchPipelines:
 
         OpenSearch applies none to a search without an index, and none if the indices have different ones.
         """
-        names = () if self.is_embedded or not index else (yield from self._default_names(index))
-        if len(names) != 1:
-            return replace(NONE, has_default=bool(names))
-        found = yield from self._named(names[0])
+        if self.is_embedded or not index:
+            return NONE
+        default = self._defaults.get(str(index))
+        if default is None:
+            default = yield from self._read_default(index)
+        if isinstance(default, SearchPipeline):
+            return default
+        found = yield from self._named(default)
         return found if found.instead is None else replace(found, obstacle="")
 
-    def _default_names(self, index: Any) -> Generator[SideRequest, Any, tuple[str, ...]]:
-        known = self._defaults.get(str(index))
-        if known is not None:
-            return known
-        names: tuple[str, ...] = ()
+    def _read_default(self, index: Any) -> Generator[SideRequest, Any, SearchPipeline | str]:
+        """Yield the request for the indices' settings; return the name of their one default pipeline."""
         try:
             answer = yield SideRequest("GET", path_of(index, f"_settings/{SETTING}"), params={"flat_settings": "true"})
-            names = tuple({entry["settings"][SETTING]: None for entry in answer.values()})
+            names = {entry["settings"][SETTING] for entry in answer.values()} - {NO_PIPELINE}
         except NotFoundError:  # the search will raise it
-            return ()
+            return NONE
         except (TransportError, AttributeError, KeyError, TypeError) as error:  # the last three: another form
             if self._once.is_due(str(index)):
                 logger.warning(
@@ -129,9 +139,13 @@ class SearchPipelines:
                     READ_SETTINGS,
                     error,
                 )
-        names = tuple(name for name in names if name != NO_PIPELINE)
-        self._defaults.put(str(index), names)
-        return names
+            unread = replace(NONE, unread=READ_SETTINGS, has_default=True)
+            if isinstance(error, NO_RIGHT):
+                self._defaults.put(str(index), unread)
+            return unread
+        default = names.pop() if len(names) == 1 else replace(NONE, has_default=bool(names))
+        self._defaults.put(str(index), default)
+        return default
 
     def _named(self, name: str) -> Generator[SideRequest, Any, SearchPipeline]:
         known = self._known.get(name)
@@ -142,9 +156,12 @@ class SearchPipelines:
             if name not in answer:  # the search will say that it is not defined
                 return replace(NONE, has_default=True)
             found = described(name, answer[name])
-        except (TransportError, TypeError):
+        except (TransportError, TypeError) as error:
             why = f"the definition of the search pipeline {name} cannot be read, so it may rank the hits itself"
-            found = SearchPipeline(name, f"{why}: grant {READ_PIPELINES}", has_default=True)
+            obstacle = f"{why}: grant {READ_PIPELINES}"
+            found = SearchPipeline(name, obstacle, unread=READ_PIPELINES, has_default=True)
+            if not isinstance(error, NO_RIGHT):
+                return found
         self._known.put(name, found)
         return found
 
@@ -173,20 +190,25 @@ def described(name: str, definition: Mapping[str, Any]) -> SearchPipeline:
         name: its name; empty for one that the request defines.
         definition: as ``GET _search/pipeline`` returns it, or as a request has it in ``search_pipeline``.
     """
-    steps = definition.get("response_processors") or []
-    kinds = [kind for step in steps if isinstance(step, Mapping) for kind in step]
-    others = sorted(set(kinds) - ORDER_KEPT - FIELDS_CHANGED)
+    before, kinds = _kinds(definition, "request_processors"), _kinds(definition, "response_processors")
+    others = sorted(kinds - ORDER_KEPT - FIELDS_CHANGED)
     is_own = str(definition.get("description", "")).startswith(OWN_DESCRIPTION)
     called = f"the search pipeline {name}" if name else "the search pipeline of the request"
     obstacle = f"{called} ranks the hits itself, or may do so ({', '.join(others)})" if others else ""
     return SearchPipeline(
         name,
         obstacle,
-        changes_fields=bool(FIELDS_CHANGED.intersection(kinds)),
-        may_shorten=bool(kinds) or bool(definition.get("request_processors")),
+        changes_fields=bool(FIELDS_CHANGED & kinds),
+        may_shorten=bool(NUMBER_CHANGED & kinds or before - NUMBER_KEPT),
+        lengthens="oversample" in before and "truncate_hits" not in kinds,
         has_default=True,
         instead=_without_rerank(definition) if is_own and others == ["rerank"] else None,
     )
+
+
+def _kinds(definition: Mapping[str, Any], part: str) -> set[str]:
+    """Return the kinds of a pipeline's processors."""
+    return {kind for step in definition.get(part) or () if isinstance(step, Mapping) for kind in step}
 
 
 def _without_rerank(definition: Mapping[str, Any]) -> str | dict[str, Any]:
