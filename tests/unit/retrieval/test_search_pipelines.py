@@ -1,0 +1,142 @@
+"""What a search knows of the search pipeline that it runs under, and what it asks for to know it."""
+
+from collections.abc import Generator
+from typing import Any
+
+import pytest
+from opensearchpy import AuthorizationException, ConnectionError, NotFoundError  # noqa: A004 - opensearch-py's name
+
+from osrerank.retrieval.search_pipelines import (
+    NONE,
+    OWN_DESCRIPTION,
+    READ_PIPELINES,
+    READ_SETTINGS,
+    SearchPipeline,
+    SearchPipelines,
+    described,
+)
+from osrerank.testing import ManualClock
+
+SETTING = "index.search.default_pipeline"
+
+
+def settings(**names: str) -> dict[str, Any]:
+    return {index: {"settings": {SETTING: name}} for index, name in names.items()}
+
+
+def answered(steps: Generator[Any, Any, SearchPipeline], *answers: Any) -> tuple[SearchPipeline, list[str]]:
+    """Answer a generator's requests in turn; return what it returns, and the paths that it asked for."""
+    paths, left, answer = list[str](), list(answers), None
+    try:
+        request = next(steps)
+        while True:
+            paths.append(request.path)
+            answer = left.pop(0)
+            request = steps.throw(answer) if isinstance(answer, Exception) else steps.send(answer)
+    except StopIteration as end:
+        return end.value, paths
+
+
+def test_an_index_without_a_default_pipeline_costs_one_request_a_minute() -> None:
+    clock = ManualClock()
+    pipelines = SearchPipelines(clock=clock)
+    assert answered(pipelines.of("a", {}, {}), {}) == (NONE, [f"/a/_settings/{SETTING}"])
+    assert answered(pipelines.of("a", {}, {})) == (NONE, [])
+    clock.sleep(61)
+    assert answered(pipelines.of("a", {}, {}), {})[1] == [f"/a/_settings/{SETTING}"]
+
+
+def test_a_default_pipeline_is_read_once() -> None:
+    pipelines = SearchPipelines()
+    definition = {"p": {"request_processors": [{"filter_query": {}}]}}
+    found, paths = answered(pipelines.of(["a", "b"], {}, {}), settings(a="p", b="p"), definition)
+    assert (found.name, found.obstacle, found.may_shorten, found.has_default) == ("p", "", False, True)
+    assert paths == [f"/a,b/_settings/{SETTING}", "/_search/pipeline/p"]
+    assert answered(pipelines.of(["a", "b"], {}, {})) == (found, [])
+
+
+def test_without_an_index_and_of_several_defaults_opensearch_applies_none() -> None:
+    pipelines = SearchPipelines()
+    assert answered(pipelines.of(None, {}, {})) == (NONE, [])
+    found, paths = answered(pipelines.of("a,b", {}, {}), settings(a="p", b="q"))
+    assert (found.name, found.has_default, len(paths)) == ("", True, 1)
+    found, _ = answered(pipelines.of("c", {}, {}), settings(c="_none"))
+    assert (found.name, found.has_default) == ("", False)
+
+
+def test_the_embedded_engine_is_asked_for_nothing() -> None:
+    assert answered(SearchPipelines(is_embedded=True).of("a", {"search_pipeline": "p"}, {})) == (NONE, [])
+
+
+def test_a_pipeline_that_the_caller_names_or_defines_is_the_one() -> None:
+    pipelines = SearchPipelines()
+    ranking = {"response_processors": [{"rerank": {}}]}
+    found, paths = answered(pipelines.of("a", {"search_pipeline": "x/y"}, {"search_pipeline": "z"}), {"x/y": ranking})
+    assert "x/y ranks the hits itself, or may do so (rerank)" in found.obstacle
+    assert paths == ["/_search/pipeline/x%2Fy"]
+    found, paths = answered(pipelines.of("a", {}, {"search_pipeline": ranking}))
+    assert ("of the request ranks" in found.obstacle, paths) == (True, [])
+    found, paths = answered(pipelines.of("a", {}, {"search_pipeline": "_none"}))
+    assert (found.obstacle, paths) == ("", [])
+
+
+@pytest.mark.parametrize(
+    ("kind", "is_ranking"),
+    [
+        ("rename_field", False), ("collapse", False), ("truncate_hits", False), ("sort", False), ("split", False),
+        ("hybrid_score_explanation", False), ("rerank", True), ("ml_inference", True),
+        ("retrieval_augmented_generation", True), ("of-a-plugin", True),
+    ],
+)  # fmt: skip
+def test_an_unknown_response_processor_may_rank(kind: str, is_ranking: bool) -> None:
+    pipeline = described("p", {"response_processors": [{kind: {}}], "phase_results_processors": [{"any": {}}]})
+    assert bool(pipeline.obstacle) is is_ranking
+    assert pipeline.changes_fields is (kind in ("rename_field", "sort", "split"))
+
+
+def test_osreranks_own_pipeline_as_a_default_is_sent_without_its_rerank_processor() -> None:
+    hiding = [{"filter_query": {"query": {"term": {"access": "open"}}}}]
+    own = {"description": f"{OWN_DESCRIPTION} Made by ...", "response_processors": [{"rerank": {}}]}
+    pipelines = SearchPipelines()
+    found, _ = answered(pipelines.of("a", {}, {}), settings(a="p"), {"p": own})
+    assert (found.obstacle, found.instead) == ("", "_none")
+    found, _ = answered(pipelines.of("b", {}, {}), settings(b="q"), {"q": {**own, "request_processors": hiding}})
+    assert (found.obstacle, found.instead) == ("", {"request_processors": hiding})
+    named, _ = answered(pipelines.of("a", {"search_pipeline": "p"}, {}))
+    assert (bool(named.obstacle), named.instead) == (True, None)  # whoever names it wants it
+    others = [{"rerank": {}}, {"ml_inference": {}}]
+    found, _ = answered(pipelines.of("c", {}, {}), settings(c="r"), {"r": {**own, "response_processors": others}})
+    assert (bool(found.obstacle), found.instead) == (True, None)
+
+
+def test_who_may_not_read_settings_is_told_once_and_reranked(caplog: pytest.LogCaptureFixture) -> None:
+    clock = ManualClock()
+    pipelines, forbidden = SearchPipelines(clock=clock), AuthorizationException(403, "no permissions", {})
+    for _ in range(3):
+        found, _ = answered(pipelines.of("a", {}, {}), forbidden)
+        assert (found.obstacle, found.unread) == ("", READ_SETTINGS)
+        clock.sleep(61)
+    assert [READ_SETTINGS in record.getMessage() for record in caplog.records] == [True]
+
+
+def test_a_definition_that_may_not_be_read_may_rank() -> None:
+    pipelines, forbidden = SearchPipelines(), AuthorizationException(403, "no permissions", {})
+    found, _ = answered(pipelines.of("a", {}, {}), settings(a="p"), forbidden)
+    assert found.obstacle.endswith(f"grant {READ_PIPELINES}")
+    assert answered(pipelines.of("a", {}, {})) == (found, [])  # for a minute
+
+
+def test_what_failed_for_another_reason_is_asked_again() -> None:
+    pipelines, away = SearchPipelines(), ConnectionError("N/A", "away", OSError())
+    assert answered(pipelines.of("a", {}, {}), away)[0].unread == READ_SETTINGS
+    found, _ = answered(pipelines.of("a", {}, {}), settings(a="p"), away)
+    assert "cannot be read" in found.obstacle
+    found, paths = answered(pipelines.of("a", {}, {}), {"p": {}})
+    assert (found.obstacle, paths) == ("", ["/_search/pipeline/p"])
+
+
+def test_an_index_or_a_pipeline_that_does_not_exist_is_the_searchs_to_say() -> None:
+    pipelines = SearchPipelines()
+    assert answered(pipelines.of("a", {}, {}), NotFoundError(404, "index_not_found_exception", {}))[0] == NONE
+    found, _ = answered(pipelines.of("a", {"search_pipeline": "p"}, {}), {})
+    assert found.obstacle == ""
