@@ -81,11 +81,10 @@ def _answers(
     responses = list(answer["responses"])
     whole = [at for at, response in enumerate(responses) if "error" not in response]
     read = yield from with_texts([(calls[at], responses[at]) for at in whole])
-    calls = [dict(zip(whole, read, strict=True)).get(at, call) for at, call in enumerate(calls)]
-    lookups = yield from searcher.read([(calls[at], responses[at]) for at in whole])
-    for at, lookup in zip(whole, lookups, strict=True):
+    lookups = yield from searcher.read([(call, responses[at]) for at, call in zip(whole, read, strict=True)])
+    for at, call, lookup in zip(whole, read, lookups, strict=True):
         with span("osrerank.rerank"):
-            responses[at] = yield from searcher.finished(calls[at], responses[at], lookup)
+            responses[at] = yield from searcher.finished(call, responses[at], lookup)
     return {**answer, "responses": responses}
 
 

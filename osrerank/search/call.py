@@ -339,7 +339,7 @@ class Reranked(Plain):
         if self.first_pass.page.offset:
             return self._own(SHORTENED)
         first_pass = self.first_pass.of_own_size()
-        return replace(self, body=first_pass.body, params=first_pass.params, first_pass=first_pass)
+        return replace(self, body={**self.body, "size": first_pass.body["size"]}, first_pass=first_pass)
 
     def _loss(self, response: Any) -> Reason | None:
         """Return why a response is no first pass to rerank; None if it is one, or another request would not help."""
