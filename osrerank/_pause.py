@@ -1,9 +1,10 @@
 """Pause after a failure: a call that has just failed is not tried again for a while."""
 
-import threading
 import time
 from collections.abc import Callable
 from typing import TypeVar
+
+from osrerank._platform import fork_safe_lock
 
 Answer = TypeVar("Answer")
 
@@ -25,7 +26,7 @@ class Pause:
     ) -> None:
         self._rest_s, self._report, self._clock = rest_s, report, clock
         self._until_s = 0.0
-        self._lock = threading.Lock()
+        self._lock = fork_safe_lock()
 
     @property
     def is_on(self) -> bool:

@@ -6,6 +6,7 @@ A forked child inherits neither threads nor usable locks; `renew_after_fork` mak
 import errno
 import math
 import os
+import threading
 import weakref
 from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
@@ -14,6 +15,9 @@ from typing import Protocol
 from filelock import lock_descriptor
 
 from osrerank.errors import OsrerankError
+
+FORK_WAIT_S = 10.0
+"""How long a fork waits for threads in a `ForkGate`, in seconds: longer than a disk takes for a commit."""
 
 
 class Renewable(Protocol):
@@ -24,6 +28,7 @@ class Renewable(Protocol):
 
 
 _shared: "weakref.WeakSet[Renewable]" = weakref.WeakSet()
+_locks: "weakref.WeakSet[threading.Lock]" = weakref.WeakSet()
 
 
 def renew_after_fork(shared: Renewable) -> None:
@@ -31,13 +36,75 @@ def renew_after_fork(shared: Renewable) -> None:
     _shared.add(shared)
 
 
+def fork_safe_lock() -> threading.Lock:
+    """Return a lock that is free in a forked child, whichever of the parent's threads held it."""
+    lock = threading.Lock()
+    _locks.add(lock)
+    return lock
+
+
 def _renew_all() -> None:
+    for lock in list(_locks):
+        lock._at_fork_reinit()  # type: ignore[attr-defined]  # noqa: SLF001 - as Python's own modules renew theirs
     for shared in list(_shared):
         shared.renew()
 
 
 if hasattr(os, "register_at_fork"):  # not on every system
     os.register_at_fork(after_in_child=_renew_all)
+
+
+class ForkGate:
+    """A context manager for native code whose locks and files are of no use to a child that is forked meanwhile.
+
+    Any number of threads may be inside, and each may enter again. Before a fork, the parent waits until all its other
+    threads are outside, at most `FORK_WAIT_S` seconds; none enters during that time.
+
+    Attributes:
+        was_empty: whether no thread was inside at the last fork.
+    """
+
+    def __init__(self) -> None:
+        self.was_empty = True
+        self.renew()
+        renew_after_fork(self)
+        if hasattr(os, "register_at_fork"):
+            os.register_at_fork(before=self._before_fork, after_in_parent=self._after_fork)
+
+    def renew(self) -> None:
+        """Start over in a forked child, where no other thread is inside."""
+        self._lock = threading.RLock()  # also for a signal's handler that forks
+        self._changed = threading.Condition(self._lock)
+        self._inside: dict[int, int] = {}  # thread -> how often it has entered
+        self._forks = 0
+
+    def __enter__(self) -> None:
+        thread = threading.get_ident()
+        with self._lock:
+            if self._forks and thread not in self._inside:
+                self._changed.wait_for(lambda: not self._forks)
+            self._inside[thread] = self._inside.get(thread, 0) + 1
+
+    def __exit__(self, *_error: object) -> None:
+        thread = threading.get_ident()
+        with self._lock:
+            left = self._inside.pop(thread, 1) - 1  # a thread that forked while it was inside starts over in the child
+            if left:
+                self._inside[thread] = left
+            elif self._forks:
+                self._changed.notify_all()
+
+    def _before_fork(self) -> None:
+        with self._changed:
+            self._forks += 1
+            own = {threading.get_ident()}
+            self._changed.wait_for(lambda: not self._inside.keys() - own, FORK_WAIT_S)
+            self.was_empty = not self._inside
+
+    def _after_fork(self) -> None:
+        with self._changed:
+            self._forks -= 1
+            self._changed.notify_all()
 
 
 def try_lock(file: int) -> bool:

@@ -1,8 +1,9 @@
 """Limit how often a log line is repeated, for events that may happen at every search."""
 
-import threading
 import time
 from collections.abc import Callable, Hashable
+
+from osrerank._platform import fork_safe_lock
 
 EVERY_S = 60.0
 """The least time between two log lines of a kind, in seconds, by default."""
@@ -19,7 +20,7 @@ class Seldom:
     def __init__(self, every_s: float = EVERY_S, clock: Callable[[], float] = time.monotonic) -> None:
         self._every_s = every_s
         self._clock = clock
-        self._lock = threading.Lock()
+        self._lock = fork_safe_lock()
         self._last: dict[Hashable, float] = {}
 
     def is_due(self, kind: Hashable = None) -> bool:

@@ -1,9 +1,10 @@
 """Cache what was read from the search engine for a minute."""
 
-import threading
 import time
 from collections.abc import Callable, Hashable
 from typing import Generic, TypeVar
+
+from osrerank._platform import fork_safe_lock
 
 KEPT_S = 60.0
 """How long a value is used before it is read again, in seconds."""
@@ -24,7 +25,7 @@ class ExpiringCache(Generic[Key, Value]):
 
     def __init__(self, clock: Callable[[], float] = time.monotonic, kept_s: float = KEPT_S) -> None:
         self._clock, self._kept_s = clock, kept_s
-        self._lock = threading.Lock()
+        self._lock = fork_safe_lock()
         self._values: dict[Key, tuple[float, Value]] = {}
 
     def get(self, key: Key) -> Value | None:

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
-from osrerank._platform import renew_after_fork
+from osrerank._platform import fork_safe_lock, renew_after_fork
 from osrerank._threads import NATIVE_CODE
 from osrerank.errors import (
     ConfigError,
@@ -69,7 +69,7 @@ class LoadedModel:
         self._given = given
         self._fix = fix
         self._clock = clock
-        self._lock = threading.Lock()
+        self._lock = fork_safe_lock()
         self._loaded: Model | None = None
         self._cached: CachedScorer | None = None
         self._vectors: DocumentVectors | None = None

@@ -1,7 +1,6 @@
 """The base class of models in this process: it holds the model's files, its backend, and the batches calls share."""
 
 import os
-import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from itertools import accumulate
@@ -10,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
+from osrerank._platform import fork_safe_lock
 from osrerank.errors import InferenceError
 from osrerank.scoring.backends.base import Backend
 from osrerank.scoring.batcher import Batcher
@@ -52,7 +52,7 @@ class LocalModel:
         self._builder = builder
         self._backend: Backend | None = backend
         self._batcher = Batcher(backend, card.name, clock)
-        self._closing = threading.Lock()
+        self._closing = fork_safe_lock()
 
     @property
     def backend(self) -> Backend:

@@ -4,7 +4,6 @@ Written as a generator of steps, so that the synchronous and the asynchronous cl
 """
 
 import logging
-import threading
 from collections.abc import Generator, Mapping
 from functools import partial
 from pathlib import Path
@@ -12,6 +11,7 @@ from typing import Any
 
 from opensearchpy import TransportError
 
+from osrerank._platform import fork_safe_lock
 from osrerank.errors import ConfigError, MissingDependencyError, ModelLoadError, WorkerError
 from osrerank.metrics import NOT_CALIBRATED
 from osrerank.options.rerank import Rerank
@@ -46,7 +46,7 @@ class Calibrations:
 
     def __init__(self, settings: Settings) -> None:
         self.file = calibration_file(settings)
-        self._lock = threading.Lock()
+        self._lock = fork_safe_lock()
         self._read: tuple[tuple[int, int], dict[str, IndexCalibration]] = ((0, 0), {})
         self._mappings: ExpiringCache[str, Mapping[str, Any]] = ExpiringCache()
 

@@ -10,7 +10,6 @@ import hashlib
 import json
 import logging
 import math
-import threading
 import time
 import zlib
 from collections import OrderedDict
@@ -19,6 +18,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from osrerank._pause import Pause
+from osrerank._platform import fork_safe_lock
 from osrerank._redis import open_redis
 from osrerank.options.rerank import Rerank
 from osrerank.pipeline import applied
@@ -65,7 +65,7 @@ class Orders:
         self._redis: Any = None if redis_url is None else open_redis(redis_url, connect_s=TIMEOUT_S, answer_s=TIMEOUT_S)
         self._calls = Pause(REST_S, self._report)
         self._clock = clock
-        self._lock = threading.Lock()
+        self._lock = fork_safe_lock()
         self._kept: OrderedDict[str, tuple[float, bytes]] = OrderedDict()
         self.is_empty = redis_url is None
 

@@ -1,7 +1,6 @@
 """The protocol of stores for document vectors, the handling of their failures, and a store in memory."""
 
 import logging
-import threading
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -11,6 +10,7 @@ from typing import NamedTuple, Protocol
 from prometheus_client import Counter
 
 from osrerank._pause import Pause
+from osrerank._platform import fork_safe_lock
 from osrerank.errors import OsrerankError
 
 REST_S = 10.0
@@ -125,7 +125,7 @@ class MemoryStore:
         self._most = most_bytes
         self._stored = 0
         self._records: OrderedDict[bytes, bytes] = OrderedDict()
-        self._lock = threading.Lock()
+        self._lock = fork_safe_lock()
 
     def read(self, keys: Sequence[bytes]) -> dict[bytes, bytes]:
         with self._lock:

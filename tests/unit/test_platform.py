@@ -1,11 +1,14 @@
 import os
 import subprocess
 import sys
+import threading
+import time
 from pathlib import Path
 
 import pytest
 
 from osrerank import _platform
+from tests.waiting import in_a_child
 
 WITHOUT_POSIX = """
 import os, signal, sys, tempfile
@@ -96,3 +99,46 @@ def test_hyper_threads_are_no_cores_and_cpus_that_the_system_does_not_describe_a
 def test_a_quota_bounds_the_cores(monkeypatch, tmp_path, groups, files, cores):
     placed = {f"sys__fs__cgroup__{name}": content for name, content in files.items()}
     assert pretend(monkeypatch, tmp_path, SIXTEEN, proc__self__cgroup=groups, **placed) == cores
+
+
+@pytest.mark.long
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
+def test_a_fork_waits_until_no_other_thread_is_inside() -> None:
+    gate, inside, left = _platform.ForkGate(), threading.Event(), threading.Event()
+
+    def work() -> None:
+        with gate, gate:
+            inside.set()
+            time.sleep(0.2)
+            left.set()
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    inside.wait()
+
+    def is_free() -> bool:
+        with gate:
+            return left.is_set() and gate.was_empty
+
+    assert in_a_child(is_free)
+    thread.join()
+    assert is_free()
+
+
+@pytest.mark.long
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
+def test_a_child_does_not_wait_for_a_lock_that_its_parents_thread_holds() -> None:
+    lock, held, free = _platform.fork_safe_lock(), threading.Event(), threading.Event()
+
+    def hold() -> None:
+        with lock:
+            held.set()
+            free.wait()
+
+    thread = threading.Thread(target=hold)
+    thread.start()
+    held.wait()
+    assert in_a_child(lambda: lock.acquire(timeout=10))
+    assert not lock.acquire(blocking=False)
+    free.set()
+    thread.join()

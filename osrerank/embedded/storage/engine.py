@@ -11,6 +11,7 @@ import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
+from osrerank._platform import fork_safe_lock
 from osrerank.embedded.errors import Fault, Json, index_exists, no_such_index
 from osrerank.embedded.mapping import values
 from osrerank.embedded.mapping.fields import merge
@@ -27,7 +28,7 @@ MAX_WRITERS = 4
 _UNITS_S = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 
 _open: dict[tuple[int, Path], "Engine"] = {}
-_open_lock = threading.Lock()
+_open_lock = fork_safe_lock()
 
 
 class Engine:

@@ -1,9 +1,10 @@
 """Keep the most recently used scores in this process, within a bounded memory."""
 
-import threading
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from typing import Protocol
+
+from osrerank._platform import fork_safe_lock
 
 LOCAL_ENTRY_BYTES = 250
 """Memory of a score with its key, in bytes."""
@@ -48,7 +49,7 @@ class LocalStore:
     def __init__(self, most_bytes: float) -> None:
         self._most = int(most_bytes / LOCAL_ENTRY_BYTES)
         self._scores: OrderedDict[bytes, Kept] = OrderedDict()
-        self._lock = threading.Lock()
+        self._lock = fork_safe_lock()
 
     def read(self, keys: Sequence[bytes]) -> dict[bytes, Kept]:
         """Return the cached scores by key."""

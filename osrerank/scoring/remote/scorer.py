@@ -5,7 +5,6 @@ import logging
 import math
 import os
 import secrets
-import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -15,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 from redis import RedisError
 
+from osrerank._platform import fork_safe_lock
 from osrerank.errors import Overloaded, TaskFailed
 from osrerank.metrics import OVERLOADED
 from osrerank.scoring.card import logistic
@@ -88,7 +88,7 @@ class RemoteScorer:
         self._name = model
         self._queue_chunks = queue_chunks
         self._signer = signer or Signer()
-        self._lock = threading.Lock()
+        self._lock = fork_safe_lock()
         self._process = 0
         self._under_way = 0
         self._calls = 0
