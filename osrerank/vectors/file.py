@@ -10,17 +10,19 @@ import shutil
 import threading
 import time
 import weakref
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager, suppress
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+
+import lmdb
 
 from osrerank._pause import Answer
-from osrerank._platform import renew_after_fork
+from osrerank._platform import ForkGate, fork_safe_lock, renew_after_fork
+from osrerank.vectors.lmdb_file import DAMAGES, check_length, is_damage, open_lmdb, records_in
 from osrerank.vectors.store import REST_S, Guard, Size
 
-NAME, PATTERN = "vectors-{:06d}.lmdb", "vectors-*.lmdb"
+NAME, PATTERN = "vectors-{:06d}.lmdb", f"vectors-{6 * '[0-9]'}.lmdb"
 OLDER, OLDER_FOLDER = "states-", "states"
 """Prefix of the files of version 0.2, and their folder's name; the records in them are the same."""
 PRUNED = "pruned-{}"
@@ -28,11 +30,15 @@ PRUNED = "pruned-{}"
 GENERATIONS = 2
 CREATED = b"created"
 """Key of the time at which a generation was begun, in seconds; records have longer keys."""
-MOST_READERS = 1024
-"""Most threads that read at once, in all processes."""
 MOUNTS = Path("/proc/self/mounts")
 REMOTE_SYSTEMS = frozenset({"nfs", "nfs4", "cifs", "smb3", "9p", "fuse.sshfs", "glusterfs", "ceph", "lustre", "afs"})
 """Network file systems: LMDB does not support files that several machines map."""
+
+IN_LMDB = ForkGate()
+"""Held by all that opens, reads, writes or closes a file: a child that is forked meanwhile could not open it.
+
+It is entered after the lock for writing, which a pruning holds for long, and before the lock for opening.
+"""
 
 logger = logging.getLogger(__name__)
 
@@ -42,22 +48,25 @@ class _Generation:
     """An open LMDB file.
 
     Attributes:
-        number: the number in its name.
+        file: its path.
         inode: tells the file from a later one of the same name.
         created_s: when it was begun, in seconds of the wall clock.
         environment: LMDB's environment. It is closed when nothing refers to it, so never while another thread reads.
+        page_bytes: size of the file's pages.
     """
 
-    number: int
+    file: Path
     inode: int
     created_s: float
-    environment: Any
+    environment: lmdb.Environment
+    page_bytes: int
 
 
 class FileStore:
     """Records in a folder, used by all processes of one user. Safe to use from many threads, and after a fork.
 
-    A process may have only one for each folder: `file_store` returns it.
+    A process may have only one for each folder: `file_store` returns it. A damaged file is deleted, and its records
+    count as missing.
 
     Args:
         folder: created if missing, for this user only.
@@ -89,19 +98,23 @@ class FileStore:
         renew_after_fork(self)
 
     def renew(self) -> None:
-        """In a forked child, close what the parent opened; the first use reopens it."""
+        """In a forked child, close what the parent opened; the first use reopens it.
+
+        Closing waits for threads in LMDB, so it is left out if the fork could not wait for them. Python never frees
+        what these threads refer to.
+        """
         self._opening, self._writing = threading.RLock(), threading.Lock()
-        for generation in self._generations:
+        for generation in self._generations if IN_LMDB.was_empty else ():
             generation.environment.close()
         self._generations, self._changed_ns = (), -1
 
     def read(self, keys: Sequence[bytes]) -> dict[bytes, bytes]:
-        return self._guard.read.attempt(lambda: self._at_its_size(lambda: self._found(self._open(), keys)), {})
+        return self._guard.read.attempt(lambda: self._retried(lambda: self._read(keys)), {})
 
     def write(self, records: Mapping[bytes, bytes]) -> int:
         if not records:
             return 0
-        return self._guard.write.attempt(lambda: self._at_its_size(lambda: self._write(records)), 0)
+        return self._guard.write.attempt(lambda: self._retried(lambda: self._write(records)), 0)
 
     def size(self) -> Size:
         with self._asked():
@@ -116,49 +129,68 @@ class FileStore:
             return self._drop()
 
     def _asked(self) -> AbstractContextManager[None]:
-        import lmdb  # noqa: PLC0415 - only for those who use vectors
-
         return self._guard.asked(OSError, lmdb.Error)
 
     def close(self) -> None:
-        with self._opening:
+        with IN_LMDB, self._opening:
             self._generations, self._changed_ns = (), -1
 
-    def _at_its_size(self, call: Callable[[], Answer]) -> Answer:
-        """Return the call's result; retry once if a process with a larger bound has grown a file meanwhile."""
-        import lmdb  # noqa: PLC0415 - only for those who use vectors
-
-        try:
-            return call()
-        except lmdb.MapResizedError:
-            self.close()
+    def _retried(self, call: Callable[[], Answer]) -> Answer:
+        """Return the call's result; retry if a file was discarded, or if a process with a larger bound has grown it."""
+        for _ in range(GENERATIONS):
+            try:
+                return call()
+            except DAMAGES:
+                continue
+            except lmdb.MapResizedError:
+                self.close()
         return call()  # outside the handler: the exception refers to what was open
+
+    def _read(self, keys: Sequence[bytes]) -> dict[bytes, bytes]:
+        with IN_LMDB:
+            return self._found(self._open(), keys)
 
     def _found(self, generations: Iterable[_Generation], keys: Sequence[bytes]) -> dict[bytes, bytes]:
         found: dict[bytes, bytes] = {}
         for generation in generations:
             if self._clock() - generation.created_s > self._ttl_s:
                 continue
-            with generation.environment.begin() as reading:
+            with self._used(generation) as environment, environment.begin() as reading:
                 records = ((key, reading.get(key)) for key in keys if key not in found)
                 found |= {key: record for key, record in records if record is not None}
         return found
 
     def _write(self, records: Mapping[bytes, bytes]) -> int:
-        import lmdb  # noqa: PLC0415 - only for those who use vectors
-
-        with self._writing:
+        with self._writing, IN_LMDB:
             generations = self._open(make=True)
             if not generations or self._clock() - generations[0].created_s > self._ttl_s / 2:
                 generations = self._begin()
             try:
-                _put(generations[0].environment, records)
+                self._put(generations[0], records)
             except lmdb.MapFullError:
-                _put(self._begin()[0].environment, records)
+                self._put(self._begin()[0], records)
         return len(records)
 
+    def _put(self, generation: _Generation, records: Mapping[bytes, bytes]) -> None:
+        with self._used(generation) as environment:
+            _put(environment, records)
+
+    @contextmanager
+    def _used(self, generation: _Generation) -> Iterator[lmdb.Environment]:
+        """Yield a generation's environment; discard the generation if it turns out to be damaged, and raise."""
+        try:
+            yield generation.environment
+        except DAMAGES as error:
+            with self._opening:
+                if generation in self._generations:  # no other thread has discarded it
+                    self._generations = tuple(one for one in self._generations if one is not generation)
+                    self._discard(generation.file, generation.inode, error)
+                    self._changed_ns = -1
+            raise
+
     def _size(self) -> Size:
-        records = sum(generation.environment.stat()["entries"] - 1 for generation in self._open())
+        with IN_LMDB:
+            records = sum(generation.environment.stat()["entries"] - 1 for generation in self._open())
         return Size(records, sum(file.stat().st_size for file in self.folder.glob(PATTERN)), self._most)
 
     def _prune(self, kept: Iterable[Sequence[bytes]]) -> int:
@@ -167,7 +199,8 @@ class FileStore:
         Nothing changes before that, so a failure leaves everything as it was.
         """
         with self._writing:
-            before = self._open()
+            with IN_LMDB:
+                before = self._open()
             if not before:
                 return 0
             copy = FileStore(
@@ -175,27 +208,31 @@ class FileStore:
             )
             try:
                 for keys in kept:
-                    if records := self._found(before, keys):
+                    with IN_LMDB:
+                        records = self._found(before, keys)
+                    if records:
                         copy._write(records)
                 count = copy._size().records
                 files = copy._finished(min(generation.created_s for generation in before))
-                self._replace(files, before[0].number + 1)
+                self._replace(files)
                 return count
             finally:
                 shutil.rmtree(copy.folder, ignore_errors=True)
 
     def _finished(self, created_s: float) -> list[Path]:
         """Set the time at which all generations were begun, close them, and return their files, the oldest first."""
-        generations = self._open()
-        for generation in generations:
-            _put(generation.environment, {CREATED: str(created_s).encode()})
-            generation.environment.close()
-        self._generations = ()
-        return [self.folder / NAME.format(generation.number) for generation in reversed(generations)]
+        with IN_LMDB:
+            generations = self._open()
+            for generation in generations:
+                _put(generation.environment, {CREATED: str(created_s).encode()})
+                generation.environment.close()
+            self._generations = ()
+        return [generation.file for generation in reversed(generations)]
 
-    def _replace(self, files: Sequence[Path], number: int) -> None:
-        """Move files here as the generations from ``number`` on, and delete all others."""
-        with self._opening:
+    def _replace(self, files: Sequence[Path]) -> None:
+        """Move files here as the youngest generations, and delete all others."""
+        with IN_LMDB, self._opening:
+            number = max((_number(generation.file) for generation in self._open()), default=0) + 1
             names = [NAME.format(number + offset) for offset in range(len(files))]
             for file, name in zip(files, names, strict=True):
                 file.rename(self.folder / name)
@@ -205,7 +242,7 @@ class FileStore:
             self._generations, self._changed_ns = (), -1
 
     def _drop(self) -> int:
-        with self._writing:
+        with self._writing, IN_LMDB:
             count = self._size().records + self.older()
             self._begin(keep=1)
             for file in older_folder(self.folder).glob(f"{OLDER}*.lmdb"):
@@ -216,8 +253,8 @@ class FileStore:
         older = older_folder(self.folder)
         if older == self.folder or not any(older.glob(f"{OLDER}*.lmdb")):
             return 0
-        with self._asked():
-            return sum(_records_in(file) for file in older.glob(f"{OLDER}*.lmdb"))
+        with self._asked(), IN_LMDB:
+            return sum(records_in(file) for file in older.glob(f"{OLDER}*.lmdb"))
 
     def _open(self, *, make: bool = False) -> tuple[_Generation, ...]:
         """Return the generations, the youngest first, reopened if the folder has changed."""
@@ -231,67 +268,104 @@ class FileStore:
                     self._generations, self._changed_ns = (), -1
                     return ()
                 changed_ns = self.folder.stat().st_mtime_ns
-            if changed_ns != self._changed_ns:
+            if changed_ns != self._changed_ns or not all(map(self._is_whole, self._generations)):
                 _refuse_remote(self.folder)
                 _take_over_files(self.folder)
-                files = sorted(self.folder.glob(PATTERN), reverse=True)[:GENERATIONS]
-                self._generations = tuple(self._opened(file) for file in files)
+                self._generations = tuple(self._usable())
                 self._changed_ns = self.folder.stat().st_mtime_ns  # opening may make a file for locks
             return self._generations
 
+    def _is_whole(self, generation: _Generation) -> bool:
+        """Return whether an open file was not cut short meanwhile, before anything is read past its end."""
+        try:
+            check_length(generation.environment, generation.page_bytes, generation.file)
+        except lmdb.CorruptedError:
+            return False
+        return True
+
+    def _usable(self) -> Iterator[_Generation]:
+        """Yield the generations, the youngest first; discard the damaged ones."""
+        for file in sorted(self.folder.glob(PATTERN), reverse=True)[:GENERATIONS]:
+            with suppress(FileNotFoundError):  # another process has deleted it
+                inode = file.stat().st_ino
+                try:
+                    yield self._opened(file)
+                except lmdb.Error as error:
+                    if not is_damage(error, file):
+                        raise
+                    yield from self._discard(file, inode, error)
+
+    def _discard(self, file: Path, inode: int, error: lmdb.Error) -> Sequence[_Generation]:
+        """Delete a damaged file; return the generation that was begun after it if it was the youngest.
+
+        Processes that have it open notice the change of the folder. They never take a new file for this one, because
+        its number is not given again.
+        """
+        number = _number(file)
+        youngest = max(map(_number, self.folder.glob(PATTERN)), default=number)
+        new = [self._opened(self.folder / NAME.format(number + 1))] if youngest == number else []
+        with suppress(FileNotFoundError):  # another process was faster
+            if file.stat().st_ino == inode:
+                file.unlink()
+                file.with_name(f"{file.name}-lock").unlink(missing_ok=True)
+                reason = f"{error}".removeprefix(f"{file}: ")
+                logger.warning("[vectors-damaged] %s was deleted, its vectors are computed again: %s", file, reason)
+        return new
+
     def _opened(self, file: Path) -> _Generation:
         """Return a file's generation, opened unless it is open: LMDB does not allow opening a file twice."""
-        number = int(file.stem.rpartition("-")[2])
         if file.exists():
             for generation in self._generations:
-                if (generation.number, generation.inode) == (number, file.stat().st_ino):
+                if (generation.file, generation.inode) == (file, file.stat().st_ino):
+                    check_length(generation.environment, generation.page_bytes, file)
                     return generation
-        import lmdb  # noqa: PLC0415 - only for those who use vectors
+        environment = open_lmdb(file, self._most // GENERATIONS)
+        try:
+            created_s = self._created_s(environment)
+        except BaseException:
+            environment.close()
+            raise
+        return _Generation(file, file.stat().st_ino, created_s, environment, environment.stat()["psize"])
 
-        environment = lmdb.open(
-            str(file),
-            subdir=False,
-            map_size=max(self._most // GENERATIONS, file.stat().st_size if file.exists() else 0),
-            max_readers=MOST_READERS,
-            mode=0o600,
-            metasync=False,
-            readahead=False,
-        )
-        environment.reader_check()  # frees the reader slots of killed processes
+    def _created_s(self, environment: lmdb.Environment) -> float:
+        """Return when a generation was begun; if the file has no time, that is now."""
         with environment.begin() as reading:
             created = reading.get(CREATED)
         if created is None:
             with environment.begin(write=True) as writing:
                 writing.put(CREATED, str(self._clock()).encode(), overwrite=False)
                 created = writing.get(CREATED, b"0")
-        return _Generation(number, file.stat().st_ino, float(created), environment)
+        try:
+            return float(created)
+        except ValueError as error:
+            raise lmdb.CorruptedError("the time at which it was begun is not a number") from error
 
     def _begin(self, keep: int = GENERATIONS) -> tuple[_Generation, ...]:
         """Begin a generation, and delete all but the ``keep`` youngest."""
         with self._opening:
             before = self._open(make=True)
-            young = self._opened(self.folder / NAME.format(before[0].number + 1 if before else 1))
+            young = self._opened(self.folder / NAME.format(_number(before[0].file) + 1 if before else 1))
             self._generations = (young, *before)[:keep]
             self._delete_others()
             return self._generations
 
     def _delete_others(self) -> None:
         """Delete the generations that are not used any more."""
-        kept = {NAME.format(generation.number) for generation in self._generations}
+        kept = {generation.file for generation in self._generations}
         for file in self.folder.glob(PATTERN):
-            if file.name not in kept:
+            if file not in kept:
                 _delete(file)
         self._changed_ns = self.folder.stat().st_mtime_ns
 
 
 _stores: "weakref.WeakValueDictionary[Path, FileStore]" = weakref.WeakValueDictionary()
-_making = threading.Lock()
+_making = fork_safe_lock()
 
 
 def file_store(folder: Path, *, most_bytes: int, ttl_s: float) -> FileStore:
     """Return this process's one store of a folder; the first call sets its bounds."""
+    resolved = folder.expanduser().resolve()
     with _making:
-        resolved = folder.expanduser().resolve()
         store = _stores.get(resolved)
         if store is None:
             store = _stores[resolved] = FileStore(resolved, most_bytes=most_bytes, ttl_s=ttl_s)
@@ -323,14 +397,11 @@ def _take_over_files(folder: Path) -> None:
                 file.rename(wanted)
 
 
-def _records_in(file: Path) -> int:
-    import lmdb  # noqa: PLC0415 - only for those who use vectors
-
-    with lmdb.open(str(file), subdir=False, readonly=True, lock=False) as environment:
-        return int(environment.stat()["entries"]) - 1
+def _number(file: Path) -> int:
+    return int(file.stem.rpartition("-")[2])
 
 
-def _put(environment: Any, records: Mapping[bytes, bytes]) -> None:
+def _put(environment: lmdb.Environment, records: Mapping[bytes, bytes]) -> None:
     with environment.begin(write=True) as writing:
         for key, record in records.items():
             writing.put(key, record)

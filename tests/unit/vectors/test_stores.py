@@ -251,6 +251,26 @@ def test_a_removed_folder_is_made_again(store: FileStore) -> None:
     assert store.read([key(0)])
 
 
+@pytest.mark.long
+def test_a_process_that_has_a_damaged_file_open_leaves_it(store: FileStore) -> None:
+    code = OPEN.format(str(store.folder), 4 * MEGABYTE) + (
+        "store.write({bytes(15) + bytes([n]): bytes(2000) for n in range(50)})\n"
+        "print('written', flush=True)\n"
+        "input()\n"
+        "print(len(store.read([bytes(16)])), store.write({bytes(16): b'again'}), flush=True)\n"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as one:
+        assert one.stdout is not None
+        assert one.stdout.readline() == "written\n"
+        (file,) = store.folder.glob("*.lmdb")
+        os.truncate(file, 10_000)
+        assert store.write(records(1, start=60)) == 1  # and deletes the damaged file
+        assert one.communicate("\n")[0] == "0 1\n"
+    assert store.read([key(0), key(60)]) == {key(0): b"again", **records(1, start=60)}
+
+
 def test_a_folder_that_cannot_be_used_costs_a_line(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     (tmp_path / "taken").write_text("a file")
     store = FileStore(tmp_path / "taken" / "vectors", most_bytes=MEGABYTE, ttl_s=60)

@@ -1,0 +1,98 @@
+"""Open LMDB files, and recognise damaged ones: a process that reads past the end of a mapped file is killed."""
+
+import sys
+from pathlib import Path
+
+import lmdb
+
+DAMAGES = (lmdb.CorruptedError, lmdb.InvalidError, lmdb.PageNotFoundError, lmdb.VersionMismatchError)
+"""What LMDB raises for a file that is damaged, or that is no LMDB file."""
+MOST_READERS = 1024
+"""Most threads that read at once, in all processes."""
+META_PAGES = 2
+"""LMDB keeps its two meta pages first, and maps at least these."""
+HEAD_BYTES = 64
+MAGIC = (0xBEEFC0DE).to_bytes(4, sys.byteorder)
+"""Number in each meta page; the version of the file's format follows it."""
+VERSIONS = frozenset({1, 3})
+"""Formats of LMDB 0.9 and 1.0."""
+
+
+def open_lmdb(file: Path, most_bytes: int) -> lmdb.Environment:
+    """Open a file for reading and writing, and create it if there is none.
+
+    Args:
+        file: the file; LMDB keeps a file for locks beside it.
+        most_bytes: the most bytes that the file may take; a larger file stays as large.
+
+    Raises:
+        lmdb.CorruptedError: the file was cut short.
+        lmdb.Error: it cannot be opened; `is_damage` tells whether the file itself is the cause.
+    """
+    environment = lmdb.open(
+        str(file),
+        subdir=False,
+        map_size=max(most_bytes, file.stat().st_size if file.exists() else 0),
+        max_readers=MOST_READERS,
+        max_spare_txns=0,  # after a fork, closing would free the slot of the parent's transaction
+        mode=0o600,
+        metasync=False,
+        readahead=False,
+    )
+    try:
+        check_length(environment, environment.stat()["psize"], file)
+        environment.reader_check()  # frees the reader slots of killed processes
+    except BaseException:
+        environment.close()
+        raise
+    return environment
+
+
+def check_length(environment: lmdb.Environment, page_bytes: int, file: Path) -> None:
+    """Return if an open file has all pages that its meta pages name, or is gone; costs some microseconds.
+
+    Of files whose records are never deleted one by one, LMDB always writes the last page.
+
+    Args:
+        environment: the open file.
+        page_bytes: size of its pages.
+        file: its path.
+
+    Raises:
+        lmdb.CorruptedError: it was cut short.
+    """
+    least = META_PAGES * page_bytes
+    try:
+        size = file.stat().st_size
+        if size >= least:
+            least = (environment.info()["last_pgno"] + 1) * page_bytes
+        if size < least:  # unless a writer has grown it meanwhile
+            size = file.stat().st_size
+    except FileNotFoundError:  # another process has deleted it
+        return
+    if size < least:
+        raise lmdb.CorruptedError(f"it was cut to {size} bytes, and its pages take {least}")
+
+
+def is_damage(error: lmdb.Error, file: Path) -> bool:
+    """Return whether a file could not be opened or used because it is damaged or no LMDB file."""
+    return isinstance(error, DAMAGES) or _version(file) not in VERSIONS
+
+
+def records_in(file: Path) -> int:
+    """Return how many records a file has that no process uses; 0 if it is damaged."""
+    try:
+        with lmdb.open(str(file), subdir=False, readonly=True, lock=False) as environment:
+            return int(environment.stat()["entries"]) - 1
+    except lmdb.Error as error:
+        if is_damage(error, file):
+            return 0
+        raise
+
+
+def _version(file: Path) -> int:
+    """Return the version of a file's format, 0 without one."""
+    with file.open("rb") as opened:
+        head = opened.read(HEAD_BYTES)
+    _, magic, rest = head.partition(MAGIC)
+    return int.from_bytes(rest[:4], sys.byteorder) if magic else 0
