@@ -10,7 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from opensearchpy import ConnectionPool, OpenSearch, Transport, Urllib3HttpConnection
+from urllib3 import HTTPConnectionPool
 
+from osrerank._platform import renew_after_fork
 from osrerank.errors import ConfigError
 from osrerank.msearch import multi_search_steps
 from osrerank.options.defaults import Defaults
@@ -68,6 +70,7 @@ class Client(OpenSearch):
         **options: Any,
     ) -> None:
         super().__init__(hosts, **options)
+        self._connections = OwnConnections(self.transport)
         self._later = Background()
         self.searcher = searcher_of(self, settings, defaults, scorer, duo_scorer, encoder, clock)
 
@@ -255,6 +258,30 @@ class Client(OpenSearch):
         self.searcher.close()
         if self.is_owner:
             super().close()
+
+
+class OwnConnections:
+    """Gives a forked child connections of its own: two processes on one connection would get each other's answers.
+
+    Args:
+        transport: opensearch-py's transport, whose connections urllib3 or requests keep open.
+    """
+
+    def __init__(self, transport: Any) -> None:
+        self._transport = transport
+        renew_after_fork(self)
+
+    def renew(self) -> None:
+        """Leave the parent's connections to the parent; the child opens new ones."""
+        for connection in getattr(getattr(self._transport, "connection_pool", None), "connections", ()):
+            pool = getattr(connection, "pool", None)  # of urllib3
+            if isinstance(pool, HTTPConnectionPool) and pool.pool is not None:
+                kept = pool.pool.maxsize
+                pool.pool = pool.QueueCls(kept)
+                for _ in range(kept):
+                    pool.pool.put(None)
+            for adapter in getattr(getattr(connection, "session", None), "adapters", {}).values():  # of requests
+                adapter.init_poolmanager(adapter._pool_connections, adapter._pool_maxsize, adapter._pool_block)  # noqa: SLF001
 
 
 def _performed(steps: Generator[Any, Any, Any], perform: Callable[[Any], Any]) -> Any:
