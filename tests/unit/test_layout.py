@@ -2,7 +2,6 @@
 
 import ast
 from importlib.metadata import distribution
-from pathlib import Path
 
 import pytest
 
