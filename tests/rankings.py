@@ -50,6 +50,12 @@ def asked(client: Any) -> dict[str, Any]:
     return client.transport.requests[-1]  # type: ignore[no-any-return]
 
 
+def unmarked(response: Any) -> dict[str, Any]:
+    """The part `hits` of a response, without `_rerank` in its hits."""
+    found = response["hits"]
+    return {**found, "hits": [{name: hit[name] for name in hit if name != "_rerank"} for hit in found["hits"]]}
+
+
 def ids(response: Any) -> list[str]:
     """The ids of a response's hits, in order."""
     return [hit["_id"] for hit in response["hits"]["hits"]]

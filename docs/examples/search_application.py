@@ -19,7 +19,6 @@ from osrerank import connect
 
 INDEX, TEXT, FACET = "osrerank-demo", ["title", "text"], "title.keyword"
 PAGE_SIZE = 10
-OFF = {"applied": False, "reason": "the settings switch it off"}
 
 
 @asynccontextmanager
@@ -56,7 +55,7 @@ def search(
         response = app.state.client.search(index=INDEX, body=body, rerank=True)
     except TransportError as error:
         raise HTTPException(503, "the search engine does not answer as it should; try again") from error
-    marks = response.get("rerank", OFF)
+    marks = response["rerank"]
     return {
         "total": response["hits"]["total"],
         "hits": [shown(hit) for hit in response["hits"]["hits"]],

@@ -11,7 +11,6 @@ import osrerank
 from osrerank.indexing.build import build_vectors
 
 PACKAGE = Path(osrerank.__file__).parent
-MOST_FILES, MOST_FUNCTIONS = 36, 160
 NOTES = {str(number): f"note {number}: a text about the pressure of water and air" for number in range(20)}
 
 
@@ -39,7 +38,7 @@ def tracer():
     sys.setprofile(None)
 
 
-def test_the_path_of_a_search_is_as_documented_and_short(tracer, tmp_path, monkeypatch):
+def test_the_path_of_a_search_is_as_documented(tracer, tmp_path, monkeypatch):
     monkeypatch.setenv("OSRERANK_VECTORS_FOLDER", str(tmp_path / "vectors"))
     monkeypatch.setenv("OSRERANK_TRACING", "off")  # another test may have set up OpenTelemetry
     with osrerank.connect(f"embedded:{tmp_path}") as client:
@@ -55,5 +54,3 @@ def test_the_path_of_a_search_is_as_documented_and_short(tracer, tmp_path, monke
     page = (PACKAGE.parent / "docs" / "contributing.md").read_text("utf-8")
     path = page.partition("## The path of a search")[2].partition("\n## ")[0].partition("What differs")[0]
     assert sorted(tracer.found) == sorted(set(re.findall(r"\.\./osrerank/([\w/]+\.py)", path)))
-    assert len(tracer.found) <= MOST_FILES
-    assert sum(map(len, tracer.found.values())) <= MOST_FUNCTIONS

@@ -58,7 +58,8 @@ def test_every_step_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
             wait_until((tmp_path / "shadow.jsonl").exists)
         if step == "Roll back":
             with osrerank.connect() as client:
-                assert "rerank" not in client.search("blood", index="articles", rerank=True)
+                found = client.search("blood", index="articles", rerank=True)
+                assert found["rerank"]["reason_code"] == "not_asked"
     assert (
         "all 2 documents have vectors"
         in shown["osrerank --model osrerank/minilm-l6 vectors status --index articles --at-least .99"]

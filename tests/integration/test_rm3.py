@@ -43,7 +43,7 @@ def test_widened_search_and_reranking(engine, engine_url, index_name):
         nothing = client.search("zzzz", index=index_name, rerank=options)
     assert {hit["_id"] for hit in plain["hits"]["hits"]} == {"0", "3"}
     assert {hit["_id"] for hit in wide["hits"]["hits"]} == {"0", "1", "2", "3"}
-    assert "rerank" not in wide
+    assert wide["rerank"]["reason_code"] == "not_asked"
     assert {hit["_id"] for hit in reranked["hits"]["hits"]} == {"0", "1", "2", "3"}
     assert reranked["rerank"]["applied"] is True
     assert nothing["hits"]["hits"] == []

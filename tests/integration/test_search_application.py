@@ -103,7 +103,7 @@ def test_it_goes_on_where_settings_switch_reranking_off(
     monkeypatch.chdir(tmp_path)
     with started(url, monkeypatch) as browser:
         found = ask(browser)
-        assert (found["reranked"], found["reason"], len(found["hits"])) == (False, "the settings switch it off", 10)
+        assert (found["reranked"], found["reason"], len(found["hits"])) == (False, "the pipeline is none", 10)
 
 
 def test_wrong_requests_are_refused_and_health_is_told(browser: TestClient) -> None:

@@ -8,7 +8,7 @@ from prometheus_client import REGISTRY
 from osrerank import Rerank, connect
 from osrerank.errors import ConfigError, InferenceError, MissingDependencyError, ModelLoadError, ResponseFormatError
 from osrerank.testing import FunctionScorer, ManualClock
-from tests.rankings import asked, client_for, ids, response_of
+from tests.rankings import asked, client_for, ids, response_of, unmarked
 from tests.servers import ROOT
 
 TINY = ROOT / "tests" / "data" / "tiny-bert-one-label"
@@ -21,7 +21,7 @@ def test_one_argument_changes_the_order():
     assert response["rerank"]["applied"] is True
     assert asked(client)["url"] == "/i/_search"
     assert asked(client)["body"]["size"] == 100
-    assert asked(client)["params"]["search_pipeline"] == "_none"
+    assert "search_pipeline" not in asked(client)["params"]
     assert len(client.transport.requests) == 1
 
 
@@ -91,22 +91,23 @@ def test_defaults_of_the_client():
 
 
 @pytest.mark.parametrize(
-    ("arguments", "answer", "reason"),
+    ("arguments", "answer", "code", "reason"),
     [
-        ({"size": 0}, response_of(["a"]), "size is 0"),
-        ({"scroll": "1m"}, response_of(["a"]), "scroll"),
-        ({"body": {"sort": ["date"]}}, response_of(["a"]), "sorted by something other than score"),
-        ({"from_": 9_999}, response_of(["a"]), "result window"),
-        ({}, response_of([]), "there are no hits"),
-        ({"rerank": {"query": "  "}}, response_of(["a"]), "query text is empty"),
-        ({"rerank": {"fields": ["body"]}}, response_of(["a"]), "the hits have text"),
+        ({"size": 0}, response_of(["a"]), "request", "size is 0"),
+        ({"scroll": "1m"}, response_of(["a"]), "paging", "scroll"),
+        ({"body": {"sort": ["date"]}}, response_of(["a"]), "sorted", "sorted by something other than score"),
+        ({"from_": 9_999}, response_of(["a"]), "request", "result window"),
+        ({}, response_of([]), "no_hits", "there are no hits"),
+        ({"rerank": {"query": "  "}}, response_of(["a"]), "no_query", "query text is empty"),
+        ({"rerank": {"fields": ["body"]}}, response_of(["a"]), "no_text", "the hits have text"),
     ],
 )
-def test_not_reranked_says_why(arguments, answer, reason):
+def test_not_reranked_says_why(arguments, answer, code, reason):
     response = client_for(copy.deepcopy(answer)).search("low", **{"index": "i", "rerank": True, **arguments})
     assert response["rerank"]["applied"] is False
+    assert response["rerank"]["reason_code"] == code
     assert reason in response["rerank"]["reason"]
-    assert response["hits"]["hits"] == answer["hits"]["hits"]
+    assert unmarked(response) == answer["hits"]
 
 
 def test_failed_scorer_keeps_the_first_pass_marked_timed_logged_and_counted(caplog):

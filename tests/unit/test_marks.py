@@ -17,6 +17,7 @@ from osrerank.scoring.remote.messages import Reply
 from osrerank.stages.mono import MonoStage
 from osrerank.testing import CannedTransport, FunctionScorer
 from osrerank.types import Scorer, Scores
+from osrerank.types.reasons import Reason
 from osrerank.types.scores import QUERY_CUT
 from tests.rankings import ranking_of, response_of
 
@@ -62,14 +63,14 @@ def test_ranked_texts_say_which_were_cut() -> None:
 def test_the_order_of_a_sort_is_read_whatever_its_case() -> None:
     for sort in ({"_score": {"order": "DESC"}}, [{"_score": "Desc"}, {"n": "asc"}], "_score:DESC"):
         assert isinstance(plan({"sort": sort}, {}, Rerank(), 100, SearchFields()), FirstPass)
-    assert isinstance(plan({"sort": {"_score": {"order": "ASC"}}}, {}, Rerank(), 100, SearchFields()), str)
+    assert isinstance(plan({"sort": {"_score": {"order": "ASC"}}}, {}, Rerank(), 100, SearchFields()), Reason)
 
 
 @pytest.mark.parametrize(
     "body", [{"size": None}, {"from": None}, {"size": True}, {"size": 1.5}, {"size": "x"}, {"sort": None}]
 )
 def test_what_opensearch_refuses_is_sent_as_it_is(body: dict[str, Any]) -> None:
-    assert isinstance(plan(body, {}, Rerank(), 100, SearchFields()), str)
+    assert isinstance(plan(body, {}, Rerank(), 100, SearchFields()), Reason)
 
 
 def test_collapse_is_warned_of() -> None:

@@ -5,6 +5,7 @@ from osrerank.errors import ResponseFormatError
 from osrerank.response import Page, has_own_order, hit_text, hits_of, merge, parse, unchanged
 from osrerank.testing import FunctionScorer
 from osrerank.types import Query
+from osrerank.types.reasons import Reason, ReasonCode
 from tests.rankings import BY_LENGTH, response_of
 
 QUERY = Query("q", "low blood pressure")
@@ -96,7 +97,7 @@ def test_borrowed_fields_are_given_back():
     assert merged["hits"]["hits"][0]["fields"] == {"date": ["1999"]}
     merged = merge(response, ranking, Page(borrowed=("text", "date")), rerank_ms=0)
     assert "fields" not in merged["hits"]["hits"][0]
-    kept = unchanged(response, "why", page=Page(borrowed=("text", "date")))
+    kept = unchanged(response, Reason(ReasonCode.DEADLINE, "late"), page=Page(borrowed=("text", "date")))
     assert "fields" not in kept["hits"]["hits"][0]
 
 
@@ -121,8 +122,9 @@ def test_explanation_tells_each_step():
 
 def test_unchanged_is_cut_and_marked():
     response = response_of(["a", "b", "c"])
-    marked = unchanged(response, "because", page=Page(offset=1, size=1))
+    marked = unchanged(response, Reason(ReasonCode.REFUSED, "because", "too deep"), page=Page(offset=1, size=1))
     assert [hit["_id"] for hit in marked["hits"]["hits"]] == ["d1"]
     assert marked["hits"]["hits"][0]["_score"] == 2.0
-    marks = {"applied": False, "reason": "because", "first_pass_took_ms": 3, "warnings": [], "stages": []}
-    assert marked["rerank"] == marks
+    assert marked["hits"]["hits"][0]["_rerank"] == {"first_pass": {"score": 2.0, "rank": 2}}
+    told = {"applied": False, "reason": "because (too deep)", "reason_code": "refused"}
+    assert marked["rerank"] == {**told, "first_pass_took_ms": 3, "warnings": [], "stages": []}

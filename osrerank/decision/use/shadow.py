@@ -29,7 +29,7 @@ class ShadowReport:
         dropped: how many were not, because too many waited or a process ended.
         unreadable: how many lines are no records, such as one cut short by a full disk.
         applied: outcome ``true``, ``partial`` or ``false`` -> number of searches.
-        reasons: why searches were not reranked, or only in part -> number of searches.
+        reasons: the code of why searches were not reranked, or only in part -> number of searches.
         new_hits: how many of the first ten hits are new with reranking -> number of reranked searches.
         first_changed: how many searches have another first hit.
         moved: for each search, how many of the first ten hits changed their rank.
@@ -69,7 +69,7 @@ class ShadowReport:
         self.searches += 1
         self.applied[str(record["applied"]).lower()] += 1
         if record["applied"] is not True:
-            self.reasons[record.get("reason") or "no reason given"] += 1
+            self.reasons[record["reason_code"]] += 1
         self.known += record.get("known", 0)
         self.encoded += record.get("encoded", 0)
         if "ms" in record:
@@ -159,6 +159,8 @@ def _problem(path: Path, number: int, line: Record) -> FormatError | None:
     if "ms" in line:
         needed += ["first_pass_ms"]
     wrong += [name for name in needed if name not in line]
+    if "query" in line and line.get("applied") is not True and not isinstance(line.get("reason_code"), str):
+        wrong.append("reason_code")
     return bad_line(path, number, f"{wrong[0]} is missing or wrong for a search in shadow mode") if wrong else None
 
 

@@ -9,19 +9,21 @@ from osrerank.errors import ConfigError
 from osrerank.retrieval.fields import SearchFields
 from osrerank.retrieval.first_pass import SORTED, FirstPass, plan
 from osrerank.retrieval.query_text import build_query, find_query_text
+from osrerank.retrieval.search_pipelines import NONE, SearchPipeline, described
 from osrerank.search.call import Refused, Reranking
 from osrerank.search.call import planned as planned_call
 from osrerank.service import RerankService
 from osrerank.settings import Settings
 from osrerank.testing import FunctionScorer
 from osrerank.types import NEVER
+from osrerank.types.reasons import ReasonCode
 
 MATCH = {"query": {"match": {"text": "x"}}}
 
 
-def planned(body=None, params=None, depth=100, **options):
+def planned(body=None, params=None, depth=100, pipeline=NONE):
     fields = SearchFields.of_names((), ("title", "text"))
-    return plan({**MATCH, **(body or {})}, params or {}, Rerank(**options), depth, fields)
+    return plan({**MATCH, **(body or {})}, params or {}, Rerank(), depth, fields, pipeline)
 
 
 @pytest.mark.parametrize(
@@ -43,26 +45,28 @@ def test_window_holds_depth_and_page(body, params, window, page):
 
 
 @pytest.mark.parametrize(
-    ("body", "params", "reason"),
+    ("body", "params", "code", "reason"),
     [
-        ({}, {"scroll": "1m"}, "scroll"),
-        ({"search_after": [1]}, {}, "search_after"),
-        ({"pit": {"id": "x"}}, {}, "point in time"),
-        ({}, {"filter_path": "hits"}, "filter_path"),
-        ({"size": 0}, {}, "size is 0"),
-        ({"from": 9_995, "size": 10}, {}, "result window"),
-        ({"size": -1}, {}, "not a count"),
-        ({"from": "many"}, {}, "not a count"),
-        ({"sort": ["date"]}, {}, SORTED),
-        ({"sort": [{"_score": "asc"}]}, {}, SORTED),
-        ({"sort": {"date": "desc"}}, {}, SORTED),
-        ({}, {"sort": "date:asc,_score"}, SORTED),
+        ({}, {"scroll": "1m"}, ReasonCode.PAGING, "scroll"),
+        ({"search_after": [1]}, {}, ReasonCode.PAGING, "search_after"),
+        ({"pit": {"id": "x"}}, {}, ReasonCode.PAGING, "point in time"),
+        ({}, {"filter_path": "hits"}, ReasonCode.REQUEST, "filter_path"),
+        ({"size": 0}, {}, ReasonCode.REQUEST, "size is 0"),
+        ({"from": 9_995, "size": 10}, {}, ReasonCode.REQUEST, "result window"),
+        ({"size": -1}, {}, ReasonCode.REQUEST, "not a count"),
+        ({"from": "many"}, {}, ReasonCode.REQUEST, "not a count"),
+        ({"sort": ["date"]}, {}, ReasonCode.SORTED, SORTED),
+        ({"sort": [{"_score": "asc"}]}, {}, ReasonCode.SORTED, SORTED),
+        ({"sort": {"date": "desc"}}, {}, ReasonCode.SORTED, SORTED),
+        ({}, {"sort": "date:asc,_score"}, ReasonCode.SORTED, SORTED),
     ],
 )
-def test_refused_requests_are_sent_as_they_came(body, params, reason):
-    assert reason in planned(body, params)
+def test_refused_requests_are_sent_as_they_came(body, params, code, reason):
+    found = planned(body, params)
+    assert found.code is code
+    assert reason in str(found)
     by = Reranking(RerankService(Settings.load(), FunctionScorer()), Rerank(), "x", NEVER)
-    call = planned_call(by, {**MATCH, **body}, params)
+    call = planned_call(by, {**MATCH, **body}, params, NONE)
     assert isinstance(call, Refused)
     assert (call.body, call.params) == ({**MATCH, **body}, params)
 
@@ -74,10 +78,22 @@ def test_sorts_led_by_score_are_reranked(sort):
     assert isinstance(planned({"sort": sort}), FirstPass)
 
 
-def test_index_pipeline_is_kept_out_unless_asked_for():
-    assert planned().params["search_pipeline"] == "_none"
+def test_a_search_runs_under_the_pipeline_that_the_index_or_the_caller_names():
+    assert "search_pipeline" not in planned().params
     assert planned(params={"search_pipeline": "mine"}).params["search_pipeline"] == "mine"
     assert "search_pipeline" not in planned({"search_pipeline": {"response_processors": []}}).params
+
+
+def test_a_pipeline_that_ranks_is_left_alone():
+    reason = planned(pipeline=described("wise", {"response_processors": [{"ml_inference": {}}]}))
+    assert reason.code is ReasonCode.SEARCH_PIPELINE
+    assert str(reason) == "the search pipeline wise ranks the hits itself, or may do so (ml_inference)"
+
+
+def test_what_replaces_an_own_default_pipeline_is_sent():
+    assert planned(pipeline=SearchPipeline("own", instead="_none")).params["search_pipeline"] == "_none"
+    rest = {"request_processors": [{"filter_query": {}}]}
+    assert planned(pipeline=SearchPipeline("own", instead=rest)).body["search_pipeline"] == rest
 
 
 def test_hidden_text_is_requested_through_fields():
@@ -88,19 +104,33 @@ def test_hidden_text_is_requested_through_fields():
     assert (partly.body["fields"], partly.page.borrowed) == (["te*", "date", "title"], ("title",))
 
 
-@pytest.mark.parametrize(
-    "body",
-    [
-        {"stored_fields": ["text"]},
-        {"_source": False, "docvalue_fields": ["text"]},
-        {"_source": False, "docvalue_fields": [{"field": "te*"}]},
-        {"_source": False, "script_fields": {"text": {"script": "1"}}},
-        {"_source": False, "collapse": {"field": "text"}},
-    ],
-)
-def test_what_another_option_returns_is_not_taken_out(body):
-    assert planned(body).body["fields"] == ["title", "text"]
-    assert planned(body).page.borrowed == ("title",)
+OWN_VALUES = [
+    {"docvalue_fields": [{"field": "te*"}]},
+    {"script_fields": {"text": {"script": "1"}}, "_source": True},
+    {"derived": {"text": {"type": "text", "script": "1"}}},
+    {"collapse": {"field": "text"}},
+    {"fields": [{"field": "te*", "format": "yyyy"}]},
+    {"suggest": {"next": {"prefix": "x", "completion": {"field": "names"}}}},
+]
+"""Parts of a request that may put something else than a document's text into `fields`."""
+
+
+@pytest.mark.parametrize("body", [*({**body, "_source": False} for body in OWN_VALUES), {"stored_fields": ["text"]}])
+def test_text_is_fetched_apart_where_the_caller_has_values_of_its_own(body):
+    found = planned(body)
+    assert (found.apart, found.reads_source, found.page.borrowed) == (("title", "text"), False, ())
+    assert found.body.get("fields") == body.get("fields")
+
+
+@pytest.mark.parametrize("body", OWN_VALUES)
+def test_whole_sources_are_read_without_the_callers_values(body):
+    found = planned(body)
+    assert (found.apart, found.reads_source, found.page.borrowed) == ((), True, ())
+
+
+def test_text_is_fetched_apart_where_the_pipeline_changes_fields():
+    found = planned(pipeline=described("renaming", {"response_processors": [{"rename_field": {}}]}))
+    assert (found.apart, found.reads_source, "fields" in found.body) == (("title", "text"), False, False)
 
 
 def test_visible_text_is_not_requested_twice():

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from osrerank.errors import ConfigError
 from osrerank.options.rm3 import Rm3
 from osrerank.retrieval.rm3 import FeedbackDocument, expand, expanded
-from tests.rankings import client_for, response_of
+from tests.rankings import client_for, response_of, unmarked
 
 
 def test_weights_by_hand():
@@ -80,11 +80,20 @@ def test_requests_and_usable_terms():
     (search, many, analyze), query = answers_to(asking, found, vectors, tokens)
     assert search.path == "/a%2F1,b*/_search"
     assert search.body == {"query": {"match": {"body": {"query": "salts of salt"}}}, "size": 3, "_source": False}
-    assert search.params == {"routing": "r", "search_pipeline": "_none"}
+    assert search.params == {"routing": "r"}
     assert many.body["docs"][0]["routing"] == "r"
     assert (analyze.path, analyze.body) == ("/a%2F1/_analyze", {"field": "body", "text": "salts of salt"})
     weights = {clause["term"]["body"]["value"]: clause["term"]["body"]["boost"] for clause in query["bool"]["should"]}
     assert weights == pytest.approx({"salt": 0.5, "rare": 1 / 3, "42": 1 / 6})
+
+
+def test_feedback_comes_through_the_search_pipeline_of_the_search():
+    nothing = {"hits": {"hits": []}}
+    (search,), _ = answers_to(expand("salt", "i", Rm3(), {}, ["text"], "hiding"), nothing)
+    assert search.params == {"search_pipeline": "hiding"}
+    rest = {"request_processors": [{"filter_query": {}}]}
+    (search,), _ = answers_to(expand("salt", "i", Rm3(), {}, ["text"], rest), nothing)
+    assert (search.body["search_pipeline"], search.params) == (rest, {})
 
 
 def test_nothing_found_leaves_the_query():
@@ -105,7 +114,13 @@ def test_a_query_of_ones_own_is_refused():
 def test_pipeline_none_is_the_first_pass_alone():
     answer = response_of(["a", "bbb"])
     client = client_for(answer)
-    assert client.search("low", index="i", size=3, rerank={"pipeline": "none", "query_fields": "text"}) is answer
+    found = client.search("low", index="i", from_=4, size=3, rerank={"pipeline": "none", "query_fields": "text"})
+    assert unmarked(found) == answer["hits"]
+    assert [hit["_rerank"] for hit in found["hits"]["hits"]] == [
+        {"first_pass": {"score": 2.0, "rank": 5}},
+        {"first_pass": {"score": 1.0, "rank": 6}},
+    ]
+    assert (found["rerank"]["applied"], found["rerank"]["reason_code"]) == (False, "not_asked")
     assert client.transport.requests[-1]["body"] == {"query": {"match": {"text": {"query": "low"}}}}
     marked = client.rerank_response(answer, "low", options={"pipeline": "none"})
     assert marked["rerank"]["reason"] == "the pipeline is none"

@@ -16,11 +16,11 @@ from prometheus_client import REGISTRY
 
 from osrerank import Client, connect
 from osrerank.aio import connect_async
-from osrerank.search.shadow import IN_SHADOW, MOST_WAITING, NOT_CHOSEN, REST_FACTOR, Shadows, digest_of
+from osrerank.search.shadow import IN_SHADOW, MOST_WAITING, REST_FACTOR, Shadows, digest_of
 from osrerank.settings import Settings
 from osrerank.testing import FunctionScorer
 from tests.articles import fill
-from tests.rankings import client_for, ids, response_of
+from tests.rankings import client_for, ids, response_of, unmarked
 from tests.servers import ROOT
 from tests.waiting import wait_until
 
@@ -65,9 +65,9 @@ def test_the_answer_is_the_first_passs_and_what_would_have_changed_is_recorded(c
     plain = client.search("blood pressure", index="notes")
     before, searches = count("true"), REGISTRY.get_sample_value("osrerank_searches_total", {"applied": "true"})
     answer = client.search("blood pressure", index="notes", rerank=SHADOW)
-    assert answer["hits"] == plain["hits"]
-    assert answer["rerank"]["applied"] is False
-    assert answer["rerank"]["reason"] == IN_SHADOW
+    assert unmarked(answer) == plain["hits"]
+    assert (answer["rerank"]["applied"], answer["rerank"]["reason_code"]) == (False, "shadow")
+    assert answer["rerank"]["reason"] == IN_SHADOW.message
     assert answer["rerank"]["shadow"] == {"queued": True}
     (record,) = records(file, 1)
     assert record["applied"] is True
@@ -107,6 +107,24 @@ def test_neither_texts_nor_ids_are_recorded_unless_asked_for(
     assert (len(texts["before"]), texts["after"]) == (2, ["notes/29", "notes/28"])
 
 
+def test_what_another_program_said_is_recorded_only_with_texts(
+    file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said = "cannot read 'blood pressure'"
+    for texts, is_told in (("false", False), ("true", True)):
+        monkeypatch.setenv("OSRERANK_SHADOW_TEXTS", texts)
+        with connect(f"embedded:{tmp_path / texts}", scorer=FunctionScorer(lambda _query, _text: fail(said))) as client:
+            fill(client, "notes", NOTES)
+            client.search("blood pressure", index="notes", rerank=SHADOW)
+            record = records(file, 1 + is_told)[-1]
+        assert (record["reason_code"], "blood" in str(record)) == ("ValueError", is_told)
+        assert (said in str(record["reason"])) is is_told
+
+
+def fail(said: str) -> float:
+    raise ValueError(said)
+
+
 @pytest.mark.parametrize("on_failure", ["first_pass", "raise"])
 def test_a_failure_is_recorded_and_harms_nobody(file: Path, tmp_path: Path, on_failure: Any) -> None:
     with connect(f"embedded:{tmp_path / 'engine'}", scorer=FunctionScorer(broken=True)) as client:
@@ -115,7 +133,7 @@ def test_a_failure_is_recorded_and_harms_nobody(file: Path, tmp_path: Path, on_f
         assert len(ids(found)) == 10
         (record,) = records(file, 1)
     assert record["applied"] is False
-    assert record["reason"].startswith(("mono", "InferenceError"))
+    assert record["reason_code"] == ("scoring" if on_failure == "first_pass" else "InferenceError")
     assert "overlap" not in record
 
 
@@ -123,7 +141,7 @@ def test_a_search_that_cannot_be_reranked_says_why_and_is_recorded(client: Clien
     found = client.search(index="notes", body={"query": {"match_all": {}}}, rerank={**SHADOW, "on_failure": "raise"})
     assert found["rerank"]["reason"].startswith("the query has no text to rerank by")
     (record,) = records(file, 1)
-    assert (record["applied"], record["reason"]) == (False, "the query has no text to rerank by")
+    assert (record["applied"], record["reason_code"], record["reason"]) == (False, "no_query", None)
 
 
 def test_no_search_waits_for_the_queue_and_what_finds_no_room_is_counted(file: Path, tmp_path: Path) -> None:
@@ -194,7 +212,7 @@ def test_only_a_share_is_reranked_and_its_pages_agree(client: Client) -> None:
         assert sides == {page["rerank"]["applied"] for page in pages}
         (chosen[key],) = sides
         if not chosen[key]:
-            assert pages[0]["rerank"]["reason"] == NOT_CHOSEN
+            assert pages[0]["rerank"]["reason_code"] == "share"
             assert pages[0]["rerank"]["share"]["of"] == 0.5
     assert 10 <= sum(chosen.values()) <= 30
 
@@ -215,7 +233,7 @@ def test_only_the_share_is_in_shadow(client: Client, file: Path) -> None:
     left_out, found = (
         client.search("blood pressure", index="notes", rerank={**SHADOW, "share": share})["rerank"] for share in (0, 1)
     )
-    assert (left_out["reason"], "shadow" in left_out) == (NOT_CHOSEN, False)
+    assert (left_out["reason_code"], "shadow" in left_out) == ("share", False)
     assert found["share"] == {"of": 1, "chosen": True}
     assert len(records(file, 1)) == 1
 
@@ -302,7 +320,7 @@ def test_of_ten_thousand_searches_none_is_lost(file: Path) -> None:
 
         def search(first: int) -> None:
             for number in range(first, 10_000, 4):
-                assert client.search(f"low {number}", index="notes", rerank=rerank)["hits"] == answer["hits"]
+                assert unmarked(client.search(f"low {number}", index="notes", rerank=rerank)) == answer["hits"]
 
         with ThreadPoolExecutor(4) as threads:
             assert len([*threads.map(search, range(4))]) == 4

@@ -10,12 +10,10 @@ from prometheus_client import REGISTRY
 from osrerank import MonoStage, Pipeline
 from osrerank._seldom import Seldom
 from osrerank.options.rerank import Rerank
-from osrerank.retrieval.first_pass import SORTED
 from osrerank.search import slow
-from osrerank.search.call import NO_HITS
-from osrerank.stages.ordering import NO_TEXT
 from osrerank.testing import FunctionScorer, ManualClock
 from osrerank.types import NEVER, Deadline, Ranking
+from osrerank.types.reasons import ReasonCode
 from tests.rankings import client_for
 from tests.servers import ROOT
 
@@ -64,28 +62,7 @@ def test_the_remedy_is_the_stages(
     assert not any(word in caplog.text for word in unnamed)
 
 
-@pytest.mark.parametrize(
-    ("reason", "kind"),
-    [
-        ("vectors: the deadline passed after 3 of 100 passages", "deadline"),
-        ("mono: the model m is still being loaded when the deadline passes: client.warm_up()", "loading"),
-        (NO_HITS, "no_hits"),
-        (f"{NO_TEXT} (title): the hits have sku", "no_text"),
-        (SORTED, "order"),
-        ("language: the query is mostly in Cyrillic, and m reads en", "language"),
-        ("language: the documents are mostly in another language (de), and m reads en", "language"),
-        ("the indices of this search may have different models (a, b): search them one by one", "models"),
-        ("the query text is empty", "query"),
-        ("mono: there is no worker of m", "workers"),
-        ("the first pass for reranking was refused (400)", "first_pass"),
-        ("mono: no candidate could be scored: broken", "other"),
-    ],
-)
-def test_reasons_have_kinds_for_metrics(reason: str, kind: str) -> None:
-    assert slow.kind_of(reason) == kind
-
-
-def test_searches_count_their_texts_by_stored_vectors_and_the_reasons() -> None:
+def test_searches_count_their_texts_by_stored_vectors() -> None:
     def value(name: str, **labels: str) -> float:
         return REGISTRY.get_sample_value(f"osrerank_{name}_total", labels) or 0.0
 
@@ -94,13 +71,24 @@ def test_searches_count_their_texts_by_stored_vectors_and_the_reasons() -> None:
 
     texts = [f"text {number}" for number in range(5)]
     with client_for(texts, None) as client:
-        before, empty = counts(), value("not_reranked", reason="not_asked")
+        before = counts()
         for _ in range(2):
             client.search("low", index="i", rerank={"fields": ["text"], "deadline_ms": None})
             client.searcher.service.vectors_of(Rerank()).records.flush()  # type: ignore[union-attr]
-        client.search("low", index="i", size=0, rerank=True)
     assert [after - count for after, count in zip(counts(), before, strict=True)] == [5, 5]
-    assert value("not_reranked", reason="not_asked") == empty
+
+
+def test_searches_that_are_not_reranked_are_counted_by_the_code_of_the_reason() -> None:
+    def counts() -> list[float]:
+        codes = [str(code) for code in ReasonCode]
+        return [REGISTRY.get_sample_value("osrerank_not_reranked_total", {"reason": code}) or 0.0 for code in codes]
+
+    before = counts()
+    with client_for(["low", "lower"]) as client:
+        client.search("low", index="i", size=0, rerank=True)
+        client.search("low", index="i", rerank={"pipeline": "none"})  # nothing was to be reranked
+    counted = {code for code, old, new in zip(ReasonCode, before, counts(), strict=True) if new > old}
+    assert counted == {ReasonCode.REQUEST}
 
 
 @pytest.mark.parametrize("stages", [[], [STAGE]])

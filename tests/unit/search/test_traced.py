@@ -16,7 +16,8 @@ from tests.tracing import one, recording, told, tree
 
 TEXTS = ["salt and water", "a secret", "water"]
 FIELDS = {"fields": ["text"], "query_fields": ["text"]}
-SEARCH = ["osrerank.search", [["get_mapping notes", []], ["search notes", []], ["stage mono", []]]]
+LOOKUPS = [["get_mapping notes", []], ["get_settings notes", []]]
+FIRST_PASS = [["search notes", []], ["stage mono", []]]
 
 
 def client_for(scorer=None, answer=TEXTS):
@@ -34,7 +35,7 @@ def test_a_search_is_a_trace_of_its_first_pass_and_its_stages(traced):
         answer = client_for().search("salt", index="notes", rerank=True)
     assert answer["rerank"]["applied"] is True
     found = told(traced)
-    assert tree(found) == [["request", [SEARCH]]]
+    assert tree(found) == [["request", [["osrerank.search", [*LOOKUPS, *FIRST_PASS]]]]]
     assert one(found, "osrerank.search").attributes == {"osrerank.index": "notes", "osrerank.applied": "true"}
     first, stage = one(found, "search notes"), one(found, "stage mono").attributes
     named = {"system.name": "opensearch", "operation.name": "search", "collection.name": "notes"}
@@ -59,7 +60,7 @@ def test_each_search_of_several_has_a_span(traced):
     client_for(answer=answer).msearch(body=[{"index": "notes"}, query, {"index": "notes"}, query], rerank=True)
     found = told(traced)
     reranked = [["osrerank.rerank", [["stage mono", []]]], ["osrerank.rerank", []]]
-    assert tree(found) == [["osrerank.msearch", [["get_mapping notes", []], ["msearch", []], *reranked]]]
+    assert tree(found) == [["osrerank.msearch", [*LOOKUPS, ["msearch", []], *reranked]]]
     assert one(found, "msearch").attributes["db.operation.batch.size"] == 2
     applied = [span.attributes["osrerank.applied"] for span in found if span.name == "osrerank.rerank"]
     assert applied == ["true", "false"]
@@ -71,7 +72,7 @@ def test_a_stage_that_fails_is_an_error_in_a_search_that_is_none(traced):
     stage, search = one(found, "stage mono"), one(found, "osrerank.search")
     assert (stage.is_error, stage.attributes["error.type"]) == (True, "osrerank.errors.InferenceError")
     assert (search.is_error, search.attributes["osrerank.applied"]) == (False, "false")
-    assert search.events["osrerank.degraded"]["osrerank.reason"].startswith("mono: ")
+    assert search.events["osrerank.degraded"] == {"osrerank.applied": "false", "osrerank.reason.code": "scoring"}
 
 
 def test_a_search_that_raises_is_an_error(traced):
@@ -84,7 +85,9 @@ def test_a_search_that_raises_is_an_error(traced):
 def test_a_search_that_is_partly_reranked_says_so(traced):
     client_for(FunctionScorer(unscorable=frozenset({"a secret"}))).search("salt", index="notes", rerank=True)
     found = told(traced)
-    assert one(found, "stage mono").attributes["osrerank.stage.failed"] == 1
+    stage = one(found, "stage mono")
+    assert stage.attributes["osrerank.stage.failed"] == 1
+    assert stage.events["osrerank.degraded"] == {"osrerank.reason.code": "scoring"}
     assert one(found, "osrerank.search").attributes["osrerank.applied"] == "partial"
     assert "osrerank.degraded" in one(found, "osrerank.search").events
     assert "secret" not in str(found)
@@ -92,8 +95,10 @@ def test_a_search_that_is_partly_reranked_says_so(traced):
 
 def test_queries_are_told_only_where_that_is_asked_for(traced, monkeypatch):
     monkeypatch.setenv("OSRERANK_TRACING", "queries")
-    client_for().search("salt", index="notes", rerank=True)
-    assert one(told(traced), "osrerank.search").attributes["osrerank.query"] == "salt"
+    client_for(FunctionScorer(broken=True)).search("salt", index="notes", rerank=True)
+    search = one(told(traced), "osrerank.search")
+    assert search.attributes["osrerank.query"] == "salt"
+    assert search.events["osrerank.degraded"]["osrerank.reason"].startswith("mono: ")
 
 
 def test_texts_from_anywhere_are_a_trace_in_whichever_thread_they_are_ranked(traced):
@@ -113,6 +118,6 @@ def test_the_asynchronous_client_keeps_searches_at_the_same_time_apart(traced, t
 
     asyncio.run(searches())
     found = told(traced)
-    assert tree(found) == [SEARCH] * 3
+    assert tree(found) == [["osrerank.search", [LOOKUPS[0], *FIRST_PASS]]] * 3
     systems = {span.attributes["db.system.name"] for span in found if span.name == "search notes"}
     assert systems == {"osrerank.embedded"}

@@ -8,6 +8,7 @@ from opensearchpy import RequestError, TransportError
 from osrerank.errors import ConfigError
 from osrerank.options.rerank import Rerank
 from osrerank.retrieval.fields import SearchFields
+from osrerank.retrieval.search_pipelines import NONE
 from osrerank.search.call import Reranking, planned
 from osrerank.search.ubi import EXISTS, REST_S, UbiRecords, index_body, record_of
 from osrerank.search.ubi_query import UbiQuery, without_ubi
@@ -30,7 +31,7 @@ def query(**given: Any) -> UbiQuery:
 def after(records: UbiRecords, answer: Any = ANSWER, deadline: Deadline = NEVER) -> Any:
     """Begin to record the answer of a search."""
     service, options = RerankService(Settings.load(), FunctionScorer()), Rerank(fields=("text",))
-    call = planned(Reranking(service, options, "", deadline, SearchFields.named_by(options)), BODY, {})
+    call = planned(Reranking(service, options, "", deadline, SearchFields.named_by(options)), BODY, {}, NONE)
     assert call.by.ubi is not None
     return records.after(call.by.ubi, call.by, answer)
 

@@ -97,19 +97,12 @@ print([name for name in sys.modules if name.startswith("opentelemetry")])
     assert done.stdout.strip() == "[]"
 
 
-@pytest.mark.parametrize(
-    ("reason", "told"),
-    [
-        ("mono: the deadline passed", "mono: the deadline passed"),
-        ("mono: the server answered 422: cannot read a secret; text", "mono: the server answered 422"),
-        ("the first pass was refused (RequestError: [secret])", "the first pass was refused"),
-        ("the rerank server 10.0.0.1:80 answered 500: {'secret': 1}", "the rerank server 10.0.0.1:80 answered 500"),
-        ("2 texts, of 'secret'", "2 texts, of "),
-        ("", None),
-    ],
-)
-def test_a_reason_is_told_without_the_words_of_others(reason, told):
-    assert reason_of(spans.NOTHING, reason) == {"osrerank__reason": told}
+def test_a_reason_is_its_code_and_a_sentence_only_where_queries_may_be_told():
+    with recording():
+        for tracing, told_of in (("on", {}), ("queries", {"osrerank__reason": "mono: cannot read 'a secret'"})):
+            with spans.trace("search", tracing) as search:
+                found = reason_of(search, "mono: cannot read 'a secret'", "scoring")
+            assert found == {"osrerank__reason__code": "scoring", **told_of}
 
 
 @pytest.mark.parametrize(

@@ -14,12 +14,12 @@ from osrerank.errors import EvaluationError, FormatError
 def record(query: str = "a", **given: Any) -> dict[str, Any]:
     compared = {"hits": 10, "overlap": 8, "first_changed": False, "moved": 5, "farthest": 12}
     timed = {"ms": 40.0, "first_pass_ms": 4, "known": 98, "encoded": 2}
-    said = {"time": "t", "index": "notes", "query": query, "applied": True, "reason": None}
+    said = {"time": "t", "index": "notes", "query": query, "applied": True, "reason": None, "reason_code": None}
     return {**said, **timed, **compared, **given}
 
 
-def unapplied(reason: str) -> dict[str, Any]:
-    return {"time": "t", "index": "notes", "query": "b", "applied": False, "reason": reason}
+def unapplied(code: str) -> dict[str, Any]:
+    return {"time": "t", "index": "notes", "query": "b", "applied": False, "reason": None, "reason_code": code}
 
 
 def written(path: Path, *lines: Any) -> Path:
@@ -32,14 +32,16 @@ def run(*arguments: object) -> Result:
 
 
 def test_what_is_counted_and_percentiles_are_values_that_occurred(tmp_path: Path) -> None:
-    first = written(tmp_path / "1", record(), record(overlap=10, moved=0, farthest=0), unapplied("no text"))
+    first = written(tmp_path / "1", record(), record(overlap=10, moved=0, farthest=0), unapplied("no_text"))
     other = written(
-        tmp_path / "2", record(first_changed=True, applied="partial", dropped=3), {"time": "t", "dropped": 4}
+        tmp_path / "2",
+        record(first_changed=True, applied="partial", reason_code="deadline", dropped=3),
+        {"time": "t", "dropped": 4},
     )
     report = read_report([first, other])
     assert (report.searches, report.dropped, report.compared, report.unreadable) == (4, 7, 3, 0)
     assert report.applied == {"true": 2, "partial": 1, "false": 1}
-    assert report.reasons == {"no text": 1, "no reason given": 1}
+    assert report.reasons == {"no_text": 1, "deadline": 1}
     assert report.new_hits == {2: 2, 0: 1}
     assert new_hits(record(after=9, overlap=8)) == 1  # a threshold left nine
     assert (report.first_changed, report.known, report.encoded) == (1, 294, 6)
@@ -75,7 +77,7 @@ def test_the_command_prints_a_table_and_writes_a_page(tmp_path: Path) -> None:
 
 
 def test_no_reranked_search_and_lines_cut_short_are_told(tmp_path: Path) -> None:
-    file = written(tmp_path / "shadow.jsonl", unapplied("vectors: too late"))
+    file = written(tmp_path / "shadow.jsonl", unapplied("deadline"))
     said = run(file, "--html", tmp_path / "shadow.html")
     assert "1 search in shadow; reranking was applied to none of them" in said.output
     file = written(tmp_path / "shadow.jsonl", record(), '{"time": "t", "ind', record(ms="long"), "", record())
@@ -83,7 +85,12 @@ def test_no_reranked_search_and_lines_cut_short_are_told(tmp_path: Path) -> None
     assert "2 lines of the files are no records and are left out." in said.output
 
 
-@pytest.mark.parametrize("line", ['{"id": "d1", "text": "t"}', "no JSON", '{"query": "q", "index": "i"}', "[]"])
+NO_CODE = json.dumps({"query": "q", "index": "i", "applied": False, "reason": "too late"})
+
+
+@pytest.mark.parametrize(
+    "line", ['{"id": "d1", "text": "t"}', "no JSON", '{"query": "q", "index": "i"}', NO_CODE, "[]"]
+)
 def test_another_file_is_refused_by_its_name(tmp_path: Path, line: str) -> None:
     with pytest.raises(FormatError, match=r"other.jsonl.* line 1"):
         read_report([written(tmp_path / "other.jsonl", line)])
