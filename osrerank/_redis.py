@@ -17,6 +17,7 @@ def open_redis(url: str, *, connect_s: float, answer_s: float, **options: Any) -
     """
     from redis import Redis  # noqa: PLC0415 - only where a Redis is configured
     from redis.backoff import NoBackoff  # noqa: PLC0415 - see above
+    from redis.exceptions import ReadOnlyError  # noqa: PLC0415 - see above
     from redis.retry import Retry  # noqa: PLC0415 - see above
 
     return Redis.from_url(
@@ -24,6 +25,7 @@ def open_redis(url: str, *, connect_s: float, answer_s: float, **options: Any) -
         socket_connect_timeout=connect_s,
         socket_timeout=answer_s,
         retry=Retry(NoBackoff(), 0),
+        retry_on_error=[ReadOnlyError],  # without a retry, it closes the connection: the next leads to the new master
         max_connections=MOST_CONNECTIONS,
         **options,
     )

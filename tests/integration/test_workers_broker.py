@@ -23,6 +23,7 @@ from osrerank.scoring.remote.signing import Signer
 from osrerank.scoring.remote.worker_registry import PREFIX, WorkerRegistry, queue_of
 from osrerank.settings import Settings
 from osrerank.types import Advice, Deadline, Scores
+from osrerank_workers.broker_health import BrokerHealth
 from osrerank_workers.queue_metrics import QueueCollector
 from osrerank_workers.run import await_broker
 from tests import servers, tls
@@ -233,7 +234,7 @@ def test_redis_cluster_and_sentinel_are_refused_with_a_clear_error(tmp_path: Pat
     made = servers.start_redis(servers.redis_binary(), tmp_path, options=options, configuration=configuration)
     with made as (url, _):
         with pytest.raises(WorkerError, match=f"in {mode} mode: Redis Sentinel and Redis Cluster are not supported"):
-            await_broker(url)
+            await_broker(url, BrokerHealth("a worker"))
         scorer = scorer_of(url, Signer())
         with pytest.raises(WorkerError, match="not supported: name one Redis"):
             scorer.score("q", ["d"], [(0,)])

@@ -6,6 +6,7 @@ of it and works on several chunks at a time in threads. Nothing is forked, so CU
 
 import logging
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from celery import Celery, signals
@@ -15,6 +16,7 @@ from osrerank.scoring.remote.broker import celery_app
 from osrerank.settings import Settings
 from osrerank.tracing.export import export_traces
 from osrerank.types import Scorer
+from osrerank_workers.consumer import Consumer
 from osrerank_workers.logs import configure_logs
 from osrerank_workers.probes import serve_probes
 from osrerank_workers.service import WorkerService
@@ -45,28 +47,32 @@ def create_app(settings: Settings, scorer: Scorer | None = None) -> Celery:
         ConfigError: no broker is configured.
     """
     made = celery_app(settings.broker())
-    _configure(made)
     service = WorkerService(settings, scorer)
+    _configure(made, service)
     register(made, service)
     _follow(service, settings)
     return made
 
 
-def _configure(made: Celery) -> None:
+def _configure(made: Celery, service: WorkerService) -> None:
     """Set the options that only workers need.
 
+    After an error that Redis answers with, a worker connects again; Celery's default is to end.
+
     A message is acknowledged when its chunk is started. On Redis an unacknowledged one would come back after the
-    visibility timeout, an hour, when nobody waits for it; the client, who does, sends it again instead.
+    visibility timeout, an hour, when nobody waits for it; the client, who does, sends it again instead. So no chunk is
+    cancelled on a connection loss, either; that option only leaves out a warning of Celery.
     """
     made.conf.update(
         task_acks_late=False,
         worker_pool="threads",
         worker_prefetch_multiplier=1,
-        worker_consumer="osrerank_workers.consumer:Consumer",
+        worker_consumer=partial(Consumer, broker=service.broker),
         broker_transport="osrerank_workers.consumer:Transport",
+        broker_channel_error_retry=True,
         worker_enable_remote_control=False,
         worker_send_task_events=False,
-        worker_cancel_long_running_tasks_on_connection_loss=False,
+        worker_cancel_long_running_tasks_on_connection_loss=True,
     )
 
 

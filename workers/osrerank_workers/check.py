@@ -35,7 +35,7 @@ def check_worker(settings: Settings) -> str:
             return f"worker {heartbeat.worker} is ready: {heartbeat.model}, last tried {heartbeat.probed_s:.0f} s ago"
     if not here and registry.refused:
         raise WorkerError(f"no worker of {settings.model} can be trusted: {registry.refused}")
-    states = "; ".join(f"{heartbeat.worker} {'hangs' if heartbeat.taking else 'is stopping'}" for heartbeat in here)
+    states = "; ".join(f"{heartbeat.worker} {'hangs' if heartbeat.taking else 'takes no chunks'}" for heartbeat in here)
     raise WorkerError(
         f"no worker of {settings.model} is ready on {socket.gethostname()}{f': {states}' if states else ''}"
     )

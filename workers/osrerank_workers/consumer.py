@@ -15,7 +15,7 @@ from kombu.transport import redis
 from redis import RedisError
 
 from osrerank.metrics import WORKER_CHUNKS
-from osrerank.scoring.remote.breaker import pause_s
+from osrerank_workers.broker_health import BrokerHealth
 
 TICK_S = 0.1
 """How often a waiting worker looks whether it is told to stop."""
@@ -29,40 +29,60 @@ class Channel(redis.Channel):
     def _brpop_read(self, **options: Any) -> Any:
         before = set(self.qos._delivered)  # noqa: SLF001 - Kombu has no public name for it
         try:
-            return super()._brpop_read(**options)  # type: ignore[no-untyped-call]
-        except (Empty, OSError, RedisError):
+            read = super()._brpop_read(**options)  # type: ignore[no-untyped-call]
+        except Empty:
+            self.connection.broker.answered()
+            raise
+        except (OSError, RedisError):
             raise
         except Exception as error:  # noqa: BLE001 - anything may lie in a Redis list
             _refuse("is no message", error)
             for tag in set(self.qos._delivered) - before:  # noqa: SLF001 - see above
                 self.basic_reject(tag, requeue=False)  # type: ignore[no-untyped-call]
             return True
+        self.connection.broker.answered()
+        return read
 
 
 class Transport(redis.Transport):
     """Kombu's Redis transport with that channel."""
 
     Channel = Channel
+    broker: BrokerHealth
 
 
 class Consumer(CeleryConsumer):  # type: ignore[misc]
-    """A consumer that logs the kind of what it refuses but not its content, and reconnects soon."""
+    """A consumer that logs the kind of what it refuses but not its content, and reconnects soon.
+
+    Args:
+        broker: whether the consumer can use the broker; it tells the worker.
+    """
+
+    def __init__(self, *arguments: Any, broker: BrokerHealth, **options: Any) -> None:
+        self.broker = broker
+        super().__init__(*arguments, **options)
 
     def ensure_connected(self, conn: Any) -> Any:
         """Connect, however long it takes; Celery's own gives up after a hundred tries."""
-        failures = 0
         while True:
             state.maybe_shutdown()
             try:
                 conn.ensure_connection(max_retries=0)
-            except (OperationalError, *conn.connection_errors, *conn.channel_errors) as error:
-                failures += 1
-                if failures == 1:
-                    logger.warning("[broker-away] no answer from the broker, still trying: %s", type(error).__name__)
-                _wait(pause_s(failures))
+            except OperationalError as error:  # Kombu's own, in place of Redis'
+                wait(self.broker.failed(error.__cause__ or error))
+            except (*conn.connection_errors, *conn.channel_errors) as error:
+                wait(self.broker.failed(error))
             else:
                 self.first_connection_attempt = False
+                conn.transport.broker = self.broker
                 return conn
+
+    def on_connection_error_before_connected(self, exc: Exception) -> None:
+        wait(self.broker.failed(exc))
+
+    def on_connection_error_after_connected(self, exc: Exception) -> None:
+        super().on_connection_error_after_connected(exc)
+        wait(self.broker.failed(exc))
 
     def on_decode_error(self, message: Any, exc: Exception) -> None:
         _refuse("cannot be decoded", exc)
@@ -81,7 +101,7 @@ class Consumer(CeleryConsumer):  # type: ignore[misc]
         message.reject_log_error(logger, self.connection_errors)
 
 
-def _wait(seconds: float) -> None:
+def wait(seconds: float) -> None:
     """Sleep, but no longer than until the worker is told to stop."""
     ends_at = time.monotonic() + seconds
     while time.monotonic() < ends_at:

@@ -1,17 +1,15 @@
 """Run a worker in this process."""
 
 import logging
-import time
 
 from redis import RedisError
 
-from osrerank.scoring.remote.breaker import pause_s
-from osrerank.scoring.remote.broker import check_mode, connect, no_broker
+from osrerank.scoring.remote.broker import check_mode, connect
 from osrerank.settings import Settings
 from osrerank.types import Scorer
 from osrerank_workers.app import create_app
-
-logger = logging.getLogger(__name__)
+from osrerank_workers.broker_health import BrokerHealth
+from osrerank_workers.consumer import wait
 
 
 def run_worker(settings: Settings, scorer: Scorer | None = None) -> int:
@@ -28,27 +26,28 @@ def run_worker(settings: Settings, scorer: Scorer | None = None) -> int:
     worker = create_app(settings, scorer).Worker(
         quiet=True, without_mingle=True, without_gossip=True, without_heartbeat=True
     )
-    await_broker(settings.broker())
+    await_broker(settings.broker(), worker.consumer.broker)
     worker.start()
     return int(worker.exitcode or 0)
 
 
-def await_broker(url: str) -> None:
+def await_broker(url: str, broker: BrokerHealth) -> None:
     """Return once the broker answers, however long that takes.
+
+    Args:
+        url: of the broker.
+        broker: is told what becomes of each attempt.
 
     Raises:
         WorkerError: it is a Redis Cluster or a Sentinel.
     """
-    failures = 0
     with connect(url) as redis:
         while True:
             try:
                 redis.ping()
                 check_mode(redis)
             except RedisError as error:
-                failures += 1
-                if failures == 1:
-                    logger.warning("[broker-away] %s; the worker waits for it", no_broker(error))
+                wait(broker.failed(error))
             else:
+                broker.answered()
                 return
-            time.sleep(pause_s(failures))

@@ -19,13 +19,13 @@ from osrerank.scoring.card import POINTWISE, Kind
 from osrerank.scoring.encoder_scorer import EncoderScorer
 from osrerank.scoring.local import LocalModel
 from osrerank.scoring.registry import as_scorer, load
-from osrerank.scoring.remote.breaker import pause_s
 from osrerank.scoring.remote.broker import connect
 from osrerank.scoring.remote.messages import SCORE, ChunkRequest, Heartbeat, Reply
 from osrerank.scoring.remote.signing import UNSIGNED_RISK, Signer, count_refusal
 from osrerank.scoring.remote.worker_registry import BEAT_S, DEAD_AFTER_S, WorkerRegistry, queue_of
 from osrerank.settings import Settings
 from osrerank.types import NEVER, Deadline, Scorer, Scores, is_encoder
+from osrerank_workers.broker_health import BrokerHealth
 from osrerank_workers.probes import Status
 from osrerank_workers.queue_metrics import QueueCollector
 from osrerank_workers.replays import Replays
@@ -72,6 +72,9 @@ class WorkerService:
     Args:
         settings: model, backend, cache, broker.
         scorer: scores instead of the model that the settings name.
+
+    Attributes:
+        broker: whether chunks can be taken from the broker; the consumer tells it.
     """
 
     def __init__(self, settings: Settings, scorer: Scorer | None = None) -> None:
@@ -84,6 +87,8 @@ class WorkerService:
         self.registry = WorkerRegistry(self._redis, settings.model, self._signer)
         self._replays = Replays(self.registry.now_s)
         self._collector: QueueCollector | None = None
+        self.broker = BrokerHealth("the consumer")
+        self._heartbeats = BrokerHealth("the heartbeat")
         self._renewed_at = 0.0
         self._held: set[str] = set()
         self._lock = threading.Lock()
@@ -104,7 +109,7 @@ class WorkerService:
         return self._scorer
 
     def load(self) -> None:
-        """Load the model and check it.
+        """Load the model, check it, and go on checking it now and then.
 
         Raises:
             OsrerankError: the model cannot be loaded or does not score; the message says why.
@@ -116,6 +121,7 @@ class WorkerService:
             self.tasks = self.settings.worker_tasks or loaded.tasks
         self.queue = queue_of(self.settings.model, self.scorer.identity)
         self.probe()
+        self._start(self._keep_probing)
         logger.info("%s is loaded: %s", self.scorer.model, self.scorer.identity)
 
     def begin(self) -> None:
@@ -126,10 +132,7 @@ class WorkerService:
         serve_metrics(self.settings.metrics_port)
         if not self._signer.signs:
             logger.warning("[unsigned] %s", UNSIGNED_RISK)
-        for step in (self._keep_renewing, self._keep_probing):
-            thread = threading.Thread(target=self._keep_on, args=(step,), name=f"osrerank{step.__name__}", daemon=True)
-            thread.start()
-            self._threads.append(thread)
+        self._start(self._keep_renewing)
         logger.info("worker %s takes chunks of %s from %s", self.worker, self.settings.model, self.queue)
 
     def stop_taking(self) -> None:
@@ -206,6 +209,7 @@ class WorkerService:
             "the model is being loaded": not is_loaded,
             f"the model has scored nothing for {STALE_S:g} s": hangs,
             "the worker is stopping": not self._taking,
+            **{part.reason: bool(part.reason) for part in (self.broker, self._heartbeats)},
             "the broker does not answer": now - self._renewed_at > DEAD_AFTER_S,
         }
         reason = next((reason for reason, holds in reasons.items() if holds), "")
@@ -226,7 +230,7 @@ class WorkerService:
             model=self.scorer.model,
             identity=self.scorer.identity,
             advice=self.scorer.advice,
-            taking=self._taking,
+            taking=self._taking and not self.broker.reason,
             held=held,
             seconds_per_chunk=self._seconds_per_chunk,
             tasks=self.tasks,
@@ -329,6 +333,11 @@ class WorkerService:
         with self._lock:
             self._held.discard(chunk)
 
+    def _start(self, step: Callable[[], None]) -> None:
+        thread = threading.Thread(target=self._keep_on, args=(step,), name=f"osrerank{step.__name__}", daemon=True)
+        thread.start()
+        self._threads.append(thread)
+
     def _keep_on(self, step: Callable[[], None]) -> None:
         """Run one of the worker's threads; an unexpected error stops the worker, or nobody would notice."""
         try:
@@ -341,22 +350,16 @@ class WorkerService:
 
     def _keep_renewing(self) -> None:
         """Send heartbeats until the worker ends; while Redis is away, try now and then."""
-        failures = 0
         while not self._ended.is_set():
+            pause_s = BEAT_S
             try:
                 self.registry.renew(self.heartbeat())
             except RedisError as error:
-                failures += 1
-                if failures == 1:
-                    logger.warning(
-                        "[broker-away] no answer from the broker, still sending heartbeats: %s",
-                        type(error).__name__,
-                    )
+                pause_s = self._heartbeats.failed(error)
             else:
-                if failures:
-                    logger.info("the broker answers again; %d heartbeats were lost", failures)
-                failures, self._renewed_at = 0, time.monotonic()
-            self._ended.wait(pause_s(failures) if failures else BEAT_S)
+                self._heartbeats.answered()
+                self._renewed_at = time.monotonic()
+            self._ended.wait(pause_s)
 
     def _keep_probing(self) -> None:
         """Check the model now and then; when it fails the worker stops, so that it does not drain the queue."""

@@ -8,7 +8,7 @@ import ssl
 from typing import Any
 from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
 
-from redis.exceptions import ClusterCrossSlotError, ClusterDownError, MovedError, ResponseError
+from redis.exceptions import ClusterCrossSlotError, ClusterDownError, MasterDownError, MovedError, ResponseError
 
 from osrerank._optional import require
 from osrerank._redis import open_redis
@@ -24,6 +24,14 @@ PLAIN_ANSWER_S = 2.0
 CONNECTIONS = 64
 NOT_ONE = (ClusterCrossSlotError, ClusterDownError, MovedError)
 """The errors of a Redis that is a node of a cluster."""
+FIXES = {
+    "READONLY": "it is a replica; name an address that always leads to the master",
+    "MASTERDOWN": "it is a replica; name an address that always leads to the master",
+    "NOPERM": "give its user the rights that the page on workers lists",
+    "NOAUTH": "name its password",
+    "WRONGPASS": "name its password",
+}
+"""What to do after an error that Redis answered with, by its code."""
 CERTIFICATES = {"none": ssl.CERT_NONE, "optional": ssl.CERT_OPTIONAL, "required": ssl.CERT_REQUIRED}
 
 
@@ -72,14 +80,24 @@ def check_mode(redis: Any) -> None:
         raise WorkerError(f"the broker is a Redis in {mode} mode: {ONE_REDIS}")
 
 
-def no_broker(error: Exception) -> str:
+def no_broker(error: BaseException) -> str:
     """Return a sentence that says that the broker does not answer, and what to do; it shows nothing of the URL."""
-    if isinstance(error, NOT_ONE) or "unknown command" in str(error):
+    is_of_cluster = isinstance(error, NOT_ONE) and not isinstance(error, MasterDownError)
+    if is_of_cluster or "unknown command" in str(error):
         return f"the broker is a node of a Redis Cluster, or a Sentinel: {ONE_REDIS}"
+    code = error_code(error)
+    fix = FIXES.get(code, "look at its Redis" if code else "start its Redis")
     return (
-        f"the broker cannot be asked for workers ({type(error).__name__}): start its Redis, or correct "
+        f"the broker cannot be asked for workers ({code or type(error).__name__}): {fix}, or correct "
         "OSRERANK_BROKER_URL, or OSRERANK_REDIS_URL where that is the broker too"
     )
+
+
+def error_code(error: BaseException) -> str:
+    """Return the code of an error that Redis answered with, such as READONLY; empty if it did not answer."""
+    text = str(error).rpartition("caused error: ")[2]  # after the command, which redis-py names in a pipeline
+    code: str = getattr(error, "status_code", None) or text.partition(" ")[0]
+    return code if code.isupper() else ""
 
 
 def connect(url: str) -> Any:

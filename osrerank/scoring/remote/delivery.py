@@ -10,7 +10,7 @@ import logging
 import secrets
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -20,7 +20,7 @@ from osrerank._threads import DaemonThreads
 from osrerank.errors import PayloadError, WorkerError
 from osrerank.metrics import CHUNKS_LATE, CHUNKS_RESENT, CHUNKS_SENT, ROUND_TRIP_SECONDS
 from osrerank.scoring.remote.broker import CONNECTIONS
-from osrerank.scoring.remote.messages import SCORE, Heartbeat, Reply
+from osrerank.scoring.remote.messages import SCORE, Reply
 from osrerank.scoring.remote.signing import Signer, count_refusal
 from osrerank.scoring.remote.worker_registry import BEAT_S, PREFIX, WorkerRegistry
 from osrerank.types import Deadline
@@ -130,7 +130,7 @@ class Delivery:
         self._order = 0
         self._popped: dict[str, int] = {}
         self._looked_at = 0.0
-        self._alive_at: dict[str, float] = {}
+        self._served_at: dict[str, float] = {}
         self._closed = False
         self._thread: threading.Thread | None = None
         self._threads = DaemonThreads(CONNECTIONS, "osrerank-sending")
@@ -194,7 +194,7 @@ class Delivery:
             now = self._clock()
             for pending in chunks:
                 self._pending[pending.chunk_id] = pending
-                self._alive_at[pending.queue] = now
+                self._served_at[pending.queue] = now
             if self._thread is None:
                 self._thread = threading.Thread(target=self._listen, name="osrerank-replies", daemon=True)
                 self._thread.start()
@@ -243,7 +243,7 @@ class Delivery:
                 if self._clock() - self._looked_at >= BEAT_S:
                     self._check_late()
             except RedisError:
-                self._give_up_unless_alive({}, NO_BROKER)
+                self._give_up_unless_served((), NO_BROKER)
                 time.sleep(0.1)
             except Exception as error:  # without this thread no call would get a reply
                 logger.exception("[replies-unread] the replies of workers could not be read")
@@ -273,10 +273,8 @@ class Delivery:
         """Send lost chunks again, and give up chunks for which no worker is left."""
         self._looked_at = self._clock()
         heartbeats = self._registry.heartbeats()
-        by_queue: dict[str, list[Heartbeat]] = {}
-        for heartbeat in heartbeats:
-            by_queue.setdefault(heartbeat.queue, []).append(heartbeat)
-        self._give_up_unless_alive(by_queue, NO_WORKER)
+        served = {heartbeat.queue for heartbeat in heartbeats if heartbeat.taking or heartbeat.held}
+        self._give_up_unless_served(served, NO_WORKER)
         held = {chunk for heartbeat in heartbeats for chunk in heartbeat.held}
         waiting = {queue: self._redis.llen(queue) for queue in {pending.queue for pending in self._all()}}
         for pending in self._all():
@@ -305,12 +303,18 @@ class Delivery:
         except WorkerError as error:
             self._settle(pending, str(error))
 
-    def _give_up_unless_alive(self, by_queue: Mapping[str, Sequence[Heartbeat]], reason: str) -> None:
+    def _give_up_unless_served(self, served: Collection[str], reason: str) -> None:
+        """Give up the chunks of queues from which no worker has taken for a while.
+
+        Args:
+            served: the queues from which a worker takes chunks now, or whose chunks one still has.
+            reason: why there is none.
+        """
         now = self._clock()
-        for queue in by_queue:
-            self._alive_at[queue] = now
+        for queue in served:
+            self._served_at[queue] = now
         for pending in self._all():
-            if now - self._alive_at.get(pending.queue, now) > GIVE_UP_S:
+            if now - self._served_at.get(pending.queue, now) > GIVE_UP_S:
                 self._settle(pending, reason)
 
     def _all(self) -> list[PendingChunk]:

@@ -159,7 +159,7 @@ class Heartbeat:
         model: the model's name, for reports.
         identity: the model's (`Scorer.identity`).
         advice: the model's advice.
-        taking: whether it takes chunks; False while it shuts down.
+        taking: whether it takes chunks; False while it shuts down, or cannot take them from the broker.
         held: ids of the chunks that it has taken and not yet answered.
         seconds_per_chunk: moving average of a chunk's time, in seconds; 0 until it has scored one.
         tasks: how many chunks it scores at a time.

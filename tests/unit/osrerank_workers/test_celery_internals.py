@@ -13,6 +13,7 @@ from kombu import Connection
 from kombu.exceptions import OperationalError
 from kombu.transport import redis
 from kombu.transport.virtual import QoS
+from redis.exceptions import ResponseError
 
 
 def test_kombu_reads_the_queue_where_we_catch_what_is_no_message():
@@ -20,6 +21,14 @@ def test_kombu_reads_the_queue_where_we_catch_what_is_no_message():
     assert "loads(" in inspect.getsource(redis.Channel._brpop_read)
     with Connection("memory://") as connection:
         assert len(QoS(connection.default_channel)._delivered) == 0
+
+
+def test_a_consumer_is_told_of_errors_before_and_after_it_has_connected_and_reconnects_after_an_answered_error():
+    source = inspect.getsource(Consumer.start)
+    assert "self.on_connection_error_before_connected(exc)" in source
+    assert "self.on_connection_error_after_connected(exc)" in source
+    assert "if self.app.conf.broker_channel_error_retry:" in source
+    assert issubclass(ResponseError, redis.Transport.channel_errors)
 
 
 def test_celery_ends_a_worker_with_the_code_of_should_stop(monkeypatch):

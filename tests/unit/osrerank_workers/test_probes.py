@@ -1,15 +1,19 @@
 import json
 import socket
+import time
 import urllib.error
 import urllib.request
+from contextlib import closing
 
 import pytest
+from redis.exceptions import ResponseError
 
 from osrerank.errors import ConfigError
 from osrerank.settings import Settings
-from osrerank.testing import FunctionScorer
+from osrerank.testing import FunctionScorer, ManualClock
 from osrerank_workers import service as of_service
-from osrerank_workers.probes import serve_probes
+from osrerank_workers.broker_health import BrokerHealth
+from osrerank_workers.probes import Status, serve_probes
 from osrerank_workers.service import WorkerService
 from tests.servers import free_port
 from tests.waiting import wait_until
@@ -46,6 +50,30 @@ def test_probes_follow_a_worker_from_loading_to_its_end(redis_url, monkeypatch):
     stop()
     with pytest.raises(OSError, match="refused"):
         asked(port, "/live")
+
+
+def test_a_worker_that_waits_for_its_broker_goes_on_checking_its_model(monkeypatch):
+    monkeypatch.setattr(of_service, "PROBE_S", 0.01)
+    monkeypatch.setattr(of_service, "STALE_S", 1.0)
+    nobody = f"redis://127.0.0.1:{free_port()}/0"
+    with closing(WorkerService(Settings.load(broker_url=nobody, model="probed"), FunctionScorer())) as service:
+        service.load()
+        time.sleep(1.5)
+        assert service.status().live
+        assert service.status().reason == "the broker does not answer"
+
+
+def test_a_worker_whose_consumer_cannot_use_the_broker_is_not_ready_and_takes_no_chunks(redis_url):
+    clock = ManualClock()
+    with closing(WorkerService(Settings.load(broker_url=redis_url, model="probed"), FunctionScorer())) as service:
+        service.broker = BrokerHealth("the consumer", clock)
+        service.load()
+        service.begin()
+        wait_until(lambda: service.status().ready)
+        service.broker.failed(ResponseError("WRONGTYPE Operation against a key"))
+        clock.sleep(10)
+        assert service.status() == Status(True, False, "the broker answers with an error, WRONGTYPE", 0)
+        assert not service.heartbeat().taking
 
 
 def test_a_port_that_is_taken_is_named():

@@ -9,11 +9,14 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from redis._parsers.base import BaseParser
+from redis.exceptions import ConnectionError as NoConnection
+from redis.exceptions import ResponseError
 
 from osrerank.errors import WorkerError
 from osrerank.scoring.remote import chunks
 from osrerank.scoring.remote.breaker import PAUSES_S, Breaker, BrokerAccess
-from osrerank.scoring.remote.broker import PLAIN_ANSWER_S, celery_app
+from osrerank.scoring.remote.broker import PLAIN_ANSWER_S, celery_app, error_code, no_broker
 from osrerank.scoring.remote.chunks import divide, gather
 from osrerank.scoring.remote.delivery import PendingChunk
 from osrerank.scoring.remote.messages import Reply
@@ -34,6 +37,27 @@ def test_tls_is_never_left_out_only_messagepack_is_accepted_and_sockets_are_name
     assert chosen.broker_use_ssl["ssl_cert_reqs"] is ssl.CERT_NONE
     on_a_socket = celery_app("unix:///run/redis.sock?db=2").conf.broker_url
     assert on_a_socket == "redis+socket:///run/redis.sock?virtual_host=2"
+
+
+@pytest.mark.parametrize(
+    ("answer", "fix"),
+    [
+        ("READONLY You can't write against a read only replica.", "(READONLY): it is a replica; name an address"),
+        ("MASTERDOWN Link with MASTER is down", "(MASTERDOWN): it is a replica; name an address"),
+        ("NOPERM this user has no permissions to run the 'brpop' command", "(NOPERM): give its user the rights"),
+        ("NOAUTH Authentication required.", "(NOAUTH): name its password"),
+        ("MISCONF Redis is configured to save RDB snapshots", "(MISCONF): look at its Redis"),
+        ("CLUSTERDOWN Hash slot not served", "a node of a Redis Cluster"),
+    ],
+)
+def test_an_error_of_the_broker_is_told_by_its_code_and_with_what_to_do(answer, fix):
+    assert fix in no_broker(BaseParser.parse_error(answer))
+
+
+def test_an_error_is_known_by_its_code_in_a_pipeline_too():
+    in_pipeline = ResponseError("Command # 1 (SET K V) of pipeline caused error: MISCONF Redis is configured to")
+    assert error_code(in_pipeline) == "MISCONF"
+    assert error_code(NoConnection("Error 111 connecting to localhost")) == ""
 
 
 def test_the_brokers_clock_takes_the_middle_of_a_round_trip():

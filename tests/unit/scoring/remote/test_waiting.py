@@ -112,6 +112,15 @@ def test_a_chunk_that_no_worker_holds_is_sent_again() -> None:
     assert chunk.losses == 0  # no worker had it
 
 
+@pytest.mark.parametrize("held", [(), ("another",)])
+def test_a_chunk_is_given_up_once_no_worker_takes_from_its_queue_or_has_chunks_of_it(held: tuple[str, ...]) -> None:
+    beats = [replace(heartbeat(*held), taking=False)]
+    broker, clock = Queue(), ManualClock()
+    until_s = clock() + GIVE_UP_S + 4 * BEAT_S
+    chunk = deliver(beats, broker, clock, lambda chunk: chunk.answer is not None or clock() > until_s)
+    assert (chunk.answer == NO_WORKER) == (not held)
+
+
 def test_a_chunk_that_a_worker_holds_is_waited_for() -> None:
     broker, clock = Queue(), ManualClock()
     until_s = clock() + 4 * LOST_AFTER_S

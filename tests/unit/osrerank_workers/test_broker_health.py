@@ -1,0 +1,42 @@
+from redis.exceptions import ConnectionError as NoConnection
+from redis.exceptions import ReadOnlyError, ResponseError
+
+from osrerank.scoring.remote.worker_registry import DEAD_AFTER_S
+from osrerank.testing import ManualClock
+from osrerank_workers.broker_health import BrokerHealth
+
+
+def test_a_failure_is_a_reason_only_when_it_lasts():
+    clock = ManualClock()
+    health = BrokerHealth("the consumer", clock)
+    assert health.reason == ""
+    health.failed(NoConnection("Connection refused."))
+    assert health.reason == ""
+    clock.sleep(DEAD_AFTER_S + 0.1)
+    assert health.reason == "the broker does not answer"
+    health.failed(ReadOnlyError("You can't write against a read only replica.", status_code="READONLY"))
+    assert health.reason == "the broker answers with an error, READONLY"
+    health.answered()
+    assert health.reason == ""
+
+
+def test_pauses_grow_with_the_failures_in_a_row():
+    health = BrokerHealth("the consumer")
+    pauses = [health.failed(NoConnection()) for _ in range(5)]
+    assert 0.25 <= pauses[0] <= 0.5
+    assert 2.0 <= pauses[4] <= 4.0
+    health.answered()
+    assert health.failed(NoConnection()) <= 0.5
+
+
+def test_the_log_has_the_first_failure_without_what_redis_said_and_the_end(caplog):
+    caplog.set_level("INFO")
+    health = BrokerHealth("the consumer", ManualClock())
+    for _ in range(3):
+        health.failed(ResponseError("WRONGTYPE Operation against the key of a query"))
+    health.answered()
+    health.answered()
+    first, last = caplog.messages
+    assert first.startswith("[broker-away] the broker cannot be asked for workers (WRONGTYPE): look at its Redis")
+    assert "the key of a query" not in first
+    assert last == "the consumer can use the broker again, after 3 failures in 0.0 s"

@@ -1,0 +1,49 @@
+"""Whether one part of a worker, its consumer or its heartbeats, can use the broker."""
+
+import logging
+import time
+from collections.abc import Callable
+
+from osrerank.scoring.remote.breaker import pause_s
+from osrerank.scoring.remote.broker import error_code, no_broker
+from osrerank.scoring.remote.worker_registry import DEAD_AFTER_S
+
+logger = logging.getLogger(__name__)
+
+
+class BrokerHealth:
+    """Counts the failures of the broker in a row, and logs the first and the last of them.
+
+    Args:
+        part: of the worker, for the log.
+        clock: returns seconds; for tests.
+    """
+
+    def __init__(self, part: str, clock: Callable[[], float] = time.monotonic) -> None:
+        self._part = part
+        self._clock = clock
+        self._failures = 0
+        self._failing_since = 0.0
+        self._error = ""
+
+    def failed(self, error: BaseException) -> float:
+        """Record a failure; return how long to pause before the next attempt, in seconds."""
+        code = error_code(error)
+        self._error = f"the broker answers with an error, {code}" if code else "the broker does not answer"
+        self._failures += 1
+        if self._failures == 1:
+            self._failing_since = self._clock()
+            logger.warning("[broker-away] %s; %s tries again until it works", no_broker(error), self._part)
+        return pause_s(self._failures)
+
+    def answered(self) -> None:
+        """Record that the broker did what it was asked for."""
+        if self._failures:
+            seconds = self._clock() - self._failing_since
+            logger.info("%s can use the broker again, after %d failures in %.1f s", self._part, self._failures, seconds)
+            self._failures = 0
+
+    @property
+    def reason(self) -> str:
+        """Why the broker cannot be used; empty if it can, or if the failures began only a moment ago."""
+        return self._error if self._failures and self._clock() - self._failing_since > DEAD_AFTER_S else ""
