@@ -5,22 +5,23 @@ EXPORT = "export the checkpoint again without it: osrerank export SOURCE OUTPUT"
 SETTINGS = ("_FOLDER", "_INDEX", "_KEY", "_MB", "_PROFILE", "_REDIS_URL", "_TTL_S")
 """The endings of the settings of document vectors."""
 
+HOW_MANY = "calculate how many workers a load needs with the formula in docs/workers.md"
+
 HYBRID = "use a hybrid or knn query of your own as the first pass"
 
 REMOVED: dict[str, str] = {
     **{f"OSRERANK_STATES{rest}": f"set OSRERANK_VECTORS{rest}" for rest in ("", *SETTINGS)},
-    "biases": EXPORT,
-    "cross-bias": "export the bi-encoder that it was made from: osrerank export SOURCE OUTPUT",
-    "joining": "export the bi-encoder that it was made from: osrerank export SOURCE OUTPUT",
     "osrerank adapt": "use osrerank export MODEL OUTPUT, which reads a bi-encoder with its prefixes and pooling",
     "osrerank advise --budget-s": "every judged query is searched: name a file with fewer queries",
     "osrerank advise --compare": "run osrerank --model NAME advise for each model",
     "osrerank advise --p95-ms": "choose a lower depth from the table in the --html report",
     "osrerank advise --pool": "judge hits by clicking, with osrerank serve --ui --save-judgments",
     "osrerank advise --sample": "every judged query is searched: name a file with fewer queries",
-    "osrerank advise --searches-per-s": "ask osrerank plan how many machines a load needs",
+    "osrerank advise --searches-per-s": HOW_MANY,
     "osrerank advise --seed": "leave it out: every judged query is searched, so that none are drawn at random",
+    "osrerank bench": "osrerank advise says milliseconds; in a checkout, python -m tools.bench races libraries",
     "osrerank distill --pool-factor": "make a smaller student, with --layers or --student",
+    "osrerank doctor --upgrade": "leave it out: whatever is gone is refused with its successor",
     "osrerank evaluate --union": "compare the recall of each run: osrerank evaluate -m R@100",
     "osrerank export --activations": "leave it out: int8 graphs compute each activation tensor's scale as they run",
     "osrerank export --calibrate": "give --candidates CANDIDATES --qrels QRELS",
@@ -32,20 +33,8 @@ REMOVED: dict[str, str] = {
     "osrerank export --query-bias": EXPORT,
     "osrerank index --vector-field": "let your application or an ingest pipeline fill a vector field of your own",
     "osrerank judgments": "make judgments from UBI's click events with OpenSearch's Search Relevance plugin",
-    "osrerank plan --budget-s": "leave it out: the measurement ends by itself",
-    "osrerank plan --cache-hit-rate": "leave searches whose scores are cached out of --searches-per-s",
-    "osrerank plan --candidates": "name an index with --index to measure with real texts",
-    "osrerank plan --clients": "leave it out: all searches wait in one queue",
-    "osrerank plan --document-words": "name an index with --index to measure with real texts",
-    "osrerank plan --gpu-pairs-per-s": "give the GPU's rate as --pairs-per-s",
-    "osrerank plan --overhead-ms": "add it to --first-pass-ms",
-    "osrerank plan --query-words": "leave it out: the measured query has six words",
-    "osrerank plan --rates": "give --pairs-per-s and --variation",
-    "osrerank plan --save-rates": "print the rates with osrerank --json plan",
-    "osrerank plan --seed": "leave it out: a formula replaced the simulation",
-    "osrerank plan --states-share": "build the vectors first, with osrerank vectors build",
-    "osrerank bench --states": "use --vectors",
     "osrerank index --states": "use --vectors",
+    "osrerank plan": HOW_MANY,
     "osrerank run --source": f"{HYBRID}, with client.search",
     "osrerank run --vectors": f"{HYBRID}, with client.search",
     "osrerank search --vectors": f"{HYBRID}, with client.search",
@@ -57,7 +46,6 @@ REMOVED: dict[str, str] = {
     "osrerank/mono": "use osrerank/e5-small, the same weights",
     "osrerank/mono-small": "use osrerank/minilm-l6, the same weights",
     "osrerank/duo": "name a duo model of your own (osrerank train duo) or duoBERT, exported with --kind duo",
-    "prior_share": EXPORT,
     "recipe.layout": 'write kind = "cross-encoder" for the layout standard, and leave bi-encoder out',
     "rerank.candidates": HYBRID,
     "rerank.duo_skip_margin": "lower duo_depth, or set duo_budget_ms, where pairs take too long",

@@ -5,10 +5,11 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
 from typing import Any, Literal
 
 from osrerank._platform import usable_cores
-from osrerank.bench.machine import cpu_features, cpu_name, versions
 from osrerank.client import Client, connect, embedded_folder
 from osrerank.errors import ConfigError
 from osrerank.options.defaults import Defaults
@@ -33,7 +34,11 @@ LIBRARIES = (
     "celery",
     "redis",
 )
+CPUINFO = Path("/proc/cpuinfo")
 BYTE_PRODUCTS = {"avx512_vnni", "avx_vnni", "amx_int8", "asimddp", "i8mm"}
+"""Processor features that make int8 fast; asimddp and i8mm are ARM's."""
+FEATURES = ("avx2", "avx512f", "avx512_bf16", *sorted(BYTE_PRODUCTS))
+"""Processor features that decide the speed of models: wide registers, and products of bytes."""
 SERVER_MS = 15_000.0
 """For a rerank server to score a pair."""
 QUERY, DOCUMENT = "what causes low blood pressure", "Dehydration, bed rest and some drugs lower blood pressure."
@@ -88,6 +93,34 @@ def with_model_of(settings: Settings, index: str) -> Settings:
         raise ConfigError(reason, setting="model", source="settings file")
     model = models.pop()
     return settings if model is None else settings.model_copy(update={"model": model})
+
+
+def cpu_name() -> str:
+    """Return the processor's name as the system reports it."""
+    return _cpu_field("model name") or platform.processor() or platform.machine()
+
+
+def cpu_features() -> list[str]:
+    """Return the processor's features that matter here; none if the system does not report them."""
+    flags = (_cpu_field("flags") or _cpu_field("Features")).split()
+    return [name for name in FEATURES if name in flags]
+
+
+def versions(libraries: Sequence[str]) -> dict[str, str]:
+    """Return the versions of the libraries that are installed."""
+    installed = {}
+    for name in libraries:
+        with suppress(PackageNotFoundError):
+            installed[name] = version(name)
+    return installed
+
+
+def _cpu_field(name: str) -> str:
+    """Return the value of the first line of ``/proc/cpuinfo`` that begins with a name; "" if there is none."""
+    if not CPUINFO.exists():
+        return ""
+    lines = CPUINFO.read_text(encoding="utf-8", errors="replace").splitlines()
+    return next((line.partition(":")[2].strip() for line in lines if line.startswith(name)), "")
 
 
 def _software() -> Finding:

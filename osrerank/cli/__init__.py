@@ -15,7 +15,6 @@ from osrerank.scoring.registry import DTYPES, NAMES, check_backend
 # name -> "module:attribute". Importing a module must stay cheap: heavy libraries are imported inside the command.
 COMMANDS = {
     "advise": "osrerank.cli.advise:advise",
-    "bench": "osrerank.cli.bench:bench",
     "calibrate": "osrerank.cli.calibrate:calibrate",
     "demo": "osrerank.cli.demo:demo",
     "distill": "osrerank.cli.distill:distill",
@@ -25,7 +24,6 @@ COMMANDS = {
     "init": "osrerank.cli.init:init",
     "interleave": "osrerank.cli.interleave:interleave",
     "pipeline": "osrerank.cli.pipeline:pipeline",
-    "plan": "osrerank.cli.plan:plan",
     "pretrain": "osrerank.cli.pretrain:pretrain",
     "rerank": "osrerank.cli.rerank:rerank",
     "run": "osrerank.cli.run:run",

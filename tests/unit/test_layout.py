@@ -30,7 +30,7 @@ def test_what_is_installed_is_called_osrerank() -> None:
 def test_unit_tests_stand_where_the_code_does(name: str) -> None:
     """Every folder of unit tests is a package's, by the same name."""
     unit = ROOT / "tests" / "unit" / ("" if name == "osrerank" else name)
-    elsewhere = {unit / other for other in (*PACKAGES, "docker")} if name == "osrerank" else set()
+    elsewhere = {unit / other for other in (*PACKAGES, "docker", "tools")} if name == "osrerank" else set()
     folders = {path.parent for path in unit.rglob("test_*.py")}
     mirrored = {folder for folder in folders if not elsewhere & {folder, *folder.parents}}
     assert mirrored

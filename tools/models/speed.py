@@ -17,7 +17,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from osrerank.bench.machine import machine
 from osrerank.export.export_model import ExportOptions, export_model
 from osrerank.scoring.checkpoints.self_check import examples
 from osrerank.scoring.encoder_scorer import EncoderScorer
@@ -28,6 +27,7 @@ from osrerank.vectors.configured import VectorStorage
 from osrerank.vectors.documents import DocumentVectors
 from osrerank.vectors.record import ROUNDED
 from osrerank.vectors.store import MemoryStore
+from tools.machine import machine
 
 TOKENIZER = SHIPPED / "e5-small" / "tokenizer.json"
 WORDS, DOCUMENTS, QUERIES = 56, 100, 20

@@ -49,7 +49,7 @@ def lines(advice: IndexAdvice) -> list[str]:
 
 
 def _numbers(advice: IndexAdvice) -> Iterator[str]:
-    yield f"as it is now ({advice.current}), {len(advice.found)} queries:"
+    yield f"as it is now ({advice.current}), {len(advice.found)} queries, {_time(advice, advice.current)}:"
     yield _compared(advice.measure, advice.verdict)
     yield from _what_would_decide(advice.verdict)
     before, after = advice.judged

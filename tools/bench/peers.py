@@ -6,7 +6,7 @@ import os
 import shutil
 import subprocess
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,15 +14,13 @@ from typing import Any
 
 import numpy as np
 
-from osrerank.bench.contenders import Values
-from osrerank.bench.install import python_of
-from osrerank.bench.runner.table import BATCH_SIZES, PEERS
-from osrerank.bench.workload import BenchQuery
-from osrerank.errors import InferenceError, ModelLoadError
+from osrerank.errors import InferenceError
 from osrerank.export.export_model import ExportOptions, export_model
 from osrerank.scoring.checkpoints.self_check import examples
 from osrerank.scoring.model_files import read_json
 from osrerank.scoring.modular.cross_encoder import has_own_head
+from tools.bench.race import BenchQuery, Values
+from tools.bench.runner.table import BATCH_SIZES, PEERS
 
 DESCRIPTIONS = ("config.json", "tokenizer_config.json", "special_tokens_map.json", "tokenizer.json", "vocab.txt")
 """Files that other libraries read beside a graph."""
@@ -33,7 +31,7 @@ TRIED = 64
 
 
 class PeerProcess:
-    """A process in the peers' environment; it answers JSON lines (`osrerank.bench.runner.run`).
+    """A process in the peers' environment; it answers JSON lines (`tools.bench.runner.run`).
 
     Args:
         python: the environment's.
@@ -127,6 +125,20 @@ class Peer:
         self.spent_s += answer["cpu_s"]
         return np.asarray(answer["scores"], dtype=np.float64).reshape(len(documents))
 
+    def choose_batch(self, task: BenchQuery) -> None:
+        """Take the fastest of `BATCH_SIZES`, tried on some of a task's documents, each after a first time.
+
+        Raises:
+            InferenceError: the peer failed.
+        """
+        taken: dict[int, float] = {}
+        for self.batch in BATCH_SIZES:
+            self.score(task.query, task.documents[:TRIED])
+            began = time.perf_counter()
+            self.score(task.query, task.documents[:TRIED])
+            taken[self.batch] = time.perf_counter() - began
+        self.batch = min(taken, key=taken.__getitem__)
+
     def cpu_s(self) -> float:
         return self.spent_s
 
@@ -134,23 +146,13 @@ class Peer:
         self.process.close()
 
 
-@dataclass(frozen=True, slots=True)
-class Shared:
-    """What all peers have in common.
-
-    Attributes:
-        environment: the directory of `osrerank bench --install-peers`.
-        threads: CPU threads of each.
-        max_tokens: of a pair; what is longer is cut.
-    """
-
-    environment: Path
-    threads: int
-    max_tokens: int
-
-
 def make_peers(
-    checkpoint: Path, shared: Shared, *, wanted: Callable[[str], bool] = lambda _name: True
+    checkpoint: Path,
+    environment: Path,
+    *,
+    threads: int,
+    max_tokens: int,
+    wanted: Callable[[str], bool] = lambda _name: True,
 ) -> tuple[list[Peer], dict[str, str]]:
     """Return the peers that can be made of a checkpoint, and why the others cannot.
 
@@ -158,16 +160,18 @@ def make_peers(
 
     Args:
         checkpoint: a directory with config, tokenizer and safetensors of a classifier.
-        shared: environment, threads, tokens.
+        environment: the virtual environment where they are installed.
+        threads: CPU threads of each.
+        max_tokens: of a pair; what is longer is cut.
         wanted: names of the peers to make.
 
     Raises:
-        ConfigError: the environment is not there.
+        FileNotFoundError: the environment has no Python.
     """
-    python = python_of(shared.environment)
-    folder = shared.environment / "exports" / _fingerprint(checkpoint)
+    python = environment.absolute() / "bin" / "python"
+    folder = environment / "exports" / _fingerprint(checkpoint)
     folder.mkdir(parents=True, exist_ok=True)
-    request = _request(checkpoint.resolve(), folder.resolve(), shared)
+    request = _request(checkpoint.resolve(), folder.resolve()) | {"threads": threads, "max_tokens": max_tokens}
     made: list[Peer] = []
     missing: dict[str, str] = {}
     processes: dict[str, PeerProcess] = {}
@@ -178,7 +182,7 @@ def make_peers(
             missing[name] = f"{checkpoint} has its head in modules, which transformers does not read"
             continue
         if group not in processes:
-            processes[group] = PeerProcess(python, folder / f"{group}.log", shared.threads)
+            processes[group] = PeerProcess(python, folder / f"{group}.log", threads)
         try:
             answer = processes[group].ask(do="load", peer=name, request=request)
         except InferenceError as error:
@@ -191,36 +195,15 @@ def make_peers(
     return made, missing
 
 
-def choose_batch(peer: Peer, task: BenchQuery) -> None:
-    """Give a peer the fastest of `BATCH_SIZES`, tried on some of a task's documents, each after a first time.
-
-    Raises:
-        InferenceError: the peer failed.
-    """
-    documents = list(task.documents.values())[:TRIED]
-    taken: dict[int, float] = {}
-    for size in BATCH_SIZES:
-        peer.batch = size
-        peer.score(task.query, documents)
-        began = time.perf_counter()
-        peer.score(task.query, documents)
-        taken[size] = time.perf_counter() - began
-    peer.batch = min(taken, key=taken.__getitem__)
-
-
-def _request(checkpoint: Path, folder: Path, shared: Shared) -> Mapping[str, Any]:
-    """Return what the runner needs, in JSON's types; the plain graph and the calibration's texts are written."""
+def _request(checkpoint: Path, folder: Path) -> dict[str, Any]:
+    """Return the files that the runner needs; the plain graph and the calibration's texts are written."""
     calibration = folder / "calibration.jsonl"
     pairs = [(one.question, text) for one in examples() for text in (one.answering, one.other)]
     lines = [json.dumps({"query": query, "document": document}) for query, document in pairs]
     calibration.write_text("\n".join(lines) + "\n", encoding="utf-8")
     paths = {"checkpoint": checkpoint, "folder": folder, "calibration": calibration}
     paths["padded"] = _padded(checkpoint, folder)
-    return {
-        **{name: str(path) for name, path in paths.items()},
-        "threads": shared.threads,
-        "max_tokens": shared.max_tokens,
-    }
+    return {name: str(path) for name, path in paths.items()}
 
 
 def _padded(checkpoint: Path, folder: Path) -> Path:
@@ -238,14 +221,7 @@ def _padded(checkpoint: Path, folder: Path) -> Path:
 
 
 def _fingerprint(checkpoint: Path) -> str:
-    """Return sixteen hexadecimal digits of what the checkpoint's files contain.
-
-    Raises:
-        ModelLoadError: the directory has no config.
-    """
-    if not (checkpoint / "config.json").is_file():
-        reason = f"{checkpoint} has no config.json; --checkpoint takes a classifier's directory with safetensors"
-        raise ModelLoadError(reason, model=str(checkpoint), path=str(checkpoint))
+    """Return sixteen hexadecimal digits of what the checkpoint's files contain."""
     digest = hashlib.sha256()
     for path in sorted((*checkpoint.glob("*.json"), *checkpoint.glob("*.safetensors"))):
         digest.update(path.name.encode())

@@ -3,7 +3,7 @@
 ``{"do": "load", "peer": NAME, "request": {...}}`` makes a peer and answers its version; ``{"do": "score", "peer": NAME,
 "batch": N, "query": TEXT, "documents": [TEXT, ...]}`` answers the scores and the processor time that they took.
 What fails is answered as ``{"error": REASON}``, and the process goes on. What the libraries print goes to standard
-error.
+error. This package runs in the peers' own environment, and imports nothing of osrerank.
 """
 
 import json

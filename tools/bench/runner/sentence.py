@@ -106,7 +106,7 @@ def _write_onnx(source: Path, form: str) -> None:
 
 
 def _openvino(precision: str) -> Maker:
-    """Return the OpenVINO backend: as it is by default, in exact fp32, or its static int8."""
+    """Return the OpenVINO backend in exact ``fp32``, or with its static int8, ``qint8``."""
     name = {"qint8": "openvino_model_qint8_quantized.xml"}.get(precision, "openvino_model.xml")
 
     def make(request: PeerRequest) -> LoadedPeer:
@@ -151,7 +151,6 @@ MAKERS: dict[str, Maker] = {
     "sentence-transformers onnx O2": _onnx("O2"),
     "sentence-transformers onnx O3": _onnx("O3"),
     "sentence-transformers onnx int8 avx512_vnni": _onnx("avx512_vnni"),
-    "sentence-transformers openvino": _openvino(""),
     "sentence-transformers openvino fp32": _openvino("fp32"),
     "sentence-transformers openvino qint8": _openvino("qint8"),
 }

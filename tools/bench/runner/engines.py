@@ -1,7 +1,7 @@
 """ONNX Runtime and OpenVINO by themselves, with the plain graph: documents in order of length, batches padded."""
 
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -11,7 +11,7 @@ import numpy as np
 from .table import LoadedPeer, Maker, PeerRequest, positive
 
 CALIBRATION = 100
-"""Pairs that the static quantisations see."""
+"""Pairs that the static quantisation sees."""
 
 
 class GraphInputs:
@@ -54,8 +54,8 @@ class GraphInputs:
         return {name: array for name, array in arrays.items() if name in self._names}
 
 
-def _onnxruntime(form: str) -> Maker:
-    """Return ONNX Runtime with the plain graph, or with its own dynamic or static int8 of it."""
+def _onnxruntime(*, is_int8: bool) -> Maker:
+    """Return ONNX Runtime with the plain graph, or with its own dynamic int8 of it."""
 
     def make(request: PeerRequest) -> LoadedPeer:
         import onnxruntime  # noqa: PLC0415 - slow
@@ -68,10 +68,8 @@ def _onnxruntime(form: str) -> Maker:
 
         graph = request.padded / "onnx" / "model.onnx"
         texts = GraphInputs(request, [entry.name for entry in opened(graph).get_inputs()])
-        if form:
-            target = request.folder / f"onnxruntime-{form}.onnx"
-            _written(target, lambda temporary: _quantise(graph, temporary, texts if form == "static" else None))
-            graph = target
+        if is_int8:
+            graph = _quantised(graph, request.folder / "onnxruntime-dynamic.onnx")
         session = opened(graph)
 
         def scoring(query: str, documents: Sequence[str], batch: int) -> Any:
@@ -85,34 +83,16 @@ def _onnxruntime(form: str) -> Maker:
     return make
 
 
-def _written(target: Path, write: Callable[[Path], None]) -> None:
-    """Write a file unless it exists; it appears whole or not at all."""
+def _quantised(graph: Path, target: Path) -> Path:
+    """Return the dynamic int8 form of a graph; it is written, whole or not at all, unless it is there."""
     if not target.exists():
+        from onnxruntime import quantization  # noqa: PLC0415 - slow
+
         temporary = target.with_name(f"new-{target.name}")
-        write(temporary)
+        shared = {"op_types_to_quantize": ["MatMul", "Gemm"], "per_channel": True}
+        quantization.quantize_dynamic(graph, temporary, weight_type=quantization.QuantType.QInt8, **shared)
         temporary.rename(target)
-
-
-def _quantise(graph: Path, target: Path, texts: GraphInputs | None) -> None:
-    """Write the int8 form of a graph: static with texts, dynamic without."""
-    import onnx  # noqa: PLC0415 - slow
-    from onnxruntime import quantization  # noqa: PLC0415 - slow
-
-    shared = {"op_types_to_quantize": ["MatMul", "Gemm"], "per_channel": True}
-    if texts is None:
-        quantization.quantize_dynamic(graph, target, weight_type=quantization.QuantType.QInt8, **shared)
-        return
-
-    rows = texts.calibration()
-
-    class Reader(quantization.CalibrationDataReader):  # type: ignore[misc]  # it has no types
-        def __init__(self) -> None:
-            self._rest = iter(rows)
-
-        def get_next(self) -> dict[str, Any] | None:
-            return next(self._rest, None)
-
-    quantization.quantize_static(onnx.load(graph), target, Reader(), **shared)
+    return target
 
 
 def _openvino(precision: str, form: str = "") -> Maker:
@@ -168,11 +148,9 @@ def _write_int8(core: Any, plain: Any, target: Path, texts: GraphInputs) -> None
 
 
 MAKERS: dict[str, Maker] = {
-    "ONNX Runtime fp32": _onnxruntime(""),
-    "ONNX Runtime int8 dynamic": _onnxruntime("dynamic"),
-    "ONNX Runtime int8 static": _onnxruntime("static"),
+    "ONNX Runtime fp32": _onnxruntime(is_int8=False),
+    "ONNX Runtime int8 dynamic": _onnxruntime(is_int8=True),
     "OpenVINO fp32": _openvino("f32"),
-    "OpenVINO bf16": _openvino("bf16"),
     "OpenVINO int8": _openvino("f32", "int8"),
     "OpenVINO int8 and bf16": _openvino("bf16", "int8"),
 }

@@ -1,1 +1,0 @@
-"""Throughput of this library and its peers on the same pairs, in one run."""

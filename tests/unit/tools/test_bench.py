@@ -1,0 +1,151 @@
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from osrerank.errors import InferenceError
+from osrerank.scoring.registry import load_scorer
+from tests.servers import ROOT
+from tools.bench.peers import PeerProcess, make_peers
+from tools.bench.race import BenchQuery, from_candidates, shared_top, synthetic, take_turns
+from tools.bench.runner.table import BATCH_SIZES, positive
+
+TINY = ROOT / "tests" / "data" / "tiny-bert-one-label"
+QUERY, DOCUMENTS = "low pressure", ["blood pressure is low", "wing flow", "heat " * 30]
+
+
+@pytest.fixture(scope="module")
+def exported(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return an environment for the tests that export the tiny model, which takes a while."""
+    return like_an_environment(tmp_path_factory.mktemp("peers") / "environment")
+
+
+@pytest.fixture
+def environment(tmp_path: Path) -> Path:
+    return like_an_environment(tmp_path / "environment")
+
+
+def like_an_environment(folder: Path) -> Path:
+    """Return a directory that looks like a virtual environment."""
+    (folder / "bin").mkdir(parents=True)
+    (folder / "pyvenv.cfg").write_text("home = nowhere\n")
+    script = folder / "bin" / "python"
+    script.write_text(f'#!/bin/sh\nexec "{sys.executable}" "$@"\n')
+    script.chmod(0o755)
+    return folder
+
+
+@pytest.mark.long
+def test_a_peer_scores_as_the_model_does_whatever_the_batch(exported: Path) -> None:
+    pytest.importorskip("onnx")
+    wanted = {"ONNX Runtime fp32", "ONNX Runtime int8 dynamic"}
+    made, missing = make_peers(TINY, exported, threads=1, max_tokens=64, wanted=lambda name: name in wanted)
+    assert missing == {}
+    assert [one.name for one in made] == sorted(wanted)
+    expected = load_scorer(str(TINY), backend="torch").score(QUERY, DOCUMENTS, [(0,), (1,), (2,)]).values
+    plain, int8 = made
+    for plain.batch in (1, 2, 3):
+        assert plain.score(QUERY, DOCUMENTS) == pytest.approx(expected, abs=1e-4)
+    assert int8.score(QUERY, DOCUMENTS) == pytest.approx(expected, abs=0.3)
+    assert plain.cpu_s() > 0
+    plain.choose_batch(BenchQuery(QUERY, DOCUMENTS))
+    assert plain.batch in BATCH_SIZES
+    assert plain.version.endswith(f"batches of {plain.batch}")
+    plain.close()
+    assert len(list((exported / "exports").iterdir())) == 1
+
+
+@pytest.mark.long
+def test_a_process_that_ended_says_what_it_printed(environment: Path, tmp_path: Path) -> None:
+    (environment / "bin" / "python").write_text("#!/bin/sh\necho no such library >&2\nexit 3\n")
+    one = PeerProcess(environment / "bin" / "python", tmp_path / "log", 1)
+    with pytest.raises(InferenceError, match=r"ended with code 3; .*log has what it printed: no such library"):
+        one.ask(do="load", peer="OpenVINO fp32")
+    one.close()
+
+
+@pytest.mark.long
+def test_peers_whose_libraries_are_missing_are_named(environment: Path) -> None:
+    pytest.importorskip("onnx")
+    hidden = 'import sys; sys.modules["openvino"] = None\n'
+    blocked = environment / "blocked"
+    blocked.mkdir()
+    (blocked / "sitecustomize.py").write_text(hidden)
+    lines = f'#!/bin/sh\nPYTHONPATH="{blocked}" exec "{sys.executable}" "$@"\n'
+    (environment / "bin" / "python").write_text(lines)
+    only = {"wanted": lambda name: name == "OpenVINO fp32"}
+    made, missing = make_peers(TINY, environment, threads=1, max_tokens=64, **only)
+    assert made == []
+    assert "openvino" in missing["OpenVINO fp32"]
+
+
+def test_logits_of_two_labels_become_one_number() -> None:
+    assert positive(np.array([[1.0, 3.0], [2.0, 1.0]])).tolist() == [2.0, -1.0]
+    assert positive(np.array([[4.0], [5.0]])).tolist() == positive([4.0, 5.0]).tolist() == [4.0, 5.0]
+
+
+def test_torch_is_pinned_as_ours() -> None:
+    constraints = (ROOT / "constraints.txt").read_text().splitlines()
+    pins = (ROOT / "tools" / "bench" / "peers.txt").read_text().splitlines()
+    torch = next(line for line in pins if line.startswith("torch=="))
+    assert torch in constraints
+
+
+def test_texts_are_drawn_alike_or_cut_to_queries_and_depth(tmp_path: Path) -> None:
+    tasks = synthetic(40, queries=3, depth=30)
+    assert tasks == synthetic(40, queries=3, depth=30)
+    sizes = [len(text.split()) for task in tasks for text in task.documents]
+    assert len(sizes) == 90
+    assert 20 <= min(sizes) < 30
+    assert 50 < max(sizes) <= 60
+    (tmp_path / "c.jsonl").write_text("\n".join(line(str(n), 4) for n in range(3)))
+    tasks = from_candidates(tmp_path / "c.jsonl", queries=2, depth=3)
+    assert [task.documents for task in tasks] == [["low blood 0", "low blood 1", "low blood 2"]] * 2
+
+
+def line(query_id: str, documents: int) -> str:
+    candidates = [{"doc_id": str(n), "title": "low", "text": f"blood {n}"} for n in range(documents)]
+    return json.dumps({"query_id": query_id, "query": "pressure", "candidates": candidates})
+
+
+class ByLength:
+    """A contender that scores texts by their length."""
+
+    version = "1"
+
+    def __init__(self, name: str, sign: int, calls: list[str]) -> None:
+        self.name, self.sign, self.calls = name, sign, calls
+
+    def score(self, query, documents):
+        self.calls.append(self.name)
+        return np.array([self.sign * float(len(document)) for document in documents])
+
+    def cpu_s(self):
+        return 2.0 * self.calls.count(self.name)
+
+    def close(self):
+        pass
+
+
+def test_contenders_take_turns_and_their_orders_are_compared() -> None:
+    calls: list[str] = []
+    both = [ByLength("up", 1, calls), ByLength("down", -1, calls)]
+    found = take_turns(both, [BenchQuery("q", ["x" * (n + 1) for n in range(20)])], rounds=3)
+    assert calls == ["up", "down"] * 4
+    assert (len(found["up"].seconds), found["up"].cpu_seconds) == (3, [2.0] * 3)
+    up, down = found["up"].values, found["down"].values
+    assert (shared_top(up, up), shared_top(down, up)) == (1.0, 0.0)
+
+
+@pytest.mark.long
+def test_a_checkpoint_is_measured_in_both_precisions() -> None:
+    pytest.importorskip("onnx")
+    options = ["--words", "5", "--queries", "1", "--depth", "3", "--rounds", "1"]
+    command = [sys.executable, "-m", "tools.bench", str(TINY), *options]
+    done = subprocess.run(command, check=True, capture_output=True, text=True, cwd=ROOT)
+    rows = [row for row in done.stdout.splitlines() if row.startswith("| osrerank")]
+    assert [row.split()[2] for row in rows] == ["fp32", "int8"]
+    assert rows[0].endswith("| 1.00 |")
