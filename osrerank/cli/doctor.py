@@ -12,16 +12,12 @@ MARKS = {"ok": "✓", "failed": "✗", "absent": "-"}
 
 @click.command()
 @click.option("--index", default="", help="Look at this index's text fields too.")
-@click.option("--upgrade", is_flag=True, help="Say what to write now for the settings and models of 0.2, and end.")
 @click.pass_context
-def doctor(context: click.Context, /, *, index: str, upgrade: bool) -> None:
+def doctor(context: click.Context, /, *, index: str) -> None:
     """Check software, processor, model, engine, Redis and workers, and say how to fix what fails.
 
     The exit code is 1 when a configured part does not work.
     """
-    if upgrade:
-        _upgrade(context)
-        return
     from osrerank.doctor import examine, with_model_of  # noqa: PLC0415 - the client
     from osrerank.settings import Settings  # noqa: PLC0415 - pydantic
 
@@ -40,14 +36,3 @@ def doctor(context: click.Context, /, *, index: str, upgrade: bool) -> None:
     if wants_json(context):
         click.echo(json.dumps({"ok": healthy, "findings": [dataclasses.asdict(one) for one in findings]}, indent=2))
     context.exit(0 if healthy else 1)
-
-
-def _upgrade(context: click.Context) -> None:
-    from osrerank.settings import secret_files, variables  # noqa: PLC0415 - pydantic
-    from osrerank.upgrade import changes_from_02  # noqa: PLC0415 - tokenizers
-
-    changes = list(changes_from_02(variables() | dict.fromkeys(secret_files(), ""), context.obj["model"]))
-    if wants_json(context):
-        click.echo(json.dumps([change._asdict() for change in changes], indent=2))
-        return
-    click.echo("\n".join(f"{change.where}: {change.now}" for change in changes) or "nothing is to be changed")

@@ -114,8 +114,6 @@ def _show(found: dict[str, Any]) -> None:
     click.echo(f"{found['store']}: {found['records']:,} records, {found['stored'] / 1e6:,.1f} MB{most}")
     for model, count in found["models"].items():
         click.echo(f"{model}: {count:,} of them")
-    if found["older"]:
-        click.echo(f"{found['older']:,} unread records of 0.2 are left: osrerank vectors drop deletes them")
 
 
 @vectors.command()
@@ -199,4 +197,4 @@ def _summary(stores: "Sequence[VectorStore]") -> dict[str, Any]:
     models: Counter[str] = Counter()
     for store in stores:
         models.update(getattr(store, "models", dict)())  # of a side index
-    return {**found, "models": dict(models), "older": sum(store.older() for store in stores)}
+    return {**found, "models": dict(models)}

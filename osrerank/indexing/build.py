@@ -68,8 +68,6 @@ def build_vectors(
     """
     vectors, done = vectors_of(client, index), Built()
     sides = _sides(client, index, to, vectors)
-    for side in sides.values():
-        side.take_over()
     changes = [Changes.of(client, side, since, client.options_of(index)) for side in sides.values()] if since else []
     if since and not sides:
         raise ConfigError("since needs a side index: leave it out", setting="since", source="flag")

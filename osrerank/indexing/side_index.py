@@ -1,6 +1,5 @@
 """Write, count and prune the records of side indices."""
 
-import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from itertools import islice
@@ -14,7 +13,6 @@ from osrerank.retrieval.requests import is_embedded
 from osrerank.vectors.index import (
     EXISTS,
     MODEL,
-    OLDER_SUFFIX,
     READ_AT_ONCE,
     SUFFIX,
     RecordRequests,
@@ -28,8 +26,6 @@ KEEP_ALIVE = "5m"
 """How long the cluster keeps a scroll between two requests."""
 MOST_MODELS = 100
 """The most models whose records are counted."""
-
-logger = logging.getLogger(__name__)
 
 
 def every_hit(
@@ -81,7 +77,7 @@ class IndexStore:
     def __init__(
         self, client: OpenSearch, index: str, *, is_embedded: bool, model: str = "", rest_s: float = REST_S
     ) -> None:
-        self.beside, self.index, self._older = index, side_index(index), f"{index}{OLDER_SUFFIX}"
+        self.beside, self.index = index, side_index(index)
         self._client, self.model = client, model
         self._form = RecordRequests(is_embedded)
         self._guard = Guard(self.name, self.index, rest_s)
@@ -155,29 +151,6 @@ class IndexStore:
         stored = self._client.indices.stats(index=self.index)["_all"]["primaries"]["store"]
         return Size(count, int(stored["size_in_bytes"]), 0)
 
-    def take_over(self) -> int:
-        """Move the records of the side index that version 0.2 wrote into this one; return how many there were."""
-        if not self._client.indices.exists(index=self._older):
-            return 0
-        self._client.indices.refresh(index=self._older)
-        form = self._form
-        body = {"size": READ_AT_ONCE, "query": {"match_all": {}}, **form.wanted()}
-        every = every_hit(self._client, self._older, body, is_embedded=form.is_embedded)
-        count = 0
-        while hits := list(islice(every, READ_AT_ONCE)):
-            count += self._write(form.records(hits))
-        self._client.indices.refresh(index=self.index)
-        self._client.indices.delete(index=self._older)
-        logger.warning(
-            "[vectors-taken-over] %d document vectors were moved from %s to %s", count, self._older, self.index
-        )
-        return count
-
-    def older(self) -> int:
-        if not self._client.indices.exists(index=self._older):
-            return 0
-        return int(self._client.count(index=self._older)["count"])
-
     def prune(self, kept: Iterable[Sequence[bytes]]) -> int:
         wanted = {key.hex() for keys in kept for key in keys}
         if not self._client.indices.exists(index=self.index):
@@ -193,10 +166,9 @@ class IndexStore:
         return self.size().records
 
     def drop(self) -> int:
-        count = self.size().records + self.older()
-        for name in (self.index, self._older):
-            with suppress(NotFoundError):
-                self._client.indices.delete(index=name)
+        count = self.size().records
+        with suppress(NotFoundError):
+            self._client.indices.delete(index=self.index)
         return count
 
 
@@ -212,7 +184,7 @@ def side_stores(client: Client, names: Sequence[str], model: str = "") -> list[I
         NotFoundError: there is no such index.
     """
     found = {index for name in names for index in client.indices.get_mapping(index=name)}
-    real = sorted(index for index in found if not index.endswith((SUFFIX, OLDER_SUFFIX)))
+    real = sorted(index for index in found if not index.endswith(SUFFIX))
     return [IndexStore(client, index, is_embedded=is_embedded(client), model=model) for index in real]
 
 

@@ -58,10 +58,9 @@ class BiEncoder(LocalModel):
         parts = (
             weights_digest(self._directory, self.card),
             _content(tokenizer_file(self._directory)),
-            "0",  # a constant in osrerank 0.2's keys, kept so that its records stay valid
             self.card.document_prefix,
             str(self.card.max_tokens),
-            *_after_pooling(self.card),
+            *(json.dumps(step.to_json(), sort_keys=True) for step in self.card.to_vector.steps),
         )
         return "\0".join(parts)
 
@@ -128,12 +127,6 @@ def weights_digest(directory: Path, card: ModelCard) -> str:
         if precision in card.onnx:
             return _content(directory / card.onnx[precision])
     return f"{digest(directory, parameter_files(directory))}/{card.pooling}"
-
-
-def _after_pooling(card: ModelCard) -> list[str]:
-    """Return the steps after the pooling, as JSON; none for mere normalisation, so that records of 0.2 stay valid."""
-    steps = [json.dumps(step.to_json(), sort_keys=True) for step in card.to_vector.steps]
-    return [] if steps == ['{"kind": "unit"}'] else steps
 
 
 def _content(file: Path) -> str:

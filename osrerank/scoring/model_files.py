@@ -8,7 +8,6 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from osrerank._removed import instead_of
 from osrerank.errors import ModelLoadError
 from osrerank.scoring.card import CARD_VERSION, Calibration, Head, ModelCard
 from osrerank.scoring.modular.cross_encoder import CrossEncoderDescription, read_cross_encoder
@@ -18,7 +17,6 @@ from osrerank.scoring.modular.token_vectors import TokenVectors
 from osrerank.types import Feedback
 
 CARD_FILE = "osrerank.json"
-READ_VERSIONS = (1, CARD_VERSION)
 CONFIG_FILE = "config.json"
 TOKENIZER_FILE = "tokenizer.json"
 WEIGHTS_FILE = "model.safetensors"
@@ -227,34 +225,14 @@ def _from_card(content: dict[str, Any]) -> dict[str, Any]:
     card = dict(content)
     card.pop("tokenizer", None)  # `tokenizer_file` reads it
     version = card.pop("version", None)
-    if version not in READ_VERSIONS:
-        raise ValueError(f"version is {version!r}; this osrerank reads {' and '.join(map(str, READ_VERSIONS))}")
+    if version != CARD_VERSION:
+        raise ValueError(f"version is {version!r}; this osrerank reads {CARD_VERSION}: export the checkpoint again")
     card["calibration"] = Calibration(**card.pop("calibration", {}))
     card["languages"] = tuple(card.pop("languages", ()))
     card["modules"] = tuple(HeadStep(**step) for step in card.pop("modules", ()))
     card["tokens"] = TokenVectors.of_json(card.pop("tokens", {}))
     card["feedback"] = Feedback(**card["feedback"]) if card.get("feedback") else None
-    return _of_today(card)
-
-
-def _of_today(card: dict[str, Any]) -> dict[str, Any]:
-    """Convert a card of version 1, whose kinds were mono and duo, to the current version.
-
-    Raises:
-        ValueError: the model has a feature that was removed; the message says what to do instead.
-    """
-    for name in ("biases", "prior_share"):
-        if card.pop(name, None):
-            raise ValueError(f"{name} is gone; {instead_of(name)}")
-    if card.pop("layout", "") == "cross-bias":
-        raise ValueError(f"the layout cross-bias is gone; {instead_of('cross-bias')}")
-    joining = card.pop("joining", {})
-    if joining.get("layers"):
-        raise ValueError(f"joining has {joining['layers']} layers, and joined layers are gone; {instead_of('joining')}")
-    if card.get("kind", "mono") == "mono":
-        card["kind"] = "bi-encoder" if card.get("head") == "cosine" else "cross-encoder"
-    kept = ("pooling", "query_prefix", "document_prefix")
-    return {**card, **{name: joining[name] for name in kept if name in joining}}
+    return card
 
 
 def _from_config(config: dict[str, Any], directory: Path) -> dict[str, Any]:

@@ -19,12 +19,10 @@ import lmdb
 
 from osrerank._pause import Answer
 from osrerank._platform import ForkGate, fork_safe_lock, renew_after_fork
-from osrerank.vectors.lmdb_file import DAMAGES, check_length, is_damage, open_lmdb, records_in
+from osrerank.vectors.lmdb_file import DAMAGES, check_length, is_damage, open_lmdb
 from osrerank.vectors.store import REST_S, Guard, Size
 
 NAME, PATTERN = "vectors-{:06d}.lmdb", f"vectors-{6 * '[0-9]'}.lmdb"
-OLDER, OLDER_FOLDER = "states-", "states"
-"""Prefix of the files of version 0.2, and their folder's name; the records in them are the same."""
 PRUNED = "pruned-{}"
 """Folder for the records that a process keeps while it prunes."""
 GENERATIONS = 2
@@ -243,34 +241,22 @@ class FileStore:
 
     def _drop(self) -> int:
         with self._writing, IN_LMDB:
-            count = self._size().records + self.older()
+            count = self._size().records
             self._begin(keep=1)
-            for file in older_folder(self.folder).glob(f"{OLDER}*.lmdb"):
-                _delete(file)
         return count
-
-    def older(self) -> int:
-        older = older_folder(self.folder)
-        if older == self.folder or not any(older.glob(f"{OLDER}*.lmdb")):
-            return 0
-        with self._asked(), IN_LMDB:
-            return sum(records_in(file) for file in older.glob(f"{OLDER}*.lmdb"))
 
     def _open(self, *, make: bool = False) -> tuple[_Generation, ...]:
         """Return the generations, the youngest first, reopened if the folder has changed."""
-        if make and not self.folder.is_dir() and not _take_over_folder(self.folder):
+        if make and not self.folder.is_dir():
             self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         with self._opening:
             try:
                 changed_ns = self.folder.stat().st_mtime_ns
             except FileNotFoundError:
-                if not _take_over_folder(self.folder):
-                    self._generations, self._changed_ns = (), -1
-                    return ()
-                changed_ns = self.folder.stat().st_mtime_ns
+                self._generations, self._changed_ns = (), -1
+                return ()
             if changed_ns != self._changed_ns or not all(map(self._is_whole, self._generations)):
                 _refuse_remote(self.folder)
-                _take_over_files(self.folder)
                 self._generations = tuple(self._usable())
                 self._changed_ns = self.folder.stat().st_mtime_ns  # opening may make a file for locks
             return self._generations
@@ -370,31 +356,6 @@ def file_store(folder: Path, *, most_bytes: int, ttl_s: float) -> FileStore:
         if store is None:
             store = _stores[resolved] = FileStore(resolved, most_bytes=most_bytes, ttl_s=ttl_s)
         return store
-
-
-def older_folder(folder: Path) -> Path:
-    """Return the folder in which version 0.2 kept its vectors."""
-    return folder.with_name(OLDER_FOLDER)
-
-
-def _take_over_folder(folder: Path) -> bool:
-    """Rename version 0.2's folder to this one, which does not exist yet; return whether there was one."""
-    older = older_folder(folder)
-    if folder == older or not any(older.glob(f"{OLDER}*.lmdb")):
-        return False
-    with suppress(FileNotFoundError):  # another process was faster
-        older.rename(folder)
-        logger.warning("[vectors-taken-over] 0.2's document vectors were moved from %s to %s", older, folder)
-    return folder.is_dir()
-
-
-def _take_over_files(folder: Path) -> None:
-    """Rename files that version 0.2 wrote to today's names, unless these are taken."""
-    for file in sorted(folder.glob(f"{OLDER}*")):
-        wanted = file.with_name(file.name.replace(OLDER, "vectors-", 1))
-        if not wanted.exists():
-            with suppress(FileNotFoundError):
-                file.rename(wanted)
 
 
 def _number(file: Path) -> int:

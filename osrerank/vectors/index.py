@@ -12,8 +12,8 @@ import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-SUFFIX, OLDER_SUFFIX = "-osrerank-vectors", "-osrerank-states"
-"""Suffixes of side indices: today's, and that of 0.2, whose records are the same."""
+SUFFIX = "-osrerank-vectors"
+"""Suffix of side indices' names."""
 FIELD, MODEL = "record", "model"
 """Fields of a side index's documents: the record, and the label of its model."""
 READ_AT_ONCE = 250

@@ -79,17 +79,6 @@ def is_damage(error: lmdb.Error, file: Path) -> bool:
     return isinstance(error, DAMAGES) or _version(file) not in VERSIONS
 
 
-def records_in(file: Path) -> int:
-    """Return how many records a file has that no process uses; 0 if it is damaged."""
-    try:
-        with lmdb.open(str(file), subdir=False, readonly=True, lock=False) as environment:
-            return int(environment.stat()["entries"]) - 1
-    except lmdb.Error as error:
-        if is_damage(error, file):
-            return 0
-        raise
-
-
 def _version(file: Path) -> int:
     """Return the version of a file's format, 0 without one."""
     with file.open("rb") as opened:

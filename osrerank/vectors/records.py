@@ -17,15 +17,12 @@ from osrerank.types import Candidate, LongText, Ranking
 from osrerank.vectors.background import Background
 from osrerank.vectors.configured import VectorStorage
 from osrerank.vectors.long_record import MAGIC, LongRecord
-from osrerank.vectors.record import EXACT, ROUNDED, Bits, VectorRecord, read_all
-from osrerank.vectors.store import BYTES, HITS, MISSES, VectorStore
+from osrerank.vectors.record import VectorRecord, read_all
+from osrerank.vectors.store import VectorStore
 
 KEY_BYTES = 16
 LONG = b"by passages"
 """Prefix of what is hashed for a document that is read by passages."""
-PRECISIONS: dict[Bits, str] = {EXACT: "1.0/32", ROUNDED: "4.0/8"}
-"""Bits of each number -> the text that stands for them in a record's key."""
-
 NOTHING: Mapping[Any, Any] = MappingProxyType({})
 
 Kept = VectorRecord | LongRecord
@@ -50,7 +47,7 @@ class Records:
         self.store, self.bits, self._secret = storage.store, storage.bits, storage.secret
         self.fetched: FetchedVectors | None = None
         self._dimensions, self._by_tokens = dimensions, by_tokens
-        self.model_key = _hash(f"{key}\0{PRECISIONS[self.bits]}".encode())
+        self.model_key = _hash(f"{key}\0{self.bits}".encode())
         self._writes = Background()
 
     def with_fetched(self, fetched: "FetchedVectors") -> "Records":
@@ -86,11 +83,7 @@ class Records:
 
     def write(self, store: VectorStore, records: Mapping[bytes, Kept]) -> int:
         """Write records to a store; return how many it accepted."""
-        contents = self.contents(records)
-        written = store.write(contents)
-        if written:
-            BYTES.labels(store.name, "written").inc(sum(map(len, contents.values())))
-        return written
+        return store.write(self.contents(records))
 
     def contents(self, records: Mapping[bytes, Kept]) -> dict[bytes, bytes]:
         """Return the bytes to store for records, by key."""
@@ -111,11 +104,7 @@ class Records:
     def read_from(self, store: "VectorStore | FetchedVectors", keys: Sequence[bytes]) -> dict[bytes, Kept]:
         """Return the records that a store has, by key."""
         found = store.read(keys) if keys else {}
-        records = self.read(found) if found else {}
-        HITS.labels(store.name).inc(len(records))
-        MISSES.labels(store.name).inc(len(keys) - len(records))
-        BYTES.labels(store.name, "read").inc(sum(map(len, found.values())))
-        return records
+        return self.read(found) if found else {}
 
     def flush(self) -> None:
         """Wait until all records are written."""

@@ -5,7 +5,6 @@ the bytes allowed, or is half as old as records may get, it becomes the old one 
 writes nothing, and the bound holds without an eviction policy of the server.
 """
 
-import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from itertools import islice
@@ -19,8 +18,6 @@ from osrerank.vectors.store import REST_S, Guard, Size
 PREFIX = "{osrerank:vectors:1}:"
 """Prefix of all keys. Its number changes with the form of keys or values; its braces keep all keys in one slot."""
 YOUNG, OLD, YOUNG_BYTES, OLD_BYTES = (PREFIX + name for name in ("young", "old", "young-bytes", "old-bytes"))
-OLDER_PREFIX = "{osrerank:states:1}:"
-"""Prefix of the keys of version 0.2; the records under them are the same."""
 KEPT, KEPT_BYTES = (PREFIX + name for name in ("kept", "kept-bytes"))
 """Records to be kept, collected while pruning."""
 CONNECT_S, ANSWER_S = 0.2, 0.5
@@ -53,9 +50,6 @@ return 1
 """Writes records, and lets the young generation become the old one when it is large or old enough."""
 
 
-logger = logging.getLogger(__name__)
-
-
 class RedisStore:
     """Records in Redis: one round trip to read, one to write. An absent, slow or full Redis only costs time.
 
@@ -74,7 +68,6 @@ class RedisStore:
         self._most = most_bytes
         self._ttl_ms = int(ttl_s * 1000)
         self._usual_bytes = USUAL_BYTES
-        self._has_taken_over = False
         self._guard = Guard(self.name, "Redis", rest_s)
 
     def read(self, keys: Sequence[bytes]) -> dict[bytes, bytes]:
@@ -99,19 +92,7 @@ class RedisStore:
         with suppress(Exception):
             self._redis.close()
 
-    def _take_over(self) -> None:
-        """Rename the keys that version 0.2 wrote, once, unless keys with today's names exist."""
-        if self._has_taken_over:
-            return
-        if not self._redis.exists(YOUNG, OLD):
-            for name in (YOUNG, OLD, YOUNG_BYTES, OLD_BYTES):
-                with suppress(ResponseError):  # there is none
-                    self._redis.renamenx(_older(name), name)
-                    logger.warning("[vectors-taken-over] 0.2's document vectors were moved to %s", name)
-        self._has_taken_over = True
-
     def _read(self, keys: Sequence[bytes]) -> dict[bytes, bytes]:
-        self._take_over()
         pieces = list(_pieces(keys, max(1, PIECE_BYTES // self._usual_bytes)))
         found: dict[bytes, bytes] = {}
         for generation in (YOUNG, OLD):
@@ -127,7 +108,6 @@ class RedisStore:
         return found
 
     def _write(self, records: Mapping[bytes, bytes]) -> int:
-        self._take_over()
         largest = max(map(len, records.values()))
         try:
             for piece in _pieces(list(records.items()), max(1, PIECE_BYTES // largest)):
@@ -149,7 +129,6 @@ class RedisStore:
                 self._redis.rename(young, old)
 
     def _size(self) -> Size:
-        self._take_over()
         pipeline = self._redis.pipeline(transaction=False)
         for generation, counted in ((YOUNG, YOUNG_BYTES), (OLD, OLD_BYTES)):
             pipeline.hlen(generation)
@@ -186,19 +165,9 @@ class RedisStore:
         return count
 
     def _drop(self) -> int:
-        count = self._size().records + self.older()
-        every = (YOUNG, OLD, YOUNG_BYTES, OLD_BYTES, KEPT, KEPT_BYTES)
-        self._redis.unlink(*every, *map(_older, every))
+        count = self._size().records
+        self._redis.unlink(YOUNG, OLD, YOUNG_BYTES, OLD_BYTES, KEPT, KEPT_BYTES)
         return count
-
-    def older(self) -> int:
-        with self._guard.asked(RedisError):
-            return sum(self._redis.hlen(_older(name)) for name in (YOUNG, OLD))
-
-
-def _older(name: str) -> str:
-    """Return the name that version 0.2 gave a key."""
-    return OLDER_PREFIX + name.removeprefix(PREFIX)
 
 
 def _pieces(items: Sequence[Any], size: int) -> Iterator[list[Any]]:

@@ -17,9 +17,6 @@ REST_S = 10.0
 """Pause after a failure, in seconds."""
 VECTORS_OFF = "vectors are off: set OSRERANK_VECTORS=file or redis, or OSRERANK_VECTORS_INDEX=true"
 
-HITS = Counter("osrerank_vectors_hits", "Documents whose vectors were found, by store.", ["store"])
-MISSES = Counter("osrerank_vectors_misses", "Documents whose vectors a store was asked for and lacked.", ["store"])
-BYTES = Counter("osrerank_vectors_bytes", "Bytes of records, by store and direction: read, written.", ["store", "way"])
 ERRORS = Counter(
     "osrerank_vectors_errors", "Failed calls of a store; a failed read or write only costs time.", ["store"]
 )
@@ -69,9 +66,6 @@ class VectorStore(Protocol):
 
     def drop(self) -> int:
         """Delete all records; return how many there were."""
-
-    def older(self) -> int:
-        """Return how many records are left where osrerank 0.2 kept them; `drop` deletes them, too."""
 
     def close(self) -> None:
         """Release open files and connections."""
@@ -160,9 +154,6 @@ class MemoryStore:
             count, self._stored = len(self._records), 0
             self._records.clear()
         return count
-
-    def older(self) -> int:
-        return 0
 
     def close(self) -> None:
         pass

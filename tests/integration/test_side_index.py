@@ -18,7 +18,7 @@ from osrerank.indexing.documents import vectors_of
 from osrerank.indexing.prune import prune_vectors
 from osrerank.indexing.side_index import IndexStore, orphans, side_stores
 from osrerank.search.coverage import Coverage, coverage
-from osrerank.vectors.index import OLDER_SUFFIX, side_index
+from osrerank.vectors.index import side_index
 from tests.articles import fill
 
 pytest.importorskip("torch")
@@ -133,21 +133,6 @@ def test_a_search_writes_what_it_computes_to_a_side_index_that_is_there(
     assert client.mget(index=index_name, body={"ids": ids}) == before  # no document of the application's was written
 
 
-def test_a_build_takes_over_the_side_index_of_02(
-    client: Client, index_name: str, encodings: list[int], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    fill(client, index_name, DOCUMENTS)
-    with monkeypatch.context() as patch:  # as 0.2 named it
-        patch.setattr("osrerank.vectors.index.SUFFIX", OLDER_SUFFIX)
-        build_vectors(client, index_name)
-    (side,) = side_stores(client, [index_name])
-    client.indices.refresh(index=f"{index_name}{OLDER_SUFFIX}")
-    assert (side.size().records, side.older()) == (0, COUNT)
-    del encodings[:]
-    assert build_vectors(client, index_name).encoded == 0
-    assert (side.size().records, side.older(), encodings) == (COUNT, 0, [])
-
-
 def test_damaged_and_foreign_records_are_misses(client: Client, index_name: str, encodings: list[int]) -> None:
     fill(client, index_name, DOCUMENTS)
     begin(client, index_name)
@@ -257,6 +242,6 @@ def test_the_commands(client: Client, engine_url: str, index_name: str, model: P
     assert (status["records"], list(status["models"].values())) == (COUNT - 1, [COUNT - 1])
     assert answer("drop", "--yes", "--index", index_name) == {"dropped": COUNT - 1}
     left = answer("status", "--index", index_name)
-    assert (left["store"], left["records"], left["models"], left["older"]) == ("index", 0, {}, 0)
+    assert (left["store"], left["records"], left["models"]) == ("index", 0, {})
     assert (left["documents"], left["lacking"], left["share"]) == (COUNT - 1, COUNT - 1, 0)
     assert not client.indices.exists(index=side_index(index_name))

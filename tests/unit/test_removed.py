@@ -1,3 +1,5 @@
+from pathlib import Path
+
 import pytest
 
 from osrerank._removed import REMOVED
@@ -32,3 +34,10 @@ def test_a_variable_that_is_gone_says_what_to_do_instead(name: str, monkeypatch:
     with pytest.raises(ConfigError) as caught:
         Settings.load()
     assert REMOVED[name] in str(caught.value)
+
+
+def test_a_secret_file_that_is_gone_says_what_to_do_instead(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "osrerank_states_key").write_text("a key of at least sixteen characters")
+    monkeypatch.setenv("OSRERANK_SECRETS_DIR", str(tmp_path))
+    with pytest.raises(ConfigError, match="osrerank_states_key is not a setting; set OSRERANK_VECTORS_KEY"):
+        Settings.load()

@@ -14,7 +14,7 @@ from osrerank.formats.sources import open_paths, readable
 
 EXAMPLES = 10
 """How many of the searches that change most the report lists."""
-NUMBERS = ("dropped", "ms", "first_pass_ms", "hits", "overlap", "moved", "farthest", "known", "encoded")
+NUMBERS = ("dropped", "ms", "first_pass_ms", "hits", "after", "overlap", "moved", "farthest", "known", "encoded")
 """Optional fields of a record that are numbers, at least 0."""
 
 Record = dict[str, Any]
@@ -109,8 +109,8 @@ class ShadowReport:
 
 
 def new_hits(record: Record) -> int:
-    """Return how many of a search's first ten hits with reranking are new; older records lack their number."""
-    return int(record.get("after", record["hits"]) - record["overlap"])
+    """Return how many of a search's first ten hits with reranking are new."""
+    return int(record["after"] - record["overlap"])
 
 
 def change(record: Record) -> tuple[int, int, int]:
@@ -155,7 +155,7 @@ def _problem(path: Path, number: int, line: Record) -> FormatError | None:
     wrong = [name for name in NUMBERS if name in line and not _is_number(line[name])]
     needed = ["query", "index", "applied"] if "query" in line else ["time", "dropped"]
     if line.get("hits"):
-        needed += ["overlap", "first_changed", "moved", "farthest"]
+        needed += ["after", "overlap", "first_changed", "moved", "farthest"]
     if "ms" in line:
         needed += ["first_pass_ms"]
     wrong += [name for name in needed if name not in line]

@@ -1,6 +1,5 @@
 """Scores by stored vectors: cold and warm the same, whatever computes them, and in whatever time."""
 
-import hashlib
 import random
 import threading
 from collections.abc import Callable, Iterator
@@ -232,10 +231,6 @@ def scorers(directory: Path) -> Iterator[list[EncoderScorer]]:
         scorer.close()
 
 
-def digest(content: bytes) -> bytes:
-    return hashlib.blake2b(content, digest_size=16).digest()
-
-
 def test_keys_and_identities_are_the_same(scorers: list[EncoderScorer]) -> None:
     assert len({scorer.identity for scorer in scorers}) == 1
     assert len({tuple(scorer.vectors.keys_of(DOCUMENTS)) for scorer in scorers}) == 1
@@ -273,16 +268,6 @@ def test_weights_without_a_graph_have_the_key_of_the_graph_that_was_exported_fro
 
     export_model(directory, tmp_path / "int8", ExportOptions(precision="int8"))
     assert len({encoder_of(folder, read_card(folder)).key for folder in (directory, tmp_path / "int8")}) == 1
-
-
-def test_a_card_of_02_has_the_keys_of_02(directory: Path) -> None:
-    card = replace(read_card(directory), weights="")
-    graph, tokenizer = (
-        hashlib.sha256((directory / name).read_bytes()).hexdigest() for name in ("onnx/model.onnx", "tokenizer.json")
-    )
-    model = "\0".join((graph, tokenizer, "0", card.document_prefix, str(card.max_tokens), "4.0/8"))
-    vectors = DocumentVectors(encoder_of(directory, card), VectorStorage(bits=ROUNDED))
-    assert vectors.keys_of(["low"]) == [digest(digest(model.encode()) + digest(b"low"))]
 
 
 def test_an_index_is_built_in_torch_and_searched_with_its_graph(

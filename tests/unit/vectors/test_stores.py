@@ -306,35 +306,6 @@ def test_a_network_file_system_is_left_alone(
     assert not list(store.folder.glob("*.lmdb"))
 
 
-def older(folder: Path) -> None:
-    """Fill a folder as 0.2 wrote it, with three records."""
-    store = FileStore(folder, most_bytes=4 * MEGABYTE, ttl_s=3600)
-    store.write(records(3))
-    store.close()
-    for file in folder.glob("vectors-*"):
-        file.rename(folder / file.name.replace("vectors-", "states-"))
-
-
-def test_the_folder_of_02_is_taken_over_with_its_records(store: FileStore, caplog: pytest.LogCaptureFixture) -> None:
-    older(store.folder.with_name("states"))
-    assert store.read(list(records(4))) == records(3)
-    assert store.write(records(1, 3)) == 1
-    assert (store.size().records, store.older()) == (4, 0)
-    assert not store.folder.with_name("states").exists()
-    assert caplog.text.count("[vectors-taken-over]") == 1
-    older(store.folder.with_name("mine"))  # files of 0.2 in a folder that was named
-    mine = FileStore(store.folder.with_name("mine"), most_bytes=4 * MEGABYTE, ttl_s=3600)
-    assert mine.read(list(records(3))) == records(3)
-
-
-def test_what_a_process_of_02_writes_later_is_counted_and_dropped(store: FileStore) -> None:
-    store.write(records(2))
-    older(store.folder.with_name("states"))
-    assert (store.size().records, store.older()) == (2, 3)
-    assert store.drop() == 5
-    assert store.older() == 0
-
-
 @pytest.fixture
 def client(redis_url: str) -> Iterator[Redis]:
     client = Redis.from_url(redis_url)
@@ -433,27 +404,3 @@ def test_a_full_redis_gets_back_what_vectors_take(tmp_path: Path, caplog: pytest
         assert 0 in written
         assert 50 in written[-4:]  # what it gave back is used again
         assert "writes of document vectors pause" in caplog.text
-
-
-def older_in_redis(redis_url: str, client: Redis) -> None:
-    """Write three records under the keys of 0.2."""
-    opened(redis_url).write(records(3))
-    for name in client.keys("{osrerank:vectors:1}:*"):
-        client.rename(name, name.replace(b"vectors", b"states"))
-
-
-def test_keys_of_02_are_taken_over(redis_url: str, client: Redis, caplog: pytest.LogCaptureFixture) -> None:
-    older_in_redis(redis_url, client)
-    store = opened(redis_url)
-    assert store.read(list(records(4))) == records(3)
-    assert (store.size().records, store.older()) == (3, 0)
-    assert "[vectors-taken-over]" in caplog.text
-
-
-def test_keys_that_02_writes_later_are_counted_and_dropped(redis_url: str, client: Redis) -> None:
-    older_in_redis(redis_url, client)
-    client.copy("{osrerank:states:1}:young", "{osrerank:vectors:1}:young")
-    store = opened(redis_url)
-    assert (store.size().records, store.older()) == (3, 3)
-    assert store.drop() == 6
-    assert client.keys("{osrerank:*") == []

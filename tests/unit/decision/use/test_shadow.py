@@ -12,7 +12,7 @@ from osrerank.errors import EvaluationError, FormatError
 
 
 def record(query: str = "a", **given: Any) -> dict[str, Any]:
-    compared = {"hits": 10, "overlap": 8, "first_changed": False, "moved": 5, "farthest": 12}
+    compared = {"hits": 10, "after": 10, "overlap": 8, "first_changed": False, "moved": 5, "farthest": 12}
     timed = {"ms": 40.0, "first_pass_ms": 4, "known": 98, "encoded": 2}
     said = {"time": "t", "index": "notes", "query": query, "applied": True, "reason": None, "reason_code": None}
     return {**said, **timed, **compared, **given}
