@@ -22,16 +22,6 @@ SEARCHED_TEXTS = Counter(
     ["vectors"],
 )
 VECTOR_COUNTS = frozenset({"known", "encoded", "lacking"})
-NOT_CALIBRATED = Counter(
-    "osrerank_not_calibrated_total", "Searches with a threshold for which the index had no calibration that holds."
-)
-NOT_INTERLEAVED = Counter("osrerank_not_interleaved_total", "Searches whose two rankings could not be interleaved.")
-UNREADABLE = Counter(
-    "osrerank_unreadable_total",
-    "Searches that kept their first pass because the model does not read the language of the query or the documents.",
-    ["what"],
-)
-MODELS_RELEASED = Counter("osrerank_models_released_total", "Models that were released to load another index's.")
 SHADOW_SEARCHES = Counter(
     "osrerank_shadow_searches_total",
     "Searches in shadow mode: whether reranking was applied, or dropped if the search was not run again.",
@@ -47,18 +37,8 @@ SHADOW_OVERLAP = Histogram(
     "Share of the first ten hits that reranking keeps among the first ten, in shadow mode.",
     buckets=(0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1),
 )
-SHADOW_LOST = Counter(
-    "osrerank_shadow_lost_total", "Records of searches in shadow mode that were not written to the file."
-)
-UBI_RECORDS = Counter("osrerank_ubi_records_total", "Records of searches for ubi_queries, by outcome.", ["outcome"])
 
 # Where a model runs.
-BATCH_TOKENS = Histogram(
-    "osrerank_batch_tokens",
-    "Tokens of a batch, without padding.",
-    buckets=(32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384, 32768, 65536),
-)
-PADDING_TOKENS = Counter("osrerank_padding_tokens_total", "Padding tokens that were computed.")
 COMPUTE_SECONDS = Histogram(
     "osrerank_compute_seconds",
     "Wall time of computing one batch.",
@@ -69,15 +49,9 @@ HALVINGS = Counter(
 )
 
 # A client that sends its pairs to workers.
-CHUNKS_SENT = Counter("osrerank_chunks_sent_total", "Chunks that were sent to workers.")
 CHUNKS_RESENT = Counter("osrerank_chunks_resent_total", "Chunks that were sent again because a worker lost them.")
 CHUNKS_LATE = Counter("osrerank_chunks_late_total", "Chunks without a reply at their search's deadline.")
 OVERLOADED = Counter("osrerank_overloaded_total", "Searches that were refused because too much was waiting.")
-ROUND_TRIP_SECONDS = Histogram(
-    "osrerank_chunk_round_trip_seconds",
-    "Time from sending a chunk to its reply, without the worker's computing time.",
-    buckets=(0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10),
-)
 BROKER_FAILURES = Counter("osrerank_broker_failures_total", "Times that a client did not reach the broker.")
 BROKER_AWAY = Gauge(
     "osrerank_broker_away", "1 while a client keeps its searches from a broker that does not answer, else 0.", ["model"]

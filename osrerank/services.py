@@ -9,7 +9,6 @@ from typing import Any
 
 from osrerank._platform import renew_after_fork
 from osrerank._seldom import Seldom
-from osrerank.metrics import MODELS_RELEASED
 from osrerank.options.defaults import Defaults
 from osrerank.service import RerankService
 
@@ -87,7 +86,6 @@ class Services:
         for name in idle[: max(0, len(loaded) - most)]:
             released, self._others[name] = self._others[name], self._own.with_model(name)
             threading.Thread(target=released.first.close, name="osrerank-release", daemon=True).start()
-            MODELS_RELEASED.inc()
             if self._due.is_due():
                 logger.warning(
                     "[model-released] %s was released to make room for %s, and is loaded again for its next search; "

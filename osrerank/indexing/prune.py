@@ -43,6 +43,6 @@ def prune_vectors(client: Client, indexes: Sequence[str]) -> int:
 
     left = sum(side.prune(keys(written[index], index)) for index, side in sides.items())
     for name in orphans(client) if sides else ():
-        logger.warning("[vectors-orphaned] the index of %s is gone: its vectors are deleted", name)
+        logger.info("the index of %s is gone: its vectors are deleted", name)
         client.indices.delete(index=name)
     return left + (store.prune(keys(indexes)) if store else 0)

@@ -17,7 +17,7 @@ import numpy.typing as npt
 from osrerank._platform import renew_after_fork
 from osrerank._threads import NATIVE_CODE, DaemonThreads
 from osrerank.errors import InferenceError
-from osrerank.metrics import BATCH_TOKENS, COMPUTE_SECONDS, HALVINGS, PADDING_TOKENS
+from osrerank.metrics import COMPUTE_SECONDS, HALVINGS
 from osrerank.scoring.backends.base import Backend
 from osrerank.scoring.inputs import Tokens
 from osrerank.types import Deadline
@@ -173,10 +173,6 @@ class Batcher:
                 self._settle(batch, outputs)
 
     def _outputs(self, batch: Sequence[_Item]) -> Sequence[Row]:
-        lengths = [len(item.tokens.ids) for item in batch]
-        BATCH_TOKENS.observe(sum(lengths))
-        if not self._backend.packed:
-            PADDING_TOKENS.inc(max(lengths) * len(lengths) - sum(lengths))
         with COMPUTE_SECONDS.time(), NATIVE_CODE:
             outputs: Any = self._backend.run([item.tokens for item in batch])
         if not np.isfinite(outputs if isinstance(outputs, np.ndarray) else np.concatenate(outputs)).all():

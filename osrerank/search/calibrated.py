@@ -13,7 +13,6 @@ from opensearchpy import TransportError
 
 from osrerank._platform import fork_safe_lock
 from osrerank.errors import ConfigError, MissingDependencyError, ModelLoadError, WorkerError
-from osrerank.metrics import NOT_CALIBRATED
 from osrerank.options.rerank import Rerank
 from osrerank.retrieval.expiring import ExpiringCache
 from osrerank.retrieval.requests import SideRequest, path_of
@@ -75,7 +74,6 @@ class Calibrations:
             if options.on_failure == "raise":
                 raise ConfigError(reason, setting="rerank.min_probability", source=str(self.file))
             logger.warning("[cut-unapplied] no hits were removed by probability: %s", reason)
-            NOT_CALIBRATED.inc()
         return Thresholds(options.min_probability, options.cutoff, calibration, reason)
 
     def _valid(

@@ -10,7 +10,6 @@ import random
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
-from osrerank.metrics import NOT_INTERLEAVED
 from osrerank.options.interleave import Interleave
 from osrerank.options.rerank import NO_STAGES, Rerank
 from osrerank.pipeline import applied
@@ -95,7 +94,6 @@ def interleaved(
         answer = _own_alone(own, response, page, took_ms)
         reason = "; ".join(missing)
         answer["rerank"]["interleave"] = {"applied": False, "reason": reason}
-        NOT_INTERLEAVED.inc()
         logger.warning("[not-interleaved] a search was not interleaved: %s", reason)
         return answer
     picks = team_draft(_ids(own), _ids(other), seed_of(interleave, own.query.text))

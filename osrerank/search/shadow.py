@@ -21,7 +21,7 @@ from osrerank._platform import renew_after_fork
 from osrerank._seldom import Seldom
 from osrerank.errors import ConfigError
 from osrerank.formats.appended import AppendedLines
-from osrerank.metrics import SHADOW_LOST, SHADOW_OVERLAP, SHADOW_SEARCHES, SHADOW_SECONDS
+from osrerank.metrics import SHADOW_OVERLAP, SHADOW_SEARCHES, SHADOW_SECONDS
 from osrerank.options.rerank import Rerank
 from osrerank.response import hits_of, unchanged
 from osrerank.retrieval.query_text import find_query_text
@@ -206,7 +206,6 @@ class Shadows:
         try:
             self._file.append(json.dumps({**record, "dropped": dropped} if dropped else record))
         except OSError as error:
-            SHADOW_LOST.inc()
             with self._lock:
                 self._dropped += dropped + ("query" in record)
             if due.is_due("lost"):
@@ -221,12 +220,6 @@ class Shadows:
         SHADOW_SEARCHES.labels("dropped").inc()
         with self._lock:
             self._dropped += 1
-        if due.is_due("dropped"):
-            logger.warning(
-                "[shadow-dropped] a shadow search was dropped, because %d others waited or the process ended; not "
-                "logged again for a minute",
-                MOST_WAITING,
-            )
 
 
 _all: "weakref.WeakSet[Shadows]" = weakref.WeakSet()

@@ -13,7 +13,6 @@ from typing import Any
 from opensearchpy import RequestError, TransportError
 
 from osrerank._pause import Pause
-from osrerank.metrics import UBI_RECORDS
 from osrerank.retrieval.requests import SideRequest
 from osrerank.search.call import Reranking
 from osrerank.search.ubi_query import UbiQuery
@@ -72,7 +71,6 @@ class UbiRecords:
                 reason = f"the hits lack {error.args[0]}"
             else:
                 reason = yield from self._write(record, min(max(by.deadline.remaining_s(), LEAST_S), MOST_S))
-        UBI_RECORDS.labels("failed" if reason else "written").inc()
         if reason:
             logger.warning("[ubi-lost] a search was not recorded in %s: %s", INDEX, reason)
         named = {"query_id": ubi.query_id}

@@ -15,7 +15,6 @@ from itertools import islice
 from typing import Any
 
 from osrerank._seldom import Seldom
-from osrerank.metrics import UNREADABLE
 from osrerank.types import Encoder, Ranking, Scorer
 
 logger = logging.getLogger(__name__)
@@ -95,7 +94,6 @@ def why_unread(ranking: Ranking, model: Scorer | Encoder) -> str:
             found = f"another language ({max(foreign, key=foreign.__getitem__)})"
     if not found:
         return ""
-    UNREADABLE.labels(what).inc()
     reason = f"the {said} mostly in {found}, and {model.model} reads {', '.join(languages)}"
     reason = f'{reason}; {fix}, or rerank all the same with {{"language_guard": False}}'
     if due.is_due((what, model.model)):

@@ -5,16 +5,12 @@ import threading
 from collections import deque
 from collections.abc import Callable
 
-from prometheus_client import Counter
-
 from osrerank._platform import renew_after_fork
 
 MOST_TASKS = 16
 """The largest total weight of waiting tasks, by default."""
 CLOSE_S = 10.0
 """How long `Background.close` waits for unfinished tasks, in seconds."""
-
-DROPPED = Counter("osrerank_vectors_dropped", "Tasks of document vectors that were dropped because too many waited.")
 
 logger = logging.getLogger(__name__)
 
@@ -35,7 +31,7 @@ class Background:
         *,
         newest_first: bool = False,
         name: str = "osrerank-vectors",
-        dropped: Callable[[], object] = DROPPED.inc,
+        dropped: Callable[[], object] = lambda: None,
     ) -> None:
         self._most, self._newest_first = most, newest_first
         self._name, self._dropped = name, dropped

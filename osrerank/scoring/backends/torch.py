@@ -5,8 +5,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
-from prometheus_client import Counter
-
 from osrerank._optional import require
 from osrerank._threads import NATIVE_CODE
 from osrerank.errors import InferenceError, MissingDependencyError, ModelLoadError
@@ -24,10 +22,6 @@ BUDGET_TOKENS = {"cpu": 2048, "cuda": 32768}
 """Device -> the most tokens of a batch."""
 THREADS = {"cpu": 1, "cuda": 2}
 """Device -> threads that compute batches; with a GPU, one prepares a batch while the GPU computes the other's."""
-
-OUT_OF_MEMORY = Counter(
-    "osrerank_torch_out_of_memory", "Batches that did not fit into the GPU's memory and were split."
-)
 
 logger = logging.getLogger(__name__)
 
@@ -133,7 +127,6 @@ class TorchBackend:
         total = sum(len(tokens.ids) for tokens in sequences)
         tokens = total if self.packed else longest * len(sequences)
         self.budget_tokens = max(1, min(self.budget_tokens, tokens // 2))
-        OUT_OF_MEMORY.inc()
         if self._torch.cuda.is_available():
             self._torch.cuda.empty_cache()
         reason = f"{self._model}: {len(sequences)} sequences of {tokens} tokens do not fit into the GPU's memory"

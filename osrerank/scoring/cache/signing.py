@@ -9,23 +9,17 @@ import hmac
 import logging
 from collections.abc import Sequence
 
-from prometheus_client import Counter
-
 from osrerank._seldom import Seldom
 
 PURPOSE = b"osrerank scores 1"
 SIGNATURE_BYTES = 16
 LOG_EVERY_S = 60.0
-"""The least time between two log lines with the same reason, in seconds; all refused entries are counted."""
+"""The least time between two log lines with the same reason, in seconds."""
 REASONS = {
     "unsigned": "it is not signed: give all processes that share the cache the OSRERANK_CACHE_KEY",
     "wrong_key": "it is not signed with a known OSRERANK_CACHE_KEY, or it was altered",
     "no_key": "it is signed, and this process has no OSRERANK_CACHE_KEY",
 }
-
-REFUSED = Counter(
-    "osrerank_score_cache_refused", "Entries of the score cache whose signature is not right, and why.", ["reason"]
-)
 
 logger = logging.getLogger(__name__)
 
@@ -48,7 +42,7 @@ class EntrySigner:
         return value + _signature(self._keys[0], key, value) if self._keys else value
 
     def open(self, key: bytes, sealed: bytes, size: int) -> bytes | None:
-        """Return an entry's value of ``size`` bytes; count the entry and return None if its signature is not valid."""
+        """Return an entry's value of ``size`` bytes; log why and return None if its signature is not valid."""
         value, signature = sealed[:size], sealed[size:]
         reason = self._objection(key, value, signature)
         if reason:
@@ -66,7 +60,6 @@ class EntrySigner:
         return "" if is_known else "wrong_key"
 
     def _refuse(self, reason: str) -> None:
-        REFUSED.labels(reason).inc()
         if self._due.is_due(reason):
             logger.warning(
                 "[score-refused] refused a cached score and computed it: %s; not logged again for %g s",

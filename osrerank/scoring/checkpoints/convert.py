@@ -97,7 +97,7 @@ def usable(source: Path, head: Head = "") -> Converted:
         except OSError:  # another process was faster
             if not target.exists():
                 raise
-    logger.warning("[converted] %s was converted once, to %s", source, target)
+    logger.info("%s was converted once, to %s", source, target)
     return Converted(target, sha256)
 
 

@@ -18,7 +18,7 @@ from redis import RedisError
 
 from osrerank._threads import DaemonThreads
 from osrerank.errors import PayloadError, WorkerError
-from osrerank.metrics import CHUNKS_LATE, CHUNKS_RESENT, CHUNKS_SENT, ROUND_TRIP_SECONDS
+from osrerank.metrics import CHUNKS_LATE, CHUNKS_RESENT
 from osrerank.scoring.remote.broker import CONNECTIONS
 from osrerank.scoring.remote.messages import SCORE, Reply
 from osrerank.scoring.remote.signing import Signer, count_refusal
@@ -52,7 +52,6 @@ class PendingChunk:
         answer: the reply, or why there will be none.
         order: its number among the chunks that this process has sent.
         sends: how often it was sent.
-        sent_at: when it was last sent, by the delivery's clock.
         unseen_since: since when no worker has held it; None while it is held or may be in the queue.
         is_held: whether a worker has held it since it was last sent.
         losses: how many workers died while they held it.
@@ -67,7 +66,6 @@ class PendingChunk:
     answer: Reply | str | None = None
     order: int = 0
     sends: int = 0
-    sent_at: float = 0.0
     unseen_since: float | None = None
     is_held: bool = False
     losses: int = 0
@@ -210,7 +208,6 @@ class Delivery:
             self._order += 1
             pending.order = self._order
         pending.sends += 1
-        pending.sent_at = self._clock()
         pending.unseen_since, pending.is_held = None, False
         try:
             self._app.send_task(
@@ -227,7 +224,6 @@ class Delivery:
             )
         except Exception as error:
             raise WorkerError(f"{NO_BROKER} ({type(error).__name__})", task_id=pending.chunk_id) from error
-        CHUNKS_SENT.inc()
 
     def _listen(self) -> None:
         """Read replies while calls wait, and check late chunks."""
@@ -262,7 +258,6 @@ class Delivery:
         if pending is None or pending.answer is not None:
             return
         self._popped[pending.queue] = max(self._popped.get(pending.queue, 0), pending.order)
-        ROUND_TRIP_SECONDS.observe(max(0.0, self._clock() - pending.sent_at - reply.scoring_s))
         self._settle(pending, reply)
 
     def _settle(self, pending: PendingChunk, answer: Reply | str) -> None:
