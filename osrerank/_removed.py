@@ -60,6 +60,7 @@ REMOVED: dict[str, str] = {
     "prior_share": EXPORT,
     "recipe.layout": 'write kind = "cross-encoder" for the layout standard, and leave bi-encoder out',
     "rerank.candidates": HYBRID,
+    "rerank.cutoff.cliff": 'use min_score, or cutoff={"precision": 0.9} after osrerank calibrate',
     "rerank.duo_skip_margin": "lower duo_depth, or set duo_budget_ms, where pairs take too long",
     "rerank.via": 'leave rerank out and name the installed pipeline in the search: search_pipeline="osrerank"',
 }

@@ -53,16 +53,16 @@ class CutMarks(TypedDict):
     """What a threshold did: an entry of ``response["rerank"]["cuts"]``.
 
     Attributes:
-        by: ``min_probability``, ``precision`` or ``cliff``.
-        value: the option's value; for ``cliff`` the gap, None if there is none.
+        by: ``min_probability`` or ``precision``.
+        value: the option's value.
         hits: how many it removed.
         least_probability: the lowest that a hit needs to stay; None if the threshold has none.
         applied: whether it could be applied.
         reason: why not.
     """
 
-    by: Literal["min_probability", "precision", "cliff"]
-    value: float | None
+    by: Literal["min_probability", "precision"]
+    value: float
     hits: int
     least_probability: float | None
     applied: bool

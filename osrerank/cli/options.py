@@ -6,8 +6,8 @@ from typing import Any, TypeVar, cast
 
 import click
 
+from osrerank._removed import instead_of
 from osrerank.client import Client, connect
-from osrerank.options.cutoff import CLIFF
 from osrerank.options.defaults import Defaults
 from osrerank.options.rerank import BLENDS, MAX_DEPTH, MAX_DUO_DEPTH, MOST_MS, NO_STAGES, PIPELINES, RerankOptions
 
@@ -108,9 +108,11 @@ def _number_or_text(content: str) -> Any:
 
 
 def read_cutoff(context: click.Context, option: click.Parameter, value: Any) -> Any:
-    """Read a cutoff: ``cliff``, or a precision."""
-    if value in (None, CLIFF):
-        return value
+    """Read a precision at which the list ends."""
+    if value is None:
+        return None
+    if fix := instead_of(f"rerank.cutoff.{value}"):
+        raise click.BadParameter(fix)
     return {"precision": click.FloatRange(0, 1, min_open=True, max_open=True).convert(value, option, context)}
 
 

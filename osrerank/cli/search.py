@@ -23,8 +23,8 @@ SNIPPET = 160
 @click.option(
     "--cutoff",
     callback=read_cutoff,
-    metavar="cliff|PRECISION",
-    help="End the list where the scores drop (cliff), or at a precision such as 0.9.",
+    metavar="PRECISION",
+    help="End the list before fewer than this share of its hits is relevant, such as 0.9.",
 )
 @click.option("--explain", is_flag=True, help="Explain each hit's rank.")
 @click.option("--json", "as_json", is_flag=True, help="Print the response as JSON.")

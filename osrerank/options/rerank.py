@@ -55,7 +55,7 @@ class RerankOptions(TypedDict, total=False):
     cache: bool
     min_score: float | None
     min_probability: float | None
-    cutoff: str | Mapping[str, Any] | Cutoff | None
+    cutoff: Mapping[str, Any] | Cutoff | None
     explain: bool
     language_guard: bool
     blend: Blend
@@ -108,8 +108,7 @@ class Rerank:
         min_probability: likewise, by the probability that ``osrerank calibrate`` fitted to the index's judgments.
             Without a calibration that was made for the index, the model and the options, no hit is removed, and
             ``response["rerank"]["cuts"]`` says why; ``on_failure="raise"`` raises.
-        cutoff: ``"cliff"`` removes the hits below the largest gap between two neighbours' probabilities;
-            ``{"precision": 0.9}`` removes those below the lowest probability at or above which nine in ten hits
+        cutoff: ``{"precision": 0.9}`` removes the hits below the lowest probability at or above which nine in ten hits
             are relevant, by the index's calibration, as for ``min_probability``.
         explain: adds to each hit how it got its rank, and to each stage its values of pairs.
         language_guard: whether to keep the first pass if, by its card, the model does not read the script of the query
@@ -203,11 +202,6 @@ class Rerank:
     def may_end_with_vectors(self) -> bool:
         """Whether the last stage that uses a model is ``vectors``, provided that the model is an encoder."""
         return self.pipeline in (AUTO_PIPELINE, "vectors", "mono", NO_STAGES) and self.sentences is None
-
-    @property
-    def needs_calibration(self) -> bool:
-        """Whether hits are removed by the index's calibration."""
-        return self.min_probability is not None or (self.cutoff is not None and self.cutoff.precision is not None)
 
     @property
     def least_depth(self) -> int:

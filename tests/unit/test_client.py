@@ -130,7 +130,7 @@ def test_failed_scorer_keeps_the_first_pass_marked_timed_logged_and_counted(capl
     assert REGISTRY.get_sample_value("osrerank_searches_total", {"applied": "false"}) == before + 1
 
 
-@pytest.mark.parametrize("limit", [{"min_score": 0.9}, {"min_probability": 0.9}, {"cutoff": "cliff"}])
+@pytest.mark.parametrize("limit", [{"min_score": 0.9}, {"min_probability": 0.9}, {"cutoff": {"precision": 0.9}}])
 def test_failed_scorer_removes_no_hit(limit):
     client = client_for(response_of(["a", "bbb"]), scorer=FunctionScorer(broken=True))
     assert ids(client.search("low", index="i", rerank=limit)) == ["d0", "d1"]

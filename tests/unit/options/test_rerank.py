@@ -29,7 +29,7 @@ MALFORMED = [
     ({"shadow": "yes"}, "shadow"),
     ({"shadow": True, "interleave": {"with": {}, "key": "s"}}, "shadow"),
     ({"interleave": BM25, "min_score": 0.5}, "min_score"),
-    ({"interleave": BM25, "cutoff": "cliff"}, "cutoff"),
+    ({"interleave": BM25, "cutoff": {"precision": 0.9}}, "cutoff"),
     ({"interleave": {"with": {"rm3": True}, "key": "s"}}, "interleave.with.rm3"),
     ({"interleave": {"with": {"min_score": 0.5}, "key": "s"}}, "interleave.with.min_score"),
     ({"interleave": {"with": {"depth": 0}, "key": "s"}}, "depth"),
@@ -106,7 +106,7 @@ def test_malformed_option_is_named(options, named):
     ("options", "said"),
     [
         ({"rm3": {"field": 5}}, "rerank option rm3.field is 5; it must be a field's name"),
-        ({"cutoff": {"cliff": 3}}, "rerank option cutoff.cliff is 3; it must be True or False"),
+        ({"cutoff": {"precision": 3}}, "rerank option cutoff.precision is 3; it must be a share above 0"),
         ({"sentences": {"max_words": 0}}, "rerank option sentences.max_words is 0; it must be a count from 1 on"),
         ({"passages": {"aggregation": "best"}}, "passages.aggregation is 'best'; it must be \"maxp\" or "),
         ({"passages": {"seed": "x"}}, "rerank option passages.seed is 'x'; it must be a whole number"),

@@ -20,7 +20,7 @@ FOR_SEARCHES: Cases = [
     ({"query_fields": "text"}, "query_fields", SEARCHES),
     ({"rm3": True}, "rm3", "client.search"),
     ({"min_probability": 0.0}, "min_probability", SEARCHES),
-    ({"cutoff": {"precision": 0.9}}, "cutoff.precision", SEARCHES),
+    ({"cutoff": {"precision": 0.9}}, "cutoff", SEARCHES),
     ({"shadow": True}, "shadow", SEARCHES),
     ({"share": 0.5}, "share", SEARCHES),
 ]
@@ -31,7 +31,6 @@ FOR_HITS: Cases = [
 ]
 FOR_LISTS: Cases = [
     ({"min_score": 0.0}, "min_score", f"{RESPONSES}, and in Reranker"),
-    ({"cutoff": "cliff"}, "cutoff", f"{RESPONSES}, and in Reranker"),
 ]
 
 
