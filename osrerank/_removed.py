@@ -5,13 +5,17 @@ EXPORT = "export the checkpoint again without it: osrerank export SOURCE OUTPUT"
 SETTINGS = ("_FOLDER", "_INDEX", "_KEY", "_MB", "_PROFILE", "_REDIS_URL", "_TTL_S")
 """The endings of the settings of document vectors."""
 
+FEEDBACK = "leave it out: on no model did it gain what its protocol asked for (docs/research/feedback.md)"
 HYBRID = "use a hybrid or knn query of your own as the first pass"
+SEARCHING = ("rerank", "run", "search")
+"""The commands that have the options of a search."""
 
 REMOVED: dict[str, str] = {
     **{f"OSRERANK_STATES{rest}": f"set OSRERANK_VECTORS{rest}" for rest in ("", *SETTINGS)},
     "biases": EXPORT,
     "cross-bias": "export the bi-encoder that it was made from: osrerank export SOURCE OUTPUT",
     "joining": "export the bi-encoder that it was made from: osrerank export SOURCE OUTPUT",
+    "feedback": EXPORT,
     "osrerank adapt": "use osrerank export MODEL OUTPUT, which reads a bi-encoder with its prefixes and pooling",
     "osrerank advise --budget-s": "every judged query is searched: name a file with fewer queries",
     "osrerank advise --compare": "run osrerank --model NAME advise for each model",
@@ -44,6 +48,7 @@ REMOVED: dict[str, str] = {
     "osrerank plan --save-rates": "print the rates with osrerank --json plan",
     "osrerank plan --seed": "leave it out: a formula replaced the simulation",
     "osrerank plan --states-share": "build the vectors first, with osrerank vectors build",
+    **{f"osrerank {command} --feedback": FEEDBACK for command in SEARCHING},
     "osrerank bench --states": "use --vectors",
     "osrerank index --states": "use --vectors",
     "osrerank run --source": f"{HYBRID}, with client.search",
@@ -62,6 +67,7 @@ REMOVED: dict[str, str] = {
     "rerank.candidates": HYBRID,
     "rerank.cutoff.cliff": 'use min_score, or cutoff={"precision": 0.9} after osrerank calibrate',
     "rerank.duo_skip_margin": "lower duo_depth, or set duo_budget_ms, where pairs take too long",
+    "rerank.feedback": FEEDBACK,
     "rerank.via": 'leave rerank out and name the installed pipeline in the search: search_pipeline="osrerank"',
 }
 """Removed name -> what to do instead, in one sentence. A search option is written ``rerank.NAME``, a command ``osrerank

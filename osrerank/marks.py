@@ -166,7 +166,6 @@ class StageScoreMarks(TypedDict):
         score: what the stage sorted by; higher is better. None for hits that are sorted without scores.
         rank: rank after the stage, from 1.
         logit: the model's, from stages that have one.
-        plain_logit: with feedback, what the logit would be without it.
         probability: of relevance, in [0, 1], likewise.
         truncated: True where the model did not read the whole text, else absent.
     """
@@ -174,7 +173,6 @@ class StageScoreMarks(TypedDict):
     score: float | None
     rank: int
     logit: NotRequired[float]
-    plain_logit: NotRequired[float]
     probability: NotRequired[float]
     truncated: NotRequired[bool]
 

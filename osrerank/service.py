@@ -34,7 +34,7 @@ from osrerank.stages.build import (
 from osrerank.stages.interpolate import blend_of
 from osrerank.stages.language_guard import prepare, why_unread
 from osrerank.stages.passages import chosen_passages, score_texts
-from osrerank.stages.vectors import VectorStage, feedback_of
+from osrerank.stages.vectors import VectorStage
 from osrerank.tracing.spans import current, name_of
 from osrerank.types import (
     NEVER,
@@ -172,8 +172,6 @@ class RerankService:
             "scorer": model.identity if vectors is None else f"{model.identity}/{vectors.records.bits}",
             "blend": None if blend is None else [blend.method, blend.weight],
         }
-        if feedback := feedback_of(options, model):
-            depends["feedback"] = [feedback.share, feedback.temperature]
         if is_vectors_mono:
             mono = self.first.model()
             depends |= {"mono": mono.identity, "vectors_weight": vectors_weight(options, mono)}
@@ -332,7 +330,7 @@ class RerankService:
         """Return the pipeline that fits the model's kind, and a warning if another one was requested; else "".
 
         Raises:
-            ConfigError: ``vectors-mono`` needs a cross-encoder, or feedback a bi-encoder, and the model is another.
+            ConfigError: ``vectors-mono`` needs a cross-encoder, and the model is another.
             ModelLoadError, MissingDependencyError, WorkerError: the model cannot be loaded.
         """
         try:
@@ -349,7 +347,7 @@ class RerankService:
         if not isinstance(options.pipeline, str):
             return options.pipeline, ()
         warning = ""
-        if options.pipeline != AUTO_PIPELINE or options.feedback is not None:
+        if options.pipeline != AUTO_PIPELINE:
             _, warning = self.resolve(options)
         vectors = models[0].vectors()
         if vectors is not None and options.depth == "auto":
@@ -380,10 +378,8 @@ class RerankService:
         return depth + sum(1 for _ in takewhile(lambda key: key is None or key in known, keys))
 
     def _vector_stage(self, options: Rerank, vectors: DocumentVectors, depth: int = 0) -> VectorStage:
-        model, blend = vectors.encoder, blend_of(options, vectors.encoder)
-        after = feedback_of(options, model), blend.weight if blend and blend.method == "linear" else 0.0
-        passages, budget_ms = chosen_passages(options, model), options.mono_budget_ms
-        return VectorStage(vectors, passages, depth, options.separator, budget_ms, *after)
+        passages, budget_ms = chosen_passages(options, vectors.encoder), options.mono_budget_ms
+        return VectorStage(vectors, passages, depth, options.separator, budget_ms)
 
 
 def _keys(candidates: Sequence[Candidate], stage: VectorStage) -> list[bytes | None]:

@@ -25,7 +25,6 @@ RERANK_NAMES = (
     "duo_budget_ms",
     "blend",
     "blend_weight",
-    "feedback",
     "passages",
     "sentences",
     "rm3",
@@ -121,11 +120,6 @@ def _depth(context: click.Context, option: click.Parameter, value: Any) -> Any:
     return value if value in (None, "auto") else click.IntRange(1, MAX_DEPTH).convert(value, option, context)
 
 
-def _feedback(context: click.Context, option: click.Parameter, value: Any) -> Any:
-    """Read ``--feedback``: ``off``, a share, or a share and a temperature."""
-    return False if value == "off" else named_options("share")(context, option, value)
-
-
 allow_partial = click.option(
     "--allow-partial",
     is_flag=True,
@@ -177,11 +171,6 @@ def pipeline_options(command: Command) -> Command:
                 "--blend-weight",
                 type=click.FloatRange(min=0),
                 help="Weight of BM25 in the blend; in vectors-mono, of the vectors.",
-            ),
-            click.option(
-                "--feedback",
-                callback=_feedback,
-                help="Move the query towards its best candidates' vectors: off, 0.3; 0.3,temperature=0.5.",
             ),
             click.option(
                 "--passages",

@@ -10,12 +10,12 @@ from osrerank.errors import ConfigError
 from osrerank.options.cutoff import Cutoff
 from osrerank.options.interleave import Interleave
 from osrerank.options.pairs import Pairs
-from osrerank.options.parse import is_name, is_share, read_options, unusable
+from osrerank.options.parse import is_name, is_share
 from osrerank.options.passages import Passages
 from osrerank.options.rm3 import Rm3
 from osrerank.options.sentences import Sentences
 from osrerank.options.share import is_chosen
-from osrerank.types import FailurePolicy, Feedback, StagePipeline
+from osrerank.types import FailurePolicy, StagePipeline
 
 NO_STAGES = "none"
 AUTO_PIPELINE = "auto"
@@ -60,7 +60,6 @@ class RerankOptions(TypedDict, total=False):
     language_guard: bool
     blend: Blend
     blend_weight: float | None
-    feedback: bool | float | Mapping[str, Any] | Feedback | None
     passages: str | Mapping[str, Any] | Passages | None
     sentences: bool | Mapping[str, Any] | Sentences | None
     rm3: bool | Mapping[str, Any] | Rm3 | None
@@ -119,9 +118,6 @@ class Rerank:
             the card's. In a weighted blend: its share in [0, 1], None for a half. In ``"vectors-mono"``, ``blend`` says
             how the vectors are combined with the first pass, and ``blend_weight`` is the weight with which their logit
             is added to the cross-encoder's; None for the weight in the cross-encoder's card, 0 unless it was fitted.
-        feedback: how a bi-encoder's query moves towards the vectors of its best candidates (docs/vectors.md): a share
-            in [0, 1), a dict of ``share`` and ``temperature``, or ``Feedback``; False for not at all. None does what
-            the model's card recommends. Not together with ``sentences``.
         passages: ``"auto"`` scores documents that are longer than the model's window by their best passage, where the
             model's card recommends it (a bi-encoder's does), and otherwise as ``"off"``, which scores as much of
             their beginning as the model reads. ``"maxp"``, ``"firstp"``, ``"sump"``, ``"kmaxavgp"``, a dict of options
@@ -161,7 +157,6 @@ class Rerank:
     language_guard: bool = True
     blend: Blend = "card"
     blend_weight: float | None = None
-    feedback: Feedback | None = None
     passages: Passages | Literal["auto"] | None = "auto"
     sentences: Sentences | None = None
     rm3: Rm3 | None = None
@@ -244,9 +239,6 @@ class Rerank:
         if isinstance(self.passages, Passages) or self.blend not in ("card", "replace"):
             message = "rerank option sentences replaces passages and blend: leave these out"
             raise ConfigError(message, setting="rerank.sentences", source="argument")
-        if self.feedback is not None and self.feedback.share:
-            message = "rerank option feedback does not go with sentences, which read no document's vector: leave it out"
-            raise ConfigError(message, setting="rerank.feedback", source="argument")
         if self.pipeline in VECTORS_MONO:
             message = f"rerank option sentences does not go with the pipeline {self.pipeline}: leave it out"
             raise ConfigError(message, setting="rerank.sentences", source="argument")
@@ -296,22 +288,6 @@ class Rerank:
         return replace(defaults, **value)
 
 
-def _feedback(value: Any) -> Feedback | None:
-    """Read the ``feedback`` option of a search: a bool, a share, a dict of options, or None.
-
-    Raises:
-        ConfigError: it is none of these, or a key or value in it cannot be used.
-    """
-    if value is None:
-        return None
-    if value is False or _is_number(value):
-        value = {"share": float(value)}
-    try:
-        return read_options(Feedback, value, "feedback")
-    except (TypeError, ValueError) as error:
-        raise unusable("feedback", value, f"a share in [0, 1), a dict of options, a bool or None: {error}") from None
-
-
 def _is_number(value: object) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool)
 
@@ -329,7 +305,6 @@ def _is_duration(value: Any) -> bool:
 # option -> its class, its default, and the function that reads any other value
 _GROUPS: dict[str, tuple[type, object, Callable[[Any], object]]] = {
     "pairs": (Pairs, Pairs(), Pairs.of),
-    "feedback": (Feedback, None, _feedback),
     "passages": (Passages, "auto", Passages.of),
     "sentences": (Sentences, None, Sentences.of),
     "rm3": (Rm3, None, Rm3.of),

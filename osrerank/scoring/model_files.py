@@ -15,7 +15,6 @@ from osrerank.scoring.modular.cross_encoder import CrossEncoderDescription, read
 from osrerank.scoring.modular.description import TOKENIZER_SETTINGS_FILE
 from osrerank.scoring.modular.head import HeadStep
 from osrerank.scoring.modular.token_vectors import TokenVectors
-from osrerank.types import Feedback
 
 CARD_FILE = "osrerank.json"
 READ_VERSIONS = (1, CARD_VERSION)
@@ -233,7 +232,6 @@ def _from_card(content: dict[str, Any]) -> dict[str, Any]:
     card["languages"] = tuple(card.pop("languages", ()))
     card["modules"] = tuple(HeadStep(**step) for step in card.pop("modules", ()))
     card["tokens"] = TokenVectors.of_json(card.pop("tokens", {}))
-    card["feedback"] = Feedback(**card["feedback"]) if card.get("feedback") else None
     return _of_today(card)
 
 
@@ -243,7 +241,7 @@ def _of_today(card: dict[str, Any]) -> dict[str, Any]:
     Raises:
         ValueError: the model has a feature that was removed; the message says what to do instead.
     """
-    for name in ("biases", "prior_share"):
+    for name in ("biases", "prior_share", "feedback"):
         if card.pop(name, None):
             raise ValueError(f"{name} is gone; {instead_of(name)}")
     if card.pop("layout", "") == "cross-bias":

@@ -106,7 +106,7 @@ def resolved(options: Rerank, model: Scorer | Encoder) -> tuple[str, str]:
     """Return the pipeline that fits a model's kind, and a warning if another one was requested; else "".
 
     Raises:
-        ConfigError: ``vectors-mono`` was requested, and the model is a bi-encoder; or feedback, and none is used.
+        ConfigError: ``vectors-mono`` was requested, and the model is a bi-encoder.
         WorkerError: workers score, and there are none that tell the model's kind.
     """
     asked, own = str(options.pipeline), stage_name(model)
@@ -117,9 +117,6 @@ def resolved(options: Rerank, model: Scorer | Encoder) -> tuple[str, str]:
     first, _, rest = asked.partition("-")
     if first == "vectors":
         return asked, ""
-    if own == "mono" and options.feedback and options.feedback.share:
-        reason = f"feedback needs a bi-encoder, and {model.model} is a cross-encoder"
-        raise ConfigError(reason, setting="rerank.feedback", source="argument")
     runs = "-".join(filter(None, (own, rest)))
     warning = f"the pipeline {asked} ran as {runs}, because {model.model} is a {kind}: ask for {runs}"
     return runs, warning if first == "mono" and own == "vectors" else ""

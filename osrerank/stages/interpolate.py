@@ -65,7 +65,7 @@ class BlendStage:
 
     def _keys(self, scored: Sequence[Candidate], ranking: Ranking) -> list[float]:
         if self.method == "linear":
-            added = first_pass_parts(scored, ranking, self.weight)
+            added = _first_pass_parts(scored, ranking, self.weight)
             return [candidate.score + part for candidate, part in zip(scored, added, strict=True)]
         if self.method == "before":
             return [candidate.score + self.weight * candidate.trace[-2].score for candidate in scored]
@@ -83,7 +83,7 @@ class BlendStage:
         return units
 
 
-def first_pass_parts(candidates: Sequence[Candidate], ranking: Ranking, weight: float) -> list[float]:
+def _first_pass_parts(candidates: Sequence[Candidate], ranking: Ranking, weight: float) -> list[float]:
     """Return what a linear blend adds to each candidate's score: ``weight`` for the best first-pass score."""
     best = max((candidate.trace[0].score for candidate in ranking.candidates), default=0.0) if weight else 0.0
     return [weight * (max(candidate.trace[0].score, 0.0) / best) if best > 0 else 0.0 for candidate in candidates]

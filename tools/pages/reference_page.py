@@ -21,7 +21,6 @@ from osrerank.options.rerank import Rerank
 from osrerank.options.rm3 import Rm3
 from osrerank.options.sentences import Sentences
 from osrerank.settings import PREFIX, SECRETS_DIR, Settings
-from osrerank.types import Feedback
 
 INTRODUCTION = """# Options and settings
 
@@ -39,7 +38,6 @@ PARTS = {
     "pairs": (Pairs, "`pairs`: duoBERT's pairs"),
     "passages": (Passages, "`passages`: long documents"),
     "sentences": (Sentences, "`sentences`: Birch"),
-    "feedback": (Feedback, "`feedback`: the query's vector"),
     "rm3": (Rm3, "`rm3`: feedback"),
 }
 SETTINGS = f"""## Settings

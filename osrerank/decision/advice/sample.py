@@ -210,14 +210,11 @@ def search_sample(
         advance: called after each query.
 
     Raises:
-        ConfigError: the index reranks by sentences, with feedback or by a custom pipeline.
+        ConfigError: the index reranks by sentences or by a custom pipeline.
     """
     options = client.options_of(index)
     alone, blend = sampling_options(options, depth), None
     with client.searcher.serving(index) as service:
-        if "feedback" in service.identity(alone):
-            reason = "advise compares depths and weights, on which feedback depends: set feedback = false"
-            raise ConfigError(reason, setting="rerank.feedback", source="settings file or the model's card")
         if service.resolve(Rerank())[0] == MONO_STAGE:  # its vectors are another model's
             alone = replace(alone, pipeline="vectors-mono")
             kept = "card" if options.pipeline not in VECTORS_MONO else options.blend

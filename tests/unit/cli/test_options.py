@@ -34,9 +34,6 @@ def arguments_of(*given):
         ),
         (("--sentences", "splitter=punkt,chunks=tokens"), {"sentences": {"splitter": "punkt", "chunks": "tokens"}}),
         (("--passages", "limit=5"), {"passages": {"limit": 5}}),
-        (("--feedback", "off"), {"feedback": False}),
-        (("--feedback", "0.2"), {"feedback": {"share": 0.2}}),
-        (("--feedback", "0.2,temperature=1"), {"feedback": {"share": 0.2, "temperature": 1}}),
     ],
 )
 def test_arguments(given, expected):

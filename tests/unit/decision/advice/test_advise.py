@@ -144,14 +144,6 @@ def command(collection: Collection, tmp_path: Path, monkeypatch: pytest.MonkeyPa
     return run
 
 
-def test_feedback_is_refused_because_it_depends_on_what_is_compared(collection: Collection) -> None:
-    with (
-        connect(collection.url, scorer=Letters(), rerank={"feedback": 0.3}) as client,
-        pytest.raises(ConfigError, match="set feedback = false"),
-    ):
-        advise(client, INDEX, collection.queries[:60], collection.qrels)
-
-
 @pytest.mark.long
 def test_the_command_writes_nothing_where_nothing_is_better(command, collection):
     old = '[rerank]\ndepth = 10\n[index."other".rerank]\npassages = {aggregation = "maxp"}\n'
