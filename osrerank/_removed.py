@@ -5,6 +5,7 @@ EXPORT = "export the checkpoint again without it: osrerank export SOURCE OUTPUT"
 SETTINGS = ("_FOLDER", "_INDEX", "_KEY", "_MB", "_PROFILE", "_REDIS_URL", "_TTL_S")
 """The endings of the settings of document vectors."""
 
+DEADLINE = "set deadline_ms, which bounds all stages"
 FEEDBACK = "leave it out: on no model did it gain what its protocol asked for (docs/research/feedback.md)"
 HYBRID = "use a hybrid or knn query of your own as the first pass"
 SEARCHING = ("rerank", "run", "search")
@@ -49,6 +50,7 @@ REMOVED: dict[str, str] = {
     "osrerank plan --seed": "leave it out: a formula replaced the simulation",
     "osrerank plan --states-share": "build the vectors first, with osrerank vectors build",
     **{f"osrerank {command} --feedback": FEEDBACK for command in SEARCHING},
+    **{f"osrerank {command} --{stage}-budget-ms": DEADLINE for command in SEARCHING for stage in ("mono", "duo")},
     "osrerank bench --states": "use --vectors",
     "osrerank index --states": "use --vectors",
     "osrerank run --source": f"{HYBRID}, with client.search",
@@ -66,8 +68,10 @@ REMOVED: dict[str, str] = {
     "recipe.layout": 'write kind = "cross-encoder" for the layout standard, and leave bi-encoder out',
     "rerank.candidates": HYBRID,
     "rerank.cutoff.cliff": 'use min_score, or cutoff={"precision": 0.9} after osrerank calibrate',
-    "rerank.duo_skip_margin": "lower duo_depth, or set duo_budget_ms, where pairs take too long",
+    "rerank.duo_skip_margin": "lower duo_depth where pairs take too long",
+    "rerank.duo_budget_ms": DEADLINE,
     "rerank.feedback": FEEDBACK,
+    "rerank.mono_budget_ms": DEADLINE,
     "rerank.via": 'leave rerank out and name the installed pipeline in the search: search_pipeline="osrerank"',
 }
 """Removed name -> what to do instead, in one sentence. A search option is written ``rerank.NAME``, a command ``osrerank

@@ -254,7 +254,7 @@ class RerankService:
             Candidate(str(rank), text, 1.0 / rank, rank, (StageScore("first_pass", 1.0 / rank, rank, 0.5),))
             for rank, text in texts
         )
-        unbounded = replace(options, on_failure="raise", mono_budget_ms=None, duo_budget_ms=None)
+        unbounded = replace(options, on_failure="raise")
         self.rerank(Ranking(Query("warm", "warm up"), candidates), unbounded, deadline)
         if (vectors := self.vectors_of(options)) is not None:
             vectors.records.flush()  # so that its store is open, too
@@ -378,8 +378,7 @@ class RerankService:
         return depth + sum(1 for _ in takewhile(lambda key: key is None or key in known, keys))
 
     def _vector_stage(self, options: Rerank, vectors: DocumentVectors, depth: int = 0) -> VectorStage:
-        passages, budget_ms = chosen_passages(options, vectors.encoder), options.mono_budget_ms
-        return VectorStage(vectors, passages, depth, options.separator, budget_ms)
+        return VectorStage(vectors, chosen_passages(options, vectors.encoder), depth, options.separator)
 
 
 def _keys(candidates: Sequence[Candidate], stage: VectorStage) -> list[bytes | None]:

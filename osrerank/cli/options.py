@@ -21,8 +21,6 @@ RERANK_NAMES = (
     "mono_depth",
     "duo_depth",
     "pairs",
-    "mono_budget_ms",
-    "duo_budget_ms",
     "blend",
     "blend_weight",
     "passages",
@@ -158,12 +156,6 @@ def pipeline_options(command: Command) -> Command:
                 callback=named_options("aggregation"),
                 help="How a candidate's pairs are aggregated: sum, binary, min, max; sample,sample_size=10,seed=0.",
             ),
-            click.option(
-                "--mono-budget-ms",
-                type=DURATION,
-                help="Time for the first stage, in vectors-mono for the cross-encoder.",
-            ),
-            click.option("--duo-budget-ms", type=DURATION, help="Time for the pairs, within the deadline."),
             click.option(
                 "--blend", type=click.Choice(BLENDS), help="How BM25 and the model are combined.  [default: card]"
             ),

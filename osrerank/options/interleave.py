@@ -11,7 +11,7 @@ from osrerank.errors import ConfigError
 from osrerank.options.parse import is_name, unusable
 
 DIFFER = (
-    "pipeline", "depth", "mono_depth", "duo_depth", "pairs", "mono_budget_ms", "duo_budget_ms", "fields",
+    "pipeline", "depth", "mono_depth", "duo_depth", "pairs", "fields",
     "separator", "cache", "blend", "blend_weight", "passages", "sentences",
 )  # fmt: skip
 """The options in which the two rankings may differ: those that decide the order of the same first pass's hits."""

@@ -45,8 +45,6 @@ class RerankOptions(TypedDict, total=False):
     mono_depth: int
     duo_depth: int
     pairs: str | Mapping[str, Any] | Pairs
-    mono_budget_ms: float | None
-    duo_budget_ms: float | None
     fields: str | Sequence[str] | None
     separator: str
     query_fields: str | Sequence[str] | None
@@ -88,9 +86,6 @@ class Rerank:
             and 1 compare none.
         pairs: which pairs are compared, and how a candidate's probabilities are aggregated: ``"sum"``, ``"binary"``,
             ``"min"``, ``"max"``, ``"sample"``, a dict of options or ``Pairs``.
-        mono_budget_ms: time for the first stage, in ``"vectors-mono"`` for the cross-encoder, in milliseconds; None for
-            all that the deadline leaves.
-        duo_budget_ms: time for the pairs, in milliseconds; None for all that the deadline leaves.
         fields: fields whose text the model reads, joined in this order; dotted paths are allowed. None reads those of
             ``query_fields``; else those that the caller's own query searches, or those that the index's mapping and
             values show to be text. Multi-fields, aliases, patterns, objects and boosts are looked up in the mapping.
@@ -142,8 +137,6 @@ class Rerank:
     mono_depth: int = 20
     duo_depth: int = 20
     pairs: Pairs = field(default_factory=Pairs)
-    mono_budget_ms: float | None = None
-    duo_budget_ms: float | None = None
     fields: tuple[str, ...] | None = None
     separator: str = " "
     query_fields: tuple[str, ...] | None = None
@@ -298,10 +291,6 @@ def _are_names(value: object) -> bool:
     return isinstance(value, tuple) and len(value) > 0 and all(isinstance(item, str) and item for item in value)
 
 
-def _is_duration(value: Any) -> bool:
-    return value is None or (_is_number(value) and 0 < value <= MOST_MS)
-
-
 # option -> its class, its default, and the function that reads any other value
 _GROUPS: dict[str, tuple[type, object, Callable[[Any], object]]] = {
     "pairs": (Pairs, Pairs(), Pairs.of),
@@ -311,7 +300,6 @@ _GROUPS: dict[str, tuple[type, object, Callable[[Any], object]]] = {
     "cutoff": (Cutoff, None, Cutoff.of),
     "interleave": (Interleave, None, Interleave.of),
 }
-_DURATION = f"a number of milliseconds above 0, at most {MOST_MS:,} (a day), or None for no limit"
 # option -> the function that checks a value, and what the value must be, in words
 _RULES: dict[str, tuple[Callable[[Any], bool], str]] = {
     "query": (lambda value: value is None or isinstance(value, str), "a text or None"),
@@ -331,12 +319,13 @@ _RULES: dict[str, tuple[Callable[[Any], bool], str]] = {
         lambda value: isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= MAX_DUO_DEPTH,
         f"a count from 0 to {MAX_DUO_DEPTH}: n candidates are n(n - 1) pairs",
     ),
-    "mono_budget_ms": (_is_duration, _DURATION),
-    "duo_budget_ms": (_is_duration, _DURATION),
     "fields": (_are_names, "one or more field names, or None"),
     "separator": (lambda value: isinstance(value, str), "a text"),
     "query_fields": (_are_names, "one or more field names, or None"),
-    "deadline_ms": (lambda value: value == "auto" or _is_duration(value), f'{_DURATION}, or "auto"'),
+    "deadline_ms": (
+        lambda value: value in ("auto", None) or (_is_number(value) and 0 < value <= MOST_MS),
+        f'a number of milliseconds above 0, at most {MOST_MS:,} (a day), None for no limit, or "auto"',
+    ),
     "on_failure": (lambda value: value in ("first_pass", "raise"), '"first_pass" or "raise"'),
     "cache": (lambda value: isinstance(value, bool), "True or False"),
     "min_score": (lambda value: value is None or is_share(value), "a probability in [0, 1] or None"),

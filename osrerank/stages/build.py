@@ -61,19 +61,18 @@ class UnreadStage:
 
 
 def of_vectors(options: Rerank) -> Rerank:
-    """Return the options of the stage ``vectors`` of ``vectors-mono``, whose weight and budget are the next stage's."""
-    return replace(options, blend_weight=None, mono_budget_ms=None)
+    """Return the options of the stage ``vectors`` of ``vectors-mono``, whose weight is the next stage's."""
+    return replace(options, blend_weight=None)
 
 
 def scorer_stage(options: Rerank, scorer: Scorer, depth: int) -> Stage:
     """Return the stage that scores each document by itself: whole, or by its passages or sentences."""
-    budget_ms = options.mono_budget_ms
     if options.sentences is not None:
-        return SentenceStage(scorer, options.sentences, depth=depth, budget_ms=budget_ms)
+        return SentenceStage(scorer, options.sentences, depth=depth)
     name = stage_name(scorer)
     if (passages := chosen_passages(options, scorer)) is not None:
-        return PassageStage(scorer, passages, depth, name, options.separator, budget_ms)
-    return MonoStage(scorer, depth, name, budget_ms)
+        return PassageStage(scorer, passages, depth, name, options.separator)
+    return MonoStage(scorer, depth, name)
 
 
 def stages_after_vectors(options: Rerank, model: LoadedModel, ranking: Ranking, most: int) -> list[Stage]:
@@ -129,7 +128,7 @@ def duo_stage(options: Rerank, model: LoadedModel, most: int) -> Stage:
         scorer = model.scorer(cached=options.cache)
     except (ModelLoadError, MissingDependencyError) as error:
         return FailedStage("duo", depth, error)
-    return DuoStage(scorer, depth, options.pairs, options.duo_budget_ms)
+    return DuoStage(scorer, depth, options.pairs)
 
 
 def stage_name(model: Scorer | Encoder) -> str:

@@ -54,7 +54,6 @@ class VectorStage:
         passages: how long documents are split and their passages' scores aggregated; None if they are not split.
         depth: how many candidates are compared (k0).
         separator: between the title and a passage.
-        budget_ms: time for the stage, in milliseconds, within the deadline of the call; None for no limit of its own.
         name: how the stage is called in traces and reports.
     """
 
@@ -62,7 +61,6 @@ class VectorStage:
     passages: Passages | None = None
     depth: int = 100
     separator: str = " "
-    budget_ms: float | None = None
     name: str = "vectors"
 
     def rerank(self, ranking: Ranking, *, deadline: Deadline = NEVER) -> Ranking:
@@ -72,7 +70,6 @@ class VectorStage:
             DeadlineExceeded: no document has a vector in time.
             InferenceError: no candidate has a vector at all, because its text cannot be encoded.
         """
-        deadline = deadline.within_ms(self.budget_ms)
         if deadline.passed:
             raise DeadlineExceeded(f"the deadline passed before stage {self.name} began", stage=self.name)
         compare = partial(self._compare, ranking, deadline)

@@ -80,9 +80,9 @@ class Deadline:
         """Whether nobody waits for the answer any more."""
         return self.withdrawn is not None and self.withdrawn()
 
-    def within_ms(self, duration_ms: float | None) -> "Deadline":
-        """Return the earlier of this deadline and one this many milliseconds from now; for None, this one."""
-        if duration_ms is None or duration_ms == math.inf:
+    def within_ms(self, duration_ms: float) -> "Deadline":
+        """Return the earlier of this deadline and one this many milliseconds from now."""
+        if duration_ms == math.inf:
             return self
         sooner = replace(Deadline.after_ms(duration_ms, self.clock), withdrawn=self.withdrawn)
         return sooner if sooner.remaining_s() < self.remaining_s() else self

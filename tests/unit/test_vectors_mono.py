@@ -201,8 +201,6 @@ def test_a_deadline_in_the_cross_encoder_reorders_what_it_reached():
     by_vectors = vectors_order(client_for())
     assert [stage["applied"] for stage in response["rerank"]["stages"]] == [True, "partial"]
     assert ids(response) == [*sorted(by_vectors[:2]), *by_vectors[2:]]
-    budget = search(client, mono_depth=6, mono_budget_ms=3_000)
-    assert ids(budget) == [*sorted(by_vectors[:3]), *by_vectors[3:]]
 
 
 def test_there_is_no_deadline_by_default():

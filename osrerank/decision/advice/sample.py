@@ -265,7 +265,6 @@ def sampling_options(options: Rerank, depth: int) -> Rerank:
         blend_weight=0.0,  # not the card's
         cache=False,
         deadline_ms=None,
-        mono_budget_ms=None,
         min_score=None,
         min_probability=None,
         cutoff=None,
@@ -283,7 +282,7 @@ def _with_pairs(alone: Rerank, options: Rerank) -> Rerank:
     """Return the sampling options with the pipeline, depths and blend of the index."""
     names = ("pipeline", "mono_depth", "blend", "blend_weight")
     own: dict[str, Any] = {name: getattr(options, name) for name in names}
-    return replace(alone, **own, depth=options.least_depth, duo_budget_ms=None)
+    return replace(alone, **own, depth=options.least_depth)
 
 
 def _candidates(

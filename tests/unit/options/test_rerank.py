@@ -44,8 +44,6 @@ MALFORMED = [
     ({"duo_depth": -1}, "duo_depth"),
     ({"duo_depth": 1001}, "duo_depth"),
     ({"duo_depth": True}, "duo_depth"),
-    ({"mono_budget_ms": 0}, "mono_budget_ms"),
-    ({"duo_budget_ms": "1s"}, "duo_budget_ms"),
     ({"pairs": "mean"}, "pairs.aggregation"),
     ({"pairs": {"aggregation": "sample", "sample_size": 0}}, "pairs.sample_size"),
     ({"pairs": {"seed": 1.5}}, "pairs.seed"),
