@@ -66,6 +66,7 @@ REMOVED: dict[str, str] = {
     "osrerank/duo": "name a duo model of your own (osrerank train duo) or duoBERT, exported with --kind duo",
     "prior_share": EXPORT,
     "recipe.layout": 'write kind = "cross-encoder" for the layout standard, and leave bi-encoder out',
+    "rerank.cache": "set OSRERANK_CACHE_MB=0 and OSRERANK_CACHE_LOCAL_MB=0 for a client that keeps no scores",
     "rerank.candidates": HYBRID,
     "rerank.cutoff.cliff": 'use min_score, or cutoff={"precision": 0.9} after osrerank calibrate',
     "rerank.duo_skip_margin": "lower duo_depth where pairs take too long",

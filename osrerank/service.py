@@ -361,7 +361,7 @@ class RerankService:
         if vectors is not None and options.sentences is None:
             stages: list[Stage] = [self._vector_stage(own, vectors, depth)]
         else:
-            stages = [scorer_stage(own, models[0].scorer(cached=options.cache), depth)]
+            stages = [scorer_stage(own, models[0].scorer(), depth)]
         if (blend := blend_of(own, models[0].model(), depth)) is not None:
             stages.append(blend)
         if options.pipeline in VECTORS_MONO:

@@ -7,9 +7,10 @@ from typing import Any, TypeVar, cast
 import click
 
 from osrerank._removed import instead_of
-from osrerank.client import Client, connect
+from osrerank.client import Client, connection_options
 from osrerank.options.defaults import Defaults
 from osrerank.options.rerank import BLENDS, MAX_DEPTH, MAX_DUO_DEPTH, MOST_MS, NO_STAGES, PIPELINES, RerankOptions
+from osrerank.settings import Settings
 
 DURATION = click.FloatRange(0, MOST_MS, min_open=True)
 Command = TypeVar("Command", bound=Callable[..., Any])
@@ -226,13 +227,23 @@ def _names(text: str | None) -> tuple[str, ...] | None:
     return tuple(name.strip() for name in text.split(",")) if text else None
 
 
-def client_of(context: click.Context, **options: Any) -> Client:
-    """Return the client for the global options; it reranks all its searches, without a default deadline."""
-    client = connect(**{name: context.obj[name] for name in ("url", *MODEL_SETTINGS)}, **options)
+def client_of(context: click.Context, *, warm: bool = False, **settings: Any) -> Client:
+    """Return the client for the global options; it reranks all its searches, without a default deadline.
+
+    Args:
+        context: has the global options.
+        warm: whether to load the models now.
+        settings: the settings that the command determines.
+    """
+    model = context.obj["model"]
+    known = Settings.load(**{name: context.obj[name] for name in ("url", *MODEL_SETTINGS)}, **settings)
+    defaults = Defaults.load(known, model=model).for_all()
+    client = Client(settings=known, defaults=defaults, **connection_options(known))
     client.searcher.deadline_ms = None
-    if (model := context.obj["model"]) and (others := Defaults.load(client.searcher.service.settings).models):
+    if model and (others := Defaults.load(known).models):
         click.echo(f"--model {model} is used, and not what the settings file names for {', '.join(others)}", err=True)
-    client.searcher.defaults = client.searcher.defaults.for_all()
+    if warm:
+        client.warm_up()
     return client
 
 

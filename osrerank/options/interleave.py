@@ -12,7 +12,7 @@ from osrerank.options.parse import is_name, unusable
 
 DIFFER = (
     "pipeline", "depth", "mono_depth", "duo_depth", "pairs", "fields",
-    "separator", "cache", "blend", "blend_weight", "passages", "sentences",
+    "separator", "blend", "blend_weight", "passages", "sentences",
 )  # fmt: skip
 """The options in which the two rankings may differ: those that decide the order of the same first pass's hits."""
 MOST_NAME = 100

@@ -50,7 +50,6 @@ class RerankOptions(TypedDict, total=False):
     query_fields: str | Sequence[str] | None
     deadline_ms: float | Literal["auto"] | None
     on_failure: FailurePolicy
-    cache: bool
     min_score: float | None
     min_probability: float | None
     cutoff: Mapping[str, Any] | Cutoff | None
@@ -96,7 +95,6 @@ class Rerank:
             ``"auto"`` is 1,000 in ``client.search``, after the model is loaded, where the last stage is ``vectors``; in
             ``client.msearch`` as much for each search; and no limit elsewhere.
         on_failure: ``"first_pass"`` returns the best order so far and marks the response; ``"raise"`` raises.
-        cache: whether to use the score cache, if there is one.
         min_score: returns only hits whose probability is at least this, in [0, 1]. Hits that no model scored are left
             out. Totals stay the first pass's. A response that was not reranked is not filtered.
         min_probability: likewise, by the probability that ``osrerank calibrate`` fitted to the index's judgments.
@@ -142,7 +140,6 @@ class Rerank:
     query_fields: tuple[str, ...] | None = None
     deadline_ms: float | Literal["auto"] | None = "auto"
     on_failure: FailurePolicy = "first_pass"
-    cache: bool = True
     min_score: float | None = None
     min_probability: float | None = None
     cutoff: Cutoff | None = None
@@ -327,7 +324,6 @@ _RULES: dict[str, tuple[Callable[[Any], bool], str]] = {
         f'a number of milliseconds above 0, at most {MOST_MS:,} (a day), None for no limit, or "auto"',
     ),
     "on_failure": (lambda value: value in ("first_pass", "raise"), '"first_pass" or "raise"'),
-    "cache": (lambda value: isinstance(value, bool), "True or False"),
     "min_score": (lambda value: value is None or is_share(value), "a probability in [0, 1] or None"),
     "min_probability": (lambda value: value is None or is_share(value), "a probability in [0, 1] or None"),
     "explain": (lambda value: isinstance(value, bool), "True or False"),

@@ -86,7 +86,7 @@ def stages_after_vectors(options: Rerank, model: LoadedModel, ranking: Ranking, 
     """
     depth = min(options.mono_depth, most)
     try:
-        scorer = model.scorer(cached=options.cache)
+        scorer = model.scorer()
         if options.language_guard and (reason := why_unread(ranking, scorer)):
             return [UnreadStage(reason, depth)]
         stages = [scorer_stage(options, scorer, depth)]
@@ -125,7 +125,7 @@ def duo_stage(options: Rerank, model: LoadedModel, most: int) -> Stage:
     """Return the stage that compares pairs, after the blend, so that the blend chooses its candidates."""
     depth = min(options.duo_depth, most)
     try:
-        scorer = model.scorer(cached=options.cache)
+        scorer = model.scorer()
     except (ModelLoadError, MissingDependencyError) as error:
         return FailedStage("duo", depth, error)
     return DuoStage(scorer, depth, options.pairs)

@@ -263,7 +263,6 @@ def sampling_options(options: Rerank, depth: int) -> Rerank:
         mono_depth=depth,
         blend="replace",
         blend_weight=0.0,  # not the card's
-        cache=False,
         deadline_ms=None,
         min_score=None,
         min_probability=None,

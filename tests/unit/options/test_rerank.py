@@ -25,7 +25,6 @@ MALFORMED = [
     ({"deadline_ms": 0}, "deadline_ms"),
     ({"on_failure": "ignore"}, "on_failure"),
     ({"min_score": 1.5}, "min_score"),
-    ({"cache": "yes"}, "cache"),
     ({"shadow": "yes"}, "shadow"),
     ({"shadow": True, "interleave": {"with": {}, "key": "s"}}, "shadow"),
     ({"interleave": BM25, "min_score": 0.5}, "min_score"),
