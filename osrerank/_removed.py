@@ -73,6 +73,9 @@ REMOVED: dict[str, str] = {
     "rerank.duo_budget_ms": DEADLINE,
     "rerank.feedback": FEEDBACK,
     "rerank.mono_budget_ms": DEADLINE,
+    "rerank.shadow": 'write traffic={"shadow": true}',
+    "rerank.share": 'write traffic={"share": 0.1}',
+    "rerank.share_key": 'write traffic={"key": SESSION}',
     "rerank.via": 'leave rerank out and name the installed pipeline in the search: search_pipeline="osrerank"',
 }
 """Removed name -> what to do instead, in one sentence. A search option is written ``rerank.NAME``, a command ``osrerank

@@ -107,8 +107,8 @@ class Settings(BaseSettings):
         threads: CPU threads for scoring; 0 for one on each physical core that this process may use.
         catalogue: JSON file that lists what `osrerank download` fetches, for a mirror; None for the package's own list.
         server_token: bearer token that clients of ``osrerank serve`` must send; None asks for none.
-        shadow_file: file to which searches with ``shadow`` append JSON lines on what reranking would have changed, up
-            to 100 MB; None for no file.
+        shadow_file: file to which searches in shadow mode (option ``traffic``) append JSON lines on what reranking
+            would have changed, up to 100 MB; None for no file.
         shadow_texts: whether these lines also have the query's text and the ids of the hits.
         tracing: what is recorded in OpenTelemetry's traces, if this process has a tracer provider: ``on`` for spans,
             ``off`` for nothing, ``queries`` for spans with the texts of queries and the reasons in full.

@@ -10,11 +10,11 @@ from osrerank.errors import ConfigError
 from osrerank.options.cutoff import Cutoff
 from osrerank.options.interleave import Interleave
 from osrerank.options.pairs import Pairs
-from osrerank.options.parse import is_name, is_share
+from osrerank.options.parse import is_share
 from osrerank.options.passages import Passages
 from osrerank.options.rm3 import Rm3
 from osrerank.options.sentences import Sentences
-from osrerank.options.share import is_chosen
+from osrerank.options.traffic import Traffic
 from osrerank.types import FailurePolicy, StagePipeline
 
 NO_STAGES = "none"
@@ -61,9 +61,7 @@ class RerankOptions(TypedDict, total=False):
     sentences: bool | Mapping[str, Any] | Sentences | None
     rm3: bool | Mapping[str, Any] | Rm3 | None
     interleave: Mapping[str, Any] | Interleave | None
-    shadow: bool
-    share: float | None
-    share_key: str | None
+    traffic: Mapping[str, Any] | Traffic | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,12 +119,9 @@ class Rerank:
         interleave: ``{"with": {...}, "key": session_id}`` interleaves this ranking with that of the options in
             ``with``, for the reader ``key`` (docs/decision.md). Not together with ``min_score``, ``min_probability``
             and ``cutoff``.
-        shadow: whether to answer with the first pass and, after the answer, to run the search again with reranking, to
-            record what that would have changed (docs/decision.md). Not together with ``interleave``.
-        share: which share of the searches is reranked, or with ``shadow`` run again, in [0, 1]; the others are
-            answered with the first pass. None for all.
-        share_key: names the user or session, whose searches are all in the share or all outside. None takes the
-            query's text.
+        traffic: ``{"share": 0.1, "key": session_id}`` reranks a tenth of the searches, chosen by their users;
+            ``{"shadow": True}`` answers all with the first pass, and records what reranking would have changed
+            (docs/decision.md). What a search leaves out is as in the settings file. None reranks all searches.
     """
 
     query: str | None = None
@@ -151,9 +146,7 @@ class Rerank:
     sentences: Sentences | None = None
     rm3: Rm3 | None = None
     interleave: Interleave | None = None
-    shadow: bool = False
-    share: float | None = None
-    share_key: str | None = None
+    traffic: Traffic | None = None
 
     @property
     def rankings(self) -> "tuple[Rerank, ...]":
@@ -169,9 +162,9 @@ class Rerank:
         return all(options.pipeline == NO_STAGES for options in self.rankings)
 
     @property
-    def is_chosen(self) -> bool:
-        """Whether the search is in the share that is reranked."""
-        return self.share is None or is_chosen(self.share, self.share_key or "")
+    def in_shadow(self) -> bool:
+        """Whether the search is answered with its first pass and, if it is in the share, run again."""
+        return self.traffic is not None and self.traffic.shadow
 
     @property
     def compares_pairs(self) -> bool:
@@ -240,11 +233,10 @@ class Rerank:
                 why = "one team's scores would remove the other team's hits"
                 message = f"rerank option {name} does not go with interleave, leave it out: {why}"
                 raise ConfigError(message, setting=f"rerank.{name}", source="argument")
-        if self.shadow:
-            message = (
-                "rerank option shadow does not go with interleave, leave one out: nobody would see the interleaved page"
-            )
-            raise ConfigError(message, setting="rerank.shadow", source="argument")
+        if self.in_shadow:
+            why = "nobody would see the interleaved page"
+            message = f"rerank option traffic.shadow does not go with interleave, leave one out: {why}"
+            raise ConfigError(message, setting="rerank.traffic.shadow", source="argument")
         other = self.rankings[1]
         others = tuple((name, getattr(other, name)) for name in dict(interleave.others))
         object.__setattr__(self, "interleave", replace(interleave, others=others))
@@ -275,6 +267,8 @@ class Rerank:
                     setting=f"rerank.{name}",
                     source="argument",
                 )
+        if "traffic" in value:
+            value = {**value, "traffic": Traffic.of(value["traffic"], defaults.traffic)}
         return replace(defaults, **value)
 
 
@@ -296,6 +290,7 @@ _GROUPS: dict[str, tuple[type, object, Callable[[Any], object]]] = {
     "rm3": (Rm3, None, Rm3.of),
     "cutoff": (Cutoff, None, Cutoff.of),
     "interleave": (Interleave, None, Interleave.of),
+    "traffic": (Traffic, None, Traffic.of),
 }
 # option -> the function that checks a value, and what the value must be, in words
 _RULES: dict[str, tuple[Callable[[Any], bool], str]] = {
@@ -327,12 +322,6 @@ _RULES: dict[str, tuple[Callable[[Any], bool], str]] = {
     "min_score": (lambda value: value is None or is_share(value), "a probability in [0, 1] or None"),
     "min_probability": (lambda value: value is None or is_share(value), "a probability in [0, 1] or None"),
     "explain": (lambda value: isinstance(value, bool), "True or False"),
-    "shadow": (lambda value: isinstance(value, bool), "True or False"),
-    "share": (lambda value: value is None or is_share(value), "a share of the searches in [0, 1] or None"),
-    "share_key": (
-        lambda value: value is None or is_name(value),
-        "a text that is not empty, such as the session's id, or None",
-    ),
     "language_guard": (lambda value: isinstance(value, bool), "True or False"),
     "blend": (lambda value: value in BLENDS, " or ".join(f'"{name}"' for name in BLENDS)),
     "blend_weight": (

@@ -20,6 +20,7 @@ from osrerank.options.passages import Passages
 from osrerank.options.rerank import Rerank
 from osrerank.options.rm3 import Rm3
 from osrerank.options.sentences import Sentences
+from osrerank.options.traffic import Traffic
 from osrerank.settings import PREFIX, SECRETS_DIR, Settings
 
 INTRODUCTION = """# Options and settings
@@ -39,6 +40,7 @@ PARTS = {
     "passages": (Passages, "`passages`: long documents"),
     "sentences": (Sentences, "`sentences`: Birch"),
     "rm3": (Rm3, "`rm3`: feedback"),
+    "traffic": (Traffic, "`traffic`: a share of the searches, and shadow mode"),
 }
 SETTINGS = f"""## Settings
 

@@ -21,8 +21,7 @@ FOR_SEARCHES: Cases = [
     ({"rm3": True}, "rm3", "client.search"),
     ({"min_probability": 0.0}, "min_probability", SEARCHES),
     ({"cutoff": {"precision": 0.9}}, "cutoff", SEARCHES),
-    ({"shadow": True}, "shadow", SEARCHES),
-    ({"share": 0.5}, "share", SEARCHES),
+    ({"traffic": {"share": 0.5}}, "traffic", SEARCHES),
 ]
 FOR_HITS: Cases = [
     ({"fields": ["text"]}, "fields", RESPONSES),
