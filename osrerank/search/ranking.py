@@ -29,7 +29,7 @@ NOT_FOR_RESPONSES = {
     "rm3": "client.search",
     "min_probability": SEARCHES,
     "cutoff": SEARCHES,
-    **dict.fromkeys(("shadow", "share", "share_key"), SEARCHES),
+    "traffic": SEARCHES,
 }
 """Option that has no effect on another search's response -> the calls in which it has one."""
 NOT_FOR_TEXTS = {**NOT_FOR_RESPONSES, "fields": RESPONSES, "explain": RESPONSES, "interleave": RESPONSES}
