@@ -24,12 +24,10 @@ from osrerank.scoring.registry import AUTO, HTTP, check_settings
 from osrerank.settings import DEFAULT_MODEL, Settings
 from osrerank.stages.build import (
     duo_stage,
-    of_vectors,
     resolved,
     scorer_stage,
     stage_name,
     stages_after_vectors,
-    vectors_weight,
 )
 from osrerank.stages.interpolate import blend_of
 from osrerank.stages.language_guard import prepare, why_unread
@@ -167,14 +165,14 @@ class RerankService:
             return {}
         vectors, is_vectors_mono = self.vectors_of(options), options.pipeline in VECTORS_MONO
         model = self.models_of(options)[0].model()
-        blend = blend_of(of_vectors(options) if is_vectors_mono else options, model)
+        blend = blend_of(options, model)
         depends: dict[str, object] = {
             "scorer": model.identity if vectors is None else f"{model.identity}/{vectors.records.bits}",
             "blend": None if blend is None else [blend.method, blend.weight],
         }
         if is_vectors_mono:
             mono = self.first.model()
-            depends |= {"mono": mono.identity, "vectors_weight": vectors_weight(options, mono)}
+            depends |= {"mono": mono.identity, "vectors_weight": mono.advice.vectors_weight}
         return depends | ({"duo": self._duo.model().identity} if options.compares_pairs else {})
 
     @property
@@ -228,8 +226,7 @@ class RerankService:
             raise no_vectors(self.model.model)
         if options.sentences is not None or not isinstance(options.pipeline, str):
             raise ConfigError("vectors cannot be built for sentences, nor for a pipeline of your own")
-        own = of_vectors(options) if options.pipeline in VECTORS_MONO else options
-        return self._vector_stage(own, vectors if fetched is None else vectors.with_fetched(fetched))
+        return self._vector_stage(options, vectors if fetched is None else vectors.with_fetched(fetched))
 
     def warm_up(self, options: Rerank | None = None, *, server_ms: float | None = None) -> None:
         """Load the models that the options need and rank two texts, so that the first search need not wait.
@@ -357,12 +354,11 @@ class RerankService:
         depth = options.least_depth
         if options.depth == "auto" and vectors is not None and options.sentences is None:
             depth = self._known_depth(options, ranking, fetched)
-        own = of_vectors(options) if options.pipeline in VECTORS_MONO else options
         if vectors is not None and options.sentences is None:
-            stages: list[Stage] = [self._vector_stage(own, vectors, depth)]
+            stages: list[Stage] = [self._vector_stage(options, vectors, depth)]
         else:
-            stages = [scorer_stage(own, models[0].scorer(), depth)]
-        if (blend := blend_of(own, models[0].model(), depth)) is not None:
+            stages = [scorer_stage(options, models[0].scorer(), depth)]
+        if (blend := blend_of(options, models[0].model(), depth)) is not None:
             stages.append(blend)
         if options.pipeline in VECTORS_MONO:
             stages += stages_after_vectors(options, self.first, ranking, depth)

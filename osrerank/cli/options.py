@@ -163,7 +163,7 @@ def pipeline_options(command: Command) -> Command:
             click.option(
                 "--blend-weight",
                 type=click.FloatRange(min=0),
-                help="Weight of BM25 in the blend; in vectors-mono, of the vectors.",
+                help="What BM25's best score adds to the model's in the blend.",
             ),
             click.option(
                 "--passages",

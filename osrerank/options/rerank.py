@@ -104,11 +104,11 @@ class Rerank:
         language_guard: whether to keep the first pass if, by its card, the model does not read the script of the query
             or, with the extra ``languages``, the language of most documents.
         blend: ``"card"`` does what the model's card recommends; ``"replace"`` orders by the model only; ``"linear"``,
-            ``"weighted"`` and ``"rrf"`` combine the model with the first pass (``osrerank.stages.interpolate``).
-        blend_weight: weight of the first pass. In a linear blend: logits that the best first-pass score adds, None for
-            the card's. In a weighted blend: its share in [0, 1], None for a half. In ``"vectors-mono"``, ``blend`` says
-            how the vectors are combined with the first pass, and ``blend_weight`` is the weight with which their logit
-            is added to the cross-encoder's; None for the weight in the cross-encoder's card, 0 unless it was fitted.
+            ``"weighted"`` and ``"rrf"`` combine the model with the first pass (``osrerank.stages.interpolate``). In
+            ``"vectors-mono"``, the model is that of the vectors.
+        blend_weight: what the first pass's best score adds to the model's: in a linear blend to its logit, None for the
+            card's weight; in a weighted one to its score scaled to [0, 1], None for 1. Not together with
+            ``sentences``.
         passages: ``"auto"`` scores documents that are longer than the model's window by their best passage, where the
             model's card recommends it (a bi-encoder's does), and otherwise as ``"off"``, which scores as much of
             their beginning as the model reads. ``"maxp"``, ``"firstp"``, ``"sump"``, ``"kmaxavgp"``, a dict of options
@@ -205,13 +205,6 @@ class Rerank:
             if not fits(value):
                 message = f"rerank option {name} is {value!r}; it must be {expected}"
                 raise ConfigError(message, setting=f"rerank.{name}", source="argument")
-        is_weighted = self.blend == "weighted" and self.pipeline not in VECTORS_MONO
-        if is_weighted and self.blend_weight is not None and not is_share(self.blend_weight):
-            message = (
-                f"rerank option blend_weight is {self.blend_weight!r}; in a weighted blend it is a share in [0, 1]"
-            )
-            raise ConfigError(message, setting="rerank.blend_weight", source="argument")
-
         if self.sentences is not None:
             self._check_sentences()
         if self.interleave is not None:
@@ -219,8 +212,9 @@ class Rerank:
 
     def _check_sentences(self) -> None:
         """Reject options that cannot be combined with ``sentences``."""
-        if isinstance(self.passages, Passages) or self.blend not in ("card", "replace"):
-            message = "rerank option sentences replaces passages and blend: leave these out"
+        has_blend = self.blend not in ("card", "replace") or self.blend_weight is not None
+        if isinstance(self.passages, Passages) or has_blend:
+            message = "rerank option sentences replaces passages, blend and blend_weight: leave these out"
             raise ConfigError(message, setting="rerank.sentences", source="argument")
         if self.pipeline in VECTORS_MONO:
             message = f"rerank option sentences does not go with the pipeline {self.pipeline}: leave it out"
@@ -326,6 +320,6 @@ _RULES: dict[str, tuple[Callable[[Any], bool], str]] = {
     "blend": (lambda value: value in BLENDS, " or ".join(f'"{name}"' for name in BLENDS)),
     "blend_weight": (
         lambda value: value is None or (_is_number(value) and 0 <= value < math.inf),
-        "a number from 0 on (in a weighted blend up to 1) or None",
+        "a number from 0 on or None",
     ),
 }

@@ -1,6 +1,6 @@
 """Build the stages that score candidates by a model, from the options of a search."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from osrerank.errors import ConfigError, MissingDependencyError, ModelLoadError, WorkerError
 from osrerank.options.rerank import VECTORS_MONO, Rerank
@@ -60,11 +60,6 @@ class UnreadStage:
         return ranking.with_report(StageReport(self.name, applied=False, reason=self.reason, code=ReasonCode.LANGUAGE))
 
 
-def of_vectors(options: Rerank) -> Rerank:
-    """Return the options of the stage ``vectors`` of ``vectors-mono``, whose weight is the next stage's."""
-    return replace(options, blend_weight=None)
-
-
 def scorer_stage(options: Rerank, scorer: Scorer, depth: int) -> Stage:
     """Return the stage that scores each document by itself: whole, or by its passages or sentences."""
     if options.sentences is not None:
@@ -92,13 +87,8 @@ def stages_after_vectors(options: Rerank, model: LoadedModel, ranking: Ranking, 
         stages = [scorer_stage(options, scorer, depth)]
     except (ModelLoadError, MissingDependencyError, WorkerError) as error:
         return [FailedStage("mono", depth, error)]
-    weight = vectors_weight(options, scorer)
+    weight = scorer.advice.vectors_weight
     return [*stages, BlendStage("before", weight, depth, BLENDED)] if weight else stages
-
-
-def vectors_weight(options: Rerank, model: Scorer | Encoder) -> float:
-    """Return the weight of the vectors' logit beside a cross-encoder's in ``vectors-mono``; None is the card's."""
-    return model.advice.vectors_weight if options.blend_weight is None else options.blend_weight
 
 
 def resolved(options: Rerank, model: Scorer | Encoder) -> tuple[str, str]:

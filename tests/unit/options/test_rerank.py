@@ -75,6 +75,7 @@ MALFORMED = [
     ({"sentences": {"chunks": "tokens", "drop_tail": True}}, "sentences.drop_tail"),
     ({"sentences": {"limit": 0}}, "sentences.limit"),
     ({"sentences": 0.5}, "sentences"),
+    ({"sentences": True, "blend_weight": 1}, "sentences"),
 ]
 UNKNOWN = [
     ({"depht": 10}, "depht"),
