@@ -57,6 +57,7 @@ REMOVED: dict[str, str] = {
     "osrerank run --vectors": f"{HYBRID}, with client.search",
     "osrerank search --vectors": f"{HYBRID}, with client.search",
     "osrerank tradeoff --recall": "measure the recall of each run: osrerank evaluate -m R@100",
+    **{f"osrerank {command} --rm3-options": "write --rm3 documents=10,terms=10" for command in ("run", "search")},
     "osrerank states": "document states are document vectors now: use osrerank vectors",
     "osrerank train mono --on-states": "leave it out to train the whole model; joined layers are gone",
     "osrerank train mono --states-profile": "leave it out: training reads whole texts",

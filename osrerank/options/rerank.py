@@ -70,18 +70,19 @@ class Rerank:
 
     Attributes:
         query: text that candidates are judged against; None takes it from the search itself.
-        pipeline: ``"vectors"`` orders by document vectors, of a bi-encoder; ``"mono"`` by a cross-encoder's scores;
-            ``"auto"`` is the one that the model can do. ``"vectors-mono"`` orders by vectors, of ``vector_model``, then
-            the best by the scores of ``model``, a cross-encoder. ``"vectors-duo"``, ``"mono-duo"`` and
-            ``"vectors-mono-duo"`` then compare the best in pairs. ``"none"`` is the first pass only. ``"mono"`` asked
-            of a bi-encoder runs as ``"vectors"``, with a warning in the response. Or a ``Pipeline`` of your own.
+        pipeline: which stages rerank. ``"vectors"`` orders by document vectors, of a bi-encoder; ``"mono"`` by a
+            cross-encoder's scores; ``"auto"`` is the one that the model can do. ``"vectors-mono"`` orders by vectors,
+            of ``vector_model``, then the best by the scores of ``model``, a cross-encoder. ``"vectors-duo"``,
+            ``"mono-duo"`` and ``"vectors-mono-duo"`` then compare the best in pairs. ``"none"`` is the first pass only.
+            ``"mono"`` asked of a bi-encoder runs as ``"vectors"``, with a warning in the response. Or a ``Pipeline`` of
+            your own.
         depth: candidates that the first stage reranks (k0), 1 to 10,000. ``"auto"`` reranks 100, and goes deeper, up to
             1,000, as long as candidates have vectors (docs/vectors.md).
-        mono_depth: in ``"vectors-mono"``, how many of the best candidates by vectors the cross-encoder reads, at most
+        mono_depth: candidates that the cross-encoder of ``"vectors-mono"`` reads: the best by vectors, at most
             ``depth``.
         duo_depth: candidates that are compared in pairs (k1), at most ``depth``; n candidates are n(n - 1) pairs. 0
             and 1 compare none.
-        pairs: which pairs are compared, and how a candidate's probabilities are aggregated: ``"sum"``, ``"binary"``,
+        pairs: which pairs are compared, and how a candidate's probabilities are aggregated. ``"sum"``, ``"binary"``,
             ``"min"``, ``"max"``, ``"sample"``, a dict of options or ``Pairs``.
         fields: fields whose text the model reads, joined in this order; dotted paths are allowed. None reads those of
             ``query_fields``; else those that the caller's own query searches, or those that the index's mapping and
@@ -92,30 +93,35 @@ class Rerank:
         deadline_ms: time for the whole call, in milliseconds; None for no limit. It never cuts the first pass short.
             ``"auto"`` is 1,000 in ``client.search``, after the model is loaded, where the last stage is ``vectors``; in
             ``client.msearch`` as much for each search; and no limit elsewhere.
-        on_failure: ``"first_pass"`` returns the best order so far and marks the response; ``"raise"`` raises.
-        min_score: returns only hits whose probability is at least this, in [0, 1]. Hits that no model scored are left
-            out. Totals stay the first pass's. A response that was not reranked is not filtered.
-        min_probability: likewise, by the probability that ``osrerank calibrate`` fitted to the index's judgments.
+        on_failure: what a search does if reranking fails. ``"first_pass"`` returns the best order so far and marks the
+            response; ``"raise"`` raises.
+        min_score: least probability of a hit that is returned, in [0, 1], by the model's card. Hits that no model
+            scored are left out. Totals stay the first pass's. A response that was not reranked is not filtered.
+        min_probability: least calibrated probability of a hit that is returned, by what ``osrerank calibrate`` fitted.
             Without a calibration that was made for the index, the model and the options, no hit is removed, and
             ``response["rerank"]["cuts"]`` says why; ``on_failure="raise"`` raises.
-        cutoff: ``{"precision": 0.9}`` removes the hits below the lowest probability at or above which nine in ten hits
-            are relevant, by the index's calibration, as for ``min_probability``.
-        explain: adds to each hit how it got its rank, and to each stage its values of pairs.
+        cutoff: the precision below which the list ends, by the calibration of ``min_probability``.
+            ``{"precision": 0.9}`` removes the hits below the lowest probability at or above which nine in ten hits are
+            relevant.
+        explain: whether to add to each hit how it got its rank, and to each stage its values of pairs.
         language_guard: whether to keep the first pass if, by its card, the model does not read the script of the query
             or, with the extra ``languages``, the language of most documents.
-        blend: ``"card"`` does what the model's card recommends; ``"replace"`` orders by the model only; ``"linear"``,
-            ``"weighted"`` and ``"rrf"`` combine the model with the first pass (``osrerank.stages.interpolate``). In
-            ``"vectors-mono"``, the model is that of the vectors.
-        blend_weight: what the first pass's best score adds to the model's: in a linear blend to its logit, None for the
-            card's weight; in a weighted one to its score scaled to [0, 1], None for 1. Not together with
-            ``sentences``.
-        passages: ``"auto"`` scores documents that are longer than the model's window by their best passage, where the
-            model's card recommends it (a bi-encoder's does), and otherwise as ``"off"``, which scores as much of
-            their beginning as the model reads. ``"maxp"``, ``"firstp"``, ``"sump"``, ``"kmaxavgp"``, a dict of options
-            or ``Passages`` scores the passages of every document.
-        sentences: True, a dict of options or ``Sentences`` combines a document's best sentences with the first pass, as
-            Birch does. Not together with ``passages`` or ``blend``, and not in ``"vectors-mono"``.
-        rm3: True, a dict of options or ``Rm3`` expands the first pass's query by feedback; for a query given as text.
+        blend: how the model is combined with the first pass. ``"card"`` does what the model's card recommends;
+            ``"replace"`` orders by the model only; ``"linear"``, ``"weighted"`` and ``"rrf"`` combine the model with
+            the first pass (``osrerank.stages.interpolate``). In ``"vectors-mono"``, the model is that of the vectors.
+        blend_weight: what the first pass's best score adds to the model's. In a linear blend, the model's is its logit,
+            and None is the card's weight; in a weighted one, its score scaled to [0, 1], and None is 1. Not together
+            with ``sentences``.
+        passages: how long documents are scored by their passages. ``"auto"`` scores documents that are longer than the
+            model's window by their best passage, where the model's card recommends it (a bi-encoder's does), and
+            otherwise as ``"off"``, which scores as much of their beginning as the model reads. ``"maxp"``,
+            ``"firstp"``, ``"sump"``, ``"kmaxavgp"``, a dict of options or ``Passages`` scores the passages of every
+            document.
+        sentences: whether, and how, a document's best sentences are combined with the first pass, as Birch does. True,
+            a dict of options or ``Sentences``. Not together with ``passages`` or ``blend``, and not in
+            ``"vectors-mono"``.
+        rm3: whether, and how, the first pass's query is expanded by feedback; for a query given as text. True, a dict
+            of options or ``Rm3``.
         interleave: ``{"with": {...}, "key": session_id}`` interleaves this ranking with that of the options in
             ``with``, for the reader ``key`` (docs/decision.md). Not together with ``min_score``, ``min_probability``
             and ``cutoff``.
@@ -192,7 +198,7 @@ class Rerank:
         return AUTO_DEPTH if self.depth == "auto" else self.depth
 
     def __post_init__(self) -> None:
-        for name, (kind, default, read) in _GROUPS.items():
+        for name, (kind, default, read) in GROUPS.items():
             value = getattr(self, name)
             if not isinstance(value, kind) and value is not default and value != default:
                 object.__setattr__(self, name, read(value))
@@ -277,7 +283,7 @@ def _are_names(value: object) -> bool:
 
 
 # option -> its class, its default, and the function that reads any other value
-_GROUPS: dict[str, tuple[type, object, Callable[[Any], object]]] = {
+GROUPS: dict[str, tuple[type, object, Callable[[Any], object]]] = {
     "pairs": (Pairs, Pairs(), Pairs.of),
     "passages": (Passages, "auto", Passages.of),
     "sentences": (Sentences, None, Sentences.of),

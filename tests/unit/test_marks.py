@@ -108,8 +108,6 @@ def test_a_time_that_is_no_number_is_none(took: Any) -> None:
 
 @pytest.mark.parametrize("value", [math.inf, math.nan, 1e18, MOST_MS + 1, 0, -1, "5"])
 def test_a_deadline_is_finite_and_bounded(value: Any) -> None:
-    with pytest.raises(
-        ConfigError, match="deadline_ms is .*; it must be a number of milliseconds above 0, at most 86,"
-    ):
+    with pytest.raises(ConfigError, match=r"deadline_ms is .*; it must be a number of milliseconds above 0, at most"):
         Rerank(deadline_ms=value)
     assert Rerank(deadline_ms=MOST_MS).deadline_ms == MOST_MS
