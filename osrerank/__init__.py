@@ -14,10 +14,9 @@ from osrerank.marks import (
     HitMarks,
     InterleaveMarks,
     RerankMarks,
-    ShadowMarks,
-    ShareMarks,
     StageMarks,
     StageScoreMarks,
+    TrafficMarks,
     UbiMarks,
 )
 from osrerank.options.pairs import Pairs
@@ -41,10 +40,9 @@ __all__ = [
     "RerankMarks",
     "RerankOptions",
     "Reranker",
-    "ShadowMarks",
-    "ShareMarks",
     "StageMarks",
     "StageScoreMarks",
+    "TrafficMarks",
     "UbiMarks",
     "connect",
     "wrap",

@@ -6,11 +6,15 @@ SETTINGS = ("_FOLDER", "_INDEX", "_KEY", "_MB", "_PROFILE", "_REDIS_URL", "_TTL_
 """The endings of the settings of document vectors."""
 
 HOW_MANY = "calculate how many workers a load needs with the formula in docs/workers.md"
-
+DEADLINE = "set deadline_ms, which bounds all stages"
+FEEDBACK = "leave it out: on no model did it gain what its protocol asked for (docs/research/feedback.md)"
 HYBRID = "use a hybrid or knn query of your own as the first pass"
+SEARCHING = ("rerank", "run", "search")
+"""The commands that have the options of a search."""
 
 REMOVED: dict[str, str] = {
     **{f"OSRERANK_STATES{rest}": f"set OSRERANK_VECTORS{rest}" for rest in ("", *SETTINGS)},
+    "feedback": EXPORT,
     "osrerank adapt": "use osrerank export MODEL OUTPUT, which reads a bi-encoder with its prefixes and pooling",
     "osrerank advise --budget-s": "every judged query is searched: name a file with fewer queries",
     "osrerank advise --compare": "run osrerank --model NAME advise for each model",
@@ -33,12 +37,15 @@ REMOVED: dict[str, str] = {
     "osrerank export --query-bias": EXPORT,
     "osrerank index --vector-field": "let your application or an ingest pipeline fill a vector field of your own",
     "osrerank judgments": "make judgments from UBI's click events with OpenSearch's Search Relevance plugin",
+    **{f"osrerank {command} --feedback": FEEDBACK for command in SEARCHING},
+    **{f"osrerank {command} --{stage}-budget-ms": DEADLINE for command in SEARCHING for stage in ("mono", "duo")},
     "osrerank index --states": "use --vectors",
     "osrerank plan": HOW_MANY,
     "osrerank run --source": f"{HYBRID}, with client.search",
     "osrerank run --vectors": f"{HYBRID}, with client.search",
     "osrerank search --vectors": f"{HYBRID}, with client.search",
     "osrerank tradeoff --recall": "measure the recall of each run: osrerank evaluate -m R@100",
+    **{f"osrerank {command} --rm3-options": "write --rm3 documents=10,terms=10" for command in ("run", "search")},
     "osrerank states": "document states are document vectors now: use osrerank vectors",
     "osrerank train mono --on-states": "leave it out to train the whole model; joined layers are gone",
     "osrerank train mono --states-profile": "leave it out: training reads whole texts",
@@ -47,8 +54,16 @@ REMOVED: dict[str, str] = {
     "osrerank/mono-small": "use osrerank/minilm-l6, the same weights",
     "osrerank/duo": "name a duo model of your own (osrerank train duo) or duoBERT, exported with --kind duo",
     "recipe.layout": 'write kind = "cross-encoder" for the layout standard, and leave bi-encoder out',
+    "rerank.cache": "set OSRERANK_CACHE_MB=0 and OSRERANK_CACHE_LOCAL_MB=0 for a client that keeps no scores",
     "rerank.candidates": HYBRID,
-    "rerank.duo_skip_margin": "lower duo_depth, or set duo_budget_ms, where pairs take too long",
+    "rerank.cutoff.cliff": 'use min_score, or cutoff={"precision": 0.9} after osrerank calibrate',
+    "rerank.duo_skip_margin": "lower duo_depth where pairs take too long",
+    "rerank.duo_budget_ms": DEADLINE,
+    "rerank.feedback": FEEDBACK,
+    "rerank.mono_budget_ms": DEADLINE,
+    "rerank.shadow": 'write traffic={"shadow": true}',
+    "rerank.share": 'write traffic={"share": 0.1}',
+    "rerank.share_key": 'write traffic={"key": SESSION}',
     "rerank.via": 'leave rerank out and name the installed pipeline in the search: search_pipeline="osrerank"',
 }
 """Removed name -> what to do instead, in one sentence. A search option is written ``rerank.NAME``, a command ``osrerank

@@ -53,16 +53,16 @@ class CutMarks(TypedDict):
     """What a threshold did: an entry of ``response["rerank"]["cuts"]``.
 
     Attributes:
-        by: ``min_probability``, ``precision`` or ``cliff``.
-        value: the option's value; for ``cliff`` the gap, None if there is none.
+        by: ``min_probability`` or ``precision``.
+        value: the option's value.
         hits: how many it removed.
         least_probability: the lowest that a hit needs to stay; None if the threshold has none.
         applied: whether it could be applied.
         reason: why not.
     """
 
-    by: Literal["min_probability", "precision", "cliff"]
-    value: float | None
+    by: Literal["min_probability", "precision"]
+    value: float
     hits: int
     least_probability: float | None
     applied: bool
@@ -87,26 +87,18 @@ class InterleaveMarks(TypedDict):
     name: NotRequired[str]
 
 
-class ShareMarks(TypedDict):
-    """Whether a search is in the share that is reranked: ``response["rerank"]["share"]``.
+class TrafficMarks(TypedDict):
+    """Whether a search is reranked, by the option ``traffic``: ``response["rerank"]["traffic"]``.
 
     Attributes:
-        of: the share, in [0, 1].
+        share: the share of the searches that is reranked, in [0, 1].
         chosen: whether the search is in the share, and so is reranked or, in shadow mode, run again.
+        queued: in shadow mode, whether the search is run again with reranking; False if too many wait.
     """
 
-    of: float
+    share: float
     chosen: bool
-
-
-class ShadowMarks(TypedDict):
-    """Whether a search in shadow mode is run again: ``response["rerank"]["shadow"]``.
-
-    Attributes:
-        queued: whether the search is run again with reranking; False if too many wait.
-    """
-
-    queued: bool
+    queued: NotRequired[bool]
 
 
 class UbiMarks(TypedDict):
@@ -138,8 +130,7 @@ class RerankMarks(TypedDict):
         below_min_score: hits that ``min_score`` removed, where it was given.
         cuts: what each of the thresholds ``min_probability`` and ``cutoff`` did, where one was given.
         interleave: what interleaving did, where it was asked for.
-        share: whether the search is in the share, if only a share of the searches is reranked.
-        shadow: whether the search is run again after the answer, in shadow mode.
+        traffic: whether the search is in the share that is reranked, where ``traffic`` was given.
         ubi: whether the search was recorded, where its body has ``ext.ubi``.
     """
 
@@ -154,8 +145,7 @@ class RerankMarks(TypedDict):
     below_min_score: NotRequired[int]
     cuts: NotRequired[list[CutMarks]]
     interleave: NotRequired[InterleaveMarks]
-    share: NotRequired[ShareMarks]
-    shadow: NotRequired[ShadowMarks]
+    traffic: NotRequired[TrafficMarks]
     ubi: NotRequired[UbiMarks]
 
 
@@ -166,7 +156,6 @@ class StageScoreMarks(TypedDict):
         score: what the stage sorted by; higher is better. None for hits that are sorted without scores.
         rank: rank after the stage, from 1.
         logit: the model's, from stages that have one.
-        plain_logit: with feedback, what the logit would be without it.
         probability: of relevance, in [0, 1], likewise.
         truncated: True where the model did not read the whole text, else absent.
     """
@@ -174,7 +163,6 @@ class StageScoreMarks(TypedDict):
     score: float | None
     rank: int
     logit: NotRequired[float]
-    plain_logit: NotRequired[float]
     probability: NotRequired[float]
     truncated: NotRequired[bool]
 
@@ -212,6 +200,6 @@ class HitMarks(TypedDict, total=False):
 
 
 __all__ = [
-    "CutMarks", "HitMarks", "InterleaveMarks", "RerankMarks", "ShadowMarks", "ShareMarks", "StageMarks",
-    "StageScoreMarks", "UbiMarks",
+    "CutMarks", "HitMarks", "InterleaveMarks", "RerankMarks", "StageMarks", "StageScoreMarks", "TrafficMarks",
+    "UbiMarks",
 ]  # fmt: skip

@@ -48,16 +48,14 @@ def multi_search_steps(
         services = [stack.enter_context(searcher.serving(name, checked=False)) for name in indices]
         for header, content, name, service in zip(headers, contents, indices, services, strict=True):
             own, options = decoded(content or {}), Rerank.of(rerank, searcher.defaults.of(name)) or Rerank()
-            held = None
-            if options.shadow or options.share is not None:
-                options, held = held_back(options, None, own)
+            options, held = held_back(options, None, own)
             known = {**header, **(params.get("headers") or {})}
             searches.append(SearchCall(None, own, _shared(params), name, options, NEVER, service, known, held))
         answer = yield from _answers(searcher, headers, searches)
     for header, asked, response in zip(headers, searches, answer.get("responses", ()), strict=False):
         if asked.held is IN_SHADOW and "rerank" in response:
             again = partial(_one_answer, searcher, header)
-            response["rerank"]["shadow"] = {"queued": (yield searcher.in_shadow(asked, response, again))}
+            response["rerank"]["traffic"]["queued"] = yield searcher.in_shadow(asked, response, again)
     return answer
 
 

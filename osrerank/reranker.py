@@ -14,7 +14,7 @@ from osrerank.pipeline import applied
 from osrerank.search.ranking import NOT_FOR_TEXTS, id_of, ranking_of, refuse_unused, reranked
 from osrerank.service import RerankService
 from osrerank.settings import Settings
-from osrerank.thresholds.cut import at_least, cut_at_cliff, probability_of
+from osrerank.thresholds.cut import at_least, probability_of
 from osrerank.tracing.spans import carried
 from osrerank.types import Candidate, Encoder, Scorer
 
@@ -122,8 +122,6 @@ class Reranker:
         kept: Sequence[Candidate] = ranking.candidates
         if applied(ranking.reports) and self._options.min_score is not None:
             kept = at_least(kept, self._options.min_score)
-        if applied(ranking.reports) and self._options.cutoff is not None:
-            kept = cut_at_cliff(kept)[0]
         return [_ranked(candidate, given[candidate.doc_id]) for candidate in kept[:top_k]]
 
     def rank_many(

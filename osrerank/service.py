@@ -24,17 +24,15 @@ from osrerank.scoring.registry import AUTO, HTTP, check_settings
 from osrerank.settings import DEFAULT_MODEL, Settings
 from osrerank.stages.build import (
     duo_stage,
-    of_vectors,
     resolved,
     scorer_stage,
     stage_name,
     stages_after_vectors,
-    vectors_weight,
 )
 from osrerank.stages.interpolate import blend_of
 from osrerank.stages.language_guard import prepare, why_unread
 from osrerank.stages.passages import chosen_passages, score_texts
-from osrerank.stages.vectors import VectorStage, feedback_of
+from osrerank.stages.vectors import VectorStage
 from osrerank.tracing.spans import current, name_of
 from osrerank.types import (
     NEVER,
@@ -167,16 +165,14 @@ class RerankService:
             return {}
         vectors, is_vectors_mono = self.vectors_of(options), options.pipeline in VECTORS_MONO
         model = self.models_of(options)[0].model()
-        blend = blend_of(of_vectors(options) if is_vectors_mono else options, model)
+        blend = blend_of(options, model)
         depends: dict[str, object] = {
             "scorer": model.identity if vectors is None else f"{model.identity}/{vectors.records.bits}",
             "blend": None if blend is None else [blend.method, blend.weight],
         }
-        if feedback := feedback_of(options, model):
-            depends["feedback"] = [feedback.share, feedback.temperature]
         if is_vectors_mono:
             mono = self.first.model()
-            depends |= {"mono": mono.identity, "vectors_weight": vectors_weight(options, mono)}
+            depends |= {"mono": mono.identity, "vectors_weight": mono.advice.vectors_weight}
         return depends | ({"duo": self._duo.model().identity} if options.compares_pairs else {})
 
     @property
@@ -230,8 +226,7 @@ class RerankService:
             raise no_vectors(self.model.model)
         if options.sentences is not None or not isinstance(options.pipeline, str):
             raise ConfigError("vectors cannot be built for sentences, nor for a pipeline of your own")
-        own = of_vectors(options) if options.pipeline in VECTORS_MONO else options
-        return self._vector_stage(own, vectors if fetched is None else vectors.with_fetched(fetched))
+        return self._vector_stage(options, vectors if fetched is None else vectors.with_fetched(fetched))
 
     def warm_up(self, options: Rerank | None = None, *, server_ms: float | None = None) -> None:
         """Load the models that the options need and rank two texts, so that the first search need not wait.
@@ -256,7 +251,7 @@ class RerankService:
             Candidate(str(rank), text, 1.0 / rank, rank, (StageScore("first_pass", 1.0 / rank, rank, 0.5),))
             for rank, text in texts
         )
-        unbounded = replace(options, on_failure="raise", mono_budget_ms=None, duo_budget_ms=None)
+        unbounded = replace(options, on_failure="raise")
         self.rerank(Ranking(Query("warm", "warm up"), candidates), unbounded, deadline)
         if (vectors := self.vectors_of(options)) is not None:
             vectors.records.flush()  # so that its store is open, too
@@ -332,7 +327,7 @@ class RerankService:
         """Return the pipeline that fits the model's kind, and a warning if another one was requested; else "".
 
         Raises:
-            ConfigError: ``vectors-mono`` needs a cross-encoder, or feedback a bi-encoder, and the model is another.
+            ConfigError: ``vectors-mono`` needs a cross-encoder, and the model is another.
             ModelLoadError, MissingDependencyError, WorkerError: the model cannot be loaded.
         """
         try:
@@ -349,7 +344,7 @@ class RerankService:
         if not isinstance(options.pipeline, str):
             return options.pipeline, ()
         warning = ""
-        if options.pipeline != AUTO_PIPELINE or options.feedback is not None:
+        if options.pipeline != AUTO_PIPELINE:
             _, warning = self.resolve(options)
         vectors = models[0].vectors()
         if vectors is not None and options.depth == "auto":
@@ -359,12 +354,11 @@ class RerankService:
         depth = options.least_depth
         if options.depth == "auto" and vectors is not None and options.sentences is None:
             depth = self._known_depth(options, ranking, fetched)
-        own = of_vectors(options) if options.pipeline in VECTORS_MONO else options
         if vectors is not None and options.sentences is None:
-            stages: list[Stage] = [self._vector_stage(own, vectors, depth)]
+            stages: list[Stage] = [self._vector_stage(options, vectors, depth)]
         else:
-            stages = [scorer_stage(own, models[0].scorer(cached=options.cache), depth)]
-        if (blend := blend_of(own, models[0].model(), depth)) is not None:
+            stages = [scorer_stage(options, models[0].scorer(), depth)]
+        if (blend := blend_of(options, models[0].model(), depth)) is not None:
             stages.append(blend)
         if options.pipeline in VECTORS_MONO:
             stages += stages_after_vectors(options, self.first, ranking, depth)
@@ -380,10 +374,7 @@ class RerankService:
         return depth + sum(1 for _ in takewhile(lambda key: key is None or key in known, keys))
 
     def _vector_stage(self, options: Rerank, vectors: DocumentVectors, depth: int = 0) -> VectorStage:
-        model, blend = vectors.encoder, blend_of(options, vectors.encoder)
-        after = feedback_of(options, model), blend.weight if blend and blend.method == "linear" else 0.0
-        passages, budget_ms = chosen_passages(options, model), options.mono_budget_ms
-        return VectorStage(vectors, passages, depth, options.separator, budget_ms, *after)
+        return VectorStage(vectors, chosen_passages(options, vectors.encoder), depth, options.separator)
 
 
 def _keys(candidates: Sequence[Candidate], stage: VectorStage) -> list[bytes | None]:

@@ -81,7 +81,7 @@ class Settings(BaseSettings):
             the CPU. Any other value than ``auto`` selects the torch backend.
         torch_compile: whether the torch backend compiles the network; its first batches are then slow.
         cache_ttl_s: lifetime of a cached score that nobody asks for, in seconds.
-        cache_mb: memory for cached scores in Redis, in megabytes.
+        cache_mb: memory for cached scores in Redis, in megabytes; 0 for none.
         cache_local_mb: memory for cached scores in this process, in megabytes; 0 for none.
         cache_key: secret that scores in Redis are signed with, so that nobody else can write any. Of several, separated
             by commas, the first signs and all are accepted.
@@ -107,8 +107,8 @@ class Settings(BaseSettings):
         threads: CPU threads for scoring; 0 for one on each physical core that this process may use.
         catalogue: JSON file that lists what `osrerank download` fetches, for a mirror; None for the package's own list.
         server_token: bearer token that clients of ``osrerank serve`` must send; None asks for none.
-        shadow_file: file to which searches with ``shadow`` append JSON lines on what reranking would have changed, up
-            to 100 MB; None for no file.
+        shadow_file: file to which searches in shadow mode (option ``traffic``) append JSON lines on what reranking
+            would have changed, up to 100 MB; None for no file.
         shadow_texts: whether these lines also have the query's text and the ids of the hits.
         tracing: what is recorded in OpenTelemetry's traces, if this process has a tracer provider: ``on`` for spans,
             ``off`` for nothing, ``queries`` for spans with the texts of queries and the reasons in full.
@@ -127,7 +127,7 @@ class Settings(BaseSettings):
     dtype: str = "auto"
     torch_compile: bool = False
     cache_ttl_s: int = Field(default=7 * DAY_S, gt=1, le=MOST_TTL_S)
-    cache_mb: float = Field(default=256.0, gt=0, allow_inf_nan=False)
+    cache_mb: float = Field(default=256.0, ge=0, allow_inf_nan=False)
     cache_local_mb: float = Field(default=16.0, ge=0, allow_inf_nan=False)
     cache_key: SecretStr | None = None
     vectors: Literal["file", "redis", "off"] = "file"

@@ -136,7 +136,7 @@ def resolved(arguments: RerankArgument, defaults: Rerank, reranker: RerankServic
     options = Rerank.of(arguments, defaults)
     if options is None:
         return {"rerank": False, "rerank.query_fields": defaults.query_fields}
-    named = {f"rerank.{name}": value for name, value in asdict(options).items() if name != "cache"}
+    named = {f"rerank.{name}": value for name, value in asdict(options).items()}
     settings = reranker.settings
     return {
         "rerank": True,

@@ -1,43 +1,33 @@
 """The options that several commands share, and the client that is made from them."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import fields
 from pathlib import Path
-from typing import Any, TypeVar, cast
+from types import UnionType
+from typing import Any, TypeVar, Union, cast, get_args, get_origin, get_type_hints
 
 import click
 
-from osrerank.client import Client, connect
-from osrerank.options.cutoff import CLIFF
+from osrerank.client import Client, connection_options
+from osrerank.errors import ConfigError
 from osrerank.options.defaults import Defaults
-from osrerank.options.rerank import BLENDS, MAX_DEPTH, MAX_DUO_DEPTH, MOST_MS, NO_STAGES, PIPELINES, RerankOptions
+from osrerank.options.described import descriptions, first_sentence
+from osrerank.options.rerank import BLENDS, GROUPS, MOST_MS, NO_STAGES, PIPELINES, Rerank, RerankOptions
+from osrerank.settings import Settings
+from osrerank.types import FailurePolicy
 
 DURATION = click.FloatRange(0, MOST_MS, min_open=True)
 Command = TypeVar("Command", bound=Callable[..., Any])
 
 MODEL_SETTINGS = ("redis_url", "model", "vector_model", "duo_model", "backend", "dtype")
-RERANK_NAMES = (
-    "pipeline",
-    "depth",
-    "mono_depth",
-    "duo_depth",
-    "pairs",
-    "mono_budget_ms",
-    "duo_budget_ms",
-    "blend",
-    "blend_weight",
-    "feedback",
-    "passages",
-    "sentences",
-    "rm3",
-    "fields",
-    "query_fields",
-    "separator",
-    "min_score",
-    "min_probability",
-    "cutoff",
-    "deadline_ms",
-    "on_failure",
-)
+RANKING = ("pipeline", "depth", "mono_depth", "duo_depth", "pairs", "blend", "blend_weight", "passages", "sentences")
+"""Options of a search that say how candidates are ranked."""
+SEARCHING = (*RANKING, "fields", "query_fields", "separator", "rm3", "deadline_ms", "on_failure")
+"""The same, with those of the first pass and of the whole search."""
+CHOICES = {"pipeline": PIPELINES, "blend": BLENDS, "on_failure": get_args(FailurePolicy)}
+NAMES = ("fields", "query_fields")
+SWITCHES = ("sentences", "rm3")
+"""Groups of options that may be requested without values."""
 
 
 class CheckpointParam(click.ParamType[Path]):
@@ -107,21 +97,76 @@ def _number_or_text(content: str) -> Any:
     return content
 
 
-def read_cutoff(context: click.Context, option: click.Parameter, value: Any) -> Any:
-    """Read a cutoff: ``cliff``, or a precision."""
-    if value in (None, CLIFF):
-        return value
-    return {"precision": click.FloatRange(0, 1, min_open=True, max_open=True).convert(value, option, context)}
+class SearchOption(click.ParamType[Any]):
+    """The type of an option that is one of a search's: `Rerank` checks its values.
+
+    Args:
+        option: the option's name in ``rerank``.
+    """
+
+    def __init__(self, option: str) -> None:
+        self.option, self.name = option, "text"
+        self.group = GROUPS[option][0] if option in GROUPS else None
+        self.first = fields(self.group)[0].name if self.group else ""
+        self.hint = get_type_hints(Rerank)[option]
+
+    def get_metavar(self, param: click.Parameter, ctx: click.Context) -> str:  # noqa: ARG002 - click's signature
+        """Return the values in words, by the types that the option may have."""
+        if self.group:
+            return f"{self.first.upper()},NAME=VALUE" if fields(self.group)[1:] else self.first.upper()
+        kinds = {int: "INTEGER", float: "NUMBER", str: "TEXT", tuple[str, ...]: "NAME,NAME"}
+        parts = get_args(self.hint) if get_origin(self.hint) in (Union, UnionType) else (self.hint,)
+        return "|".join(kinds.get(one) or "|".join(get_args(one)) for one in parts if one is not type(None))
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """Return the option's value, or reject it with what it must be."""
+        if self.group is not None and value not in ("true", "false"):
+            read: Any = named_options(self.first)(ctx, param, value)
+        elif self.hint is str:
+            read = value
+        elif self.option in NAMES:
+            read = tuple(name.strip() for name in value.split(","))
+        else:
+            read = _number_or_text(value)
+        try:
+            Rerank.of({self.option: read}, Rerank())
+        except ConfigError as error:
+            self.fail(str(error), param, ctx)
+        return read
 
 
-def _depth(context: click.Context, option: click.Parameter, value: Any) -> Any:
-    """Read a depth: a number, or ``auto``."""
-    return value if value in (None, "auto") else click.IntRange(1, MAX_DEPTH).convert(value, option, context)
+def search_options(*names: str) -> Callable[[Command], Command]:
+    """Return a decorator that adds options of a search, made from `Rerank`; `rerank_arguments` reads them."""
+    said = descriptions(Rerank)
+    defaults = {one.name: one.default for one in fields(Rerank)}
+
+    def add(command: Command) -> Command:
+        for name in reversed(names):
+            text, flag = first_sentence(said.get(name, "")), f"--{name.replace('_', '-')}"
+            if name in GROUPS:
+                text += _shown(GROUPS[name][0])
+            elif defaults[name] is not None and not isinstance(defaults[name], bool):
+                text += f"  [default: {defaults[name] if str(defaults[name]).strip() else repr(defaults[name])}]"
+            if isinstance(defaults[name], bool):
+                made = click.option(flag, is_flag=True, default=None, help=text)
+            elif name in CHOICES:
+                made = click.option(flag, type=click.Choice(CHOICES[name]), help=text)
+            elif name in GROUPS and name in SWITCHES:
+                made = click.option(flag, type=SearchOption(name), is_flag=False, flag_value="true", help=text)
+            else:
+                made = click.option(flag, type=SearchOption(name), help=text)
+            command = made(command)
+        return command
+
+    return add
 
 
-def _feedback(context: click.Context, option: click.Parameter, value: Any) -> Any:
-    """Read ``--feedback``: ``off``, a share, or a share and a temperature."""
-    return False if value == "off" else named_options("share")(context, option, value)
+def _shown(group: type) -> str:
+    """Return a group's options and their defaults as a sentence for the help; nothing if it has only one."""
+    made = ((one.name, one.default) for one in fields(group))
+    values = ((name, "/".join(map(str, value)) if isinstance(value, tuple) else value) for name, value in made)
+    shown = ", ".join(f"{name}={value}" for name, value in values if value is not None)
+    return f" Options: {shown}." if fields(group)[1:] else ""
 
 
 allow_partial = click.option(
@@ -139,117 +184,38 @@ run_form = click.option(
 )
 
 
-def pipeline_options(command: Command) -> Command:
-    """Add the options that say how candidates are ranked to a command."""
-    for option in reversed(
-        (
-            click.option("--pipeline", type=click.Choice(PIPELINES), help="Stages that rerank.  [default: auto]"),
-            click.option(
-                "--depth", callback=_depth, metavar="INTEGER|auto", help="Candidates reranked.  [default: 100]"
-            ),
-            click.option(
-                "--mono-depth",
-                type=click.IntRange(1, MAX_DEPTH),
-                help="Candidates that the cross-encoder of vectors-mono reads.  [default: 20]",
-            ),
-            click.option(
-                "--duo-depth",
-                type=click.IntRange(0, MAX_DUO_DEPTH),
-                help="Candidates that are compared in pairs.  [default: 20]",
-            ),
-            click.option(
-                "--pairs",
-                callback=named_options("aggregation"),
-                help="How a candidate's pairs are aggregated: sum, binary, min, max; sample,sample_size=10,seed=0.",
-            ),
-            click.option(
-                "--mono-budget-ms",
-                type=DURATION,
-                help="Time for the first stage, in vectors-mono for the cross-encoder.",
-            ),
-            click.option("--duo-budget-ms", type=DURATION, help="Time for the pairs, within the deadline."),
-            click.option(
-                "--blend", type=click.Choice(BLENDS), help="How BM25 and the model are combined.  [default: card]"
-            ),
-            click.option(
-                "--blend-weight",
-                type=click.FloatRange(min=0),
-                help="Weight of BM25 in the blend; in vectors-mono, of the vectors.",
-            ),
-            click.option(
-                "--feedback",
-                callback=_feedback,
-                help="Move the query towards its best candidates' vectors: off, 0.3; 0.3,temperature=0.5.",
-            ),
-            click.option(
-                "--passages",
-                callback=named_options("aggregation"),
-                help="Judge documents by their passages: maxp, firstp, sump, kmaxavgp; maxp,limit=10.",
-            ),
-            click.option(
-                "--sentences",
-                callback=named_options("a"),
-                help="Judge documents by their best sentences and BM25: a=0.5, or a=0.4,weights=1/0.2/0.1.",
-            ),
-        )
-    ):
-        command = option(command)
-    return command
-
-
 def rerank_options(command: Command) -> Command:
     """Add the options of a reranked search to a command; `rerank_arguments` reads them."""
-    for option in reversed(
-        (
-            click.option("--rerank/--no-rerank", "do_rerank", default=True, help="Rerank, or keep BM25's order."),
-            pipeline_options,
-            click.option(
-                "--fields", help="Fields that the model reads, comma-separated.  [default: those that are searched]"
-            ),
-            click.option(
-                "--query-fields",
-                help="Fields that the query searches, as title^2,body.  [default: found in the mapping]",
-            ),
-            click.option("--separator", help="Text between the fields that the model reads.  [default: a space]"),
-            click.option("--rm3", is_flag=True, default=None, help="Widen the first pass's query by feedback (RM3)."),
-            click.option(
-                "--rm3-options",
-                callback=named_options("documents"),
-                help="RM3 with other numbers: documents=10,terms=10,weight=0.5,field=text.",
-            ),
-            click.option("--deadline-ms", type=DURATION, help="Time for a whole search."),
-            click.option(
-                "--on-failure", type=click.Choice(["first_pass", "raise"]), help="What to do when reranking fails."
-            ),
-        )
-    ):
-        command = option(command)
-    return command
+    switch = click.option("--rerank/--no-rerank", "do_rerank", default=True, help="Rerank, or keep BM25's order.")
+    return switch(search_options(*SEARCHING)(command))
 
 
-def rerank_arguments(options: dict[str, Any]) -> RerankOptions | bool:
+def rerank_arguments(options: Mapping[str, Any]) -> RerankOptions | bool:
     """Return the ``rerank`` argument of a search: the options given on the command line, or False."""
-    options = {**options, "rm3": options.get("rm3_options") or options.get("rm3")}
+    given = {one.name: options[one.name] for one in fields(Rerank) if options.get(one.name) is not None}
     if not options["do_rerank"]:
-        first_pass = {"rm3": options.get("rm3"), "query_fields": _names(options.get("query_fields"))}
-        kept = {name: value for name, value in first_pass.items() if value}
-        return cast("RerankOptions", {"pipeline": NO_STAGES, **kept}) if kept else False
-    given: dict[str, Any] = {name: options[name] for name in RERANK_NAMES if options.get(name) is not None}
-    names: dict[str, Any] = {name: _names(options[name]) for name in ("fields", "query_fields") if name in given}
-    return cast("RerankOptions", {**given, **names})
+        given = {name: given[name] for name in ("rm3", "query_fields") if name in given}
+        return cast("RerankOptions", {"pipeline": NO_STAGES, **given}) if given else False
+    return cast("RerankOptions", given)
 
 
-def _names(text: str | None) -> tuple[str, ...] | None:
-    return tuple(name.strip() for name in text.split(",")) if text else None
+def client_of(context: click.Context, *, warm: bool = False, **settings: Any) -> Client:
+    """Return the client for the global options; it reranks all its searches, without a default deadline.
 
-
-def client_of(context: click.Context, **options: Any) -> Client:
-    """Return the client for the global options; it reranks all its searches, without a default deadline."""
-    client = connect(**{name: context.obj[name] for name in ("url", *MODEL_SETTINGS)}, **options)
+    Args:
+        context: has the global options.
+        warm: whether to load the models now.
+        settings: the settings that the command determines.
+    """
+    model = context.obj["model"]
+    known = Settings.load(**{name: context.obj[name] for name in ("url", *MODEL_SETTINGS)}, **settings)
+    defaults = Defaults.load(known, model=model).for_all()
+    client = Client(settings=known, defaults=defaults, **connection_options(known))
     client.searcher.deadline_ms = None
-    if (model := context.obj["model"]) and (others := Defaults.load(client.searcher.service.settings).models):
+    if model and (others := Defaults.load(known).models):
         click.echo(f"--model {model} is used, and not what the settings file names for {', '.join(others)}", err=True)
-    client.searcher.defaults = client.searcher.defaults.for_all()
+    if warm:
+        client.warm_up()
     return client
 
 

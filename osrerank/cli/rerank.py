@@ -5,7 +5,7 @@ from typing import Any
 
 import click
 
-from osrerank.cli.options import DURATION, MODEL_SETTINGS, allow_partial, pipeline_options, rerank_arguments, run_form
+from osrerank.cli.options import MODEL_SETTINGS, RANKING, allow_partial, rerank_arguments, run_form, search_options
 from osrerank.errors import ConfigError
 
 FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
@@ -23,8 +23,7 @@ FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 @click.option("--tag", help="The run's tag.  [default: the output's name]")
 @click.option("--skip-failed", is_flag=True, help="Write the run without the queries that failed.")
 @allow_partial
-@pipeline_options
-@click.option("--deadline-ms", type=DURATION, help="Time for a query.")
+@search_options(*RANKING, "deadline_ms")
 @click.pass_context
 def rerank(context: click.Context, /, **options: Any) -> None:
     """Rerank given candidates and write a run.

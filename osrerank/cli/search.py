@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from osrerank.cli.options import client_of, read_cutoff, rerank_arguments, rerank_options, wants_json
+from osrerank.cli.options import client_of, rerank_arguments, rerank_options, search_options, wants_json
 from osrerank.response import hit_text
 
 SNIPPET = 160
@@ -18,23 +18,13 @@ SNIPPET = 160
 @click.option("--index", "-i", required=True, help="Index to search.")
 @click.option("--size", default=10, show_default=True, type=click.IntRange(0, 10_000), help="Hits shown.")
 @click.option("--from", "offset", default=0, show_default=True, type=click.IntRange(0), help="Hits skipped.")
-@click.option("--min-score", type=click.FloatRange(0, 1), help="Leave out hits of a lower probability.")
-@click.option("--min-probability", type=click.FloatRange(0, 1), help="Least calibrated probability of a hit.")
-@click.option(
-    "--cutoff",
-    callback=read_cutoff,
-    metavar="cliff|PRECISION",
-    help="End the list where the scores drop (cliff), or at a precision such as 0.9.",
-)
-@click.option("--explain", is_flag=True, help="Explain each hit's rank.")
+@search_options("min_score", "min_probability", "cutoff", "explain")
 @click.option("--json", "as_json", is_flag=True, help="Print the response as JSON.")
 @rerank_options
 @click.pass_context
 def search(context: click.Context, /, query: str, index: str, **options: Any) -> None:
     """Search INDEX for QUERY and rerank what is found."""
     arguments = rerank_arguments(options)
-    if arguments is not False and options["explain"]:
-        arguments = {**(arguments if isinstance(arguments, dict) else {}), "explain": True}
     client = client_of(context)
     try:
         response = client.search(query, index=index, size=options["size"], from_=options["offset"], rerank=arguments)

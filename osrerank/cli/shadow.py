@@ -12,7 +12,7 @@ FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 
 @click.group()
 def shadow() -> None:
-    """Shadow mode: searches are answered with the first pass and run again with reranking (option shadow)."""
+    """Shadow mode: searches are answered with the first pass and run again with reranking (option traffic)."""
 
 
 @shadow.command()

@@ -1,7 +1,7 @@
 """Fit a model card's calibration and first-pass weight on judged candidates."""
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -11,11 +11,7 @@ from osrerank.errors import EvaluationError
 from osrerank.evaluation.basic import ndcg
 from osrerank.formats.candidates import candidate_lists
 from osrerank.scoring.card import Calibration, ModelCard
-from osrerank.scoring.encoder_scorer import EncoderScorer
-from osrerank.types import Feedback, Qrels, Scorer
-from osrerank.types.vectors import Floats as Vector
-from osrerank.vectors.documents import DocumentVectors
-from osrerank.vectors.record import rows_of
+from osrerank.types import Qrels, Scorer
 
 STEPS = 50
 RIDGE = 1e-9
@@ -23,10 +19,6 @@ RIDGE = 1e-9
 WEIGHTS = (0.0, 0.5, 1.0, 2.0, 3.0, 4.0, 6.0, 8.0, 12.0)
 """Weights of the first pass that are tried: logits that the best first-pass score adds."""
 FOLDS = 5
-SHARES = (0.1, 0.3, 0.5)
-"""Shares of feedback that are tried."""
-LEAST_GAIN = 0.004
-"""What feedback must add to nDCG@10, by cross-validation, to be recommended."""
 
 Floats = npt.NDArray[np.float64]
 
@@ -40,14 +32,12 @@ class JudgedQuery:
         first_pass: first-pass scores divided by the query's best ``(n,)``; zeros if the best is not above 0.
         doc_ids: the n candidates' ids.
         relevance: id of each judged document -> its relevance; a document without a judgment counts as not relevant.
-        vectors: of a bi-encoder, the query's ``(1, hidden)`` and the candidates' ``(n, hidden)``; else None.
     """
 
     raw: Floats
     first_pass: Floats
     doc_ids: Sequence[str]
     relevance: dict[str, int]
-    vectors: tuple[Vector, Vector] | None = None
 
     @property
     def is_relevant(self) -> npt.NDArray[np.bool_]:
@@ -59,18 +49,6 @@ class JudgedQuery:
         raw = np.where(np.isnan(self.raw), -np.inf, self.raw)
         order = np.argsort(-(calibration.scale * raw + weight * self.first_pass), kind="stable")
         return ndcg([self.doc_ids[index] for index in order], self.relevance)
-
-    def after(self, feedback: Feedback, calibration: Calibration, weight: float) -> "JudgedQuery":
-        """Return the same with the raw scores that a search with feedback has."""
-        there = np.isfinite(self.raw)
-        if self.vectors is None or there.sum() < 2:
-            return self
-        query, rows = self.vectors[0][0], self.vectors[1][there]
-        logits = calibration.scale * self.raw + calibration.offset + weight * self.first_pass
-        cosines = np.asarray(rows @ feedback.moved(query, rows, logits[there]), dtype=np.float64)
-        raw = self.raw.copy()
-        raw[there] = cosines + (raw[there] - cosines).mean()
-        return replace(self, raw=raw)
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,29 +82,15 @@ def read_judged(scorer: Scorer, before: Calibration, candidates: Path, qrels: Qr
     """
     for one in candidate_lists(candidates):
         texts = [f"{document.get('title') or ''} {document['text']}".strip() for document in one.documents]
-        if isinstance(scorer, EncoderScorer) and scorer.advice.kind == "bi-encoder":
-            vectors = _vectors(scorer.vectors, one.query.text, texts)
-            raw = (vectors[1] @ vectors[0][0]).astype(np.float64)
-        else:
-            scores = scorer.score(one.query.text, texts, [(index,) for index in range(len(texts))])
-            vectors, raw = None, (scores.log_odds.astype(np.float64) - before.offset) / before.scale
+        scores = scorer.score(one.query.text, texts, [(index,) for index in range(len(texts))])
         first_pass = np.array([document.get("score") or 0.0 for document in one.documents], dtype=np.float64)
         best = first_pass.max(initial=0)
         yield JudgedQuery(
-            raw,
+            (scores.log_odds.astype(np.float64) - before.offset) / before.scale,
             first_pass / best if best > 0 else np.zeros_like(first_pass),
             [document["id"] for document in one.documents],
             dict(qrels.judgments.get(one.query.query_id, {})),
-            vectors,
         )
-
-
-def _vectors(stored: DocumentVectors, query: str, texts: Sequence[str]) -> tuple[Vector, Vector]:
-    rows = np.full((len(texts), stored.encoder.dimensions), np.nan, dtype=np.float32)
-    found = {at: one.records[0] for at, one in enumerate(stored.of(texts).documents) if one.records}
-    if found:
-        rows[list(found)] = rows_of(list(found.values()))
-    return stored.encoder.encode([query], "query").rows, rows
 
 
 def fit_judged(judged: Sequence[JudgedQuery]) -> Calibration:
@@ -141,15 +105,12 @@ def fit_judged(judged: Sequence[JudgedQuery]) -> Calibration:
     return fit_calibration(raw[scored].astype(np.float32), is_relevant[scored])
 
 
-def choose_weight(
-    judged: Sequence[JudgedQuery], calibration: Calibration, feedback: Feedback | None = None
-) -> FirstPassWeight:
+def choose_weight(judged: Sequence[JudgedQuery], calibration: Calibration) -> FirstPassWeight:
     """Choose the weight with the best mean nDCG@10 over the queries that have a relevant document.
 
     Args:
         judged: the development set.
         calibration: from raw scores to logits.
-        feedback: of the searches, if there is one.
 
     Raises:
         EvaluationError: there are fewer such queries than folds.
@@ -158,11 +119,7 @@ def choose_weight(
     if len(able) < FOLDS:
         reason = f"{len(able)} queries have candidates and a relevant document; {FOLDS} are needed to choose a weight"
         raise EvaluationError(reason)
-
-    def ndcg_of(one: JudgedQuery, weight: float) -> float:
-        return (one.after(feedback, calibration, weight) if feedback else one).ndcg(calibration, weight)
-
-    values = np.array([[ndcg_of(one, weight) for one in able] for weight in WEIGHTS])
+    values = np.array([[one.ndcg(calibration, weight) for one in able] for weight in WEIGHTS])
     folds = np.arange(len(able)) % FOLDS
     held_out = [values[values[:, folds != fold].mean(axis=1).argmax(), folds == fold] for fold in range(FOLDS)]
     best = int(values.mean(axis=1).argmax())
@@ -197,41 +154,6 @@ def _after_vectors(mono: JudgedQuery, vectors: JudgedQuery, card: ModelCard, dep
     raw = np.where(np.arange(len(order)) < depth, mono.raw[order], np.nan)
     beside = np.where(np.isinf(logits), 0.0, logits)[order]
     return JudgedQuery(raw, beside, [mono.doc_ids[index] for index in order], mono.relevance)
-
-
-def with_feedback(
-    card: ModelCard, judged: Sequence[JudgedQuery], without: float, report: Callable[[str], None]
-) -> ModelCard:
-    """Return a bi-encoder's card with feedback and all that is fitted to it, or as it is if feedback gains too little.
-
-    Args:
-        card: with calibration and first-pass weight.
-        judged: the development set.
-        without: nDCG@10 without feedback, by cross-validation.
-        report: called with what feedback gains.
-
-    Raises:
-        EvaluationError: as `choose_weight`.
-    """
-    before = card.calibration
-    tried = {share: choose_weight(judged, before, Feedback(share)) for share in SHARES}
-    share, chosen = max(tried.items(), key=lambda pair: pair[1].mean)
-    feedback = Feedback(share)
-    gains = chosen.held_out - without >= LEAST_GAIN
-    report(
-        f"feedback {'on' if gains else 'off'}: with a share of {share} nDCG@10 {chosen.mean:.4f}, by cross-validation "
-        f"{chosen.held_out:.4f}; it must gain {LEAST_GAIN}"
-    )
-    if not gains:
-        return card
-    after = fit_judged([one.after(feedback, before, chosen.weight) for one in judged])
-    unit = after.scale / before.scale  # a logit is another length now, and the order stays
-    return replace(
-        card,
-        calibration=after,
-        first_pass_weight=round(chosen.weight * unit, 4),
-        feedback=replace(feedback, temperature=round(feedback.temperature * unit, 4)),
-    )
 
 
 def fit_calibration(raw: npt.NDArray[np.float32], is_relevant: npt.NDArray[np.bool_]) -> Calibration:

@@ -20,7 +20,6 @@ from osrerank.export.calibration import (
     choose_weight,
     fit_judged,
     read_judged,
-    with_feedback,
 )
 from osrerank.export.late_interaction import is_late_interaction, read_late_interaction
 from osrerank.export.quantise import QuantisationRecipe
@@ -289,10 +288,9 @@ def _compared(card: ModelCard, source: Path) -> ModelCard:
 def _fitted(
     folder: Path, card: ModelCard, options: ExportOptions, candidates: Path, qrels: Path, report: Callable[[str], None]
 ) -> ModelCard:
-    """Return the card with what a development set says: calibration, first-pass weight, and feedback if it gains.
+    """Return the card with what a development set says: calibration and first-pass weight.
 
-    A weight that is given stays, and then feedback is not tried. A cross-encoder's card also gets the weight of the
-    vectors in ``vectors-mono``.
+    A weight that is given stays. A cross-encoder's card also gets the weight of the vectors in ``vectors-mono``.
     """
     judgments = read_qrels(qrels)
     with closing(load_scorer(str(folder), backend="onnx")) as scorer:
@@ -307,9 +305,7 @@ def _fitted(
     chosen = choose_weight(judged, calibration)
     measured = f"nDCG@10 {chosen.mean:.4f}, by cross-validation {chosen.held_out:.4f}"
     report(f"first-pass weight {chosen.weight:g}: {measured}, the candidates as they came {chosen.first_pass:.4f}")
-    card = replace(card, calibration=calibration, first_pass_weight=chosen.weight, feedback=None)
-    moves = card.is_bi_encoder and card.head == "cosine"
-    return with_feedback(card, judged, chosen.held_out, report) if moves else card
+    return replace(card, calibration=calibration, first_pass_weight=chosen.weight)
 
 
 def _vectors_weight(

@@ -7,5 +7,6 @@ from osrerank.options.passages import Passages
 from osrerank.options.rerank import Rerank
 from osrerank.options.rm3 import Rm3
 from osrerank.options.sentences import Sentences
+from osrerank.options.traffic import Traffic
 
-__all__ = ["Cutoff", "Interleave", "Pairs", "Passages", "Rerank", "Rm3", "Sentences"]
+__all__ = ["Cutoff", "Interleave", "Pairs", "Passages", "Rerank", "Rm3", "Sentences", "Traffic"]

@@ -37,9 +37,9 @@ class Defaults:
             if options.interleave is not None:
                 reason = "interleave has the key of one session and cannot be a default: give it in the search"
                 raise ConfigError(reason, setting="rerank.interleave", source="argument")
-            if options.share_key is not None:
-                reason = "share_key is the key of one session and cannot be a default: give it in the search"
-                raise ConfigError(reason, setting="rerank.share_key", source="argument")
+            if options.traffic is not None and options.traffic.key is not None:
+                reason = "traffic.key is the key of one session and cannot be a default: give it in the search"
+                raise ConfigError(reason, setting="rerank.traffic.key", source="argument")
 
     def of(self, index: Any) -> Rerank:
         """Return the options of an index; of several indices, their common options or, if these differ, the base."""
@@ -64,9 +64,9 @@ class Defaults:
         return replace(self, models={})
 
     def for_all(self) -> Self:
-        """Return these defaults without ``share`` and ``shadow``, so that every search is reranked."""
-        by_index = {name: replace(options, share=None, shadow=False) for name, options in self.by_index.items()}
-        return replace(self, base=replace(self.base, share=None, shadow=False), by_index=by_index)
+        """Return these defaults without ``traffic``, so that every search is reranked."""
+        by_index = {name: replace(options, traffic=None) for name, options in self.by_index.items()}
+        return replace(self, base=replace(self.base, traffic=None), by_index=by_index)
 
     @classmethod
     def load(cls, settings: Settings, over: Rerank | RerankOptions | None = None, *, model: str | None = None) -> Self:

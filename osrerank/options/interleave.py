@@ -11,8 +11,8 @@ from osrerank.errors import ConfigError
 from osrerank.options.parse import is_name, unusable
 
 DIFFER = (
-    "pipeline", "depth", "mono_depth", "duo_depth", "pairs", "mono_budget_ms", "duo_budget_ms", "fields",
-    "separator", "cache", "blend", "blend_weight", "feedback", "passages", "sentences",
+    "pipeline", "depth", "mono_depth", "duo_depth", "pairs", "fields",
+    "separator", "blend", "blend_weight", "passages", "sentences",
 )  # fmt: skip
 """The options in which the two rankings may differ: those that decide the order of the same first pass's hits."""
 MOST_NAME = 100

@@ -10,12 +10,12 @@ from osrerank.errors import ConfigError
 from osrerank.options.cutoff import Cutoff
 from osrerank.options.interleave import Interleave
 from osrerank.options.pairs import Pairs
-from osrerank.options.parse import is_name, is_share, read_options, unusable
+from osrerank.options.parse import is_share
 from osrerank.options.passages import Passages
 from osrerank.options.rm3 import Rm3
 from osrerank.options.sentences import Sentences
-from osrerank.options.share import is_chosen
-from osrerank.types import FailurePolicy, Feedback, StagePipeline
+from osrerank.options.traffic import Traffic
+from osrerank.types import FailurePolicy, StagePipeline
 
 NO_STAGES = "none"
 AUTO_PIPELINE = "auto"
@@ -45,29 +45,23 @@ class RerankOptions(TypedDict, total=False):
     mono_depth: int
     duo_depth: int
     pairs: str | Mapping[str, Any] | Pairs
-    mono_budget_ms: float | None
-    duo_budget_ms: float | None
     fields: str | Sequence[str] | None
     separator: str
     query_fields: str | Sequence[str] | None
     deadline_ms: float | Literal["auto"] | None
     on_failure: FailurePolicy
-    cache: bool
     min_score: float | None
     min_probability: float | None
-    cutoff: str | Mapping[str, Any] | Cutoff | None
+    cutoff: Mapping[str, Any] | Cutoff | None
     explain: bool
     language_guard: bool
     blend: Blend
     blend_weight: float | None
-    feedback: bool | float | Mapping[str, Any] | Feedback | None
     passages: str | Mapping[str, Any] | Passages | None
     sentences: bool | Mapping[str, Any] | Sentences | None
     rm3: bool | Mapping[str, Any] | Rm3 | None
     interleave: Mapping[str, Any] | Interleave | None
-    shadow: bool
-    share: float | None
-    share_key: str | None
+    traffic: Mapping[str, Any] | Traffic | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,22 +70,20 @@ class Rerank:
 
     Attributes:
         query: text that candidates are judged against; None takes it from the search itself.
-        pipeline: ``"vectors"`` orders by document vectors, of a bi-encoder; ``"mono"`` by a cross-encoder's scores;
-            ``"auto"`` is the one that the model can do. ``"vectors-mono"`` orders by vectors, of ``vector_model``, then
-            the best by the scores of ``model``, a cross-encoder. ``"vectors-duo"``, ``"mono-duo"`` and
-            ``"vectors-mono-duo"`` then compare the best in pairs. ``"none"`` is the first pass only. ``"mono"`` asked
-            of a bi-encoder runs as ``"vectors"``, with a warning in the response. Or a ``Pipeline`` of your own.
+        pipeline: which stages rerank. ``"vectors"`` orders by document vectors, of a bi-encoder; ``"mono"`` by a
+            cross-encoder's scores; ``"auto"`` is the one that the model can do. ``"vectors-mono"`` orders by vectors,
+            of ``vector_model``, then the best by the scores of ``model``, a cross-encoder. ``"vectors-duo"``,
+            ``"mono-duo"`` and ``"vectors-mono-duo"`` then compare the best in pairs. ``"none"`` is the first pass only.
+            ``"mono"`` asked of a bi-encoder runs as ``"vectors"``, with a warning in the response. Or a ``Pipeline`` of
+            your own.
         depth: candidates that the first stage reranks (k0), 1 to 10,000. ``"auto"`` reranks 100, and goes deeper, up to
             1,000, as long as candidates have vectors (docs/vectors.md).
-        mono_depth: in ``"vectors-mono"``, how many of the best candidates by vectors the cross-encoder reads, at most
+        mono_depth: candidates that the cross-encoder of ``"vectors-mono"`` reads: the best by vectors, at most
             ``depth``.
         duo_depth: candidates that are compared in pairs (k1), at most ``depth``; n candidates are n(n - 1) pairs. 0
             and 1 compare none.
-        pairs: which pairs are compared, and how a candidate's probabilities are aggregated: ``"sum"``, ``"binary"``,
+        pairs: which pairs are compared, and how a candidate's probabilities are aggregated. ``"sum"``, ``"binary"``,
             ``"min"``, ``"max"``, ``"sample"``, a dict of options or ``Pairs``.
-        mono_budget_ms: time for the first stage, in ``"vectors-mono"`` for the cross-encoder, in milliseconds; None for
-            all that the deadline leaves.
-        duo_budget_ms: time for the pairs, in milliseconds; None for all that the deadline leaves.
         fields: fields whose text the model reads, joined in this order; dotted paths are allowed. None reads those of
             ``query_fields``; else those that the caller's own query searches, or those that the index's mapping and
             values show to be text. Multi-fields, aliases, patterns, objects and boosts are looked up in the mapping.
@@ -101,44 +93,41 @@ class Rerank:
         deadline_ms: time for the whole call, in milliseconds; None for no limit. It never cuts the first pass short.
             ``"auto"`` is 1,000 in ``client.search``, after the model is loaded, where the last stage is ``vectors``; in
             ``client.msearch`` as much for each search; and no limit elsewhere.
-        on_failure: ``"first_pass"`` returns the best order so far and marks the response; ``"raise"`` raises.
-        cache: whether to use the score cache, if there is one.
-        min_score: returns only hits whose probability is at least this, in [0, 1]. Hits that no model scored are left
-            out. Totals stay the first pass's. A response that was not reranked is not filtered.
-        min_probability: likewise, by the probability that ``osrerank calibrate`` fitted to the index's judgments.
+        on_failure: what a search does if reranking fails. ``"first_pass"`` returns the best order so far and marks the
+            response; ``"raise"`` raises.
+        min_score: least probability of a hit that is returned, in [0, 1], by the model's card. Hits that no model
+            scored are left out. Totals stay the first pass's. A response that was not reranked is not filtered.
+        min_probability: least calibrated probability of a hit that is returned, by what ``osrerank calibrate`` fitted.
             Without a calibration that was made for the index, the model and the options, no hit is removed, and
             ``response["rerank"]["cuts"]`` says why; ``on_failure="raise"`` raises.
-        cutoff: ``"cliff"`` removes the hits below the largest gap between two neighbours' probabilities;
-            ``{"precision": 0.9}`` removes those below the lowest probability at or above which nine in ten hits
-            are relevant, by the index's calibration, as for ``min_probability``.
-        explain: adds to each hit how it got its rank, and to each stage its values of pairs.
+        cutoff: the precision below which the list ends, by the calibration of ``min_probability``.
+            ``{"precision": 0.9}`` removes the hits below the lowest probability at or above which nine in ten hits are
+            relevant.
+        explain: whether to add to each hit how it got its rank, and to each stage its values of pairs.
         language_guard: whether to keep the first pass if, by its card, the model does not read the script of the query
             or, with the extra ``languages``, the language of most documents.
-        blend: ``"card"`` does what the model's card recommends; ``"replace"`` orders by the model only; ``"linear"``,
-            ``"weighted"`` and ``"rrf"`` combine the model with the first pass (``osrerank.stages.interpolate``).
-        blend_weight: weight of the first pass. In a linear blend: logits that the best first-pass score adds, None for
-            the card's. In a weighted blend: its share in [0, 1], None for a half. In ``"vectors-mono"``, ``blend`` says
-            how the vectors are combined with the first pass, and ``blend_weight`` is the weight with which their logit
-            is added to the cross-encoder's; None for the weight in the cross-encoder's card, 0 unless it was fitted.
-        feedback: how a bi-encoder's query moves towards the vectors of its best candidates (docs/vectors.md): a share
-            in [0, 1), a dict of ``share`` and ``temperature``, or ``Feedback``; False for not at all. None does what
-            the model's card recommends. Not together with ``sentences``.
-        passages: ``"auto"`` scores documents that are longer than the model's window by their best passage, where the
-            model's card recommends it (a bi-encoder's does), and otherwise as ``"off"``, which scores as much of
-            their beginning as the model reads. ``"maxp"``, ``"firstp"``, ``"sump"``, ``"kmaxavgp"``, a dict of options
-            or ``Passages`` scores the passages of every document.
-        sentences: True, a dict of options or ``Sentences`` combines a document's best sentences with the first pass, as
-            Birch does. Not together with ``passages`` or ``blend``, and not in ``"vectors-mono"``.
-        rm3: True, a dict of options or ``Rm3`` expands the first pass's query by feedback; for a query given as text.
+        blend: how the model is combined with the first pass. ``"card"`` does what the model's card recommends;
+            ``"replace"`` orders by the model only; ``"linear"``, ``"weighted"`` and ``"rrf"`` combine the model with
+            the first pass (``osrerank.stages.interpolate``). In ``"vectors-mono"``, the model is that of the vectors.
+        blend_weight: what the first pass's best score adds to the model's. In a linear blend, the model's is its logit,
+            and None is the card's weight; in a weighted one, its score scaled to [0, 1], and None is 1. Not together
+            with ``sentences``.
+        passages: how long documents are scored by their passages. ``"auto"`` scores documents that are longer than the
+            model's window by their best passage, where the model's card recommends it (a bi-encoder's does), and
+            otherwise as ``"off"``, which scores as much of their beginning as the model reads. ``"maxp"``,
+            ``"firstp"``, ``"sump"``, ``"kmaxavgp"``, a dict of options or ``Passages`` scores the passages of every
+            document.
+        sentences: whether, and how, a document's best sentences are combined with the first pass, as Birch does. True,
+            a dict of options or ``Sentences``. Not together with ``passages`` or ``blend``, and not in
+            ``"vectors-mono"``.
+        rm3: whether, and how, the first pass's query is expanded by feedback; for a query given as text. True, a dict
+            of options or ``Rm3``.
         interleave: ``{"with": {...}, "key": session_id}`` interleaves this ranking with that of the options in
             ``with``, for the reader ``key`` (docs/decision.md). Not together with ``min_score``, ``min_probability``
             and ``cutoff``.
-        shadow: whether to answer with the first pass and, after the answer, to run the search again with reranking, to
-            record what that would have changed (docs/decision.md). Not together with ``interleave``.
-        share: which share of the searches is reranked, or with ``shadow`` run again, in [0, 1]; the others are
-            answered with the first pass. None for all.
-        share_key: names the user or session, whose searches are all in the share or all outside. None takes the
-            query's text.
+        traffic: ``{"share": 0.1, "key": session_id}`` reranks a tenth of the searches, chosen by their users;
+            ``{"shadow": True}`` answers all with the first pass, and records what reranking would have changed
+            (docs/decision.md). What a search leaves out is as in the settings file. None reranks all searches.
     """
 
     query: str | None = None
@@ -147,14 +136,11 @@ class Rerank:
     mono_depth: int = 20
     duo_depth: int = 20
     pairs: Pairs = field(default_factory=Pairs)
-    mono_budget_ms: float | None = None
-    duo_budget_ms: float | None = None
     fields: tuple[str, ...] | None = None
     separator: str = " "
     query_fields: tuple[str, ...] | None = None
     deadline_ms: float | Literal["auto"] | None = "auto"
     on_failure: FailurePolicy = "first_pass"
-    cache: bool = True
     min_score: float | None = None
     min_probability: float | None = None
     cutoff: Cutoff | None = None
@@ -162,14 +148,11 @@ class Rerank:
     language_guard: bool = True
     blend: Blend = "card"
     blend_weight: float | None = None
-    feedback: Feedback | None = None
     passages: Passages | Literal["auto"] | None = "auto"
     sentences: Sentences | None = None
     rm3: Rm3 | None = None
     interleave: Interleave | None = None
-    shadow: bool = False
-    share: float | None = None
-    share_key: str | None = None
+    traffic: Traffic | None = None
 
     @property
     def rankings(self) -> "tuple[Rerank, ...]":
@@ -185,9 +168,9 @@ class Rerank:
         return all(options.pipeline == NO_STAGES for options in self.rankings)
 
     @property
-    def is_chosen(self) -> bool:
-        """Whether the search is in the share that is reranked."""
-        return self.share is None or is_chosen(self.share, self.share_key or "")
+    def in_shadow(self) -> bool:
+        """Whether the search is answered with its first pass and, if it is in the share, run again."""
+        return self.traffic is not None and self.traffic.shadow
 
     @property
     def compares_pairs(self) -> bool:
@@ -205,11 +188,6 @@ class Rerank:
         return self.pipeline in (AUTO_PIPELINE, "vectors", "mono", NO_STAGES) and self.sentences is None
 
     @property
-    def needs_calibration(self) -> bool:
-        """Whether hits are removed by the index's calibration."""
-        return self.min_probability is not None or (self.cutoff is not None and self.cutoff.precision is not None)
-
-    @property
     def least_depth(self) -> int:
         """The least number of candidates that the first stage reranks."""
         return DEPTH if self.depth == "auto" else self.depth
@@ -220,7 +198,7 @@ class Rerank:
         return AUTO_DEPTH if self.depth == "auto" else self.depth
 
     def __post_init__(self) -> None:
-        for name, (kind, default, read) in _GROUPS.items():
+        for name, (kind, default, read) in GROUPS.items():
             value = getattr(self, name)
             if not isinstance(value, kind) and value is not default and value != default:
                 object.__setattr__(self, name, read(value))
@@ -233,13 +211,6 @@ class Rerank:
             if not fits(value):
                 message = f"rerank option {name} is {value!r}; it must be {expected}"
                 raise ConfigError(message, setting=f"rerank.{name}", source="argument")
-        is_weighted = self.blend == "weighted" and self.pipeline not in VECTORS_MONO
-        if is_weighted and self.blend_weight is not None and not is_share(self.blend_weight):
-            message = (
-                f"rerank option blend_weight is {self.blend_weight!r}; in a weighted blend it is a share in [0, 1]"
-            )
-            raise ConfigError(message, setting="rerank.blend_weight", source="argument")
-
         if self.sentences is not None:
             self._check_sentences()
         if self.interleave is not None:
@@ -247,12 +218,10 @@ class Rerank:
 
     def _check_sentences(self) -> None:
         """Reject options that cannot be combined with ``sentences``."""
-        if isinstance(self.passages, Passages) or self.blend not in ("card", "replace"):
-            message = "rerank option sentences replaces passages and blend: leave these out"
+        has_blend = self.blend not in ("card", "replace") or self.blend_weight is not None
+        if isinstance(self.passages, Passages) or has_blend:
+            message = "rerank option sentences replaces passages, blend and blend_weight: leave these out"
             raise ConfigError(message, setting="rerank.sentences", source="argument")
-        if self.feedback is not None and self.feedback.share:
-            message = "rerank option feedback does not go with sentences, which read no document's vector: leave it out"
-            raise ConfigError(message, setting="rerank.feedback", source="argument")
         if self.pipeline in VECTORS_MONO:
             message = f"rerank option sentences does not go with the pipeline {self.pipeline}: leave it out"
             raise ConfigError(message, setting="rerank.sentences", source="argument")
@@ -264,11 +233,10 @@ class Rerank:
                 why = "one team's scores would remove the other team's hits"
                 message = f"rerank option {name} does not go with interleave, leave it out: {why}"
                 raise ConfigError(message, setting=f"rerank.{name}", source="argument")
-        if self.shadow:
-            message = (
-                "rerank option shadow does not go with interleave, leave one out: nobody would see the interleaved page"
-            )
-            raise ConfigError(message, setting="rerank.shadow", source="argument")
+        if self.in_shadow:
+            why = "nobody would see the interleaved page"
+            message = f"rerank option traffic.shadow does not go with interleave, leave one out: {why}"
+            raise ConfigError(message, setting="rerank.traffic.shadow", source="argument")
         other = self.rankings[1]
         others = tuple((name, getattr(other, name)) for name in dict(interleave.others))
         object.__setattr__(self, "interleave", replace(interleave, others=others))
@@ -299,23 +267,9 @@ class Rerank:
                     setting=f"rerank.{name}",
                     source="argument",
                 )
+        if "traffic" in value:
+            value = {**value, "traffic": Traffic.of(value["traffic"], defaults.traffic)}
         return replace(defaults, **value)
-
-
-def _feedback(value: Any) -> Feedback | None:
-    """Read the ``feedback`` option of a search: a bool, a share, a dict of options, or None.
-
-    Raises:
-        ConfigError: it is none of these, or a key or value in it cannot be used.
-    """
-    if value is None:
-        return None
-    if value is False or _is_number(value):
-        value = {"share": float(value)}
-    try:
-        return read_options(Feedback, value, "feedback")
-    except (TypeError, ValueError) as error:
-        raise unusable("feedback", value, f"a share in [0, 1), a dict of options, a bool or None: {error}") from None
 
 
 def _is_number(value: object) -> bool:
@@ -328,21 +282,16 @@ def _are_names(value: object) -> bool:
     return isinstance(value, tuple) and len(value) > 0 and all(isinstance(item, str) and item for item in value)
 
 
-def _is_duration(value: Any) -> bool:
-    return value is None or (_is_number(value) and 0 < value <= MOST_MS)
-
-
 # option -> its class, its default, and the function that reads any other value
-_GROUPS: dict[str, tuple[type, object, Callable[[Any], object]]] = {
+GROUPS: dict[str, tuple[type, object, Callable[[Any], object]]] = {
     "pairs": (Pairs, Pairs(), Pairs.of),
-    "feedback": (Feedback, None, _feedback),
     "passages": (Passages, "auto", Passages.of),
     "sentences": (Sentences, None, Sentences.of),
     "rm3": (Rm3, None, Rm3.of),
     "cutoff": (Cutoff, None, Cutoff.of),
     "interleave": (Interleave, None, Interleave.of),
+    "traffic": (Traffic, None, Traffic.of),
 }
-_DURATION = f"a number of milliseconds above 0, at most {MOST_MS:,} (a day), or None for no limit"
 # option -> the function that checks a value, and what the value must be, in words
 _RULES: dict[str, tuple[Callable[[Any], bool], str]] = {
     "query": (lambda value: value is None or isinstance(value, str), "a text or None"),
@@ -362,27 +311,21 @@ _RULES: dict[str, tuple[Callable[[Any], bool], str]] = {
         lambda value: isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= MAX_DUO_DEPTH,
         f"a count from 0 to {MAX_DUO_DEPTH}: n candidates are n(n - 1) pairs",
     ),
-    "mono_budget_ms": (_is_duration, _DURATION),
-    "duo_budget_ms": (_is_duration, _DURATION),
     "fields": (_are_names, "one or more field names, or None"),
     "separator": (lambda value: isinstance(value, str), "a text"),
     "query_fields": (_are_names, "one or more field names, or None"),
-    "deadline_ms": (lambda value: value == "auto" or _is_duration(value), f'{_DURATION}, or "auto"'),
+    "deadline_ms": (
+        lambda value: value in ("auto", None) or (_is_number(value) and 0 < value <= MOST_MS),
+        f'a number of milliseconds above 0, at most {MOST_MS:,} (a day), None for no limit, or "auto"',
+    ),
     "on_failure": (lambda value: value in ("first_pass", "raise"), '"first_pass" or "raise"'),
-    "cache": (lambda value: isinstance(value, bool), "True or False"),
     "min_score": (lambda value: value is None or is_share(value), "a probability in [0, 1] or None"),
     "min_probability": (lambda value: value is None or is_share(value), "a probability in [0, 1] or None"),
     "explain": (lambda value: isinstance(value, bool), "True or False"),
-    "shadow": (lambda value: isinstance(value, bool), "True or False"),
-    "share": (lambda value: value is None or is_share(value), "a share of the searches in [0, 1] or None"),
-    "share_key": (
-        lambda value: value is None or is_name(value),
-        "a text that is not empty, such as the session's id, or None",
-    ),
     "language_guard": (lambda value: isinstance(value, bool), "True or False"),
     "blend": (lambda value: value in BLENDS, " or ".join(f'"{name}"' for name in BLENDS)),
     "blend_weight": (
         lambda value: value is None or (_is_number(value) and 0 <= value < math.inf),
-        "a number from 0 on (in a weighted blend up to 1) or None",
+        "a number from 0 on or None",
     ),
 }

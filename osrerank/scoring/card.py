@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import numpy as np
@@ -11,7 +11,7 @@ import numpy.typing as npt
 from osrerank.scoring.modular.head import Head as Steps
 from osrerank.scoring.modular.head import HeadStep
 from osrerank.scoring.modular.token_vectors import TokenVectors
-from osrerank.types import Advice, Feedback
+from osrerank.types import Advice
 
 CARD_VERSION = 2
 CHOICES = {
@@ -86,7 +86,6 @@ class ModelCard:
         document_prefix: encoder only; precedes every document.
         weights: encoder only; digest of the weights that a graph was exported from, so that both share
             their vectors; empty for the digest of the model's own files.
-        feedback: bi-encoder only; how queries move towards their best candidates, None if they do not.
         vectors_weight: cross-encoder only; weight of the vectors' logit beside the model's in ``vectors-mono``.
         tokens: late interaction only; marker tokens, query expansion, and which tokens' vectors are kept.
     """
@@ -109,7 +108,6 @@ class ModelCard:
     query_prefix: str = ""
     document_prefix: str = ""
     weights: str = ""
-    feedback: Feedback | None = None
     tokens: TokenVectors = field(default_factory=TokenVectors)
     vectors_weight: float = 0.0
 
@@ -132,9 +130,7 @@ class ModelCard:
     @property
     def advice(self) -> Advice:
         """What the card recommends for ranking by the model's scores."""
-        return Advice(
-            self.first_pass_weight, self.is_encoder, self.languages, self.kind, self.feedback, self.vectors_weight
-        )
+        return Advice(self.first_pass_weight, self.is_encoder, self.languages, self.kind, self.vectors_weight)
 
     @property
     def is_encoder(self) -> bool:
@@ -160,14 +156,10 @@ class ModelCard:
         for name in ("document_prefix", "modules", "dimensions"):
             if getattr(self, name) and not self.is_encoder:
                 raise ValueError(f"{name} is for an encoder, and kind is {self.kind}")
-        if self.feedback and not self.is_bi_encoder:
-            raise ValueError(f"feedback is for a bi-encoder, and kind is {self.kind}")
         if self.kind == "late-interaction" and self.head != "cosine":
             raise ValueError(f"head is {self.head!r}; tokens' vectors are compared by their cosine")
         if self.tokens != TokenVectors() and self.kind != "late-interaction":
             raise ValueError(f"tokens is for late-interaction, and kind is {self.kind}")
-        if self.feedback and self.head == "dot":
-            raise ValueError("feedback is for a bi-encoder with the head cosine, and head is dot")
         if self.vectors_weight and self.kind != "cross-encoder":
             raise ValueError(f"vectors_weight is for a cross-encoder, and kind is {self.kind}")
         if self.dimensions < 0:
@@ -188,8 +180,6 @@ class ModelCard:
         for name in self.__slots__:
             if name == "languages":
                 content |= {"languages": list(self.languages)} if self.languages else {}
-            elif name == "feedback":
-                content |= {name: asdict(self.feedback)} if self.feedback else {}
             elif name == "tokens":
                 content |= {name: self.tokens.to_json()} if self.kind == "late-interaction" else {}
             elif name == "modules":

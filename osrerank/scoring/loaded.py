@@ -145,8 +145,8 @@ class LoadedModel:
         if self._vectors is not None:
             self._vectors.expect(query)
 
-    def scorer(self, *, cached: bool) -> Scorer:
-        """Return the model as a scorer, behind the score cache if asked for. Raises as `model`.
+    def scorer(self, *, cached: bool = True) -> Scorer:
+        """Return the model as a scorer, by default behind the score cache, if there is one. Raises as `model`.
 
         An encoder is wrapped in an `EncoderScorer`; its vectors are stored, so its scores are not cached. The scores of
         the caller's own scorer are cached only if a Redis is configured.
@@ -156,8 +156,9 @@ class LoadedModel:
         model = self.model()
         assert not is_encoder(model)  # it would have vectors
         with self._lock:
+            in_redis = self._settings.redis_url is not None and self._settings.cache_mb > 0
             in_process = self._given is None and self._settings.cache_local_mb > 0
-            if not cached or not (in_process or self._settings.redis_url):
+            if not cached or not (in_process or in_redis):
                 return model
             if self._cached is None:
                 from osrerank.scoring.cache.scorer import behind_cache  # noqa: PLC0415 - for searches alone

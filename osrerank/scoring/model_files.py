@@ -8,13 +8,13 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
+from osrerank._removed import instead_of
 from osrerank.errors import ModelLoadError
 from osrerank.scoring.card import CARD_VERSION, Calibration, Head, ModelCard
 from osrerank.scoring.modular.cross_encoder import CrossEncoderDescription, read_cross_encoder
 from osrerank.scoring.modular.description import TOKENIZER_SETTINGS_FILE
 from osrerank.scoring.modular.head import HeadStep
 from osrerank.scoring.modular.token_vectors import TokenVectors
-from osrerank.types import Feedback
 
 CARD_FILE = "osrerank.json"
 CONFIG_FILE = "config.json"
@@ -231,7 +231,8 @@ def _from_card(content: dict[str, Any]) -> dict[str, Any]:
     card["languages"] = tuple(card.pop("languages", ()))
     card["modules"] = tuple(HeadStep(**step) for step in card.pop("modules", ()))
     card["tokens"] = TokenVectors.of_json(card.pop("tokens", {}))
-    card["feedback"] = Feedback(**card["feedback"]) if card.get("feedback") else None
+    if card.pop("feedback", None):
+        raise ValueError(f"feedback is gone; {instead_of('feedback')}")
     return card
 
 

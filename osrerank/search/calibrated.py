@@ -56,7 +56,7 @@ class Calibrations:
         and the log then say why, and a metric counts it.
 
         Args:
-            options: the search's options, with its fields.
+            options: the search's options, with its fields and ``min_probability`` or ``cutoff``.
             index: the caller's index or indices.
             service: holds the models.
 
@@ -65,14 +65,12 @@ class Calibrations:
         """
         calibration: IndexCalibration | None = None
         reason = ""
-        if options.needs_calibration:
-            try:
-                calibration = yield from self._valid(options, index, service)
-            except (ConfigError, ModelLoadError, MissingDependencyError, WorkerError, TransportError) as error:
-                reason = str(error)
-        if reason:
+        try:
+            calibration = yield from self._valid(options, index, service)
+        except (ConfigError, ModelLoadError, MissingDependencyError, WorkerError, TransportError) as error:
+            reason = str(error)
             if options.on_failure == "raise":
-                raise ConfigError(reason, setting="rerank.min_probability", source=str(self.file))
+                raise ConfigError(reason, setting="rerank.min_probability", source=str(self.file)) from None
             logger.warning("[cut-unapplied] no hits were removed by probability: %s", reason)
         return Thresholds(options.min_probability, options.cutoff, calibration, reason)
 

@@ -205,7 +205,7 @@ class Reranking:
             outcome = marks["applied"]
         finally:
             took_s = self.service.clock() - started
-            if not self.options.shadow:  # which has its own metrics
+            if not self.options.in_shadow:  # which has its own metrics
                 SEARCHES.labels(str(outcome).lower()).inc()
                 RERANK_SECONDS.observe(took_s)
         if (whole_s := took_s + marks["first_pass_took_ms"] / 1000) > SLOW_S:

@@ -10,7 +10,6 @@ from osrerank.response import FIRST_PASS, Page, code_of, hits_of, reasons, squas
 from osrerank.search.call import QUERY_ID, RerankArgument, Reranking
 from osrerank.search.traced import rerank_span
 from osrerank.service import RerankService
-from osrerank.thresholds.cut import Thresholds
 from osrerank.tracing.attributes import tell_outcome
 from osrerank.types import Candidate, Deadline, Query, Ranking, Section, StageScore
 
@@ -29,13 +28,13 @@ NOT_FOR_RESPONSES = {
     "query_fields": SEARCHES,
     "rm3": "client.search",
     "min_probability": SEARCHES,
-    "cutoff.precision": SEARCHES,
-    **dict.fromkeys(("shadow", "share", "share_key"), SEARCHES),
+    "cutoff": SEARCHES,
+    "traffic": SEARCHES,
 }
 """Option that has no effect on another search's response -> the calls in which it has one."""
 NOT_FOR_TEXTS = {**NOT_FOR_RESPONSES, "fields": RESPONSES, "explain": RESPONSES, "interleave": RESPONSES}
 """Option that has no effect on texts without a response -> the calls in which it has one."""
-NOT_FOR_RANKINGS = {**NOT_FOR_TEXTS, **dict.fromkeys(("min_score", "cutoff"), f"{RESPONSES}, and in Reranker")}
+NOT_FOR_RANKINGS = {**NOT_FOR_TEXTS, "min_score": f"{RESPONSES}, and in Reranker"}
 """Option that has no effect where the whole ranking is returned -> the calls in which it has one."""
 
 
@@ -52,11 +51,7 @@ def refuse_unused(rerank: RerankArgument, unused: Mapping[str, str]) -> None:
     plain = Rerank()
     given = Rerank.of(rerank, plain) or plain
     for option, where in unused.items():
-        name, _, part = option.partition(".")
-        values = [getattr(options, name) for options in (given, plain)]
-        if part:
-            values = [getattr(value, part, None) for value in values]
-        if values[0] != values[1]:
+        if getattr(given, option) != getattr(plain, option):
             reason = f"rerank option {option} has no effect here: leave it out; it works in {where}"
             raise ConfigError(reason, setting=f"rerank.{option}", source="argument")
 
@@ -80,9 +75,7 @@ def rank_response(
     content: Any = response if isinstance(response, Mapping) else getattr(response, "body", response)
     if options is None:
         return dict(content)
-    has_cliff = options.cutoff is not None and options.cutoff.cliff
-    thresholds = Thresholds(cutoff=options.cutoff) if has_cliff else None
-    page = Page(0, len(hits_of(content)), (), options.min_score, options.explain, thresholds)
+    page = Page(0, len(hits_of(content)), (), options.min_score, options.explain)
     with rerank_span(service, query) as traced:
         by = Reranking(service, options, query, Deadline.after_ms(options.named_deadline_ms, service.clock))
         answer = by.page_of(content, page)

@@ -36,7 +36,7 @@ from osrerank.search.call import (
     planned,
 )
 from osrerank.search.orders import Orders, PageOrder
-from osrerank.search.shadow import IN_SHADOW, Shadows, held_back, planned_back, query_text, tell_share
+from osrerank.search.shadow import IN_SHADOW, Shadows, held_back, planned_back, query_text, tell_traffic
 from osrerank.search.step import Scoring, SearchRequest, Shadow, Step
 from osrerank.search.texts import with_texts
 from osrerank.search.ubi import UbiRecords
@@ -196,7 +196,7 @@ class Searcher:
         if options is None and not isinstance(query, str):
             return (yield SearchRequest(Plain(_with_query(query, content, SearchFields()), dict(params))))
         held: Reason | None = None
-        if options is not None and (options.shadow or options.share is not None):
+        if options is not None and options.traffic is not None:
             options, held = held_back(options, query, content)
         with self._own if self.models is None else self.models.of(index) as service:
             deadline = yield from self.deadline_of(None if held else options, service)
@@ -212,7 +212,7 @@ class Searcher:
             self.fields.warn(index, [warning for warning in warnings if warning not in fields.warnings])
         if held is IN_SHADOW:
             steps = self.in_shadow(asked, answer, lambda again: self._searched(again, fields))
-            answer["rerank"]["shadow"] = {"queued": (yield steps)}
+            answer["rerank"]["traffic"]["queued"] = yield steps
         return answer
 
     def deadline_of(
@@ -338,8 +338,8 @@ class Searcher:
             answer = yield from self.vectors.finish(call, response, lookup)
         else:
             answer = yield Scoring(partial(call.finish, response))
-        if call.by.options.share is not None:
-            tell_share(answer, call.by.options)
+        if call.by.options.traffic is not None:
+            tell_traffic(answer, call.by.options.traffic)
         return (yield from self.records.after(call.by.ubi, call.by, answer)) if call.by.ubi else answer
 
     def fields_of(

@@ -1,4 +1,4 @@
-"""Hold searches back from reranking (options ``share`` and ``shadow``), and rerun those of shadow mode with reranking.
+"""Hold searches back from reranking (option ``traffic``), and rerun those of shadow mode with reranking.
 
 A search that is held back is answered with its first pass. In shadow mode, it is run again with reranking after the
 answer; one thread runs such searches, one at a time. Metrics count what reranking would have changed, and a file gets
@@ -23,6 +23,7 @@ from osrerank.errors import ConfigError
 from osrerank.formats.appended import AppendedLines
 from osrerank.metrics import SHADOW_OVERLAP, SHADOW_SEARCHES, SHADOW_SECONDS
 from osrerank.options.rerank import Rerank
+from osrerank.options.traffic import Traffic
 from osrerank.response import hits_of, unchanged
 from osrerank.retrieval.query_text import find_query_text
 from osrerank.retrieval.search_pipelines import SearchPipeline
@@ -68,20 +69,22 @@ class HeldBack(Refused):
 
 
 def held_back(options: Rerank, query: Any, body: Mapping[str, Any]) -> tuple[Rerank, Reason | None]:
-    """Return a search's options with its share key filled in, and why it is held back; None if it is not.
+    """Return a search's options with the key of its traffic filled in, and why it is held back; None if it is not.
 
     Args:
         options: the search's options.
         query: a text, a query-DSL clause, or None for the body's query.
         body: the caller's body, decoded.
     """
-    if options.is_first_pass:
+    traffic = options.traffic
+    if traffic is None or options.is_first_pass:
         return options, None
-    if options.share is not None and options.share_key is None:
-        options = replace(options, share_key=query_text(options, query, body) or None)
-    if not options.is_chosen:
+    if traffic.key is None:
+        traffic = replace(traffic, key=query_text(options, query, body) or None)
+        options = replace(options, traffic=traffic)
+    if not traffic.is_chosen:
         return options, NOT_CHOSEN
-    return options, IN_SHADOW if options.shadow else None
+    return options, IN_SHADOW if traffic.shadow else None
 
 
 def query_text(options: Rerank, query: Any, body: Mapping[str, Any]) -> str:
@@ -114,10 +117,9 @@ def planned_back(
     return HeldBack(call.own.body, call.own.params, reason, call.by) if isinstance(call, Reranked) else call
 
 
-def tell_share(answer: dict[str, Any], options: Rerank) -> None:
-    """Add to an answer whether its search was chosen for reranking, if the options have a share."""
-    if options.share is not None:
-        answer["rerank"]["share"] = {"of": options.share, "chosen": options.is_chosen}
+def tell_traffic(answer: dict[str, Any], traffic: Traffic) -> None:
+    """Add to an answer whether its search was chosen for reranking."""
+    answer["rerank"]["traffic"] = {"share": traffic.share, "chosen": traffic.is_chosen}
 
 
 class Shadows:

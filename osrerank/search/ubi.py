@@ -121,8 +121,8 @@ def record_of(ubi: UbiQuery, answer: Mapping[str, Any], *, text: str = "", sessi
     marks = answer["rerank"]
     drawn = marks.get("interleave") or {}
     own = {APPLIED: str(marks["applied"]).lower(), FIRST_RANK: str(ubi.first_rank)}
-    if "share" in marks:
-        own[CHOSEN] = str(marks["share"]["chosen"]).lower()
+    if "traffic" in marks:
+        own[CHOSEN] = str(marks["traffic"]["chosen"]).lower()
     if drawn.get("applied"):
         own |= {TEAMS: drawn["teams"], SESSION: session, EXPERIMENT: drawn["name"]}
     named = {"client_id": ubi.client_id, "application": ubi.application, "object_id_field": ubi.object_id_field}

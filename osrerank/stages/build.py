@@ -1,6 +1,6 @@
 """Build the stages that score candidates by a model, from the options of a search."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from osrerank.errors import ConfigError, MissingDependencyError, ModelLoadError, WorkerError
 from osrerank.options.rerank import VECTORS_MONO, Rerank
@@ -60,20 +60,14 @@ class UnreadStage:
         return ranking.with_report(StageReport(self.name, applied=False, reason=self.reason, code=ReasonCode.LANGUAGE))
 
 
-def of_vectors(options: Rerank) -> Rerank:
-    """Return the options of the stage ``vectors`` of ``vectors-mono``, whose weight and budget are the next stage's."""
-    return replace(options, blend_weight=None, mono_budget_ms=None)
-
-
 def scorer_stage(options: Rerank, scorer: Scorer, depth: int) -> Stage:
     """Return the stage that scores each document by itself: whole, or by its passages or sentences."""
-    budget_ms = options.mono_budget_ms
     if options.sentences is not None:
-        return SentenceStage(scorer, options.sentences, depth=depth, budget_ms=budget_ms)
+        return SentenceStage(scorer, options.sentences, depth=depth)
     name = stage_name(scorer)
     if (passages := chosen_passages(options, scorer)) is not None:
-        return PassageStage(scorer, passages, depth, name, options.separator, budget_ms)
-    return MonoStage(scorer, depth, name, budget_ms)
+        return PassageStage(scorer, passages, depth, name, options.separator)
+    return MonoStage(scorer, depth, name)
 
 
 def stages_after_vectors(options: Rerank, model: LoadedModel, ranking: Ranking, most: int) -> list[Stage]:
@@ -87,26 +81,21 @@ def stages_after_vectors(options: Rerank, model: LoadedModel, ranking: Ranking, 
     """
     depth = min(options.mono_depth, most)
     try:
-        scorer = model.scorer(cached=options.cache)
+        scorer = model.scorer()
         if options.language_guard and (reason := why_unread(ranking, scorer)):
             return [UnreadStage(reason, depth)]
         stages = [scorer_stage(options, scorer, depth)]
     except (ModelLoadError, MissingDependencyError, WorkerError) as error:
         return [FailedStage("mono", depth, error)]
-    weight = vectors_weight(options, scorer)
+    weight = scorer.advice.vectors_weight
     return [*stages, BlendStage("before", weight, depth, BLENDED)] if weight else stages
-
-
-def vectors_weight(options: Rerank, model: Scorer | Encoder) -> float:
-    """Return the weight of the vectors' logit beside a cross-encoder's in ``vectors-mono``; None is the card's."""
-    return model.advice.vectors_weight if options.blend_weight is None else options.blend_weight
 
 
 def resolved(options: Rerank, model: Scorer | Encoder) -> tuple[str, str]:
     """Return the pipeline that fits a model's kind, and a warning if another one was requested; else "".
 
     Raises:
-        ConfigError: ``vectors-mono`` was requested, and the model is a bi-encoder; or feedback, and none is used.
+        ConfigError: ``vectors-mono`` was requested, and the model is a bi-encoder.
         WorkerError: workers score, and there are none that tell the model's kind.
     """
     asked, own = str(options.pipeline), stage_name(model)
@@ -117,9 +106,6 @@ def resolved(options: Rerank, model: Scorer | Encoder) -> tuple[str, str]:
     first, _, rest = asked.partition("-")
     if first == "vectors":
         return asked, ""
-    if own == "mono" and options.feedback and options.feedback.share:
-        reason = f"feedback needs a bi-encoder, and {model.model} is a cross-encoder"
-        raise ConfigError(reason, setting="rerank.feedback", source="argument")
     runs = "-".join(filter(None, (own, rest)))
     warning = f"the pipeline {asked} ran as {runs}, because {model.model} is a {kind}: ask for {runs}"
     return runs, warning if first == "mono" and own == "vectors" else ""
@@ -129,10 +115,10 @@ def duo_stage(options: Rerank, model: LoadedModel, most: int) -> Stage:
     """Return the stage that compares pairs, after the blend, so that the blend chooses its candidates."""
     depth = min(options.duo_depth, most)
     try:
-        scorer = model.scorer(cached=options.cache)
+        scorer = model.scorer()
     except (ModelLoadError, MissingDependencyError) as error:
         return FailedStage("duo", depth, error)
-    return DuoStage(scorer, depth, options.pairs, options.duo_budget_ms)
+    return DuoStage(scorer, depth, options.pairs)
 
 
 def stage_name(model: Scorer | Encoder) -> str:

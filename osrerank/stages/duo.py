@@ -45,14 +45,12 @@ class DuoStage:
         scorer: gives the logit of p_ij for a tuple ``(i, j)``.
         depth: how many candidates are compared (k1).
         pairs: which pairs are compared, and how their probabilities are aggregated.
-        budget_ms: time for the stage, in milliseconds, within the deadline of the call; None for no limit of its own.
         name: how the stage is called in traces and reports.
     """
 
     scorer: Scorer
     depth: int = 20
     pairs: Pairs = field(default_factory=Pairs)
-    budget_ms: float | None = None
     name: str = "duo"
 
     def rerank(self, ranking: Ranking, *, deadline: Deadline = NEVER) -> Ranking:
@@ -66,7 +64,7 @@ class DuoStage:
         readable = [candidate for candidate in block if not is_blank(candidate.text)]
         if len(readable) < 2:
             return ranking.with_report(self._without_pairs(block, readable))
-        score = partial(self._outcome, ranking.query.text, deadline.within_ms(self.budget_ms))
+        score = partial(self._outcome, ranking.query.text, deadline)
         return rank_block(self.scorer, ranking, score, stage=self.name, depth=self.depth)
 
     def _outcome(

@@ -31,21 +31,21 @@ class BlendStage:
 
     - ``linear``: z + weight * s / (the best s of the ranking). Neither the depth nor a constant factor in BM25 changes
       it. Its unit is logistic(score - weight), which is logistic(z) for the candidate with the best s.
-    - ``weighted``: weight * s' + (1 - weight) * z', both scaled to [0, 1] over these candidates (min-max; all equal
-      gives 0).
+    - ``weighted``: (z' + weight * s') / (1 + weight), where z' and s' are z and s scaled to [0, 1] over these
+      candidates (min-max; all equal gives 0).
     - ``rrf``: 1 / (60 + rank by s) + 1 / (60 + rank by z), scaled so that rank 1 in both gives 1.
     - ``before``: z + weight * y, where y is its score before the previous stage; z and y are logits. ``vectors-mono``
       uses this; s is part of y there.
 
     Attributes:
         method: one of these.
-        weight: weight of s, in the unit of z for ``linear``, a share in [0, 1] for ``weighted``; for ``before``, of y.
+        weight: what the best s adds to z, or to z' for ``weighted``; for ``before``, the weight of y.
         depth: how many candidates are blended, from the top.
         name: how the stage is called in traces and reports.
     """
 
     method: Method
-    weight: float = 0.5
+    weight: float = 1.0
     depth: int = 10_000
     name: str = "blend"
 
@@ -65,7 +65,7 @@ class BlendStage:
 
     def _keys(self, scored: Sequence[Candidate], ranking: Ranking) -> list[float]:
         if self.method == "linear":
-            added = first_pass_parts(scored, ranking, self.weight)
+            added = _first_pass_parts(scored, ranking, self.weight)
             return [candidate.score + part for candidate, part in zip(scored, added, strict=True)]
         if self.method == "before":
             return [candidate.score + self.weight * candidate.trace[-2].score for candidate in scored]
@@ -73,7 +73,7 @@ class BlendStage:
             return _fused(scored)
         first = _scaled([candidate.trace[0].score for candidate in scored])
         last = _scaled([candidate.score for candidate in scored])
-        return [self.weight * a + (1 - self.weight) * b for a, b in zip(first, last, strict=True)]
+        return [(z + self.weight * s) / (1 + self.weight) for s, z in zip(first, last, strict=True)]
 
     def _units(self, keys: Floats) -> Floats:
         if self.method in ("weighted", "rrf"):
@@ -83,7 +83,7 @@ class BlendStage:
         return units
 
 
-def first_pass_parts(candidates: Sequence[Candidate], ranking: Ranking, weight: float) -> list[float]:
+def _first_pass_parts(candidates: Sequence[Candidate], ranking: Ranking, weight: float) -> list[float]:
     """Return what a linear blend adds to each candidate's score: ``weight`` for the best first-pass score."""
     best = max((candidate.trace[0].score for candidate in ranking.candidates), default=0.0) if weight else 0.0
     return [weight * (max(candidate.trace[0].score, 0.0) / best) if best > 0 else 0.0 for candidate in candidates]
@@ -111,8 +111,7 @@ def blend_of(options: Rerank, model: Scorer | Encoder, depth: int = 0) -> BlendS
     if options.blend == "rrf":
         return BlendStage("rrf", depth=depth)
     if options.blend == "weighted":
-        share = 0.5 if options.blend_weight is None else options.blend_weight
-        return BlendStage("weighted", share, depth)
+        return BlendStage("weighted", 1.0 if options.blend_weight is None else options.blend_weight, depth)
     weight = model.advice.first_pass_weight if options.blend_weight is None else options.blend_weight
     if options.blend_weight is None and weight == 0:
         raise ConfigError(

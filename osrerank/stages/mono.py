@@ -35,13 +35,11 @@ class MonoStage:
         scorer: scores ``(i,)`` tuples.
         depth: how many candidates are scored (k0).
         name: how the stage is called in traces and reports.
-        budget_ms: time for the stage, in milliseconds, within the deadline of the call; None for no limit of its own.
     """
 
     scorer: Scorer
     depth: int = 100
     name: str = "mono"
-    budget_ms: float | None = None
 
     def rerank(self, ranking: Ranking, *, deadline: Deadline = NEVER) -> Ranking:
         """Return the ranking with its top ``depth`` in the order of the model's logits.
@@ -50,7 +48,6 @@ class MonoStage:
             DeadlineExceeded: no candidate could be scored in time.
             InferenceError: no candidate could be scored at all, or a score is not a number.
         """
-        deadline = deadline.within_ms(self.budget_ms)
         if deadline.passed:
             raise DeadlineExceeded(f"the deadline passed before stage {self.name} began", stage=self.name)
         score = partial(self._score, ranking.query.text, deadline)

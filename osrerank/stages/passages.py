@@ -85,7 +85,6 @@ class PassageStage:
         depth: how many candidates are scored (k0).
         name: how the stage is called in traces and reports.
         separator: between the title and a passage.
-        budget_ms: time for the stage, in milliseconds, within the deadline of the call; None for no limit of its own.
     """
 
     scorer: Scorer
@@ -93,7 +92,6 @@ class PassageStage:
     depth: int = 100
     name: str = "mono"
     separator: str = " "
-    budget_ms: float | None = None
 
     def rerank(self, ranking: Ranking, *, deadline: Deadline = NEVER) -> Ranking:
         """Return the ranking with its top ``depth`` in the order of their passages' scores.
@@ -110,7 +108,7 @@ class PassageStage:
             stage=self.name,
             depth=self.depth,
             unit="passages",
-            deadline=deadline.within_ms(self.budget_ms),
+            deadline=deadline,
             leaves_out=self.leaves_out,
         )
 

@@ -56,14 +56,12 @@ class SentenceStage:
         options: how documents are split and the scores combined.
         depth: how many candidates are scored.
         name: how the stage is called in traces and reports.
-        budget_ms: time for the stage, in milliseconds, within the deadline of the call; None for no limit of its own.
     """
 
     scorer: Scorer
     options: Sentences = field(default_factory=Sentences)
     depth: int = 100
     name: str = "sentences"
-    budget_ms: float | None = None
 
     def rerank(self, ranking: Ranking, *, deadline: Deadline = NEVER) -> Ranking:
         """Return the ranking with its top ``depth`` in the order of their interpolated scores.
@@ -75,7 +73,6 @@ class SentenceStage:
             StillLoading: the sentence splitter was not loaded in time.
             InferenceError: no candidate could be scored at all, or a score is not a number.
         """
-        deadline = deadline.within_ms(self.budget_ms)
         if not is_ready(self.options, deadline):
             raise StillLoading("the sentence splitter is still being loaded when the deadline passes", stage=self.name)
         return rank_by_slices(

@@ -8,12 +8,10 @@ from operator import attrgetter
 import numpy as np
 import numpy.typing as npt
 
-from osrerank.errors import ConfigError, DeadlineExceeded
+from osrerank.errors import DeadlineExceeded
 from osrerank.metrics import SEARCHED_TEXTS, VECTOR_COUNTS
 from osrerank.options.passages import Passages
-from osrerank.options.rerank import Rerank
 from osrerank.scoring.encoder_scorer import NOT_FINITE
-from osrerank.stages.interpolate import first_pass_parts
 from osrerank.stages.ordering import (
     ScoredCandidate,
     StageAttempt,
@@ -29,13 +27,9 @@ from osrerank.types import (
     NEVER,
     Candidate,
     Deadline,
-    Encoder,
-    Feedback,
     LongText,
     Ranking,
-    Scorer,
     Vectors,
-    is_encoder,
 )
 from osrerank.types.reasons import Reason
 from osrerank.types.vectors import Floats
@@ -60,9 +54,6 @@ class VectorStage:
         passages: how long documents are split and their passages' scores aggregated; None if they are not split.
         depth: how many candidates are compared (k0).
         separator: between the title and a passage.
-        budget_ms: time for the stage, in milliseconds, within the deadline of the call; None for no limit of its own.
-        feedback: how the query moves towards its best candidates; None if it does not.
-        first_pass_weight: logits that the best first-pass score adds when ``feedback`` weighs the candidates.
         name: how the stage is called in traces and reports.
     """
 
@@ -70,9 +61,6 @@ class VectorStage:
     passages: Passages | None = None
     depth: int = 100
     separator: str = " "
-    budget_ms: float | None = None
-    feedback: Feedback | None = None
-    first_pass_weight: float = 0.0
     name: str = "vectors"
 
     def rerank(self, ranking: Ranking, *, deadline: Deadline = NEVER) -> Ranking:
@@ -82,7 +70,6 @@ class VectorStage:
             DeadlineExceeded: no document has a vector in time.
             InferenceError: no candidate has a vector at all, because its text cannot be encoded.
         """
-        deadline = deadline.within_ms(self.budget_ms)
         if deadline.passed:
             raise DeadlineExceeded(f"the deadline passed before stage {self.name} began", stage=self.name)
         compare = partial(self._compare, ranking, deadline)
@@ -105,41 +92,33 @@ class VectorStage:
         encoding = self.vectors.encoded_query(ranking.query.text)
         found = self.vectors.of((self.text_of(candidate) for candidate in readable), deadline)
         encoded = encoding.result()
-        judged = self._judge(ranking, readable, found.documents, encoded.rows[0])
+        judged = self._judge(readable, found.documents, encoded.rows[0])
         if not judged:
             failures = {at: why for at, records in enumerate(found.documents) for why in records.failures.values()}
             raise nothing_scored(self.vectors.encoder, failures, stage=self.name)
         return self._outcome(block, readable, found, judged, encoded)
 
     def _judge(
-        self, ranking: Ranking, readable: Sequence[Candidate], documents: Sequence[DocumentRecords], query: Floats
+        self, readable: Sequence[Candidate], documents: Sequence[DocumentRecords], query: Floats
     ) -> list[ScoredCandidate]:
         """Return the scores of the candidates that have a vector."""
         there = [(at, turn) for at, document in enumerate(documents) for turn in sorted(document.records)]
         if not there:
             return []
         rows = rows_of([documents[at].records[turn] for at, turn in there])
-        plain = logits = self.vectors.encoder.similarity(query, rows)
+        logits = self.vectors.encoder.similarity(query, rows)
         by_document: dict[int, list[int]] = {}
-        for number, ((at, turn), is_finite) in enumerate(zip(there, np.isfinite(plain).tolist(), strict=True)):
+        for number, ((at, turn), is_finite) in enumerate(zip(there, np.isfinite(logits).tolist(), strict=True)):
             if is_finite:
                 by_document.setdefault(at, []).append(number)
             else:
                 documents[at].note(turn, None, NOT_FINITE.format(model=self.vectors.encoder.model))
-        values = plain.tolist()
-        decisive = best = [max(own, key=values.__getitem__) if own[1:] else own[0] for own in by_document.values()]
-        if self.feedback is not None and len(best) > 1:
-            added = first_pass_parts([readable[at] for at in by_document], ranking, self.first_pass_weight)
-            logits = self._with_feedback(self.feedback, query, rows, plain, best, np.array(added, dtype=np.float32))
-            values = logits.tolist()
-            decisive = [max(own, key=values.__getitem__) for own in by_document.values()]
-        scores, units, probabilities = self._aggregated(logits, by_document.values(), decisive)
-        pairs = zip(logits[decisive].tolist(), probabilities.tolist(), strict=True)
+        values = logits.tolist()
+        best = [max(own, key=values.__getitem__) if own[1:] else own[0] for own in by_document.values()]
+        scores, units, probabilities = self._aggregated(logits, by_document.values(), best)
+        pairs = zip(logits[best].tolist(), probabilities.tolist(), strict=True)
         parts = [{"logit": logit, "probability": probability} for logit, probability in pairs]
-        if logits is not plain:
-            for own, logit in zip(parts, plain[best].tolist(), strict=True):
-                own["plain_logit"] = logit
-        each = zip(by_document, decisive, scores.tolist(), units_of(scores, units), parts, strict=True)
+        each = zip(by_document, best, scores.tolist(), units_of(scores, units), parts, strict=True)
         return [
             ScoredCandidate(
                 readable[at],
@@ -169,26 +148,6 @@ class VectorStage:
         each = [aggregate(logits[own].astype(np.float64), probabilities[own], options.k) for own in by_document]
         scores, units, chances = np.array(each).T
         return scores, units, chances
-
-    def _with_feedback(
-        self, feedback: Feedback, query: Floats, rows: Floats, plain: Floats, best: Sequence[int], added: Floats
-    ) -> Floats:
-        """Return the passages' logits after the query has moved towards its best candidates.
-
-        All are shifted by the same amount, which keeps the candidates' mean, so that probabilities keep their meaning.
-
-        Args:
-            feedback: how the query moves.
-            query: the query's vector.
-            rows: the passages' vectors.
-            plain: the passages' logits before the query moved.
-            best: for each candidate, the index of its best passage.
-            added: what the first pass adds to each candidate's logit.
-        """
-        moved = feedback.moved(query, rows[best], plain[best] + added)
-        logits = self.vectors.encoder.similarity(moved, rows)
-        shifted: Floats = logits + (plain[best] - logits[best]).mean()
-        return shifted
 
     def _is_cut(self, candidate: Candidate, document: DocumentRecords) -> bool:
         if any(map(CUT, document.records.values())):
@@ -242,16 +201,3 @@ class VectorStage:
         if failed and self.passages is not None:
             reasons.append(not_scored(f"{failed} of {asked} passages"))
         return reasons
-
-
-def feedback_of(options: Rerank, model: Encoder | Scorer) -> Feedback | None:
-    """Return how the query moves towards its best candidates; None if it does not.
-
-    Raises:
-        ConfigError: feedback was requested, and the query has a vector of each token.
-    """
-    feedback = model.advice.feedback if options.feedback is None else options.feedback
-    if feedback and feedback.share and model.advice.kind == "late-interaction":
-        reason = f"feedback moves the one vector of a query, and with {model.model} each token has one: leave it out"
-        raise ConfigError(reason, setting="rerank.feedback", source="argument")
-    return feedback if feedback and feedback.share and options.sentences is None and is_encoder(model) else None

@@ -122,9 +122,7 @@ def model_digest(identity: Mapping[str, object], options: Rerank) -> str:
     """
     names = ("fields", "query_fields", "separator", "passages", "sentences", "rm3")
     depends = {name: repr(getattr(options, name)) for name in names}
-    models = {
-        name: identity[name] for name in ("scorer", "blend", "feedback", "mono", "vectors_weight") if name in identity
-    }
+    models = {name: identity[name] for name in ("scorer", "blend", "mono", "vectors_weight") if name in identity}
     return _digest({**depends, **models})
 
 

@@ -1,8 +1,7 @@
-"""Cut a reranked list: at a least probability, at its largest gap, or to reach a precision."""
+"""Cut a reranked list: at a least probability, or to reach a precision."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 from typing import Any
 
 from osrerank.options.cutoff import Cutoff
@@ -15,15 +14,15 @@ class Cut:
     """What one threshold removed: an entry of ``response["rerank"]["cuts"]``.
 
     Attributes:
-        by: the option: ``min_probability``, ``cliff`` or ``precision``.
-        value: the option's value; for ``cliff`` the width of the gap, None if there is none.
+        by: the option: ``min_probability`` or ``precision``.
+        value: the option's value.
         hits: how many it removed.
         least: the least probability with which a hit stays; None if the threshold sets none.
         reason: why it was not applied; empty if it was.
     """
 
     by: str
-    value: float | None
+    value: float
     hits: int = 0
     least: float | None = None
     reason: str = ""
@@ -55,11 +54,8 @@ class Thresholds:
         if self.min_probability is not None:
             kept, cut = self._at_least(kept, "min_probability", self.min_probability, self.min_probability)
             cuts.append(cut)
-        if self.cutoff is not None and self.cutoff.precision is not None:
+        if self.cutoff is not None:
             kept, cut = self._precise(kept, self.cutoff.precision)
-            cuts.append(cut)
-        elif self.cutoff is not None:
-            kept, cut = cut_at_cliff(kept)
             cuts.append(cut)
         return kept, cuts
 
@@ -92,23 +88,6 @@ class Thresholds:
             if probability is not None and probability >= least
         ]
         return kept, Cut(by, value, len(candidates) - len(kept), least)
-
-
-def cut_at_cliff(candidates: Sequence[Candidate]) -> tuple[list[Candidate], Cut]:
-    """Return the candidates above the largest gap between the model's probabilities, and what was cut.
-
-    The first of equal gaps counts. Candidates without a probability of the last stage are below the gap. One candidate,
-    or equal ones, have no gap and stay.
-    """
-    probabilities = _last(candidates)
-    values = sorted((one for one in probabilities if one is not None), reverse=True)
-    gaps = [above - below for above, below in pairwise(values)]
-    if not gaps or max(gaps) <= 0:
-        return list(candidates), Cut("cliff", None)
-    least = values[gaps.index(max(gaps))]
-    pairs = zip(candidates, probabilities, strict=True)
-    kept = [candidate for candidate, one in pairs if one is not None and one >= least]
-    return kept, Cut("cliff", max(gaps), len(candidates) - len(kept), least)
 
 
 def at_least(candidates: Sequence[Candidate], least: float) -> list[Candidate]:

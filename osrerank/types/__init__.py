@@ -1,6 +1,6 @@
 """The values that flow through osrerank, and the protocols of its parts."""
 
-from osrerank.types.scores import NEVER, Advice, Counts, Deadline, Feedback, Scorer, Scores
+from osrerank.types.scores import NEVER, Advice, Counts, Deadline, Scorer, Scores
 from osrerank.types.stages import FailurePolicy, Stage, StagePipeline
 from osrerank.types.values import (
     Candidate,
@@ -28,7 +28,6 @@ __all__ = [
     "Document",
     "Encoder",
     "FailurePolicy",
-    "Feedback",
     "LongText",
     "NeedsWorkers",
     "PairProbabilities",

@@ -80,9 +80,9 @@ class Deadline:
         """Whether nobody waits for the answer any more."""
         return self.withdrawn is not None and self.withdrawn()
 
-    def within_ms(self, duration_ms: float | None) -> "Deadline":
-        """Return the earlier of this deadline and one this many milliseconds from now; for None, this one."""
-        if duration_ms is None or duration_ms == math.inf:
+    def within_ms(self, duration_ms: float) -> "Deadline":
+        """Return the earlier of this deadline and one this many milliseconds from now."""
+        if duration_ms == math.inf:
             return self
         sooner = replace(Deadline.after_ms(duration_ms, self.clock), withdrawn=self.withdrawn)
         return sooner if sooner.remaining_s() < self.remaining_s() else self
@@ -197,46 +197,6 @@ class Scores(Counts):
 
 
 @dataclass(frozen=True, slots=True)
-class Feedback:
-    """How a query's vector moves towards those of its best candidates.
-
-    Rocchio's feedback on dense vectors: Li et al.: Pseudo-relevance feedback with deep language models and dense
-    retrievers, 2021, arXiv 2108.11044.
-
-    Attributes:
-        share: of the candidates in the new query, at least 0 and below 1; 0 leaves the query as it is.
-        temperature: logits, above 0: a candidate so far below another one counts 1 / e as much.
-    """
-
-    share: float = 0.1
-    temperature: float = 0.15
-
-    def __post_init__(self) -> None:
-        if not 0 <= self.share < 1:
-            raise ValueError(f"share is {self.share}; it must be at least 0 and below 1")
-        if not 0 < self.temperature < math.inf:
-            raise ValueError(f"temperature is {self.temperature}; it must be a finite number above 0")
-
-    def moved(
-        self, query: npt.NDArray[np.float32], vectors: npt.NDArray[np.float32], logits: npt.NDArray[Any]
-    ) -> npt.NDArray[np.float32]:
-        """Return the query's vector, moved towards those of its candidates, with norm 1.
-
-        It is norm((1 - share) * query + share * norm(w @ vectors)), where w is softmax(logits / temperature).
-
-        Args:
-            query: the query's vector ``(dimensions,)``, of norm 1.
-            vectors: the candidates' vectors ``(n, dimensions)``, at least one.
-            logits: the logits that order the candidates ``(n,)``.
-        """
-        weights = np.exp((logits - logits.max()) / self.temperature)
-        centre = weights @ vectors
-        moved = (1 - self.share) * query + self.share * centre / (np.linalg.norm(centre) or 1.0)
-        unit: npt.NDArray[np.float32] = (moved / (np.linalg.norm(moved) or 1.0)).astype(np.float32)
-        return unit
-
-
-@dataclass(frozen=True, slots=True)
 class Advice:
     """What a model recommends for ranking by its scores; by default, the scores alone.
 
@@ -245,7 +205,6 @@ class Advice:
         passages: whether a document longer than the model's window is read by passages.
         languages: ISO 639-1 codes of the languages that the model reads; empty if not known.
         kind: the model's kind: ``bi-encoder``, ``late-interaction``, ``cross-encoder`` or ``duo``.
-        feedback: how a bi-encoder's queries move towards their best candidates; None if they do not.
         vectors_weight: weight of the vectors' logit beside a cross-encoder's in ``vectors-mono``, 0 or above.
     """
 
@@ -253,7 +212,6 @@ class Advice:
     passages: bool = False
     languages: tuple[str, ...] = ()
     kind: str = "cross-encoder"
-    feedback: Feedback | None = None
     vectors_weight: float = 0.0
 
     def __post_init__(self) -> None:

@@ -67,7 +67,7 @@ def _redis(settings: Settings, most_bytes: int) -> VectorStore:
     if named is None:
         reason = "OSRERANK_VECTORS is redis, and no Redis is named: set OSRERANK_VECTORS_REDIS_URL"
         raise ConfigError(reason, setting="vectors_redis_url", source="OSRERANK_VECTORS_REDIS_URL")
-    if settings.vectors_redis_url is None:  # in the score cache's Redis, take at most as many bytes as the cache
+    if settings.vectors_redis_url is None and settings.cache_mb > 0:  # take at most as many bytes as cached scores do
         most_bytes = min(most_bytes, int(settings.cache_mb * MEGABYTE))
     url = named.get_secret_value()
     host = urlsplit(url).hostname

@@ -64,7 +64,7 @@ def expect(url: str, *, queries: int = QUERIES) -> dict[str, Expected]:
     rng = random.Random(11)
     client = connect(url, model=TINY, backend="onnx", timeout=60)
     found: dict[str, Expected] = {}
-    rerank = {"depth": DEPTH, "fields": ["text"], "blend": "replace", "cache": False}
+    rerank = {"depth": DEPTH, "fields": ["text"], "blend": "replace"}
     while len(found) < queries:
         query = " ".join(rng.sample(WORDS, 3))
         plain = client.search(query, index=INDEX, size=DEPTH + 1, rerank={"pipeline": "none"})["hits"]["hits"]

@@ -68,9 +68,10 @@ class Searcher:
     def start(self) -> None:
         """Start the process and a thread that reads from it."""
         command = [sys.executable, "-m", "tests.chaos.searcher", json.dumps(self.config)]
+        environment = {**self.world.environment(), **self.config.get("environment", {})}
         with (self.world.folder / f"client-{self.name.replace(' ', '-')}.log").open("ab") as log:
             self.process = subprocess.Popen(
-                command, stdin=-1, stdout=-1, stderr=log, env=self.world.environment(), cwd=servers.ROOT, text=True
+                command, stdin=-1, stdout=-1, stderr=log, env=environment, cwd=servers.ROOT, text=True
             )
         self.thread = threading.Thread(target=self._read, daemon=True)
         self.thread.start()
@@ -140,10 +141,7 @@ class Run:
         query = rng.choice(sorted(self.expected))
         deadline_ms = rng.choice(DEADLINES_MS)
         rerank = {"depth": DEPTH, "fields": ["text"], "blend": "replace", "deadline_ms": deadline_ms}
-        return {
-            "number": number, "query": query, "index": INDEX, "size": DEPTH,
-            "rerank": {**rerank, "cache": rng.random() < 0.3},
-        }  # fmt: skip
+        return {"number": number, "query": query, "index": INDEX, "size": DEPTH, "rerank": rerank}
 
     def take(self, searcher: Searcher, record: Mapping[str, Any]) -> None:
         """Judge a record and keep the verdict."""
@@ -227,11 +225,13 @@ def searchers(world: World, answers: "queue.Queue[Any]") -> Iterator[list[Search
     """Yield client processes that have loaded what they need."""
     made: list[Searcher] = []
     try:
-        for backend, is_async, slots in CLIENTS:
+        for number, (backend, is_async, slots) in enumerate(CLIENTS):
             options: dict[str, Any] = {"timeout": 2.0, "max_retries": 1, "retry_on_timeout": True, "model": TINY}
             options |= {"backend": "onnx" if backend == "in-process" else backend}
             options |= {"redis_url": world.redis_url("client-redis")}
             config = {"url": world.search_url, "options": options, "is_async": is_async, "slots": slots, "index": INDEX}
+            if number % 3:  # most clients keep no scores
+                config["environment"] = {"OSRERANK_CACHE_MB": "0", "OSRERANK_CACHE_LOCAL_MB": "0"}
             made.append(Searcher(f"{backend} {'async' if is_async else 'sync'}", config, world, answers))
         for one in made:
             one.await_ready()

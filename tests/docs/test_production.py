@@ -54,7 +54,7 @@ def test_every_step_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
         if step == "Watch":
             assert names["response"]["rerank"]["applied"] is True
         if step == "Run in shadow mode" and language == "python":
-            assert names["response"]["rerank"]["shadow"] == {"queued": True}
+            assert names["response"]["rerank"]["traffic"]["queued"] is True
             wait_until((tmp_path / "shadow.jsonl").exists)
         if step == "Roll back":
             with osrerank.connect() as client:

@@ -7,13 +7,11 @@ import numpy as np
 import pytest
 
 from osrerank import Client
-from osrerank.errors import ConfigError
 from osrerank.indexing.build import build_vectors
 from osrerank.indexing.prune import prune_vectors
 from osrerank.scoring.registry import as_scorer, load
 from osrerank.scoring.remote.encoder import RemoteEncoder
 from osrerank.settings import Settings
-from osrerank.types import Feedback
 from tests.articles import fill, filled
 from tests.late_interaction import exported
 from tests.rankings import ids
@@ -68,11 +66,6 @@ def test_long_documents_have_their_best_passages_score(client: Client) -> None:
     logits = {hit["_id"]: hit["_rerank"]["vectors"]["logit"] for hit in found["hits"]["hits"]}
     assert found["rerank"]["stages"][0]["inferences"] > len(logits)
     assert ids(found) == sorted(logits, key=lambda doc_id: -logits[doc_id])
-
-
-def test_feedback_is_refused_by_name(client: Client) -> None:
-    with pytest.raises(ConfigError, match="feedback moves the one vector of a query, and with expanded"):
-        client.search(QUERY, index=INDEX, rerank={"feedback": Feedback(0.3)})
 
 
 @pytest.mark.long

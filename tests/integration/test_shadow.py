@@ -19,7 +19,7 @@ from osrerank.testing import FunctionScorer
 
 with connect(sys.argv[1], scorer=FunctionScorer()) as client:
     for number in range(20):
-        client.search("pressure", index="shadow", rerank={"shadow": True, "share": 1})
+        client.search("pressure", index="shadow", rerank={"traffic": {"shadow": True}})
 """
 
 

@@ -47,11 +47,11 @@ def test_the_commands_take_both_models(tmp_path):
     url, run = f"embedded:{tmp_path / 'engine'}", tmp_path / "both.run"
     names = ["--url", url, "--model", MONO, "--vector-model", "osrerank/e5-small"]
     files = ["--queries", str(tmp_path / "queries.tsv"), "--index", INDEX, "--output", str(run), "--hits", "30"]
-    asked = ["--pipeline", "vectors-mono", "--mono-depth", "10", "--blend-weight", "0.5"]
+    asked = ["--pipeline", "vectors-mono", "--mono-depth", "10", "--blend", "linear", "--blend-weight", "0.5"]
     outcome = CliRunner().invoke(cli, [*names, "run", *files, *asked], catch_exceptions=False)
     assert outcome.exit_code == 0, outcome.output
     made = read_options(Path(f"{run}.jsonl"))
-    assert (made["rerank.mono_depth"], made["vectors_weight"]) == (10, 0.5)
+    assert (made["rerank.mono_depth"], made["blend"], made["vectors_weight"]) == (10, ["linear", 0.5], 0.0)
     assert {"scorer", "mono"} <= made.keys()
     assert next(len(one.fields["candidates"]) for one in read_records(Path(f"{run}.jsonl"))) > 5
     (tmp_path / "qrels").write_text("1 0 d0 1\n2 0 d1 1\n")

@@ -92,13 +92,16 @@ def test_workers_score_as_this_process_does(remote: RemoteScorer, local: Scorer,
     np.testing.assert_array_equal(remote.probabilities(expected), local.probabilities(expected))
 
 
-def test_a_search_is_reranked_by_workers(broker: str, group: WorkerGroup, tmp_path: Path) -> None:
+def test_a_search_is_reranked_by_workers(
+    broker: str, group: WorkerGroup, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OSRERANK_CACHE_MB", "0")
     options = {"fields": ["text"], "depth": 40, "blend": "replace"}
     responses = []
     for backend in ("onnx", "workers"):
         client = connect(f"embedded:{tmp_path}", model=TINY, backend=backend, redis_url=broker)
         fill(client, "notes", [{"text": text} for text in DOCUMENTS])
-        responses.append(client.search(QUERY, index="notes", size=30, rerank={**options, "cache": False}))
+        responses.append(client.search(QUERY, index="notes", size=30, rerank=options))
         client.close()
     assert responses[1]["rerank"]["applied"] is True
     assert responses[1]["rerank"]["stages"][0]["inferences"] == 40
@@ -177,7 +180,7 @@ def test_without_any_worker_left_a_search_says_so(stand_in: WorkerGroup, slow: R
 def test_a_search_without_workers_keeps_its_first_pass(broker: str, tmp_path: Path) -> None:
     client = connect(f"embedded:{tmp_path}", model="nobody/serves-this", backend="workers", redis_url=broker)
     client.index(index="notes", id="1", body={"text": "salt"}, refresh=True)
-    for options in ({}, {"cache": False}, {"blend": "replace"}):
+    for options in ({}, {"blend": "replace"}):
         response = client.search("salt", index="notes", rerank=options)
         assert response["rerank"]["applied"] is False
         assert "osrerank worker" in response["rerank"]["reason"]

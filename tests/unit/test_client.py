@@ -131,7 +131,7 @@ def test_failed_scorer_keeps_the_first_pass_marked_timed_logged_and_counted(capl
     assert REGISTRY.get_sample_value("osrerank_searches_total", {"applied": "false"}) == before + 1
 
 
-@pytest.mark.parametrize("limit", [{"min_score": 0.9}, {"min_probability": 0.9}, {"cutoff": "cliff"}])
+@pytest.mark.parametrize("limit", [{"min_score": 0.9}, {"min_probability": 0.9}, {"cutoff": {"precision": 0.9}}])
 def test_failed_scorer_removes_no_hit(limit):
     client = client_for(response_of(["a", "bbb"]), scorer=FunctionScorer(broken=True))
     assert ids(client.search("low", index="i", rerank=limit)) == ["d0", "d1"]
@@ -165,7 +165,7 @@ def test_half_a_surrogate_pair_is_read(text):
     assert sorted(ids(response)) == ["d0", "d1"]
 
 
-def test_cached_scores_with_a_scorer_of_ones_own(redis_url):
+def test_cached_scores_with_a_scorer_of_ones_own(redis_url, monkeypatch):
     calls = []
 
     def counted(_query, text):
@@ -178,9 +178,12 @@ def test_cached_scores_with_a_scorer_of_ones_own(redis_url):
     assert ids(first) == ids(second) == ["d1", "d0"]
     assert len(calls) == 2
     assert second["rerank"]["stages"][0]["cached"] == 2
-    client.search("low", index="i", rerank={"cache": False})
-    assert len(calls) == 4
     client.close()
+    monkeypatch.setenv("OSRERANK_CACHE_MB", "0")
+    without = client_for(answer, scorer=FunctionScorer(counted), redis_url=redis_url)
+    without.search("low", index="i", rerank=True)
+    assert len(calls) == 4
+    without.close()
 
 
 def test_linear_blend_needs_a_weight_from_somewhere():

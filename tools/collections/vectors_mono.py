@@ -36,7 +36,7 @@ READ, WEIGHTS = (5, 10, 20, 30, 50, 100), (0.0, 0.25, 0.5, 1.0, 2.0)
 """Candidates of the vectors' order that the cross-encoder reads, and weights of the vectors' logit beside its own."""
 FIRST_PASS_WEIGHTS = (1.0, 2.0, 4.0, 8.0)
 """Weights of BM25's best score beside the cross-encoder's logit, in logits."""
-BOTH = Rerank(pipeline="vectors-mono", depth=DEPTH, mono_depth=DEPTH, cache=False, language_guard=False)
+BOTH = Rerank(pipeline="vectors-mono", depth=DEPTH, mono_depth=DEPTH, language_guard=False)
 
 
 def rankings(file: Path, most: int) -> Iterator[tuple[Ranking, Mapping[str, int]]]:
@@ -120,7 +120,7 @@ def _table(values: Mapping[str, Mapping[str, Sequence[float]]]) -> None:
 def speed(options: argparse.Namespace) -> dict[str, Any]:
     """Print the median time of each way to rerank a hundred candidates, and what it is of the cross-encoder's alone."""
     asked = [one for one, _ in rankings(options.sets / "dl21.json", options.queries)]
-    mono = Rerank(pipeline="mono", depth=DEPTH, cache=False, language_guard=False)
+    mono = Rerank(pipeline="mono", depth=DEPTH, language_guard=False)
     with TemporaryDirectory() as folder:
         known = service_of(options.model, options.vector_model, vectors_folder=Path(folder))
         unknown = service_of(options.model, options.vector_model, vectors="off")
@@ -132,7 +132,7 @@ def speed(options: argparse.Namespace) -> dict[str, Any]:
             "vectors, unknown": lambda one: unknown.rerank(one, Rerank(pipeline="vectors"), NEVER),
         }
         for depth in (10, 20, 50):
-            both = Rerank(pipeline="vectors-mono", depth=DEPTH, mono_depth=depth, cache=False, language_guard=False)
+            both = Rerank(pipeline="vectors-mono", depth=DEPTH, mono_depth=depth, language_guard=False)
             ways[f"vectors-mono@{depth}, known"] = lambda one, both=both: known.rerank(one, both, NEVER)  # type: ignore[misc]
             if depth == 20:
                 ways["vectors-mono@20, unknown"] = lambda one, both=both: unknown.rerank(one, both, NEVER)  # type: ignore[misc]
@@ -167,7 +167,7 @@ def random_model(options: argparse.Namespace) -> None:
 
 def service_of(model: str, vector_model: str | None, **settings: Any) -> RerankService:
     """Return the models of a measurement."""
-    return RerankService(Settings.load(model=model, vector_model=vector_model, **settings))
+    return RerankService(Settings.load(model=model, vector_model=vector_model, cache_local_mb=0, **settings))
 
 
 def main() -> None:

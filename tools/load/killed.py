@@ -76,7 +76,7 @@ def measure(arguments: argparse.Namespace, folder: str, workers: Sequence["subpr
     """Search without workers, then with them, and print what came."""
     sample = Sample.load()
     questions = list(sample.queries.values())[: arguments.queries]
-    options = {"pipeline": "mono-duo", "blend": "replace", "cache": False}
+    options = {"pipeline": "mono-duo", "blend": "replace"}
     options |= {"depth": arguments.depth, "duo_depth": arguments.duo_depth}
     models = {"model": arguments.mono, "duo_model": arguments.duo}
     with connect(f"embedded:{folder}", **models) as client:

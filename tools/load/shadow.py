@@ -33,8 +33,8 @@ THREADS = 8
 PLAIN = "first pass alone"
 MODES: dict[str, Any] = {
     PLAIN: False,
-    "shadow": {"shadow": True},
-    "shadow, share 0.1": {"shadow": True, "share": 0.1},
+    "shadow": {"traffic": {"shadow": True}},
+    "shadow, share 0.1": {"traffic": {"shadow": True, "share": 0.1}},
 }
 
 

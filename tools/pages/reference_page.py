@@ -4,8 +4,6 @@ python tools/pages/reference_page.py > docs/reference.md
 """
 
 import dataclasses
-import re
-import textwrap
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -13,15 +11,9 @@ from typing import Any
 from pydantic import SecretStr
 from pydantic_settings import BaseSettings
 
-from osrerank.options.cutoff import Cutoff
-from osrerank.options.interleave import Interleave
-from osrerank.options.pairs import Pairs
-from osrerank.options.passages import Passages
-from osrerank.options.rerank import Rerank
-from osrerank.options.rm3 import Rm3
-from osrerank.options.sentences import Sentences
+from osrerank.options.described import descriptions
+from osrerank.options.rerank import GROUPS, Rerank
 from osrerank.settings import PREFIX, SECRETS_DIR, Settings
-from osrerank.types import Feedback
 
 INTRODUCTION = """# Options and settings
 
@@ -33,15 +25,6 @@ Made by `tools/pages/reference_page.py` from the code.
 defaults, or what the [settings file](#settings) says under `[rerank]`. An unknown option, or a value out of its range,
 raises `ConfigError` with the option's name.
 """
-PARTS = {
-    "cutoff": (Cutoff, "`cutoff`: where the list ends"),
-    "interleave": (Interleave, "`interleave`: two rankings on one page"),
-    "pairs": (Pairs, "`pairs`: duoBERT's pairs"),
-    "passages": (Passages, "`passages`: long documents"),
-    "sentences": (Sentences, "`sentences`: Birch"),
-    "feedback": (Feedback, "`feedback`: the query's vector"),
-    "rm3": (Rm3, "`rm3`: feedback"),
-}
 SETTINGS = f"""## Settings
 
 Each setting is an argument of `connect`, an environment variable, and for most commands a [flag](cli.md). An argument
@@ -54,23 +37,10 @@ can hold a setting too, `{PREFIX.lower()}redis_url` for instance, as Docker and 
 def page() -> str:
     """Return the page."""
     parts = [INTRODUCTION, _table("option", _options(Rerank))]
-    for part, heading in PARTS.values():
-        parts += [f"### {heading}\n", _table("option", _options(part))]
+    for name, (part, *_) in GROUPS.items():
+        meaning = (part.__doc__ or "").partition("\n")[0]
+        parts += [f"### `{name}`\n\n{meaning}\n", _table("option", _options(part))]
     return "\n".join([*parts, SETTINGS, _table("variable", _settings(Settings))])
-
-
-def descriptions(one: type) -> dict[str, str]:
-    """Return what a class's docstring says of each attribute, on one line.
-
-    Raises:
-        ValueError: the docstring has no section ``Attributes``.
-    """
-    text = textwrap.dedent("    " + (one.__doc__ or ""))
-    _, found, section = text.partition("Attributes:\n")
-    if not found:
-        raise ValueError(f"{one.__name__}: the docstring has no section Attributes")
-    entries = re.findall(r"^ {4}(\w+): (.*(?:\n {8}.*)*)", section, re.MULTILINE)
-    return {name: " ".join(said.split()).replace("``", "`") for name, said in entries}
 
 
 def _options(one: Any) -> Iterator[tuple[str, str, str]]:
@@ -84,7 +54,7 @@ def _options(one: Any) -> Iterator[tuple[str, str, str]]:
         default = entry.default
         if entry.default_factory is not dataclasses.MISSING:
             default = entry.default_factory()
-        shown = repr(default) if entry.name not in PARTS or default is None else f"{type(default).__name__}()"
+        shown = f"{type(default).__name__}()" if dataclasses.is_dataclass(default) else repr(default)
         yield entry.name, shown, said[entry.name]
 
 

@@ -373,7 +373,7 @@ def _load(settings: Settings) -> WorkerModel:
 
     model = load(settings, in_worker=True)
     tried = as_scorer(model, settings)
-    is_cached = settings.redis_url is not None and not is_encoder(model)
+    is_cached = settings.redis_url is not None and settings.cache_mb > 0 and not is_encoder(model)
     scorer = behind_cache(tried, settings) if is_cached else tried
     if not isinstance(model, LocalModel):  # a rerank server, which takes many requests at once
         return WorkerModel(scorer, tried, MERGING_TASKS, "cross-encoder")

@@ -15,6 +15,7 @@ from osrerank.decision.advice.sample import (
     present_setting,
     search_sample,
     settings_to_try,
+    vectors_blend,
 )
 from osrerank.decision.advice.verdict import Floats, Verdict, judge
 from osrerank.errors import EvaluationError
@@ -112,7 +113,7 @@ def advise(
     if not any(one.candidates for one in found):
         raise EvaluationError(f"no query has hits in {index}: are they queries for this index?")
     before = measured(found, qrels, measure, None)
-    tried = settings_to_try(current, depths, with_vectors=any(one.by_vectors for one in found))
+    tried = settings_to_try(current, depths, vectors_blend=vectors_blend(client, index))
     values = {setting: measured(found, qrels, measure, setting) for setting in tried}
     choice = choose([one.query.query_id for one in found], values[current], values)
     return IndexAdvice(

@@ -15,8 +15,8 @@ from osrerank.types import Candidate, Query, Ranking, StageScore
 DEPTHS = (10, 20, 50, 100)
 WEIGHTS = (0.0, 0.5, 1.0, 2.0, 4.0, 8.0)
 """Weights of the first pass in a linear blend, in logits; 0 leaves it out."""
-MONO_DEPTHS, VECTORS_WEIGHTS = (10, 20, 50), (0.0, 0.5, 1.0, 2.0)
-"""Candidates of the vectors' order that a cross-encoder reads, and weights of the vectors' logit beside its own."""
+MONO_DEPTHS = (10, 20, 50)
+"""Candidates of the vectors' order that a cross-encoder reads."""
 VECTORS_STAGE, MONO_STAGE = FIRST_STAGES
 
 
@@ -28,8 +28,8 @@ class SearchSetting:
         model: the model's name, as for ``--model``; the same in all settings.
         passages: the option ``passages``, as in a settings file; the same in all settings.
         depth: candidates that are reranked.
-        blend: ``replace``, ``linear``, ``weighted`` or ``rrf``; in ``vectors-mono`` the option of that name.
-        weight: weight of the first pass in the blend; in ``vectors-mono`` that of the vectors' logit.
+        blend: ``replace``, ``linear``, ``weighted`` or ``rrf``.
+        weight: weight of the first pass in the blend.
         duo_depth: candidates that are then compared in pairs; 0 for none. Only the present setting may have it above 0.
         pipeline: of the search; with ``none``, the first pass, the other attributes have no effect.
         mono_depth: in ``vectors-mono``, the best that the cross-encoder reads.
@@ -68,7 +68,7 @@ class SearchSetting:
         pairs = f", pairs of the first {self.duo_depth}" if self.duo_depth else ""
         if self.mono_depth:
             read = f"vectors at depth {self.depth}, the best {self.mono_depth} read"
-            return f"{read}, vectors' weight {self.weight:g}{pairs}, model {self.model}, passages {self.passages}"
+            return f"{read}, {blend}{pairs}, model {self.model}, passages {self.passages}"
         if self.pipeline in VECTORS:
             return f"vectors at depth {self.depth}, {blend}{pairs}, passages {self.passages}"
         return f"depth {self.depth}, {blend}{pairs}, model {self.model}, passages {self.passages}"
@@ -77,8 +77,7 @@ class SearchSetting:
         """Return the options of a search, as a settings file has them."""
         if self.is_first_pass:
             return {"pipeline": NO_STAGES}
-        is_weighted = self.mono_depth or self.blend not in ("replace", "rrf")
-        weight = {"blend_weight": self.weight} if is_weighted else {}
+        weight = {"blend_weight": self.weight} if self.blend not in ("replace", "rrf") else {}
         pairs = {"duo_depth": self.duo_depth} if self.duo_depth else {}
         pairs |= {"mono_depth": self.mono_depth} if self.mono_depth else {}
         depths = {"pipeline": self.pipeline, **pairs, "depth": self.depth}
@@ -95,7 +94,7 @@ class SampledQuery:
         texts: id -> text of the hit, as the model reads it.
         with_pairs: ids in the order of the present setting if that compares pairs; otherwise empty.
         by_vectors: the same hits with the scores of the stage ``vectors``, where the model is a cross-encoder.
-        vectors_blend: method and weight by which that stage counts the first pass in ``vectors-mono``.
+        vectors_weight: weight of their logit beside the cross-encoder's in ``vectors-mono``.
         took_ms: stage -> its time for all of these hits, in milliseconds, where the search encoded no text.
     """
 
@@ -104,7 +103,7 @@ class SampledQuery:
     texts: Mapping[str, str]
     with_pairs: tuple[str, ...] = ()
     by_vectors: tuple[Candidate, ...] = ()
-    vectors_blend: tuple[str, float] = ("replace", 0.0)
+    vectors_weight: float = 0.0
     took_ms: Mapping[str, float] = field(default_factory=dict)
 
     def order(self, setting: SearchSetting | None) -> list[str]:
@@ -114,7 +113,8 @@ class SampledQuery:
         if setting.duo_depth:
             return list(self.with_pairs)
         if setting.mono_depth:
-            return self._read(self._ranked(self.by_vectors, setting.depth, *self.vectors_blend), setting)
+            ranked = self._ranked(self.by_vectors, setting.depth, setting.blend, setting.weight)
+            return self._read(ranked, setting.mono_depth)
         candidates = self.by_vectors if setting.pipeline in VECTORS and self.by_vectors else self.candidates
         return [one.doc_id for one in self._ranked(candidates, setting.depth, setting.blend, setting.weight)]
 
@@ -129,12 +129,12 @@ class SampledQuery:
         method: Method = blend  # type: ignore[assignment]  # one of its methods
         return BlendStage(method, weight, depth).rerank(Ranking(self.query, ranked)).candidates
 
-    def _read(self, ranked: Sequence[Candidate], setting: SearchSetting) -> list[str]:
+    def _read(self, ranked: Sequence[Candidate], mono_depth: int) -> list[str]:
         """Return the ids in the vectors' order, the best of them in the cross-encoder's."""
         logits = {one.doc_id: one.score for one in self.candidates if len(one.trace) > 1}
-        best, rest = ranked[: setting.mono_depth], ranked[setting.mono_depth :]
+        best, rest = ranked[:mono_depth], ranked[mono_depth:]
         scored = [one for one in best if one.doc_id in logits]
-        scored.sort(key=lambda one: -(logits[one.doc_id] + setting.weight * one.score))
+        scored.sort(key=lambda one: -(logits[one.doc_id] + self.vectors_weight * one.score))
         return [one.doc_id for one in (*scored, *(one for one in best if one.doc_id not in logits), *rest)]
 
 
@@ -145,28 +145,36 @@ def present_setting(client: Client, index: str) -> SearchSetting:
     alone = options if options.pipeline in (*VECTORS, *VECTORS_MONO) else replace(options, pipeline=AUTO_PIPELINE)
     with client.searcher.serving(index) as service:
         identity = service.identity(alone)
-        model, blend = service.settings.model, identity["blend"]
+        model = service.settings.model
         is_cross_encoder = service.resolve(Rerank())[0] == MONO_STAGE
-    method, weight = blend if isinstance(blend, list) else ("replace", 0.0)
-    present = SearchSetting(model, passages, options.least_depth, str(method), float(weight))
+    present = SearchSetting(model, passages, options.least_depth, *_named(identity["blend"]))
     if options.is_first_pass:
         return replace(present, pipeline=NO_STAGES)
     if options.pipeline in VECTORS_MONO:
-        read = min(options.mono_depth, options.least_depth)
-        present = replace(
-            present, blend=options.blend, weight=cast("float", identity["vectors_weight"]), mono_depth=read
-        )
+        present = replace(present, pipeline="vectors-mono", mono_depth=min(options.mono_depth, options.least_depth))
     elif is_cross_encoder and options.pipeline in VECTORS:
         present = replace(present, pipeline=VECTORS_STAGE)
-    if present.mono_depth:
-        present = replace(present, pipeline="vectors-mono")
     if _compares_pairs(options):
         return replace(present, duo_depth=options.duo_depth, pipeline=str(options.pipeline))
     return present
 
 
+def vectors_blend(client: Client, index: str) -> tuple[str, float] | None:
+    """Return the blend and weight with which vectors precede a cross-encoder; None if the model is not one."""
+    own = client.options_of(index)
+    if own.pipeline not in VECTORS_MONO:
+        own = replace(own, pipeline="vectors-mono", blend="card", blend_weight=None)
+    with client.searcher.serving(index) as service:
+        return _named(service.identity(own)["blend"]) if service.resolve(Rerank())[0] == MONO_STAGE else None
+
+
+def _named(blend: object) -> tuple[str, float]:
+    """Return the blend and weight of a search's identity."""
+    return (str(blend[0]), float(blend[1])) if isinstance(blend, list) else ("replace", 0.0)
+
+
 def settings_to_try(
-    present: SearchSetting, depths: Sequence[int] = DEPTHS, *, with_vectors: bool = False
+    present: SearchSetting, depths: Sequence[int] = DEPTHS, *, vectors_blend: tuple[str, float] | None = None
 ) -> list[SearchSetting]:
     """Return the settings to compare; of equally good ones, the first is preferred.
 
@@ -175,22 +183,17 @@ def settings_to_try(
     Args:
         present: the current one.
         depths: to try besides its own.
-        with_vectors: whether the model is a cross-encoder, which stored vectors can replace or precede.
+        vectors_blend: blend and weight with which vectors precede a cross-encoder; None if the model is not one.
     """
-    first_pass_weight = present.weight if present.blend == "linear" and not present.mono_depth else 0.0
+    first_pass_weight = present.weight if present.blend == "linear" else 0.0
     weights = dict.fromkeys((first_pass_weight, *WEIGHTS))
     blends = [("linear", weight) if weight else ("replace", 0.0) for weight in weights] + [("rrf", 0.0)]
     every = sorted({*depths, present.depth})
     tried = [SearchSetting(present.model, present.passages, depth, *blend) for depth in every for blend in blends]
-    if with_vectors:
+    if vectors_blend is not None:
         tried += [replace(one, pipeline=VECTORS_STAGE) for one in tried]
-        read = SearchSetting(present.model, present.passages, every[-1], "card", 0.0, pipeline="vectors-mono")
-        tried += [
-            replace(read, weight=weight, mono_depth=depth)
-            for depth in MONO_DEPTHS
-            for weight in VECTORS_WEIGHTS
-            if depth < read.depth
-        ]
+        read = SearchSetting(present.model, present.passages, every[-1], *vectors_blend, pipeline="vectors-mono")
+        tried += [replace(read, mono_depth=depth) for depth in MONO_DEPTHS if depth < read.depth]
     first_pass = replace(present, duo_depth=0, mono_depth=0, pipeline=NO_STAGES)
     return list(dict.fromkeys([present, first_pass, *tried]))
 
@@ -210,18 +213,14 @@ def search_sample(
         advance: called after each query.
 
     Raises:
-        ConfigError: the index reranks by sentences, with feedback or by a custom pipeline.
+        ConfigError: the index reranks by sentences or by a custom pipeline.
     """
     options = client.options_of(index)
-    alone, blend = sampling_options(options, depth), None
+    alone, vectors_weight = sampling_options(options, depth), 0.0
     with client.searcher.serving(index) as service:
-        if "feedback" in service.identity(alone):
-            reason = "advise compares depths and weights, on which feedback depends: set feedback = false"
-            raise ConfigError(reason, setting="rerank.feedback", source="settings file or the model's card")
         if service.resolve(Rerank())[0] == MONO_STAGE:  # its vectors are another model's
             alone = replace(alone, pipeline="vectors-mono")
-            kept = "card" if options.pipeline not in VECTORS_MONO else options.blend
-            blend = service.identity(replace(alone, blend=kept))["blend"]
+            vectors_weight = cast("float", service.identity(alone)["vectors_weight"])
 
     def response_of(query: Query, asked: Rerank) -> Any:
         return client.search(query.text, index=index, size=depth, rerank=asked)
@@ -234,8 +233,8 @@ def search_sample(
         stage = FIRST_STAGES if alone.pipeline == AUTO_PIPELINE else (MONO_STAGE,)
         one = SampledQuery(query, _candidates(hits, texts, stage), texts, took_ms=_times(response))
         if alone.pipeline != AUTO_PIPELINE:
-            weighted = (str(blend[0]), float(blend[1])) if isinstance(blend, list) else ("replace", 0.0)
-            one = replace(one, by_vectors=_candidates(hits, texts, (VECTORS_STAGE,)), vectors_blend=weighted)
+            by_vectors = _candidates(hits, texts, (VECTORS_STAGE,))
+            one = replace(one, by_vectors=by_vectors, vectors_weight=vectors_weight)
         if _compares_pairs(options):
             paired = response_of(query, _with_pairs(alone, options))["hits"]["hits"]
             one = replace(one, with_pairs=tuple(hit["_id"] for hit in paired))
@@ -265,10 +264,8 @@ def sampling_options(options: Rerank, depth: int) -> Rerank:
         depth=depth,
         mono_depth=depth,
         blend="replace",
-        blend_weight=0.0,  # not the card's
-        cache=False,
+        blend_weight=None,
         deadline_ms=None,
-        mono_budget_ms=None,
         min_score=None,
         min_probability=None,
         cutoff=None,
@@ -286,7 +283,7 @@ def _with_pairs(alone: Rerank, options: Rerank) -> Rerank:
     """Return the sampling options with the pipeline, depths and blend of the index."""
     names = ("pipeline", "mono_depth", "blend", "blend_weight")
     own: dict[str, Any] = {name: getattr(options, name) for name in names}
-    return replace(alone, **own, depth=options.least_depth, duo_budget_ms=None)
+    return replace(alone, **own, depth=options.least_depth)
 
 
 def _candidates(

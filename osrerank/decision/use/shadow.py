@@ -145,8 +145,8 @@ def read_report(paths: Iterable[Path]) -> ShadowReport:
                     else:
                         report.unreadable += 1
     if not report.searches and not report.dropped:
-        reason = "the files have no record: set OSRERANK_SHADOW_FILE and search with rerank={'shadow': True}"
-        raise EvaluationError(reason)
+        fix = "set OSRERANK_SHADOW_FILE and search with rerank={'traffic': {'shadow': True}}"
+        raise EvaluationError(f"the files have no record: {fix}")
     return report
 
 

@@ -30,7 +30,7 @@ MISSES = Count("osrerank_score_cache_misses", "Scores that were asked of the cac
 def behind_cache(scorer: Scorer, settings: Settings) -> "CachedScorer":
     """Put a scorer behind the settings' cache, which is in this process and, if the settings name one, in Redis."""
     store: SharedScores = NoStore()
-    if settings.redis_url is not None:
+    if settings.redis_url is not None and settings.cache_mb > 0:
         from osrerank.scoring.cache.signing import EntrySigner  # noqa: PLC0415 - only where scores are shared
         from osrerank.scoring.cache.store import RemoteStore  # noqa: PLC0415 - imports redis
 

@@ -16,7 +16,7 @@ import numpy.typing as npt
 from osrerank._optional import require
 from osrerank.errors import PayloadError
 from osrerank.scoring.card import CHOICES
-from osrerank.types import Advice, Feedback, Scores
+from osrerank.types import Advice, Scores
 
 VERSION = 5
 """Version of the messages; it is part of the names of queues and keys, so that versions can share a broker."""
@@ -217,14 +217,12 @@ def _advice(content: object) -> Advice:
         "passages": _is_bool,
         "languages": _are_names,
         "kind": CHOICES["kind"].__contains__,
-        "feedback": lambda value: value is None or isinstance(value, dict),
     }
     if not isinstance(content, dict) or set(content) != set(fits):
         raise PayloadError("field advice of a message has a value that cannot be used")
     try:
         advice = {name: _checked(content, name, check) for name, check in fits.items()}
-        feedback = Feedback(**advice["feedback"]) if advice["feedback"] else None
-        return Advice(**{**advice, "languages": tuple(advice["languages"]), "feedback": feedback})
+        return Advice(**{**advice, "languages": tuple(advice["languages"])})
     except (TypeError, ValueError) as error:
         raise PayloadError(f"field advice of a message: {error}") from None
 

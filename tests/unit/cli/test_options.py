@@ -3,7 +3,8 @@ import pytest
 from click.testing import CliRunner
 
 from osrerank import Rerank
-from osrerank.cli.options import rerank_arguments, rerank_options
+from osrerank.cli.options import SEARCHING, rerank_arguments, rerank_options
+from osrerank.options.described import descriptions, first_sentence
 
 
 def arguments_of(*given):
@@ -26,7 +27,10 @@ def arguments_of(*given):
         (("--no-rerank",), False),
         (("--no-rerank", "--rm3"), {"pipeline": "none", "rm3": True}),
         (("--rm3",), {"rm3": True}),
-        (("--rm3-options", "20,weight=0.3"), {"rm3": {"documents": 20, "weight": 0.3}}),
+        (("--sentences", "--depth", "5"), {"sentences": True, "depth": 5}),
+        (("--depth", "auto", "--deadline-ms", "1.5"), {"depth": "auto", "deadline_ms": 1.5}),
+        (("--separator", "1"), {"separator": "1"}),
+        (("--rm3", "20,weight=0.3"), {"rm3": {"documents": 20, "weight": 0.3}}),
         (("--passages", "maxp", "--fields", "a,b"), {"passages": {"aggregation": "maxp"}, "fields": ("a", "b")}),
         (
             ("--sentences", "0.4,weights=1/0.2,drop_tail=true"),
@@ -34,12 +38,31 @@ def arguments_of(*given):
         ),
         (("--sentences", "splitter=punkt,chunks=tokens"), {"sentences": {"splitter": "punkt", "chunks": "tokens"}}),
         (("--passages", "limit=5"), {"passages": {"limit": 5}}),
-        (("--feedback", "off"), {"feedback": False}),
-        (("--feedback", "0.2"), {"feedback": {"share": 0.2}}),
-        (("--feedback", "0.2,temperature=1"), {"feedback": {"share": 0.2, "temperature": 1}}),
     ],
 )
 def test_arguments(given, expected):
     arguments = arguments_of(*given)
     assert arguments == expected
     Rerank.of(arguments, Rerank())
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        (("--depth", "0"), 'rerank option depth is 0; it must be a count from 1 to 10000, or "auto"'),
+        (("--pairs", "sum,size=1"), "rerank option pairs has no 'size'; known are aggregation, sample_size, seed"),
+        (("--pipeline", "best"), "'best' is not one of 'auto'"),
+        (("--rm3", "0"), "rerank option rm3.documents is 0; it must be a count from 1 on"),
+    ],
+)
+def test_a_value_that_an_option_cannot_have_is_bad_usage(given, said):
+    outcome = CliRunner().invoke(click.command()(rerank_options(lambda **_options: None)), given)
+    assert (outcome.exit_code, said in " ".join(outcome.output.split())) == (2, True), outcome.output
+
+
+def test_the_help_says_what_the_class_of_the_options_says():
+    command = click.command()(rerank_options(lambda **_options: None))
+    shown = CliRunner().invoke(command, ["--help"], terminal_width=1000).output
+    for name, said in descriptions(Rerank).items():
+        if name in SEARCHING:
+            assert first_sentence(said) in " ".join(shown.split())

@@ -1,5 +1,6 @@
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
@@ -11,7 +12,7 @@ from osrerank.decision.reliability import write_reliability
 from osrerank.errors import ConfigError, EvaluationError
 from osrerank.testing import FunctionScorer
 from osrerank.thresholds.calibration import write_calibration
-from osrerank.types import Qrels
+from osrerank.types import Advice, Qrels
 from tests.letters import Letters
 from tests.unit.decision.conftest import INDEX, Collection
 
@@ -125,17 +126,17 @@ def _plain(asked: dict) -> dict:
 @pytest.mark.parametrize(("weight", "stage"), [(0.0, "mono"), (0.5, "vectors_blend")])
 def test_the_last_stage_of_vectors_mono_is_calibrated(collection, weight, stage, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    rerank = {"pipeline": "vectors-mono", "depth": 20, "mono_depth": 5, "blend_weight": weight}
-    with connect(collection.url, scorer=FunctionScorer(), encoder=Letters(), rerank=rerank) as client:  # type: ignore[arg-type]
+    rerank: Any = {"pipeline": "vectors-mono", "depth": 20, "mono_depth": 5}
+    scorer = type("Advised", (FunctionScorer,), {"advice": Advice(vectors_weight=weight)})()
+    with connect(collection.url, scorer=scorer, encoder=Letters(), rerank=rerank) as client:
         fitted = calibrate(client, INDEX, collection.queries, collection.qrels)
         assert fitted.calibration.stage == stage
         assert fitted.calibration.evidence["hits"] <= 5 * len(collection.queries)
         write_calibration(client.searcher.calibrations.file, INDEX, fitted.calibration)
         (cut,) = client.search(QUESTION, index=INDEX, rerank={"min_probability": 0.0})["rerank"]["cuts"]
         assert (cut["applied"], cut["hits"]) == (True, 15)
-        (cut,) = client.search(QUESTION, index=INDEX, rerank={"min_probability": 0.0, "blend_weight": 2})["rerank"][
-            "cuts"
-        ]
+        other: Any = {"min_probability": 0.0, "blend": "linear", "blend_weight": 2}
+        (cut,) = client.search(QUESTION, index=INDEX, rerank=other)["rerank"]["cuts"]
         assert "another model or other options" in cut["reason"]
 
 

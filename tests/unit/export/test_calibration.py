@@ -13,11 +13,10 @@ from osrerank.export.calibration import (
     fit_calibration,
     fit_judged,
     read_judged,
-    with_feedback,
 )
 from osrerank.scoring.card import Calibration, ModelCard
 from osrerank.scoring.registry import load_scorer
-from osrerank.types import Feedback, Qrels
+from osrerank.types import Qrels
 
 MODEL = str(Path(__file__).parents[2] / "data" / "tiny-bert-bi-encoder")
 
@@ -90,41 +89,3 @@ def test_what_could_not_be_scored_calibrates_nothing_and_is_last() -> None:
     one = judged([math.nan, 1.0, 0.0], 1)
     assert one.ndcg(Calibration(), 12.0) == 1.0
     assert fit_judged([one]) == fit_calibration(np.array([1, 0], dtype=np.float32), np.array([True, False]))
-
-
-def moving(first: float, relevant: str = "c") -> JudgedQuery:
-    """Candidates at 30, -40 and 42 degrees from the query; the third is relevant, and farther than the second."""
-    angles = np.radians([30.0, -40.0, 42.0])
-    rows = np.stack([np.cos(angles), np.sin(angles)], axis=1).astype(np.float32)
-    vectors = np.array([[1.0, 0.0]], dtype=np.float32), rows
-    return JudgedQuery(rows[:, 0].astype(float), np.array([first, 0.0, 0.0]), ["a", "b", "c"], {relevant: 1}, vectors)
-
-
-def test_feedback_moves_the_raw_scores_and_the_weight_is_chosen_for_that_order() -> None:
-    """Halfway to the first the query has them at 15, 55 and 27 degrees; their mean stays."""
-    moved = moving(1.0).after(Feedback(0.5, 0.001), Calibration(10.0, -5.0), 0.0)
-    before, after = np.cos(np.radians([30, 40, 42])), np.cos(np.radians([15, 55, 27]))
-    np.testing.assert_allclose(moved.raw, after + before.mean() - after.mean(), atol=1e-6)
-    chosen = [choose_weight([moving(0.0)] * 5, Calibration(10.0), feedback) for feedback in (None, Feedback(0.5, 0.1))]
-    assert [one.mean for one in chosen] == pytest.approx([0.5, 1 / math.log2(3)])
-    one = JudgedQuery(np.array([math.nan, 0.5]), np.zeros(2), ["a", "b"], {}, (np.eye(2)[:1], np.eye(2)))
-    assert one.after(Feedback(), Calibration(), 0.0) is one
-
-
-@pytest.mark.parametrize(("without", "is_on"), [(0.8, True), (0.85, False)])
-def test_the_card_has_feedback_if_that_gains_enough(without: float, is_on: bool) -> None:
-    """With it two queries have their relevant candidate second and three first: (2 / log2(3) + 3) / 5 = .8524."""
-    before = Calibration(10.0)
-    judged = [moving(0.0, relevant) for relevant in "ccaaa"]
-    card = ModelCard("tiny", "cosine", kind="bi-encoder", calibration=before)
-    said: list[str] = []
-    made = with_feedback(card, judged, without, said.append)
-    assert said[0].startswith(f"feedback {'on' if is_on else 'off'}: with a share of 0.1 nDCG@10 0.8524")
-    assert (made.feedback is not None) == is_on
-    if made.feedback is None:
-        assert made == card
-        return
-    unit = made.calibration.scale / before.scale
-    assert made.feedback.temperature == pytest.approx(0.15 * unit, abs=1e-4)
-    after = [one.after(made.feedback, made.calibration, 0.0).raw for one in judged]
-    np.testing.assert_allclose(after, [one.after(Feedback(), before, 0.0).raw for one in judged], atol=1e-4)

@@ -6,7 +6,7 @@ from osrerank import Rerank
 from osrerank.errors import ConfigError
 from osrerank.options.defaults import Defaults
 from osrerank.options.index_names import holding
-from osrerank.options.share import is_chosen
+from osrerank.options.traffic import Traffic
 from osrerank.settings import Settings
 
 FILE = """
@@ -85,31 +85,31 @@ def test_missing_settings_file(tmp_path):
         Defaults.load(Settings.load(settings_file=tmp_path / "none.toml"))
 
 
-def test_shadow_and_share_are_defaults_and_the_key_of_a_session_is_none(load):
-    _, defaults = load('[rerank]\nshadow = true\nshare = 0.1\n\n[index."shop*".rerank]\nshare = 1\n')
-    assert defaults.base == Rerank(shadow=True, share=0.1)
-    assert defaults.of("shop-de") == Rerank(shadow=True, share=1)
+def test_traffic_is_a_default_and_the_key_of_a_session_is_none(load):
+    _, defaults = load('[rerank.traffic]\nshadow = true\nshare = 0.1\n\n[index."shop*".rerank.traffic]\nshare = 1\n')
+    assert defaults.base == Rerank(traffic=Traffic(0.1, shadow=True))
+    assert defaults.of("shop-de") == Rerank(traffic=Traffic(1, shadow=True))
     assert {defaults.for_all().of(name) for name in ("notes", "shop-de")} == {Rerank()}
-    with pytest.raises(ConfigError, match="share_key is the key of one session and cannot be a default"):
-        Defaults(Rerank(share_key="s1"))
+    with pytest.raises(ConfigError, match=r"traffic\.key is the key of one session and cannot be a default"):
+        Defaults(Rerank(traffic=Traffic(key="s1")))
 
 
 KEYS = [f"user-{number}" for number in range(10_000)]
 
 
 def test_a_share_has_about_so_many_keys_and_a_greater_one_all_of_a_smaller() -> None:
-    tenth, third = ({key for key in KEYS if is_chosen(share, key)} for share in (0.1, 0.3))
+    tenth, third = ({key for key in KEYS if Traffic(share, key).is_chosen} for share in (0.1, 0.3))
     assert 900 < len(tenth) < 1100
     assert tenth < third
-    assert not any(is_chosen(0, key) for key in KEYS)
-    assert all(is_chosen(1, key) for key in KEYS)
-    assert is_chosen(1.0, "a lone surrogate \ud800")
+    assert not any(Traffic(0, key).is_chosen for key in KEYS)
+    assert all(Traffic(1, key).is_chosen for key in KEYS)
+    assert Traffic(1.0, "a lone surrogate \ud800").is_chosen
 
 
 @pytest.mark.parametrize(("key", "share"), [("user-1", 0.34249), ("blood pressure", 0.95199), ("", 0.92867)])
 def test_a_key_has_the_same_place_in_every_process_and_version(key: str, share: float) -> None:
-    assert not is_chosen(share - 0.0001, key)
-    assert is_chosen(share + 0.0001, key)
+    assert not Traffic(share - 0.0001, key or None).is_chosen
+    assert Traffic(share + 0.0001, key or None).is_chosen
 
 
 NAMES = ("shop-*", "shop-de*", "shop-de-old", "news")

@@ -17,7 +17,6 @@ from osrerank.scoring.locate import locate
 from osrerank.scoring.model_files import DEFAULTS, digest, read_card
 from osrerank.scoring.registry import load_scorer
 from osrerank.settings import DEFAULT_MODEL
-from osrerank.types import Feedback
 
 DATA = Path(__file__).parents[2] / "data"
 BI_ENCODER = {"kind": "bi-encoder", "head": "cosine"}
@@ -92,10 +91,7 @@ DUO = {"kind": "duo", "head": "logits2", "segment_rows": 3}
         (lambda folder: _card(folder, {"kind": "bi-encoder"}), "head is 'logit1' and kind is bi-encoder"),
         (lambda folder: _card(folder, {"kind": "cross-encoder", "head": "cosine"}), "head is 'cosine' and kind"),
         (lambda folder: _card(folder, {"document_prefix": "x"}), "document_prefix is for an encoder"),
-        (lambda folder: _card(folder, {"feedback": {"share": 0.3}}), "feedback is for a bi-encoder"),
-        (lambda folder: _card(folder, BI_ENCODER | {"feedback": {"share": 1}}), "share is 1; it must be"),
-        (lambda folder: _card(folder, BI_ENCODER | {"feedback": {"alpha": 1}}), "alpha"),
-        (lambda folder: _card(folder, BI_ENCODER | {"feedback": 0.3}), "Feedback"),
+        (lambda folder: _card(folder, BI_ENCODER | {"feedback": {"share": 0.3}}), "feedback is gone; export the"),
         (lambda folder: _card(folder, {"languages": "English"}), "languages has 'E'; they are ISO 639 codes, such as"),
         (lambda folder: _card(folder, {"kind": "duo"}), r"segment_rows is 2; .*osrerank export --kind duo adds"),
         (lambda folder: _card(folder, DUO | {"head": "cosine"}), "head is 'cosine' and kind is duo"),
@@ -116,9 +112,9 @@ def test_a_damaged_directory_is_refused_with_the_reason(
 
 def test_a_bi_encoders_card_comes_back(directory: Path) -> None:
     prefixes = {"query_prefix": "query: ", "document_prefix": "passage: "}
-    options = {"max_query_tokens": 512, "pooling": "mean", "languages": ("en", "deu"), "feedback": Feedback(0.2, 0.5)}
+    options = {"max_query_tokens": 512, "pooling": "mean", "languages": ("en", "deu")}
     card = ModelCard("tiny", "cosine", kind="bi-encoder", **options, **prefixes)
-    assert (card.advice.languages, card.advice.feedback) == (("en", "deu"), Feedback(0.2, 0.5))
+    assert card.advice.languages == ("en", "deu")
     (directory / "osrerank.json").write_text(json.dumps(card.to_json()))
     assert read_card(directory) == card
 

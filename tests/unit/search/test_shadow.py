@@ -26,7 +26,7 @@ from tests.waiting import wait_until
 
 NOTES = [{"text": f"a note on blood pressure {number}"} for number in range(30)]
 LAST_FIRST = FunctionScorer(lambda _query, text: float(text.split()[-1]))
-SHADOW: Any = {"shadow": True, "blend": "replace"}
+SHADOW: Any = {"traffic": {"shadow": True}, "blend": "replace"}
 
 
 @pytest.fixture
@@ -68,7 +68,7 @@ def test_the_answer_is_the_first_passs_and_what_would_have_changed_is_recorded(c
     assert unmarked(answer) == plain["hits"]
     assert (answer["rerank"]["applied"], answer["rerank"]["reason_code"]) == (False, "shadow")
     assert answer["rerank"]["reason"] == IN_SHADOW.message
-    assert answer["rerank"]["shadow"] == {"queued": True}
+    assert answer["rerank"]["traffic"] == {"share": 1.0, "chosen": True, "queued": True}
     (record,) = records(file, 1)
     assert record["applied"] is True
     assert record["query"] == digest_of("blood pressure")
@@ -82,7 +82,7 @@ def test_the_answer_is_the_first_passs_and_what_would_have_changed_is_recorded(c
 def test_the_request_is_the_callers_own_and_the_second_run_leaves_ubi_alone(file: Path) -> None:
     body = {"query": {"match": {"text": "low"}}, "size": 2, "ext": {"ubi": {"query_id": "q1"}}}
     with client_for(["low", "lower"]) as client:
-        found = client.search(index="notes", body=body, rerank={"shadow": True, "fields": "text"})
+        found = client.search(index="notes", body=body, rerank={"traffic": {"shadow": True}, "fields": "text"})
         assert found["rerank"]["ubi"]["query_id"] == "q1"
         records(file, 1)
         searches = [one["body"] for one in client.transport.requests if one["url"].endswith("_search")]
@@ -158,7 +158,7 @@ def test_no_search_waits_for_the_queue_and_what_finds_no_room_is_counted(file: P
         client.search("blood pressure", index="notes", rerank=SHADOW)
         assert begun.wait(60)
         found = [client.search("blood pressure", index="notes", rerank=SHADOW) for _ in range(MOST_WAITING + 5)]
-        queued = [one["rerank"]["shadow"]["queued"] for one in found]
+        queued = [one["rerank"]["traffic"]["queued"] for one in found]
         assert queued == [True] * MOST_WAITING + [False] * 5
         assert not file.exists()  # they were answered before the first of them was reranked
         closing = threading.Thread(target=client.searcher.shadows.close)
@@ -178,7 +178,7 @@ def test_each_search_of_several_has_its_record(client: Client, file: Path) -> No
     plain = client.msearch(body=body, index="notes")
     found = client.msearch(body=body, index="notes", rerank=SHADOW)
     assert [ids(one) for one in found["responses"]] == [ids(one) for one in plain["responses"]]
-    assert all(one["rerank"]["shadow"]["queued"] for one in found["responses"])
+    assert all(one["rerank"]["traffic"]["queued"] for one in found["responses"])
     lines = records(file, 3)
     assert [line["query"] for line in lines] == [digest_of(text) for text in ("blood", "pressure", "here")]
     assert [line["applied"] for line in lines] == [True, True, False]
@@ -195,7 +195,7 @@ def test_the_asynchronous_client_answers_alike_and_what_an_event_loop_leaves_is_
     async def search() -> None:
         for _ in range(20):
             found = await asynchronous.search("blood pressure", index="notes", rerank=SHADOW)
-            assert (ids(found), found["rerank"]["shadow"]) == (plain, {"queued": True})
+            assert (ids(found), found["rerank"]["traffic"]["queued"]) == (plain, True)
 
     asyncio.run(search())
     asynchronous.searcher.shadows.close()
@@ -206,14 +206,14 @@ def test_only_a_share_is_reranked_and_its_pages_agree(client: Client) -> None:
     chosen = {}
     for number in range(40):
         key = f"session-{number}"
-        rerank: Any = {"share": 0.5, "share_key": key, "blend": "replace"}
+        rerank: Any = {"traffic": {"share": 0.5, "key": key}, "blend": "replace"}
         pages = [client.search("blood pressure", index="notes", rerank=rerank, size=5, from_=at) for at in (0, 5, 10)]
-        sides = {page["rerank"]["share"]["chosen"] for page in pages}
+        sides = {page["rerank"]["traffic"]["chosen"] for page in pages}
         assert sides == {page["rerank"]["applied"] for page in pages}
         (chosen[key],) = sides
         if not chosen[key]:
             assert pages[0]["rerank"]["reason_code"] == "share"
-            assert pages[0]["rerank"]["share"]["of"] == 0.5
+            assert pages[0]["rerank"]["traffic"]["share"] == 0.5
     assert 10 <= sum(chosen.values()) <= 30
 
 
@@ -224,24 +224,27 @@ def test_without_a_key_the_querys_text_chooses_in_every_form(client: Client) -> 
         {"body": {"query": {"bool": {"must": {"match": {"text": "blood pressure"}}, "filter": {"match_all": {}}}}}},
     ]
     for share, is_chosen in ((0.95, False), (0.96, True)):  # its place is at .952
-        found = [client.search(**form, index="notes", rerank={"share": share}) for form in forms]
-        found += client.msearch(body=[{}, forms[2]["body"]], index="notes", rerank={"share": share})["responses"]
-        assert [one["rerank"]["share"] for one in found] == [{"of": share, "chosen": is_chosen}] * 4
+        rerank: Any = {"traffic": {"share": share}}
+        found = [client.search(**form, index="notes", rerank=rerank) for form in forms]
+        found += client.msearch(body=[{}, forms[2]["body"]], index="notes", rerank=rerank)["responses"]
+        assert [one["rerank"]["traffic"] for one in found] == [{"share": share, "chosen": is_chosen}] * 4
 
 
 def test_only_the_share_is_in_shadow(client: Client, file: Path) -> None:
     left_out, found = (
-        client.search("blood pressure", index="notes", rerank={**SHADOW, "share": share})["rerank"] for share in (0, 1)
+        client.search("blood pressure", index="notes", rerank={"traffic": {"shadow": True, "share": share}})["rerank"]
+        for share in (0, 1)
     )
-    assert (left_out["reason_code"], "shadow" in left_out) == ("share", False)
-    assert found["share"] == {"of": 1, "chosen": True}
+    assert (left_out["reason_code"], "queued" in left_out["traffic"]) == ("share", False)
+    assert found["traffic"] == {"share": 1, "chosen": True, "queued": True}
     assert len(records(file, 1)) == 1
 
 
 def test_clicks_know_their_side(client: Client) -> None:
     for share in (0, 1):
         body = {"query": {"match": {"text": "blood"}}, "ext": {"ubi": {"query_id": f"q{share}"}}}
-        assert client.search(index="notes", body=body, rerank={"share": share})["rerank"]["ubi"]["recorded"] is True
+        found = client.search(index="notes", body=body, rerank={"traffic": {"share": share}})
+        assert found["rerank"]["ubi"]["recorded"] is True
     client.indices.refresh(index="ubi_queries")
     kept = [hit["_source"] for hit in client.search(index="ubi_queries")["hits"]["hits"]]
     sides = {one["query_id"]: one["query_attributes"]["osrerank_chosen"] for one in kept}
@@ -292,7 +295,7 @@ def score(_query, _text):
 
 client = connect(sys.argv[1], scorer=FunctionScorer(score))
 for number in range(20):
-    client.search("blood pressure", index="notes", rerank={"shadow": True})
+    client.search("blood pressure", index="notes", rerank={"traffic": {"shadow": True}})
 begun.wait()
 sys.exit(7)
 """
@@ -313,7 +316,7 @@ def test_an_exiting_process_ends_the_running_search_drops_the_others_and_keeps_i
 
 @pytest.mark.long
 def test_of_ten_thousand_searches_none_is_lost(file: Path) -> None:
-    answer, rerank = response_of(["low", "lower", "lowest"]), {"shadow": True, "fields": "text"}
+    answer, rerank = response_of(["low", "lower", "lowest"]), {"traffic": {"shadow": True}, "fields": "text"}
     with client_for(answer) as client:
 
         def search(first: int) -> None:

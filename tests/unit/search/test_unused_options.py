@@ -20,9 +20,8 @@ FOR_SEARCHES: Cases = [
     ({"query_fields": "text"}, "query_fields", SEARCHES),
     ({"rm3": True}, "rm3", "client.search"),
     ({"min_probability": 0.0}, "min_probability", SEARCHES),
-    ({"cutoff": {"precision": 0.9}}, "cutoff.precision", SEARCHES),
-    ({"shadow": True}, "shadow", SEARCHES),
-    ({"share": 0.5}, "share", SEARCHES),
+    ({"cutoff": {"precision": 0.9}}, "cutoff", SEARCHES),
+    ({"traffic": {"share": 0.5}}, "traffic", SEARCHES),
 ]
 FOR_HITS: Cases = [
     ({"fields": ["text"]}, "fields", RESPONSES),
@@ -31,7 +30,6 @@ FOR_HITS: Cases = [
 ]
 FOR_LISTS: Cases = [
     ({"min_score": 0.0}, "min_score", f"{RESPONSES}, and in Reranker"),
-    ({"cutoff": "cliff"}, "cutoff", f"{RESPONSES}, and in Reranker"),
 ]
 
 

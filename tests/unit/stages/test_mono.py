@@ -145,7 +145,7 @@ def blended(**options):
 
 
 def test_weighted_sum_of_scaled_scores():
-    candidates = blended(method="weighted", weight=0.6)
+    candidates = blended(method="weighted", weight=1.5)
     # scaled first pass 1, .5, 0 and model 0, 1, .5: a .6, bbb .7, cc .2
     assert [candidate.text for candidate in candidates] == ["bbb", "a", "cc", "d"]
     assert [candidate.score for candidate in candidates[:3]] == pytest.approx([0.7, 0.6, 0.2])
@@ -178,14 +178,14 @@ def test_linear_sum_without_first_pass_scores_is_the_model():
     assert [c.score for c in blended.candidates] == [3.0, 2.0, 1.0, 1.0]
 
 
-def test_weight_0_keeps_the_order_of_the_model_and_1_restores_the_first_pass():
+def test_weight_0_keeps_the_order_of_the_model_and_a_great_one_restores_the_first_pass():
     assert [candidate.text for candidate in blended(method="weighted", weight=0.0)] == ["bbb", "cc", "a", "d"]
-    assert [candidate.text for candidate in blended(method="weighted", weight=1.0)] == BLENDED
+    assert [candidate.text for candidate in blended(method="weighted", weight=99.0)] == BLENDED
 
 
 def test_equal_scores_scale_to_zero_and_nothing_to_nothing():
     ranking = MonoStage(FunctionScorer(lambda *_: 1.0)).rerank(ranking_of(["x", "y"]))
-    assert [c.score for c in BlendStage("weighted", weight=0.5).rerank(ranking).candidates] == pytest.approx([0.5, 0.0])
+    assert [c.score for c in BlendStage("weighted").rerank(ranking).candidates] == pytest.approx([0.5, 0.0])
     assert BlendStage("rrf").rerank(ranking_of([])).candidates == ()
 
 

@@ -2,16 +2,15 @@
 
 import pytest
 
-from osrerank import Reranker
 from osrerank.errors import ConfigError
 from osrerank.options.cutoff import Cutoff
 from osrerank.options.rerank import Rerank
 from osrerank.testing import FunctionScorer
 from osrerank.thresholds.calibration import IndexCalibration, mapping_digest
-from osrerank.thresholds.cut import Thresholds, cut_at_cliff
+from osrerank.thresholds.cut import Thresholds
 from osrerank.thresholds.maps import Isotonic, Platt, map_as_json, map_from_json
 from osrerank.types import Candidate, StageScore
-from tests.rankings import client_for, ids, response_of
+from tests.rankings import client_for, ids
 
 LOGITS = FunctionScorer(lambda _query, text: float(text))
 
@@ -28,30 +27,6 @@ def candidates(*probabilities: float | None) -> list[Candidate]:
 
 def calibration(*precisions: tuple[float, float]) -> IndexCalibration:
     return IndexCalibration("mono", Isotonic((0, 10), (0, 1)), "m", "i", precisions)
-
-
-@pytest.mark.parametrize(
-    ("probabilities", "kept"),
-    [
-        ((0.9, 0.8, 0.2, 0.1), 2),
-        ((0.9, 0.5, 0.1), 1),  # equal gaps: the first
-        ((0.9,), 1),
-        ((0.5, 0.5), 2),
-        ((), 0),
-        ((0.9, 0.8, 0.1, None), 2),
-        ((None, None), 2),
-    ],
-)
-def test_the_largest_gap(probabilities, kept) -> None:
-    found, cut = cut_at_cliff(candidates(*probabilities))
-    assert [one.doc_id for one in found] == [f"d{rank}" for rank in range(1, kept + 1)]
-    assert cut.hits == len(probabilities) - kept
-
-
-def test_the_gap_is_between_probabilities_whatever_the_order() -> None:
-    found, cut = cut_at_cliff(candidates(0.5, 0.1, 0.6, 0.9))  # as a blend may order them
-    assert [one.doc_id for one in found] == ["d1", "d3", "d4"]
-    assert (cut.hits, cut.least) == (1, 0.5)
 
 
 def test_a_least_probability_and_a_precision() -> None:
@@ -91,7 +66,13 @@ def test_maps_that_would_reverse_an_order_are_refused(make) -> None:
 
 @pytest.mark.parametrize(
     ("value", "message"),
-    [("clif", "cliff"), (True, "cliff"), ({"precision": 1.5}, "share above 0"), ({"x": 1}, "no 'x'"), ({}, "cliff")],
+    [
+        ("0.9", "a dict"),
+        (True, "share above 0"),
+        ({"precision": 1.5}, "share above 0"),
+        ({"x": 1}, "no 'x'"),
+        ({}, "share"),
+    ],
 )
 def test_options_that_mean_nothing(value, message) -> None:
     with pytest.raises(ConfigError, match=message):
@@ -110,18 +91,14 @@ def test_only_the_fields_that_are_read_count() -> None:
     assert digest != mapping_digest(mappings(title="keyword", text="text"), options)
 
 
+@pytest.mark.parametrize("cutoff", ["cliff", {"cliff": True}])
+def test_a_cutoff_at_a_cliff_says_what_to_use_instead(cutoff) -> None:
+    with pytest.raises(ConfigError, match="use min_score, or cutoff="):
+        Rerank.of({"cutoff": cutoff}, Rerank())
+
+
 @pytest.mark.parametrize("blend", ["rrf", "weighted", "linear"])
-@pytest.mark.parametrize("limit", [{"min_score": 0.5}, {"cutoff": "cliff"}])
-def test_a_blend_is_cut_by_the_models_probabilities(blend: str, limit: dict) -> None:
-    options = {"blend": blend, "blend_weight": 0.1, **limit}
+def test_a_blend_is_cut_by_the_models_probabilities(blend: str) -> None:
+    options = {"blend": blend, "blend_weight": 0.1, "min_score": 0.5}
     answer = client_for(["2", "3", "-3"], LOGITS).search("low", index="i", rerank=options)
     assert set(ids(answer)) == {"d0", "d1"}
-
-
-def test_texts_and_responses_are_cut_at_a_cliff_alone() -> None:
-    with Reranker(scorer=LOGITS, cutoff="cliff") as reranker:
-        assert [one.text for one in reranker.rank("q", ["-3", "2", "3"])] == ["3", "2"]
-    with Reranker(scorer=LOGITS, cutoff="cliff", min_score=0.5) as reranker:  # the cliff is among those that are left
-        assert [one.text for one in reranker.rank("q", ["-3", "0.5", "2", "3"])] == ["3", "2"]
-    answer = client_for(None, LOGITS).rerank_response(response_of(["-3", "2", "3"]), "q", options={"cutoff": "cliff"})
-    assert (ids(answer), answer["rerank"]["cuts"][0]["hits"]) == (["d2", "d1"], 1)

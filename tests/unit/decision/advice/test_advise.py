@@ -94,11 +94,12 @@ def test_offline_orders_are_those_of_a_search(client: Client, collection: Collec
 
 @pytest.mark.long
 def test_a_cross_encoder_is_compared_with_stored_vectors_and_both(collection: Collection) -> None:
-    found = advice_of(collection, 1.0, pipeline="vectors-mono", mono_depth=3, blend="card", blend_weight=0.5)
+    found = advice_of(collection, 1.0, pipeline="vectors-mono", mono_depth=3, blend="linear", blend_weight=0.5)
     assert (found.current.pipeline, found.current.mono_depth, found.current.weight) == ("vectors-mono", 3, 0.5)
     pipelines = [one.pipeline for one in found.of_pipelines()]
     assert sorted(pipelines) == ["auto", "none", "vectors", "vectors-mono"]
-    tried = [one.pipeline for one in settings_to_try(replace(found.current, pipeline="auto"), with_vectors=True)]
+    others = settings_to_try(replace(found.current, pipeline="auto"), vectors_blend=("replace", 0.0))
+    tried = [one.pipeline for one in others]
     assert tried.index("vectors") < tried.index("vectors-mono"), "of equal means, the earlier one is recommended"
     said = lines(found)
     assert [line.split(":")[0].strip() for line in said[3:7]] == ["first pass", "vectors-mono", "mono", "vectors"]
@@ -142,14 +143,6 @@ def command(collection: Collection, tmp_path: Path, monkeypatch: pytest.MonkeyPa
         return CliRunner().invoke(cli, ["--url", collection.url, "advise", *files, *arguments], catch_exceptions=False)
 
     return run
-
-
-def test_feedback_is_refused_because_it_depends_on_what_is_compared(collection: Collection) -> None:
-    with (
-        connect(collection.url, scorer=Letters(), rerank={"feedback": 0.3}) as client,
-        pytest.raises(ConfigError, match="set feedback = false"),
-    ):
-        advise(client, INDEX, collection.queries[:60], collection.qrels)
 
 
 @pytest.mark.long

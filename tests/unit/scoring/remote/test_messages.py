@@ -17,12 +17,12 @@ from osrerank.scoring.remote import messages, signing
 from osrerank.scoring.remote.messages import MOST_BYTES, ChunkRequest, Heartbeat, Reply
 from osrerank.scoring.remote.signing import SIGNATURE_BYTES, Signer
 from osrerank.settings import Settings
-from osrerank.types import Advice, Feedback, Scores
+from osrerank.types import Advice, Scores
 
 REQUEST = ChunkRequest("c1", "m1", "id/int8", 1.5, None, "low pressure", ["a wing", "half a pair \ud800"], [(0,), (1,)])
 SCORES = Scores(np.array([0.5, np.nan, -3.25], dtype=np.float32), {1: "too odd"}, inferences=3, truncated=1)
 REPLY = Reply("c1", "w1", "id/int8", SCORES, "", 0.01, 0.2)
-ADVICE = Advice(7.0, True, kind="bi-encoder", feedback=Feedback(0.2, 0.5))
+ADVICE = Advice(7.0, True, kind="bi-encoder")
 HEARTBEAT = Heartbeat("w1", "host", "q", "mono", "id/int8", ADVICE, True, ("c1", "c2"), 0.25, 4, 3.0, 9.5)
 
 texts = st.text(max_size=30)
@@ -99,13 +99,13 @@ def test_a_field_that_cannot_be_used_is_named_without_any_text(field, value):
         {"first_pass_weight": "1", "passages": False},
         {"first_pass_weight": -1.0, "passages": False},
         {"first_pass_weight": 1.0, "passages": False, "languages": [], "kind": "monoBERT"},
-        {"first_pass_weight": -1.0, "passages": False, "languages": [], "kind": "duo", "feedback": None},
-        {"first_pass_weight": 0, "passages": True, "languages": [], "kind": "bi-encoder", "feedback": {"share": 2}},
+        {"first_pass_weight": -1.0, "passages": False, "languages": [], "kind": "duo", "vectors_weight": 0},
+        {"first_pass_weight": 0, "passages": True, "languages": [], "kind": "bi-encoder", "vectors_weight": "1"},
     ],
 )
 def test_advice_that_cannot_be_used_is_refused(advice):
     content = {name: getattr(HEARTBEAT, name) for name in Heartbeat.__slots__}
-    with pytest.raises(PayloadError, match=r"advice|first_pass_weight|kind"):
+    with pytest.raises(PayloadError, match=r"advice|first_pass_weight|vectors_weight|kind"):
         Heartbeat.decode(messages._packed({**content, "advice": advice}))
 
 
