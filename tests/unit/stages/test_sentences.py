@@ -118,7 +118,7 @@ def test_limit_and_deadline():
 
 def test_sentences_stand_alone():
     for other in ({"passages": "maxp"}, {"blend": "rrf"}):
-        with pytest.raises(ConfigError, match="replaces passages and blend"):
+        with pytest.raises(ConfigError, match="replaces passages, blend and blend_weight"):
             Rerank(sentences=True, **other)
     assert Rerank(sentences={"weights": [1, 0.5]}).sentences.weights == (1, 0.5)
 
