@@ -199,18 +199,21 @@ def rerank_arguments(options: Mapping[str, Any]) -> RerankOptions | bool:
     return cast("RerankOptions", given)
 
 
-def client_of(context: click.Context, *, warm: bool = False, **settings: Any) -> Client:
+def client_of(
+    context: click.Context, *, warm: bool = False, settings: Mapping[str, Any] | None = None, **options: Any
+) -> Client:
     """Return the client for the global options; it reranks all its searches, without a default deadline.
 
     Args:
         context: has the global options.
         warm: whether to load the models now.
         settings: the settings that the command determines.
+        options: passed to `Client`.
     """
     model = context.obj["model"]
-    known = Settings.load(**{name: context.obj[name] for name in ("url", *MODEL_SETTINGS)}, **settings)
+    known = Settings.load(**{name: context.obj[name] for name in ("url", *MODEL_SETTINGS)}, **(settings or {}))
     defaults = Defaults.load(known, model=model).for_all()
-    client = Client(settings=known, defaults=defaults, **connection_options(known))
+    client = Client(settings=known, defaults=defaults, **{**connection_options(known), **options})
     client.searcher.deadline_ms = None
     if model and (others := Defaults.load(known).models):
         click.echo(f"--model {model} is used, and not what the settings file names for {', '.join(others)}", err=True)
