@@ -39,6 +39,9 @@ REMOVED: dict[str, str] = {
     "osrerank judgments": "make judgments from UBI's click events with OpenSearch's Search Relevance plugin",
     **{f"osrerank {command} --feedback": FEEDBACK for command in SEARCHING},
     **{f"osrerank {command} --{stage}-budget-ms": DEADLINE for command in SEARCHING for stage in ("mono", "duo")},
+    "osrerank pipeline install --default-for": (
+        'name the pipeline in each search, or send PUT INDEX/_settings {"index.search.default_pipeline": "osrerank"}'
+    ),
     "osrerank index --states": "use --vectors",
     "osrerank plan": HOW_MANY,
     "osrerank run --source": f"{HYBRID}, with client.search",

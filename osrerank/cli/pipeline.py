@@ -9,14 +9,7 @@ import click
 from osrerank.cli.options import client_of, wants_json
 
 name_option = click.option("--name", default="osrerank", show_default=True, help="The search pipeline's name.")
-yes_option = click.option("--yes", is_flag=True, help="Do not ask before settings are changed.")
-SETTINGS = ("cluster setting", "default pipeline")
-WARNING = (
-    "Every search on {index}, also beside other indexes, that carries ext.rerank.query_context is reranked from now "
-    "on, unless it says search_pipeline=_none. Searches without it, with size 0 or track_total_hits false keep the "
-    "first pass's order, and nothing says so; _count, scroll, _reindex, _update_by_query and "
-    "_delete_by_query work as before. Better: leave --default-for out, and let each search name the pipeline."
-)
+yes_option = click.option("--yes", is_flag=True, help="Do not ask before what is installed is changed or removed.")
 SECONDS = click.IntRange(1, 600)
 
 
@@ -47,28 +40,36 @@ def pipeline() -> None:
 @click.option(
     "--connections", default=30, show_default=True, type=click.IntRange(1), help="Open connections of each node."
 )
-@click.option("--default-for", metavar="INDEX", help="Send every search on INDEX through the pipeline.")
 @click.option("--template", metavar="NAME", help="Make a search template that searches and reranks by a text alone.")
-@click.option("--dry-run", is_flag=True, help="Only show what would change.")
+@click.option("--dry-run", is_flag=True, help="Only show what would be made.")
 @yes_option
 @click.pass_context
 def install(context: click.Context, /, *, dry_run: bool, yes: bool, **options: Any) -> None:
-    """Set up connector, model and search pipeline in the cluster of --url; again to change them.
+    """Set up model and search pipeline in the cluster of --url; again to change them.
 
-    A server with a token is called with the one in OSRERANK_SERVER_TOKEN.
+    No cluster setting is changed: the request that sets what is missing is shown, and must be sent first. A server with
+    a token is called with the one in OSRERANK_SERVER_TOKEN.
     """
     installer = _installer(context, options["name"])
     wish = _wish(context, options)
     steps = installer.plan(wish)
+    settings = installer.needed_settings(wish) if steps else {}
+    if settings:
+        click.echo(f"PUT _cluster/settings\n{json.dumps(settings, indent=2)}")
+    if settings and not dry_run:
+        from osrerank.errors import InstallError  # noqa: PLC0415 - its twin
+
+        raise InstallError(
+            f"the cluster's settings do not let it call {wish.server}: send it the request above, then install again"
+        )
     for step in steps:
         click.echo(step)
-    if wish.default_for is not None:
-        click.echo(WARNING.format(index=wish.default_for), err=True)
     if dry_run:
         return
-    _confirm(context, [step for step in steps if step.startswith(SETTINGS)], yes=yes)
+    if steps and installer.find() is not None:
+        _confirm(context, f"Change the search pipeline {options['name']}?", yes=yes)
     installer.install(wish)
-    click.echo(f"The search pipeline {wish.name} works." if steps else f"Nothing to do: {wish.name} works.")
+    click.echo(f"{'' if steps else 'Nothing to do: '}The search pipeline {options['name']} works.")
 
 
 @pipeline.command()
@@ -92,19 +93,17 @@ def status(context: click.Context, /, name: str, index: str) -> None:
 @yes_option
 @click.pass_context
 def remove(context: click.Context, /, name: str, *, yes: bool) -> None:
-    """Remove pipeline, model and connector and restore the cluster settings."""
+    """Remove pipeline, model and templates, and what an interrupted installation left."""
     installer = _installer(context, name)
-    changes = [] if yes else installer.plan_removal()
-    for change in changes:
-        click.echo(change)
-    _confirm(context, changes, yes=yes)
+    if installer.find() is not None:
+        _confirm(context, f"Remove the search pipeline {name}?", yes=yes)
     for step in installer.remove() or [f"There is no search pipeline {name}."]:
         click.echo(step)
 
 
-def _confirm(context: click.Context, changes: list[str], *, yes: bool) -> None:
-    """Ask before settings are changed; end the command with exit code 1 if the answer is no."""
-    if changes and not yes and not click.confirm("Change these settings?"):
+def _confirm(context: click.Context, question: str, *, yes: bool) -> None:
+    """Ask before what is installed is changed; end the command with exit code 1 if the answer is no."""
+    if not yes and not click.confirm(question):
         click.echo("Nothing was changed.", err=True)
         context.exit(1)
 
@@ -147,11 +146,9 @@ def _wish(context: click.Context, options: dict[str, Any]) -> Any:
     token = Settings.load().server_token
     return Wish(
         server,
-        options["name"],
         fields,
         options["oversample"],
         None if token is None else token.get_secret_value(),
-        options["default_for"],
         CallBounds(*(options[name] for name in ("connect_timeout", "read_timeout", "retries", "connections"))),
         options["template"],
         options["index"] or "",

@@ -2,9 +2,11 @@
 
 import contextlib
 import json
-import re
+import subprocess
+import sys
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from click.testing import CliRunner
@@ -14,9 +16,10 @@ from osrerank import connect
 from osrerank.cli import cli
 from osrerank.cli.demo import MAPPING, Sample
 from osrerank.errors import InstallError
+from osrerank.server.opensearch.cluster import ML_NODES_ONLY, PRIVATE, TRUSTED
 from osrerank.server.opensearch.install import Installer, Wish
-from osrerank.server.opensearch.ml_commons import CallBounds, Models
-from osrerank.testing import FunctionScorer, ManualClock
+from osrerank.server.opensearch.ml_commons import CallBounds
+from osrerank.testing import FunctionScorer
 from tests.articles import fill
 from tests.http_server import running
 from tests.rankings import ids
@@ -28,15 +31,17 @@ pytestmark = pytest.mark.integration
 INDEX = "in-pipeline"
 NAME = "osrerank"
 WINDOW = 20
+KINDS = ("connectors", "models", "model_groups")
 MEMORY = "plugins.ml_commons.native_memory_threshold"  # remote models need none, and the machine may be full
+NEEDED = {TRUSTED: [r"^http://127\.0\.0\.1:.*$"], PRIVATE: True, ML_NODES_ONLY: False}
 
 
 @pytest.fixture(scope="module")
 def cluster(opensearch_url):
     client = OpenSearch(opensearch_url)
-    client.cluster.put_settings(body={"transient": {MEMORY: 100}})
+    client.cluster.put_settings(body={"transient": {MEMORY: 100}, "persistent": NEEDED})
     yield client
-    client.cluster.put_settings(body={"transient": {MEMORY: None}})
+    client.cluster.put_settings(body={"transient": {MEMORY: None}, "persistent": dict.fromkeys(NEEDED)})
     client.close()
 
 
@@ -71,22 +76,12 @@ def state(cluster):
     found |= {"pipelines": {}, "connectors": [], "models": [], "model_groups": []}
     with contextlib.suppress(NotFoundError):
         found["pipelines"] = cluster.transport.perform_request("GET", "/_search/pipeline")
-    for kind in ("connectors", "models", "model_groups"):
+    for kind in KINDS:
         with contextlib.suppress(NotFoundError):
             body = {"query": {"match_all": {}}}
             answer = cluster.transport.perform_request("POST", f"/_plugins/_ml/{kind}/_search", body=body)
             found[kind] = sorted(hit["_id"] for hit in answer["hits"]["hits"])
-    found["defaults"] = {
-        name: one["settings"].get("index.search.default_pipeline")
-        for name, one in cluster.indices.get_settings(index="*", flat_settings=True).items()
-        if not name.startswith(".")  # ml-commons creates its own at the first installation
-    }
     return found
-
-
-def shared_word(*ids):
-    """Whether ids have a word in common where ml-commons searches for them."""
-    return bool(set.intersection(*({*one.lower().split("-")} for one in ids)))
 
 
 def plain(cluster, query, size):
@@ -104,7 +99,7 @@ def by_client(client, query, size):
 
 
 def test_order_is_the_clients(cluster, server, sample, installer, opensearch_url):
-    installer.install(Wish(server, NAME, ("text",)))
+    installer.install(Wish(server, ("text",)))
     client = connect(opensearch_url)
     for query in list(sample.queries.values())[:6]:
         mine, theirs = by_client(client, query, WINDOW), plain(cluster, query, WINDOW)
@@ -116,7 +111,7 @@ def test_order_is_the_clients(cluster, server, sample, installer, opensearch_url
 
 def test_a_server_that_is_gone_costs_the_order_only(cluster, sample, installer):
     with running(FunctionScorer()) as url:
-        installer.install(Wish(url, NAME, ("text",)))
+        installer.install(Wish(url, ("text",)))
     first_pass = ids(cluster.search(index=INDEX, body={"query": {"match": {"text": "which plague"}}, "size": 5}))
     assert ids(plain(cluster, "which plague", 5)) == first_pass
     assert "Connection refused" in installer.status()["failure"]
@@ -140,7 +135,7 @@ def test_a_server_that_fails_costs_the_order_only(cluster, sample, installer, ha
         return Reply({}, 500)
 
     with answering(answer) as faulty:
-        installer.install(Wish(faulty.url, NAME, ("text",), bounds=CallBounds(connect_s=1, read_s=2)))
+        installer.install(Wish(faulty.url, ("text",), bounds=CallBounds(connect_s=1, read_s=2)))
         began = time.monotonic()
         assert ids(plain(cluster, query, 5)) == first_pass
         assert time.monotonic() - began < 10  # 30 s without bounds of the connector
@@ -149,20 +144,19 @@ def test_a_server_that_fails_costs_the_order_only(cluster, sample, installer, ha
 
 
 def test_a_pipeline_that_was_changed_is_found_and_mended(cluster, server, installer):
-    installer.install(Wish(server, NAME, ("text",)))
+    installer.install(Wish(server, ("text",)))
     assert installer.status()["drifted"] == []
     whole = cluster.transport.perform_request("GET", f"/_search/pipeline/{NAME}")[NAME]
     del whole["response_processors"][0]["rerank"]["ignore_failure"]  # as an older osrerank made it
     cluster.transport.perform_request("PUT", f"/_search/pipeline/{NAME}", body=whole)
     assert [one.split()[0] for one in installer.status()["drifted"]] == [NAME]
-    (step,) = installer.plan(Wish(server, NAME, ("text",)))
-    assert step.startswith(f"search pipeline {NAME}:")
-    installer.install(Wish(server, NAME, ("text",)))
-    assert (installer.status()["drifted"], installer.plan(Wish(server, NAME, ("text",)))) == ([], [])
+    assert f"search pipeline {NAME}:" in " ".join(installer.plan(Wish(server, ("text",))))
+    installer.install(Wish(server, ("text",)))
+    assert (installer.status()["drifted"], installer.plan(Wish(server, ("text",)))) == ([], [])
 
 
 def test_oversampling_reranks_more_than_the_page(cluster, server, sample, installer, opensearch_url):
-    installer.install(Wish(server, NAME, ("text",), oversample=4))
+    installer.install(Wish(server, ("text",), oversample=4))
     client = connect(opensearch_url)
     for query in list(sample.queries.values())[:3]:
         assert ids(plain(cluster, query, 5)) == ids(by_client(client, query, 20))[:5]
@@ -171,8 +165,8 @@ def test_oversampling_reranks_more_than_the_page(cluster, server, sample, instal
 
 def test_installing_twice_and_removing_leaves_the_cluster_as_it_was(cluster, server, sample, installer):
     before = state(cluster)
-    wish = Wish(server, NAME, ("text",))
-    assert len(installer.plan(wish)) == 5
+    wish = Wish(server, ("text",))
+    assert len(installer.plan(wish)) == 2
     assert state(cluster) == before
     installer.install(wish)
     installed = state(cluster)
@@ -180,94 +174,136 @@ def test_installing_twice_and_removing_leaves_the_cluster_as_it_was(cluster, ser
     assert installer.plan(wish) == []
     installer.install(wish)
     assert state(cluster) == installed
-    installer.install(Wish(server, NAME, ("text",), oversample=2, default_for=INDEX))
-    assert state(cluster)["defaults"][INDEX] == NAME
+    installer.install(Wish(server, ("text",), oversample=2))
+    assert [len(state(cluster)[kind]) for kind in KINDS] == [0, 1, 1]
     installer.remove()
     assert state(cluster) == before
 
 
-def test_what_others_changed_meanwhile_stays(cluster, server, installer):
-    trusted = "plugins.ml_commons.trusted_connector_endpoints_regex"
-    before = cluster.cluster.get_settings(flat_settings=True)
-    cluster.cluster.put_settings(body={"persistent": {trusted: ["^https://mine/.*$"]}})
-    try:
-        installer.install(Wish(server, NAME, ("text",)))
-        entries = cluster.cluster.get_settings(flat_settings=True)["persistent"][trusted]
-        cluster.cluster.put_settings(body={"persistent": {trusted: [*entries, "^https://theirs/.*$"]}})
-        installer.remove()
-        entries = cluster.cluster.get_settings(flat_settings=True)["persistent"][trusted]
-        assert entries == ["^https://mine/.*$", "^https://theirs/.*$"]
-    finally:
-        cluster.cluster.put_settings(body={"persistent": {trusted: None}})
-    assert cluster.cluster.get_settings(flat_settings=True) == before
+@pytest.mark.parametrize("order", [(0, 1), (1, 0)])
+def test_of_two_pipelines_each_is_removed_without_the_other(cluster, server, sample, installer, order):
+    before = state(cluster)
+    both = [installer, Installer(cluster, f"{NAME}-2")]
+    for one in both:
+        one.install(Wish(server, ("text",)))
+    first, second = (both[at] for at in order)
+    first.remove()
+    assert second.status()["failure"] is None
+    second.remove()
+    assert state(cluster) == before
+
+
+def at_once(url, *wishes):
+    """Install them from threads; return for each that it works, or what was said."""
+    together = threading.Barrier(len(wishes))
+
+    def install(wish):
+        with contextlib.closing(OpenSearch(url)) as client:
+            together.wait()
+            try:
+                Installer(client, NAME).install(wish)
+            except InstallError as error:
+                return str(error)
+            return "works"
+
+    with ThreadPoolExecutor(len(wishes)) as pool:
+        return list(pool.map(install, wishes))
+
+
+def test_two_equal_installations_at_once_both_work(cluster, server, sample, installer, opensearch_url):
+    before = state(cluster)
+    assert at_once(opensearch_url, *[Wish(server, ("text",), template="both")] * 2) == ["works", "works"]
+    assert (installer.status()["failure"], installer.status()["drifted"]) == (None, [])
+    assert [len(state(cluster)[kind]) for kind in KINDS] == [0, 1, 1]
+    installer.remove()
+    assert state(cluster) == before
+
+
+def test_of_two_different_installations_at_once_one_works_and_the_other_works_or_says_so(
+    cluster, server, sample, installer, opensearch_url
+):
+    before = state(cluster)
+    said = at_once(opensearch_url, Wish(server, ("text",)), Wish(server, ("title",)))
+    assert "works" in said
+    assert [one for one in said if one != "works" and "at the same time" not in one] == []
+    assert (installer.status()["failure"], installer.status()["drifted"]) == (None, [])
+    installer.remove()
+    assert state(cluster) == before
+
+
+@pytest.mark.parametrize("again", [False, True])
+def test_what_a_killed_installation_left_is_removed(cluster, server, sample, installer, opensearch_url, again):
+    before = state(cluster)
+    asked, leave = threading.Event(), threading.Event()
+
+    def hang(_received):
+        asked.set()
+        leave.wait(60)
+        return GOOD
+
+    with answering(hang) as slow:
+        command = ["--url", opensearch_url, "pipeline", "install", "--server", slow.url, "--fields", "text"]
+        process = subprocess.Popen([sys.executable, "-m", "osrerank", *command], stdout=subprocess.DEVNULL)
+        assert asked.wait(60)
+        process.kill()
+        process.wait()
+        leave.set()
+    assert len(state(cluster)["models"]) == 1
+    if again:
+        installer.install(Wish(server, ("text",)))
+        assert [len(state(cluster)[kind]) for kind in KINDS] == [0, 1, 1]
+    installer.remove()
+    assert state(cluster) == before
 
 
 def test_a_server_that_cannot_be_reached_changes_nothing(cluster, sample, installer):
     before = state(cluster)
     with pytest.raises(InstallError, match=r"Connection refused.*check that the cluster's nodes reach osrerank serve"):
-        installer.install(Wish(f"http://127.0.0.1:{free_port()}", NAME, ("text",)))
+        installer.install(Wish(f"http://127.0.0.1:{free_port()}", ("text",)))
     assert state(cluster) == before
 
 
-def test_a_failed_change_leaves_the_installation_as_it_was(cluster, server, sample, installer, caplog):
-    installer.install(Wish(server, NAME, ("text",)))
+def test_a_failed_change_leaves_the_installation_as_it_was(cluster, server, sample, installer):
+    installer.install(Wish(server, ("text",)))
     before = state(cluster)
     with pytest.raises(InstallError, match="Connection refused"):
-        installer.install(Wish(f"http://127.0.0.1:{free_port()}", NAME, ("text",), oversample=3))
-    after = state(cluster)
-    left = re.findall(r"\[connector-left\] OpenSearch keeps connector (\S+):", caplog.text)
-    assert not left or shared_word(*before["connectors"], *left)  # what ml-commons cannot tell apart
-    after["connectors"] = sorted({*after["connectors"]} - {*left})
-    assert after == before
+        installer.install(Wish(f"http://127.0.0.1:{free_port()}", ("text",), oversample=3))
+    assert state(cluster) == before
     assert installer.status()["failure"] is None
-
-
-def test_a_connector_that_ml_commons_takes_for_the_used_one_is_left_until_all_is_removed(
-    cluster, server, installer, caplog
-):
-    installer.install(Wish(server, NAME, ("text",)))
-    (used,) = state(cluster)["connectors"]
-    path = "/.plugins-ml-connector/_doc/"
-    unused = cluster.transport.perform_request("GET", path + used)["_source"]
-    cluster.transport.perform_request("PUT", f"{path}{used}-x", params={"refresh": "true"}, body=unused)
-    clock = ManualClock(0.0)
-    assert Models(cluster, NAME, clock, clock.sleep).remove(keep=installer.find().model_id) == []
-    assert f"[connector-left] OpenSearch keeps connector {used}-x:" in caplog.text
-    installer.remove()
-    assert state(cluster)["connectors"] == []
 
 
 def test_a_token_goes_with_every_call(cluster, sample, installer):
     before = state(cluster)
     with running(FunctionScorer(), token="s3cret") as url:
         with pytest.raises(InstallError, match="OSRERANK_SERVER_TOKEN"):
-            installer.install(Wish(url, NAME, ("text",), token="wrong"))
+            installer.install(Wish(url, ("text",), token="wrong"))
         assert state(cluster) == before
-        installer.install(Wish(url, NAME, ("text",), token="s3cret"))
+        installer.install(Wish(url, ("text",), token="s3cret"))
         assert plain(cluster, "which plague", 5)["hits"]["hits"]
-        assert installer.plan(Wish(url, NAME, ("text",), token="s3cret")) == []
+        assert installer.plan(Wish(url, ("text",), token="s3cret")) == []
         assert "s3cret" not in json.dumps(cluster.transport.perform_request("GET", "/_search/pipeline"))
 
 
-def test_an_index_s_default_is_given_back(cluster, server, sample, installer):
-    cluster.indices.put_settings(index=INDEX, body={"index.search.default_pipeline": "_none"})
+def test_a_pipeline_that_an_index_has_as_its_default_is_not_removed(cluster, server, sample, installer):
+    installer.install(Wish(server, ("text",)))
+    setting = "index.search.default_pipeline"
+    cluster.indices.put_settings(index=INDEX, body={setting: NAME})
     try:
-        installer.install(Wish(server, NAME, ("text",), default_for=INDEX))
         body = {"query": {"match": {"text": "plague"}}}  # without ext.rerank it keeps the first pass's order
         without = cluster.search(index=INDEX, body=body, search_pipeline="_none")
         assert ids(cluster.search(index=INDEX, body=body)) == ids(without)
-        installer.remove()
-        settings = cluster.indices.get_settings(index=INDEX, flat_settings=True)[INDEX]["settings"]
-        assert settings["index.search.default_pipeline"] == "_none"
+        with pytest.raises(InstallError, match=rf'send PUT {INDEX}/_settings {{"{setting}": null}} first'):
+            installer.remove()
+        assert installer.status()["default_for"] == [INDEX]
     finally:
-        cluster.indices.put_settings(index=INDEX, body={"index.search.default_pipeline": None})
+        cluster.indices.put_settings(index=INDEX, body={setting: None})
 
 
 def test_a_foreign_pipeline_is_left_alone(cluster, server):
     body = {"description": "mine", "response_processors": []}
     cluster.transport.perform_request("PUT", "/_search/pipeline/mine", body=body)
     try:
-        for act in (lambda one: one.install(Wish(server, "mine", ("text",))), Installer.remove, Installer.status):
+        for act in (lambda one: one.install(Wish(server, ("text",))), Installer.remove, Installer.status):
             with pytest.raises(InstallError, match="not osrerank's"):
                 act(Installer(cluster, "mine"))
     finally:
@@ -279,26 +315,46 @@ def test_commands(cluster, server, sample, installer, opensearch_url):
         return CliRunner().invoke(cli, ["--url", opensearch_url, "pipeline", *arguments], **options)
 
     before = state(cluster)
-    outcome = run("install", "--fields", "text", "--server", server, "--dry-run", "--default-for", INDEX)
-    assert outcome.exit_code == 0, outcome.output
-    assert "private_ip_enabled: not set -> True" in outcome.output
-    assert "ext.rerank.query_context is reranked from now on" in outcome.output
-    refused = run("install", "--fields", "text", "--server", server, input="n\n")
-    assert refused.exit_code == 1
-    assert "Nothing was changed." in refused.output
-    assert state(cluster) == before
+    outcome = run("install", "--fields", "text", "--server", server, "--dry-run")
+    assert (outcome.exit_code, state(cluster)) == (0, before), outcome.output
     assert run("status").exit_code == 1
-    outcome = run("install", "--fields", "text", "--server", f"{server}/", input="y\n")
-    assert outcome.exit_code == 0, outcome.output
-    assert "works" in outcome.output
+    outcome = run("install", "--fields", "text", "--server", f"{server}/")
+    assert (outcome.exit_code, "works" in outcome.output) == (0, True), outcome.output
     assert "Nothing to do" in run("install", "--fields", "text", "--server", server).output
     assert run("status").exit_code == 0
-    refused = run("remove", input="n\n")
-    assert "private_ip_enabled: as before" in refused.output
-    assert (refused.exit_code, run("status").exit_code) == (1, 0)
+    installed = state(cluster)
+    for words in (("install", "--fields", "text", "--server", server, "--oversample", "2"), ("remove",)):
+        refused = run(*words, input="n\n")
+        assert (refused.exit_code, state(cluster)) == (1, installed)
+        assert "Nothing was changed." in refused.output
     assert "removed search pipeline" in run("remove", "--yes").output
     assert "There is no" in run("remove").output
     assert state(cluster) == before
+
+
+def test_settings_that_are_missing_are_shown_as_a_request_and_not_changed(cluster, server, installer, opensearch_url):
+    def install(*options):
+        arguments = ["--url", opensearch_url, "pipeline", "install", "--fields", "text", "--server", server, *options]
+        return CliRunner().invoke(cli, arguments)
+
+    theirs = {"persistent": {**dict.fromkeys(NEEDED), TRUSTED: ["^https://mine/.*$"]}, "transient": {PRIVATE: False}}
+    cluster.cluster.put_settings(body=theirs)
+    try:
+        before = state(cluster)
+        refused = install()
+        assert (refused.exit_code, state(cluster)) == (1, before)
+        assert "send it the request above, then install again" in str(refused.exception)
+        line, _, body = refused.output.partition("\n")
+        assert line == "PUT _cluster/settings"
+        assert install("--dry-run").exit_code == 0
+        cluster.cluster.put_settings(body=json.loads(body))
+        settings = cluster.cluster.get_settings(flat_settings=True)
+        assert "^https://mine/.*$" in settings["persistent"][TRUSTED]
+        assert install().exit_code == 0
+        installer.remove()
+        assert cluster.cluster.get_settings(flat_settings=True) == settings
+    finally:
+        cluster.cluster.put_settings(body={"persistent": {**NEEDED}, "transient": {PRIVATE: None}})
 
 
 HEADLINE = {

@@ -6,8 +6,8 @@ import pytest
 from opensearchpy import NotFoundError, OpenSearch
 
 from osrerank.errors import InstallError
+from osrerank.server.opensearch.cluster import ML_NODES_ONLY, PRIVATE, TRUSTED
 from osrerank.server.opensearch.install import Installer, Wish
-from osrerank.server.opensearch.ml_commons import Models
 from osrerank.testing import FunctionScorer
 from tests.http_server import running
 from tests.servers import free_port, missing, opensearch_home, start_opensearch
@@ -15,6 +15,7 @@ from tests.servers import free_port, missing, opensearch_home, start_opensearch
 pytestmark = [pytest.mark.integration, pytest.mark.long]
 INDEX, NAME, TEMPLATE = "kept-up", "kept-up", "kept-up-template"
 MEMORY = "plugins.ml_commons.native_memory_threshold"  # remote models need none, and the machine may be full
+NEEDED = {TRUSTED: [r"^http://127\.0\.0\.1:.*$"], PRIVATE: True, ML_NODES_ONLY: False, MEMORY: 100}
 TEXTS = ["plague plague plague", 'the "black" plague of the city, and very many other words beside it']
 QUERY = 'the "black" plague \\ city\n{{size}}'
 
@@ -25,11 +26,11 @@ def cluster(opensearch_url):
         prepare(client)
         yield client
         client.indices.delete(index=INDEX)
-        client.cluster.put_settings(body={"transient": {MEMORY: None}})
+        client.cluster.put_settings(body={"persistent": dict.fromkeys(NEEDED)})
 
 
 def prepare(client):
-    client.cluster.put_settings(body={"persistent": {MEMORY: 100}})
+    client.cluster.put_settings(body={"persistent": NEEDED})
     lines = [line for at, text in enumerate(TEXTS) for line in ({"index": {"_id": str(at)}}, {"text": text})]
     client.bulk(index=INDEX, body=lines, refresh=True)
 
@@ -63,7 +64,7 @@ def templates(client):
 def test_a_template_reranks_without_a_default(cluster, server, installer):
     first_pass = cluster.search(index=INDEX, body={"query": {"match": {"text": QUERY}}})
     assert [hit["_id"] for hit in first_pass["hits"]["hits"]] == ["1", "0"]
-    wish = Wish(server, NAME, ("text",), template=TEMPLATE)
+    wish = Wish(server, ("text",), template=TEMPLATE)
     assert f"search template {TEMPLATE}" in installer.plan(wish)
     installer.install(wish)
     assert by_template(cluster) == ["0", "1"]
@@ -73,7 +74,7 @@ def test_a_template_reranks_without_a_default(cluster, server, installer):
     (answer,) = cluster.msearch_template(body=lines)["responses"]
     assert [hit["_id"] for hit in answer["hits"]["hits"]] == ["0", "1"]
     assert installer.status()["templates"] == [TEMPLATE]
-    assert installer.plan(Wish(server, NAME, ("text",))) == []
+    assert installer.plan(Wish(server, ("text",))) == []
     assert "search template" in " ".join(installer.remove())
     assert templates(cluster) is None
 
@@ -83,8 +84,8 @@ def test_a_template_of_somebody_else_is_left_alone(cluster, server, installer):
     cluster.put_script(id=TEMPLATE, body=theirs)
     try:
         for act in (installer.plan, installer.install):
-            with pytest.raises(InstallError, match=f"the search template {TEMPLATE} is not osrerank's"):
-                act(Wish(server, NAME, ("text",), template=TEMPLATE))
+            with pytest.raises(InstallError, match=f"the search template {TEMPLATE} is not {NAME}'s"):
+                act(Wish(server, ("text",), template=TEMPLATE))
         assert installer.find() is None
         assert templates(cluster) == theirs["script"]["source"]
     finally:
@@ -93,16 +94,28 @@ def test_a_template_of_somebody_else_is_left_alone(cluster, server, installer):
 
 @pytest.mark.slow
 def test_a_template_follows_the_pipeline_it_belongs_to(cluster, server, installer):
-    installer.install(Wish(server, NAME, ("text",), template=TEMPLATE))
+    installer.install(Wish(server, ("text",), template=TEMPLATE))
     before = templates(cluster)
-    cluster.delete_script(id=TEMPLATE)
+    changed = {"script": {"lang": "mustache", "source": before.replace('"text"', '"title"')}}
+    cluster.put_script(id=TEMPLATE, body=changed)
     assert installer.status()["drifted"][0].startswith(TEMPLATE)
-    installer.install(Wish(server, NAME, ("text",)))
-    assert (templates(cluster), installer.status()["drifted"]) == (before, [])
-    Models(cluster, NAME).remove()
-    installer.install(Wish(server, NAME, ("text",)))  # another model, whose id the template has, too
-    assert templates(cluster) != before
+    installer.install(Wish(server, ("text",)))  # with another model, whose id the template has, too
+    assert templates(cluster) not in (before, changed["script"]["source"])
+    assert installer.status()["drifted"] == []
     assert by_template(cluster) == ["0", "1"]
+
+
+def test_a_template_of_another_pipeline_is_left_alone(cluster, server, installer):
+    other = Installer(cluster, f"{NAME}-2")
+    other.install(Wish(server, ("text",), template=TEMPLATE))
+    try:
+        with pytest.raises(InstallError, match=f"the search template {TEMPLATE} is not {NAME}'s"):
+            installer.install(Wish(server, ("text",), template=TEMPLATE))
+        installer.install(Wish(server, ("text",)))
+        installer.remove()
+        assert (other.status()["failure"], by_template(cluster)) == (None, ["0", "1"])
+    finally:
+        other.remove()
 
 
 @pytest.mark.slow
@@ -110,19 +123,19 @@ def test_another_address_and_another_key_take_the_place_of_the_first(cluster, in
     first, second = "first key of the server", "second key of the server"
     scorer = FunctionScorer(lambda _query, text: -float(len(text)))
     with running(scorer, token=first) as url:
-        installer.install(Wish(url, NAME, ("text",), token=first, template=TEMPLATE))
+        installer.install(Wish(url, ("text",), token=first, template=TEMPLATE))
         assert by_template(cluster) == ["0", "1"]
     with running(scorer, token=second) as url:
         assert installer.status()["failure"]
-        installer.install(Wish(url, NAME, ("text",), token=second))
+        installer.install(Wish(url, ("text",), token=second))
         assert (installer.status()["server"], installer.status()["failure"]) == (url, None)
         assert by_template(cluster) == ["0", "1"]
         port = int(url.rpartition(":")[2])
     with running(scorer, token=first, port=port) as url:  # the same address: the key alone is another one
         assert installer.status()["failure"]
-        assert installer.plan(Wish(url, NAME, ("text",), token=first)) != []
-        installer.install(Wish(url, NAME, ("text",), token=first))
-        assert installer.plan(Wish(url, NAME, ("text",), token=first)) == []
+        assert installer.plan(Wish(url, ("text",), token=first)) != []
+        installer.install(Wish(url, ("text",), token=first))
+        assert installer.plan(Wish(url, ("text",), token=first)) == []
         assert by_template(cluster) == ["0", "1"]
 
 
@@ -134,11 +147,11 @@ def test_a_restarted_node_goes_on(server, tmp_path):
     port = free_port()
     with start_opensearch(home, tmp_path, port=port) as (url, _process), contextlib.closing(OpenSearch(url)) as client:
         prepare(client)
-        Installer(client, NAME).install(Wish(server, NAME, ("text",), template=TEMPLATE))
+        Installer(client, NAME).install(Wish(server, ("text",), template=TEMPLATE))
         assert by_template(client) == ["0", "1"]
     with start_opensearch(home, tmp_path, port=port) as (url, _process), contextlib.closing(OpenSearch(url)) as client:
         client.cluster.health(wait_for_status="yellow", timeout=60)
         found = Installer(client, NAME).status()
         assert (found["installed"], found["failure"], found["drifted"]) == (True, None, [])
         assert by_template(client) == ["0", "1"]
-        assert Installer(client, NAME).plan(Wish(server, NAME, ("text",))) == []
+        assert Installer(client, NAME).plan(Wish(server, ("text",))) == []

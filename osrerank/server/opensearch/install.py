@@ -1,34 +1,27 @@
 """OpenSearch's own ``rerank`` search pipeline with a rerank server: install and remove it completely.
 
-The pipeline's description records the cluster's earlier settings, before anything is changed, so that an interrupted
-installation can be finished or undone from anywhere.
+An installation makes a model of its own, checks it, and then lets the search pipeline point to it. Nobody else points
+the pipeline to that model, so a model that the pipeline has left can be deleted. Of installations at the same time, the
+last one that puts the pipeline wins; the others remove their models.
 """
 
 import contextlib
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, Self
+from typing import Any
 
 from opensearchpy import NotFoundError, OpenSearch
 
 from osrerank.errors import ConfigError, InstallError
-from osrerank.server.opensearch.cluster import (
-    SettingChange,
-    check_plugins,
-    explained,
-    joined,
-    needed_changes,
-    put,
-    restored,
-)
+from osrerank.server.opensearch.cluster import check_plugins, explained, needed_settings
 from osrerank.server.opensearch.fields import fields_missing
-from osrerank.server.opensearch.ml_commons import CallBounds, Models
-from osrerank.server.opensearch.templates import Templates, template_of
+from osrerank.server.opensearch.ml_commons import CallBounds, Model, Models
+from osrerank.server.opensearch.templates import Templates, source_of
 
 DEFAULT_PIPELINE = "index.search.default_pipeline"
-MARK = "Reranks with osrerank. Made, and to be removed, by osrerank pipeline. Before: "
+MARK = "Reranks with osrerank. Made, and to be removed, by osrerank pipeline. With: "
 DRIFTED = "is not as this osrerank installs it: run osrerank pipeline install again"
 
 
@@ -38,56 +31,21 @@ class Wish:
 
     Attributes:
         server: the rerank server as the cluster reaches it, ``http(s)://host:port``.
-        name: the search pipeline's.
         fields: fields whose texts the model reads, joined without a separator.
         oversample: how many times the page's size is fetched and reranked.
         token: the server's bearer token.
-        default_for: an index whose searches all go through the pipeline.
         bounds: of the cluster's calls to the server.
         template: a search template that goes through the pipeline.
         index: where the fields were looked up.
     """
 
     server: str
-    name: str
     fields: tuple[str, ...]
     oversample: float = 1.0
     token: str | None = field(default=None, repr=False)
-    default_for: str | None = None
     bounds: CallBounds = field(default_factory=CallBounds)
     template: str | None = None
     index: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class Before:
-    """The earlier values that an installation changed.
-
-    Attributes:
-        settings: the cluster settings.
-        defaults: index -> its default pipeline before; None where it had none.
-        templates: search templates that it made.
-        index: where the fields were looked up; empty where they were not.
-    """
-
-    settings: tuple[SettingChange, ...] = ()
-    defaults: Mapping[str, str | None] = field(default_factory=dict)
-    templates: tuple[str, ...] = ()
-    index: str = ""
-
-    @classmethod
-    def parse(cls, description: str) -> Self:
-        """Read a pipeline's description."""
-        content = json.loads(description.removeprefix(MARK))
-        settings = (SettingChange(name, old, new, tuple(added)) for name, old, new, added in content["settings"])
-        return cls(tuple(settings), content["defaults"], tuple(content.get("templates", ())), content.get("index", ""))
-
-    def describe(self) -> str:
-        """Return a pipeline's description."""
-        settings = [[one.name, one.before, one.after, one.added] for one in self.settings]
-        content = {"settings": settings, "defaults": dict(self.defaults), "templates": list(self.templates)}
-        content |= {"index": self.index} if self.index else {}
-        return MARK + json.dumps(content)
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,25 +53,43 @@ class Installation:
     """An installed pipeline.
 
     Attributes:
-        before: the values that it changed.
-        model_id: of its model; None if the installation is incomplete.
+        model_id: of its model; "none" where somebody took it out of the pipeline.
         fields: fields whose texts are sent.
         oversample: how many times the page's size is reranked.
+        templates: its search templates.
+        index: where the fields were looked up; empty where they were not.
         drifted: its search pipeline and templates that are missing, changed, or of an older osrerank.
     """
 
-    before: Before
-    model_id: str | None
+    model_id: str
     fields: tuple[str, ...]
     oversample: float
+    templates: tuple[str, ...] = ()
+    index: str = ""
     drifted: tuple[str, ...] = ()
+
+    def processors(self) -> dict[str, Any]:
+        """Return the processors of the search pipeline."""
+        context = {"document_fields": list(self.fields)}
+        model = {"model_id": self.model_id}
+        rerank: dict[str, Any] = {"ml_opensearch": model, "context": context, "ignore_failure": True}
+        if self.oversample == 1:
+            return {"response_processors": [{"rerank": rerank}]}
+        return {
+            "request_processors": [{"oversample": {"sample_factor": self.oversample}}],
+            "response_processors": [{"rerank": rerank}, {"truncate_hits": {}}],
+        }
+
+    def template(self) -> str:
+        """Return the source of its search templates."""
+        return source_of(self.fields, self.processors())
 
 
 class Installer:
     """Installs, inspects and removes a pipeline, which returns the first pass's order when reranking fails.
 
     Args:
-        client: the cluster's, with the rights to change settings, search pipelines and models.
+        client: the cluster's, with the rights to change search pipelines and models.
         name: the pipeline's, part of addresses: a letter or digit, then letters, digits, ``.``, ``_`` and ``-``.
 
     Raises:
@@ -129,70 +105,102 @@ class Installer:
         self._client = client
         self._name = name
         self._models = Models(client, name)
-        self._templates = Templates(client)
+        self._templates = Templates(client, name)
 
     def plan(self, wish: Wish) -> list[str]:
-        """Return what installing would change, a sentence each, without changing anything.
+        """Return what installing would make, a sentence each, without making anything; nothing if all is there.
 
         Raises:
-            InstallError: the cluster cannot rerank, or another pipeline has that name.
+            InstallError: the cluster cannot rerank, or something that is not ours has a name that is needed.
         """
         check_plugins(self._client)
+        if wish.template is not None:
+            self._templates.check(wish.template)
         found = self.find()
-        steps = [str(change) for change in needed_changes(self._client, wish.server)]
-        if found is None or not self._is_served(found, wish):
-            steps.append(f"connector and model {self._models.label}, calling {wish.server}")
-        wanted = (wish.fields, wish.oversample, ())
-        if found is None or (found.fields, found.oversample, found.drifted) != wanted:
-            steps.append(f"search pipeline {self._name}: {_summary(wish.fields, wish.oversample)}")
-        steps += [f"search template {name}" for name in self._without_template(wish, found)]
-        steps += [f"default pipeline of {index}" for index in self._without_default(wish)]
-        return steps
+        if found is not None and self._fulfils(found, wish):
+            left = [one for one in self._models.ids() if one != found.model_id]
+            return [f"removal of model {one}, which another installation left" for one in left]
+        window = "the page" if wish.oversample == 1 else f"{wish.oversample:g} times the page"
+        steps = [f"model {self._models.label}, calling {wish.server}"]
+        steps.append(f"search pipeline {self._name}: reranks {window} by {', '.join(wish.fields)}")
+        return [*steps, *(f"search template {name}" for name in _wanted(wish, found, "").templates)]
+
+    def needed_settings(self, wish: Wish) -> dict[str, dict[str, Any]]:
+        """Return the body of the ``PUT _cluster/settings`` that must be sent first; empty if none must.
+
+        Raises:
+            InstallError: the settings cannot be read.
+        """
+        return needed_settings(self._client, wish.server)
 
     def install(self, wish: Wish) -> None:
-        """Install everything and score a pair through it; undo the installation if that fails.
+        """Install everything that is not there yet, and score a pair through it; leave nothing new if that fails.
 
         Raises:
-            InstallError: a step was refused, or the cluster cannot reach the server.
+            InstallError: a step was refused, the cluster cannot reach the server, or the pipeline was removed, or
+                installed otherwise, at the same time.
         """
-        check_plugins(self._client)
-        found = self.find()
-        changes = needed_changes(self._client, wish.server)
-        earlier = Before() if found is None else found.before
-        templates = (*earlier.templates, *self._without_template(wish, found))
-        defaults = {**self._without_default(wish), **earlier.defaults}
-        before = Before(joined(earlier.settings, changes), defaults, templates, wish.index or earlier.index)
-        try:
-            self._install(wish, found, before, changes)
-        except InstallError:
-            with contextlib.suppress(InstallError):  # the first failure is the one to report
-                self._take_back(found, changes, before)
-            raise
-
-    def _install(self, wish: Wish, found: Installation | None, before: Before, changes: list[SettingChange]) -> None:
-        self._put(before.describe(), found)
-        put(self._client, {change.name: change.after for change in changes})
-        if found is not None and self._is_served(found, wish):
-            model_id = found.model_id
-        else:
-            model_id = self._models.create(wish.server, wish.token, wish.bounds)
-        assert model_id is not None
-        self._models.probe(model_id)
-        self._put(before.describe(), Installation(before, model_id, wish.fields, wish.oversample))
-        self._models.remove(keep=model_id)
-        for index in self._without_default(wish):
-            self._set_default(index, self._name)
-
-    def _take_back(self, found: Installation | None, changes: list[SettingChange], tried: Before) -> None:
-        """Undo an installation, back to the one before it, or to none."""
-        if found is None:
-            self.remove()
+        if not self.plan(wish):
             return
-        self._models.remove(keep=found.model_id)
-        put(self._client, restored(self._client, changes))
-        for name in set(tried.templates) - set(found.before.templates):
-            self._templates.remove(name)
-        self._put(found.before.describe(), found)
+        model_id = self._models.create(wish.server, wish.token, wish.bounds)
+        wanted = None
+        try:
+            self._models.check(model_id)
+            wanted = _wanted(wish, self.find(), model_id)
+            for name in {*wanted.templates} - {*self._templates.all()}:
+                self._templates.put(name, wanted.template())
+            spent = {model_id, self._model_id()}
+            self._put(wanted)
+        except BaseException:
+            with contextlib.suppress(InstallError):  # the first failure is the one to report
+                self._undo(model_id, wanted)
+            raise
+        while (found := self._settled(spent)) is not None:
+            is_fulfilled = self._fulfils(found, wish)
+            if found == self.find():  # it did not change meanwhile
+                break
+        if found is None or not is_fulfilled:
+            reason = f"the search pipeline {self._name} was removed, or installed otherwise, at the same time"
+            raise InstallError(f"{reason}: look at osrerank pipeline status, then install again")
+        self._models.remove_left({*self._models.ids()} - spent, self._model_id)
+        self._settled(spent)  # another installation may have put its model only now
+
+    def _put(self, wanted: Installation) -> None:
+        body = {"description": MARK + json.dumps({"index": wanted.index}), **wanted.processors()}
+        with explained("put the search pipeline"):
+            self._client.transport.perform_request("PUT", f"/_search/pipeline/{self._name}", body=body)
+
+    def _undo(self, model_id: str, wanted: Installation | None) -> None:
+        """Remove what an installation made that failed before the pipeline pointed to its model."""
+        found = self.find()
+        if found is not None and found.model_id == model_id:
+            return
+        for name, source in self._templates.all().items():
+            if wanted is not None and source == wanted.template():
+                self._templates.remove(name)
+        self._models.remove({model_id})
+
+    def _settled(self, spent: Collection[str | None]) -> Installation | None:
+        """Let the templates follow the pipeline, remove models that it has left, and return it, None if it is gone."""
+        while (found := self.find()) is not None and (late := {*found.drifted} & {*found.templates}):
+            for name in late:
+                self._templates.put(name, found.template())
+        self._models.remove(spent, keep=None if found is None else found.model_id)
+        return found
+
+    def _model_id(self) -> str | None:
+        """Return the model that the pipeline points to; None without a pipeline."""
+        return _model_of(self._pipeline() or {})
+
+    def _pipeline(self) -> dict[str, Any] | None:
+        """Return the search pipeline; None when there is none."""
+        with explained("look at the search pipeline"):
+            try:
+                content = self._client.transport.perform_request("GET", f"/_search/pipeline/{self._name}")
+            except NotFoundError:
+                return None
+        found: dict[str, Any] = content[self._name]
+        return found
 
     def find(self) -> Installation | None:
         """Return the pipeline, None when there is none.
@@ -207,17 +215,16 @@ class Installer:
         if not description.startswith(MARK):
             raise InstallError(f"the search pipeline {self._name} is not osrerank's: choose another --name")
         rerank = _processor(pipeline, "response_processors", "rerank")
-        more = _processor(pipeline, "request_processors", "oversample")
         found = Installation(
-            Before.parse(description),
-            rerank.get("ml_opensearch", {}).get("model_id"),
+            _model_of(pipeline) or "none",
             tuple(rerank.get("context", {}).get("document_fields", ())),
-            float(more.get("sample_factor", 1.0)),
+            float(_processor(pipeline, "request_processors", "oversample").get("sample_factor", 1.0)),
+            index=json.loads(description.removeprefix(MARK))["index"],
         )
-        drifted = [] if _has(pipeline, _processors(found)) else [self._name]
-        template = template_of(found.fields, _processors(found))
-        drifted += [name for name in found.before.templates if not self._templates.has(name, template)]
-        return replace(found, drifted=tuple(drifted))
+        templates = self._templates.all()
+        drifted = [] if _has(pipeline, found.processors()) else [self._name]
+        drifted += [name for name, source in templates.items() if source != found.template()]
+        return replace(found, templates=tuple(templates), drifted=tuple(drifted))
 
     def status(self, index: str = "") -> dict[str, Any]:
         """Return what is installed and whether it works.
@@ -229,144 +236,71 @@ class Installer:
         found = self.find()
         if found is None:
             return {"pipeline": self._name, "installed": False}
-        state = None if found.model_id is None else self._models.state(found.model_id)
-        default_for = self._indexes()
-        index = index or found.before.index or ",".join(default_for)
+        model = self._models.find(found.model_id)
+        default_for = self._default_for()
+        index = index or found.index or ",".join(default_for)
         return {
             "pipeline": self._name,
             "installed": True,
-            "server": None if found.model_id is None else self._models.server(found.model_id),
+            "server": None if model is None else model.server,
             "model_id": found.model_id,
-            "model_state": state,
+            "model_state": None if model is None else model.state,
             "fields": list(found.fields),
             "oversample": found.oversample,
             "missing_fields": fields_missing(self._client, index, found.fields),
             "default_for": default_for,
-            "templates": list(found.before.templates),
-            "settings": [str(change) for change in found.before.settings],
+            "templates": list(found.templates),
             "drifted": [f"{name} {DRIFTED}" for name in found.drifted],
             "failure": self._failure(found.model_id),
         }
 
-    def plan_removal(self) -> list[str]:
-        """Return the settings that a removal would restore, a sentence each, without changing anything.
-
-        Raises:
-            InstallError: the cluster does not answer, or another pipeline has that name.
-        """
-        found = self.find()
-        return [] if found is None else [*self._defaults_back(found), *self._settings_back(found)]
-
     def remove(self) -> list[str]:
-        """Remove everything, restore settings, and return what was done, a sentence each.
+        """Remove everything, also what an interrupted installation left, and return what was removed.
 
         Raises:
-            InstallError: a step was refused; the pipeline, which records what is left to do, is removed last.
+            InstallError: a step was refused, or an index has the pipeline as its default.
         """
-        found = self.find()
-        if found is None:
-            return [f"removed {one}" for one in self._models.remove()]
-        done = self._defaults_back(found)
-        for index in self._indexes():
-            self._set_default(index, found.before.defaults.get(index))
-        done += [f"removed search template {one}" for one in found.before.templates if self._templates.remove(one)]
+        done = []
+        if self.find() is not None:
+            if indexes := ",".join(self._default_for()):
+                request = f'PUT {indexes}/_settings {{"{DEFAULT_PIPELINE}": null}}'
+                raise InstallError(f"{self._name} is the default pipeline of {indexes}: send {request} first")
+            with explained("remove the search pipeline"), contextlib.suppress(NotFoundError):
+                self._client.transport.perform_request("DELETE", f"/_search/pipeline/{self._name}")
+            done = [f"removed search pipeline {self._name}"]
+        for name in self._templates.all():
+            self._templates.remove(name)
+            done.append(f"removed search template {name}")
         done += [f"removed {one}" for one in self._models.remove()]
-        done += self._settings_back(found)
-        put(self._client, restored(self._client, self._unshared(found.before.settings)))
-        with explained("remove the search pipeline"):
-            self._client.transport.perform_request("DELETE", f"/_search/pipeline/{self._name}")
-        return [*done, f"removed search pipeline {self._name}"]
+        return done if self.find() is None else [*done, *self.remove()]  # an installation was under way
 
-    def _defaults_back(self, found: Installation) -> list[str]:
-        return [
-            f"default pipeline of {index}: {found.before.defaults.get(index) or 'none'}" for index in self._indexes()
-        ]
-
-    def _settings_back(self, found: Installation) -> list[str]:
-        values = restored(self._client, self._unshared(found.before.settings))
-        return [f"cluster setting {name}: as before" for name in values]
-
-    def _pipeline(self) -> dict[str, Any] | None:
-        """Return the search pipeline; None when there is none."""
-        with explained("look at the search pipeline"):
-            try:
-                content = self._client.transport.perform_request("GET", f"/_search/pipeline/{self._name}")
-            except NotFoundError:
-                return None
-        found: dict[str, Any] = content[self._name]
-        return found
-
-    def _unshared(self, changes: tuple[SettingChange, ...]) -> list[SettingChange]:
-        """Return the changes that no other of our pipelines needs."""
-        with explained("look at the search pipelines"):
-            pipelines = self._client.transport.perform_request("GET", "/_search/pipeline")
-        others = [name for name, one in pipelines.items() if str(one.get("description", "")).startswith(MARK)]
-        is_alone = others == [self._name]
-        return [change for change in changes if is_alone or change.added]
-
-    def _is_served(self, found: Installation, wish: Wish) -> bool:
-        """Return whether the existing model is usable."""
-        if found.model_id is None or self._models.state(found.model_id) != "DEPLOYED":
+    def _fulfils(self, found: Installation, wish: Wish) -> bool:
+        """Return whether an installation is as wished for; a token cannot be read back, so a pair is scored."""
+        model = Model("DEPLOYED", wish.server, wish.token is not None, wish.bounds.client_config())
+        if found != _wanted(wish, found, found.model_id) or self._models.find(found.model_id) != model:
             return False
-        if self._models.server(found.model_id) != wish.server:
-            return False
-        if self._models.bounds(found.model_id) != wish.bounds:
-            return False
-        if self._models.sends_token(found.model_id) != (wish.token is not None):
-            return False
-        return wish.token is None or self._failure(found.model_id) is None  # the token cannot be read back, so try it
+        return self._failure(found.model_id) is None
 
-    def _failure(self, model_id: str | None) -> str | None:
+    def _failure(self, model_id: str) -> str | None:
         """Return why a pair cannot be scored through OpenSearch; None when it can."""
-        if model_id is None:
-            return "the installation was not finished: run osrerank pipeline install again"
         try:
             self._models.probe(model_id)
         except InstallError as error:
             return str(error)
         return None
 
-    def _put(self, description: str, found: Installation | None) -> None:
-        """Put the pipeline and the templates; of an installation that is incomplete only the description."""
-        body: dict[str, Any] = {"description": description}
-        if found is not None and found.model_id is not None:
-            body |= _processors(found)
-        with explained("put the search pipeline"):
-            self._client.transport.perform_request("PUT", f"/_search/pipeline/{self._name}", body=body)
-        if found is not None and found.model_id is not None:
-            for name in found.before.templates:
-                self._templates.put(name, template_of(found.fields, _processors(found)))
-
-    def _indexes(self) -> list[str]:
+    def _default_for(self) -> list[str]:
         """Return the indexes that have this pipeline as their default."""
-        return [index for index, pipeline in self._defaults("_all").items() if pipeline == self._name]
+        with explained("look at the indexes' settings"):
+            found = self._client.indices.get_settings(index="_all", flat_settings=True, expand_wildcards="open,closed")
+        return [name for name, one in found.items() if one["settings"].get(DEFAULT_PIPELINE) == self._name]
 
-    def _without_template(self, wish: Wish, found: Installation | None) -> list[str]:
-        """Return the template that is wished for and not there yet.
 
-        Raises:
-            InstallError: another template has that name.
-        """
-        if wish.template is None or (found is not None and wish.template in found.before.templates):
-            return []
-        self._templates.check(wish.template)
-        return [wish.template]
-
-    def _without_default(self, wish: Wish) -> dict[str, str | None]:
-        """Return the indexes that lack the pipeline as their default, with their current one."""
-        if wish.default_for is None:
-            return {}
-        defaults = self._defaults(wish.default_for)
-        return {index: pipeline for index, pipeline in defaults.items() if pipeline != self._name}
-
-    def _defaults(self, index: str) -> dict[str, str | None]:
-        with explained(f"look at the settings of {index}"):
-            found = self._client.indices.get_settings(index=index, flat_settings=True, expand_wildcards="open,closed")
-        return {name: one["settings"].get(DEFAULT_PIPELINE) for name, one in found.items()}
-
-    def _set_default(self, index: str, pipeline: str | None) -> None:
-        with explained(f"set the default pipeline of {index}"):
-            self._client.indices.put_settings(index=index, body={DEFAULT_PIPELINE: pipeline})
+def _wanted(wish: Wish, found: Installation | None, model_id: str) -> Installation:
+    """Return the installation that fulfils a wish; it keeps the templates and the index of the one there is."""
+    kept, index = ((), "") if found is None else (found.templates, found.index)
+    templates = {*kept, *(() if wish.template is None else (wish.template,))}
+    return Installation(model_id, wish.fields, wish.oversample, tuple(sorted(templates)), wish.index or index)
 
 
 def _processor(pipeline: Mapping[str, Any], kind: str, name: str) -> dict[str, Any]:
@@ -375,25 +309,13 @@ def _processor(pipeline: Mapping[str, Any], kind: str, name: str) -> dict[str, A
     return found
 
 
-def _processors(found: Installation) -> dict[str, Any]:
-    """Return the processors of an installation's pipeline."""
-    context = {"document_fields": list(found.fields)}
-    model = {"model_id": found.model_id}
-    rerank: dict[str, Any] = {"ml_opensearch": model, "context": context, "ignore_failure": True}
-    if found.oversample == 1:
-        return {"response_processors": [{"rerank": rerank}]}
-    return {
-        "request_processors": [{"oversample": {"sample_factor": found.oversample}}],
-        "response_processors": [{"rerank": rerank}, {"truncate_hits": {}}],
-    }
+def _model_of(pipeline: Mapping[str, Any]) -> str | None:
+    """Return the id of the model that a pipeline calls; None if it calls none."""
+    found: str | None = _processor(pipeline, "response_processors", "rerank").get("ml_opensearch", {}).get("model_id")
+    return found
 
 
 def _has(pipeline: Mapping[str, Any], processors: Mapping[str, Any]) -> bool:
     """Return whether a pipeline has these processors and no others."""
     kinds = ("request_processors", "response_processors", "phase_results_processors")
     return all(pipeline.get(kind, []) == processors.get(kind, []) for kind in kinds)
-
-
-def _summary(fields: tuple[str, ...], oversample: float) -> str:
-    window = "the page" if oversample == 1 else f"{oversample:g} times the page"
-    return f"reranks {window} by {', '.join(fields)}"

@@ -1,26 +1,24 @@
-"""ml-commons' connectors and models: a connector calls a rerank server, a model gives it an id in OpenSearch."""
+"""ml-commons' models that call a rerank server: each with a connector of its own within, and under a new id."""
 
-import logging
 import secrets
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from opensearchpy import ConflictError, NotFoundError, OpenSearch
+from opensearchpy import ConflictError, NotFoundError, OpenSearch, RequestError
 
 from osrerank.errors import InstallError
-from osrerank.server.opensearch.cluster import explained, reason_of
+from osrerank.server.opensearch.cluster import RERANK_PATH, explained
 
 ROOT = "/_plugins/_ml"
-MADE_BY = "made by osrerank pipeline install"
 DEPLOY_TIMEOUT_S = 60.0
 DELETE_TIMEOUT_S = 10.0
+LEFT_AFTER_S = 10.0
+"""Seconds after which a model that no pipeline uses was left by an interrupted installation; others end sooner."""
 PAUSE_S = 0.2
 REQUEST_BODY = '{"query":"${parameters.query}","documents":${parameters.documents},"model":"${parameters.model}"}'
 PROBE = {"query_text": "ready", "text_docs": ["ready", "not ready"]}
-
-logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,14 +48,31 @@ class CallBounds:
         }
 
 
-def connector_of(name: str, server: str, token: str | None, bounds: CallBounds | None = None) -> dict[str, Any]:
+@dataclass(frozen=True, slots=True)
+class Model:
+    """A model of the cluster that calls a rerank server.
+
+    Attributes:
+        state: such as ``DEPLOYED``.
+        server: the rerank server.
+        sends_token: whether calls carry a bearer token.
+        bounds: of the calls, as the connector's ``client_config``.
+    """
+
+    state: str
+    server: str
+    sends_token: bool
+    bounds: Mapping[str, int]
+
+
+def connector_of(name: str, server: str, token: str | None, bounds: CallBounds) -> dict[str, Any]:
     """Return the connector's definition.
 
     Args:
         name: the connector's.
         server: the rerank server, ``http(s)://host:port``.
         token: sent as a bearer token; ml-commons stores it encrypted and requires a credential even if none is needed.
-        bounds: of its calls; the usual ones if absent.
+        bounds: of its calls.
     """
     headers = {"Content-Type": "application/json"}
     if token is not None:
@@ -65,7 +80,7 @@ def connector_of(name: str, server: str, token: str | None, bounds: CallBounds |
     action = {
         "action_type": "predict",
         "method": "POST",
-        "url": f"{server}/v1/rerank",
+        "url": server + RERANK_PATH,
         "headers": headers,
         "request_body": REQUEST_BODY,
         "pre_process_function": "connector.pre_process.cohere.rerank",
@@ -76,14 +91,14 @@ def connector_of(name: str, server: str, token: str | None, bounds: CallBounds |
         "version": "1",
         "protocol": "http",
         "parameters": {"model": "osrerank"},
-        "client_config": (bounds or CallBounds()).client_config(),
+        "client_config": bounds.client_config(),
         "credential": {"token": token or "none"},
         "actions": [action],
     }
 
 
 class Models:
-    """The connectors, models and model groups of a search pipeline, under the pipeline's name.
+    """The models of a search pipeline, each in a model group that ml-commons makes for it.
 
     Args:
         client: the cluster's.
@@ -103,61 +118,53 @@ class Models:
         self._clock = clock
         self._sleep = sleep
         self.label = f"osrerank-pipeline-{pipeline}"
-        self._description = f"{MADE_BY} for {pipeline}"
+        self._description = f"made by osrerank pipeline install for {pipeline}"
 
     def create(self, server: str, token: str | None, bounds: CallBounds) -> str:
-        """Create the connector and the model, deploy it, and return its id.
+        """Create a model with its connector, and return its id; OpenSearch begins to deploy it.
 
         Raises:
-            InstallError: a step was refused, or the model is not deployed within a minute.
+            InstallError: the cluster refuses it.
         """
         name = f"{self.label}-{secrets.token_hex(4)}"
-        with explained("create the connector"):
-            definition = {**connector_of(name, server, token, bounds), "description": self._description}
-            connector = self._post("connectors/_create", definition)
         body = {
             "name": name,
             "description": self._description,
             "function_name": "remote",
-            "connector_id": connector["connector_id"],
+            "connector": {**connector_of(name, server, token, bounds), "description": self._description},
         }
-        with explained("register the model"):
-            registered = self._post("models/_register", body)
-        model_id = str(registered.get("model_id") or self._registered(registered["task_id"]))
-        with explained("deploy the model"):
-            self._post(f"models/{model_id}/_deploy")
-            self._await_deployment(model_id)
-        return model_id
+        with explained("create the model"):
+            return str(self._request("POST", "models/_register?deploy=true", body)["model_id"])
 
-    def state(self, model_id: str) -> str | None:
-        """Return the model's state, such as ``DEPLOYED``; None if there is no model."""
+    def check(self, model_id: str) -> None:
+        """Wait until a new model is deployed, and score two texts through it.
+
+        Raises:
+            InstallError: it is not deployed within a minute, the cluster cannot reach the server, or its response is
+                wrong.
+        """
+        until = self._clock() + DEPLOY_TIMEOUT_S
+        while (model := self.find(model_id)) is None or model.state != "DEPLOYED":
+            if model is None or model.state == "DEPLOY_FAILED" or self._clock() > until:
+                state = "gone" if model is None else model.state
+                raise InstallError(f"deploy the model: its state is {state}", step="deploy the model")
+            self._sleep(PAUSE_S)
+        self.probe(model_id)
+
+    def find(self, model_id: str) -> Model | None:
+        """Return a model; None when there is none that calls a rerank server."""
         with explained("look at the model"):
-            model = self._get(f"models/{model_id}")
-        return None if model is None else str(model["model_state"])
-
-    def server(self, model_id: str) -> str | None:
-        """Return the address that the model's connector calls; None when there is none."""
-        connector = self._connector(model_id)
-        return None if connector is None else str(connector["actions"][0]["url"]).removesuffix("/v1/rerank")
-
-    def sends_token(self, model_id: str) -> bool:
-        """Return whether the model's connector sends a bearer token."""
-        connector = self._connector(model_id)
-        return connector is not None and "Authorization" in connector["actions"][0]["headers"]
-
-    def bounds(self, model_id: str) -> CallBounds | None:
-        """Return the bounds of the connector's calls; None when it has none, or others than ours."""
-        found = (self._connector(model_id) or {}).get("client_config") or {}
-        names = CallBounds().client_config()
-        if not set(names) <= set(found):
+            try:
+                model = self._request("GET", f"models/{model_id}")
+            except NotFoundError:
+                return None
+        if "connector" not in model:
             return None
-        return CallBounds(*(int(found[name]) for name in names))
-
-    def _connector(self, model_id: str) -> dict[str, Any] | None:
-        """Return the connector of a model; None when there is none."""
-        with explained("look at the connector"):
-            model = self._get(f"models/{model_id}") or {}
-            return self._get(f"connectors/{model['connector_id']}") if "connector_id" in model else None
+        action = model["connector"]["actions"][0]
+        config = model["connector"].get("client_config", {})
+        bounds = {name: config.get(name) for name in CallBounds().client_config()}
+        server = str(action["url"]).removesuffix(RERANK_PATH)
+        return Model(str(model["model_state"]), server, "Authorization" in action["headers"], bounds)
 
     def probe(self, model_id: str) -> None:
         """Score two texts through OpenSearch.
@@ -168,7 +175,7 @@ class Models:
         step = "score a pair through OpenSearch"
         try:
             with explained(step):
-                answer = self._post(f"_predict/text_similarity/{model_id}", PROBE)
+                answer = self._request("POST", f"_predict/text_similarity/{model_id}", PROBE)
         except InstallError as error:
             fix = "check that the cluster's nodes reach osrerank serve, and that OSRERANK_SERVER_TOKEN is its token"
             raise InstallError(f"{error}; {fix}", step=step) from error
@@ -176,83 +183,70 @@ class Models:
         if len(outputs) != len(PROBE["text_docs"]):
             raise InstallError(f"{step}: the server gave {len(outputs)} scores for two texts", step=step)
 
-    def remove(self, *, keep: str | None = None) -> list[str]:
-        """Undeploy and delete all of the pipeline, except the model to keep and its connector; return the names.
+    def ids(self) -> list[str]:
+        """Return the ids of the pipeline's models."""
+        with explained("look for models"):
+            return [*self._search("models")]
 
-        ml-commons matches a connector's id word by word ("a-5x-b" has three). On a node whose ids share a word, it
-        takes the kept model for a user of every connector. Such a connector is left until nothing is kept.
+    def remove(self, spent: Collection[str | None] | None = None, *, keep: str | None = None) -> list[str]:
+        """Delete models of the pipeline with their groups, and return what was deleted.
+
+        Args:
+            spent: ids of models; None for all, and for groups without a model.
+            keep: the id of a model that stays, even if it is spent.
+
+        Raises:
+            InstallError: the cluster refuses.
         """
-        removed = []
         with explained("remove the model"):
-            model = {} if keep is None else self._get(f"models/{keep}") or {}
-            needed = {keep, model.get("connector_id"), model.get("model_group_id")}
-            for kind in ("models", "connectors", "model_groups"):
-                for found in self._find(kind):
-                    if found in needed:
-                        continue
-                    if kind == "models":
-                        self._post(f"models/{found}/_undeploy")
-                    try:
-                        self._delete(f"{kind}/{found}")
-                    except ConflictError as error:
-                        if keep is None or kind != "connectors":
-                            raise
-                        logger.warning("[connector-left] OpenSearch keeps connector %s: %s", found, reason_of(error))
-                        continue
-                    removed.append(f"{kind.removesuffix('s').replace('_', ' ')} {found}")
-        return removed
+            models, groups = self._search("models"), self._search("model_groups")
+            chosen = {one: name for one, name in models.items() if one != keep and (spent is None or one in spent)}
+            removed = [self._delete("models", one) for one in chosen]
+            emptied = [one for one, name in groups.items() if spent is None or name in chosen.values()]
+            return [*removed, *(self._delete("model_groups", one) for one in emptied)]
 
-    def _registered(self, task_id: str) -> str:
-        """Wait for a registration in the background, and return the model's id."""
-        until = self._clock() + DEPLOY_TIMEOUT_S
-        while self._clock() < until:
-            task = self._get(f"tasks/{task_id}") or {}
-            if task.get("model_id"):
-                return str(task["model_id"])
-            if task.get("state") == "FAILED":
-                raise InstallError(f"register the model: {task.get('error')}", step="register the model")
-            self._sleep(PAUSE_S)
-        raise InstallError("register the model: not finished within a minute", step="register the model")
-
-    def _await_deployment(self, model_id: str) -> None:
-        until = self._clock() + DEPLOY_TIMEOUT_S
-        while (state := self.state(model_id)) != "DEPLOYED":
-            if self._clock() > until or state in (None, "DEPLOY_FAILED"):
-                raise InstallError(f"deploy the model: its state is {state}", step="deploy the model")
+    def remove_left(self, unused: Collection[str], used: Callable[[], str | None]) -> None:
+        """Delete those of unused models that are still there after ten seconds, except the one in use by then."""
+        until = self._clock() + LEFT_AFTER_S
+        while left := {*unused} & {*self.ids()} - {used()}:
+            if self._clock() > until:
+                self.remove(left)
+                return
             self._sleep(PAUSE_S)
 
-    def _find(self, kind: str) -> list[str]:
-        """Return the ids of the pipeline's own."""
-        query = {"query": {"match_phrase": {"name": self.label}}, "size": 100, "_source": ["description"]}
-        try:
-            found = self._post(f"{kind}/_search", query)
-        except NotFoundError:  # none was ever created
-            return []
-        hits = found["hits"]["hits"]
-        return [hit["_id"] for hit in hits if hit["_source"].get("description") == self._description]
+    def _delete(self, kind: str, found: str) -> str:
+        """Delete a model or a group, unless it is gone already; return what it was.
 
-    def _get(self, path: str) -> dict[str, Any] | None:
-        try:
-            answer: dict[str, Any] = self._client.transport.perform_request("GET", f"{ROOT}/{path}")
-        except NotFoundError:
-            return None
-        return answer
-
-    def _post(self, path: str, body: Mapping[str, Any] | None = None) -> dict[str, Any]:
-        answer: dict[str, Any] = self._client.transport.perform_request("POST", f"{ROOT}/{path}", body=body)
-        return answer
-
-    def _delete(self, path: str) -> None:
-        """Delete a model, connector or group; retry while ml-commons still counts a deleted user of it."""
+        A model may still be deploying, and a group may still count a model that is gone.
+        """
         until = self._clock() + DELETE_TIMEOUT_S
         while True:
             try:
-                self._client.transport.perform_request("DELETE", f"{ROOT}/{path}")
-            except NotFoundError:
-                return
-            except ConflictError:
+                if kind == "models":
+                    self._request("POST", f"models/{found}/_undeploy")
+                self._request("DELETE", f"{kind}/{found}")
+            except (RequestError, ConflictError):
                 if self._clock() > until:
                     raise
                 self._sleep(PAUSE_S)
+            except NotFoundError:
+                break
             else:
-                return
+                break
+        return f"{kind.removesuffix('s').replace('_', ' ')} {found}"
+
+    def _search(self, kind: str) -> dict[str, str]:
+        """Return id -> name of the pipeline's models or groups; a group has the name of its model."""
+        query = {"query": {"match_phrase": {"name": self.label}}, "size": 100, "_source": ["name", "description"]}
+        try:
+            hits = self._request("POST", f"{kind}/_search", query)["hits"]["hits"]
+        except NotFoundError:  # none was ever created
+            return {}
+        sources = {hit["_id"]: hit["_source"] for hit in hits}
+        return {
+            one: source["name"] for one, source in sources.items() if source.get("description") == self._description
+        }
+
+    def _request(self, method: str, path: str, body: Mapping[str, Any] | None = None) -> dict[str, Any]:
+        answer: dict[str, Any] = self._client.transport.perform_request(method, f"{ROOT}/{path}", body=body)
+        return answer

@@ -3,6 +3,7 @@
 OpenSearch 3.6 ignores a search pipeline's name in a template, though not in a search; the template has its processors.
 """
 
+import contextlib
 import json
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -12,14 +13,12 @@ from opensearchpy import NotFoundError, OpenSearch
 from osrerank.errors import InstallError
 from osrerank.server.opensearch.cluster import explained
 
-MARK = "{{! Reranks with osrerank. Made, and to be removed, by osrerank pipeline. }}"
-"""A comment of Mustache's, at the beginning of a template."""
 PAGE = {"from": 0, "size": 10}
 """Parameters of the page, with what they are where a caller gives none."""
 
 
-def template_of(fields: Sequence[str], processors: Mapping[str, Any]) -> str:
-    """Return a template with the parameters ``query``, ``from`` and ``size``.
+def source_of(fields: Sequence[str], processors: Mapping[str, Any]) -> str:
+    """Return a template's source, with the parameters ``query``, ``from`` and ``size``.
 
     Args:
         fields: that are searched.
@@ -34,32 +33,44 @@ def template_of(fields: Sequence[str], processors: Mapping[str, Any]) -> str:
         f'"{name}":{{{{#{name}}}}}{{{{{name}}}}}{{{{/{name}}}}}{{{{^{name}}}}}{usual}{{{{/{name}}}}},'
         for name, usual in PAGE.items()
     )
-    return f"{MARK}{{{page}{json.dumps(body, separators=(',', ':'))[1:]}"
+    return f"{{{page}{json.dumps(body, separators=(',', ':'))[1:]}"
 
 
 class Templates:
-    """The search templates of a cluster, by their names.
+    """The search templates of a search pipeline, each with a comment of Mustache's at its beginning that says so.
 
     Args:
         client: the cluster's.
+        pipeline: the search pipeline's name.
     """
 
-    def __init__(self, client: OpenSearch) -> None:
+    def __init__(self, client: OpenSearch, pipeline: str) -> None:
         self._client = client
+        self._pipeline = pipeline
+        self._mark = f"{{{{! Made, and to be removed, by osrerank pipeline, with the search pipeline {pipeline}. }}}}"
 
-    def has(self, name: str, source: str) -> bool:
-        """Return whether a template is there and as given."""
-        return self._source(name) == source
+    def all(self) -> dict[str, str]:
+        """Return the sources of the pipeline's templates by their names, without the comment."""
+        with explained("look at the search templates"):
+            state = self._client.cluster.state(metric="metadata", filter_path="metadata.stored_scripts")
+        scripts = state.get("metadata", {}).get("stored_scripts", {})
+        sources = {name: str(one.get("source", "")) for name, one in scripts.items()}
+        marked = sorted(name for name, source in sources.items() if source.startswith(self._mark))
+        return {name: sources[name].removeprefix(self._mark) for name in marked}
 
     def check(self, name: str) -> None:
-        """Check that a name is free, or a template of ours has it.
+        """Check that a name is free, or a template of the pipeline has it.
 
         Raises:
             InstallError: it is not.
         """
-        source = self._source(name)
-        if source is not None and not source.startswith(MARK):
-            raise InstallError(f"the search template {name} is not osrerank's: choose another --template")
+        with explained(f"look at the search template {name}"):
+            try:
+                source = self._client.get_script(id=name)["script"].get("source", "")
+            except NotFoundError:
+                return
+        if not source.startswith(self._mark):
+            raise InstallError(f"the search template {name} is not {self._pipeline}'s: choose another --template")
 
     def put(self, name: str, source: str) -> None:
         """Make a template, or make it anew.
@@ -69,24 +80,13 @@ class Templates:
         """
         self.check(name)
         with explained(f"put the search template {name}"):
-            self._client.put_script(id=name, body={"script": {"lang": "mustache", "source": source}})
+            self._client.put_script(id=name, body={"script": {"lang": "mustache", "source": self._mark + source}})
 
-    def remove(self, name: str) -> bool:
-        """Delete a template; return whether there was one of ours.
+    def remove(self, name: str) -> None:
+        """Delete a template of the pipeline, unless it is gone already.
 
         Raises:
             InstallError: the cluster refuses.
         """
-        if not (self._source(name) or "").startswith(MARK):
-            return False
-        with explained(f"remove the search template {name}"):
+        with explained(f"remove the search template {name}"), contextlib.suppress(NotFoundError):
             self._client.delete_script(id=name)
-        return True
-
-    def _source(self, name: str) -> str | None:
-        with explained(f"look at the search template {name}"):
-            try:
-                found = self._client.get_script(id=name)
-            except NotFoundError:
-                return None
-        return str(found["script"].get("source", ""))

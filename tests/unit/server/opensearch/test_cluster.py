@@ -1,4 +1,5 @@
 import json
+import re
 
 import pytest
 from click.testing import CliRunner
@@ -12,17 +13,16 @@ from osrerank.server.opensearch.cluster import (
     PRIVATE,
     TRUSTED,
     TRUSTED_PRIVATE,
-    SettingChange,
     check_plugins,
-    joined,
-    needed_changes,
-    restored,
+    needed_settings,
     trusted,
 )
-from osrerank.server.opensearch.install import Installer
+from osrerank.server.opensearch.install import Installer, Wish
+from osrerank.server.opensearch.ml_commons import CallBounds, connector_of
 
 SERVER = "http://10.1.2.3:8088"
-DEFAULTS = {TRUSTED: ["^https://vendor/.*$"], TRUSTED_PRIVATE: [], PRIVATE: "false", ML_NODES_ONLY: "true"}
+THEIRS = "^https://vendor/.*$"
+DEFAULTS = {TRUSTED: [THEIRS], PRIVATE: "false", ML_NODES_ONLY: "true"}
 
 
 class Answers:
@@ -42,68 +42,57 @@ class Answers:
         pass
 
 
-def cluster(*, version="3.6.0", roles=("data",), persistent=None, transient=None, **answers):
-    settings = {"persistent": persistent or {}, "transient": transient or {}, "defaults": DEFAULTS}
+def cluster(*, roles=("data",), defaults=DEFAULTS, persistent=None, transient=None, **answers):
+    settings = {"persistent": persistent or {}, "transient": transient or {}, "defaults": defaults}
     known = {
-        "/": {"version": {"number": version}},
         "/_nodes": {"nodes": {"a": {"roles": ["data"]}, "b": {"roles": list(roles)}}},
         "/_cluster/settings": settings,
     }
     return OpenSearch(transport_class=Answers, answers={**known, **answers})
 
 
-def wanted(client, server=SERVER):
-    return {change.name: change.after for change in needed_changes(client, server)}
-
-
-BOTH = ["^https://vendor/.*$", trusted(SERVER)]
+OURS = trusted(SERVER)
+BOTH = [THEIRS, OURS]
+NEEDED = {TRUSTED: BOTH, PRIVATE: True, ML_NODES_ONLY: False}
+SINCE_3_7 = {**DEFAULTS, TRUSTED_PRIVATE: []}
 
 
 @pytest.mark.parametrize(
-    ("given", "server", "changes"),
+    ("given", "server", "needed"),
     [
-        ({}, SERVER, {TRUSTED: BOTH, PRIVATE: True, ML_NODES_ONLY: False}),
+        ({}, SERVER, NEEDED),
         ({"roles": ["ml"]}, SERVER, {TRUSTED: BOTH, PRIVATE: True}),  # nodes for models run them
-        ({"version": "2.19.3"}, SERVER, {TRUSTED: BOTH, PRIVATE: True, ML_NODES_ONLY: False}),
-        *(({"version": one}, SERVER, {TRUSTED_PRIVATE: [trusted(SERVER)]}) for one in ("3.7.0", "3.10.1")),
-        ({"roles": ["ml"]}, "http://reranker.invalid:8088", {PRIVATE: True}),  # a name that the cluster alone knows
+        ({"defaults": SINCE_3_7}, SERVER, {**NEEDED, TRUSTED_PRIVATE: [OURS]}),
+        ({"defaults": {TRUSTED: [THEIRS]}}, SERVER, {TRUSTED: BOTH}),  # a version without the other settings
+        ({"persistent": {TRUSTED: [OURS]}}, SERVER, {PRIVATE: True, ML_NODES_ONLY: False}),
+        ({"persistent": {TRUSTED: [r"^http://10\..*$", "("]}}, SERVER, {PRIVATE: True, ML_NODES_ONLY: False}),
+        ({"persistent": {TRUSTED: ["http://10"]}}, SERVER, {**NEEDED, TRUSTED: ["http://10", OURS]}),
         ({"persistent": {TRUSTED: BOTH, PRIVATE: "true", ML_NODES_ONLY: "false"}}, SERVER, {}),
+        (
+            {"defaults": SINCE_3_7},
+            "https://8.8.8.8",
+            {TRUSTED: [THEIRS, trusted("https://8.8.8.8")], ML_NODES_ONLY: False},
+        ),
     ],
 )
-def test_what_a_server_needs_and_is_not_there_is_changed(given, server, changes):
-    found = wanted(cluster(**given), server)
-    assert changes.items() <= found.items()
-    assert (not found) == (not changes)
-    assert (TRUSTED_PRIVATE in found) == (TRUSTED_PRIVATE in changes)
+def test_what_a_server_needs_and_is_not_there_is_needed(given, server, needed):
+    assert needed_settings(cluster(**given), server).get("persistent", {}) == needed
 
 
-def test_a_transient_setting_is_in_the_way():
-    with pytest.raises(InstallError, match=r"transient cluster setting .*private_ip_enabled"):
-        needed_changes(cluster(transient={PRIVATE: "false"}), SERVER)
+def test_a_name_that_the_cluster_alone_knows_counts_as_private():
+    assert needed_settings(cluster(), "http://reranker.invalid:8088")["persistent"][PRIVATE] is True
 
 
-def test_the_trusted_expression_is_of_that_server_alone_and_no_private_address_is_needed():
-    import re
+def test_a_transient_setting_that_is_in_the_way_is_set_to_null():
+    needed = needed_settings(cluster(transient={PRIVATE: "false", TRUSTED: BOTH}), SERVER)
+    assert needed == {"persistent": {PRIVATE: True, ML_NODES_ONLY: False}, "transient": {PRIVATE: None}}
 
+
+def test_the_trusted_expression_is_of_that_server_alone():
     expression = trusted("http://10.1.2.3:8088")
     assert re.match(expression, "http://10.1.2.3:8088/v1/rerank")
     for other in ("http://10.1.2.3:80889/v1", "http://10a1.2.3:8088/v1", "http://10.1.2.3:8088.evil/v1"):
         assert not re.match(expression, other)
-    assert set(wanted(cluster(), "https://8.8.8.8")) == {TRUSTED, ML_NODES_ONLY}
-    assert ML_NODES_ONLY not in wanted(cluster(roles=["ml"]))
-
-
-def test_changes_join_and_are_undone():
-    first = SettingChange(TRUSTED, None, ["v", "a"], ("a",))
-    second = SettingChange(TRUSTED, ["v", "a"], ["v", "a", "b"], ("b",))
-    (both,) = joined([first], [second])
-    assert both == SettingChange(TRUSTED, None, ["v", "a", "b"], ("a", "b"))
-    for current, expected in ((["v", "a", "b"], None), (["v", "x", "a", "b"], ["v", "x"])):
-        client = cluster(persistent={TRUSTED: current})
-        assert restored(client, [both]) == {TRUSTED: expected}
-    assert (
-        restored(cluster(persistent={PRIVATE: "false"}), [SettingChange(PRIVATE, None, True)]) == {}
-    )  # changed by others
 
 
 def test_missing_plugins_and_rights_are_named():
@@ -132,11 +121,8 @@ def test_commands_that_cannot_work(arguments, words):
 
 
 def test_secrets_are_not_in_what_is_shown():
-    from osrerank.server.opensearch.install import Wish
-    from osrerank.server.opensearch.ml_commons import connector_of
-
-    assert "s3cret" not in repr(Wish(SERVER, "n", ("text",), token="s3cret"))
-    connector = connector_of("n", SERVER, "s3cret")
+    assert "s3cret" not in repr(Wish(SERVER, ("text",), token="s3cret"))
+    connector = connector_of("n", SERVER, "s3cret", CallBounds())
     assert json.dumps(connector).count("s3cret") == 1
     assert connector["actions"][0]["headers"]["Authorization"] == "Bearer ${credential.token}"
 

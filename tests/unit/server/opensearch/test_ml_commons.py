@@ -1,29 +1,33 @@
 import pytest
-from opensearchpy import ConflictError, NotFoundError
+from opensearchpy import NotFoundError, RequestError
 
 from osrerank.errors import InstallError
 from osrerank.server.opensearch.ml_commons import Models
 from osrerank.testing import ManualClock
 
-IN_USE = ConflictError(409, "m_l_validation_exception", {"error": "1 models are still using this connector"})
+DEPLOYING = RequestError(400, "status_exception", {"error": "Model cannot be deleted in deploying state"})
+GONE = NotFoundError(404, "not found", {})
 
 
 class Cluster:
-    """Has one connector and nothing else; its deletion is answered in turn by what is given."""
+    """Has one model in one state, whose deletion is answered in turn by what is given."""
 
-    def __init__(self, *deletions):
+    def __init__(self, *deletions, state="DEPLOYING"):
         self.deletions = list(deletions)
+        self.state = state
         self.transport = self
 
     def perform_request(self, method, path, body=None):
+        if path.endswith("/_search"):
+            source = {"name": "a name", "description": "made by osrerank pipeline install for books"}
+            return {"hits": {"hits": [{"_id": "m", "_source": source}] if "models" in path else []}}
         if method == "GET":
-            return {"connector_id": "another", "model_group_id": "group"}
-        if method == "POST":
-            found = [{"_id": "c", "_source": {"description": "made by osrerank pipeline install for books"}}]
-            return {"hits": {"hits": found if "connectors" in path else []}}
-        answer = self.deletions.pop(0) if len(self.deletions) > 1 else self.deletions[0]
-        if isinstance(answer, Exception):
-            raise answer
+            actions = [{"url": "http://a/v1/rerank", "headers": {}}]
+            return {"model_state": self.state, "connector": {"actions": actions}}
+        if method == "DELETE":
+            answer = self.deletions.pop(0) if len(self.deletions) > 1 else self.deletions[0]
+            if isinstance(answer, Exception):
+                raise answer
         return {}
 
 
@@ -32,23 +36,29 @@ def models_of(cluster):
     return Models(cluster, "books", clock, clock.sleep), clock
 
 
-def test_a_connector_is_deleted_once_its_model_is_gone_also_by_somebody_else():
-    models, clock = models_of(Cluster(IN_USE, IN_USE, {}))
-    assert models.remove() == ["connector c"]
+@pytest.mark.parametrize("last", [{}, GONE])
+def test_a_model_is_deleted_once_it_is_deployed_also_by_somebody_else(last):
+    models, clock = models_of(Cluster(DEPLOYING, DEPLOYING, last))
+    assert models.remove() == ["model m"]
     assert clock() == pytest.approx(0.4)
-    models, _ = models_of(Cluster(NotFoundError(404, "not found", {})))
-    assert models.remove() == ["connector c"]
 
 
-def test_a_connector_that_stays_in_use_is_an_error():
-    models, clock = models_of(Cluster(IN_USE))
-    with pytest.raises(InstallError, match="still using this connector"):
+def test_a_model_that_cannot_be_deleted_is_an_error():
+    models, clock = models_of(Cluster(DEPLOYING))
+    with pytest.raises(InstallError, match="cannot be deleted in deploying state"):
         models.remove()
     assert 10 < clock() < 11
 
 
-def test_a_connector_that_opensearch_takes_for_the_kept_models_is_left_with_a_warning(caplog):
-    models, clock = models_of(Cluster(IN_USE))
-    assert models.remove(keep="model") == []
-    assert 10 < clock() < 11
-    assert "[connector-left] OpenSearch keeps connector c: 1 models are still using this connector" in caplog.text
+def test_a_model_that_is_spent_and_kept_stays():
+    models, _ = models_of(Cluster({}))
+    assert models.remove({"m"}, keep="m") == []
+    assert models.remove({"another"}) == []
+
+
+@pytest.mark.parametrize(("state", "seconds"), [("DEPLOYING", 60), ("DEPLOY_FAILED", 0)])
+def test_a_model_that_is_not_deployed_in_time_is_an_error(state, seconds):
+    models, clock = models_of(Cluster({}, state=state))
+    with pytest.raises(InstallError, match=f"deploy the model: its state is {state}"):
+        models.check("m")
+    assert seconds <= clock() < seconds + 1
