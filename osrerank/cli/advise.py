@@ -63,7 +63,8 @@ def advise(
     refuse_existing(output, force=force)
     judgments = read_qrels(qrels)
     asked = judged_queries(read_queries(queries), judgments)
-    with closing(client_of(context, settings={"cache_mb": 0, "cache_local_mb": 0})) as client:  # so that scoring is timed
+    no_cache = {"cache_mb": 0, "cache_local_mb": 0}  # so that scoring is timed
+    with closing(client_of(context, settings=no_cache)) as client:
         _tell_lacking(client, index)
         with progress(len(asked), 0) as advance:
             advice = advice_on(client, index, asked, judgments, measure=measure, advance=advance)

@@ -15,13 +15,14 @@ from typing import Any
 from opensearchpy import NotFoundError, OpenSearch
 
 from osrerank.errors import ConfigError, InstallError
+from osrerank.retrieval.search_pipelines import OWN_DESCRIPTION
 from osrerank.server.opensearch.cluster import check_plugins, explained, needed_settings
 from osrerank.server.opensearch.fields import fields_missing
 from osrerank.server.opensearch.ml_commons import CallBounds, Model, Models
 from osrerank.server.opensearch.templates import Templates, source_of
 
 DEFAULT_PIPELINE = "index.search.default_pipeline"
-MARK = "Reranks with osrerank. Made, and to be removed, by osrerank pipeline. With: "
+MARK = f"{OWN_DESCRIPTION} Made, and to be removed, by osrerank pipeline. With: "
 DRIFTED = "is not as this osrerank installs it: run osrerank pipeline install again"
 
 
