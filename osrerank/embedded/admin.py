@@ -1,13 +1,24 @@
 """Requests about indices, aliases and the engine itself."""
 
 import logging
+import re
 from collections.abc import Mapping
 from typing import Any
 
-from osrerank.embedded.errors import Fault, Json, as_number, as_object, illegal, only
+from osrerank.embedded.errors import (
+    Fault,
+    Json,
+    as_list,
+    as_name,
+    as_number,
+    as_object,
+    as_whole,
+    illegal,
+    only,
+    unsupported,
+)
 from osrerank.embedded.mapping import values
-from osrerank.embedded.query.leaf_queries import K1, B
-from osrerank.embedded.search.execute import shards
+from osrerank.embedded.query.clauses import K1, B
 from osrerank.embedded.storage.engine import Engine, refresh_interval_s
 from osrerank.embedded.storage.index import LiveIndex
 from osrerank.embedded.storage.store import IndexRow
@@ -17,11 +28,12 @@ log = logging.getLogger(__name__)
 OPENSEARCH_VERSION = "3.6.0"
 """The OpenSearch whose answers the engine imitates."""
 _SETTINGS = frozenset(
-    {"number_of_shards", "number_of_replicas", "refresh_interval", "analysis", "similarity", "max_result_window",
-     "codec", "auto_expand_replicas", "translog", "merge", "highlight", "sort", "knn",
-     "hidden"}
+    {"number_of_shards", "number_of_replicas", "auto_expand_replicas", "refresh_interval", "hidden", "similarity",
+     "analysis"}
 )  # fmt: skip
-_FINAL = frozenset({"number_of_shards", "analysis", "codec", "sort"})
+_DYNAMIC = frozenset({"number_of_replicas", "auto_expand_replicas", "refresh_interval"})
+"""The settings of an existing index that can be changed."""
+_ALIAS = re.compile(r"[^_\-+ \"*\\<|,>/?#:][^ \"*\\<|,>/?#:]*")
 
 
 def information(engine: Engine) -> Json:
@@ -40,26 +52,12 @@ def information(engine: Engine) -> Json:
 
 
 def create_index(engine: Engine, name: str, body: Json) -> tuple[Json, list[str]]:
-    """Create an index with its settings, mappings and aliases; return the response and warnings."""
-    only("create index", body, frozenset({"settings", "mappings", "aliases"}))
-    settings = normal_settings(as_object(body.get("settings") or {}, "settings"))
+    """Create an index with its settings and mappings; return the response and warnings."""
+    only("create index", body, frozenset({"settings", "mappings"}))
+    settings = normal_settings(as_object(body.get("settings", {}), "settings"))
     warnings = _similarity_warnings(name, settings)
-    aliases = as_object(body.get("aliases") or {}, "aliases")
-    for alias, options in aliases.items():
-        _check_alias(engine, name, alias, as_object(options, f"aliases.{alias}"))
-    engine.create(name, as_object(body.get("mappings") or {}, "mappings"), settings)
-    for alias, options in aliases.items():
-        change_aliases(engine, [{"add": {"index": name, "alias": alias, **options}}])
-    answer = {"acknowledged": True, "shards_acknowledged": True, "index": name}
-    return answer, warnings
-
-
-def _check_alias(engine: Engine, index: str, alias: str, options: Json) -> None:
-    """Refuse an alias before its index is created."""
-    only(f"aliases.{alias}", options, frozenset({"is_write_index"}))
-    if alias == index or alias in engine.store.indices():
-        reason = f"Invalid alias name [{alias}]: an index or data stream exists with the same name as the alias"
-        raise Fault(400, "invalid_alias_name_exception", reason)
+    engine.create(name, as_object(body.get("mappings", {}), "mappings"), settings)
+    return {"acknowledged": True, "shards_acknowledged": True, "index": name}, warnings
 
 
 def normal_settings(given: Json) -> Json:
@@ -73,13 +71,15 @@ def normal_settings(given: Json) -> Json:
     for key in index:
         if key not in _SETTINGS:
             raise illegal(f"unknown setting [index.{key}] for the embedded engine; it knows {sorted(_SETTINGS)}")
+    if as_whole(index.get("number_of_shards", 1), "index.number_of_shards") < 1:
+        raise illegal("[index.number_of_shards] must be at least 1")
+    as_whole(index.get("number_of_replicas", 0), "index.number_of_replicas")
+    if str(index.get("hidden", False)).lower() not in ("true", "false"):
+        raise illegal(f"[index.hidden] is true or false, found [{index['hidden']}]")
+    expanded = str(index.get("auto_expand_replicas", "false")).lower()
+    if not re.fullmatch(r"false|\d+-(\d+|all)", expanded):
+        raise illegal(f"[index.auto_expand_replicas] is false or a range such as 0-1, found [{expanded}]")
     analysis = index.pop("analysis", None)
-    if index.pop("sort", None):
-        raise illegal("the embedded engine does not support [index.sort]")
-    if str(index.get("knn", "false")).lower() == "true":
-        raise illegal(
-            "the embedded engine does not support [index.knn: true]: it searches text; use an OpenSearch server"
-        )
     refresh_interval_s({"index": index})
     return {"index": index, **({"analysis": analysis} if analysis else {})}
 
@@ -99,27 +99,34 @@ def _nested(given: Mapping[str, Any]) -> Json:
 
 
 def _similarity_warnings(name: str, settings: Json) -> list[str]:
-    """Return a warning for each similarity with a formula that the engine does not have."""
-    warnings = []
-    for similarity, body in settings["index"].get("similarity", {}).items():
-        kind = body.get("type", "BM25")
-        asked = (as_number(body.get("k1", K1), "similarity.k1"), as_number(body.get("b", B), "similarity.b"))
-        if kind != "BM25" or asked != (K1, B):
-            warnings.append(
-                f"the embedded engine scores with BM25 at k1={K1}, b={B}; the similarity [{similarity}] of [{name}]"
-                f" asks for {kind} at k1={asked[0]}, b={asked[1]}: use an OpenSearch server for it"
-            )
-    for warning in warnings:
-        log.info("%s", warning)
-    return warnings
+    """Return a warning where BM25's constants are other than the engine's."""
+    similarities = as_object(settings["index"].get("similarity", {}), "index.similarity")
+    only("index.similarity", similarities, frozenset({"default"}))
+    body = as_object(similarities.get("default", {}), "index.similarity.default")
+    only("index.similarity.default", body, frozenset({"type", "k1", "b"}))
+    if body.get("type", "BM25") != "BM25":
+        raise illegal(f"[index.similarity.default.type] is BM25 in the embedded engine, found [{body['type']}]")
+    k1, b = (as_number(body.get(key, normal), f"similarity.{key}") for key, normal in (("k1", K1), ("b", B)))
+    if (k1, b) == (K1, B):
+        return []
+    warning = (
+        f"the embedded engine scores with BM25 at k1={K1}, b={B}; the index [{name}] asks for BM25 at k1={k1}, b={b}:"
+        " use an OpenSearch server for it"
+    )
+    log.info("%s", warning)
+    return [warning]
 
 
-def describe(engine: Engine, expression: str) -> Json:
+def describe(engine: Engine, expression: str, *, hidden: bool) -> Json:
     """Answer ``GET /index``."""
-    rows = [engine.live(name).row for name in engine.names(expression)]
-    aliases = _aliases_of(engine)
+    rows = [engine.live(name).row for name in engine.names(expression, hidden=hidden)]
+    aliases = engine.store.aliases()
     return {
-        row.name: {"aliases": aliases.get(row.id, {}), "mappings": row.mappings, "settings": shown_settings(row)}
+        row.name: {
+            "aliases": {alias: {} for alias, of in aliases.items() if row.id in of},
+            "mappings": row.mappings,
+            "settings": shown_settings(row),
+        }
         for row in rows
     }
 
@@ -147,150 +154,87 @@ def _strings(value: Any) -> Any:
     return values.as_text(value)
 
 
-def put_settings(engine: Engine, expression: str, body: Json) -> tuple[Json, list[str]]:
-    """Set dynamic settings; None resets one."""
-    given = normal_settings(body.get("settings", body))
-    warnings = []
-    for name in engine.names(expression):
-        live = engine.live(name)
-        final = sorted(_FINAL & {*given["index"], *given})
-        if final:
-            raise illegal(
-                f"Can't update non dynamic settings [[index.{final[0]}]] for open indices [[{name}/{live.row.uuid}]]"
-            )
-        index = {**live.row.settings.get("index", {}), **given["index"]}
-        kept = {key: value for key, value in index.items() if value is not None}
-        engine.change(live, settings={**live.row.settings, "index": kept})
-        warnings += _similarity_warnings(name, given)
-    return {"acknowledged": True}, warnings
+def put_mapping(engine: Engine, expression: str, body: Json) -> Json:
+    """Add fields to indices: to all of them, or, where one cannot have them, to none."""
+    with engine.writing():
+        found = [engine.live(name) for name in engine.names(expression)]
+        for live in found:
+            engine.merged(live, body)
+        for live in found:
+            engine.change(live, mappings=body)
+    return {"acknowledged": True}
+
+
+def put_settings(engine: Engine, expression: str, body: Json) -> Json:
+    """Set dynamic settings."""
+    given = normal_settings(body)
+    with engine.writing():
+        found = [engine.live(name) for name in engine.names(expression)]
+        for live in found:
+            if final := sorted({*given["index"], *given} - _DYNAMIC - {"index"}):
+                where = f"[[index.{final[0]}]] for open indices [[{live.row.name}/{live.row.uuid}]]"
+                raise illegal(f"Can't update non dynamic settings {where}")
+        for live in found:
+            index = {**live.row.settings.get("index", {}), **given["index"]}
+            engine.change(live, settings={**live.row.settings, "index": index})
+    return {"acknowledged": True}
 
 
 def delete_indices(engine: Engine, expression: str, *, ignore_unavailable: bool) -> Json:
-    """Remove indices."""
-    names: list[str] = []
-    for part in expression.split(","):
+    """Remove indices: all that are named, or none. A pattern names no index by its alias."""
+    parts = expression.split(",")
+    if ignore_unavailable:
+        parts = [part for part in engine.known(parts) if part not in engine.store.aliases()]
+    for part in parts:
         if part in engine.store.aliases():
-            raise illegal(
-                f"The provided expression [{part}] matches an alias, specify the corresponding concrete indices"
-                " instead."
-            )
-        try:
-            names += engine.names(part)
-        except Fault:
-            if not ignore_unavailable:
-                raise
-    for name in dict.fromkeys(names):
+            reason = "matches an alias, specify the corresponding concrete indices instead."
+            raise illegal(f"The provided expression [{part}] {reason}")
+    for name in engine.names(",".join(parts), aliases=False) if parts else ():
         engine.delete(name)
     return {"acknowledged": True}
 
 
-def _aliases_of(engine: Engine) -> dict[int, Json]:
-    """Return id of an index -> its aliases with their options."""
-    found: dict[int, Json] = {}
-    for alias, of in engine.store.aliases().items():
-        for index_id, body in of.items():
-            found.setdefault(index_id, {})[alias] = body
-    return found
+def indices_of(engine: Engine, alias: str) -> Json:
+    """Answer ``GET /_alias/name``: the indices that have the alias."""
+    if set("*,") & set(alias) or alias.startswith(("-", "_")):
+        raise unsupported(f"[{alias}] as a name in [_alias]", "name one alias")
+    of = engine.store.aliases().get(alias, set())
+    return {name: {"aliases": {alias: {}}} for name, row in sorted(engine.store.indices().items()) if row.id in of}
 
 
-def get_aliases(engine: Engine, expression: str | None, wanted: str | None) -> Json:
-    """Answer ``_alias``: the indices with their aliases that match ``wanted``.
-
-    Raises:
-        Fault: 404 if a named alias does not exist.
-    """
-    of = _aliases_of(engine)
-    patterns = [values.wildcard("*" if part == "_all" else part) for part in (wanted or "*").split(",")]
-    found: Json = {}
-    for name in engine.names(expression):
-        row = engine.live(name).row
-        kept = {
-            alias: body for alias, body in of.get(row.id, {}).items() if any(one.fullmatch(alias) for one in patterns)
-        }
-        if kept or wanted is None:
-            found[name] = {"aliases": kept}
-    if not found and wanted and "*" not in wanted:
-        raise Fault(404, "aliases_not_found_exception", f"aliases [{wanted}] missing", {"resource.id": wanted})
-    return found
-
-
-def change_aliases(engine: Engine, actions: list[Json]) -> Json:
+def change_aliases(engine: Engine, actions: Any) -> Json:
     """Add and remove aliases, all or none."""
     with engine.writing():
-        steps = [step for action in actions for step in _alias_steps(engine, action)]
+        steps = [step for action in as_list(actions, "actions") for step in _alias_steps(engine, action)]
         with engine.store.transaction():
-            for step in steps:
-                _alias_step(engine, *step)
+            for kind, row, alias in steps:
+                if kind == "add":
+                    engine.store.put_alias(alias, row)
+                elif not engine.store.drop_alias(alias, row):
+                    reason = f"aliases [{alias}] missing"
+                    raise Fault(404, "aliases_not_found_exception", reason, {"resource.id": alias})
     return {"acknowledged": True}
 
 
-def _alias_steps(engine: Engine, action: Json) -> list[tuple[str, IndexRow, str, Json]]:
-    if len(action) != 1 or next(iter(action)) not in ("add", "remove"):
-        raise illegal(f"an alias action is [add] or [remove] in the embedded engine, found {sorted(action)}")
+def _alias_steps(engine: Engine, action: Any) -> list[tuple[str, IndexRow, str]]:
+    """Return the steps of an action: its kind, an index and the alias."""
+    if not isinstance(action, dict) or len(action) != 1 or next(iter(action)) not in ("add", "remove"):
+        raise illegal(f"an alias action is [add] or [remove] in the embedded engine, found {action!r:.100}")
     ((kind, body),) = action.items()
-    only(f"aliases {kind}", body, frozenset({"index", "indices", "alias", "aliases", "is_write_index", "must_exist"}))
-    names = body.get("indices") or [body.get("index")]
-    aliases = body.get("aliases") or [body.get("alias")]
-    if None in names or None in aliases:
-        raise illegal("an alias action needs [index] and [alias]")
-    options = {"is_write_index": body["is_write_index"]} if "is_write_index" in body else {}
-    rows = [engine.live(name).row for expression in names for name in engine.names(expression)]
-    for alias in aliases:
-        if kind == "add" and alias in engine.store.indices():
-            reason = f"Invalid alias name [{alias}]: an index or data stream exists with the same name as the alias"
-            raise Fault(400, "invalid_alias_name_exception", reason)
-    return [(kind, row, alias, options) for row in rows for alias in aliases]
+    only(f"aliases {kind}", as_object(body, kind), frozenset({"index", "alias"}))
+    index, alias = (as_name(body.get(key), f"{kind}.{key}") for key in ("index", "alias"))
+    if not _ALIAS.fullmatch(alias):
+        raise _invalid_alias(alias, 'must not begin with _, - or +, or have a space or one of "*\\<|,>/?#:')
+    if alias in engine.store.indices():
+        raise _invalid_alias(alias, "an index or data stream exists with the same name as the alias")
+    return [(kind, engine.live(name).row, alias) for name in engine.names(index, aliases=False)]
 
 
-def _alias_step(engine: Engine, kind: str, row: IndexRow, alias: str, options: Json) -> None:
-    if kind == "add":
-        engine.store.put_alias(alias, row, options)
-    elif not engine.store.drop_alias(alias, row):
-        raise Fault(404, "aliases_not_found_exception", f"aliases [{alias}] missing", {"resource.id": alias})
+def _invalid_alias(alias: str, reason: str) -> Fault:
+    return Fault(400, "invalid_alias_name_exception", f"Invalid alias name [{alias}]: {reason}")
 
 
-def stats(engine: Engine, expression: str | None) -> Json:
-    """Answer ``_stats``: documents and bytes."""
-    indices: Json = {}
-    documents = size = 0
-    for live in engine.searchable(expression):
-        mine, bytes_used = live.snapshot().searcher.num_docs, _bytes(live)
-        body = {"docs": {"count": mine, "deleted": 0}, "store": {"size_in_bytes": bytes_used, "reserved_in_bytes": 0}}
-        indices[live.row.name] = {"uuid": live.row.uuid, "primaries": body, "total": body}
-        documents, size = documents + mine, size + bytes_used
-    body = {"docs": {"count": documents, "deleted": 0}, "store": {"size_in_bytes": size, "reserved_in_bytes": 0}}
-    return {"_shards": shards(len(indices)), "_all": {"primaries": body, "total": body}, "indices": indices}
-
-
-def _bytes(live: LiveIndex) -> int:
-    return sum(path.stat().st_size for path in live.folder.rglob("*") if path.is_file())
-
-
-def health(engine: Engine) -> Json:
-    """Answer ``_cluster/health``: always green."""
-    number = len(engine.store.indices())
-    return {
-        "cluster_name": "osrerank-embedded",
-        "status": "green",
-        "timed_out": False,
-        "number_of_nodes": 1,
-        "number_of_data_nodes": 1,
-        "discovered_master": True,
-        "discovered_cluster_manager": True,
-        "active_primary_shards": number,
-        "active_shards": number,
-        "relocating_shards": 0,
-        "initializing_shards": 0,
-        "unassigned_shards": 0,
-        "delayed_unassigned_shards": 0,
-        "number_of_pending_tasks": 0,
-        "number_of_in_flight_fetch": 0,
-        "task_max_waiting_in_queue_millis": 0,
-        "active_shards_percent_as_number": 100.0,
-    }
-
-
-def cat_indices(engine: Engine, expression: str | None) -> list[Json]:
+def cat_indices(engine: Engine) -> list[Json]:
     """Answer ``_cat/indices`` as rows."""
     return [
         {
@@ -305,15 +249,9 @@ def cat_indices(engine: Engine, expression: str | None) -> list[Json]:
             "store.size": f"{_bytes(live)}b",
             "pri.store.size": f"{_bytes(live)}b",
         }
-        for live in engine.searchable(expression)
+        for live in engine.searchable(None)
     ]
 
 
-def table(rows: list[Json], *, header: bool) -> str:
-    """Return rows as OpenSearch's aligned text."""
-    lines = [list(rows[0])] if header and rows else []
-    lines += [list(row.values()) for row in rows]
-    widths = [max(len(line[column]) for line in lines) for column in range(len(lines[0]))] if lines else []
-    return "".join(
-        " ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip() + "\n" for line in lines
-    )
+def _bytes(live: LiveIndex) -> int:
+    return sum(path.stat().st_size for path in live.folder.rglob("*") if path.is_file())

@@ -1,4 +1,4 @@
-"""Writing and reading documents: index, create, update, delete, get, mget, bulk."""
+"""Writing and reading documents: index, create, delete, get, mget, bulk."""
 
 import base64
 import json
@@ -8,12 +8,11 @@ from typing import Any
 from uuid import uuid4
 
 from osrerank.embedded.errors import Fault, Json, as_object, illegal, only, parsed_json
-from osrerank.embedded.mapping.source import SourceFilter, kept_source, source_filter, source_text
 from osrerank.embedded.storage.engine import Engine
 from osrerank.embedded.storage.index import LiveIndex
 from osrerank.embedded.storage.store import StoredDocument
 
-ACTIONS = ("index", "create", "update", "delete")
+ACTIONS = ("index", "create", "delete")
 MAX_ID_BYTES = 512
 MAX_DEPTH = 100
 """Deepest nesting of objects and arrays; OpenSearch maps 20 objects (``index.mapping.depth.limit``) and parses
@@ -46,9 +45,12 @@ class WriteBatch:
         live = self._engine.target(name)
         doc_id = _new_id() if doc_id is None else _checked_id(doc_id)
         old = self._current(live, doc_id)
-        if additions := live.fields.additions(source):
+        fields, additions = live.fields, live.fields.additions(source)
+        if additions:
+            fields = self._engine.merged(live, additions)
+        fields.extract(source)  # refuses values that do not fit their fields
+        if additions:
             self._engine.change(live, mappings=additions)
-        live.fields.extract(source)  # refuses values that do not fit their fields
         if create and old is not None and old.source is not None:
             raise _exists_already(live, doc_id, old.version)
         row = self._remember(live, doc_id, text, old)
@@ -65,23 +67,6 @@ class WriteBatch:
             missing = StoredDocument(live.last_seq, doc_id, 1, None)
             return _answer(live, missing, "not_found", 404)
         return _answer(live, self._remember(live, doc_id, None, old), "deleted", 200)
-
-    def update(self, name: str, doc_id: str, body: Json) -> Json:
-        """Merge a partial document into an existing one, or write ``upsert``."""
-        only("update", body, frozenset({"doc", "upsert", "doc_as_upsert", "detect_noop", "_source"}))
-        live = self._engine.target(name)
-        old = self._current(live, doc_id)
-        if old is None or old.source is None:
-            fresh = body.get("doc") if body.get("doc_as_upsert") else body.get("upsert")
-            if fresh is None:
-                reason = f"[{doc_id}]: document missing"
-                raise Fault(404, "document_missing_exception", reason, _shard(live))
-            return self.index(name, doc_id, source_text(as_object(fresh, "upsert")))
-        before = _source(live, old)
-        after = _merged(before, as_object(body.get("doc") or {}, "doc"))
-        if after == before and body.get("detect_noop", True):
-            return _answer(live, old, "noop", 200)
-        return self.index(name, doc_id, source_text(after))
 
     def commit(self) -> None:
         """Make the writes durable."""
@@ -121,9 +106,10 @@ def bulk(engine: Engine, default_index: str | None, body: str, refresh: str) -> 
     """Answer ``_bulk``: every action gets its own result, and those that succeed are durable together."""
     began = time.perf_counter()
     items: list[Json] = []
+    actions = list(_actions(body, default_index))  # an impossible line refuses the whole request
     with engine.writing():
         batch = WriteBatch(engine)
-        for action, meta, text in _actions(body, default_index):
+        for action, meta, text in actions:
             items.append({action: _attempt(batch, action, meta, text)})
         batch.commit()
         if refresh != "false":
@@ -139,13 +125,9 @@ def _attempt(batch: WriteBatch, action: str, meta: Json, text: str) -> Json:
     try:
         if not name:
             raise illegal("index is missing")
-        if action in ("delete", "update") and doc_id is None:
-            raise illegal("an id must be provided if version type or value are set")
         if action == "delete":
             return batch.delete(name, str(doc_id))
-        if action == "update":
-            return batch.update(name, str(doc_id), _object(text))
-        return batch.index(name, doc_id, text, create=action == "create" or meta.get("op_type") == "create")
+        return batch.index(name, doc_id, text, create=action == "create")
     except Fault as fault:
         if fault.status in (403, 429, 500, 503):  # the folder's error, not the document's
             raise
@@ -180,25 +162,19 @@ def _action(number: int, line: str) -> tuple[str, Json]:
             f"Malformed action/metadata line [{number}], expected one of {list(ACTIONS)} but found [{action}]"
         )
     for key in meta:
-        if key not in ("_index", "_id", "op_type", "retry_on_conflict", "require_alias"):
+        if key not in ("_index", "_id"):
             raise illegal(
                 f"Action/metadata line [{number}] contains an unknown parameter [{key}] for the embedded engine"
             )
     return action, meta
 
 
-def get(engine: Engine, name: str, doc_id: str, wanted: SourceFilter) -> Json:
+def get(engine: Engine, name: str, doc_id: str) -> Json:
     """Answer a get with the latest write, refreshed or not; ``found`` is false if there is none."""
-    names = engine.names(name)
-    if len(names) != 1:
-        raise illegal(
-            f"alias [{name}] has more than one index associated with it {names}, can't execute a single index op"
-        )
-    live = engine.live(names[0])
+    live = engine.live(engine.single(name))
     row = engine.store.get(live.row, doc_id)
     if row is None or row.source is None:
         return {"_index": live.row.name, "_id": doc_id, "found": False}
-    source = {"_source": wanted.apply(_source(live, row))} if wanted.wanted else {}
     return {
         "_index": live.row.name,
         "_id": doc_id,
@@ -206,31 +182,31 @@ def get(engine: Engine, name: str, doc_id: str, wanted: SourceFilter) -> Json:
         "_seq_no": row.seq - 1,
         "_primary_term": 1,
         "found": True,
-        **source,
+        "_source": json.loads(row.source),
     }
 
 
-def _source(live: LiveIndex, row: StoredDocument) -> Json:
-    """Return a document's source as OpenSearch keeps it: without what the mappings leave out."""
-    return kept_source(live.fields.mappings).apply(json.loads(row.source or ""))
-
-
-def mget(engine: Engine, default_index: str | None, body: Json, params: dict[str, str]) -> Json:
+def mget(engine: Engine, default_index: str | None, body: Json) -> Json:
     """Answer ``_mget``."""
     only("mget", body, frozenset({"docs", "ids"}))
-    wanted: list[Json] = body.get("docs") or [{"_id": one} for one in body.get("ids", [])]
-    if not wanted:
-        raise Fault(400, "action_request_validation_exception", "Validation Failed: 1: no documents to get;")
-    return {"docs": [_got(engine, default_index, one, params) for one in wanted]}
+    wanted = [as_object(one, "docs") for one in body.get("docs") or [{"_id": one} for one in body.get("ids", [])]]
+    problems = [] if wanted else ["no documents to get"]
+    for number, one in enumerate(wanted):
+        only("mget docs", one, frozenset({"_index", "_id"}))
+        problems += [
+            f"{what} is missing for doc {number}"
+            for what, given in (("index", one.get("_index", default_index)), ("id", one.get("_id")))
+            if given is None
+        ]
+    if problems:
+        reason = "".join(f" {number}: {problem};" for number, problem in enumerate(problems, start=1))
+        raise Fault(400, "action_request_validation_exception", f"Validation Failed:{reason}")
+    return {"docs": [_got(engine, str(one.get("_index", default_index)), str(one["_id"])) for one in wanted]}
 
 
-def _got(engine: Engine, default_index: str | None, one: Json, params: dict[str, str]) -> Json:
-    only("mget docs", one, frozenset({"_index", "_id", "_source"}))
-    name, doc_id = one.get("_index", default_index), str(one.get("_id"))
-    if name is None:
-        raise Fault(400, "action_request_validation_exception", "Validation Failed: 1: index is missing for doc 0;")
+def _got(engine: Engine, name: str, doc_id: str) -> Json:
     try:
-        return get(engine, name, doc_id, source_filter(one.get("_source"), {} if "_source" in one else params))
+        return get(engine, name, doc_id)
     except Fault as fault:
         return {"_index": name, "_id": doc_id, "error": fault.body()["error"]}
 
@@ -263,15 +239,6 @@ def _deeper(value: Any, levels: int) -> bool:
         return False
     inside = value.values() if isinstance(value, dict) else value
     return levels == 0 or any(_deeper(one, levels - 1) for one in inside)
-
-
-def _merged(old: Json, new: Json) -> Json:
-    """Return a document with another merged into it, object by object."""
-    both = dict(old)
-    for key, value in new.items():
-        inside = both.get(key)
-        both[key] = _merged(inside, value) if isinstance(inside, dict) and isinstance(value, dict) else value
-    return both
 
 
 def _answer(live: LiveIndex, row: StoredDocument, outcome: str, status: int) -> Json:

@@ -6,8 +6,7 @@ Hiragana character is a word of its own, a run of a script without spaces is one
 """
 
 import re
-import unicodedata
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import NamedTuple
@@ -32,7 +31,6 @@ _SPACELESS = "".join(
 )
 _ASCII = re.compile(r"\w+(?:(?:(?<=[A-Za-z])[.':](?=[A-Za-z])|(?<=[0-9])[.',;](?=[0-9]))\w+)*", re.ASCII)
 _WHITESPACE = re.compile(r"[^\s\x1c-\x1f]+")
-_LETTERS = re.compile(r"[A-Za-z]+")
 _POSSESSIVE = ("'s", "'S", "\u2019s", "\u2019S", "\uff07s", "\uff07S")
 
 
@@ -83,11 +81,6 @@ def _unicode_tokenizer() -> tantivy.TextAnalyzer:
     return tantivy.TextAnalyzerBuilder(tantivy.Tokenizer.regex(_uax29())).build()
 
 
-@lru_cache(maxsize=1)
-def _letter_tokenizer() -> tantivy.TextAnalyzer:
-    return tantivy.TextAnalyzerBuilder(tantivy.Tokenizer.regex(r"\p{L}+")).build()
-
-
 def standard_words(text: str) -> list[str]:
     """Return the words of a text by Lucene's standard tokenizer."""
     if text.isascii():  # nine times as fast as the general expression
@@ -120,17 +113,6 @@ def whitespace_words(text: str) -> list[str]:
     return _cut(_WHITESPACE.findall(text), whitespace_words)
 
 
-def letter_words(text: str) -> list[str]:
-    """Return the runs of letters."""
-    words = _LETTERS.findall(text) if text.isascii() else _letter_tokenizer().analyze(text)
-    return _cut(words, letter_words)
-
-
-def whole_text(text: str) -> list[str]:
-    """Return the text as one word; none when it is empty."""
-    return [text] if text else []
-
-
 def lowercase(word: str) -> str:
     """Lower-case each character by itself, as Java does: no final sigma, no combining dot."""
     if "\u0130" in word or "\u03a3" in word:
@@ -141,23 +123,6 @@ def lowercase(word: str) -> str:
 def possessive(word: str) -> str:
     """Remove a final 's."""
     return word[:-2] if word.endswith(_POSSESSIVE) else word
-
-
-def ascii_folding(word: str) -> str:
-    """Remove the marks of letters that have an ASCII base."""
-    if word.isascii():
-        return word
-    folded = unicodedata.normalize("NFKD", word.translate(_FOLDED))
-    return "".join(character for character in folded if not unicodedata.combining(character))
-
-
-_FOLDED = str.maketrans(
-    {"\u00df": "ss", "\u00e6": "ae", "\u00c6": "AE", "\u0153": "oe", "\u0152": "OE", "\u00f8": "o", "\u00d8": "O",
-     "\u0111": "d", "\u0110": "D", "\u0142": "l", "\u0141": "L", "\u00f0": "d", "\u00d0": "D", "\u00fe": "th",
-     "\u00de": "TH", "\u0131": "i", "\u2018": "'", "\u2019": "'", "\u201c": '"', "\u201d": '"', "\u2013": "-",
-     "\u2014": "-"}
-)  # fmt: skip
-"""Letters and marks without a decomposition: German, Nordic, French and Slavic letters, quotes, dashes."""
 
 
 def porter(word: str) -> str:
@@ -187,12 +152,6 @@ def _measure(stem: str) -> int:
         vowel = letter in "aeiou" or (letter == "y" and shape.endswith("c"))
         shape += "v" if vowel else "c"
     return shape.count("vc")
-
-
-def stop_filter(words: Iterable[str]) -> Callable[[str], str]:
-    """Return a filter that drops these words."""
-    dropped = frozenset(words)
-    return lambda word: GAP if word in dropped else word
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,10 +1,10 @@
 """The fields of an index: read mappings, find new fields in documents, extract the values of a document."""
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from osrerank.embedded.errors import Fault, Json, as_whole, illegal, only, unsupported
+from osrerank.embedded.errors import Fault, Json, as_object, as_whole, illegal, only, unsupported
 from osrerank.embedded.mapping import values
 
 Column = Literal["text", "keyword", "long", "double"]
@@ -15,28 +15,22 @@ COLUMNS: Mapping[str, Column] = {
     "keyword": "keyword",
     "long": "long",
     "integer": "long",
-    "short": "long",
-    "byte": "long",
     "date": "long",
     "boolean": "long",
-    "double": "double",
     "float": "double",
-    "half_float": "double",
 }
-_COMMON = frozenset({"type", "index", "store", "doc_values", "fields", "meta", "boost"})
 _PARAMETERS: Mapping[str, frozenset[str]] = {
-    "text": frozenset(
-        {"analyzer", "search_analyzer", "norms", "index_options", "term_vector", "similarity", "fielddata"}
-    ),
-    "keyword": frozenset(
-        {"ignore_above", "norms", "index_options", "eager_global_ordinals", "split_queries_on_whitespace"}
-    ),
-    "date": frozenset({"format", "ignore_malformed"}),
+    "text": frozenset({"type", "analyzer", "index", "fields"}),
+    "keyword": frozenset({"type", "ignore_above", "index", "doc_values", "fields"}),
+    "object": frozenset({"type", "properties", "enabled"}),
 }
-_NUMBER = frozenset({"coerce", "ignore_malformed"})
-_ROOT = frozenset(
-    {"properties", "dynamic", "date_detection", "numeric_detection", "_source", "_meta", "dynamic_templates"}
-)
+_FIXED = {"analyzer": "standard", "index": True, "doc_values": True, "enabled": True}
+"""The parameters of a field that cannot be changed, with their defaults."""
+METADATA = frozenset(
+    {"_id", "_index", "_source", "_type", "_routing", "_field_names", "_ignored", "_seq_no", "_version", "_doc_count",
+     "_nested_path", "_primary_term", "_tier", "_size", "_feature", "_data_stream_timestamp"}
+)  # fmt: skip
+"""What no document has as a property of its own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,18 +57,21 @@ class Field:
     def indexed(self) -> bool:
         return self.body.get("index", True) not in (False, "false")
 
+    @property
+    def has_doc_values(self) -> bool:
+        """Whether documents can be counted by the field's values."""
+        return self.column != "text" and self.body.get("doc_values", True) not in (False, "false")
+
     def convert(self, value: Any) -> Any:
         """Return a document's value in the type of its column; None if it is not indexed."""
         if value is None:
             return None
         if self.kind in ("text", "keyword"):
             text = values.as_text(value)
-            return None if len(text) > int(self.body.get("ignore_above", len(text))) else text
+            return None if len(text) > self.body.get("ignore_above", len(text)) else text
         try:
             return values.CONVERTERS[self.kind](value)
         except (ValueError, TypeError, OverflowError):
-            if self.body.get("ignore_malformed"):
-                return None
             raise Fault(
                 400,
                 "mapper_parsing_exception",
@@ -90,11 +87,8 @@ class IndexFields:
     """
 
     def __init__(self, mappings: Json) -> None:
-        only("mappings", mappings, _ROOT)
-        if mappings.get("dynamic_templates"):
-            raise unsupported("[dynamic_templates]", "map the fields themselves")
-        if mappings.get("_source", {}).get("enabled", True) is False:
-            raise unsupported("[_source.enabled: false]", "reranking needs the texts")
+        only("mappings", mappings, frozenset({"properties", "dynamic", "_meta"}))
+        self.is_dynamic = mappings.get("dynamic", "true") == "true"
         self.mappings = mappings
         self.by_path = {one.path: one for one in _walk("", mappings)}
         self.disabled = frozenset(_disabled("", mappings))
@@ -118,21 +112,26 @@ class IndexFields:
         return found
 
     def additions(self, source: Json) -> Json:
-        """Return mappings for the properties of a document that the mappings lack."""
-        new: Json = {}
+        """Return mappings for the properties of a document that the mappings lack.
+
+        Raises:
+            Fault: a property has no possible name, or not a value of the kind that is mapped.
+        """
+        _check_names(source)
+        new: dict[str, Json] = {}
         for path, value in leaves(source, disabled=self.disabled):
             if path in self._by_source or value is None:
                 continue
             self._refuse_conflict(path)
-            policy = self._dynamic(path)
-            if policy == "strict":
-                parent, _, name = path.rpartition(".")
-                inside = f"[{name}] within [{parent or '_doc'}]"
-                reason = f"mapping set to strict, dynamic introduction of {inside} is not allowed"
-                raise Fault(400, "strict_dynamic_mapping_exception", reason)
-            if policy == "true":
-                _put(new, path.split("."), self._guess(value))
-        return {"properties": new} if new else {}
+            if self.is_dynamic:
+                guessed = _guess(path, value)
+                if new.setdefault(path, guessed) != guessed:
+                    kinds = f"from type [{new[path]['type']}] to [{guessed['type']}]"
+                    raise illegal(f"mapper [{path}] cannot be changed {kinds}")
+        properties: Json = {}
+        for path, body in new.items():
+            _put(properties, path.split("."), body)
+        return {"properties": properties} if new else {}
 
     def _refuse_conflict(self, path: str) -> None:
         """Refuse an object where a value is mapped, and a value where an object is."""
@@ -144,25 +143,44 @@ class IndexFields:
             reason = f"object mapping for [{clash or path}] tried to parse field [{path}] as {found}"
             raise Fault(400, "mapper_parsing_exception", reason)
 
-    def _dynamic(self, path: str) -> str:
-        """Return the nearest object's ``dynamic``: true, false or strict."""
-        policy = self.mappings.get("dynamic", True)
-        inside = self.mappings
-        for part in path.split(".")[:-1]:
-            inside = inside.get("properties", {}).get(part, {})
-            policy = inside.get("dynamic", policy)
-        return str(policy).lower()
 
-    def _guess(self, value: Any) -> Json:
-        if isinstance(value, bool):
-            return {"type": "boolean"}
-        if isinstance(value, int):
-            return {"type": "long"}
-        if isinstance(value, float):
-            return {"type": "float"}
-        if self.mappings.get("date_detection", True) and values.looks_like_date(value):
-            return {"type": "date"}
-        return {"type": "text", "fields": {"keyword": {"type": "keyword", "ignore_above": 256}}}
+def _guess(path: str, value: Any) -> Json:
+    """Return the mapping of a property that has none."""
+    if isinstance(value, bool):
+        return {"type": "boolean"}
+    if isinstance(value, int):
+        return {"type": "long"}
+    if isinstance(value, float):
+        return {"type": "float"}
+    if values.looks_like_date(value):
+        return {"type": "date"}
+    if values.SLASHED_DATE.fullmatch(value):
+        raise unsupported(f"[{path}] as a date written {value!r:.40}", f"map [{path}] as text or keyword")
+    return {"type": "text", "fields": {"keyword": {"type": "keyword", "ignore_above": 256}}}
+
+
+def _check_names(source: Json) -> None:
+    """Refuse names of properties that a path cannot have."""
+    for key in source:
+        if key in METADATA:
+            reason = f"Field [{key}] is a metadata field and cannot be added inside a document."
+            raise Fault(400, "mapper_parsing_exception", f"{reason} Use the index API request parameters.")
+    for path, _ in _paths(source):
+        _check_name(path, "mapper_parsing_exception")
+
+
+def _check_name(name: str, kind: str) -> None:
+    if not name or ("." in name and not all(part.strip() for part in name.split("."))):
+        raise Fault(400, kind, f"a field name cannot be empty, nor have an empty part: [{name}]")
+
+
+def _paths(value: Any) -> Iterator[tuple[str, Any]]:
+    """Yield the keys of an object and of those inside it."""
+    if isinstance(value, dict):
+        yield from value.items()
+    inside = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+    for one in inside:
+        yield from _paths(one)
 
 
 def leaves(source: Any, path: str = "", disabled: frozenset[str] = frozenset()) -> Iterator[tuple[str, Any]]:
@@ -180,53 +198,66 @@ def leaves(source: Any, path: str = "", disabled: frozenset[str] = frozenset()) 
 
 
 def merge(old: Json, new: Json) -> Json:
-    """Return mappings with new fields added.
+    """Return mappings with new fields added; dotted names become objects.
 
     Raises:
         Fault: an existing field would get another type or analyzer.
     """
-    if "_source" in new and new["_source"] != old.get("_source", {}):
-        raise illegal("Mapper for [_source] conflicts with existing mapper: Cannot update its parameters")
     merged = {**old, **{key: value for key, value in new.items() if key != "properties"}}
-    properties = dict(old.get("properties", {}))
-    for name, body in new.get("properties", {}).items():
-        properties[name] = _merge_field(name, properties[name], body) if name in properties else body
-    if properties:
+    if "dynamic" in new:  # OpenSearch keeps the name
+        merged["dynamic"] = str(_flag(new, "dynamic", "mappings")).lower()
+    if properties := _merged(old.get("properties", {}), as_object(new.get("properties", {}), "properties")):
         merged["properties"] = properties
     return merged
 
 
+def _merged(old: Json, new: Json) -> Json:
+    properties = dict(old)
+    for name, given in new.items():
+        _check_name(name, "illegal_argument_exception")
+        first, _, rest = name.partition(".")
+        body = {"properties": {rest: given}} if rest else dict(as_object(given, f"properties.{name}"))
+        if "properties" in body:
+            body["properties"] = _merged({}, as_object(body["properties"], f"{name}.properties"))
+        properties[first] = _merge_field(first, properties[first], body) if first in properties else body
+    return properties
+
+
 def _merge_field(name: str, old: Json, new: Json) -> Json:
-    if "properties" in old or "properties" in new:
-        if not ("properties" in old and "properties" in new):
-            raise illegal(f"can't merge a non object mapping [{name}] with an object mapping")
-        return merge(old, new)
-    if old.get("type") != new.get("type"):
-        raise illegal(f"mapper [{name}] cannot be changed from type [{old.get('type')}] to [{new.get('type')}]")
-    for key in ("analyzer", "index", "format"):
-        if key in new and new[key] != old.get(key):
+    kinds = [body.get("type", "object") for body in (old, new)]
+    if ("object" in kinds) and kinds[0] != kinds[1]:
+        raise illegal(f"can't merge a non object mapping [{name}] with an object mapping")
+    if kinds[0] != kinds[1]:
+        raise illegal(f"mapper [{name}] cannot be changed from type [{kinds[0]}] to [{kinds[1]}]")
+    for key, normal in _FIXED.items():
+        if new.get(key, normal) != old.get(key, normal):
             raise illegal(f"Mapper for [{name}] conflicts with existing mapper: Cannot update parameter [{key}]")
-    fields = {**old.get("fields", {}), **new.get("fields", {})}
-    return {**old, **new, **({"fields": fields} if fields else {})}
+    both = {**old, **new} if kinds[0] == "object" else dict(new)
+    for inside in ("properties", "fields"):
+        if inside in old or inside in new:
+            both[inside] = _merged(old.get(inside, {}), new.get(inside, {}))
+    return both
 
 
 def _walk(prefix: str, body: Json) -> Iterator[Field]:
     for name, inner in body.get("properties", {}).items():
         path = prefix + name
-        kind = inner.get("type", "object")
-        if kind == "object":
-            only(f"mapping of {path}", inner, frozenset({"type", "properties", "dynamic", "enabled"}))
+        if inner.get("type", "object") == "object":
+            only(f"mapping of {path}", inner, _PARAMETERS["object"])
+            _flag(inner, "enabled", path)
             yield from _walk(path + ".", inner)
             continue
         yield _field(path, path, inner)
-        for sub, sub_body in inner.get("fields", {}).items():
+        for sub, sub_body in as_object(inner.get("fields", {}), f"{path}.fields").items():
+            if "fields" in sub_body:
+                raise unsupported(f"[fields] in the sub-field [{path}.{sub}]")
             yield _field(f"{path}.{sub}", path, sub_body)
 
 
 def _disabled(prefix: str, body: Json) -> Iterator[str]:
     """Yield the paths of objects that are stored but not indexed."""
     for name, inner in body.get("properties", {}).items():
-        if inner.get("enabled") is False:
+        if inner.get("enabled", True) in (False, "false"):
             yield prefix + name
         yield from _disabled(f"{prefix}{name}.", inner)
 
@@ -236,24 +267,30 @@ def _field(path: str, source: str, body: Json) -> Field:
     if kind not in COLUMNS:
         reason = f"No handler for type [{kind}] declared on field [{path}]: the embedded engine knows {sorted(COLUMNS)}"
         raise Fault(400, "mapper_parsing_exception", reason)
-    specific = _PARAMETERS.get(kind, frozenset() if kind == "boolean" else _NUMBER)
-    only(f"mapping of {path}", body, _COMMON | specific)
-    if not values.known_format(body.get("format", "strict_date_optional_time")):
-        raise unsupported(f"the date format [{body['format']}] of [{path}]", f"use one of {sorted(values.FORMATS)}")
+    if not path.count(".") and path in METADATA:
+        raise illegal(f"[{path}] is a metadata field, and cannot be mapped")
+    only(f"mapping of {path}", body, _PARAMETERS.get(kind, frozenset({"type"})))
+    indexed, counted = _flag(body, "index", path), _flag(body, "doc_values", path)
+    if kind == "keyword" and counted and not indexed:
+        raise unsupported(f"[index: false] of [{path}] with doc values", "add [doc_values: false]")
+    if "ignore_above" in body and isinstance(body["ignore_above"], str):
+        raise illegal(f"[ignore_above] of [{path}] must be a whole number")
     as_whole(body.get("ignore_above", 0), f"mapping of {path}.ignore_above")
     return Field(path, source, kind, body)
 
 
+def _flag(body: Json, name: str, path: str) -> bool:
+    """Return a parameter that is true or false."""
+    given = body.get(name, True)
+    if isinstance(given, str):
+        given = {"true": True, "false": False}.get(given, given)
+    if not isinstance(given, bool):
+        raise unsupported(f"[{name}: {given}] of [{path}]", "give true or false")
+    return given
+
+
 def _put(properties: Json, parts: list[str], body: Json) -> None:
-    """Set a field's mapping in a nested ``properties`` object; the guess from the first value stays."""
+    """Set a field's mapping in a nested ``properties`` object."""
     for part in parts[:-1]:
         properties = properties.setdefault(part, {"properties": {}}).setdefault("properties", {})
-    properties.setdefault(parts[-1], body)
-
-
-def analyzers_named(fields: Iterable[Field]) -> Iterator[str]:
-    """Yield the names of the fields' analyzers."""
-    for one in fields:
-        for key in ("analyzer", "search_analyzer"):
-            if key in one.body:
-                yield one.body[key]
+    properties[parts[-1]] = body

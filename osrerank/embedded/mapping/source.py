@@ -1,13 +1,12 @@
 """Choose which parts of a document are returned: ``_source`` filters and ``fields``."""
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from osrerank.embedded.errors import Json, only, parsing
+from osrerank.embedded.errors import Json, as_name, only, parsing
 from osrerank.embedded.mapping import values
-from osrerank.embedded.mapping.fields import leaves
+from osrerank.embedded.mapping.fields import IndexFields, leaves
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,29 +68,15 @@ def source_filter(given: Any, params: Mapping[str, str] | None = None) -> Source
     includes, excludes = _from_body(given)
     includes = params["_source_includes"].split(",") if "_source_includes" in params else includes
     excludes = params["_source_excludes"].split(",") if "_source_excludes" in params else excludes
-    wanted = given not in (False, "false")
-    return SourceFilter(wanted, tuple(includes), tuple(excludes))
-
-
-def source_text(source: Json) -> str:
-    """Return a document's source as it is stored."""
-    return json.dumps(source, ensure_ascii=False, separators=(",", ":"))
-
-
-def kept_source(mappings: Mapping[str, Any]) -> SourceFilter:
-    """Return the filter of what an index keeps of its documents' source."""
-    given = {key: value for key, value in (mappings.get("_source") or {}).items() if key != "enabled"}
-    return source_filter(given)
+    return SourceFilter(given is not False, tuple(includes), tuple(excludes))
 
 
 def _from_body(given: Any) -> tuple[list[str], list[str]]:
-    if given is None or given in (True, False, "true", "false"):
+    if given is None or isinstance(given, bool):
         return [], []
     if isinstance(given, dict):
-        only("_source", given, frozenset({"includes", "excludes", "include", "exclude"}))
-        includes = given.get("includes", given.get("include", []))
-        excludes = given.get("excludes", given.get("exclude", []))
-        return _patterns(includes), _patterns(excludes)
+        only("_source", given, frozenset({"includes", "excludes"}))
+        return _patterns(given.get("includes", [])), _patterns(given.get("excludes", []))
     return _patterns(given), []
 
 
@@ -103,24 +88,15 @@ def _patterns(given: Any) -> list[str]:
     raise parsing(f"[_source] takes true, false, a pattern or a list of patterns, found {given!r:.100}")
 
 
-def field_values(source: Json, wanted: list[Any], paths: Mapping[str, str]) -> dict[str, list[Any]]:
-    """Return the values of the requested fields, each as a list.
-
-    Args:
-        source: the document.
-        wanted: names or patterns, or ``{"field": name}``.
-        paths: path of each mapped field -> path of its value in the document.
-    """
-    patterns = []
-    for one in wanted:
-        if isinstance(one, dict):
-            only("fields", one, frozenset({"field"}))
-        patterns.append(one["field"] if isinstance(one, dict) else one)
-    found: dict[str, list[Any]] = {}
+def field_values(source: Json, wanted: list[Any], fields: IndexFields) -> dict[str, list[Any]]:
+    """Return the values of the fields of these names and patterns, each as a list."""
     by_source: dict[str, list[Any]] = {}
-    for path, value in leaves(source):
+    for path, value in leaves(source, disabled=fields.disabled):
         by_source.setdefault(path, []).append(value)
-    for path, source_path in paths.items():
-        if source_path in by_source and any(values.wildcard(pattern).fullmatch(path) for pattern in patterns):
-            found[path] = [value for value in by_source[source_path] if value is not None]
-    return {path: kept for path, kept in found.items() if kept}
+    found: dict[str, list[Any]] = {}
+    for pattern in wanted:
+        for field in fields.matching(as_name(pattern, "fields")):
+            converted = [field.convert(value) for value in by_source.get(field.source, [])]
+            if kept := [values.shown(field.kind, value) for value in converted if value is not None]:
+                found[field.path] = kept
+    return found

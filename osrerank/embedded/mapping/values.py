@@ -3,20 +3,22 @@
 import json
 import math
 import re
+import struct
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime, timedelta
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any
 
-FORMATS = frozenset(
-    {"strict_date_optional_time", "date_optional_time", "epoch_millis", "yyyy-MM-dd", "date", "strict_date",
-     "yyyy/MM/dd", "yyyy/MM/dd HH:mm:ss", "yyyy-MM-dd HH:mm:ss"}
-)  # fmt: skip
-LONG_MIN, LONG_MAX = -(2**63), 2**63 - 1
+RANGES = {"long": 63, "integer": 31}
+"""The bits of each kind of whole number, without its sign."""
+UNITS_MS = (86_400_000, 86_400_000, 86_400_000, 3_600_000, 60_000, 1000)
+"""How long a date of one, two .. six parts lasts; a year and a month stand for their first day, as in OpenSearch."""
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-_TIME = r"[T ](\d{1,2})(?::(\d{2})(?::(\d{2})(?:[.,](\d{1,9}))?)?)?"
-_ZONE = r"(Z|[+-]\d{2}:?\d{2})?"
-_DATE = re.compile(rf"(\d{{4}})(?:[-/](\d{{1,2}})(?:[-/](\d{{1,2}})(?:{_TIME})?{_ZONE})?)?")
+_TIME = r"(?:(\d{2})(?::(\d{2})(?::(\d{2})(?:[.,](\d{1,9}))?)?)?)?"
+_DATE = re.compile(rf"(\d{{4}})(?:-(\d{{2}})(?:-(\d{{2}})(?:T{_TIME}(Z|[+-]\d{{2}}(?::?\d{{2}})?)?)?)?)?")
+"""OpenSearch's ``strict_date_optional_time``."""
+SLASHED_DATE = re.compile(r"\d{4}/\d{2}/\d{2}(?: \d{2}:\d{2}:\d{2})?")
+"""What OpenSearch maps as a date of another format."""
 
 
 @lru_cache(maxsize=1000)
@@ -30,13 +32,17 @@ def as_text(value: Any) -> str:
     return value if isinstance(value, str) else json.dumps(value)
 
 
-def as_long(value: Any) -> int:
-    """Return a whole number; strings and floats are coerced, a fraction is cut off."""
+def as_long(value: Any, kind: str = "long") -> int:
+    """Return a whole number; strings and floats are coerced, a fraction is cut off.
+
+    Raises:
+        OverflowError: the kind has no such number.
+    """
     if isinstance(value, bool):
         raise TypeError("a boolean is not a number")
     number = value if isinstance(value, int) else int(float(value)) if isinstance(value, float) else _long_of(value)
-    if not LONG_MIN <= number <= LONG_MAX:
-        raise OverflowError("beyond 64 bits")
+    if not -(2 ** RANGES[kind]) <= number < 2 ** RANGES[kind]:
+        raise OverflowError(f"out of range for {kind}")
     return number
 
 
@@ -47,21 +53,19 @@ def _long_of(text: str) -> int:
         return int(float(text))
 
 
-def as_whole(value: Any) -> int:
-    """Return a whole number; unlike in documents a fraction is an error."""
-    if isinstance(value, float | str) and not float(value).is_integer():
-        raise ValueError("has a fraction")
-    return as_long(value)
+def has_fraction(value: Any) -> bool:
+    """Return whether a number, or the number in a string, has a fraction."""
+    return isinstance(value, float | str) and not float(value).is_integer()
 
 
-def as_double(value: Any) -> float:
-    """Return a finite number."""
+def as_float(value: Any) -> float:
+    """Return a finite number as the nearest one of 32 bits."""
     if isinstance(value, bool):
         raise TypeError("a boolean is not a number")
     number = float(value)
     if not math.isfinite(number):
         raise ValueError("not finite")
-    return number
+    return float(struct.unpack("<f", struct.pack("<f", number))[0])
 
 
 def as_boolean(value: Any) -> int:
@@ -74,26 +78,29 @@ def as_boolean(value: Any) -> int:
 
 def as_millis(value: Any) -> int:
     """Return milliseconds since 1970 in UTC from a number or an ISO date or time."""
-    if isinstance(value, bool):
-        raise TypeError("a boolean is not a date")
-    if isinstance(value, int | float):
-        return int(value)
     return next(iter(date_range(value)))
 
 
-def date_range(text: str) -> tuple[int, int]:
-    """Return the first and last millisecond of a date; a day without a time is the whole day."""
-    if re.fullmatch(r"-?\d{5,}", text):
-        return int(text), int(text)
+def date_range(value: Any) -> tuple[int, int]:
+    """Return the first and last millisecond of a date; a day without a time is the whole day.
+
+    Numbers are read as text, as OpenSearch reads them: four digits are a year, others milliseconds since 1970.
+    """
+    if isinstance(value, bool):
+        raise TypeError("a boolean is not a date")
+    text = value if isinstance(value, str) else json.dumps(value)
     match = _DATE.fullmatch(text)
     if match is None:
-        raise ValueError(f"{text!r} is not a date")
+        if not re.fullmatch(r"-?\d+(\.\d+)?", text):
+            raise ValueError(f"{text!r} is not a date")
+        millis = as_long(text.partition(".")[0])
+        return millis, millis
     *parts, fraction, zone = match.groups()
     numbers = [int(part) for part in parts if part]
     year, month, day, hour, minute, second = [*numbers, *(1, 1, 1, 0, 0, 0)[len(numbers) :]]
     start = datetime(year, month, day, hour, minute, second, tzinfo=UTC) - _offset(zone)
     first = (start - EPOCH) // timedelta(milliseconds=1) + int(((fraction or "") + "000")[:3])
-    return first, first + _length_ms(start, len(numbers), fraction) - 1
+    return first, first + (1 if fraction else UNITS_MS[len(numbers) - 1]) - 1
 
 
 def _offset(zone: str | None) -> timedelta:
@@ -101,21 +108,8 @@ def _offset(zone: str | None) -> timedelta:
         return timedelta()
     assert zone is not None
     digits = zone[1:].replace(":", "")
-    size = timedelta(hours=int(digits[:2]), minutes=int(digits[2:]))
+    size = timedelta(hours=int(digits[:2]), minutes=int(digits[2:] or 0))
     return -size if zone[0] == "-" else size
-
-
-def _length_ms(start: datetime, parts: int, fraction: str | None) -> int:
-    """Return the length of the smallest unit that a date of this many parts names."""
-    if fraction:
-        return 1
-    if parts == 1:
-        end = start.replace(year=start.year + 1)
-    elif parts == 2:
-        end = start.replace(year=start.year + start.month // 12, month=start.month % 12 + 1)
-    else:
-        end = start + (timedelta(days=1), timedelta(hours=1), timedelta(minutes=1), timedelta(seconds=1))[parts - 3]
-    return (end - start) // timedelta(milliseconds=1)
 
 
 def millis_text(millis: int) -> str:
@@ -123,30 +117,32 @@ def millis_text(millis: int) -> str:
     return (EPOCH + timedelta(milliseconds=millis)).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
-def looks_like_date(value: Any) -> bool:
-    """Return whether a dynamic string field would become a date."""
-    if not isinstance(value, str) or not any(mark in value for mark in "-/:"):
-        return False
+def looks_like_date(value: str) -> bool:
+    """Return whether a string without a mapping would become a date."""
     try:
-        date_range(value)
+        return not value.isdigit() and _DATE.fullmatch(value) is not None and bool(date_range(value))
     except ValueError:
         return False
-    return _DATE.fullmatch(value) is not None
 
 
-def known_format(form: str) -> bool:
-    """Return whether the engine supports all of these date formats."""
-    return all(part in FORMATS for part in form.split("||"))
+def shown(kind: str, value: Any) -> Any:
+    """Return a column's value as OpenSearch shows it among a hit's ``fields``."""
+    if kind == "date":
+        return millis_text(value)
+    if kind == "float":
+        return shortest(value)
+    return bool(value) if kind == "boolean" else value
+
+
+def shortest(number: float) -> float:
+    """Return the number of 64 bits with the fewest digits that is this one of 32 bits."""
+    return next(short for digits in range(1, 18) if as_float(short := float(f"{number:.{digits}g}")) == number)
 
 
 CONVERTERS: Mapping[str, Callable[[Any], Any]] = {
     "long": as_long,
-    "integer": as_long,
-    "short": as_long,
-    "byte": as_long,
+    "integer": partial(as_long, kind="integer"),
     "date": as_millis,
     "boolean": as_boolean,
-    "double": as_double,
-    "float": as_double,
-    "half_float": as_double,
+    "float": as_float,
 }

@@ -1,4 +1,4 @@
-"""The parts that clauses share: fields with options, boosts, how many must match."""
+"""The parts that clauses share: BM25, fields with options, boosts."""
 
 import math
 from collections.abc import Callable, Mapping
@@ -7,6 +7,12 @@ from typing import Any
 from tantivy import Query as TQuery
 
 from osrerank.embedded.errors import Json, as_number, only, parsing
+from osrerank.embedded.mapping.values import as_text
+from osrerank.embedded.storage.shard import FieldTotals
+
+K1, B = 1.2, 0.75
+TF_OF_ONE = 1 / (1 + K1)
+"""BM25's frequency factor of a term that occurs once in a field of average length."""
 
 
 def idf(documents: int, frequency: int) -> float:
@@ -14,32 +20,9 @@ def idf(documents: int, frequency: int) -> float:
     return math.log(1 + (documents - frequency + 0.5) / (frequency + 0.5))
 
 
-def minimum_should_match(given: Any, clauses: int, where: str) -> int:
-    """Return how many of the optional clauses must match, for a number, a percentage or conditions like ``2<75%``."""
-    if given is None:
-        return 0
-    text = str(given).strip()
-    try:
-        if "<" not in text:
-            return max(0, _share(text, clauses))
-        chosen = clauses
-        for condition in text.split():
-            limit, _, share = condition.partition("<")
-            if clauses <= int(limit):
-                break
-            chosen = _share(share, clauses)
-        return max(0, min(chosen, clauses))
-    except ValueError:
-        raise parsing(f"[{where}] has a [minimum_should_match] that cannot be read: {text!r}") from None
-
-
-def _share(text: str, clauses: int) -> int:
-    if text.endswith("%"):
-        percent = int(text[:-1])
-        part = int(clauses * abs(percent) / 100)
-        return clauses - part if percent < 0 else part
-    number = int(text)
-    return clauses + number if number < 0 else number
+def saturation(length: int, totals: FieldTotals) -> float:
+    """Return the frequency at which a term has half of its greatest score, for a document's kept length."""
+    return K1 * (1 - B + B * length * totals.documents / totals.tokens)
 
 
 def single_field(clause: str, body: Json, value_key: str | None, allowed: frozenset[str]) -> tuple[str, Json]:
@@ -48,9 +31,9 @@ def single_field(clause: str, body: Json, value_key: str | None, allowed: frozen
         raise parsing(f"[{clause}] query takes one field, found {sorted(body)}")
     ((path, options),) = body.items()
     if not isinstance(options, dict):
-        if value_key is None or isinstance(options, list):
+        if value_key is None:
             raise parsing(f"[{clause}] query malformed: the options of [{path}] are {options!r:.100}")
-        return path, {value_key: options}
+        options = {value_key: options}
     only(clause, options, allowed)
     if value_key is not None and options.get(value_key) is None:
         raise parsing(f"[{clause}] query on [{path}] has no [{value_key}]")
@@ -74,11 +57,6 @@ def boost_of(body: Json) -> float:
     return boost
 
 
-def boosted(query: TQuery, boost: float) -> TQuery:
-    """Return a query with its scores multiplied."""
-    return query if boost == 1.0 else TQuery.boost_query(query, boost)
-
-
 def best_of(queries: list[TQuery], tie: float) -> TQuery:
     """Return the disjunction that scores as its best clause, plus ``tie`` times the others."""
     if not queries:
@@ -94,4 +72,4 @@ def within(term: str, options: Json) -> bool:
         "lte": lambda one, bound: one <= bound,
         "lt": lambda one, bound: one < bound,
     }
-    return all(test(term, str(options[name])) for name, test in tests.items() if options.get(name) is not None)
+    return all(test(term, as_text(options[name])) for name, test in tests.items() if options.get(name) is not None)

@@ -6,8 +6,8 @@ from typing import Any
 from tantivy import Occur
 from tantivy import Query as TQuery
 
-from osrerank.embedded.errors import Json, as_number, only, parsing
-from osrerank.embedded.query.clauses import best_of, boost_of, boosted, listed, minimum_should_match
+from osrerank.embedded.errors import Json, only, parsing
+from osrerank.embedded.query.clauses import listed
 from osrerank.embedded.query.leaf_queries import LeafQueries
 from osrerank.embedded.storage.index import Snapshot
 
@@ -26,12 +26,8 @@ class Compiler(LeafQueries):
             "ids": self._ids,
             "range": self._range,
             "exists": self._exists,
-            "prefix": self._prefix,
             "bool": self._bool,
-            "constant_score": self._constant_score,
-            "dis_max": self._dis_max,
             "match_all": self._match_all,
-            "match_none": self._match_none,
         }
 
     def compile(self, query: Any) -> TQuery:
@@ -54,38 +50,16 @@ class Compiler(LeafQueries):
         return self._clauses[name](body)
 
     def _bool(self, body: Json) -> TQuery:
-        known = {
-            "must",
-            "should",
-            "must_not",
-            "mustNot",
-            "filter",
-            "minimum_should_match",
-            "boost",
-            "adjust_pure_negative",
-        }
-        only("bool", body, frozenset(known))
+        only("bool", body, frozenset({"must", "should", "must_not", "filter"}))
         must = [(Occur.Must, self.compile(one)) for one in listed(body.get("must"))]
         must += [(Occur.Must, TQuery.const_score_query(self.compile(one), 0.0)) for one in listed(body.get("filter"))]
         should = [(Occur.Should, self.compile(one)) for one in listed(body.get("should"))]
-        must_not = [(Occur.MustNot, self._silent(one)) for one in listed(body.get("must_not", body.get("mustNot")))]
+        must_not = [(Occur.MustNot, self._silent(one)) for one in listed(body.get("must_not"))]
         if not (must or should or must_not):
-            return boosted(TQuery.all_query(), boost_of(body))
+            return TQuery.all_query()
         if not (must or should):
             must = [(Occur.Must, TQuery.const_score_query(TQuery.all_query(), 0.0))]
-        given = body.get("minimum_should_match")
-        least = (
-            minimum_should_match(given, len(should), "bool") if given is not None else int(bool(should) and not must)
-        )
-        if least > len(should):
-            return TQuery.empty_query()
-        clauses = [*must, *should, *must_not]
-        query = (
-            TQuery.boolean_query(clauses, minimum_number_should_match=least)
-            if should
-            else TQuery.boolean_query(clauses)
-        )
-        return boosted(query, boost_of(body))
+        return TQuery.boolean_query([*must, *should, *must_not])
 
     def _silent(self, query: Json) -> TQuery:
         """Compile a clause whose terms are not highlighted."""
@@ -94,23 +68,6 @@ class Compiler(LeafQueries):
         self.terms = kept
         return compiled
 
-    def _constant_score(self, body: Json) -> TQuery:
-        only("constant_score", body, frozenset({"filter", "boost"}))
-        if "filter" not in body:
-            raise parsing("[constant_score] requires a 'filter' element")
-        return TQuery.const_score_query(self.compile(body["filter"]), boost_of(body))
-
-    def _dis_max(self, body: Json) -> TQuery:
-        only("dis_max", body, frozenset({"queries", "tie_breaker", "boost"}))
-        queries = [self.compile(one) for one in listed(body.get("queries"))]
-        if not queries:
-            raise parsing("[dis_max] requires 'queries' field with at least one clause")
-        return boosted(best_of(queries, as_number(body.get("tie_breaker", 0.0), "tie_breaker")), boost_of(body))
-
     def _match_all(self, body: Json) -> TQuery:
-        only("match_all", body, frozenset({"boost"}))
-        return TQuery.const_score_query(TQuery.all_query(), boost_of(body))
-
-    def _match_none(self, body: Json) -> TQuery:
-        only("match_none", body, frozenset({"boost"}))
-        return TQuery.empty_query()
+        only("match_all", body, frozenset())
+        return TQuery.const_score_query(TQuery.all_query(), 1.0)

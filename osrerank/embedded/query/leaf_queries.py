@@ -11,31 +11,24 @@ from tantivy import Occur
 from tantivy import Query as TQuery
 
 from osrerank.embedded.analysis.tokens import GAP
-from osrerank.embedded.errors import Fault, Json, as_list, as_name, as_number, only, parsing, unsupported
+from osrerank.embedded.errors import Fault, Json, as_name, as_number, only, parsing, unsupported
 from osrerank.embedded.mapping import values
-from osrerank.embedded.mapping.fields import Field
+from osrerank.embedded.mapping.fields import METADATA, Field
 from osrerank.embedded.query.clauses import (
+    K1,
+    TF_OF_ONE,
     best_of,
     boost_of,
-    boosted,
     idf,
-    minimum_should_match,
+    listed,
+    saturation,
     single_field,
     within,
 )
 from osrerank.embedded.storage.index import Snapshot
-from osrerank.embedded.storage.shard import EVERY, ID, PRESENT
+from osrerank.embedded.storage.shard import EVERY, ID, JOIN, PRESENT, SEQ, FieldTotals
 
-K1, B = 1.2, 0.75
 INDEX = "_index"
-TF_OF_ONE = 1 / (1 + K1)
-"""BM25's frequency factor of a term that occurs once in a field of average length."""
-
-_MATCH = frozenset(
-    {"query", "operator", "minimum_should_match", "boost", "analyzer", "zero_terms_query", "lenient",
-     "auto_generate_synonyms_phrase_query", "fuzzy_transpositions", "prefix_length", "max_expansions"}
-)  # fmt: skip
-_MULTI_MATCH = _MATCH | {"fields", "type", "tie_breaker"}
 
 
 class LeafQueries:
@@ -50,147 +43,139 @@ class LeafQueries:
     # Full text
 
     def _match(self, body: Json) -> TQuery:
-        path, options = single_field("match", body, "query", _MATCH)
-        return self._match_field(path, options, "match")
+        path, options = single_field("match", body, "query", frozenset({"query", "lenient"}))
+        return self._match_field(path, options["query"], 1.0, lenient=_flag(options, "lenient"))
 
-    def _match_field(self, path: str, options: Json, clause: str) -> TQuery:
-        boost = boost_of(options)
+    def _match_field(self, path: str, query: Any, boost: float, *, lenient: bool) -> TQuery:
         field = self._snapshot.fields.by_path.get(path)
-        if path == ID:
-            return boosted(self._ids({"values": [options["query"]]}), boost)
         if field is None or path not in self._names:
-            return self._unknown(field)
+            return self._unknown(path, field)
         if field.column != "text":
-            return self._exact_or_none(field, options["query"], boost, lenient=bool(options.get("lenient")))
-        terms = self._analysed(field, options)
+            return self._exact_or_none(field, query, boost, lenient=lenient)
+        terms = [term for _, term in self._analysed(field, query)]
         if not terms:
-            return (
-                boosted(TQuery.all_query(), boost) if options.get("zero_terms_query") == "all" else TQuery.empty_query()
-            )
-        self._note(path, terms)
-        counts = Counter(terms)
-        clauses = [self._text_term(path, term, boost * count) for term, count in counts.items()]
-        if str(options.get("operator", "or")).lower() == "and":
-            return TQuery.boolean_query([(Occur.Must, one) for one in clauses])
-        least = minimum_should_match(options.get("minimum_should_match"), len(terms), clause)
-        return self._at_least(least, list(zip(clauses, counts.values(), strict=True)))
-
-    def _at_least(self, least: int, weighted: list[tuple[TQuery, int]]) -> TQuery:
-        """Return a disjunction of which this many must match; a term counts as often as the query repeats it."""
-        shoulds = [(Occur.Should, clause) for clause, _ in weighted]
-        if least <= 1:
-            return TQuery.boolean_query(shoulds)
-        if least > sum(count for _, count in weighted):
             return TQuery.empty_query()
-        # A clause without a score represents each further occurrence of a repeated term.
-        repeats = [
-            (Occur.Should, TQuery.const_score_query(clause, 0.0))
-            for clause, count in weighted
-            for _ in range(count - 1)
-        ]
-        return TQuery.boolean_query([*shoulds, *repeats], minimum_number_should_match=least)
+        self._note(path, terms)
+        clauses = [self._text_term(path, term, boost * count) for term, count in Counter(terms).items()]
+        return TQuery.boolean_query([(Occur.Should, one) for one in clauses])
 
-    def _analysed(self, field: Field, options: Json) -> list[str]:
-        named = options.get("analyzer")
-        analyzer = self._snapshot.analyzers.get(named) if named else self._snapshot.analyzer(field)
-        return [term for term in analyzer.terms(values.as_text(options["query"])) if term != GAP]
+    def _analysed(self, field: Field, query: Any) -> list[tuple[int, str]]:
+        """Return a query's terms with their positions."""
+        terms = self._snapshot.analyzer(field).terms(values.as_text(query))
+        return [(position, term) for position, term in enumerate(terms) if term != GAP]
 
     def _text_term(self, path: str, term: str, boost: float) -> TQuery:
-        """Return a text field's term with Lucene's BM25: tantivy's has the factor k1 + 1 and counts all documents."""
-        query = TQuery.term_query(self._schema, self._names[path], term)
-        every, having = self._snapshot.present(EVERY), self._snapshot.having_terms(path)
-        weight = boost / (K1 + 1)
-        if having != every:
-            frequency = self._snapshot.frequency(path, term)
-            weight *= idf(having, frequency) / idf(every, frequency)
-        return TQuery.boost_query(query, weight)
+        """Return a text field's term with Lucene's BM25.
+
+        tantivy's has the factor k1 + 1, and is right where every document has a term in the field. Where some have
+        none, it takes the field for shorter: then a constant score stands for each frequency and length.
+        """
+        totals = self._snapshot.searcher.totals(path)
+        if totals.documents == self._snapshot.present(EVERY):
+            query = TQuery.term_query(self._schema, self._names[path], term)
+            return TQuery.boost_query(query, boost / (K1 + 1))
+        weight = boost * idf(totals.documents, self._snapshot.frequency(path, term))
+        name, scored = self._snapshot.shard.exact[path], []
+        for token, _ in self._snapshot.searcher.terms_with_prefix(name, term + JOIN):
+            frequency, length = map(int, token[len(term) + 1 :].split(JOIN))
+            score = weight * frequency / (frequency + saturation(length, totals))
+            scored.append(TQuery.const_score_query(TQuery.term_query(self._schema, name, token, "basic"), score))
+        return TQuery.boolean_query([(Occur.Should, one) for one in scored]) if scored else TQuery.empty_query()
 
     def _match_phrase(self, body: Json) -> TQuery:
-        allowed = frozenset({"query", "slop", "boost", "analyzer", "zero_terms_query"})
-        path, options = single_field("match_phrase", body, "query", allowed)
-        return self._phrase_field(path, options)
-
-    def _phrase_field(self, path: str, options: Json) -> TQuery:
-        if options.get("slop", 0) not in (0, "0"):
-            raise unsupported("[slop] other than 0 in [match_phrase]")
+        path, options = single_field("match_phrase", body, "query", frozenset({"query"}))
         field = self._snapshot.fields.by_path.get(path)
         if field is None or field.column != "text" or path not in self._names:
-            return self._match_field(path, {key: options[key] for key in options if key != "slop"}, "match_phrase")
-        named = options.get("analyzer")
-        analyzer = self._snapshot.analyzers.get(named) if named else self._snapshot.analyzer(field)
-        found = [
-            (position, term)
-            for position, term in enumerate(analyzer.terms(values.as_text(options["query"])))
-            if term != GAP
-        ]
-        terms = [term for _, term in found]
+            return self._match_field(path, options["query"], 1.0, lenient=False)
+        found = self._analysed(field, options["query"])
         if len(found) < 2:
-            return self._match_field(path, {key: options[key] for key in options if key != "slop"}, "match_phrase")
+            return self._match_field(path, options["query"], 1.0, lenient=False)
+        terms = [term for _, term in found]
         self._note(path, terms)
         first = found[0][0]
-        phrase = TQuery.phrase_query(
-            self._schema, self._names[path], [(position - first, term) for position, term in found]
-        )
-        return TQuery.boost_query(phrase, boost_of(options) * self._phrase_weight(path, terms))
+        words: list[str | tuple[int, str]] = [(position - first, term) for position, term in found]
+        phrase = TQuery.phrase_query(self._schema, self._names[path], words)
+        totals = self._snapshot.searcher.totals(path)
+        if totals.documents == self._snapshot.present(EVERY):
+            return TQuery.boost_query(phrase, 1 / (K1 + 1))
+        return self._scored_phrase(path, phrase, terms, totals)
 
-    def _phrase_weight(self, path: str, terms: Iterable[str]) -> float:
-        every, having = self._snapshot.present(EVERY), self._snapshot.having_terms(path)
+    def _scored_phrase(self, path: str, phrase: TQuery, terms: list[str], totals: FieldTotals) -> TQuery:
+        """Return a phrase with Lucene's BM25 where some documents lack the field, as a constant score of each document.
+
+        tantivy's score tells how often a document of known length has the phrase.
+        """
+        searcher, shard, every = self._snapshot.searcher, self._snapshot.shard, self._snapshot.present(EVERY)
         counts = [self._snapshot.frequency(path, term) for term in terms]
-        return sum(idf(having, one) for one in counts) / sum(idf(every, one) for one in counts) / (K1 + 1)
+        greatest, weight = (sum(idf(documents, one) for one in counts) for documents in (every, totals.documents))
+        hits = searcher.search(phrase, max(1, searcher.num_docs), count=False).hits
+        addresses = [address for _, address in hits]
+        lengths = searcher.fast_field_values(shard.lengths[path], addresses) if hits else []
+        having: dict[float, list[int]] = {}
+        for (score, _), length, seq in zip(hits, lengths, shard.numbers(searcher, addresses), strict=True):
+            share = score / (greatest * (K1 + 1))
+            theirs = saturation(length, totals._replace(documents=every))
+            frequency = max(1, round(share * theirs / (1 - share)))
+            exact = weight * frequency / (frequency + saturation(length, totals))
+            having.setdefault(exact, []).append(seq)
+        scored = [
+            TQuery.const_score_query(TQuery.term_set_query(self._schema, SEQ, found), score)
+            for score, found in having.items()
+        ]
+        return TQuery.boolean_query([(Occur.Should, one) for one in scored]) if scored else TQuery.empty_query()
 
     def _multi_match(self, body: Json) -> TQuery:
-        only("multi_match", body, _MULTI_MATCH | {"slop"})
+        only("multi_match", body, frozenset({"query", "fields", "type", "tie_breaker", "lenient"}))
         if body.get("query") is None or isinstance(body["query"], dict | list):
             raise parsing("No text specified for multi_match query")
-        kind = body.get("type", "best_fields")
-        if kind not in ("best_fields", "most_fields", "phrase"):
-            raise unsupported(f"[multi_match] of type [{kind}]", "use best_fields, most_fields or phrase")
-        options = {key: value for key, value in body.items() if key not in ("fields", "type", "tie_breaker", "boost")}
-        compile_field = self._phrase_field if kind == "phrase" else self._match_best
+        if body.get("type", "best_fields") != "best_fields":
+            raise unsupported(f"[multi_match] of type [{body['type']}]", "use best_fields")
+        names = [as_name(one, "multi_match.fields") for one in listed(body.get("fields")) or ["*"]]
+        lenient = _flag(body, "lenient", default=any(name.partition("^")[0] == "*" for name in names))
         queries = [
-            compile_field(path, {**options, "boost": boost})
-            for path, boost in self._weighted_fields(body.get("fields"))
+            self._match_field(path, body["query"], boost, lenient=lenient)
+            for path, boost in self._weighted_fields(names).items()
         ]
-        tie = 1.0 if kind == "most_fields" else as_number(body.get("tie_breaker", 0.0), "tie_breaker")
-        return boosted(best_of(queries, tie), boost_of(body))
+        return best_of(queries, as_number(body.get("tie_breaker", 0.0), "tie_breaker"))
 
-    def _match_best(self, path: str, options: Json) -> TQuery:
-        return self._match_field(path, options, "multi_match")
-
-    def _weighted_fields(self, fields: Any) -> list[tuple[str, float]]:
-        """Return the fields of a multi_match with their boosts; all text fields if it names none."""
-        names = [fields] if isinstance(fields, str) else as_list(fields or ["*"], "multi_match.fields")
-        weighted: dict[str, float] = {}
+    def _weighted_fields(self, names: list[str]) -> dict[str, float]:
+        """Return the fields that the names and patterns of a multi_match stand for, with their boosts."""
+        boosts: dict[str, float] = {}
         for name in names:
-            pattern, _, factor = as_name(name, "multi_match.fields").partition("^")
-            known = self._snapshot.fields.matching(pattern)
-            paths = [one.path for one in known if "*" not in pattern or one.column in ("text", "keyword")]
-            for path in paths or ([] if "*" in pattern else [pattern]):
-                weighted[path] = weighted.get(path, 1.0) * as_number(factor or "1", f"boost of [{name}]")
-        return list(weighted.items())
+            pattern, _, factor = name.partition("^")
+            boosts[pattern] = boost_of({"boost": factor or 1})
+        weighted: dict[str, float] = {}
+        for pattern, boost in boosts.items():
+            known = [one.path for one in self._snapshot.fields.matching(pattern) if "*" not in pattern or one.indexed]
+            for path in known or ([] if "*" in pattern else [pattern]):
+                weighted[path] = weighted.get(path, 1.0) * boost
+        return weighted
 
     # Exact values
 
     def _term(self, body: Json) -> TQuery:
-        path, options = single_field("term", body, "value", frozenset({"value", "boost", "case_insensitive"}))
-        if options.get("case_insensitive"):
-            raise unsupported("[case_insensitive] in [term]")
-        if path in (ID, INDEX):
-            return self._terms({path: [options["value"]], "boost": boost_of(options)})
+        path, options = single_field("term", body, "value", frozenset({"value", "boost"}))
+        boost = boost_of(options)
+        if path == ID:
+            return self._found_ids([options["value"]], boost)
+        if path == INDEX:
+            return self._named([options["value"]], boost)
         field = self._snapshot.fields.by_path.get(path)
         if field is None or path not in self._names:
-            return self._unknown(field)
+            return self._unknown(path, field)
         if field.column == "text":
             term = values.as_text(options["value"])
             self._note(path, [term])
-            return self._text_term(path, term, boost_of(options))
-        return self._exact(field, options["value"], boost_of(options))
+            return self._text_term(path, term, boost)
+        return self._exact(field, options["value"], boost)
 
     def _exact(self, field: Field, value: Any, boost: float) -> TQuery:
         """Return an exact value's clause: booleans score by rarity, as in OpenSearch 3, all others score the boost."""
-        if field.kind == "date" and isinstance(value, str):
+        if field.kind == "date":
             return self._range_query(field, {"gte": value, "lte": value}, boost)
         term = self._query_value(field, value)
+        if term is None:
+            return TQuery.empty_query()
         query = TQuery.term_query(self._schema, self._names[field.path], term)
         if field.kind == "keyword":
             self._note(field.path, [term])
@@ -208,89 +193,83 @@ class LeafQueries:
             raise
 
     def _query_value(self, field: Field, value: Any) -> Any:
-        """Return a query's value in the type of the field's column."""
+        """Return a query's value in the type of the field's column; None if no document can have it."""
         if field.kind == "keyword":
             return values.as_text(value)
         try:
-            whole = field.column == "long" and field.kind not in ("date", "boolean")
-            return values.as_whole(value) if whole else values.CONVERTERS[field.kind](value)
+            if field.kind in values.RANGES and values.has_fraction(value):
+                return None
+            is_blank = field.kind == "boolean" and value == ""  # false in a document alone
+            return values.CONVERTERS[field.kind](None if is_blank else value)
         except (ValueError, TypeError, OverflowError):
             where = f"on field [{field.path}] of type [{field.kind}]"
             reason = f"failed to create query: For input string: {str(value)!r:.100} {where}"
             raise Fault(400, "query_shard_exception", reason, {"index": self._snapshot.name}) from None
 
     def _terms(self, body: Json) -> TQuery:
-        options = dict(body)
-        boost = boost_of(options)
-        options.pop("boost", None)
-        if len(options) != 1:
-            raise parsing("[terms] query requires one field name with its list of terms")
-        ((path, wanted),) = options.items()
+        if len(body) != 1:
+            raise parsing(f"[terms] query takes one field with its list of terms, found {sorted(body)}")
+        ((path, wanted),) = body.items()
         if not isinstance(wanted, list):
-            raise unsupported("[terms] lookup", "give the list of terms")
+            raise unsupported(f"[terms] of [{path}] without a list", "give the list of terms")
+        if any(one is None or isinstance(one, dict | list) for one in wanted):
+            raise parsing(f"No value specified for terms query on [{path}]")
         if path == ID:
-            return boosted(self._ids({"values": wanted}), boost)
+            return self._found_ids(wanted, 1.0)
         if path == INDEX:
-            is_named = self._snapshot.name in wanted
-            return TQuery.const_score_query(TQuery.all_query() if is_named else TQuery.empty_query(), boost)
+            return self._named(wanted, 1.0)
         field = self._snapshot.fields.by_path.get(path)
         if field is None or path not in self._names:
-            return self._unknown(field)
-        found = [self._query_value(field, one) if field.column != "text" else values.as_text(one) for one in wanted]
+            return self._unknown(path, field)
         if field.column in ("text", "keyword"):
+            found = [values.as_text(one) for one in wanted]
             self._note(path, found)
-        return TQuery.const_score_query(TQuery.term_set_query(self._schema, self._names[path], found), boost)
+            return TQuery.const_score_query(TQuery.term_set_query(self._schema, self._names[path], found), 1.0)
+        clauses = [(Occur.Should, self._exact(field, one, 1.0)) for one in wanted]
+        if len(clauses) < 2:  # one boolean scores by its rarity
+            return clauses[0][1] if clauses else TQuery.empty_query()
+        return TQuery.const_score_query(TQuery.boolean_query(clauses), 1.0)
 
     def _ids(self, body: Json) -> TQuery:
-        only("ids", body, frozenset({"values", "boost"}))
-        wanted = body.get("values", [])
-        found = [str(one) for one in (wanted if isinstance(wanted, list) else [wanted])]
-        return TQuery.const_score_query(TQuery.term_set_query(self._schema, ID, found), boost_of(body))
+        only("ids", body, frozenset({"values"}))
+        return self._found_ids(listed(body.get("values")), 1.0)
+
+    def _found_ids(self, wanted: list[Any], boost: float) -> TQuery:
+        found = [values.as_text(one) for one in wanted]
+        return TQuery.const_score_query(TQuery.term_set_query(self._schema, ID, found), boost)
+
+    def _named(self, wanted: list[Any], boost: float) -> TQuery:
+        """Return the query for all documents of an index that is among these, and for none of another."""
+        is_named = self._snapshot.name in wanted
+        return TQuery.const_score_query(TQuery.all_query() if is_named else TQuery.empty_query(), boost)
 
     def _exists(self, body: Json) -> TQuery:
-        only("exists", body, frozenset({"field", "boost"}))
+        only("exists", body, frozenset({"field"}))
         if "field" not in body:
             raise parsing("[exists] must be provided with a [field]")
         path = as_name(body["field"], "exists.field")
-        inside = [
-            one.path
-            for one in self._snapshot.fields.by_path.values()
-            if one.path == path or one.path.startswith(f"{path}.")
-        ]
-        query = TQuery.term_set_query(self._schema, PRESENT, inside or [path])
-        return TQuery.const_score_query(query, boost_of(body))
-
-    def _prefix(self, body: Json) -> TQuery:
-        path, options = single_field("prefix", body, "value", frozenset({"value", "boost"}))
-        field = self._snapshot.fields.by_path.get(path)
-        if field is None or path not in self._names:
-            return self._unknown(field)
-        if field.column not in ("text", "keyword"):
-            where = f"not on [{path}] which is of type [{field.kind}]"
-            reason = f"Can only use prefix queries on keyword, text and wildcard fields - {where}"
-            raise Fault(400, "query_shard_exception", reason, {"index": self._snapshot.name})
-        prefix = as_name(options["value"], "prefix.value")
-        found = [term for term, _ in self._snapshot.searcher.terms_with_prefix(self._names[path], prefix)]
-        self._note(path, found)
-        return TQuery.const_score_query(
-            TQuery.term_set_query(self._schema, self._names[path], found), boost_of(options)
-        )
+        inside = [one for one in self._snapshot.fields.by_path if one == path or one.startswith(f"{path}.")]
+        if path in METADATA:
+            raise unsupported(f"[{path}] in [exists]", "name a field of the mapping")
+        return TQuery.const_score_query(TQuery.term_set_query(self._schema, PRESENT, inside or [path]), 1.0)
 
     def _range(self, body: Json) -> TQuery:
-        allowed = frozenset({"gte", "gt", "lte", "lt", "boost", "format"})
-        path, options = single_field("range", body, None, allowed)
+        path, options = single_field("range", body, None, frozenset({"gte", "gt", "lte", "lt"}))
+        if wrong := [name for name, bound in options.items() if isinstance(bound, dict | list)]:
+            raise parsing(f"[{wrong[0]}] in [range] on [{path}] is not one value")
+        for one, other in (("gte", "gt"), ("lte", "lt")):
+            if one in options and other in options:
+                raise unsupported(f"[{one}] together with [{other}] in [range]", "give one of them")
         field = self._snapshot.fields.by_path.get(path)
         if field is None or path not in self._names:
-            return self._unknown(field)
-        if not values.known_format(options.get("format", "strict_date_optional_time")):
-            raise unsupported(
-                f"the date format [{options['format']}] in [range]", f"use one of {sorted(values.FORMATS)}"
-            )
-        return self._range_query(field, options, boost_of(options))
+            return self._unknown(path, field)
+        return self._range_query(field, options, 1.0)
 
     def _range_query(self, field: Field, options: Json, boost: float) -> TQuery:
-        if field.column == "text":
-            raise unsupported(f"[range] on the text field [{field.path}]", "map a keyword or number field for it")
+        if field.kind in ("text", "boolean"):
+            raise unsupported(
+                f"[range] on the {field.kind} field [{field.path}]", "map a keyword or number field for it"
+            )
         if field.column == "keyword":
             return TQuery.const_score_query(self._keyword_range(field, options), boost)
         low, high = self._bounds(field, options)
@@ -315,9 +294,9 @@ class LeafQueries:
         return found[0], found[1]
 
     def _number_bound(self, field: Field, value: Any, *, up: bool) -> Any:
-        if field.column == "long" and field.kind != "boolean":
-            with contextlib.suppress(ValueError, TypeError, OverflowError):  # the last line has the reason
-                if not isinstance(value, int) and not float(value).is_integer():
+        if field.kind in values.RANGES:
+            with contextlib.suppress(ValueError, OverflowError):  # the last line has the reason
+                if values.has_fraction(value):
                     value = math.ceil(float(value)) if up else math.floor(float(value))
         return self._query_value(field, value)
 
@@ -325,8 +304,8 @@ class LeafQueries:
         if isinstance(value, str) and ("now" in value or "||" in value):
             raise unsupported(f"date mathematics ([{value}]) in [range]", "give the date itself")
         try:
-            return values.date_range(value)[last] if isinstance(value, str) else values.as_millis(value)
-        except (ValueError, TypeError):
+            return values.date_range(value)[last]
+        except (ValueError, TypeError, OverflowError):
             reason = f"failed to parse date field [{value}] of [{field.path}]: give an ISO date or milliseconds"
             raise parsing(reason) from None
 
@@ -338,8 +317,12 @@ class LeafQueries:
 
     # Shared
 
-    def _unknown(self, field: Field | None) -> TQuery:
+    def _unknown(self, path: str, field: Field | None) -> TQuery:
         """Return a query without matches for a field without a column; raise if the field must not be searched."""
+        if path in METADATA:
+            raise unsupported(
+                f"[{path}] in this clause", "use [term], [terms] or [ids] for _id, and [term] or [terms] for _index"
+            )
         if field is not None and not field.indexed:
             reason = f"failed to create query: Cannot search on field [{field.path}] since it is not indexed."
             raise Fault(400, "query_shard_exception", reason, {"index": self._snapshot.name})
@@ -347,3 +330,10 @@ class LeafQueries:
 
     def _note(self, path: str, terms: Iterable[str]) -> None:
         self.terms.setdefault(path, set()).update(terms)
+
+
+def _flag(options: Json, name: str, *, default: bool = False) -> bool:
+    given = options.get(name, default)
+    if not isinstance(given, bool):
+        raise parsing(f"[{name}] is true or false, found {given!r:.50}")
+    return given

@@ -18,11 +18,8 @@ log = logging.getLogger(__name__)
 
 MISSHAPEN = (TypeError, LookupError, AttributeError, ValueError, ArithmeticError, RecursionError, re.error)
 """Python's errors for a value of an unexpected type in a request."""
-_EVERYWHERE = frozenset(
-    {"pretty", "human", "error_trace", "filter_path", "timeout", "cluster_manager_timeout", "master_timeout",
-     "wait_for_active_shards", "ignore_unavailable", "allow_no_indices", "expand_wildcards", "request_timeout",
-     "local", "preference"}
-)  # fmt: skip
+_PARTS = {"index": r"(?P<index>_all|[^/_][^/]*)"}
+"""What a part of a path may be; no index begins with an underscore, but paths of other APIs do."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,11 +50,18 @@ class RestRequest:
 
     def flag(self, name: str) -> bool:
         """Return whether a parameter is on; given without a value it is."""
-        return self.params.get(name, "false") in ("true", "")
+        return self._chosen(name, {"true": "true", "": "true", "false": "false"}) == "true"
 
     @property
     def refresh(self) -> str:
-        return self.params.get("refresh", "false") or "true"
+        """``true``, ``false`` or ``wait_for``."""
+        return self._chosen("refresh", {"true": "true", "": "true", "false": "false", "wait_for": "wait_for"})
+
+    def _chosen(self, name: str, known: Mapping[str, str]) -> str:
+        given = self.params.get(name, "false")
+        if given not in known:
+            raise illegal(f"Unknown value for [{name}]: [{given}]; give one of {sorted(filter(None, known))}")
+        return known[given]
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,15 +90,14 @@ class Router:
     def __init__(self) -> None:
         self._routes: list[tuple[frozenset[str], re.Pattern[str], frozenset[str], Endpoint]] = []
 
-    def route(
-        self, methods: str, *templates: str, params: frozenset[str] = frozenset()
-    ) -> Callable[[Endpoint], Endpoint]:
-        """Register an endpoint for methods and paths; other parameters are refused."""
+    def route(self, methods: str, *templates: str, params: str = "") -> Callable[[Endpoint], Endpoint]:
+        """Register an endpoint for methods and paths; parameters that are not among these are refused."""
 
         def register(endpoint: Endpoint) -> Endpoint:
             for template in templates:
-                pattern = re.sub(r"\{(\w+)\}", r"(?P<\1>[^/]+)", template)
-                self._routes.append((frozenset(methods.split()), re.compile(pattern), params | _EVERYWHERE, endpoint))
+                pattern = re.sub(r"\{(\w+)\}", lambda part: _PARTS.get(part[1], rf"(?P<{part[1]}>[^/]+)"), template)
+                known = frozenset(params.split())
+                self._routes.append((frozenset(methods.split()), re.compile(pattern), known, endpoint))
             return endpoint
 
         return register
@@ -105,22 +108,19 @@ class Router:
         Raises:
             Fault: OpenSearch would refuse the request, or the engine does not support it.
         """
-        verb = "GET" if method == "HEAD" else method
-        for methods, pattern, allowed, endpoint in self._routes:
+        for methods, pattern, known, endpoint in self._routes:
             match = pattern.fullmatch(url)
-            if match and verb in methods:
+            if match and method in methods:
                 texts = {key: _text(value) for key, value in params.items()}
                 for name in texts:
-                    if name not in allowed:
-                        reason = f"request [{url}] contains unrecognized parameter for the embedded engine: [{name}]"
-                        raise illegal(reason)
+                    if name not in known:
+                        raise illegal(
+                            f"request [{url}] contains unrecognized parameter for the embedded engine: [{name}]"
+                            f"; it knows {sorted(known)} here"
+                        )
                 path = {key: unquote(value) for key, value in match.groupdict().items()}
                 return _filtered(_answered(endpoint, RestRequest(engine, method, path, texts, body)), texts)
-        raise Fault(
-            400,
-            "illegal_argument_exception",
-            f"the embedded engine does not support [{method} {url}]: use an OpenSearch server",
-        )
+        raise illegal(f"the embedded engine does not support [{method} {url}]: use an OpenSearch server")
 
 
 def _answered(endpoint: Endpoint, request: RestRequest) -> Response:
@@ -158,29 +158,24 @@ def _filtered(response: Response, params: Mapping[str, str]) -> Response:
     if not paths or not isinstance(response.body, dict):
         return response
     patterns = paths.split(",")
-    if any("**" in one for one in patterns):
-        raise unsupported("[**] in [filter_path]", "name the path with single *")
-    kept = [one for one in patterns if not one.startswith("-")]
-    dropped = [one[1:] for one in patterns if one.startswith("-")]
-    return Response(_pick(response.body, kept, dropped), response.status, response.warnings)
+    if wrong := [one for one in patterns if "**" in one or one.startswith("-")]:
+        raise unsupported(f"[{wrong[0]}] in [filter_path]", "name the paths that you want, with single *")
+    return Response(_pick(response.body, patterns), response.status, response.warnings)
 
 
-def _pick(body: Json, kept: list[str], dropped: list[str], path: str = "") -> Any:
-    picked = {}
+def _pick(body: Json, wanted: list[str], path: str = "") -> Json:
+    picked: Json = {}
     for key, value in body.items():
         here = f"{path}.{key}" if path else key
-        if any(values.wildcard(one).fullmatch(here) and one.count(".") == here.count(".") for one in dropped):
-            continue
-        whole = not kept or any(_segments_match(one, here) for one in kept)
-        if isinstance(value, dict) and (dropped or not whole):
-            if inside := _pick(value, [] if whole else kept, dropped, here):
+        if any(_segments_match(one, here) for one in wanted):
+            picked[key] = value
+        elif isinstance(value, dict):
+            if inside := _pick(value, wanted, here):
                 picked[key] = inside
-        elif isinstance(value, list) and not whole:
-            items = [found for one in value if isinstance(one, dict) and (found := _pick(one, kept, dropped, here))]
+        elif isinstance(value, list):
+            items = [found for one in value if isinstance(one, dict) and (found := _pick(one, wanted, here))]
             if items:
                 picked[key] = items
-        elif whole:
-            picked[key] = value
     return picked
 
 

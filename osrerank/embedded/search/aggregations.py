@@ -1,5 +1,6 @@
 """Terms aggregations: how many of the matching documents have each value of a field."""
 
+import re
 from typing import Any
 
 import tantivy
@@ -16,11 +17,10 @@ from osrerank.embedded.errors import (
     unsupported,
 )
 from osrerank.embedded.mapping import values
-from osrerank.embedded.mapping.fields import Field
+from osrerank.embedded.mapping.fields import METADATA, Field
 from osrerank.embedded.storage.index import Snapshot
 
 MAX_BUCKETS = 65_000
-_TERMS = frozenset({"field", "size", "shard_size", "order", "min_doc_count", "show_term_doc_count_error"})
 
 
 def count_terms(aggregations: Json, snapshots: list[tuple[Snapshot, tantivy.Query]]) -> Json:
@@ -33,6 +33,8 @@ def count_terms(aggregations: Json, snapshots: list[tuple[Snapshot, tantivy.Quer
 
 
 def _counted(name: str, body: Json, snapshots: list[tuple[Snapshot, tantivy.Query]]) -> Json:
+    if not re.fullmatch(r"[^\[\]>]+", name):
+        raise parsing(f"Invalid aggregation name [{name}]: it cannot be empty, nor have [, ] or >")
     for key in as_object(body, f"aggs.{name}"):
         if key in ("aggs", "aggregations"):
             raise unsupported(f"sub-aggregations ([{key}] in [{name}])")
@@ -41,54 +43,41 @@ def _counted(name: str, body: Json, snapshots: list[tuple[Snapshot, tantivy.Quer
     options = body.get("terms")
     if not isinstance(options, dict) or "field" not in options:
         raise parsing(f"aggregation [{name}] needs a [terms] object with a [field]")
-    only("terms", options, _TERMS)
-    as_name(options["field"], f"aggs.{name}.terms.field")
+    only("terms", options, frozenset({"field", "size"}))
+    path = as_name(options["field"], f"aggs.{name}.terms.field")
+    size = as_whole(options.get("size", 10), "terms.size")
+    if not 0 < size <= MAX_BUCKETS:
+        raise illegal(f"[size] must be greater than 0 in [terms], and at most {MAX_BUCKETS}")
     counts: dict[Any, int] = {}
+    rest = 0
     field: Field | None = None
     for snapshot, query in snapshots:
-        field = snapshot.fields.by_path.get(options["field"]) or field
-        for key, count in _count(snapshot, query, options["field"]).items():
+        field = snapshot.fields.by_path.get(path) or field
+        found, others = _count(snapshot, query, path)
+        rest += others
+        for key, count in found.items():
             counts[key] = counts.get(key, 0) + count
-    return _shown(counts, field, options)
-
-
-def _count(snapshot: Snapshot, query: tantivy.Query, path: str) -> dict[Any, int]:
-    field = snapshot.fields.by_path.get(path)
-    if field is None or path not in snapshot.shard.names:
-        return {}
-    if field.column == "text":
-        raise no_field_data(path)
-    column = snapshot.shard.names[path]
-    terms = {"field": column, "size": MAX_BUCKETS, "segment_size": MAX_BUCKETS}
-    answer = snapshot.searcher.aggregate(query, {"it": {"terms": terms}})
-    cast = int if field.column == "long" else float if field.column == "double" else str
-    return {cast(bucket["key"]): bucket["doc_count"] for bucket in answer["it"]["buckets"]}
-
-
-def _shown(counts: dict[Any, int], field: Field | None, options: Json) -> Json:
-    """Return the requested buckets; as in OpenSearch, equal counts are ordered by their keys."""
-    least = as_whole(options.get("min_doc_count", 1), "terms.min_doc_count")
-    size = as_whole(options.get("size", 10), "terms.size")
-    if size <= 0:
-        raise illegal("[size] must be greater than 0 in [terms]")
-    keys = sorted(key for key, count in counts.items() if count >= max(least, 1))
-    for by, direction in reversed(_orders(options.get("order"))):
-        keys.sort(key=(lambda key: counts[key]) if by == "_count" else (lambda key: key), reverse=direction == "desc")
-    rest = sum(counts[key] for key in keys[size:])
+    keys = sorted(counts, key=lambda key: (-counts[key], key))
+    rest += sum(counts[key] for key in keys[size:])
     shown = [{**_key(key, field), "doc_count": counts[key]} for key in keys[:size]]
     return {"doc_count_error_upper_bound": 0, "sum_other_doc_count": rest, "buckets": shown}
 
 
-def _orders(given: Any) -> list[tuple[str, str]]:
-    orders = [
-        (by, str(way))
-        for one in (given if isinstance(given, list) else [given or {"_count": "desc"}])
-        for by, way in as_object(one, "terms.order").items()
-    ]
-    for by, way in orders:
-        if by not in ("_count", "_key") or way not in ("asc", "desc"):
-            raise unsupported(f"the order [{by}: {way}] in [terms]", "order by _count or _key, asc or desc")
-    return orders
+def _count(snapshot: Snapshot, query: tantivy.Query, path: str) -> tuple[dict[Any, int], int]:
+    """Return value -> number of documents, and the number of those with further values."""
+    field = snapshot.fields.by_path.get(path)
+    if path in METADATA:
+        raise unsupported(f"[{path}] in [terms]", "name a field of the mapping")
+    if field is not None and not field.has_doc_values:
+        raise no_field_data(path)
+    if field is None or path not in snapshot.shard.names:
+        return {}, 0
+    column = snapshot.shard.names[path]
+    terms = {"field": column, "size": MAX_BUCKETS, "segment_size": MAX_BUCKETS}
+    answer = snapshot.searcher.aggregate(query, {"it": {"terms": terms}})["it"]
+    cast = int if field.column == "long" else float if field.column == "double" else str
+    found = {cast(bucket["key"]): bucket["doc_count"] for bucket in answer["buckets"]}
+    return found, int(answer.get("sum_other_doc_count") or 0)
 
 
 def _key(key: Any, field: Field | None) -> Json:

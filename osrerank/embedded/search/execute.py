@@ -1,57 +1,58 @@
 """Answer ``_search``, ``_count`` and ``_msearch``."""
 
 import json
+import re
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import tantivy
+from tantivy import Occur
+from tantivy import Query as TQuery
 
-from osrerank.embedded.errors import Fault, Json, as_number, as_object, as_whole, illegal, parsing, unsupported
+from osrerank.embedded.errors import Fault, Json, as_list, as_number, as_object, as_whole, illegal, parsing, unsupported
 from osrerank.embedded.mapping.source import SourceFilter, field_values, source_filter
 from osrerank.embedded.query.compile import Compiler
-from osrerank.embedded.search import sorting
 from osrerank.embedded.search.aggregations import count_terms
-from osrerank.embedded.search.doc_values import DocValues, doc_values_wanted
 from osrerank.embedded.search.highlight import Highlighter
-from osrerank.embedded.search.sorting import Key, MatchingDocument
 from osrerank.embedded.storage.engine import Engine
 from osrerank.embedded.storage.index import Snapshot
-from osrerank.embedded.storage.shard import ID, SOURCE
+from osrerank.embedded.storage.shard import ID, SEQ, SOURCE
 
 WINDOW = 10_000
 COUNTED = 10_000
 """Totals are exact up to this number unless ``track_total_hits`` is set, as in OpenSearch."""
 _BODY = frozenset(
-    {"query", "from", "size", "_source", "fields", "highlight", "aggs", "aggregations", "sort", "track_total_hits",
-     "min_score", "post_filter", "timeout", "search_after", "track_scores", "explain", "version", "seq_no_primary_term",
-     "profile", "search_pipeline", "docvalue_fields", "ext"}
+    {"query", "from", "size", "_source", "fields", "highlight", "aggs", "sort", "search_after", "track_total_hits",
+     "min_score", "post_filter", "timeout", "search_pipeline", "ext"}
 )  # fmt: skip
-_OFF_ONLY = ("explain", "version", "seq_no_primary_term", "profile")
-"""Keys of OpenSearch that are accepted here only without effect."""
 _EXTENSIONS = frozenset({"rerank", "ubi"})
 """Keys of ``ext`` that OpenSearch's plugins read, and that have no effect here."""
 
 
 @dataclass(frozen=True, slots=True)
 class SearchPlan:
-    """A search request, read and checked."""
+    """A search request, read and checked.
+
+    Attributes:
+        count_to: how far hits are counted; None for not at all.
+        in_order: None for the best first; otherwise the order of insertion, ``asc`` or ``desc``.
+        after: the sort value behind which the page begins.
+    """
 
     query: Any
     start: int
     size: int
     source: SourceFilter
     fields: list[Any]
-    doc_values: list[Any]
     highlight: Json | None
     aggregations: Json
-    sort: list[Key]
-    count_to: float
+    count_to: float | None
     min_score: float | None
     post_filter: Any
-    search_after: list[Any] | None
-    track_scores: bool
+    in_order: str | None
+    after: int | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,9 +60,25 @@ class Side:
     """One index of a search: its snapshot, the query, and the query with the post filter."""
 
     snapshot: Snapshot
-    query: tantivy.Query
-    filtered: tantivy.Query
+    query: TQuery
+    filtered: TQuery
     terms: Mapping[str, set[str]]
+
+
+@dataclass(frozen=True, slots=True)
+class MatchingDocument:
+    """A matching document before its source is read.
+
+    Attributes:
+        number: of the index among those searched, from 0.
+        seq: its sequence number there.
+        score: None in an order that has no scores.
+    """
+
+    number: int
+    seq: int
+    score: float | None
+    address: tantivy.DocAddress
 
 
 def plan(body: Json, params: Mapping[str, str]) -> SearchPlan:
@@ -73,42 +90,64 @@ def plan(body: Json, params: Mapping[str, str]) -> SearchPlan:
     for key in body:
         if key not in _BODY:
             raise parsing(f"unknown key [{key}] for the embedded engine's search; it knows {sorted(_BODY)}")
+        if body[key] is None:
+            raise parsing(f"[{key}] cannot be null: leave it out")
     ext = body.get("ext", {})
     if not isinstance(ext, Mapping) or not ext.keys() <= _EXTENSIONS:
         raise unsupported(f"[ext] other than an object of {sorted(_EXTENSIONS)}")
-    check_pipeline(body.get("search_pipeline", "_none"))
-    merged = {
-        **body,
-        **{key: params[key] for key in ("from", "size", "track_total_hits", "track_scores") if key in params},
-    }
-    for key in _OFF_ONLY:
-        if _flag(params.get(key, body.get(key, False)), key):
-            raise unsupported(f"[{key}]")
-    start, size = as_whole(merged.get("from", 0), "from"), as_whole(merged.get("size", 10), "size")
+    _check_without_effect({**body, **params})
+    start, size = (as_whole(params.get(key, body.get(key, normal)), key) for key, normal in (("from", 0), ("size", 10)))
     if start + size > WINDOW:
         raise _window_fault(start + size)
-    sort = sorting.sort_keys(params["sort"].split(",") if "sort" in params else body.get("sort"))
-    sort = (
-        []
-        if [(one.field, one.descending) for one in sort] == [("_score", True)] and "search_after" not in body
-        else sort
-    )
+    in_order = _in_order(body.get("sort"))
+    if in_order and "min_score" in body:
+        raise unsupported("[min_score] with [sort]")
     return SearchPlan(
-        query=body.get("query") or {"match_all": {}},
+        query=body.get("query", {"match_all": {}}),
         start=start,
         size=size,
         source=source_filter(body.get("_source"), params),
-        fields=_as_list(body.get("fields")),
-        doc_values=doc_values_wanted(body),
+        fields=as_list(body.get("fields", []), "fields"),
         highlight=body.get("highlight"),
-        aggregations=as_object(body.get("aggs", body.get("aggregations")) or {}, "aggs"),
-        sort=sort,
-        count_to=_count_to(merged.get("track_total_hits", COUNTED)),
-        min_score=None if body.get("min_score") is None else as_number(body["min_score"], "min_score"),
+        aggregations=as_object(body.get("aggs", {}), "aggs"),
+        count_to=_count_to(body.get("track_total_hits", COUNTED)),
+        min_score=as_number(body["min_score"], "min_score") if "min_score" in body else None,
         post_filter=body.get("post_filter"),
-        search_after=sorting.check_after(sort, body.get("search_after")),
-        track_scores=_flag(merged.get("track_scores", False), "track_scores"),
+        in_order=in_order,
+        after=_after(body.get("search_after"), in_order, start),
     )
+
+
+def _check_without_effect(asked: Mapping[str, Any]) -> None:
+    """Refuse values that OpenSearch would refuse, or heed, of what has no effect here."""
+    if (name := asked.get("search_pipeline", "_none")) != "_none":
+        raise illegal(
+            f"Pipeline {name} is not defined: the embedded engine has no search pipelines; give search_pipeline=_none"
+        )
+    if (preference := str(asked.get("preference", "_local"))).startswith("_") and preference != "_local":
+        raise illegal(f"no Preference for [{preference}] in the embedded engine: give _local, or a name of your own")
+    if not re.fullmatch(r"-1|\d+(nanos|micros|ms|s|m|h|d)", timeout := str(asked.get("timeout", "-1"))):
+        raise parsing(f"failed to parse [timeout] with value [{timeout}]: give a time such as 1s")
+
+
+def _in_order(sort: Any) -> str | None:
+    """Return the direction of the one order that is not by score."""
+    for order, forms in (("asc", ("_doc", {"_doc": "asc"})), ("desc", ({"_doc": "desc"},))):
+        if any(sort in (form, [form]) for form in forms):
+            return order
+    if sort is not None:
+        raise unsupported(f"[sort] by {json.dumps(sort):.100}", 'it sorts by score, or by ["_doc"]')
+    return None
+
+
+def _after(given: Any, in_order: str | None, start: int) -> int | None:
+    if given is None:
+        return None
+    if in_order is None or start or not isinstance(given, list) or len(given) != 1 or not isinstance(given[0], int):
+        raise unsupported(
+            f"[search_after: {given!r:.100}]", 'give one number, with [sort: ["_doc"]] and without [from]'
+        )
+    return int(given[0])
 
 
 def search(engine: Engine, expression: str | None, body: Json, params: Mapping[str, str]) -> Json:
@@ -117,7 +156,8 @@ def search(engine: Engine, expression: str | None, body: Json, params: Mapping[s
     wanted = plan(body, params)
     snapshots = [live.snapshot() for live in engine.searchable(expression)]
     sides = [_side(snapshot, wanted) for snapshot in snapshots]
-    found, total, best = _find(sides, wanted)
+    found, total = _find(sides, wanted) if wanted.in_order is None else _find_in_order(sides, wanted)
+    best = found[0].score if found and wanted.size else None
     page = found[wanted.start : wanted.start + wanted.size]
     response: Json = {
         "took": 0,
@@ -136,7 +176,7 @@ def count(engine: Engine, expression: str | None, body: Json) -> Json:
     for key in body:
         if key != "query":
             raise parsing(f"request does not support [{key}]")
-    wanted = plan({"query": body.get("query"), "size": 0, "track_total_hits": True}, {})
+    wanted = plan({**body, "size": 0, "track_total_hits": True}, {})
     sides = [_side(live.snapshot(), wanted) for live in engine.searchable(expression)]
     return {"count": sum(_count(side) for side in sides), "_shards": shards(len(sides))}
 
@@ -148,64 +188,51 @@ def shards(number: int) -> Json:
 
 def _side(snapshot: Snapshot, wanted: SearchPlan) -> Side:
     compiler = Compiler(snapshot)
-    query = compiler.compile(wanted.query)
-    terms = compiler.terms
-    if marked := (wanted.highlight or {}).get("highlight_query"):
-        other = Compiler(snapshot)
-        other.compile(marked)
-        terms = other.terms
-    filtered = query
+    filtered = query = compiler.compile(wanted.query)
     if wanted.post_filter:
-        only_these = tantivy.Query.const_score_query(Compiler(snapshot).compile(wanted.post_filter), 0.0)
-        filtered = tantivy.Query.boolean_query([(tantivy.Occur.Must, query), (tantivy.Occur.Must, only_these)])
-    return Side(snapshot, query, filtered, terms)
+        only_these = TQuery.const_score_query(Compiler(snapshot).compile(wanted.post_filter), 0.0)
+        filtered = TQuery.boolean_query([(Occur.Must, query), (Occur.Must, only_these)])
+    return Side(snapshot, query, filtered, compiler.terms)
 
 
-def _find(sides: list[Side], wanted: SearchPlan) -> tuple[list[MatchingDocument], int, float | None]:
-    """Return the documents in order, as many as the page needs; how many match; and the best score."""
+def _find(sides: list[Side], wanted: SearchPlan) -> tuple[list[MatchingDocument], int]:
+    """Return the best documents in order, as many as the page needs, and how many match."""
     needed = wanted.start + wanted.size
-    if wanted.sort:
-        return _find_sorted(sides, wanted)
-    found: list[MatchingDocument] = []
+    found: list[tuple[float, MatchingDocument]] = []
     total = 0
     for number, side in enumerate(sides):
         if wanted.min_score is not None:
-            mine = [one for one in _all(number, side) if one.score >= wanted.min_score]
+            mine = [one for one in _all(number, side) if one[0] >= wanted.min_score]
             total += len(mine)
         else:
-            mine, matching = _best(number, side, max(1, needed), count=bool(wanted.count_to))
+            mine, matching = _best(number, side, max(1, needed), count=wanted.count_to is not None)
             total += matching
         found += mine
-    found.sort(key=lambda one: (-one.score, one.number, one.seq))
-    best = found[0].score if found and wanted.size else None
-    return found[:needed], total, best
+    found.sort(key=lambda one: (-one[0], one[1].number, one[1].seq))
+    return [one for _, one in found[: max(1, needed)]], total
 
 
-def _find_sorted(sides: list[Side], wanted: SearchPlan) -> tuple[list[MatchingDocument], int, float | None]:
+def _find_in_order(sides: list[Side], wanted: SearchPlan) -> tuple[list[MatchingDocument], int]:
+    """Return the documents in the order of their insertion, as many as the page needs, and how many match."""
+    needed = wanted.start + wanted.size
+    order = tantivy.Order.Asc if wanted.in_order == "asc" else tantivy.Order.Desc
     found: list[MatchingDocument] = []
     for number, side in enumerate(sides):
-        columns = [
-            sorting.read_keys(side.snapshot, side.filtered, key) if key.field not in ("_score", "_doc") else None
-            for key in wanted.sort
-        ]
-        for one in _all(number, side):
-            keys = tuple(
-                one.score if key.field == "_score" else one.seq if column is None else column.get(one.seq)
-                for key, column in zip(wanted.sort, columns, strict=True)
-            )
-            found.append(replace(one, keys=keys))
-    if wanted.min_score is not None:
-        found = [one for one in found if one.score >= wanted.min_score]
-    total = len(found)
-    scored = wanted.track_scores or any(key.field == "_score" for key in wanted.sort)
-    best = max((one.score for one in found), default=None) if scored and wanted.size else None
-    if wanted.search_after is not None:
-        found = [one for one in found if sorting.after(wanted.sort, one, wanted.search_after)]
-    found.sort(key=sorting.comparison(wanted.sort))
-    return found, total, best
+        query = side.filtered
+        if wanted.after is not None:
+            low, high = (wanted.after + 1, None) if wanted.in_order == "asc" else (None, wanted.after - 1)
+            if (high or 0) < 0:
+                continue
+            bounds = (None if low is None else max(0, low), high)
+            behind = TQuery.range_query(side.snapshot.shard.schema, SEQ, tantivy.FieldType.Unsigned, *bounds)
+            query = TQuery.boolean_query([(Occur.Must, query), (Occur.Must, behind)])
+        hits = side.snapshot.searcher.search(query, max(1, needed), count=False, order_by_field=SEQ, order=order).hits
+        found += [MatchingDocument(number, int(seq), None, address) for seq, address in hits]
+    found.sort(key=lambda one: one.seq, reverse=wanted.in_order == "desc")
+    return found[:needed], sum(map(_count, sides))
 
 
-def _best(number: int, side: Side, needed: int, *, count: bool) -> tuple[list[MatchingDocument], int]:
+def _best(number: int, side: Side, needed: int, *, count: bool) -> tuple[list[tuple[float, MatchingDocument]], int]:
     """Return at least the needed best documents, and how many match.
 
     tantivy orders equal scores by segment, OpenSearch by insertion. So more documents are read until the last one
@@ -219,18 +246,24 @@ def _best(number: int, side: Side, needed: int, *, count: bool) -> tuple[list[Ma
         complete = len(hits) < limit or limit >= everything
         if complete or hits[-1][0] < hits[needed - 1][0]:
             found = _found(number, side, hits)
-            return sorted(found, key=lambda one: (-one.score, one.seq))[:needed], _counted(answer)
+            return sorted(found, key=lambda one: (-one[0], one[1].seq))[:needed], _counted(answer)
         limit *= 4
 
 
-def _all(number: int, side: Side) -> list[MatchingDocument]:
+def _all(number: int, side: Side) -> list[tuple[float, MatchingDocument]]:
     limit = max(1, side.snapshot.searcher.num_docs)
     return _found(number, side, side.snapshot.searcher.search(side.filtered, limit, count=False).hits)
 
 
-def _found(number: int, side: Side, hits: list[tuple[float, tantivy.DocAddress]]) -> list[MatchingDocument]:
+def _found(
+    number: int, side: Side, hits: list[tuple[float, tantivy.DocAddress]]
+) -> list[tuple[float, MatchingDocument]]:
+    """Return documents, each after its score."""
     numbers = side.snapshot.shard.numbers(side.snapshot.searcher, [address for _, address in hits])
-    return [MatchingDocument(number, seq, score, address) for seq, (score, address) in zip(numbers, hits, strict=True)]
+    return [
+        (score, MatchingDocument(number, seq, score, address))
+        for seq, (score, address) in zip(numbers, hits, strict=True)
+    ]
 
 
 def _count(side: Side) -> int:
@@ -246,24 +279,19 @@ def _show(page: list[MatchingDocument], sides: list[Side], wanted: SearchPlan) -
     highlighters = (
         [Highlighter(wanted.highlight, side.snapshot, side.terms) for side in sides] if wanted.highlight else []
     )
-    doc_values = [DocValues(wanted.doc_values, side.snapshot) for side in sides] if wanted.doc_values else []
     hits = []
     for one, document in zip(page, _documents(page, sides), strict=True):
         side = sides[one.number]
-        hit: Json = {"_index": side.snapshot.name, "_id": document.get_first(ID), "_score": _score(one, wanted)}
+        hit: Json = {"_index": side.snapshot.name, "_id": document.get_first(ID), "_score": one.score}
         source = json.loads(str(_bytes(document.get_first(SOURCE)), "utf-8"))
         if wanted.source.wanted:
             hit["_source"] = wanted.source.apply(source)
-        if wanted.fields:
-            paths = {path: field.source for path, field in side.snapshot.fields.by_path.items()}
-            if kept := field_values(source, wanted.fields, paths):
-                hit["fields"] = kept
-        if doc_values and (kept := doc_values[one.number].of(one.seq)):
-            hit["fields"] = {**kept, **hit.get("fields", {})}
+        if wanted.fields and (kept := field_values(source, wanted.fields, side.snapshot.fields)):
+            hit["fields"] = kept
         if highlighters and (marked := highlighters[one.number].mark(source)):
             hit["highlight"] = marked
-        if wanted.sort:
-            hit["sort"] = list(one.keys)
+        if wanted.in_order:
+            hit["sort"] = [one.seq]
         hits.append(hit)
     return hits
 
@@ -281,47 +309,19 @@ def _bytes(stored: Any) -> bytes:
     return bytes(stored)
 
 
-def _score(one: MatchingDocument, wanted: SearchPlan) -> float | None:
-    if wanted.sort and not wanted.track_scores and not any(key.field == "_score" for key in wanted.sort):
-        return None
-    return one.score
-
-
 def _total(total: int, wanted: SearchPlan) -> Json:
-    if not wanted.count_to:
+    if wanted.count_to is None:
         return {}
     if total > wanted.count_to:
         return {"total": {"value": int(wanted.count_to), "relation": "gte"}}
     return {"total": {"value": total, "relation": "eq"}}
 
 
-def _count_to(given: Any) -> float:
-    """Return how far to count totals: 0 for not at all, infinity for exactly."""
-    if given in (True, "true"):
-        return float("inf")
-    if given in (False, "false"):
-        return 0
+def _count_to(given: Any) -> float | None:
+    """Return how far to count totals: None for not at all, infinity for exactly."""
+    if isinstance(given, bool):
+        return float("inf") if given else None
     return as_whole(given, "track_total_hits")
-
-
-def check_pipeline(name: Any) -> None:
-    """Refuse any search pipeline except ``_none``: the engine has none."""
-    if name != "_none":
-        raise illegal(
-            f"Pipeline {name} is not defined: the embedded engine has no search pipelines; give search_pipeline=_none"
-        )
-
-
-def _flag(given: Any, name: str) -> bool:
-    if given in (True, "true", ""):
-        return True
-    if given in (False, "false"):
-        return False
-    raise illegal(f"Failed to parse value [{given}] of [{name}] as only [true] or [false] are allowed.")
-
-
-def _as_list(given: Any) -> list[Any]:
-    return given if isinstance(given, list) else [] if given is None else [given]
 
 
 def _window_fault(asked: int) -> Fault:

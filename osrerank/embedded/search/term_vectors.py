@@ -1,102 +1,128 @@
-"""Answer ``_termvectors``, ``_mtermvectors`` and ``_analyze``: the terms of texts."""
+"""Answer ``_mtermvectors`` and ``_analyze``: the terms of texts."""
 
 import json
+import re
+from collections import Counter
 
 from osrerank.embedded.analysis.analyzers import Analyzers
-from osrerank.embedded.analysis.tokens import Analyzer
-from osrerank.embedded.errors import Json, illegal, only
+from osrerank.embedded.analysis.tokens import GAP, Analyzer
+from osrerank.embedded.errors import Fault, Json, as_list, as_name, as_object, illegal, only, unsupported
 from osrerank.embedded.storage.engine import Engine
 from osrerank.embedded.storage.index import Snapshot, field_analyzer
+from osrerank.embedded.storage.shard import JOIN
+
+_OFF = ("positions", "offsets", "payloads")
+"""What OpenSearch lists of each occurrence unless it is told not to."""
+_TYPES = (
+    (
+        re.compile(r"[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u1950-\u19ff\u1a20-\u1aaf\uaa80-\uaadf]+"),
+        "SOUTHEAST_ASIAN",
+    ),
+    (
+        re.compile(r"[\u2e80-\u2fdf\u3007\u3021-\u3029\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0003ffff].*"),
+        "IDEOGRAPHIC",
+    ),
+    (re.compile(r"[\u3041-\u309f].*"), "HIRAGANA"),
+    (re.compile(r"[\u30a0-\u30ff\u31f0-\u31ff\uff66-\uff9f]+"), "KATAKANA"),
+    (re.compile(r"[\u1100-\u11ff\ua960-\ua97f\uac00-\ud7ff]+"), "HANGUL"),
+)
 
 
-def term_vectors(engine: Engine, name: str, doc_id: str, fields: list[str] | None, *, statistics: bool) -> Json:
-    """Answer ``_termvectors``: the terms of a document's text fields with their frequencies.
+def many_term_vectors(engine: Engine, body: Json) -> Json:
+    """Answer ``_mtermvectors``: the terms of documents' text fields with their frequencies."""
+    only("mtermvectors", body, frozenset({"docs"}))
+    wanted = [as_object(one, "docs") for one in as_list(body.get("docs"), "docs")]
+    for one in wanted:
+        only("mtermvectors docs", one, frozenset({"_index", "_id", "fields", "term_statistics", *_OFF}))
+        if listed := [key for key in _OFF if one.get(key, True) is not False]:
+            raise unsupported(f"[{listed[0]}] in [mtermvectors]", f"give {listed[0]}: false")
+        if not isinstance(one.get("term_statistics", False), bool):
+            raise illegal(f"[term_statistics] is true or false, found [{one['term_statistics']}]")
+    return {"docs": [_document(engine, one) for one in wanted]}
 
-    With ``statistics`` the response has document frequencies and the number of documents. tantivy has no totals of
-    occurrences, so ``ttf`` is absent and the sums of ``field_statistics`` are -1, OpenSearch's value for unknown.
-    """
-    (snapshot,) = [live.snapshot() for live in engine.searchable(name)][:1]
+
+def _document(engine: Engine, wanted: Json) -> Json:
+    name, doc_id = as_name(wanted.get("_index"), "_index"), as_name(wanted.get("_id"), "_id")
+    try:
+        (snapshot,) = [live.snapshot() for live in engine.searchable(engine.single(name))]
+    except Fault as fault:
+        return {"_index": name, "_id": doc_id, "error": fault.body()["error"]}
     row = engine.store.get(engine.live(snapshot.name).row, doc_id)
     head: Json = {"_index": snapshot.name, "_id": doc_id, "_version": row.version if row else 0, "took": 0}
     if row is None or row.source is None:
         return {**head, "found": False}
-    vectors = {
-        path: _vector(snapshot, path, texts, statistics=statistics)
-        for path, texts in snapshot.fields.extract(json.loads(row.source)).items()
-        if snapshot.fields.by_path[path].column == "text" and (fields is None or path in fields)
-    }
+    texts = snapshot.fields.extract(json.loads(row.source))
+    vectors = {}
+    for path in as_list(wanted.get("fields"), "fields"):
+        field = snapshot.fields.by_path.get(path)
+        if field is None:
+            continue
+        if field.column != "text":
+            raise unsupported(f"the field [{path}] in [mtermvectors]", "name text fields")
+        analyzer = snapshot.analyzer(field)
+        if counts := Counter(term for text in texts.get(path, ()) for term in analyzer.terms(text) if term != GAP):
+            vectors[path] = _vector(snapshot, path, counts, statistics=wanted.get("term_statistics", False))
     return {**head, "found": True, "term_vectors": vectors}
 
 
-def _vector(snapshot: Snapshot, path: str, texts: list[str], *, statistics: bool) -> Json:
-    analyzer = snapshot.analyzer(snapshot.fields.by_path[path], searching=False)
+def _vector(snapshot: Snapshot, path: str, counts: Counter[str], *, statistics: bool) -> Json:
     terms: dict[str, Json] = {}
-    for token in (token for text in texts for token in analyzer.tokens(text)):
-        terms.setdefault(token.term, {"term_freq": 0})["term_freq"] += 1
-    if statistics:
-        for term, body in terms.items():
-            body["doc_freq"] = snapshot.frequency(path, term)
+    for term, count in sorted(counts.items()):
+        terms[term] = {"term_freq": count}
+        if statistics:
+            tokens = snapshot.searcher.terms_with_prefix(snapshot.shard.exact[path], term + JOIN)
+            total = sum(int(token[len(term) + 1 :].partition(JOIN)[0]) * found for token, found in tokens)
+            terms[term] |= {"doc_freq": snapshot.frequency(path, term), "ttf": total}
+    totals = snapshot.searcher.totals(path)
     return {
-        "field_statistics": {"sum_doc_freq": -1, "doc_count": snapshot.having_terms(path), "sum_ttf": -1},
-        "terms": dict(sorted(terms.items())),
+        "field_statistics": {"sum_doc_freq": totals.pairs, "doc_count": totals.documents, "sum_ttf": totals.tokens},
+        "terms": terms,
     }
 
 
-def many_term_vectors(
-    engine: Engine, name: str | None, body: Json, fields: list[str] | None, *, statistics: bool
-) -> Json:
-    """Answer ``_mtermvectors``."""
-    only("mtermvectors", body, frozenset({"docs", "ids", "parameters"}))
-    common = body.get("parameters", {})
-    wanted = body.get("docs") or [{"_id": one} for one in body.get("ids", [])]
-    answers = []
-    for one in wanted:
-        options = {**common, **one}
-        index = options.get("_index", name)
-        if index is None:
-            raise illegal("[_index] is missing in [mtermvectors]")
-        wants = bool(options.get("term_statistics", statistics))
-        answers.append(
-            term_vectors(engine, index, str(options["_id"]), options.get("fields", fields), statistics=wants)
-        )
-    return {"docs": answers}
-
-
 def analyze(engine: Engine, name: str | None, body: Json) -> Json:
-    """Answer ``_analyze``; offsets count code points."""
-    only("analyze", body, frozenset({"analyzer", "text", "field", "tokenizer", "filter"}))
-    analyzer = _chosen(engine, name, body)
-    texts = body.get("text")
-    if texts is None:
-        raise illegal("text is missing")
-    tokens: list[Json] = []
-    position = offset = 0
-    for text in texts if isinstance(texts, list) else [texts]:
-        found = analyzer.tokens(str(text))
-        tokens += [
+    """Answer ``_analyze``."""
+    only("analyze", body, frozenset({"text", "field", "tokenizer", "filter"}))
+    text = as_name(body.get("text"), "text")
+    found = _chosen(engine, name, body).tokens(text)
+    words = body.get("tokenizer", "standard") != "standard"
+    return {
+        "tokens": [
             {
                 "token": token.term,
-                "start_offset": offset + token.start,
-                "end_offset": offset + token.end,
-                "type": "<ALPHANUM>",
-                "position": position + token.position,
+                "start_offset": _offset(text, token.start),
+                "end_offset": _offset(text, token.end),
+                "type": "word" if words else _type(text[token.start : token.end]),
+                "position": token.position,
             }
             for token in found
         ]
-        position += 100 + (found[-1].position + 1 if found else 0)
-        offset += len(str(text)) + 1
-    return {"tokens": tokens}
+    }
+
+
+def _offset(text: str, place: int) -> int:
+    """Return a place as OpenSearch counts it, in units of UTF-16."""
+    return len(text[:place].encode("utf-16-le", "surrogatepass")) // 2
+
+
+def _type(word: str) -> str:
+    """Return the type that Lucene's standard tokenizer gives a word."""
+    for pattern, name in _TYPES:
+        if pattern.fullmatch(word):
+            return f"<{name}>"
+    if not any(letter.isalnum() for letter in word) or "\u20e3" in word:
+        return "<EMOJI>"
+    return "<NUM>" if all(letter.isdecimal() or not letter.isalnum() for letter in word) else "<ALPHANUM>"
 
 
 def _chosen(engine: Engine, name: str | None, body: Json) -> Analyzer:
-    live = engine.live(engine.names(name)[0]) if name else None
-    analyzers = live.analyzers if live else Analyzers()
-    if "field" in body:
-        field = live.fields.by_path.get(body["field"]) if live else None
-        if field is not None and field.column == "text":
-            return field_analyzer(analyzers, field, searching=False)
-        return analyzers.get("keyword" if field is not None else analyzers.default)
-    if "tokenizer" in body or "filter" in body:
-        filters = body.get("filter", [])
-        return analyzers.composed(body.get("tokenizer", "keyword"), filters if isinstance(filters, list) else [filters])
-    return analyzers.get(body.get("analyzer", analyzers.default))
+    if "field" not in body:
+        analyzers = engine.live(engine.single(name)).analyzers if name else Analyzers()
+        return analyzers.composed(body.get("tokenizer"), body.get("filter", []))
+    if name is None or {"tokenizer", "filter"} & body.keys():
+        raise illegal("[field] in [analyze] needs an index, and neither [tokenizer] nor [filter]")
+    live = engine.live(engine.single(name))
+    field = live.fields.by_path.get(as_name(body["field"], "field"))
+    if field is None or field.column != "text":
+        raise unsupported(f"[field: {body['field']}] in [analyze]", "name a text field of the index")
+    return field_analyzer(live.analyzers, field)

@@ -12,9 +12,9 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from osrerank._platform import fork_safe_lock
-from osrerank.embedded.errors import Fault, Json, index_exists, no_such_index
+from osrerank.embedded.errors import Fault, Json, illegal, index_exists, no_such_index, unsupported
 from osrerank.embedded.mapping import values
-from osrerank.embedded.mapping.fields import merge
+from osrerank.embedded.mapping.fields import IndexFields, merge
 from osrerank.embedded.storage.index import LiveIndex, checked, layout_of
 from osrerank.embedded.storage.lock import WriterLock
 from osrerank.embedded.storage.shard import BROKEN
@@ -90,29 +90,64 @@ class Engine:
 
     # Reading
 
-    def names(self, expression: str | None) -> list[str]:
+    def names(self, expression: str | None, *, hidden: bool = False, aliases: bool = True) -> list[str]:
         """Return the indices of an expression: names, aliases, wildcards, comma-separated; sorted per part.
 
+        Behind a wildcard, a minus excludes a name or a pattern.
+
+        Args:
+            expression: None for all indices.
+            hidden: whether patterns match hidden indices.
+            aliases: whether patterns match aliases.
+
         Raises:
-            Fault: 404 for a name that is neither an index nor an alias.
+            Fault: 404 for a name that is neither an index nor an alias; 400 for date mathematics.
         """
-        rows, aliases = self.store.indices(), self.store.aliases()
+        rows, named = self.store.indices(), self.store.aliases()
         by_id = {row.id: name for name, row in rows.items()}
         found: dict[str, None] = {}
-        for part in (expression or "_all").split(","):
-            wanted = "*" if part == "_all" else part
+        parts = (expression or "_all").split(",")
+        for place, part in enumerate(parts):
+            if part.startswith("<"):
+                raise unsupported(f"[{part}] as a name of indices", "give names, aliases and patterns with *")
+            excludes = part.startswith("-") and any("*" in one for one in parts[:place])
+            wanted = "*" if part == "_all" else part[excludes:]
             if "*" in wanted:
                 pattern = values.wildcard(wanted)
-                hit = [name for name, row in rows.items() if pattern.fullmatch(name) and not row.is_hidden]
-                hit += [by_id[one] for alias, of in aliases.items() if pattern.fullmatch(alias) for one in of]
+                hit = [name for name, row in rows.items() if pattern.fullmatch(name) and (hidden or not row.is_hidden)]
+                if aliases:
+                    hit += [by_id[one] for alias, of in named.items() if pattern.fullmatch(alias) for one in of]
             elif wanted in rows:
                 hit = [wanted]
-            elif wanted in aliases:
-                hit = [by_id[one] for one in aliases[wanted]]
+            elif wanted in named:
+                hit = [] if excludes else [by_id[one] for one in named[wanted]]
             else:
                 raise no_such_index(wanted)
-            found.update(dict.fromkeys(sorted(hit)))
+            if excludes:
+                found = {name: None for name in found if name not in hit}
+            else:
+                found.update(dict.fromkeys(sorted(hit)))
         return list(found)
+
+    def known(self, parts: list[str]) -> list[str]:
+        """Return the parts of an expression without names that are neither an index nor an alias."""
+        names = {*self.store.indices(), *self.store.aliases(), "_all"}
+        return [part for part in parts if part in names or "*" in part or part.startswith(("-", "<"))]
+
+    def single(self, name: str) -> str:
+        """Return the one index that has this name or alias.
+
+        Raises:
+            Fault: 404 if there is none; 400 if the alias has several.
+        """
+        if "*" in name or "," in name:
+            raise no_such_index(name)
+        found = self.names(name)
+        if len(found) != 1:
+            raise illegal(
+                f"alias [{name}] has more than one index associated with it {found}, can't execute a single index op"
+            )
+        return found[0]
 
     def live(self, name: str) -> LiveIndex:
         """Return an index by its own name."""
@@ -190,14 +225,9 @@ class Engine:
         rows, aliases = self.store.indices(), self.store.aliases()
         if name in aliases:
             named = [row.name for row in rows.values() if row.id in aliases[name]]
-            writable = [one for one in named if aliases[name][rows[one].id].get("is_write_index")]
-            if len(named) > 1 and len(writable) != 1:
-                reason = (
-                    f"no write index is defined for alias [{name}]: it points to several indices and none of them"
-                    " alone has is_write_index"
-                )
-                raise Fault(400, "illegal_argument_exception", reason)
-            return self.live((writable or named)[0])
+            if len(named) > 1:
+                raise illegal(f"no write index is defined for alias [{name}]: it points to several indices {named}")
+            return self.live(named[0])
         if name not in rows:
             self.create(name, {}, {})
         return self.live(name)
@@ -212,9 +242,9 @@ class Engine:
             if name in self.store.aliases():
                 reason = f"Invalid index name [{name}], already exists as alias"
                 raise Fault(400, "invalid_index_name_exception", reason, {"index": name, "index_uuid": "_na_"})
-            fields, _ = checked(mappings, settings)
+            fields, _ = checked(merge({}, mappings), settings)
             with self.store.transaction():
-                return self.store.create(name, mappings, settings, layout_of(fields))
+                return self.store.create(name, fields.mappings, settings, layout_of(fields))
 
     def delete(self, name: str) -> None:
         """Remove an index with its documents."""
@@ -227,11 +257,15 @@ class Engine:
                 self._live.pop(live.row.id, None)
             shutil.rmtree(live.folder, ignore_errors=True)
 
+    def merged(self, live: LiveIndex, mappings: Json) -> IndexFields:
+        """Return the fields that an index would have with these, or raise the fault that says why it cannot."""
+        return checked(merge(live.row.mappings, mappings), live.row.settings)[0]
+
     def change(self, live: LiveIndex, *, mappings: Json | None = None, settings: Json | None = None) -> None:
         """Add fields to an index, or set its dynamic settings; new fields become searchable at the next refresh."""
         with self.writing():
-            changed = {"mappings": merge(live.row.mappings, mappings or {}), "settings": settings or live.row.settings}
-            checked(changed["mappings"], changed["settings"])
+            fields = self.merged(live, mappings or {})
+            changed = {"mappings": fields.mappings, "settings": settings or live.row.settings}
             with self.store.transaction():
                 row = self.store.update(live.row, **changed)
             live.sync()

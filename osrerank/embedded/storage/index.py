@@ -17,9 +17,8 @@ import tantivy
 from osrerank.embedded.analysis.analyzers import Analyzers
 from osrerank.embedded.analysis.tokens import Analyzer
 from osrerank.embedded.errors import Fault
-from osrerank.embedded.mapping.fields import Field, IndexFields, analyzers_named
-from osrerank.embedded.mapping.source import kept_source, source_text
-from osrerank.embedded.storage.shard import BROKEN, HAS_TERMS, PRESENT, CheckedSearcher, Shard, reading
+from osrerank.embedded.mapping.fields import Field, IndexFields
+from osrerank.embedded.storage.shard import BROKEN, PRESENT, CheckedSearcher, Shard, reading
 from osrerank.embedded.storage.store import IndexRow, SqliteStore, StoredDocument, storage_fault
 
 log = logging.getLogger(__name__)
@@ -30,7 +29,6 @@ class Snapshot:
     """An index as of one refresh, for searches."""
 
     row: IndexRow
-    store: SqliteStore
     fields: IndexFields
     analyzers: Analyzers
     shard: Shard
@@ -40,27 +38,22 @@ class Snapshot:
     def name(self) -> str:
         return self.row.name
 
-    def analyzer(self, field: Field, *, searching: bool = True) -> Analyzer:
+    def analyzer(self, field: Field) -> Analyzer:
         """Return a text field's analyzer."""
-        return field_analyzer(self.analyzers, field, searching=searching)
+        return field_analyzer(self.analyzers, field)
 
     def present(self, mark: str) -> int:
         """Return how many documents have a mark, including deleted ones that are not merged away, as BM25 counts."""
         return int(self.searcher.doc_freq(PRESENT, mark))
-
-    def having_terms(self, path: str) -> int:
-        """Return how many documents have a term in a text field."""
-        return self.present(path + HAS_TERMS)
 
     def frequency(self, path: str, term: str) -> int:
         """Return how many documents have a term in a field."""
         return int(self.searcher.doc_freq(self.shard.names[path], term)) if path in self.shard.names else 0
 
 
-def field_analyzer(analyzers: Analyzers, field: Field, *, searching: bool) -> Analyzer:
-    """Return the analyzer of a field for documents, or for queries."""
-    name = str(field.body.get("analyzer", analyzers.default))
-    return analyzers.get(field.body.get("search_analyzer", name) if searching else name)
+def field_analyzer(analyzers: Analyzers, field: Field) -> Analyzer:
+    """Return the analyzer of a text field."""
+    return analyzers.get(field.body.get("analyzer", "standard"))
 
 
 def layout_of(fields: IndexFields) -> dict[str, str]:
@@ -71,8 +64,9 @@ def layout_of(fields: IndexFields) -> dict[str, str]:
 def checked(mappings: dict[str, Any], settings: dict[str, Any]) -> tuple[IndexFields, Analyzers]:
     """Return the fields and analyzers, or raise the fault that says what is wrong with them."""
     fields, analyzers = IndexFields(mappings), Analyzers(settings.get("analysis"))
-    for name in analyzers_named(fields.by_path.values()):
-        analyzers.get(name)
+    for one in fields.by_path.values():
+        if one.column == "text":
+            field_analyzer(analyzers, one)
     return fields, analyzers
 
 
@@ -130,7 +124,7 @@ class LiveIndex:
                     self.sync()
                     if self._row.generation == generation:
                         raise  # damaged; otherwise another process has just rebuilt it
-            return Snapshot(self._row, self._store, self.fields, self.analyzers, self._shard, self._shard.searcher)
+            return Snapshot(self._row, self.fields, self.analyzers, self._shard, self._shard.searcher)
 
     def _load(self, row: IndexRow) -> None:
         """Open the search index, or reload the open one."""
@@ -194,7 +188,7 @@ class LiveIndex:
     def _feed(self, shard: Shard, rows: Sequence[StoredDocument], *, replay: bool) -> None:
         shard.delete(row.doc_id for row in rows if replay or row.version > 1)
         analyzers = {
-            path: field_analyzer(self.analyzers, one, searching=False)
+            path: field_analyzer(self.analyzers, one)
             for path, one in self.fields.by_path.items()
             if one.column == "text"
         }
@@ -214,10 +208,7 @@ class LiveIndex:
         Writes refuse such documents; one that is in the store nevertheless must not hide the others.
         """
         try:
-            source = json.loads(text)
-            shown = kept_source(self.fields.mappings)
-            kept = source_text(shown.apply(source)) if shown.includes or shown.excludes else text
-            return shard.document(row._replace(source=kept), self.fields.extract(source), analyzer)
+            return shard.document(row, self.fields.extract(json.loads(text)), analyzer)
         except (Fault, ValueError, TypeError, OverflowError, RecursionError) as error:
             log.warning("document [%s] of [%s] cannot be searched: %s", row.doc_id, self._row.name, error)
             return None

@@ -2,13 +2,18 @@
 
 tantivy gets texts as terms of our analyzers, joined by a separator. Its own analysis only splits at the separator and
 drops ``GAP``, which keeps the positions of removed stop words.
+
+tantivy's BM25 averages a field's length over all documents, Lucene's over those that have a term in it. So a text field
+has two more columns, with which Lucene's score is computed where some documents lack the field: each term together with
+its frequency in the document and the document's length, as one token, and the length alone.
 """
 
 import contextlib
 import logging
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import tantivy
 
@@ -18,8 +23,10 @@ from osrerank.embedded.storage.store import StoredDocument
 
 ID, SOURCE, SEQ, PRESENT = "_id", "_source", "_seq", "_present"
 SEPARATOR = "\x1f"
-HAS_TERMS = SEPARATOR + "terms"
-"""Appended to a text field's path in ``PRESENT`` where its value has a term; Lucene counts such documents."""
+LENGTH, DISTINCT = SEPARATOR + "length", SEPARATOR + "distinct"
+"""Appended to a text field's path in ``PRESENT``, before the number of its terms, and that of its different terms."""
+JOIN = "\x1e"
+"""Between a term, its frequency and the length of its document."""
 EVERY = "*"
 """In ``PRESENT`` of each document: its frequency is the number of documents, including deleted ones, as BM25 counts."""
 WRITER_BYTES = 64_000_000
@@ -49,12 +56,48 @@ def reading(folder: Path | None) -> Iterator[None]:
         raise Fault(500, "search_engine_exception", reason) from error
 
 
+class FieldTotals(NamedTuple):
+    """Lucene's statistics of a text field, of documents that have a term in it, deleted ones included.
+
+    Attributes:
+        documents: how many there are.
+        tokens: the sum of their lengths.
+        pairs: the sum of their numbers of different terms.
+    """
+
+    documents: int
+    tokens: int
+    pairs: int
+
+
+def kept_length(length: int) -> int:
+    """Return a document's length as Lucene keeps it in a byte: 24, and of the rest the first four bits."""
+    rest = length - 24
+    cut = max(0, rest.bit_length() - 4)
+    return length if rest <= 0 else 24 + (rest >> cut << cut)
+
+
 class CheckedSearcher:
     """A tantivy searcher that raises faults when its files cannot be read."""
 
     def __init__(self, searcher: tantivy.Searcher, folder: Path | None) -> None:
         self._searcher = searcher
         self._folder = folder
+        self._totals: dict[str, FieldTotals] = {}
+
+    def totals(self, path: str) -> FieldTotals:
+        """Return the statistics of a text field."""
+        if path not in self._totals:
+            lengths, distinct = self._marks(path + LENGTH), self._marks(path + DISTINCT)
+            self._totals[path] = FieldTotals(
+                sum(lengths.values()), *(sum(n * count for n, count in of.items()) for of in (lengths, distinct))
+            )
+        return self._totals[path]
+
+    def _marks(self, mark: str) -> dict[int, int]:
+        """Return number -> how many documents have the mark with it."""
+        with reading(self._folder):
+            return {int(one[len(mark) :]): count for one, count in self._searcher.terms_with_prefix(PRESENT, mark)}
 
     @property
     def num_docs(self) -> int:
@@ -91,6 +134,8 @@ class Shard:
         self.folder = folder
         self.layout = dict(layout)
         self.names = {path: f"f{number}" for number, path in enumerate(layout)}
+        self.exact = {path: f"{name}_exact" for path, name in self.names.items()}
+        self.lengths = {path: f"{name}_length" for path, name in self.names.items()}
         self.schema = self._schema()
         self._index = self._opened(folder)
         self._index.config_reader("manual")
@@ -111,12 +156,14 @@ class Shard:
         builder = tantivy.SchemaBuilder()
         builder.add_text_field(ID, stored=True, tokenizer_name="raw", index_option="basic")
         builder.add_bytes_field(SOURCE, stored=True)
-        builder.add_unsigned_field(SEQ, fast=True)
+        builder.add_unsigned_field(SEQ, indexed=True, fast=True)
         builder.add_text_field(PRESENT, tokenizer_name="raw", index_option="basic")
         for path, column in self.layout.items():
             name = self.names[path]
             if column == "text":
                 builder.add_text_field(name, tokenizer_name="terms", index_option="position")
+                builder.add_text_field(self.exact[path], tokenizer_name="terms", index_option="basic")
+                builder.add_unsigned_field(self.lengths[path], fast=True)
             elif column == "keyword":
                 builder.add_text_field(name, fast=True, tokenizer_name="raw", index_option="basic")
             elif column == "long":
@@ -173,9 +220,17 @@ class Shard:
         terms = texts[0]
         for more in texts[1:]:
             terms = [*terms, *VALUE_GAP, *more]
-        if any(term != GAP for term in terms):
-            document.add_text(PRESENT, path + HAS_TERMS)
-            document.add_text(self.names[path], SEPARATOR.join(terms))
+        counts = Counter(term for term in terms if term != GAP)
+        if not counts:
+            return
+        length = counts.total()
+        kept = kept_length(length)
+        document.add_text(PRESENT, f"{path}{LENGTH}{length}")
+        document.add_text(PRESENT, f"{path}{DISTINCT}{len(counts)}")
+        document.add_text(self.names[path], SEPARATOR.join(terms))
+        exact = (f"{term}{JOIN}{count}{JOIN}{kept}" for term, count in counts.items())
+        document.add_text(self.exact[path], SEPARATOR.join(exact))
+        document.add_unsigned(self.lengths[path], kept)
 
     def _add_values(self, document: tantivy.Document, path: str, values: list[Any]) -> None:
         """Add values in ascending order, because an ascending sort uses the least."""

@@ -20,8 +20,8 @@ from uuid import uuid4
 
 from osrerank.embedded.errors import Fault, Json
 
-FORMAT = 1
-"""The version of the folder's layout; a folder of a later version is refused."""
+FORMAT = 2
+"""The version of the folder's layout; a folder of another version is refused."""
 FILE = "store.sqlite"
 BATCH = 1000
 """Rows that are read at once."""
@@ -33,7 +33,7 @@ CREATE TABLE indices (
   indexed_seq INTEGER NOT NULL
 );
 CREATE TABLE aliases (
-  alias TEXT NOT NULL, index_id INTEGER NOT NULL, body TEXT NOT NULL, PRIMARY KEY (alias, index_id)
+  alias TEXT NOT NULL, index_id INTEGER NOT NULL, PRIMARY KEY (alias, index_id)
 );
 """
 
@@ -77,7 +77,7 @@ class SqliteStore:
     """The SQLite file of a folder; every method may be called from any thread.
 
     Raises:
-        Fault: the folder cannot be written (403), the disk is full (429), the file is damaged or of a later version
+        Fault: the folder cannot be written (403), the disk is full (429), the file is damaged or of another version
             (500).
     """
 
@@ -88,7 +88,7 @@ class SqliteStore:
             self._db, self.read_only = _open(folder)
             self._prepare()
         self._catalog: dict[str, IndexRow] = {}
-        self._alias_rows: dict[str, dict[int, Json]] = {}
+        self._alias_rows: dict[str, set[int]] = {}
         self._seen: tuple[int, int] | None = None
         self._own_changes = 0
 
@@ -114,8 +114,8 @@ class SqliteStore:
             self._reload()
             return self._catalog
 
-    def aliases(self) -> dict[str, dict[int, Json]]:
-        """Return alias -> id of the index -> the alias's options."""
+    def aliases(self) -> dict[str, set[int]]:
+        """Return alias -> ids of its indices."""
         with self.lock, self._border():
             self._reload()
             return self._alias_rows
@@ -154,9 +154,9 @@ class SqliteStore:
         self._own_changes += 1
         return row
 
-    def put_alias(self, alias: str, index: IndexRow, body: Json) -> None:
+    def put_alias(self, alias: str, index: IndexRow) -> None:
         """Add an alias; call it in a transaction."""
-        self._db.execute("INSERT OR REPLACE INTO aliases VALUES (?, ?, ?)", (alias, index.id, json.dumps(body)))
+        self._db.execute("INSERT OR REPLACE INTO aliases VALUES (?, ?)", (alias, index.id))
         self._own_changes += 1
 
     def drop_alias(self, alias: str, index: IndexRow) -> bool:
@@ -181,24 +181,11 @@ class SqliteStore:
             rows,
         )
 
-    def source_of(self, index: IndexRow, seq: int) -> str | None:
-        """Return the source of the document with a sequence number; None if it was replaced since."""
-        with self.lock, self._border():
-            found = self._db.execute(f"SELECT source FROM docs_{index.id:d} WHERE seq = ?", (seq,)).fetchone()
-            return found[0] if found else None
-
     def last_seq(self, index: IndexRow) -> int:
         """Return the highest sequence number so far."""
         with self.lock, self._border():
             found = self._db.execute(f"SELECT max(seq) FROM docs_{index.id:d}").fetchone()[0]
             return max(found or 0, index.indexed_seq)
-
-    def count(self, index: IndexRow) -> int:
-        """Return how many documents there are, searchable or not yet."""
-        with self.lock, self._border():
-            return int(
-                self._db.execute(f"SELECT count(*) FROM docs_{index.id:d} WHERE source IS NOT NULL").fetchone()[0]
-            )
 
     def since(self, index: IndexRow, seq: int) -> Iterator[list[StoredDocument]]:
         """Yield the rows after a sequence number, in its order, in batches."""
@@ -222,13 +209,15 @@ class SqliteStore:
                     f"BEGIN IMMEDIATE; {_SCHEMA} INSERT INTO meta VALUES ('format', '{FORMAT}'); COMMIT;"
                 )
         found = int(self._db.execute("SELECT value FROM meta WHERE key = 'format'").fetchone()[0])
-        if found > FORMAT:
+        if found != FORMAT:
             self._db.close()
-            reason = (
-                f"the folder {self.folder} was written by a later osrerank (format {found}; this one reads up to"
-                f" {FORMAT}): upgrade osrerank, or index into another folder"
+            age, kind, fix = (
+                ("a later", "index_format_too_new_exception", "upgrade osrerank, or index into another folder")
+                if found > FORMAT
+                else ("an earlier", "index_format_too_old_exception", "delete the folder and index again")
             )
-            raise Fault(500, "index_format_too_new_exception", reason)
+            reason = f"the folder {self.folder} was written by {age} osrerank (format {found}, not {FORMAT}): {fix}"
+            raise Fault(500, kind, reason)
 
     def _reload(self) -> None:
         """Read the catalog again if this or another process has changed it."""
@@ -239,9 +228,9 @@ class SqliteStore:
             "SELECT id, name, uuid, created_ms, mappings, settings, layout, generation, indexed_seq FROM indices"
         )
         self._catalog = {row[1]: IndexRow(*row[:4], *map(json.loads, row[4:7]), *row[7:]) for row in rows}
-        aliases: dict[str, dict[int, Json]] = {}
-        for alias, index_id, body in self._db.execute("SELECT alias, index_id, body FROM aliases"):
-            aliases.setdefault(alias, {})[index_id] = json.loads(body)
+        aliases: dict[str, set[int]] = {}
+        for alias, index_id in self._db.execute("SELECT alias, index_id FROM aliases"):
+            aliases.setdefault(alias, set()).add(index_id)
         self._alias_rows = aliases
         # Our own transaction may still be undone, so the next call must read again.
         self._seen = None if self._db.in_transaction else now

@@ -2,9 +2,10 @@ import contextlib
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import pytest
-from opensearchpy import OpenSearch, RequestError
+from opensearchpy import OpenSearch
 from opensearchpy.exceptions import OpenSearchWarning
 
 from tests.waiting import wait_until
@@ -76,69 +77,38 @@ def test_other_bm25_constants_are_answered_with_a_warning(engine: OpenSearch) ->
     engine.indices.create(index="b", body={"settings": {"similarity": similarity}})
 
 
-UNSUPPORTED = {
-    "query_string": {"query": {"query_string": {"query": "a"}}},
-    "function_score": {"query": {"function_score": {}}},
-    "knn": {"query": {"knn": {"n": {"vector": [1], "k": 1}}}},
-    "fuzziness": {"query": {"match": {"text": {"query": "a", "fuzziness": "AUTO"}}}},
-    "slop": {"query": {"match_phrase": {"text": {"query": "a b", "slop": 2}}}},
-    "cross_fields": {"query": {"multi_match": {"query": "a", "fields": ["text"], "type": "cross_fields"}}},
-    "case_insensitive": {"query": {"term": {"text": {"value": "a", "case_insensitive": True}}}},
-    "rescore": {"rescore": {}},
-    "suggest": {"suggest": {}},
-    "collapse": {"collapse": {"field": "text"}},
-    "script_fields": {"script_fields": {}},
-    "explain": {"explain": True},
-    "avg": {"aggs": {"x": {"avg": {"field": "n"}}}},
-    "sub-aggregations": {"aggs": {"x": {"terms": {"field": "n"}, "aggs": {"y": {"terms": {"field": "n"}}}}}},
-    "fvh": {"query": {"match_all": {}}, "highlight": {"fields": {"text": {"type": "fvh"}}}},
-    "mode": {"sort": [{"n": {"order": "asc", "mode": "avg"}}]},
-    "_script": {"sort": [{"_script": {}}]},
-    "now-1d": {"query": {"range": {"seen": {"gte": "now-1d"}}}},
-}
+def test_a_page_after_another_in_the_order_of_insertion(engine: OpenSearch) -> None:
+    engine.bulk(
+        index="a", body=[line for one in "cab" for line in ({"index": {"_id": one}}, {"text": one})], refresh=True
+    )
+    engine.index(index="a", id="c", body={"text": "again"}, refresh=True)
+    for order, ids in (("asc", "abc"), ("desc", "cba")):
+        page: dict[str, Any] = {"size": 2, "sort": [{"_doc": order}]}
+        first = engine.search(index="a", body=page)["hits"]
+        rest = engine.search(index="a", body={**page, "search_after": first["hits"][-1]["sort"]})["hits"]
+        assert [hit["_id"] for hit in first["hits"] + rest["hits"]] == list(ids)
+        assert first["total"] == rest["total"] == {"value": 3, "relation": "eq"}
 
 
-@pytest.fixture
-def small(engine: OpenSearch) -> OpenSearch:
-    engine.index(index="a", id="1", body={"text": "a b", "n": 1, "seen": "2020-01-01"}, refresh=True)
-    return engine
+def test_texts_are_marked_where_the_query_matched(engine: OpenSearch) -> None:
+    words = ["Salt lowers pressure.", *["filler"] * 40, "High pressure and", "salt."]
+    engine.index(index="a", id="1", body={"text": " ".join(words), "tag": "salt"}, refresh=True)
+    asked = {"query": {"match": {"text": "salt pressure"}}, "highlight": {"fields": {"*": {}}}}
+    (hit,) = engine.search(index="a", body=asked)["hits"]["hits"]
+    assert [fragment.count("<em>") for fragment in hit["highlight"]["text"]] == [2, 2]
+    assert set(hit["highlight"]) == {"text"}
+    asked["highlight"] = {"pre_tags": ["["], "post_tags": ["]"], "fields": {"text": {"number_of_fragments": 1}}}
+    (hit,) = engine.search(index="a", body=asked)["hits"]["hits"]
+    assert hit["highlight"]["text"][0].startswith("[Salt] lowers [pressure].")
 
 
-@pytest.mark.parametrize("name", UNSUPPORTED)
-def test_unsupported_clauses_are_named(small: OpenSearch, name: str) -> None:
-    with pytest.raises(RequestError) as caught:
-        small.search(index="a", body=UNSUPPORTED[name])
-    assert name in caught.value.info["error"]["reason"]
-    assert "embedded engine" in caught.value.info["error"]["reason"]
-
-
-@pytest.mark.parametrize("params", [{"q": "a"}, {"scroll": "1m"}, {"search_pipeline": "mine"}, {"routing": "x"}])
-def test_unsupported_parameters_are_named(small: OpenSearch, params: dict[str, str]) -> None:
-    with pytest.raises(RequestError) as caught:
-        small.search(index="a", body={}, **params)
-    ((name, value),) = params.items()
-    assert {name, value} & set(caught.value.info["error"]["reason"].replace("[", " ").replace("]", " ").split())
-
-
-@pytest.mark.parametrize(
-    "mapping",
-    [{"type": "nested"}, {"type": "knn_vector"}, {"type": "text", "copy_to": "b"}, {"type": "date", "format": "MM/yy"}],
-)
-def test_unsupported_mappings_are_named(engine: OpenSearch, mapping: dict[str, str]) -> None:
-    with pytest.raises(RequestError) as caught:
-        engine.indices.create(index="x", body={"mappings": {"properties": {"field": mapping}}})
-    assert "field" in caught.value.info["error"]["reason"]
-    assert not engine.indices.exists(index="x")
-
-
-def test_what_plugins_read_in_ext_has_no_effect_and_the_rest_is_refused(small: OpenSearch) -> None:
-    ext = {"rerank": {"query_context": {"query_text": "x"}}, "ubi": {"query_id": "q"}}
-    assert small.search(index="a", body={"ext": ext})["hits"]["total"]["value"] == 1
-    with pytest.raises(RequestError, match=r"\[ext\] other than"):
-        small.search(index="a", body={"ext": {"other": 1}})
-
-
-def test_unsupported_requests_are_named(small: OpenSearch) -> None:
-    with pytest.raises(RequestError, match="_delete_by_query"):
-        small.delete_by_query(index="a", body={"query": {"match_all": {}}})
-    assert small.search(index="a", body={}, search_pipeline="_none")["hits"]["total"]["value"] == 1
+def test_hits_of_several_indices_are_the_best_of_all(engine: OpenSearch) -> None:
+    for name, texts in (("a", ["salt", "salt and pepper"]), ("b", ["salt salt", "none"])):
+        lines = [line for text in texts for line in ({"index": {}}, {"text": text})]
+        engine.bulk(index=name, body=lines, refresh=True)
+    asked = {"query": {"match": {"text": "salt"}}, "aggs": {"by": {"terms": {"field": "text.keyword", "size": 1}}}}
+    found = engine.search(index="a,b", body=asked)
+    scores = [hit["_score"] for hit in found["hits"]["hits"]]
+    assert (len(scores), scores) == (3, sorted(scores, reverse=True))
+    assert found["aggregations"]["by"]["buckets"] == [{"key": "salt", "doc_count": 1}]
+    assert found["aggregations"]["by"]["sum_other_doc_count"] == 2

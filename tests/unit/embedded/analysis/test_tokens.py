@@ -50,7 +50,10 @@ def test_unknown_parts_are_named() -> None:
     for settings, named in (
         ({"analyzer": {"mine": {"type": "nonsense"}}}, "nonsense"),
         ({"analyzer": {"mine": {"tokenizer": "standard", "filter": ["synonym"]}}}, "synonym"),
-        ({"filter": {"mine": {"type": "stemmer", "language": "klingon"}}}, "klingon"),
+        ({"analyzer": {"mine": {"tokenizer": "letter"}}}, "letter"),
+        ({"analyzer": {"default": {"tokenizer": "standard"}}}, "default"),
+        ({"filter": {"mine": {"type": "stop"}}}, "stop"),
+        ({"filter": {"mine": {"type": "snowball", "language": "Klingon"}}}, "Klingon"),
         ({"char_filter": {"mine": {"type": "html_strip"}}}, "char_filter"),
     ):
         with pytest.raises(Fault, match=named):

@@ -1,7 +1,7 @@
 import pytest
 
 from osrerank.embedded.errors import Fault
-from osrerank.embedded.mapping.fields import IndexFields
+from osrerank.embedded.mapping.fields import IndexFields, merge
 
 
 def test_values_of_a_document() -> None:
@@ -9,7 +9,7 @@ def test_values_of_a_document() -> None:
         "title": {"type": "text", "fields": {"raw": {"type": "keyword", "ignore_above": 5}}},
         "made": {"properties": {"year": {"type": "integer"}}},
         "hidden": {"type": "object", "enabled": False},
-        "stored": {"type": "keyword", "index": False},
+        "stored": {"type": "keyword", "index": False, "doc_values": False},
     }
     fields = IndexFields({"properties": properties})
     made = [{"year": "1999"}, {"year": 2000.0}]
@@ -21,3 +21,15 @@ def test_values_of_a_document() -> None:
         with pytest.raises(Fault) as caught:
             assert fields.additions(clash) or fields.extract(clash)
         assert caught.value.kind == "mapper_parsing_exception"
+
+
+def test_dotted_names_become_objects_and_fixed_parameters_stay() -> None:
+    old = merge(
+        {}, {"properties": {"made.year": {"type": "integer"}, "title": {"type": "text", "analyzer": "english"}}}
+    )
+    assert old["properties"]["made"] == {"properties": {"year": {"type": "integer"}}}
+    both = merge(old, {"properties": {"made": {"properties": {"place": {"type": "keyword"}}}}})
+    assert set(IndexFields(both).by_path) == {"made.year", "made.place", "title"}
+    for change in ({"title": {"type": "text"}}, {"made": {"type": "keyword"}}, {"made.year": {"type": "long"}}):
+        with pytest.raises(Fault, match=r"update parameter|can't merge|cannot be changed"):
+            merge(old, {"properties": change})

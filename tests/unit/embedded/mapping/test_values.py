@@ -1,26 +1,44 @@
+from typing import Any
+
 import pytest
 
 from osrerank.embedded.mapping import values
 
+DAY = 86_400_000
+
 
 @pytest.mark.parametrize(
-    ("text", "first", "length_ms"),
+    ("given", "first", "length_ms"),
     [
-        ("1970", 0, 365 * 86_400_000),
-        ("1970-02", 31 * 86_400_000, 28 * 86_400_000),
-        ("1970-01-02", 86_400_000, 86_400_000),
+        ("1970", 0, DAY),  # OpenSearch rounds a year up to the end of its first day
+        (1970, 0, DAY),
+        ("1970-02", 31 * DAY, DAY),
+        ("1970-01-02", DAY, DAY),
+        ("1970-01-01T01", 3_600_000, 3_600_000),
         ("1970-01-01T00:01", 60_000, 60_000),
         ("1970-01-01T00:00:01Z", 1000, 1000),
         ("1970-01-01T01:00:00.250+01:00", 250, 1),
-        ("1970/01/02 00:00:00", 86_400_000, 1000),
-        ("86400000", 86_400_000, 1),
+        ("86400000", DAY, 1),
+        (-5, -5, 1),
+        ("9999-12-31", 253_402_214_400_000, DAY),
     ],
 )
-def test_dates(text: str, first: int, length_ms: int) -> None:
-    assert values.date_range(text) == (first, first + length_ms - 1)
+def test_dates(given: Any, first: int, length_ms: int) -> None:
+    assert values.date_range(given) == (first, first + length_ms - 1)
 
 
-@pytest.mark.parametrize("text", ["", "yesterday", "1970-13-01", "70-01-01", "1970-01-01T25:00"])
+@pytest.mark.parametrize(
+    "text",
+    ["", "yesterday", "1970-13-01", "70-01-01", "1970-1-1", "1970/01/01", "1970-01-01 10:00", "1970-01-01T25:00"],
+)
 def test_no_dates(text: str) -> None:
     with pytest.raises(ValueError, match=r"."):
         values.date_range(text)
+
+
+def test_a_float_has_32_bits_and_is_shown_with_the_fewest_digits() -> None:
+    kept = values.as_float("1.1")
+    assert kept != 1.1
+    assert values.shown("float", kept) == 1.1
+    with pytest.raises(OverflowError):
+        values.as_float(1e39)

@@ -103,20 +103,27 @@ def test_folder_cannot_be_made(open_engine: Opener, tmp_path: Path) -> None:
     assert "file/below" in caught.value.info["error"]["reason"]
 
 
-@pytest.mark.parametrize("is_damaged", [False, True])
-def test_a_store_of_a_later_format_or_damaged_is_refused(engine, open_engine, tmp_path, is_damaged):
+@pytest.mark.parametrize(
+    ("written", "kind", "fix"),
+    [
+        ("99", "index_format_too_new_exception", "upgrade osrerank"),
+        ("1", "index_format_too_old_exception", "delete the folder and index again"),
+        (None, "corrupt_index_exception", "store.sqlite is damaged"),
+    ],
+)
+def test_a_store_of_another_format_or_damaged_is_refused(engine, open_engine, tmp_path, written, kind, fix):
     one_document(engine)
     engine.close()
     store = tmp_path / "engine" / "store.sqlite"
-    if is_damaged:
+    if written is None:
         store.write_bytes(b"this is no database" * 100)
     else:
         with contextlib.closing(sqlite3.connect(store)) as db, db:
-            db.execute("UPDATE meta SET value = '99' WHERE key = 'format'")
+            db.execute("UPDATE meta SET value = ? WHERE key = 'format'", (written,))
     with pytest.raises(TransportError) as caught:
         open_engine().info()
-    assert (caught.value.status_code, caught.value.error == "corrupt_index_exception") == (500, is_damaged)
-    assert (str(store) if is_damaged else "upgrade osrerank") in caught.value.info["error"]["reason"]
+    assert (caught.value.status_code, caught.value.error) == (500, kind)
+    assert fix in caught.value.info["error"]["reason"]
 
 
 @pytest.mark.parametrize("suffix", [".term", ".store", ".idx", ".fast", ".fieldnorm", "meta.json"])

@@ -1,0 +1,232 @@
+"""What the engine does not support is a 400 that names it, and changes nothing."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from opensearchpy import OpenSearch, RequestError
+
+from osrerank import connect
+
+MAPPINGS = {
+    "properties": {
+        "text": {"type": "text"},
+        "tag": {"type": "keyword"},
+        "n": {"type": "long"},
+        "seen": {"type": "date"},
+    }
+}
+
+
+@pytest.fixture(scope="module")
+def small(tmp_path_factory: pytest.TempPathFactory) -> Iterator[OpenSearch]:
+    """An index of one document, with an alias; no test changes it."""
+    with connect(f"embedded:{tmp_path_factory.mktemp('refused')}") as client:
+        client.indices.create(index="a", body={"mappings": MAPPINGS})
+        client.index(index="a", id="1", body={"text": "a b", "tag": "t", "n": 1}, refresh=True)
+        client.indices.put_alias(index="a", name="alias")
+        yield client
+
+
+def refusal(client: OpenSearch, method: str, path: str, body: Any = None, **params: Any) -> str:
+    """Return the reason of a request's 400."""
+    with pytest.raises(RequestError) as caught:
+        client.transport.perform_request(method, path, params=params, body=body)
+    assert caught.value.status_code == 400
+    return str(caught.value.info["error"]["reason"])
+
+
+def content(client: OpenSearch) -> Any:
+    """Return all that requests may change."""
+    return client.indices.get(index="*"), client.search(body={})["hits"]["hits"]
+
+
+def query(clause: str, body: Any) -> dict[str, Any]:
+    return {"query": {clause: body}}
+
+
+SEARCHES: list[tuple[str, dict[str, Any]]] = [
+    *((name, query(name, {})) for name in ("query_string", "function_score", "knn", "nested", "prefix", "dis_max",
+                                           "constant_score", "match_none", "wildcard", "fuzzy", "script_score")),
+    *((name, query("match", {"text": {"query": "a", name: 1}}))
+      for name in ("fuzziness", "operator", "minimum_should_match", "boost", "analyzer", "zero_terms_query")),
+    *((name, query("match_phrase", {"text": {"query": "a b", name: 1}})) for name in ("slop", "boost", "analyzer")),
+    *((name, query("multi_match", {"query": "a", "fields": ["text"], name: 1}))
+      for name in ("operator", "minimum_should_match", "slop", "boost", "auto_generate_synonyms_phrase_query")),
+    *((kind, query("multi_match", {"query": "a", "fields": ["text"], "type": kind}))
+      for kind in ("cross_fields", "most_fields", "phrase", "bool_prefix")),
+    ("case_insensitive", query("term", {"tag": {"value": "a", "case_insensitive": True}})),
+    ("boost", query("terms", {"tag": ["a"], "boost": 2})),
+    ("tag", query("terms", {"tag": {"index": "a", "id": "1", "path": "tag"}})),
+    *((name, query("range", {"n": {"gte": 1, name: "x"}})) for name in ("boost", "format", "time_zone", "relation")),
+    ("now-1d", {"query": {"range": {"seen": {"gte": "now-1d"}}}}),
+    ("text", query("range", {"text": {"gte": "a"}})),
+    ("_id", query("exists", {"field": "_id"})),
+    ("_index", query("match", {"_index": "a"})),
+    *((name, query("bool", {"must": [], name: 1})) for name in ("boost", "minimum_should_match", "mustNot", "_name")),
+    ("boost", query("match_all", {"boost": 2})),
+    *((name, {name: {}}) for name in ("rescore", "suggest", "collapse", "script_fields", "knn", "pit", "slice",
+                                      "indices_boost", "docvalue_fields", "stored_fields", "aggregations")),
+    *((name, {name: True}) for name in ("explain", "profile", "version", "seq_no_primary_term", "track_scores")),
+    *((name, {"sort": sort}) for name, sort in
+      (("n", ["n"]), ("_score", [{"_score": "asc"}]), ("_script", [{"_script": {}}]), ("tag", ["_doc", "tag"]))),
+    ("search_after", {"search_after": [1]}),
+    ("search_after", {"sort": ["_doc"], "search_after": ["x"]}),
+    ("ext", {"ext": {"other": 1}}),
+    ("mine", {"search_pipeline": "mine"}),
+    *((name, {"aggs": {"x": {name: {"field": "n"}}}}) for name in ("avg", "significant_terms", "date_histogram")),
+    ("y", {"aggs": {"y": {"terms": {"field": "n"}, "aggs": {"z": {"terms": {"field": "n"}}}}}}),
+    *((name, {"aggs": {"x": {"terms": {"field": "tag", name: 1}}}})
+      for name in ("order", "min_doc_count", "shard_size", "show_term_doc_count_error", "missing", "include")),
+    ("_index", {"aggs": {"x": {"terms": {"field": "_index"}}}}),
+    *((name, {"highlight": {"fields": {"text": {name: 1}}}})
+      for name in ("type", "fragment_size", "order", "require_field_match", "no_match_size", "highlight_query")),
+    ("encoder", {"highlight": {"fields": {"text": {}}, "encoder": "html"}}),
+    ("format", {"fields": [{"field": "n", "format": "x"}]}),
+    ("query", {"query": None}),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("named", "body"), SEARCHES, ids=str)
+def test_a_search_is_refused_by_name(small: OpenSearch, named: str, body: dict[str, Any]) -> None:
+    assert named in refusal(small, "POST", "/a/_search", body)
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["q", "scroll", "routing", "sort", "search_type", "typed_keys", "rest_total_hits_as_int", "batched_reduce_size",
+     "pre_filter_shard_size", "request_cache", "allow_no_indices", "expand_wildcards", "explain", "pretty",
+     "track_total_hits", "nonsense"],
+)  # fmt: skip
+def test_a_parameter_of_a_search_is_refused_by_name(small: OpenSearch, name: str) -> None:
+    assert f"[{name}]" in refusal(small, "POST", "/a/_search", {}, **{name: "1"})
+
+
+def test_values_of_parameters_are_refused_by_name(small: OpenSearch) -> None:
+    assert "mine" in refusal(small, "POST", "/a/_search", {}, search_pipeline="mine")
+    assert "_foo" in refusal(small, "POST", "/a/_search", {}, preference="_foo")
+    assert "maybe" in refusal(small, "POST", "/a/_search", {}, ignore_unavailable="maybe")
+    assert "later" in refusal(small, "PUT", "/a/_doc/2", {}, refresh="later")
+    assert "-hits" in refusal(small, "POST", "/a/_search", {}, filter_path="-hits")
+    assert "open" in refusal(small, "GET", "/a", expand_wildcards="open")
+
+
+UNKNOWN = [
+    ("GET", "/_segments"), ("GET", "/_nonsense"), ("DELETE", "/_search/scroll/_all"), ("GET", "/_nodes"),
+    ("POST", "/a/_update/1"), ("PUT", "/a/_create/1"), ("GET", "/a/_source/1"), ("GET", "/a/_termvectors/1"),
+    ("POST", "/a/_delete_by_query"), ("POST", "/a/_update_by_query"), ("POST", "/_reindex"), ("GET", "/a/_settings"),
+    ("GET", "/a/_stats"), ("GET", "/_cluster/health"), ("GET", "/_cat/count"), ("POST", "/a/_flush"),
+    ("POST", "/a/_close"), ("DELETE", "/a/_alias/alias"), ("DELETE", "/_all/_alias/alias"), ("POST", "/a/_rollover"),
+    ("PUT", "/_index_template/x"), ("POST", "/a/_clone/b"), ("GET", "/_cat/indices"), ("POST", "/"), ("POST", "/a"),
+    ("GET", "/a/_validate/query"), ("GET", "/a/_explain/1"), ("PUT", "/a/_bulk/x"), ("DELETE", "/_bulk"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("method", "path"), UNKNOWN)
+def test_a_route_is_refused_by_name(small: OpenSearch, method: str, path: str) -> None:
+    before = content(small)
+    assert path in refusal(small, method, path)
+    assert content(small) == before
+
+
+CHANGES: list[tuple[str, str, str, Any, dict[str, Any]]] = [
+    ("require_alias", "PUT", "/new/_doc/1", {"x": 1}, {"require_alias": "true"}),
+    *((name, "PUT", "/new/_doc/1", {"x": 1}, {name: "1"})
+      for name in ("op_type", "routing", "version", "if_seq_no", "pipeline", "wait_for_active_shards")),
+    ("require_alias", "POST", "/_bulk", '{"index": {"_index": "new", "require_alias": true}}\n{"x": 1}\n', {}),
+    ("require_alias", "POST", "/_bulk", '{"index": {"_index": "new"}}\n{"x": 1}\n', {"require_alias": "true"}),
+    ("update", "POST", "/_bulk", '{"index": {"_index": "new"}}\n{"y": 1}\n{"update": {"_index": "new"}}\n{"doc": {}}\n',
+     {}),
+    ("routing", "POST", "/_bulk", '{"create": {"_index": "new"}}\n{"y": 1}\n{"delete": {"_id": "1", "routing": "x"}}\n',
+     {}),
+    *((name, "PUT", "/new", {name: {}}, {}) for name in ("aliases", "nonsense")),
+    ("wait_for_active_shards", "PUT", "/new", {}, {"wait_for_active_shards": "1"}),
+    *((name, "PUT", "/new", {"settings": {"index": {name: 1}}}, {})
+      for name in ("codec", "sort", "knn", "max_result_window", "highlight", "translog", "default_pipeline")),
+    *((name, "PUT", "/new", {"settings": {"similarity": {name: {"type": "BM25"}}}}, {}) for name in ("own",)),
+    ("DFR", "PUT", "/new", {"settings": {"similarity": {"default": {"type": "DFR"}}}}, {}),
+    *((name, "PUT", "/new", {"mappings": {name: {}}}, {})
+      for name in ("_source", "dynamic_templates", "_routing", "date_detection", "runtime")),
+    ("strict", "PUT", "/new", {"mappings": {"dynamic": "strict"}}, {}),
+    *((kind, "PUT", "/new", {"mappings": {"properties": {"x": {"type": kind}}}}, {})
+      for kind in ("nested", "knn_vector", "half_float", "double", "short", "ip", "match_only_text", "alias")),
+    *((name, "PUT", "/new", {"mappings": {"properties": {"x": {"type": "text", name: "y"}}}}, {})
+      for name in ("copy_to", "search_analyzer", "term_vector", "similarity", "norms", "store", "fielddata", "boost")),
+    *((name, "PUT", "/new", {"mappings": {"properties": {"x": {"type": "integer", name: True}}}}, {})
+      for name in ("ignore_malformed", "coerce", "null_value", "index", "doc_values")),
+    ("format", "PUT", "/new", {"mappings": {"properties": {"x": {"type": "date", "format": "MM/yy"}}}}, {}),
+    ("[index: false]", "PUT", "/new", {"mappings": {"properties": {"x": {"type": "keyword", "index": False}}}}, {}),
+    ("empty", "PUT", "/a/_mapping", {"properties": {"": {"type": "keyword"}}}, {}),
+    ("analyzer", "PUT", "/a/_mapping", {"properties": {"text": {"type": "text", "analyzer": "english"}}}, {}),
+    ("number_of_shards", "PUT", "/a/_settings", {"index": {"number_of_shards": 2}}, {}),
+    ("preserve_existing", "PUT", "/a/_settings", {"index": {"number_of_replicas": 2}}, {"preserve_existing": "true"}),
+    ("alias", "DELETE", "/alias", None, {}),
+    ("<a-{now/d}>", "DELETE", "/a,<a-{now/d}>", None, {"ignore_unavailable": "true"}),
+    ("<a-{now/d}>", "DELETE", "/<a-{now/d}>", None, {}),
+    ("expand_wildcards", "DELETE", "/a", None, {"expand_wildcards": "none"}),
+    ("allow_no_indices", "DELETE", "/a", None, {"allow_no_indices": "false"}),
+    ("refresh", "DELETE", "/a/_doc/1", None, {"refresh": "maybe"}),
+    ("if_seq_no", "DELETE", "/a/_doc/1", None, {"if_seq_no": "7"}),
+    ("bad_*", "PUT", "/a/_alias/bad_*", None, {}),
+    ("filter", "PUT", "/a/_alias/x", {"filter": {"match_all": {}}}, {}),
+    ("must_exist", "POST", "/_aliases",
+     {"actions": [{"remove": {"index": "a", "alias": "x", "must_exist": False}}]}, {}),
+    ("remove_index", "POST", "/_aliases", {"actions": [{"remove_index": {"index": "a"}}]}, {}),
+    ("alias*", "POST", "/_aliases", {"actions": [{"remove": {"index": "a", "alias": "alias*"}}]}, {}),
+    ("aliases", "POST", "/_aliases", {"actions": [{"add": {"index": "a", "aliases": ["x"]}}]}, {}),
+    ("is_write_index", "POST", "/_aliases",
+     {"actions": [{"add": {"index": "a", "alias": "x"}}, {"add": {"index": "a", "alias": "y", "is_write_index": 1}}]},
+     {}),
+    *((repr(key)[1:-1], "PUT", "/a/_doc/2", {key: "x"}, {}) for key in ("_id", "_source", "", ".", "a..b")),
+    ("slashed", "PUT", "/a/_doc/2", {"slashed": "2020/01/02"}, {}),
+    ("text", "PUT", "/a/_doc/2", {"new": 1, "text": {"inner": 1}}, {}),
+    ("mixed", "PUT", "/a/_doc/2", {"new": 1, "mixed": [1, "x"]}, {}),
+    ("n", "PUT", "/a/_doc/2", {"new": 1, "n": 10**19}, {}),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("named", "method", "path", "body", "params"), CHANGES, ids=str)
+def test_what_is_refused_changes_nothing(
+    small: OpenSearch, named: str, method: str, path: str, body: Any, params: dict[str, Any]
+) -> None:
+    before = content(small)
+    assert named in refusal(small, method, path, body, **params)
+    assert content(small) == before
+
+
+def test_a_pattern_deletes_no_index_by_its_alias(small: OpenSearch) -> None:
+    small.indices.delete(index="alia*")
+    small.indices.delete(index="alias,missing", ignore_unavailable=True)
+    small.indices.delete(index="*,-a")
+    assert small.indices.exists(index="a")
+
+
+@pytest.mark.parametrize(
+    ("named", "path", "body"),
+    [
+        ("index is missing for doc 1", "/_mget", {"docs": [{"_index": "a", "_id": "1"}, {"_id": "2"}]}),
+        ("id is missing for doc 0", "/_mget", {"docs": [{"_index": "a"}]}),
+        ("_source", "/_mget", {"docs": [{"_index": "a", "_id": "1", "_source": False}]}),
+        ("realtime", "/a/_mget?realtime=false", {"ids": ["1"]}),
+        ("size", "/a/_count", {"size": 1}),
+        ("positions", "/_mtermvectors", {"docs": [{"_index": "a", "_id": "1", "fields": ["text"]}]}),
+        ("search_type", "/_msearch", '{"index": "a", "search_type": "x"}\n{}\n'),
+        ("analyzer", "/_analyze", {"analyzer": "english", "text": "x"}),
+        ("letter", "/_analyze", {"tokenizer": "letter", "text": "x"}),
+        ("asciifolding", "/_analyze", {"tokenizer": "standard", "filter": ["asciifolding"], "text": "x"}),
+        ("tag", "/a/_analyze", {"field": "tag", "text": "x"}),
+        ("text", "/a/_analyze", {"field": "text", "text": ["x", "y"]}),
+        ("a_*", "/_alias/a_*", None),
+        ("realtime", "/a/_doc/1?realtime=false", None),
+    ],
+)
+def test_a_request_that_reads_is_refused_by_name(small: OpenSearch, named: str, path: str, body: Any) -> None:
+    place, _, params = path.partition("?")
+    method = "GET" if body is None else "POST"
+    given = dict([params.split("=")]) if params else {}
+    assert named in refusal(small, method, place, body, **given)
+
+
+def test_what_plugins_read_in_ext_has_no_effect(small: OpenSearch) -> None:
+    ext = {"rerank": {"query_context": {"query_text": "x"}}, "ubi": {"query_id": "q"}}
+    assert small.search(index="a", body={"ext": ext}, search_pipeline="_none")["hits"]["total"]["value"] == 1
