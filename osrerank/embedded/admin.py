@@ -14,6 +14,7 @@ from osrerank.embedded.errors import (
     as_object,
     as_whole,
     illegal,
+    no_such_index,
     only,
     unsupported,
 )
@@ -157,7 +158,7 @@ def _strings(value: Any) -> Any:
 def put_mapping(engine: Engine, expression: str, body: Json) -> Json:
     """Add fields to indices: to all of them, or, where one cannot have them, to none."""
     with engine.writing():
-        found = [engine.live(name) for name in engine.names(expression)]
+        found = _found(engine, expression)
         for live in found:
             engine.merged(live, body)
         for live in found:
@@ -165,11 +166,21 @@ def put_mapping(engine: Engine, expression: str, body: Json) -> Json:
     return {"acknowledged": True}
 
 
+def _found(engine: Engine, expression: str) -> list[LiveIndex]:
+    """Return the indices to change, at least one."""
+    names = engine.names(expression)
+    if not names:
+        raise no_such_index(expression)
+    return [engine.live(name) for name in names]
+
+
 def put_settings(engine: Engine, expression: str, body: Json) -> Json:
     """Set dynamic settings."""
     given = normal_settings(body)
+    if not given["index"] and len(given) == 1:
+        raise Fault(400, "action_request_validation_exception", "Validation Failed: 1: no settings to update;")
     with engine.writing():
-        found = [engine.live(name) for name in engine.names(expression)]
+        found = _found(engine, expression)
         for live in found:
             if final := sorted({*given["index"], *given} - _DYNAMIC - {"index"}):
                 where = f"[[index.{final[0]}]] for open indices [[{live.row.name}/{live.row.uuid}]]"
@@ -185,13 +196,18 @@ def delete_indices(engine: Engine, expression: str, *, ignore_unavailable: bool)
     parts = expression.split(",")
     if ignore_unavailable:
         parts = [part for part in engine.known(parts) if part not in engine.store.aliases()]
+    for name in _concrete(engine, parts):
+        engine.delete(name)
+    return {"acknowledged": True}
+
+
+def _concrete(engine: Engine, parts: list[str]) -> list[str]:
+    """Return the indices that the parts of an expression name, none of them by an alias."""
     for part in parts:
         if part in engine.store.aliases():
             reason = "matches an alias, specify the corresponding concrete indices instead."
             raise illegal(f"The provided expression [{part}] {reason}")
-    for name in engine.names(",".join(parts), aliases=False) if parts else ():
-        engine.delete(name)
-    return {"acknowledged": True}
+    return engine.names(",".join(parts), aliases=False) if parts else []
 
 
 def indices_of(engine: Engine, alias: str) -> Json:
@@ -204,15 +220,19 @@ def indices_of(engine: Engine, alias: str) -> Json:
 
 def change_aliases(engine: Engine, actions: Any) -> Json:
     """Add and remove aliases, all or none."""
+    if not as_list(actions, "actions"):
+        raise Fault(400, "action_request_validation_exception", "Validation Failed: 1: No action specified;")
     with engine.writing():
-        steps = [step for action in as_list(actions, "actions") for step in _alias_steps(engine, action)]
+        steps = [step for action in actions for step in _alias_steps(engine, action)]
+        there = engine.store.aliases()
+        kept = [(kind, row, alias) for kind, row, alias in steps if kind == "add" or row.id in there.get(alias, ())]
+        if not kept:
+            missing = steps[0][2]
+            reason = f"aliases [{missing}] missing"
+            raise Fault(404, "aliases_not_found_exception", reason, {"resource.id": missing})
         with engine.store.transaction():
-            for kind, row, alias in steps:
-                if kind == "add":
-                    engine.store.put_alias(alias, row)
-                elif not engine.store.drop_alias(alias, row):
-                    reason = f"aliases [{alias}] missing"
-                    raise Fault(404, "aliases_not_found_exception", reason, {"resource.id": alias})
+            for kind, row, alias in kept:
+                (engine.store.put_alias if kind == "add" else engine.store.drop_alias)(alias, row)
     return {"acknowledged": True}
 
 
@@ -227,7 +247,10 @@ def _alias_steps(engine: Engine, action: Any) -> list[tuple[str, IndexRow, str]]
         raise _invalid_alias(alias, 'must not begin with _, - or +, or have a space or one of "*\\<|,>/?#:')
     if alias in engine.store.indices():
         raise _invalid_alias(alias, "an index or data stream exists with the same name as the alias")
-    return [(kind, engine.live(name).row, alias) for name in engine.names(index, aliases=False)]
+    found = _concrete(engine, index.split(","))
+    if not found:
+        raise no_such_index(index)
+    return [(kind, engine.live(name).row, alias) for name in found]
 
 
 def _invalid_alias(alias: str, reason: str) -> Fault:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 from uuid import uuid4
 
-from osrerank.embedded.errors import Fault, Json, as_object, illegal, only, parsed_json
+from osrerank.embedded.errors import Fault, Json, as_list, as_object, illegal, only, parsed_json
 from osrerank.embedded.storage.engine import Engine
 from osrerank.embedded.storage.index import LiveIndex
 from osrerank.embedded.storage.store import StoredDocument
@@ -42,8 +42,8 @@ class WriteBatch:
             Fault: 400 if the document does not fit the mappings; 409, where it does, if it exists and must not.
         """
         source = _object(text)
-        live = self._engine.target(name)
         doc_id = _new_id() if doc_id is None else _checked_id(doc_id)
+        live = self._engine.target(name)
         old = self._current(live, doc_id)
         fields, additions = live.fields, live.fields.additions(source)
         if additions:
@@ -120,13 +120,10 @@ def bulk(engine: Engine, default_index: str | None, body: str, refresh: str) -> 
 
 
 def _attempt(batch: WriteBatch, action: str, meta: Json, text: str) -> Json:
-    name, doc_id = meta.get("_index"), meta.get("_id")
-    doc_id = None if doc_id is None else str(doc_id)
+    name, doc_id = meta["_index"], meta.get("_id")
     try:
-        if not name:
-            raise illegal("index is missing")
         if action == "delete":
-            return batch.delete(name, str(doc_id))
+            return batch.delete(name, meta["_id"])
         return batch.index(name, doc_id, text, create=action == "create")
     except Fault as fault:
         if fault.status in (403, 429, 500, 503):  # the folder's error, not the document's
@@ -136,6 +133,8 @@ def _attempt(batch: WriteBatch, action: str, meta: Json, text: str) -> Json:
 
 def _actions(body: str, default_index: str | None) -> Iterator[tuple[str, Json, str]]:
     """Yield each action of a bulk body with its metadata and its document's line."""
+    if not body.endswith("\n") or not body.strip():
+        raise illegal("a bulk body has at least one action, and ends with a newline [\\n]")
     lines = iter(enumerate(body.split("\n"), start=1))
     for number, line in lines:
         if not line.strip():
@@ -146,7 +145,12 @@ def _actions(body: str, default_index: str | None) -> Iterator[tuple[str, Json, 
             text = next(lines, (0, ""))[1]
             if not text.strip():
                 raise illegal(f"Malformed bulk body: the action on line [{number}] has no document on the next line")
-        yield action, {"_index": default_index, **meta}, text
+        meta = {"_index": default_index, **meta}
+        needed = ("_index", "_id") if action == "delete" else ("_index",)
+        if missing := [key for key in needed if meta.get(key) is None]:
+            reason = f"Validation Failed: {missing[0][1:]} is missing on line [{number}];"
+            raise Fault(400, "action_request_validation_exception", reason)
+        yield action, meta, text
 
 
 def _action(number: int, line: str) -> tuple[str, Json]:
@@ -166,7 +170,14 @@ def _action(number: int, line: str) -> tuple[str, Json]:
             raise illegal(
                 f"Action/metadata line [{number}] contains an unknown parameter [{key}] for the embedded engine"
             )
-    return action, meta
+    return action, {key: _simple(value, key, number) for key, value in meta.items() if value is not None}
+
+
+def _simple(value: Any, key: str, number: int) -> str:
+    """Return a name or an id as text."""
+    if isinstance(value, bool) or not isinstance(value, str | int | float):
+        raise illegal(f"Malformed action/metadata line [{number}], expected a simple value for field [{key}]")
+    return str(value)
 
 
 def get(engine: Engine, name: str, doc_id: str) -> Json:
@@ -189,10 +200,13 @@ def get(engine: Engine, name: str, doc_id: str) -> Json:
 def mget(engine: Engine, default_index: str | None, body: Json) -> Json:
     """Answer ``_mget``."""
     only("mget", body, frozenset({"docs", "ids"}))
-    wanted = [as_object(one, "docs") for one in body.get("docs") or [{"_id": one} for one in body.get("ids", [])]]
+    wanted = [as_object(one, "docs") for one in as_list(body.get("docs", []), "docs")]
+    wanted += [{"_id": one} for one in as_list(body.get("ids", []), "ids")]
     problems = [] if wanted else ["no documents to get"]
     for number, one in enumerate(wanted):
         only("mget docs", one, frozenset({"_index", "_id"}))
+        if isinstance(one.get("_id"), dict | list):
+            raise illegal(f"[_id] of doc {number} is not a simple value")
         problems += [
             f"{what} is missing for doc {number}"
             for what, given in (("index", one.get("_index", default_index)), ("id", one.get("_id")))

@@ -188,6 +188,9 @@ STEPS: dict[str, list[Request]] = {
         lambda one, i: one.indices.put_mapping(index=i, body={"properties": {"title": {"type": "text"}}}),
         lambda one, i: one.indices.put_mapping(index=i, body={"properties": {"sub.note": {"type": "text"}}}),
         lambda one, i: one.indices.put_mapping(index=i, body={"properties": {"": {"type": "text"}}}),
+        lambda one, i: one.indices.put_mapping(index=i, body={"properties": {"q": {"type": "object"}, "r": {}}}),
+        lambda one, i: one.indices.put_mapping(index=i, body={"properties": {"q": {"type": "object"}}}),
+        lambda one, i: one.indices.put_mapping(index="nowhere*", body={"properties": {"q": {"type": "text"}}}),
         lambda one, i: one.indices.get_mapping(index=i),
         lambda one, i: one.indices.create(index=f"{i}-x", body={"mappings": {"properties": {"a": {"type": "odd"}}}}),
         lambda one, i: one.indices.create(index=f"{i}-fixed", body={"mappings": {"dynamic": False, **TEXT}}),
@@ -226,6 +229,17 @@ STEPS: dict[str, list[Request]] = {
         ),
         lambda one, i: one.indices.get_alias(name=f"{i}-2"),
         lambda one, i: one.indices.update_aliases(body={"actions": [{"remove": {"index": i, "alias": "nowhere"}}]}),
+        lambda one, i: one.indices.update_aliases(
+            body={
+                "actions": [
+                    {"add": {"index": f"{i}*", "alias": f"{i}-3"}},
+                    {"remove": {"index": i, "alias": "nowhere"}},
+                ]
+            }
+        ),
+        lambda one, i: one.indices.put_alias(index=f"{i}-3", name=f"{i}-4"),
+        lambda one, i: one.indices.put_alias(index="nowhere*", name=f"{i}-4"),
+        lambda one, i: one.indices.get(index=i)[i]["aliases"],
         lambda one, i: one.indices.get_alias(name=f"{i}-alias", ignore=404),
     ],
     "several indices": [

@@ -217,10 +217,19 @@ def _merged(old: Json, new: Json) -> Json:
         _check_name(name, "illegal_argument_exception")
         first, _, rest = name.partition(".")
         body = {"properties": {rest: given}} if rest else dict(as_object(given, f"properties.{name}"))
-        if "properties" in body:
-            body["properties"] = _merged({}, as_object(body["properties"], f"{name}.properties"))
+        if "type" not in body and not {"properties", "enabled"} & body.keys():
+            raise Fault(400, "mapper_parsing_exception", f"No type specified for field [{name}]")
+        if body.get("type", "object") == "object":
+            body = _object(name, body)
         properties[first] = _merge_field(first, properties[first], body) if first in properties else body
     return properties
+
+
+def _object(name: str, body: Json) -> Json:
+    """Return an object's mapping as OpenSearch keeps it: its type is named where it has no properties."""
+    properties = _merged({}, as_object(body.get("properties", {}), f"{name}.properties"))
+    rest = {key: value for key, value in body.items() if key not in ("type", "properties")}
+    return {**rest, "properties": properties} if properties else {"type": "object", **rest}
 
 
 def _merge_field(name: str, old: Json, new: Json) -> Json:
@@ -232,11 +241,11 @@ def _merge_field(name: str, old: Json, new: Json) -> Json:
     for key, normal in _FIXED.items():
         if new.get(key, normal) != old.get(key, normal):
             raise illegal(f"Mapper for [{name}] conflicts with existing mapper: Cannot update parameter [{key}]")
-    both = {**old, **new} if kinds[0] == "object" else dict(new)
-    for inside in ("properties", "fields"):
-        if inside in old or inside in new:
-            both[inside] = _merged(old.get(inside, {}), new.get(inside, {}))
-    return both
+    if kinds[0] == "object":
+        inside = _merged(old.get("properties", {}), new.get("properties", {}))
+        return _object(name, {**old, **new, "properties": inside})
+    fields = _merged(old.get("fields", {}), new.get("fields", {}))
+    return {**new, "fields": fields} if fields else dict(new)
 
 
 def _walk(prefix: str, body: Json) -> Iterator[Field]:

@@ -1,7 +1,7 @@
 """The endpoints of OpenSearch's REST paths."""
 
 from osrerank.embedded import admin, documents
-from osrerank.embedded.errors import Fault, Json, illegal, only
+from osrerank.embedded.errors import Fault, Json, illegal, only, parsing
 from osrerank.embedded.rest.routing import Response, RestRequest, Router, understood
 from osrerank.embedded.search import execute, term_vectors
 
@@ -47,8 +47,10 @@ def _existing(request: RestRequest) -> str | None:
 @router.route("GET POST", "/_msearch", "/{index}/_msearch")
 def _msearch(request: RestRequest) -> Response:
     lines = [line for line in request.body.split("\n") if line.strip()]
-    if not lines or len(lines) % 2:
-        raise illegal("Validation Failed: an msearch body is pairs of lines, a header and a search")
+    if not lines or len(lines) % 2 or not request.body.endswith("\n"):
+        raise illegal(
+            "Validation Failed: an msearch body is pairs of lines, a header and a search, each with a newline"
+        )
     heads = [RestRequest(request.engine, "POST", {}, {}, line).json() for line in lines[::2]]
     for head in heads:
         only("msearch header", head, frozenset({"index"}))
@@ -147,6 +149,8 @@ def _get_mapping(request: RestRequest) -> Response:
 
 @router.route("PUT POST", "/{index}/_mapping")
 def _put_mapping(request: RestRequest) -> Response:
+    if not request.body.strip():
+        raise parsing("request body is required")
     return Response(admin.put_mapping(request.engine, str(request.index), request.json()))
 
 

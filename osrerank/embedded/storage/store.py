@@ -159,11 +159,10 @@ class SqliteStore:
         self._db.execute("INSERT OR REPLACE INTO aliases VALUES (?, ?)", (alias, index.id))
         self._own_changes += 1
 
-    def drop_alias(self, alias: str, index: IndexRow) -> bool:
-        """Remove an alias; return whether there was one. Call it in a transaction."""
-        cursor = self._db.execute("DELETE FROM aliases WHERE alias = ? AND index_id = ?", (alias, index.id))
+    def drop_alias(self, alias: str, index: IndexRow) -> None:
+        """Remove an alias; call it in a transaction."""
+        self._db.execute("DELETE FROM aliases WHERE alias = ? AND index_id = ?", (alias, index.id))
         self._own_changes += 1
-        return cursor.rowcount > 0
 
     def get(self, index: IndexRow, doc_id: str) -> StoredDocument | None:
         """Return a document's latest row, also of a deleted one."""
