@@ -2,9 +2,11 @@
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from osrerank.cli.demo import Sample
 from osrerank.embedded.analysis.analyzers import built_in
 from osrerank.embedded.analysis.tokens import GAP
 from osrerank.formats.sources import open_sources
@@ -157,3 +159,21 @@ def test_term_statistics_are_lucenes(engines: Engines, sparse: str) -> None:
     theirs, ours = (client.mtermvectors(body={"docs": asked})["docs"] for client in engines)
     assert ours[0]["term_vectors"] == theirs[0]["term_vectors"]
     assert [one["found"] for one in ours] == [one["found"] for one in theirs] == [True, False]
+
+
+def test_nearly_all_fragments_are_cut_as_in_opensearch(engines: Engines, books: str) -> None:
+    """Of long passages; whole texts and short ones are marked alike (test_engine_contract.py)."""
+    sample = Sample.load()
+    texts = {str(at): {"text": document["text"]} for at, document in enumerate(sample.documents[:400])}
+    properties = {"text": {"type": "text", "analyzer": "english"}}
+    for client in engines:
+        client.indices.create(index="test-scores-marked", body={"mappings": {"properties": properties}})
+        fill(client, "test-scores-marked", texts)
+    cut: list[list[Any]] = [[], []]
+    for query in list(sample.queries.values())[:30]:
+        body = {"query": {"match": {"text": query}}, "highlight": {"fields": {"text": {}}}}
+        for client, found in zip(engines, cut, strict=True):
+            hits = client.search(index="test-scores-marked", body=body)["hits"]["hits"]
+            found += [hit["highlight"] for hit in sorted(hits, key=lambda hit: hit["_id"])]
+    alike = sum(theirs == ours for theirs, ours in zip(*cut, strict=True))
+    assert alike >= 0.9 * len(cut[0]) >= 0.9 * 200

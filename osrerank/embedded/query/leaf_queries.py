@@ -313,6 +313,7 @@ class LeafQueries:
         name = self._names[field.path]
         terms = (term for term, _ in self._snapshot.searcher.terms_with_prefix(name, ""))
         kept = [term for term in terms if within(term, options)]
+        self._note(field.path, kept)
         return TQuery.term_set_query(self._schema, name, kept)
 
     # Shared

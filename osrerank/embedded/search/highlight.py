@@ -1,6 +1,10 @@
 """Mark the words of a hit that the query matched."""
 
-from collections.abc import Mapping
+import math
+import re
+from bisect import bisect_left, bisect_right
+from collections import Counter
+from collections.abc import Iterator, Mapping
 
 from osrerank.embedded.analysis.tokens import Token
 from osrerank.embedded.errors import Json, as_name, as_object, as_whole, illegal, only, unsupported
@@ -11,7 +15,15 @@ _OPTIONS = frozenset({"pre_tags", "post_tags", "number_of_fragments"})
 MAX_CHARACTERS = 1_000_000
 """Of a text; OpenSearch highlights no longer one (``index.highlight.max_analyzed_offset``)."""
 FRAGMENT = 100
-"""Characters of a fragment, about."""
+"""Characters of a fragment, at most, unless a word is longer."""
+PIVOT = 87
+"""The length of an average passage in Lucene's PassageScorer."""
+_CLOSED = r"""["')\]}\u2019\u201d]*"""
+_SENTENCE = re.compile(
+    rf"""(?s:.*?)(?:\.+{_CLOSED}\s+(?=["'(\[{{\u201c\u2018]*[^\W_a-z0-9])|[.!?]*[!?]+{_CLOSED}\s*|\Z)"""
+)
+_WORD = re.compile(r"\w+(?:['.-]\w+)*|\s|.", re.DOTALL)
+"""Sentences and words, nearly as Java's BreakIterator finds them."""
 
 
 class Highlighter:
@@ -51,21 +63,22 @@ class Highlighter:
     def _fragments(self, field: Field, options: Json, texts: list[str], terms: set[str]) -> list[str]:
         tags = [_tag(options, key, normal) for key, normal in (("pre_tags", "<em>"), ("post_tags", "</em>"))]
         limit = as_whole(options.get("number_of_fragments", 5), "highlight.number_of_fragments")
-        found: list[tuple[int, str]] = []
-        for text in texts:
-            if len(text) > MAX_CHARACTERS:
-                reason = f"The length of [{field.path}] has exceeded [{MAX_CHARACTERS}]"
-                raise illegal(f"{reason} - maximum allowed to be analyzed for highlighting.")
-            hits = [token for token in self._tokens(field, text) if token.term in terms]
-            spans = [(0, len(text))] if limit == 0 else _spans(text, hits, FRAGMENT)
-            for start, end in spans:
-                inside = [token for token in hits if start <= token.start and token.end <= end]
-                if inside:
-                    found.append((len({token.term for token in inside}), _tagged(text, start, end, inside, tags)))
+        found: list[tuple[float, str]] = []
+        before, total = 0, sum(map(len, texts)) + len(texts) - 1
+        hits = [[token for token in self._tokens(field, text) if token.term in terms] for text in texts]
+        often = Counter(token.term for inside in hits for token in inside)
+        for text, inside in zip(texts, hits, strict=True):
+            for start, end, marked in [(0, len(text), inside)] if limit == 0 and inside else _passages(text, inside):
+                score = _score([token.term for token in marked], often, total, end - start, before + start)
+                found.append((score, _tagged(text, start, end, marked, tags)))
+            before += len(text) + 1
         best = sorted(range(len(found)), key=lambda at: -found[at][0])[: limit or None]
         return [found[at][1] for at in sorted(best)]
 
     def _tokens(self, field: Field, text: str) -> list[Token]:
+        if len(text) > MAX_CHARACTERS:
+            reason = f"The length of [{field.path}] has exceeded [{MAX_CHARACTERS}]"
+            raise illegal(f"{reason} - maximum allowed to be analyzed for highlighting.")
         if field.column == "keyword":
             return [Token(text, 0, 0, len(text))]
         return self._snapshot.analyzer(field).tokens(text)
@@ -79,26 +92,57 @@ def _tag(options: Json, key: str, normal: str) -> str:
     return as_name(given[0], f"highlight.{key}")
 
 
-def _spans(text: str, hits: list[Token], size: int) -> list[tuple[int, int]]:
-    """Return windows of about this many characters, cut at white space, that contain the hits and do not overlap."""
-    spans: list[tuple[int, int]] = []
+def _passages(text: str, hits: list[Token]) -> Iterator[tuple[int, int, list[Token]]]:
+    """Yield the passages of a text that have hits, each with its own: as OpenSearch's unified highlighter cuts them.
+
+    A passage is as many whole sentences as fit, or, of a longer sentence, the part around its first hit.
+    """
+    sentences, words = _ends(_SENTENCE, text), _ends(_WORD, text)
+    window = start = end = 0
+    marked: list[Token] = []
     for token in hits:
-        if spans and token.end <= spans[-1][1]:
+        if marked and token.start < end:
+            marked.append(token)
             continue
-        floor = spans[-1][1] if spans else 0
-        start = max(floor, token.start - max(0, size - (token.end - token.start)) // 4)
-        if start > floor:
-            start = _next_break(text, start, token.start)
-        end = max(token.end, min(len(text), start + size))
-        if end < len(text):
-            end = max(token.end, text.rfind(" ", token.end, end + 1))
-        spans.append((start, end))
-    return spans
+        if marked:
+            yield start, end, marked
+        if token.start < window:
+            start, end = end, window
+        else:
+            start, end = _before(sentences, token.start + 1), _after(sentences, token.start)
+            while end < len(text) and (longer := _after(sentences, end)) - start <= FRAGMENT:
+                end = longer
+            window = end
+        if end - start > FRAGMENT:
+            start = max(start, _before(words, token.start + 1 - FRAGMENT))
+            end = min(window, _after(words, token.start + 1 + max(0, FRAGMENT - (token.start + 1 - start))))
+        marked = [token]
+    if marked:
+        yield start, end, marked
 
 
-def _next_break(text: str, start: int, limit: int) -> int:
-    space = text.find(" ", start, limit)
-    return limit if space < 0 else space + 1
+def _ends(pattern: re.Pattern[str], text: str) -> list[int]:
+    return [match.end() for match in pattern.finditer(text)]
+
+
+def _before(ends: list[int], place: int) -> int:
+    """Return the last boundary before a place."""
+    at = bisect_left(ends, place)
+    return ends[at - 1] if at else 0
+
+
+def _after(ends: list[int], place: int) -> int:
+    """Return the first boundary after a place, or the last one."""
+    return ends[min(bisect_right(ends, place), len(ends) - 1)]
+
+
+def _score(terms: list[str], often: Mapping[str, int], total: int, length: int, start: int) -> float:
+    """Return the BM25 of a passage as Lucene's PassageScorer computes it, with a bonus for the text's beginning."""
+    documents, score = 1 + total / PIVOT, 0.0
+    for term, count in Counter(terms).items():
+        weight = 2.2 * math.log(1 + (documents + 0.5) / (often[term] + 0.5))
+        score += weight * count / (count + 1.2 * (0.25 + 0.75 * length / PIVOT))
+    return score * (1 + 1 / math.log(PIVOT + start))
 
 
 def _tagged(text: str, start: int, end: int, tokens: list[Token], tags: list[str]) -> str:
