@@ -162,7 +162,7 @@ class Shard:
             name = self.names[path]
             if column == "text":
                 builder.add_text_field(name, tokenizer_name="terms", index_option="position")
-                builder.add_text_field(self.exact[path], tokenizer_name="terms", index_option="basic")
+                builder.add_text_field(self.exact[path], tokenizer_name="whitespace", index_option="basic")
                 builder.add_unsigned_field(self.lengths[path], fast=True)
             elif column == "keyword":
                 builder.add_text_field(name, fast=True, tokenizer_name="raw", index_option="basic")
@@ -228,8 +228,9 @@ class Shard:
         document.add_text(PRESENT, f"{path}{LENGTH}{length}")
         document.add_text(PRESENT, f"{path}{DISTINCT}{len(counts)}")
         document.add_text(self.names[path], SEPARATOR.join(terms))
-        exact = (f"{term}{JOIN}{count}{JOIN}{kept}" for term, count in counts.items())
-        document.add_text(self.exact[path], SEPARATOR.join(exact))
+        document.add_text(
+            self.exact[path], " ".join([f"{term}{JOIN}{count}{JOIN}{kept}" for term, count in counts.items()])
+        )
         document.add_unsigned(self.lengths[path], kept)
 
     def _add_values(self, document: tantivy.Document, path: str, values: list[Any]) -> None:
