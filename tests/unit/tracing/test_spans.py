@@ -5,7 +5,6 @@ import sys
 import threading
 
 import pytest
-
 from opentelemetry import trace
 from opentelemetry.trace import SpanKind
 
@@ -19,7 +18,10 @@ PARENT = {"traceparent": "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-0
 
 def test_parts_belong_to_what_is_traced():
     with recording() as exporter:
-        with spans.trace("search", {"osrerank.index": "notes"}), spans.span("stage", {"left.out": None}, kind=SpanKind.CLIENT):
+        with (
+            spans.trace("search", {"osrerank.index": "notes"}),
+            spans.span("stage", {"left.out": None}, kind=SpanKind.CLIENT),
+        ):
             pass
         found = told(exporter)
     assert tree(found) == [["search", [["stage", []]]]]
