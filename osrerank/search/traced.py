@@ -11,7 +11,7 @@ from osrerank.search.searcher import Searcher
 from osrerank.search.step import MultiSearchRequest, Step
 from osrerank.service import RerankService
 from osrerank.tracing.attributes import db_attributes, names_of, operation_of
-from osrerank.tracing.spans import UNRECORDED, is_recording, span, trace
+from osrerank.tracing.spans import UNRECORDED, Attributes, is_recording, span, trace
 
 
 class TracedClient(Protocol):
@@ -36,7 +36,10 @@ def request_span(client: TracedClient, step: Step, index: Any) -> AbstractContex
         return UNRECORDED
     hosts = None if is_embedded(client) else getattr(client.transport, "hosts", None) or ()
     if isinstance(step, MultiSearchRequest):
-        attributes = {**db_attributes(hosts, "msearch", index), "db.operation.batch.size": len(step.lines) // 2}
+        attributes: Attributes = {
+            **db_attributes(hosts, "msearch", index),
+            "db.operation.batch.size": len(step.lines) // 2,
+        }
         return span("msearch", attributes, kind=SpanKind.CLIENT)
     operation = "search"
     if isinstance(step, SideRequest):
