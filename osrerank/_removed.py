@@ -14,6 +14,7 @@ SEARCHING = ("rerank", "run", "search")
 
 REMOVED: dict[str, str] = {
     **{f"OSRERANK_STATES{rest}": f"set OSRERANK_VECTORS{rest}" for rest in ("", *SETTINGS)},
+    "OSRERANK_TRACING": "set OTEL_SDK_DISABLED=true for off, or OSRERANK_TRACE_QUERIES=true for queries",
     "feedback": EXPORT,
     "osrerank adapt": "use osrerank export MODEL OUTPUT, which reads a bi-encoder with its prefixes and pooling",
     "osrerank advise --budget-s": "every judged query is searched: name a file with fewer queries",

@@ -3,10 +3,14 @@
 import time
 from collections.abc import Callable, Hashable
 
-from osrerank._platform import fork_safe_lock
+from cachetools import TTLCache
+
+from osrerank._caches import SharedCache
 
 EVERY_S = 60.0
 """The least time between two log lines of a kind, in seconds, by default."""
+MOST_KINDS = 1_000
+"""The most kinds of lines that are remembered; lines of more kinds may come more often."""
 
 
 class Seldom:
@@ -18,16 +22,12 @@ class Seldom:
     """
 
     def __init__(self, every_s: float = EVERY_S, clock: Callable[[], float] = time.monotonic) -> None:
-        self._every_s = every_s
-        self._clock = clock
-        self._lock = fork_safe_lock()
-        self._last: dict[Hashable, float] = {}
+        self._told = SharedCache(lambda: TTLCache[Hashable, bool](MOST_KINDS, every_s, clock))
 
     def is_due(self, kind: Hashable = None) -> bool:
         """Return whether to log a line of this kind now; a caller that gets True must log it."""
-        now_s = self._clock()
-        with self._lock:
-            if now_s - self._last.get(kind, -self._every_s) < self._every_s:
+        with self._told as told:
+            if kind in told:
                 return False
-            self._last[kind] = now_s
+            told[kind] = True
             return True

@@ -79,7 +79,7 @@ class Pipeline:
                 continue
             started = deadline.clock()
             try:
-                with span(f"stage {stage.name}", osrerank__stage__depth=stage.depth) as traced:
+                with span(f"stage {stage.name}", {"osrerank.stage.depth": stage.depth}) as traced:
                     ranking = stage.rerank(ranking, deadline=deadline)
                     if is_recording():
                         tell_report(traced, ranking.reports[-1])

@@ -33,7 +33,7 @@ from osrerank.stages.interpolate import blend_of
 from osrerank.stages.language_guard import prepare, why_unread
 from osrerank.stages.passages import chosen_passages, score_texts
 from osrerank.stages.vectors import VectorStage
-from osrerank.tracing.spans import current, name_of
+from osrerank.tracing.spans import name_of, tell_event
 from osrerank.types import (
     NEVER,
     Candidate,
@@ -147,7 +147,7 @@ class RerankService:
         except (ModelLoadError, MissingDependencyError, WorkerError, DeadlineExceeded) as error:
             if options.on_failure == "raise":
                 raise
-            current().event("osrerank.no_model", error__type=name_of(error))
+            tell_event("osrerank.no_model", {"error.type": name_of(error)})
             logger.warning("[no-model] the model is not available, so searches keep their first pass: %s", error)
             why = Reason.of(error)
             report = StageReport(str(options.pipeline), applied=False, reason=str(why), code=why.code)

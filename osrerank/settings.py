@@ -21,7 +21,6 @@ from pydantic_settings import (
 
 from osrerank._removed import instead_of
 from osrerank.errors import ConfigError
-from osrerank.tracing.spans import Tracing
 
 PREFIX = "OSRERANK_"
 DAY_S = 24 * 3600
@@ -110,8 +109,7 @@ class Settings(BaseSettings):
         shadow_file: file to which searches in shadow mode (option ``traffic``) append JSON lines on what reranking
             would have changed, up to 100 MB; None for no file.
         shadow_texts: whether these lines also have the query's text and the ids of the hits.
-        tracing: what is recorded in OpenTelemetry's traces, if this process has a tracer provider: ``on`` for spans,
-            ``off`` for nothing, ``queries`` for spans with the texts of queries and the reasons in full.
+        trace_queries: whether OpenTelemetry's traces have the texts of queries, and the reasons in full.
     """
 
     model_config = SettingsConfigDict(env_prefix=PREFIX, env_ignore_empty=True, extra="forbid", frozen=True)
@@ -155,7 +153,7 @@ class Settings(BaseSettings):
     rerank_batch: int = Field(default=0, ge=0)
     shadow_file: Path | None = None
     shadow_texts: bool = False
-    tracing: Tracing = "on"
+    trace_queries: bool = False
 
     @field_validator("url")
     @classmethod

@@ -20,7 +20,7 @@ OUTPUT = click.Path(dir_okay=False, path_type=Path)
 @click.option("--index", "-i", required=True, help="Index whose judged queries are searched.")
 @click.option("--queries", required=True, type=FILE, help="Queries, in any form that `osrerank run` reads.")
 @click.option("--qrels", required=True, type=FILE, help="Judgments; a hit without one counts as not relevant.")
-@click.option("--plot", type=OUTPUT, help="Reliability diagram to write: .svg, or .html with the numbers.")
+@click.option("--plot", type=OUTPUT, help="Draw the reliability diagram to a .svg, .png or .pdf.")
 @click.option(
     "--output",
     "-o",
@@ -34,7 +34,7 @@ def calibrate(
     """Fit the probability that a hit is relevant, for thresholds that mean something.
 
     \b
-    osrerank calibrate --index articles --queries queries.tsv --qrels qrels.txt --plot reliability.html
+    osrerank calibrate --index articles --queries queries.tsv --qrels qrels.txt --plot reliability.svg
     client.search(text, index="articles", rerank={"cutoff": {"precision": 0.9}})
 
     The queries are searched with the index's own options. Platt's map or an isotonic one is kept, whichever fits
@@ -42,20 +42,22 @@ def calibrate(
     is not cut, and its response says so.
     """
     from osrerank.decision.calibrate import calibrate as fitted_to  # noqa: PLC0415 - numpy
-    from osrerank.decision.reliability import check_format, write_reliability  # noqa: PLC0415 - likewise
+    from osrerank.evaluation.plots import check_plot, plot_reliability  # noqa: PLC0415 - likewise
     from osrerank.formats.topics import read_queries  # noqa: PLC0415 - likewise
     from osrerank.formats.trec import read_qrels  # noqa: PLC0415 - likewise
     from osrerank.thresholds.calibration import write_calibration  # noqa: PLC0415 - likewise
 
     if plot:
-        check_format(plot)
+        check_plot(plot)
     asked, judged = read_queries(queries), read_qrels(qrels)
     with closing(client_of(context)) as client:
         fitted = fitted_to(client, index, asked, judged, advance=_tracked)
         file = output or client.searcher.calibrations.file
     write_calibration(file, index, fitted.calibration)
     if plot:
-        write_reliability(plot, index, fitted)
+        found = {"the model's own": fitted.before, "calibrated, on held-out queries": fitted.after}
+        curves = {name: [(one.said, one.measured) for one in bins if one.hits] for name, bins in found.items()}
+        plot_reliability(plot, curves)
     _say(file, index, fitted, as_json=wants_json(context))
 
 

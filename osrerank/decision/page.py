@@ -1,11 +1,13 @@
-"""An HTML page in one file: headings, paragraphs, tables and diagrams, for light and dark, narrow and wide."""
+"""An HTML page in one file: headings, paragraphs and tables, for light and dark, narrow and wide."""
 
 from collections.abc import Sequence
 from html import escape
 
-from osrerank.decision.charts import STYLE
-
-PAGE_STYLE = """
+STYLE = """
+:root { color-scheme: light dark; --ink: #1b1f24; --quiet: #59636e; --line: #d1d9e0; --ground: #ffffff;
+  --field: #f6f8fa; --good: #116f38; --bad: #b3261e; }
+@media (prefers-color-scheme: dark) { :root { --ink: #e6edf3; --quiet: #9da7b1; --line: #3a424c; --ground: #12161c;
+  --field: #1a2028; --good: #5fcf8a; --bad: #ff8b80; } }
 * { box-sizing: border-box; } body { margin: 0; background: var(--ground); color: var(--ink);
   font: 15px/1.5 system-ui, sans-serif; } main { max-width: 980px; margin: 0 auto; padding: 20px 16px 60px; }
 h1 { font-size: 1.5rem; line-height: 1.25; margin: 0 0 4px; } h2 { font-size: 1.1rem; margin: 32px 0 8px; }
@@ -14,8 +16,6 @@ p { margin: 6px 0; max-width: 75ch; } .quiet { color: var(--quiet); } .verdict {
 table { border-collapse: collapse; font-variant-numeric: tabular-nums; }
 th, td { text-align: left; padding: 4px 14px 4px 0; border-bottom: 1px solid var(--line); vertical-align: top; }
 th { font-weight: 600; } td.number, th.number { text-align: right; }
-.plots { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(100%, 380px), 1fr)); gap: 16px; }
-figure { margin: 0; } figcaption { font-weight: 600; margin-bottom: 4px; }
 .pair { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(100%, 320px), 1fr)); gap: 8px 24px; }
 .pair ol { margin: 4px 0; padding-left: 24px; } .pair li { overflow-wrap: anywhere; margin: 2px 0; }
 details { border: 1px solid var(--line); border-radius: 6px; padding: 8px 12px; margin: 8px 0;
@@ -31,24 +31,9 @@ def page(title: str, *parts: str) -> str:
     """Return an HTML page of parts that are HTML already."""
     head = '<meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">'
     body = "\n".join(parts)
-    style = f"<style>{STYLE}{PAGE_STYLE}</style>"
+    style = f"<style>{STYLE}</style>"
     opening = f'<!doctype html>\n<html lang="en"><head>{head}<title>{escape(title)}</title>{style}</head>'
     return f"{opening}<body><main>\n{body}\n</main></body></html>\n"
-
-
-def drawing(svg: str) -> str:
-    """Return a diagram as a file of its own: with the styles that the page has otherwise."""
-    return svg.replace(">", f"><style>{STYLE}</style>", 1) + "\n"
-
-
-def figure(caption: str, svg: str) -> str:
-    """Return a diagram with a caption."""
-    return f"<figure><figcaption>{escape(caption)}</figcaption>{svg}</figure>"
-
-
-def figures(*one: str) -> str:
-    """Return figures, beside each other where there is room."""
-    return f'<div class="plots">{"".join(one)}</div>'
 
 
 def paragraph(text: str, kind: str = "") -> str:

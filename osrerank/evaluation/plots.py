@@ -82,11 +82,42 @@ def plot_curve(path: Path, losses: Sequence[tuple[int, float]], measures: Sequen
             right.set_ylabel("Measure on the development set", color=COLOURS[1])
 
 
+def plot_reliability(path: Path, curves: Mapping[str, Sequence[tuple[float, float]]]) -> None:
+    """Draw the share of relevant hits against their probability, a line for each curve, beside the diagonal.
+
+    Args:
+        path: as for `plot_tradeoff`.
+        curves: label -> (mean probability of some hits, share of them that is relevant), by rising probability.
+
+    Raises:
+        ConfigError: the file's name has another ending.
+    """
+    with _axes(path) as axes:
+        axes.plot([0, 1], [0, 1], linestyle="--", linewidth=1.0, color="0.5")
+        for number, (label, points) in enumerate(curves.items()):
+            marker, colour = MARKERS[number], COLOURS[number]
+            axes.plot(*zip(*points, strict=True), marker=marker, markersize=4, linewidth=1.3, color=colour, label=label)
+        axes.set_xlabel("Probability")
+        axes.set_ylabel("Share of relevant hits")
+        axes.legend(frameon=False, fontsize=8)
+
+
+def check_plot(path: Path) -> None:
+    """Refuse a file that no plot can be written to, before anything is computed for it.
+
+    Raises:
+        ConfigError: its name has an ending that none of the formats has.
+        MissingDependencyError: matplotlib is not installed.
+    """
+    if path.suffix.lower() not in FORMATS:
+        raise ConfigError(f"cannot plot to {path}: end it in {', '.join(FORMATS)}", setting="plot", source="flag")
+    require("matplotlib", extra="eval")
+
+
 @contextlib.contextmanager
 def _axes(path: Path) -> Iterator[Any]:
     """Yield the axes of a figure that is written at the end."""
-    if path.suffix.lower() not in FORMATS:
-        raise ConfigError(f"cannot plot to {path}: end it in {', '.join(FORMATS)}", setting="plot", source="flag")
+    check_plot(path)
     matplotlib = require("matplotlib", extra="eval")
     figure_module = require("matplotlib.figure", extra="eval")
     with matplotlib.rc_context({"svg.hashsalt": "osrerank", "font.size": 9, "svg.fonttype": "none"}):

@@ -93,11 +93,10 @@ def compare_runs(evaluations: Sequence[Evaluation], *, all_pairs: bool = False, 
 def paired_t_test(differences: Differences) -> float:
     """Return the two-tailed p-value of Student's paired t-test for differences ``(n,)``, n at least 2."""
     stats = require("scipy.stats", extra="eval")
-    mean, deviation = differences.mean(), differences.std(ddof=1)
-    if deviation <= _TOLERANCE * max(1.0, abs(mean)):  # all pairs differ equally: no spread to judge by
-        return 1.0 if abs(mean) <= _TOLERANCE else 0.0
-    statistic = mean / (deviation / math.sqrt(len(differences)))
-    return float(2 * stats.t.sf(abs(statistic), len(differences) - 1))
+    size = effect_size(differences)
+    if size == 0 or math.isinf(size):  # all pairs differ equally: there is no spread to judge by
+        return float(size == 0)
+    return float(stats.ttest_1samp(differences, 0.0).pvalue)
 
 
 def randomisation_test(differences: Differences, *, seed: int = 0, samples: int = SAMPLES) -> float:

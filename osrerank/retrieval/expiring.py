@@ -4,12 +4,14 @@ import time
 from collections.abc import Callable, Hashable
 from typing import Generic, TypeVar
 
-from osrerank._platform import fork_safe_lock
+from cachetools import TTLCache
+
+from osrerank._caches import SharedCache
 
 KEPT_S = 60.0
 """How long a value is used before it is read again, in seconds."""
 MOST_KEPT = 1_000
-"""The most values in a cache; one more clears it."""
+"""The most values in a cache; one more drops the one that was not used for longest."""
 
 Key = TypeVar("Key", bound=Hashable)
 Value = TypeVar("Value")
@@ -24,19 +26,14 @@ class ExpiringCache(Generic[Key, Value]):
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic, kept_s: float = KEPT_S) -> None:
-        self._clock, self._kept_s = clock, kept_s
-        self._lock = fork_safe_lock()
-        self._values: dict[Key, tuple[float, Value]] = {}
+        self._values = SharedCache(lambda: TTLCache[Key, Value](MOST_KEPT, kept_s, clock))
 
     def get(self, key: Key) -> Value | None:
         """Return the key's value; None if there is none, or it has expired."""
-        with self._lock:
-            known = self._values.get(key)
-        return known[1] if known is not None and self._clock() - known[0] < self._kept_s else None
+        with self._values as values:
+            return values.get(key)
 
     def put(self, key: Key, value: Value) -> None:
         """Keep a value."""
-        with self._lock:
-            if len(self._values) >= MOST_KEPT:
-                self._values.clear()
-            self._values[key] = self._clock(), value
+        with self._values as values:
+            values[key] = value

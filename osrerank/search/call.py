@@ -31,7 +31,6 @@ from osrerank.service import RerankService
 from osrerank.stages.ordering import NO_TEXT
 from osrerank.thresholds.cut import Thresholds
 from osrerank.tracing.attributes import tell_outcome
-from osrerank.tracing.spans import current, is_recording
 from osrerank.types import Deadline, Query, Ranking
 from osrerank.types.reasons import Reason, ReasonCode
 from osrerank.vectors.records import FetchedVectors, Lookup
@@ -210,8 +209,7 @@ class Reranking:
                 RERANK_SECONDS.observe(took_s)
         if (whole_s := took_s + marks["first_pass_took_ms"] / 1000) > SLOW_S:
             advise(answer, self.options, whole_s)
-        if is_recording():
-            tell_outcome(current(), applied=outcome, reason=marks["reason"], code=marks["reason_code"])
+        tell_outcome(applied=outcome, reason=marks["reason"], code=marks["reason_code"])
         if outcome is not True:
             NOT_RERANKED.labels(str(marks["reason_code"])).inc()
             tell_lacking(answer)

@@ -12,13 +12,14 @@ import logging
 import math
 import time
 import zlib
-from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
+from cachetools import TTLCache
+
+from osrerank._caches import SharedCache
 from osrerank._pause import Pause
-from osrerank._platform import fork_safe_lock
 from osrerank._redis import open_redis
 from osrerank.options.rerank import Rerank
 from osrerank.pipeline import applied
@@ -64,9 +65,7 @@ class Orders:
     def __init__(self, redis_url: str | None = None, clock: Callable[[], float] = time.monotonic) -> None:
         self._redis: Any = None if redis_url is None else open_redis(redis_url, connect_s=TIMEOUT_S, answer_s=TIMEOUT_S)
         self._calls = Pause(REST_S, self._report)
-        self._clock = clock
-        self._lock = fork_safe_lock()
-        self._kept: OrderedDict[str, tuple[float, bytes]] = OrderedDict()
+        self._kept = SharedCache(lambda: TTLCache[str, bytes](MOST_BYTES, KEPT_S, clock, getsizeof=len))
         self.is_empty = redis_url is None
 
     def read(self, key: str) -> bytes | None:
@@ -75,11 +74,10 @@ class Orders:
             found: list[Any] = self._calls.attempt(lambda: self._read_remote(key), [])
             if found:
                 return found[0] if isinstance(found[0], bytes) else None
-        with self._lock:
-            until_s, order = self._kept.get(key, (0.0, b""))
-            if until_s <= self._clock():
-                return None
-            self._put(key, order)
+        with self._kept as kept:
+            order = kept.get(key)
+            if order is not None:
+                kept[key] = order
             return order
 
     def write(self, key: str, order: bytes) -> None:
@@ -89,27 +87,16 @@ class Orders:
             name = PREFIX + key
             change = (lambda: self._redis.set(name, order, ex=KEPT_S)) if order else (lambda: self._redis.unlink(name))
             self._calls.attempt(change, None)
-        with self._lock:
-            self._kept.pop(key, None)
+        with self._kept as kept:
+            kept.pop(key, None)
             if order:
-                self._put(key, order)
-            self.is_empty = self._redis is None and not self._kept
+                kept[key] = order
+            self.is_empty = self._redis is None and not kept
 
     def close(self) -> None:
         """Close the connections to Redis."""
         if self._redis is not None:
             self._calls.attempt(self._redis.close, None)
-
-    def _put(self, key: str, order: bytes) -> None:
-        """Keep an order as the newest, and drop expired orders and the oldest ones over the limit; the lock is held."""
-        now_s = self._clock()
-        self._kept[key] = now_s + KEPT_S, order
-        self._kept.move_to_end(key)
-        while self._kept:
-            until_s, _ = next(iter(self._kept.values()))
-            if until_s > now_s and sum(len(kept) for _, kept in self._kept.values()) <= MOST_BYTES:
-                return
-            self._kept.popitem(last=False)
 
     def _read_remote(self, key: str) -> list[Any]:
         pipeline = self._redis.pipeline(transaction=False)

@@ -76,11 +76,11 @@ def rank_response(
     if options is None:
         return dict(content)
     page = Page(0, len(hits_of(content)), (), options.min_score, options.explain)
-    with rerank_span(service, query) as traced:
+    with rerank_span(service, query):
         by = Reranking(service, options, query, Deadline.after_ms(options.named_deadline_ms, service.clock))
         answer = by.page_of(content, page)
         marks = answer["rerank"]
-        tell_outcome(traced, applied=marks["applied"], reason=marks["reason"], code=marks["reason_code"])
+        tell_outcome(applied=marks["applied"], reason=marks["reason"], code=marks["reason_code"])
     return answer
 
 
@@ -114,10 +114,10 @@ def ranking_of(query: str, documents: Sequence[str | Mapping[str, Any]], separat
 
 def reranked(service: RerankService, options: Rerank, ranking: Ranking) -> Ranking:
     """Rerank a ranking by the options' pipeline, in a span of its own."""
-    with rerank_span(service, ranking.query.text) as traced:
+    with rerank_span(service, ranking.query.text):
         ranking = service.rerank(ranking, options, Deadline.after_ms(options.named_deadline_ms, service.clock))
         told, code = reasons(ranking.reports), code_of(ranking.reports)
-        tell_outcome(traced, applied=applied(ranking.reports), reason=told, code=code)
+        tell_outcome(applied=applied(ranking.reports), reason=told, code=code)
     return ranking
 
 

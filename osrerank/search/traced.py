@@ -3,13 +3,15 @@
 from contextlib import AbstractContextManager
 from typing import Any, Protocol
 
+from opentelemetry.trace import Span, SpanKind
+
 from osrerank.retrieval.requests import SideRequest, is_embedded
 from osrerank.search.call import RerankArgument
 from osrerank.search.searcher import Searcher
 from osrerank.search.step import MultiSearchRequest, Step
 from osrerank.service import RerankService
 from osrerank.tracing.attributes import db_attributes, names_of, operation_of
-from osrerank.tracing.spans import NOTHING, UnrecordedSpan, is_recording, is_traced, span, trace
+from osrerank.tracing.spans import UNRECORDED, Attributes, is_recording, span, trace
 
 
 class TracedClient(Protocol):
@@ -19,38 +21,40 @@ class TracedClient(Protocol):
     transport: Any
 
 
-def search_span(
-    client: TracedClient, index: Any, rerank: RerankArgument, query: Any
-) -> AbstractContextManager[UnrecordedSpan]:
+def search_span(client: TracedClient, index: Any, rerank: RerankArgument, query: Any) -> AbstractContextManager[Span]:
     """Begin the trace of a search; a search without reranking is not traced."""
-    how = client.searcher.service.settings.tracing
-    if rerank is False or not is_traced(how):
-        return NOTHING
-    text = query if how == "queries" and isinstance(query, str) else None
-    return trace("osrerank.search", how, osrerank__index=names_of(index), osrerank__query=text)
+    if rerank is False:
+        return UNRECORDED
+    queries = client.searcher.service.settings.trace_queries
+    text = query if queries and isinstance(query, str) else None
+    return trace("osrerank.search", {"osrerank.index": names_of(index), "osrerank.query": text}, queries=queries)
 
 
-def request_span(client: TracedClient, step: Step, index: Any) -> AbstractContextManager[UnrecordedSpan]:
+def request_span(client: TracedClient, step: Step, index: Any) -> AbstractContextManager[Span]:
     """Begin the span of a search's request to the search engine."""
     if not is_recording():
-        return NOTHING
+        return UNRECORDED
     hosts = None if is_embedded(client) else getattr(client.transport, "hosts", None) or ()
     if isinstance(step, MultiSearchRequest):
-        size, attributes = len(step.lines) // 2, db_attributes(hosts, "msearch", index)
-        return span("msearch", kind="CLIENT", db__operation__batch__size=size, **attributes)
+        attributes: Attributes = {
+            **db_attributes(hosts, "msearch", index),
+            "db.operation.batch.size": len(step.lines) // 2,
+        }
+        return span("msearch", attributes, kind=SpanKind.CLIENT)
     operation = "search"
     if isinstance(step, SideRequest):
         operation, index = operation_of(step.method, step.path)
     attributes = db_attributes(hosts, operation, index)
-    return span(f"{operation} {attributes['db__collection__name'] or '_all'}", kind="CLIENT", **attributes)
+    return span(f"{operation} {attributes['db.collection.name'] or '_all'}", attributes, kind=SpanKind.CLIENT)
 
 
-def rerank_span(service: RerankService, query: str) -> AbstractContextManager[UnrecordedSpan]:
+def rerank_span(service: RerankService, query: str) -> AbstractContextManager[Span]:
     """Begin the trace of reranking hits or texts that another search found."""
-    how = service.settings.tracing
-    return trace("osrerank.rerank", how, osrerank__query=query if how == "queries" else None)
+    queries = service.settings.trace_queries
+    return trace("osrerank.rerank", {"osrerank.query": query if queries else None}, queries=queries)
 
 
-def multi_search_span(client: TracedClient, index: Any) -> AbstractContextManager[UnrecordedSpan]:
+def multi_search_span(client: TracedClient, index: Any) -> AbstractContextManager[Span]:
     """Begin the trace of a multi-search."""
-    return trace("osrerank.msearch", client.searcher.service.settings.tracing, osrerank__index=names_of(index))
+    queries = client.searcher.service.settings.trace_queries
+    return trace("osrerank.msearch", {"osrerank.index": names_of(index)}, queries=queries)

@@ -103,7 +103,7 @@ def run(
         ConfigError: the address cannot be listened on, or the access log not be written.
     """
     access = access or Access()
-    export_traces(reranker.settings.tracing, "osrerank-server")
+    export_traces("osrerank-server")
     log = None if access.log is None else AccessLog(access.log, texts=access.texts)
     token = reranker.settings.server_token
     app = create_app(reranker, limits, token=None if token is None else token.get_secret_value(), access_log=log)

@@ -1,1 +1,1 @@
-"""Trace searches, requests and chunks by OpenTelemetry, which is imported only if the application traces."""
+"""Trace searches, requests and chunks by OpenTelemetry's API; the SDK, if any, is the application's."""

@@ -1,7 +1,7 @@
 """Set the attributes of spans, by OpenTelemetry's semantic conventions for databases, HTTP and reranking.
 
 The conventions for reranking, ``gen_ai.operation.name`` "rerank" and ``gen_ai.rerank.*``, are a proposal, which may
-change. Names with ``osrerank.`` are osrerank's own. In keyword arguments, ``__`` stands for a dot.
+change. Names with ``osrerank.`` are osrerank's own.
 """
 
 from collections.abc import Mapping, Sequence
@@ -10,13 +10,15 @@ from http import HTTPStatus
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
-from osrerank.tracing.spans import NOTHING, UnrecordedSpan, Value, is_recording, span
+from opentelemetry.trace import Span, SpanKind, get_current_span
+
+from osrerank.tracing.spans import UNRECORDED, Attributes, fail, is_recording, span, tell, tell_event, tells_queries
 from osrerank.types import StageReport
 
 PORTS = {"http": 80, "https": 443}
 
 
-def db_attributes(hosts: Sequence[Mapping[str, Any]] | None, operation: str, index: Any) -> dict[str, Value]:
+def db_attributes(hosts: Sequence[Mapping[str, Any]] | None, operation: str, index: Any) -> Attributes:
     """Return the attributes of a request to the search engine.
 
     Args:
@@ -26,11 +28,11 @@ def db_attributes(hosts: Sequence[Mapping[str, Any]] | None, operation: str, ind
     """
     host: Mapping[str, Any] = hosts[0] if hosts and len(hosts) == 1 else {}  # of several, the transport picks one
     return {
-        "db__system__name": "osrerank.embedded" if hosts is None else "opensearch",
-        "db__operation__name": operation,
-        "db__collection__name": names_of(index),
-        "server__address": host.get("host"),
-        "server__port": host.get("port"),
+        "db.system.name": "osrerank.embedded" if hosts is None else "opensearch",
+        "db.operation.name": operation,
+        "db.collection.name": names_of(index),
+        "server.address": host.get("host"),
+        "server.port": host.get("port"),
     }
 
 
@@ -48,56 +50,58 @@ def operation_of(method: str, path: str) -> tuple[str, str | None]:
     return (kind if method == "POST" else f"{method.lower()}_{kind}"), names
 
 
-def http_span(method: str, url: str) -> AbstractContextManager[UnrecordedSpan]:
+def http_span(method: str, url: str) -> AbstractContextManager[Span]:
     """Begin the span of an HTTP request to another server."""
     if not is_recording():
-        return NOTHING
+        return UNRECORDED
     parts = urlsplit(url)
-    return span(
-        method,
-        kind="CLIENT",
-        http__request__method=method,
-        server__address=parts.hostname,
-        server__port=parts.port or PORTS[parts.scheme],
-        url__full=url,
-    )
+    attributes: Attributes = {
+        "http.request.method": method,
+        "server.address": parts.hostname,
+        "server.port": parts.port or PORTS[parts.scheme],
+        "url.full": url,
+    }
+    return span(method, attributes, kind=SpanKind.CLIENT)
 
 
-def tell_status(span: UnrecordedSpan, status: int) -> None:
+def tell_status(span: Span, status: int) -> None:
     """Set the HTTP status of an answer; the span fails if it is 400 or above."""
-    span.set(http__response__status_code=status)
+    tell(span, {"http.response.status_code": status})
     if status >= HTTPStatus.BAD_REQUEST:
-        span.fail(str(status))
+        fail(span, str(status))
 
 
-def tell_report(span: UnrecordedSpan, report: StageReport) -> None:
-    """Set a stage's attributes from its report; an event says so if it was not wholly applied."""
-    span.set(
-        gen_ai__operation__name="rerank",
-        gen_ai__request__model=report.model or None,
-        gen_ai__rerank__candidate__count=report.candidates,
-        osrerank__stage__applied=str(report.applied).lower(),
-        osrerank__stage__inferences=report.inferences,
-        osrerank__stage__cached=report.cached,
-        osrerank__stage__truncated=report.truncated,
-        osrerank__stage__failed=report.failed,
-    )
+def tell_report(span: Span, report: StageReport) -> None:
+    """Set the attributes of a stage, whose span is the current one; an event says so if it was not wholly applied."""
+    attributes: Attributes = {
+        "gen_ai.operation.name": "rerank",
+        "gen_ai.request.model": report.model or None,
+        "gen_ai.rerank.candidate.count": report.candidates,
+        "osrerank.stage.applied": str(report.applied).lower(),
+        "osrerank.stage.inferences": report.inferences,
+        "osrerank.stage.cached": report.cached,
+        "osrerank.stage.truncated": report.truncated,
+        "osrerank.stage.failed": report.failed,
+    }
+    tell(span, attributes)
     if report.applied is not True and not report.skipped:
-        span.event("osrerank.degraded", **reason_of(span, report.reason, report.code))
+        tell_event("osrerank.degraded", reason_of(report.reason, report.code))
 
 
-def tell_outcome(span: UnrecordedSpan, *, applied: bool | str, reason: str | None, code: str | None) -> None:
-    """Set whether a search was reranked; an event says so if it was not, or only in part."""
-    shown = str(applied).lower()
-    span.set(osrerank__applied=shown)
+def tell_outcome(*, applied: bool | str, reason: str | None, code: str | None) -> None:
+    """Set on the current span whether a search was reranked; an event says so if it was not, or only in part."""
+    if not is_recording():
+        return
+    shown: Attributes = {"osrerank.applied": str(applied).lower()}
+    tell(get_current_span(), shown)
     if applied is not True:
-        span.event("osrerank.degraded", osrerank__applied=shown, **reason_of(span, reason or "", code))
+        tell_event("osrerank.degraded", {**shown, **reason_of(reason or "", code)})
 
 
-def reason_of(span: UnrecordedSpan, reason: str, code: str | None) -> dict[str, Value]:
-    """Return the attributes with a reason: its code, and the whole sentence only if the span may tell queries.
+def reason_of(reason: str, code: str | None) -> Attributes:
+    """Return the attributes with a reason: its code, and the whole sentence only if the trace may tell queries.
 
     A sentence may quote what another program said, and that may quote a text.
     """
-    told: dict[str, Value] = {"osrerank__reason__code": code and str(code)}
-    return told | ({"osrerank__reason": reason or None} if span.tells_queries else {})
+    told: Attributes = {"osrerank.reason.code": code and str(code)}
+    return {**told, "osrerank.reason": reason or None} if tells_queries() else told

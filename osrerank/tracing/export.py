@@ -9,7 +9,7 @@ import os
 from importlib.metadata import entry_points
 from typing import Any
 
-from osrerank.tracing.spans import Tracing
+from opentelemetry import trace
 
 logger = logging.getLogger(__name__)
 
@@ -19,21 +19,19 @@ GROUP = "opentelemetry_traces_exporter"
 PACKAGES = "pip install opentelemetry-sdk opentelemetry-exporter-otlp-proto-http"
 
 
-def export_traces(how: Tracing, service: str) -> bool:
+def export_traces(service: str) -> bool:
     """Set up a tracer provider if ``OTEL_*`` variables ask for traces; return whether that was done.
 
     The variables ask for traces by an endpoint, or by ``OTEL_TRACES_EXPORTER``. If the SDK or the exporter is missing,
     a log line says what to install, and nothing is traced.
 
     Args:
-        how: the setting ``tracing``.
         service: the service's name, unless a variable gives another.
     """
-    if how == "off" or not (names := _exporters()):
+    if not (names := _exporters()):
         return False
     try:
-        from opentelemetry import trace  # noqa: PLC0415 - only where traces are asked for
-        from opentelemetry.sdk.resources import Resource  # noqa: PLC0415 - likewise
+        from opentelemetry.sdk.resources import Resource  # noqa: PLC0415 - only where traces are asked for
         from opentelemetry.sdk.trace import TracerProvider  # noqa: PLC0415 - likewise
         from opentelemetry.sdk.trace.export import BatchSpanProcessor  # noqa: PLC0415 - likewise
 

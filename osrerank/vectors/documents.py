@@ -10,12 +10,13 @@ import functools
 import logging
 import threading
 import time
-from collections import OrderedDict, defaultdict
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from typing import NamedTuple, TypeVar
 
 import numpy as np
+from cachetools import LRUCache
 
 from osrerank._platform import renew_after_fork, usable_cores
 from osrerank._threads import DaemonThreads
@@ -94,7 +95,7 @@ class DocumentVectors:
         self._threads = DaemonThreads(usable_cores(), "osrerank-query")
         self._closed = threading.Event()
         self._searches: set[object] = set()
-        self._expected: OrderedDict[str, Future[Vectors]] = OrderedDict()
+        self._expected: LRUCache[str, Future[Vectors]] = LRUCache(MOST_EXPECTED)
         self._lock = threading.Lock()
 
     @property
@@ -118,8 +119,6 @@ class DocumentVectors:
         with self._lock, contextlib.suppress(InferenceError):  # the search that needs it gets the error
             if query not in self._expected:
                 self._expected[query] = self._encoding(query)
-            if len(self._expected) > MOST_EXPECTED:  # no search came for the oldest
-                self._expected.popitem(last=False)
 
     def encoded_query(self, query: str) -> Future[Vectors]:
         """Return the future of a query's vector, which another thread encodes unless `expect` has begun it.

@@ -1,16 +1,16 @@
 """The protocol of stores for document vectors, the handling of their failures, and a store in memory."""
 
 import logging
-from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from typing import NamedTuple, Protocol
 
+from cachetools import LRUCache
 from prometheus_client import Counter
 
+from osrerank._caches import SharedCache
 from osrerank._pause import Pause
-from osrerank._platform import fork_safe_lock
 from osrerank.errors import OsrerankError
 
 REST_S = 10.0
@@ -117,42 +117,32 @@ class MemoryStore:
 
     def __init__(self, most_bytes: int) -> None:
         self._most = most_bytes
-        self._stored = 0
-        self._records: OrderedDict[bytes, bytes] = OrderedDict()
-        self._lock = fork_safe_lock()
+        self._records = SharedCache(lambda: LRUCache[bytes, bytes](most_bytes, getsizeof=len))
 
     def read(self, keys: Sequence[bytes]) -> dict[bytes, bytes]:
-        with self._lock:
-            found = {key: self._records[key] for key in keys if key in self._records}
-            for key in found:
-                self._records.move_to_end(key)
-        return found
+        with self._records as known:
+            return {key: known[key] for key in keys if key in known}
 
     def write(self, records: Mapping[bytes, bytes]) -> int:
-        with self._lock:
-            for key, record in records.items():
-                self._stored += len(record) - len(self._records.get(key, b""))
-                self._records[key] = record
-                self._records.move_to_end(key)
-            while self._stored > self._most:
-                self._stored -= len(self._records.popitem(last=False)[1])
-            return sum(key in self._records for key in records)
+        with self._records as known:
+            known.update((key, record) for key, record in records.items() if len(record) <= self._most)
+            return sum(key in known for key in records)
 
     def size(self) -> Size:
-        with self._lock:
-            return Size(len(self._records), self._stored, self._most)
+        with self._records as known:
+            return Size(len(known), int(known.currsize), self._most)
 
     def prune(self, kept: Iterable[Sequence[bytes]]) -> int:
         wanted = {key for keys in kept for key in keys}
-        with self._lock:
-            self._records = OrderedDict((key, record) for key, record in self._records.items() if key in wanted)
-            self._stored = sum(map(len, self._records.values()))
-            return len(self._records)
+        with self._records as known:
+            for key in known.keys() - wanted:
+                del known[key]
+            return len(known)
 
     def drop(self) -> int:
-        with self._lock:
-            count, self._stored = len(self._records), 0
-            self._records.clear()
+        with self._records as known:
+            count = len(known)
+            known.clear()
         return count
 
     def close(self) -> None:

@@ -40,7 +40,6 @@ def tracer():
 
 def test_the_path_of_a_search_is_as_documented(tracer, tmp_path, monkeypatch):
     monkeypatch.setenv("OSRERANK_VECTORS_FOLDER", str(tmp_path / "vectors"))
-    monkeypatch.setenv("OSRERANK_TRACING", "off")  # another test may have set up OpenTelemetry
     with osrerank.connect(f"embedded:{tmp_path}") as client:
         for number, text in NOTES.items():
             client.index(index="notes", id=number, body={"title": f"Note {number}", "text": text})

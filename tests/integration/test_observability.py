@@ -106,12 +106,12 @@ def test_a_server_without_the_sdk_says_what_to_install(monkeypatch, caplog):
     from osrerank.tracing.export import export_traces
 
     monkeypatch.setenv("OTEL_TRACES_EXPORTER", "unknown")
-    assert export_traces("on", "osrerank-server") is False
+    assert export_traces("osrerank-server") is False
     assert "[no-traces]" in caplog.text
     assert "pip install opentelemetry-sdk" in caplog.text
     caplog.clear()
     monkeypatch.setenv("OTEL_SDK_DISABLED", "true")
-    assert export_traces("on", "osrerank-server") is False
+    assert export_traces("osrerank-server") is False
     assert caplog.text == ""
 
 

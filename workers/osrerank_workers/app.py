@@ -82,7 +82,7 @@ def _follow(service: WorkerService, settings: Settings) -> None:
 
     def load(conf: Any, **_rest: Any) -> None:
         configure_logs(settings.log_format)
-        export_traces(settings.tracing, "osrerank-worker")
+        export_traces("osrerank-worker")
         _or_exit(lambda: stop_probes.append(serve_probes(settings.probe_port, service.status)))
         _or_exit(service.load)
         conf.task_default_queue = service.queue

@@ -174,7 +174,7 @@ class WorkerService:
         started = time.monotonic()
         try:
             request = self._request(chunk, message, task)
-            with chunk_span(self.settings.tracing, self.queue, request, headers) as traced:
+            with chunk_span(self.queue, request, headers, queries=self.settings.trace_queries) as traced:
                 outcome = self._handle(request, started)
                 tell_chunk(traced, outcome)
         except PayloadError as error:

@@ -3,8 +3,10 @@
 from collections.abc import Mapping
 from contextlib import AbstractContextManager
 
+from opentelemetry.trace import Span, SpanKind
+
 from osrerank.scoring.remote.messages import ChunkRequest
-from osrerank.tracing.spans import Tracing, UnrecordedSpan, trace
+from osrerank.tracing.spans import Attributes, fail, tell, trace
 
 FOLLOWED = ("traceparent", "tracestate")
 FAILED = ("failed", "unanswered")
@@ -12,35 +14,32 @@ FAILED = ("failed", "unanswered")
 
 
 def chunk_span(
-    how: Tracing, queue: str, request: ChunkRequest, headers: Mapping[str, object] | None
-) -> AbstractContextManager[UnrecordedSpan]:
+    queue: str, request: ChunkRequest, headers: Mapping[str, object] | None, *, queries: bool
+) -> AbstractContextManager[Span]:
     """Begin the span of a chunk, by the conventions for messaging.
 
     Args:
-        how: the setting.
         queue: that the chunk came from.
         request: of the chunk.
         headers: of its task, which no signature covers.
+        queries: the setting ``trace_queries``.
     """
     parent = {name: value for name in FOLLOWED if isinstance(value := (headers or {}).get(name), str)}
-    return trace(
-        f"process {queue}",
-        how,
-        kind="CONSUMER",
-        parent=parent,
-        messaging__system="celery",
-        messaging__operation__name="process",
-        messaging__operation__type="process",
-        messaging__destination__name=queue,
-        messaging__message__id=request.chunk,
-        osrerank__chunk__documents=len(request.documents),
-        osrerank__chunk__pairs=len(request.tuples),
-        osrerank__query=request.query if how == "queries" else None,
-    )
+    attributes: Attributes = {
+        "messaging.system": "celery",
+        "messaging.operation.name": "process",
+        "messaging.operation.type": "process",
+        "messaging.destination.name": queue,
+        "messaging.message.id": request.chunk,
+        "osrerank.chunk.documents": len(request.documents),
+        "osrerank.chunk.pairs": len(request.tuples),
+        "osrerank.query": request.query if queries else None,
+    }
+    return trace(f"process {queue}", attributes, queries=queries, kind=SpanKind.CONSUMER, parent=parent)
 
 
-def tell_chunk(span: UnrecordedSpan, outcome: str) -> None:
+def tell_chunk(span: Span, outcome: str) -> None:
     """Set what became of a chunk: scored, failed, dropped or unanswered."""
-    span.set(osrerank__chunk__outcome=outcome)
+    tell(span, {"osrerank.chunk.outcome": outcome})
     if outcome in FAILED:
-        span.fail(outcome)
+        fail(span, outcome)

@@ -118,10 +118,8 @@ def binomial_interval(successes: int, trials: int, confidence: float = 0.95) -> 
     """Return the exact interval of a share; all of [0, 1] without trials."""
     if not trials:
         return 0.0, 1.0
-    beta, tail = require("scipy.stats", extra="eval").beta, (1 - confidence) / 2
-    low = float(beta.ppf(tail, successes, trials - successes + 1)) if successes else 0.0
-    high = float(beta.ppf(1 - tail, successes + 1, trials - successes)) if successes < trials else 1.0
-    return low, high
+    exact = require("scipy.stats", extra="eval").binomtest(successes, trials).proportion_ci(confidence)
+    return float(exact.low), float(exact.high)
 
 
 def sessions_needed(share: float, rate: float, *, confidence: float = 0.95, power: float = POWER) -> int | None:

@@ -1,12 +1,10 @@
 """Show the report on searches in shadow mode, as rows for a terminal and as an HTML page in one file."""
 
-import math
 from collections.abc import Sequence
 from html import escape
 from typing import Any
 
-from osrerank.decision.charts import Axis, chart, dots, line
-from osrerank.decision.page import figure, figures, heading, page, paragraph, rows
+from osrerank.decision.page import heading, page, paragraph, rows
 from osrerank.decision.use.shadow import ShadowReport, new_hits, spread
 
 TITLE = "Searches in shadow mode"
@@ -75,8 +73,7 @@ def html_page(report: ShadowReport) -> str:
     parts = [heading(TITLE, 1), paragraph(headline(report), "verdict"), *map(paragraph, notes(report))]
     parts += [heading("Outcomes"), rows(COLUMNS, outcome_rows(report))]
     if report.compared:
-        parts += [heading("What changes among the first ten"), figures(_distribution(report))]
-        parts.append(rows(COLUMNS, change_rows(report)))
+        parts += [heading("What changes among the first ten"), rows(COLUMNS, change_rows(report))]
     parts += [heading("Moves and times"), rows(("", "p50", "p95"), number_rows(report))]
     if report.most_changed:
         parts.append(heading("Searches that change most"))
@@ -84,18 +81,6 @@ def html_page(report: ShadowReport) -> str:
         if not any("texts" in record for record in report.most_changed):
             parts.append(paragraph("OSRERANK_SHADOW_TEXTS=true records queries and the ids of hits, too.", "quiet"))
     return page(TITLE, *parts)
-
-
-def _distribution(report: ShadowReport) -> str:
-    """Return the chart of searches by their number of new hits."""
-    shares = {count: 100 * report.new_hits[count] / report.compared for count in range(11)}
-    x = Axis("new hits among the first ten", 0, 10, tuple(range(0, 11, 2)))
-    top = 25 * math.ceil(max(shares.values()) / 25)
-    y = Axis("searches, %", 0, top, tuple(top * part / 5 for part in range(6)))
-    points = [(float(count), share) for count, share in shares.items()]
-    said = [(at, share, f"{_named(int(at))}: {share:.1f}% of the searches") for at, share in points]
-    drawn = chart("Searches by new hits among the first ten", x, y, line(points), dots(said))
-    return figure("Searches by new hits among the first ten", drawn)
 
 
 def _example(record: dict[str, Any]) -> str:

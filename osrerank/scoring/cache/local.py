@@ -1,10 +1,11 @@
 """Keep the most recently used scores in this process, within a bounded memory."""
 
-from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from typing import Protocol
 
-from osrerank._platform import fork_safe_lock
+from cachetools import LRUCache
+
+from osrerank._caches import SharedCache
 
 LOCAL_ENTRY_BYTES = 250
 """Memory of a score with its key, in bytes."""
@@ -48,27 +49,20 @@ class LocalStore:
 
     def __init__(self, most_bytes: float) -> None:
         self._most = int(most_bytes / LOCAL_ENTRY_BYTES)
-        self._scores: OrderedDict[bytes, Kept] = OrderedDict()
-        self._lock = fork_safe_lock()
+        self._scores = SharedCache(lambda: LRUCache[bytes, Kept](self._most))
 
     def read(self, keys: Sequence[bytes]) -> dict[bytes, Kept]:
         """Return the cached scores by key."""
-        with self._lock:
-            found = {key: self._scores[key] for key in keys if key in self._scores}
-            for key in found:
-                self._scores.move_to_end(key)
-        return found
+        with self._scores as known:
+            return {key: known[key] for key in keys if key in known}
 
     def write(self, scores: Mapping[bytes, Kept]) -> None:
         """Store scores, and drop the least recently used ones over the limit."""
         if self._most == 0:
             return
-        with self._lock:
-            for key, value in scores.items():
-                self._scores[key] = value
-                self._scores.move_to_end(key)
-            while len(self._scores) > self._most:
-                self._scores.popitem(last=False)
+        with self._scores as known:
+            known.update(scores)
 
     def __len__(self) -> int:
-        return len(self._scores)
+        with self._scores as known:
+            return len(known)

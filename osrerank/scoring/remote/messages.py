@@ -4,18 +4,28 @@ A message is a map with a ``"version"``. Anything else is refused with `PayloadE
 and errors do not quote its texts.
 """
 
-import math
 import struct
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from typing import Any
+from functools import cache
+from typing import Annotated, Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    Field,
+    InstanceOf,
+    StrictBool,
+    StrictBytes,
+    TypeAdapter,
+    ValidationError,
+)
 
 from osrerank._optional import require
 from osrerank.errors import PayloadError
-from osrerank.scoring.card import CHOICES
+from osrerank.scoring.card import Kind
 from osrerank.types import Advice, Scores
 
 VERSION = 5
@@ -34,6 +44,68 @@ MOST_NAME = 512
 """The most characters of an id or a name."""
 FLOAT = struct.Struct("<f")
 
+Content = TypeVar("Content")
+Name = Annotated[str, Field(strict=True, min_length=1, max_length=MOST_NAME)]
+Text = InstanceOf[str]
+"""A text may have half of a surrogate pair, which pydantic refuses in a ``str``."""
+Number = Annotated[float, Field(strict=True, allow_inf_nan=False)]
+Count = Annotated[int, Field(strict=True, ge=0)]
+Texts = Annotated[list[Text], Field(fail_fast=True)]
+Tuple = Annotated[tuple[Count, ...], Field(min_length=1, max_length=MOST_TUPLE, fail_fast=True)]
+
+
+class _Advice(BaseModel):
+    first_pass_weight: Number
+    passages: StrictBool
+    languages: Annotated[tuple[Name, ...], Field(fail_fast=True)]
+    kind: Kind
+    vectors_weight: Number
+
+
+class _Scores(BaseModel):
+    inferences: Count
+    cached: Count
+    encoded: Count
+    known: Count
+    truncated: Count
+    reached: Count
+    query_truncated: StrictBool
+    values: StrictBytes
+    failures: Annotated[list[tuple[Count, Text]], Field(fail_fast=True)]
+    odds: StrictBytes | None
+    cuts: StrictBytes | None
+
+
+def _advice(content: object) -> Advice:
+    """Read a model's advice from a message."""
+    return Advice(**_exactly(_Advice, content))
+
+
+def _scores(content: object) -> Scores | None:
+    """Read scores from a message, and check that their sizes agree."""
+    if content is None:
+        return None
+    scores = _exactly(_Scores, content)
+    values, odds, cuts, failures = (scores.pop(name) for name in ("values", "odds", "cuts", "failures"))
+    size, rest = divmod(len(values), FLOAT.size)
+    fits = odds is None or len(odds) == len(values), cuts is None or len(cuts) == size, scores["reached"] <= size
+    if rest or not all(fits) or any(index >= size for index, _ in failures):
+        raise ValueError("sizes differ")
+    return Scores(
+        _floats(values),
+        dict(failures),
+        **scores,
+        odds=None if odds is None else _floats(odds),
+        cuts=None if cuts is None else np.frombuffer(cuts, dtype=np.uint8),
+    )
+
+
+def _exactly(kind: type[BaseModel], content: object) -> dict[str, Any]:
+    """Read a part of a message that has exactly the fields of its kind."""
+    if not isinstance(content, dict) or content.keys() != kind.model_fields.keys():
+        raise ValueError("other fields")
+    return dict(kind.model_validate(content))
+
 
 @dataclass(frozen=True, slots=True)
 class ChunkRequest:
@@ -51,15 +123,15 @@ class ChunkRequest:
         vector_bits: bits of each number in the vectors; 0 in a request to score.
     """
 
-    chunk: str
-    reply_queue: str
-    identity: str
-    sent_s: float
-    deadline_s: float | None
-    query: str
-    documents: Sequence[str]
-    tuples: Sequence[tuple[int, ...]]
-    vector_bits: int = 0
+    chunk: Name
+    reply_queue: Name
+    identity: Name
+    sent_s: Number
+    deadline_s: Number | None
+    query: Text
+    documents: Texts
+    tuples: Annotated[list[Tuple], Field(max_length=MOST_TUPLES, fail_fast=True)]
+    vector_bits: Count = 0
 
     @property
     def task(self) -> str:
@@ -81,20 +153,11 @@ class ChunkRequest:
         Raises:
             PayloadError: it is not such a message, or larger than allowed; the error names the field.
         """
-        content = _unpacked(message, cls.__slots__)
-        documents = _checked(content, "documents", _are_texts)
-        tuples = _checked(content, "tuples", lambda value: _are_tuples(value, len(documents)))
-        return cls(
-            chunk=_checked(content, "chunk", _is_name),
-            reply_queue=_checked(content, "reply_queue", _is_name),
-            identity=_checked(content, "identity", _is_name),
-            sent_s=_checked(content, "sent_s", _is_number),
-            deadline_s=_checked(content, "deadline_s", lambda value: value is None or _is_number(value)),
-            query=_checked(content, "query", lambda value: isinstance(value, str)),
-            documents=documents,
-            tuples=[tuple(indices) for indices in tuples],
-            vector_bits=_checked(content, "vector_bits", _is_count),
-        )
+        request = _decoded(cls, message)
+        indices = {index for each in request.tuples for index in each}
+        if len(set(map(len, request.tuples))) > 1 or max(indices, default=-1) >= len(request.documents):
+            raise _unusable("tuples")
+        return request
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,14 +176,14 @@ class Reply:
             bytes for a document that was not reached. None in a reply with scores.
     """
 
-    chunk: str
-    worker: str
-    identity: str
-    scores: Scores | None
-    error: str = ""
-    waited_s: float = 0.0
-    scoring_s: float = 0.0
-    vectors: Sequence[bytes | str] | None = None
+    chunk: Name
+    worker: Name
+    identity: Name
+    scores: Annotated[InstanceOf[Scores] | None, BeforeValidator(_scores)]
+    error: Text = ""
+    waited_s: Number = 0.0
+    scoring_s: Number = 0.0
+    vectors: Annotated[list[InstanceOf[bytes] | Text], Field(fail_fast=True)] | None = None
 
     def encode(self) -> bytes:
         """Return the message."""
@@ -134,18 +197,7 @@ class Reply:
         Raises:
             PayloadError: it is not such a message.
         """
-        content = _unpacked(message, cls.__slots__)
-        scores = content.get("scores")
-        return cls(
-            chunk=_checked(content, "chunk", _is_name),
-            worker=_checked(content, "worker", _is_name),
-            identity=_checked(content, "identity", _is_name),
-            scores=None if scores is None else _scores(scores),
-            error=_checked(content, "error", lambda value: isinstance(value, str)),
-            waited_s=_checked(content, "waited_s", _is_number),
-            scoring_s=_checked(content, "scoring_s", _is_number),
-            vectors=_checked(content, "vectors", _are_vectors),
-        )
+        return _decoded(cls, message)
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,18 +219,18 @@ class Heartbeat:
         sent_s: when it was sent, by the broker's clock.
     """
 
-    worker: str
-    host: str
-    queue: str
-    model: str
-    identity: str
-    advice: Advice
-    taking: bool
-    held: tuple[str, ...]
-    seconds_per_chunk: float
-    tasks: int
-    probed_s: float
-    sent_s: float
+    worker: Name
+    host: Name
+    queue: Name
+    model: Name
+    identity: Name
+    advice: Annotated[InstanceOf[Advice], BeforeValidator(_advice)]
+    taking: StrictBool
+    held: Annotated[tuple[Text, ...], Field(fail_fast=True)]
+    seconds_per_chunk: Number
+    tasks: Count
+    probed_s: Number
+    sent_s: Number
 
     def encode(self) -> bytes:
         """Return the message."""
@@ -192,39 +244,7 @@ class Heartbeat:
         Raises:
             PayloadError: it is not such a message.
         """
-        content = _unpacked(message, cls.__slots__)
-        return cls(
-            worker=_checked(content, "worker", _is_name),
-            host=_checked(content, "host", _is_name),
-            queue=_checked(content, "queue", _is_name),
-            model=_checked(content, "model", _is_name),
-            identity=_checked(content, "identity", _is_name),
-            advice=_advice(content["advice"]),
-            seconds_per_chunk=_checked(content, "seconds_per_chunk", _is_number),
-            probed_s=_checked(content, "probed_s", _is_number),
-            sent_s=_checked(content, "sent_s", _is_number),
-            taking=_checked(content, "taking", _is_bool),
-            held=tuple(_checked(content, "held", _are_texts)),
-            tasks=_checked(content, "tasks", _is_count),
-        )
-
-
-def _advice(content: object) -> Advice:
-    """Read a model's advice from a message, and check its values."""
-    fits = {
-        "first_pass_weight": _is_number,
-        "vectors_weight": _is_number,
-        "passages": _is_bool,
-        "languages": _are_names,
-        "kind": CHOICES["kind"].__contains__,
-    }
-    if not isinstance(content, dict) or set(content) != set(fits):
-        raise PayloadError("field advice of a message has a value that cannot be used")
-    try:
-        advice = {name: _checked(content, name, check) for name, check in fits.items()}
-        return Advice(**{**advice, "languages": tuple(advice["languages"])})
-    except (TypeError, ValueError) as error:
-        raise PayloadError(f"field advice of a message: {error}") from None
+        return _decoded(cls, message)
 
 
 def _packed(content: Mapping[str, Any]) -> bytes:
@@ -235,8 +255,32 @@ def _packed(content: Mapping[str, Any]) -> bytes:
     return message
 
 
-def _unpacked(message: object, names: Sequence[str]) -> dict[str, Any]:
-    """Return the fields of a message that has exactly the named ones, without its version."""
+def _decoded(kind: type[Content], message: object) -> Content:
+    """Read a message that has exactly the fields of its kind."""
+    content = _unpacked(message)
+    names = kind.__slots__  # type: ignore[attr-defined]
+    if set(content) != set(names):
+        raise PayloadError(f"a message lacks fields or has others than {', '.join(names)}")
+    try:
+        found: Content = _reader(kind).validate_python(content)  # type: ignore[arg-type]  # a class can be hashed
+    except ValidationError as error:
+        (field,) = error.errors(include_url=False, include_context=False, include_input=False)[:1]
+        raise _unusable(field["loc"][0]) from None
+    return found
+
+
+@cache
+def _reader(kind: type[Any]) -> TypeAdapter[Any]:
+    """Return what reads a kind of message; made when it is first needed, because that takes 2 ms."""
+    return TypeAdapter(kind)
+
+
+def _unusable(field: object) -> PayloadError:
+    return PayloadError(f"field {field} of a message has a value that cannot be used")
+
+
+def _unpacked(message: object) -> dict[str, Any]:
+    """Return a message's fields, without its version."""
     if not isinstance(message, bytes):
         raise PayloadError(f"a message is bytes, not {type(message).__name__}")
     if len(message) > MOST_BYTES:
@@ -252,54 +296,7 @@ def _unpacked(message: object, names: Sequence[str]) -> dict[str, Any]:
     if version != VERSION:
         shown = version if isinstance(version, int) else type(version).__name__
         raise PayloadError(f"a message has version {shown}, this osrerank reads {VERSION}: upgrade the older side")
-    if set(content) != set(names):
-        raise PayloadError(f"a message lacks fields or has others than {', '.join(names)}")
     return content
-
-
-def _checked(content: Mapping[str, Any], name: str, fits: Callable[[Any], bool]) -> Any:
-    value = content[name]
-    if not fits(value):
-        raise PayloadError(f"field {name} of a message has a value that cannot be used")
-    return value
-
-
-def _is_name(value: object) -> bool:
-    return isinstance(value, str) and 0 < len(value) <= MOST_NAME
-
-
-def _are_names(value: object) -> bool:
-    return isinstance(value, list) and all(map(_is_name, value))
-
-
-def _is_bool(value: object) -> bool:
-    return isinstance(value, bool)
-
-
-def _is_number(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
-
-
-def _is_count(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and value >= 0
-
-
-def _are_texts(value: object) -> bool:
-    return isinstance(value, list) and all(isinstance(text, str) for text in value)
-
-
-def _are_vectors(value: object) -> bool:
-    return value is None or (isinstance(value, list) and all(isinstance(vector, bytes | str) for vector in value))
-
-
-def _are_tuples(value: object, documents: int) -> bool:
-    """Return whether a value is a list of tuples of the same length, whose indices are below ``documents``."""
-    if not isinstance(value, list) or len(value) > MOST_TUPLES:
-        return False
-    lengths = {len(indices) if isinstance(indices, list) else 0 for indices in value}
-    if len(lengths) > 1 or not lengths <= set(range(1, MOST_TUPLE + 1)):
-        return False
-    return all(_is_count(index) and index < documents for indices in value for index in indices)
 
 
 def _plain(scores: Scores) -> dict[str, Any]:
@@ -314,44 +311,5 @@ def _plain(scores: Scores) -> dict[str, Any]:
     }
 
 
-_COUNTS = ("inferences", "cached", "encoded", "known", "truncated", "reached")
-_SCORES = {*_COUNTS, "query_truncated", "values", "failures", "odds", "cuts"}
-
-
-def _scores(content: object) -> Scores:
-    """Read scores from a message, and check that their sizes agree."""
-    if not isinstance(content, dict) or set(content) != _SCORES:
-        raise PayloadError("field scores of a message has a value that cannot be used")
-    raw = _checked(content, "values", lambda value: isinstance(value, bytes) and len(value) % FLOAT.size == 0)
-    size = len(raw) // FLOAT.size
-    odds = _checked(
-        content, "odds", lambda value: value is None or (isinstance(value, bytes) and len(value) == len(raw))
-    )
-    cuts = _checked(content, "cuts", lambda value: value is None or (isinstance(value, bytes) and len(value) == size))
-    failures = _checked(content, "failures", lambda value: _are_failures(value, size))
-    counts = {name: _checked(content, name, _is_count) for name in _COUNTS}
-    if counts["reached"] > size:
-        raise PayloadError("field reached of a message has a value that cannot be used")
-    return Scores(
-        _floats(raw),
-        dict(failures),
-        **counts,
-        query_truncated=_checked(content, "query_truncated", _is_bool),
-        odds=None if odds is None else _floats(odds),
-        cuts=None if cuts is None else np.frombuffer(cuts, dtype=np.uint8),
-    )
-
-
 def _floats(content: bytes) -> npt.NDArray[np.float32]:
     return np.frombuffer(content, dtype="<f4").astype(np.float32)
-
-
-def _are_failures(value: object, size: int) -> bool:
-    return isinstance(value, list) and all(
-        isinstance(entry, list)
-        and len(entry) == 2
-        and _is_count(entry[0])
-        and entry[0] < size
-        and isinstance(entry[1], str)
-        for entry in value
-    )

@@ -73,8 +73,8 @@ def create_app(
     app.include_router(routes.dialects)
     app.include_router(routes.checks)
     add_explorer(app)
-    tracing = reranker.settings.tracing
-    app.add_middleware(RequestMiddleware, limits=limits, token=token, access_log=access_log, tracing=tracing)
+    queries = reranker.settings.trace_queries
+    app.add_middleware(RequestMiddleware, limits=limits, token=token, access_log=access_log, trace_queries=queries)
     app.add_exception_handler(RequestValidationError, _misshapen)
     app.add_exception_handler(HTTPException, _refused_by_framework)
     app.add_exception_handler(OsrerankError, _failed)

@@ -15,7 +15,6 @@ from osrerank.server.api.limits import ServerLimits
 from osrerank.server.api.metrics import REQUESTS, SECONDS
 from osrerank.server.api.numbers import encode
 from osrerank.server.api.traced import server_span, tell_answer
-from osrerank.tracing.spans import Tracing
 
 Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
@@ -47,7 +46,7 @@ class RequestMiddleware:
         limits: of bodies, each and together.
         token: what ``Authorization: Bearer`` must carry; None lets everybody in.
         access_log: gets a line for each request; None for none.
-        tracing: whether requests are traced.
+        trace_queries: whether traces may have texts of queries.
     """
 
     def __init__(
@@ -56,10 +55,11 @@ class RequestMiddleware:
         limits: ServerLimits,
         token: str | None,
         access_log: AccessLog | None = None,
-        tracing: Tracing = "on",
+        *,
+        trace_queries: bool = False,
     ) -> None:
         self._access_log = access_log
-        self._tracing = tracing
+        self._trace_queries = trace_queries
         self._application = application
         self._limits = limits
         self._token = None if token is None else token.encode()
@@ -73,7 +73,7 @@ class RequestMiddleware:
         started = time.perf_counter()
         scope[RECORD] = {}
         answer = _Answer(send, request_id(_header(scope, REQUEST_ID.lower().encode())))
-        with server_span(self._tracing, scope, answer.request_id) as traced:
+        with server_span(scope, answer.request_id, queries=self._trace_queries) as traced:
             try:
                 await self._answer(scope, receive, answer, started)
             finally:

@@ -223,7 +223,7 @@ class ApiService:
             raise DeadlineExceeded("")  # `judge` has the words
         asked = len(question.documents)
         try:
-            with span("osrerank.score", gen_ai__operation__name="rerank", gen_ai__rerank__candidate__count=asked):
+            with span("osrerank.score", {"gen_ai.operation.name": "rerank", "gen_ai.rerank.candidate.count": asked}):
                 cached = not terms.whole  # cached scores do not tell whether a text was cut
                 scores = self.reranker.score(question.query, question.documents, terms.deadline, cached=cached)
         except InferenceError as error:

@@ -83,7 +83,9 @@ def test_what_has_expired_is_forgotten_and_never_too_much_is_kept(service, monke
     seen = Replays(lambda: now[0])
     for number in range(50):
         seen.admit(request(service, chunk=str(number), sent_s=now[0], deadline_s=now[0] + 1))
-    assert len(seen._seen) == 10
+    with seen._seen as kept:
+        assert len(kept) == 10
     now[0] += 2
     seen.admit(request(service, chunk="later", sent_s=now[0]))
-    assert list(seen._seen) == ["later"]
+    with seen._seen as kept:
+        assert list(kept) == ["later"]

@@ -295,7 +295,8 @@ def test_what_is_kept_is_bounded(monkeypatch):
 def test_what_is_not_an_order_is_none(client, encoder):
     page(client)
     store = client.searcher.orders
-    (key,) = store._kept
+    with store._kept as kept:
+        (key,) = kept
     for content in (b"?", b"x\x9c\xab\x8e\x05\x00\x01\x15\x00\xb9"):
         store.write(key, content)
         assert page(client, 10)["rerank"]["warnings"] == [MAY_NOT_JOIN]

@@ -1,10 +1,12 @@
-"""Spans: what is recorded, what is not, and that it costs nothing where nobody traces."""
+"""Spans: what is recorded, what is not, and what a thread carries on."""
 
 import subprocess
 import sys
 import threading
 
 import pytest
+from opentelemetry import trace
+from opentelemetry.trace import SpanKind
 
 from osrerank.tracing import spans
 from osrerank.tracing.attributes import operation_of, reason_of
@@ -16,7 +18,10 @@ PARENT = {"traceparent": "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-0
 
 def test_parts_belong_to_what_is_traced():
     with recording() as exporter:
-        with spans.trace("search", "on", osrerank__index="notes"), spans.span("stage", kind="CLIENT", left_out=None):
+        with (
+            spans.trace("search", {"osrerank.index": "notes"}),
+            spans.span("stage", {"left.out": None}, kind=SpanKind.CLIENT),
+        ):
             pass
         found = told(exporter)
     assert tree(found) == [["search", [["stage", []]]]]
@@ -27,15 +32,21 @@ def test_parts_belong_to_what_is_traced():
 
 def test_a_part_of_nothing_is_not_recorded():
     with recording() as exporter:
-        assert spans.span("stage") is spans.NOTHING
-        assert spans.current() is spans.NOTHING
+        assert spans.span("stage") is spans.UNRECORDED
         assert spans.headers() == {}
-        assert spans.trace("search", "off") is spans.NOTHING
     assert told(exporter) == []
 
 
+def test_a_part_of_what_the_application_alone_traces_is_not_recorded():
+    with recording() as exporter, trace.get_tracer("application").start_as_current_span("request"):
+        assert spans.span("stage") is spans.UNRECORDED
+        spans.tell_event("no_model", {})
+    assert tree(told(exporter)) == [["request", []]]
+    assert told(exporter)[0].events == {}
+
+
 def test_of_an_error_only_the_class_is_kept():
-    with recording() as exporter, pytest.raises(ValueError, match="secret"), spans.trace("search", "on"):
+    with recording() as exporter, pytest.raises(ValueError, match="secret"), spans.trace("search", {}):
         raise ValueError("a secret text")
     (found,) = told(exporter)
     assert found.is_error
@@ -45,7 +56,7 @@ def test_of_an_error_only_the_class_is_kept():
 
 
 def test_a_trace_goes_on_where_its_headers_say_and_without_its_baggage():
-    with recording() as exporter, spans.trace("request", "on", parent=PARENT):
+    with recording() as exporter, spans.trace("request", {}, parent=PARENT):
         sent = spans.headers()
     (found,) = told(exporter)
     assert (found.trace, found.parent) == ("0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331")
@@ -54,16 +65,16 @@ def test_a_trace_goes_on_where_its_headers_say_and_without_its_baggage():
 
 @pytest.mark.parametrize("given", ["", "nonsense", "00-0-0-01", "00-" + "0" * 32 + "-" + "0" * 16 + "-01", "ü" * 9_999])
 def test_headers_that_are_no_trace_begin_a_new_one(given):
-    with recording() as exporter, spans.trace("request", "on", parent={"traceparent": given}):
+    with recording() as exporter, spans.trace("request", {}, parent={"traceparent": given}):
         pass
     (found,) = told(exporter)
     assert found.parent == ""
 
 
 def test_what_is_not_sampled_costs_one_span_and_is_not_sampled_elsewhere():
-    with recording(ParentBased(ALWAYS_OFF)) as exporter, spans.trace("search", "on") as traced:
-        assert traced is spans.NOTHING
-        assert spans.span("stage") is spans.NOTHING
+    with recording(ParentBased(ALWAYS_OFF)) as exporter, spans.trace("search", {}) as traced:
+        assert not traced.is_recording()
+        assert spans.span("stage") is spans.UNRECORDED
         assert not spans.is_recording()
         flags = spans.headers()["traceparent"].rpartition("-")[2]
         assert not int(flags, 16) & 1  # the bit that says "sampled"
@@ -76,7 +87,7 @@ def test_a_thread_carries_the_trace_on():
             pass
 
     with recording() as exporter:
-        with spans.trace("search", "on"):
+        with spans.trace("search", {}):
             threads = [threading.Thread(target=function) for function in (spans.carried(part), part)]
             for thread in threads:
                 thread.start()
@@ -86,23 +97,34 @@ def test_a_thread_carries_the_trace_on():
 
 
 @pytest.mark.long
-def test_without_a_tracer_nothing_is_imported():
+def test_a_search_imports_no_sdk():
     code = """
 import sys
 from tests.rankings import client_for
 assert client_for(["salt"]).search("salt", index="i", rerank=True)["rerank"]["applied"] is True
-print([name for name in sys.modules if name.startswith("opentelemetry")])
+print([name for name in sys.modules if name.startswith("opentelemetry.sdk")])
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT)
     assert done.stdout.strip() == "[]"
 
 
-def test_a_reason_is_its_code_and_a_sentence_only_where_queries_may_be_told():
-    with recording():
-        for tracing, told_of in (("on", {}), ("queries", {"osrerank__reason": "mono: cannot read 'a secret'"})):
-            with spans.trace("search", tracing) as search:
-                found = reason_of(search, "mono: cannot read 'a secret'", "scoring")
-            assert found == {"osrerank__reason__code": "scoring", **told_of}
+@pytest.mark.long
+def test_without_an_sdk_a_callers_trace_goes_through_to_the_next_machine():
+    code = f"""
+from osrerank.tracing import spans
+with spans.trace("request", {{}}, parent={PARENT}), spans.span("stage"):
+    print(spans.headers())
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT)
+    assert done.stdout.strip() == str({"traceparent": PARENT["traceparent"]})
+
+
+@pytest.mark.parametrize("queries", [False, True])
+def test_a_reason_is_told_in_full_only_where_queries_are(queries):
+    with recording() as exporter, spans.trace("search", {}, queries=queries):
+        spans.tell_event("degraded", reason_of("the server answered 422: cannot read a secret", "server"))
+    sentence = {"osrerank.reason": "the server answered 422: cannot read a secret"} if queries else {}
+    assert told(exporter)[0].events["degraded"] == {"osrerank.reason.code": "server", **sentence}
 
 
 @pytest.mark.parametrize(

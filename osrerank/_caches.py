@@ -1,0 +1,38 @@
+"""Let threads share a cache of ``cachetools``, which has no lock of its own."""
+
+import threading
+from collections.abc import Callable
+from typing import Generic, TypeVar
+
+from cachetools import Cache
+
+from osrerank._platform import renew_after_fork
+
+CacheType = TypeVar("CacheType", bound=Cache)  # type: ignore[type-arg]
+
+
+class SharedCache(Generic[CacheType]):
+    """A context manager that locks a cache and returns it.
+
+    A forked child gets an empty cache, because another thread may have been changing the parent's.
+
+    Args:
+        make: returns a new cache.
+    """
+
+    def __init__(self, make: Callable[[], CacheType]) -> None:
+        self._make = make
+        self.renew()
+        renew_after_fork(self)
+
+    def renew(self) -> None:
+        """Start over in a forked child."""
+        self._lock = threading.Lock()
+        self._cache = self._make()
+
+    def __enter__(self) -> CacheType:
+        self._lock.acquire()
+        return self._cache
+
+    def __exit__(self, *_error: object) -> None:
+        self._lock.release()
