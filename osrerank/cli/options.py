@@ -8,6 +8,7 @@ from typing import Any, TypeVar, Union, cast, get_args, get_origin, get_type_hin
 
 import click
 
+from osrerank._removed import instead_of
 from osrerank.client import Client, connection_options
 from osrerank.errors import ConfigError
 from osrerank.options.defaults import Defaults
@@ -120,6 +121,8 @@ class SearchOption(click.ParamType[Any]):
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         """Return the option's value, or reject it with what it must be."""
+        if fix := instead_of(f"rerank.{self.option}.{value}"):
+            self.fail(f"{value!r} is gone; {fix}", param, ctx)
         if self.group is not None and value not in ("true", "false"):
             read: Any = named_options(self.first)(ctx, param, value)
         elif self.hint is str:

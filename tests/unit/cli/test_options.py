@@ -3,7 +3,7 @@ import pytest
 from click.testing import CliRunner
 
 from osrerank import Rerank
-from osrerank.cli.options import SEARCHING, rerank_arguments, rerank_options
+from osrerank.cli.options import SEARCHING, rerank_arguments, rerank_options, search_options
 from osrerank.options.described import descriptions, first_sentence
 
 
@@ -66,3 +66,10 @@ def test_the_help_says_what_the_class_of_the_options_says():
     for name, said in descriptions(Rerank).items():
         if name in SEARCHING:
             assert first_sentence(said) in " ".join(shown.split())
+
+
+def test_a_cutoff_at_a_cliff_says_what_to_use_instead():
+    outcome = CliRunner().invoke(
+        click.command()(search_options("cutoff")(lambda **_options: None)), ["--cutoff", "cliff"]
+    )
+    assert (outcome.exit_code, "use min_score, or cutoff=" in " ".join(outcome.output.split())) == (2, True)

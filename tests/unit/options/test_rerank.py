@@ -11,6 +11,7 @@ from osrerank.errors import ConfigError
 from osrerank.options.pairs import Pairs
 from osrerank.options.passages import Passages
 from osrerank.options.rm3 import Rm3
+from osrerank.options.traffic import Traffic
 
 BM25 = {"with": {"pipeline": "none"}, "key": "s"}
 MALFORMED = [
@@ -124,6 +125,12 @@ def test_dict_is_read_over_the_defaults():
     assert Rerank.of(False, defaults) is None
     with pytest.raises(ConfigError, match="'yes'"):
         Rerank.of("yes", defaults)
+
+
+def test_a_search_adds_its_key_to_the_share_of_the_settings_file():
+    defaults = Rerank(traffic=Traffic(0.1, shadow=True))
+    assert Rerank.of({"traffic": {"key": "s1"}}, defaults).traffic == Traffic(0.1, "s1", shadow=True)
+    assert Rerank.of({"traffic": None}, defaults).traffic is None
 
 
 def test_forms_of_passages_and_rm3():
