@@ -167,9 +167,21 @@ def unapplied():
     return REGISTRY.get_sample_value("osrerank_searches_total", {"applied": "false"}) or 0.0
 
 
-def test_the_server_stopped_killed_and_started_again_under_16_threads(use, engine, expected, first_pass, tmp_path):
+@contextlib.contextmanager
+def ending(ended):
+    """Let threads end that wait for an event, also where the test fails."""
+    try:
+        yield
+    finally:
+        ended.set()
+
+
+def test_the_server_stopped_killed_and_started_again_under_16_threads(
+    use, engine, expected, first_pass, tmp_path, monkeypatch
+):
     port, ended, responses = free_port(), threading.Event(), []
     use(f"http://127.0.0.1:{port}")
+    monkeypatch.setenv("OSRERANK_CACHE_LOCAL_MB", "0")  # each search needs the server
 
     def search_on():
         while not ended.wait(0.02):
@@ -180,7 +192,7 @@ def test_the_server_stopped_killed_and_started_again_under_16_threads(use, engin
         start = len(responses)
         wait_until(lambda: any(one["rerank"]["applied"] is applied for one in responses[start:]))
 
-    with contextlib.closing(connect(engine)) as client, ThreadPoolExecutor(16) as threads:
+    with contextlib.closing(connect(engine)) as client, ThreadPoolExecutor(16) as threads, ending(ended):
         with serving(tmp_path / "first", *ARGUMENTS, port=port, environment=ENVIRONMENT) as (process, _):
             searches = [threads.submit(search_on) for _ in range(16)]
             wait_for_one_that_is(True)

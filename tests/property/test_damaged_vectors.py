@@ -138,12 +138,3 @@ def test_only_the_damaged_one_of_two_files_is_deleted(tmp_path: Path) -> None:
     os.truncate(old, 10 * PAGE_BYTES)
     assert 0 < len(store.read(list(records(400)))) < there
     assert [file.name for file in tmp_path.glob("*.lmdb")] == [young.name]
-
-
-def test_damaged_files_of_02_have_no_records_and_are_dropped(tmp_path: Path) -> None:
-    store = opened(tmp_path / "vectors")
-    store.write(records(2))
-    (tmp_path / "states").mkdir()
-    (tmp_path / "states" / "states-000001.lmdb").write_bytes(b"x" * 50_000)
-    assert (store.size().records, store.older(), store.drop()) == (2, 0, 2)
-    assert not list((tmp_path / "states").iterdir())
