@@ -11,7 +11,9 @@ import pytest
 from opensearchpy import OpenSearch, TransportError
 
 from osrerank import Client, connect
+from osrerank.doctor import examine
 from osrerank.retrieval.search_pipelines import OWN_DESCRIPTION
+from osrerank.settings import Settings
 from osrerank.testing import FunctionScorer
 
 WORDS = ["harbour", "pilot", "ship", "lamp", "rope", "tide", "crane", "wharf"]
@@ -218,3 +220,18 @@ def test_fields_are_found_in_samples_that_the_pipeline_lets_through(client: Clie
     client.indices.put_mapping(index="p-sampled", body={"properties": {"secret": {"type": "text"}}})
     client.update(index="p-sampled", id="0", body={"doc": {"secret": "the plan of the strike"}}, refresh=True)
     assert "secret" not in client.fields_of("p-sampled").searched
+
+
+def test_doctor_names_a_default_pipeline_that_ranks(client: Client, opensearch_url: str) -> None:
+    put(client, "p-ranking", {"response_processors": [RERANK]})
+    create(client, "p-ranking", "p-ranking")
+    told = {}
+    for index in ("p-free", "p-hidden", "p-ranking"):
+        findings = examine(Settings.load(url=opensearch_url), index=index)
+        told[index] = [finding for finding in findings if finding.part == "search pipeline"]
+    assert told["p-free"] == []
+    assert [(finding.status, finding.found) for finding in told["p-hidden"]] == [
+        ("ok", "p-hidden: searches run under p-hiding")
+    ]
+    (ranking,) = told["p-ranking"]
+    assert (ranking.status, "ranks the hits itself" in ranking.found) == ("failed", True)
