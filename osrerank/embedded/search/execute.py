@@ -4,14 +4,25 @@ import json
 import re
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import tantivy
 from tantivy import Occur
 from tantivy import Query as TQuery
 
-from osrerank.embedded.errors import Fault, Json, as_list, as_number, as_object, as_whole, illegal, parsing, unsupported
+from osrerank.embedded.errors import (
+    Fault,
+    Json,
+    as_list,
+    as_number,
+    as_object,
+    as_whole,
+    illegal,
+    no_field_data,
+    parsing,
+    unsupported,
+)
 from osrerank.embedded.mapping.source import SourceFilter, field_values, source_filter
 from osrerank.embedded.query.compile import Compiler
 from osrerank.embedded.search.aggregations import count_terms
@@ -38,6 +49,7 @@ class SearchPlan:
     Attributes:
         count_to: how far hits are counted; None for not at all.
         in_order: None for the best first; otherwise the order of insertion, ``asc`` or ``desc``.
+        by_field: the field whose values order the documents, and whether the greatest come first; else None.
         after: the sort value behind which the page begins.
     """
 
@@ -52,6 +64,7 @@ class SearchPlan:
     min_score: float | None
     post_filter: Any
     in_order: str | None
+    by_field: tuple[str, bool] | None
     after: int | None
 
 
@@ -73,12 +86,14 @@ class MatchingDocument:
         number: of the index among those searched, from 0.
         seq: its sequence number there.
         score: None in an order that has no scores.
+        key: the value that such an order has it by; None if it has none.
     """
 
     number: int
     seq: int
     score: float | None
     address: tantivy.DocAddress
+    key: Any = None
 
 
 def plan(body: Json, params: Mapping[str, str]) -> SearchPlan:
@@ -99,8 +114,8 @@ def plan(body: Json, params: Mapping[str, str]) -> SearchPlan:
     start, size = (as_whole(params.get(key, body.get(key, normal)), key) for key, normal in (("from", 0), ("size", 10)))
     if start + size > WINDOW:
         raise _window_fault(start + size)
-    in_order = _in_order(body.get("sort"))
-    if in_order and "min_score" in body:
+    in_order, by_field = _in_order(body.get("sort"))
+    if (in_order or by_field) and "min_score" in body:
         raise unsupported("[min_score] with [sort]")
     return SearchPlan(
         query=body.get("query", {"match_all": {}}),
@@ -114,6 +129,7 @@ def plan(body: Json, params: Mapping[str, str]) -> SearchPlan:
         min_score=as_number(body["min_score"], "min_score") if "min_score" in body else None,
         post_filter=body.get("post_filter"),
         in_order=in_order,
+        by_field=by_field,
         after=_after(body.get("search_after"), in_order, start),
     )
 
@@ -130,14 +146,21 @@ def _check_without_effect(asked: Mapping[str, Any]) -> None:
         raise parsing(f"failed to parse [timeout] with value [{timeout}]: give a time such as 1s")
 
 
-def _in_order(sort: Any) -> str | None:
-    """Return the direction of the one order that is not by score."""
-    for order, forms in (("asc", ("_doc", {"_doc": "asc"})), ("desc", ({"_doc": "desc"},))):
-        if any(sort in (form, [form]) for form in forms):
-            return order
-    if sort is not None:
-        raise unsupported(f"[sort] by {json.dumps(sort):.100}", 'it sorts by score, or by ["_doc"]')
-    return None
+def _in_order(sort: Any) -> tuple[str | None, tuple[str, bool] | None]:
+    """Return the direction of the order of insertion, or the field to sort by and whether its greatest come first."""
+    if sort is None:
+        return None, None
+    level = sort[0] if isinstance(sort, list) and len(sort) == 1 else sort
+    if isinstance(level, str):
+        level = {level: "asc"}
+    if isinstance(level, Mapping) and len(level) == 1:
+        ((name, how),) = level.items()
+        order = how.get("order", "asc") if isinstance(how, Mapping) and not how.keys() - {"order"} else how
+        if order in ("asc", "desc") and name == "_doc":
+            return str(order), None
+        if order in ("asc", "desc") and not name.startswith("_") and ":" not in name:
+            return None, (name, order == "desc")
+    raise unsupported(f"[sort] by {json.dumps(sort):.100}", 'it sorts by score, by one field, or by ["_doc"]')
 
 
 def _after(given: Any, in_order: str | None, start: int) -> int | None:
@@ -156,7 +179,10 @@ def search(engine: Engine, expression: str | None, body: Json, params: Mapping[s
     wanted = plan(body, params)
     snapshots = [live.snapshot() for live in engine.searchable(expression)]
     sides = [_side(snapshot, wanted) for snapshot in snapshots]
-    found, total = _find(sides, wanted) if wanted.in_order is None else _find_in_order(sides, wanted)
+    if wanted.by_field is not None:
+        found, total = _find_by_field(sides, wanted, *wanted.by_field)
+    else:
+        found, total = _find(sides, wanted) if wanted.in_order is None else _find_in_order(sides, wanted)
     best = found[0].score if found and wanted.size else None
     page = found[wanted.start : wanted.start + wanted.size]
     response: Json = {
@@ -227,9 +253,44 @@ def _find_in_order(sides: list[Side], wanted: SearchPlan) -> tuple[list[Matching
             behind = TQuery.range_query(side.snapshot.shard.schema, SEQ, tantivy.FieldType.Unsigned, *bounds)
             query = TQuery.boolean_query([(Occur.Must, query), (Occur.Must, behind)])
         hits = side.snapshot.searcher.search(query, max(1, needed), count=False, order_by_field=SEQ, order=order).hits
-        found += [MatchingDocument(number, int(seq), None, address) for seq, address in hits]
+        found += [MatchingDocument(number, int(seq), None, address, int(seq)) for seq, address in hits]
     found.sort(key=lambda one: one.seq, reverse=wanted.in_order == "desc")
     return found[:needed], sum(map(_count, sides))
+
+
+def _find_by_field(
+    sides: list[Side],
+    wanted: SearchPlan,
+    path: str,
+    is_descending: bool,  # noqa: FBT001 - as `SearchPlan` has it
+) -> tuple[list[MatchingDocument], int]:
+    """Return the documents by their values of a field, those without one last, and how many match.
+
+    Of several values, the least counts in an ascending order, the greatest in a descending one.
+    """
+    valued: list[MatchingDocument] = []
+    without: list[MatchingDocument] = []
+    for number, side in enumerate(sides):
+        if (field := side.snapshot.fields.by_path.get(path)) is None:
+            reason = f"No mapping found for [{path}] in order to sort on"
+            raise Fault(400, "query_shard_exception", reason, {"index": side.snapshot.name})
+        if field.column == "text":
+            raise no_field_data(path)
+        if (
+            not field.has_doc_values
+            or not field.indexed
+            or field.column != sides[0].snapshot.fields.by_path[path].column
+        ):
+            raise unsupported(f"[sort] by [{path}] without doc_values or index, or of another type in another index")
+        found = sorted((one for _, one in _all(number, side)), key=lambda one: one.seq)
+        for one, document in zip(found, side.snapshot.searcher.docs([one.address for one in found]), strict=True):
+            source = json.loads(str(_bytes(document.get_first(SOURCE)), "utf-8"))
+            values = side.snapshot.fields.extract(source).get(path)
+            key = None if not values else max(values) if is_descending else min(values)
+            (without if key is None else valued).append(replace(one, score=None, key=key))
+    valued.sort(key=lambda one: one.key, reverse=is_descending)  # stable, also in reverse
+    everything = [*valued, *without]
+    return everything[: wanted.start + wanted.size], len(everything)
 
 
 def _best(number: int, side: Side, needed: int, *, count: bool) -> tuple[list[tuple[float, MatchingDocument]], int]:
@@ -290,8 +351,8 @@ def _show(page: list[MatchingDocument], sides: list[Side], wanted: SearchPlan) -
             hit["fields"] = kept
         if highlighters and (marked := highlighters[one.number].mark(source)):
             hit["highlight"] = marked
-        if wanted.in_order:
-            hit["sort"] = [one.seq]
+        if wanted.in_order or wanted.by_field:
+            hit["sort"] = [one.key]
         hits.append(hit)
     return hits
 

@@ -69,7 +69,8 @@ SEARCHES: list[tuple[str, dict[str, Any]]] = [
                                       "indices_boost", "docvalue_fields", "stored_fields", "aggregations")),
     *((name, {name: True}) for name in ("explain", "profile", "version", "seq_no_primary_term", "track_scores")),
     *((name, {"sort": sort}) for name, sort in
-      (("n", ["n"]), ("_score", [{"_score": "asc"}]), ("_script", [{"_script": {}}]), ("tag", ["_doc", "tag"]))),
+      (("text", ["text"]), ("later", [{"n": {"order": "later"}}]), ("_score", [{"_score": "asc"}]),
+       ("_script", [{"_script": {}}]), ("tag", ["_doc", "tag"]))),
     ("search_after", {"search_after": [1]}),
     ("search_after", {"sort": ["_doc"], "search_after": ["x"]}),
     ("ext", {"ext": {"other": 1}}),
