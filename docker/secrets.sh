@@ -24,8 +24,7 @@ write() {
 }
 
 [ -s redis_password ] || password | write redis_password
-[ -s osrerank_workers_key ] || password | write osrerank_workers_key
-[ -s osrerank_cache_key ] || password | write osrerank_cache_key
+[ -s osrerank_signing_key ] || password | write osrerank_signing_key
 [ -s osrerank_server_token ] || password | write osrerank_server_token
 # OpenSearch wants capitals, small letters, digits and another character.
 [ -s opensearch_admin_password ] || printf 'Aa1-%s' "$(password)" | write opensearch_admin_password

@@ -2,8 +2,11 @@
 
 EXPORT = "export the checkpoint again without it: osrerank export SOURCE OUTPUT"
 
-SETTINGS = ("_FOLDER", "_INDEX", "_KEY", "_MB", "_PROFILE", "_REDIS_URL", "_TTL_S")
+SETTINGS = ("_FOLDER", "_KEY", "_MB", "_PROFILE", "_TTL_S")
 """The endings of the settings of document vectors."""
+SIGNING_KEY = "set OSRERANK_SIGNING_KEY, which signs both messages and scores"
+VECTORS_INDEX = "set OSRERANK_VECTORS=index for the file and side indices, or OSRERANK_VECTORS=file for no side index"
+VECTORS_REDIS = "set OSRERANK_VECTORS=redis, and the Redis as OSRERANK_REDIS_URL"
 
 HOW_MANY = "calculate how many workers a load needs with the formula in docs/workers.md"
 DEADLINE = "set deadline_ms, which bounds all stages"
@@ -14,7 +17,19 @@ SEARCHING = ("rerank", "run", "search")
 
 REMOVED: dict[str, str] = {
     **{f"OSRERANK_STATES{rest}": f"set OSRERANK_VECTORS{rest}" for rest in ("", *SETTINGS)},
+    "OSRERANK_CACHE_KEY": SIGNING_KEY,
+    "OSRERANK_CATALOGUE": "name a mirror's list with osrerank download --catalogue FILE",
+    "OSRERANK_MODELS_MAX": "leave it out: at most 3 models stay loaded",
+    "OSRERANK_RERANK_BATCH": "write batch = NUMBER in [http] of osrerank.toml",
+    "OSRERANK_RERANK_DIALECT": 'write dialect = "NAME" in [http] of osrerank.toml',
+    "OSRERANK_RERANK_SCORES": 'write scores = "probability" or "logit" in [http] of osrerank.toml',
+    "OSRERANK_RERANK_URL": 'write url = "http://HOST:PORT" in [http] of osrerank.toml',
+    "OSRERANK_STATES_INDEX": VECTORS_INDEX,
+    "OSRERANK_STATES_REDIS_URL": VECTORS_REDIS,
     "OSRERANK_TRACING": "set OTEL_SDK_DISABLED=true for off, or OSRERANK_TRACE_QUERIES=true for queries",
+    "OSRERANK_VECTORS_INDEX": VECTORS_INDEX,
+    "OSRERANK_VECTORS_REDIS_URL": VECTORS_REDIS,
+    "OSRERANK_WORKERS_KEY": SIGNING_KEY,
     "feedback": EXPORT,
     "osrerank adapt": "use osrerank export MODEL OUTPUT, which reads a bi-encoder with its prefixes and pooling",
     "osrerank advise --budget-s": "every judged query is searched: name a file with fewer queries",
@@ -68,10 +83,14 @@ REMOVED: dict[str, str] = {
     "rerank.shadow": 'write traffic={"shadow": true}',
     "rerank.share": 'write traffic={"share": 0.1}',
     "rerank.share_key": 'write traffic={"key": SESSION}',
+    "secrets.cacheKey": "name its Secret as secrets.signingKey, which signs both messages and scores",
+    "secrets.vectorsRedisUrl": "leave it out: the server keeps vectors in the Redis of secrets.redisUrl",
+    "secrets.workersKey": "name its Secret as secrets.signingKey, which signs both messages and scores",
     "rerank.via": 'leave rerank out and name the installed pipeline in the search: search_pipeline="osrerank"',
 }
 """Removed name -> what to do instead, in one sentence. A search option is written ``rerank.NAME``, a command ``osrerank
-NAME``, its option ``osrerank NAME --OPTION``; variables and fields of a model card have their own names."""
+NAME``, its option ``osrerank NAME --OPTION``; variables, fields of a model card, and values of the Helm chart
+(``secrets.NAME``, also in ``docker/chart/templates/_names.tpl``) have their own names."""
 
 
 def instead_of(name: str) -> str:

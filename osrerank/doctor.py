@@ -19,6 +19,7 @@ from osrerank.retrieval.search_pipelines import SETTING
 from osrerank.scoring.card import ENCODERS, POINTWISE
 from osrerank.scoring.registry import HTTP, WORKERS, as_scorer, is_local, load, load_local
 from osrerank.settings import Settings
+from osrerank.settings_file import HttpSettings
 from osrerank.stages.language_guard import IS_INSTALLED
 from osrerank.types import NEVER, Deadline
 
@@ -193,14 +194,15 @@ def _languages() -> Finding:
 
 def _rerank_server(settings: Settings) -> Finding:
     """Score a pair through the rerank server."""
-    fix = "correct OSRERANK_RERANK_URL, _KEY, _DIALECT or the model's name, or start the server; see docs/models.md"
+    fix = "correct [http] of osrerank.toml, OSRERANK_RERANK_KEY or the model's name, or start the server"
     try:
+        url = HttpSettings.load(settings).url
         with closing(as_scorer(load(settings, POINTWISE))) as scorer:
             scored = _pair(scorer, Deadline.after_ms(SERVER_MS))
     except Exception as error:  # noqa: BLE001 - whatever keeps the server from scoring is the finding
         return Finding("model", "failed", _sentence(error), fix)
-    facts = {"backend": HTTP, "url": settings.rerank_url, "model": scorer.model, **(scored.facts or {})}
-    found = f"{scorer.model} at {settings.rerank_url}: {scored.found}"
+    facts = {"backend": HTTP, "url": url, "model": scorer.model, **(scored.facts or {})}
+    found = f"{scorer.model} at {url}: {scored.found}"
     return Finding("model", scored.status, found, scored.fix and fix, facts)
 
 
@@ -316,7 +318,7 @@ def _vectors(settings: Settings, index: str) -> Iterator[Finding]:
     from osrerank.indexing.estimate import estimate  # noqa: PLC0415 - loads a model
     from osrerank.indexing.side_index import orphans  # noqa: PLC0415 - with it
 
-    if settings.vectors == "off" and settings.vectors_index is False:
+    if settings.vectors == "off":
         yield Finding("vectors", "absent", "document vectors are off: each search encodes its candidates")
         return
     try:

@@ -14,11 +14,14 @@ from osrerank.service import RerankService
 
 logger = logging.getLogger(__name__)
 
+MOST = 3
+"""How many models a client keeps loaded, its own among them."""
+
 
 class Services:
     """A service for each model that the settings file names; each model is loaded on first use.
 
-    At most ``models_max`` models are loaded at a time. Before another one is loaded, the least recently used one is
+    At most `MOST` models are loaded at a time. Before another one is loaded, the least recently used one is
     released; it is loaded again when needed. The client's own model and those of searches under way are
     never released, so more may be loaded for a while. Safe to use from many threads.
 
@@ -81,15 +84,15 @@ class Services:
     def _make_room(self, wanted: str) -> None:
         """Release idle models until another can be loaded; a thread closes each, and an unloaded one replaces it."""
         loaded = [name for name in self.loaded if name != wanted]
-        most = max(1, self._own.settings.models_max - _is_loaded(self._own)) - 1  # besides the wanted one
+        most = MOST - _is_loaded(self._own) - 1  # besides the wanted one
         idle = [name for name in loaded if not self._searches[name]]
         for name in idle[: max(0, len(loaded) - most)]:
             released, self._others[name] = self._others[name], self._own.with_model(name)
             threading.Thread(target=released.first.close, name="osrerank-release", daemon=True).start()
             if self._due.is_due():
                 logger.warning(
-                    "[model-released] %s was released to make room for %s, and is loaded again for its next search; "
-                    "raise OSRERANK_MODELS_MAX to keep more; not logged again for a minute", name, wanted
+                    "[model-released] %s was released to make room for %s, and is loaded again for its next search: "
+                    "at most %d stay loaded; not logged again for a minute", name, wanted, MOST
                 )  # fmt: skip
 
 

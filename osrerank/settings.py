@@ -32,14 +32,12 @@ Docker and Kubernetes mount secrets in this form.
 """
 DEFAULT_MODEL = "osrerank/e5-small"
 """The model that ships inside the package; ``osrerank.scoring.locate`` finds it."""
-RerankDialect = Literal["auto", "cohere-v1", "cohere-v2", "jina", "voyage", "tei", "vllm", "vllm-score", "osrerank"]
-"""The protocols of rerank servers (`osrerank.scoring.backends.http.dialects`)."""
 ONE_REDIS = (
     "Redis Sentinel and Redis Cluster are not supported: name one Redis, or an address that always leads to the master "
     "(a proxy or service in front of Sentinel), and put no Cluster there"
 )
 LEAST_KEY = 16
-"""The least characters of a key of workers or cache; ``openssl rand -hex 32`` makes 64."""
+"""The least characters of a signing key; ``openssl rand -hex 32`` makes 64."""
 SETTINGS_FILE = Path("osrerank.toml")
 """The settings file if none is named: in the working directory, else in the user's configuration folder."""
 
@@ -66,45 +64,39 @@ class Settings(BaseSettings):
         vector_model: bi-encoder of the stage ``vectors`` if ``model`` is a cross-encoder; named likewise.
         duo_model: model that compares pairs of candidates, for ``mono-duo`` and ``vectors-duo``; named likewise, None
             for none.
-        models_max: how many models a client keeps loaded, if the settings file names models for indices; before another
-            one is loaded, the least recently used one is released.
         backend: what computes scores: ``onnx``, ``torch``, ``workers`` for ``osrerank worker`` processes, or ``http``
-            for a rerank server; ``auto`` chooses ``onnx`` if the model has a graph, else ``torch``.
-        rerank_url: the rerank server of the backend ``http``: ``http(s)://host:port``, with a path if it has one.
-        rerank_key: key or token that the server requires, sent as ``Authorization: Bearer``.
-        rerank_dialect: protocol of the server: ``cohere-v1``, ``cohere-v2``, ``jina``, ``voyage``, ``tei``, ``vllm``,
-            ``vllm-score`` or ``osrerank``; ``auto`` finds it by the address, else by what the server says about itself.
-        rerank_scores: what its scores are: ``probability`` in [0, 1], or ``logit``; ``auto`` for the dialect's usual.
-        rerank_batch: the most documents of a request to it; 0 for what the dialect's servers accept.
+            for the rerank server that the settings file names under ``[http]``; ``auto`` chooses ``onnx`` if the model
+            has a graph, else ``torch``.
+        rerank_key: key or token that the rerank server requires, sent as ``Authorization: Bearer``.
         dtype: precision of the torch backend: ``fp32``, ``bf16`` or ``fp16``; ``auto`` is 16 bits on a GPU and fp32 on
             the CPU. Any other value than ``auto`` selects the torch backend.
         torch_compile: whether the torch backend compiles the network; its first batches are then slow.
         cache_ttl_s: lifetime of a cached score that nobody asks for, in seconds.
         cache_mb: memory for cached scores in Redis, in megabytes; 0 for none.
         cache_local_mb: memory for cached scores in this process, in megabytes; 0 for none.
-        cache_key: secret that scores in Redis are signed with, so that nobody else can write any. Of several, separated
-            by commas, the first signs and all are accepted.
-        vectors: where document vectors are stored, for bi-encoders: ``file``, ``redis`` or ``off``.
+        vectors: where document vectors are stored, for bi-encoders: ``file``; ``index`` for the file and, beside each
+            index that is searched, a side index; ``redis`` for the Redis of ``redis_url``; or ``off``. None for
+            ``index`` on a cluster and ``file`` in the embedded engine; where there is no index, for ``redis`` if a
+            Redis is named, else ``file``.
         vectors_folder: folder of that file.
-        vectors_redis_url: Redis that stores them, if ``vectors`` is ``redis``.
-        vectors_mb: memory or disk space that they may take, in megabytes.
+        vectors_mb: memory or disk space that they may take, in megabytes; in Redis they take at most
+            ``cache_mb``, too.
         vectors_ttl_s: lifetime of a document's vector, in seconds.
         vectors_profile: precision of a vector's numbers: ``standard`` has 8 bits, ``exact`` 32.
-        vectors_index: whether vectors are also kept in a side index of each index that is searched; None for yes on a
-            cluster, and no in the embedded engine.
         vectors_key: secret that vectors are signed with, so that nobody else can write any.
-        workers_key: secret that clients and workers sign their messages with. Of several, separated by commas, the
-            first signs and all are accepted, so that a key can be changed while they run.
+        signing_key: secret that clients and workers sign their messages and the scores in Redis with, so that nobody
+            else can write any. Of several, separated by commas, the first signs and all are accepted, so that a key can
+            be changed while they run.
         queue_chunks: chunks that may wait for each worker; a search that would exceed it is refused as overloaded.
         worker_tasks: chunks that a worker scores at a time; 0 chooses by its device.
         metrics_port: port of a worker's Prometheus metrics; 0 for none.
         probe_port: port where a worker answers ``/live`` and ``/ready`` over HTTP; 0 for none.
         log_format: format of a worker's log lines: ``text`` or ``json``.
         settings_file: TOML file that says what ``rerank=True`` means, in ``[rerank]`` and ``[index."NAME".rerank]``,
-            and which ``model`` an index has, in ``[index."NAME"]``; None for ``./osrerank.toml``, or else
-            ``osrerank/osrerank.toml`` in the user's configuration folder, where there is one.
+            which ``model`` an index has, in ``[index."NAME"]``, and which rerank server the backend ``http`` uses, in
+            ``[http]``; None for ``./osrerank.toml``, or else ``osrerank/osrerank.toml`` in the user's configuration
+            folder, where there is one.
         threads: CPU threads for scoring; 0 for one on each physical core that this process may use.
-        catalogue: JSON file that lists what `osrerank download` fetches, for a mirror; None for the package's own list.
         server_token: bearer token that clients of ``osrerank serve`` must send; None asks for none.
         shadow_file: file to which searches in shadow mode (option ``traffic``) append JSON lines on what reranking
             would have changed, up to 100 MB; None for no file.
@@ -119,7 +111,6 @@ class Settings(BaseSettings):
     model: str = DEFAULT_MODEL
     vector_model: str = DEFAULT_MODEL
     duo_model: str | None = None
-    models_max: int = Field(default=3, ge=1)
     broker_url: SecretStr | None = None
     backend: str = "auto"
     dtype: str = "auto"
@@ -127,16 +118,13 @@ class Settings(BaseSettings):
     cache_ttl_s: int = Field(default=7 * DAY_S, gt=1, le=MOST_TTL_S)
     cache_mb: float = Field(default=256.0, ge=0, allow_inf_nan=False)
     cache_local_mb: float = Field(default=16.0, ge=0, allow_inf_nan=False)
-    cache_key: SecretStr | None = None
-    vectors: Literal["file", "redis", "off"] = "file"
-    vectors_redis_url: SecretStr | None = None
+    vectors: Literal["file", "index", "redis", "off"] | None = None
     vectors_folder: Path = Field(default_factory=_default_vectors_folder)
     vectors_mb: float = Field(default=1024.0, ge=1, allow_inf_nan=False)
     vectors_ttl_s: int = Field(default=30 * DAY_S, gt=1, le=MOST_TTL_S)
     vectors_profile: Literal["standard", "exact"] = "standard"
-    vectors_index: bool | None = None
     vectors_key: SecretStr | None = None
-    workers_key: SecretStr | None = None
+    signing_key: SecretStr | None = None
     queue_chunks: int = Field(default=64, gt=0)
     worker_tasks: int = Field(default=0, ge=0)
     metrics_port: int = Field(default=0, ge=0, le=65535)
@@ -144,13 +132,8 @@ class Settings(BaseSettings):
     log_format: Literal["text", "json"] = "text"
     settings_file: Path | None = None
     threads: int = Field(default=0, ge=0)
-    catalogue: Path | None = None
     server_token: SecretStr | None = None
-    rerank_url: str | None = None
     rerank_key: SecretStr | None = None
-    rerank_dialect: RerankDialect = "auto"
-    rerank_scores: Literal["auto", "probability", "logit"] = "auto"
-    rerank_batch: int = Field(default=0, ge=0)
     shadow_file: Path | None = None
     shadow_texts: bool = False
     trace_queries: bool = False
@@ -163,13 +146,6 @@ class Settings(BaseSettings):
                 raise ValueError("an index is http(s)://host:port, several of them comma-separated, or embedded:FOLDER")
         return url
 
-    @field_validator("rerank_url")
-    @classmethod
-    def _has_no_secret(cls, url: str | None) -> str | None:
-        if url is not None and not re.fullmatch(r"https?://[^/?#@\s]+(/[^?#@\s]*)?", url):
-            raise ValueError("a rerank server is http(s)://host:port/path; a key goes into OSRERANK_RERANK_KEY")
-        return url
-
     @field_validator("server_token", "rerank_key")
     @classmethod
     def _is_secret(cls, token: SecretStr | None) -> SecretStr | None:
@@ -177,14 +153,14 @@ class Settings(BaseSettings):
             raise ValueError("a token has printable ASCII characters, at least one, and no spaces")
         return token
 
-    @field_validator("workers_key", "cache_key")
+    @field_validator("signing_key")
     @classmethod
     def _are_keys(cls, keys: SecretStr | None) -> SecretStr | None:
         if keys is not None and min(len(key.strip()) for key in keys.get_secret_value().split(",")) < LEAST_KEY:
             raise ValueError(f"a key has at least {LEAST_KEY} characters; several are separated by commas")
         return keys
 
-    @field_validator("broker_url", "redis_url", "vectors_redis_url")
+    @field_validator("broker_url", "redis_url")
     @classmethod
     def _is_one_redis(cls, url: SecretStr | None) -> SecretStr | None:
         if url is not None and re.match(
@@ -193,7 +169,7 @@ class Settings(BaseSettings):
             raise ValueError(ONE_REDIS)
         return url
 
-    @field_validator("redis_url", "broker_url", "vectors_redis_url")
+    @field_validator("redis_url", "broker_url")
     @classmethod
     def _is_redis(cls, url: SecretStr | None) -> SecretStr | None:
         if url is not None and not re.match(r"(rediss?|unix)://.", url.get_secret_value()):

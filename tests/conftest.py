@@ -28,6 +28,13 @@ def no_configuration(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]
         yield
 
 
+@pytest.fixture
+def no_folder(tmp_path: Path) -> Path:
+    """A folder of vectors that cannot be made, so that a client has its side indices alone."""
+    (tmp_path / "file").touch()
+    return tmp_path / "file" / "vectors"
+
+
 @pytest.fixture(scope="session")
 def opensearch_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """A real OpenSearch."""

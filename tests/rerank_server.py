@@ -5,6 +5,7 @@ import json
 import threading
 from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from typing import Any, NamedTuple
 
 
@@ -96,3 +97,11 @@ def by_length(received: Received) -> Reply:
     """Answer as TEI does, with the length of each text as its logit, best first."""
     order = sorted(enumerate(received.body["texts"]), key=lambda one: -len(one[1]))
     return Reply([{"index": place, "score": float(len(text))} for place, text in order])
+
+
+def server_file(folder: Path, url: str, **keys: str | int) -> Path:
+    """Write a settings file that names a rerank server, and return its path."""
+    file = folder / "osrerank.toml"
+    lines = [f"{key} = {json.dumps(value)}" for key, value in {"url": url, **keys}.items()]
+    file.write_text("\n".join(["[http]", *lines]))
+    return file

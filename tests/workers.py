@@ -76,7 +76,7 @@ class WorkerGroup:
     ) -> None:
         self.redis_url, self.folder, self.model = redis_url, folder, model
         self.options, self.module = options, module
-        self.environment = {**(environment or {}), **({"OSRERANK_WORKERS_KEY": key} if key else {})}
+        self.environment = {**(environment or {}), **({"OSRERANK_SIGNING_KEY": key} if key else {})}
         self.signer = Signer([part.encode() for part in key.split(",")] if key else [])
         self.processes: list[subprocess.Popen[bytes]] = []
 

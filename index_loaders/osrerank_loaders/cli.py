@@ -9,7 +9,6 @@ from typing import Any
 import click
 
 from osrerank.client import connect
-from osrerank.settings import Settings
 from osrerank_loaders.collections.registry import LOADERS
 from osrerank_loaders.convert_cli import convert
 from osrerank_loaders.download import published
@@ -96,7 +95,7 @@ def index(defaults: dict[str, Any], /, **options: Any) -> None:
 @click.option(
     "--catalogue",
     type=click.Path(dir_okay=False, path_type=Path),
-    help="JSON list of files in place of the package's, for a mirror.  [env: OSRERANK_CATALOGUE]",
+    help="JSON list of files in place of the package's, for a mirror.",
 )
 def download(collection: str, output: Path | None, only: tuple[str, ...], catalogue: Path | None) -> None:
     """Download a collection's official files; resume interrupted downloads, check size and MD5.
@@ -105,8 +104,7 @@ def download(collection: str, output: Path | None, only: tuple[str, ...], catalo
     """
     from osrerank_loaders.command import download_collection  # noqa: PLC0415 - imports rich
 
-    listed = Settings.load(catalogue=catalogue).catalogue
-    for path, note in download_collection(collection, output or Path(collection), only, listed):
+    for path, note in download_collection(collection, output or Path(collection), only, catalogue):
         click.echo(path)
         if note:
             click.echo(note, err=True)

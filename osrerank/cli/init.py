@@ -91,7 +91,7 @@ def init(
 def _keeps_vectors(client: Any, index: str | None) -> bool:
     """Return whether each document is encoded only once: by a bi-encoder whose vectors are stored."""
     settings = client.searcher.service.settings
-    if settings.vectors == "off" and not settings.vectors_index:
+    if settings.vectors == "off":
         return False
     with client.searcher.serving(index) if index else nullcontext(client.searcher.service) as service:
         defaults = client.searcher.defaults

@@ -1,4 +1,4 @@
-"""Write a settings file: what `Defaults.load` reads."""
+"""Write a settings file: what `osrerank.settings_file` reads."""
 
 import json
 import tomllib
@@ -25,7 +25,11 @@ def refuse_existing(output: Path, *, force: bool) -> None:
 
 
 def settings_text(
-    notes: str, base: Table, by_index: Mapping[str, Table], models: Mapping[str, str] = MappingProxyType({})
+    notes: str,
+    base: Table,
+    by_index: Mapping[str, Table],
+    models: Mapping[str, str] = MappingProxyType({}),
+    http: Table = MappingProxyType({}),
 ) -> str:
     """Return the content of a settings file.
 
@@ -34,6 +38,7 @@ def settings_text(
         base: options of every index.
         by_index: options of each index, over those.
         models: index -> its own model, for indices that have one.
+        http: the table ``[http]``; empty for none.
     """
     lines = [f"# {line}" for line in notes.splitlines()]
     if base:
@@ -43,6 +48,8 @@ def settings_text(
             lines += ["", f"[index.{json.dumps(index)}]", *_entries({"model": models[index]})]
         if index in by_index:
             lines += ["", f"[index.{json.dumps(index)}.rerank]", *_entries(by_index[index])]
+    if http:
+        lines += ["", "[http]", *_entries(http)]
     return "\n".join([*lines, ""])
 
 
@@ -65,7 +72,8 @@ def write_index_settings(output: Path, notes: str, index: str, table: Table) -> 
     others = {name: one["rerank"] for name, one in tables.items() if "rerank" in one}
     models = {name: one["model"] for name, one in tables.items() if "model" in one}
     own = {index: {**others.get(index, {}), **table}}
-    text = settings_text(notes, content.get("rerank", {}), {**own, **_without(others, index)}, models)
+    options = {**own, **_without(others, index)}
+    text = settings_text(notes, content.get("rerank", {}), options, models, content.get("http", {}))
     write_atomically(output, [text])
     return text
 

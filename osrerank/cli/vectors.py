@@ -27,7 +27,7 @@ def vectors() -> None:
 @click.option(
     "--to",
     type=click.Choice(["file", "redis", "index"]),
-    help="Where they are stored.  [default: on a cluster the side index, else as OSRERANK_VECTORS says]",
+    help="Where they are stored.  [default: the side index if OSRERANK_VECTORS is index, else as it says]",
 )
 @click.option("--since", default="", help="Date or number field that grows with each change: read only newer ones.")
 @click.option("--watch", type=click.FloatRange(1), help="Repeat after this many seconds, until Ctrl-C.")
@@ -169,7 +169,7 @@ def _stores(context: click.Context, index: str | None) -> "Iterator[Sequence[Vec
     store = _store_of(Settings.load())
     if store is None:
         raise ConfigError(
-            "vectors are off: set OSRERANK_VECTORS=file or redis", setting="vectors", source="environment"
+            "vectors are off: set OSRERANK_VECTORS=file, index or redis", setting="vectors", source="environment"
         )
     with closing(store):
         yield [store]

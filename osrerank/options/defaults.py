@@ -1,21 +1,17 @@
 """The default options and models of searches with ``rerank=True``, for the client and for each index."""
 
 import logging
-import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import Any, Self
 
 from osrerank.errors import ConfigError
 from osrerank.options.index_names import holding
 from osrerank.options.rerank import Rerank, RerankOptions
 from osrerank.settings import Settings
+from osrerank.settings_file import read_file
 
 logger = logging.getLogger(__name__)
-
-INDEX_KEYS = ("model", "rerank")
-"""The keys that ``[index.NAME]`` of a settings file may have."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +77,7 @@ class Defaults:
             ConfigError: the file cannot be read, or has a key or value that cannot be used.
         """
         file = settings.found_file()
-        content = _read(file) if file else {}
+        content = read_file(file) if file else {}
         if file and not settings.settings_file:
             logger.info("rerank=True takes its options from %s", file.absolute())
         base = _options(content.get("rerank", {}), Rerank(), f"{file} [rerank]")
@@ -96,42 +92,6 @@ class Defaults:
         models = {name: table["model"] for name, table in tables.items() if "model" in table}
         loaded = cls(base, by_index, models)
         return loaded if model is None else loaded.without_models(f"the model {model}")
-
-
-def _read(path: Path) -> dict[str, Any]:
-    try:
-        content = tomllib.loads(path.read_text("utf-8"))
-    except OSError as error:
-        raise ConfigError(
-            f"the settings file {path} cannot be read: {error.strerror}", setting="settings_file", source=str(path)
-        ) from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise ConfigError(
-            f"the settings file {path} is not TOML: {error}", setting="settings_file", source=str(path)
-        ) from None
-    _check_tables(content, path)
-    return content
-
-
-def _check_tables(content: Mapping[str, Any], path: Path) -> None:
-    """Reject a file that has anything but the tables [rerank], [index.NAME.rerank] and [index.NAME] with a model."""
-    indexes = content.get("index", {})
-    wrong = [key for key in content if key not in ("rerank", "index")]
-    if not isinstance(indexes, Mapping):
-        wrong.append("index")
-        indexes = {}
-    for name, table in indexes.items():
-        keys = table if isinstance(table, Mapping) else ()
-        wrong += [f"index.{name}.{key}" for key in keys if key not in INDEX_KEYS] or ([] if keys else [f"index.{name}"])
-    if wrong:
-        may = "[rerank], [index.NAME.rerank] and, in [index.NAME], model"
-        raise ConfigError(
-            f"the settings file {path} has {wrong[0]!r}; it may have only {may}", setting=wrong[0], source=str(path)
-        )
-    for name, table in indexes.items():
-        if not isinstance(model := table.get("model", "-"), str) or not model.strip():
-            reason = f"{path} [index.{name!r}] model is {model!r}; it must be a model's name, as for --model"
-            raise ConfigError(reason, setting=f"index.{name}.model", source=str(path))
 
 
 def _options(table: Mapping[str, Any], base: Rerank, source: str) -> Rerank:

@@ -162,7 +162,7 @@ class PageOrder:
 
     def _key(self, options: Rerank) -> str:
         settings = self.service.settings
-        models = settings.model, settings.vector_model, settings.duo_model, settings.backend, settings.rerank_url
+        models = settings.model, settings.vector_model, settings.duo_model, settings.backend
         parts = [*map(_listed, self.asked), repr(options), repr(models)]
         return hashlib.blake2b(json.dumps(parts, sort_keys=True, default=repr).encode(), digest_size=16).hexdigest()
 

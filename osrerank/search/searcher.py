@@ -142,7 +142,7 @@ class Searcher:
         self._authentication = authentication
         self.is_embedded = is_embedded
         self.deadline_ms: float | None = DEADLINE_MS
-        has_sides = not is_embedded if settings.vectors_index is None else settings.vectors_index
+        has_sides = settings.vectors == "index" or (settings.vectors is None and not is_embedded)
         self.vectors = SideVectors(is_embedded=is_embedded, clock=clock) if has_sides else None
 
     def serving(self, index: Any, *, checked: bool = True) -> AbstractContextManager[RerankService]:

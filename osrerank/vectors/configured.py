@@ -41,38 +41,34 @@ class VectorStorage:
         Args:
             settings: say where vectors are kept.
             has_index: whether the documents are in an index. If not, vectors are kept in the Redis that the settings
-                name, if any, unless they set ``vectors``.
+                name, if any, unless they set ``vectors``. The side indices of ``index`` are no part of the storage.
 
         Raises:
             ConfigError: the setting ``vectors`` is ``redis``, and no Redis is named.
         """
         store: VectorStore | None = None
-        most_bytes = int(settings.vectors_mb * MEGABYTE)
-        is_shared = not has_index and "vectors" not in settings.model_fields_set
-        if is_shared and (settings.vectors_redis_url or settings.redis_url):
-            store = _redis(settings, most_bytes)
-        elif settings.vectors == "file":
+        is_shared = settings.vectors is None and settings.redis_url is not None and not has_index
+        if settings.vectors == "redis" or is_shared:
+            store = _redis(settings)
+        elif settings.vectors != "off":
+            most_bytes = int(settings.vectors_mb * MEGABYTE)
             store = file_store(settings.vectors_folder, most_bytes=most_bytes, ttl_s=settings.vectors_ttl_s)
-        elif settings.vectors == "redis":
-            store = _redis(settings, most_bytes)
         key = settings.vectors_key.get_secret_value().encode() if settings.vectors_key else b""
         secret = hashlib.blake2b(key, digest_size=SECRET_BYTES).digest() if key else b""
         return cls(store, PROFILES[settings.vectors_profile], secret)
 
 
-def _redis(settings: Settings, most_bytes: int) -> VectorStore:
+def _redis(settings: Settings) -> VectorStore:
     from osrerank.vectors.redis import RedisStore  # noqa: PLC0415 - imports redis
 
-    named = settings.vectors_redis_url or settings.redis_url
-    if named is None:
-        reason = "OSRERANK_VECTORS is redis, and no Redis is named: set OSRERANK_VECTORS_REDIS_URL"
-        raise ConfigError(reason, setting="vectors_redis_url", source="OSRERANK_VECTORS_REDIS_URL")
-    if settings.vectors_redis_url is None and settings.cache_mb > 0:  # take at most as many bytes as cached scores do
-        most_bytes = min(most_bytes, int(settings.cache_mb * MEGABYTE))
-    url = named.get_secret_value()
+    if settings.redis_url is None:
+        reason = "OSRERANK_VECTORS is redis, and no Redis is named: set OSRERANK_REDIS_URL"
+        raise ConfigError(reason, setting="redis_url", source="OSRERANK_REDIS_URL")
+    most_mb = min(settings.vectors_mb, settings.cache_mb or settings.vectors_mb)  # scores may take cache_mb beside them
+    url = settings.redis_url.get_secret_value()
     host = urlsplit(url).hostname
     if url.startswith("redis:") and host not in LOCAL:
         logger.warning(
             "[vectors-in-clear] vectors go to %s without TLS, and they reveal the documents: use rediss://", host
         )
-    return RedisStore(url, most_bytes=most_bytes, ttl_s=settings.vectors_ttl_s)
+    return RedisStore(url, most_bytes=int(most_mb * MEGABYTE), ttl_s=settings.vectors_ttl_s)

@@ -15,7 +15,7 @@ from osrerank.errors import OsrerankError
 
 REST_S = 10.0
 """Pause after a failure, in seconds."""
-VECTORS_OFF = "vectors are off: set OSRERANK_VECTORS=file or redis, or OSRERANK_VECTORS_INDEX=true"
+VECTORS_OFF = "vectors are off: set OSRERANK_VECTORS=file, index or redis"
 
 ERRORS = Counter(
     "osrerank_vectors_errors", "Failed calls of a store; a failed read or write only costs time.", ["store"]

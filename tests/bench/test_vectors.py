@@ -104,9 +104,9 @@ def test_cold_and_warm_searches_with_vectors(client):
     table(client, "file", 100, 200, 500, 1000)
 
 
-def test_searches_with_vectors_in_a_side_index(filled, monkeypatch):
-    monkeypatch.setenv("OSRERANK_VECTORS", "off")  # so that each search reads the side index
-    monkeypatch.setenv("OSRERANK_VECTORS_INDEX", "true")
+def test_searches_with_vectors_in_a_side_index(filled, no_folder, monkeypatch):
+    monkeypatch.setenv("OSRERANK_VECTORS_FOLDER", str(no_folder))  # so that each search reads the side index
+    monkeypatch.setenv("OSRERANK_VECTORS", "index")
     with connect(filled) as another:
         another.warm_up()
         built(another)

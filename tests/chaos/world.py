@@ -14,6 +14,7 @@ from typing import Self
 
 from tests import servers
 from tests.chaos.schedule import Event
+from tests.rerank_server import server_file
 from tests.toxics import Proxies
 from tests.waiting import wait_until
 from tests.workers import PATHS, TINY, WorkerGroup
@@ -86,11 +87,11 @@ class World:
 
     def environment(self) -> dict[str, str]:
         """Return the environment of a client process."""
+        server = f"http://127.0.0.1:{self.proxies.links['client-server'].port}"
         ours = {
             "OSRERANK_BROKER_URL": self.redis_url("client-redis"),
-            "OSRERANK_WORKERS_KEY": KEY,
-            "OSRERANK_RERANK_URL": f"http://127.0.0.1:{self.proxies.links['client-server'].port}",
-            "OSRERANK_RERANK_DIALECT": "osrerank",
+            "OSRERANK_SIGNING_KEY": KEY,
+            "OSRERANK_SETTINGS_FILE": str(server_file(self.folder, server, dialect="osrerank")),
             "OSRERANK_THREADS": "1",
         }
         return {"PYTHONWARNINGS": "ignore", **os.environ, **ours, "PYTHONPATH": PATHS}

@@ -26,7 +26,7 @@ def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """An engine as the page has it: an alias, and the same articles under the new mapping."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("OSRERANK_VECTORS_FOLDER", str(tmp_path / "vectors"))
-    monkeypatch.setenv("OSRERANK_VECTORS_INDEX", "true")
+    monkeypatch.setenv("OSRERANK_VECTORS", "index")
     monkeypatch.setattr(prometheus_client, "start_http_server", lambda _port: None)
     monkeypatch.setenv("OSRERANK_URL", f"embedded:{tmp_path / 'engine'}")
     with osrerank.connect() as client:

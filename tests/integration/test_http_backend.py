@@ -17,7 +17,7 @@ from osrerank.errors import EndpointError, OsrerankError
 from osrerank.settings import Settings
 from tests.articles import fill
 from tests.rankings import ids
-from tests.rerank_server import Reply, answering
+from tests.rerank_server import Reply, answering, server_file
 from tests.servers import ROOT, free_port
 from tests.serving import serving
 from tests.waiting import wait_until
@@ -61,15 +61,13 @@ def first_pass(engine):
 
 
 @pytest.fixture
-def use(monkeypatch):
-    """Return a function that names a server in the environment, as a deployment does."""
+def use(tmp_path, monkeypatch):
+    """Return a function that names a server in a settings file and the environment, as a deployment does."""
 
-    def set_it(url, **settings):
-        monkeypatch.setenv("OSRERANK_RERANK_URL", url)
+    def set_it(url, **keys):
+        monkeypatch.setenv("OSRERANK_SETTINGS_FILE", str(server_file(tmp_path, url, **keys)))
         monkeypatch.setenv("OSRERANK_RERANK_KEY", "t0ken")
         monkeypatch.setenv("OSRERANK_BACKEND", "http")
-        for name, value in settings.items():
-            monkeypatch.setenv(f"OSRERANK_RERANK_{name.upper()}", value)
 
     return set_it
 
@@ -125,11 +123,12 @@ def test_the_doctor_scores_a_pair_and_says_what_is_wrong(use, server, engine):
     found = {one.part: one for one in examine(Settings.load(url=engine))}
     assert found["model"].status == "failed"
     assert "the rerank server 127.0.0.1:9 cannot be reached" in found["model"].found
-    assert "OSRERANK_RERANK_URL" in found["model"].fix
+    assert "[http] of osrerank.toml" in found["model"].fix
 
 
 def test_a_worker_may_ask_a_rerank_server(server, engine, expected, redis_url, tmp_path):
-    environment = {"OSRERANK_RERANK_URL": server, "OSRERANK_RERANK_KEY": "t0ken", "OSRERANK_BACKEND": "http"}
+    file = str(server_file(tmp_path, server))
+    environment = {"OSRERANK_SETTINGS_FILE": file, "OSRERANK_RERANK_KEY": "t0ken", "OSRERANK_BACKEND": "http"}
     environment["PYTHONPATH"] = os.pathsep.join(map(str, (ROOT, ROOT / "workers")))
     with (
         worker_group(redis_url, tmp_path, model="remote", environment=environment),

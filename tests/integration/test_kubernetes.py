@@ -71,7 +71,7 @@ def metric(port: int, name: str) -> float:
 def test_pods_start_become_ready_and_stop(broker, tmp_path):
     secrets = tmp_path / "secrets"
     secrets.mkdir()
-    for name, text in (("redis_url", broker), ("workers_key", "k" * 32), ("server_token", "t" * 32)):
+    for name, text in (("redis_url", broker), ("signing_key", "k" * 32), ("server_token", "t" * 32)):
         (secrets / f"osrerank_{name}").write_text(text)
     (scaled,) = of_kind(plain(), "ScaledObject")
     with Process("server", secrets, tmp_path) as server, contextlib.ExitStack() as stack:

@@ -21,6 +21,7 @@ from osrerank import connect
 from osrerank.testing import CannedTransport
 from tests import servers
 from tests.rankings import response_of
+from tests.rerank_server import server_file
 from tests.servers import ROOT, free_port
 from tests.serving import serving
 from tests.tracing import Collector, one, recording, told
@@ -56,15 +57,14 @@ def broker(tmp_path_factory, variables):
 @pytest.fixture(scope="module")
 def server(tmp_path_factory, variables, broker):
     """The address of a rerank server whose texts go to that worker."""
-    environment = {**variables, "PYTHONPATH": PATHS, "OSRERANK_BROKER_URL": broker, "OSRERANK_WORKERS_KEY": KEY}
+    environment = {**variables, "PYTHONPATH": PATHS, "OSRERANK_BROKER_URL": broker, "OSRERANK_SIGNING_KEY": KEY}
     log = tmp_path_factory.mktemp("serve") / "log"
     with serving(log, "--model", TINY, "--backend", "workers", environment=environment) as (_, port):
         yield f"http://127.0.0.1:{port}"
 
 
-def test_a_search_through_a_server_and_a_worker_is_one_trace(server, collector, monkeypatch):
-    monkeypatch.setenv("OSRERANK_RERANK_URL", server)
-    monkeypatch.setenv("OSRERANK_RERANK_DIALECT", "osrerank")
+def test_a_search_through_a_server_and_a_worker_is_one_trace(server, collector, tmp_path, monkeypatch):
+    monkeypatch.setenv("OSRERANK_SETTINGS_FILE", str(server_file(tmp_path, server, dialect="osrerank")))
     options = {"transport_class": CannedTransport, "answer": response_of(TEXTS), "backend": "http", "model": TINY}
     with recording() as exporter, contextlib.closing(connect("http://localhost:9", **options)) as client:
         answer = client.search("salt", index="notes", rerank={"fields": ["text"], "blend": "replace"})
@@ -133,7 +133,7 @@ def searched(server, broker):
     """Return the metrics of a client that has searched through the workers, of the server and of the worker."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("OSRERANK_BROKER_URL", broker)
-        patch.setenv("OSRERANK_WORKERS_KEY", KEY)
+        patch.setenv("OSRERANK_SIGNING_KEY", KEY)
         answer = response_of(TEXTS)
         options = {"transport_class": CannedTransport, "answer": answer, "redis_url": broker, "model": TINY}
         with contextlib.closing(connect("http://localhost:9", backend="workers", **options)) as client:

@@ -122,9 +122,8 @@ def test_the_search_role_allows_search_and_msearch(node, loaded):
     check(actions | node.actions(), "osrerank_search")
 
 
-def test_the_vectors_role_allows_a_side_index(node, loaded, monkeypatch):
-    monkeypatch.setenv("OSRERANK_VECTORS", "off")
-    monkeypatch.setenv("OSRERANK_VECTORS_INDEX", "true")
+def test_the_vectors_role_allows_a_side_index(node, loaded, no_folder, monkeypatch):
+    monkeypatch.setenv("OSRERANK_VECTORS_FOLDER", str(no_folder))
     for command in ("build", "status", "prune"):
         check(node.run("vectors", command, "--index", "notes"), "osrerank_vectors")
     check(node.run("search", "low blood pressure", "--index", "notes", "--rerank"), "osrerank_search")

@@ -35,10 +35,10 @@ QUERY = "blood pressure is low"
 
 
 @pytest.fixture
-def client(engine_url: str, model: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Client]:
-    """A client that keeps vectors in side indices alone."""
-    monkeypatch.setenv("OSRERANK_VECTORS", "off")
-    monkeypatch.setenv("OSRERANK_VECTORS_INDEX", "true")  # which the embedded engine needs
+def client(engine_url: str, model: Path, no_folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Client]:
+    """A client that keeps vectors in side indices alone, because its file cannot be written."""
+    monkeypatch.setenv("OSRERANK_VECTORS_FOLDER", str(no_folder))
+    monkeypatch.setenv("OSRERANK_VECTORS", "index")  # which the embedded engine needs
     with connect(engine_url, model=str(model)) as made:
         yield made
 

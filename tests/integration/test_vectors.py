@@ -36,7 +36,7 @@ LONG = {"title": "long", "text": " ".join(RNG.choices(WORDS, k=800))}
 def client(engine_url: str, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Client]:
     """A client that keeps vectors in a file alone."""
     monkeypatch.setenv("OSRERANK_VECTORS_FOLDER", str(tmp_path / "vectors"))
-    monkeypatch.setenv("OSRERANK_VECTORS_INDEX", "false")
+    monkeypatch.setenv("OSRERANK_VECTORS", "file")
     with connect(engine_url, model=str(model)) as made:
         yield made
 

@@ -152,7 +152,7 @@ class WorkersMachine(RuleBasedStateMachine):
     @precondition(lambda self: len(self.workers) < 4)
     @rule(kind=kinds)
     def begin_worker(self, kind: str) -> None:
-        settings = Settings.load(model=self.name, broker_url=self.world.url("worker"), workers_key=KEY)
+        settings = Settings.load(model=self.name, broker_url=self.world.url("worker"), signing_key=KEY)
         worker = Worker(WorkerService(settings, Model(kind)), kind)
         worker.service.load()
         self.workers.append(worker)

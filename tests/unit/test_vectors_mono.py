@@ -14,7 +14,7 @@ from osrerank.thresholds.maps import Platt
 from osrerank.types import Advice
 from tests.letters import Letters
 from tests.rankings import ids, ranking_of, response_of
-from tests.rerank_server import answering, by_length
+from tests.rerank_server import answering, by_length, server_file
 from tests.workers import TINY
 
 LOW = ["mmm", "mmml", "mmmlo", "mmmlow", "mmlow..", "mlow...."]
@@ -249,10 +249,9 @@ def test_the_asynchronous_client_does_the_same():
     assert [f"d{candidate.doc_id}" for candidate in asyncio.run(answer()).candidates] == expected
 
 
-def test_a_rerank_server_reads_the_best_of_vectors_that_are_computed_here(monkeypatch):
-    monkeypatch.setenv("OSRERANK_RERANK_DIALECT", "tei")
+def test_a_rerank_server_reads_the_best_of_vectors_that_are_computed_here(tmp_path, monkeypatch):
     with answering(by_length) as server:
-        monkeypatch.setenv("OSRERANK_RERANK_URL", server.url)
+        monkeypatch.setenv("OSRERANK_SETTINGS_FILE", str(server_file(tmp_path, server.url, dialect="tei")))
         response = search(client_for(scorer=None, encoder=False, backend="http"))
     assert response["rerank"]["stages"][0]["model"] == "osrerank/e5-small"
     assert [stage["candidates"] for stage in response["rerank"]["stages"]] == [6, 6, 3]

@@ -8,12 +8,13 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from pydantic import SecretStr
+from pydantic import BaseModel, SecretStr
 from pydantic_settings import BaseSettings
 
 from osrerank.options.described import descriptions
 from osrerank.options.rerank import GROUPS, Rerank
 from osrerank.settings import PREFIX, SECRETS_DIR, Settings
+from osrerank.settings_file import HttpSettings
 
 INTRODUCTION = """# Options and settings
 
@@ -32,6 +33,10 @@ or flag wins over the variable, and the variable over the default. A file of the
 can hold a setting too, `{PREFIX.lower()}redis_url` for instance, as Docker and Kubernetes mount secrets. An unknown
 `{PREFIX}*` variable is an error.
 """
+HTTP = """### `[http]` of the settings file
+
+The [rerank server](rerank-servers.md) of the backend `http`.
+"""
 
 
 def page() -> str:
@@ -40,7 +45,8 @@ def page() -> str:
     for name, (part, *_) in GROUPS.items():
         meaning = (part.__doc__ or "").partition("\n")[0]
         parts += [f"### `{name}`\n\n{meaning}\n", _table("option", _options(part))]
-    return "\n".join([*parts, SETTINGS, _table("variable", _settings(Settings))])
+    parts += [SETTINGS, _table("variable", _settings(Settings))]
+    return "\n".join([*parts, HTTP, _table("key", _entries(HttpSettings))])
 
 
 def _options(one: Any) -> Iterator[tuple[str, str, str]]:
@@ -59,6 +65,10 @@ def _options(one: Any) -> Iterator[tuple[str, str, str]]:
 
 
 def _settings(one: type[BaseSettings]) -> Iterator[tuple[str, str, str]]:
+    yield from ((f"{PREFIX}{name.upper()}", default, said) for name, default, said in _entries(one))
+
+
+def _entries(one: type[BaseModel]) -> Iterator[tuple[str, str, str]]:
     said = descriptions(one)
     for name, entry in one.model_fields.items():
         default = entry.get_default(call_default_factory=True)
@@ -66,7 +76,7 @@ def _settings(one: type[BaseSettings]) -> Iterator[tuple[str, str, str]]:
             default = default.get_secret_value()
         if isinstance(default, str | Path):
             default = str(default).replace(str(Path.home()), "~")
-        yield f"{PREFIX}{name.upper()}", repr(default), said[name]
+        yield name, repr(default), said[name]
 
 
 def _table(what: str, rows: Iterator[tuple[str, str, str]]) -> str:

@@ -42,6 +42,14 @@ labels:
 
 {{/* Values that contradict each other, which values.schema.json cannot see. */}}
 {{- define "osrerank.check" -}}
+{{- $gone := dict "workersKey" "name its Secret as secrets.signingKey, which signs both messages and scores" }}
+{{- $_ := set $gone "cacheKey" "name its Secret as secrets.signingKey, which signs both messages and scores" }}
+{{- $_ := set $gone "vectorsRedisUrl" "leave it out: the server keeps vectors in the Redis of secrets.redisUrl" }}
+{{- range $name, $fix := $gone }}
+{{- if hasKey $.Values.secrets $name }}
+{{- fail (printf "secrets.%s is gone; %s" $name $fix) }}
+{{- end }}
+{{- end }}
 {{- if and .Values.worker.enabled .Values.autoscaling.enabled (gt (int .Values.autoscaling.minReplicas) (int .Values.autoscaling.maxReplicas)) }}
 {{- fail "autoscaling.minReplicas is above autoscaling.maxReplicas" }}
 {{- end }}

@@ -34,7 +34,7 @@ def behind_cache(scorer: Scorer, settings: Settings) -> "CachedScorer":
         from osrerank.scoring.cache.signing import EntrySigner  # noqa: PLC0415 - only where scores are shared
         from osrerank.scoring.cache.store import RemoteStore  # noqa: PLC0415 - imports redis
 
-        url, signer = settings.redis_url.get_secret_value(), EntrySigner(keys_of(settings.cache_key))
+        url, signer = settings.redis_url.get_secret_value(), EntrySigner(keys_of(settings.signing_key))
         store = RemoteStore(url, ttl_s=settings.cache_ttl_s, most_bytes=settings.cache_mb * MEGABYTE, signer=signer)
     return CachedScorer(scorer, store, LocalStore(settings.cache_local_mb * MEGABYTE))
 

@@ -16,9 +16,9 @@ SIGNATURE_BYTES = 16
 LOG_EVERY_S = 60.0
 """The least time between two log lines with the same reason, in seconds."""
 REASONS = {
-    "unsigned": "it is not signed: give all processes that share the cache the OSRERANK_CACHE_KEY",
-    "wrong_key": "it is not signed with a known OSRERANK_CACHE_KEY, or it was altered",
-    "no_key": "it is signed, and this process has no OSRERANK_CACHE_KEY",
+    "unsigned": "it is not signed: give all processes that share the cache the OSRERANK_SIGNING_KEY",
+    "wrong_key": "it is not signed with a known OSRERANK_SIGNING_KEY, or it was altered",
+    "no_key": "it is signed, and this process has no OSRERANK_SIGNING_KEY",
 }
 
 logger = logging.getLogger(__name__)

@@ -27,7 +27,7 @@ SIGNATURE_BYTES = 32
 LOG_EVERY_S = 60.0
 """The least time between two log lines about the same kind of refusal, in seconds; all refusals are counted."""
 UNSIGNED_RISK = (
-    "OSRERANK_WORKERS_KEY is not set: whoever can write to the broker can forge scores and divert requests; "
+    "OSRERANK_SIGNING_KEY is not set: whoever can write to the broker can forge scores and divert requests; "
     "give clients and workers the same key"
 )
 
@@ -49,8 +49,8 @@ class Signer:
 
     @classmethod
     def of(cls, settings: Settings) -> Self:
-        """Return a signer with the keys of the settings' ``workers_key``."""
-        return cls(keys_of(settings.workers_key))
+        """Return a signer with the keys of the settings' ``signing_key``."""
+        return cls(keys_of(settings.signing_key))
 
     def seal(self, kind: Kind, message: bytes) -> bytes:
         """Return a message behind its signature; without keys, the message alone."""
@@ -72,15 +72,15 @@ class Signer:
         if not sealed.startswith(SIGNED):
             if self.signs:
                 raise PayloadError(
-                    "a message is not signed: give its sender the OSRERANK_WORKERS_KEY", reason="unsigned"
+                    "a message is not signed: give its sender the OSRERANK_SIGNING_KEY", reason="unsigned"
                 )
             return sealed
         if not self.signs:
-            raise PayloadError("a message is signed, and this process has no OSRERANK_WORKERS_KEY", reason="no_key")
+            raise PayloadError("a message is signed, and this process has no OSRERANK_SIGNING_KEY", reason="no_key")
         body = len(SIGNED) + SIGNATURE_BYTES
         signature, message = sealed[len(SIGNED) : body], sealed[body:]
         if not any(hmac.compare_digest(signature, hmac.digest(key, message, "sha256")) for key in self._keys[kind]):
-            raise PayloadError("a message is not signed with a known OSRERANK_WORKERS_KEY", reason="wrong_key")
+            raise PayloadError("a message is not signed with a known OSRERANK_SIGNING_KEY", reason="wrong_key")
         return message
 
 

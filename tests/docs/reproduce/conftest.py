@@ -107,7 +107,7 @@ def publisher(collections: Collections, folder: Path) -> Iterator[Path]:
 
 @pytest.fixture
 def run_section(environment: dict[str, str], tmp_path: Path) -> RunSection:
-    """Run a section's commands as they stand there, but for the values of its settings; return what they print."""
+    """Run a section's commands with other settings' values and places of files; return what they print."""
 
     def run(name: str, collections: Collections, settings: str, files: Mapping[str, bytes] | None = None) -> str:
         work = tmp_path / "work"
@@ -118,11 +118,12 @@ def run_section(environment: dict[str, str], tmp_path: Path) -> RunSection:
         first, *rest = blocks(name)
         assert names(settings) == names(first), "the section has other settings"
         script = work / "section.sh"
-        script.write_text("\n".join(["set -euo pipefail", settings, *rest]), "utf-8")
         with publisher(collections, tmp_path / "publisher") as catalogue:
-            told = {**environment, "OSRERANK_CATALOGUE": str(catalogue)}
+            lines = "\n".join(["set -euo pipefail", settings, *rest])
+            script.write_text(lines.replace("osrerank download ", f"osrerank download --catalogue {catalogue} "))
+            command = ["bash", "-x", script]
             made = subprocess.run(
-                ["bash", "-x", script], cwd=work, env=told, capture_output=True, text=True, check=False, timeout=280
+                command, cwd=work, env=environment, capture_output=True, text=True, check=False, timeout=280
             )
         assert made.returncode == 0, made.stderr[-4000:]
         return made.stdout

@@ -136,8 +136,8 @@ def test_queries_without_a_deadline_wait_for_a_busy_rerank_server(candidates, tm
     monkeypatch.setattr("osrerank.scoring.backends.http.connection.FIRST_WAIT_S", 0.0)
     busy = [Reply({"error": "busy"}, 429)] * 20
     with answering(lambda received: busy.pop() if busy else by_length(received)) as server:
-        for name, value in (("URL", server.url), ("DIALECT", "tei")):
-            monkeypatch.setenv(f"OSRERANK_RERANK_{name}", value)
+        (tmp_path / "osrerank.toml").write_text(f'[http]\nurl = "{server.url}"\ndialect = "tei"\n')
+        monkeypatch.chdir(tmp_path)
         arguments = ["--backend", "http", "rerank", "--candidates", str(candidates), "-o", str(tmp_path / "run")]
         outcome = CliRunner().invoke(cli, arguments)
     assert outcome.exit_code == 0, outcome.output

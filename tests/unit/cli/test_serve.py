@@ -9,7 +9,7 @@ from osrerank.cli.serve import _judgments, _warm_up
 from osrerank.errors import ConfigError, EndpointError
 from osrerank.service import RerankService
 from osrerank.settings import Settings
-from tests.rerank_server import Reply, answering
+from tests.rerank_server import Reply, answering, server_file
 from tests.servers import ROOT
 
 TINY = str(ROOT / "tests" / "data" / "tiny-bert-one-label")
@@ -43,20 +43,20 @@ def test_queries_and_judgments_are_read_together(tmp_path):
     assert judgments.of("Where does a duck sleep") == ("7", {"a": 2})
 
 
-def served(url, **settings):
-    return RerankService(Settings.load(backend="http", rerank_url=url, rerank_dialect="tei", **settings))
+def served(folder, url):
+    return RerankService(Settings.load(backend="http", settings_file=server_file(folder, url, dialect="tei")))
 
 
 @pytest.mark.parametrize("status", [429, 503, None])
-def test_a_server_behind_that_is_busy_or_away_may_come_later(status, capsys):
+def test_a_server_behind_that_is_busy_or_away_may_come_later(status, tmp_path, capsys):
     answer = Reply(None) if status is None else Reply({"error": "later"}, status, (("Retry-After", "60"),))
-    with answering(lambda _received: answer) as behind, contextlib.closing(served(behind.url)) as reranker:
+    with answering(lambda _received: answer) as behind, contextlib.closing(served(tmp_path, behind.url)) as reranker:
         _warm_up(reranker)
     assert "it answers 503 until that server is ready" in capsys.readouterr().err
 
 
-def test_a_server_behind_that_refuses_the_key_ends_the_start():
+def test_a_server_behind_that_refuses_the_key_ends_the_start(tmp_path):
     answer = answering(lambda _received: Reply({}, 401))
     expected = pytest.raises(EndpointError, match="OSRERANK_RERANK_KEY")
-    with answer as behind, contextlib.closing(served(behind.url)) as reranker, expected:
+    with answer as behind, contextlib.closing(served(tmp_path, behind.url)) as reranker, expected:
         _warm_up(reranker)

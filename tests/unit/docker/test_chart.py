@@ -4,6 +4,7 @@ import subprocess
 
 import pytest
 
+from osrerank._removed import REMOVED
 from tests import kubernetes
 from tests.kubernetes import CHART, MANIFESTS, container, helm, objects, pod
 from tools.deploy.manifests import manifests, render
@@ -64,13 +65,20 @@ def test_lint_has_nothing_to_say(helm):
         ("secrets.redisUrl.secretName=", "workers need the URL of a Redis"),
         ("server.replica=3", "additional properties 'replica' not allowed"),
         ("worker.resources.limits.cpu=null", "missing property 'cpu'"),
-        ("worker.env.OSRERANK_WORKERS_KEY=secret", "invalid propertyName 'OSRERANK_WORKERS_KEY'"),
+        ("worker.env.OSRERANK_SIGNING_KEY=secret", "invalid propertyName 'OSRERANK_SIGNING_KEY'"),
     ],
 )
 def test_values_that_contradict_each_other_are_refused(value, said):
     with pytest.raises(subprocess.CalledProcessError) as caught:
         rendered([value])
     assert said in caught.value.stderr
+
+
+@pytest.mark.parametrize("value", [name for name in REMOVED if name.startswith("secrets.")])
+def test_a_value_that_is_gone_says_what_to_do_instead(value):
+    with pytest.raises(subprocess.CalledProcessError) as caught:
+        rendered([f"{value}.secretName=osrerank"])
+    assert f"{value} is gone; {REMOVED[value]}" in caught.value.stderr
 
 
 def test_gpu_workers_have_a_gpu_and_torch():
@@ -90,8 +98,7 @@ def test_secrets_are_the_named_ones():
     sources = [source["secret"] for source in volumes["secrets"]["projected"]["sources"]]
     assert [(source["name"], source["items"]) for source in sources] == [
         ("cache", [{"key": "url", "path": "osrerank_redis_url"}]),
-        ("osrerank", [{"key": "workers-key", "path": "osrerank_workers_key"}]),
-        ("osrerank", [{"key": "cache-key", "path": "osrerank_cache_key"}]),
+        ("osrerank", [{"key": "signing-key", "path": "osrerank_signing_key"}]),
         ("vectors", [{"key": "vectors-key", "path": "osrerank_vectors_key"}]),
     ]
     assert volumes["redis-tls"]["secret"]["secretName"] == "redis-tls"

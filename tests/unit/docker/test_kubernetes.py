@@ -39,7 +39,7 @@ def test_manifests_and_values_are_valid_and_the_schema_names_all_values():
         ("image.digest", "latest"),
         ("autoscaling.minReplicas", 0),
         ("worker.terminationGracePeriodSeconds", 5),
-        ("worker.env", {"OSRERANK_WORKERS_KEY": "secret"}),
+        ("worker.env", {"OSRERANK_SIGNING_KEY": "secret"}),
         ("server.env", {"OSRERANK_REDIS_URL": "redis://:secret@redis"}),
         ("secrets.redisUrl", {"secretName": "osrerank", "value": "secret"}),
     ],
@@ -98,7 +98,7 @@ def test_secrets_are_files_that_settings_read_and_none_is_in_the_environment(com
         monkeypatch.setenv(variable["name"], str(tmp_path) if value.startswith("/run/secrets") else value)
     settings = Settings.load()
     assert settings.broker() == "redis://redis:6379/0"
-    assert settings.workers_key is not None
+    assert settings.signing_key is not None
     names = [variable["name"] for variable in container(plain(), component)["env"]]
     assert [name for name in names if re.search(r"PASSWORD|TOKEN|SECRET|KEY|_URL", name)] == ["OSRERANK_SECRETS_DIR"]
 

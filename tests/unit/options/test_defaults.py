@@ -54,9 +54,13 @@ def test_defaults_of_each_index(load):
         ("[index]\nx = 5", "'index.x'"),
         ("[index.a]\ndepth = 5", "'index.a.depth'"),
         ("[index.a]", "'index.a'"),
-        ('[index."a*"]\nmodle = "x"', r"'index.a\*.modle'.*in \[index.NAME\], model"),
+        ('[index."a*"]\nmodle = "x"', r"'index.a\*.modle'.*in \[index.NAME\] model"),
         ("[index.a]\nmodel = 5", r"\[index.'a'\] model is 5; it must be a model's name"),
         ("[index.a]\nmodel = ' '", r"\[index.'a'\] model is ' '"),
+        ("http = 5", r"toml \[http\]"),
+        ("[http]\nkey = 'x'", r"toml \[http\] key: there is no such key; known are url, dialect, scores, batch"),
+        ("[http]\nbatch = '7'", r"toml \[http\] batch: "),
+        ("[http]\ndialect = 'cohere'", r"toml \[http\] dialect: .*'cohere-v1', 'cohere-v2'"),
     ],
 )
 def test_bad_settings_file_is_named(load, content, named):

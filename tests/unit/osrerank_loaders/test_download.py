@@ -184,19 +184,17 @@ def test_published_files_have_size_and_md5_but_for_six() -> None:
     assert (passages.bytes, passages.md5) == (1_057_717_952, "31644046b18952c1386cd4564ba2ae69")
 
 
-def test_a_catalogue_stands_in_for_the_packages_list(serve, tmp_path, monkeypatch):
+def test_a_catalogue_stands_in_for_the_packages_list(serve, tmp_path):
     file = serve().file()
     listed = {"mine": {"about": "of ours", "files": [{"name": file.name, "url": file.url}]}}
     catalogue = tmp_path / "catalogue.json"
     catalogue.write_text(json.dumps(listed))
-    arguments = ["mine", "--output", str(tmp_path / "made")]
-    result = CliRunner().invoke(download, [*arguments, "--catalogue", str(catalogue)])
+    listed_there = ["--catalogue", str(catalogue)]
+    result = CliRunner().invoke(download, ["mine", "--output", str(tmp_path / "made"), *listed_there])
     assert result.exit_code == 0, result.output
     assert result.stdout == f"{tmp_path / 'made' / 'collection.gz'}\n"
     assert f"not verified: no MD5 is published; its SHA-256 is {hashlib.sha256(CONTENT).hexdigest()}" in result.stderr
-    monkeypatch.setenv("OSRERANK_CATALOGUE", str(catalogue))
-    assert CliRunner().invoke(download, arguments).exit_code == 0
-    error = CliRunner().invoke(download, ["msmarco-passage"]).exception
+    error = CliRunner().invoke(download, ["msmarco-passage", *listed_there]).exception
     assert str(error) == "there is no collection msmarco-passage; there are mine"
 
 

@@ -21,7 +21,7 @@ OLD, NEW, OTHER = "an-old-key-of-24-letters", "a-new-key-of-24-letters!", "someb
 @pytest.fixture
 def service(redis_url: str):
     service = WorkerService(
-        Settings.load(broker_url=redis_url, model="trusted", workers_key=f"{NEW},{OLD}"), FunctionScorer()
+        Settings.load(broker_url=redis_url, model="trusted", signing_key=f"{NEW},{OLD}"), FunctionScorer()
     )
     service.load()
     service.registry.renew(service.heartbeat())

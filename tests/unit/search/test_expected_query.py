@@ -48,7 +48,6 @@ def source():
 
 def test_the_query_is_encoded_before_the_first_pass_has_answered(monkeypatch):
     monkeypatch.setenv("OSRERANK_VECTORS", "off")
-    monkeypatch.setenv("OSRERANK_VECTORS_INDEX", "false")
     encoder = Noting()
     texts = ["a short text", "a text that is longer"]
     client = client_for(texts, encoder, warm=True, transport_class=Waiting, begun=encoder.begun)

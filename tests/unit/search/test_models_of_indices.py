@@ -119,34 +119,30 @@ def test_a_multi_search_has_the_model_of_each_line(open_client):
     assert found == [["shops"], ["german"], ["papers"], ["e5-small"], []]
 
 
-def test_models_are_loaded_on_first_use_and_the_longest_unused_is_released(open_client, monkeypatch, caplog):
-    monkeypatch.setenv("OSRERANK_MODELS_MAX", "2")
+def test_models_are_loaded_on_first_use_and_the_longest_unused_is_released(open_client, caplog):
     client = open_client()
     assert loaded(client) == set()
-    assert [model_of(client, index) for index in ("shop-fr", "papers")] == ["shops", "papers"]
-    assert loaded(client) == {"shops", "papers"}
-    assert model_of(client, "shop-fr") == "shops"
+    assert [model_of(client, index) for index in ("shop-de", "papers", "shop-fr")] == ["german", "papers", "shops"]
+    assert loaded(client) == {"german", "papers", "shops"}
+    assert model_of(client, "notes") == "e5-small"  # one's own counts, and is not released
     with caplog.at_level(logging.WARNING):
         assert model_of(client, "shop-de") == "german"
-    assert loaded(client) == {"shops", "german"}
-    assert [line for line in caplog.messages if line.startswith("[model-released] ") and "OSRERANK_MODELS_MAX" in line]
+    assert loaded(client) == {"german", "shops"}
+    assert [line for line in caplog.messages if line.startswith("[model-released] ") and "at most 3 stay" in line]
     assert model_of(client, "papers") == "papers"  # again
     assert loaded(client) == {"german", "papers"}
-    assert model_of(client, "notes") == "e5-small"  # one's own counts, and is not released
-    assert model_of(client, "shop-fr") == "shops"
-    assert loaded(client) == {"shops"}
 
 
-def test_a_model_in_use_is_not_released(open_client, monkeypatch):
-    monkeypatch.setenv("OSRERANK_MODELS_MAX", "1")
+def test_a_model_in_use_is_not_released(open_client):
     client = open_client()
+    assert model_of(client, "notes") == "e5-small"
     with client.searcher.serving("shop-de") as service:
         assert service.model.model.endswith("german")
         assert model_of(client, "papers") == "papers"
-        assert loaded(client) == {"german", "papers"}
-        assert model_of(client, "shop-de") == "german"
+        assert model_of(client, "shop-fr") == "shops"
+        assert loaded(client) == {"german", "shops"}
     assert model_of(client, "papers") == "papers"
-    assert loaded(client) == {"papers"}
+    assert loaded(client) == {"papers", "shops"}
 
 
 def test_a_model_of_the_callers_own_holds_for_every_index(open_client, models, caplog):
@@ -195,18 +191,18 @@ def test_warming_up_an_index_loads_its_model(open_client):
     assert client.searcher.service.first.is_encoder is None
 
 
-def test_searches_at_the_same_time_survive_releases(open_client, monkeypatch):
-    monkeypatch.setenv("OSRERANK_MODELS_MAX", "1")
+def test_searches_at_the_same_time_survive_releases(open_client):
     client = open_client()
+    assert model_of(client, "notes") == "e5-small"
     wanted = [INDICES[number % 3] for number in range(48)]
     with ThreadPoolExecutor(6) as pool:
         found = list(pool.map(lambda index: model_of(client, index), wanted))
     assert found == ["shops", "german", "papers"] * 16
-    wait_until(lambda: model_of(client, "papers") and loaded(client) == {"papers"}, 10)
+    wait_until(lambda: model_of(client, "papers") and len(loaded(client)) == 2 and "papers" in loaded(client), 10)
 
 
 def test_side_vectors_of_an_alias_are_pruned_by_the_aliass_model(open_client, monkeypatch):
-    monkeypatch.setenv("OSRERANK_VECTORS_INDEX", "true")
+    monkeypatch.setenv("OSRERANK_VECTORS", "index")
     client = open_client()
     client.indices.put_alias(index="notes", name="shop-de-all")
     assert build_vectors(client, "shop-de-all", to="index").encoded == 3

@@ -119,9 +119,15 @@ class Cluster:
         return {"items": items}
 
 
+@pytest.fixture(autouse=True)
+def _only_side_indices(no_folder, monkeypatch):
+    """Keep vectors in side indices alone."""
+    monkeypatch.setenv("OSRERANK_VECTORS_FOLDER", str(no_folder))
+
+
 def searcher(model: Any = None, clock: Any = time.monotonic, **settings: Any) -> Searcher:
     base = Defaults(Rerank(fields="text", query_fields="text"))
-    return Searcher(Settings.load(**{"vectors": "off", **settings}), base, model or encoder(), clock=clock)
+    return Searcher(Settings.load(**settings), base, model or encoder(), clock=clock)
 
 
 def search(own: Searcher, cluster: Cluster, later: bool = True, **options: Any) -> dict[str, Any]:
@@ -161,7 +167,7 @@ def test_a_search_creates_no_side_index_and_asks_again_after_a_minute():
 
 def test_what_is_known_here_is_not_asked_for(tmp_path):
     engine = cluster({SIDE: TEXTS})
-    own = searcher(vectors="file", vectors_folder=tmp_path, vectors_profile="standard")
+    own = searcher(vectors_folder=tmp_path, vectors_profile="standard")
     assert search(own, engine)["known"] == 2
     own.service.vectors_of(Rerank()).records.flush()  # what was read there is kept here
     for _ in range(2):
@@ -184,9 +190,10 @@ def test_no_request_for_what_has_no_vectors(model, options):
 
 
 def test_side_indices_can_be_turned_off_and_are_off_in_the_embedded_engine():
-    assert searcher(vectors_index=False).vectors is None
-    assert Searcher(Settings.load(vectors="off"), Defaults(), encoder(), is_embedded=True).vectors is None
-    assert Searcher(Settings.load(vectors_index=True), Defaults(), encoder(), is_embedded=True).vectors is not None
+    assert all(searcher(vectors=value).vectors is None for value in ("file", "redis", "off"))
+    assert all(searcher(vectors=value).vectors is not None for value in ("index", None))
+    assert Searcher(Settings.load(), Defaults(), encoder(), is_embedded=True).vectors is None
+    assert Searcher(Settings.load(vectors="index"), Defaults(), encoder(), is_embedded=True).vectors is not None
 
 
 def test_a_fault_of_the_cluster_is_none_of_the_search(caplog):
@@ -195,7 +202,7 @@ def test_a_fault_of_the_cluster_is_none_of_the_search(caplog):
     for _ in range(2):
         assert search(own, engine)["applied"] is True
     assert engine.requests == [f"POST /{SIDE}/_search"]  # left alone for a while
-    assert caplog.text.count("reads of document vectors pause for 10 s") == 1
+    assert caplog.text.count(f"{SIDE}: reads of document vectors pause for 10 s") == 1
 
 
 def test_a_short_deadline_is_no_failure_of_the_cluster(caplog):

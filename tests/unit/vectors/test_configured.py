@@ -58,7 +58,7 @@ def test_a_key_of_any_length_signs_them() -> None:
 )
 def test_a_redis_without_tls_is_warned_of(url: str, warns: bool, caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.WARNING):
-        vectors = VectorStorage.of(Settings.load(vectors="redis", vectors_redis_url=url))
+        vectors = VectorStorage.of(Settings.load(vectors="redis", redis_url=url))
     assert isinstance(vectors.store, RedisStore)
     assert ("without TLS" in caplog.text) is warns
 
@@ -67,10 +67,11 @@ def test_without_an_index_a_redis_that_is_named_keeps_them() -> None:
     named = {"redis_url": "redis://127.0.0.1:1"}
     for settings, has_index, is_redis in (
         (named, False, True), (named, True, False), ({**named, "vectors": "file"}, False, False), ({}, False, False),
+        ({**named, "vectors": "redis"}, True, True), ({**named, "vectors": "index"}, False, False),
     ):  # fmt: skip
         store = VectorStorage.of(Settings.load(**settings), has_index=has_index).store
         assert isinstance(store, RedisStore) is is_redis
-    with pytest.raises(ConfigError, match="OSRERANK_VECTORS_REDIS_URL"):
+    with pytest.raises(ConfigError, match="OSRERANK_VECTORS is redis, and no Redis is named: set OSRERANK_REDIS_URL"):
         VectorStorage.of(Settings.load(vectors="redis"))
 
 

@@ -72,7 +72,7 @@ def _items(dialect: Dialect, content: Any) -> list[Any]:
 
 
 def _hint(dialect: Dialect) -> str:
-    return f": it does not speak the dialect {dialect.name}, set OSRERANK_RERANK_DIALECT"
+    return f": it does not speak the dialect {dialect.name}, name its dialect in [http] of osrerank.toml"
 
 
 def _unscored(headers: Mapping[str, str]) -> int:
@@ -90,7 +90,9 @@ def _logit(score: Any, scale: Scale) -> float | None:
         return None
     if scale == "probability":
         if not 0 <= score <= 1:
-            reason = f"the server's score {score:g} is no probability: set OSRERANK_RERANK_SCORES=logit"
+            reason = (
+                f'the server\'s score {score:g} is no probability: write scores = "logit" in [http] of osrerank.toml'
+            )
             raise WrongScaleError(reason)
         chance = min(max(float(score), LEAST), MOST)
         return math.log(chance) - math.log1p(-chance)

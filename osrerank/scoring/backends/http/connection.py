@@ -324,7 +324,7 @@ class Connection:
         if status in (401, 403):
             reason += "; set the key that it wants as OSRERANK_RERANK_KEY"
         elif status in (404, 405):
-            reason += "; name another address (OSRERANK_RERANK_URL), dialect (OSRERANK_RERANK_DIALECT) or model"
+            reason += "; name another url or dialect in [http] of osrerank.toml, or another model"
         elif 300 <= status < 400:
             reason += "; it is elsewhere: name that address, as a key is not sent on"
         return EndpointError(reason, status=status, retryable=status in AWAY)

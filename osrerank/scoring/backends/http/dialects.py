@@ -39,7 +39,7 @@ class Dialect:
     """A way to ask for scores.
 
     Attributes:
-        name: as in ``OSRERANK_RERANK_DIALECT``.
+        name: as ``dialect`` of ``[http]`` in the settings file.
         path: of the requests, below the server's address.
         body: makes a request's JSON.
         items: the key of the answer's list; "" where the list is the answer.

@@ -298,7 +298,7 @@ class EndpointScorer:
                 if dialect.name == "tei" and not self._most:
                     self._most = _size_in(content)
                 return dialect
-        reason = f"{self._target.host} does not say which dialect it speaks: set OSRERANK_RERANK_DIALECT"
+        reason = f"{self._target.host} does not say what it speaks: name its dialect in [http] of osrerank.toml"
         raise EndpointError(reason, model=self.model)
 
 

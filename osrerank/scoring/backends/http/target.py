@@ -7,7 +7,8 @@ from urllib.parse import urlsplit
 
 from osrerank.errors import ConfigError
 from osrerank.scoring.backends.http.dialects import DIALECTS, Dialect, Scale
-from osrerank.settings import Settings
+from osrerank.settings import SETTINGS_FILE, Settings
+from osrerank.settings_file import HttpSettings
 
 AUTO = "auto"
 HOSTS = {"cohere.com": "cohere-v2", "cohere.ai": "cohere-v2", "jina.ai": "jina", "voyageai.com": "voyage"}
@@ -39,23 +40,25 @@ class Target:
         """Return what the settings describe.
 
         Args:
-            settings: with the address.
+            settings: name the file that has the address, in ``[http]``.
             model: of the search; the default one is not sent, as no other server has it.
 
         Raises:
-            ConfigError: there is no address, or the dialect needs a model's name and there is none.
+            ConfigError: the settings file cannot be used or has no address, or the dialect needs a model's name and
+                there is none.
         """
-        if settings.rerank_url is None:
-            reason = "the backend http needs a rerank server: set OSRERANK_RERANK_URL"
-            raise ConfigError(reason, setting="rerank_url", source="OSRERANK_RERANK_URL")
-        url = settings.rerank_url.rstrip("/")
-        name = _by_address(url) if settings.rerank_dialect == AUTO else settings.rerank_dialect
+        http = HttpSettings.load(settings)
+        if http.url is None:
+            reason = "the backend http needs a rerank server: write url in [http] of osrerank.toml"
+            raise ConfigError(reason, setting="http.url", source=str(settings.found_file() or SETTINGS_FILE))
+        url = http.url.rstrip("/")
+        name = _by_address(url) if http.dialect == AUTO else http.dialect
         dialect = DIALECTS[name] if name else None
         is_named = "model" in settings.model_fields_set or model != settings.model
         if dialect is not None and dialect.needs_model and not is_named:
             reason = f"the dialect {dialect.name} needs the server's name for the model: set --model or OSRERANK_MODEL"
             raise ConfigError(reason, setting="model", source="OSRERANK_MODEL")
-        return cls(url, dialect, model if is_named else "", settings.rerank_scores, settings.rerank_batch)
+        return cls(url, dialect, model if is_named else "", http.scores, http.batch)
 
     @property
     def host(self) -> str:

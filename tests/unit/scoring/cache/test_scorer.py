@@ -334,7 +334,7 @@ def forged_keys() -> list[bytes]:
 
 def scored(redis_url: str, key: str) -> Scores:
     """Return scores behind the cache in Redis alone, as a deployment with this key has it."""
-    own = {"redis_url": redis_url, "cache_local_mb": 0.0, "cache_key": key or None}
+    own = {"redis_url": redis_url, "cache_local_mb": 0.0, "signing_key": key or None}
     scorer = behind_cache(FunctionScorer(), Settings.load(**own))
     found = scorer.score(QUERY, TEXTS, PLACES)
     scorer.disconnect()
@@ -372,7 +372,7 @@ def test_a_score_moved_to_another_pair_signed_by_another_or_altered_is_refused(
     for forged in (own.seal(second, value), other.seal(first, value), altered):
         redis.hset(YOUNG, first, forged)
         assert values_of(redis_url, OURS) == TRUE
-    assert caplog.text.count("it is not signed with a known OSRERANK_CACHE_KEY") == 3
+    assert caplog.text.count("it is not signed with a known OSRERANK_SIGNING_KEY") == 3
     redis.hset(YOUNG, first, own.seal(first, value))
     assert values_of(redis_url, OURS) == [FORGED, 0.0]  # what has the key is believed
     assert values_of(redis_url, "") == TRUE  # a process without the key computes it
@@ -392,4 +392,4 @@ def test_refusals_are_logged_once_in_a_while(caplog: pytest.LogCaptureFixture) -
     found = [record.getMessage() for record in caplog.records]
     assert len(found) == 2
     assert all(line.startswith("[score-refused] refused a cached score") for line in found)
-    assert "OSRERANK_CACHE_KEY" in found[0]
+    assert "OSRERANK_SIGNING_KEY" in found[0]

@@ -171,14 +171,14 @@ def test_keys_are_changed_in_three_steps():
     for before, after in pairwise(steps):
         assert after.open("request", before.seal("request", b"x")) == b"x"
         assert before.open("request", after.seal("request", b"x")) == b"x"
-    with pytest.raises(PayloadError, match="known OSRERANK_WORKERS_KEY"):
+    with pytest.raises(PayloadError, match="known OSRERANK_SIGNING_KEY"):
         steps[3].open("request", steps[0].seal("request", b"x"))
 
 
 def test_one_side_without_a_key_is_told_so():
     with pytest.raises(PayloadError, match="is not signed") as unsigned:
         Signer([NEW]).open("reply", Signer().seal("reply", b"x"))
-    with pytest.raises(PayloadError, match="this process has no OSRERANK_WORKERS_KEY") as no_key:
+    with pytest.raises(PayloadError, match="this process has no OSRERANK_SIGNING_KEY") as no_key:
         Signer().open("reply", Signer([NEW]).seal("reply", b"x"))
     assert (unsigned.value.reason, no_key.value.reason) == ("unsigned", "no_key")
     assert Signer().open("reply", Signer().seal("reply", b"x")) == b"x"
@@ -203,11 +203,11 @@ def test_refusals_are_counted_and_logged_once_a_minute(caplog, monkeypatch):
 
 
 def test_keys_are_read_from_the_settings_and_never_shown():
-    settings = Settings.load(workers_key=f" {NEW.decode()} ,{OLD.decode()}")
+    settings = Settings.load(signing_key=f" {NEW.decode()} ,{OLD.decode()}")
     assert Signer.of(settings).open("reply", Signer([OLD]).seal("reply", b"x")) == b"x"
     assert "key-of-24" not in repr(settings)
     assert not Signer.of(Settings.load()).signs
     for keys in ("short", f"{NEW.decode()},", f"{NEW.decode()},short"):
         with pytest.raises(ConfigError, match="at least 16 characters") as refused:
-            Settings.load(workers_key=keys)
+            Settings.load(signing_key=keys)
         assert "short" not in str(refused.value)

@@ -12,7 +12,7 @@ from osrerank.server.api.app import create_app
 from osrerank.service import RerankService
 from osrerank.settings import Settings
 from osrerank.testing import FunctionScorer, ManualClock
-from tests.rerank_server import Reply, answering, by_length
+from tests.rerank_server import Reply, answering, by_length, server_file
 from tests.waiting import HeldScorer, wait_until
 from tests.workers import TINY
 
@@ -172,10 +172,11 @@ def closing(received):
     return (Reply({}) if received.method == "GET" else by_length(received))._replace(headers=(("Connection", "close"),))
 
 
-def test_readiness_follows_the_server_behind():
+def test_readiness_follows_the_server_behind(tmp_path):
     replies = []
     with answering(lambda it: replies[-1] if replies else closing(it)) as behind:
-        reranker = RerankService(Settings.load(backend="http", rerank_url=behind.url, rerank_dialect="tei"))
+        file = server_file(tmp_path, behind.url, dialect="tei")
+        reranker = RerankService(Settings.load(backend="http", settings_file=file))
         with TestClient(create_app(reranker)) as client:
             wait_until(lambda: client.get("/ready").status_code == 200)
             replies.append(Reply({"error": "full"}, 503, (("Connection", "close"),)))
@@ -218,8 +219,9 @@ def test_texts_that_must_not_be_cut_are_refused_where_they_would_be(serve, asked
         assert client.post(path, json={**body, **asked, texts: ["a cat", "a dog"]}).status_code == 200
 
 
-def test_texts_are_not_promised_whole_where_another_server_scores():
-    reranker = RerankService(Settings.load(backend="http", rerank_url="http://127.0.0.1:9", rerank_dialect="tei"))
+def test_texts_are_not_promised_whole_where_another_server_scores(tmp_path):
+    file = server_file(tmp_path, "http://127.0.0.1:9", dialect="tei")
+    reranker = RerankService(Settings.load(backend="http", settings_file=file))
     with TestClient(create_app(reranker)) as client:
         check(client.post("/rerank", json={**BODY, "truncate": False}), 422, "leave truncate out")
     reranker.close()

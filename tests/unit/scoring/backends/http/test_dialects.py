@@ -83,12 +83,12 @@ def test_servers_that_need_no_name_are_sent_none(scorer_of):
 def test_logits_and_probabilities_on_request(scorer_of):
     answer = {"results": [{"index": at, "relevance_score": score} for at, score in enumerate((-3.0, 0.5, 7.0))]}
     with answering(lambda _received: Reply(answer)) as server:
-        scores = scorer_of(server.url, "vllm", rerank_scores="logit").score(QUERY, TEXTS, TUPLES)
+        scores = scorer_of(server.url, "vllm", http={"scores": "logit"}).score(QUERY, TEXTS, TUPLES)
     assert scores.values.tolist() == [-3.0, 0.5, 7.0]
     assert server.received[0].body["use_activation"] is False
     answer = [{"index": at, "score": score} for at, score in enumerate((0.5, 0.1, 0.9))]
     with answering(lambda _received: Reply(answer)) as server:
-        scores = scorer_of(server.url, "tei", rerank_scores="probability").score(QUERY, TEXTS, TUPLES)
+        scores = scorer_of(server.url, "tei", http={"scores": "probability"}).score(QUERY, TEXTS, TUPLES)
     assert scores.values.tolist() == pytest.approx(LOGITS, abs=1e-6)
     assert server.received[0].body["raw_scores"] is False
 
@@ -104,7 +104,7 @@ def logits_of(content, count=3, *, dialect="tei", scale="logit", **headers):
 @pytest.mark.parametrize(
     ("content", "reason"),
     [
-        ({"error": "no"}, "has no list: it does not speak the dialect tei, set OSRERANK_RERANK_DIALECT"),
+        ({"error": "no"}, "has no list: it does not speak the dialect tei, name its dialect in "),
         ("scores", "has no list"),
         ([0.5, 0.1], "has an item without index and score"),
         ([{"index": "0", "score": 1}], "has an item without index"),
@@ -121,7 +121,7 @@ def test_an_answer_that_is_not_to_be_trusted(content, reason):
         logits_of(content)
     with pytest.raises(EndpointError, match="has no list results: it does not speak the dialect vllm"):
         logits_of(tei(1.0), dialect="vllm")
-    with pytest.raises(EndpointError, match=r"score 3\.2 is no probability: set OSRERANK_RERANK_SCORES=logit"):
+    with pytest.raises(EndpointError, match=r"score 3\.2 is no probability: write scores = \"logit\""):
         logits_of(tei(0.5, 3.2), scale="probability")
 
 

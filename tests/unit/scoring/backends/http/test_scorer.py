@@ -55,7 +55,7 @@ def test_batches_are_as_large_as_the_dialect_s_servers_take(scorer_of):
         assert scores.values.tolist() == [len(text) for text in TEXTS]
         assert sorted(sizes(server)) == [20, *[32] * 15]
         server.received.clear()
-        scorer_of(server.url, rerank_batch=7).score("q", TEXTS, [(3,), (1,), *all_of(TEXTS[:10])])
+        scorer_of(server.url, http={"batch": 7}).score("q", TEXTS, [(3,), (1,), *all_of(TEXTS[:10])])
         assert sorted(sizes(server)) == [5, 7]
     assert len(scorer_of("http://127.0.0.1:9").score("q", ["a"], []).values) == 0  # no server is needed for it
 
@@ -133,7 +133,7 @@ def test_scores_on_another_scale_than_expected_score_nothing(scorer_of):
         return Reply({"results": [{"index": at, "relevance_score": score} for at in range(received.body["top_n"])]})
 
     texts = [*["even"] * 256, "odd"]
-    with answering(answer) as server, pytest.raises(EndpointError, match="set OSRERANK_RERANK_SCORES=logit"):
+    with answering(answer) as server, pytest.raises(EndpointError, match='write scores = "logit"'):
         scorer_of(server.url, "vllm").score("q", texts, all_of(texts))
 
 
@@ -195,8 +195,14 @@ def test_a_server_is_checked_at_its_own_address_while_it_works_and_by_a_pair_aft
 TWO = [(0,), (1,)]
 
 
-def target(url, dialect="auto", **options):
-    return Target.of(Settings.load(backend="http", rerank_url=url, rerank_dialect=dialect, model="m", **options), "m")
+@pytest.fixture
+def target(settings_of):
+    """Return a function from an address and a dialect to the server that they tell."""
+
+    def told(url, dialect="auto", model="m"):
+        return Target.of(settings_of(url, dialect), model)
+
+    return told
 
 
 @pytest.mark.parametrize(
@@ -212,7 +218,7 @@ def target(url, dialect="auto", **options):
         ("http://gateway/some/v1/rerank", "jina", "http://gateway/some/v1/rerank"),
     ],
 )
-def test_an_address_tells_the_dialect(url, dialect, address):
+def test_an_address_tells_the_dialect(target, url, dialect, address):
     found = target(url)
     assert found.dialect is DIALECTS[dialect]
     assert found.address(found.dialect) == address
@@ -223,14 +229,14 @@ PATHS = {"tei": "/rerank", "osrerank": "/rerank", "vllm": "/rerank", "vllm-score
 
 
 @pytest.mark.parametrize(("dialect", "path"), PATHS.items())
-def test_a_named_dialect_has_its_path(dialect, path):
+def test_a_named_dialect_has_its_path(target, dialect, path):
     found = target("http://gpu:8000", dialect)
     assert found.address(found.dialect) == f"http://gpu:8000{path}"
 
 
-def test_an_identity_tells_servers_dialects_and_models_apart_and_no_address():
+def test_an_identity_tells_servers_dialects_and_models_apart_and_no_address(target):
     found = {
-        Target.of(Settings.load(rerank_url=url, rerank_dialect=dialect), model).identity
+        target(url, dialect, model).identity
         for url, dialect, model in product(("http://a", "http://b"), ("auto", "vllm"), "mn")
     }
     assert len(found) == 8
@@ -240,9 +246,9 @@ def test_an_identity_tells_servers_dialects_and_models_apart_and_no_address():
 @pytest.mark.parametrize(
     "url", ["http://user:secret@host", "http://host?key=secret", "http://host#secret", "ftp://host", "http://", "h ost"]
 )
-def test_no_error_repeats_a_secret_of_an_address_or_a_key(url):
-    with pytest.raises(ConfigError, match="a key goes into OSRERANK_RERANK_KEY") as caught:
-        Settings.load(rerank_url=url)
+def test_no_error_repeats_what_an_address_or_a_key_hides(target, url):
+    with pytest.raises(ConfigError, match=r"toml \[http\] url: .*a key goes into OSRERANK_RERANK_KEY") as caught:
+        target(url)
     assert "secret" not in str(caught.value)
     with pytest.raises(ConfigError) as caught:
         Settings.load(rerank_key="se cret\n")  # which would break a header
@@ -250,16 +256,16 @@ def test_no_error_repeats_a_secret_of_an_address_or_a_key(url):
     assert "hidden" not in repr(Settings.load(rerank_key="hidden"))
 
 
-def test_what_is_missing_is_said_when_a_client_is_made():
-    with pytest.raises(ConfigError, match="needs a rerank server: set OSRERANK_RERANK_URL"):
+def test_what_is_missing_is_said_when_a_client_is_made(settings_of):
+    with pytest.raises(ConfigError, match=r"needs a rerank server: write url in \[http\] of osrerank.toml"):
         connect("http://localhost:9", backend="http")
     with pytest.raises(ConfigError, match="dialect cohere-v2 needs the server's name for the model: set --model"):
-        Target.of(Settings.load(rerank_url="https://api.cohere.com"), Settings.load().model)
+        Target.of(settings_of("https://api.cohere.com", "auto"), Settings.load().model)
 
 
-def test_pairs_are_refused_in_one_sentence(scorer_of):
+def test_pairs_are_refused_in_one_sentence(scorer_of, settings_of):
     with pytest.raises(ModelLoadError, match="compares no pairs: use a pipeline without duo, or another backend"):
-        load(Settings.load(backend="http", rerank_url="http://localhost:9"), ("duo",))
+        load(settings_of("http://localhost:9"), ("duo",))
     with pytest.raises(ValueError, match="single documents"):
         scorer_of("http://localhost:9").score("q", ["a", "b"], [(0, 1)])
 
@@ -290,5 +296,5 @@ def test_vllm_is_known_by_its_models(scorer_of):
         scores = scorer_of(server.url, "auto").score("q", ["a", "b"], TWO)
     assert scores.values.tolist() == pytest.approx([0.0, 2.1972246])
     silent = answering(lambda _received: Reply({"detail": "Not Found"}, 404))  # which is not guessed
-    with silent as server, pytest.raises(EndpointError, match="dialect it speaks: set OSRERANK_RERANK_DIALECT"):
+    with silent as server, pytest.raises(EndpointError, match="what it speaks: name its dialect in"):
         scorer_of(server.url, "auto").score("q", ["a"], [(0,)])

@@ -1,0 +1,122 @@
+"""Read the settings file, ``osrerank.toml``, and its table ``[http]``."""
+
+import logging
+import re
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Literal, Self
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+
+from osrerank.errors import ConfigError
+from osrerank.settings import Settings
+
+logger = logging.getLogger(__name__)
+
+TABLES = ("rerank", "index", "http")
+INDEX_KEYS = ("model", "rerank")
+"""The keys that ``[index.NAME]`` of a settings file may have."""
+RerankDialect = Literal["auto", "cohere-v1", "cohere-v2", "jina", "voyage", "tei", "vllm", "vllm-score", "osrerank"]
+"""The protocols of rerank servers (`osrerank.scoring.backends.http.dialects`)."""
+
+
+class HttpSettings(BaseModel):
+    """The rerank server of the backend ``http``, as the settings file describes it in ``[http]``.
+
+    Attributes:
+        url: its address, ``http(s)://host:port``, with a path if it has one.
+        dialect: its protocol: ``cohere-v1``, ``cohere-v2``, ``jina``, ``voyage``, ``tei``, ``vllm``, ``vllm-score`` or
+            ``osrerank``; ``auto`` finds it by the address, else by what the server says about itself.
+        scores: what its scores are: ``probability`` in [0, 1], or ``logit``; ``auto`` for the dialect's usual.
+        batch: the most documents of a request to it; 0 for what the dialect's servers accept.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, hide_input_in_errors=True)
+
+    url: str | None = None
+    dialect: RerankDialect = "auto"
+    scores: Literal["auto", "probability", "logit"] = "auto"
+    batch: int = Field(default=0, ge=0)
+
+    @field_validator("url")
+    @classmethod
+    def _has_no_secret(cls, url: str | None) -> str | None:
+        if url is not None and not re.fullmatch(r"https?://[^/?#@\s]+(/[^?#@\s]*)?", url):
+            raise ValueError("a rerank server is http(s)://host:port/path; a key goes into OSRERANK_RERANK_KEY")
+        return url
+
+    @classmethod
+    def load(cls, settings: Settings) -> Self:
+        """Read the table from the settings file; it is empty if there is no file, or the file has no such table.
+
+        Raises:
+            ConfigError: as `read_file`.
+        """
+        file = settings.found_file()
+        if file is None:
+            return cls()
+        if not settings.settings_file:
+            logger.info("the backend http takes its server from %s", file.absolute())
+        return cls.of(read_file(file).get("http", {}), file)
+
+    @classmethod
+    def of(cls, table: Any, file: Path) -> Self:
+        """Return the settings of a table of a file.
+
+        Raises:
+            ConfigError: the table has an unknown key, or a value that cannot be used.
+        """
+        try:
+            return cls.model_validate(table)
+        except ValidationError as error:
+            first = error.errors(include_url=False, include_input=False)[0]
+            key = ".".join(str(part) for part in first["loc"])
+            reason = first["msg"].removeprefix("Value error, ")
+            if first["type"] == "extra_forbidden":
+                reason = f"there is no such key; known are {', '.join(cls.model_fields)}"
+            setting = f"http.{key}" if key else "http"
+            raise ConfigError(f"{file} [http] {key}: {reason}", setting=setting, source=str(file)) from None
+
+
+def read_file(path: Path) -> dict[str, Any]:
+    """Return the tables of a settings file.
+
+    Raises:
+        ConfigError: the file cannot be read, is not TOML, or has another table, a key that none of its tables has, or a
+            value that cannot be used; the options of searches are not examined.
+    """
+    try:
+        content = tomllib.loads(path.read_text("utf-8"))
+    except OSError as error:
+        raise ConfigError(
+            f"the settings file {path} cannot be read: {error.strerror}", setting="settings_file", source=str(path)
+        ) from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ConfigError(
+            f"the settings file {path} is not TOML: {error}", setting="settings_file", source=str(path)
+        ) from None
+    _check_tables(content, path)
+    HttpSettings.of(content.get("http", {}), path)
+    return content
+
+
+def _check_tables(content: Mapping[str, Any], path: Path) -> None:
+    """Reject a file with anything but [rerank], [index.NAME.rerank], [index.NAME] with a model, and [http]."""
+    indexes = content.get("index", {})
+    wrong = [key for key in content if key not in TABLES]
+    if not isinstance(indexes, Mapping):
+        wrong.append("index")
+        indexes = {}
+    for name, table in indexes.items():
+        keys = table if isinstance(table, Mapping) else ()
+        wrong += [f"index.{name}.{key}" for key in keys if key not in INDEX_KEYS] or ([] if keys else [f"index.{name}"])
+    if wrong:
+        may = "[rerank], [index.NAME.rerank], in [index.NAME] model, and [http]"
+        raise ConfigError(
+            f"the settings file {path} has {wrong[0]!r}; it may have only {may}", setting=wrong[0], source=str(path)
+        )
+    for name, table in indexes.items():
+        if not isinstance(model := table.get("model", "-"), str) or not model.strip():
+            reason = f"{path} [index.{name!r}] model is {model!r}; it must be a model's name, as for --model"
+            raise ConfigError(reason, setting=f"index.{name}.model", source=str(path))
