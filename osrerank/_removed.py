@@ -56,6 +56,7 @@ REMOVED: dict[str, str] = {
     "osrerank vectors coverage": "use osrerank vectors status --index NAME, with --at-least",
     "osrerank/mono": "use osrerank/e5-small, the same weights",
     "osrerank/mono-small": "use osrerank/minilm-l6, the same weights",
+    "osrerank tune --birch-dataset": "score the sentences again with osrerank run --sentences, and name its side file",
     "osrerank/duo": "name a duo model of your own (osrerank train duo) or duoBERT, exported with --kind duo",
     "recipe.layout": 'write kind = "cross-encoder" for the layout standard, and leave bi-encoder out',
     "rerank.cache": "set OSRERANK_CACHE_MB=0 and OSRERANK_CACHE_LOCAL_MB=0 for a client that keeps no scores",
