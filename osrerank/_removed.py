@@ -8,6 +8,7 @@ SETTINGS = ("_FOLDER", "_INDEX", "_KEY", "_MB", "_PROFILE", "_REDIS_URL", "_TTL_
 HOW_MANY = "calculate how many workers a load needs with the formula in docs/workers.md"
 DEADLINE = "set deadline_ms, which bounds all stages"
 FEEDBACK = "leave it out: on no model did it gain what its protocol asked for (docs/research/feedback.md)"
+FIRST = "read what each run puts first in Python, as docs/reproduce.md does for Table 3"
 HYBRID = "use a hybrid or knn query of your own as the first pass"
 SEARCHING = ("rerank", "run", "search")
 """The commands that have the options of a search."""
@@ -27,6 +28,8 @@ REMOVED: dict[str, str] = {
     "osrerank bench": "osrerank advise says milliseconds; in a checkout, python -m tools.bench races libraries",
     "osrerank distill --pool-factor": "make a smaller student, with --layers or --student",
     "osrerank doctor --upgrade": "leave it out: whatever is gone is refused with its successor",
+    "osrerank evaluate --queries": FIRST,
+    "osrerank evaluate --texts": FIRST,
     "osrerank evaluate --union": "compare the recall of each run: osrerank evaluate -m R@100",
     "osrerank export --activations": "leave it out: int8 graphs compute each activation tensor's scale as they run",
     "osrerank export --calibrate": "give --candidates CANDIDATES --qrels QRELS",
