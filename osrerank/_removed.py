@@ -37,6 +37,7 @@ REMOVED: dict[str, str] = {
     "osrerank export --kind mono": "leave it out: osrerank export reads bi-encoders and cross-encoders as they are",
     "osrerank export --layout": "leave it out: osrerank export reads bi-encoders and cross-encoders as they are",
     "osrerank export --other-bias": EXPORT,
+    "osrerank export --padded": "leave it out; for a graph that other programs give padded batches, use Optimum",
     "osrerank export --pool-factor": EXPORT,
     "osrerank export --query-bias": EXPORT,
     "osrerank index --vector-field": "let your application or an ingest pipeline fill a vector field of your own",
