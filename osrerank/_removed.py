@@ -15,6 +15,7 @@ SEARCHING = ("rerank", "run", "search")
 
 REMOVED: dict[str, str] = {
     **{f"OSRERANK_STATES{rest}": f"set OSRERANK_VECTORS{rest}" for rest in ("", *SETTINGS)},
+    "OSRERANK_TORCH_COMPILE": "leave it out: the torch backend no longer compiles the network",
     "OSRERANK_TRACING": "set OTEL_SDK_DISABLED=true for off, or OSRERANK_TRACE_QUERIES=true for queries",
     "feedback": EXPORT,
     "osrerank adapt": "use osrerank export MODEL OUTPUT, which reads a bi-encoder with its prefixes and pooling",
@@ -62,6 +63,7 @@ REMOVED: dict[str, str] = {
     "osrerank/mono": "use osrerank/e5-small, the same weights",
     "osrerank/mono-small": "use osrerank/minilm-l6, the same weights",
     "osrerank/duo": "name a duo model of your own (osrerank train duo) or duoBERT, exported with --kind duo",
+    "recipe.compiled": "leave it out: training no longer compiles the network",
     "recipe.layout": 'write kind = "cross-encoder" for the layout standard, and leave bi-encoder out',
     "rerank.blend.weighted": 'use "linear", whose blend_weight is added to the model\'s logit',
     "rerank.cache": "set OSRERANK_CACHE_MB=0 and OSRERANK_CACHE_LOCAL_MB=0 for a client that keeps no scores",
