@@ -11,6 +11,7 @@ VECTORS_REDIS = "set OSRERANK_VECTORS=redis, and the Redis as OSRERANK_REDIS_URL
 HOW_MANY = "calculate how many workers a load needs with the formula in docs/workers.md"
 DEADLINE = "set deadline_ms, which bounds all stages"
 FEEDBACK = "leave it out: on no model did it gain what its protocol asked for (docs/research/feedback.md)"
+FIRST = "read what each run puts first in Python, as docs/reproduce.md does for Table 3"
 HYBRID = "use a hybrid or knn query of your own as the first pass"
 SEARCHING = ("rerank", "run", "search")
 """The commands that have the options of a search."""
@@ -26,6 +27,7 @@ REMOVED: dict[str, str] = {
     "OSRERANK_RERANK_URL": 'write url = "http://HOST:PORT" in [http] of osrerank.toml',
     "OSRERANK_STATES_INDEX": VECTORS_INDEX,
     "OSRERANK_STATES_REDIS_URL": VECTORS_REDIS,
+    "OSRERANK_TORCH_COMPILE": "leave it out: the torch backend no longer compiles the network",
     "OSRERANK_TRACING": "set OTEL_SDK_DISABLED=true for off, or OSRERANK_TRACE_QUERIES=true for queries",
     "OSRERANK_VECTORS_INDEX": VECTORS_INDEX,
     "OSRERANK_VECTORS_REDIS_URL": VECTORS_REDIS,
@@ -42,6 +44,8 @@ REMOVED: dict[str, str] = {
     "osrerank bench": "osrerank advise says milliseconds; in a checkout, python -m tools.bench races libraries",
     "osrerank distill --pool-factor": "make a smaller student, with --layers or --student",
     "osrerank doctor --upgrade": "leave it out: whatever is gone is refused with its successor",
+    "osrerank evaluate --queries": FIRST,
+    "osrerank evaluate --texts": FIRST,
     "osrerank evaluate --union": "compare the recall of each run: osrerank evaluate -m R@100",
     "osrerank export --activations": "leave it out: int8 graphs compute each activation tensor's scale as they run",
     "osrerank export --calibrate": "give --candidates CANDIDATES --qrels QRELS",
@@ -49,6 +53,7 @@ REMOVED: dict[str, str] = {
     "osrerank export --kind mono": "leave it out: osrerank export reads bi-encoders and cross-encoders as they are",
     "osrerank export --layout": "leave it out: osrerank export reads bi-encoders and cross-encoders as they are",
     "osrerank export --other-bias": EXPORT,
+    "osrerank export --padded": "leave it out; for a graph that other programs give padded batches, use Optimum",
     "osrerank export --pool-factor": EXPORT,
     "osrerank export --query-bias": EXPORT,
     "osrerank index --vector-field": "let your application or an ingest pipeline fill a vector field of your own",
@@ -68,11 +73,14 @@ REMOVED: dict[str, str] = {
     "osrerank states": "document states are document vectors now: use osrerank vectors",
     "osrerank train mono --on-states": "leave it out to train the whole model; joined layers are gone",
     "osrerank train mono --states-profile": "leave it out: training reads whole texts",
+    "osrerank tune --birch-dataset": "score the sentences again with osrerank run --sentences, and name its side file",
     "osrerank vectors coverage": "use osrerank vectors status --index NAME, with --at-least",
     "osrerank/mono": "use osrerank/e5-small, the same weights",
     "osrerank/mono-small": "use osrerank/minilm-l6, the same weights",
     "osrerank/duo": "name a duo model of your own (osrerank train duo) or duoBERT, exported with --kind duo",
+    "recipe.compiled": "leave it out: training no longer compiles the network",
     "recipe.layout": 'write kind = "cross-encoder" for the layout standard, and leave bi-encoder out',
+    "rerank.blend.weighted": 'use "linear", whose blend_weight is added to the model\'s logit',
     "rerank.cache": "set OSRERANK_CACHE_MB=0 and OSRERANK_CACHE_LOCAL_MB=0 for a client that keeps no scores",
     "rerank.candidates": HYBRID,
     "rerank.cutoff.cliff": 'use min_score, or cutoff={"precision": 0.9} after osrerank calibrate',

@@ -14,7 +14,6 @@
     |  +- DeadlineExceeded
     |     +- StillLoading
     +- WorkerError                  task_id
-    |  +- TaskTimeout
     |  +- TaskFailed
     |  +- PayloadError
     +- FormatError                  file, line: topics, judgments, runs, candidates, JSON lines, archives
@@ -35,7 +34,7 @@ __all__ = [
     "BulkIndexError", "ChecksumError", "ConfigError", "CorpusFormatError", "DeadlineExceeded", "EndpointError",
     "EvaluationError", "FormatError", "InferenceError", "InstallError", "LoaderError", "MissingDependencyError",
     "ModelLoadError", "OsrerankError", "Overloaded", "PayloadError", "ResponseFormatError", "ScoringError",
-    "StillLoading", "TaskFailed", "TaskTimeout", "WorkerError",
+    "StillLoading", "TaskFailed", "WorkerError",
 ]  # fmt: skip
 
 
@@ -134,11 +133,7 @@ class WorkerError(OsrerankError):
         self.task_id = task_id
 
 
-class TaskTimeout(WorkerError):  # noqa: N818 - beside TaskFailed: the two ways a task ends without scores
-    """No result came back before the deadline."""
-
-
-class TaskFailed(WorkerError):  # noqa: N818 - see TaskTimeout
+class TaskFailed(WorkerError):  # noqa: N818 - names what happened to the task
     """The worker answered with an error."""
 
 

@@ -94,9 +94,3 @@ def serve_metrics(port: int) -> None:
     """Serve all metrics at ``http://HOST:port/metrics``; port 0 does not."""
     if port:
         start_http_server(port)
-
-
-def count_search(seconds: float, *, applied: bool | str) -> None:
-    """Count a search with reranking: applied is True, False or "partial"."""
-    SEARCHES.labels(str(applied).lower()).inc()
-    RERANK_SECONDS.observe(seconds)

@@ -70,7 +70,6 @@ class Settings(BaseSettings):
         rerank_key: key or token that the rerank server requires, sent as ``Authorization: Bearer``.
         dtype: precision of the torch backend: ``fp32``, ``bf16`` or ``fp16``; ``auto`` is 16 bits on a GPU and fp32 on
             the CPU. Any other value than ``auto`` selects the torch backend.
-        torch_compile: whether the torch backend compiles the network; its first batches are then slow.
         cache_ttl_s: lifetime of a cached score that nobody asks for, in seconds.
         cache_mb: memory for cached scores in Redis, in megabytes; 0 for none.
         cache_local_mb: memory for cached scores in this process, in megabytes; 0 for none.
@@ -114,7 +113,6 @@ class Settings(BaseSettings):
     broker_url: SecretStr | None = None
     backend: str = "auto"
     dtype: str = "auto"
-    torch_compile: bool = False
     cache_ttl_s: int = Field(default=7 * DAY_S, gt=1, le=MOST_TTL_S)
     cache_mb: float = Field(default=256.0, ge=0, allow_inf_nan=False)
     cache_local_mb: float = Field(default=16.0, ge=0, allow_inf_nan=False)

@@ -11,11 +11,10 @@ from typing import TYPE_CHECKING, Any
 import click
 
 if TYPE_CHECKING:
-    from osrerank.evaluation.first_documents import FirstDocument
     from osrerank.evaluation.measures import Evaluation
     from osrerank.evaluation.report import Report
     from osrerank.formats.trec import Duplicates
-    from osrerank.types import Qrels, Run
+    from osrerank.types import Run
 
 FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 
@@ -69,8 +68,6 @@ FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
     help="Letters: by Holm-corrected p-values at the better run, or by raw ones at both.",
 )
 @click.option("--seed", default=0, show_default=True, help="Seed of the randomisation test.")
-@click.option("--texts", type=FILE, help="JSON lines with id and text: show what each run puts first, for --queries.")
-@click.option("--queries", type=FILE, help="Query set to show, with --texts.")
 @click.option("--json", "as_json", is_flag=True, help="JSON for programs.")
 @click.option("--csv", "as_csv", is_flag=True, help="CSV for programs.")
 @click.pass_obj
@@ -82,9 +79,6 @@ def evaluate(obj: dict[str, Any], /, **options: Any) -> None:
 
     A run has six columns (TREC) or three (MS MARCO: query, document, rank); files may be gzipped. Without -m:
     nDCG@10, RR@10, AP and R@100.
-
-    \b
-    osrerank evaluate qrels.txt bm25.run mono.run duo.run --texts corpus.jsonl --queries some.tsv
     """
     _check(options)
     report = _report(options)
@@ -97,10 +91,6 @@ def evaluate(obj: dict[str, Any], /, **options: Any) -> None:
 
 
 def _check(options: dict[str, Any]) -> None:
-    if bool(options["texts"]) != bool(options["queries"]):
-        raise click.UsageError("--texts and --queries go together")
-    if options["texts"] and options["as_csv"]:
-        raise click.UsageError("--texts goes with the table or --json, not with --csv")
     if options["marks"] == "raw" and not (options["compare"] or options["all_pairs"]):
         raise click.UsageError("--marks raw goes with --compare or --all-pairs")
 
@@ -123,24 +113,13 @@ def _report(options: dict[str, Any]) -> "Report":
     evaluations = [measures.evaluate(qrels, run, names, averaging) for run in runs]
     _warn_of_different_queries(evaluations)
     _warn_of_partial_queries(options["runs"])
-    first = _first(options, runs, qrels)
     if not (options["compare"] or options["all_pairs"]):
-        return report.Report(evaluations, averaging, (), {}, first=first)
+        return report.Report(evaluations, averaging, (), {})
     compared = significance.compare_runs(evaluations, all_pairs=options["all_pairs"], seed=options["seed"])
     marks = significance.superscripts(
         compared, [run.name for run in runs], test=options["test"], alpha=options["alpha"], marks=options["marks"]
     )
-    return report.Report(evaluations, averaging, compared, marks, options["marks"], first)
-
-
-def _first(options: dict[str, Any], runs: "Sequence[Run]", qrels: "Qrels") -> "Sequence[FirstDocument]":
-    """Return what each run puts first for the queries to show; nothing unless asked for."""
-    from osrerank.evaluation.first_documents import first_documents  # noqa: PLC0415 - see _report
-    from osrerank.formats.topics import read_queries  # noqa: PLC0415 - see _report
-
-    if not options["texts"]:
-        return ()
-    return first_documents(read_queries(options["queries"]), runs, qrels, options["texts"])
+    return report.Report(evaluations, averaging, compared, marks, options["marks"])
 
 
 def _warn_of_different_queries(evaluations: "Sequence[Evaluation]") -> None:
@@ -188,5 +167,3 @@ def _show(report: "Report", options: dict[str, Any]) -> None:
     if report.comparisons:
         screen.print(tables.comparison_table(report))
         click.echo("d_z: mean difference over its standard deviation")
-    if report.first:
-        click.echo(tables.first_documents_text(report))

@@ -40,17 +40,6 @@ def summary_note(report: Report, *, test: str, alpha: float) -> str:
     return note
 
 
-def first_documents_text(report: Report) -> str:
-    """Return a paragraph for each query: its text, and below it what each run puts first."""
-    lines: list[str] = []
-    for index, one in enumerate(report.first):
-        if not index or report.first[index - 1].query_id != one.query_id:
-            lines += ["", f"{one.query_id}: {one.query}"]
-        grade = "not judged" if one.relevance is None else f"relevance {one.relevance}"
-        lines.append(f"  {one.run}: {one.doc_id} ({grade}) {' '.join(one.text.split())}")
-    return "\n".join(lines)
-
-
 def per_query_table(report: Report) -> Table:
     """Return one row for each query and run."""
     measures = list(report.evaluations[0].overall)

@@ -69,7 +69,6 @@ def _kind(value: str | None) -> str | None:
     type=click.FloatRange(min=0),
     help="For the card: logits that the best first-pass score adds in a blend.  [default: SOURCE's, or chosen]",
 )
-@click.option("--padded", is_flag=True, help="Make a graph that takes padded batches, for other programs; slower here.")
 @click.option("--keep-weights", is_flag=True, help="Also copy the safetensors, for the torch backend.")
 @click.option(
     "--self-check/--no-self-check",

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from osrerank._removed import instead_of
 from osrerank.errors import EvaluationError
 from osrerank.options.pairs import PAIR_AGGREGATIONS
 
@@ -129,6 +130,8 @@ def _read(run: Path, *others: Path) -> "list[ScoredRun]":
         if differs:
             raise EvaluationError(f"{other} and {run} differ in {differs}, so their pairs cannot be combined")
     blend = tuple(made["blend"]) if made.get("blend") else None
+    if blend and (fix := instead_of(f"rerank.blend.{blend[0]}")):
+        raise EvaluationError(f"{run} was blended with {blend[0]}, which is gone; {fix}, and make the run again")
     return [ScoredRun(path, blend) for path in (run, *others)]
 
 

@@ -42,9 +42,6 @@ STEPS = 10
     help="Scores of sentences to sum: Birch's code sums logits, its paper probabilities.",
 )
 @click.option(
-    "--birch-dataset", type=FILE, help="Birch's dataset; RUN is then the predict file of Birch's code for it."
-)
-@click.option(
     "--released-grid", is_flag=True, help="Try a and weights of 0 to .9, as Birch's code does, instead of 0 to 1."
 )
 @click.option("--plot", type=OUTPUT, help="Plot AP against a, the first pass's share: a .svg, .png or .pdf.")
@@ -58,18 +55,14 @@ def tune(obj: dict[str, Any], /, **options: Any) -> None:
     osrerank tune qrels.txt birch.run.jsonl --folds folds.json --output tuned.run --plot ap.svg
 
     RUN is the side file of a run that was reranked by sentences; its a and weights do not matter. The weights of each
-    fold are chosen by AP on the other folds. They also go to OUTPUT.weights.json. With the predictions and the dataset
-    of Birch's own archive:
-
-    \b
-    osrerank tune qrels.robust04.txt predict.msmarco_mb --birch-dataset robust04_5cv.csv \\
-        --folds robust04-paper2-folds.json --released-grid --output birch.run
+    fold are chosen by AP on the other folds. They also go to OUTPUT.weights.json.
     """
-    from osrerank.evaluation.tune import held_out_run  # noqa: PLC0415 - numpy, for this command alone
+    from osrerank.evaluation.side_file import read_records  # noqa: PLC0415 - numpy, for this command alone
+    from osrerank.evaluation.tune import held_out_run, read_evidence  # noqa: PLC0415
     from osrerank.formats.files import write_atomically  # noqa: PLC0415
     from osrerank.formats.trec import write_run  # noqa: PLC0415
 
-    evidence = _evidence(options)
+    evidence = read_evidence(read_records(options["run"]), scores=options["scores"])
     folds = _learned(evidence, options)
     output = options["output"]
     write_run(output, held_out_run(evidence, folds, output.stem))
@@ -79,19 +72,6 @@ def tune(obj: dict[str, Any], /, **options: Any) -> None:
         click.echo(summary)
     else:
         _show(folds)
-
-
-def _evidence(options: dict[str, Any]) -> "list[Evidence]":
-    """Return the scores to combine for each query, from a side file or from Birch's files."""
-    from osrerank.evaluation.birch import read_predictions  # noqa: PLC0415 - see tune
-    from osrerank.evaluation.side_file import read_records  # noqa: PLC0415
-    from osrerank.evaluation.tune import read_evidence  # noqa: PLC0415
-
-    if options["birch_dataset"] is None:
-        return read_evidence(read_records(options["run"]), scores=options["scores"])
-    if options["scores"] != "logit":
-        raise click.UsageError("--birch-dataset goes with --scores logit: its predictions are logits")
-    return read_predictions(options["run"], options["birch_dataset"])
 
 
 def _learned(evidence: "Sequence[Evidence]", options: dict[str, Any]) -> "list[Fold[Weights]]":

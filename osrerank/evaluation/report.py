@@ -4,10 +4,9 @@ import csv
 import io
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, fields
 from typing import Any
 
-from osrerank.evaluation.first_documents import FirstDocument
 from osrerank.evaluation.measures import Averaging, Evaluation
 from osrerank.evaluation.significance import Marks, RunComparison
 
@@ -22,7 +21,6 @@ class Report:
         comparisons: none unless asked for.
         marks: (run, measure) -> letters of the runs that this one is significantly better than, or differs from.
         marked_by: which of the two.
-        first: what each run puts first, if asked for.
     """
 
     evaluations: Sequence[Evaluation]
@@ -30,7 +28,6 @@ class Report:
     comparisons: Sequence[RunComparison]
     marks: Mapping[tuple[str, str], str]
     marked_by: Marks = "holm"
-    first: Sequence[FirstDocument] = field(default=())
 
     def as_json(self, *, per_query: bool) -> dict[str, Any]:
         """Return the report as values that JSON knows; numbers that JSON lacks (an infinite effect size) are None."""
@@ -38,7 +35,6 @@ class Report:
             "averaging": asdict(self.averaging),
             "runs": [self._run(evaluation, per_query=per_query) for evaluation in self.evaluations],
             "comparisons": [_finite(asdict(comparison)) for comparison in self.comparisons],
-            **({"first": [asdict(one) for one in self.first]} if self.first else {}),
         }
 
     def as_csv(self, *, per_query: bool) -> str:

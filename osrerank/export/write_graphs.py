@@ -92,7 +92,7 @@ def _write_fp32(source: Path, target: Path, card: ModelCard, *, padded: bool) ->
     config = read_config(source)
     if card.is_encoder:
         if padded:
-            reason = f"{source}: a bi-encoder's graph takes no padding; leave --padded out"
+            reason = f"{source}: a bi-encoder's graph takes no padding; leave padded out"
             raise ConfigError(reason, setting="padded", source="argument")
         check_architecture(source / CONFIG_FILE, config)
         weights = {name: tensor.float().numpy() for name, tensor in read_weights(source).items()}

@@ -113,15 +113,6 @@ def candidate_lists(path: Path | str) -> CandidateLists:
     return CandidateLists(lambda: iter(held))
 
 
-def read_candidates(path: Path | str) -> tuple[CandidateList, ...]:
-    """Read the lists of `candidate_lists` at once.
-
-    Raises:
-        FormatError: a line is malformed, a query appears twice or a document twice for a query, or there is none.
-    """
-    return tuple(candidate_lists(path))
-
-
 def _lists_of(path: Path) -> Iterator[CandidateList]:
     seen: set[str] = set()
     for number, value in numbered_objects(path):

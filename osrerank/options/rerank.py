@@ -25,7 +25,7 @@ VECTORS_MONO = ("vectors-mono", "vectors-mono-duo")
 WITH_DUO = ("mono-duo", "vectors-duo", "vectors-mono-duo")
 """Pipelines that compare the best candidates in pairs."""
 PIPELINES = (AUTO_PIPELINE, "vectors", "mono", "vectors-mono", *WITH_DUO, NO_STAGES)
-Blend = Literal["card", "replace", "linear", "weighted", "rrf"]
+Blend = Literal["card", "replace", "linear", "rrf"]
 BLENDS: tuple[Blend, ...] = get_args(Blend)
 DEPTH, AUTO_DEPTH = 100, 1_000
 """The least and the most candidates that the depth "auto" reranks."""
@@ -107,11 +107,10 @@ class Rerank:
         language_guard: whether to keep the first pass if, by its card, the model does not read the script of the query
             or, with the extra ``languages``, the language of most documents.
         blend: how the model is combined with the first pass. ``"card"`` does what the model's card recommends;
-            ``"replace"`` orders by the model only; ``"linear"``, ``"weighted"`` and ``"rrf"`` combine the model with
-            the first pass (``osrerank.stages.interpolate``). In ``"vectors-mono"``, the model is that of the vectors.
-        blend_weight: what the first pass's best score adds to the model's. In a linear blend, the model's is its logit,
-            and None is the card's weight; in a weighted one, its score scaled to [0, 1], and None is 1. Not together
-            with ``sentences``.
+            ``"replace"`` orders by the model only; ``"linear"`` and ``"rrf"`` combine the model with the first pass
+            (``osrerank.stages.interpolate``). In ``"vectors-mono"``, the model is that of the vectors.
+        blend_weight: what the first pass's best score adds to the model's logit in a linear blend; None is the card's
+            weight. Not together with ``sentences``.
         passages: how long documents are scored by their passages. ``"auto"`` scores documents that are longer than the
             model's window by their best passage, where the model's card recommends it (a bi-encoder's does), and
             otherwise as ``"off"``, which scores as much of their beginning as the model reads. ``"maxp"``,
@@ -209,7 +208,8 @@ class Rerank:
         for name, (fits, expected) in _RULES.items():
             value = getattr(self, name)
             if not fits(value):
-                message = f"rerank option {name} is {value!r}; it must be {expected}"
+                fix = instead_of(f"rerank.{name}.{value}") or f"it must be {expected}"
+                message = f"rerank option {name} is {value!r}; {fix}"
                 raise ConfigError(message, setting=f"rerank.{name}", source="argument")
         if self.sentences is not None:
             self._check_sentences()

@@ -125,7 +125,6 @@ def load_local(
         backend=settings.backend if is_local(settings.backend) else AUTO,
         threads=settings.threads,
         dtype=settings.dtype,
-        compiled=settings.torch_compile,
         kinds=kinds,
     )
 
@@ -136,7 +135,6 @@ def load_model(
     backend: str = AUTO,
     threads: int = 0,
     dtype: str = AUTO,
-    compiled: bool = False,
     kinds: Sequence[Kind] = (),
 ) -> "CrossEncoder | BiEncoder":
     """Load a model into this process.
@@ -149,7 +147,6 @@ def load_model(
         threads: CPU threads; 0 means the cores that this process may use.
         dtype: what torch computes in: ``fp32``, ``bf16``, ``fp16``, or ``auto`` for 16 bits on a GPU and fp32 on the
             CPU. Any but ``auto`` selects the torch backend: an ONNX graph has its own types.
-        compiled: whether torch compiles the network; its first batches are slow, later ones faster.
         kinds: the kinds that the model may have; any if empty.
 
     Returns:
@@ -172,7 +169,7 @@ def load_model(
     if kinds and card.kind not in kinds:
         reason = f"{directory} is a {card.kind} model; a {' or '.join(kinds)} model is needed here"
         raise ModelLoadError(reason, model=card.name, path=str(directory))
-    network = load_backend(directory, card, backend=backend, threads=threads, dtype=dtype, compiled=compiled)
+    network = load_backend(directory, card, backend=backend, threads=threads, dtype=dtype)
     loaded = model_of(directory, card, network)
     if not files.is_checked and not is_encoder(loaded):
         try:
@@ -189,7 +186,6 @@ def load_scorer(
     backend: str = AUTO,
     threads: int = 0,
     dtype: str = AUTO,
-    compiled: bool = False,
     kinds: Sequence[Kind] = (),
     settings: Settings | None = None,
 ) -> "CrossEncoder | EncoderScorer":
@@ -197,7 +193,7 @@ def load_scorer(
 
     An encoder's vectors are stored as the settings say; without settings, they are neither rounded nor stored.
     """
-    loaded = load_model(model, backend=backend, threads=threads, dtype=dtype, compiled=compiled, kinds=kinds)
+    loaded = load_model(model, backend=backend, threads=threads, dtype=dtype, kinds=kinds)
     return as_scorer(loaded, settings)
 
 
@@ -238,7 +234,6 @@ def load_backend(
     backend: str = AUTO,
     threads: int = 0,
     dtype: str = AUTO,
-    compiled: bool = False,
 ) -> "Backend":
     """Load a model's network without its tokenizer.
 
@@ -250,7 +245,7 @@ def load_backend(
     from osrerank.scoring.backends.base import Compute  # noqa: PLC0415 - imports tokenizers
 
     entry = BACKENDS[_choose(directory, card) if backend == AUTO else backend]
-    return entry.open(directory, card, Compute(threads, dtype, compiled))
+    return entry.open(directory, card, Compute(threads, dtype))
 
 
 def check_backend(name: str, *, local: bool = False) -> str:

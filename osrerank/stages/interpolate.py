@@ -1,6 +1,6 @@
 """Blend a stage's scores with the first pass's.
 
-The linear sums interpolate a model's score and the first pass's as Akkalyoncu Yilmaz et al. do: Cross-domain modeling
+The linear sum interpolates a model's score and the first pass's as Akkalyoncu Yilmaz et al. do: Cross-domain modeling
 of sentence-level evidence for document retrieval, EMNLP 2019 (Birch). Reciprocal rank fusion is that of Cormack,
 Clarke, Büttcher, SIGIR 2009, with its constant of 60.
 """
@@ -20,7 +20,7 @@ from osrerank.types import NEVER, Candidate, Deadline, Encoder, Ranking, Scorer,
 RRF_CONSTANT = 60
 BLENDED = "vectors_blend"
 """Name of the stage of ``vectors-mono`` that adds the vectors' scores to the cross-encoder's."""
-Method = Literal["linear", "weighted", "rrf", "before"]
+Method = Literal["linear", "rrf", "before"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,15 +31,13 @@ class BlendStage:
 
     - ``linear``: z + weight * s / (the best s of the ranking). Neither the depth nor a constant factor in BM25 changes
       it. Its unit is logistic(score - weight), which is logistic(z) for the candidate with the best s.
-    - ``weighted``: (z' + weight * s') / (1 + weight), where z' and s' are z and s scaled to [0, 1] over these
-      candidates (min-max; all equal gives 0).
     - ``rrf``: 1 / (60 + rank by s) + 1 / (60 + rank by z), scaled so that rank 1 in both gives 1.
     - ``before``: z + weight * y, where y is its score before the previous stage; z and y are logits. ``vectors-mono``
       uses this; s is part of y there.
 
     Attributes:
         method: one of these.
-        weight: what the best s adds to z, or to z' for ``weighted``; for ``before``, the weight of y.
+        weight: what the best s adds to z; for ``before``, the weight of y.
         depth: how many candidates are blended, from the top.
         name: how the stage is called in traces and reports.
     """
@@ -67,16 +65,12 @@ class BlendStage:
         if self.method == "linear":
             added = _first_pass_parts(scored, ranking, self.weight)
             return [candidate.score + part for candidate, part in zip(scored, added, strict=True)]
-        if self.method == "before":
-            return [candidate.score + self.weight * candidate.trace[-2].score for candidate in scored]
         if self.method == "rrf":
             return _fused(scored)
-        first = _scaled([candidate.trace[0].score for candidate in scored])
-        last = _scaled([candidate.score for candidate in scored])
-        return [(z + self.weight * s) / (1 + self.weight) for s, z in zip(first, last, strict=True)]
+        return [candidate.score + self.weight * candidate.trace[-2].score for candidate in scored]
 
     def _units(self, keys: Floats) -> Floats:
-        if self.method in ("weighted", "rrf"):
+        if self.method == "rrf":
             return keys
         middle = self.weight if self.method == "linear" else 0.0
         units: Floats = 1 / (1 + np.exp(np.minimum(middle - keys, 700.0)))
@@ -87,11 +81,6 @@ def _first_pass_parts(candidates: Sequence[Candidate], ranking: Ranking, weight:
     """Return what a linear blend adds to each candidate's score: ``weight`` for the best first-pass score."""
     best = max((candidate.trace[0].score for candidate in ranking.candidates), default=0.0) if weight else 0.0
     return [weight * (max(candidate.trace[0].score, 0.0) / best) if best > 0 else 0.0 for candidate in candidates]
-
-
-def _scaled(values: Sequence[float]) -> list[float]:
-    low, high = min(values, default=0.0), max(values, default=0.0)
-    return [(value - low) / (high - low) if high > low else 0.0 for value in values]
 
 
 def _fused(scored: Sequence[Candidate]) -> list[float]:
@@ -110,8 +99,6 @@ def blend_of(options: Rerank, model: Scorer | Encoder, depth: int = 0) -> BlendS
         return None
     if options.blend == "rrf":
         return BlendStage("rrf", depth=depth)
-    if options.blend == "weighted":
-        return BlendStage("weighted", 1.0 if options.blend_weight is None else options.blend_weight, depth)
     weight = model.advice.first_pass_weight if options.blend_weight is None else options.blend_weight
     if options.blend_weight is None and weight == 0:
         raise ConfigError(

@@ -32,29 +32,21 @@ def cleaned(text: str) -> str:
     return MARKUP.sub(lambda match: " " * (match.end() - match.start()), text)
 
 
-def sentence_spans(clean: str, options: Sentences) -> list[tuple[int, int]]:
-    """Return the start and end of each sentence, in characters; a long one is split by words if the options say so.
-
-    Args:
-        clean: the text, as `cleaned` returns it.
-        options: splitter, language, and how long sentences are split.
-
-    Raises:
-        MissingDependencyError: the splitter is not installed.
-    """
-    return [span for block in sentence_blocks(clean, options) for span in block]
-
-
 def sentence_blocks(clean: str, options: Sentences, size: int = BLOCK) -> Iterator[list[tuple[int, int]]]:
-    """Yield the spans of `sentence_spans` in blocks, each split when it is asked for.
+    """Yield the start and end of each sentence, in characters, in blocks that are split when they are asked for.
+
+    A long sentence is split by words if the options say so.
 
     sentencex gets a text as a whole, since a quotation may be of any length; it is fast. Punkt looks no further than
     the next word, so a block's last two sentences begin the next block.
 
     Args:
-        clean: as for `sentence_spans`.
-        options: likewise.
+        clean: the text, as `cleaned` returns it.
+        options: splitter, language, and how long sentences are split.
         size: characters of a block.
+
+    Raises:
+        MissingDependencyError: the splitter is not installed.
     """
     most = options.max_words if options.chunks == "words" else None
     blocks = (

@@ -106,8 +106,6 @@ def train(request: TrainingRequest, kind: Kind | None = None) -> Path | None:
     machine = Machine(request.recipe.precision)
     request = replace(request, report=machine.on_main_process(request.report))
     trainee = load_trainee(request.source, request.recipe, kind=kind, name=request.output.name)
-    if request.recipe.compiled:
-        trainee.network.compile(dynamic=True)
     objective = RankingObjective(trainee.network, trainee.card.head, request.recipe)
     steps = _steps(request.recipe, trainee, machine)
     return _fit(request, trainee, objective, machine, steps, _fingerprint(request))
@@ -153,9 +151,6 @@ def distill(
     steps = _steps(request.recipe, trainee, machine, teacher)
     torch.manual_seed(request.recipe.seed)
     objective = DistillationObjective(trainee, teacher, request.recipe, watched)
-    if request.recipe.compiled:
-        for network in (trainee.network, teacher.network):
-            network.compile(dynamic=True)
     objective.teacher.to(machine.device)
     return _fit(request, trainee, objective, machine, steps, fingerprint)
 

@@ -51,7 +51,6 @@ class Recipe:
         precision: of the matrix products; weights stay fp32. "mixed" is bf16 on the CPU and on GPUs that have it, else
             fp16. With "fp16", which needs CUDA, the loss is scaled, so that small gradients are not lost, and a step
             whose gradients overflow is left out.
-        compiled: whether torch.compile compiles the network, which takes a minute or two at the start.
         budget_tokens: padded tokens of a forward pass; a step that has more takes several.
         measure: measure on the development set, by which the best weights are chosen.
         evaluate_every: steps between measurements on the whole development set; 0 measures at most ten times, on a part
@@ -94,7 +93,6 @@ class Recipe:
     shuffle: int = 100_000
     seed: int = 1
     precision: Precision = "fp32"
-    compiled: bool = False
     budget_tokens: int = 0
     measure: str = "nDCG@10"
     evaluate_every: int = 0

@@ -8,7 +8,6 @@ engine in ``_source``. The index is hidden, so patterns do not match it.
 
 import base64
 import json
-import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -22,8 +21,6 @@ BULK_BYTES = 4 << 20
 """Approximate bytes of records per bulk request."""
 EXISTS = "resource_already_exists_exception"
 """Type of the error that an engine gives when an index to be created exists."""
-
-logger = logging.getLogger(__name__)
 
 
 def side_index(index: str) -> str:

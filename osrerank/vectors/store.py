@@ -1,4 +1,4 @@
-"""The protocol of stores for document vectors, the handling of their failures, and a store in memory."""
+"""The protocol of stores for document vectors and the handling of their failures."""
 
 import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -6,10 +6,8 @@ from contextlib import contextmanager
 from functools import partial
 from typing import NamedTuple, Protocol
 
-from cachetools import LRUCache
 from prometheus_client import Counter
 
-from osrerank._caches import SharedCache
 from osrerank._pause import Pause
 from osrerank.errors import OsrerankError
 
@@ -104,46 +102,3 @@ class Guard:
             logger.warning(
                 "[vectors-away] %s: %ss of document vectors pause for %g s: %s", self._where, way, self._rest_s, reason
             )
-
-
-class MemoryStore:
-    """A store of records in this process, which drops the least recently used ones.
-
-    Args:
-        most_bytes: bytes that the records may take, without Python's overhead for each.
-    """
-
-    name = "memory"
-
-    def __init__(self, most_bytes: int) -> None:
-        self._most = most_bytes
-        self._records = SharedCache(lambda: LRUCache[bytes, bytes](most_bytes, getsizeof=len))
-
-    def read(self, keys: Sequence[bytes]) -> dict[bytes, bytes]:
-        with self._records as known:
-            return {key: known[key] for key in keys if key in known}
-
-    def write(self, records: Mapping[bytes, bytes]) -> int:
-        with self._records as known:
-            known.update((key, record) for key, record in records.items() if len(record) <= self._most)
-            return sum(key in known for key in records)
-
-    def size(self) -> Size:
-        with self._records as known:
-            return Size(len(known), int(known.currsize), self._most)
-
-    def prune(self, kept: Iterable[Sequence[bytes]]) -> int:
-        wanted = {key for keys in kept for key in keys}
-        with self._records as known:
-            for key in known.keys() - wanted:
-                del known[key]
-            return len(known)
-
-    def drop(self) -> int:
-        with self._records as known:
-            count = len(known)
-            known.clear()
-        return count
-
-    def close(self) -> None:
-        pass

@@ -78,7 +78,7 @@ def test_hits_without_scores_but_unsorted_are_reranked():
     assert {hit["_rerank"]["first_pass"]["score"] for hit in merged["hits"]["hits"]} == {0.0}
 
 
-@pytest.mark.parametrize("options", [{"blend": "linear", "blend_weight": 7.0}, {"blend": "weighted"}, {"blend": "rrf"}])
+@pytest.mark.parametrize("options", [{"blend": "linear", "blend_weight": 7.0}, {"blend": "rrf"}])
 def test_blending_where_the_first_pass_has_no_scores(options):
     response = record("elasticsearch/v8_rank_fusion_null_scores")["response"]
     merged = reranked(response, **options)

@@ -14,7 +14,7 @@ from osrerank.scoring.registry import load_model
 from osrerank.vectors.configured import VectorStorage
 from osrerank.vectors.documents import DocumentVectors
 from osrerank.vectors.record import HEADER, MAGIC, PERSON, PROFILES, ROUNDED, VectorRecord
-from osrerank.vectors.store import MemoryStore
+from tests.memory_store import MemoryStore
 
 pytest.importorskip("torch")
 pytest.importorskip("onnx")
@@ -70,7 +70,7 @@ class Forger(MemoryStore):
     """A store whose first record is somebody else's: header, sizes and numbers of his own, and the right digest."""
 
     def __init__(self, header: tuple[int, ...], fill: int, secret: bytes) -> None:
-        super().__init__(1 << 20)
+        super().__init__()
         self._header, self._fill, self._secret = header, fill, secret
 
     def read(self, keys: Sequence[bytes]) -> dict[bytes, bytes]:

@@ -20,6 +20,11 @@ def test_an_option_that_is_gone_says_what_to_do_instead(name: str) -> None:
     assert REMOVED[f"rerank.{name}"] in str(caught.value)
 
 
+def test_a_blend_that_is_gone_says_what_to_use_instead() -> None:
+    with pytest.raises(ConfigError, match="rerank option blend is 'weighted'; use \"linear\""):
+        Rerank.of({"blend": "weighted"}, Rerank())
+
+
 @pytest.mark.parametrize("words", COMMANDS, ids=" ".join)
 def test_a_command_that_is_gone_says_what_to_do_instead(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as stopped:

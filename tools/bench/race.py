@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from osrerank._version import __version__
 from osrerank.errors import InferenceError
-from osrerank.formats.candidates import read_candidates
+from osrerank.formats.candidates import candidate_lists
 from osrerank.scoring.inputs import InputBuilder
 from osrerank.scoring.model_files import read_card
 from osrerank.scoring.registry import load_scorer
@@ -117,7 +117,7 @@ def from_candidates(path: Path, *, queries: int, depth: int) -> list[BenchQuery]
             one.query.text,
             [f"{entry.get('title') or ''} {entry['text']}".strip() for entry in one.documents[:depth]],
         )
-        for one in read_candidates(path)[:queries]
+        for one in tuple(candidate_lists(path))[:queries]
     ]
 
 

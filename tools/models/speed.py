@@ -25,8 +25,8 @@ from osrerank.scoring.registry import load_model
 from osrerank.types import Scorer, is_encoder
 from osrerank.vectors.configured import VectorStorage
 from osrerank.vectors.documents import DocumentVectors
+from osrerank.vectors.file import FileStore
 from osrerank.vectors.record import ROUNDED
-from osrerank.vectors.store import MemoryStore
 from tools.machine import machine
 
 TOKENIZER = SHIPPED / "e5-small" / "tokenizer.json"
@@ -107,8 +107,9 @@ def measure(model: str, queries: Sequence[str], texts: Sequence[str]) -> tuple[f
         with closing(loaded):
             return _median_ms(loaded, queries, texts), None
     unknown = EncoderScorer(DocumentVectors(loaded))
-    known = EncoderScorer(DocumentVectors(loaded, VectorStorage(MemoryStore(1 << 30), ROUNDED)))
-    with closing(loaded):
+    with closing(loaded), tempfile.TemporaryDirectory() as folder:
+        store = FileStore(Path(folder), most_bytes=1 << 30, ttl_s=3600)
+        known = EncoderScorer(DocumentVectors(loaded, VectorStorage(store, ROUNDED)))
         known.vectors.remember(texts)
         return _median_ms(unknown, queries, texts), _median_ms(known, queries, texts)
 

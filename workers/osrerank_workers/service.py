@@ -252,14 +252,13 @@ class WorkerService:
 
     def _handle(self, request: ChunkRequest, started: float) -> str:
         """Return the outcome of a chunk: scored, failed, dropped or unanswered."""
-        waited_s = max(0.0, self.registry.clock.at(started) - request.sent_s)
-        QUEUE_WAIT_SECONDS.observe(waited_s)
+        QUEUE_WAIT_SECONDS.observe(max(0.0, self.registry.clock.at(started) - request.sent_s))
         deadline = self._deadline(request)
         if deadline.passed:
             return "dropped"
         scores, vectors, error = self._compute(request, deadline)
         spent_s = time.monotonic() - started
-        reply = Reply(request.chunk, self.worker, self.scorer.identity, scores, error, waited_s, spent_s, vectors)
+        reply = Reply(request.chunk, self.worker, self.scorer.identity, scores, error, vectors)
         if not self._answer(request.reply_queue, reply, deadline):
             return "unanswered"
         if error:

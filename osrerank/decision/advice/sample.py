@@ -28,7 +28,7 @@ class SearchSetting:
         model: the model's name, as for ``--model``; the same in all settings.
         passages: the option ``passages``, as in a settings file; the same in all settings.
         depth: candidates that are reranked.
-        blend: ``replace``, ``linear``, ``weighted`` or ``rrf``.
+        blend: ``replace``, ``linear`` or ``rrf``.
         weight: weight of the first pass in the blend.
         duo_depth: candidates that are then compared in pairs; 0 for none. Only the present setting may have it above 0.
         pipeline: of the search; with ``none``, the first pass, the other attributes have no effect.

@@ -8,17 +8,15 @@ from osrerank.types.vectors import Rows
 
 
 class Compute(NamedTuple):
-    """How a backend is to compute: threads, dtype, compilation.
+    """How a backend is to compute: threads and dtype.
 
     Attributes:
         threads: CPU threads; 0 means the cores that this process may use.
         dtype: ``fp32``, ``bf16``, ``fp16``, or ``auto`` for the backend's own choice.
-        compiled: whether the network is compiled.
     """
 
     threads: int = 0
     dtype: str = "auto"
-    compiled: bool = False
 
 
 class Backend(Protocol):

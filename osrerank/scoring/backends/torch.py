@@ -28,7 +28,7 @@ logger = logging.getLogger(__name__)
 
 def load(directory: Path, card: ModelCard, compute: Compute) -> "TorchBackend":
     """Load the backend of a model directory; `osrerank.scoring.registry` calls this."""
-    return TorchBackend.load(directory, card, threads=compute.threads, dtype=compute.dtype, compiled=compute.compiled)
+    return TorchBackend.load(directory, card, threads=compute.threads, dtype=compute.dtype)
 
 
 class TorchBackend:
@@ -71,9 +71,7 @@ class TorchBackend:
         self.description = description
 
     @classmethod
-    def load(
-        cls, directory: Path, card: ModelCard, *, threads: int = 0, dtype: str = "auto", compiled: bool = False
-    ) -> Self:
+    def load(cls, directory: Path, card: ModelCard, *, threads: int = 0, dtype: str = "auto") -> Self:
         """Load a network from the directory's safetensors, or from the weights in its ONNX graph if it has none.
 
         Args:
@@ -81,7 +79,6 @@ class TorchBackend:
             card: says what the network looks like.
             threads: CPU threads for one batch; 0 keeps torch's own number.
             dtype: ``fp32``, ``bf16``, ``fp16``, or ``auto`` for 16 bits on a GPU and fp32 on the CPU.
-            compiled: whether ``torch.compile`` fuses what osrerank's own forward pass computes around the attention.
 
         Raises:
             ModelLoadError: there are no weights, they cannot be read, or they do not match the config.
@@ -99,7 +96,7 @@ class TorchBackend:
         device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
         precision = choose_precision(dtype, device)
         with NATIVE_CODE:
-            engine, how = _load_engine(directory, card, device, precision, compiled=compiled)
+            engine, how = _load_engine(directory, card, device, precision)
         name = torch.cuda.get_device_name(device) if device.type == "cuda" else device.type
         description = f"torch {torch.__version__} on {name}, {precision}, {how}"
         logger.info("%s runs in %s", card.name, description)
@@ -134,9 +131,7 @@ class TorchBackend:
         return InferenceError(f"{reason}; free some of it, or use a smaller model", model=self._model)
 
 
-def _load_engine(
-    directory: Path, card: ModelCard, device: Any, precision: str, *, compiled: bool
-) -> "tuple[DeviceNetwork, str]":
+def _load_engine(directory: Path, card: ModelCard, device: Any, precision: str) -> "tuple[DeviceNetwork, str]":
     """Return the network on its device, and the implementation that computes it, in words.
 
     Raises:
@@ -148,7 +143,6 @@ def _load_engine(
         PackedEngine,
         PaddedEngine,
         TokenEngine,
-        compile_layers,
     )
 
     config = read_config(directory)
@@ -171,8 +165,6 @@ def _load_engine(
         raise
     except Exception as error:
         raise _unreadable(directory, card, error) from error
-    if compiled:
-        compile_layers(own)
     how = f"{attend.name} attention" + (f" ({reason})" if reason else "")
     return (TokenEngine if card.kind == "late-interaction" else PackedEngine)(own, device), how
 

@@ -28,7 +28,6 @@ from osrerank.scoring.model_files import (
 )
 
 Head = Literal["", "logit1", "logits2", "next-sentence", "encoder"]
-HEADS: tuple[Head, ...] = ("logit1", "logits2", "next-sentence", "encoder")
 FAMILIES = {
     "bert": "Bert",
     "electra": "Electra",

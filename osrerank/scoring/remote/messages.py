@@ -28,7 +28,7 @@ from osrerank.errors import PayloadError
 from osrerank.scoring.card import Kind
 from osrerank.types import Advice, Scores
 
-VERSION = 5
+VERSION = 6
 """Version of the messages; it is part of the names of queues and keys, so that versions can share a broker."""
 MOST_BYTES = 8 << 20
 """Size limit of a message, in bytes; a chunk of the longest texts that a model reads stays below it."""
@@ -170,8 +170,6 @@ class Reply:
         identity: identity of the model that computed it.
         scores: the scores in the order of the request's tuples; None if there are none.
         error: why nothing could be computed; empty if something was.
-        waited_s: seconds from the client's sending to the start of the computation.
-        scoring_s: seconds that the computation took.
         vectors: for each document, its record without a digest (`osrerank.vectors.record`), or why it has none; empty
             bytes for a document that was not reached. None in a reply with scores.
     """
@@ -181,8 +179,6 @@ class Reply:
     identity: Name
     scores: Annotated[InstanceOf[Scores] | None, BeforeValidator(_scores)]
     error: Text = ""
-    waited_s: Number = 0.0
-    scoring_s: Number = 0.0
     vectors: Annotated[list[InstanceOf[bytes] | Text], Field(fail_fast=True)] | None = None
 
     def encode(self) -> bytes:

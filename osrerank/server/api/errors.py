@@ -14,7 +14,6 @@ from osrerank.errors import (
     ModelLoadError,
     OsrerankError,
     Overloaded,
-    TaskTimeout,
     WorkerError,
 )
 from osrerank.server.api.service import RETRY_AFTER_S, CutText
@@ -48,7 +47,6 @@ _STATUS: tuple[tuple[type[Exception], int], ...] = (
     (CutText, 422),
     (Overloaded, 429),
     (DeadlineExceeded, 504),
-    (TaskTimeout, 504),
     (WorkerError, 503),
     (EndpointError, 503),
     (ModelLoadError, 503),

@@ -10,7 +10,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from osrerank.errors import DeadlineExceeded, InferenceError, OsrerankError, Overloaded, ScoringError, TaskTimeout
+from osrerank.errors import DeadlineExceeded, InferenceError, OsrerankError, Overloaded, ScoringError
 from osrerank.scoring.registry import HTTP
 from osrerank.server.api.limits import ServerLimits
 from osrerank.server.api.metrics import DOCUMENTS, HELD
@@ -136,7 +136,7 @@ class ApiService:
         try:
             async with asyncio.timeout(_positive(deadline.remaining_s())):
                 return await self._judged(questions, terms)
-        except (TimeoutError, DeadlineExceeded, TaskTimeout) as error:
+        except (TimeoutError, DeadlineExceeded) as error:
             why = f": {error}" if str(error) else ""
             reason = (
                 f"the time given for the request ran out after {min(sum(terms.scored), count)} of {count} documents"

@@ -72,25 +72,6 @@ def test_raw_marks_stand_at_both_runs_and_need_no_correction(folder: Path) -> No
     assert "--marks raw goes with --compare or --all-pairs" in refused.output
 
 
-def test_what_each_run_puts_first_is_shown_for_a_query_set(folder: Path) -> None:
-    (folder / "some.tsv").write_text("q3\tlow pressure\nq9\tin no run\n")
-    texts = [{"id": "a", "title": "A", "text": "low\npressure"}, {"id": "x", "text": "high pressure"}, {"id": "b"}]
-    corpus = folder / "corpus.jsonl"
-    corpus.write_text("".join(f"{json.dumps(one)}\n" for one in texts))
-    given = ["-m", "RR", "--texts", str(corpus), "--queries", str(folder / "some.tsv")]
-    assert evaluated(folder, *given).output.splitlines()[-3:] == [
-        "q3: low pressure",
-        "  weak: x (not judged) high pressure",
-        "  good: a (relevance 2) A low pressure",
-    ]
-    first = json.loads(evaluated(folder, *given, "--json").output)["first"]
-    assert [(one["run"], one["doc_id"], one["relevance"]) for one in first] == [("weak", "x", None), ("good", "a", 2)]
-    corpus.write_text('{"id": "a", "text": "t"}\n')
-    runs = [str(folder / name) for name in ("qrels", "weak.run", "good.run")]
-    refused = CliRunner().invoke(cli, ["evaluate", *runs, *given])
-    assert "lacks 1 documents of the runs, x among them" in str(refused.exception)
-
-
 def test_ms_marco_has_its_own_row_and_equal_file_names_are_told_apart(folder: Path) -> None:
     shown = json.loads(evaluated(folder, "--msmarco", "--json").output)
     assert shown["runs"][1]["measures"] == {"MRR@10 (MS MARCO)": pytest.approx(5 / 6)}

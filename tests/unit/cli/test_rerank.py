@@ -108,7 +108,7 @@ def test_two_sources_and_malformed_passages_are_bad_usage(candidates, capsys, tm
         assert (outcome.exit_code, "is not NAME=VALUE" in outcome.output) == (2, True)
 
 
-@pytest.mark.parametrize("blend", ["linear", "weighted", "rrf"])
+@pytest.mark.parametrize("blend", ["linear", "rrf"])
 def test_the_derived_blend_is_the_order_of_the_run(candidates: Path, tmp_path: Path, blend: str) -> None:
     output = tmp_path / "mono.run"
     assert reranked("--candidates", candidates, "-o", output, "--blend", blend, "--blend-weight", "0.5").exit_code == 0

@@ -47,7 +47,7 @@ def test_a_bi_encoder_becomes_no_duo_model_and_has_no_padded_graph(tmp_path: Pat
     with pytest.raises(ModelLoadError, match="is a bi-encoder; a duo model can only be made"):
         export_model(BI_ENCODER, tmp_path / "made", ExportOptions(kind="duo"))
     assert list(tmp_path.iterdir()) == []
-    with pytest.raises(ConfigError, match="leave --padded out"):
+    with pytest.raises(ConfigError, match="leave padded out"):
         export_model(BI_ENCODER, tmp_path / "made", ExportOptions(padded=True))
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from osrerank.errors import EvaluationError, FormatError
-from osrerank.formats.candidates import CandidatesByQuery, assemble, candidate_lists, read_candidates
+from osrerank.formats.candidates import CandidatesByQuery, assemble, candidate_lists
 
 LINE = {
     "query_id": "1",
@@ -22,7 +22,7 @@ def test_candidates_are_read_with_what_they_have(tmp_path: Path) -> None:
     path = tmp_path / "candidates.jsonl"
     scored = {"doc_id": 7, "text": "dog", "title": "Dogs", "score": 2.5, "rank": 1}
     path.write_text(f"{json.dumps(LINE)}\n\n{json.dumps({**LINE, 'query_id': '2', 'candidates': [scored]})}\n")
-    first, second = read_candidates(path)
+    first, second = candidate_lists(path)
     assert (first.query.query_id, first.query.text) == ("1", "red fox")
     assert first.documents == ({"id": "a", "text": "fox"}, {"id": "b", "text": ""})
     assert second.documents == ({"id": "7", "text": "dog", "title": "Dogs", "score": 2.5},)
@@ -42,17 +42,17 @@ def test_bad_candidates_are_refused_with_their_line(tmp_path: Path, changes: dic
     path = tmp_path / "candidates.jsonl"
     path.write_text(json.dumps({**LINE, **changes}))
     with pytest.raises(FormatError, match=f"line 1: {message}"):
-        read_candidates(path)
+        list(candidate_lists(path))
 
 
 def test_repeated_query_and_empty_file_are_refused(tmp_path: Path) -> None:
     path = tmp_path / "candidates.jsonl"
     path.write_text(f"{json.dumps(LINE)}\n{json.dumps(LINE)}\n")
     with pytest.raises(FormatError, match="line 2: query 1 appears twice"):
-        read_candidates(path)
+        list(candidate_lists(path))
     path.write_text("")
     with pytest.raises(FormatError, match="no candidates"):
-        read_candidates(path)
+        list(candidate_lists(path))
 
 
 def test_run_corpus_and_queries_are_put_together_and_the_last_of_a_document_counts(tmp_path: Path) -> None:
@@ -109,7 +109,7 @@ def test_candidates_are_read_by_query_in_any_order(tmp_path: Path, pack: Callabl
     path.write_bytes(pack(lines(4)))
     found = CandidatesByQuery(candidate_lists(path))
     assert [query.query_id for query in found.queries] == ["q0", "q1", "q2", "q3"]
-    expected = {one.query.query_id: one.documents for one in read_candidates(path)}
+    expected = {one.query.query_id: one.documents for one in candidate_lists(path)}
     for query_id in ("q0", "q2", "q1", "q1", "q3"):
         assert found.documents(query_id) == expected[query_id]
     with pytest.raises(KeyError, match="q9"):

@@ -6,8 +6,8 @@ from osrerank.scoring.passages import score_parts
 from osrerank.testing import ArithmeticEncoder, FunctionScorer, ManualClock
 from osrerank.types import NEVER, Deadline, LongText, Span
 from osrerank.vectors.documents import DocumentVectors
-from osrerank.vectors.store import MemoryStore
 from tests.bi_encoders import carded
+from tests.memory_store import MemoryStore
 from tests.unit.vectors.test_documents import opened
 
 CUT_S = 1.0
@@ -61,7 +61,7 @@ def test_without_a_deadline_all_is_scored_in_one_call(clock):
 
 @pytest.fixture
 def vectors(tmp_path):
-    scorer = opened(carded(tmp_path / "tiny"), MemoryStore(10_000_000), "standard", backend=ArithmeticEncoder())
+    scorer = opened(carded(tmp_path / "tiny"), MemoryStore(), "standard", backend=ArithmeticEncoder())
     yield scorer.vectors
     scorer.close()
 

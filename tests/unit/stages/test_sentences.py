@@ -17,7 +17,7 @@ from osrerank.scoring.cache.local import LocalStore, NoStore
 from osrerank.scoring.cache.scorer import CachedScorer
 from osrerank.scoring.registry import load_scorer
 from osrerank.stages import sentence_splitting
-from osrerank.stages.sentence_splitting import cleaned, sentence_blocks, sentence_spans
+from osrerank.stages.sentence_splitting import cleaned, sentence_blocks
 from osrerank.stages.sentences import SentenceStage, interpolate
 from osrerank.testing import FunctionScorer, ManualClock
 from osrerank.types import NEVER, Deadline
@@ -26,8 +26,12 @@ from tests.rankings import ranking_of
 VALUE = FunctionScorer(lambda _query, text: float(text.split()[0]) if text else 0.0)
 
 
+def spans(text, options):
+    return [span for block in sentence_blocks(cleaned(text), options) for span in block]
+
+
 def sentences_of(text, **options):
-    return [text[start:end] for start, end in sentence_spans(cleaned(text), Sentences(**options))]
+    return [text[start:end] for start, end in spans(text, Sentences(**options))]
 
 
 def test_sentences_with_abbreviations_and_numbers():
@@ -128,7 +132,7 @@ PIECES = 'Blood pressure "salt diet." (artery vein. Yes) Dr. e.g. 3.5 J. end! wh
 
 
 def by_punkt(text, **options):
-    return [text[start:end] for start, end in sentence_spans(cleaned(text), Sentences(splitter="punkt", **options))]
+    return [text[start:end] for start, end in spans(text, Sentences(splitter="punkt", **options))]
 
 
 @pytest.fixture
@@ -201,7 +205,7 @@ def test_a_cache_passes_it_on_and_a_scorer_without_a_tokenizer_is_refused(scorer
 def test_punkt_gives_the_same_sentences_whatever_the_blocks(text, size):
     options = Sentences(splitter="punkt")
     blocks = list(sentence_blocks(text, options, size))
-    assert [span for block in blocks for span in block] == sentence_spans(text, options)
+    assert [span for block in blocks for span in block] == spans(text, options)
     assert len(blocks) > 1 or len(text) <= 4 * size
 
 

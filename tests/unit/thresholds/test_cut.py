@@ -97,7 +97,7 @@ def test_a_cutoff_at_a_cliff_says_what_to_use_instead(cutoff) -> None:
         Rerank.of({"cutoff": cutoff}, Rerank())
 
 
-@pytest.mark.parametrize("blend", ["rrf", "weighted", "linear"])
+@pytest.mark.parametrize("blend", ["rrf", "linear"])
 def test_a_blend_is_cut_by_the_models_probabilities(blend: str) -> None:
     options = {"blend": blend, "blend_weight": 0.1, "min_score": 0.5}
     answer = client_for(["2", "3", "-3"], LOGITS).search("low", index="i", rerank=options)

@@ -268,18 +268,6 @@ def test_logits_go_from_a_cross_encoder_to_a_bi_encoder(examples: Path, tmp_path
     assert f"the student began as `{start.name}`" in (tmp_path / "made" / "README.md").read_text(encoding="utf-8")
 
 
-@pytest.mark.slow
-@pytest.mark.skipif(shutil.which("g++") is None, reason="torch.compile needs a C++ compiler")
-def test_a_compiled_network_learns_the_same(examples: Path, tmp_path: Path) -> None:
-    recipe = replace(SMALL, steps=3, dropout=0.0, mine_at=0.0, evaluate_every=3)
-    for name, compiled in (("plain", False), ("compiled", True)):
-        train(request(examples, tmp_path / name, replace(recipe, compiled=compiled)))
-    plain, compiled = (curve(tmp_path / name) for name in ("plain", "compiled"))
-    for one, other in zip(plain, compiled, strict=True):
-        assert float(one["loss"]) == pytest.approx(float(other["loss"]), rel=1e-4)
-    assert plain[-1]["measure"] == pytest.approx(compiled[-1]["measure"])
-
-
 def test_a_checkpoint_is_tensors_and_json_and_another_training_in_its_place_is_refused(examples, tmp_path):
     assert train(request(examples, tmp_path / "made", max_minutes=1e-9)) is None
     names = {path.name for path in (tmp_path / "made.training").iterdir()}

@@ -7,7 +7,7 @@ import pytest
 
 from osrerank.cli import main
 from osrerank.errors import FormatError
-from osrerank.formats.candidates import read_candidates
+from osrerank.formats.candidates import candidate_lists
 from osrerank.formats.sources import open_sources
 from osrerank.options.passages import Passages
 from osrerank.options.rerank import Rerank
@@ -90,7 +90,8 @@ def test_the_passages_of_ten_documents_are_the_same_everywhere(options, official
     from osrerank.training.development import Development  # imports torch
 
     candidates = candidates_of(official, tmp_path)
-    inference = searched(list(read_candidates(candidates)[0].documents), options)
+    (listed,) = candidate_lists(candidates)
+    inference = searched(list(listed.documents), options)
     assert list(inference) == list(DOCUMENTS)
     (training,) = open_source(official).read()
     (developed,) = open_source({"candidates": str(candidates), "qrels": official["qrels"]}).read()

@@ -25,10 +25,11 @@ from osrerank.types import Deadline
 from osrerank.vectors.configured import VectorStorage
 from osrerank.vectors.documents import LATE_AT_ONCE, DocumentVectors
 from osrerank.vectors.record import PROFILES, ROUNDED
-from osrerank.vectors.store import MemoryStore, VectorStore
+from osrerank.vectors.store import VectorStore
 from tests.articles import fill
 from tests.bi_encoders import carded, plain
 from tests.letters import Letters
+from tests.memory_store import MemoryStore
 from tests.waiting import held, wait_until
 
 QUERY = "what causes low blood pressure"
@@ -68,7 +69,7 @@ def opened(
 def test_cold_and_warm_scores_are_the_same(
     models: Callable[..., Path], pooling: str, profile: str, precision: str
 ) -> None:
-    store, found = MemoryStore(10_000_000), []
+    store, found = MemoryStore(), []
     for _ in range(2):
         scorer = opened(models(pooling, precision), store, profile)
         found.append(scorer.score(QUERY, DOCUMENTS, MONO))
@@ -82,7 +83,7 @@ def test_cold_and_warm_scores_are_the_same(
 
 @pytest.mark.parametrize("pooling", POOLINGS)
 def test_a_score_does_not_depend_on_its_neighbours(models: Callable[..., Path], pooling: str) -> None:
-    scorer = opened(models(pooling), MemoryStore(10_000_000), "standard")
+    scorer = opened(models(pooling), MemoryStore(), "standard")
     together = scorer.score(QUERY, DOCUMENTS, MONO).values
     for count in (1, 2, 16, 31, 33, 41):
         places = RNG.sample(range(len(DOCUMENTS)), count)
@@ -108,7 +109,7 @@ def test_a_key_tells_tokenizer_pooling_length_and_the_documents_prefix(tmp_path:
 
 
 def test_equal_texts_have_one_record(tmp_path: Path) -> None:
-    store, backend = MemoryStore(10_000_000), ArithmeticEncoder()
+    store, backend = MemoryStore(), ArithmeticEncoder()
     scorer = opened(carded(tmp_path / "tiny"), store, "standard", backend=backend)
     values = scorer.score(QUERY, ["low", "heart", "low"], [(0,), (1,), (2,)]).values
     scorer.close()
@@ -129,7 +130,7 @@ def test_after_the_deadline_nothing_is_attempted_and_a_closed_source_says_so(mod
 
 
 def test_what_has_vectors_is_scored_where_time_is_short(tmp_path: Path) -> None:
-    directory, store, clock = carded(tmp_path / "tiny"), MemoryStore(10_000_000), ManualClock()
+    directory, store, clock = carded(tmp_path / "tiny"), MemoryStore(), ManualClock()
     scorer = opened(directory, store, "standard", backend=ArithmeticEncoder())
     scorer.vectors.remember(DOCUMENTS)
     expected = scorer.score("water", DOCUMENTS, MONO).values
@@ -143,7 +144,7 @@ def test_what_has_vectors_is_scored_where_time_is_short(tmp_path: Path) -> None:
 
 
 def test_what_a_deadline_cut_off_is_encoded_afterwards(tmp_path: Path) -> None:
-    store, clock = MemoryStore(10_000_000), ManualClock()
+    store, clock = MemoryStore(), ManualClock()
     slow = ArithmeticEncoder(lambda _ids: clock.sleep(1), threads=1)
     scorer = opened(carded(tmp_path / "tiny"), store, "standard", backend=slow)
     scores = scorer.score(QUERY, DOCUMENTS, MONO, deadline=Deadline.after_ms(8_000, clock))
@@ -162,7 +163,7 @@ def test_after_deadlines_the_newest_call_is_first_with_256_documents_of_a_call_a
         batches.append(characters)
         clock.sleep(1)
 
-    vectors = DocumentVectors(Letters(s_per_character=1, sleep=encode), VectorStorage(MemoryStore(10_000_000)))
+    vectors = DocumentVectors(Letters(s_per_character=1, sleep=encode), VectorStorage(MemoryStore()))
     hold = held(vectors._late)
     for width in (3, 4, 5, 6, 7):
         vectors.of([f"{number:0{width}}" for number in range(600)], Deadline.after_ms(1_000, clock))
@@ -181,7 +182,7 @@ def test_closing_does_not_wait_until_all_that_a_deadline_cut_off_is_encoded(tmp_
         clock.sleep(1)
 
     slow = ArithmeticEncoder(encode, threads=1)
-    scorer = opened(carded(tmp_path / "tiny"), MemoryStore(10_000_000), "standard", backend=slow)
+    scorer = opened(carded(tmp_path / "tiny"), MemoryStore(), "standard", backend=slow)
     scorer.score(QUERY, DOCUMENTS, MONO, deadline=Deadline.after_ms(3_000, clock))
     assert is_late.wait(10)
     closing = threading.Thread(target=scorer.close)
@@ -223,7 +224,7 @@ def directory(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathF
 @pytest.fixture
 def scorers(directory: Path) -> Iterator[list[EncoderScorer]]:
     """The model with each backend and dtype, and one store for all."""
-    store = MemoryStore(100_000_000)
+    store = MemoryStore()
     encoders = [load_model(str(directory), backend=name, dtype=dtype) for name, dtype in WAYS]
     scorers = [EncoderScorer(DocumentVectors(encoder, VectorStorage(store, ROUNDED))) for encoder in encoders]
     yield scorers

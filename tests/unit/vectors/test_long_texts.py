@@ -19,8 +19,8 @@ from osrerank.vectors.documents import DocumentRecords, DocumentVectors
 from osrerank.vectors.long_record import LongRecord
 from osrerank.vectors.record import Bits, VectorRecord, sealed
 from osrerank.vectors.records import FetchedVectors
-from osrerank.vectors.store import MemoryStore
 from tests.bi_encoders import carded
+from tests.memory_store import MemoryStore
 from tests.unit.vectors.test_documents import WORDS, opened
 
 QUERY = "what causes low blood pressure"
@@ -48,7 +48,7 @@ def vectors(tmp_path: Path) -> Iterator[DocumentVectors]:
 
 
 def of(folder: Path, backend: ArithmeticEncoder) -> EncoderScorer:
-    return opened(carded(folder / "tiny"), MemoryStore(10_000_000), "standard", backend=backend)
+    return opened(carded(folder / "tiny"), MemoryStore(), "standard", backend=backend)
 
 
 def texts_of(vectors: DocumentVectors) -> list[str | LongText]:

@@ -8,9 +8,9 @@ import pytest
 from osrerank.vectors.configured import VectorStorage
 from osrerank.vectors.record import PROFILES, ROUNDED, Bits, VectorRecord, record_bytes, rows_of
 from osrerank.vectors.records import Records
-from osrerank.vectors.store import MemoryStore
 from osrerank.vectors.token_vectors import maxsim, pooled
 from tests.late_interaction import in_order
+from tests.memory_store import MemoryStore
 
 KEY, SECRET = b"key of a text", b"secret"
 HIDDEN = 384
@@ -96,7 +96,7 @@ def test_a_record_may_have_a_vector_for_each_token(bits: Bits, error: float, cou
 @pytest.mark.parametrize("by_tokens", [False, True])
 def test_a_record_of_the_other_form_is_a_miss(by_tokens: bool) -> None:
     """Without a secret anybody can write one; it must not fail a search."""
-    store = MemoryStore(1 << 20)
+    store = MemoryStore()
     records = Records("model", 96, VectorStorage(store, ROUNDED), by_tokens=by_tokens)
     own, other = (KEY, KEY[::-1]) if by_tokens else (KEY[::-1], KEY)
     made = {

@@ -17,8 +17,9 @@ from osrerank.testing import ManualClock
 from osrerank.vectors import file as file_module
 from osrerank.vectors.file import FileStore, file_store
 from osrerank.vectors.redis import KEPT, KEPT_BYTES, OLD, RECORD_OVERHEAD, YOUNG, RedisStore
-from osrerank.vectors.store import MemoryStore, VectorStore
+from osrerank.vectors.store import VectorStore
 from tests import servers
+from tests.memory_store import MemoryStore
 from tests.waiting import in_a_child, wait_until
 
 MEGABYTE = 1_000_000
@@ -41,7 +42,7 @@ def store(tmp_path: Path) -> FileStore:
 @pytest.fixture(params=["file", "memory", pytest.param("Redis", marks=pytest.mark.server)])
 def every_store(request: pytest.FixtureRequest, store: FileStore) -> Iterator[VectorStore]:
     """A store of each kind in turn, empty."""
-    made: VectorStore = store if request.param == "file" else MemoryStore(MEGABYTE)
+    made: VectorStore = store if request.param == "file" else MemoryStore()
     if request.param == "Redis":
         made = RedisStore(request.getfixturevalue("redis_url"), most_bytes=4 * MEGABYTE, ttl_s=3600)
         made.drop()
@@ -105,15 +106,6 @@ def test_pruning_reads_both_generations_and_makes_nothing_younger(tmp_path: Path
     assert len(list(store.folder.glob("vectors-*.lmdb"))) == 1
     assert [one.created_s for one in store._generations] == [pytest.approx(before)]
     store.close()
-
-
-def test_the_memory_keeps_what_was_used_last() -> None:
-    memory = MemoryStore(5 * len(RECORD))
-    memory.write(records(4))
-    memory.read([key(0)])
-    memory.write(records(1, start=9))
-    assert sorted(memory.read([key(number) for number in range(10)])) == [key(0), key(2), key(3), key(9)]
-    assert memory.size().stored <= 5 * len(RECORD)
 
 
 def test_it_is_for_its_user_alone(store: FileStore) -> None:

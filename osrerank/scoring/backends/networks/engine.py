@@ -8,9 +8,8 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from osrerank.scoring.backends.networks.bert import BertLayer, PackedNetwork
+from osrerank.scoring.backends.networks.bert import PackedNetwork
 from osrerank.scoring.backends.networks.classifier import Classifier, ModularClassifier
-from osrerank.scoring.backends.networks.modern_bert.encoder import ModernBertLayer
 from osrerank.scoring.backends.networks.packing import Numbers
 from osrerank.scoring.inputs import PaddedBatch, Tokens, padded
 from osrerank.types.vectors import Rows
@@ -112,10 +111,3 @@ def choose_precision(name: str, device: torch.device) -> str:
     if device.type != "cuda":
         return "fp32"
     return "bf16" if torch.cuda.is_bf16_supported(including_emulation=False) else "fp16"
-
-
-def compile_layers(network: PackedNetwork) -> None:
-    """Let ``torch.compile`` fuse what each layer does around its attention; the first batches are slow."""
-    for layer in network.modules():
-        if isinstance(layer, BertLayer | ModernBertLayer):
-            layer.finish = torch.compile(layer.finish, dynamic=True)  # type: ignore[method-assign]

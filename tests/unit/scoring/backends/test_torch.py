@@ -192,12 +192,3 @@ def test_weights_of_another_shape_and_a_file_that_is_cut_are_refused(tmp_path: P
     for folder in (wrong, cut):
         with pytest.raises(ModelLoadError, match="cannot be read as"):
             load_scorer(str(folder), backend="torch")
-
-
-@pytest.mark.slow
-@pytest.mark.filterwarnings("ignore::DeprecationWarning:torch.*")  # the compiler imports parts of torch that warn
-def test_compiled_layers_give_the_same_scores() -> None:
-    documents = ["wing " * length for length in range(0, 30, 3)]
-    compiled = load_scorer(str(DIRECTORY), backend="torch", compiled=True)
-    plain = load_scorer(str(DIRECTORY), backend="torch")
-    np.testing.assert_allclose(score(compiled, documents).values, score(plain, documents).values, atol=1e-5)

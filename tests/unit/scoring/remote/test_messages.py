@@ -21,7 +21,7 @@ from osrerank.types import Advice, Scores
 
 REQUEST = ChunkRequest("c1", "m1", "id/int8", 1.5, None, "low pressure", ["a wing", "half a pair \ud800"], [(0,), (1,)])
 SCORES = Scores(np.array([0.5, np.nan, -3.25], dtype=np.float32), {1: "too odd"}, inferences=3, truncated=1)
-REPLY = Reply("c1", "w1", "id/int8", SCORES, "", 0.01, 0.2)
+REPLY = Reply("c1", "w1", "id/int8", SCORES)
 ADVICE = Advice(7.0, True, kind="bi-encoder")
 HEARTBEAT = Heartbeat("w1", "host", "q", "mono", "id/int8", ADVICE, True, ("c1", "c2"), 0.25, 4, 3.0, 9.5)
 

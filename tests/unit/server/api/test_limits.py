@@ -5,7 +5,7 @@ import pytest
 from starlette.testclient import TestClient
 
 from osrerank._seldom import Seldom
-from osrerank.errors import EndpointError, InferenceError, ModelLoadError, Overloaded, TaskTimeout, WorkerError
+from osrerank.errors import EndpointError, InferenceError, ModelLoadError, Overloaded, WorkerError
 from osrerank.scoring.registry import load_scorer
 from osrerank.server.api import app
 from osrerank.server.api.app import create_app
@@ -139,7 +139,6 @@ def test_the_queue_is_left_when_the_time_is_over(serve):
         (ModelLoadError("there is no model at X"), 503, "Unhealthy"),
         (WorkerError("no worker answers"), 503, "Unhealthy"),
         (EndpointError("the rerank server cannot be reached"), 503, "Unhealthy"),
-        (TaskTimeout("no result came back"), 504, "Timeout"),
         (RuntimeError("secret"), 500, "Backend"),
         (InferenceError("broken on purpose"), 500, "Backend"),
     ],
