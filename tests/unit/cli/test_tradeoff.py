@@ -124,3 +124,9 @@ def test_pairs_behind_a_blend_are_derived_behind_it(tmp_path: Path) -> None:
     arguments = ["tradeoff", str(tmp_path / "qrels"), str(tmp_path / "run.jsonl"), "-m", "RR", "--json"]
     points = json.loads(CliRunner().invoke(cli, [*arguments, "--pairs", "sum"]).output)["points"]
     assert [(one["k1"], one["quality"]) for one in points if "duo" in one["curve"]] == [(0, 0.5), (2, 1.0)]
+
+
+def test_a_run_with_a_blend_that_is_gone_is_refused(tmp_path: Path) -> None:
+    write_run(tmp_path / "run.jsonl", ["a", "b"], ["b", "a"], ["a", "b"], blend=["weighted", 1.0])
+    (tmp_path / "qrels").write_text("q 0 a 1\n")
+    assert 'was blended with weighted, which is gone; use "linear"' in str(shown(tmp_path).exception)
