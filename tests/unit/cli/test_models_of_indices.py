@@ -8,6 +8,9 @@ from click.testing import CliRunner
 from osrerank import connect
 from osrerank.cli import cli
 from osrerank.cli.settings_file import write_index_settings
+from osrerank.settings import Settings
+from osrerank.settings_file import HttpSettings
+from tests.rerank_server import server_file
 
 DATA = Path(__file__).parents[2] / "data"
 ENCODER, SCORER = "tiny-bert-bi-encoder", "tiny-bert-one-label"
@@ -64,6 +67,13 @@ def test_vectors_run_and_doctor_do_likewise(osrerank, tmp_path):
         findings = {one["part"]: one for one in found(osrerank("--json", "doctor", "--index", index))["findings"]}
         assert findings["model"]["facts"]["model"] == model
         assert "languages" in findings
+
+
+def test_what_advise_writes_keeps_the_rerank_server(tmp_path):
+    file = server_file(tmp_path, "https://rerank.example", dialect="jina", batch=7)
+    write_index_settings(file, "made by a test", "notes", {"depth": 20})
+    found = HttpSettings.load(Settings.load(settings_file=file))
+    assert found == HttpSettings(url="https://rerank.example", dialect="jina", batch=7)
 
 
 def test_what_advise_writes_keeps_the_models(osrerank, tmp_path):

@@ -19,6 +19,7 @@ from osrerank.scoring.cache.signing import EntrySigner
 from osrerank.scoring.cache.store import OLD, PREFIX, REMOTE_ENTRY_BYTES, VALUE, YOUNG, RemoteStore, connect
 from osrerank.scoring.cross_encoder import CrossEncoder
 from osrerank.scoring.registry import load_scorer
+from osrerank.scoring.remote.signing import KINDS, SIGNATURE_BYTES, SIGNED, Kind, Signer
 from osrerank.service import RerankService
 from osrerank.settings import Settings
 from osrerank.testing import FunctionScorer, ManualClock
@@ -376,6 +377,14 @@ def test_a_score_moved_to_another_pair_signed_by_another_or_altered_is_refused(
     redis.hset(YOUNG, first, own.seal(first, value))
     assert values_of(redis_url, OURS) == [FORGED, 0.0]  # what has the key is believed
     assert values_of(redis_url, "") == TRUE  # a process without the key computes it
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_signed_message_does_not_pass_as_a_signed_score(kind: Kind) -> None:
+    place, value = forged_keys()[0], VALUE.pack(FORGED)
+    sealed = Signer([OURS.encode()]).seal(kind, place + value)
+    signature = sealed[len(SIGNED) : len(SIGNED) + SIGNATURE_BYTES]
+    assert EntrySigner([OURS.encode()]).open(place, value + signature[:16], VALUE.size) is None
 
 
 def test_keys_are_changed_while_scores_are_kept(redis: Redis, redis_url: str) -> None:
