@@ -44,6 +44,15 @@ def client(engine_url: str, model: Path, no_folder: Path, monkeypatch: pytest.Mo
 
 
 @pytest.fixture
+def filed(engine_url: str, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Client]:
+    """A client that keeps vectors in a file, too, in the folder ``vectors``."""
+    monkeypatch.setenv("OSRERANK_VECTORS_FOLDER", str(tmp_path / "vectors"))
+    monkeypatch.setenv("OSRERANK_VECTORS", "index")
+    with connect(engine_url, model=str(model)) as made:
+        yield made
+
+
+@pytest.fixture
 def index_name(engine: Any, index_name: str) -> Iterator[str]:
     yield index_name
     engine.indices.delete(index=side_index(index_name), ignore_unavailable=True)
@@ -196,18 +205,23 @@ def test_a_build_since_a_field_reads_what_has_changed(
         build_vectors(client, index_name, since="title")
 
 
-def test_where_a_build_stores(client: Client, index_name: str) -> None:
-    fill(client, index_name, DOCUMENTS)
-    with pytest.raises(ConfigError, match="vectors are not stored in file"):
-        build_vectors(client, index_name, to="file")
-    assert build_vectors(client, index_name, to="index").encoded == COUNT
+def test_where_a_build_stores(
+    filed: Client, engine_url: str, model: Path, index_name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fill(filed, index_name, DOCUMENTS)
+    assert build_vectors(filed, index_name, to="index").encoded == COUNT
+    assert build_vectors(filed, index_name, to="file").encoded == COUNT
+    monkeypatch.setenv("OSRERANK_VECTORS", "off")
+    with connect(engine_url, model=str(model)) as other, pytest.raises(ConfigError, match="not stored in file"):
+        build_vectors(other, index_name, to="file")
 
 
 def test_a_side_index_without_its_index_is_named_and_pruned(
-    client: Client, index_name: str, engine_url: str, model: Path
+    filed: Client, index_name: str, engine_url: str, model: Path
 ) -> None:
     if engine_url.startswith("embedded"):
         pytest.skip("the embedded engine lists no hidden indices")
+    client = filed
     other = f"{index_name}-gone"
     fill(client, index_name, DOCUMENTS)
     fill(client, other, DOCUMENTS[:3])
@@ -220,11 +234,12 @@ def test_a_side_index_without_its_index_is_named_and_pruned(
     assert f"{index_name}: all {COUNT} documents have vectors" in said
     assert side_index(other) in said.partition("these side indices have no index any more: ")[2]
     refresh(client, index_name)
-    assert prune_vectors(client, [index_name]) == COUNT
+    assert prune_vectors(client, [index_name]) == 2 * COUNT  # in the side index, and in the file
     assert orphans(client) == []
 
 
-def test_the_commands(client: Client, engine_url: str, index_name: str, model: Path) -> None:
+def test_the_commands(filed: Client, engine_url: str, index_name: str, model: Path) -> None:
+    client = filed
     fill(client, index_name, DOCUMENTS)
 
     def answer(*arguments: str) -> dict[str, Any]:
@@ -243,5 +258,5 @@ def test_the_commands(client: Client, engine_url: str, index_name: str, model: P
     assert answer("drop", "--yes", "--index", index_name) == {"dropped": COUNT - 1}
     left = answer("status", "--index", index_name)
     assert (left["store"], left["records"], left["models"]) == ("index", 0, {})
-    assert (left["documents"], left["lacking"], left["share"]) == (COUNT - 1, COUNT - 1, 0)
+    assert (left["documents"], left["lacking"], left["share"]) == (COUNT - 1, 0, 1)  # this machine's file has them
     assert not client.indices.exists(index=side_index(index_name))
