@@ -128,7 +128,9 @@ class SearchPipelines:
         try:
             answer = yield SideRequest("GET", path_of(index, f"_settings/{SETTING}"), params={"flat_settings": "true"})
             names = {entry["settings"][SETTING] for entry in answer.values()} - {NO_PIPELINE}
-        except NotFoundError:  # the search will raise it
+        except NotFoundError:  # the search will raise it, unless the index is another cluster's
+            if ":" in str(index):
+                self._defaults.put(str(index), NONE)
             return NONE
         except (TransportError, AttributeError, KeyError, TypeError) as error:  # the last three: another form
             if self._once.is_due(str(index)):

@@ -140,3 +140,9 @@ def test_an_index_or_a_pipeline_that_does_not_exist_is_the_searchs_to_say() -> N
     assert answered(pipelines.of("a", {}, {}), NotFoundError(404, "index_not_found_exception", {}))[0] == NONE
     found, _ = answered(pipelines.of("a", {"search_pipeline": "p"}, {}), {})
     assert found.obstacle == ""
+
+
+def test_an_index_of_another_cluster_has_no_default_here_and_is_asked_for_once_a_minute() -> None:
+    pipelines, absent = SearchPipelines(), NotFoundError(404, "index_not_found_exception", {})
+    assert answered(pipelines.of("other:a", {}, {}), absent) == (NONE, [f"/other%3Aa/_settings/{SETTING}"])
+    assert answered(pipelines.of("other:a", {}, {})) == (NONE, [])
