@@ -300,7 +300,7 @@ def _fields(client: Client, index: str) -> Finding:
 
 
 def _search_pipeline(client: Client, index: str) -> Iterator[Finding]:
-    """Report a default search pipeline under which searches are not reranked, and rights that lack to know it."""
+    """Report a default search pipeline under which searches are not reranked, and rights that are missing to see it."""
     pipeline = client.search_pipeline_of(index)
     if pipeline.unread:
         reason = f"{index}: a default search pipeline that ranks the hits would not be noticed"

@@ -71,7 +71,7 @@ class FirstPass:
         return f"it found {found} of {count} hits" if found < min(end, count) and is_short else ""
 
     def is_shortened(self, response: Mapping[str, Any]) -> bool:
-        """Return whether the search pipeline gave another number of hits than were asked for and found.
+        """Return whether the search pipeline returned more or fewer hits than were asked for and found.
 
         A page that is cut from such a list would not join with the caller's other pages.
         """

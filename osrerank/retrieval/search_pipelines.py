@@ -47,7 +47,7 @@ class SearchPipeline:
         name: the pipeline's name; empty if there is none, or the request defines it.
         obstacle: why hits that come through it are not reranked; empty if they are.
         changes_fields: whether hits that come through it may have other fields than their documents.
-        may_shorten: whether it may return another number of hits than were asked for and found.
+        may_shorten: whether it may return fewer hits than were asked for and found, or more.
         lengthens: whether it returns more hits than were asked for.
         unread: the right that this user lacks to read the settings or the definition; empty if they were read.
         has_default: whether an index of the search has a default pipeline, or may have one.

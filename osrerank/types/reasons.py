@@ -34,7 +34,7 @@ class ReasonCode(StrEnum):
     PAGING = "paging"
     """The caller pages by a scroll, a point in time or ``search_after``."""
     REQUEST = "request"
-    """The request hides what reranking reads, or asks for no hits, or for hits beyond the result window."""
+    """The request hides what reranking reads, asks for no hits, or asks for hits beyond the result window."""
     SEARCH_PIPELINE = "search_pipeline"
     """The search pipeline ranks the hits itself, or may do so."""
     SHORTENED = "shortened"
