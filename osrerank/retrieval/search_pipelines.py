@@ -49,7 +49,7 @@ class SearchPipeline:
         changes_fields: whether hits that come through it may have other fields than their documents.
         may_shorten: whether it may return fewer hits than were asked for and found, or more.
         lengthens: whether it returns more hits than were asked for.
-        unread: the right that this user lacks to read the settings or the definition; empty if they were read.
+        unread: the right that this user needs to read the settings or the definition; empty if they were read.
         has_default: whether an index of the search has a default pipeline, or may have one.
         instead: the ``search_pipeline`` to send in place of the index's default; None to send none.
     """
