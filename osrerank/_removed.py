@@ -41,7 +41,7 @@ REMOVED: dict[str, str] = {
     "osrerank advise --sample": "every judged query is searched: name a file with fewer queries",
     "osrerank advise --searches-per-s": HOW_MANY,
     "osrerank advise --seed": "leave it out: every judged query is searched, so that none are drawn at random",
-    "osrerank bench": "osrerank advise says milliseconds; in a checkout, python -m tools.bench races libraries",
+    "osrerank bench": "osrerank advise says milliseconds; in a checkout, python -m tools.bench compares libraries",
     "osrerank distill --pool-factor": "make a smaller student, with --layers or --student",
     "osrerank doctor --upgrade": "leave it out: whatever is gone is refused with its successor",
     "osrerank evaluate --queries": FIRST,

@@ -300,15 +300,15 @@ def _fields(client: Client, index: str) -> Finding:
 
 
 def _search_pipeline(client: Client, index: str) -> Iterator[Finding]:
-    """Report a default search pipeline under which searches are not reranked, and rights that are missing to see it."""
+    """Report a default search pipeline that prevents reranking, or a missing right without which none is noticed."""
     pipeline = client.search_pipeline_of(index)
-    if pipeline.unread:
-        reason = f"{index}: a default search pipeline that ranks the hits would not be noticed"
-        yield Finding("search pipeline", "failed", reason, f"grant this user {pipeline.unread}")
-    elif pipeline.obstacle:
+    if pipeline.obstacle:
         reason = f"{index}: searches are not reranked: {pipeline.obstacle}"
         fix = f"take it out of the index's setting {SETTING}, or leave the ranking to it"
         yield Finding("search pipeline", "failed", reason, fix)
+    elif pipeline.unread:
+        reason = f"{index}: the default search pipeline cannot be looked up, so one that ranks the hits is not noticed"
+        yield Finding("search pipeline", "failed", reason, f"grant this user {pipeline.unread}")
     elif pipeline.name:
         yield Finding("search pipeline", "ok", f"{index}: searches run under {pipeline.name}")
 

@@ -99,7 +99,7 @@ class Settings(BaseSettings):
         server_token: bearer token that clients of ``osrerank serve`` must send; None asks for none.
         shadow_file: file to which searches in shadow mode (option ``traffic``) append JSON lines on what reranking
             would have changed, up to 100 MB; None for no file.
-        shadow_texts: whether these lines also have the query's text and the ids of the hits.
+        shadow_texts: whether these lines also have the query's text, the ids of the hits, and the reason as a sentence.
         trace_queries: whether OpenTelemetry's traces have the texts of queries, and the reasons in full.
     """
 

@@ -13,13 +13,13 @@ SALT = "osrerank share"
 
 @dataclass(frozen=True, slots=True)
 class Traffic:
-    """Which searches are reranked: a share of them, or in shadow mode none, but for a record of what would change.
+    """Which searches are reranked: a share of them. In shadow mode, the share is run again to record what would change.
 
     Attributes:
-        share: the share of the searches that is reranked, or with ``shadow`` run again, in [0, 1]; the others are
-            answered with the first pass.
+        share: the share of the searches that are reranked (with ``shadow``: run again after the answer), in [0, 1]; the
+            others are answered with the first pass.
         key: names the user or session, whose searches are all in the share or all outside; not in a settings file.
-            None takes the query's text.
+            Without a key, the query's text decides.
         shadow: whether to answer with the first pass and, after the answer, to run the search again with reranking, to
             record what that would have changed. Not together with ``interleave``.
     """

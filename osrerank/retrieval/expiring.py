@@ -1,4 +1,4 @@
-"""Cache what was read from the search engine for a minute."""
+"""Keep what was read from the search engine in a cache for one minute."""
 
 import time
 from collections.abc import Callable, Hashable

@@ -43,7 +43,8 @@ class FirstPass:
         page: the part of the reranked list that the caller wants.
         pipeline: the search pipeline that it runs under.
         apart: fields whose text a second request fetches by the hits' ids; empty if the hits have it.
-        reads_source: whether the hits' ``_source`` has the text, and their ``fields`` are the caller's own.
+        reads_source: whether texts are read from ``_source`` only, because ``fields`` may hold values that the caller
+            computed.
     """
 
     body: dict[str, Any]
@@ -243,9 +244,10 @@ def _lacking(
 
 
 def _may_meet(body: Mapping[str, Any], params: Mapping[str, Any], needed: Iterable[str]) -> bool:
-    """Return whether the caller's request may put something else into ``fields``, or show the text that is added there.
+    """Return whether text that is added to ``fields`` may clash with the caller's own request.
 
-    The first holds for values of the caller's choice and for formats, the second for a completion suggester.
+    It may where the request puts values of its own there (computed or formatted fields, the field of ``collapse``), or
+    where a completion suggester would show the added text.
     """
     suggest = body.get("suggest")
     suggesters = suggest.values() if isinstance(suggest, Mapping) else ()

@@ -1,7 +1,8 @@
 """Find out which search pipeline a search runs under, and what the pipeline does to the hits.
 
-An index's default search pipeline may be an access rule, so a search always runs under it. A pipeline that ranks the
-hits itself is left alone: a request for more candidates would multiply the calls of its model.
+An index's default search pipeline may restrict which documents a user sees, so reranking does not turn it off: the
+first pass runs under the pipeline that the plain search would run under, without osrerank's own rerank processor. A
+pipeline that ranks the hits itself is left alone: a request for more candidates would multiply the calls of its model.
 
 OpenSearch: Search pipelines, https://docs.opensearch.org/latest/search-plugins/search-pipelines/index/
 """
@@ -25,7 +26,7 @@ logger = logging.getLogger(__name__)
 NO_PIPELINE = "_none"
 """The value of ``search_pipeline`` that turns an index's default pipeline off."""
 OWN_DESCRIPTION = "Reranks with osrerank."
-"""How the description of a pipeline begins that ``osrerank pipeline install`` made."""
+"""The beginning of the description of every pipeline that ``osrerank pipeline install`` makes."""
 SETTING = "index.search.default_pipeline"
 READ_SETTINGS, READ_PIPELINES = "indices:monitor/settings/get", "cluster:admin/search/pipeline/get"
 """The rights that reading an index's settings and a pipeline's definition need."""
@@ -47,9 +48,9 @@ class SearchPipeline:
         name: the pipeline's name; empty if there is none, or the request defines it.
         obstacle: why hits that come through it are not reranked; empty if they are.
         changes_fields: whether hits that come through it may have other fields than their documents.
-        may_shorten: whether it may return fewer hits than were asked for and found, or more.
+        may_shorten: whether it may change the number of hits, so that a short response is no sign of a loss.
         lengthens: whether it returns more hits than were asked for.
-        unread: the right that this user needs to read the settings or the definition; empty if they were read.
+        unread: the right that reading the settings or the definition needs, if they could not be read; else empty.
         has_default: whether an index of the search has a default pipeline, or may have one.
         instead: the ``search_pipeline`` to send in place of the index's default; None to send none.
     """
@@ -90,7 +91,7 @@ class SearchPipelines:
     def of(
         self, index: Any, params: Mapping[str, Any], body: Mapping[str, Any]
     ) -> Generator[SideRequest, Any, SearchPipeline]:
-        """Yield the requests that look up a search's pipeline, usually none, and return it.
+        """Return the search pipeline that a search runs under; yield the requests to look it up, none if it is cached.
 
         Args:
             index: a name, several, a pattern, or None for all.
@@ -109,9 +110,9 @@ class SearchPipelines:
         return (yield from self.default_of(index))
 
     def default_of(self, index: Any) -> Generator[SideRequest, Any, SearchPipeline]:
-        """Yield the requests that look up the default pipeline of an index, usually none, and return it.
+        """Return the default pipeline of an index; yield the requests to look it up, none if it is cached.
 
-        OpenSearch applies none to a search without an index, and none if the indices have different ones.
+        A search without an index runs under no default pipeline. So does one whose indices have different defaults.
         """
         if self.is_embedded or not index:
             return NONE
@@ -136,7 +137,7 @@ class SearchPipelines:
             if self._once.is_due(str(index)):
                 logger.warning(
                     "[search-pipeline-unread] the settings of %s cannot be read, so a default search pipeline that "
-                    "ranks the hits is not noticed: grant %s; not logged again: %s",
+                    "ranks the hits itself is not noticed; if a right is missing, grant %s; not logged again: %s",
                     index,
                     READ_SETTINGS,
                     error,
@@ -159,11 +160,12 @@ class SearchPipelines:
                 return replace(NONE, has_default=True)
             found = described(name, answer[name])
         except (TransportError, TypeError) as error:
-            why = f"the definition of the search pipeline {name} cannot be read, so it may rank the hits itself"
-            obstacle = f"{why}: grant {READ_PIPELINES}"
-            found = SearchPipeline(name, obstacle, unread=READ_PIPELINES, has_default=True)
+            why = (
+                f"the definition of the search pipeline {name} cannot be read, so the pipeline may rank the hits itself"
+            )
             if not isinstance(error, NO_RIGHT):
-                return found
+                return SearchPipeline(name, why, unread=READ_PIPELINES, has_default=True)
+            found = SearchPipeline(name, f"{why}: grant {READ_PIPELINES}", unread=READ_PIPELINES, has_default=True)
         self._known.put(name, found)
         return found
 
@@ -174,7 +176,8 @@ def named_in(
     """Return the body and the URL parameters of a request that runs under a search pipeline.
 
     Args:
-        pipeline: its name, which all versions know as a parameter; or its definition; None for the index's own.
+        pipeline: a name, sent as a URL parameter because every version accepts that; a definition, sent in the body; or
+            None for the index's default.
         body: the request's body.
         params: its URL parameters.
     """

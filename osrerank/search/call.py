@@ -70,7 +70,8 @@ class Reranking:
         ubi: what to record for UBI; None if nothing is recorded, or the engine records it.
         order: keeps the order of the hits for later pages; None if there is only one page.
         texts: (index, id) of a hit -> its document, fetched by a second request; None if the hits have the texts.
-        reads_source: whether the texts are in ``_source`` alone, and ``fields`` has values of the caller's choice.
+        reads_source: whether texts are read from ``_source`` only, because ``fields`` may hold values that the caller
+            computed.
         obstacle: why the hits cannot be reranked, if that is known before they are read.
     """
 
@@ -322,10 +323,10 @@ class Reranked(Plain):
     by: Reranking
 
     def again(self, response: Any) -> Plain | None:
-        """Return the caller's own request, if the first pass was refused or incomplete, or cut short by its pipeline.
+        """Return the call to send after the first pass, if that was refused or incomplete; else None.
 
-        Of a list that the search pipeline cut short, a page would not join with the caller's others. So the first page
-        is reranked within itself, and later ones are the caller's own.
+        If the search pipeline changed the number of hits, a page of them would overlap with the caller's other pages or
+        leave a gap. So the first page is reranked within itself, and later pages are the caller's own.
 
         Args:
             response: OpenSearch's response, or its error.

@@ -1,4 +1,4 @@
-"""Fetch the text of hits by a second request, where the hits of the first one may not have it as written."""
+"""Fetch the original text of hits with a second request, if the first response may lack or alter it."""
 
 import json
 from collections.abc import Generator, Mapping, Sequence
@@ -23,7 +23,7 @@ DEFINED = ("derived", "runtime_mappings")
 def with_texts(calls: Sequence[tuple[Plain, Any]]) -> Generator[SideRequest, Any, list[Plain]]:
     """Yield the request (usually none) that fetches the texts of several searches' hits; return the searches with them.
 
-    A search whose texts cannot be fetched keeps its first pass, with the reason.
+    If the texts cannot be fetched, the search returns its first pass with the reason.
 
     Args:
         calls: searches with their responses.
@@ -73,7 +73,7 @@ def _indices(hits: Sequence[Mapping[str, Any]]) -> list[str]:
 
 
 def _body(call: Reranked, hits: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Return the body of the request for the texts of hits: all documents with their ids, in their indices."""
+    """Return the body of the request for the texts of hits: the documents with the hits' ids, in the hits' indices."""
     names, fetched = call.first_pass.apart, call.by.fields.fetched
     ids = sorted({hit["_id"] for hit in hits})
     defined = {name: call.own.body[name] for name in DEFINED if name in call.own.body}

@@ -38,11 +38,11 @@ class ReasonCode(StrEnum):
     SEARCH_PIPELINE = "search_pipeline"
     """The search pipeline ranks the hits itself, or may do so."""
     SHORTENED = "shortened"
-    """The search pipeline returns fewer hits than were asked for, and this is a later page."""
+    """The search pipeline returns more or fewer hits than were asked for, and this is not the first page."""
     REPEATED = "repeated"
     """The same hit comes twice."""
     REFUSED = "refused"
-    """OpenSearch refused the first pass's request."""
+    """OpenSearch refused the first pass's request, or the texts of the hits could not be fetched."""
     INCOMPLETE = "incomplete"
     """OpenSearch answered the first pass's request incompletely."""
     MODELS = "models"
@@ -76,7 +76,7 @@ class Reason:
     """Why a search, or a stage, did not do all that was asked for.
 
     Attributes:
-        code: what decisions, metrics, traces and records are made by.
+        code: the kind of reason, for programs: decisions, metrics, traces and records use it.
         message: a sentence of osrerank's own.
         foreign: what another program said. It may quote a query or a document, so it appears in the response and the
             log alone.

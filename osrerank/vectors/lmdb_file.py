@@ -23,7 +23,7 @@ def open_lmdb(file: Path, most_bytes: int) -> lmdb.Environment:
 
     Args:
         file: the file; LMDB keeps a file for locks beside it.
-        most_bytes: the most bytes that the file may take; a larger file stays as large.
+        most_bytes: the file's maximum size; a file that is already larger keeps its size as its maximum.
 
     Raises:
         lmdb.CorruptedError: the file was cut short.
@@ -49,9 +49,9 @@ def open_lmdb(file: Path, most_bytes: int) -> lmdb.Environment:
 
 
 def check_length(environment: lmdb.Environment, page_bytes: int, file: Path) -> None:
-    """Return if an open file has all pages that its meta pages name, or is gone; costs some microseconds.
+    """Raise an error if an open file was cut short: it lacks pages that its meta pages name.
 
-    Of files whose records are never deleted one by one, LMDB always writes the last page.
+    This relies on LMDB always writing a file's last page, which it does if records are never deleted one by one.
 
     Args:
         environment: the open file.

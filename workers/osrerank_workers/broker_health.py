@@ -12,7 +12,7 @@ logger = logging.getLogger(__name__)
 
 
 class BrokerHealth:
-    """Counts the failures of the broker in a row, and logs the first and the last of them.
+    """Counts the broker's consecutive failures, and logs the first one and the recovery.
 
     Args:
         part: of the worker, for the log.

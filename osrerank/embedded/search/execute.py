@@ -86,7 +86,7 @@ class MatchingDocument:
         number: of the index among those searched, from 0.
         seq: its sequence number there.
         score: None in an order that has no scores.
-        key: the value that such an order has it by; None if it has none.
+        key: the value that the document is sorted by, in an order without scores; None if it has no such value.
     """
 
     number: int
