@@ -76,8 +76,9 @@ class FirstPass:
 
         A page that is cut from such a list would not join with the caller's other pages.
         """
-        asked = self.body["size"]
-        found = len(_hits(response))
+        asked, found = self.body["size"], len(_hits(response))
+        if not self.page.offset and found <= asked == self.page.size:  # it is the caller's own page already
+            return False
         return self.pipeline.lengthens or (self.pipeline.may_shorten and found != min(asked, _total(response, asked)))
 
     def of_own_size(self) -> Self:

@@ -38,14 +38,14 @@ def with_texts(calls: Sequence[tuple[Plain, Any]]) -> Generator[SideRequest, Any
         return found
     try:
         answers = yield from _fetched([(call, hits) for _, call, hits in wanted])
+        documents = [{(hit["_index"], hit["_id"]): hit for hit in hits_of(answer)} for answer in answers]
     except (TransportError, ResponseFormatError, KeyError, TypeError) as error:
         code = ReasonCode.DEADLINE if isinstance(error, ConnectionTimeout) else ReasonCode.REFUSED
         reason = Reason(code, "the texts of the hits could not be fetched", str(error)[:300])
         for at, call, _ in wanted:
             found[at] = replace(call, by=replace(call.by, obstacle=reason))
         return found
-    for (at, call, _), answer in zip(wanted, answers, strict=True):
-        texts = {(hit["_index"], hit["_id"]): hit for hit in hits_of(answer)}
+    for (at, call, _), texts in zip(wanted, documents, strict=True):
         found[at] = replace(call, by=replace(call.by, texts=texts))
     return found
 

@@ -149,3 +149,23 @@ def test_a_text_that_cannot_be_fetched_leaves_the_first_pass_and_says_so(client:
         client.transport.perform_request = perform  # type: ignore[method-assign]
     assert (answer["rerank"]["applied"], answer["rerank"]["reason_code"]) == (False, "refused")
     assert kept(answer) == kept(client.search(index=f"{INDEX}-0", body=body))
+
+
+def test_a_multi_search_whose_texts_cannot_be_fetched_keeps_its_first_passes(client: Client) -> None:
+    perform = client.transport.perform_request
+
+    def refusing(method: str, url: str, **options: Any) -> Any:
+        if '"ids"' in str(options.get("body")):
+            error = {"error": {"type": "circuit_breaking_exception", "root_cause": []}, "status": 429}
+            return {"took": 1, "responses": [error, error]}
+        return perform(method, url, **options)
+
+    body = {"query": {"match": {"text": "blood"}}, "docvalue_fields": ["k"], "_source": False}
+    lines = [{"index": f"{INDEX}-0"}, body, {"index": f"{INDEX}-1"}, body]
+    client.transport.perform_request = refusing  # type: ignore[method-assign]
+    try:
+        answers = client.msearch(body=lines, rerank={"query": "blood", "fields": ["text"]})["responses"]
+    finally:
+        client.transport.perform_request = perform  # type: ignore[method-assign]
+    assert [answer["rerank"]["reason_code"] for answer in answers] == ["refused", "refused"]
+    assert [kept(answer) for answer in answers] == [kept(one) for one in client.msearch(body=lines)["responses"]]
