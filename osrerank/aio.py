@@ -7,18 +7,28 @@ from functools import partial
 from typing import Any
 
 from osrerank._optional import require
-from osrerank.client import embedded_folder, refuse_unknown, represent, searcher_of, server_options
-from osrerank.msearch import multi_search_steps
+from osrerank.client import (
+    embedded_folder,
+    failed_of,
+    refuse_unknown,
+    represent,
+    searcher_of,
+    server_options,
+    split_params,
+    timed,
+)
 from osrerank.options.defaults import Defaults
 from osrerank.options.rerank import Rerank, RerankOptions
 from osrerank.retrieval.requests import SideRequest
-from osrerank.search.call import RerankArgument
+from osrerank.search.calls import multi_search_steps, search_steps
 from osrerank.search.coverage import AT_LEAST, Coverage, coverage, is_warm
+from osrerank.search.plan import RerankArgument
 from osrerank.search.ranking import WrappedResponse, rank_response, rank_texts
-from osrerank.search.step import Later, MultiSearchRequest, Scoring, Shadow, Step
+from osrerank.search.step import ClientStep, Computation, Later, MultiSearchRequest, Shadow
 from osrerank.search.traced import multi_search_span, request_span, search_span
 from osrerank.settings import Settings, refuse_settings
 from osrerank.types import Encoder, Ranking, Scorer
+from osrerank.types.failed import Raised
 from osrerank.vectors.background import CLOSE_S
 
 require("aiohttp", extra="async")
@@ -28,6 +38,7 @@ from opensearchpy import (  # noqa: E402 - defined only where aiohttp is
     AsyncOpenSearch,
     AsyncTransport,
     ConnectionPool,
+    OpenSearchException,
 )
 
 __all__ = ["AsyncClient", "connect_async"]
@@ -71,13 +82,13 @@ class AsyncClient(AsyncOpenSearch):
     ) -> Any:
         """Search, and rerank the hits if asked to, as ``Client.search`` does."""
         given = {**(params or {}), **options}
-        steps = self.searcher.search(query, body, given, index=index, rerank=rerank, headers=headers)
+        steps = search_steps(self.searcher, query, body, given, index=index, rerank=rerank, headers=headers)
         perform = partial(self._perform, index=index, headers=headers, options=options)
         with search_span(self, index, rerank, query):
             return await _performed(steps, perform)
 
-    async def _perform(self, step: Step, *, index: Any, headers: Any, options: Mapping[str, Any]) -> Any:
-        if isinstance(step, Scoring):
+    async def _perform(self, step: ClientStep, *, index: Any, headers: Any, options: Mapping[str, Any]) -> Any:
+        if isinstance(step, Computation):
             return await asyncio.to_thread(step.run)
         if isinstance(step, Later):
             perform = partial(self._perform, index=index, headers=headers, options=options)
@@ -91,12 +102,12 @@ class AsyncClient(AsyncOpenSearch):
         with request_span(self, step, index):
             if isinstance(step, SideRequest):
                 return await self.transport.perform_request(
-                    step.method, step.path, headers=headers, params=dict(step.params), body=step.body
+                    step.method, step.path, headers=headers, params=timed(step, options), body=step.body
                 )
             if isinstance(step, MultiSearchRequest):
                 return await super().msearch(body=list(step.lines), index=index, **options)
-            in_url, named = step.call.split_params(options)
-            return await super().search(index=index, body=step.call.body, params=in_url, headers=headers, **named)
+            in_url, named = split_params(step.params, options)
+            return await super().search(index=index, body=step.body, params=in_url, headers=headers, **named)
 
     async def msearch(self, *, body: Any, rerank: RerankArgument = False, index: Any = None, **options: Any) -> Any:
         """Run several searches in one request, and rerank each if asked to, as ``Client.msearch`` does."""
@@ -160,12 +171,17 @@ async def _performed(steps: Generator[Any, Any, Any], perform: Callable[[Any], A
         while True:
             try:
                 result = await perform(step)
-            except Exception as error:  # noqa: BLE001 - the steps handle the errors that they know, and raise the others
+            except OpenSearchException as error:
+                step = steps.throw(failed_of(error))
+            except Exception as error:  # noqa: BLE001 - the steps deal with it, or raise it
                 step = steps.throw(error)
             else:
                 step = steps.send(result)
     except StopIteration as end:
         return end.value
+    except Raised as raised:
+        cause = raised.cause
+    raise cause  # outside the except block, so that the caller sees nothing of how it came here
 
 
 def _run_in(loop: asyncio.AbstractEventLoop, begin: Callable[[], Coroutine[Any, Any, Any]]) -> Any:

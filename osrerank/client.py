@@ -9,25 +9,34 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from opensearchpy import ConnectionPool, OpenSearch, Transport, Urllib3HttpConnection
+from opensearchpy import (
+    ConnectionPool,
+    ConnectionTimeout,
+    OpenSearch,
+    OpenSearchException,
+    Transport,
+    TransportError,
+    Urllib3HttpConnection,
+)
 from urllib3 import HTTPConnectionPool
 
 from osrerank._platform import renew_after_fork
 from osrerank.errors import ConfigError
-from osrerank.msearch import multi_search_steps
 from osrerank.options.defaults import Defaults
 from osrerank.options.rerank import Rerank, RerankOptions
 from osrerank.retrieval.fields import CheckedNames, FoundNames, SearchFields
 from osrerank.retrieval.requests import SideRequest, authentication_of, is_embedded
 from osrerank.retrieval.search_pipelines import SearchPipeline
-from osrerank.search.call import RerankArgument
+from osrerank.search.calls import multi_search_steps, search_steps
 from osrerank.search.coverage import AT_LEAST, Coverage, coverage, is_warm
+from osrerank.search.plan import RerankArgument
 from osrerank.search.ranking import WrappedResponse, rank_response, rank_texts
 from osrerank.search.searcher import Searcher
-from osrerank.search.step import Later, MultiSearchRequest, Scoring, Shadow, Step
+from osrerank.search.step import ClientStep, Computation, Later, MultiSearchRequest, Shadow
 from osrerank.search.traced import multi_search_span, request_span, search_span
 from osrerank.settings import Settings, refuse_settings
 from osrerank.types import Encoder, Ranking, Scorer
+from osrerank.types.failed import Failed, Raised
 from osrerank.vectors.background import Background
 
 EMBEDDED = "embedded:"
@@ -118,13 +127,13 @@ class Client(OpenSearch):
             opensearchpy.OpenSearchException: OpenSearch itself failed.
         """
         given = {**(params or {}), **options}
-        steps = self.searcher.search(query, body, given, index=index, rerank=rerank, headers=headers)
+        steps = search_steps(self.searcher, query, body, given, index=index, rerank=rerank, headers=headers)
         perform = partial(self._perform, index=index, headers=headers, options=options)
         with search_span(self, index, rerank, query):
             return _performed(steps, perform)
 
-    def _perform(self, step: Step, *, index: Any, headers: Any, options: Mapping[str, Any]) -> Any:
-        if isinstance(step, Scoring):
+    def _perform(self, step: ClientStep, *, index: Any, headers: Any, options: Mapping[str, Any]) -> Any:
+        if isinstance(step, Computation):
             return step.run()
         if isinstance(step, Later | Shadow):
             perform = partial(self._perform, index=index, headers=headers, options=options)
@@ -133,12 +142,12 @@ class Client(OpenSearch):
         with request_span(self, step, index):
             if isinstance(step, SideRequest):
                 return self.transport.perform_request(
-                    step.method, step.path, headers=headers, params=dict(step.params), body=step.body
+                    step.method, step.path, headers=headers, params=timed(step, options), body=step.body
                 )
             if isinstance(step, MultiSearchRequest):
                 return super().msearch(body=list(step.lines), index=index, **options)
-            in_url, named = step.call.split_params(options)
-            return super().search(index=index, body=step.call.body, params=in_url, headers=headers, **named)
+            in_url, named = split_params(step.params, options)
+            return super().search(index=index, body=step.body, params=in_url, headers=headers, **named)
 
     def msearch(self, *, body: Any, rerank: RerankArgument = False, index: Any = None, **options: Any) -> Any:
         """Run several searches in one request, and rerank each if ``rerank`` asks for it.
@@ -284,6 +293,40 @@ class OwnConnections:
                 adapter.init_poolmanager(adapter._pool_connections, adapter._pool_maxsize, adapter._pool_block)  # noqa: SLF001
 
 
+def split_params(params: Mapping[str, Any], options: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Split a search's parameters into opensearch-py's ``params`` and its keyword arguments, which it checks by name.
+
+    Args:
+        params: the parameters of the request.
+        options: the caller's keyword arguments.
+    """
+    named = {name: value for name, value in params.items() if name in options}
+    return {name: value for name, value in params.items() if name not in named}, named
+
+
+def timed(step: SideRequest, options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the parameters of a request that a search adds: the caller's own timeout holds for it, too.
+
+    Args:
+        step: the request.
+        options: the caller's keyword arguments.
+    """
+    given = options.get("request_timeout", (options.get("params") or {}).get("request_timeout"))
+    own = step.params.get("request_timeout")
+    if given is None or (own is not None and own <= given):
+        return dict(step.params)
+    return {**step.params, "request_timeout": given}
+
+
+def failed_of(error: OpenSearchException) -> Failed:
+    """Return an exception of opensearch-py as the error that searches understand."""
+    if not isinstance(error, TransportError):  # an answer that is no JSON
+        return Failed(error, foreign=str(error))
+    status = error.status_code if isinstance(error.status_code, int) else None
+    kind = error.error if status is not None and isinstance(error.error, str) else ""
+    return Failed(error, status=status, kind=kind, timed_out=isinstance(error, ConnectionTimeout), foreign=str(error))
+
+
 def _performed(steps: Generator[Any, Any, Any], perform: Callable[[Any], Any]) -> Any:
     """Perform the steps that a generator yields, until it ends, and return its value."""
     try:
@@ -291,12 +334,17 @@ def _performed(steps: Generator[Any, Any, Any], perform: Callable[[Any], Any]) -
         while True:
             try:
                 result = perform(step)
-            except Exception as error:  # noqa: BLE001 - the steps handle the errors that they know, and raise the others
+            except OpenSearchException as error:
+                step = steps.throw(failed_of(error))
+            except Exception as error:  # noqa: BLE001 - the steps deal with it, or raise it
                 step = steps.throw(error)
             else:
                 step = steps.send(result)
     except StopIteration as end:
         return end.value
+    except Raised as raised:
+        cause = raised.cause
+    raise cause  # outside the except block, so that the caller sees nothing of how it came here
 
 
 def connect(

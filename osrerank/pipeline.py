@@ -5,14 +5,17 @@ every later stage reorders the top of the ranking before it and leaves the rest 
 """
 
 import logging
+from collections.abc import Iterable
 from dataclasses import dataclass
 
-from osrerank.errors import MissingDependencyError, ScoringError, WorkerError
+from osrerank.errors import OsrerankError
 from osrerank.tracing.attributes import tell_report
-from osrerank.tracing.spans import is_recording, span
+from osrerank.tracing.spans import is_recording, name_of, span, tell_event
 from osrerank.types import NEVER, Deadline, FailurePolicy, Ranking, Stage, StageReport
-from osrerank.types.reasons import Reason
+from osrerank.types.reasons import Reason, ReasonCode
 
+NO_MODEL = (ReasonCode.MODEL, ReasonCode.EXTRA, ReasonCode.LOADING)
+"""Reasons for which no search is reranked until an operator or time mends them."""
 logger = logging.getLogger(__name__)
 
 
@@ -69,9 +72,8 @@ class Pipeline:
             offset: candidates above the requested page; stages that can only change the order above it are skipped.
 
         Raises:
-            ScoringError: a stage failed, or no time was left for it, and ``on_failure`` is ``"raise"``.
-            WorkerError: likewise, from workers.
-            MissingDependencyError: likewise, if a stage needs an extra that is not installed.
+            Exception: what a stage raised, if ``on_failure`` is ``"raise"``: a `ScoringError` if it failed or had no
+                time left, a `WorkerError`, a `MissingDependencyError`, or whatever a model of your own raises.
         """
         for index, stage in enumerate(self.stages):
             if offset and offset >= max(later.depth for later in self.stages[index:]):
@@ -83,17 +85,34 @@ class Pipeline:
                     ranking = stage.rerank(ranking, deadline=deadline)
                     if is_recording():
                         tell_report(traced, ranking.reports[-1])
-            except (ScoringError, WorkerError, MissingDependencyError) as error:
+            except Exception as error:
                 if on_failure == "raise":
                     raise
-                logger.warning("[stage-skipped] stage %s was skipped: %s", stage.name, error)
-                took_ms = (deadline.clock() - started) * 1000
-                reason = Reason.of(error)
-                report = StageReport(stage.name, applied=False, reason=str(reason), code=reason.code, took_ms=took_ms)
-                return ranking.with_report(report)
-            if not (ranking.reports[-1].applied or ranking.reports[-1].skipped):
+                return failed(ranking, stage.name, error, (deadline.clock() - started) * 1000)
+            if ranking.reports and not (ranking.reports[-1].applied or ranking.reports[-1].skipped):
                 break
         return ranking
+
+
+def failed(ranking: Ranking, stage: str, error: Exception, took_ms: float = 0.0) -> Ranking:
+    """Return the best order so far with the report of a stage that failed, and log why.
+
+    Args:
+        ranking: the order so far.
+        stage: the stage's name.
+        error: what the stage raised.
+        took_ms: time that the stage took.
+    """
+    reason = Reason.of(error)
+    if reason.code in NO_MODEL:
+        tell_event("osrerank.no_model", {"error.type": name_of(error)})
+        logger.warning("[no-model] the model is not available, so searches keep the order without it: %s", error)
+    elif isinstance(error, OsrerankError):
+        logger.warning("[stage-skipped] stage %s was skipped: %s", stage, error)
+    else:  # a model of the caller's own, or a mistake of ours
+        logger.warning("[stage-skipped] stage %s was skipped: %s", stage, reason, exc_info=error)
+    report = StageReport(stage, applied=False, reason=str(reason), code=reason.code, took_ms=took_ms)
+    return ranking.with_report(report)
 
 
 def _needless(stage: Stage, offset: int) -> StageReport:
@@ -110,3 +129,14 @@ def applied(reports: tuple[StageReport, ...]) -> bool | str:
     if all(report.applied is True for report in tried):
         return bool(reports)
     return "partial" if any(report.applied for report in tried) else False
+
+
+def reasons(reports: Iterable[StageReport]) -> str:
+    """Return why stages did not do all their work, without stages that were skipped on purpose."""
+    return "; ".join(f"{report.name}: {report.reason}" for report in reports if report.reason and not report.skipped)
+
+
+def code_of(reports: Iterable[StageReport]) -> ReasonCode | None:
+    """Return the code of the first stage's reason, without stages that were skipped on purpose; None if all is done."""
+    told = (report for report in reports if report.reason and not report.skipped)
+    return next((report.code or ReasonCode.SCORING for report in told), None)

@@ -4,16 +4,14 @@ They read any `_search` response of OpenSearch and Elasticsearch, and never chan
 """
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from osrerank.errors import ResponseFormatError
 from osrerank.explanation import explain
-from osrerank.pipeline import applied
 from osrerank.thresholds.cut import Thresholds, at_least
 from osrerank.types import Candidate, Query, Ranking, Section, StageReport, StageScore
-from osrerank.types.reasons import Reason, ReasonCode
 from osrerank.types.values import BELOW_ONE
 
 FIRST_PASS = "first_pass"  # noqa: S105 - a stage's name
@@ -107,11 +105,20 @@ def parse(
     separator: str = " ",
     by_index: Mapping[str, Sequence[str]] | None = None,
 ) -> Ranking:
-    """Return the ranking of the first pass, made from its hits.
+    """Return the ranking of the first pass, made from its hits; the arguments but the query are `candidates_of`'s."""
+    return Ranking(query, candidates_of(hits, fields, separator, by_index))
+
+
+def candidates_of(
+    hits: Sequence[Mapping[str, Any]],
+    fields: Sequence[str],
+    separator: str = " ",
+    by_index: Mapping[str, Sequence[str]] | None = None,
+) -> tuple[Candidate, ...]:
+    """Return each hit as a candidate, with the text that a model reads.
 
     Args:
         hits: as `hits_of` returns them, in the first pass's order.
-        query: the query of the ranking.
         fields: fields whose text a model reads, in order; looked up in the hit's `fields`, then in `_source`.
         separator: joins the texts of several fields and of list values.
         by_index: an index -> its fields, if indices differ in them.
@@ -128,7 +135,7 @@ def parse(
         sections = sections_of(hit, by_index.get(hit.get("_index", ""), fields) if by_index else fields)
         text = None if sections is None else separator.join([section.text for section in sections])
         candidates.append(Candidate(doc_id, text, score, rank, (found,), "", sections or ()))
-    return Ranking(query, tuple(candidates))
+    return tuple(candidates)
 
 
 def _finite(score: Any, rank: int) -> float:
@@ -252,139 +259,64 @@ def _flatten(value: Any) -> Iterator[str]:
             yield from _flatten(item)
 
 
-def merge(response: Mapping[str, Any], ranking: Ranking, page: Page, *, rerank_ms: float) -> dict[str, Any]:
-    """Return a new response with the requested page of the reranked hits.
+class RankedPage(NamedTuple):
+    """A page of reranked hits.
+
+    Attributes:
+        hits: with their new ``_score``, and their scores of each stage in ``_rerank``.
+        max_score: the highest ``_score`` of all pages; None if no hit is left.
+        removed: what ``response["rerank"]`` says of the hits that limits removed.
+    """
+
+    hits: list[dict[str, Any]]
+    max_score: float | None
+    removed: dict[str, Any]
+
+
+def page_of(response: Mapping[str, Any], ranking: Ranking, page: Page) -> RankedPage:
+    """Return a page of the reranked hits.
 
     `_score` is the number of rerank stages that a hit passed plus the last one's value in [0, 1), so it never increases
-    down the list and is never negative. Totals, aggregations, suggestions and everything else stay the first pass's.
+    down the list and is never negative.
 
     Args:
         response: what the first pass answered; `hits_of` has checked it.
         ranking: its hits, reranked; a candidate that is not among its hits is left out.
-        page: which hits to return. With a `min_score`, `rerank.below_min_score` counts the hits that it removed;
-            with thresholds, `rerank.cuts` says what each of them did.
-        rerank_ms: wall time of reranking, added to `took`.
+        page: which hits to return. With a `min_score`, ``below_min_score`` counts the hits that it removed; with
+            thresholds, ``cuts`` says what each of them did.
     """
     raw_hits = response["hits"]["hits"]
     by_id = dict(zip(candidate_ids(raw_hits), raw_hits, strict=True))
     kept = ranking.candidates if page.min_score is None else at_least(ranking.candidates, page.min_score)
-    below: dict[str, Any] = {} if page.min_score is None else {"below_min_score": len(ranking.candidates) - len(kept)}
+    removed: dict[str, Any] = {} if page.min_score is None else {"below_min_score": len(ranking.candidates) - len(kept)}
     if page.thresholds is not None:
         kept, cuts = page.thresholds.cut(kept)
-        below["cuts"] = [cut.as_json() for cut in cuts]
+        removed["cuts"] = [cut.as_json() for cut in cuts]
     shown = [candidate for candidate in kept[page.offset : page.offset + page.size] if candidate.doc_id in by_id]
-    scores = [final_score(candidate) for candidate in kept[:1]]
-    hits = {
-        **response["hits"],
-        "max_score": scores[0] if scores else None,
-        "hits": [merged_hit(by_id[candidate.doc_id], candidate, page, ranking.reports) for candidate in shown],
-    }
-    return {
-        **response,
-        "took": took_of(response) + round(rerank_ms),
-        "hits": hits,
-        "rerank": {
-            **summary(ranking.reports, took_of(response), ranking.warnings, explain=page.explain),
-            **below,
-        },
-    }
+    hits = [merged_hit(by_id[candidate.doc_id], candidate, page, ranking.reports) for candidate in shown]
+    return RankedPage(hits, final_score(kept[0]) if kept else None, removed)
 
 
-def unchanged(
-    response: Mapping[str, Any],
-    reason: Reason,
-    *,
-    reports: Iterable[StageReport] = (),
-    warnings: Iterable[str] = (),
-    page: Page | None = None,
-    offset: int = 0,
-    rerank_ms: float = 0.0,
-) -> dict[str, Any]:
-    """Return a new response with the first pass's order and scores, and the reason why it was not reranked.
+def unranked_page(response: Mapping[str, Any], page: Page | None, offset: int) -> list[dict[str, Any]] | None:
+    """Return a page of the first pass, with its order and scores; None if the response hides its hits.
 
     Args:
-        response: what the first pass answered.
-        reason: why it was not reranked.
-        reports: the reports of the stages that were tried.
-        warnings: the ranking's warnings.
+        response: what the search engine answered.
         page: the page that the caller asked for, if more hits were requested; else None.
-        offset: how many hits are above those of the response.
-        rerank_ms: wall time spent trying, added to `took`.
+        offset: how many hits are above those of the response, if it is the caller's own page.
     """
-    marks = summary(tuple(reports), took_of(response), warnings)
-    marked = {**response, "rerank": {**marks, "reason": str(reason), "reason_code": reason.code}}
-    if "took" in response:
-        marked["took"] = took_of(response) + round(rerank_ms)
     hits = (response.get("hits") or {}).get("hits")  # filter_path may hide them
+    if not isinstance(hits, list) or not all(map(_is_object, hits)):
+        return None
     if page is not None:
-        hits = hits_of(response)[page.offset : page.offset + page.size]
-        hits, offset = [without_fields(hit, page.borrowed) for hit in hits], page.offset
-    if isinstance(hits, list):
-        marked["hits"] = {
-            **response["hits"],
-            "hits": [_unranked(hit, rank) for rank, hit in enumerate(hits, offset + 1)],
-        }
-    return marked
+        offset, hits = page.offset, hits[page.offset : page.offset + page.size]
+        hits = [without_fields(hit, page.borrowed) for hit in hits]
+    return [_unranked(hit, rank) for rank, hit in enumerate(hits, offset + 1)]
 
 
 def _unranked(hit: Mapping[str, Any], rank: int) -> dict[str, Any]:
     """Return a hit that was not reranked, with its score and rank in ``_rerank``."""
     return {**hit, "_rerank": {FIRST_PASS: {"score": hit.get("_score"), "rank": rank}}}
-
-
-def summary(
-    reports: tuple[StageReport, ...], first_pass_took_ms: int, warnings: Iterable[str] = (), *, explain: bool = False
-) -> dict[str, Any]:
-    """Return `response["rerank"]`: whether the models made the order, why not, and what each stage did.
-
-    Args:
-        reports: the stages' reports.
-        first_pass_took_ms: the first pass's own `took`.
-        warnings: the ranking's warnings.
-        explain: whether to add the pairs that a stage compared, with their probabilities.
-    """
-    return {
-        "applied": applied(reports),
-        "reason": reasons(reports) or None,
-        "reason_code": code_of(reports),
-        "first_pass_took_ms": first_pass_took_ms,
-        "warnings": list(warnings),
-        "stages": [_stage_summary(report, explain=explain) for report in reports],
-    }
-
-
-def reasons(reports: Iterable[StageReport]) -> str:
-    """Return why stages did not do all their work, without stages that were skipped on purpose."""
-    return "; ".join(f"{report.name}: {report.reason}" for report in reports if report.reason and not report.skipped)
-
-
-def code_of(reports: Iterable[StageReport]) -> ReasonCode | None:
-    """Return the code of the first stage's reason, without stages that were skipped on purpose; None if all is done."""
-    told = (report for report in reports if report.reason and not report.skipped)
-    return next((report.code or ReasonCode.SCORING for report in told), None)
-
-
-def _stage_summary(report: StageReport, *, explain: bool) -> dict[str, Any]:
-    pairs = {"pairs": report.pairs.as_json()} if explain and report.pairs is not None else {}
-    vectors = {name: count for name in ("encoded", "known", "lacking") if (count := getattr(report, name))}
-    if "encoded" in vectors or "known" in vectors:
-        vectors = {"encoded": 0, "known": 0, **vectors}
-    return {
-        **pairs,
-        **vectors,
-        "name": report.name,
-        "applied": report.applied,
-        "reason": report.reason or None,
-        "model": report.model or None,
-        "kind": report.kind or None,
-        "candidates": report.candidates,
-        "inferences": report.inferences,
-        "cached": report.cached,
-        "truncated": report.truncated,
-        "query_truncated": report.query_truncated,
-        "failed": report.failed,
-        "took_ms": round(report.took_ms, 3),
-    }
 
 
 def merged_hit(
@@ -411,7 +343,7 @@ def final_score(candidate: Candidate) -> float:
 def without_fields(raw: Mapping[str, Any], borrowed: tuple[str, ...]) -> dict[str, Any]:
     """Return a copy of a hit without the borrowed entries of its ``fields``."""
     hit = dict(raw)
-    if borrowed and "fields" in hit:
+    if borrowed and hit.get("fields"):
         fields = {name: value for name, value in hit["fields"].items() if name not in borrowed}
         if fields:
             hit["fields"] = fields

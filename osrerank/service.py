@@ -1,63 +1,48 @@
 """Load the models and run the stages that a search's options ask for. Nothing here knows OpenSearch."""
 
-import contextlib
-import logging
 import time
 from collections.abc import Callable, Sequence
 from copy import copy
 from dataclasses import replace
-from itertools import takewhile
+from typing import Any
 
-from osrerank.errors import (
-    ConfigError,
-    DeadlineExceeded,
-    MissingDependencyError,
-    ModelLoadError,
-    OsrerankError,
-    WorkerError,
-)
-from osrerank.options.rerank import AUTO_PIPELINE, NO_STAGES, VECTORS, VECTORS_MONO, Rerank
-from osrerank.pipeline import Pipeline
+from cachetools import LRUCache
+
+from osrerank._caches import SharedCache
+from osrerank.errors import ConfigError, MissingDependencyError, ModelLoadError, WorkerError
+from osrerank.options.rerank import NO_STAGES, VECTORS, VECTORS_MONO, Rerank
+from osrerank.recipe import Loaded, Recipe, failed_recipe, recipe_of, resolved, stage_name
 from osrerank.scoring.card import DUO, ENCODERS, POINTWISE
 from osrerank.scoring.loaded import LoadedModel
 from osrerank.scoring.registry import AUTO, HTTP, check_settings
 from osrerank.settings import DEFAULT_MODEL, Settings
-from osrerank.stages.build import (
-    duo_stage,
-    resolved,
-    scorer_stage,
-    stage_name,
-    stages_after_vectors,
-)
-from osrerank.stages.interpolate import blend_of
-from osrerank.stages.language_guard import prepare, why_unread
-from osrerank.stages.passages import chosen_passages, score_texts
+from osrerank.stages.language_guard import prepare
+from osrerank.stages.passages import score_texts
 from osrerank.stages.vectors import VectorStage
-from osrerank.tracing.spans import name_of, tell_event
 from osrerank.types import (
     NEVER,
     Candidate,
     Deadline,
     Encoder,
+    NeedsWorkers,
     Query,
     Ranking,
     Scorer,
     Scores,
-    Stage,
-    StagePipeline,
-    StageReport,
     StageScore,
     is_encoder,
 )
-from osrerank.types.reasons import Reason, ReasonCode
-from osrerank.types.values import is_blank
 from osrerank.vectors.documents import DocumentVectors
-from osrerank.vectors.records import FetchedVectors, Lookup
-
-logger = logging.getLogger(__name__)
 
 SERVER_MS = 3_000.0
 """How long callers that can do without a rerank server wait for it at startup, in milliseconds."""
+MOST_RECIPES = 100
+"""How many recipes are kept."""
+DECISIVE = (
+    "pipeline", "depth", "mono_depth", "duo_depth", "pairs", "separator", "language_guard", "blend", "blend_weight",
+    "passages", "sentences",
+)  # fmt: skip
+"""The options that a recipe depends on."""
 NAME_A_DUO_MODEL = "; name one with duo_model=..., --duo-model or OSRERANK_DUO_MODEL"
 NAME_A_VECTOR_MODEL = "; name a bi-encoder with vector_model=..., --vector-model or OSRERANK_VECTOR_MODEL"
 
@@ -99,12 +84,14 @@ class RerankService:
             has_index=has_index, then=prepare,
         )  # fmt: skip
         self._duo = LoadedModel(settings.duo_model or "", DUO, settings, duo_scorer, fix, clock)
+        self._recipes: SharedCache[LRUCache[Any, Recipe]] = SharedCache(lambda: LRUCache(MOST_RECIPES))
 
     def with_model(self, model: str) -> "RerankService":
         """Return a service that scores by another model, not loaded yet, and shares those for vectors and pairs."""
         other = copy(self)
         other.settings = self.settings.model_copy(update={"model": model})
         other.first = LoadedModel(model, POINTWISE, other.settings, clock=self.clock, then=prepare)
+        other._recipes = SharedCache(lambda: LRUCache(MOST_RECIPES))  # noqa: SLF001 - its own class
         if self.settings.model == self.settings.vector_model == DEFAULT_MODEL:
             other.encoder = self.first  # not loaded twice
         return other
@@ -114,15 +101,7 @@ class RerankService:
         depths = (one.most_depth if isinstance(one.pipeline, str) else one.pipeline.depth for one in options.rankings)
         return max(depths)
 
-    def rerank(
-        self,
-        ranking: Ranking,
-        options: Rerank,
-        deadline: Deadline,
-        *,
-        offset: int = 0,
-        vectors: FetchedVectors | None = None,
-    ) -> Ranking:
+    def rerank(self, ranking: Ranking, options: Rerank, deadline: Deadline = NEVER, *, offset: int = 0) -> Ranking:
         """Rerank a ranking by the pipeline that the options name; return the new ranking.
 
         Args:
@@ -130,50 +109,96 @@ class RerankService:
             options: the search's options.
             deadline: the call's deadline.
             offset: candidates above the requested page.
-            vectors: document vectors fetched for the search.
 
         Raises:
-            ScoringError, WorkerError: a model or its workers cannot be used, and the options say to raise.
+            ConfigError: the options do not fit the models.
+            Exception: what a model raised, if the options say to raise.
         """
         if options.pipeline == NO_STAGES:
             return ranking
+        recipe = self.recipe(options, deadline)
+        return recipe.rerank(ranking, deadline, on_failure=options.on_failure, offset=offset)
+
+    def recipe(self, options: Rerank, deadline: Deadline = NEVER) -> Recipe:
+        """Return the stages that the options ask for; if their first model cannot be used, a stage that fails.
+
+        Args:
+            options: of the search.
+            deadline: how long to wait for models that are not loaded yet.
+
+        Raises:
+            ConfigError: the options do not fit the models.
+        """
+        if (kept := self.kept_recipe(options)) is not None:
+            return kept
         try:
-            models = self._ready(options, deadline)
-            if models and options.language_guard and (reason := why_unread(ranking, models[0].model())):
-                return ranking.with_report(
-                    StageReport("language", applied=False, reason=reason, code=ReasonCode.LANGUAGE)
-                )
-            pipeline, warnings = self._pipeline(options, ranking, vectors, models)
-        except (ModelLoadError, MissingDependencyError, WorkerError, DeadlineExceeded) as error:
-            if options.on_failure == "raise":
-                raise
-            tell_event("osrerank.no_model", {"error.type": name_of(error)})
-            logger.warning("[no-model] the model is not available, so searches keep their first pass: %s", error)
-            why = Reason.of(error)
-            report = StageReport(str(options.pipeline), applied=False, reason=str(why), code=why.code)
-            return ranking.with_report(report)
-        ranked = pipeline.rerank(ranking, deadline=deadline, on_failure=options.on_failure, offset=offset)
-        return replace(ranked, warnings=(*ranked.warnings, *warnings)) if warnings else ranked
+            return self.usable_recipe(options, deadline)
+        except ConfigError:
+            raise
+        except Exception as error:  # noqa: BLE001 - whatever a model raises, the search goes on without it
+            return failed_recipe(options, error)
+
+    def kept_recipe(self, options: Rerank) -> Recipe | None:
+        """Return the stages that the options ask for, if their models are loaded in this process; else None.
+
+        Raises:
+            ConfigError: the options do not fit the models.
+        """
+        if not isinstance(options.pipeline, str):
+            return Recipe(options.pipeline, options.pipeline.depth, options.pipeline.depth)
+        key = tuple(getattr(options, name) for name in DECISIVE)
+        with self._recipes as kept:
+            found: Recipe | None = kept.get(key)
+        if found is not None or self.first.kept is None:
+            return found
+        ready = [model.kept for model in self.models_of(options)]
+        loaded = [one for one in ready if one is not None and not isinstance(one.model, NeedsWorkers)]
+        if len(loaded) < len(ready):
+            return None
+        recipe = recipe_of(options, loaded)
+        with self._recipes as kept:
+            kept[key] = recipe
+        return recipe
+
+    def usable_recipe(self, options: Rerank, deadline: Deadline = NEVER) -> Recipe:
+        """Load the stages' models, check that their workers are there, and return the stages.
+
+        Raises:
+            ConfigError: the options do not fit the models.
+            StillLoading: the first stage's model is not loaded by the deadline.
+            ModelLoadError, MissingDependencyError, WorkerError: it cannot be used.
+        """
+        if (kept := self.kept_recipe(options)) is not None:
+            return kept
+        if options.pipeline not in VECTORS_MONO:
+            self.first.ready(deadline)  # its kind decides which models the stages need
+        first, *others = models = self.models_of(options)
+        loaded: list[Loaded] = [first.ready(deadline)]
+        for model in others:
+            try:
+                loaded.append(model.ready(deadline))
+            except Exception as error:  # noqa: BLE001 - its stage reports the error
+                loaded.append(error)
+        for model in models:
+            model.find_workers(deadline)
+        return self.kept_recipe(options) or recipe_of(options, loaded)  # what workers have may change
+
+    def begin(self, options: Rerank) -> None:
+        """Begin to load the models that the options need, in other threads."""
+        for model in self.models_of(options):
+            model.begin()
 
     def identity(self, options: Rerank) -> dict[str, object]:
         """Return the model identities and the blend that determine the order; nothing for a caller's own pipeline.
 
         Raises:
-            ModelLoadError: a model cannot be loaded.
+            ModelLoadError, MissingDependencyError, WorkerError: a model cannot be loaded.
         """
         if not isinstance(options.pipeline, str):
             return {}
-        vectors, is_vectors_mono = self.vectors_of(options), options.pipeline in VECTORS_MONO
-        model = self.models_of(options)[0].model()
-        blend = blend_of(options, model)
-        depends: dict[str, object] = {
-            "scorer": model.identity if vectors is None else f"{model.identity}/{vectors.records.bits}",
-            "blend": None if blend is None else [blend.method, blend.weight],
-        }
-        if is_vectors_mono:
-            mono = self.first.model()
-            depends |= {"mono": mono.identity, "vectors_weight": mono.advice.vectors_weight}
-        return depends | ({"duo": self._duo.model().identity} if options.compares_pairs else {})
+        for model in self.models_of(options):
+            model.ready()
+        return self.usable_recipe(options).identity
 
     @property
     def model_name(self) -> str:
@@ -195,6 +220,20 @@ class RerankService:
             self.first.model()
         return self.models_of(options)[0].vectors()
 
+    def vector_stage(self, options: Rerank) -> VectorStage:
+        """Return the first stage, which compares vectors.
+
+        Raises:
+            ConfigError: the model has no vectors, or the first stage scores sentences or is the caller's own.
+            ModelLoadError, MissingDependencyError, WorkerError: the model cannot be loaded.
+        """
+        recipe = self.usable_recipe(options)
+        if recipe.compares is not None:
+            return recipe.compares
+        if self.vectors_of(options) is None:
+            raise no_vectors(self.model.model)
+        raise ConfigError("vectors cannot be built for sentences, nor for a pipeline of your own")
+
     def score(self, query: str, documents: Sequence[str], deadline: Deadline, *, cached: bool = True) -> Scores:
         """Score texts as a search does by default: long ones by their best passage if the model advises it.
 
@@ -209,24 +248,6 @@ class RerankService:
             WorkerError: the workers did not answer.
         """
         return score_texts(self.first.scorer(cached=cached), query, documents, deadline=deadline)
-
-    def vector_stage(self, options: Rerank, fetched: FetchedVectors | None = None) -> VectorStage:
-        """Return the first stage, which compares vectors; its depth is 0.
-
-        Args:
-            options: the search's options.
-            fetched: document vectors fetched for the search.
-
-        Raises:
-            ConfigError: the model has no vectors, or the first stage scores sentences or is the caller's own.
-            ModelLoadError, MissingDependencyError, WorkerError: the model cannot be loaded.
-        """
-        vectors = self.vectors_of(options)
-        if vectors is None:
-            raise no_vectors(self.model.model)
-        if options.sentences is not None or not isinstance(options.pipeline, str):
-            raise ConfigError("vectors cannot be built for sentences, nor for a pipeline of your own")
-        return self._vector_stage(options, vectors if fetched is None else vectors.with_fetched(fetched))
 
     def warm_up(self, options: Rerank | None = None, *, server_ms: float | None = None) -> None:
         """Load the models that the options need and rank two texts, so that the first search need not wait.
@@ -258,34 +279,10 @@ class RerankService:
 
     def close(self) -> None:
         """Release the models loaded here, and the connections to the cache."""
+        with self._recipes as kept:
+            kept.clear()
         for model in (self.first, self.encoder, self._duo):
             model.close()
-
-    def lookup(
-        self, rankings: Sequence[tuple[Ranking, Rerank]], indices: Sequence[str], deadline: Deadline = NEVER
-    ) -> Lookup:
-        """Return the vectors that the first stage may need and this machine has, and the keys of those it lacks.
-
-        Both are empty if the model has no vectors or cannot be loaded.
-
-        Args:
-            rankings: first-pass rankings, each with the search's options, with fields.
-            indices: the index of each candidate, in their order.
-            deadline: the call's deadline.
-        """
-        fetched, index_of = FetchedVectors(), dict[bytes, str]()
-        source: DocumentVectors | None = None
-        for ranking, options in rankings:
-            try:
-                self._ready(options, deadline)
-                stage = self.vector_stage(options, fetched)
-            except (ConfigError, ModelLoadError, MissingDependencyError, WorkerError, DeadlineExceeded):
-                continue
-            source, keys = stage.vectors, _keys(ranking.candidates[: self.depth(options)], stage)
-            index_of |= {key: index for key, index in zip(keys, indices, strict=False) if key is not None}
-        known = source.known(list(index_of)) if source else set()
-        lacking = {key: index for key, index in index_of.items() if key not in known}
-        return Lookup(lacking, fetched, source.label if source else "")
 
     def models_of(self, options: Rerank) -> list[LoadedModel]:
         """Return the stages' models, in order; a settings' model not loaded yet is assumed to suit the first stage.
@@ -293,35 +290,14 @@ class RerankService:
         Raises:
             WorkerError: workers score, and there are none that tell the model's kind.
         """
+        if not isinstance(options.pipeline, str):
+            return []
         models = [self.first]
         if options.pipeline in VECTORS_MONO:
             models = [self.encoder, self.first]
         elif options.pipeline in VECTORS and self.first.is_encoder is False:
             models = [self.first if stage_name(self.first.model()) == "vectors" else self.encoder]
         return [*models, self._duo] if options.compares_pairs else models
-
-    def _ready(self, options: Rerank, deadline: Deadline) -> list[LoadedModel]:
-        """Load the stages' models and check that their workers are there; return the models."""
-        if not isinstance(options.pipeline, str):
-            return []
-        if options.pipeline not in VECTORS_MONO:
-            self.first.model(deadline)  # its kind decides which models the stages need
-        first, *later = models = self.models_of(options)
-        first.model(deadline)
-        for model in later:
-            with contextlib.suppress(ModelLoadError, MissingDependencyError):  # its stage reports the error
-                model.model(deadline)
-        for model in models:
-            model.find_workers(deadline)
-        return models
-
-    def encodes(self, options: Rerank) -> bool:
-        """Load the first stage's model; return whether it is an encoder, or False if it cannot be loaded."""
-        try:
-            self.first.model()
-            return all(is_encoder(self.models_of(each)[0].model()) for each in options.rankings)
-        except OsrerankError:  # raised again when the model is used
-            return False
 
     def resolve(self, options: Rerank) -> tuple[str, str]:
         """Return the pipeline that fits the model's kind, and a warning if another one was requested; else "".
@@ -331,57 +307,11 @@ class RerankService:
             ModelLoadError, MissingDependencyError, WorkerError: the model cannot be loaded.
         """
         try:
-            return resolved(options, self.first.model())
+            return resolved(options, self.first.ready())
         except (ModelLoadError, MissingDependencyError, WorkerError):
             if options.pipeline not in VECTORS_MONO:
                 raise
             return str(options.pipeline), ""  # the vectors then decide the order, and the next stage reports why
-
-    def _pipeline(
-        self, options: Rerank, ranking: Ranking, fetched: FetchedVectors | None, models: Sequence[LoadedModel]
-    ) -> tuple[StagePipeline, tuple[str, ...]]:
-        """Build the pipeline that the options name for a ranking; return it and warnings."""
-        if not isinstance(options.pipeline, str):
-            return options.pipeline, ()
-        warning = ""
-        if options.pipeline != AUTO_PIPELINE:
-            _, warning = self.resolve(options)
-        vectors = models[0].vectors()
-        if vectors is not None and options.depth == "auto":
-            fetched = fetched or FetchedVectors({})  # what is read to find the depth is not read again
-        if vectors is not None and fetched is not None:
-            vectors = vectors.with_fetched(fetched)
-        depth = options.least_depth
-        if options.depth == "auto" and vectors is not None and options.sentences is None:
-            depth = self._known_depth(options, ranking, fetched)
-        if vectors is not None and options.sentences is None:
-            stages: list[Stage] = [self._vector_stage(options, vectors, depth)]
-        else:
-            stages = [scorer_stage(options, models[0].scorer(), depth)]
-        if (blend := blend_of(options, models[0].model(), depth)) is not None:
-            stages.append(blend)
-        if options.pipeline in VECTORS_MONO:
-            stages += stages_after_vectors(options, self.first, ranking, depth)
-        if options.compares_pairs:
-            stages.append(duo_stage(options, self._duo, min(stages[-1].depth, depth)))
-        return Pipeline(tuple(stages)), (warning,) if warning else ()
-
-    def _known_depth(self, options: Rerank, ranking: Ranking, fetched: FetchedVectors | None) -> int:
-        """Return the depth for "auto": it ends before the first candidate without a vector."""
-        depth, stage = options.least_depth, self.vector_stage(options, fetched)
-        keys = _keys(ranking.candidates[depth : options.most_depth], stage)
-        known = stage.vectors.known([key for key in keys if key is not None])
-        return depth + sum(1 for _ in takewhile(lambda key: key is None or key in known, keys))
-
-    def _vector_stage(self, options: Rerank, vectors: DocumentVectors, depth: int = 0) -> VectorStage:
-        return VectorStage(vectors, chosen_passages(options, vectors.encoder), depth, options.separator)
-
-
-def _keys(candidates: Sequence[Candidate], stage: VectorStage) -> list[bytes | None]:
-    """Return the key of each candidate's vectors; None for one without text."""
-    texts = {at: stage.text_of(candidate) for at, candidate in enumerate(candidates) if not is_blank(candidate.text)}
-    keys = dict(zip(texts, stage.vectors.keys_of(list(texts.values())), strict=True))
-    return [keys.get(at) for at in range(len(candidates))]
 
 
 def no_vectors(model: str) -> ConfigError:

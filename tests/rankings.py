@@ -3,10 +3,16 @@
 from collections.abc import Sequence
 from typing import Any
 
-from osrerank import connect
-from osrerank.response import FIRST_PASS, squash
+from osrerank import Rerank, connect
+from osrerank.response import FIRST_PASS, Page, squash
+from osrerank.search.outcome import report_of
+from osrerank.search.plan import Asked, Plan
+from osrerank.search.report import write
+from osrerank.service import RerankService
+from osrerank.settings import Settings
 from osrerank.testing import CannedTransport, FunctionScorer
 from osrerank.types import Candidate, Query, Ranking, StageScore
+from osrerank.types.reasons import Reason
 
 BY_LENGTH = FunctionScorer(lambda _query, text: float(len(text)))
 
@@ -43,6 +49,17 @@ def client_for(answer: Any, scorer: Any = BY_LENGTH, **options: Any) -> Any:
     return connect(
         "http://localhost:9", scorer=scorer, **{"transport_class": CannedTransport, "answer": answer, **options}
     )
+
+
+def answer_of(
+    response: Any, outcome: Ranking | Reason, page: Page | None = None, rerank_ms: float = 0.0
+) -> dict[str, Any]:
+    """The answer of a search whose hits were ranked so, or not for a reason."""
+    page = page or Page()
+    options = Rerank(explain=page.explain)
+    service = RerankService(Settings.load(), BY_LENGTH)
+    plan = Plan(Asked(options=options), service, options=options, page=page)
+    return write(response, report_of(response, outcome, plan, rerank_ms=rerank_ms))
 
 
 def asked(client: Any) -> dict[str, Any]:

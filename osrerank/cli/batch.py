@@ -17,7 +17,7 @@ from osrerank.evaluation.records import QueryRecord
 from osrerank.evaluation.side_file import SideFile
 from osrerank.formats.trec import RunForm, write_rankings
 from osrerank.options.rerank import Rerank
-from osrerank.search.call import RerankArgument
+from osrerank.search.plan import RerankArgument
 from osrerank.service import RerankService
 from osrerank.types import Query, ScoredDocument
 from osrerank.types.vectors import NeedsServer

@@ -21,7 +21,7 @@ from osrerank.formats.lines import numbered_objects
 from osrerank.formats.topics import read_queries
 from osrerank.formats.trec import read_qrels
 from osrerank.options.rerank import AUTO_PIPELINE, NO_STAGES, PIPELINES, WITH_DUO
-from osrerank.search.call import RerankArgument
+from osrerank.search.plan import RerankArgument
 from osrerank.settings import Settings
 from osrerank.types import Qrels, Query
 

@@ -117,7 +117,7 @@ def _first_failure(shards: Mapping[str, Any]) -> str:
     return f" ({reason.get('type')}: {str(reason.get('reason'))[:MOST_REASON]})" if reason else ""
 
 
-def plan(
+def first_pass_of(
     body: Mapping[str, Any],
     params: Mapping[str, Any],
     options: Rerank,

@@ -9,8 +9,6 @@ from collections.abc import Callable, Generator, Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
-from opensearchpy import AuthenticationException, AuthorizationException, NotFoundError, TransportError
-
 from osrerank._seldom import Seldom
 from osrerank.errors import ResponseFormatError
 from osrerank.retrieval.expiring import ExpiringCache
@@ -19,6 +17,7 @@ from osrerank.retrieval.mapping import Leaves, leaves_by_index, names_of, plain
 from osrerank.retrieval.requests import SideRequest, path_of
 from osrerank.retrieval.samples import find_parts, parts_by_name
 from osrerank.retrieval.search_pipelines import SearchPipelines
+from osrerank.types.failed import Failed
 
 logger = logging.getLogger(__name__)
 
@@ -93,13 +92,13 @@ class FoundFields:
             return fields
         try:
             return (yield from self._look(index, wanted, known, is_old=fields is not None))
-        except NotFoundError:  # the search will raise it
-            return _unread(wanted)
-        except (TransportError, ResponseFormatError) as error:
+        except (Failed, ResponseFormatError) as error:
+            if isinstance(error, Failed) and error.is_absent:  # the search will raise it
+                return _unread(wanted)
             warning = f"the mapping of {index or 'all indices'} cannot be read: the search uses the default fields"
             if self._seldom.is_due(str(index)):
                 logger.warning("[mapping-unread] %s: %s", warning, error)
-            if isinstance(error, AuthenticationException | AuthorizationException | ResponseFormatError):
+            if not isinstance(error, Failed) or error.is_forbidden:
                 self._refused.put(str(index), warning)
             return _unread(wanted, warning)
 

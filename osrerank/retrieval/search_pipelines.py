@@ -15,11 +15,10 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 from urllib.parse import quote
 
-from opensearchpy import AuthenticationException, AuthorizationException, NotFoundError, TransportError
-
 from osrerank._seldom import Seldom
 from osrerank.retrieval.expiring import ExpiringCache
 from osrerank.retrieval.requests import SideRequest, path_of
+from osrerank.types.failed import Failed
 
 logger = logging.getLogger(__name__)
 
@@ -66,7 +65,6 @@ class SearchPipeline:
 
 
 NONE = SearchPipeline()
-NO_RIGHT = (AuthenticationException, AuthorizationException)
 
 
 @dataclass(slots=True)
@@ -129,11 +127,11 @@ class SearchPipelines:
         try:
             answer = yield SideRequest("GET", path_of(index, f"_settings/{SETTING}"), params={"flat_settings": "true"})
             names = {entry["settings"][SETTING] for entry in answer.values()} - {NO_PIPELINE}
-        except NotFoundError:  # the search will raise it, unless the index is another cluster's
-            if ":" in str(index):
-                self._defaults.put(str(index), NONE)
-            return NONE
-        except (TransportError, AttributeError, KeyError, TypeError) as error:  # the last three: another form
+        except (Failed, AttributeError, KeyError, TypeError) as error:  # the last three: another form
+            if isinstance(error, Failed) and error.is_absent:  # the search raises it, but for another cluster's index
+                if ":" in str(index):
+                    self._defaults.put(str(index), NONE)
+                return NONE
             if self._once.is_due(str(index)):
                 logger.warning(
                     "[search-pipeline-unread] the settings of %s cannot be read, so a default search pipeline that "
@@ -143,7 +141,7 @@ class SearchPipelines:
                     error,
                 )
             unread = replace(NONE, unread=READ_SETTINGS, has_default=True)
-            if isinstance(error, NO_RIGHT):
+            if isinstance(error, Failed) and error.is_forbidden:
                 self._defaults.put(str(index), unread)
             return unread
         default = names.pop() if len(names) == 1 else replace(NONE, has_default=bool(names))
@@ -159,11 +157,11 @@ class SearchPipelines:
             if name not in answer:  # the search will say that it is not defined
                 return replace(NONE, has_default=True)
             found = described(name, answer[name])
-        except (TransportError, TypeError) as error:
+        except (Failed, TypeError) as error:
             why = (
                 f"the definition of the search pipeline {name} cannot be read, so the pipeline may rank the hits itself"
             )
-            if not isinstance(error, NO_RIGHT):
+            if not isinstance(error, Failed) or not error.is_forbidden:
                 return SearchPipeline(name, why, unread=READ_PIPELINES, has_default=True)
             found = SearchPipeline(name, f"{why}: grant {READ_PIPELINES}", unread=READ_PIPELINES, has_default=True)
         self._known.put(name, found)

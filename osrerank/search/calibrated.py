@@ -9,14 +9,12 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from opensearchpy import TransportError
-
 from osrerank._platform import fork_safe_lock
 from osrerank.errors import ConfigError, MissingDependencyError, ModelLoadError, WorkerError
 from osrerank.options.rerank import Rerank
 from osrerank.retrieval.expiring import ExpiringCache
 from osrerank.retrieval.requests import SideRequest, path_of
-from osrerank.search.step import Scoring
+from osrerank.search.step import Computation
 from osrerank.service import RerankService
 from osrerank.settings import Settings
 from osrerank.thresholds.calibration import (
@@ -28,10 +26,11 @@ from osrerank.thresholds.calibration import (
     read_calibrations,
 )
 from osrerank.thresholds.cut import Thresholds
+from osrerank.types.failed import Failed
 
 logger = logging.getLogger(__name__)
 
-CalibrationSteps = Generator[SideRequest | Scoring, Any, Thresholds]
+CalibrationSteps = Generator[SideRequest | Computation, Any, Thresholds]
 
 
 class Calibrations:
@@ -67,7 +66,7 @@ class Calibrations:
         reason = ""
         try:
             calibration = yield from self._valid(options, index, service)
-        except (ConfigError, ModelLoadError, MissingDependencyError, WorkerError, TransportError) as error:
+        except (ConfigError, ModelLoadError, MissingDependencyError, WorkerError, Failed) as error:
             reason = str(error)
             if options.on_failure == "raise":
                 raise ConfigError(reason, setting="rerank.min_probability", source=str(self.file)) from None
@@ -76,7 +75,7 @@ class Calibrations:
 
     def _valid(
         self, options: Rerank, index: Any, service: RerankService
-    ) -> Generator[SideRequest | Scoring, Any, IndexCalibration]:
+    ) -> Generator[SideRequest | Computation, Any, IndexCalibration]:
         """Yield the steps that check an index's calibration, and return it.
 
         Raises:
@@ -87,7 +86,7 @@ class Calibrations:
         if calibration is None:
             reason = f"{self.file} has no calibration of {name or 'all indices'}: run osrerank calibrate --index NAME"
             raise _unusable(reason, self.file)
-        identity: Mapping[str, object] = yield Scoring(partial(service.identity, options))
+        identity: Mapping[str, object] = yield Computation(partial(service.identity, options))
         if "scorer" not in identity or model_digest(identity, options) != calibration.model:
             reason = "was made for another model or other options"
             raise _unusable(f"the calibration of {name} {reason}: {FIX.format(index=name)}", self.file)

@@ -9,19 +9,17 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from opensearchpy import TransportError
-
 from osrerank.options.rerank import Rerank
-from osrerank.response import parse
+from osrerank.response import candidates_of
 from osrerank.retrieval.fields import SearchFields
 from osrerank.retrieval.requests import SideRequest, path_of
-from osrerank.search.step import Scoring
+from osrerank.search.step import Computation
 from osrerank.service import RerankService, no_vectors
-from osrerank.types import Candidate, LongText, Query
+from osrerank.types import Candidate, LongText
+from osrerank.types.failed import Failed
 from osrerank.types.values import is_blank
 from osrerank.vectors.documents import DocumentVectors
 from osrerank.vectors.index import MODEL, side_index
-from osrerank.vectors.records import FetchedVectors
 
 if TYPE_CHECKING:
     from osrerank.search.searcher import Searcher
@@ -33,7 +31,7 @@ AT_LEAST = 0.95
 EVERY: Mapping[str, Any] = {"match_all": {}}
 AT_RANDOM = {"function_score": {"query": EVERY, "random_score": {"seed": 1, "field": "_seq_no"}}}
 
-Looking = Generator[SideRequest | Scoring, Any, Any]
+Looking = Generator[SideRequest | Computation, Any, Any]
 
 
 class ModelText(NamedTuple):
@@ -107,7 +105,7 @@ def coverage(searcher: "Searcher", index: str, most: int = SAMPLE) -> Looking:
     Raises:
         ConfigError: the model has no vectors, the first stage scores sentences, or the indices have different models.
         ModelLoadError, MissingDependencyError, WorkerError: the model cannot be loaded.
-        TransportError: there is no such index, or it cannot be read.
+        Failed: there is no such index, or it cannot be read.
     """
     defaults = searcher.defaults.of(index)
     fields = yield from searcher.fields_of(defaults, index)
@@ -115,12 +113,12 @@ def coverage(searcher: "Searcher", index: str, most: int = SAMPLE) -> Looking:
     hits = yield from _sampled(index, fields, min(documents, most), documents, is_embedded=searcher.is_embedded)
     options, at_most = fields.written_into(defaults), None
     with searcher.serving(index) as service:
-        texts, known = yield Scoring(partial(_examined, service, options, fields, hits))
+        texts, known = yield Computation(partial(_examined, service, options, fields, hits))
         vectors = service.vectors_of(options)
         if searcher.vectors is not None:
             lacking = {key: name for key, name, _ in texts if key not in known}
             found = yield from searcher.vectors.fetch(lacking, lambda: math.inf)
-            known |= yield Scoring(partial(_valid, vectors, found))
+            known |= yield Computation(partial(_valid, vectors, found))
             if len(hits) < documents:
                 at_most = yield from _counted(searcher, vectors, {hit["_index"] for hit in hits})
     left = [(key, text) for key, _, text in texts if key not in known]
@@ -159,8 +157,8 @@ def texts_of(
         hits: the documents.
     """
     own, text_of = fields.by_index(options.fields), service.vector_stage(options).text_of
-    ranking = parse(hits, Query("build", "build"), fields.read, options.separator, own)
-    return [(candidate, None if candidate.text is None else text_of(candidate)) for candidate in ranking.candidates]
+    candidates = candidates_of(hits, fields.read, options.separator, own)
+    return [(candidate, None if candidate.text is None else text_of(candidate)) for candidate in candidates]
 
 
 def body_of(fields: SearchFields, size: int, query: Mapping[str, Any] = EVERY) -> dict[str, Any]:
@@ -201,12 +199,12 @@ def _examined(
         if text is not None and not is_blank(candidate.text)
     ]
     keys = vectors.keys_of([text.text for _, text in readable])
-    return [(key, index, text) for key, (index, text) in zip(keys, readable, strict=True)], vectors.known(keys)
+    return [(key, index, text) for key, (index, text) in zip(keys, readable, strict=True)], set(vectors.known(keys))
 
 
 def _valid(vectors: DocumentVectors | None, found: Mapping[bytes, bytes]) -> set[bytes]:
     """Store the valid records that came from side indices on this machine, and return their keys."""
-    return vectors.with_fetched(FetchedVectors(found)).known(list(found)) if vectors else set()
+    return set(vectors.received(found)) if vectors else set()
 
 
 def _counted(searcher: "Searcher", vectors: DocumentVectors | None, names: set[str]) -> Looking:
@@ -216,6 +214,6 @@ def _counted(searcher: "Searcher", vectors: DocumentVectors | None, names: set[s
         return None
     try:
         answer = yield SideRequest("POST", path, {"query": {"term": {MODEL: vectors.label}}}, params)
-    except TransportError:  # the user may not read it
+    except Failed:  # the user may not read it
         return None
     return int(answer["count"]) if answer["_shards"]["total"] else None

@@ -8,14 +8,14 @@ import hashlib
 import logging
 import random
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
 from osrerank.options.interleave import Interleave
 from osrerank.options.rerank import NO_STAGES, Rerank
-from osrerank.pipeline import applied
-from osrerank.response import Page, candidate_ids, code_of, merge, merged_hit, reasons, summary, unchanged
-from osrerank.types import Candidate, Ranking
-from osrerank.types.reasons import Reason, ReasonCode
+from osrerank.pipeline import applied, reasons
+from osrerank.response import Page, candidate_ids, merged_hit
+from osrerank.types import Candidate, Ranking, StageReport
 
 logger = logging.getLogger(__name__)
 
@@ -66,68 +66,57 @@ def session_of(interleave: Interleave) -> str:
     return hashlib.sha256(interleave.key.encode()).hexdigest()[:16]
 
 
-def interleaved(
-    options: Rerank,
+@dataclass(frozen=True, slots=True)
+class Drawn:
+    """The interleaved list of a search, or why there is none.
+
+    Attributes:
+        name: the experiment's name.
+        obstacle: why the page is team A's own, or the first pass's; None if the list was drawn.
+        hits: the page.
+        teams: a letter for each hit of the page.
+        stages: what the stages of team B did.
+        warnings: of both rankings.
+        candidates: those of team B.
+        max_score: the highest ``_score``.
+    """
+
+    name: str
+    obstacle: str | None
+    hits: Sequence[Mapping[str, Any]] = ()
+    teams: str = ""
+    stages: tuple[StageReport, ...] = ()
+    warnings: tuple[str, ...] = ()
+    candidates: tuple[Candidate, ...] = ()
+    max_score: float | None = None
+
+
+def drawn_list(
     interleave: Interleave,
+    asked: Sequence[Rerank],
     teams: tuple[Ranking, Ranking],
     response: Mapping[str, Any],
     page: Page,
-    took_ms: float,
-) -> dict[str, Any]:
+) -> Drawn:
     """Return a page of the list that interleaves both teams' rankings.
 
-    If a team's ranking is incomplete, a comparison would be unfair to it. The page is then team A's own, or the first
-    pass's, and ``response["rerank"]["interleave"]`` says why.
+    If a team's ranking is incomplete, a comparison would be unfair to it, and there is no such list.
 
     Args:
-        options: the search's options.
         interleave: the interleaving that the options ask for.
+        asked: the options of each team.
         teams: the ranking of each team.
         response: the first pass's response.
         page: which part of the list to return.
-        took_ms: time that the rankings took, in milliseconds.
     """
     own, other = teams
-    asked = zip((OWN, OTHER), teams, options.rankings, strict=True)
-    missing = [f"team {team}: {_reason(ranking)}" for team, ranking, wanted in asked if not _is_whole(ranking, wanted)]
+    each = zip((OWN, OTHER), teams, asked, strict=True)
+    missing = [f"team {team}: {_reason(ranking)}" for team, ranking, wanted in each if not _is_whole(ranking, wanted)]
     if missing:
-        answer = _own_alone(own, response, page, took_ms)
         reason = "; ".join(missing)
-        answer["rerank"]["interleave"] = {"applied": False, "reason": reason}
         logger.warning("[not-interleaved] a search was not interleaved: %s", reason)
-        return answer
+        return Drawn(interleave.name, reason, candidates=other.candidates)
     picks = team_draft(_ids(own), _ids(other), seed_of(interleave, own.query.text))
-    answer = _drafted(response, (own, other), picks, page, took_ms)
-    answer["rerank"]["interleave"]["name"] = interleave.name
-    return answer
-
-
-def _ids(ranking: Ranking) -> list[str]:
-    return [candidate.doc_id for candidate in ranking.candidates]
-
-
-def _is_whole(ranking: Ranking, options: Rerank) -> bool:
-    """Return whether all that its options ask for was applied to a ranking."""
-    return options.pipeline == NO_STAGES or applied(ranking.reports) is True
-
-
-def _reason(ranking: Ranking) -> str:
-    return reasons(ranking.reports) or "it was not reranked"
-
-
-def _own_alone(own: Ranking, response: Mapping[str, Any], page: Page, took_ms: float) -> dict[str, Any]:
-    """Return a page of team A's ranking alone, as if the search did not interleave."""
-    if applied(own.reports):
-        return merge(response, own, page, rerank_ms=took_ms)
-    reports, warnings = own.reports, own.warnings
-    reason = Reason(code_of(own.reports) or ReasonCode.NOT_ASKED, _reason(own))
-    return unchanged(response, reason, reports=reports, warnings=warnings, page=page, rerank_ms=took_ms)
-
-
-def _drafted(
-    response: Mapping[str, Any], teams: tuple[Ranking, Ranking], picks: Sequence[Pick], page: Page, took_ms: float
-) -> dict[str, Any]:
-    """Return the response with a page of the interleaved list."""
     raw = dict(zip(candidate_ids(response["hits"]["hits"]), response["hits"]["hits"], strict=True))
     by_team = {
         team: {candidate.doc_id: candidate for candidate in ranking.candidates}
@@ -142,17 +131,29 @@ def _drafted(
         hit = merged_hit(raw[doc_id], candidate, page, teams[team == OTHER].reports)
         ranks = {name: candidates[doc_id].rank for name, candidates in by_team.items()}
         hits.append(_as_picked(hit, rank, team, ranks, candidate))
-    took = response.get("took", 0)
-    warnings = dict.fromkeys([*teams[0].warnings, *teams[1].warnings])
-    marks = summary(teams[0].reports, took, warnings, explain=page.explain)
-    second = summary(teams[1].reports, took, explain=page.explain)["stages"]
-    drawn = {"applied": True, "reason": None, "teams": "".join(team for _, team in shown), "stages": second}
-    return {
-        **response,
-        "took": int(took + round(took_ms)),
-        "hits": {**response["hits"], "max_score": 1.0 if picks else None, "hits": hits},
-        "rerank": {**marks, "applied": True, "reason": None, "reason_code": None, "interleave": drawn},
-    }
+    return Drawn(
+        interleave.name,
+        None,
+        hits,
+        "".join(team for _, team in shown),
+        other.reports,
+        tuple(dict.fromkeys([*own.warnings, *other.warnings])),
+        other.candidates,
+        1.0 if picks else None,
+    )
+
+
+def _ids(ranking: Ranking) -> list[str]:
+    return [candidate.doc_id for candidate in ranking.candidates]
+
+
+def _is_whole(ranking: Ranking, options: Rerank) -> bool:
+    """Return whether all that its options ask for was applied to a ranking."""
+    return options.pipeline == NO_STAGES or applied(ranking.reports) is True
+
+
+def _reason(ranking: Ranking) -> str:
+    return reasons(ranking.reports) or "it was not reranked"
 
 
 def _as_picked(

@@ -23,6 +23,7 @@ from osrerank._pause import Pause
 from osrerank._redis import open_redis
 from osrerank.options.rerank import Rerank
 from osrerank.pipeline import applied
+from osrerank.recipe import Recipe
 from osrerank.response import FIRST_PASS
 from osrerank.service import RerankService
 from osrerank.types import Candidate, Ranking, Span, StageReport, StageScore
@@ -129,36 +130,42 @@ class PageOrder:
     service: RerankService
     asked: tuple[Any, ...]
 
-    def ranked(
-        self,
-        compute: Callable[[], Ranking],
-        found: Ranking,
-        hits: Sequence[Mapping[str, Any]],
-        options: Rerank,
-        offset: int,
-    ) -> Ranking:
-        """Return the hits in the order that was kept for the first page; on the first page, or if none is kept, rerank.
+    def read(
+        self, found: Ranking, hits: Sequence[Mapping[str, Any]], options: Rerank, recipe: Recipe | None
+    ) -> Ranking | None:
+        """Return a later page's hits in the order that was kept for the first page; None if none is kept.
 
         Args:
-            compute: reranks the hits.
             found: the first pass's ranking.
             hits: the response's hits, in the same order.
             options: the options of the ranking.
-            offset: offset of the page; at 0 the order is always computed.
+            recipe: its stages.
         """
-        names = [f"{hit.get('_index')}/{hit['_id']}" for hit in hits]
-        if offset:
-            kept = None if self.orders.is_empty else self.orders.read(self._key(options))
-            ranking = None if kept is None else _restored(kept, found, names, _identity(options, self.service))
-            return ranking or _doubted(compute(), options)
-        ranked = compute()
-        if _comes_again(ranked, options):
-            if not self.orders.is_empty:
-                self.orders.write(self._key(options), b"")
-        else:
-            by_id = dict(zip((candidate.doc_id for candidate in found.candidates), names, strict=True))
-            self.orders.write(self._key(options), _content(ranked, by_id, _identity(options, self.service)))
-        return ranked
+        kept = None if self.orders.is_empty else self.orders.read(self._key(options))
+        return None if kept is None else _restored(kept, found, _names(hits), _identity(recipe))
+
+    def keep(
+        self,
+        ranked: Ranking,
+        found: Sequence[str],
+        hits: Sequence[Mapping[str, Any]],
+        options: Rerank,
+        recipe: Recipe | None,
+    ) -> None:
+        """Keep the order of a first page's hits, if the same search might not give it again.
+
+        Args:
+            ranked: the hits in their new order.
+            found: the ids of the first pass's candidates.
+            hits: the response's hits, in the order of the first pass.
+            options: the options of the ranking.
+            recipe: its stages.
+        """
+        if not comes_again(ranked, options):
+            by_id = dict(zip(found, _names(hits), strict=True))
+            self.orders.write(self._key(options), _content(ranked, by_id, _identity(recipe)))
+        elif not self.orders.is_empty:
+            self.orders.write(self._key(options), b"")
 
     def _key(self, options: Rerank) -> str:
         settings = self.service.settings
@@ -175,25 +182,30 @@ def _listed(part: Any) -> Any:
     return {name: value for name, value in part.items() if name.lower() not in PRESENTATION}
 
 
-def _comes_again(ranking: Ranking, options: Rerank) -> bool:
+def comes_again(ranking: Ranking, options: Rerank) -> bool:
     """Return whether the same search will give the same order: all stages were applied, or none was meant to be."""
     return options.depth != "auto" and (not ranking.reports or applied(ranking.reports) is True)
 
 
-def _doubted(ranking: Ranking, options: Rerank) -> Ranking:
+def doubted(ranking: Ranking, options: Rerank) -> Ranking:
     """Return the ranking that was computed for a later page, with a warning if it may differ from the first page's."""
-    if _comes_again(ranking, options):
+    if comes_again(ranking, options):
         return ranking
     return replace(ranking, warnings=(*ranking.warnings, MAY_NOT_JOIN))
 
 
-def _identity(options: Rerank, service: RerankService) -> str:
-    """Return the identity of the models; "" if one is not loaded yet, because a comparison is not worth waiting for."""
+def _identity(recipe: Recipe | None) -> str:
+    """Return the identity of a ranking's models; "" if they made no order, because they are not loaded or failed."""
+    if recipe is None or not recipe.models:
+        return ""
     try:
-        is_loaded = all(model.is_encoder is not None for model in service.models_of(options))
-        return repr(service.identity(options)) if is_loaded else ""
-    except Exception as error:  # noqa: BLE001 - a model that cannot be loaded had no part in the order
+        return repr(recipe.identity)
+    except Exception as error:  # noqa: BLE001 - workers that are away had no part in the order
         return type(error).__name__
+
+
+def _names(hits: Sequence[Mapping[str, Any]]) -> list[str]:
+    return [f"{hit.get('_index')}/{hit['_id']}" for hit in hits]
 
 
 def _content(ranking: Ranking, names: Mapping[str, str], identity: str) -> bytes:

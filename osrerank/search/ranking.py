@@ -1,17 +1,24 @@
 """Rerank hits or texts that this client did not search for: another search's response, or plain texts."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Protocol
 
 from osrerank.errors import ConfigError
-from osrerank.options.rerank import Rerank
-from osrerank.pipeline import applied
-from osrerank.response import FIRST_PASS, Page, code_of, hits_of, reasons, squash
-from osrerank.search.call import QUERY_ID, RerankArgument, Reranking
+from osrerank.options.rerank import NO_STAGES, Rerank
+from osrerank.pipeline import applied, code_of, reasons
+from osrerank.response import FIRST_PASS, Page, hits_of, squash
+from osrerank.retrieval.fields import SearchFields
+from osrerank.search.interleave import Drawn, drawn_list
+from osrerank.search.outcome import report_of
+from osrerank.search.plan import NOT_ASKED, Asked, Plan, RerankArgument
+from osrerank.search.rank import QUERY_ID, read
+from osrerank.search.report import write
 from osrerank.search.traced import rerank_span
 from osrerank.service import RerankService
 from osrerank.tracing.attributes import tell_outcome
 from osrerank.types import Candidate, Deadline, Query, Ranking, Section, StageScore
+from osrerank.types.reasons import Reason
 
 
 class WrappedResponse(Protocol):
@@ -75,13 +82,33 @@ def rank_response(
     content: Any = response if isinstance(response, Mapping) else getattr(response, "body", response)
     if options is None:
         return dict(content)
-    page = Page(0, len(hits_of(content)), (), options.min_score, options.explain)
+    hits = hits_of(content)
+    deadline = Deadline.after_ms(options.named_deadline_ms, service.clock)
+    own, *others = options.rankings
+    page = Page(0, len(hits), (), options.min_score, options.explain)
+    obstacle = NOT_ASKED if options.is_first_pass else None
+    plan = Plan(Asked(options=options), service, {}, SearchFields(), deadline, own, query, obstacle, page=page)
+    began_s = service.clock()
     with rerank_span(service, query):
-        by = Reranking(service, options, query, Deadline.after_ms(options.named_deadline_ms, service.clock))
-        answer = by.page_of(content, page)
-        marks = answer["rerank"]
-        tell_outcome(applied=marks["applied"], reason=marks["reason"], code=marks["reason_code"])
-    return answer
+        ranking = _ranked(hits, plan)
+        drawn: Drawn | None = None
+        if others and options.interleave is not None and isinstance(ranking, Ranking):
+            other = _ranked(hits, replace(plan, options=others[0]))
+            if isinstance(other, Ranking):
+                drawn = drawn_list(options.interleave, options.rankings, (ranking, other), content, page)
+        rerank_ms = (service.clock() - began_s) * 1000
+        report = report_of(content, ranking, plan.naming(hits), drawn, rerank_ms=rerank_ms)
+        tell_outcome(applied=report.applied, reason=report.reason, code=report.code)
+    return write(content, report)
+
+
+def _ranked(hits: Sequence[Mapping[str, Any]], plan: Plan) -> Ranking | Reason:
+    """Return the hits of a response, reranked; or why they are not."""
+    found = read(hits, plan if plan.obstacle is not None else plan.naming(hits))
+    if isinstance(found, Reason) or plan.options.pipeline == NO_STAGES:
+        return found
+    recipe = plan.service.recipe(plan.options, plan.deadline)
+    return recipe.rerank(found, plan.deadline, on_failure=plan.options.on_failure)
 
 
 def rank_texts(

@@ -1,8 +1,7 @@
-"""Hold searches back from reranking (option ``traffic``), and rerun those of shadow mode with reranking.
+"""Run searches of shadow mode (option ``traffic``) again with reranking, after their answers.
 
-A search that is held back is answered with its first pass. In shadow mode, it is run again with reranking after the
-answer; one thread runs such searches, one at a time. Metrics count what reranking would have changed, and a file gets
-a line of JSON for each search.
+One thread runs such searches, one at a time. Metrics count what reranking would have changed, and a file gets a line of
+JSON for each search.
 """
 
 import atexit
@@ -13,35 +12,23 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Generator, Mapping, Sequence
-from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any
 
 from osrerank._platform import renew_after_fork
 from osrerank._seldom import Seldom
-from osrerank.errors import ConfigError
 from osrerank.formats.appended import AppendedLines
 from osrerank.metrics import SHADOW_OVERLAP, SHADOW_SEARCHES, SHADOW_SECONDS
-from osrerank.options.rerank import Rerank
-from osrerank.options.traffic import Traffic
-from osrerank.response import hits_of, unchanged
-from osrerank.retrieval.query_text import find_query_text
-from osrerank.retrieval.search_pipelines import SearchPipeline
-from osrerank.search.call import Refused, Reranked, Reranking, planned
-from osrerank.search.step import Step
+from osrerank.response import hits_of
+from osrerank.search.step import ClientStep
 from osrerank.settings import Settings
 from osrerank.tracing.attributes import names_of
-from osrerank.types.reasons import Reason, ReasonCode
+from osrerank.types.reasons import Reason
 from osrerank.vectors.background import CLOSE_S, Background
-from osrerank.vectors.records import Lookup
 
 logger = logging.getLogger(__name__)
 due = Seldom()
 
-IN_SHADOW = Reason(
-    ReasonCode.SHADOW, "shadow mode: the first pass is the answer, and the search is run again with reranking after it"
-)
-NOT_CHOSEN = Reason(ReasonCode.SHARE, "the search is not in the share of searches that are reranked")
 TOP = 10
 """How many of a page's hits are compared."""
 MOST_WAITING = 100
@@ -55,71 +42,6 @@ So the thread is busy for at most a twentieth of the time.
 """
 EXIT_S = 1.0
 """How long an exiting process waits for the running shadow search, in seconds."""
-
-
-@dataclass(frozen=True, slots=True)
-class HeldBack(Refused):
-    """A search that is held back from reranking: it sends the caller's own request, and its response says why."""
-
-    def finish(self, response: Any, lookup: Lookup | None = None) -> Any:  # noqa: ARG002 - nothing is scored
-        """Return the response marked with the reason."""
-        answer = unchanged(response, self.reason, offset=self.offset)
-        answer["rerank"]["warnings"] = [*self.by.fields.warnings, *self.by.fields.complaints(None)]
-        return answer
-
-
-def held_back(options: Rerank, query: Any, body: Mapping[str, Any]) -> tuple[Rerank, Reason | None]:
-    """Return a search's options with the key of its traffic filled in, and why it is held back; None if it is not.
-
-    Args:
-        options: the search's options.
-        query: a text, a query-DSL clause, or None for the body's query.
-        body: the caller's body, decoded.
-    """
-    traffic = options.traffic
-    if traffic is None or options.is_first_pass:
-        return options, None
-    if traffic.key is None:
-        traffic = replace(traffic, key=query_text(options, query, body) or None)
-        options = replace(options, traffic=traffic)
-    if not traffic.is_chosen:
-        return options, NOT_CHOSEN
-    return options, IN_SHADOW if traffic.shadow else None
-
-
-def query_text(options: Rerank, query: Any, body: Mapping[str, Any]) -> str:
-    """Return the query text of a search; if it has none or several, its query as JSON."""
-    if options.query is not None or isinstance(query, str):
-        return query if options.query is None else options.query
-    clause = query.to_dict() if hasattr(query, "to_dict") else query
-    whole = body if clause is None else {**body, "query": clause}
-    try:
-        return find_query_text(whole)
-    except ConfigError:
-        return json.dumps(whole.get("query"), sort_keys=True, default=str)
-
-
-def planned_back(
-    by: Reranking, body: Mapping[str, Any], params: Mapping[str, Any], pipeline: SearchPipeline, reason: Reason
-) -> HeldBack | Refused:
-    """Plan a search that is held back; it is `Refused` if it could not have been reranked anyway.
-
-    Args:
-        by: how it would be reranked.
-        body: the caller's body, with the query.
-        params: the caller's URL parameters.
-        pipeline: the search pipeline that it runs under.
-        reason: why it is held back.
-    """
-    if by.options.on_failure == "raise":  # the search is not reranked, so nothing about reranking may raise
-        by = replace(by, options=replace(by.options, on_failure="first_pass"))
-    call = planned(by, body, params, pipeline)
-    return HeldBack(call.own.body, call.own.params, reason, call.by) if isinstance(call, Reranked) else call
-
-
-def tell_traffic(answer: dict[str, Any], traffic: Traffic) -> None:
-    """Add to an answer whether its search was chosen for reranking."""
-    answer["rerank"]["traffic"] = {"share": traffic.share, "chosen": traffic.is_chosen}
 
 
 class Shadows:
@@ -159,30 +81,27 @@ class Shadows:
             self._write({"time": _now()})
 
     def second_run(
-        self, text: str, index: Any, answer: Mapping[str, Any], steps: Generator[Step, Any, tuple[Any, float]]
-    ) -> Generator[Step, Any, dict[str, Any]]:
+        self, text: str, index: Any, before: Sequence[str], steps: Generator[ClientStep, Any, tuple[Any, float]]
+    ) -> Generator[ClientStep, Any, dict[str, Any]]:
         """Yield the steps of a search that is run again with reranking, and return its record.
 
         Args:
             text: the query's text.
             index: the index or indices searched.
-            answer: the response that the caller got.
+            before: ids of the first hits that the caller got.
             steps: the steps of the reranked search; they return its response and the seconds that it took.
         """
         record: dict[str, Any] = {"time": _now(), "index": names_of(index), "query": digest_of(text)}
+        after: Sequence[str] = ()
         try:
             response, took_s = yield from steps
-            record |= outcome_of(response, took_s) | changes(ids_of(answer), response)
-            texts = {"query": text, "before": ids_of(answer), "after": ids_of(response)}
+            after = ids_of(hits_of(response))
+            record |= outcome_of(response, took_s) | changes(before, response)
         except Exception as error:  # noqa: BLE001 - the caller has the answer already
-            record |= {
-                "applied": False,
-                "reason": f"{type(error).__name__}: {error}",
-                "reason_code": type(error).__name__,
-            }
-            texts = {"query": text, "before": ids_of(answer), "after": []}
+            reason = Reason.of(error)
+            record |= {"applied": False, "reason": str(reason), "reason_code": reason.code}
         if self._has_texts:
-            return record | {"texts": texts}
+            return record | {"texts": {"query": text, "before": list(before), "after": list(after)}}
         return record | {"reason": None}  # it may have what another program said, and that may quote a text
 
     def _recorded(self, run: Callable[[], Mapping[str, Any]]) -> None:
@@ -258,7 +177,7 @@ def changes(before: Sequence[str], response: Mapping[str, Any]) -> dict[str, Any
     """
     if response["rerank"]["applied"] is False:
         return {}
-    after = ids_of(response)
+    after = ids_of(hits_of(response))
     moves = [_move(hit) for hit in hits_of(response)[:TOP]]
     return {
         "hits": len(before),
@@ -276,9 +195,9 @@ def _move(hit: Mapping[str, Any]) -> int:
     return abs(int(ranks[-1]) - int(ranks[0]))
 
 
-def ids_of(response: Mapping[str, Any]) -> list[str]:
+def ids_of(hits: Sequence[Mapping[str, Any]]) -> list[str]:
     """Return the ids of a page's first ten hits, as ``index/id``."""
-    return [f"{hit.get('_index')}/{hit['_id']}" for hit in hits_of(response)[:TOP]]
+    return [f"{hit.get('_index')}/{hit['_id']}" for hit in hits[:TOP]]
 
 
 def digest_of(text: str) -> str:

@@ -1,40 +1,72 @@
-"""The steps that a search yields, and that the synchronous or asynchronous client performs: requests and scoring."""
+"""The steps that a search yields, and that a client performs: requests, and computations."""
 
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from osrerank.retrieval.requests import SideRequest
-from osrerank.search.call import Plain
+from osrerank.types import Deadline
 
 
 class SearchRequest(NamedTuple):
-    """A request to OpenSearch's ``_search``.
+    """A request to ``_search``.
 
     Attributes:
-        call: holds the body and the URL parameters.
+        body: the request's body.
+        params: the URL's parameters.
+        is_first_pass: whether it asks for more than the caller's own request does.
     """
 
-    call: Plain
-
-
-class Scoring(NamedTuple):
-    """Computation that takes long and sends nothing to OpenSearch.
-
-    Attributes:
-        run: computes it; the asynchronous client calls it in a thread.
-    """
-
-    run: Callable[[], Any]
+    body: Any
+    params: Mapping[str, Any]
+    is_first_pass: bool = False
 
 
 class MultiSearchRequest(NamedTuple):
-    """A request to OpenSearch's ``_msearch``.
+    """A request to ``_msearch``.
 
     Attributes:
         lines: headers and bodies, in turn.
     """
 
     lines: Sequence[Any]
+
+
+class Texts(NamedTuple):
+    """Read the texts of documents by their ids.
+
+    Attributes:
+        indices: the documents' indices.
+        body: the body of the request.
+        params: parameters of a request for these texts alone.
+        deadline: the search's deadline.
+    """
+
+    indices: Sequence[str]
+    body: Mapping[str, Any]
+    params: Mapping[str, Any]
+    deadline: Deadline
+
+
+class Records(NamedTuple):
+    """Read records of document vectors from side indices.
+
+    Attributes:
+        wanted: the key of each record -> the index of its document.
+        deadline: the search's deadline.
+    """
+
+    wanted: Mapping[bytes, str]
+    deadline: Deadline
+
+
+class Computation(NamedTuple):
+    """Computation that takes long and sends nothing to the search engine.
+
+    Attributes:
+        run: computes it; the asynchronous client calls it in a thread.
+    """
+
+    run: Callable[[], Any]
 
 
 class Later(NamedTuple):
@@ -57,4 +89,7 @@ class Shadow(NamedTuple):
     steps: Generator[Any, Any, Any]
 
 
-Step = SideRequest | SearchRequest | MultiSearchRequest | Scoring | Later | Shadow
+ClientStep = SideRequest | SearchRequest | MultiSearchRequest | Computation | Later | Shadow
+"""What a client performs."""
+Step = SideRequest | SearchRequest | Texts | Records | Computation | Later | Shadow
+"""What one search yields; `osrerank.search.together` turns it into what a client performs."""

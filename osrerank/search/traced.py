@@ -6,9 +6,9 @@ from typing import Any, Protocol
 from opentelemetry.trace import Span, SpanKind
 
 from osrerank.retrieval.requests import SideRequest, is_embedded
-from osrerank.search.call import RerankArgument
+from osrerank.search.plan import RerankArgument
 from osrerank.search.searcher import Searcher
-from osrerank.search.step import MultiSearchRequest, Step
+from osrerank.search.step import ClientStep, MultiSearchRequest
 from osrerank.service import RerankService
 from osrerank.tracing.attributes import db_attributes, names_of, operation_of
 from osrerank.tracing.spans import UNRECORDED, Attributes, is_recording, span, trace
@@ -30,7 +30,7 @@ def search_span(client: TracedClient, index: Any, rerank: RerankArgument, query:
     return trace("osrerank.search", {"osrerank.index": names_of(index), "osrerank.query": text}, queries=queries)
 
 
-def request_span(client: TracedClient, step: Step, index: Any) -> AbstractContextManager[Span]:
+def request_span(client: TracedClient, step: ClientStep, index: Any) -> AbstractContextManager[Span]:
     """Begin the span of a search's request to the search engine."""
     if not is_recording():
         return UNRECORDED

@@ -7,15 +7,16 @@ import logging
 import time
 import uuid
 from collections.abc import Callable, Generator, Mapping
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
-from opensearchpy import RequestError, TransportError
-
 from osrerank._pause import Pause
 from osrerank.retrieval.requests import SideRequest
-from osrerank.search.call import Reranking
+from osrerank.search.report import Report
 from osrerank.search.ubi_query import UbiQuery
+from osrerank.types import Deadline
+from osrerank.types.failed import Failed
 
 logger = logging.getLogger(__name__)
 
@@ -59,24 +60,33 @@ class UbiRecords:
         self._pause = Pause(REST_S, clock=clock)
         self._has_index = False
 
-    def after(self, ubi: UbiQuery, by: Reranking, answer: Any) -> Generator[SideRequest, Any, Any]:
-        """Yield the requests that record an answer; return the answer with its query id, as the plugin does."""
+    def told(
+        self, ubi: UbiQuery, report: Report, *, text: str, session: str, deadline: Deadline
+    ) -> Generator[SideRequest, Any, Report]:
+        """Yield the requests that record a search; return its report with the query id, as the plugin does.
+
+        Args:
+            ubi: the content of the search's ``ext.ubi``.
+            report: what happened in the search, with the page that it returns.
+            text: the text that the hits were judged against.
+            session: digest of the reader of an interleaved list; empty for all other searches.
+            deadline: of the search.
+        """
         reason = ""
         if self._pause.is_on:
             reason = "the engine refused a record just now"
         else:
             try:
-                record = record_of(ubi, answer, text=by.text, session=by.session)
+                record = record_of(ubi, report, text=text, session=session)
             except KeyError as error:
                 reason = f"the hits lack {error.args[0]}"
             else:
-                reason = yield from self._write(record, min(max(by.deadline.remaining_s(), LEAST_S), MOST_S))
+                reason = yield from self._write(record, min(max(deadline.remaining_s(), LEAST_S), MOST_S))
         if reason:
             logger.warning("[ubi-lost] a search was not recorded in %s: %s", INDEX, reason)
         named = {"query_id": ubi.query_id}
-        recorded = {"recorded": not reason, "reason": reason or None, **named}
-        ext = {**(answer.get("ext") or {}), "ubi": named}
-        return {**answer, "ext": ext, "rerank": {**answer["rerank"], "ubi": recorded}}
+        told = report.telling(ubi={"recorded": not reason, "reason": reason or None, **named})
+        return replace(told, ext={"ubi": named})
 
     def _write(self, record: Mapping[str, Any], timeout_s: float) -> Generator[SideRequest, Any, str]:
         """Yield the requests that write a record; return why it was not written, "" if it was."""
@@ -85,15 +95,15 @@ class UbiRecords:
             if not self._has_index and not (yield SideRequest("HEAD", f"/{INDEX}", params=params)):
                 try:
                     yield SideRequest("PUT", f"/{INDEX}", index_body(is_embedded=self._is_embedded), params)
-                except RequestError as error:
-                    if error.error != EXISTS:
+                except Failed as failed:
+                    if failed.kind != EXISTS:
                         raise
             self._has_index = True
             yield SideRequest("POST", f"/{INDEX}/_doc", record, params)
-        except TransportError as error:
+        except Failed as failed:
             self._has_index = False
-            self._pause.begin(error)
-            return f"{type(error).__name__}: {str(error.error)[:200]}"
+            self._pause.begin(failed)
+            return failed.kind or failed.foreign
         return ""
 
 
@@ -106,23 +116,22 @@ def index_body(*, is_embedded: bool) -> dict[str, Any]:
     return {"mappings": {"properties": {**plain, "query_attributes": {"type": "object", "enabled": False}}}}
 
 
-def record_of(ubi: UbiQuery, answer: Mapping[str, Any], *, text: str = "", session: str = "") -> dict[str, Any]:
-    """Return the UBI record of a search's answer.
+def record_of(ubi: UbiQuery, report: Report, *, text: str = "", session: str = "") -> dict[str, Any]:
+    """Return the UBI record of a search.
 
     Args:
         ubi: the content of the search's ``ext.ubi``.
-        answer: the response, reranked or marked.
+        report: what happened in the search, with the page that it returns.
         text: the text that the hits were judged against; it is recorded if ``ubi`` has no user query.
         session: digest of the reader of an interleaved list.
 
     Raises:
         KeyError: a hit has no ``_id``, or lacks the field that identifies it.
     """
-    marks = answer["rerank"]
-    drawn = marks.get("interleave") or {}
-    own = {APPLIED: str(marks["applied"]).lower(), FIRST_RANK: str(ubi.first_rank)}
-    if "traffic" in marks:
-        own[CHOSEN] = str(marks["traffic"]["chosen"]).lower()
+    drawn = report.more.get("interleave") or {}
+    own = {APPLIED: str(report.applied).lower(), FIRST_RANK: str(ubi.first_rank)}
+    if "traffic" in report.more:
+        own[CHOSEN] = str(report.more["traffic"]["chosen"]).lower()
     if drawn.get("applied"):
         own |= {TEAMS: drawn["teams"], SESSION: session, EXPERIMENT: drawn["name"]}
     named = {"client_id": ubi.client_id, "application": ubi.application, "object_id_field": ubi.object_id_field}
@@ -132,7 +141,7 @@ def record_of(ubi: UbiQuery, answer: Mapping[str, Any], *, text: str = "", sessi
         "user_query": ubi.user_query or text,
         "query": ubi.query,
         "query_response_id": str(uuid.uuid4()),
-        "query_response_hit_ids": [_object_id(hit, ubi.object_id_field) for hit in answer["hits"]["hits"]],
+        "query_response_hit_ids": [_object_id(hit, ubi.object_id_field) for hit in report.hits or ()],
         "query_attributes": {**ubi.attributes, **own},
         **{name: value for name, value in named.items() if value},
     }

@@ -7,14 +7,10 @@ from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from functools import lru_cache, partial
 from typing import Any
 
-from opensearchpy import AuthorizationException, ConnectionTimeout, NotFoundError, TransportError
-
 from osrerank._pause import Pause
 from osrerank.retrieval.requests import SideRequest
-from osrerank.search.call import Reranked
-from osrerank.search.step import Later, Scoring
+from osrerank.types.failed import Failed
 from osrerank.vectors.index import READ_AT_ONCE, RecordRequests, refusal, side_index, writing
-from osrerank.vectors.records import Lookup
 from osrerank.vectors.store import REST_S, Guard
 
 REQUEST_S, WRITE_S = 2.0, 10.0
@@ -27,7 +23,7 @@ MOST_NAMES = 1000
 """For how many side indices it is remembered whether they exist and may be used."""
 FORBIDDEN = "security_exception"
 
-Reading = Generator[SideRequest | Scoring, Any, Any]
+Reading = Generator[SideRequest, Any, Any]
 logger = logging.getLogger(__name__)
 
 
@@ -67,9 +63,9 @@ class SideIndex:
         self.is_there = False
         self.absent.begin(error)
 
-    def refuse(self, error: Exception) -> None:
+    def refuse(self, error: Exception, *, is_forbidden: bool = False) -> None:
         """Stop writing: for good if it is forbidden, else for a while."""
-        if isinstance(error, AuthorizationException) or FORBIDDEN in str(error):
+        if is_forbidden or FORBIDDEN in str(error):  # of a bulk request, the entries have the error's name
             self.forbid("write", error)
         else:
             self.failures.write.begin(error)
@@ -102,17 +98,6 @@ class SideVectors:
         self._form = RecordRequests(is_embedded)
         self._side = lru_cache(MOST_NAMES)(partial(SideIndex, clock))
 
-    def read(self, calls: Sequence[tuple[Reranked, Any]]) -> Generator[SideRequest | Scoring, Any, list[Lookup]]:
-        """Yield the requests (usually one) that read the vectors of responses' hits; return each response's lookup."""
-        lookups: list[Lookup] = []
-        for call, response in calls:
-            lookups.append((yield Scoring(partial(call.by.lookup, response))))
-        lacking = {key: index for lookup in lookups for key, index in lookup.lacking.items()}
-        found = yield from self.fetch(lacking, partial(_remaining_s, calls))
-        for lookup in lookups:
-            lookup.fetched.bring({key: found[key] for key in lookup.lacking if key in found})
-        return lookups
-
     def fetch(self, lacking: Mapping[bytes, str], left_s: Callable[[], float]) -> Reading:
         """Yield the requests that read records from side indices, and return the records found, by key.
 
@@ -126,38 +111,54 @@ class SideVectors:
             return {}
         return (yield from self._found(names, [key for key, name in wanted.items() if name in names], left_s))
 
-    def finish(self, call: Reranked, response: Any, lookup: Lookup) -> Generator[Scoring | Later, Any, Any]:
-        """Yield the steps that rerank a response by vectors and then write new ones; return the reranked response."""
-        answer = yield Scoring(partial(call.finish, response, lookup))
+    def writing(
+        self, records: Mapping[bytes, bytes], index_of: Mapping[bytes, str], model: str
+    ) -> Generator[SideRequest, Any, None] | None:
+        """Return the steps that write new records to the side indices that exist; None if there is nothing to write.
+
+        Args:
+            records: the records, by key.
+            index_of: key of a record -> the index of its document.
+            model: the label of the model.
+        """
         by_name: defaultdict[str, dict[bytes, bytes]] = defaultdict(dict)
-        for key, record in lookup.fetched.new.items():
-            if key in lookup.lacking and self._side(name := side_index(lookup.lacking[key])).is_written:
+        for key, record in records.items():
+            if key in index_of and self._side(name := side_index(index_of[key])).is_written:
                 by_name[name][key] = record
-        if by_name:
-            yield Later(self._write(by_name, lookup.model))
-        return answer
+        return self._write(by_name, model) if by_name else None
 
     def _found(self, names: Sequence[str], keys: Sequence[bytes], left_s: Callable[[], float]) -> Reading:
         """Yield the requests for records of side indices, and return the records found; none after a failure."""
         sides = [self._side(name) for name in names]
         try:
             found = yield from self._records(sides, keys, left_s)
-        except AuthorizationException as error:
-            if len(sides) == 1:
-                sides[0].forbid("read", error)
-                return {}
-            found = {}
-            for name in names:  # a forbidden index must not hide the records of the others
-                found |= yield from self._found([name], keys, left_s)
-        except NotFoundError as error:
-            _each(sides, SideIndex.miss, error)
-            return {}
-        except (TransportError, LookupError, TypeError) as error:  # the last two: an answer of another form
-            if left_s() > SHORT_S or not isinstance(error, ConnectionTimeout):
-                for side in sides:
-                    side.failures.read.begin(error)
+        except Failed as failed:
+            return (yield from self._after(failed, names, keys, left_s))
+        except (LookupError, TypeError) as error:  # an answer of another form
+            for side in sides:
+                side.failures.read.begin(error)
             return {}
         return found
+
+    def _after(
+        self, failed: Failed, names: Sequence[str], keys: Sequence[bytes], left_s: Callable[[], float]
+    ) -> Reading:
+        """Remember why side indices could not be read; yield the requests for those that may be read nevertheless."""
+        sides = [self._side(name) for name in names]
+        if failed.is_forbidden:
+            if len(sides) == 1:
+                sides[0].forbid("read", failed)
+                return {}
+            found: dict[bytes, bytes] = {}
+            for name in names:  # a forbidden index must not hide the records of the others
+                found |= yield from self._found([name], keys, left_s)
+            return found
+        if failed.is_absent:
+            _each(sides, SideIndex.miss, failed)
+        elif left_s() > SHORT_S or not failed.timed_out:
+            for side in sides:
+                side.failures.read.begin(failed.cause)
+        return {}
 
     def _records(self, sides: Sequence[SideIndex], keys: Sequence[bytes], left_s: Callable[[], float]) -> Reading:
         found: dict[bytes, bytes] = {}
@@ -182,7 +183,10 @@ class SideVectors:
             for lines in writing(name, own_records, model):
                 try:
                     reason = refusal((yield SideRequest("POST", "/_bulk", lines, {"request_timeout": WRITE_S})))
-                except (TransportError, LookupError, TypeError) as error:
+                except Failed as failed:
+                    side.refuse(failed.cause, is_forbidden=failed.is_forbidden)
+                    break
+                except (LookupError, TypeError) as error:
                     side.refuse(error)
                     break
                 if reason:
@@ -193,8 +197,3 @@ class SideVectors:
 def _each(sides: Iterable[SideIndex], do: Callable[[SideIndex, Exception], None], error: Exception) -> None:
     for side in sides:
         do(side, error)
-
-
-def _remaining_s(calls: Sequence[tuple[Reranked, Any]]) -> float:
-    """Return the seconds until the earliest deadline of several searches."""
-    return min(call.by.deadline.remaining_s() for call, _ in calls)

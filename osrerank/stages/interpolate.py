@@ -59,7 +59,7 @@ class BlendStage:
         took_ms = (time.perf_counter() - started) * 1000
         report = StageReport(self.name, applied=True, candidates=len(scored), took_ms=took_ms)
         candidates = reorder(ranking, self.name, judged, rest, counts=False)
-        return Ranking(ranking.query, candidates, (*ranking.reports, report))
+        return ranking.reordered(candidates, report)
 
     def _keys(self, scored: Sequence[Candidate], ranking: Ranking) -> list[float]:
         if self.method == "linear":

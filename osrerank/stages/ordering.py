@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -10,6 +10,7 @@ import numpy.typing as npt
 
 from osrerank.errors import DeadlineExceeded, InferenceError
 from osrerank.types import Candidate, Encoder, PairProbabilities, Ranking, Scorer, Span, StageReport, StageScore
+from osrerank.types.candidate_vectors import CandidateVectors
 from osrerank.types.reasons import Reason, ReasonCode, joined
 from osrerank.types.values import BELOW_ONE, BLANK, NO_PARTS, is_blank
 
@@ -93,12 +94,14 @@ class StageOutcome(NamedTuple):
         counts: the scorer's counts, as `osrerank.types.Counts.counts` returns them.
         reasons: why not all candidates were scored, apart from those that failed.
         pairs: probabilities of the pairs that were compared, from a duo stage.
+        vectors: what is known of the candidates' vectors after a stage that compares them.
     """
 
     attempt: StageAttempt
     counts: Mapping[str, Any]
     reasons: Sequence[Reason]
     pairs: PairProbabilities | None = None
+    vectors: CandidateVectors | None = None
 
 
 def rank_block(
@@ -127,7 +130,7 @@ def rank_block(
         code = ReasonCode.NO_TEXT if block else ReasonCode.NO_HITS
         report = StageReport(stage, applied=False, reason=reason, code=code, candidates=len(block))
         return ranking.with_report(report)
-    attempt, counts, reasons, pairs = score(block, readable)
+    attempt, counts, reasons, pairs, vectors = score(block, readable)
     ordered, unscored = attempt.ordered, attempt.unscored
     if not ordered:
         raise nothing_scored(model, attempt.failures if unscored else {}, stage=stage)
@@ -148,7 +151,8 @@ def rank_block(
         took_ms=(time.perf_counter() - started) * 1000,
         pairs=pairs,
     )
-    return Ranking(ranking.query, candidates, (*ranking.reports, report))
+    ranked = ranking.reordered(candidates, report)
+    return ranked if vectors is None else replace(ranked, vectors=vectors)
 
 
 def late(how_far: str) -> Reason:

@@ -1,8 +1,9 @@
 """Rerank by stored vectors: encode the query, and compare its vector with the documents'."""
 
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
+from itertools import takewhile
 from operator import attrgetter
 
 import numpy as np
@@ -31,9 +32,11 @@ from osrerank.types import (
     Ranking,
     Vectors,
 )
+from osrerank.types.candidate_vectors import CandidateVectors
 from osrerank.types.reasons import Reason
+from osrerank.types.values import is_blank
 from osrerank.types.vectors import Floats
-from osrerank.vectors.documents import DocumentRecords, DocumentVectors, FoundRecords
+from osrerank.vectors.documents import DocumentRecords, DocumentVectors, FoundRecords, in_half
 from osrerank.vectors.record import rows_of
 
 Doubles = npt.NDArray[np.float64]
@@ -66,37 +69,79 @@ class VectorStage:
     def rerank(self, ranking: Ranking, *, deadline: Deadline = NEVER) -> Ranking:
         """Return the ranking with its top ``depth`` in the order of their similarities.
 
+        If the ranking was not read for this stage's model (`read`, `with_stored`), that is done first.
+
         Raises:
             DeadlineExceeded: no document has a vector in time.
             InferenceError: no candidate has a vector at all, because its text cannot be encoded.
         """
         if deadline.passed:
             raise DeadlineExceeded(f"the deadline passed before stage {self.name} began", stage=self.name)
-        compare = partial(self._compare, ranking, deadline)
+        vectors = ranking.vectors
+        if vectors is None or vectors.model_key != self.vectors.records.model_key:
+            vectors = self.with_stored(self.read(ranking, self.depth, deadline)).vectors
+            assert vectors is not None
+        compare = partial(self._compare, ranking.query.text, vectors, deadline)
         return rank_block(self.vectors.encoder, ranking, compare, stage=self.name, depth=self.depth)
+
+    def read(self, ranking: Ranking, depth: int, deadline: Deadline = NEVER) -> Ranking:
+        """Return the ranking with the text that is encoded of each of its top candidates, and the key of its record.
+
+        Args:
+            ranking: the ranking so far.
+            depth: how many candidates are read.
+            deadline: when half of the time left before it has passed, no more texts are prepared.
+        """
+        block = ranking.candidates[:depth]
+        readable = (candidate for candidate in block if not is_blank(candidate.text))
+        prepared = dict(in_half(map(self._prepared, readable), deadline))
+        keys = self.vectors.keys_of(list(prepared.values()))
+        vectors = CandidateVectors(self.vectors.records.model_key, prepared, dict(zip(prepared, keys, strict=True)))
+        return replace(ranking, vectors=vectors)
+
+    def with_stored(self, ranking: Ranking) -> Ranking:
+        """Return the ranking with the records that this machine's store has."""
+        if (vectors := ranking.vectors) is None:
+            return ranking
+        known = self.vectors.known([key for key in vectors.keys.values() if key not in vectors.known])
+        return replace(ranking, vectors=vectors.knowing(known))
+
+    def known_depth(self, ranking: Ranking, least: int, most: int) -> int:
+        """Return a depth between two: it ends before the first candidate whose record is not known."""
+        if (vectors := ranking.vectors) is None:
+            return least
+        texts = ((candidate.text, vectors.keys.get(candidate.doc_id)) for candidate in ranking.candidates[least:most])
+        is_known = (key in vectors.known if key is not None else is_blank(text) for text, key in texts)
+        return least + sum(1 for _ in takewhile(bool, is_known))
 
     def text_of(self, candidate: Candidate) -> str | LongText:
         """Return what is encoded of a candidate: its text, or a `LongText` if it is cut into passages."""
         if self.passages is None:
             return candidate.text or ""
-        if (fetched := self.vectors.records.fetched) is None:
-            return text_to_encode(candidate, self.passages, self.separator)
-        if (found := fetched.texts.get(id(candidate))) is None:
-            found = candidate, text_to_encode(candidate, self.passages, self.separator)
-            fetched.texts[id(candidate)] = found
-        return found[1]
+        return text_to_encode(candidate, self.passages, self.separator)
+
+    def _prepared(self, candidate: Candidate) -> tuple[str, str | LongText]:
+        return candidate.doc_id, self.text_of(candidate)
 
     def _compare(
-        self, ranking: Ranking, deadline: Deadline, block: Sequence[Candidate], readable: Sequence[Candidate]
+        self,
+        query: str,
+        vectors: CandidateVectors,
+        deadline: Deadline,
+        block: Sequence[Candidate],
+        readable: Sequence[Candidate],
     ) -> StageOutcome:
-        encoding = self.vectors.encoded_query(ranking.query.text)
-        found = self.vectors.of((self.text_of(candidate) for candidate in readable), deadline)
+        encoding = self.vectors.encoded_query(query)
+        read = [candidate.doc_id for candidate in takewhile(lambda one: one.doc_id in vectors.texts, readable)]
+        texts, keys = [vectors.texts[doc_id] for doc_id in read], [vectors.keys[doc_id] for doc_id in read]
+        found = self.vectors.completed(texts, keys, vectors.known, deadline)
         encoded = encoding.result()
         judged = self._judge(readable, found.documents, encoded.rows[0])
         if not judged:
             failures = {at: why for at, records in enumerate(found.documents) for why in records.failures.values()}
             raise nothing_scored(self.vectors.encoder, failures, stage=self.name)
-        return self._outcome(block, readable, found, judged, encoded)
+        outcome = self._outcome(block, readable, found, judged, encoded)
+        return outcome._replace(vectors=replace(vectors, made={**vectors.made, **found.made}))
 
     def _judge(
         self, readable: Sequence[Candidate], documents: Sequence[DocumentRecords], query: Floats

@@ -10,6 +10,7 @@ from osrerank.errors import (
     EndpointError,
     MissingDependencyError,
     ModelLoadError,
+    OsrerankError,
     Overloaded,
     StillLoading,
     WorkerError,
@@ -65,6 +66,10 @@ class ReasonCode(StrEnum):
     """Too much work was waiting."""
     SCORING = "scoring"
     """The model failed, or could not score some candidates."""
+    RESPONSE = "response"
+    """The search engine's response is not as search responses are, so its hits cannot be read."""
+    INTERNAL = "internal"
+    """A mistake of osrerank's own: the log has its traceback, for a bug report."""
     SHADOW = "shadow"
     """Shadow mode: the search is run again after the answer."""
     SHARE = "share"
@@ -91,8 +96,14 @@ class Reason:
 
     @classmethod
     def of(cls, error: Exception) -> Self:
-        """Return an error's message as a reason, with the code of its class."""
-        return cls(next((code for kind, code in _CODES if isinstance(error, kind)), ReasonCode.SCORING), str(error))
+        """Return an error's message as a reason, with the code of its class.
+
+        What a class that is not osrerank's says is foreign.
+        """
+        code = next((code for kind, code in _CODES if isinstance(error, kind)), ReasonCode.SCORING)
+        if isinstance(error, OsrerankError):
+            return cls(code, str(error))
+        return cls(code, f"the model raised {type(error).__name__}", str(error).strip().partition("\n")[0][:300])
 
 
 _CODES: tuple[tuple[type[Exception], ReasonCode], ...] = (

@@ -21,7 +21,7 @@ class Stage(Protocol):
             top, rest = ranking.candidates[: self.depth], ranking.candidates[self.depth :]
             judged = [ScoredCandidate(one, score=-len(one.text), unit=1 / (1 + len(one.text))) for one in top]
             report = StageReport(self.name, applied=True, candidates=len(top))
-            return Ranking(ranking.query, reorder(ranking, self.name, judged, rest), (*ranking.reports, report))
+            return ranking.reordered(reorder(ranking, self.name, judged, rest), report)
 
     found = (Candidate("a", "a long text", 2.0, 1), Candidate("b", "short", 1.0, 2))
     ranking = ShortFirst().rerank(Ranking(Query("1", "text"), found))

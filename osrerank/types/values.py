@@ -10,6 +10,7 @@ from math import isfinite
 from types import MappingProxyType
 from typing import Any, NamedTuple, Self
 
+from osrerank.types.candidate_vectors import CandidateVectors
 from osrerank.types.reasons import ReasonCode
 from osrerank.types.scores import Counts
 
@@ -197,12 +198,14 @@ class Ranking:
         candidates: in order.
         reports: what each stage did.
         warnings: sentences that say where the answer differs from the request.
+        vectors: what is known of the candidates' stored vectors; None if no stage compares vectors.
     """
 
     query: Query
     candidates: tuple[Candidate, ...]
     reports: tuple[StageReport, ...] = ()
     warnings: tuple[str, ...] = ()
+    vectors: CandidateVectors | None = field(default=None, compare=False, repr=False)
 
     def __post_init__(self) -> None:
         if len({candidate.doc_id for candidate in self.candidates}) != len(self.candidates):
@@ -215,6 +218,10 @@ class Ranking:
     def with_report(self, report: StageReport) -> Self:
         """Return the same ranking with a stage's report added."""
         return replace(self, reports=(*self.reports, report))
+
+    def reordered(self, candidates: tuple[Candidate, ...], report: StageReport) -> Self:
+        """Return the ranking with its candidates in a stage's order, and the stage's report."""
+        return replace(self, candidates=candidates, reports=(*self.reports, report))
 
 
 class ScoredDocument(NamedTuple):

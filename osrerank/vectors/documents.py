@@ -5,7 +5,6 @@ So the first and the second search give bitwise equal scores.
 """
 
 import contextlib
-import copy
 import functools
 import logging
 import threading
@@ -27,7 +26,7 @@ from osrerank.vectors.background import Background
 from osrerank.vectors.configured import VectorStorage
 from osrerank.vectors.long_record import LongRecord
 from osrerank.vectors.record import VectorRecord
-from osrerank.vectors.records import NOTHING, FetchedVectors, Kept, Records
+from osrerank.vectors.records import NOTHING, Kept, Records
 from osrerank.vectors.store import VECTORS_OFF, VectorStore
 
 MOST_LATE, MOST_LATE_WAITING = 256, 1024
@@ -52,11 +51,13 @@ class FoundRecords(NamedTuple):
         documents: each text's records, or why it has none; only for the first texts if a deadline was too short.
         known: how many texts, or passages of texts, had a record.
         encoded: how many were encoded now.
+        made: the records that were made of those, by key.
     """
 
     documents: "list[DocumentRecords]"
     known: int
     encoded: int
+    made: Mapping[bytes, Kept] = NOTHING
 
 
 class Remembered(NamedTuple):
@@ -108,12 +109,6 @@ class DocumentVectors:
         """The model's name and a digest of all that its vectors depend on, for counts by model."""
         return f"{self.encoder.model} {self.records.model_key[:4].hex()}"
 
-    def with_fetched(self, fetched: FetchedVectors) -> "DocumentVectors":
-        """Return this source for one search: it also reads the fetched records, and adds new ones."""
-        bound = copy.copy(self)
-        bound.records = self.records.with_fetched(fetched)
-        return bound
-
     def expect(self, query: str) -> None:
         """Begin to encode a query while its candidates are being searched; `encoded_query` returns the future."""
         with self._lock, contextlib.suppress(InferenceError):  # the search that needs it gets the error
@@ -139,10 +134,32 @@ class DocumentVectors:
     def of(self, texts: Iterable[str | LongText], deadline: Deadline = NEVER) -> FoundRecords:
         """Return the records of texts; until the deadline, encode and store the missing ones.
 
+        Args:
+            texts: texts, which may be made one by one; a deadline stops this when half of the time left has passed.
+            deadline: no text is cut and no batch begins after it.
+
+        Raises:
+            ScoringError, WorkerError: no text has a record, and none can be encoded.
+        """
+        asked = list(in_half(texts, deadline))
+        keys = self.keys_of(asked)
+        return self.completed(asked, keys, self.known(keys), deadline)
+
+    def completed(
+        self,
+        texts: Sequence[str | LongText],
+        keys: Sequence[bytes],
+        kept: Mapping[bytes, Kept],
+        deadline: Deadline = NEVER,
+    ) -> FoundRecords:
+        """Return the records of texts; until the deadline, encode the missing ones, and store them.
+
         Texts that the deadline cut off are encoded afterwards, in the background.
 
         Args:
-            texts: texts, which may be made one by one; a deadline stops this when half of the time left has passed.
+            texts: as the model reads them.
+            keys: the key of each text's record.
+            kept: the records that are known, by key.
             deadline: no text is cut and no batch begins after it.
 
         Raises:
@@ -151,10 +168,7 @@ class DocumentVectors:
         search = object()
         self._searches.add(search)
         try:
-            asked = list(_in_half(texts, deadline))
-            keys = self.records.keys_of(asked)
-            kept = self.records.known(keys)
-            documents = [DocumentRecords(text, kept.get(key)) for text, key in zip(asked, keys, strict=True)]
+            documents = [DocumentRecords(text, kept.get(key)) for text, key in zip(texts, keys, strict=True)]
             known = sum([len(document.records) for document in documents])
             lacking = {key: document for key, document in zip(keys, documents, strict=True) if not document.records}
             if not lacking:
@@ -162,12 +176,11 @@ class DocumentVectors:
             encoded = self._fill(
                 [document for document in documents if not document.records], deadline, alone=not known
             )
-            new = {key: record for key, document in lacking.items() if (record := document.kept) is not None}
-            if new:
-                self.records.keep(new)
+            made = {key: record for key, document in lacking.items() if (record := document.kept) is not None}
+            self.records.keep(made)
             if not deadline.is_withdrawn:
                 self._catch_up([document.text for document in documents if document.is_cut_off])
-            return FoundRecords(documents, known, encoded)
+            return FoundRecords(documents, known, encoded, made)
         finally:
             self._searches.discard(search)
 
@@ -175,9 +188,15 @@ class DocumentVectors:
         """Return the keys of texts' records."""
         return self.records.keys_of(texts)
 
-    def known(self, keys: Sequence[bytes]) -> set[bytes]:
-        """Return the keys whose records the search fetched or the store has."""
-        return set(self.records.known(keys))
+    def known(self, keys: Sequence[bytes]) -> dict[bytes, Kept]:
+        """Return the records that the store has, by key."""
+        return self.records.known(keys)
+
+    def received(self, contents: Mapping[bytes, bytes]) -> dict[bytes, Kept]:
+        """Return the valid records among bytes that came from a side index, by key; the store gets them, too."""
+        found = self.records.read(contents)
+        self.records.keep(found)
+        return found
 
     def cost_of(self, texts: Sequence[str | LongText]) -> tuple[float, int]:
         """Compute the records of texts and store nothing; return the seconds that it took, and the records' bytes.
@@ -230,7 +249,7 @@ class DocumentVectors:
         Under a deadline, some documents are cut and encoded before the next are cut: both get a share of the time.
         """
         left, encoded = iter(documents), 0
-        while not deadline.passed and (group := [document for document in _in_half(left, deadline) if document.cut()]):
+        while not deadline.passed and (group := [document for document in in_half(left, deadline) if document.cut()]):
             encoded += self._fill_cut(group, deadline, alone=alone and not encoded)
         return encoded
 
@@ -371,7 +390,7 @@ class DocumentRecords:
         return LongRecord([self.records[turn] for turn in range(len(self.spans))], self.spans)
 
 
-def _in_half(items: Iterable[Item], deadline: Deadline) -> Iterator[Item]:
+def in_half(items: Iterable[Item], deadline: Deadline) -> Iterator[Item]:
     """Yield items, at least one, until half of the time left before a deadline has passed."""
     until = deadline.within_ms(500 * deadline.remaining_s())
     for item in items:

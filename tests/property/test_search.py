@@ -4,10 +4,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from osrerank import MonoStage, connect
-from osrerank.response import Page, hits_of, merge, parse
+from osrerank.response import Page, hits_of, parse
 from osrerank.testing import CannedTransport, FunctionScorer
 from osrerank.types import Query
-from tests.rankings import response_of
+from tests.rankings import answer_of, response_of
 
 TEXTS = st.lists(st.text("abc ", max_size=6), max_size=30)
 DEPTHS = st.integers(1, 40)
@@ -19,7 +19,7 @@ def test_merge_keeps_every_hit_and_field(texts, depth, offset, size):
     response = response_of(["a", *texts], aggregations={"x": 1}, _scroll_id="s")
     response["hits"]["hits"][0]["highlight"] = {"text": ["h"]}
     ranking = MonoStage(SCORER, depth=depth).rerank(parse(hits_of(response), Query("q", "x"), ["text"]))
-    whole = merge(response, ranking, Page(size=1_000), rerank_ms=1)
+    whole = answer_of(response, ranking, Page(size=1_000), rerank_ms=1)
     by_id = {hit["_id"]: hit for hit in response["hits"]["hits"]}
     assert len(whole["hits"]["hits"]) == len(by_id)
     for hit in whole["hits"]["hits"]:
@@ -30,7 +30,7 @@ def test_merge_keeps_every_hit_and_field(texts, depth, offset, size):
     assert scores == sorted(scores, reverse=True)
     assert min(scores) >= 0
     assert whole["hits"]["max_score"] == scores[0]
-    page = merge(response, ranking, Page(offset=offset, size=size), rerank_ms=1)
+    page = answer_of(response, ranking, Page(offset=offset, size=size), rerank_ms=1)
     assert page["hits"]["hits"] == whole["hits"]["hits"][offset : offset + size]
 
 

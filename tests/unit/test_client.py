@@ -6,7 +6,7 @@ import pytest
 from prometheus_client import REGISTRY
 
 from osrerank import Rerank, connect
-from osrerank.errors import ConfigError, InferenceError, MissingDependencyError, ModelLoadError, ResponseFormatError
+from osrerank.errors import ConfigError, InferenceError, MissingDependencyError, ModelLoadError
 from osrerank.testing import FunctionScorer, ManualClock
 from tests.rankings import asked, client_for, ids, response_of, unmarked
 from tests.servers import ROOT
@@ -234,8 +234,10 @@ def test_hybrid_queries_keep_the_pipeline_of_their_index():
 def test_score_that_is_no_number():
     answer = response_of(["a"])
     answer["hits"]["hits"][0]["_score"] = "high"
-    with pytest.raises(ResponseFormatError, match=r"\$\.hits\.hits\[0\]\._score is 'high'"):
-        client_for(answer).search("low", index="i", rerank=True)
+    found = client_for(answer).search("low", index="i", rerank=True)
+    assert [hit["_score"] for hit in found["hits"]["hits"]] == ["high"]
+    assert found["rerank"]["reason_code"] == "response"
+    assert "$.hits.hits[0]._score is 'high'" in found["rerank"]["reason"]
 
 
 def test_credentials_are_not_shown():

@@ -9,7 +9,7 @@ from osrerank import Rerank, Reranker, connect
 from osrerank.errors import ConfigError, ResponseFormatError
 from osrerank.options.rerank import MOST_MS
 from osrerank.retrieval.fields import SearchFields
-from osrerank.retrieval.first_pass import FirstPass, plan
+from osrerank.retrieval.first_pass import FirstPass, first_pass_of
 from osrerank.scoring.cache.local import LocalStore, NoStore
 from osrerank.scoring.cache.scorer import CachedScorer
 from osrerank.scoring.registry import load_scorer
@@ -61,15 +61,15 @@ def test_ranked_texts_say_which_were_cut() -> None:
 
 def test_the_order_of_a_sort_is_read_whatever_its_case() -> None:
     for sort in ({"_score": {"order": "DESC"}}, [{"_score": "Desc"}, {"n": "asc"}], "_score:DESC"):
-        assert isinstance(plan({"sort": sort}, {}, Rerank(), 100, SearchFields()), FirstPass)
-    assert isinstance(plan({"sort": {"_score": {"order": "ASC"}}}, {}, Rerank(), 100, SearchFields()), Reason)
+        assert isinstance(first_pass_of({"sort": sort}, {}, Rerank(), 100, SearchFields()), FirstPass)
+    assert isinstance(first_pass_of({"sort": {"_score": {"order": "ASC"}}}, {}, Rerank(), 100, SearchFields()), Reason)
 
 
 @pytest.mark.parametrize(
     "body", [{"size": None}, {"from": None}, {"size": True}, {"size": 1.5}, {"size": "x"}, {"sort": None}]
 )
 def test_what_opensearch_refuses_is_sent_as_it_is(body: dict[str, Any]) -> None:
-    assert isinstance(plan(body, {}, Rerank(), 100, SearchFields()), Reason)
+    assert isinstance(first_pass_of(body, {}, Rerank(), 100, SearchFields()), Reason)
 
 
 def test_collapse_is_warned_of() -> None:

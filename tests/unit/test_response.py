@@ -2,11 +2,11 @@ import pytest
 
 from osrerank import MonoStage
 from osrerank.errors import ResponseFormatError
-from osrerank.response import Page, has_own_order, hit_text, hits_of, merge, parse, unchanged
+from osrerank.response import Page, has_own_order, hit_text, hits_of, parse
 from osrerank.testing import FunctionScorer
 from osrerank.types import Query
 from osrerank.types.reasons import Reason, ReasonCode
-from tests.rankings import BY_LENGTH, response_of
+from tests.rankings import BY_LENGTH, answer_of, response_of
 
 QUERY = Query("q", "low blood pressure")
 
@@ -78,7 +78,7 @@ def test_same_id_in_two_indexes_is_two_candidates():
         hit.update(_id="same", _index=f"i{place}")
     ranking = MonoStage(BY_LENGTH).rerank(parse(hits_of(response), QUERY, ["text"]))
     assert [candidate.doc_id for candidate in ranking.candidates] == ["i0/same", "i1/same"]
-    merged = merge(response, ranking, Page(), rerank_ms=0)
+    merged = answer_of(response, ranking, Page())
     assert [hit["_index"] for hit in merged["hits"]["hits"]] == ["i0", "i1"]
 
 
@@ -86,18 +86,18 @@ def test_same_id_in_two_indexes_is_two_candidates():
 def test_the_time_of_reranking_is_added_to_the_engines(own, whole):
     response = {name: value for name, value in response_of(["a"]).items() if name != "took"} | own
     ranking = MonoStage(BY_LENGTH).rerank(parse(hits_of(response), QUERY, ("text",)))
-    assert merge(response, ranking, Page(), rerank_ms=49.6)["took"] == whole
+    assert answer_of(response, ranking, Page(), rerank_ms=49.6)["took"] == whole
 
 
 def test_borrowed_fields_are_given_back():
     response = response_of(["a"])
     response["hits"]["hits"][0]["fields"] = {"text": ["a"], "date": ["1999"]}
     ranking = MonoStage(BY_LENGTH).rerank(parse(hits_of(response), QUERY, ["text"]))
-    merged = merge(response, ranking, Page(borrowed=("text",)), rerank_ms=0)
+    merged = answer_of(response, ranking, Page(borrowed=("text",)))
     assert merged["hits"]["hits"][0]["fields"] == {"date": ["1999"]}
-    merged = merge(response, ranking, Page(borrowed=("text", "date")), rerank_ms=0)
+    merged = answer_of(response, ranking, Page(borrowed=("text", "date")))
     assert "fields" not in merged["hits"]["hits"][0]
-    kept = unchanged(response, Reason(ReasonCode.DEADLINE, "late"), page=Page(borrowed=("text", "date")))
+    kept = answer_of(response, Reason(ReasonCode.DEADLINE, "late"), Page(borrowed=("text", "date")))
     assert "fields" not in kept["hits"]["hits"][0]
 
 
@@ -106,14 +106,14 @@ def test_min_score_drops_what_is_less_probable_or_unscored():
     ranking = MonoStage(FunctionScorer(lambda _q, text: len(text) - 1.0), depth=2).rerank(
         parse(hits_of(response), QUERY, ["text"])
     )
-    merged = merge(response, ranking, Page(min_score=0.5), rerank_ms=0)
+    merged = answer_of(response, ranking, Page(min_score=0.5))
     assert [hit["_id"] for hit in merged["hits"]["hits"]] == ["d0"]
     assert merged["hits"]["total"]["value"] == 3
 
 
 def test_explanation_tells_each_step():
     ranking = MonoStage(BY_LENGTH, depth=2).rerank(parse(hits_of(response_of(["a", "bbb", "c"])), QUERY, ["text"]))
-    merged = merge(response_of(["a", "bbb", "c"]), ranking, Page(explain=True), rerank_ms=0)
+    merged = answer_of(response_of(["a", "bbb", "c"]), ranking, Page(explain=True))
     first, _, last = (hit["_rerank"]["explanation"] for hit in merged["hits"]["hits"])
     assert first[0].startswith("first_pass: rank 2, score 2.0000")
     assert first[1].startswith("mono: rank 1, up 1 from 2, logit 3.0000")
@@ -122,7 +122,7 @@ def test_explanation_tells_each_step():
 
 def test_unchanged_is_cut_and_marked():
     response = response_of(["a", "b", "c"])
-    marked = unchanged(response, Reason(ReasonCode.REFUSED, "because", "too deep"), page=Page(offset=1, size=1))
+    marked = answer_of(response, Reason(ReasonCode.REFUSED, "because", "too deep"), Page(offset=1, size=1))
     assert [hit["_id"] for hit in marked["hits"]["hits"]] == ["d1"]
     assert marked["hits"]["hits"][0]["_score"] == 2.0
     assert marked["hits"]["hits"][0]["_rerank"] == {"first_pass": {"score": 2.0, "rank": 2}}

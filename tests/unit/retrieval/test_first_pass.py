@@ -7,23 +7,18 @@ import pytest
 from osrerank import Rerank
 from osrerank.errors import ConfigError
 from osrerank.retrieval.fields import SearchFields
-from osrerank.retrieval.first_pass import SORTED, FirstPass, plan
+from osrerank.retrieval.first_pass import SORTED, FirstPass, first_pass_of
 from osrerank.retrieval.query_text import build_query, find_query_text
 from osrerank.retrieval.search_pipelines import NONE, SearchPipeline, described
-from osrerank.search.call import Refused, Reranking
-from osrerank.search.call import planned as planned_call
-from osrerank.service import RerankService
-from osrerank.settings import Settings
-from osrerank.testing import FunctionScorer
-from osrerank.types import NEVER
 from osrerank.types.reasons import ReasonCode
+from tests.rankings import asked, client_for
 
 MATCH = {"query": {"match": {"text": "x"}}}
 
 
 def planned(body=None, params=None, depth=100, pipeline=NONE):
     fields = SearchFields.of_names((), ("title", "text"))
-    return plan({**MATCH, **(body or {})}, params or {}, Rerank(), depth, fields, pipeline)
+    return first_pass_of({**MATCH, **(body or {})}, params or {}, Rerank(), depth, fields, pipeline)
 
 
 @pytest.mark.parametrize(
@@ -65,10 +60,10 @@ def test_refused_requests_are_sent_as_they_came(body, params, code, reason):
     found = planned(body, params)
     assert found.code is code
     assert reason in str(found)
-    by = Reranking(RerankService(Settings.load(), FunctionScorer()), Rerank(), "x", NEVER)
-    call = planned_call(by, {**MATCH, **body}, params, NONE)
-    assert isinstance(call, Refused)
-    assert (call.body, call.params) == ({**MATCH, **body}, params)
+    client = client_for([])
+    client.search(index="i", body={**MATCH, **body}, params=params, rerank=True)
+    sent = asked(client)
+    assert (sent["body"], {**sent["params"]}.items() >= params.items()) == ({**MATCH, **body}, True)
 
 
 @pytest.mark.parametrize(
@@ -148,7 +143,7 @@ def test_our_extension_is_not_sent_on():
 def test_callers_body_is_not_changed():
     body = {**MATCH, "ext": {"rerank": {}}, "_source": False, "fields": ["date"], "size": 3}
     before = copy.deepcopy(body)
-    plan(body, {}, Rerank(), 100, SearchFields())
+    first_pass_of(body, {}, Rerank(), 100, SearchFields())
     assert body == before
 
 

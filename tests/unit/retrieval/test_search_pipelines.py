@@ -4,7 +4,6 @@ from collections.abc import Generator
 from typing import Any
 
 import pytest
-from opensearchpy import AuthorizationException, ConnectionError, NotFoundError  # noqa: A004 - opensearch-py's name
 
 from osrerank.retrieval.search_pipelines import (
     NONE,
@@ -16,8 +15,10 @@ from osrerank.retrieval.search_pipelines import (
     described,
 )
 from osrerank.testing import ManualClock
+from osrerank.types.failed import Failed
 
 SETTING = "index.search.default_pipeline"
+ABSENT = Failed(OSError("no such index"), status=404, kind="index_not_found_exception")
 
 
 def settings(**names: str) -> dict[str, Any]:
@@ -111,7 +112,7 @@ def test_osreranks_own_pipeline_as_a_default_is_sent_without_its_rerank_processo
 
 def test_who_may_not_read_settings_is_told_once_and_reranked(caplog: pytest.LogCaptureFixture) -> None:
     clock = ManualClock()
-    pipelines, forbidden = SearchPipelines(clock=clock), AuthorizationException(403, "no permissions", {})
+    pipelines, forbidden = SearchPipelines(clock=clock), Failed(OSError("no permissions"), status=403)
     for _ in range(3):
         found, _ = answered(pipelines.of("a", {}, {}), forbidden)
         assert (found.obstacle, found.unread) == ("", READ_SETTINGS)
@@ -120,14 +121,14 @@ def test_who_may_not_read_settings_is_told_once_and_reranked(caplog: pytest.LogC
 
 
 def test_a_definition_that_may_not_be_read_may_rank() -> None:
-    pipelines, forbidden = SearchPipelines(), AuthorizationException(403, "no permissions", {})
+    pipelines, forbidden = SearchPipelines(), Failed(OSError("no permissions"), status=403)
     found, _ = answered(pipelines.of("a", {}, {}), settings(a="p"), forbidden)
     assert found.obstacle.endswith(f"grant {READ_PIPELINES}")
     assert answered(pipelines.of("a", {}, {})) == (found, [])  # for a minute
 
 
 def test_what_failed_for_another_reason_is_asked_again() -> None:
-    pipelines, away = SearchPipelines(), ConnectionError("N/A", "away", OSError())
+    pipelines, away = SearchPipelines(), Failed(OSError("away"))
     assert answered(pipelines.of("a", {}, {}), away)[0].unread == READ_SETTINGS
     found, _ = answered(pipelines.of("a", {}, {}), settings(a="p"), away)
     assert "cannot be read" in found.obstacle
@@ -137,12 +138,12 @@ def test_what_failed_for_another_reason_is_asked_again() -> None:
 
 def test_an_index_or_a_pipeline_that_does_not_exist_is_the_searchs_to_say() -> None:
     pipelines = SearchPipelines()
-    assert answered(pipelines.of("a", {}, {}), NotFoundError(404, "index_not_found_exception", {}))[0] == NONE
+    assert answered(pipelines.of("a", {}, {}), ABSENT)[0] == NONE
     found, _ = answered(pipelines.of("a", {"search_pipeline": "p"}, {}), {})
     assert found.obstacle == ""
 
 
 def test_an_index_of_another_cluster_has_no_default_here_and_is_asked_for_once_a_minute() -> None:
-    pipelines, absent = SearchPipelines(), NotFoundError(404, "index_not_found_exception", {})
-    assert answered(pipelines.of("other:a", {}, {}), absent) == (NONE, [f"/other%3Aa/_settings/{SETTING}"])
+    pipelines = SearchPipelines()
+    assert answered(pipelines.of("other:a", {}, {}), ABSENT) == (NONE, [f"/other%3Aa/_settings/{SETTING}"])
     assert answered(pipelines.of("other:a", {}, {})) == (NONE, [])

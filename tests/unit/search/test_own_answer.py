@@ -57,7 +57,6 @@ FAILED = {"total": 2, "successful": 1, "failed": 1, "failures": [{"reason": {"ty
 LOSSES: dict[str, tuple[Any, str]] = {
     "400": (RequestError(400, "too deep", {}), "was refused (RequestError(400, 'too deep'"),
     "429": (TransportError(429, "circuit_breaking_exception", {}), "was refused (TransportError(429"),
-    "503": (TransportError(503, "unavailable", {}), "was refused (TransportError(503"),
     "no answer": (ConnectionTimeout("TIMEOUT", "read timed out", {}), "was refused (ConnectionTimeout"),
     "shards": (answer_to(50, _shards=FAILED), "was incomplete (1 of 2 shards failed (script: no value))"),
     "timed out": (answer_to(20, timed_out=True), "was incomplete (it timed out)"),
@@ -113,7 +112,15 @@ def test_terminate_after_of_the_caller_needs_no_second_request() -> None:
     assert len(client.transport.requests) == 1
 
 
-@pytest.mark.parametrize("error", [NotFoundError(404, "no such index", {}), TransportError(401, "who", {})])
+SAME_FOR_ALL = [
+    NotFoundError(404, "no such index", {}),
+    TransportError(401, "who", {}),
+    TransportError(503, "unavailable", {}),
+    TransportError(429, "rejected_execution_exception", {}),
+]
+
+
+@pytest.mark.parametrize("error", SAME_FOR_ALL)
 def test_what_every_search_would_get_is_asked_once(error: TransportError) -> None:
     client = client_for(None, transport_class=Engine)
     client.transport.deep = error

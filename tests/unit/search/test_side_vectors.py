@@ -7,22 +7,22 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
-from opensearchpy import AuthorizationException, ConnectionTimeout
+from opensearchpy import AuthorizationException, ConnectionTimeout, OpenSearchException
 
-from osrerank.msearch import multi_search_steps
+from osrerank.client import failed_of
 from osrerank.options.defaults import Defaults
 from osrerank.options.rerank import Rerank
 from osrerank.scoring.bi_encoder import BiEncoder
 from osrerank.scoring.card import ModelCard
 from osrerank.scoring.inputs import InputBuilder
+from osrerank.search.calls import multi_search_steps, search_steps
 from osrerank.search.searcher import Searcher
-from osrerank.search.step import Later, MultiSearchRequest, Scoring, SearchRequest
+from osrerank.search.step import Computation, Later, MultiSearchRequest, SearchRequest
 from osrerank.settings import Settings
 from osrerank.testing import ArithmeticEncoder, FunctionScorer, ManualClock
 from osrerank.vectors.configured import VectorStorage
 from osrerank.vectors.documents import DocumentVectors
 from osrerank.vectors.record import ROUNDED
-from osrerank.vectors.records import FetchedVectors
 from tests.bi_encoders import TINY
 
 TEXTS = ["a long text about the wing of an aeroplane", "low pressure"]
@@ -36,9 +36,8 @@ def encoder() -> BiEncoder:
 
 
 def records_of(texts: Sequence[str]) -> dict[bytes, bytes]:
-    fetched = FetchedVectors()
-    DocumentVectors(encoder(), VectorStorage(bits=ROUNDED)).with_fetched(fetched).of(texts)
-    return fetched.new
+    vectors = DocumentVectors(encoder(), VectorStorage(bits=ROUNDED))
+    return vectors.records.contents(vectors.of(texts).made)
 
 
 class Cluster:
@@ -71,13 +70,13 @@ class Cluster:
                 result, error = None, None
                 try:
                     result = self._answer(step, later)
-                except Exception as raised:  # noqa: BLE001 - the steps know which they go on after
-                    error = raised
+                except OpenSearchException as raised:
+                    error = failed_of(raised)
         except StopIteration as end:
             return end.value
 
     def _answer(self, step: Any, later: bool) -> Any:
-        if isinstance(step, Scoring):
+        if isinstance(step, Computation):
             return step.run()
         if isinstance(step, Later):
             return self.perform(step.steps) if later else None
@@ -132,7 +131,9 @@ def searcher(model: Any = None, clock: Any = time.monotonic, **settings: Any) ->
 
 def search(own: Searcher, cluster: Cluster, later: bool = True, **options: Any) -> dict[str, Any]:
     """Search, and return the first stage's report."""
-    return dict(cluster.perform(own.search("low", None, {}, index="i", rerank=options), later)["rerank"]["stages"][0])
+    return dict(
+        cluster.perform(search_steps(own, "low", None, {}, index="i", rerank=options), later)["rerank"]["stages"][0]
+    )
 
 
 def cluster(sides: dict[str, Sequence[str]], texts: Sequence[str] = TEXTS) -> Cluster:
@@ -185,7 +186,7 @@ NO_VECTORS = {
 @pytest.mark.parametrize(("model", "options"), NO_VECTORS.values(), ids=NO_VECTORS)
 def test_no_request_for_what_has_no_vectors(model, options):
     engine = cluster({SIDE: TEXTS})
-    engine.perform(searcher(model).search("low", None, {}, index="i", rerank=options or True))
+    engine.perform(search_steps(searcher(model), "low", None, {}, index="i", rerank=options or True))
     assert engine.requests == []
 
 
@@ -209,7 +210,7 @@ def test_a_short_deadline_is_no_failure_of_the_cluster(caplog):
     clock, engine = ManualClock(), cluster({SIDE: TEXTS})
     own = searcher(clock=clock)
     engine.fault, engine.before = ConnectionTimeout("TIMEOUT", "slow", None), lambda: clock.sleep(1)
-    engine.perform(own.search("low", None, {}, index="i", rerank={"deadline_ms": 1000}))
+    engine.perform(search_steps(own, "low", None, {}, index="i", rerank={"deadline_ms": 1000}))
     assert "no read" not in caplog.text
     engine.fault, engine.before = None, lambda: None
     assert search(own, engine)["known"] == 2

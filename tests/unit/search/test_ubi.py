@@ -3,22 +3,17 @@
 from typing import Any
 
 import pytest
-from opensearchpy import RequestError, TransportError
 
 from osrerank.errors import ConfigError
-from osrerank.options.rerank import Rerank
-from osrerank.retrieval.fields import SearchFields
-from osrerank.retrieval.search_pipelines import NONE
-from osrerank.search.call import Reranking, planned
+from osrerank.search.report import Report, write
 from osrerank.search.ubi import EXISTS, REST_S, UbiRecords, index_body, record_of
 from osrerank.search.ubi_query import UbiQuery, without_ubi
-from osrerank.service import RerankService
-from osrerank.settings import Settings
-from osrerank.testing import FunctionScorer, ManualClock
+from osrerank.testing import ManualClock
 from osrerank.types import NEVER, Deadline
+from osrerank.types.failed import Failed
 
 HITS = [{"_id": "7", "_source": {"sku": "S7"}}, {"_id": "9", "_source": {}, "fields": {"sku": ["S9", "S10"]}}]
-ANSWER: dict[str, Any] = {"hits": {"hits": HITS}, "rerank": {"applied": "partial"}}
+REPORT = Report("partial", None, None, HITS)
 BODY = {"query": {"match": {"text": "salt"}}, "from": 2, "ext": {"ubi": {"query_id": "q1", "client_id": "me"}}}
 
 
@@ -28,39 +23,37 @@ def query(**given: Any) -> UbiQuery:
     return ubi
 
 
-def after(records: UbiRecords, answer: Any = ANSWER, deadline: Deadline = NEVER) -> Any:
-    """Begin to record the answer of a search."""
-    service, options = RerankService(Settings.load(), FunctionScorer()), Rerank(fields=("text",))
-    call = planned(Reranking(service, options, "", deadline, SearchFields.named_by(options)), BODY, {}, NONE)
-    assert call.by.ubi is not None
-    return records.after(call.by.ubi, call.by, answer)
+def told(records: UbiRecords, report: Report = REPORT, deadline: Deadline = NEVER) -> Any:
+    """Begin to record a search."""
+    ubi = UbiQuery.of(BODY, {})
+    assert ubi is not None
+    return records.told(ubi, report, text="", session="", deadline=deadline)
 
 
 def outcome(steps: Any, result: Any) -> dict[str, Any]:
     """Return what the response says of the record after the last request."""
     with pytest.raises(StopIteration) as end:
         steps.throw(result) if isinstance(result, Exception) else steps.send(result)
-    marks: dict[str, Any] = end.value.value["rerank"]["ubi"]
+    marks: dict[str, Any] = end.value.value.more["ubi"]
     return marks
 
 
 def test_the_record_has_the_page_and_what_the_search_says_of_itself() -> None:
-    record = record_of(query(query_attributes={"lang": "en"}), ANSWER, text="salt")
+    record = record_of(query(query_attributes={"lang": "en"}), REPORT, text="salt")
     assert record["query_response_hit_ids"] == ["7", "9"]
     assert (record["query_id"], record["user_query"], record["client_id"]) == ("q1", "salt", "me")
     own = {"osrerank_applied": "partial", "osrerank_first_rank": "3"}
     assert record["query_attributes"] == {"lang": "en", **own}
     assert record["timestamp"].endswith("Z")
     assert not {"application", "object_id_field"} & record.keys()  # nothing was said of them
-    named = record_of(query(user_query="Salt?", object_id_field="sku"), ANSWER, text="salt")
+    named = record_of(query(user_query="Salt?", object_id_field="sku"), REPORT, text="salt")
     assert named["user_query"] == "Salt?"  # the user's own words
     assert (named["query_response_hit_ids"], named["object_id_field"]) == (["S7", "S9"], "sku")
 
 
 def test_an_interleaved_page_has_teams_session_and_experiment() -> None:
     drawn = {"applied": True, "teams": "AB", "name": "bm25"}
-    marks = {"rerank": {"applied": True, "interleave": drawn}}
-    found = record_of(query(), {**ANSWER, **marks}, session="digest")["query_attributes"]
+    found = record_of(query(), REPORT.telling(interleave=drawn), session="digest")["query_attributes"]
     assert [found[f"osrerank_{name}"] for name in ("teams", "session", "experiment")] == ["AB", "digest", "bm25"]
 
 
@@ -76,36 +69,37 @@ def test_the_index_has_the_plugins_fields_and_no_other() -> None:
 
 def test_the_first_search_makes_the_index_and_later_ones_write_at_once() -> None:
     records = UbiRecords(is_embedded=False)
-    steps = after(records, {**ANSWER, "ext": {"other": 1}})
+    steps = told(records)
     asked = [next(steps), steps.send(False)]
-    asked.append(steps.throw(RequestError(400, EXISTS, {})))  # another search was faster
+    asked.append(steps.throw(Failed(OSError(), status=400, kind=EXISTS)))  # another search was faster
     paths = [f"{one.method} {one.path}" for one in asked]
     assert paths == ["HEAD /ubi_queries", "PUT /ubi_queries", "POST /ubi_queries/_doc"]
     assert asked[2].params["request_timeout"] == 2.0
     with pytest.raises(StopIteration) as end:
         steps.send({})
-    assert end.value.value["rerank"]["ubi"] == {"recorded": True, "reason": None, "query_id": "q1"}
-    assert end.value.value["ext"] == {"other": 1, "ubi": {"query_id": "q1"}}  # what the engine says of others stays
-    assert next(after(records)).path == "/ubi_queries/_doc"
+    assert end.value.value.more["ubi"] == {"recorded": True, "reason": None, "query_id": "q1"}
+    answer = write({"hits": {"hits": []}, "ext": {"other": 1}}, end.value.value)
+    assert answer["ext"] == {"other": 1, "ubi": {"query_id": "q1"}}  # what the engine says of others stays
+    assert next(told(records)).path == "/ubi_queries/_doc"
 
 
 @pytest.mark.parametrize(("left_ms", "timeout_s"), [(60_000, 2.0), (500, 0.5), (0, 0.1)])
 def test_the_record_takes_of_the_time_left_and_always_a_little(left_ms: float, timeout_s: float) -> None:
-    steps = after(UbiRecords(is_embedded=False), deadline=Deadline.after_ms(left_ms, ManualClock()))
+    steps = told(UbiRecords(is_embedded=False), deadline=Deadline.after_ms(left_ms, ManualClock()))
     assert next(steps).params["request_timeout"] == pytest.approx(timeout_s)
 
 
 def test_after_a_refusal_nothing_is_asked_for_a_while(caplog: pytest.LogCaptureFixture) -> None:
     clock = ManualClock()
     records = UbiRecords(is_embedded=False, clock=clock)
-    steps = after(records)
+    steps = told(records)
     next(steps)
-    refused = outcome(steps, TransportError(403, "security_exception", {}))
-    assert (refused["recorded"], refused["reason"]) == (False, "TransportError: security_exception")
+    refused = outcome(steps, Failed(OSError(), status=403, kind="security_exception"))
+    assert (refused["recorded"], refused["reason"]) == (False, "security_exception")
     assert "[ubi-lost] a search was not recorded in ubi_queries" in caplog.text
-    assert outcome(after(records), None)["reason"] == "the engine refused a record just now"
+    assert outcome(told(records), None)["reason"] == "the engine refused a record just now"
     clock.sleep(REST_S)
-    assert next(after(records)).method == "HEAD"
+    assert next(told(records)).method == "HEAD"
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,6 @@ from osrerank.types import Candidate, Deadline, LongText, Query, Ranking, Sectio
 from osrerank.vectors.documents import DocumentRecords, DocumentVectors
 from osrerank.vectors.long_record import LongRecord
 from osrerank.vectors.record import Bits, VectorRecord, sealed
-from osrerank.vectors.records import FetchedVectors
 from tests.bi_encoders import carded
 from tests.memory_store import MemoryStore
 from tests.unit.vectors.test_documents import WORDS, opened
@@ -112,14 +111,14 @@ def test_how_it_is_cut_is_part_of_the_key(vectors: DocumentVectors) -> None:
 def test_a_deadline_cuts_off_later_passages_and_keeps_no_part_of_a_document(tmp_path: Path) -> None:
     clock = ManualClock()
     scorer = of(tmp_path, ArithmeticEncoder(lambda _ids: clock.sleep(1), threads=1))
-    fetched = FetchedVectors({})
-    stage = VectorStage(scorer.vectors.with_fetched(fetched), OPTIONS)
+    stage = VectorStage(scorer.vectors, OPTIONS)
     ranked = stage.rerank(RANKING, deadline=Deadline.after_ms(8_000, clock))
     (report,) = ranked.reports
     assert 6 <= report.encoded == report.inferences < 14
     assert report.reason == f"the deadline passed after {report.encoded} of 14 passages"
     assert all(one.trace for one in ranked.candidates)  # each has a passage with a score
-    assert 2 <= len(fetched.new) < len(CANDIDATES)
+    assert ranked.vectors is not None
+    assert 2 <= len(ranked.vectors.made) < len(CANDIDATES)
     with pytest.raises(DeadlineExceeded):
         stage.rerank(RANKING, deadline=Deadline.after_ms(-1))
     scorer.close()
@@ -150,11 +149,11 @@ def test_a_passage_that_fails_leaves_the_others(tmp_path: Path) -> None:
 
 
 def test_a_search_takes_along_what_was_computed(vectors: DocumentVectors, tmp_path: Path) -> None:
-    fetched = FetchedVectors({})
-    cold = vectors.with_fetched(fetched).of(texts_of(vectors))
-    assert len(fetched.new) == len(CANDIDATES)
-    elsewhere = of(tmp_path / "elsewhere", ArithmeticEncoder())
-    warm = elsewhere.vectors.with_fetched(FetchedVectors(fetched.new)).of(texts_of(vectors))
+    cold = vectors.of(texts_of(vectors))
+    assert len(cold.made) == len(CANDIDATES)
+    elsewhere = of(tmp_path / "elsewhere", ArithmeticEncoder()).vectors
+    texts, received = texts_of(vectors), elsewhere.received(vectors.records.contents(cold.made))
+    warm = elsewhere.completed(texts, elsewhere.keys_of(texts), received)
     assert (warm.encoded, warm.known) == (0, 14)
     assert bodies(warm.documents) == bodies(cold.documents)
     elsewhere.close()

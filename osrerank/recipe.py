@@ -1,0 +1,270 @@
+"""Turn the options of a search and the models of a process into stages: a recipe, which later searches use again."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Any
+
+from osrerank.errors import ConfigError
+from osrerank.options.rerank import AUTO_PIPELINE, MAX_DEPTH, VECTORS_MONO, Rerank
+from osrerank.pipeline import Pipeline
+from osrerank.scoring.card import ENCODERS
+from osrerank.scoring.loaded import Ready
+from osrerank.stages.duo import DuoStage
+from osrerank.stages.interpolate import BLENDED, BlendStage, blend_of
+from osrerank.stages.language_guard import why_unread
+from osrerank.stages.mono import MonoStage
+from osrerank.stages.passages import PassageStage, chosen_passages
+from osrerank.stages.sentences import SentenceStage
+from osrerank.stages.vectors import VectorStage
+from osrerank.types import (
+    NEVER,
+    Deadline,
+    Encoder,
+    FailurePolicy,
+    Ranking,
+    Scorer,
+    Stage,
+    StagePipeline,
+    StageReport,
+)
+from osrerank.types.reasons import ReasonCode
+
+NAME_A_CROSS_ENCODER = "name one with model=..., --model or OSRERANK_MODEL; the vectors are those of vector_model"
+Loaded = Ready | Exception
+"""A stage's model, or why it cannot be loaded."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Recipe:
+    """What the options and the models decide of a search, and nothing else does.
+
+    Attributes:
+        pipeline: the stages.
+        depth: how many candidates the first stage reranks, at least.
+        most_depth: likewise, at most: it goes on below ``depth`` as long as candidates have stored vectors.
+        compares: the first stage, if it compares vectors; else None.
+        reads: the first stage's model, if candidates that it cannot read keep their order; else None.
+        warnings: where the stages differ from what was asked for.
+        models: the models of the stages, in order, without those that cannot be loaded.
+        at_depth: returns the pipeline for another depth of the first stage.
+        options: the options that it was made of.
+    """
+
+    pipeline: StagePipeline
+    depth: int
+    most_depth: int
+    compares: VectorStage | None = None
+    reads: Scorer | Encoder | None = None
+    warnings: tuple[str, ...] = ()
+    models: tuple[Ready, ...] = ()
+    at_depth: Callable[[int], StagePipeline] | None = None
+    options: Rerank = field(default_factory=Rerank)
+
+    def rerank(
+        self,
+        ranking: Ranking,
+        deadline: Deadline = NEVER,
+        *,
+        on_failure: FailurePolicy = "first_pass",
+        offset: int = 0,
+    ) -> Ranking:
+        """Rerank a ranking; return the new one.
+
+        Args:
+            ranking: the first pass.
+            deadline: the call's deadline.
+            on_failure: what happens if a stage fails, as in `osrerank.pipeline.Pipeline.rerank`.
+            offset: candidates above the requested page.
+        """
+        if self.reads is not None and (reason := why_unread(ranking, self.reads)):
+            return ranking.with_report(unread(reason))
+        pipeline = self.pipeline
+        if self.compares is not None and self.at_depth is not None and self.most_depth > self.depth:
+            if ranking.vectors is None:
+                ranking = self.compares.with_stored(self.compares.read(ranking, self.most_depth, deadline))
+            pipeline = self.at_depth(self.compares.known_depth(ranking, self.depth, self.most_depth))
+        ranked = pipeline.rerank(ranking, deadline=deadline, on_failure=on_failure, offset=offset)
+        return replace(ranked, warnings=(*ranked.warnings, *self.warnings)) if self.warnings else ranked
+
+    def expect(self, query: str) -> None:
+        """Begin to encode a query while the search engine finds its candidates."""
+        for ready in self.models:
+            if ready.vectors is not None:
+                ready.vectors.expect(query)
+
+    @property
+    def identity(self) -> dict[str, Any]:
+        """The model identities and the blend that determine the order; empty for a caller's own pipeline.
+
+        Raises:
+            WorkerError: workers score, and there are none that say which model they have.
+        """
+        if not self.models:
+            return {}
+        first, *later = self.models
+        blend = blend_of(self.options, first.model)
+        own, depends = first.model.identity, dict[str, Any]()
+        depends["scorer"] = own if first.vectors is None else f"{own}/{first.vectors.records.bits}"
+        depends["blend"] = None if blend is None else [blend.method, blend.weight]
+        if self.options.pipeline in VECTORS_MONO and later:
+            mono = later[0].model
+            depends |= {"mono": mono.identity, "vectors_weight": mono.advice.vectors_weight}
+        return depends | ({"duo": later[-1].model.identity} if self.options.compares_pairs and later else {})
+
+
+@dataclass(frozen=True, slots=True)
+class FailedStage:
+    """A stage whose model cannot be used: the pipeline ends there, by its failure policy.
+
+    Attributes:
+        name: the stage's name.
+        error: why.
+        depth: the stage's depth; by default no page lies below it.
+    """
+
+    name: str
+    error: Exception
+    depth: int = MAX_DEPTH * 2
+
+    def rerank(self, ranking: Ranking, *, deadline: Deadline = NEVER) -> Ranking:  # noqa: ARG002 - its contract
+        """Raise the error."""
+        raise self.error
+
+
+@dataclass(frozen=True, slots=True)
+class GuardedStage:
+    """A stage that leaves candidates alone whose language its model does not read.
+
+    Attributes:
+        stage: the stage.
+        model: its model.
+    """
+
+    stage: Stage
+    model: Scorer | Encoder
+
+    @property
+    def name(self) -> str:
+        return self.stage.name
+
+    @property
+    def depth(self) -> int:
+        return self.stage.depth
+
+    def rerank(self, ranking: Ranking, *, deadline: Deadline = NEVER) -> Ranking:
+        if reason := why_unread(ranking, self.model):
+            return ranking.with_report(unread(reason))
+        return self.stage.rerank(ranking, deadline=deadline)
+
+
+def recipe_of(options: Rerank, models: Sequence[Loaded]) -> Recipe:
+    """Return the recipe for options and loaded models.
+
+    Args:
+        options: of the search.
+        models: the stages' models in order, at least one; the first one is loaded.
+
+    Raises:
+        ConfigError: the options do not fit the models.
+    """
+    first, *later = models
+    assert isinstance(first, Ready)  # otherwise nothing would be reranked
+    asked = later[0] if options.pipeline in VECTORS_MONO else first
+    warning = "" if options.pipeline == AUTO_PIPELINE or isinstance(asked, Exception) else resolved(options, asked)[1]
+    at_depth = partial(_pipeline, options, first, later)
+    compares = None
+    if first.vectors is not None and options.sentences is None:
+        compares = vector_stage(options, first, options.least_depth)
+    return Recipe(
+        at_depth(options.least_depth),
+        options.least_depth,
+        options.most_depth if compares is not None else options.least_depth,
+        compares,
+        first.model if options.language_guard else None,
+        (warning,) if warning else (),
+        tuple(ready for ready in models if isinstance(ready, Ready)),
+        at_depth,
+        options,
+    )
+
+
+def failed_recipe(options: Rerank, error: Exception) -> Recipe:
+    """Return the recipe of a search whose first model cannot be used: its only stage fails with the error."""
+    return Recipe(Pipeline((FailedStage(str(options.pipeline), error),)), options.least_depth, options.least_depth)
+
+
+def vector_stage(options: Rerank, ready: Ready, depth: int = 0) -> VectorStage:
+    """Return the stage that compares the vectors of a loaded encoder."""
+    assert ready.vectors is not None
+    return VectorStage(ready.vectors, chosen_passages(options, ready.model), depth, options.separator)
+
+
+def resolved(options: Rerank, ready: Ready) -> tuple[str, str]:
+    """Return the pipeline that fits a model's kind, and a warning if another one was requested; else "".
+
+    Raises:
+        ConfigError: ``vectors-mono`` was requested, and the model is a bi-encoder.
+        WorkerError: workers score, and there are none that tell the model's kind.
+    """
+    model, asked = ready.model, str(options.pipeline)
+    own, kind = stage_name(model), model.advice.kind
+    kind = kind if kind == "bi-encoder" else f"{kind} model"
+    if options.pipeline in VECTORS_MONO and own == "vectors":
+        reason = f"the pipeline {asked} needs a cross-encoder, and {model.model} is a {kind}"
+        raise ConfigError(f"{reason}; {NAME_A_CROSS_ENCODER}", setting="rerank.pipeline", source="argument")
+    first, _, rest = asked.partition("-")
+    if first == "vectors":
+        return asked, ""
+    runs = "-".join(filter(None, (own, rest)))
+    warning = f"the pipeline {asked} ran as {runs}, because {model.model} is a {kind}: ask for {runs}"
+    return runs, warning if first == "mono" and own == "vectors" else ""
+
+
+def stage_name(model: Scorer | Encoder) -> str:
+    """Return the name of the stage that compares each document with the query by a model of this kind."""
+    return "vectors" if model.advice.kind in ENCODERS else "mono"
+
+
+def unread(reason: str) -> StageReport:
+    """Return the report of candidates that were left alone, because the model does not read their language."""
+    return StageReport("language", applied=False, reason=reason, code=ReasonCode.LANGUAGE)
+
+
+def _pipeline(options: Rerank, first: Ready, later: Sequence[Loaded], depth: int) -> Pipeline:
+    """Return the stages for a depth of the first one."""
+    if first.vectors is not None and options.sentences is None:
+        stages: list[Stage] = [vector_stage(options, first, depth)]
+    else:
+        stages = [_scorer_stage(options, first.scorer, depth)]
+    if (blend := blend_of(options, first.model, depth)) is not None:
+        stages.append(blend)
+    if options.pipeline in VECTORS_MONO:
+        stages += _stages_after_vectors(options, later[0], min(options.mono_depth, depth))
+    if options.compares_pairs:
+        duo, duo_depth = later[-1], min(options.duo_depth, stages[-1].depth, depth)
+        if isinstance(duo, Exception):
+            stages.append(FailedStage("duo", duo, duo_depth))
+        else:  # after the blend, which chooses the candidates
+            stages.append(DuoStage(duo.scorer, duo_depth, options.pairs))
+    return Pipeline(tuple(stages))
+
+
+def _scorer_stage(options: Rerank, scorer: Scorer, depth: int) -> Stage:
+    """Return the stage that scores each document by itself: whole, or by its passages or sentences."""
+    if options.sentences is not None:
+        return SentenceStage(scorer, options.sentences, depth=depth)
+    name = stage_name(scorer)
+    if (passages := chosen_passages(options, scorer)) is not None:
+        return PassageStage(scorer, passages, depth, name, options.separator)
+    return MonoStage(scorer, depth, name)
+
+
+def _stages_after_vectors(options: Rerank, mono: Loaded, depth: int) -> list[Stage]:
+    """Return the stages by which a cross-encoder orders the best of the stage ``vectors``."""
+    if isinstance(mono, Exception):
+        return [FailedStage("mono", mono, depth)]
+    stage = _scorer_stage(options, mono.scorer, depth)
+    stages: list[Stage] = [GuardedStage(stage, mono.model) if options.language_guard else stage]
+    weight = mono.model.advice.vectors_weight
+    return [*stages, BlendStage("before", weight, depth, BLENDED)] if weight else stages

@@ -1,0 +1,137 @@
+"""Turn what a caller asks for, a search or several in one request, into the steps that a client performs."""
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from osrerank.errors import ConfigError
+from osrerank.options.rerank import Rerank
+from osrerank.retrieval.fields import SearchFields
+from osrerank.search.plan import Asked, Query, RerankArgument, decoded, held_back, with_query
+from osrerank.search.run import search
+from osrerank.search.searcher import Searcher
+from osrerank.search.step import SearchRequest
+from osrerank.search.together import ClientSteps, alone, together
+from osrerank.types.failed import Failed
+from osrerank.types.reasons import Reason
+
+SHARED = ("filter_path",)
+"""Parameters of a multi-search that apply to each of its searches."""
+
+
+def search_steps(
+    searcher: Searcher,
+    query: Query,
+    body: Any,
+    params: Mapping[str, Any],
+    *,
+    index: Any,
+    rerank: RerankArgument,
+    headers: Any = None,
+) -> ClientSteps:
+    """Yield what a client performs for a search, and return the response.
+
+    Args:
+        searcher: the client's searcher.
+        query: a text, a query-DSL clause, or None for the body's query.
+        body: the caller's search body.
+        params: the caller's URL parameters.
+        index: the caller's index or indices.
+        rerank: the caller's ``rerank`` argument.
+        headers: the headers of the caller's request.
+
+    Raises:
+        ConfigError: the rerank options cannot be used; or the query has no single text, and the options say to
+            raise.
+        ValueError: both a query and a body with a query are given.
+        Failed: the search engine refused the search.
+        Raised: reranking failed and ``on_failure`` is ``"raise"``.
+    """
+    options = Rerank.of(rerank, searcher.defaults.of(index))
+    if options is None and query is None:
+        return (yield SearchRequest(body, params))
+    content = {} if body is None else decoded(body)
+    if options is None and not isinstance(query, str):
+        return (yield SearchRequest(with_query(query, content, SearchFields()), params))
+    held: Reason | None = None
+    if options is not None:
+        options, held = held_back(options, query, content)
+    asked = Asked(query, content, params, index, options, headers, held)
+    return (yield from alone(search(asked, searcher), searcher.vectors))
+
+
+def multi_search_steps(
+    searcher: Searcher, body: Any, index: Any, *, rerank: RerankArgument, params: Mapping[str, Any]
+) -> ClientSteps:
+    """Yield what a client performs for a multi-search, and return its answer, each response reranked or marked.
+
+    Args:
+        searcher: the client's searcher.
+        body: newline-delimited JSON, or headers and bodies in turn.
+        index: the index of searches whose header names none.
+        rerank: as for a search.
+        params: the keyword arguments of the caller's ``msearch``.
+
+    Raises:
+        ConfigError: the body has a header without a body, or the rerank options cannot be used.
+        Failed: the search engine refused the multi-search.
+    """
+    parts = _parts(body)
+    given = {**(params.get("params") or {}), **params}
+    shared = {name: given[name] for name in SHARED if given.get(name)}
+    searches = []
+    for place, (header, content) in enumerate(zip(parts[::2], parts[1::2], strict=True), start=1):
+        name, own = header.get("index", index), decoded(content or {})
+        options = Rerank.of(rerank, searcher.defaults.of(name)) or Rerank()
+        if options.rm3 is not None:
+            why = "rm3 sends requests before the search, and a multi-search is one request"
+            raise ConfigError(f"{why}; use search for these queries", setting="rerank.rm3", source="argument")
+        options, held = held_back(options, None, own)
+        headers = {**header, **(params.get("headers") or {})}
+        searches.append(Asked(None, own, shared, name, options, headers, held, place, header))
+    return (yield from _performed(searcher, searches))
+
+
+def _performed(searcher: Searcher, searches: Sequence[Asked]) -> ClientSteps:
+    """Yield what a client performs for a multi-search, and return its answer, each response reranked or marked.
+
+    A search without a query text is sent unchanged, and its response says so. All searches whose first pass is
+    refused or incomplete are sent once more as the caller wrote them, in one request. Error responses stay as they
+    are.
+
+    Args:
+        searcher: the client's searcher.
+        searches: the searches, each with its header.
+
+    Raises:
+        ConfigError: the rerank options cannot be used.
+        Failed: the search engine refused the multi-search.
+        Raised: reranking failed and ``on_failure`` is ``"raise"``.
+    """
+    outcomes = yield from together([(asked.header, search(asked, searcher)) for asked in searches], searcher.vectors)
+    for outcome in outcomes.each:
+        if isinstance(outcome, Failed) and isinstance(outcome.cause, Exception):
+            raise outcome
+    if not outcomes.has_responses:
+        return outcomes.envelope
+    responses = [outcome.cause if isinstance(outcome, Failed) else outcome for outcome in outcomes.each]
+    return {**outcomes.envelope, "responses": responses}
+
+
+def _parts(body: Any) -> list[Mapping[str, Any]]:
+    if isinstance(body, bytes):
+        body = body.decode("utf-8")
+    lines = [line for line in body.split("\n") if line.strip()] if isinstance(body, str) else list(body)
+    try:
+        parts = [json.loads(line) if isinstance(line, str | bytes) else line for line in lines]
+    except ValueError as error:
+        raise ConfigError(
+            f"a line of the multi-search is not JSON: {error}", setting="body", source="argument"
+        ) from None
+    if len(parts) % 2:
+        raise ConfigError(
+            f"the multi-search has {len(parts)} lines; each search is a header and a body",
+            setting="body",
+            source="argument",
+        )
+    return parts

@@ -1,0 +1,107 @@
+"""Report what came of a search: reranked hits, an interleaved list, or the first pass with a reason."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from osrerank.errors import ConfigError
+from osrerank.pipeline import applied, code_of, reasons
+from osrerank.response import page_of, unranked_page
+from osrerank.search.interleave import Drawn
+from osrerank.search.plan import NOT_ASKED, Plan
+from osrerank.search.report import Report, stage_as_json
+from osrerank.types import Ranking
+from osrerank.types.reasons import Reason, ReasonCode
+
+
+def report_of(
+    response: Mapping[str, Any],
+    outcome: Ranking | Reason,
+    plan: Plan,
+    drawn: Drawn | None = None,
+    *,
+    rerank_ms: float = 0.0,
+) -> Report:
+    """Return the report of a search.
+
+    Args:
+        response: what the search engine answered.
+        outcome: the hits, reranked; or why they were not.
+        plan: of the search.
+        drawn: the list of an interleaved search; None for other searches.
+        rerank_ms: wall time since the response, in milliseconds.
+
+    Raises:
+        ConfigError: a field that the options name is missing or has no text, and ``on_failure`` is ``"raise"``.
+    """
+    if isinstance(outcome, Reason):
+        report = _unranked(response, outcome, plan)
+    elif drawn is not None and drawn.obstacle is None:
+        report = Report(
+            applied=True,
+            reason=None,
+            code=None,
+            hits=drawn.hits,
+            stages=outcome.reports,
+            warnings=drawn.warnings,
+            max_score=drawn.max_score,
+        )
+    elif applied(outcome.reports):
+        report = _ranked(response, outcome, plan)
+    else:
+        report = _unranked(response, why_unranked(outcome), plan)
+        report = replace(report, stages=outcome.reports, warnings=outcome.warnings)
+    if isinstance(outcome, Ranking) or plan.page is not None:
+        report = replace(report, explain=plan.options.explain, rerank_ms=rerank_ms)
+    if drawn is not None:
+        stages = [stage_as_json(stage, explain=plan.options.explain) for stage in drawn.stages]
+        own = {"teams": drawn.teams, "stages": stages, "name": drawn.name} if drawn.obstacle is None else {}
+        report = report.telling(interleave={"applied": not drawn.obstacle, "reason": drawn.obstacle, **own})
+    report = _warned(report, outcome, plan, drawn)
+    traffic = plan.options.traffic
+    return report if traffic is None else report.telling(traffic={"share": traffic.share, "chosen": traffic.is_chosen})
+
+
+def why_unranked(ranking: Ranking) -> Reason:
+    """Return why no stage made an order."""
+    code = code_of(ranking.reports) or (ReasonCode.SCORING if ranking.reports else NOT_ASKED.code)
+    return Reason(code, reasons(ranking.reports) or NOT_ASKED.message)
+
+
+def _ranked(response: Mapping[str, Any], ranking: Ranking, plan: Plan) -> Report:
+    assert plan.page is not None
+    page = page_of(response, ranking, plan.page)
+    return Report(
+        applied(ranking.reports),
+        reasons(ranking.reports) or None,
+        code_of(ranking.reports),
+        page.hits,
+        ranking.reports,
+        ranking.warnings,
+        max_score=page.max_score,
+        more=page.removed,
+    )
+
+
+def _unranked(response: Mapping[str, Any], reason: Reason, plan: Plan) -> Report:
+    hits = unranked_page(response, plan.page, plan.offset)
+    return Report(applied=False, reason=str(reason), code=reason.code, hits=hits)
+
+
+def _warned(report: Report, outcome: Ranking | Reason, plan: Plan, drawn: Drawn | None) -> Report:
+    """Return the report with the fields that were read, and warnings about fields."""
+    texts: set[str] | None = None
+    if isinstance(outcome, Ranking):
+        report = report.telling(fields=list(plan.names))
+        if plan.fields.parts and (by_index := plan.fields.by_index(plan.options.fields)):
+            report = report.telling(fields_by_index={name: list(own) for name, own in by_index.items()})
+        if plan.fields.options or plan.fields.warnings:
+            candidates = [*outcome.candidates, *(drawn.candidates if drawn is not None else ())]
+            texts = {one.field for candidate in candidates for one in candidate.sections if one.text.strip()}
+    elif outcome.code is ReasonCode.NO_TEXT:
+        report, texts = report.telling(fields=list(plan.names)), set()
+    complaints = plan.fields.complaints(texts)
+    if complaints and plan.options.on_failure == "raise" and plan.asked.held is None and outcome is not NOT_ASKED:
+        fix = "correct the name, or leave it out"
+        raise ConfigError(f"{complaints[0]}: {fix}", setting="rerank.fields", source="argument")
+    return replace(report, warnings=(*report.warnings, *plan.warnings, *plan.fields.warnings, *complaints))

@@ -1,0 +1,187 @@
+"""Perform a planned search: send its request, or the caller's own where that one is refused or answered worse."""
+
+import logging
+from collections.abc import Generator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from osrerank._seldom import Seldom
+from osrerank.response import hits_of, sections_of
+from osrerank.retrieval.requests import SideRequest
+from osrerank.retrieval.search_pipelines import NO_PIPELINE
+from osrerank.search.plan import NOT_TRIED, Plan
+from osrerank.search.searcher import Searcher
+from osrerank.search.step import SearchRequest, Step, Texts
+from osrerank.types.failed import Failed
+from osrerank.types.reasons import Reason, ReasonCode
+
+logger = logging.getLogger(__name__)
+due = Seldom()
+
+SHORTENED = Reason(
+    ReasonCode.SHORTENED,
+    "the search pipeline returns fewer hits than were asked for, or more: only the first page is reranked",
+)
+DEFINED = ("derived", "runtime_mappings")
+"""Parts of a request that define fields."""
+Hits = Sequence[Mapping[str, Any]]
+
+
+def perform(plan: Plan) -> Generator[SearchRequest, Any, tuple[Plan, Any]]:
+    """Yield the request of a search, and the caller's own if that one fails; return the response and its plan.
+
+    If the first pass is refused, or answered less completely than the caller's own request, the plan that comes back is
+    that of the caller's own request, and says why. If the search pipeline changed the number of hits, a page of them
+    would overlap with the caller's other pages or leave a gap: the first page is then reranked within itself, and later
+    pages are the caller's own.
+
+    Raises:
+        Failed: the search engine refused the caller's own request, or would.
+    """
+    first = plan.first_pass
+    if first is None:
+        return plan, (yield from _own_response(plan))
+    try:
+        response = yield SearchRequest(first.body, first.params, is_first_pass=True)
+    except Failed as failed:
+        if (refusal := _refusal(failed)) is None:
+            raise
+        reason = refusal
+    else:
+        if not isinstance(response, Mapping):
+            return plan, response
+        if lost := first.loss(response):
+            reason = Reason(ReasonCode.INCOMPLETE, "the first pass for reranking was incomplete", lost)
+            return (yield from _better(plan, response, reason))
+        if not first.is_shortened(response):
+            return plan, response
+        if not first.page.offset:
+            whole = first.of_own_size()
+            request = SearchRequest({**first.body, "size": whole.body["size"]}, first.params, is_first_pass=True)
+            return replace(plan, first_pass=whole, page=whole.page), (yield request)
+        reason = SHORTENED
+    # outside the except block, so that an error of the second request does not carry the first one's traceback
+    if reason is not SHORTENED:
+        _warn(reason)
+    own = plan.unranked(reason)
+    return own, (yield from _own_response(own))
+
+
+def _own_response(plan: Plan) -> Generator[SearchRequest, Any, Any]:
+    """Yield the caller's own request, once more if another search in the same request may be why it was refused."""
+    request = SearchRequest(plan.body, plan.asked.params)
+    try:
+        return (yield request)
+    except Failed as failed:
+        if not failed.is_shared or _refusal(failed) is None:
+            raise
+    return (yield request)
+
+
+def _better(plan: Plan, response: Any, reason: Reason) -> Generator[SearchRequest, Any, tuple[Plan, Any]]:
+    """Yield the caller's own request; return the more complete of its response and the first pass's, with its plan."""
+    own = plan.unranked(reason)
+    try:
+        answered = yield SearchRequest(own.body, own.asked.params)
+    except Failed:
+        return plan, response
+    if plan.first_pass is None or not plan.first_pass.is_better(answered, response):
+        return plan, response
+    _warn(reason)
+    return own, answered
+
+
+def _refusal(failed: Failed) -> Reason | None:
+    """Return why the first pass was refused, if the caller's own request may fare better; else None.
+
+    It does not if the caller or the index is the reason (401, 404), nor if the cluster is overloaded or away.
+    """
+    if failed.status in (401, 404) or failed.is_overload or (failed.status is None and not failed.timed_out):
+        return None
+    return Reason(ReasonCode.REFUSED, "the first pass for reranking was refused", failed.foreign)
+
+
+def _warn(reason: Reason) -> None:
+    if due.is_due("first-pass-refused"):
+        logger.warning("[first-pass-refused] a search is not reranked: %s; not logged again for a minute", reason)
+
+
+def hits_to_read(plan: Plan, response: Any) -> Generator[Step, Any, tuple[Plan, Hits]]:
+    """Yield the request (usually none) that fetches the texts of hits, and return the hits as the model reads them.
+
+    The plan that comes back names the fields to read. If the texts cannot be fetched, it says why nothing is reranked.
+
+    Raises:
+        ResponseFormatError: the response is not as search responses are.
+    """
+    first = plan.first_pass
+    if plan.obstacle is not None or first is None:
+        return plan, ()
+    hits: Hits = hits_of(response)
+    if first.apart and hits:
+        try:
+            texts = yield _request_for_texts(plan, first.apart, hits)
+        except Failed as failed:
+            code = ReasonCode.DEADLINE if failed.timed_out else ReasonCode.REFUSED
+            reason = Reason(code, "the texts of the hits could not be fetched", failed.foreign)
+            return replace(plan, obstacle=reason), hits
+        found = {(hit["_index"], hit["_id"]): hit for hit in hits_of(texts)}
+        documents = [found.get((hit["_index"], hit["_id"]), {}) for hit in hits]
+        hits = [
+            {**hit, "_source": document.get("_source"), "fields": document.get("fields")}
+            for hit, document in zip(hits, documents, strict=True)
+        ]
+    elif first.reads_source:  # ``fields`` may hold values of the caller's own
+        hits = [{**hit, "fields": None} for hit in hits]
+    return (plan if plan.fields.read else plan.naming(hits)), hits
+
+
+def _request_for_texts(plan: Plan, names: Sequence[str], hits: Hits) -> Texts:
+    """Return the request for the documents with the hits' ids, in the hits' indices."""
+    indices, ids = sorted({str(hit["_index"]) for hit in hits}), sorted({hit["_id"] for hit in hits})
+    body = {
+        "query": {"ids": {"values": ids}},
+        "size": min(len(ids) * len(indices), 10_000),
+        "_source": list(names),
+        "fields": [name for name in names if name in plan.fields.fetched],
+        **{name: plan.body[name] for name in DEFINED if name in plan.body},
+    }
+    assert plan.first_pass is not None
+    off = {"search_pipeline": NO_PIPELINE} if plan.first_pass.pipeline.has_default else {}
+    return Texts(indices, body, off, plan.deadline)
+
+
+def is_outdated(plan: Plan, response: Any, known: Searcher) -> Generator[SideRequest, Any, bool]:
+    """Yield the requests that read a mapping again; return whether a search has to be planned anew.
+
+    The mapping is read again if the search found nothing, or hits without text, or with fields that it lacks.
+
+    Args:
+        plan: of the search.
+        response: what the search engine answered.
+        known: what the client knows of its indices.
+    """
+    asked = plan.asked
+    if not isinstance(response, Mapping):
+        return False
+    if not (_reads_nothing(plan, response) or known.fields.is_outdated(asked.index, response)):
+        return False
+    options = asked.options or known.defaults.of(asked.index)
+    newest = yield from known.fields_of(options, asked.index, query=asked.query, body=asked.body, anew=True)
+    return newest != plan.fields
+
+
+def _reads_nothing(plan: Plan, response: Mapping[str, Any]) -> bool:
+    """Return whether a search found no hits, or only hits without text, and other fields may give it some."""
+    if plan.obstacle is not None and plan.obstacle.code not in NOT_TRIED:
+        return False
+    whole = response.get("hits") or {}
+    if plan.first_pass is None:
+        total = whole.get("total")
+        return (total.get("value") if isinstance(total, Mapping) else total) == 0
+    hits, names = whole.get("hits"), plan.names
+    if not hits:
+        return True
+    if not names or plan.first_pass.apart or not isinstance(hits, list):
+        return False
+    return not any(isinstance(hit, Mapping) and sections_of(hit, names) for hit in hits)

@@ -1,0 +1,331 @@
+"""Plan a search: decide once, before its request, all that is decided about it."""
+
+import json
+from collections.abc import Generator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Any, Self
+
+from osrerank.errors import ConfigError
+from osrerank.options.rerank import NO_STAGES, Rerank, RerankOptions
+from osrerank.recipe import Recipe
+from osrerank.response import Page
+from osrerank.retrieval.fields import SearchFields, named
+from osrerank.retrieval.first_pass import COLLAPSED, FirstPass, count_of, first_pass_of
+from osrerank.retrieval.query_text import as_you_type, build_query, find_query_text
+from osrerank.retrieval.requests import SideRequest
+from osrerank.retrieval.rm3 import expand
+from osrerank.retrieval.search_pipelines import SearchPipeline
+from osrerank.retrieval.text_fields import fields_of
+from osrerank.search.orders import PageOrder
+from osrerank.search.searcher import Searcher
+from osrerank.search.step import Computation, Step
+from osrerank.search.ubi_query import UbiQuery, without_ubi
+from osrerank.service import RerankService
+from osrerank.thresholds.cut import Thresholds
+from osrerank.types import NEVER, Deadline
+from osrerank.types.reasons import Reason, ReasonCode
+
+Query = str | Mapping[str, Any] | None
+"""A text, a query-DSL clause, or None for the body's query."""
+RerankArgument = bool | RerankOptions | Rerank
+"""The types that a search's `rerank` argument may have; `Rerank.of` reads it."""
+NOT_ASKED = Reason(ReasonCode.NOT_ASKED, "the pipeline is none")
+IN_SHADOW = Reason(
+    ReasonCode.SHADOW, "shadow mode: the first pass is the answer, and the search is run again with reranking after it"
+)
+NOT_CHOSEN = Reason(ReasonCode.SHARE, "the search is not in the share of searches that are reranked")
+NOT_TRIED = (ReasonCode.NOT_ASKED, ReasonCode.SHADOW, ReasonCode.SHARE)
+"""Reasons of searches for which reranking was not tried, so that they are no failures."""
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What the caller asks for.
+
+    Attributes:
+        query: a text, a query-DSL clause, or None for the body's query.
+        body: the search body, decoded.
+        params: the URL parameters.
+        index: the index or indices.
+        options: how it is reranked; None if it is not.
+        headers: the headers of the request, or of this search in a multi-search.
+        held: why it is answered with its first pass although it could be reranked; None for all other searches.
+        place: its place in a multi-search, from 1; 0 for a search by itself.
+        header: its header in the multi-search; None for a search by itself.
+    """
+
+    query: Query = None
+    body: Mapping[str, Any] = field(default_factory=dict)
+    params: Mapping[str, Any] = field(default_factory=dict)
+    index: Any = None
+    options: Rerank | None = None
+    headers: Any = None
+    held: Reason | None = None
+    place: int = 0
+    header: Mapping[str, Any] | None = None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Plan:
+    """All that is decided of a search before its request.
+
+    Attributes:
+        asked: the caller's search.
+        service: holds the models.
+        body: the body of the caller's own request.
+        fields: the fields to search and to read. If none are to be read, those of the options are, or else those that
+            the hits have.
+        deadline: of the whole search.
+        options: how the hits are reranked.
+        text: the query text that they are judged against; empty if there is none.
+        obstacle: why they are not reranked; None if nothing is known that prevents it.
+        first_pass: the request for the candidates; None if the caller's own request is sent.
+        page: the part of the hits that the caller wants; None for all that the response has.
+        recipe: the stages; None until their models are loaded.
+        order: keeps the order of the hits for later pages; None if there is only one page.
+        ubi: what to record for UBI; None if nothing is recorded, or the engine records it.
+        other: how the other ranking of an interleaved search is made; None if there is one ranking.
+        warnings: sentences that say where the answer will differ from the request.
+    """
+
+    asked: Asked
+    service: RerankService
+    body: Mapping[str, Any] = field(default_factory=dict)
+    fields: SearchFields = field(default_factory=SearchFields)
+    deadline: Deadline = NEVER
+    options: Rerank = field(default_factory=Rerank)
+    text: str = ""
+    obstacle: Reason | None = None
+    first_pass: FirstPass | None = None
+    page: Page | None = None
+    recipe: Recipe | None = None
+    order: PageOrder | None = None
+    ubi: UbiQuery | None = None
+    other: "Plan | None" = None
+    warnings: tuple[str, ...] = ()
+
+    @property
+    def offset(self) -> int:
+        """How many hits are above the caller's page."""
+        return count_of(self.asked.params, self.asked.body, ("from", "from_"), 0) or 0
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The fields whose text the model reads."""
+        return self.fields.read_for(self.options.fields)
+
+    def unranked(self, obstacle: Reason) -> Self:
+        """Return the plan of the caller's own request, whose hits are not reranked for this reason."""
+        return replace(self, obstacle=obstacle, first_pass=None, page=None)
+
+    def naming(self, hits: Sequence[Mapping[str, Any]]) -> Self:
+        """Return a plan that names the fields to read: those of the options, or else text fields found in the hits."""
+        if named(self.options.fields):
+            return replace(self, fields=SearchFields.named_by(self.options))
+        read = fields_of([{**(hit.get("fields") or {}), **(hit.get("_source") or {})} for hit in hits])
+        return replace(self, fields=replace(self.fields, read=read))
+
+
+def make_plan(
+    asked: Asked, known: Searcher, service: RerankService, *, anew: bool = False
+) -> Generator[Step, Any, Plan]:
+    """Yield the steps needed before a search's request (usually none), and return its plan.
+
+    Args:
+        asked: the caller's search.
+        known: what the client knows of its indices.
+        service: holds the models of the index.
+        anew: whether to read the mapping again, even if it is cached.
+
+    Raises:
+        ConfigError: the options cannot be used; or the query has no single text, and the options say to raise.
+        ValueError: both a query and a body with a query are given.
+    """
+    options = asked.options or known.defaults.of(asked.index)
+    recipe, deadline = yield from _timed(asked, known, service)
+    fields = yield from known.fields_of(options, asked.index, query=asked.query, body=asked.body, anew=anew)
+    plan = Plan(asked, service, with_query(asked.query, asked.body, fields), fields, deadline, options, recipe=recipe)
+    if asked.options is None:
+        return plan
+    if isinstance(asked.query, str):
+        plan = replace(plan, text=asked.query)
+    pipeline = yield from known.pipelines.of(asked.index, asked.params, asked.body)
+    if options.rm3 is not None and not pipeline.obstacle and asked.held is None:
+        query = yield from _expanded(plan, pipeline)
+        plan = replace(plan, body=with_query(query, asked.body, fields))
+    if options.is_first_pass:
+        return replace(plan, obstacle=NOT_ASKED)
+    if "ext" in plan.body:
+        plan = replace(plan, ubi=UbiQuery.of(plan.body, asked.params), body=without_ubi(plan.body))
+    thresholds = None
+    if asked.held is None:
+        if known.models is not None and (conflict := known.models.conflict(asked.index)):
+            return replace(plan, obstacle=Reason(ReasonCode.MODELS, conflict), text="")
+        if options.cutoff is not None or options.min_probability is not None:
+            thresholds = yield from known.calibrations.of(fields.written_into(options), asked.index, service)
+        what = asked.query, asked.body, asked.params, asked.index, asked.headers, known.authentication, thresholds
+        plan = replace(plan, order=PageOrder(known.orders, service, what))
+    return _ready(plan, pipeline, thresholds)
+
+
+def _timed(
+    asked: Asked, known: Searcher, service: RerankService
+) -> Generator[Computation, Any, tuple[Recipe | None, Deadline]]:
+    """Yield the step that loads the models, if the deadline depends on their kind; return the stages and the deadline.
+
+    Where it does not, the models are loaded while the search engine searches, and the stages are None meanwhile.
+    """
+    options, clock = asked.options, service.clock
+    if options is None or options.is_first_pass or asked.held is not None:
+        return None, Deadline.after_ms(None, clock)
+    rankings = [each for each in options.rankings if each.pipeline != NO_STAGES]
+    recipes = [service.kept_recipe(each) for each in rankings]
+    duration_ms, may_be_timed = options.named_deadline_ms, all(each.may_end_with_vectors for each in rankings)
+    if options.deadline_ms == "auto" and known.deadline_ms is not None and may_be_timed:
+        for at, each in enumerate(rankings):
+            if recipes[at] is None:
+                recipes[at] = yield Computation(partial(service.recipe, each))
+        is_vectors = all(recipe is not None and recipe.compares is not None for recipe in recipes)
+        duration_ms = known.deadline_ms * (asked.place or 1) if is_vectors else None
+    deadline = Deadline.after_ms(duration_ms, clock)
+    for each, recipe in zip(rankings, recipes, strict=True):
+        if recipe is None:
+            service.begin(each)
+    return recipes[0] if options.pipeline != NO_STAGES else None, deadline
+
+
+def _ready(plan: Plan, pipeline: SearchPipeline, thresholds: Thresholds | None) -> Plan:
+    """Return the plan with its first pass, or with the reason why its hits cannot be reranked."""
+    asked, options = plan.asked, plan.options
+    if "collapse" in plan.body:
+        plan = replace(plan, warnings=(COLLAPSED,))
+    if options.query is not None:
+        plan = replace(plan, text=options.query)
+    depth = plan.service.depth(options)
+    found = first_pass_of(plan.body, asked.params, options, depth, plan.fields, pipeline, thresholds)
+    if isinstance(found, Reason):
+        return replace(plan, obstacle=found)
+    plan = _with_text(plan)
+    if plan.obstacle is not None:
+        return plan
+    if asked.held is not None:
+        return replace(plan, obstacle=asked.held)
+    if plan.recipe is not None:
+        plan.recipe.expect(plan.text)
+    plan = replace(plan, first_pass=found, page=found.page)
+    if options.interleave is None:
+        return plan
+    own, other = options.rankings
+    recipe = None if other.pipeline == NO_STAGES else plan.service.kept_recipe(other)
+    return replace(plan, options=own, other=replace(plan, options=other, recipe=recipe))
+
+
+def _with_text(plan: Plan) -> Plan:
+    """Return the plan with the query text, or with the reason why it has none.
+
+    Raises:
+        ConfigError: it has none, and the options say to raise.
+    """
+    if plan.text or plan.options.query is not None:
+        return plan
+    if typed := as_you_type(plan.body):
+        return replace(plan, obstacle=Reason(ReasonCode.AS_YOU_TYPE, typed))
+    try:
+        return replace(plan, text=find_query_text(plan.body))
+    except ConfigError as error:
+        if plan.options.on_failure == "raise" and not plan.asked.place and plan.asked.held is None:
+            raise
+        return replace(plan, obstacle=Reason(ReasonCode.NO_QUERY, str(error)))
+
+
+def with_models(plan: Plan) -> Generator[Computation, Any, Plan]:
+    """Yield the step that waits for the models, if they are not loaded yet, and return the plan with its stages."""
+    if plan.recipe is not None or plan.obstacle is not None or plan.options.pipeline == NO_STAGES:
+        return plan
+    recipe = yield Computation(partial(plan.service.recipe, plan.options, plan.deadline))
+    return replace(plan, recipe=recipe)
+
+
+def _expanded(plan: Plan, pipeline: SearchPipeline) -> Generator[SideRequest, Any, Mapping[str, Any]]:
+    """Yield the requests that expand the query by RM3; return the new query.
+
+    Raises:
+        ConfigError: the query is not a text.
+    """
+    asked, rm3 = plan.asked, plan.options.rm3
+    assert rm3 is not None
+    if not isinstance(asked.query, str):
+        raise ConfigError(
+            "rm3 needs a query given as text: client.search(text, ...); for a query-DSL clause, leave rm3 out",
+            setting="rerank.rm3",
+            source="argument",
+        )
+    name = asked.params.get("search_pipeline", asked.body.get("search_pipeline", pipeline.instead))
+    return (yield from expand(asked.query, asked.index, rm3, asked.params, plan.fields.searched, name))
+
+
+def with_query(query: Any, body: Mapping[str, Any], fields: SearchFields) -> Mapping[str, Any]:
+    """Return the body with the query in it: a query for a text in the fields, or the caller's clause as it is.
+
+    Raises:
+        ValueError: the body has a query, too.
+    """
+    if query is None:
+        return body
+    if "query" in body:
+        raise ValueError("the query is given twice, as an argument and in the body: leave one out")
+    if isinstance(query, str):
+        return {**body, "query": build_query(query, fields)}
+    return {**body, "query": dict(query.to_dict() if hasattr(query, "to_dict") else query)}
+
+
+def held_back(options: Rerank, query: Any, body: Mapping[str, Any]) -> tuple[Rerank, Reason | None]:
+    """Return a search's options with the key of its traffic filled in, and why it is held back; None if it is not.
+
+    Args:
+        options: the search's options.
+        query: a text, a query-DSL clause, or None for the body's query.
+        body: the caller's body, decoded.
+    """
+    traffic = options.traffic
+    if traffic is None or options.is_first_pass:
+        return options, None
+    if traffic.key is None:
+        traffic = replace(traffic, key=text_of_query(options, query, body) or None)
+        options = replace(options, traffic=traffic)
+    if not traffic.is_chosen:
+        return options, NOT_CHOSEN
+    return options, IN_SHADOW if traffic.shadow else None
+
+
+def text_of_query(options: Rerank, query: Any, body: Mapping[str, Any]) -> str:
+    """Return the query text of a search; if it has none or several, its query as JSON."""
+    if options.query is not None or isinstance(query, str):
+        return query if options.query is None else options.query
+    clause = query.to_dict() if hasattr(query, "to_dict") else query
+    whole = body if clause is None else {**body, "query": clause}
+    try:
+        return find_query_text(whole)
+    except ConfigError:
+        return json.dumps(whole.get("query"), sort_keys=True, default=str)
+
+
+def decoded(body: Any) -> Mapping[str, Any]:
+    """Return a search body as a mapping; it may be given as JSON or as a query builder's object.
+
+    Raises:
+        ConfigError: it is neither a mapping, nor JSON, nor such an object.
+    """
+    if isinstance(body, str | bytes):
+        try:
+            body = json.loads(body)
+        except ValueError as error:
+            raise ConfigError(f"the search body is not JSON: {error}", setting="body", source="argument") from None
+    if hasattr(body, "to_dict"):
+        body = body.to_dict()
+    if not isinstance(body, Mapping):
+        raise ConfigError(
+            f"the search body is a {type(body).__name__}; it must be an object", setting="body", source="argument"
+        )
+    return body

@@ -1,0 +1,158 @@
+"""Rank the hits of a search: read their texts, find their vectors, and run the stages."""
+
+from collections.abc import Generator, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+from osrerank.errors import ConfigError
+from osrerank.options.rerank import NO_STAGES
+from osrerank.pipeline import applied, code_of, reasons
+from osrerank.recipe import Recipe
+from osrerank.response import has_own_order, has_repeats, parse
+from osrerank.retrieval.first_pass import SORTED
+from osrerank.search.orders import doubted
+from osrerank.search.plan import Plan, with_models
+from osrerank.search.step import Computation, Records
+from osrerank.stages.ordering import NO_TEXT
+from osrerank.stages.vectors import VectorStage
+from osrerank.tracing.attributes import tell_outcome
+from osrerank.tracing.spans import UNRECORDED, span
+from osrerank.types import Deadline, Query, Ranking
+from osrerank.types.failed import Raised
+from osrerank.types.reasons import Reason, ReasonCode
+
+QUERY_ID = "search"
+"""The id of the query in a `Ranking` that is made for a search."""
+NO_HITS = Reason(ReasonCode.NO_HITS, "there are no hits")
+REPEATED = Reason(
+    ReasonCode.REPEATED,
+    "a hit comes twice: a hybrid query needs a search pipeline that normalises its scores (search_pipeline=...)",
+)
+Hits = Sequence[Mapping[str, Any]]
+
+
+def read(hits: Hits, plan: Plan) -> Ranking | Reason:
+    """Return the first pass's hits as a ranking, each with the text that the model reads; or why there is none.
+
+    Args:
+        hits: in the first pass's order, with their texts.
+        plan: names the fields.
+
+    Raises:
+        ResponseFormatError: a score is not a number.
+    """
+    if (obstacle := _obstacle(hits, plan)) is not None:
+        return obstacle
+    by_index = plan.fields.by_index(plan.options.fields) if plan.fields.parts else None
+    found = parse(hits, Query(QUERY_ID, plan.text), plan.names, plan.options.separator, by_index)
+    if all(candidate.text is None for candidate in found.candidates):
+        return Reason(ReasonCode.NO_TEXT, _no_text(plan.names, hits))
+    return found
+
+
+def _obstacle(hits: Hits, plan: Plan) -> Reason | None:
+    """Return why hits cannot be reranked, whatever their texts are; None if they can."""
+    if plan.obstacle is not None:
+        return plan.obstacle
+    if not hits:
+        return NO_HITS
+    if has_own_order(hits):
+        return Reason(ReasonCode.SORTED, SORTED)
+    if has_repeats(hits):
+        return REPEATED
+    return None if plan.text.strip() else Reason(ReasonCode.NO_QUERY, "the query text is empty")
+
+
+def prepared(
+    found: Ranking | Reason, hits: Hits, plan: Plan, *, reads_sides: bool
+) -> Generator[Computation | Records, Any, tuple[Plan, Ranking | Reason]]:
+    """Yield the steps that find what the stages need; return the plan with its stages, and the ranking with vectors.
+
+    A later page has the order that was kept for the first page, if one was; then nothing more is needed.
+
+    Args:
+        found: the first pass's ranking, or why there is none.
+        hits: its hits.
+        plan: how they are reranked.
+        reads_sides: whether side indices may have vectors.
+
+    Raises:
+        ConfigError: the options do not fit the models.
+    """
+    order, is_later_page = plan.order, plan.page is not None and plan.page.offset > 0
+    if isinstance(found, Reason) or plan.options.pipeline == NO_STAGES:
+        return plan, found
+    if order is not None and is_later_page and not order.orders.is_empty:
+        kept = yield Computation(partial(order.read, found, hits, plan.options, plan.recipe))
+        if kept is not None:
+            return plan, kept
+    plan = yield from with_models(plan)
+    return plan, (yield from with_vectors(found, hits, plan, reads_sides=reads_sides))
+
+
+def with_vectors(
+    found: Ranking, hits: Hits, plan: Plan, *, reads_sides: bool
+) -> Generator[Computation | Records, Any, Ranking]:
+    """Yield the steps that read the stored vectors of candidates, and return the ranking with them.
+
+    The file of this machine is read first, then the side indices for what it lacks.
+    """
+    if plan.recipe is None or (stage := plan.recipe.compares) is None or plan.deadline.passed:
+        return found
+    ranking: Ranking = yield Computation(partial(_stored, found, plan.recipe, stage, plan.deadline))
+    if not reads_sides or ranking.vectors is None or not (lacking := ranking.vectors.lacking):
+        return ranking
+    pairs = zip(ranking.candidates, hits, strict=True)
+    index_of = {candidate.doc_id: str(hit.get("_index")) for candidate, hit in pairs if candidate.doc_id in lacking}
+    records = yield Records({key: index_of[doc_id] for doc_id, key in lacking.items()}, plan.deadline)
+    if not records:
+        return ranking
+    received = yield Computation(partial(stage.vectors.received, records))
+    return replace(ranking, vectors=ranking.vectors.knowing(received))
+
+
+def _stored(found: Ranking, recipe: Recipe, stage: VectorStage, deadline: Deadline) -> Ranking:
+    """Return the ranking with its candidates' keys, and those of their records that this machine has."""
+    return stage.with_stored(stage.read(found, recipe.most_depth, deadline))
+
+
+def rank(found: Ranking | Reason, plan: Plan) -> Ranking | Reason:
+    """Return the hits after all stages, and trace what came of them; those that already have their order keep it.
+
+    Raises:
+        ConfigError: a stage cannot do what the options ask for.
+        Raised: a stage failed, and the options say to raise.
+    """
+    with span("osrerank.rerank") if plan.asked.place else UNRECORDED:  # in a multi-search, each has a span of its own
+        ranking = found
+        if isinstance(found, Ranking) and not found.reports and plan.recipe is not None:
+            ranking = _after_stages(found, plan)
+        if isinstance(ranking, Reason):
+            tell_outcome(applied=False, reason=str(ranking), code=ranking.code)
+        else:
+            reports = ranking.reports
+            tell_outcome(applied=applied(reports), reason=reasons(reports), code=code_of(reports))
+    return ranking
+
+
+def _after_stages(found: Ranking, plan: Plan) -> Ranking:
+    """Return the ranking after all stages; the order of hits above the caller's page is computed only if it matters."""
+    offset = plan.page.offset if plan.page is not None else 0
+    # a threshold needs the probabilities of the hits above the page
+    above = 0 if plan.page is None or plan.page.min_score is not None or plan.page.thresholds is not None else offset
+    assert plan.recipe is not None
+    try:
+        ranking = plan.recipe.rerank(found, plan.deadline, on_failure=plan.options.on_failure, offset=above)
+    except Exception as error:
+        if plan.options.on_failure == "raise" and not isinstance(error, ConfigError):
+            raise Raised(error) from error
+        raise
+    return doubted(ranking, plan.options) if offset and plan.order is not None else ranking
+
+
+def _no_text(names: Sequence[str], hits: Hits) -> str:
+    """Return the reason why hits without text cannot be reranked; it lists the fields that they have."""
+    present = sorted({name for hit in hits for part in ("_source", "fields") for name in (hit.get(part) or {})})
+    there = f"the hits have {', '.join(present)}" if present else "the hits carry no _source"
+    return f"{NO_TEXT} ({', '.join(names)}): {there}; name the right ones as rerank={{'fields': [...]}}"

@@ -1,0 +1,218 @@
+"""Perform the steps of one search, or of the several searches of a multi-search, which advance side by side.
+
+Each search is a generator of its own. Where several wait for the same kind of step, one request answers all of them.
+"""
+
+import json
+import math
+from collections.abc import Generator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from osrerank.retrieval.requests import SideRequest, path_of
+from osrerank.search.step import (
+    ClientStep,
+    Computation,
+    MultiSearchRequest,
+    Records,
+    SearchRequest,
+    Step,
+    Texts,
+)
+from osrerank.search.vectors import SideVectors
+from osrerank.types.failed import Failed
+
+LEAST_S = 0.05
+"""The least time that a request for texts is given, in seconds."""
+ClientSteps = Generator[ClientStep, Any, Any]
+
+
+@dataclass(slots=True, eq=False)
+class _Search:
+    """A search that is under way.
+
+    Attributes:
+        steps: yields its steps.
+        header: its header in a multi-search; None for a search by itself.
+        step: what it waits for; None if it has ended.
+        outcome: what it returned, or the error that ended it.
+    """
+
+    steps: Generator[Step, Any, Any]
+    header: Mapping[str, Any] | None
+    step: Step | None = None
+    outcome: Any = None
+
+    def advance(self, answer: Any) -> Generator[Computation, Any, None]:
+        """Give the search the answer to its step; yield its computations until it waits for something else."""
+        while True:
+            try:
+                self.step = self.steps.throw(answer) if isinstance(answer, Exception) else self.steps.send(answer)
+            except StopIteration as end:
+                self.step, self.outcome = None, end.value
+                return
+            except Failed as failed:
+                self.step, self.outcome = None, failed
+                return
+            if not isinstance(self.step, Computation):
+                return
+            try:
+                answer = yield self.step
+            except Exception as error:  # noqa: BLE001 - the search deals with it
+                answer = error
+
+
+class Outcomes(NamedTuple):
+    """What came of several searches.
+
+    Attributes:
+        each: the response of each search, or the `Failed` that ended it.
+        envelope: the answer of the multi-search without its responses; empty for a search by itself.
+        has_responses: whether that answer had responses; ``filter_path`` may hide them.
+    """
+
+    each: list[Any]
+    envelope: dict[str, Any]
+    has_responses: bool
+
+
+def alone(
+    steps: Generator[Step, Any, Any], vectors: SideVectors | None, header: Mapping[str, Any] | None = None
+) -> ClientSteps:
+    """Yield what a client performs for one search, and return its response.
+
+    Args:
+        steps: the search.
+        vectors: reads side indices of document vectors; None if they are off.
+        header: its header in a multi-search; None for a search by itself.
+
+    Raises:
+        Failed: the search engine refused the search.
+    """
+    outcomes = yield from together([(header, steps)], vectors)
+    if isinstance(outcomes.each[0], Failed):
+        raise outcomes.each[0]
+    return outcomes.each[0]
+
+
+def together(
+    searches: Sequence[tuple[Mapping[str, Any] | None, Generator[Step, Any, Any]]], vectors: SideVectors | None
+) -> Generator[ClientStep, Any, Outcomes]:
+    """Yield what a client performs for several searches, and return what came of them.
+
+    Args:
+        searches: each with its header in the multi-search; None for a search by itself.
+        vectors: reads side indices of document vectors; None if they are off.
+    """
+    under_way = [_Search(steps, header) for header, steps in searches]
+    envelope: dict[str, Any] = {}
+    try:
+        for one in under_way:
+            yield from one.advance(None)
+        while waiting := [one for one in under_way if one.step is not None]:
+            like = _alike(waiting)
+            steps: list[Any] = [one.step for one in like]
+            if isinstance(steps[0], SearchRequest) and like[0].header is not None:
+                answer = yield from _tried(_multi_search(like))
+                answers = _responses(answer, len(like), any(step.is_first_pass for step in steps))
+                envelope = {**answer, **envelope} if isinstance(answer, Mapping) else envelope
+            elif isinstance(steps[0], Texts):
+                answers = yield from _texts(steps)
+            elif isinstance(steps[0], Records):
+                answers = yield from _records(steps, vectors)
+            else:
+                answers = [(yield from _tried(steps[0]))] * len(like)
+            for one, answer in zip(like, answers, strict=True):
+                yield from one.advance(answer)
+    finally:
+        for one in under_way:
+            one.steps.close()
+    has_responses = envelope.pop("responses", None) is not None
+    return Outcomes([one.outcome for one in under_way], envelope, has_responses)
+
+
+def _alike(waiting: Sequence[_Search]) -> list[_Search]:
+    """Return the searches whose steps come next: the first one, and those that the same request answers.
+
+    Searches wait with their own request until all others have come as far, so that there is one for all.
+    """
+    others = [one for one in waiting if not isinstance(one.step, SearchRequest)]
+    step = (others or waiting)[0].step
+    if isinstance(step, SearchRequest | Texts | Records):
+        return [one for one in waiting if type(one.step) is type(step)]
+    if isinstance(step, SideRequest) and step.method == "GET":  # such as the mapping
+        return [one for one in waiting if one.step == step]
+    return others[:1]
+
+
+def _tried(step: ClientStep) -> Generator[ClientStep, Any, Any]:
+    """Yield a step; return its result, or the error that it raises."""
+    try:
+        return (yield step)
+    except Exception as error:  # noqa: BLE001 - the searches that wait for it deal with it
+        return error
+
+
+def _multi_search(searches: Sequence[_Search]) -> MultiSearchRequest:
+    """Return the request of several searches; parameters of a first pass are in its body, as it has no URL."""
+    lines: list[Any] = []
+    for one in searches:
+        assert isinstance(one.step, SearchRequest)
+        request = one.step
+        lines += [one.header, {**request.body, **request.params} if request.is_first_pass else request.body]
+    return MultiSearchRequest(lines)
+
+
+def _responses(answer: Any, count: int, has_first_pass: bool) -> list[Any]:  # noqa: FBT001 - it is no option
+    """Return the response to each search of a multi-search, or its error; None for each if the answer hides them."""
+    if isinstance(answer, Failed):
+        answer.is_shared = has_first_pass
+        return [answer] * count
+    if isinstance(answer, Exception):
+        return [answer] * count
+    responses = answer.get("responses") if isinstance(answer, Mapping) else None
+    if responses is None:
+        return [None] * count
+    return [
+        _failed(response) if isinstance(response, Mapping) and "error" in response else response
+        for response in responses
+    ]
+
+
+def _failed(response: Mapping[str, Any]) -> Failed:
+    """Return the error of one search in a multi-search."""
+    error = response["error"]
+    cause = next(iter(error.get("root_cause") or ()), error) if isinstance(error, Mapping) else {"type": error}
+    status = response.get("status")
+    return Failed(
+        response,
+        status=status if isinstance(status, int) else 400,
+        kind=str(cause.get("type") or ""),
+        foreign=f"{cause.get('type')}: {cause.get('reason')}",
+    )
+
+
+def _texts(steps: Sequence[Any]) -> Generator[ClientStep, Any, list[Any]]:
+    """Yield the request for the texts of one search's hits, or of several searches' at once; return the answers."""
+    left_s = min(step.deadline.remaining_s() for step in steps)
+    timeout = {} if left_s == math.inf else {"request_timeout": max(left_s, LEAST_S)}
+    if len(steps) == 1:
+        step = steps[0]
+        request = SideRequest("POST", path_of(step.indices, "_search"), step.body, {**step.params, **timeout})
+        return [(yield from _tried(request))]
+    lines = [line for step in steps for line in ({"index": step.indices}, {**step.body, **step.params})]
+    content = "".join(json.dumps(line) + "\n" for line in lines)
+    answer = yield from _tried(SideRequest("POST", "/_msearch", content, timeout))
+    return _responses(answer, len(steps), has_first_pass=False)
+
+
+def _records(steps: Sequence[Any], vectors: SideVectors | None) -> Generator[ClientStep, Any, list[Any]]:
+    """Yield the requests for the records that searches lack, and return those of each search."""
+    if vectors is None:
+        return [{} for _ in steps]
+    wanted = {key: index for step in steps for key, index in step.wanted.items()}
+    try:
+        found = yield from vectors.fetch(wanted, lambda: min(step.deadline.remaining_s() for step in steps))
+    except Exception as error:  # noqa: BLE001 - the searches deal with it
+        return [error] * len(steps)
+    return [{key: found[key] for key in step.wanted if key in found} for step in steps]

@@ -1,0 +1,62 @@
+"""Errors that pass through a search: what the search engine refused, and what the caller asked to have raised."""
+
+from typing import Any
+
+
+class Raised(Exception):  # noqa: N818 - it says what happens to its cause
+    """Carries an exception through a search to its caller, who gets ``cause`` as if nothing had lain between.
+
+    A search goes on after all exceptions but this one and `osrerank.errors.ConfigError`.
+
+    Attributes:
+        cause: the exception to raise.
+    """
+
+    def __init__(self, cause: Any) -> None:
+        super().__init__(str(cause))
+        self.cause = cause
+
+
+class Failed(Raised):
+    """A request that the search engine refused or did not answer, whichever client library sent it.
+
+    Attributes:
+        status: the HTTP status; None without an answer.
+        kind: the engine's own name of the error, such as ``index_not_found_exception``; empty if it is unknown.
+        timed_out: whether no answer came in time.
+        foreign: the first line of what the engine or the client library said.
+        is_shared: whether other searches were in the same request, so that they may be the reason.
+        cause: the client library's exception; of one search in a multi-search, its entry in the answer.
+    """
+
+    def __init__(
+        self,
+        cause: Any,
+        *,
+        status: int | None = None,
+        kind: str = "",
+        timed_out: bool = False,
+        foreign: str = "",
+        is_shared: bool = False,
+    ) -> None:
+        super().__init__(cause)
+        self.status, self.kind, self.timed_out = status, kind, timed_out
+        self.foreign, self.is_shared = foreign.strip().partition("\n")[0][:300], is_shared
+
+    @property
+    def is_absent(self) -> bool:
+        """Whether there is nothing of that name."""
+        return self.status == 404
+
+    @property
+    def is_forbidden(self) -> bool:
+        """Whether the caller lacks a right, or has not said who he is."""
+        return self.status in (401, 403) or self.kind == "security_exception"
+
+    @property
+    def is_overload(self) -> bool:
+        """Whether the cluster has too much to do, so that another request would make it worse.
+
+        A circuit breaker also answers 429; a smaller request may pass it.
+        """
+        return self.status in (429, 503) and self.kind != "circuit_breaking_exception"
