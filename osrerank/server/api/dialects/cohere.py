@@ -58,6 +58,7 @@ class CohereRequest(DialectRequest):
             results.append({**item, "document": self._returned(index)} if wanted else item)
         units = math.ceil(len(judged.order) / SEARCH_UNIT)
         return {
+            "object": "rerank",
             "id": uuid.uuid4().hex,
             "model": model,
             "results": results,
@@ -84,9 +85,6 @@ def _is_jinas(model: str | None) -> bool:
 
 class InfinityRequest(CohereRequest):
     """Infinity's ``/rerank``: Cohere's, but for texts in the answer, which are strings."""
-
-    def answer(self, judgements: Sequence[Judgement], model: str) -> Any:
-        return {"object": "rerank", **super().answer(judgements, model)}
 
     def _returned(self, index: int) -> Any:
         return as_passed(self.documents[index])
@@ -122,6 +120,7 @@ class CohereMeta(BaseModel):
 class CohereResponse(BaseModel):
     """Results, best first."""
 
+    object: Literal["rerank"]
     id: str
     model: str
     results: list[CohereResult]
@@ -138,7 +137,6 @@ class InfinityResult(CohereResult):
 class InfinityResponse(CohereResponse):
     """Results, best first."""
 
-    object: Literal["rerank"]
     results: list[InfinityResult]  # type: ignore[assignment]
 
 
