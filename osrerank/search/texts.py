@@ -10,7 +10,6 @@ from opensearchpy import ConnectionTimeout, TransportError
 from osrerank.errors import ResponseFormatError
 from osrerank.response import hits_of
 from osrerank.retrieval.requests import SideRequest, path_of
-from osrerank.retrieval.search_pipelines import NO_PIPELINE
 from osrerank.search.call import Plain, Reranked
 from osrerank.types.reasons import Reason, ReasonCode
 
@@ -58,10 +57,10 @@ def _fetched(
     timeout = {} if left_s == float("inf") else {"request_timeout": max(left_s, LEAST_S)}
     bodies = [(_indices(hits), _body(call, hits)) for call, hits in searches]
     has_default = any(call.first_pass.pipeline.has_default for call, _ in searches)
-    off = {"search_pipeline": NO_PIPELINE} if has_default else {}
+    off: dict[str, Any] = {"search_pipeline": {}} if has_default else {}  # _none is refused here before 2.18
     if len(bodies) == 1:
         indices, body = bodies[0]
-        return [(yield SideRequest("POST", path_of(indices, "_search"), body, {**off, **timeout}))]
+        return [(yield SideRequest("POST", path_of(indices, "_search"), {**body, **off}, timeout))]
     lines = [line for indices, body in bodies for line in ({"index": indices}, {**body, **off})]
     content = "".join(json.dumps(line) + "\n" for line in lines)
     answer = yield SideRequest("POST", "/_msearch", content, timeout)
