@@ -18,6 +18,7 @@ from osrerank.metrics import NOT_RERANKED, RERANK_SECONDS, SEARCHES
 from osrerank.options.rerank import NO_STAGES, Rerank, RerankOptions
 from osrerank.pipeline import applied
 from osrerank.response import Page, code_of, has_own_order, has_repeats, hits_of, merge, parse, unchanged
+from osrerank.retrieval.bm25_scale import PLAIN, Bm25Scale
 from osrerank.retrieval.fields import SearchFields, named
 from osrerank.retrieval.first_pass import COLLAPSED, SORTED, FirstPass, count_of, plan
 from osrerank.retrieval.query_text import as_you_type, find_query_text
@@ -73,6 +74,7 @@ class Reranking:
         reads_source: whether texts are read from ``_source`` only, because ``fields`` may hold values that the caller
             computed.
         obstacle: why the hits cannot be reranked, if that is known before they are read.
+        bm25: the scale of the first pass's scores.
     """
 
     service: RerankService
@@ -85,6 +87,7 @@ class Reranking:
     texts: Mapping[tuple[str, str], Mapping[str, Any]] | None = None
     reads_source: bool = False
     obstacle: Reason | None = None
+    bm25: Bm25Scale = PLAIN
 
     @property
     def session(self) -> str:
@@ -165,7 +168,8 @@ class Reranking:
         """Return hits as the first pass's ranking; each candidate has the text of the fields that the options name."""
         names = self.fields.read_for(options.fields)
         by_index = self.fields.by_index(options.fields) if self.fields.parts else None
-        return parse(self._as_read(hits), Query(QUERY_ID, self.text), names, options.separator, by_index)
+        found = parse(self._as_read(hits), Query(QUERY_ID, self.text), names, options.separator, by_index)
+        return self.bm25.applied(found, hits)
 
     def _as_read(self, hits: Sequence[Mapping[str, Any]]) -> Sequence[Mapping[str, Any]]:
         """Return hits with the texts of their documents, and without values of the caller's choice."""

@@ -17,6 +17,7 @@ from osrerank.errors import ConfigError
 from osrerank.options.defaults import Defaults
 from osrerank.options.rerank import Rerank
 from osrerank.options.rm3 import Rm3
+from osrerank.retrieval.bm25_scale import Bm25Scales
 from osrerank.retrieval.fields import CheckedNames, SearchFields, Wanted, named
 from osrerank.retrieval.found_fields import FoundFields
 from osrerank.retrieval.mapping import Leaf, leaves_of
@@ -106,6 +107,7 @@ class Searcher:
             a scorer.
         defaults: the given defaults, or those that were read.
         pipelines: finds the search pipelines that searches run under.
+        bm25_scales: finds the scale of searches' first-pass scores.
         fields: finds the fields to search and to read.
         calibrations: the calibrations of the indices' probabilities.
         records: records what users were shown, for UBI (User Behavior Insights).
@@ -134,6 +136,7 @@ class Searcher:
         self.models = Services(self.service, self.defaults) if self.defaults.models else None
         self._own = nullcontext(self.service)
         self.pipelines = SearchPipelines(is_embedded, clock)
+        self.bm25_scales = Bm25Scales(clock)
         self.fields = FoundFields(pipelines=self.pipelines)
         self.calibrations = Calibrations(settings)
         self.records = UbiRecords(is_embedded=is_embedded)
@@ -299,6 +302,8 @@ class Searcher:
             thresholds = yield from self.calibrations.of(fields.written_into(options), asked.index, asked.service)
         what = asked.query, asked.body, asked.params, asked.index, asked.headers, self._authentication, thresholds
         by = replace(by, order=PageOrder(self.orders, asked.service, what))
+        if not self.is_embedded and any(team.sentences is not None for team in options.rankings):
+            by = replace(by, bm25=(yield from self.bm25_scales.of(asked.index, body)))
         call = planned(by, body, asked.params, pipeline, thresholds)
         if isinstance(call, Reranked):
             for model in asked.service.models_of(options):
