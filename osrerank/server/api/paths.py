@@ -7,10 +7,11 @@ from fastapi.routing import APIRoute
 from osrerank.server.api import routes
 
 METHODS = {
-    route.path: min(route.methods)
+    route.path: method
     for router in (routes.dialects, routes.checks)
     for route in router.routes
     if isinstance(route, APIRoute)
+    for method in route.methods or ()
 }
 """Path -> the method that it takes."""
 MOST_PARTS = max(path.count("/") for path in METHODS)
@@ -19,9 +20,9 @@ MOST_PARTS = max(path.count("/") for path in METHODS)
 def no_route(path: str) -> str:
     """Return what is wrong with a path that is no route's, without repeating it."""
     parts = [part for part in path.split("/") if part]
-    once = [part for before, part in pairwise([None, *parts]) if part != before]
+    once = [part for before, part in pairwise(["", *parts]) if part != before]
     for some in (parts, once, *(parts[-count:] for count in range(MOST_PARTS, 0, -1))):
-        route = f"/{'/'.join(filter(None, some))}"
+        route = f"/{'/'.join(some)}"
         if some and route in METHODS:
             return f"there is no such route, but {route}: the base URL has a slash, or a part such as /v1, too many"
     return f"there is no such route; there are {', '.join(f'{method} {path}' for path, method in METHODS.items())}"
