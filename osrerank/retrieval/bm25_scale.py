@@ -65,6 +65,12 @@ class Bm25Scale:
 PLAIN = Bm25Scale()
 
 
+def scale_of(response: Any) -> Bm25Scale:
+    """Return the scale of a response's scores, as far as it tells: elasticsearch-py's objects say who answered."""
+    headers = getattr(getattr(response, "meta", None), "headers", None) or {}
+    return Bm25Scale(K1 + 1) if headers.get("x-elastic-product") == "Elasticsearch" else PLAIN
+
+
 class Bm25Scales:
     """Finds the scale of searches' BM25, and caches it for a minute. Safe to use from many threads.
 

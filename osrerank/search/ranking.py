@@ -7,6 +7,7 @@ from osrerank.errors import ConfigError
 from osrerank.options.rerank import Rerank
 from osrerank.pipeline import applied
 from osrerank.response import FIRST_PASS, Page, code_of, hits_of, reasons, squash
+from osrerank.retrieval.bm25_scale import PLAIN, scale_of
 from osrerank.search.call import QUERY_ID, RerankArgument, Reranking
 from osrerank.search.traced import rerank_span
 from osrerank.service import RerankService
@@ -77,7 +78,9 @@ def rank_response(
         return dict(content)
     page = Page(0, len(hits_of(content)), (), options.min_score, options.explain)
     with rerank_span(service, query):
-        by = Reranking(service, options, query, Deadline.after_ms(options.named_deadline_ms, service.clock))
+        scale = scale_of(response) if options.sentences is not None else PLAIN
+        deadline = Deadline.after_ms(options.named_deadline_ms, service.clock)
+        by = Reranking(service, options, query, deadline, bm25=scale)
         answer = by.page_of(content, page)
         marks = answer["rerank"]
         tell_outcome(applied=marks["applied"], reason=marks["reason"], code=marks["reason_code"])

@@ -1,8 +1,10 @@
 import logging
 from collections.abc import Generator
+from pathlib import Path
 from typing import Any
 
 import pytest
+from elastic_transport import ApiResponseMeta, HttpHeaders, NodeConfig, ObjectApiResponse
 from opensearchpy import AuthorizationException, NotFoundError
 
 from osrerank import connect
@@ -65,6 +67,17 @@ def test_opensearch_3_has_none_and_is_asked_once_a_minute() -> None:
 @pytest.mark.parametrize("kind", ["hybrid", "knn", "script_score"])
 def test_scores_that_are_not_bm25s_are_left_as_they_are(kind: str) -> None:
     assert answered(Bm25Scales().of("a", {"query": {kind: {}}})) == (PLAIN, 0)
+
+
+@pytest.mark.parametrize(("product", "factor"), [("Elasticsearch", 2.2), ("", 1.0)])
+def test_a_response_object_of_elasticsearchs_client_has_its_factor(tmp_path: Path, product: str, factor: float) -> None:
+    meta = ApiResponseMeta(200, "1.1", HttpHeaders({"X-Elastic-Product": product}), 0.1, NodeConfig("http", "h", 9200))
+    response = ObjectApiResponse(response_of(["a", "bbb", "cc"]), meta)
+    with connect(f"embedded:{tmp_path / 'engine'}", scorer=FunctionScorer(lambda _q, text: len(text))) as client:
+        found = client.rerank_response(response, "a", options={"sentences": {"a": 0.5}})
+    for hit in found["hits"]["hits"]:
+        bm25 = hit["_rerank"]["first_pass"]["score"] / factor
+        assert hit["_rerank"]["sentences"]["score"] == pytest.approx(0.5 * bm25 + 0.5 * len(hit["_source"]["text"]))
 
 
 def test_a_version_that_cannot_be_read_is_said_once(caplog: pytest.LogCaptureFixture) -> None:
