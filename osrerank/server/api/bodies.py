@@ -37,6 +37,8 @@ WORDS = {
     "null": None, "true": True, "false": False,
     "NaN": float("nan"), "Infinity": float("inf"), "-Infinity": float("-inf"),
 }  # fmt: skip
+HUGE = re.compile(r"[eE]\+?[0-9]{3}")
+"""An exponent that may be too large for a float."""
 CLOSES = {"[": "]", "{": "}"}
 
 Read = tuple[Any, int]
@@ -189,11 +191,15 @@ class _Reader:
         return WORDS[word[0]], word.end()
 
     def _passed(self, at: int, depth: int, name: str) -> Read:
-        """Read a container that no dialect reads; return its JSON without building it for longer than that takes."""
+        """Read a container that no dialect reads; return its JSON, which is built only to check it."""
         end = self._end(at, depth, name)
+        text = self._text[at:end]
+        constants: list[str] = []
         try:
-            value = json.loads(self._text[at:end], parse_constant=lambda _: None)  # JSON has no NaN
-            return Json(json.dumps(value, allow_nan=False)), end
+            value = json.loads(text, parse_constant=constants.append)  # NaN, which is no JSON, becomes null
+            if constants or HUGE.search(text):
+                return Json(json.dumps(value, allow_nan=False)), end
+            return Json(text if text.isascii() else json.dumps(value)), end
         except json.JSONDecodeError as error:
             self._fail(error.msg, at + error.pos)
         except ValueError:  # too many digits for an integer, or too large an exponent for a float

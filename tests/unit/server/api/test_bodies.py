@@ -53,7 +53,12 @@ def test_encodings(encoding):
     assert read_body('{"query": "dürfen"}'.encode(encoding), MOST) == {"query": "dürfen"}
 
 
-def test_what_no_dialect_reads_stays_json_in_ascii():
+def test_what_no_dialect_reads_stays_as_it_is_written():
+    body = b'{"documents":[{"m": [ 1.50, {"a" :"\\u00e9"} ]}]}'
+    assert read_body(body, MOST) == {"documents": [{"m": Json('[ 1.50, {"a" :"\\u00e9"} ]')}]}
+
+
+def test_what_no_dialect_reads_becomes_json_in_ascii():
     body = '{"documents":[{"text":"a","m":{"x":[0.5,"]}\\"é",{}, NaN]},"n":[]},{"text":"b"}]}'.encode()
     documents = [{"text": "a", "m": Json('{"x": [0.5, "]}\\"\\u00e9", {}, null]}'), "n": Json("[]")}, {"text": "b"}]
     assert read_body(body, MOST) == {"documents": documents}
