@@ -75,7 +75,7 @@ def _sigterm_ends_it() -> Iterator[None]:
 @click.pass_context
 @_sigterm_ends_it()
 def serve(context: click.Context, /, host: str, port: int, **options: Any) -> None:
-    """Answer rerank requests over HTTP, in the dialects of Cohere, Jina, Voyage, vLLM, TEI, SageMaker and Weaviate.
+    """Answer rerank requests over HTTP, in the dialects of Cohere, Voyage, Mixedbread, vLLM, TEI and others.
 
     With OSRERANK_SERVER_TOKEN set, clients must send it as a bearer token. SIGTERM finishes accepted requests.
 

@@ -63,7 +63,7 @@ class QueryRecord:
             {
                 "doc_id": candidate.doc_id,
                 "score": final_score(candidate),
-                "first_pass": {"score": candidate.trace[0].score, "rank": candidate.trace[0].rank},
+                "first_pass": candidate.trace[0].as_json(),
                 "stages": {entry.stage: entry.as_json() for entry in candidate.trace[1:]},
             }
             for candidate in ranking.candidates

@@ -17,6 +17,7 @@ from osrerank.errors import EvaluationError
 from osrerank.evaluation.records import QueryRecord
 from osrerank.stages.sentences import KEPT, interpolate
 from osrerank.types import Qrels, Run, ScoredDocument
+from osrerank.types.values import BM25
 
 STAGE = "sentences"
 DECIMALS = 4
@@ -54,7 +55,7 @@ class Evidence:
     Attributes:
         query_id: the query.
         doc_ids: in first-pass order.
-        first_pass: scores ``(n,)``.
+        first_pass: scores ``(n,)``, on the scale on which `SentenceStage` adds them.
         best: ``(n, 3)`` values of each document's best sentences, the best first; NaN where it has fewer.
     """
 
@@ -77,7 +78,7 @@ class Evidence:
         return cls(
             record.query_id,
             tuple(one["doc_id"] for one in found),
-            np.array([one["first_pass"]["score"] for one in found], dtype=np.float64),
+            np.array([one["first_pass"].get(BM25, one["first_pass"]["score"]) for one in found], dtype=np.float64),
             np.array([[mark.get(name, np.nan) for name in names] for mark in marks]).reshape(len(found), KEPT),
         )
 

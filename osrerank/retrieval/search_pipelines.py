@@ -51,7 +51,7 @@ class SearchPipeline:
         lengthens: whether it returns more hits than were asked for.
         unread: the right that reading the settings or the definition needs, if they could not be read; else empty.
         has_default: whether an index of the search has a default pipeline, or may have one.
-        instead: the ``search_pipeline`` to send in place of the index's default; None to send none.
+        instead: the definition to send in place of the index's default; None to send none.
     """
 
     name: str = ""
@@ -61,7 +61,7 @@ class SearchPipeline:
     lengthens: bool = False
     unread: str = ""
     has_default: bool = False
-    instead: str | Mapping[str, Any] | None = None
+    instead: Mapping[str, Any] | None = None
 
 
 NONE = SearchPipeline()
@@ -214,9 +214,12 @@ def _kinds(definition: Mapping[str, Any], part: str) -> set[str]:
     return {kind for step in definition.get(part) or () if isinstance(step, Mapping) for kind in step}
 
 
-def _without_rerank(definition: Mapping[str, Any]) -> str | dict[str, Any]:
-    """Return a pipeline without its rerank processor, to be sent with a request; ``_none`` if nothing is left."""
+def _without_rerank(definition: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a pipeline without its rerank processor, to be sent with a request; empty if nothing is left.
+
+    An empty one turns an index's default pipeline off. Unlike ``_none``, it is also accepted in the body before
+    OpenSearch 2.18, as the searches of a multi-search need it.
+    """
     kept = {name: steps for name, steps in definition.items() if name.endswith("_processors")}
     kept["response_processors"] = [step for step in kept["response_processors"] if "rerank" not in step]
-    left = {name: steps for name, steps in kept.items() if steps}
-    return left or NO_PIPELINE
+    return {name: steps for name, steps in kept.items() if steps}

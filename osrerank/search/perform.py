@@ -8,7 +8,6 @@ from typing import Any
 from osrerank._seldom import Seldom
 from osrerank.response import hits_of, sections_of
 from osrerank.retrieval.requests import SideRequest
-from osrerank.retrieval.search_pipelines import NO_PIPELINE
 from osrerank.search.plan import NOT_TRIED, Plan
 from osrerank.search.searcher import Searcher
 from osrerank.search.step import SearchRequest, Step, Texts
@@ -147,8 +146,9 @@ def _request_for_texts(plan: Plan, names: Sequence[str], hits: Hits) -> Texts:
         **{name: plan.body[name] for name in DEFINED if name in plan.body},
     }
     assert plan.first_pass is not None
-    off = {"search_pipeline": NO_PIPELINE} if plan.first_pass.pipeline.has_default else {}
-    return Texts(indices, body, off, plan.deadline)
+    if plan.first_pass.pipeline.has_default:
+        body["search_pipeline"] = {}  # before OpenSearch 2.18, a body may not name one, not even ``_none``
+    return Texts(indices, body, plan.deadline)
 
 
 def is_outdated(plan: Plan, response: Any, known: Searcher) -> Generator[SideRequest, Any, bool]:

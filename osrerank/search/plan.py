@@ -10,6 +10,7 @@ from osrerank.errors import ConfigError
 from osrerank.options.rerank import NO_STAGES, Rerank, RerankOptions
 from osrerank.recipe import Recipe
 from osrerank.response import Page
+from osrerank.retrieval.bm25_scale import PLAIN, Bm25Scale
 from osrerank.retrieval.fields import SearchFields, named
 from osrerank.retrieval.first_pass import COLLAPSED, FirstPass, count_of, first_pass_of
 from osrerank.retrieval.query_text import as_you_type, build_query, find_query_text
@@ -87,6 +88,7 @@ class Plan:
         ubi: what to record for UBI; None if nothing is recorded, or the engine records it.
         other: how the other ranking of an interleaved search is made; None if there is one ranking.
         warnings: sentences that say where the answer will differ from the request.
+        bm25: the scale of the first pass's scores.
     """
 
     asked: Asked
@@ -104,6 +106,7 @@ class Plan:
     ubi: UbiQuery | None = None
     other: "Plan | None" = None
     warnings: tuple[str, ...] = ()
+    bm25: Bm25Scale = PLAIN
 
     @property
     def offset(self) -> int:
@@ -166,6 +169,8 @@ def make_plan(
             thresholds = yield from known.calibrations.of(fields.written_into(options), asked.index, service)
         what = asked.query, asked.body, asked.params, asked.index, asked.headers, known.authentication, thresholds
         plan = replace(plan, order=PageOrder(known.orders, service, what))
+        if not known.is_embedded and any(each.sentences is not None for each in options.rankings):
+            plan = replace(plan, bm25=(yield from known.bm25_scales.of(asked.index, plan.body)))
     return _ready(plan, pipeline, thresholds)
 
 

@@ -48,7 +48,7 @@ def read(hits: Hits, plan: Plan) -> Ranking | Reason:
     found = parse(hits, Query(QUERY_ID, plan.text), plan.names, plan.options.separator, by_index)
     if all(candidate.text is None for candidate in found.candidates):
         return Reason(ReasonCode.NO_TEXT, _no_text(plan.names, hits))
-    return found
+    return plan.bm25.applied(found, hits)
 
 
 def _obstacle(hits: Hits, plan: Plan) -> Reason | None:

@@ -8,6 +8,7 @@ from osrerank.errors import ConfigError
 from osrerank.options.rerank import NO_STAGES, Rerank
 from osrerank.pipeline import applied, code_of, reasons
 from osrerank.response import FIRST_PASS, Page, hits_of, squash
+from osrerank.retrieval.bm25_scale import scale_of
 from osrerank.retrieval.fields import SearchFields
 from osrerank.search.interleave import Drawn, drawn_list
 from osrerank.search.outcome import report_of
@@ -88,6 +89,8 @@ def rank_response(
     page = Page(0, len(hits), (), options.min_score, options.explain)
     obstacle = NOT_ASKED if options.is_first_pass else None
     plan = Plan(Asked(options=options), service, {}, SearchFields(), deadline, own, query, obstacle, page=page)
+    if options.sentences is not None:
+        plan = replace(plan, bm25=scale_of(response))
     began_s = service.clock()
     with rerank_span(service, query):
         ranking = _ranked(hits, plan)

@@ -8,6 +8,7 @@ from typing import Any
 from osrerank.errors import ConfigError
 from osrerank.options.defaults import Defaults
 from osrerank.options.rerank import Rerank
+from osrerank.retrieval.bm25_scale import Bm25Scales
 from osrerank.retrieval.fields import CheckedNames, SearchFields, Wanted, named
 from osrerank.retrieval.found_fields import FoundFields
 from osrerank.retrieval.mapping import Leaf, leaves_of
@@ -50,6 +51,7 @@ class Searcher:
             a scorer.
         defaults: the given defaults, or those that were read.
         pipelines: finds the search pipelines that searches run under.
+        bm25_scales: finds the scale of searches' first-pass scores.
         fields: finds the fields to search and to read.
         calibrations: the calibrations of the indices' probabilities.
         records: records what users were shown, for UBI (User Behavior Insights).
@@ -79,6 +81,7 @@ class Searcher:
         self.models = Services(self.service, self.defaults) if self.defaults.models else None
         self._own = nullcontext(self.service)
         self.pipelines = SearchPipelines(is_embedded, clock)
+        self.bm25_scales = Bm25Scales(clock)
         self.fields = FoundFields(pipelines=self.pipelines)
         self.calibrations = Calibrations(settings)
         self.records = UbiRecords(is_embedded=is_embedded)

@@ -37,13 +37,11 @@ class Texts(NamedTuple):
     Attributes:
         indices: the documents' indices.
         body: the body of the request.
-        params: parameters of a request for these texts alone.
         deadline: the search's deadline.
     """
 
     indices: Sequence[str]
     body: Mapping[str, Any]
-    params: Mapping[str, Any]
     deadline: Deadline
 
 

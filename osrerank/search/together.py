@@ -198,9 +198,9 @@ def _texts(steps: Sequence[Any]) -> Generator[ClientStep, Any, list[Any]]:
     timeout = {} if left_s == math.inf else {"request_timeout": max(left_s, LEAST_S)}
     if len(steps) == 1:
         step = steps[0]
-        request = SideRequest("POST", path_of(step.indices, "_search"), step.body, {**step.params, **timeout})
+        request = SideRequest("POST", path_of(step.indices, "_search"), step.body, timeout)
         return [(yield from _tried(request))]
-    lines = [line for step in steps for line in ({"index": step.indices}, {**step.body, **step.params})]
+    lines = [line for step in steps for line in ({"index": step.indices}, step.body)]
     content = "".join(json.dumps(line) + "\n" for line in lines)
     answer = yield from _tried(SideRequest("POST", "/_msearch", content, timeout))
     return _responses(answer, len(steps), has_first_pass=False)

@@ -14,10 +14,9 @@ from fastapi import FastAPI
 from starlette.middleware.cors import CORSMiddleware
 
 from osrerank.server.api.access_log import REQUEST_ID
-from osrerank.server.api.dialect_route import TIMEOUT_HEADER
 from osrerank.server.api.errors import RefusedRequest
 from osrerank.server.api.middleware import Incoming, refuse
-from osrerank.server.api.routes import UNSCORED
+from osrerank.server.api.routes import TRUNCATED, UNSCORED
 
 Application = Callable[[MutableMapping[str, Any], Any, Any], Awaitable[None]]
 
@@ -69,10 +68,9 @@ def restrict(app: FastAPI, *, hosts: Iterable[str] | None, origins: Sequence[str
         origins: other sites whose pages may read its answers.
     """
     if origins:
-        headers = ["Authorization", "Content-Type", "Content-Encoding", REQUEST_ID, TIMEOUT_HEADER]
-        shown = [REQUEST_ID, UNSCORED, "Retry-After"]
-        app.add_middleware(
-            CORSMiddleware, allow_origins=origins, allow_methods=["*"], allow_headers=headers, expose_headers=shown
+        shown = [REQUEST_ID, UNSCORED, TRUNCATED, "Retry-After"]
+        app.add_middleware(  # any header: each SDK has its own, such as x-fern-sdk-name
+            CORSMiddleware, allow_origins=origins, allow_methods=["*"], allow_headers=["*"], expose_headers=shown
         )
     if hosts is not None:
         app.add_middleware(HostMiddleware, hosts=hosts, origins=origins)

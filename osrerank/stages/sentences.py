@@ -22,7 +22,7 @@ from osrerank.stages.sentence_splitting import cleaned, is_ready, sentence_block
 from osrerank.stages.slices import rank_by_slices
 from osrerank.stages.splitting import readable
 from osrerank.types import NEVER, Candidate, Deadline, Ranking, Scorer, Section, Span
-from osrerank.types.values import BELOW_ONE, is_blank
+from osrerank.types.values import BELOW_ONE, BM25, is_blank
 
 KEPT = 3
 """How many of the best sentences' logits and probabilities are reported: as many as Birch weighs."""
@@ -126,7 +126,7 @@ class SentenceStage:
         best, probabilities = logits[order[:most]], self.scorer.probabilities(log_odds[by_odds[:most]])
         is_logit = self.options.scores == "logit"
         values = best.astype(np.float64) if is_logit else probabilities
-        first_pass = np.array([candidate.trace[0].score])
+        first_pass = np.array([candidate.trace[0].parts.get(BM25, candidate.trace[0].score)])
         key = float(interpolate(first_pass, values[None, :], self.options.a, self.options.weights)[0])
         parts = {}
         for index in range(min(KEPT, len(best))):

@@ -20,6 +20,8 @@ BLANK = "its text is blank: nothing but space, punctuation and symbols"
 """Why a blank text is not scored."""
 BELOW_ONE = 1.0 - 2.0**-40
 """The largest fraction of ``_score``: added to hundreds of stages, it does not round up to the next whole number."""
+BM25 = "bm25"
+"""The part of a first-pass score that is BM25 without the engine's factor k1 + 1; absent if the engine has none."""
 NO_PARTS: Mapping[str, float] = MappingProxyType({})
 """The parts of a score that has none."""
 

@@ -8,6 +8,7 @@ import pytest
 from opensearchpy import OpenSearch
 
 from osrerank import connect
+from tests.engine_facts import needs
 from tests.servers import redis
 
 ENGINES = ("opensearch", "embedded")
@@ -20,6 +21,15 @@ def engine_url(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPath
     if request.param == "opensearch":
         return str(request.getfixturevalue("opensearch_url"))
     return f"embedded:{tmp_path_factory.mktemp('embedded')}"
+
+
+@pytest.fixture(autouse=True)
+def _facts(request: pytest.FixtureRequest) -> None:
+    """Skip a test whose marker ``needs`` names what this OpenSearch does not have."""
+    facts = [fact for mark in request.node.iter_markers("needs") for fact in mark.args]
+    if facts:
+        with OpenSearch(request.getfixturevalue("opensearch_url")) as client:
+            needs(client, *facts)
 
 
 @pytest.fixture(scope="module")

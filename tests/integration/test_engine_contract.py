@@ -51,17 +51,23 @@ def library(engines: Engines) -> Iterator[str]:
         yield name
 
 
-SEARCHES: list[dict[str, Any]] = [
+SEARCHES: list[Any] = [
     *({"_source": shown} for shown in (False, True, "title", ["year", "pri*"], ["nothing"])),
     {"_source": {"excludes": ["t*", "body", "seen", "open", "price"]}},
-    {"_source": {"includes": ["t*", "year"], "excludes": ["year"]}},
+    pytest.param(
+        {"_source": {"includes": ["t*", "year"], "excludes": ["year"]}},
+        marks=pytest.mark.needs("a field both in includes and in excludes"),
+    ),
     {"fields": ["title", "ye*", "seen", "open", "price"], "_source": False},
     *({"from": start, "size": 2} for start in (0, 4, 8)),
     {"size": 0},
     *({"track_total_hits": count} for count in (True, False, 0, 1, 2, 6)),
     {"query": {"match": {"body": "lazy dogs"}}, "sort": ["_doc"]},
     {"sort": [{"_doc": "desc"}], "size": 2},
-    {"query": {"match": {"body": "lazy dogs"}}, "min_score": 0.9},
+    pytest.param(
+        {"query": {"match": {"body": "lazy dogs"}}, "min_score": 0.9},
+        marks=pytest.mark.needs("BM25 without the factor k1 + 1"),
+    ),
     {"size": 0, "aggs": {"a": {"terms": {"field": "genre"}}}, "query": {"range": {"year": {"gte": 1990}}}},
     {"size": 0, "aggs": {"a": {"terms": {"field": "open"}}, "b": {"terms": {"field": "genre", "size": 1}}}},
     {"size": 0, "aggs": {name: {"terms": {"field": name}} for name in ("year", "price", "seen", "nowhere")}},
@@ -70,7 +76,8 @@ SEARCHES: list[dict[str, Any]] = [
         "query": {"match": {"body": "dog"}},
         "highlight": {"pre_tags": ["["], "post_tags": ["]"], "fields": {"*": {"number_of_fragments": 0}}},
     },
-    {"timeout": "5s", "search_pipeline": "_none", "ext": {"rerank": {}}},
+    pytest.param({"search_pipeline": "_none"}, marks=pytest.mark.needs("a search pipeline named in a body")),
+    {"timeout": "5s", "ext": {"rerank": {}}},
 ]
 
 
@@ -82,7 +89,7 @@ def test_searches_are_answered_alike(engines: Engines, books: str, body: dict[st
     assert ours["_shards"] == theirs["_shards"]
 
 
-REFUSED: list[dict[str, Any]] = [
+REFUSED: list[Any] = [
     {"query": {"nonsense": {}}},
     {"query": {"match": {"body": "a"}, "term": {"genre": "b"}}},
     {"query": {"match": {"body": {"query": "a", "nonsense": 1}}}},
@@ -90,7 +97,7 @@ REFUSED: list[dict[str, Any]] = [
     {"query": {"term": {"year": 10**10}}},
     {"query": {"multi_match": {"query": "dog", "fields": ["y*"]}}},
     {"nonsense": 1},
-    {"size": -1},
+    pytest.param({"size": -1}, marks=pytest.mark.needs("an error for a size of -1")),
     {"from": 9_999, "size": 2},
     {"aggs": {"a": {"terms": {"field": "title"}}}},
 ]

@@ -9,6 +9,7 @@ from opensearchpy import RequestError
 from osrerank import Client, connect
 from osrerank.testing import FunctionScorer, overlap
 from tests.articles import fill
+from tests.engine_facts import needs_plugins
 
 pytestmark = pytest.mark.integration
 
@@ -27,6 +28,7 @@ TEXTS = [
 def client(opensearch_url: str) -> Iterator[Client]:
     """A client of an index with texts and vectors, beside a pipeline that normalises."""
     with connect(opensearch_url, scorer=FunctionScorer(overlap)) as made:
+        needs_plugins(made, "opensearch-knn", "opensearch-neural-search")
         normalise = {"normalization": {"technique": "min_max"}, "combination": {"technique": "arithmetic_mean"}}
         body = {"phase_results_processors": [{"normalization-processor": normalise}]}
         made.transport.perform_request("PUT", f"/_search/pipeline/{PIPELINE}", body=body)
@@ -47,7 +49,9 @@ def hybrid() -> dict[str, Any]:
     return {"query": {"hybrid": {"queries": [{"match": {"text": QUERY}}, nearest]}}}
 
 
-@pytest.mark.parametrize("where", ["argument", "body"])
+@pytest.mark.parametrize(
+    "where", ["argument", pytest.param("body", marks=pytest.mark.needs("a search pipeline named in a body"))]
+)
 def test_a_hybrid_search_is_reranked_with_its_scores_as_they_come(client: Client, where: str) -> None:
     body = hybrid() if where == "argument" else {**hybrid(), "search_pipeline": PIPELINE}
     options: dict[str, Any] = {"search_pipeline": PIPELINE} if where == "argument" else {}

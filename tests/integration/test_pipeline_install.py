@@ -21,6 +21,7 @@ from osrerank.server.opensearch.install import Installer, Wish
 from osrerank.server.opensearch.ml_commons import CallBounds
 from osrerank.testing import FunctionScorer
 from tests.articles import fill
+from tests.engine_facts import needs_plugins
 from tests.http_server import running
 from tests.rankings import ids
 from tests.rerank_server import Reply, answering
@@ -39,6 +40,7 @@ NEEDED = {TRUSTED: [r"^http://127\.0\.0\.1:.*$"], PRIVATE: True, ML_NODES_ONLY: 
 @pytest.fixture(scope="module")
 def cluster(opensearch_url):
     client = OpenSearch(opensearch_url)
+    needs_plugins(client, "opensearch-ml", "opensearch-neural-search")
     client.cluster.put_settings(body={"transient": {MEMORY: 100}, "persistent": NEEDED})
     yield client
     client.cluster.put_settings(body={"transient": {MEMORY: None}, "persistent": dict.fromkeys(NEEDED)})

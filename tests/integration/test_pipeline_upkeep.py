@@ -9,6 +9,7 @@ from osrerank.errors import InstallError
 from osrerank.server.opensearch.cluster import ML_NODES_ONLY, PRIVATE, TRUSTED
 from osrerank.server.opensearch.install import Installer, Wish
 from osrerank.testing import FunctionScorer
+from tests.engine_facts import needs_plugins
 from tests.http_server import running
 from tests.servers import free_port, missing, opensearch_home, start_opensearch
 
@@ -23,6 +24,7 @@ QUERY = 'the "black" plague \\ city\n{{size}}'
 @pytest.fixture(scope="module")
 def cluster(opensearch_url):
     with contextlib.closing(OpenSearch(opensearch_url)) as client:
+        needs_plugins(client, "opensearch-ml", "opensearch-neural-search")
         prepare(client)
         yield client
         client.indices.delete(index=INDEX)

@@ -19,9 +19,9 @@ from osrerank.settings import Settings
 from osrerank.testing import FunctionScorer
 
 EXAMPLES = int(os.environ.get("TEST_OPENAPI_EXAMPLES", "20"))
-POSTS = """/ /rerank /v1/rerank /v2/rerank /hf/rerank /infinity/rerank /infinity/v1/rerank /voyage/v1/rerank
-/invocations /predict /score /v1/score"""
-GETS = "/health /live /ping /ready /info /v1/models /metrics"
+POSTS = """/ /rerank /v1/rerank /v2/rerank /hf/rerank /v1/reranking /infinity/rerank /infinity/v1/rerank
+/voyage/v1/rerank /invocations /predict /score /v1/score"""
+GETS = "/health /live /ping /ready /.well-known/ready /info /meta /v1/models /metrics"
 CHECKS = [not_a_server_error, status_code_conformance, content_type_conformance, response_schema_conformance]
 
 app = create_app(RerankService(Settings.load(), FunctionScorer()), ServerLimits(max_documents=50))

@@ -19,13 +19,15 @@ from osrerank._seldom import Seldom
 from osrerank.errors import OsrerankError
 from osrerank.server.api import routes
 from osrerank.server.api.access_log import AccessLog
-from osrerank.server.api.dialect_route import NOT_JSON, is_json
+from osrerank.server.api.dialect_route import NOT_JSON, content_type, is_json
 from osrerank.server.api.errors import RefusedRequest, body_of, headers_of, sentence_of, status_of
 from osrerank.server.api.explorer import add_explorer
 from osrerank.server.api.limits import ServerLimits
 from osrerank.server.api.middleware import RequestMiddleware
 from osrerank.server.api.numbers import encode
+from osrerank.server.api.paths import no_route
 from osrerank.server.api.service import ApiService
+from osrerank.server.api.traced import READINESS
 from osrerank.service import RerankService
 
 logger = logging.getLogger(__name__)
@@ -47,7 +49,7 @@ def create_app(
     Args:
         reranker: scores; the caller closes it after the application has shut down.
         limits: bounds of the work accepted.
-        token: what ``Authorization: Bearer`` must carry; None lets everybody in.
+        token: what ``Authorization`` must carry, with or without ``Bearer``; None lets everybody in.
         access_log: gets a line for each request; None for none. The caller closes it.
     """
     limits = limits or ServerLimits()
@@ -60,7 +62,7 @@ def create_app(
 
     app = FastAPI(
         title="osrerank",
-        summary="Rerank documents with BERT, in the dialects of Cohere, Jina, vLLM, TEI, SageMaker and Weaviate.",
+        summary="Rerank documents with BERT, in the dialects of Cohere, Voyage, Mixedbread, vLLM, TEI and others.",
         version=version("osrerank"),
         lifespan=lifespan,
         docs_url=None,  # FastAPI's page takes its files from a server on the internet
@@ -89,19 +91,24 @@ async def _misshapen(http: HttpRequest, error: Exception) -> Response:
     faults = error.errors()
     if any(fault["type"] == "json_invalid" for fault in faults):
         return _fault(400, f"the body is not JSON: {faults[0].get('ctx', {}).get('error', 'it cannot be decoded')}")
-    if not is_json(http):
+    if http.method == "POST" and not is_json(content_type(http)):
         return _fault(415, NOT_JSON)
     return _fault(422, sentence_of(faults, depth=1))
 
 
-async def _refused_by_framework(_http: HttpRequest, error: Exception) -> Response:
+async def _refused_by_framework(http: HttpRequest, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
-    return _fault(error.status_code, str(error.detail), dict(error.headers or {}))
+    message, headers = str(error.detail), dict(error.headers or {})
+    if error.status_code == HTTPStatus.NOT_FOUND:
+        message = no_route(http.url.path)
+    elif error.status_code == HTTPStatus.METHOD_NOT_ALLOWED and "Allow" in headers:
+        message = f"this route does not take the method: send {headers['Allow']}"
+    return _fault(error.status_code, message, headers)
 
 
 async def _failed(http: HttpRequest, error: Exception) -> Response:
     status = status_of(error)
-    if http.url.path == "/ready":  # its probes come all the time
+    if http.url.path in READINESS:  # its probes come all the time
         if due.is_due("not-ready"):
             logger.warning("[not-ready] requests cannot be answered now: %s; not logged again for a minute", error)
     elif status >= 500:

@@ -1,7 +1,7 @@
 """Bodies as JSON values, within bounds of count, depth and size; nothing that exceeds them is built.
 
 A body is read in small steps by Python code, so that a large one in a thread does not hold up the event loop. What no
-dialect reads, such as a list within a document's field, is passed over: it becomes None.
+dialect reads, such as a list within a document's field, is not built: it stays JSON, to be returned with its document.
 """
 
 import json
@@ -12,6 +12,7 @@ from json.decoder import scanstring  # type: ignore[attr-defined]
 from typing import Any, NoReturn
 
 from osrerank.server.api.errors import RefusedRequest
+from osrerank.server.api.numbers import Json
 
 READ_DEPTH = 3
 """Containers within each other that are read: the body, its list, and a document of it."""
@@ -21,8 +22,8 @@ MOST_DIGITS = 100
 """Characters of a number."""
 MOST_KEYS = 1_000
 """Keys of an object that is read."""
-MOST_PASSED = 20_000
-"""Strings and containers within a value that is passed over."""
+MOST_PASSED = 1 << 20
+"""Characters of a value that is not built."""
 PIECE_BYTES = 1 << 20
 NAMED = 32
 """Characters of a key that an error names."""
@@ -36,6 +37,8 @@ WORDS = {
     "null": None, "true": True, "false": False,
     "NaN": float("nan"), "Infinity": float("inf"), "-Infinity": float("-inf"),
 }  # fmt: skip
+HUGE = re.compile(r"[eE]\+?[0-9]{3}")
+"""An exponent that may be too large for a float."""
 CLOSES = {"[": "]", "{": "}"}
 
 Read = tuple[Any, int]
@@ -117,7 +120,7 @@ class _Reader:
         if first not in CLOSES:
             return self._scalar(at)
         if depth == READ_DEPTH:
-            return None, self._passed(at, depth, name)
+            return self._passed(at, depth, name)
         return self._object(at, depth + 1, name) if first == "{" else self._array(at, depth + 1, name)
 
     def _object(self, at: int, depth: int, name: str) -> tuple[dict[str, Any], int]:
@@ -187,11 +190,26 @@ class _Reader:
             self._fail("a value is missing", at)
         return WORDS[word[0]], word.end()
 
-    def _passed(self, at: int, depth: int, name: str) -> int:
-        """Return the offset behind a container that nobody reads."""
-        text = self._text
+    def _passed(self, at: int, depth: int, name: str) -> Read:
+        """Read a container that no dialect reads; return its JSON, which is built only to check it."""
+        end = self._end(at, depth, name)
+        text = self._text[at:end]
+        constants: list[str] = []
+        try:
+            value = json.loads(text, parse_constant=constants.append)  # NaN, which is no JSON, becomes null
+            if constants or HUGE.search(text):
+                return Json(json.dumps(value, allow_nan=False)), end
+            return Json(text if text.isascii() else json.dumps(value)), end
+        except json.JSONDecodeError as error:
+            self._fail(error.msg, at + error.pos)
+        except ValueError:  # too many digits for an integer, or too large an exponent for a float
+            raise RefusedRequest(422, f"{name}: it has a number that is too large") from None
+
+    def _end(self, at: int, depth: int, name: str) -> int:
+        """Return the offset behind a container."""
+        text, start = self._text, at
         closing: list[str] = []
-        for _ in range(MOST_PASSED):
+        while at - start <= MOST_PASSED:
             first = text[at : at + 1]
             if first == '"':
                 string = STRING.match(text, at) or self._fail("a string has no end", at)
@@ -208,7 +226,7 @@ class _Reader:
                 if not closing:
                     return at
             at = PLAIN.match(text, at).end()  # type: ignore[union-attr]
-        raise RefusedRequest(422, f"{name}: more than {MOST_PASSED} values within one")
+        raise RefusedRequest(422, f"{name}: a list or an object within it has more than {MOST_PASSED} characters")
 
     def _space(self, at: int) -> int:
         if self._text[at : at + 1] not in " \t\n\r":

@@ -25,13 +25,14 @@ class DialectRoute(APIRoute):
 
     def get_route_handler(self) -> Callable[[HttpRequest], Coroutine[Any, Any, Response]]:
         """Return what answers a request."""
-        kind = inspect.get_annotations(self.endpoint)["request"]
-        dialect: TypeAdapter[BaseModel] = TypeAdapter(kind)
-        depth = 1 if get_origin(kind) is not None else 0  # an error's path begins with the dialect found in the body
+        shape = inspect.get_annotations(self.endpoint)["request"]
+        dialect: TypeAdapter[BaseModel] = TypeAdapter(shape)
+        depth = 1 if get_origin(shape) is not None else 0  # an error's path begins with the dialect found in the body
         endpoint = self.endpoint
 
         async def answer(http: HttpRequest) -> Response:
-            if not is_json(http):
+            kind = content_type(http)
+            if kind and not is_json(kind):  # Go's clients often name none
                 raise RefusedRequest(415, NOT_JSON)
             body = await http.body()
             most = http.app.state.service.limits.max_documents
@@ -45,10 +46,14 @@ class DialectRoute(APIRoute):
         return answer
 
 
-def is_json(http: HttpRequest) -> bool:
-    """Return whether a request's content type is JSON's; only a POST needs one."""
-    kind = http.headers.get("content-type", "").partition(";")[0].strip().lower()
-    return http.method != "POST" or kind == "application/json" or kind.endswith("+json")
+def content_type(http: HttpRequest) -> str:
+    """Return the media type of a request's body, empty where none is named."""
+    return http.headers.get("content-type", "").partition(";")[0].strip().lower()
+
+
+def is_json(kind: str) -> bool:
+    """Return whether a media type is JSON's."""
+    return kind == "application/json" or kind.endswith("+json")
 
 
 def _validated(body: bytes, dialect: TypeAdapter[BaseModel], most: int, depth: int) -> BaseModel:

@@ -14,7 +14,7 @@ from osrerank.server.api.errors import RefusedRequest, body_of, headers_of
 from osrerank.server.api.limits import ServerLimits
 from osrerank.server.api.metrics import REQUESTS, SECONDS
 from osrerank.server.api.numbers import encode
-from osrerank.server.api.traced import server_span, tell_answer
+from osrerank.server.api.traced import READINESS, server_span, tell_answer
 
 Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
@@ -24,7 +24,7 @@ Application = Callable[[MutableMapping[str, Any], Receive, Send], Awaitable[None
 PAGE = frozenset({"/ui", "/ui/page.css", "/ui/page.js", "/ui/view.js", "/ui/lines.js", "/ui/icon.svg"})
 """The comparison page's files; its searches need the token."""
 DOCUMENTATION = frozenset({"/docs", "/docs/docs.css", "/docs/docs.js", "/openapi.json"})
-OPEN_PATHS = frozenset({"/health", "/live", "/ping", "/ready"}) | DOCUMENTATION | PAGE
+OPEN_PATHS = frozenset({"/health", "/live", "/ping"}) | READINESS | DOCUMENTATION | PAGE
 """Answered without a token: they only report whether and how the server works."""
 GZIP = (b"gzip", b"x-gzip")
 """The encodings of a body that are read; the bounds hold for what it contains."""
@@ -44,7 +44,7 @@ class RequestMiddleware:
     Args:
         application: what is behind it.
         limits: of bodies, each and together.
-        token: what ``Authorization: Bearer`` must carry; None lets everybody in.
+        token: what ``Authorization`` must carry, with or without ``Bearer``; None lets everybody in.
         access_log: gets a line for each request; None for none.
         trace_queries: whether traces may have texts of queries.
     """
@@ -131,10 +131,14 @@ class RequestMiddleware:
     def _check_token(self, scope: MutableMapping[str, Any]) -> None:
         if self._token is None or scope["path"] in OPEN_PATHS:
             return
-        scheme, _, given = _header(scope, b"authorization").partition(b" ")
-        is_right = hmac.compare_digest(given.strip(), self._token)
-        if not (is_right and scheme.lower() == b"bearer"):
-            raise RefusedRequest(401, "this server needs a token: send the header Authorization: Bearer TOKEN")
+        sent = _header(scope, b"authorization")
+        scheme, _, given = sent.partition(b" ")
+        token = given if scheme.lower() == b"bearer" else sent  # Mixedbread's first SDK sends the bare token
+        if hmac.compare_digest(token.strip(), self._token):
+            return
+        if sent:
+            raise RefusedRequest(401, "the token is wrong: send the server's as Authorization: Bearer TOKEN")
+        raise RefusedRequest(401, "this server needs a token: send the header Authorization: Bearer TOKEN")
 
     async def _read(self, scope: MutableMapping[str, Any], receive: Receive, body: bytearray) -> None:
         """Read the body; refuse it as soon as it is known to be too large, or too late."""

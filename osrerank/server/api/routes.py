@@ -24,6 +24,7 @@ from osrerank.server.api.dialects.cohere import (
     VoyageRequest,
     VoyageResponse,
 )
+from osrerank.server.api.dialects.mixedbread import MixedbreadRequest, MixedbreadResponse
 from osrerank.server.api.dialects.pairs import ClassifyRequest, Label, ScoreRequest, ScoreResponse
 from osrerank.server.api.dialects.texts import HuggingFaceRequest, TeiRequest, TeiResult
 from osrerank.server.api.errors import ANSWERS, INDEX_PATTERN, ErrorBody, RefusedRequest
@@ -33,7 +34,7 @@ from osrerank.server.api.service import ApiService
 from osrerank.types import Deadline
 
 UNSCORED, TRUNCATED = "X-Rerank-Unscored", "X-Rerank-Truncated"
-"""The header with the number of documents that the model failed on; absent when there are none."""
+"""The headers with the number of documents that the model failed on, or read in part; absent when there are none."""
 
 dialects = APIRouter(responses={**ANSWERS}, tags=["rerank"], route_class=DialectRoute)
 checks = APIRouter(tags=["checks"])
@@ -46,7 +47,7 @@ TimeoutHeader = Header(None, alias=TIMEOUT_HEADER, gt=0, allow_inf_nan=False, de
 async def rerank_cohere(
     http: HttpRequest, request: CohereRequest, timeout_ms: float | None = TimeoutHeader
 ) -> Response:
-    """Rerank documents as Cohere, Jina and vLLM do."""
+    """Rerank documents as Cohere, Jina and Together do."""
     return await _answered(http, request, timeout_ms)
 
 
@@ -55,6 +56,14 @@ async def rerank_voyage(
     http: HttpRequest, request: VoyageRequest, timeout_ms: float | None = TimeoutHeader
 ) -> Response:
     """Rerank documents as Voyage does: its clients' base URL is ``http://HOST:PORT/voyage/v1``."""
+    return await _answered(http, request, timeout_ms)
+
+
+@dialects.post("/v1/reranking", response_model=MixedbreadResponse)
+async def rerank_mixedbread(
+    http: HttpRequest, request: MixedbreadRequest, timeout_ms: float | None = TimeoutHeader
+) -> Response:
+    """Rerank documents as Mixedbread does."""
     return await _answered(http, request, timeout_ms)
 
 
@@ -69,7 +78,7 @@ async def rerank_infinity(
 
 @dialects.post("/rerank", response_model=RerankResponse)
 async def rerank(http: HttpRequest, request: RerankRequest, timeout_ms: float | None = TimeoutHeader) -> Response:
-    """Rerank in the dialect of the body: ``texts`` is TEI's, ``property`` Weaviate's, else ``documents`` Cohere's."""
+    """Rerank in the dialect of the body: ``texts`` is TEI's, ``property`` Weaviate's, else ``documents`` vLLM's."""
     return await _answered(http, request, timeout_ms)
 
 
@@ -215,6 +224,12 @@ async def ready(
     return Readiness(status="ready", model=service.model)
 
 
+@checks.get("/.well-known/ready", responses={503: {"model": ErrorBody, "description": "Not now; the body says why."}})
+async def ready_weaviate(http: HttpRequest) -> Readiness:
+    """Report the same as ``/ready``; Weaviate waits for it before it starts."""
+    return await ready(http)
+
+
 async def _check_vectors(http: HttpRequest, index: str | None, at_least: float) -> None:
     share_of: Callable[[str], float] | None = http.app.state.share_of
     if share_of is None:
@@ -239,8 +254,9 @@ async def models(http: HttpRequest) -> ModelList:
 
 
 @checks.get("/info")
+@checks.get("/meta")
 async def info(http: HttpRequest) -> Info:
-    """Report the model and the server's limits."""
+    """Report the model and the server's limits; Weaviate reads ``/meta`` before it starts."""
     service: ApiService = http.app.state.service
     return Info(
         model_id=service.model,

@@ -24,7 +24,6 @@ from osrerank.types.vectors import NeedsServer
 
 RETRY_AFTER_S = 1
 """Seconds after which a refused client should retry where nothing better is known."""
-MOST_RETRY_S = 60
 TOKEN_CHARACTERS = 4
 """Characters of a token, for estimates."""
 OVERHEAD_TOKENS = 16
@@ -38,14 +37,18 @@ CHECK_MS = 6_000.0
 class Busy(Overloaded):
     """Too much is waiting.
 
+    Args:
+        message: what is waiting.
+        wait_s: the queue's estimate of when there will be room.
+        most_s: when everything that waits will have been answered or given up.
+
     Attributes:
         retry_after_s: when to try again, in whole seconds.
     """
 
-    def __init__(self, message: str, retry_after_s: float = RETRY_AFTER_S) -> None:
-        whole_s = min(max(RETRY_AFTER_S, math.ceil(retry_after_s)), MOST_RETRY_S)
-        super().__init__(f"{message}; try again in {whole_s} s")
-        self.retry_after_s = whole_s
+    def __init__(self, message: str, wait_s: float, most_s: float) -> None:
+        self.retry_after_s = max(RETRY_AFTER_S, math.ceil(min(wait_s, most_s)))
+        super().__init__(f"{message}; try again in {self.retry_after_s} s")
 
 
 class CutText(ScoringError):  # noqa: N818 - an answer, not a defect
@@ -188,8 +191,9 @@ class ApiService:
         """Refuse a request that would be too late; where nothing waits every request is tried."""
         if not self._held:
             return
+        request_s = self.limits.timeout_ms / 1000
         if self._held + count > self.limits.max_held_documents:
-            raise Busy(f"{self._held} documents are waiting to be scored", self._queue.wait_s(1 << 62))
+            raise Busy(f"{self._held} documents are waiting to be scored", self._queue.wait_s(1 << 62), request_s)
         wait_s = self._queue.wait_s(tokens)
         own_s = tokens / self._queue.rate.tokens_per_s
         most_s = min(self.limits.max_wait_s, deadline.remaining_s() - own_s)
@@ -198,6 +202,7 @@ class ApiService:
                 f"the request would wait for {wait_s:.1f} s and then take {own_s:.1f} s, which is too long for its "
                 "time or --max-wait",
                 wait_s - most_s,
+                request_s,
             )
 
     async def _judged(self, questions: Sequence[Question], terms: "_Terms", *, tokens: int = 0) -> list[Judgement]:

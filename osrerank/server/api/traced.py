@@ -8,7 +8,8 @@ from opentelemetry.trace import Span, SpanKind
 
 from osrerank.tracing.spans import UNRECORDED, Attributes, fail, tell, trace
 
-UNTRACED = frozenset({"/health", "/live", "/ping", "/ready", "/metrics"})
+READINESS = frozenset({"/ready", "/.well-known/ready"})
+UNTRACED = frozenset({"/health", "/live", "/ping", "/metrics"}) | READINESS
 """Asked every few seconds."""
 FOLLOWED = (b"traceparent", b"tracestate")
 METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "DELETE", "OPTIONS", "PATCH"})

@@ -100,7 +100,7 @@ def test_osreranks_own_pipeline_as_a_default_is_sent_without_its_rerank_processo
     own = {"description": f"{OWN_DESCRIPTION} Made by ...", "response_processors": [{"rerank": {}}]}
     pipelines = SearchPipelines()
     found, _ = answered(pipelines.of("a", {}, {}), settings(a="p"), {"p": own})
-    assert (found.obstacle, found.instead) == ("", "_none")
+    assert (found.obstacle, found.instead) == ("", {})
     found, _ = answered(pipelines.of("b", {}, {}), settings(b="q"), {"q": {**own, "request_processors": hiding}})
     assert (found.obstacle, found.instead) == ("", {"request_processors": hiding})
     named, _ = answered(pipelines.of("a", {"search_pipeline": "p"}, {}))

@@ -133,7 +133,8 @@ class Connection:
         Raises:
             DeadlineExceeded: the time ran out.
             Overloaded: the server has too much to do.
-            EndpointError: it gives no answer, refuses the request (with its status), or answers what is not JSON.
+            EndpointError: it gives no answer, refuses the request (with its status), or answers an error or what is not
+                JSON.
         """
         content = json.dumps(body, ensure_ascii=False, separators=(",", ":")).encode()
         try:
@@ -306,10 +307,15 @@ class Connection:
             raise DeadlineExceeded(f"the deadline passed before {self._host} answered")
 
     def _decoded(self, answered: bytes) -> Any:
+        """Return the JSON of an answer with status 200, which some servers give to errors, too."""
         try:
-            return json.loads(answered)
+            content = json.loads(answered)
         except (ValueError, RecursionError):
             raise EndpointError(f"the answer of {self._host} is not JSON", status=200) from None
+        has_list = not isinstance(content, dict) or any(isinstance(value, list) for value in content.values())
+        if not has_list and (said := self._sentence(answered)):  # scores are in a list in every dialect
+            raise EndpointError(f"the rerank server {self._host} answered 200, but with: {said}", status=200)
+        return content
 
     def _refusal(self, status: int, given: Mapping[str, str], answered: bytes) -> EndpointError | Overloaded:
         """Return the error for a status that is not 200, with the server's own sentence where it has one."""

@@ -1,11 +1,14 @@
 """What every dialect's request has, and what several of them share."""
 
+import json
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, Field
 
+from osrerank.server.api.numbers import Json
 from osrerank.server.api.service import Judgement, Question
 
 
@@ -48,20 +51,75 @@ class DialectRequest(BaseModel, ABC):
         """Return the dialect's response from the judgements, in the order of the questions."""
 
 
-class DocumentObject(BaseModel):
-    """A document as an object."""
+Documents = Annotated[
+    list[str | dict[str, Any]],
+    Field(min_length=1, fail_fast=True, description='Texts, or objects with "text" or the fields of rank_fields.'),
+]
 
-    text: str
+
+def texts_of(
+    name: str, documents: Sequence[str | Mapping[str, Any]], rank_fields: Sequence[str] | None
+) -> tuple[str, ...]:
+    """Return what the model reads of each document.
+
+    Args:
+        name: the dialect's for the documents.
+        documents: texts, or objects.
+        rank_fields: the fields of objects, in the order in which they are read; none or empty for ``text``.
+
+    Raises:
+        ValueError: a field is a list or an object, or a document has none of the fields.
+    """
+    fields = rank_fields or ["text"]
+    return tuple(_text_of(document, fields, f"{name}[{index}]") for index, document in enumerate(documents))
+
+
+def _text_of(document: str | Mapping[str, Any], fields: Sequence[str], name: str) -> str:
+    if isinstance(document, str):
+        return document
+    texts = [_field_text(document.get(field), field, name) for field in fields]
+    known = [text for text in texts if text is not None]
+    if not known:
+        raise ValueError(f"{name} has no text in {', '.join(map(ascii, fields))}")
+    return " ".join(known)
+
+
+def _field_text(value: Any, field: str, name: str) -> str | None:
+    """Return a field's text, None where it is missing or null; a number or boolean is written as in JSON."""
+    if isinstance(value, str):
+        return value
+    if value is None or (isinstance(value, float) and not math.isfinite(value)):
+        return None
+    if isinstance(value, bool | int | float):
+        return json.dumps(value)
+    # ascii: pydantic refuses half a surrogate pair in a message
+    raise ValueError(f"{name}.{field!a} is a list or an object: rank by fields of texts or numbers")
+
+
+def as_passed(document: str | Mapping[str, Any]) -> Json:
+    """Return a document as the client sent it."""
+    if isinstance(document, str):
+        return Json(json.dumps(document))
+    members = (f"{json.dumps(name)}:{_member(value)}" for name, value in document.items())
+    return Json("{" + ",".join(members) + "}")
+
+
+def _member(value: Any) -> str:
+    if isinstance(value, Json):
+        return value.text
+    is_number = not isinstance(value, float) or math.isfinite(value)
+    return json.dumps(value if is_number else None)  # JSON has no NaN
 
 
 class Usage(BaseModel):
     """Tokens are not counted; the object exists because clients require it."""
 
     prompt_tokens: int
+    completion_tokens: int
     total_tokens: int
 
 
-UNCOUNTED: Mapping[str, int] = {"prompt_tokens": 0, "total_tokens": 0}
+UNCOUNTED: Mapping[str, int] = {"prompt_tokens": 0, "completion_tokens": 0, "total_tokens": 0}
 
 
 def grouped(pairs: Sequence[tuple[str, str]]) -> list[Question]:

@@ -5,27 +5,25 @@ from typing import Annotated, Any
 
 from pydantic import Discriminator, Tag
 
-from osrerank.server.api.dialects.cohere import CohereRequest, CohereResponse
+from osrerank.server.api.dialects.cohere import CohereResponse, VllmRequest
 from osrerank.server.api.dialects.pairs import ClassifyRequest, Label
 from osrerank.server.api.dialects.texts import TeiRequest, TeiResult, WeaviateRequest, WeaviateResponse
 
 
 def _dialect(*keys: str) -> Callable[[Any], str]:
-    """Return a body's dialect: that of the first known key, else Cohere's."""
+    """Return a body's dialect: that of the first known key with a value, else vLLM's."""
 
     def tell(body: Any) -> str:
-        return next((key for key in keys if isinstance(body, Mapping) and key in body), "documents")
+        return next((key for key in keys if isinstance(body, Mapping) and body.get(key) is not None), "documents")
 
     return tell
 
 
-Cohere = Annotated[CohereRequest, Tag("documents")]
+Vllm = Annotated[VllmRequest, Tag("documents")]
 Tei = Annotated[TeiRequest, Tag("texts")]
 Weaviate = Annotated[WeaviateRequest, Tag("property")]
 Classify = Annotated[ClassifyRequest, Tag("inputs")]
-RerankRequest = Annotated[Cohere | Tei | Weaviate, Discriminator(_dialect("texts", "property"))]
-InvocationRequest = Annotated[
-    Cohere | Tei | Weaviate | Classify, Discriminator(_dialect("inputs", "texts", "property"))
-]
+RerankRequest = Annotated[Vllm | Tei | Weaviate, Discriminator(_dialect("texts", "property"))]
+InvocationRequest = Annotated[Vllm | Tei | Weaviate | Classify, Discriminator(_dialect("inputs", "texts", "property"))]
 RerankResponse = CohereResponse | list[TeiResult] | WeaviateResponse
 InvocationResponse = RerankResponse | list[Label]

@@ -1,9 +1,9 @@
-"""Cohere's dialect, which Jina, vLLM and OpenSearch's ml-commons speak too, and Voyage's."""
+"""Cohere's dialect, which Jina, Together, vLLM and OpenSearch's ml-commons speak too, and Voyage's."""
 
 import math
 import uuid
-from collections.abc import Mapping, Sequence
-from typing import Annotated, Any, Literal
+from collections.abc import Sequence
+from typing import Any, Literal
 
 from pydantic import BaseModel, Field, model_validator
 
@@ -11,11 +11,13 @@ from osrerank.server.api.dialects.base import (
     UNCOUNTED,
     DialectRequest,
     DocumentIndex,
-    DocumentObject,
+    Documents,
     Probability,
     QueryText,
     Texts,
     Usage,
+    as_passed,
+    texts_of,
 )
 from osrerank.server.api.service import Judgement, Question
 
@@ -24,18 +26,16 @@ SEARCH_UNIT = 100
 
 
 class CohereRequest(DialectRequest):
-    """Cohere, Jina, vLLM, OpenSearch's ml-commons and other clients of ``/v1/rerank``."""
+    """Cohere's ``/v1/rerank`` and ``/v2/rerank`` (https://docs.cohere.com/reference/rerank), and those who copy it."""
 
     query: QueryText
-    documents: Annotated[list[str | dict[str, Any]], Field(fail_fast=True)] = Field(
-        min_length=1, description='Texts, or objects with "text".'
-    )
+    documents: Documents
     model: str | None = Field(None, description="Any: this server has one model, and names it in the answer.")
-    top_n: int | None = Field(None, ge=0, description="How many results to return; all when absent or 0.")
+    top_n: int | None = Field(None, ge=1, description="How many results to return; all when absent.")
     return_documents: bool | None = Field(
-        None, description="Whether results carry their documents' texts; by default those of a Jina model do."
+        None, description="Whether results carry their documents; by default those of a Jina model do."
     )
-    rank_fields: Texts | None = Field(None, min_length=1, description="Which fields of objects are read.")
+    rank_fields: Texts | None = Field(None, description="Which fields of objects are read; text when absent or empty.")
 
     @model_validator(mode="after")
     def _have_text(self) -> "CohereRequest":
@@ -44,8 +44,7 @@ class CohereRequest(DialectRequest):
 
     def texts(self) -> tuple[str, ...]:
         """Return the text of each document for the model."""
-        fields = self.rank_fields or ["text"]
-        return tuple(_text_of(document, fields, index) for index, document in enumerate(self.documents))
+        return texts_of("documents", self.documents, self.rank_fields)
 
     def questions(self) -> list[Question]:
         return [Question(self.query, self.texts())]
@@ -53,13 +52,13 @@ class CohereRequest(DialectRequest):
     def answer(self, judgements: Sequence[Judgement], model: str) -> Any:
         judged = judgements[0]
         wanted = _is_jinas(self.model) if self.return_documents is None else self.return_documents
-        texts = self.texts() if wanted else None
         results: list[dict[str, Any]] = []
         for index in judged.order[: self.top_n or None]:
             item: dict[str, Any] = {"index": index, "relevance_score": judged.probabilities[index]}
-            results.append(item if texts is None else {**item, "document": {"text": texts[index]}})
+            results.append({**item, "document": self._returned(index)} if wanted else item)
         units = math.ceil(len(judged.order) / SEARCH_UNIT)
         return {
+            "object": "rerank",
             "id": uuid.uuid4().hex,
             "model": model,
             "results": results,
@@ -67,31 +66,28 @@ class CohereRequest(DialectRequest):
             "meta": {"api_version": {"version": "2"}, "billed_units": {"search_units": units}},
         }
 
+    def _returned(self, index: int) -> Any:
+        """Return a document for the answer: a text as an object, an object as it was passed."""
+        document = self.documents[index]
+        return {"text": document} if isinstance(document, str) else as_passed(document)
+
+
+class VllmRequest(CohereRequest):
+    """vLLM's ``/rerank``: Cohere's, but for a ``top_n`` of 0, which is vLLM's default."""
+
+    top_n: int | None = Field(None, ge=0, description="How many results to return; all when absent or 0.")
+
 
 def _is_jinas(model: str | None) -> bool:
     """Return whether a request names a model of Jina's, whose API returns documents unless told otherwise."""
     return model is not None and model.lower().startswith(("jina-", "jinaai/", "jina_ai/"))
 
 
-def _text_of(document: str | Mapping[str, Any], fields: Sequence[str], index: int) -> str:
-    if isinstance(document, str):
-        return document
-    values = [document[field] for field in fields if field in document]
-    if not values or not all(isinstance(value, str) for value in values):
-        names = ", ".join(ascii(field) for field in fields)  # pydantic refuses half a surrogate pair in a message
-        raise ValueError(f"documents[{index}] has no text in {names}")
-    return " ".join(values)
-
-
 class InfinityRequest(CohereRequest):
-    """Infinity's ``/rerank``: Cohere's, but for documents in the answer, which are strings."""
+    """Infinity's ``/rerank``: Cohere's, but for texts in the answer, which are strings."""
 
-    def answer(self, judgements: Sequence[Judgement], model: str) -> Any:
-        content = super().answer(judgements, model)
-        results = [
-            one | {"document": one["document"]["text"]} if "document" in one else one for one in content["results"]
-        ]
-        return {"object": "rerank", **content, "results": results}
+    def _returned(self, index: int) -> Any:
+        return as_passed(self.documents[index])
 
 
 class CohereResult(BaseModel):
@@ -99,7 +95,7 @@ class CohereResult(BaseModel):
 
     index: DocumentIndex
     relevance_score: Probability
-    document: DocumentObject | None = None
+    document: dict[str, Any] | None = Field(None, description="As it was passed; a text under the key text.")
 
 
 class CohereVersion(BaseModel):
@@ -124,6 +120,7 @@ class CohereMeta(BaseModel):
 class CohereResponse(BaseModel):
     """Results, best first."""
 
+    object: Literal["rerank"]
     id: str
     model: str
     results: list[CohereResult]
@@ -134,13 +131,12 @@ class CohereResponse(BaseModel):
 class InfinityResult(CohereResult):
     """A document's score."""
 
-    document: str | None = None  # type: ignore[assignment]
+    document: str | dict[str, Any] | None = Field(None, description="As it was passed.")  # type: ignore[assignment]
 
 
 class InfinityResponse(CohereResponse):
     """Results, best first."""
 
-    object: Literal["rerank"]
     results: list[InfinityResult]  # type: ignore[assignment]
 
 
@@ -148,9 +144,9 @@ class VoyageRequest(DialectRequest):
     """Voyage's ``/v1/rerank`` (https://docs.voyageai.com/reference/reranker-api)."""
 
     query: QueryText
-    documents: list[str] = Field(min_length=1)
+    documents: Texts = Field(min_length=1)
     model: str | None = Field(None, description="Any: this server has one model, and names it in the answer.")
-    top_k: int | None = Field(None, ge=0, description="How many results to return; all when absent or 0.")
+    top_k: int | None = Field(None, ge=1, description="How many results to return; all when absent.")
     return_documents: bool | None = Field(None, description="Whether results carry their documents.")
 
     def questions(self) -> list[Question]:
@@ -158,7 +154,7 @@ class VoyageRequest(DialectRequest):
 
     def answer(self, judgements: Sequence[Judgement], model: str) -> Any:
         scores = judgements[0].probabilities
-        order = judgements[0].order[: self.top_k or None]
+        order = judgements[0].order[: self.top_k]
         results: list[dict[str, Any]] = [{"index": index, "relevance_score": scores[index]} for index in order]
         if self.return_documents:
             results = [{**one, "document": self.documents[one["index"]]} for one in results]

@@ -1,9 +1,9 @@
 """Dialects of servers that answer with the texts of one query: text-embeddings-inference, Weaviate, Hugging Face."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from pydantic import AliasChoices, BaseModel, Field
+from pydantic import AliasChoices, BaseModel, Field, model_validator
 
 from osrerank.server.api.dialects.base import DialectRequest, DocumentIndex, Probability, QueryText, Texts
 from osrerank.server.api.service import Judgement, Question
@@ -16,21 +16,30 @@ class TeiRequest(DialectRequest):
     texts: Texts = Field(min_length=1)
     raw_scores: bool | None = Field(None, description="Whether scores are logits instead of probabilities.")
     return_text: bool | None = Field(None, description="Whether results carry their texts.")
+    top_n: int | None = Field(
+        None, ge=0, description="How many results to return; all when absent or 0. Not of TEI, but sent by gateways."
+    )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _agree(cls, body: Any) -> Any:
+        """Refuse a body with other documents than texts: gateways send the same under both names."""
+        if isinstance(body, Mapping):
+            texts, documents = body.get("texts"), body.get("documents")
+            if texts is not None and documents is not None and texts != documents:
+                raise ValueError("texts and documents differ: send one of them")
+        return body
 
     def questions(self) -> list[Question]:
         return [Question(self.query, tuple(self.texts))]
 
     def answer(self, judgements: Sequence[Judgement], model: str) -> Any:  # noqa: ARG002 - this dialect names none
         values = judgements[0].logits if self.raw_scores else judgements[0].probabilities
-        return _tei_results(judgements[0].order, values, self.texts if self.return_text else None)
-
-
-def _tei_results(order: Sequence[int], values: Sequence[float], texts: Sequence[str] | None) -> list[dict[str, Any]]:
-    results: list[dict[str, Any]] = [{"index": index, "score": values[index]} for index in order]
-    if texts is not None:
-        for result in results:
-            result["text"] = texts[result["index"]]
-    return results
+        results: list[dict[str, Any]] = []
+        for index in judgements[0].order[: self.top_n or None]:
+            item: dict[str, Any] = {"index": index, "score": values[index]}
+            results.append({**item, "text": self.texts[index]} if self.return_text else item)
+        return results
 
 
 class TeiResult(BaseModel):
@@ -70,25 +79,16 @@ class WeaviateResponse(BaseModel):
     scores: list[WeaviateScore]
 
 
-class HuggingFaceRequest(DialectRequest):
-    """Elasticsearch's ``hugging_face`` service: texts under either name, with text-embeddings-inference's response."""
+class HuggingFaceRequest(TeiRequest):
+    """Elasticsearch's ``hugging_face`` service: text-embeddings-inference's, with texts under either name."""
 
-    query: QueryText
     texts: Texts = Field(
         min_length=1,
         validation_alias=AliasChoices("texts", "documents"),
         description='"documents" will do as well.',
     )
-    top_n: int | None = Field(None, ge=0, description="How many results to return; all when absent or 0.")
     return_text: bool | None = Field(
         None,
         validation_alias=AliasChoices("return_text", "return_documents"),
         description='"return_documents" will do as well.',
     )
-
-    def questions(self) -> list[Question]:
-        return [Question(self.query, tuple(self.texts))]
-
-    def answer(self, judgements: Sequence[Judgement], model: str) -> Any:  # noqa: ARG002 - this dialect names none
-        order = judgements[0].order[: self.top_n or None]
-        return _tei_results(order, judgements[0].probabilities, self.texts if self.return_text else None)

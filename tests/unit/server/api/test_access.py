@@ -44,11 +44,15 @@ def test_pages_of_other_sites_are_refused_unless_admitted_and_those_may_read_ans
         assert client.post("/rerank", json=BODY, headers={"Origin": origin}).status_code == status
     assert client_of().post("/rerank", json=BODY, headers={"Origin": "https://evil.example"}).status_code == 200
     client = client_of(origins=(SITE,), token="s3cret")
-    asked = {"Access-Control-Request-Method": "POST", "Access-Control-Request-Headers": "authorization,content-type"}
+    named = "authorization,content-type,x-fern-sdk-name,x-stainless-retry-count,x-client-name"
+    asked = {"Access-Control-Request-Method": "POST", "Access-Control-Request-Headers": named}
     assert client.options("/rerank", headers={"Origin": SITE, **asked}).status_code == 200
     assert client.options("/rerank", headers={"Origin": "https://evil.example", **asked}).status_code == 400
     headers = {"Origin": SITE, "Authorization": "Bearer s3cret"}
-    assert client.post("/rerank", json=BODY, headers=headers).headers["Access-Control-Allow-Origin"] == SITE
+    answer = client.post("/rerank", json=BODY, headers=headers)
+    assert answer.headers["Access-Control-Allow-Origin"] == SITE
+    shown = answer.headers["Access-Control-Expose-Headers"].split(", ")
+    assert {"X-Rerank-Unscored", "X-Rerank-Truncated", "X-Request-Id", "Retry-After"} == set(shown)
     assert "Access-Control-Allow-Origin" not in client_of().get("/health", headers={"Origin": SITE}).headers
 
 

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from osrerank.server.api.bodies import MOST_KEYS, inflated, read_body
 from osrerank.server.api.errors import RefusedRequest
+from osrerank.server.api.numbers import Json
 
 MOST = 50
 SCALARS = st.none() | st.booleans() | st.integers(-(10**20), 10**20) | st.floats(allow_nan=False) | st.text()
@@ -21,10 +22,14 @@ CASES = {
     "twice": (b'{"query":"a","query":"b"}', 422, "twice"),
     "twice within": (b'{"documents":[{"text":"a","text":"b"}]}', 422, "documents.0: a key is there twice"),
     "keys": (("{" + ",".join(f'"{at}":7' for at in range(MOST_KEYS + 1)) + "}").encode(), 422, "keys"),
-    "passed over": (b'{"documents":[{"m":[' + b",".join([b"[]"] * 100_000) + b"]}]}", 422, "documents.0"),
+    "not built": (b'{"documents":[{"m":[' + b",".join([b"[]"] * 400_000) + b"]}]}", 422, "documents.0"),
+    "numbers not built": (b'{"documents":[{"m":[' + b"7," * 1_000_000 + b"7]}]}", 422, "documents.0"),
+    "digits not built": (b'{"documents":[{"m":[' + b"7" * 10_000 + b"]}]}", 422, "documents.0"),
+    "infinite not built": (b'{"documents":[{"m":[7e999]}]}', 422, "documents.0"),
 }
 
 NOT_JSON = [
+    b'{"a":[[[1 2]]]}', b'{"a":[[{"b":nul}]]}',
     b"{", b'{"a"', b'{"a":', b'{"a":1', b'{"a":1,}', b'{"a":[1,]}', b'{"a":01}', b'{"a":-}', b"{} {}", b"nul", b"x",
     b'{"a":"\\x"}', b'{"a":"', b'{"a":[[{"b":[}]}]]}', b'{"a":[[["', b"{1:2}", b'{"a" 1}', b'{"a":"\xff"}',
 ]  # fmt: skip
@@ -48,9 +53,14 @@ def test_encodings(encoding):
     assert read_body('{"query": "dürfen"}'.encode(encoding), MOST) == {"query": "dürfen"}
 
 
-def test_what_no_dialect_reads_is_passed_over():
-    body = b'{"documents":[{"text":"a","m":{"x":[0.5,"]}\\"",{}]},"n":[]},{"text":"b"}]}'
-    documents = [{"text": "a", "m": None, "n": None}, {"text": "b"}]
+def test_what_no_dialect_reads_stays_as_it_is_written():
+    body = b'{"documents":[{"m": [ 1.50, {"a" :"\\u00e9"} ]}]}'
+    assert read_body(body, MOST) == {"documents": [{"m": Json('[ 1.50, {"a" :"\\u00e9"} ]')}]}
+
+
+def test_what_no_dialect_reads_becomes_json_in_ascii():
+    body = '{"documents":[{"text":"a","m":{"x":[0.5,"]}\\"é",{}, NaN]},"n":[]},{"text":"b"}]}'.encode()
+    documents = [{"text": "a", "m": Json('{"x": [0.5, "]}\\"\\u00e9", {}, null]}'), "n": Json("[]")}, {"text": "b"}]
     assert read_body(body, MOST) == {"documents": documents}
 
 

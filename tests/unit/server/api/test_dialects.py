@@ -2,6 +2,8 @@ import json
 
 import pytest
 
+from osrerank.testing import FunctionScorer
+
 QUERY = "low blood pressure"
 TEXTS = ["salt and water", "low blood pressure", "blood", "low salt diets"]
 ORDER = [1, 2, 3, 0]  # by the share of the query's words; ties in the order given
@@ -22,21 +24,68 @@ def test_cohere(client, path):
     assert all(set(item) == {"index", "relevance_score"} for item in content["results"])
     assert content["model"] == "osrerank/e5-small"
     assert content["meta"] == {"api_version": {"version": "2"}, "billed_units": {"search_units": 1}}
-    assert set(content["usage"]) == {"prompt_tokens", "total_tokens"}
+    assert content["usage"] == {"prompt_tokens": 0, "completion_tokens": 0, "total_tokens": 0}
 
 
-def test_coheres_documents_may_be_objects_with_fields(client):
+def test_documents_may_be_objects_whose_fields_are_ranked_in_the_order_named(client):
     documents = [{"text": TEXTS[0]}, TEXTS[1], {"text": TEXTS[2], "more": 1}, {"text": TEXTS[3]}]
-    content = client.post("/rerank", json={"query": QUERY, "documents": documents, "return_documents": True}).json()
-    assert [item["index"] for item in content["results"]] == ORDER
-    assert [item["document"] for item in content["results"]] == [{"text": TEXTS[place]} for place in ORDER]
-    documents = [{"title": "low blood", "body": "pressure", "text": ""}, {"title": "low", "body": "salt"}]
-    body = {"query": QUERY, "documents": documents, "rank_fields": ["title", "body"], "return_documents": True}
+    for rank_fields in (None, [], ["text"]):
+        body = {"query": QUERY, "documents": documents, "rank_fields": rank_fields}
+        content = client.post("/rerank", json=body).json()
+        assert [item["index"] for item in content["results"]] == ORDER
+    documents = [{"body": "pressure", "title": "low blood"}, {"title": "low blood pressure", "text": "salt"}]
+    body = {"query": QUERY, "documents": documents, "rank_fields": ["title", "body"]}
     results = client.post("/v2/rerank", json=body).json()["results"]
-    assert [item["document"]["text"] for item in results] == ["low blood pressure", "low salt"]
-    body["rank_fields"] = ["abstract"]
-    answer = client.post("/v2/rerank", json=body)
-    assert (answer.status_code, "documents[0] has no text in 'abstract'" in answer.json()["message"]) == (422, True)
+    assert results[0]["relevance_score"] == results[1]["relevance_score"]
+
+
+@pytest.mark.parametrize(
+    ("document", "fields", "text"),
+    [
+        ({"text": "low", "title": None}, ["title", "text"], "low"),
+        ({"text": "blood", "year": 1864}, ["text", "year"], "blood 1864"),
+        ({"text": "blood", "ph": 7.4, "is_low": True}, ["is_low", "ph", "text"], "true 7.4 blood"),
+        ({"text": "", "title": "low"}, ["text", "title"], " low"),
+    ],
+    ids=["null", "number", "float and boolean", "empty"],
+)
+def test_a_null_field_counts_as_missing_and_a_number_or_boolean_as_its_text(serve, document, fields, text):
+    seen = []
+    client = serve(FunctionScorer(lambda _query, text: seen.append(text) or 0.5))
+    body = {"query": QUERY, "documents": [document], "rank_fields": fields}
+    assert client.post("/v1/rerank", json=body).status_code == 200
+    assert seen == [text]
+
+
+@pytest.mark.parametrize(
+    ("document", "words"),
+    [({"title": "low"}, "has no text in 'text', 'tags'"), ({"tags": ["low"]}, "[0].'tags' is a list")],
+)
+def test_an_object_without_text_is_refused(client, document, words):
+    body = {"query": QUERY, "documents": [document], "rank_fields": ["text", "tags"]}
+    for path, name in (("/v2/rerank", "documents"), ("/v1/reranking", "input")):
+        answer = client.post(path, json={**body, name: body["documents"]})
+        assert (answer.status_code, words in answer.json()["message"]) == (422, True), answer.text
+        assert f"{name}[0]" in answer.json()["message"]
+
+
+@pytest.mark.parametrize(
+    ("path", "given", "wanted", "listed", "returned"),
+    [
+        ("/v1/rerank", "documents", "return_documents", "results", "document"),
+        ("/rerank", "documents", "return_documents", "results", "document"),
+        ("/infinity/rerank", "documents", "return_documents", "results", "document"),
+        ("/v1/reranking", "input", "return_input", "data", "input"),
+    ],
+)
+def test_objects_come_back_as_they_were_passed(client, path, given, wanted, listed, returned):
+    document = {
+        "title": "é \U0001f600", "text": "low", "ph": 7.123456789012, "n": 10**20, "none": None, "on": True,
+        "more": {"list": [0.123456789, {"deep": [[]]}, "]"], "é": None},
+    }  # fmt: skip
+    answer = client.post(path, json={"query": QUERY, given: [document], wanted: True})
+    answer.content.decode("ascii")
+    assert answer.json()[listed][0][returned] == document
 
 
 def test_voyage(client):
@@ -50,6 +99,56 @@ def test_voyage(client):
     content = client.post("/voyage/v1/rerank", json={**body, "top_k": 2, "return_documents": True}).json()
     assert [item["document"] for item in content["data"]] == [TEXTS[place] for place in ORDER[:2]]
     assert client.post("/voyage/v1/rerank", json={**body, "documents": []}).status_code == 422
+
+
+def test_mixedbread(client):
+    """As https://www.mixedbread.com/api-reference/endpoints/reranking/rerank-documents has it."""
+    expected = probabilities(client)
+    body = {"query": QUERY, "input": TEXTS, "model": "mixedbread-ai/mxbai-rerank-large-v2"}
+    content = client.post("/v1/reranking", json=body).json()
+    assert [(item["index"], item["score"]) for item in content["data"]] == [(at, expected[at]) for at in ORDER]
+    assert all(set(item) == {"index", "score", "object"} for item in content["data"])
+    rest = {"object": "list", "model": "osrerank/e5-small", "top_k": 4, "return_input": False}
+    usage = {"prompt_tokens": 0, "completion_tokens": 0, "total_tokens": 0}
+    assert {name: content[name] for name in content if name != "data"} == {**rest, "usage": usage}
+    content = client.post("/v1/reranking", json={**body, "top_k": 2, "return_input": True}).json()
+    assert [item["input"] for item in content["data"]] == [TEXTS[at] for at in ORDER[:2]]
+    assert len(client.post("/v1/reranking", json={**body, "top_k": -1}).json()["data"]) == 4
+
+
+# the least number of results that may be asked for, and whether 0 asks for all, as the dialect's documentation has it
+@pytest.mark.parametrize(
+    ("path", "given", "name", "is_all"),
+    [
+        ("/v1/rerank", "documents", "top_n", False),
+        ("/v2/rerank", "documents", "top_n", False),
+        ("/infinity/rerank", "documents", "top_n", False),
+        ("/voyage/v1/rerank", "documents", "top_k", False),
+        ("/v1/reranking", "input", "top_k", False),
+        ("/rerank", "documents", "top_n", True),
+        ("/invocations", "documents", "top_n", True),
+        ("/rerank", "texts", "top_n", True),
+        ("/hf/rerank", "texts", "top_n", True),
+    ],
+)
+def test_no_results_cannot_be_asked_for(client, path, given, name, is_all):
+    for number in (0, -2):
+        answer = client.post(path, json={"query": QUERY, given: TEXTS, name: number})
+        if is_all and number == 0:
+            content = answer.json()
+            assert len(content if isinstance(content, list) else content["results"]) == len(TEXTS)
+        else:
+            assert (answer.status_code, name in answer.json()["message"]) == (422, True), answer.text
+
+
+@pytest.mark.parametrize("path", ["/rerank", "/", "/invocations", "/hf/rerank"])
+def test_one_body_in_the_names_of_two_dialects_keeps_what_it_asks_for(client, path):
+    body = {"query": QUERY, "texts": TEXTS, "documents": TEXTS, "return_text": True, "top_n": 2}
+    content = client.post(path, json=body).json()
+    assert [item["text"] for item in content] == [TEXTS[at] for at in ORDER[:2]]
+    assert client.post(path, json={**body, "documents": None}).json() == content
+    answer = client.post(path, json={**body, "documents": TEXTS[:2]})
+    assert (answer.status_code, "differ" in answer.json()["message"]) == (422, True), answer.text
 
 
 @pytest.mark.parametrize("path", ["/rerank", "/", "/invocations"])

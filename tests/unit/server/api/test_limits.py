@@ -1,3 +1,4 @@
+import json
 import socket
 from concurrent.futures import ThreadPoolExecutor
 
@@ -56,6 +57,7 @@ def check(answer, status, words, kind="Validation"):
         (b'{"query": "a", "documents": ["a"], "timeout_ms": 0}', "application/json", 422, "timeout_ms"),
         (b'{"query": "a", "documents": [{}], "rank_fields": ["\\ud800"]}', "application/json", 422, "no text"),
         (b'{"query": "a", "documents": ["a"]}', "text/plain", 415, "application/json"),
+        (b'{"query": "a", "documents": ["a"]}', "text/html", 415, "application/json"),
         (b"query=a", "application/x-www-form-urlencoded", 415, "application/json"),
     ],
 )
@@ -243,14 +245,15 @@ def test_documents_that_fail_or_are_blank_come_last_and_are_counted(serve, raw):
 def test_token(serve, path):
     client = serve(token="s3cret")
     method = "POST" if path == "/rerank" else "GET"
-    for given in (None, "Bearer wrong", "Basic s3cret", "s3cret"):
+    for given, words in ((None, "needs a token"), ("Bearer wrong", "is wrong"), ("Basic s3cret", "is wrong")):
         answer = client.request(method, path, json=BODY, headers={"Authorization": given} if given else {})
-        check(answer, 401, "Authorization: Bearer TOKEN", "Authentication")
+        check(answer, 401, words, "Authentication")
+        assert "Authorization: Bearer TOKEN" in answer.json()["message"]
         assert answer.headers["WWW-Authenticate"] == "Bearer"
-    answer = client.request(method, path, json=BODY, headers={"Authorization": "Bearer s3cret"})
-    assert answer.status_code == 200
+    for given in ("Bearer s3cret", "BEARER s3cret", "s3cret"):  # the last is how Mixedbread's first SDK sends it
+        assert client.request(method, path, json=BODY, headers={"Authorization": given}).status_code == 200
     wait_until(lambda: client.get("/ready").status_code == 200)
-    for free in ("/health", "/ping", "/openapi.json", "/docs"):
+    for free in ("/health", "/ping", "/.well-known/ready", "/openapi.json", "/docs"):
         assert client.get(free).status_code == 200, free
 
 
@@ -261,8 +264,30 @@ def test_models_info_metrics_and_unknown_paths(client):
     metrics = client.get("/metrics").text
     assert 'osrerank_http_requests_total{route="/v2/rerank",status="200"}' in metrics
     assert 'osrerank_http_documents_total{score="inferred"}' in metrics
-    check(client.get("/v3/rerank"), 404, "Not Found")
-    check(client.get("/v1/rerank"), 405, "Method Not Allowed")
+    assert client.get("/meta").json() == client.get("/info").json()
+    check(client.get("/v1/rerank"), 405, "send POST")
+
+
+@pytest.mark.parametrize(
+    ("path", "words"),
+    [
+        ("//v1/rerank", "but /v1/rerank: the base URL has a slash"),
+        ("/v1/v1/rerank", "but /v1/rerank: the base URL"),
+        ("/v1/v2/rerank", "but /v2/rerank: the base URL"),
+        ("/v1/v1/reranking", "but /v1/reranking: the base URL"),
+        ("//voyage/v1/v1/rerank", "but /voyage/v1/rerank: the base URL"),
+        ("/nowhere", "there are POST /"),
+        (f"/{'/x' * 10_000}", "GET /ready"),
+    ],
+)
+def test_a_path_that_is_no_route_is_told_which_are(client, path, words):
+    check(client.post(f"http://testserver{path}", json=BODY), 404, words)
+
+
+def test_a_body_without_a_content_type_is_json(client):
+    for path in ("/v1/rerank", "/voyage/v1/rerank", "/rerank"):
+        answer = client.post(path, content=json.dumps(BODY))
+        assert ("content-type" in answer.request.headers, answer.status_code) == (False, 200), answer.text
 
 
 def test_answers_leave_at_once():

@@ -117,7 +117,7 @@ def test_a_request_that_would_be_late_is_refused_at_once(limits):
         deadline = NEVER if limits else Deadline.after_ms(2_000, clock)
         with pytest.raises(Busy, match="would wait") as caught:
             await reranks.judge(question(200), deadline)
-        assert 1 <= caught.value.retry_after_s <= 60
+        assert 1 <= caught.value.retry_after_s <= 30  # the server's timeout
         may_go_on.set()
         small = await reranks.judge(question(1, 4), Deadline.after_ms(60_000, clock))
         assert small[0].order == (0,)
@@ -126,6 +126,14 @@ def test_a_request_that_would_be_late_is_refused_at_once(limits):
         reranks.close()
 
     asyncio.run(scenario())
+
+
+@pytest.mark.parametrize(
+    ("wait_s", "request_s", "after_s"), [(0.0, 30.0, 1), (2.1, 30.0, 3), (25.2, 30.0, 26), (600.0, 29.5, 30)]
+)
+def test_a_refused_client_waits_as_long_as_the_queue_and_no_longer_than_a_request_may_take(wait_s, request_s, after_s):
+    busy = Busy("full", wait_s, request_s)
+    assert (busy.retry_after_s, f"try again in {after_s} s" in str(busy)) == (after_s, True)
 
 
 def test_parts_are_put_together():

@@ -239,3 +239,20 @@ def test_a_batch_waits_for_a_server_that_starts_again_and_for_none_that_never_wa
 def test_a_server_that_was_told_the_time_and_ran_out_of_it_is_late_and_has_not_failed(scorer_of):
     with answering(lambda _received: refused(504)) as server:
         assert score(scorer_of(server.url, "osrerank"), deadline=Deadline.after_ms(5_000)).reached == 0
+
+
+@pytest.mark.parametrize(
+    ("answered", "said"),
+    [
+        ({"error": "input exceeds the batch size", "error_type": "Validation"}, "input exceeds the batch size"),
+        ({"message": "quota used up"}, "quota used up"),
+        ({"error": {"message": "quota used up", "code": 429}}, "quota used up"),
+    ],
+)
+def test_an_error_with_status_200_is_told_in_the_servers_words(answered, said):
+    with answering(lambda _received: Reply(answered)) as server:
+        connection = Connection("there", "")
+        with pytest.raises(EndpointError, match=f"answered 200, but with: {said}") as caught:
+            connection.post(server.url, {}, NEVER)
+        connection.close()
+    assert caught.value.status == 200

@@ -1,0 +1,128 @@
+"""Put BM25 scores on the scale of OpenSearch 3 and Anserini, on which absolute weights such as Birch's are learnt.
+
+Before version 3, OpenSearch multiplies BM25 by k1 + 1, as Elasticsearch still does; Lucene removed the factor with
+LUCENE-8563.
+"""
+
+import logging
+import math
+import time
+from collections.abc import Callable, Generator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from osrerank._seldom import Seldom
+from osrerank.retrieval.expiring import ExpiringCache
+from osrerank.retrieval.requests import SideRequest, path_of
+from osrerank.types import Ranking
+from osrerank.types.failed import Failed
+from osrerank.types.values import BM25
+
+logger = logging.getLogger(__name__)
+
+K1 = 1.2
+"""The engines' default."""
+WITHOUT_FACTOR = 3
+"""The first major version of OpenSearch whose BM25 has no factor."""
+SIMILARITY = "index.similarity.default"
+OTHERS = {
+    "hybrid", "neural", "neural_sparse", "knn", "script_score", "constant_score", "rank_feature", "distance_feature",
+}  # fmt: skip
+"""Queries whose scores are not BM25's."""
+
+
+@dataclass(frozen=True, slots=True)
+class Bm25Scale:
+    """What the engine multiplies BM25 by.
+
+    Attributes:
+        default: the factor of an index with the default similarity; 1 where there is none.
+        factors: index -> its factor, where its similarity is set.
+    """
+
+    default: float = 1.0
+    factors: Mapping[str, float] = field(default_factory=dict)
+
+    def applied(self, ranking: Ranking, hits: Sequence[Mapping[str, Any]]) -> Ranking:
+        """Return a first pass's ranking with BM25 without the factor among the parts of each score.
+
+        Args:
+            ranking: made from the hits, in their order.
+            hits: the hits.
+        """
+        if self == PLAIN:
+            return ranking
+        candidates = []
+        for candidate, hit in zip(ranking.candidates, hits, strict=True):
+            first = candidate.trace[0]
+            factor = self.factors.get(hit.get("_index", ""), self.default)
+            entry = first._replace(parts={**first.parts, BM25: first.score / factor})
+            candidates.append(candidate._replace(trace=(entry, *candidate.trace[1:])))
+        return replace(ranking, candidates=tuple(candidates))
+
+
+PLAIN = Bm25Scale()
+
+
+def scale_of(response: Any) -> Bm25Scale:
+    """Return the scale of a response's scores, as far as it tells: elasticsearch-py's objects say who answered."""
+    headers = getattr(getattr(response, "meta", None), "headers", None) or {}
+    return Bm25Scale(K1 + 1) if headers.get("x-elastic-product") == "Elasticsearch" else PLAIN
+
+
+class Bm25Scales:
+    """Finds the scale of searches' BM25, and caches it for a minute. Safe to use from many threads.
+
+    Args:
+        clock: returns seconds.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._known: ExpiringCache[str, Bm25Scale] = ExpiringCache(clock)
+        self._once = Seldom(math.inf, clock)
+
+    def of(self, index: Any, body: Mapping[str, Any]) -> Generator[SideRequest, Any, Bm25Scale]:
+        """Return the scale of a search's scores; yield the requests to look it up, none if it is cached.
+
+        Args:
+            index: a name, several, a pattern, or None for all.
+            body: the search's body.
+        """
+        if OTHERS & (body.get("query") or {}).keys():
+            return PLAIN
+        known = self._known.get(str(index))
+        if known is None:
+            try:
+                known = yield from _read(index)
+            except (Failed, AttributeError, KeyError, TypeError, ValueError) as error:  # or another form
+                if self._once.is_due(str(index)):
+                    logger.warning(
+                        "[score-scale-unread] the engine's version or the similarity of %s cannot be read, so BM25 is "
+                        "taken to have no factor k1 + 1, as in OpenSearch 3; not logged again: %s",
+                        index,
+                        error,
+                    )
+                return PLAIN
+            self._known.put(str(index), known)
+        return known
+
+
+def _read(index: Any) -> Generator[SideRequest, Any, Bm25Scale]:
+    """Yield the requests for the engine's version and the indices' similarities; return the scale."""
+    version = (yield SideRequest("GET", "/"))["version"]
+    is_opensearch = version.get("distribution") == "opensearch"
+    if is_opensearch and int(version["number"].partition(".")[0]) >= WITHOUT_FACTOR:
+        return PLAIN
+    try:
+        answer = yield SideRequest("GET", path_of(index, f"_settings/{SIMILARITY}.*"), params={"flat_settings": "true"})
+    except Failed as failed:
+        if failed.is_absent:  # the search will raise it
+            return PLAIN
+        raise
+    return Bm25Scale(K1 + 1, {name: _factor(entry["settings"]) for name, entry in answer.items()})
+
+
+def _factor(settings: Mapping[str, Any]) -> float:
+    """Return the factor of an index's default similarity."""
+    is_bm25 = settings.get(f"{SIMILARITY}.type", "BM25") == "BM25"
+    return float(settings.get(f"{SIMILARITY}.k1", K1)) + 1 if is_bm25 else 1.0

@@ -1,0 +1,109 @@
+import logging
+from collections.abc import Generator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from elastic_transport import ApiResponseMeta, HttpHeaders, NodeConfig, ObjectApiResponse
+
+from osrerank import connect
+from osrerank.response import parse
+from osrerank.retrieval.bm25_scale import PLAIN, Bm25Scale, Bm25Scales
+from osrerank.testing import FunctionScorer, ManualClock
+from osrerank.types import Query
+from osrerank.types.failed import Failed
+from tests.rankings import response_of
+from tests.recording_engine import MAPPING
+from tests.rerank_server import Received, Reply, answering
+
+MATCH = {"query": {"match": {"text": "a"}}}
+OPENSEARCH_2 = {"version": {"distribution": "opensearch", "number": "2.19.6"}}
+OPENSEARCH_3 = {"version": {"distribution": "opensearch", "number": "3.6.0"}}
+ELASTICSEARCH = {"version": {"number": "9.4.3", "build_flavor": "default"}}
+SETTINGS = {
+    "tuned": {"settings": {"index.similarity.default.type": "BM25", "index.similarity.default.k1": "0.9"}},
+    "other": {"settings": {"index.similarity.default.type": "LMDirichlet"}},
+}
+
+
+def answered(steps: Generator[Any, Any, Bm25Scale], *answers: Any) -> tuple[Bm25Scale, int]:
+    """Return what a look-up returns, and how many requests it made."""
+    left = list(answers)
+    try:
+        next(steps)
+        while True:
+            answer = left.pop(0)
+            if isinstance(answer, Exception):
+                steps.throw(answer)
+            else:
+                steps.send(answer)
+    except StopIteration as done:
+        return done.value, len(answers) - len(left)
+
+
+@pytest.mark.parametrize("engine", [OPENSEARCH_2, ELASTICSEARCH])
+def test_engines_with_the_factor_have_that_of_each_index(engine: dict[str, Any]) -> None:
+    found, _ = answered(Bm25Scales().of("tuned,other,plain", MATCH), engine, SETTINGS)
+    assert found == Bm25Scale(2.2, {"tuned": 1.9, "other": 1.0})
+    hits = [{"_index": name, "_id": name, "_score": 9.5} for name in ("tuned", "other", "plain")]
+    ranking = found.applied(parse(hits, Query("q", "a"), ["text"]), hits)
+    firsts = [candidate.trace[0] for candidate in ranking.candidates]
+    assert [one.parts["bm25"] for one in firsts] == pytest.approx([5.0, 9.5, 9.5 / 2.2])
+    assert [one.score for one in firsts] == [9.5, 9.5, 9.5]  # the engine's own stays
+
+
+def test_opensearch_3_has_none_and_is_asked_once_a_minute() -> None:
+    clock = ManualClock()
+    scales = Bm25Scales(clock)
+    assert answered(scales.of("a", MATCH), OPENSEARCH_3) == (PLAIN, 1)
+    assert answered(scales.of("a", MATCH)) == (PLAIN, 0)
+    clock.sleep(61)
+    assert answered(scales.of("a", MATCH), OPENSEARCH_3) == (PLAIN, 1)
+    hits = [{"_index": "a", "_id": "1", "_score": 2.0}]
+    ranking = parse(hits, Query("q", "a"), ["text"])
+    assert PLAIN.applied(ranking, hits) is ranking
+
+
+@pytest.mark.parametrize("kind", ["hybrid", "knn", "script_score"])
+def test_scores_that_are_not_bm25s_are_left_as_they_are(kind: str) -> None:
+    assert answered(Bm25Scales().of("a", {"query": {kind: {}}})) == (PLAIN, 0)
+
+
+@pytest.mark.parametrize(("product", "factor"), [("Elasticsearch", 2.2), ("", 1.0)])
+def test_a_response_object_of_elasticsearchs_client_has_its_factor(tmp_path: Path, product: str, factor: float) -> None:
+    meta = ApiResponseMeta(200, "1.1", HttpHeaders({"X-Elastic-Product": product}), 0.1, NodeConfig("http", "h", 9200))
+    response = ObjectApiResponse(response_of(["a", "bbb", "cc"]), meta)
+    with connect(f"embedded:{tmp_path / 'engine'}", scorer=FunctionScorer(lambda _q, text: len(text))) as client:
+        found = client.rerank_response(response, "a", options={"sentences": {"a": 0.5}})
+    for hit in found["hits"]["hits"]:
+        bm25 = hit["_rerank"]["first_pass"]["score"] / factor
+        assert hit["_rerank"]["sentences"]["score"] == pytest.approx(0.5 * bm25 + 0.5 * len(hit["_source"]["text"]))
+
+
+def test_a_version_that_cannot_be_read_is_said_once(caplog: pytest.LogCaptureFixture) -> None:
+    scales = Bm25Scales()
+    with caplog.at_level(logging.WARNING):
+        for _ in range(2):
+            assert answered(scales.of("a", MATCH), Failed(OSError("no"), status=403))[0] == PLAIN
+    assert caplog.text.count("[score-scale-unread]") == 1
+    assert answered(scales.of("b", MATCH), OPENSEARCH_2, Failed(OSError("no such index"), status=404))[0] == PLAIN
+
+
+@pytest.mark.parametrize(("engine", "factor"), [(OPENSEARCH_2, 2.2), (OPENSEARCH_3, 1.0)], ids=["2", "3"])
+def test_birchs_sentences_add_the_first_pass_on_the_scale_of_their_weights(engine: Any, factor: float) -> None:
+    def answer(received: Received) -> Reply:
+        content = response_of(["a", "bbb", "cc"])
+        if received.method == "GET":
+            content = engine if received.path == "/" else {} if "/_settings/" in received.path else MAPPING
+        for hit in content.get("hits", {}).get("hits", ()):
+            hit["_score"] *= factor
+        return Reply(content, headers=(("Content-Type", "application/json"),))
+
+    with answering(answer) as server, connect(server.url, scorer=FunctionScorer(lambda _q, text: len(text))) as client:
+        found = client.search("a", index="articles", rerank={"sentences": {"a": 0.5}})
+    assert found["rerank"]["applied"] is True
+    for hit in found["hits"]["hits"]:
+        marks = hit["_rerank"]
+        bm25 = marks["first_pass"]["score"] / factor
+        assert marks["first_pass"].get("bm25", marks["first_pass"]["score"]) == pytest.approx(bm25)
+        assert marks["sentences"]["score"] == pytest.approx(0.5 * bm25 + 0.5 * len(hit["_source"]["text"]))

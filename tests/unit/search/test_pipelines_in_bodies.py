@@ -1,0 +1,48 @@
+"""What a multi-search's lines say of search pipelines: OpenSearch before 2.18 refuses a name in a body."""
+
+import json
+
+import pytest
+
+from osrerank import connect
+from osrerank.retrieval.search_pipelines import OWN_DESCRIPTION
+from osrerank.testing import FunctionScorer
+from tests.rankings import response_of
+from tests.recording_engine import MAPPING
+from tests.rerank_server import Reply, answering
+
+OWN = {"description": f"{OWN_DESCRIPTION} Made by ...", "response_processors": [{"rerank": {}}]}
+RENAMING = {"response_processors": [{"rename_field": {"field": "text", "target_field": "body"}}]}
+
+
+def answer_with(definition):
+    def answer(received):
+        if received.method == "GET":
+            content = MAPPING
+            if "/_settings/" in received.path:
+                content = {"articles": {"settings": {"index.search.default_pipeline": "p"}}}
+            elif "/_search/pipeline/" in received.path:
+                content = {"p": definition}
+        else:
+            content = response_of(["a", "bbb", "cc"])
+            if "/_msearch" in received.path:
+                content = {"took": 1, "responses": [content, content]}
+        return Reply(content, headers=(("Content-Type", "application/json"),))
+
+    return answer
+
+
+@pytest.mark.parametrize("definition", [OWN, RENAMING], ids=["own", "fields renamed"])
+def test_a_multi_search_turns_a_default_pipeline_off_by_an_empty_definition(definition):
+    search = {"query": {"match": {"text": "bbb"}}}
+    lines = [{"index": "articles"}, search, {"index": "articles"}, search]
+    with (
+        answering(answer_with(definition), bytes.decode) as server,
+        connect(server.url, scorer=FunctionScorer()) as client,
+    ):
+        client.msearch(body=lines, rerank=True)
+        asked = [received for received in server.received if "/_msearch" in received.path]
+    sent = [json.loads(line) for received in asked for line in received.body.splitlines()]
+    named = [line["search_pipeline"] for line in sent if "search_pipeline" in line]
+    assert named
+    assert all(pipeline == {} for pipeline in named)
