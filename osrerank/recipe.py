@@ -7,7 +7,7 @@ from typing import Any
 
 from osrerank.errors import ConfigError
 from osrerank.options.rerank import AUTO_PIPELINE, MAX_DEPTH, VECTORS_MONO, Rerank
-from osrerank.pipeline import Pipeline
+from osrerank.pipeline import Pipeline, failed
 from osrerank.scoring.card import ENCODERS
 from osrerank.scoring.loaded import Ready
 from osrerank.stages.duo import DuoStage
@@ -84,7 +84,12 @@ class Recipe:
             if ranking.vectors is None:
                 ranking = self.compares.with_stored(self.compares.read(ranking, self.most_depth, deadline))
             pipeline = self.at_depth(self.compares.known_depth(ranking, self.depth, self.most_depth))
-        ranked = pipeline.rerank(ranking, deadline=deadline, on_failure=on_failure, offset=offset)
+        try:
+            ranked = pipeline.rerank(ranking, deadline=deadline, on_failure=on_failure, offset=offset)
+        except Exception as error:
+            if on_failure == "raise" or isinstance(pipeline, Pipeline):  # which reports the failures of its stages
+                raise
+            ranked = failed(ranking, "pipeline", error)
         return replace(ranked, warnings=(*ranked.warnings, *self.warnings)) if self.warnings else ranked
 
     def expect(self, query: str) -> None:

@@ -1,6 +1,7 @@
 """Fixtures that every tier may use."""
 
 import hashlib
+import logging
 import os
 import sys
 from collections.abc import Callable, Iterator
@@ -26,6 +27,28 @@ def no_configuration(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]
         patch.setenv("OSRERANK_VECTORS_FOLDER", str(tmp_path_factory.mktemp("vectors")))
         patch.setenv("XDG_CONFIG_HOME", str(tmp_path_factory.mktemp("configuration")))
         yield
+
+
+class Mistakes(logging.Handler):
+    """Collects what osrerank logs as a mistake of its own."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.ERROR)
+        self.found: list[str] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if record.getMessage().startswith("[internal]"):
+            self.found.append(self.format(record))
+
+
+@pytest.fixture(autouse=True)
+def no_mistakes(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Fail a test in which a search had to be answered without reranking because of a mistake of osrerank's own."""
+    mistakes, logger = Mistakes(), logging.getLogger("osrerank.search.run")
+    logger.addHandler(mistakes)
+    yield
+    logger.removeHandler(mistakes)
+    assert request.node.get_closest_marker("mistakes") or not mistakes.found, mistakes.found[0]
 
 
 @pytest.fixture

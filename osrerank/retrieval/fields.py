@@ -91,6 +91,7 @@ class SearchFields:
         missing: names in the options that the mapping lacks.
         nearest: name in the options -> the most similar name that the mapping has.
         warnings: other warnings.
+        timed_out: whether the mapping was not answered in time, so that other requests would wait in vain.
     """
 
     searched: tuple[str, ...] = ()
@@ -104,6 +105,7 @@ class SearchFields:
     missing: tuple[str, ...] = ()
     nearest: Mapping[str, str] = field(default_factory=dict)
     warnings: tuple[str, ...] = ()
+    timed_out: bool = False
 
     @classmethod
     def named_by(cls, options: Rerank) -> Self:

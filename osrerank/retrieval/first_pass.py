@@ -56,7 +56,7 @@ class FirstPass:
 
     def loss(self, response: Mapping[str, Any]) -> str:
         """Return why a response may be less complete than one to the caller's own request; empty if it is not."""
-        shards = response.get("_shards") or {}
+        shards = _part(response, "_shards")
         if shards.get("failed"):
             return f"{shards['failed']} of {shards.get('total')} shards failed{_first_failure(shards)}"
         if response.get("timed_out"):
@@ -95,18 +95,26 @@ class FirstPass:
         return any(less < more for less, more in pairs)
 
 
+def _part(response: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    """Return a part of a response; empty if it has none, or one of another form."""
+    part = response.get(name)
+    return part if isinstance(part, Mapping) else {}
+
+
 def _hits(response: Mapping[str, Any]) -> Sequence[Any]:
-    return (response.get("hits") or {}).get("hits") or ()
+    hits = _part(response, "hits").get("hits")
+    return hits if isinstance(hits, list) else ()
 
 
 def _total(response: Mapping[str, Any], unknown: int) -> int:
     """Return how many hits a search found; ``unknown`` if the response does not say."""
-    total = (response.get("hits") or {}).get("total")
-    return int(total.get("value", unknown) if isinstance(total, Mapping) else unknown if total is None else total)
+    total = _part(response, "hits").get("total")
+    count = total.get("value") if isinstance(total, Mapping) else total
+    return int(count) if isinstance(count, int | float) else unknown
 
 
 def _losses(response: Mapping[str, Any], hits: Sequence[Any]) -> tuple[int, ...]:
-    failed = (response.get("_shards") or {}).get("failed", 0)
+    failed = _part(response, "_shards").get("failed", 0)
     return failed, bool(response.get("timed_out")), bool(response.get("terminated_early")), -len(hits)
 
 

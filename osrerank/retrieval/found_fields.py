@@ -100,7 +100,8 @@ class FoundFields:
                 logger.warning("[mapping-unread] %s: %s", warning, error)
             if not isinstance(error, Failed) or error.is_forbidden:
                 self._refused.put(str(index), warning)
-            return _unread(wanted, warning)
+            timed_out = isinstance(error, Failed) and error.timed_out
+            return replace(_unread(wanted, warning), timed_out=timed_out)
 
     def _look(
         self, index: Any, wanted: Wanted, known: _Index | None, *, is_old: bool

@@ -65,6 +65,8 @@ class SearchPipeline:
 
 
 NONE = SearchPipeline()
+UNREAD = SearchPipeline(unread=READ_SETTINGS, has_default=True)
+"""The pipeline of an index whose settings cannot be read."""
 
 
 @dataclass(slots=True)
@@ -140,10 +142,9 @@ class SearchPipelines:
                     READ_SETTINGS,
                     error,
                 )
-            unread = replace(NONE, unread=READ_SETTINGS, has_default=True)
             if isinstance(error, Failed) and error.is_forbidden:
-                self._defaults.put(str(index), unread)
-            return unread
+                self._defaults.put(str(index), UNREAD)
+            return UNREAD
         default = names.pop() if len(names) == 1 else replace(NONE, has_default=bool(names))
         self._defaults.put(str(index), default)
         return default

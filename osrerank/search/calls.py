@@ -56,7 +56,7 @@ def search_steps(
     held: Reason | None = None
     if options is not None:
         options, held = held_back(options, query, content)
-    asked = Asked(query, content, params, index, options, headers, held)
+    asked = Asked(query, content, params, index, options, headers, held, is_json=isinstance(body, str | bytes))
     return (yield from alone(search(asked, searcher), searcher.vectors))
 
 
@@ -76,7 +76,7 @@ def multi_search_steps(
         ConfigError: the body has a header without a body, or the rerank options cannot be used.
         Failed: the search engine refused the multi-search.
     """
-    parts = _parts(body)
+    parts, is_json = _parts(body), isinstance(body, str | bytes)
     given = {**(params.get("params") or {}), **params}
     shared = {name: given[name] for name in SHARED if given.get(name)}
     searches = []
@@ -88,7 +88,7 @@ def multi_search_steps(
             raise ConfigError(f"{why}; use search for these queries", setting="rerank.rm3", source="argument")
         options, held = held_back(options, None, own)
         headers = {**header, **(params.get("headers") or {})}
-        searches.append(Asked(None, own, shared, name, options, headers, held, place, header))
+        searches.append(Asked(None, own, shared, name, options, headers, held, place, header, is_json))
     return (yield from _performed(searcher, searches))
 
 

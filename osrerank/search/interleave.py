@@ -42,7 +42,7 @@ def team_draft(own: Sequence[str], others: Sequence[str], seed: str) -> list[Pic
 
     A prefix of the list depends only on prefixes of the rankings, so longer rankings continue the same list.
     """
-    coin = random.Random(seed)  # noqa: S311 - a repeatable draw, no secret
+    coin = random.Random(seed.encode("utf-8", "surrogatepass"))  # noqa: S311 - a repeatable draw, no secret
     left = {OWN: iter(own), OTHER: iter(others)}
     picked: dict[str, Team] = {}
     while left:
@@ -63,7 +63,7 @@ def seed_of(interleave: Interleave, query: str) -> str:
 
 def session_of(interleave: Interleave) -> str:
     """Return the digest that identifies the reader in records; the key itself is not recorded."""
-    return hashlib.sha256(interleave.key.encode()).hexdigest()[:16]
+    return hashlib.sha256(interleave.key.encode("utf-8", "surrogatepass")).hexdigest()[:16]
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,6 +7,7 @@ from typing import Any
 
 from osrerank._seldom import Seldom
 from osrerank.response import hits_of, sections_of
+from osrerank.retrieval.first_pass import FirstPass
 from osrerank.retrieval.requests import SideRequest
 from osrerank.search.plan import NOT_TRIED, Plan
 from osrerank.search.searcher import Searcher
@@ -41,7 +42,7 @@ def perform(plan: Plan) -> Generator[SearchRequest, Any, tuple[Plan, Any]]:
     if first is None:
         return plan, (yield from _own_response(plan))
     try:
-        response = yield SearchRequest(first.body, first.params, is_first_pass=True)
+        response = yield _request(plan, first)
     except Failed as failed:
         if (refusal := _refusal(failed)) is None:
             raise
@@ -56,7 +57,7 @@ def perform(plan: Plan) -> Generator[SearchRequest, Any, tuple[Plan, Any]]:
             return plan, response
         if not first.page.offset:
             whole = first.of_own_size()
-            request = SearchRequest({**first.body, "size": whole.body["size"]}, first.params, is_first_pass=True)
+            request = _request(plan, whole)
             return replace(plan, first_pass=whole, page=whole.page), (yield request)
         reason = SHORTENED
     # outside the except block, so that an error of the second request does not carry the first one's traceback
@@ -66,9 +67,16 @@ def perform(plan: Plan) -> Generator[SearchRequest, Any, tuple[Plan, Any]]:
     return own, (yield from _own_response(own))
 
 
+def _request(plan: Plan, first: FirstPass) -> SearchRequest:
+    """Return the request of a first pass; the parameters are in its body if it has no URL of its own."""
+    if not plan.asked.place:
+        return SearchRequest(plan.asked.as_given(first.body), first.params, is_first_pass=True)
+    return SearchRequest(plan.asked.as_given({**first.body, **first.params}), {}, is_first_pass=True)
+
+
 def _own_response(plan: Plan) -> Generator[SearchRequest, Any, Any]:
     """Yield the caller's own request, once more if another search in the same request may be why it was refused."""
-    request = SearchRequest(plan.body, plan.asked.params)
+    request = SearchRequest(plan.asked.as_given(plan.body), plan.asked.params)
     try:
         return (yield request)
     except Failed as failed:
@@ -81,7 +89,7 @@ def _better(plan: Plan, response: Any, reason: Reason) -> Generator[SearchReques
     """Yield the caller's own request; return the more complete of its response and the first pass's, with its plan."""
     own = plan.unranked(reason)
     try:
-        answered = yield SearchRequest(own.body, own.asked.params)
+        answered = yield SearchRequest(own.asked.as_given(own.body), own.asked.params)
     except Failed:
         return plan, response
     if plan.first_pass is None or not plan.first_pass.is_better(answered, response):
@@ -162,9 +170,10 @@ def is_outdated(plan: Plan, response: Any, known: Searcher) -> Generator[SideReq
         known: what the client knows of its indices.
     """
     asked = plan.asked
-    if not isinstance(response, Mapping):
-        return False
-    if not (_reads_nothing(plan, response) or known.fields.is_outdated(asked.index, response)):
+    try:
+        if not (_reads_nothing(plan, response) or known.fields.is_outdated(asked.index, response)):
+            return False
+    except (AttributeError, TypeError):  # a response of another form, of which `hits_to_read` says where
         return False
     options = asked.options or known.defaults.of(asked.index)
     newest = yield from known.fields_of(options, asked.index, query=asked.query, body=asked.body, anew=True)

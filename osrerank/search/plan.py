@@ -16,7 +16,7 @@ from osrerank.retrieval.first_pass import COLLAPSED, FirstPass, count_of, first_
 from osrerank.retrieval.query_text import as_you_type, build_query, find_query_text
 from osrerank.retrieval.requests import SideRequest
 from osrerank.retrieval.rm3 import expand
-from osrerank.retrieval.search_pipelines import SearchPipeline
+from osrerank.retrieval.search_pipelines import UNREAD, SearchPipeline
 from osrerank.retrieval.text_fields import fields_of
 from osrerank.search.orders import PageOrder
 from osrerank.search.searcher import Searcher
@@ -54,6 +54,8 @@ class Asked:
         held: why it is answered with its first pass although it could be reranked; None for all other searches.
         place: its place in a multi-search, from 1; 0 for a search by itself.
         header: its header in the multi-search; None for a search by itself.
+        is_json: whether the caller gave the body as JSON, which may have what cannot be encoded otherwise: half of a
+            surrogate pair.
     """
 
     query: Query = None
@@ -65,6 +67,11 @@ class Asked:
     held: Reason | None = None
     place: int = 0
     header: Mapping[str, Any] | None = None
+    is_json: bool = False
+
+    def as_given(self, body: Mapping[str, Any]) -> Mapping[str, Any] | str:
+        """Return a body in the form in which the caller gave it."""
+        return json.dumps(body) if self.is_json else body
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -130,16 +137,13 @@ class Plan:
         return replace(self, fields=replace(self.fields, read=read))
 
 
-def make_plan(
-    asked: Asked, known: Searcher, service: RerankService, *, anew: bool = False
-) -> Generator[Step, Any, Plan]:
+def make_plan(asked: Asked, known: Searcher, service: RerankService) -> Generator[Step, Any, Plan]:
     """Yield the steps needed before a search's request (usually none), and return its plan.
 
     Args:
         asked: the caller's search.
         known: what the client knows of its indices.
         service: holds the models of the index.
-        anew: whether to read the mapping again, even if it is cached.
 
     Raises:
         ConfigError: the options cannot be used; or the query has no single text, and the options say to raise.
@@ -147,13 +151,15 @@ def make_plan(
     """
     options = asked.options or known.defaults.of(asked.index)
     recipe, deadline = yield from _timed(asked, known, service)
-    fields = yield from known.fields_of(options, asked.index, query=asked.query, body=asked.body, anew=anew)
+    fields = yield from known.fields_of(options, asked.index, query=asked.query, body=asked.body)
     plan = Plan(asked, service, with_query(asked.query, asked.body, fields), fields, deadline, options, recipe=recipe)
     if asked.options is None:
         return plan
     if isinstance(asked.query, str):
         plan = replace(plan, text=asked.query)
-    pipeline = yield from known.pipelines.of(asked.index, asked.params, asked.body)
+    pipeline = UNREAD
+    if not fields.timed_out:
+        pipeline = yield from known.pipelines.of(asked.index, asked.params, asked.body)
     if options.rm3 is not None and not pipeline.obstacle and asked.held is None:
         query = yield from _expanded(plan, pipeline)
         plan = replace(plan, body=with_query(query, asked.body, fields))
@@ -161,17 +167,25 @@ def make_plan(
         return replace(plan, obstacle=NOT_ASKED)
     if "ext" in plan.body:
         plan = replace(plan, ubi=UbiQuery.of(plan.body, asked.params), body=without_ubi(plan.body))
-    thresholds = None
-    if asked.held is None:
-        if known.models is not None and (conflict := known.models.conflict(asked.index)):
-            return replace(plan, obstacle=Reason(ReasonCode.MODELS, conflict), text="")
-        if options.cutoff is not None or options.min_probability is not None:
-            thresholds = yield from known.calibrations.of(fields.written_into(options), asked.index, service)
-        what = asked.query, asked.body, asked.params, asked.index, asked.headers, known.authentication, thresholds
-        plan = replace(plan, order=PageOrder(known.orders, service, what))
-        if not known.is_embedded and any(each.sentences is not None for each in options.rankings):
-            plan = replace(plan, bm25=(yield from known.bm25_scales.of(asked.index, plan.body)))
+    if asked.held is not None:
+        return _ready(plan, pipeline, None)
+    if known.models is not None and (conflict := known.models.conflict(asked.index)):
+        return replace(plan, obstacle=Reason(ReasonCode.MODELS, conflict), text="")
+    plan, thresholds = yield from _with_order(plan, known)
     return _ready(plan, pipeline, thresholds)
+
+
+def _with_order(plan: Plan, known: Searcher) -> Generator[Step, Any, tuple[Plan, Thresholds | None]]:
+    """Yield the steps that look up what the order of the hits depends on; return the plan with it, and the cuts."""
+    asked, options, thresholds = plan.asked, plan.options, None
+    if options.cutoff is not None or options.min_probability is not None:
+        written = plan.fields.written_into(options)
+        thresholds = yield from known.calibrations.of(written, asked.index, plan.service)
+    what = asked.query, asked.body, asked.params, asked.index, asked.headers, known.authentication, thresholds
+    plan = replace(plan, order=PageOrder(known.orders, plan.service, what))
+    if not known.is_embedded and any(each.sentences is not None for each in options.rankings):
+        plan = replace(plan, bm25=(yield from known.bm25_scales.of(asked.index, plan.body)))
+    return plan, thresholds
 
 
 def _timed(

@@ -154,13 +154,9 @@ def _tried(step: ClientStep) -> Generator[ClientStep, Any, Any]:
 
 
 def _multi_search(searches: Sequence[_Search]) -> MultiSearchRequest:
-    """Return the request of several searches; parameters of a first pass are in its body, as it has no URL."""
-    lines: list[Any] = []
-    for one in searches:
-        assert isinstance(one.step, SearchRequest)
-        request = one.step
-        lines += [one.header, {**request.body, **request.params} if request.is_first_pass else request.body]
-    return MultiSearchRequest(lines)
+    """Return the request of several searches."""
+    steps = [(one.header, one.step) for one in searches if isinstance(one.step, SearchRequest)]
+    return MultiSearchRequest([line for header, step in steps for line in (header, step.body)])
 
 
 def _responses(answer: Any, count: int, has_first_pass: bool) -> list[Any]:  # noqa: FBT001 - it is no option

@@ -110,7 +110,10 @@ def _is_read(language: str, languages: tuple[str, ...]) -> bool:
 @lru_cache(maxsize=10_000)
 def language_of(text: str) -> str:
     """Return the ISO 639 code of a text's language, or the one that `SAME` has for it; "" if it is not clear."""
-    language = str(_identifier().classify(text)[0])
+    identifier = _identifier()
+    if identifier is None:
+        return ""
+    language = str(identifier.classify(text)[0])
     return "" if language in ("und", "zxx") else SAME.get(language, language)
 
 
@@ -122,8 +125,17 @@ def prepare() -> None:
 
 @cache
 def _identifier() -> Any:
+    """Return the language detector; None if it cannot be loaded: it unpacks its model into the temporary folder."""
     module = importlib.import_module("py3langid.langid")
-    return module.LanguageIdentifier.from_model_file(module.MODEL_FILE, norm_probs=True, min_confidence=SURE)
+    try:
+        return module.LanguageIdentifier.from_model_file(module.MODEL_FILE, norm_probs=True, min_confidence=SURE)
+    except OSError as error:
+        logger.warning(
+            "[language-unchecked] the language of documents is not checked until this process starts anew: the "
+            "detector cannot be unpacked into the temporary folder: %s",
+            error,
+        )
+        return None
 
 
 def unreadable(query: str, languages: Sequence[str]) -> str:

@@ -1,0 +1,231 @@
+"""Whatever a model or a mistake raises, a search answers, says why, and tells nothing of its texts elsewhere."""
+
+import asyncio
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from prometheus_client import REGISTRY, generate_latest
+
+from osrerank import MonoStage, Pipeline, connect
+from osrerank.aio import connect_async
+from osrerank.errors import DeadlineExceeded, InferenceError
+from osrerank.search import run
+from osrerank.testing import CannedTransport, FunctionScorer
+from osrerank.types import Advice, Vectors
+from tests.rankings import client_for, ids, response_of
+from tests.tracing import recording, told
+from tests.waiting import wait_until
+
+SECRET = "zebra"
+BODY = {"query": {"match": {"text": SECRET}}}
+KINDS: tuple[type[Exception], ...] = (
+    ValueError, TypeError, KeyError, AttributeError, RuntimeError, MemoryError, ConnectionError, UnicodeError,
+    InferenceError, DeadlineExceeded,
+)  # fmt: skip
+
+
+class Breaking:
+    """An encoder that counts letters, and raises in one of its methods."""
+
+    model, identity, key, dimensions = "letters", "letters-1", "letters-1", 26
+    advice = Advice(kind="bi-encoder")
+
+    def __init__(self, where: str, error: Exception) -> None:
+        self.where, self.error = where, error
+
+    def broken(self, where: str) -> None:
+        if where == self.where:
+            raise self.error
+
+    def encode(self, texts: Any, side: str, **_: Any) -> Vectors:
+        self.broken(side)
+        counts = [[text.count(chr(97 + at)) for at in range(26)] for text in texts]
+        return Vectors(np.array(counts, np.float32))
+
+    def similarity(self, query: Any, vectors: Any) -> Any:
+        self.broken("similarity")
+        return vectors @ query
+
+    def probabilities(self, logits: Any) -> Any:
+        self.broken("probabilities")
+        return 1 / (1 + np.exp(-logits.astype(np.float64)))
+
+    def close(self) -> None: ...
+
+
+class BreakingStage:
+    name, depth = "mine", 10
+
+    def __init__(self, error: Exception) -> None:
+        self.error = error
+
+    def rerank(self, _ranking: Any, **_: Any) -> Any:
+        raise self.error
+
+
+class BreakingPipeline(BreakingStage):
+    """A pipeline of a class that is not osrerank's."""
+
+    stages = ()
+
+
+def raising(error: Exception) -> Callable[..., float]:
+    def score(*_: str) -> float:
+        raise error
+
+    return score
+
+
+def scorer_of(where: str, error: Exception) -> dict[str, Any]:
+    """Return the arguments of a client, and the options of a search, in which something raises the error."""
+    if where == "scorer":
+        return {"scorer": FunctionScorer(raising(error))}
+    if where == "duo":
+        return {
+            "scorer": FunctionScorer(),
+            "duo_scorer": FunctionScorer(raising(error)),
+            "rerank": {"pipeline": "mono-duo"},
+        }
+    if where == "stage":
+        return {
+            "scorer": FunctionScorer(),
+            "rerank": {"pipeline": Pipeline((MonoStage(FunctionScorer()), BreakingStage(error)))},
+        }
+    if where == "pipeline":
+        return {"scorer": FunctionScorer(), "rerank": {"pipeline": BreakingPipeline(error)}}
+    return {"scorer": Breaking(where, error)}
+
+
+class Notes(CannedTransport):
+    """Answers every search, alone or in a multi-search, with ten notes."""
+
+    def perform_request(self, method: str, url: str, params: Any = None, body: Any = None, **_: Any) -> Any:
+        found = response_of([f"a {SECRET} and {number} salts" for number in range(10)])
+        if url.endswith("_msearch"):
+            return {"took": 1, "responses": [found] * (body.count("\n") // 2)}
+        return super().perform_request(method, url, params, body) if method == "GET" else found
+
+
+class AsyncNotes(Notes):
+    async def perform_request(self, *arguments: Any, **options: Any) -> Any:  # type: ignore[override]
+        return super().perform_request(*arguments, **options)
+
+
+def searched(options: Any, **client: Any) -> Any:
+    with connect("http://localhost:9", transport_class=Notes, **client) as own:
+        return own.search(SECRET, index="notes", rerank=options)
+
+
+def in_asyncio(options: Any, **client: Any) -> Any:
+    own = connect_async("http://localhost:9", transport_class=AsyncNotes, **client)
+    return asyncio.run(own.search(SECRET, index="notes", rerank=options))
+
+
+def in_a_multi_search(options: Any, **client: Any) -> Any:
+    with connect("http://localhost:9", transport_class=Notes, **client) as own:
+        return own.msearch(body=[{"index": "notes"}, BODY] * 2, rerank=options)["responses"][1]
+
+
+DRIVERS = (searched, in_asyncio, in_a_multi_search)
+MODELS = ("scorer", "duo", "stage", "pipeline", "query", "document", "similarity", "probabilities")
+STEPS = ("hits_to_read", "read", "prepared", "rank", "report_of", "told", "after")
+
+
+FIRST = [f"d{number}" for number in range(10)]
+
+
+@pytest.fixture(autouse=True)
+def _nothing_is_stored(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OSRERANK_VECTORS", "off")
+
+
+def metrics() -> str:
+    return generate_latest(REGISTRY).decode()
+
+
+@pytest.mark.parametrize("driver", DRIVERS)
+@pytest.mark.parametrize("where", MODELS)
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_model_that_raises_leaves_the_best_order_so_far(kind: type[Exception], where: str, driver: Any) -> None:
+    given = scorer_of(where, kind(f"cannot read {SECRET}"))
+    with recording() as exporter:
+        answer = driver(given.pop("rerank", True), **given)
+        spans = told(exporter)
+    marks = answer["rerank"]
+    assert sorted(ids(answer)) == FIRST
+    assert marks["applied"] == ("partial" if where in ("duo", "stage") else False)
+    assert marks["reason_code"] == ("deadline" if kind is DeadlineExceeded else "scoring")
+    assert SECRET in marks["reason"]
+    assert SECRET not in str(spans)
+    assert SECRET not in metrics()
+
+
+@pytest.mark.parametrize("driver", DRIVERS)
+@pytest.mark.parametrize("where", MODELS)
+@pytest.mark.parametrize("kind", KINDS)
+def test_it_is_raised_where_that_is_asked_for(kind: type[Exception], where: str, driver: Any) -> None:
+    given = scorer_of(where, kind(f"cannot read {SECRET}"))
+    options = {**given.pop("rerank", {}), "on_failure": "raise"}
+    with pytest.raises(kind):
+        driver(options, **given)
+
+
+@pytest.mark.mistakes
+@pytest.mark.parametrize("driver", DRIVERS)
+@pytest.mark.parametrize("step", STEPS)
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_mistake_behind_the_response_gives_the_plain_answer(
+    kind: type[Exception], step: str, driver: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(run, step, raising(kind(f"cannot read {SECRET}")))
+    with recording() as exporter:
+        answer = driver(True, scorer=FunctionScorer())
+        spans = told(exporter)
+    assert ids(answer) == FIRST
+    assert (answer["rerank"]["applied"], answer["rerank"]["reason_code"]) == (False, "internal")
+    assert SECRET not in answer["rerank"]["reason"]
+    assert "Traceback" in caplog.text
+    assert SECRET not in str(spans)
+    assert SECRET not in metrics()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_record_of_shadow_mode_tells_nothing_of_what_a_model_raised(
+    kind: type[Exception], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "shadow.jsonl"
+    monkeypatch.setenv("OSRERANK_SHADOW_FILE", str(file))
+    scorer = FunctionScorer(raising(kind(f"cannot read {SECRET}")))
+    with connect(
+        "http://localhost:9", transport_class=Notes, scorer=scorer, rerank={"traffic": {"shadow": True}}
+    ) as own:
+        own.search(SECRET, index="notes", rerank=True)
+        own.msearch(body=[{"index": "notes"}, BODY], rerank=True)
+        wait_until(lambda: file.exists() and file.read_text("utf-8").count("\n") == 2)
+    lines = [json.loads(line) for line in file.read_text("utf-8").splitlines()]
+    assert {line["reason_code"] for line in lines} == {"deadline" if kind is DeadlineExceeded else "scoring"}
+    assert SECRET not in file.read_text("utf-8")
+
+
+ODD_HITS = [
+    None, 3, "no", [3], [{}], [{"_id": 7}], [{"_id": "1", "_score": "high"}], [{"_id": "1", "_source": [1]}],
+    [{"_id": "1", "_score": float("nan"), "_source": {"text": "x"}}],
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("hits", ODD_HITS)
+def test_a_response_of_another_form_comes_back_with_the_reason(hits: Any) -> None:
+    response = {"took": 1, "hits": {"total": {"value": 1, "relation": "eq"}, "hits": hits}}
+    answer = client_for(response).search("salt", index="i", rerank=True)
+    assert answer["rerank"]["reason_code"] == "response"
+    shown = answer["hits"]["hits"]
+    if isinstance(shown, list):
+        shown = [
+            hit if not isinstance(hit, dict) else {name: hit[name] for name in hit if name != "_rerank"}
+            for hit in shown
+        ]
+    assert repr(shown) == repr(hits)
