@@ -26,6 +26,7 @@ from osrerank.search.plan import RerankArgument
 from osrerank.search.ranking import WrappedResponse, rank_response, rank_texts
 from osrerank.search.step import ClientStep, Computation, Later, MultiSearchRequest, Shadow
 from osrerank.search.traced import multi_search_span, request_span, search_span
+from osrerank.service import RerankService
 from osrerank.settings import Settings, refuse_settings
 from osrerank.types import Encoder, Ranking, Scorer
 from osrerank.types.failed import Raised
@@ -57,17 +58,13 @@ class AsyncClient(AsyncOpenSearch):
         self,
         hosts: Any = None,
         *,
-        settings: Settings | None = None,
+        models: RerankService | None = None,
         defaults: Defaults | None = None,
-        scorer: Scorer | Encoder | None = None,
-        duo_scorer: Scorer | None = None,
-        encoder: Encoder | None = None,
-        clock: Callable[[], float] = time.monotonic,
         **options: Any,
     ) -> None:
         super().__init__(hosts, **options)
         self._later: set[asyncio.Task[Any]] = set()
-        self.searcher = searcher_of(self, settings, defaults, scorer, duo_scorer, encoder, clock)
+        self.searcher = searcher_of(self, models, defaults)
 
     async def search(
         self,
@@ -225,12 +222,10 @@ def connect_async(
     refuse_unknown(options, AsyncTransport, ConnectionPool, AIOHttpConnection)
     models = {"model": model, "vector_model": vector_model, "duo_model": duo_model}
     settings = Settings.load(url=url, **models, backend=backend, dtype=dtype, redis_url=redis_url)
+    clock = options.pop("clock", time.monotonic)
     client = AsyncClient(
-        settings=settings,
+        models=RerankService(settings, scorer, duo_scorer, clock, encoder=encoder, has_index=True),
         defaults=Defaults.load(settings, rerank, model=model),
-        scorer=scorer,
-        duo_scorer=duo_scorer,
-        encoder=encoder,
         **{**_async_connection_options(settings), **options},
     )
     if warm:

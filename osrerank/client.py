@@ -34,6 +34,7 @@ from osrerank.search.ranking import WrappedResponse, rank_response, rank_texts
 from osrerank.search.searcher import Searcher
 from osrerank.search.step import ClientStep, Computation, Later, MultiSearchRequest, Shadow
 from osrerank.search.traced import multi_search_span, request_span, search_span
+from osrerank.service import RerankService
 from osrerank.settings import Settings, refuse_settings
 from osrerank.types import Encoder, Ranking, Scorer
 from osrerank.types.failed import Failed, Raised
@@ -51,16 +52,13 @@ class Client(OpenSearch):
 
     Args:
         hosts: as for ``opensearchpy.OpenSearch``.
-        settings: model, backend, Redis; read from the environment when absent.
+        models: the models of this process; those of the environment's settings when absent. `connect` makes them from
+            its arguments.
         defaults: what ``rerank=True`` means, for each index; read from the settings file when absent.
-        scorer: a scorer or an encoder of your own, used instead of the settings' model; the caller closes it.
-        duo_scorer: likewise, instead of the model that compares pairs of candidates.
-        encoder: likewise, instead of ``vector_model``, the bi-encoder that is used beside a cross-encoder.
-        clock: returns the seconds that deadlines are counted in; for tests.
         options: passed to ``opensearchpy.OpenSearch``.
 
     Attributes:
-        searcher: runs the searches, and holds what they share: models, defaults, fields and so on.
+        searcher: holds what the searches share: models, defaults, fields and so on.
         is_owner: whether `close` closes the connections; False if another client owns them (`osrerank.wrap`).
     """
 
@@ -70,18 +68,14 @@ class Client(OpenSearch):
         self,
         hosts: Any = None,
         *,
-        settings: Settings | None = None,
+        models: RerankService | None = None,
         defaults: Defaults | None = None,
-        scorer: Scorer | Encoder | None = None,
-        duo_scorer: Scorer | None = None,
-        encoder: Encoder | None = None,
-        clock: Callable[[], float] = time.monotonic,
         **options: Any,
     ) -> None:
         super().__init__(hosts, **options)
         self._connections = OwnConnections(self.transport)
         self._later = Background()
-        self.searcher = searcher_of(self, settings, defaults, scorer, duo_scorer, encoder, clock)
+        self.searcher = searcher_of(self, models, defaults)
 
     def search(
         self,
@@ -393,12 +387,10 @@ def connect(
     refuse_unknown(options, Transport, ConnectionPool, Urllib3HttpConnection)
     models = {"model": model, "vector_model": vector_model, "duo_model": duo_model}
     settings = Settings.load(url=url, **models, backend=backend, dtype=dtype, redis_url=redis_url)
+    clock = options.pop("clock", time.monotonic)
     client = Client(
-        settings=settings,
+        models=RerankService(settings, scorer, duo_scorer, clock, encoder=encoder, has_index=True),
         defaults=Defaults.load(settings, rerank, model=model),
-        scorer=scorer,
-        duo_scorer=duo_scorer,
-        encoder=encoder,
         **{**connection_options(settings), **options},
     )
     if warm:
@@ -406,23 +398,11 @@ def connect(
     return client
 
 
-def searcher_of(
-    client: Any,
-    settings: Settings | None,
-    defaults: Defaults | None,
-    scorer: Scorer | Encoder | None,
-    duo_scorer: Scorer | None,
-    encoder: Encoder | None,
-    clock: Callable[[], float],
-) -> Searcher:
+def searcher_of(client: Any, models: RerankService | None, defaults: Defaults | None) -> Searcher:
     """Return the `Searcher` of a client, synchronous or asynchronous; the arguments are those of `Client`."""
     return Searcher(
-        settings or Settings.load(),
+        models or RerankService(Settings.load(), has_index=True),
         defaults,
-        scorer,
-        duo_scorer,
-        encoder=encoder,
-        clock=clock,
         is_embedded=is_embedded(client),
         authentication=authentication_of(client),
     )

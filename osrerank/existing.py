@@ -8,6 +8,7 @@ from osrerank.client import Client
 from osrerank.errors import ConfigError
 from osrerank.options.defaults import Defaults
 from osrerank.options.rerank import Rerank, RerankOptions
+from osrerank.service import RerankService
 from osrerank.settings import Settings
 from osrerank.types import Encoder, Scorer
 
@@ -62,9 +63,10 @@ def wrap(client: Any, **options: Unpack[WrapOptions]) -> Any:
     scorers: Any = {name: options.pop(name, None) for name in ("scorer", "duo_scorer", "encoder")}  # type: ignore[misc]
     settings = Settings.load(**options)
     wrapped = client_class(
-        settings=settings,
+        models=RerankService(
+            settings, scorers["scorer"], scorers["duo_scorer"], encoder=scorers["encoder"], has_index=True
+        ),
         defaults=Defaults.load(settings, rerank, model=options.get("model")),
-        **scorers,
         transport_class=lambda *_hosts, **_options: client.transport,
     )
     wrapped.is_owner = False

@@ -59,6 +59,13 @@ class RerankService:
         encoder: likewise, instead of the settings' ``vector_model``.
         clock: returns the time in seconds, for deadlines.
         has_index: whether the documents are in an index; if not, vectors are kept in the settings' Redis, if any.
+
+    Attributes:
+        settings: the given ones.
+        clock: the given one.
+        is_given: whether the caller brought the model, so that the settings' own is not used.
+        first: the model that scores; in the pipelines with vectors first, the second one.
+        encoder: the model of the vectors, if the first one is a cross-encoder.
     """
 
     def __init__(
@@ -73,6 +80,7 @@ class RerankService:
     ) -> None:
         check_settings(settings)
         self.settings = settings
+        self.is_given = scorer is not None
         self.clock = clock
         fix = "" if settings.backend == HTTP else NAME_A_DUO_MODEL
         self.first = LoadedModel(

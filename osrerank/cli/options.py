@@ -14,6 +14,7 @@ from osrerank.errors import ConfigError
 from osrerank.options.defaults import Defaults
 from osrerank.options.described import descriptions, first_sentence
 from osrerank.options.rerank import BLENDS, GROUPS, MOST_MS, NO_STAGES, PIPELINES, Rerank, RerankOptions
+from osrerank.service import RerankService
 from osrerank.settings import Settings
 from osrerank.types import FailurePolicy
 
@@ -216,7 +217,9 @@ def client_of(
     model = context.obj["model"]
     known = Settings.load(**{name: context.obj[name] for name in ("url", *MODEL_SETTINGS)}, **(settings or {}))
     defaults = Defaults.load(known, model=model).for_all()
-    client = Client(settings=known, defaults=defaults, **{**connection_options(known), **options})
+    client = Client(
+        models=RerankService(known, has_index=True), defaults=defaults, **{**connection_options(known), **options}
+    )
     client.searcher.deadline_ms = None
     if model and (others := Defaults.load(known).models):
         click.echo(f"--model {model} is used, and not what the settings file names for {', '.join(others)}", err=True)

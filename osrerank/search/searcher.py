@@ -1,7 +1,6 @@
 """Hold what the searches of a client share: models, defaults, fields, vectors, calibrations, orders, records."""
 
-import time
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Generator, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
@@ -22,8 +21,6 @@ from osrerank.search.ubi import UbiRecords
 from osrerank.search.vectors import SideVectors
 from osrerank.service import RerankService
 from osrerank.services import Services
-from osrerank.settings import Settings
-from osrerank.types import Encoder, Scorer
 
 DEADLINE_MS = 1_000.0
 """Default deadline of a search by document vectors, in milliseconds, once the model is loaded."""
@@ -36,12 +33,8 @@ class Searcher:
     Safe to use from many threads.
 
     Args:
-        settings: models, backend, threads, Redis.
+        service: the models of the process.
         defaults: what ``rerank=True`` means, for each index; read from the settings file when absent.
-        scorer: a scorer or an encoder of your own, used instead of the settings' model; the caller closes it.
-        duo_scorer: likewise, instead of the model that compares pairs of candidates.
-        encoder: likewise, instead of ``vector_model``, the bi-encoder that is used beside a cross-encoder.
-        clock: returns the seconds that deadlines are counted in.
         is_embedded: whether the engine is the embedded one.
         authentication: a digest of the client's credentials; it keeps apart what different users may see.
 
@@ -65,19 +58,16 @@ class Searcher:
 
     def __init__(
         self,
-        settings: Settings,
+        service: RerankService,
         defaults: Defaults | None = None,
-        scorer: Scorer | Encoder | None = None,
-        duo_scorer: Scorer | None = None,
         *,
-        encoder: Encoder | None = None,
-        clock: Callable[[], float] = time.monotonic,
         is_embedded: bool = False,
         authentication: str = "",
     ) -> None:
-        self.service = RerankService(settings, scorer, duo_scorer, clock, encoder=encoder, has_index=True)
+        settings, clock = service.settings, service.clock
+        self.service = service
         defaults = defaults or Defaults.load(settings)
-        self.defaults = defaults if scorer is None else defaults.without_models("the client's own scorer")
+        self.defaults = defaults.without_models("the client's own scorer") if service.is_given else defaults
         self.models = Services(self.service, self.defaults) if self.defaults.models else None
         self._own = nullcontext(self.service)
         self.pipelines = SearchPipelines(is_embedded, clock)

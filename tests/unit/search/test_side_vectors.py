@@ -18,6 +18,7 @@ from osrerank.scoring.inputs import InputBuilder
 from osrerank.search.calls import multi_search_steps, search_steps
 from osrerank.search.searcher import Searcher
 from osrerank.search.step import Computation, Later, MultiSearchRequest, SearchRequest
+from osrerank.service import RerankService
 from osrerank.settings import Settings
 from osrerank.testing import ArithmeticEncoder, FunctionScorer, ManualClock
 from osrerank.vectors.configured import VectorStorage
@@ -126,7 +127,7 @@ def _only_side_indices(no_folder, monkeypatch):
 
 def searcher(model: Any = None, clock: Any = time.monotonic, **settings: Any) -> Searcher:
     base = Defaults(Rerank(fields="text", query_fields="text"))
-    return Searcher(Settings.load(**settings), base, model or encoder(), clock=clock)
+    return Searcher(RerankService(Settings.load(**settings), model or encoder(), clock=clock, has_index=True), base)
 
 
 def search(own: Searcher, cluster: Cluster, later: bool = True, **options: Any) -> dict[str, Any]:
@@ -193,8 +194,9 @@ def test_no_request_for_what_has_no_vectors(model, options):
 def test_side_indices_can_be_turned_off_and_are_off_in_the_embedded_engine():
     assert all(searcher(vectors=value).vectors is None for value in ("file", "redis", "off"))
     assert all(searcher(vectors=value).vectors is not None for value in ("index", None))
-    assert Searcher(Settings.load(), Defaults(), encoder(), is_embedded=True).vectors is None
-    assert Searcher(Settings.load(vectors="index"), Defaults(), encoder(), is_embedded=True).vectors is not None
+    own = RerankService(Settings.load(vectors="index"), encoder())
+    assert Searcher(RerankService(Settings.load(), encoder()), Defaults(), is_embedded=True).vectors is None
+    assert Searcher(own, Defaults(), is_embedded=True).vectors is not None
 
 
 def test_a_fault_of_the_cluster_is_none_of_the_search(caplog):
