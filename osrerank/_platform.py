@@ -4,6 +4,7 @@ A forked child inherits neither threads nor usable locks; `renew_after_fork` mak
 """
 
 import errno
+import gc
 import math
 import os
 import threading
@@ -41,6 +42,15 @@ def fork_safe_lock() -> threading.Lock:
     lock = threading.Lock()
     _locks.add(lock)
     return lock
+
+
+def settle() -> None:
+    """Leave all objects that exist now out of Python's garbage collection, for processes that have just warmed up.
+
+    A full collection otherwise goes through all modules, models and indices, and stops a search for 40 to 55 ms.
+    """
+    gc.collect()
+    gc.freeze()
 
 
 def _renew_all() -> None:
