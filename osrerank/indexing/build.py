@@ -267,7 +267,7 @@ class Builder:
         ledger.update(lambda position: (position.facing(heads), None))
         for shard in heads:
             if self._is_rewritten(name, shard, ledger.position):
-                logger.warning("[vectors-again] %s: shard %s lost changes and took others: it is read again", name, shard)
+                logger.warning("[vectors-again] %s: shard %s lost changes: it is read again", name, shard)
                 ledger.update(partial(_restarted, shard=shard))
         return ledger
 
