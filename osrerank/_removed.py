@@ -75,6 +75,8 @@ REMOVED: dict[str, str] = {
     "osrerank train mono --states-profile": "leave it out: training reads whole texts",
     "osrerank tune --birch-dataset": "score the sentences again with osrerank run --sentences, and name its side file",
     "osrerank vectors coverage": "use osrerank vectors status --index NAME, with --at-least",
+    "osrerank vectors build --since": "use osrerank vectors build --follow, which needs no date field",
+    "osrerank vectors build --watch": "use osrerank vectors build --follow",
     "osrerank/mono": "use osrerank/e5-small, the same weights",
     "osrerank/mono-small": "use osrerank/minilm-l6, the same weights",
     "osrerank/duo": "name a duo model of your own (osrerank train duo) or duoBERT, exported with --kind duo",

@@ -219,7 +219,9 @@ class Client(OpenSearch):
         return _performed(steps, partial(self._perform, index=index, headers=None, options={}))
 
     def coverage(self, index: str) -> Coverage:
-        """Count an index's documents that have vectors, in a sample if there are more than 1,000; nothing is encoded.
+        """Count an index's documents that have vectors; nothing is encoded.
+
+        The count is exact if `osrerank vectors build` has built them, and an estimate from a sample otherwise.
 
         Raises:
             ConfigError: the model has no vectors, the first stage scores sentences, or the indices' models differ.

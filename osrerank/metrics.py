@@ -63,6 +63,10 @@ MESSAGES_REFUSED = Counter(
     ["message", "reason"],
 )
 
+# Whatever counts the documents of an index that have vectors: `Client.coverage`, ``/ready`` and ``is_warm``.
+VECTORS_DOCUMENTS = Gauge("osrerank_vectors_documents", "Documents of an index when they were counted last.", ["index"])
+VECTORS_LACKING = Gauge("osrerank_vectors_lacking_documents", "How many of them lacked vectors.", ["index"])
+
 # A client that scores through a rerank server.
 ENDPOINT_REQUESTS = Counter(
     "osrerank_endpoint_requests_total",

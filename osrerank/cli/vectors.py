@@ -1,7 +1,7 @@
 """``osrerank vectors``: compute document vectors beforehand, look at them, prune or drop them."""
 
 import json
-import time
+import signal
 from collections import Counter
 from contextlib import closing, contextmanager
 from typing import TYPE_CHECKING, Any
@@ -17,6 +17,10 @@ if TYPE_CHECKING:
     from osrerank.vectors.store import VectorStore
 
 
+BY_NUMBER = "_seq_no"
+"""What ``--follow`` is without a field: changes are followed by the sequence numbers of their writes."""
+
+
 @click.group()
 def vectors() -> None:
     """Document vectors, with which a bi-encoder scores a known document in microseconds."""
@@ -29,27 +33,40 @@ def vectors() -> None:
     type=click.Choice(["file", "redis", "index"]),
     help="Where they are stored.  [default: the side index if OSRERANK_VECTORS is index, else as it says]",
 )
-@click.option("--since", default="", help="Date or number field that grows with each change: read only newer ones.")
-@click.option("--watch", type=click.FloatRange(1), help="Repeat after this many seconds, until Ctrl-C.")
+@click.option(
+    "--follow",
+    is_flag=False,
+    flag_value=BY_NUMBER,
+    metavar="[DATE_FIELD]",
+    help="Go on with each change until Ctrl-C. Name a date field that each change sets where the service gives no"
+    " sequence numbers.",
+)
 @click.pass_context
-def build(context: click.Context, /, *, index: str, to: Any, since: str, watch: float | None) -> None:
+def build(context: click.Context, /, *, index: str, to: Any, follow: str | None) -> None:
     """Compute the vectors of an index's documents beforehand, as searches read them.
 
     \b
     osrerank --url https://localhost:9200 --model ./reranker vectors build --index articles
-    osrerank --url https://localhost:9200 vectors build --index articles --since changed --watch 60
+    osrerank --url https://localhost:9200 vectors build --index articles --follow
 
-    Documents that have vectors are only read, so an interrupted build can be started again.
+    Only documents that changed since the last build are read. An interrupted build can be started again, and builds on
+    several machines share an index.
     """
-    from osrerank.indexing.build import build_on_screen, build_vectors  # noqa: PLC0415 - for quick help
+    from osrerank.indexing.build import Builder, build_on_screen, follow_vectors  # noqa: PLC0415 - for quick help
 
+    field = "" if follow in (None, BY_NUMBER) else follow
     client = client_of(context)
     try:
-        done = build_on_screen(client, index, to=to, since=since)
-        while watch:
+        if follow:
+            signal.signal(signal.SIGTERM, signal.default_int_handler)
+            if not field:
+                Builder(client, index, to).heads()  # or the reason why it cannot be followed
+        done = build_on_screen(client, index, to=to, date_field=field)
+        if follow:
             click.echo(f"{index}: {done}", err=True)
-            time.sleep(watch)
-            done = build_vectors(client, index, to=to, since=since)
+            follow_vectors(
+                client, index, to=to, date_field=field, report=lambda built: click.echo(f"{index}: {built}", err=True)
+            )
         to_index = to == "index" or (to is None and client.searcher.vectors is not None)
         kept = _summary(_stores_of(client, index, beside=to_index))
     finally:
@@ -117,30 +134,25 @@ def _show(found: dict[str, Any]) -> None:
 
 
 @vectors.command()
-@click.option(
-    "--index",
-    "-i",
-    "indexes",
-    required=True,
-    multiple=True,
-    help="Index that still needs its vectors; may be repeated.",
-)
+@click.option("--index", "-i", "indexes", multiple=True, help="Index whose side index is pruned; may be repeated.")
+@click.option("--all", "every", is_flag=True, help="Prune all side indices, and this machine's file or Redis.")
 @click.pass_context
-def prune(context: click.Context, /, *, indexes: tuple[str, ...]) -> None:
-    """Delete all vectors but those of these indexes' texts.
+def prune(context: click.Context, /, *, indexes: tuple[str, ...], every: bool) -> None:
+    """Delete the vectors that no document of an index needs: of deleted and changed texts, and of other models.
 
     \b
-    osrerank --url https://localhost:9200 vectors prune --index articles --index notes
+    osrerank --url https://localhost:9200 vectors prune --index articles
+    osrerank --url https://localhost:9200 vectors prune --all
 
-    This deletes the vectors of deleted and changed texts, of other models and, in the store, of other indexes.
+    With --all, the file or the Redis that other indexes and clusters may share keeps only the vectors of this
+    cluster's indexes; on a cluster, of those with a side index.
     """
-    from osrerank.indexing.prune import prune_vectors  # noqa: PLC0415 - the client
+    from osrerank.indexing.prune import prune_everything, prune_indexes  # noqa: PLC0415 - the client
 
-    client = client_of(context)
-    try:
-        count = prune_vectors(client, indexes)
-    finally:
-        client.close()
+    if every == bool(indexes):
+        raise click.UsageError("name indexes with --index, or give --all")
+    with closing(client_of(context)) as client:
+        count = prune_everything(client) if every else prune_indexes(client, indexes)
     click.echo(json.dumps({"records": count}) if wants_json(context) else f"{count:,} records are left")
 
 

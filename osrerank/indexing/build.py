@@ -1,20 +1,49 @@
-"""Compute the document vectors of a whole index beforehand."""
+"""Compute the document vectors of a whole index, and follow its changes."""
 
-from collections.abc import Callable
+import logging
+import os
+import secrets
+import socket
+import time
+from collections.abc import Callable, Generator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
-from typing import Literal
+from functools import partial
+from typing import Any, Literal
+
+from opensearchpy import OpenSearchException
 
 from osrerank._progress import shown
-from osrerank.client import Client
-from osrerank.errors import ConfigError
-from osrerank.indexing.changes import Changes
-from osrerank.indexing.documents import batches_of, vectors_of
+from osrerank.client import Client, failed_of
+from osrerank.errors import ConfigError, OsrerankError
+from osrerank.indexing.date_field import Changes
+from osrerank.indexing.documents import BATCH, DocumentBatch, batch_of, batches_of, vectors_of
+from osrerank.indexing.ledger import FileLedger, Ledger, SideLedger
 from osrerank.indexing.side_index import IndexStore, side_stores
-from osrerank.search.coverage import EVERY
+from osrerank.retrieval.requests import SideRequest, is_embedded
+from osrerank.retrieval.sequence import Heads, heads_of, number_of, of_shard, within
+from osrerank.search.coverage import body_of, reading_of
+from osrerank.types.failed import Failed
 from osrerank.vectors.documents import DocumentVectors
+from osrerank.vectors.file import FileStore
+from osrerank.vectors.position import Head, Lease, Position, identity_of
 
 StoreName = Literal["file", "redis", "index"]
 """Where vectors are stored: in a file, in Redis, or in a side index."""
+MOST = 512
+"""The most documents that are read and encoded at a time."""
+QUICK_S = 1.0
+"""If a batch takes less than this, the next one is twice as large; if it takes four times as long, half."""
+LEASE_S = 60.0
+"""How long a builder that gives no sign keeps what it reads from others, in seconds."""
+WAIT_S = 1.0
+"""Pause between two looks at what other builders read, in seconds."""
+FOLLOW_S = 5.0
+"""Pause between two looks for changes, in seconds."""
+PAUSE_S = 30.0
+"""Pause of following after the cluster or the store failed, in seconds."""
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +67,8 @@ class Built:
         return Built(self.documents + documents, self.texts + texts, self.encoded + encoded, self.empty + empty)
 
     def __str__(self) -> str:
+        if not self.documents:
+            return "nothing changed since the last build"
         empty = f"; {self.empty:,} documents have no text in the fields that are read" if self.empty else ""
         return f"{self.documents:,} documents, {self.texts:,} texts, {self.encoded:,} of them encoded now{empty}"
 
@@ -47,43 +78,298 @@ def build_vectors(
     index: str,
     *,
     to: StoreName | None = None,
-    since: str = "",
-    report: Callable[[Built, int], None] = lambda _done, _all: None,
+    date_field: str = "",
+    report: Callable[[int, int], None] = lambda _done, _all: None,
 ) -> Built:
     """Compute and store the vectors that an index's documents lack.
 
-    What its searches read is encoded. An interrupted build continues where it stopped, as fast as documents are read.
+    What its searches read is encoded. Only documents that changed since the last build are read, by the sequence
+    numbers of their writes; several builders share the work, and a later build goes on where an interrupted one
+    stopped. A service that gives no sequence numbers, and Redis, are read whole each time.
 
     Args:
         client: a client of the index; its settings name the model and the store.
         index: the index's name.
         to: where to store the vectors; by default in the side index on a cluster, else in the settings' store.
-        since: a date or number field that grows with each change. Only documents without it, or changed since the
-            last such build, are read.
-        report: called after each batch with the counts so far and the number of documents to read.
+        date_field: read only documents whose date or number in this field is newer than the last such build saw, and
+            those without the field, instead of asking for sequence numbers.
+        report: called after each batch with the number of documents that are done, by this builder and others, and
+            the number of all that were to be read.
 
     Raises:
-        ConfigError: the model has no vectors, vectors are off or not stored there, or ``since`` cannot be used.
+        ConfigError: the model has no vectors, vectors are off or not stored there, or ``date_field`` cannot be used.
         OsrerankError: a text cannot be encoded, or the store accepts nothing.
     """
-    vectors, done = vectors_of(client, index), Built()
-    sides = _sides(client, index, to, vectors)
-    changes = [Changes.of(client, side, since, client.options_of(index)) for side in sides.values()] if since else []
-    if since and not sides:
-        raise ConfigError("since needs a side index: leave it out", setting="since", source="flag")
-    queries = {change.side.beside: change.query for change in changes} if changes else {index: dict(EVERY)}
-    count = sum(int(client.count(index=name, body={"query": query})["count"]) for name, query in queries.items())
-    for within, query in queries.items():
-        for batch in batches_of(client, index, query, within=within):
-            kept = [vectors.remember(texts, sides.get(name)) for name, texts in batch.texts.items()]
-            texts, encoded = (sum(numbers) for numbers in zip(*kept, strict=True)) if kept else (0, 0)
-            done = done.plus(batch.documents, texts, encoded, batch.empty)
-            report(done, count)
-    for change in changes:
-        change.keep()
-    for side in sides.values():
-        side.refresh()
-    return done
+    builder = Builder(client, index, to, report)
+    if date_field:
+        return builder.by_date(date_field)
+    try:
+        heads = builder.heads()
+    except ConfigError as error:
+        logger.warning("[vectors-again] every document is read: %s", error)
+        return builder.whole()
+    return builder.by_number(heads)
+
+
+def follow_vectors(
+    client: Client,
+    index: str,
+    *,
+    to: StoreName | None = None,
+    date_field: str = "",
+    report: Callable[[Built], None] = lambda _built: None,
+) -> None:
+    """Build an index's vectors, then those of each change, until the process is interrupted.
+
+    An index that was made anew or restored, and one that an alias newly stands for, is read whole.
+
+    Args:
+        client: as for `build_vectors`, like ``index``, ``to`` and ``date_field``.
+        index: the index's name.
+        to: where to store the vectors.
+        date_field: a field that each change sets, for a service that gives no sequence numbers.
+        report: called after each round that read documents.
+
+    Raises:
+        ConfigError: as `build_vectors`; or the engine gives no sequence numbers, or the store may drop vectors unseen.
+        OsrerankError: as `build_vectors`.
+    """
+    has_built = False
+    while True:
+        try:
+            builder = Builder(client, index, to)
+            built = builder.by_date(date_field) if date_field else builder.by_number(builder.heads())
+        except ConfigError:
+            raise
+        except (OpenSearchException, OsrerankError) as error:
+            if not has_built:
+                raise
+            logger.warning("[vectors-paused] %s: following pauses for %g s after an error: %s", index, PAUSE_S, error)
+            time.sleep(PAUSE_S)
+            continue
+        has_built = True
+        if built.documents:
+            report(built)
+        time.sleep(FOLLOW_S)
+
+
+class Builder:
+    """Builds the vectors of the indices that a name stands for, once.
+
+    Args:
+        client: a client of the indices.
+        index: a name, an alias or a pattern.
+        to: where to store the vectors.
+        report: called with the documents done, and all that were to be read.
+
+    Raises:
+        ConfigError: the model has no vectors, or the settings name another store.
+    """
+
+    def __init__(
+        self,
+        client: Client,
+        index: str,
+        to: StoreName | None,
+        report: Callable[[int, int], None] = lambda _done, _all: None,
+    ) -> None:
+        self._client, self._index, self._report = client, index, report
+        self._is_embedded = is_embedded(client)
+        self._vectors = vectors_of(client, index)
+        self._sides = _sides(client, index, to, self._vectors)
+        self._options, self._fields = client.options_of(index), client.fields_of(index)
+        self._owner = f"{socket.gethostname()}:{os.getpid()}:{secrets.token_hex(4)}"
+        self._built = Built()
+
+    def heads(self) -> Heads:
+        """Return the newest changes of each index.
+
+        Raises:
+            ConfigError: the engine does not give them to this user, or the store cannot keep how far a build came.
+        """
+        if not self._sides and not isinstance(self._vectors.store, FileStore):
+            reason = "Redis may drop any vector, so no position can be kept there: set OSRERANK_VECTORS=index or file"
+            raise ConfigError(reason, setting="vectors", source="environment")
+        found: Heads = performed(self._client, heads_of(self._index, is_embedded=self._is_embedded))
+        return found
+
+    def whole(self) -> Built:
+        """Read every document, and build the vectors that are missing."""
+        count = int(self._client.count(index=self._index)["count"])
+        for batch in batches_of(self._client, self._index):
+            self._add(batch)
+            self._report(self._built.documents, count)
+        return self._finished()
+
+    def by_date(self, field: str) -> Built:
+        """Build the vectors of the documents that a date or number field says are newer than the last such build.
+
+        Raises:
+            ConfigError: there is no side index, or the field is no date or number.
+        """
+        if not self._sides:
+            raise ConfigError("a date field needs a side index: leave it out", setting="follow", source="flag")
+        changes = {
+            name: Changes.of(self._client, name, SideLedger(side, self._key(f"{name}/{field}")), field)
+            for name, side in self._sides.items()
+        }
+        queries = {name: change.query for name, change in changes.items()}
+        count = sum(
+            int(self._client.count(index=name, body={"query": query})["count"]) for name, query in queries.items()
+        )
+        for name, query in queries.items():
+            for batch in batches_of(self._client, self._index, query, within=name):
+                self._add(batch)
+                self._report(self._built.documents, count)
+            changes[name].keep()
+        return self._finished()
+
+    def by_number(self, heads: Heads) -> Built:
+        """Build the vectors of all changes up to these; wait for what other builders read meanwhile."""
+        ledgers = {name: self.ledger(name, shards) for name, shards in heads.items()}
+        open_ = {name: ledger for name, ledger in ledgers.items() if ledger.position.left(heads[name])}
+        for name in open_:
+            self._client.indices.refresh(index=name)
+        counts = {name: self._count(name, ledger.position, heads[name]) for name, ledger in open_.items()}
+        left = {name: ledger.position.left(heads[name]) for name, ledger in open_.items()}
+
+        def report() -> None:
+            done = sum(counts[name] * (1 - open_[name].position.left(heads[name]) / left[name]) for name in open_)
+            self._report(round(done), sum(counts.values()))
+
+        try:
+            for name, ledger in open_.items():
+                while ledger.position.left(heads[name]):
+                    if (lease := self._claim(ledger, heads[name])) is None:
+                        time.sleep(WAIT_S)
+                        ledger.load()
+                    else:
+                        self._build(name, ledger, lease, report)
+        except BaseException:
+            for ledger in open_.values():
+                with suppress(OpenSearchException, OSError, OsrerankError):  # the first error counts
+                    ledger.update(lambda position: (position.released(self._owner), None))
+            raise
+        return self._finished() if open_ else self._built
+
+    def ledger(self, name: str, heads: Mapping[str, Head]) -> Ledger:
+        """Return the position of an index's builds, for its shards as they are now."""
+        key = self.key(name, heads)
+        side, store = self._sides.get(name), self._vectors.store
+        ledger: Ledger
+        if side is not None:
+            ledger = SideLedger(side, key)
+        elif isinstance(store, FileStore):
+            ledger = FileLedger(store, key)
+        else:
+            raise ConfigError(f"{name} has no place for a position", setting="vectors", source="environment")
+        ledger.load()
+        ledger.update(lambda position: (position.facing(heads), None))
+        for shard in heads:
+            if self._is_rewritten(name, shard, ledger.position):
+                logger.warning("[vectors-again] %s: shard %s lost changes: it is read again", name, shard)
+                ledger.update(partial(_restarted, shard=shard))
+        return ledger
+
+    def key(self, name: str, heads: Mapping[str, Head]) -> bytes:
+        """Return the key of the position of an index's builds."""
+        return self._key(identity_of(name, heads))
+
+    def _key(self, identity: str) -> bytes:
+        return self._vectors.records.position_key(identity, reading_of(self._options, self._fields))
+
+    def _is_rewritten(self, name: str, shard: str, position: Position) -> bool:
+        """Return whether changes up to the position have a later primary term than any that were read.
+
+        A cluster that acknowledges writes before they are on disk can lose some, and give their numbers again.
+        """
+        last = position.built_to(shard)
+        if last < 0 or self._is_embedded:
+            return False
+        body = {"size": 1, "_source": False, "query": within([(0, last)])}
+        hits = self._send(of_shard(name, shard, "_search", body, is_embedded=False, order="desc"))["hits"]["hits"]
+        return bool(hits) and int(hits[0]["_primary_term"]) > position.shards[shard].term
+
+    def _count(self, name: str, position: Position, heads: Mapping[str, Head]) -> int:
+        """Return how many documents the changes that are not built have."""
+        ranges = {shard: position.open(shard, head.last) for shard, head in heads.items()}
+        return sum(
+            int(
+                self._send(of_shard(name, shard, "_count", {"query": within(r)}, is_embedded=self._is_embedded))[
+                    "count"
+                ]
+            )
+            for shard, r in ranges.items()
+            if r
+        )
+
+    def _claim(self, ledger: Ledger, heads: Mapping[str, Head]) -> Lease | None:
+        now_s = time.time()
+        claim = partial(Position.claim, owner=self._owner, heads=heads, now_s=now_s, until_s=now_s + LEASE_S)
+        lease: Lease | None = ledger.update(claim)
+        return lease
+
+    def _build(self, name: str, ledger: Ledger, lease: Lease, report: Callable[[], None]) -> None:
+        """Build the vectors of a lease's documents, batch by batch, until they are done or another builder has it."""
+        size = BATCH
+        left: Lease | None = lease
+        with self._client.searcher.serving(self._index) as service:
+            while left:
+                began_s = time.monotonic()
+                body = body_of(self._fields, size, within([(left.first, left.last)])) | {"track_total_hits": False}
+                request = of_shard(name, left.shard, "_search", body, is_embedded=self._is_embedded, order="asc")
+                hits = self._send(request)["hits"]["hits"]
+                self._add(batch_of(service, self._options, self._fields, hits))
+                first = number_of(hits[-1], is_embedded=self._is_embedded) + 1 if len(hits) == size else left.last + 1
+                term = max((int(hit.get("_primary_term", 0)) for hit in hits), default=0)
+                until_s = time.time() + LEASE_S
+                left = ledger.update(partial(Position.advanced, lease=left, first=first, term=term, until_s=until_s))
+                report()
+                took_s = time.monotonic() - began_s
+                if took_s < QUICK_S:
+                    size = min(2 * size, MOST)
+                elif took_s > 4 * QUICK_S:
+                    size = max(size // 2, BATCH)
+
+    def _add(self, batch: DocumentBatch) -> None:
+        kept = [self._vectors.remember(texts, self._sides.get(name)) for name, texts in batch.texts.items()]
+        texts, encoded = (sum(numbers) for numbers in zip(*kept, strict=True)) if kept else (0, 0)
+        self._built = self._built.plus(batch.documents, texts, encoded, batch.empty)
+
+    def _finished(self) -> Built:
+        for side in self._sides.values():
+            side.refresh()
+        return self._built
+
+    def _send(self, request: SideRequest) -> Any:
+        return performed(self._client, _one(request))
+
+
+def _restarted(position: Position, shard: str) -> tuple[Position, None]:
+    return position.restarted(shard), None
+
+
+def _one(request: SideRequest) -> Generator[SideRequest, Any, Any]:
+    return (yield request)
+
+
+def performed(client: Client, steps: Generator[SideRequest, Any, Any]) -> Any:
+    """Send the requests that a generator yields, and return its value; raise what opensearch-py raises."""
+    try:
+        request = next(steps)
+        while True:
+            try:
+                answer = client.transport.perform_request(
+                    request.method, request.path, params=dict(request.params), body=request.body
+                )
+            except OpenSearchException as error:
+                request = steps.throw(failed_of(error))
+            else:
+                request = steps.send(answer)
+    except StopIteration as end:
+        return end.value
+    except Failed as failed:
+        raise failed.cause from None
 
 
 def _sides(client: Client, index: str, to: StoreName | None, vectors: DocumentVectors) -> dict[str, IndexStore]:
@@ -100,9 +386,7 @@ def _sides(client: Client, index: str, to: StoreName | None, vectors: DocumentVe
     return {}
 
 
-def build_on_screen(client: Client, index: str, *, to: StoreName | None = None, since: str = "") -> Built:
+def build_on_screen(client: Client, index: str, *, to: StoreName | None = None, date_field: str = "") -> Built:
     """Run `build_vectors` and show its progress on standard error: a bar on a terminal, else lines."""
     with shown("vectors", "documents") as report:
-        return build_vectors(
-            client, index, to=to, since=since, report=lambda done, count: report(done.documents, count)
-        )
+        return build_vectors(client, index, to=to, date_field=date_field, report=report)

@@ -1,17 +1,18 @@
 """Read an index's documents, as the texts that a model encodes."""
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from itertools import islice
 from typing import Any, NamedTuple
 
 from osrerank.client import Client
 from osrerank.indexing.side_index import every_hit
+from osrerank.options.rerank import Rerank
 from osrerank.retrieval.fields import SearchFields
 from osrerank.retrieval.requests import is_embedded
 from osrerank.search.coverage import EVERY, body_of, texts_of
-from osrerank.service import no_vectors
+from osrerank.service import RerankService, no_vectors
 from osrerank.types import LongText
 from osrerank.vectors.documents import DocumentVectors
 
@@ -55,14 +56,28 @@ def batches_of(
     documents = documents_of(client, within or index, fields, query)
     with client.searcher.serving(index) as service:
         while hits := list(islice(documents, BATCH)):
-            texts: defaultdict[str, list[str | LongText]] = defaultdict(list)
-            empty = 0
-            for hit, (_, text) in zip(hits, texts_of(service, options, fields, hits), strict=True):
-                if text is None:
-                    empty += 1
-                else:
-                    texts[hit["_index"]].append(text)
-            yield DocumentBatch(texts, len(hits), empty)
+            yield batch_of(service, options, fields, hits)
+
+
+def batch_of(
+    service: RerankService, options: Rerank, fields: SearchFields, hits: Sequence[Mapping[str, Any]]
+) -> DocumentBatch:
+    """Return documents as the texts that a model reads.
+
+    Args:
+        service: holds the model.
+        options: the options of the index's searches.
+        fields: the fields that are read.
+        hits: the documents.
+    """
+    texts: defaultdict[str, list[str | LongText]] = defaultdict(list)
+    empty = 0
+    for hit, (_, text) in zip(hits, texts_of(service, options, fields, hits), strict=True):
+        if text is None:
+            empty += 1
+        else:
+            texts[hit["_index"]].append(text)
+    return DocumentBatch(texts, len(hits), empty)
 
 
 def vectors_of(client: Client, index: str | None = None) -> DocumentVectors:

@@ -58,6 +58,7 @@ class Estimate:
         found = self.coverage
         return {
             "documents": found.documents,
+            "built": found.built,
             "looked_at": found.looked_at,
             "lacking": found.lacks,
             "share": found.share,

@@ -3,46 +3,111 @@
 import logging
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 
 from osrerank.client import Client
 from osrerank.errors import ConfigError
+from osrerank.indexing.build import Builder
 from osrerank.indexing.documents import batches_of, vectors_of
 from osrerank.indexing.side_index import IndexStore, orphans, side_stores
+from osrerank.retrieval.requests import is_embedded
+from osrerank.vectors.index import SUFFIX
+from osrerank.vectors.position import Position
 from osrerank.vectors.store import VECTORS_OFF
 
 logger = logging.getLogger(__name__)
 
 
-def prune_vectors(client: Client, indexes: Sequence[str]) -> int:
-    """Delete all vectors except those of these indexes' texts by their own models; return how many are left.
-
-    Also delete side indices whose index is gone.
+def prune_indexes(client: Client, indexes: Sequence[str]) -> int:
+    """Delete from indexes' side indices all vectors except those of their texts; return how many are left.
 
     Args:
         client: a client of the indexes.
-        indexes: all indexes whose vectors searches still need.
+        indexes: names, aliases or patterns; searches by each of them find their vectors afterwards.
+
+    Raises:
+        ConfigError: the model has no vectors, or they are in a store that other indexes share.
+        OsrerankError: pruning failed; side indices may be pruned in part.
+    """
+    if client.searcher.vectors is None:
+        if vectors_of(client, indexes[0]).store is None:
+            raise ConfigError(VECTORS_OFF, setting="vectors", source="environment")
+        reason = "the vectors are in one store for all indexes: prune it with --all, which keeps those of each index"
+        raise ConfigError(reason, setting="index", source="--index")
+    names: defaultdict[str, list[str]] = defaultdict(list)  # index -> the names by which the caller gave it
+    sides: dict[str, IndexStore] = {}
+    for name in indexes:
+        for side in side_stores(client, [name]):
+            sides[side.beside] = side
+            names[side.beside].append(name)
+    return sum(_prune_side(client, side, names[index]) for index, side in sides.items())
+
+
+def prune_everything(client: Client) -> int:
+    """Delete all vectors except those of this engine's indexes; return how many are left.
+
+    On a cluster, these are the indexes with a side index. Side indices whose index is gone are deleted.
+
+    Args:
+        client: a client of the engine.
 
     Raises:
         ConfigError: the model has no vectors, or vectors are off.
         OsrerankError: pruning failed; side indices may be pruned in part.
     """
-    store = next((vectors_of(client, name).store for name in indexes), None)
-    written: defaultdict[str, list[str]] = defaultdict(list)  # index -> the names by which the caller gave it
-    sides: dict[str, IndexStore] = {}
-    for name in indexes if client.searcher.vectors is not None else ():
-        for side in side_stores(client, [name]):
-            sides[side.beside] = side
-            written[side.beside].append(name)
-    if store is None and not sides:
-        raise ConfigError(VECTORS_OFF, setting="vectors", source="environment")
+    store, left = vectors_of(client).store, 0
+    if client.searcher.vectors is None:
+        if store is None:
+            raise ConfigError(VECTORS_OFF, setting="vectors", source="environment")
+        indexes = _searchable(client)
+    else:
+        for name in orphans(client):
+            logger.info("the index of %s is gone: its vectors are deleted", name)
+            client.indices.delete(index=name)
+        found = client.indices.get(index=f"*{SUFFIX}", expand_wildcards="all", ignore_unavailable=True)
+        indexes = sorted(name.removesuffix(SUFFIX) for name in found)
+        left = sum(_prune_side(client, side, [side.beside]) for side in side_stores(client, indexes)) if indexes else 0
+    return left + (store.prune(_keys(client, indexes)) if store is not None else 0)
 
-    def keys(names: Sequence[str], within: str | None = None) -> Iterator[list[bytes]]:
-        for name in names:
-            for batch in batches_of(client, name, within=within):
-                yield vectors_of(client, name).keys_of(batch.every)
 
-    left = sum(side.prune(keys(written[index], index)) for index, side in sides.items())
-    for name in orphans(client) if sides else ():
-        logger.info("the index of %s is gone: its vectors are deleted", name)
-        client.indices.delete(index=name)
-    return left + (store.prune(keys(indexes)) if store else 0)
+def _searchable(client: Client) -> list[str]:
+    """Return the engine's open indices whose model has vectors; system indices are left out."""
+    hidden = {} if is_embedded(client) else {"expand_wildcards": "open,hidden"}  # those of data streams are hidden
+    found = client.indices.get(index="*", **hidden)
+    names = [name for name in found if not name.endswith(SUFFIX) and (name[0] != "." or name.startswith(".ds-"))]
+    kept = []
+    for name in sorted(names):
+        with suppress(ConfigError):  # a cross-encoder
+            vectors_of(client, name)
+            kept.append(name)
+    return kept
+
+
+def _prune_side(client: Client, side: IndexStore, names: Sequence[str]) -> int:
+    """Prune a side index; what builders store meanwhile is built again."""
+    ledgers = {}
+    for name in names:
+        builder = Builder(client, name, "index")
+        try:
+            heads = builder.heads()[side.beside]
+        except ConfigError:  # no positions to keep
+            continue
+        ledgers[builder.key(side.beside, heads)] = builder.ledger(side.beside, heads)
+    before = {key: ledger.position for key, ledger in ledgers.items()}
+    left = side.prune(_keys(client, names, side.beside), before)
+
+    for key, ledger in ledgers.items():
+
+        def reopened(position: Position, key: bytes = key) -> tuple[Position, None]:
+            return position.back_to(before[key]), None
+
+        ledger.load()
+        ledger.update(reopened)
+    return left
+
+
+def _keys(client: Client, names: Sequence[str], within: str | None = None) -> Iterator[list[bytes]]:
+    """Yield the keys of the texts of indexes by their own models, in batches."""
+    for name in names:
+        for batch in batches_of(client, name, within=within):
+            yield vectors_of(client, name).keys_of(batch.every)

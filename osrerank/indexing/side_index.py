@@ -1,18 +1,22 @@
 """Write, count and prune the records of side indices."""
 
+import base64
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from itertools import islice
 from typing import Any
 
-from opensearchpy import AuthorizationException, NotFoundError, OpenSearch, RequestError
+from cachetools import LRUCache
+from opensearchpy import AuthorizationException, ConflictError, NotFoundError, OpenSearch, RequestError
 
 from osrerank.client import Client
 from osrerank.errors import OsrerankError
 from osrerank.retrieval.requests import is_embedded
 from osrerank.vectors.index import (
     EXISTS,
+    FIELD,
     MODEL,
+    POSITION,
     READ_AT_ONCE,
     SUFFIX,
     RecordRequests,
@@ -24,6 +28,8 @@ from osrerank.vectors.store import REST_S, Guard, Size
 
 KEEP_ALIVE = "5m"
 """How long the cluster keeps a scroll between two requests."""
+MOST_RECENT = 10_000
+"""How many records that were written last are kept in memory: some 7 MB."""
 MOST_MODELS = 100
 """The most models whose records are counted."""
 
@@ -81,9 +87,13 @@ class IndexStore:
         self._client, self.model = client, model
         self._form = RecordRequests(is_embedded)
         self._guard = Guard(self.name, self.index, rest_s)
+        self._recent: LRUCache[bytes, bytes] = LRUCache(MOST_RECENT)  # reads find a record only after a refresh
 
     def read(self, keys: Sequence[bytes]) -> dict[bytes, bytes]:
-        return self._guard.read.attempt(lambda: self._read(keys), {}) if keys else {}
+        recent = {key: self._recent[key] for key in keys if key in self._recent}
+        left = [key for key in keys if key not in recent]
+        found: dict[bytes, bytes] = self._guard.read.attempt(lambda: self._read(left), {}) if left else {}
+        return recent | found
 
     def write(self, records: Mapping[bytes, bytes]) -> int:
         return self._guard.write.attempt(lambda: self._write(records), 0) if records else 0
@@ -103,6 +113,7 @@ class IndexStore:
         for lines in writing(self.index, records, self.model):
             if reason := refusal(self._client.bulk(body=lines)):
                 raise OSError(reason)
+        self._recent.update(records)
         return len(records)
 
     def create(self) -> None:
@@ -119,18 +130,31 @@ class IndexStore:
         """Refresh the side index, so that searches find what was written."""
         self._client.indices.refresh(index=self.index, ignore_unavailable=True)
 
-    def built(self) -> dict[str, float]:
-        """Return the values that `keep_built` stored, by key."""
-        if not self._client.indices.exists(index=self.index):
-            return {}
-        mapping = self._client.indices.get_mapping(index=self.index)[self.index]["mappings"]
-        found: dict[str, float] = mapping.get("_meta", {}).get("built", {})
-        return found
+    def read_position(self, key: bytes) -> tuple[bytes, Any]:
+        """Return how far builds came, as bytes, empty if nothing says so; and the version for `write_position`."""
+        self.refresh()
+        path, params, body = self._form.reading_position(self.index, key)
+        answer = self._client.transport.perform_request("POST", path, params=params, body=body)
+        content, hit = self._form.position(answer)
+        return content, (hit["_seq_no"], hit["_primary_term"]) if "_seq_no" in hit else None
 
-    def keep_built(self, key: str, value: float) -> None:
-        """Store how far a build came, under its key, in the side index's mapping."""
+    def write_position(self, key: bytes, content: bytes, version: Any) -> Any:
+        """Store how far builds came; return the new version, None if another builder changed it since this version.
+
+        The embedded engine does not compare versions: there, the last writer wins.
+        """
         self.create()
-        self._client.indices.put_mapping(index=self.index, body={"_meta": {"built": {**self.built(), key: value}}})
+        params: dict[str, Any] = {}
+        if not self._form.is_embedded:
+            params = (
+                dict(zip(("if_seq_no", "if_primary_term"), version, strict=True)) if version else {"op_type": "create"}
+            )
+        body = {FIELD: base64.b64encode(content).decode()}
+        try:
+            answer = self._client.index(index=self.index, id=f"{POSITION}{key.hex()}", body=body, params=params)
+        except ConflictError:
+            return None
+        return answer["_seq_no"], answer["_primary_term"]
 
     def models(self) -> dict[str, int]:
         """Return the number of records of each model; records that name no model are left out."""
@@ -145,14 +169,15 @@ class IndexStore:
         if not self._client.indices.exists(index=self.index):
             return Size(0, 0, 0)
         self._client.indices.refresh(index=self.index)
-        count = int(self._client.count(index=self.index)["count"])
+        count = int(self._client.count(index=self.index, body={"query": {"exists": {"field": MODEL}}})["count"])
         if self._form.is_embedded:
             return Size(count, 0, 0)
         stored = self._client.indices.stats(index=self.index)["_all"]["primaries"]["store"]
         return Size(count, int(stored["size_in_bytes"]), 0)
 
-    def prune(self, kept: Iterable[Sequence[bytes]]) -> int:
-        wanted = {key.hex() for keys in kept for key in keys}
+    def prune(self, kept: Iterable[Sequence[bytes]], positions: Iterable[bytes] = ()) -> int:
+        """Delete all records except those of these keys, and all positions of builds except these."""
+        wanted = {key.hex() for keys in kept for key in keys} | {f"{POSITION}{key.hex()}" for key in positions}
         if not self._client.indices.exists(index=self.index):
             return 0
         self._client.indices.refresh(index=self.index)

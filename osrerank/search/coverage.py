@@ -1,4 +1,7 @@
-"""Count the documents of an index that have stored vectors, in a sample if the index is large; nothing is encoded.
+"""Count the documents of an index that have stored vectors; nothing is encoded.
+
+Builds keep how far they came by sequence numbers, so the count is exact: only documents that changed since are looked
+at. If more of these than a sample has are left, or if no build kept its position, a sample is looked at.
 
 Written as generators of steps, so that the synchronous and the asynchronous client send the same requests.
 """
@@ -9,17 +12,22 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from osrerank.errors import ConfigError, FormatError
+from osrerank.metrics import VECTORS_DOCUMENTS, VECTORS_LACKING
 from osrerank.options.rerank import Rerank
 from osrerank.response import candidates_of
 from osrerank.retrieval.fields import SearchFields
 from osrerank.retrieval.requests import SideRequest, path_of
+from osrerank.retrieval.sequence import Heads, heads_of, of_shard, within
 from osrerank.search.step import Computation
 from osrerank.service import RerankService, no_vectors
 from osrerank.types import Candidate, LongText
 from osrerank.types.failed import Failed
 from osrerank.types.values import is_blank
 from osrerank.vectors.documents import DocumentVectors
-from osrerank.vectors.index import MODEL, side_index
+from osrerank.vectors.file import POSITION, FileStore
+from osrerank.vectors.index import RecordRequests, side_index
+from osrerank.vectors.position import Position, identity_of
 
 if TYPE_CHECKING:
     from osrerank.search.searcher import Searcher
@@ -29,7 +37,8 @@ SAMPLE, SLICES = 1_000, 10
 AT_LEAST = 0.95
 """The share of an index's documents that must have vectors before the index counts as warm."""
 EVERY: Mapping[str, Any] = {"match_all": {}}
-AT_RANDOM = {"function_score": {"query": EVERY, "random_score": {"seed": 1, "field": "_seq_no"}}}
+FEWEST = 100
+"""The fewest documents of a shard that are examined, if there are as many."""
 
 Looking = Generator[SideRequest | Computation, Any, Any]
 
@@ -43,53 +52,49 @@ class ModelText(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Coverage:
-    """How many of an index's documents have vectors.
+    """How many of an index's documents have vectors. Documents without text lack none.
 
     Attributes:
         index: its name, an alias or a pattern.
-        documents: the number of its documents.
-        looked_at: the number of documents examined: all, or a sample.
-        known: the number of examined documents that have vectors.
-        lacking: the number of examined documents that have none; documents without text are in neither number.
+        documents: the number of its documents; documents with equal texts count one each.
+        built: the number of documents that builds have read, as their positions say: none of them lacks vectors.
+        looked_at: the number of other documents examined: all, or a sample.
+        lacking: the number of examined documents that lack vectors.
         texts: the distinct texts of the documents that lack vectors.
-        at_most: the number of vectors in the side indices, an upper bound for a sample; None without side indices.
     """
 
     index: str
     documents: int
+    built: int
     looked_at: int
-    known: int
     lacking: int
     texts: Sequence[ModelText] = ()
-    at_most: int | None = None
 
     @property
     def is_sample(self) -> bool:
-        """Whether only some of the documents were examined."""
-        return self.looked_at < self.documents
-
-    @property
-    def with_text(self) -> int:
-        """The number of documents with text, estimated if only a sample was examined."""
-        with_text = self.known + self.lacking
-        return round(self.documents * with_text / self.looked_at) if self.is_sample else with_text
-
-    @property
-    def share(self) -> float:
-        """The share of the documents with text that have vectors, in [0, 1]; 1 if no document has text."""
-        with_text = self.known + self.lacking
-        share = self.known / with_text if with_text else 1.0
-        return share if self.at_most is None else min(share, self.at_most / max(1, self.with_text))
+        """Whether the count is an estimate, because only some of the documents that are not built were examined."""
+        return self.built + self.looked_at < self.documents
 
     @property
     def lacks(self) -> int:
         """The number of documents that lack vectors, estimated if only a sample was examined."""
-        return round(self.with_text * (1 - self.share))
+        if not self.is_sample:
+            return self.lacking
+        return math.ceil((self.documents - self.built) * self.lacking / max(1, self.looked_at))
+
+    @property
+    def share(self) -> float:
+        """The share of the documents that do not lack vectors, in [0, 1]; 1 if there are no documents."""
+        return 1 - self.lacks / self.documents if self.documents else 1.0
 
     def __str__(self) -> str:
-        of = f"{self.with_text:,} documents"
+        of = f"{self.documents:,} documents"
         if not self.lacks:
-            return f"all {f'of a sample of {self.looked_at:,} of ' if self.is_sample else ''}{of} have vectors"
+            return (
+                f"none of a sample of {self.looked_at:,} of {of} lacks vectors"
+                if self.is_sample
+                else (f"none of {of} lacks vectors")
+            )
         lack = f"{self.lacks:,} of {of} lack vectors"
         return f"about {lack}, by a sample of {self.looked_at:,}" if self.is_sample else lack
 
@@ -110,20 +115,86 @@ def coverage(searcher: "Searcher", index: str, most: int = SAMPLE) -> Looking:
     defaults = searcher.defaults.of(index)
     fields = yield from searcher.fields_of(defaults, index)
     documents = int((yield SideRequest("GET", path_of(index, "_count")))["count"])
-    hits = yield from _sampled(index, fields, min(documents, most), documents, is_embedded=searcher.is_embedded)
-    options, at_most = fields.written_into(defaults), None
+    options = fields.written_into(defaults)
     with searcher.serving(index) as service:
-        texts, known = yield Computation(partial(_examined, service, options, fields, hits))
         vectors = service.vectors_of(options)
+        if vectors is None:
+            raise no_vectors(service.model.model)
+        found = yield from _not_built(searcher, vectors, index, (defaults, fields), most)
+        if found is None:
+            hits = yield from _sampled(index, fields, min(documents, most), documents, is_embedded=searcher.is_embedded)
+            built = 0
+        else:
+            hits, left = found
+            built = max(0, documents - left)
+        texts, known = yield Computation(partial(_examined, service, vectors, options, fields, hits))
         if searcher.vectors is not None:
             lacking = {key: name for key, name, _ in texts if key not in known}
-            found = yield from searcher.vectors.fetch(lacking, lambda: math.inf)
-            known |= yield Computation(partial(_valid, vectors, found))
-            if len(hits) < documents:
-                at_most = yield from _counted(searcher, vectors, {hit["_index"] for hit in hits})
-    left = [(key, text) for key, _, text in texts if key not in known]
-    different = list(dict(left).values())
-    return Coverage(index, documents, len(hits), len(texts) - len(left), len(left), different, at_most)
+            records = yield from searcher.vectors.fetch(lacking, lambda: math.inf)
+            known |= yield Computation(partial(_valid, vectors, records))
+    lacks = [(key, text) for key, _, text in texts if key not in known]
+    answer = Coverage(index, documents, built, len(hits), len(lacks), list(dict(lacks).values()))
+    VECTORS_DOCUMENTS.labels(index).set(documents)
+    VECTORS_LACKING.labels(index).set(answer.lacks)
+    return answer
+
+
+def reading_of(options: Rerank, fields: SearchFields) -> str:
+    """Return what decides which texts a model reads of an index's documents; it is a part of a position's key."""
+    return repr((tuple(fields.read), options.separator, options.passages))
+
+
+def _not_built(
+    searcher: "Searcher", vectors: DocumentVectors, index: str, read: tuple[Rerank, SearchFields], most: int
+) -> Looking:
+    """Yield the requests for the documents that no build has read; return some, and how many there are.
+
+    Returns None if the engine gives no sequence numbers, or if no build of some index kept its position.
+    """
+    try:
+        heads: Heads = yield from heads_of(index, is_embedded=searcher.is_embedded)
+    except (ConfigError, Failed):  # a sample tells
+        return None
+    positions: dict[str, Position | None] = {}
+    for name, shards in heads.items():
+        key = vectors.records.position_key(identity_of(name, shards), reading_of(*read))
+        positions[name] = yield from _position(searcher, vectors, name, key)
+    if not any(positions.values()):
+        return None
+    left = {
+        (name, number): ranges
+        for name, shards in heads.items()
+        for number, head in shards.items()
+        if (ranges := (positions[name] or Position()).facing(shards).open(number, max(head.last, head.highest)))
+    }
+    hits: list[Mapping[str, Any]] = []
+    count, size = 0, max(FEWEST, most // max(1, len(left)))
+    for (name, number), ranges in left.items():
+        query = within(ranges) if searcher.is_embedded else at_random(within(ranges))
+        body = body_of(read[1], size, query) | {"track_total_hits": True}
+        found = (yield of_shard(name, number, "_search", body, is_embedded=searcher.is_embedded))["hits"]
+        hits += found["hits"]
+        count += int(found["total"]["value"])
+    return hits, count
+
+
+def _position(searcher: "Searcher", vectors: DocumentVectors, index: str, key: bytes) -> Looking:
+    """Yield the request for how far builds of an index came, and return it; None if nothing says so."""
+    content, store = b"", vectors.store
+    if searcher.vectors is not None:
+        path, params, body = RecordRequests(searcher.is_embedded).reading_position(side_index(index), key)
+        try:
+            content, _ = RecordRequests(searcher.is_embedded).position((yield SideRequest("POST", path, body, params)))
+        except Failed:  # the user may not read it
+            return None
+    elif isinstance(store, FileStore):
+        content = store.read([POSITION + key]).get(POSITION + key, b"")
+    try:
+        position = Position.read(content) if content else None
+    except FormatError:
+        return None
+    files = store.files() if position and position.files and isinstance(store, FileStore) else ()
+    return position if position and {*position.files} <= {*files} else None
 
 
 def is_warm(searcher: "Searcher", index: str, at_least: float) -> Looking:
@@ -168,11 +239,18 @@ def body_of(fields: SearchFields, size: int, query: Mapping[str, Any] = EVERY) -
     return body | ({"fields": fetched} if fetched else {})
 
 
+def at_random(query: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a query that finds the same documents in a random order, the same each time."""
+    return {
+        "function_score": {"query": query, "random_score": {"seed": 1, "field": "_seq_no"}, "boost_mode": "replace"}
+    }
+
+
 def _sampled(index: str, fields: SearchFields, count: int, documents: int, *, is_embedded: bool) -> Looking:
     """Yield the requests for all documents, or for a sample of ``count`` if there are more; return the hits."""
     path, is_whole = path_of(index, "_search"), count == documents
     if not is_embedded:
-        body = body_of(fields, count, EVERY if is_whole else AT_RANDOM)
+        body = body_of(fields, count, EVERY if is_whole else at_random(EVERY))
         return (yield SideRequest("POST", path, body, {"search_pipeline": "_none"}))["hits"]["hits"]
     if is_whole:
         return (yield SideRequest("POST", path, body_of(fields, count)))["hits"]["hits"]
@@ -187,12 +265,13 @@ def _sampled(index: str, fields: SearchFields, count: int, documents: int, *, is
 
 
 def _examined(
-    service: RerankService, options: Rerank, fields: SearchFields, hits: Sequence[Mapping[str, Any]]
+    service: RerankService,
+    vectors: DocumentVectors,
+    options: Rerank,
+    fields: SearchFields,
+    hits: Sequence[Mapping[str, Any]],
 ) -> tuple[list[tuple[bytes, str, ModelText]], set[bytes]]:
     """Return each document's record key, index and text, and the keys of the records that this machine has."""
-    vectors = service.vectors_of(options)
-    if vectors is None:
-        raise no_vectors(service.model.model)
     readable = [
         (hit["_index"], ModelText(text, len(candidate.text or "")))
         for hit, (candidate, text) in zip(hits, texts_of(service, options, fields, hits), strict=True)
@@ -202,18 +281,6 @@ def _examined(
     return [(key, index, text) for key, (index, text) in zip(keys, readable, strict=True)], set(vectors.known(keys))
 
 
-def _valid(vectors: DocumentVectors | None, found: Mapping[bytes, bytes]) -> set[bytes]:
+def _valid(vectors: DocumentVectors, found: Mapping[bytes, bytes]) -> set[bytes]:
     """Store the valid records that came from side indices on this machine, and return their keys."""
-    return set(vectors.received(found)) if vectors else set()
-
-
-def _counted(searcher: "Searcher", vectors: DocumentVectors | None, names: set[str]) -> Looking:
-    """Yield the request that counts the model's records in side indices; return the count, None if none can be read."""
-    path, params = path_of([side_index(name) for name in sorted(names)], "_count"), {"ignore_unavailable": "true"}
-    if vectors is None or searcher.is_embedded:
-        return None
-    try:
-        answer = yield SideRequest("POST", path, {"query": {"term": {MODEL: vectors.label}}}, params)
-    except Failed:  # the user may not read it
-        return None
-    return int(answer["count"]) if answer["_shards"]["total"] else None
+    return set(vectors.received(found))

@@ -216,7 +216,8 @@ class DocumentVectors:
 
         Args:
             texts: as the model reads them.
-            store: where to write; by default this source's own store. Another store also gets what this source has.
+            store: where to write; by default this source's own store. Another store also gets what this source has, and
+                this source's store what is computed for the other.
             deadline: when computing stops.
 
         Raises:
@@ -234,6 +235,8 @@ class DocumentVectors:
         new = {**here, **made}
         if new and not self.records.write(store, new):
             raise OsrerankError(f"the {store.name} of document vectors accepted nothing; the log says why")
+        if made and self.store is not None and store is not self.store:
+            self.records.write(self.store, made)  # an index that is made anew finds them here
         return Remembered(sum(map(_passages, {**there, **new}.values())), encoded)
 
     def close(self) -> None:

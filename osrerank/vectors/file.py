@@ -13,6 +13,7 @@ import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass
+from itertools import takewhile
 from pathlib import Path
 
 import lmdb
@@ -28,6 +29,8 @@ PRUNED = "pruned-{}"
 GENERATIONS = 2
 CREATED = b"created"
 """Key of the time at which a generation was begun, in seconds; records have longer keys."""
+POSITION = b"position-"
+"""Prefix of the keys of builds' positions."""
 MOUNTS = Path("/proc/self/mounts")
 REMOTE_SYSTEMS = frozenset({"nfs", "nfs4", "cifs", "smb3", "9p", "fuse.sshfs", "glusterfs", "ceph", "lustre", "afs"})
 """Network file systems: LMDB does not support files that several machines map."""
@@ -114,6 +117,12 @@ class FileStore:
             return 0
         return self._guard.write.attempt(lambda: self._retried(lambda: self._write(records)), 0)
 
+    def files(self) -> tuple[str, ...]:
+        """Return the names of the files whose records are read; no name is given twice."""
+        with self._asked(), IN_LMDB:
+            now_s = self._clock()
+            return tuple(one.file.name for one in self._open() if now_s - one.created_s <= self._ttl_s)
+
     def size(self) -> Size:
         with self._asked():
             return self._size()
@@ -188,7 +197,7 @@ class FileStore:
 
     def _size(self) -> Size:
         with IN_LMDB:
-            records = sum(generation.environment.stat()["entries"] - 1 for generation in self._open())
+            records = sum(map(_count, self._open()))
         return Size(records, sum(file.stat().st_size for file in self.folder.glob(PATTERN)), self._most)
 
     def _prune(self, kept: Iterable[Sequence[bytes]]) -> int:
@@ -360,6 +369,14 @@ def file_store(folder: Path, *, most_bytes: int, ttl_s: float) -> FileStore:
 
 def _number(file: Path) -> int:
     return int(file.stem.rpartition("-")[2])
+
+
+def _count(generation: _Generation) -> int:
+    """Return how many records a file has, without its time and the positions of builds."""
+    with generation.environment.begin() as reading, reading.cursor() as cursor:
+        cursor.set_range(POSITION)
+        others = sum(1 for _ in takewhile(lambda key: key.startswith(POSITION), cursor.iternext(values=False)))
+        return int(reading.stat()["entries"]) - 1 - others
 
 
 def _put(environment: lmdb.Environment, records: Mapping[bytes, bytes]) -> None:

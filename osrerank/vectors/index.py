@@ -19,6 +19,8 @@ READ_AT_ONCE = 250
 """Records per read request: some 100 KB in the profile ``standard``."""
 BULK_BYTES = 4 << 20
 """Approximate bytes of records per bulk request."""
+POSITION = "position-"
+"""Prefix of the ids of documents that say how far builds came; records have other ids, and the field `MODEL`."""
 EXISTS = "resource_already_exists_exception"
 """Type of the error that an engine gives when an index to be created exists."""
 
@@ -62,6 +64,19 @@ class RecordRequests(NamedTuple):
         }
         return f"/{','.join(names)}/_search", {"ignore_unavailable": "true", "search_pipeline": "_none"}, body
 
+    def reading_position(self, index: str, key: bytes) -> tuple[str, dict[str, Any], dict[str, Any]]:
+        """Return the path, URL parameters and body of a POST that reads how far builds came, from a side index."""
+        doc_id = f"{POSITION}{key.hex()}"
+        if self.is_embedded:
+            return "/_mget", {}, {"docs": [{"_index": index, "_id": doc_id}]}
+        body = {"query": {"ids": {"values": [doc_id]}}, **self.wanted(), "seq_no_primary_term": True}
+        return f"/{index}/_search", {"ignore_unavailable": "true", "search_pipeline": "_none"}, body
+
+    def position(self, answer: Mapping[str, Any]) -> tuple[bytes, Mapping[str, Any]]:
+        """Return the bytes in an answer to `reading_position`, empty if there are none, and the hit."""
+        hits = answer["docs"] if self.is_embedded else answer["hits"]["hits"]
+        return (self._content(hits[0]), hits[0]) if hits else (b"", {})
+
     def found(self, answer: Mapping[str, Any]) -> dict[bytes, bytes]:
         """Return the records in an answer to `reading`, by key; anything else is left out."""
         return self.records(answer["docs"] if self.is_embedded else answer["hits"]["hits"])
@@ -82,14 +97,21 @@ class RecordRequests(NamedTuple):
         return {key: record for key, record in read if record}
 
     def _entry(self, entry: Mapping[str, Any]) -> tuple[bytes, bytes]:
+        try:
+            return bytes.fromhex(entry["_id"]), self._content(entry)
+        except (TypeError, ValueError):  # written by another program
+            return b"", b""
+
+    def _content(self, entry: Mapping[str, Any]) -> bytes:
+        """Return the bytes of a document of a side index; empty if another program wrote it."""
         fields = entry.get("_source") if self.is_embedded else entry.get("fields")
         content = (fields or {}).get(FIELD, "")
         try:
             encoded: str = content[0] if isinstance(content, list) else content
             whole = encoded + "=" * (-len(encoded) % 4)  # OpenSearch gives doc values without the padding
-            return bytes.fromhex(entry["_id"]), base64.b64decode(whole, validate=True)
-        except (AttributeError, IndexError, TypeError, ValueError):  # written by another program
-            return b"", b""
+            return base64.b64decode(whole, validate=True)
+        except (AttributeError, IndexError, TypeError, ValueError):
+            return b""
 
 
 def writing(index: str, records: Mapping[bytes, bytes], model: str) -> Iterator[str]:

@@ -50,6 +50,15 @@ class Records:
         """Return the key of each text's record, 16 bytes each; a long text's also depends on how it is split."""
         return [_hash(self.model_key + _content(text)) for text in texts]
 
+    def position_key(self, index_uuid: str, reading: str) -> bytes:
+        """Return the key of the position of an index's builds: a digest of all that decides which records it needs.
+
+        Args:
+            index_uuid: identifies the index.
+            reading: says which texts are read of its documents.
+        """
+        return _hash(self.model_key + _hash(self._secret) + f"{index_uuid}\0{reading}".encode())
+
     def known(self, keys: Sequence[bytes]) -> dict[bytes, Kept]:
         """Return the records that the store has, by key."""
         return {} if self.store is None else self.read_from(self.store, list(dict.fromkeys(keys)))

@@ -61,7 +61,7 @@ def test_every_step_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
                 found = client.search("blood", index="articles", rerank=True)
                 assert found["rerank"]["reason_code"] == "not_asked"
     assert (
-        "all 2 documents have vectors"
+        "none of 2 documents lacks vectors"
         in shown["osrerank --model osrerank/minilm-l6 vectors status --index articles --at-least .99"]
     )
     assert "2 documents, 2 texts, 0 of them encoded now" in shown["osrerank vectors build --index articles-2"]

@@ -8,7 +8,7 @@ import pytest
 
 from osrerank import Client
 from osrerank.indexing.build import build_vectors
-from osrerank.indexing.prune import prune_vectors
+from osrerank.indexing.prune import prune_everything
 from osrerank.scoring.registry import as_scorer, load
 from osrerank.scoring.remote.encoder import RemoteEncoder
 from osrerank.settings import Settings
@@ -43,7 +43,7 @@ def test_vectors_are_built_once_and_read_by_searches(client: Client) -> None:
     assert build_vectors(client, INDEX).encoded == 0
     stage = client.search(QUERY, index=INDEX, size=20, rerank=True)["rerank"]["stages"][0]
     assert (stage["kind"], stage["encoded"], stage["known"]) == ("late-interaction", 0, stage["candidates"])
-    assert prune_vectors(client, [INDEX]) == len(TEXTS)
+    assert prune_everything(client) == len(TEXTS)
 
 
 def test_the_second_search_has_the_firsts_order_and_scores(client: Client) -> None:

@@ -14,7 +14,7 @@ from osrerank import Client, connect
 from osrerank.cli import cli
 from osrerank.indexing.build import build_vectors
 from osrerank.indexing.documents import vectors_of
-from osrerank.indexing.prune import prune_vectors
+from osrerank.indexing.prune import prune_everything
 from tests.articles import fill
 from tests.integration.test_side_index import order
 
@@ -44,7 +44,7 @@ def client(engine_url: str, model: Path, tmp_path: Path, monkeypatch: pytest.Mon
 def test_searches_find_what_was_built(client: Client, index_name: str, encodings: list[int]) -> None:
     fill(client, index_name, [*DOCUMENTS, LONG, {"title": "", "text": ""}, {"year": 2024}])
     seen: list[tuple[int, int]] = []
-    built = build_vectors(client, index_name, report=lambda done, count: seen.append((done.documents, count)))
+    built = build_vectors(client, index_name, report=lambda done, count: seen.append((done, count)))
     assert (built.documents, built.empty) == (153, 1)
     assert built.encoded == len(encodings)
     assert built.texts > 153  # the long one has passages
@@ -54,7 +54,7 @@ def test_searches_find_what_was_built(client: Client, index_name: str, encodings
     assert len(encodings) == 1  # the query
     del encodings[:]
     again = build_vectors(client, index_name)
-    assert (again.documents, again.encoded, encodings) == (153, 0, [])
+    assert (again.documents, again.encoded, encodings) == (0, 0, [])
 
 
 def test_what_the_index_has_no_more_is_pruned(client: Client, index_name: str) -> None:
@@ -65,7 +65,7 @@ def test_what_the_index_has_no_more_is_pruned(client: Client, index_name: str) -
     client.delete(index=index_name, id="0", refresh=True)
     client.index(index=index_name, id="1", body={"title": "Another", "text": "text than before."}, refresh=True)
     assert store.size().records == 150
-    assert prune_vectors(client, [index_name]) == 148
+    assert prune_everything(client) == 148
     before = order(client, index_name)
     vectors_of(client).records.flush()
     assert store.size().records >= 148
@@ -124,7 +124,7 @@ def test_the_commands(engine_url: str, client: Client, index_name: str, model: P
 
     assert "150 documents, 150 texts, 150 of them encoded now" in said("build", "--index", index_name)
     assert "file: 150 records" in said("status")
-    assert "150 records are left" in said("prune", "--index", index_name)
+    assert "150 records are left" in said("prune", "--all")
     assert "150" in said("drop", "--yes")
     assert "file: 0 records" in said("status")
     monkeypatch.setenv("OSRERANK_VECTORS", "off")

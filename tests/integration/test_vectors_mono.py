@@ -31,7 +31,7 @@ def client(tmp_path, monkeypatch):
 
 
 def test_vectors_are_built_with_the_vector_model_and_read(client):
-    assert client.coverage(INDEX).known == 0
+    assert client.coverage(INDEX).share == 0
     assert build_vectors(client, INDEX).encoded == len(TEXTS)
     assert client.coverage(INDEX).share == 1.0
     vectors, blend, mono = client.search(QUERY, index=INDEX, size=30, rerank=True)["rerank"]["stages"]

@@ -260,10 +260,23 @@ class LeafQueries:
         for one, other in (("gte", "gt"), ("lte", "lt")):
             if one in options and other in options:
                 raise unsupported(f"[{one}] together with [{other}] in [range]", "give one of them")
+        if path == "_seq_no":
+            return self._sequence_range(options)
         field = self._snapshot.fields.by_path.get(path)
         if field is None or path not in self._names:
             return self._unknown(path, field)
         return self._range_query(field, options, 1.0)
+
+    def _sequence_range(self, options: Json) -> TQuery:
+        """Return the documents with these sequence numbers, which the store counts from 1."""
+        if options.keys() != {"gte", "lte"}:
+            raise unsupported(f"[range] on [_seq_no] with {sorted(options)}", "give [gte] and [lte]")
+        low, high = (math.floor(as_number(options[name], name)) for name in ("gte", "lte"))
+        if high < 0 or low > high:
+            return TQuery.empty_query()
+        bounds = max(0, low) + 1, high + 1
+        query = TQuery.range_query(self._schema, SEQ, tantivy.FieldType.Unsigned, *bounds)
+        return TQuery.const_score_query(query, 1.0)
 
     def _range_query(self, field: Field, options: Json, boost: float) -> TQuery:
         if field.kind in ("text", "boolean"):

@@ -58,7 +58,7 @@ def test_where_vectors_are_kept_the_depth_stays_and_they_are_built(url, tmp_path
     base, said = written("--build", "--deadline-ms", "400")
     assert base == {"depth": 100, "deadline_ms": 400}
     assert "articles: 2 documents, 2 texts, 2 of them encoded now" in said
-    assert "articles: all 2 documents have vectors" in written()[1]
+    assert "articles: none of 2 documents lacks vectors" in written()[1]
     monkeypatch.setenv("OSRERANK_VECTORS", "off")
     base, said = written()
     assert base["deadline_ms"] == 1000

@@ -1,32 +1,39 @@
-"""Builds of an index's vectors: where they store them, and what an interrupted one leaves to the next."""
+"""Builds of an index's vectors: where they store them, what they read, and what an interrupted one leaves."""
 
 import itertools
 
 import pytest
+from opensearchpy import TransportError
 
 from osrerank import connect
-from osrerank.indexing.build import build_vectors
+from osrerank.errors import ConfigError
+from osrerank.indexing.build import Built, build_vectors, follow_vectors
 from osrerank.indexing.documents import BATCH, vectors_of
 from osrerank.testing import CannedTransport
 from tests.articles import fill
 from tests.letters import Letters
 
-NOTES = [{"text": f"note {number}"} for number in range(3 * BATCH)]
+NOTES = [{"text": f"note {number}"} for number in range(8 * BATCH)]
 SIDE = "canned-osrerank-vectors"
 
 
-class Cluster(CannedTransport):
-    """Answers a build of the index ``canned``, whose newest change is 9, and keeps how far builds came."""
+class Serverless(CannedTransport):
+    """Answers a build of the index ``canned``, whose newest change is 9, keeps the position, and has no ``_stats``."""
 
-    meta = None
+    position = None
 
     def perform_request(self, method, url, params=None, body=None, **options):
+        if url == "/canned/_stats/docs":
+            raise TransportError(410, "api_not_available_exception", {})
         if method == "HEAD":
             return url == f"/{SIDE}"
-        if url == f"/{SIDE}/_mapping":
-            self.meta = body["_meta"] if body else self.meta
-            return {SIDE: {"mappings": {"_meta": self.meta} if self.meta else {}}}
+        if "position-" in url:
+            self.position = body
+            return {"_seq_no": 1, "_primary_term": 1}
         every = [{"_index": "canned", "_id": str(at), "_source": note} for at, note in enumerate(NOTES)]
+        if body and url == f"/{SIDE}/_search" and "position-" in str(body):
+            kept = [{"_id": "position-", "fields": {"record": [self.position["record"]]}}] if self.position else []
+            return {"hits": {"hits": kept}}
         self.answer = {
             "count": len(NOTES),
             "aggregations": {"newest": {"value": 9}},
@@ -60,28 +67,82 @@ def test_an_interrupted_build_continues_with_the_batch_that_it_was_in(tmp_path, 
         fill(client, "notes", NOTES)
         with pytest.raises(KeyboardInterrupt):
             build_vectors(client, "notes")
-        assert build_vectors(client, "notes").encoded == BATCH
-        assert build_vectors(client, "notes").encoded == 0
+        built = build_vectors(client, "notes")
+        assert (built.documents, built.encoded) == (len(NOTES) - 3 * BATCH, len(NOTES) - 3 * BATCH)
+        assert build_vectors(client, "notes") == Built()
 
 
-def test_after_an_interrupted_build_since_a_field_the_next_reads_the_same_changes(interrupted):
-    with connect("http://localhost:9", scorer=interrupted, transport_class=Cluster) as client:
-        with pytest.raises(KeyboardInterrupt):
-            build_vectors(client, "canned", since="changed")
+def test_a_build_reads_only_what_changed_since_the_last(tmp_path):
+    with connect(f"embedded:{tmp_path / 'engine'}", scorer=Letters()) as client:
+        fill(client, "notes", NOTES)
+        build_vectors(client, "notes")
+        client.index(index="notes", id="1", body={"text": "changed"}, refresh=True)
+        client.delete(index="notes", id="2", refresh=True)
+        built = build_vectors(client, "notes")
+        assert (built.documents, built.encoded) == (1, 1)
+        assert client.coverage("notes").built == len(NOTES) - 1
+
+
+def test_an_index_that_was_made_anew_is_read_whole(tmp_path):
+    with connect(f"embedded:{tmp_path / 'engine'}", scorer=Letters()) as client:
         for _ in range(2):
-            build_vectors(client, "canned", since="changed")
-        first, again, later = [one["body"]["query"] for one in client.transport.requests if "scroll" in one["params"]]
+            fill(client, "notes", NOTES)
+            assert build_vectors(client, "notes").documents == len(NOTES)
+            client.indices.delete(index="notes")
+
+
+def test_an_index_that_an_alias_newly_stands_for_is_read_whole(tmp_path):
+    with connect(f"embedded:{tmp_path / 'engine'}", scorer=Letters()) as client:
+        for name in ("old", "new"):
+            fill(client, name, NOTES)
+            client.indices.put_alias(index=name, name="notes")
+            assert build_vectors(client, "notes").documents == len(NOTES)
+
+
+def test_after_vectors_were_dropped_every_document_is_read(tmp_path):
+    with connect(f"embedded:{tmp_path / 'engine'}", scorer=Letters()) as client:
+        fill(client, "notes", NOTES)
+        build_vectors(client, "notes")
+        vectors_of(client).store.drop()
+        assert client.coverage("notes").lacks == len(NOTES)
+        assert build_vectors(client, "notes").encoded == len(NOTES)
+
+
+def test_other_fields_are_another_build(tmp_path):
+    with connect(f"embedded:{tmp_path / 'engine'}", scorer=Letters()) as client:
+        fill(client, "notes", [{**note, "title": "a title"} for note in NOTES])
+        build_vectors(client, "notes")
+    with connect(f"embedded:{tmp_path / 'engine'}", scorer=Letters(), rerank={"fields": "text"}) as client:
+        assert client.coverage("notes").lacks == len(NOTES)
+        assert build_vectors(client, "notes").encoded == len(NOTES)
+
+
+def test_an_interrupted_build_by_a_date_field_reads_the_same_changes_again(interrupted):
+    with connect("http://localhost:9", scorer=interrupted, transport_class=Serverless) as client:
+        with pytest.raises(KeyboardInterrupt):
+            build_vectors(client, "canned", date_field="changed")
+        for _ in range(2):
+            build_vectors(client, "canned", date_field="changed")
+    first, again, later = [one["body"]["query"] for one in client.transport.requests if "scroll" in one["params"]]
     assert first == again == {"match_all": {}}
     assert {"range": {"changed": {"gte": 9}}} in later["bool"]["should"]
 
 
+def test_following_a_service_without_sequence_numbers_names_the_date_field():
+    with (
+        connect("http://localhost:9", scorer=Letters(), transport_class=Serverless) as client,
+        pytest.raises(ConfigError, match="name a date field that each change sets"),
+    ):
+        follow_vectors(client, "canned")
+
+
 def test_a_build_stores_in_the_side_index_of_a_cluster_and_else_in_the_file(tmp_path):
-    cluster = connect("http://localhost:9", scorer=Letters(), transport_class=Cluster)
+    cluster = connect("http://localhost:9", scorer=Letters(), transport_class=Serverless)
     embedded = connect(f"embedded:{tmp_path / 'engine'}", scorer=Letters())
     fill(embedded, "canned", NOTES)
-    for client, in_file in ((cluster, 0), (embedded, len(NOTES))):
+    for client in (cluster, embedded):
         build_vectors(client, "canned")
-        assert vectors_of(client).store.size().records == in_file
+        assert vectors_of(client).store.size().records == len(NOTES)  # the cluster's builder keeps what it encoded
     bodies = [request["body"] for request in cluster.transport.requests if request["url"] == "/_bulk"]
     assert sum(body.count(SIDE) for body in bodies) == len(NOTES)
     assert not embedded.indices.exists(index=SIDE)

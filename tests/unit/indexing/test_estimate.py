@@ -32,13 +32,13 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_documents_are_counted_with_and_without_vectors_and_text(tmp_path: Path) -> None:
     with connect(f"embedded:{tmp_path / 'engine'}", scorer=Letters()) as client:
         fill(client, ["one", "two", "two", "", "three"])
-        assert str(client.coverage("notes")) == "4 of 4 documents lack vectors"
+        assert str(client.coverage("notes")) == "4 of 5 documents lack vectors"
         client.searcher.service.vectors_of(Rerank()).remember(["two"])  # type: ignore[union-attr]
         found = client.coverage("notes")
-        assert (found.documents, found.known, found.lacks, found.share) == (5, 2, 2, 0.5)
+        assert (found.documents, found.lacks, found.share) == (5, 2, 0.6)  # equal texts count one each
         build_vectors(client, "notes")
-        assert str(client.coverage("notes")) == "all 4 documents have vectors"
-        assert str(estimate(client, "notes")) == "notes: all 4 documents have vectors"
+        assert str(client.coverage("notes")) == "none of 5 documents lacks vectors"
+        assert str(estimate(client, "notes")) == "notes: none of 5 documents lacks vectors"
 
 
 def test_where_vectors_are_off_nothing_is_estimated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

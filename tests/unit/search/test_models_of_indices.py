@@ -12,7 +12,7 @@ import pytest
 from osrerank import Client, connect
 from osrerank.errors import ConfigError
 from osrerank.indexing.build import build_vectors
-from osrerank.indexing.prune import prune_vectors
+from osrerank.indexing.prune import prune_everything, prune_indexes
 from osrerank.indexing.side_index import side_stores
 from osrerank.testing import FunctionScorer
 from tests.articles import fill
@@ -175,7 +175,7 @@ def test_vectors_are_built_and_pruned_by_each_indexs_model(open_client):
     client = open_client()
     assert build_vectors(client, "shop-de").encoded == 3
     assert build_vectors(client, "notes").encoded == 3
-    assert prune_vectors(client, ["shop-de", "notes"]) == 6
+    assert prune_everything(client) == 6
     assert [client.coverage(index).share for index in ("shop-de", "notes")] == [1.0, 1.0]
     assert marks(client, "shop-de")["stages"][0]["known"] == 3
     with pytest.raises(ConfigError, match="only bi-encoders"):
@@ -207,6 +207,6 @@ def test_side_vectors_of_an_alias_are_pruned_by_the_aliass_model(open_client, mo
     client.indices.put_alias(index="notes", name="shop-de-all")
     assert build_vectors(client, "shop-de-all", to="index").encoded == 3
     assert marks(client, "shop-de-all")["stages"][0]["known"] == 3
-    prune_vectors(client, ["shop-de-all"])
+    prune_indexes(client, ["shop-de-all"])
     (side,) = side_stores(client, ["notes"])
     assert side.size().records == 3

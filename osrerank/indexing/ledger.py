@@ -1,0 +1,95 @@
+"""Keep the position of an index's builds beside their vectors, where several builders change it."""
+
+import logging
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any, Protocol
+
+from osrerank.errors import FormatError
+from osrerank.indexing.side_index import IndexStore
+from osrerank.vectors.file import POSITION, FileStore
+from osrerank.vectors.position import Position
+
+logger = logging.getLogger(__name__)
+
+
+class Ledger(Protocol):
+    """The position of an index's builds."""
+
+    position: Position
+
+    def load(self) -> Position:
+        """Read and return the position; one at the beginning if there is none, or none that is worth something."""
+
+    def update(self, change: Callable[[Position], tuple[Position, Any]]) -> Any:
+        """Change the position, and return what the change returned besides.
+
+        Args:
+            change: returns the new position for the present one; called again if another builder was faster.
+        """
+
+
+class SideLedger:
+    """The position in a side index, where builders on all machines share it.
+
+    Args:
+        side: the side index.
+        key: the position's key.
+    """
+
+    def __init__(self, side: IndexStore, key: bytes) -> None:
+        self._side, self._key = side, key
+        self._version: Any = None
+        self.position = Position()
+
+    def load(self) -> Position:
+        content, self._version = self._side.read_position(self._key)
+        self.position = _read(content, self._side.index)
+        return self.position
+
+    def update(self, change: Callable[[Position], tuple[Position, Any]]) -> Any:
+        while True:
+            new, answer = change(self.position)
+            if new == self.position:
+                return answer
+            version = self._side.write_position(self._key, new.write(), self._version)
+            if version is not None:
+                self.position, self._version = new, version
+                return answer
+            self.load()
+
+
+class FileLedger:
+    """The position in this machine's file. Builders in two processes may encode a text twice, but lose none.
+
+    Args:
+        store: the file.
+        key: the position's key.
+    """
+
+    def __init__(self, store: FileStore, key: bytes) -> None:
+        self._store, self._key = store, POSITION + key
+        self.position = Position()
+
+    def load(self) -> Position:
+        found = _read(self._store.read([self._key]).get(self._key, b""), "the file")
+        self.position = found if set(found.files) <= {*self._store.files()} else Position()
+        return self.position
+
+    def update(self, change: Callable[[Position], tuple[Position, Any]]) -> Any:
+        files = self._store.files()  # before the position is read: a file that goes now makes the new one worthless
+        new, answer = change(self.load())
+        if new != self.position:
+            self.position = replace(new, files=files)
+            self._store.write({self._key: self.position.write()})
+        return answer
+
+
+def _read(content: bytes, where: str) -> Position:
+    if not content:
+        return Position()
+    try:
+        return Position.read(content)
+    except FormatError as error:
+        logger.warning("[vectors-again] %s: every document is read again: %s", where, error)
+        return Position()

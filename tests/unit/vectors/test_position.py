@@ -1,0 +1,73 @@
+"""Positions of builds: claims of sequence numbers, and what is left when builders die or shards change."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from osrerank.errors import FormatError
+from osrerank.vectors.position import UNIT, Head, Position, ShardPosition
+
+HEADS = {"0": Head("one", 9_999, 9_999), "1": Head("two", 99, 99)}
+EMPTY = Position().facing(HEADS)
+
+
+def test_builders_claim_different_ranges():
+    first, mine = EMPTY.claim("a", HEADS, now_s=0, until_s=60)
+    _, other = first.claim("b", HEADS, now_s=1, until_s=61)
+    assert (mine.shard, other.shard) == ("0", "1")
+    assert (mine.first, mine.last) == (0, UNIT - 1)
+    assert (other.first, other.last) == (0, 99)
+
+
+def test_a_lease_that_ended_is_taken_over_where_its_builder_stopped():
+    position, lease = EMPTY.claim("a", HEADS, now_s=0, until_s=60)
+    position, lease = position.advanced(lease, 100, term=1, until_s=60)
+    position, taken = position.claim("b", HEADS, now_s=61, until_s=121)
+    assert (taken.first, taken.last, taken.owner) == (100, UNIT - 1, "b")
+    assert position.advanced(lease, 200, term=1, until_s=200) == (position, None)  # the first one lost it
+
+
+def test_nothing_can_be_claimed_while_others_read_all_that_is_left():
+    heads = {"1": HEADS["1"]}
+    position, _ = Position().facing(heads).claim("a", heads, now_s=0, until_s=60)
+    assert position.claim("b", heads, now_s=1, until_s=61) == (position, None)
+    assert position.left(heads) == 100
+
+
+@pytest.mark.parametrize("head", [Head("anew", 99, 99), Head("two", 49, 49)], ids=["made anew", "went back"])
+def test_a_shard_whose_changes_are_others_is_at_its_beginning(head):
+    before = Position({"1": ShardPosition("two", 100, 3)})
+    assert before.facing({"1": HEADS["1"]}) == before
+    assert before.facing({"1": head}).left({"1": head}) == head.last + 1
+
+
+def test_what_was_built_since_an_earlier_position_is_open_again():
+    before, lease = EMPTY.claim("a", HEADS, now_s=0, until_s=60)
+    after, _ = before.advanced(lease, UNIT, term=1, until_s=60)
+    after, _ = after.claim("a", HEADS, now_s=0, until_s=60)
+    assert after.back_to(before).left(HEADS) == before.left(HEADS)
+
+
+def test_bytes_of_another_program_are_no_position():
+    with pytest.raises(FormatError, match="cannot be read"):
+        Position.read(b'{"shards": 1}')
+
+
+@given(st.lists(st.tuples(st.sampled_from("abc"), st.integers(0, 5_000), st.booleans()), max_size=60))
+def test_whatever_builders_do_each_number_is_built_or_open(steps):
+    position, held, built, now_s = EMPTY, {}, {"0": set(), "1": set()}, 0.0
+    for owner, count, is_killed in steps:
+        now_s += 10
+        if held.get(owner) is None:
+            position, held[owner] = position.claim(owner, HEADS, now_s, now_s + 60)
+        elif is_killed:
+            held[owner] = None
+        else:
+            lease = held[owner]
+            first = min(lease.first + count, lease.last + 1)
+            position, held[owner] = position.advanced(lease, first, 1, now_s + 60)
+            built[lease.shard] |= {*range(lease.first, first)}
+        position = Position.read(position.write())
+    for shard, head in HEADS.items():
+        is_open = {number for first, last in position.open(shard, head.last) for number in range(first, last + 1)}
+        assert is_open | built[shard] >= {*range(head.last + 1)}
