@@ -10,20 +10,22 @@ import click
 
 from osrerank.cli.options import client_of, wants_json
 from osrerank.cli.settings_file import refuse_existing, write_index_settings
+from osrerank.cli.sources import SOURCE
 from osrerank.options.passages import Passages
 from osrerank.settings import SETTINGS_FILE
 
 if TYPE_CHECKING:
     from osrerank.decision.advice.advise import IndexAdvice
 
-FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 OUTPUT = click.Path(dir_okay=False, path_type=Path)
 
 
 @click.command()
 @click.option("--index", "-i", required=True, help="Index to search.")
-@click.option("--queries", required=True, type=FILE, help="Queries, in any form that `osrerank run` reads.")
-@click.option("--qrels", required=True, type=FILE, help="Judgments; queries without a relevant document are left out.")
+@click.option("--queries", required=True, type=SOURCE, help="Queries, in any form that `osrerank run` reads.")
+@click.option(
+    "--qrels", required=True, type=SOURCE, help="Judgments; queries without a relevant document are left out."
+)
 @click.option("--measure", "-m", default="nDCG@10", show_default=True, help="What is compared, by ir-measures' names.")
 @click.option("--html", type=OUTPUT, help="Report to write; one file that needs no other.")
 @click.option("--output", "-o", type=OUTPUT, default=SETTINGS_FILE, show_default=True, help="Settings file to write.")

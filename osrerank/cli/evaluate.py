@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from osrerank.cli.sources import SOURCE
+
 if TYPE_CHECKING:
     from osrerank.evaluation.measures import Evaluation
     from osrerank.evaluation.report import Report
@@ -20,7 +22,7 @@ FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 
 
 @click.command()
-@click.argument("qrels", type=FILE)
+@click.argument("qrels", type=SOURCE)
 @click.argument("runs", type=FILE, nargs=-1, required=True)
 @click.option(
     "-m", "--measure", "measures", multiple=True, metavar="NAME", help="nDCG@10, AP(rel=2), map, ...; repeat for more."

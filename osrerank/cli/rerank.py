@@ -6,18 +6,19 @@ from typing import Any
 import click
 
 from osrerank.cli.options import MODEL_SETTINGS, RANKING, allow_partial, rerank_arguments, run_form, search_options
+from osrerank.cli.sources import SOURCE
 from osrerank.errors import ConfigError
-
-FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 
 
 @click.command()
 @click.option(
-    "--candidates", type=FILE, help="JSON lines: query_id, query, candidates with doc_id, text, title, score."
+    "--candidates",
+    type=SOURCE,
+    help="JSON lines (ours or rank_llm's), PyTerrier's CSV with texts, or ir_datasets:NAME.",
 )
-@click.option("--run", type=FILE, help="TREC or MS MARCO run to rerank, with --corpus and --queries.")
-@click.option("--corpus", type=FILE, help="JSON lines with id, title and text, for --run.")
-@click.option("--queries", type=FILE, help="Query set, for --run.")
+@click.option("--run", type=SOURCE, help="TREC or MS MARCO run to rerank, with --corpus and --queries.")
+@click.option("--corpus", type=SOURCE, help="JSON lines with id, title and text, for --run.")
+@click.option("--queries", type=SOURCE, help="Query set, for --run.")
 @click.option("--output", "-o", required=True, type=click.Path(dir_okay=False, path_type=Path), help="Run to write.")
 @run_form
 @click.option("--tag", help="The run's tag.  [default: the output's name]")

@@ -6,16 +6,15 @@ from typing import Any
 import click
 
 from osrerank.cli.options import allow_partial, client_of, rerank_arguments, rerank_options, run_form
-
-FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
+from osrerank.cli.sources import SOURCE
 
 
 @click.command()
 @click.option(
     "--queries",
     required=True,
-    type=FILE,
-    help="TSV, JSON lines, TREC topics, CACM's form, TREC-CAR's ids; may be gzipped.",
+    type=SOURCE,
+    help="TSV, JSON lines, TREC topics, CACM's form, TREC-CAR's ids, a CSV with qid and query; or ir_datasets:NAME.",
 )
 @click.option("--index", "-i", required=True, help="Index to search.")
 @click.option("--output", "-o", required=True, type=click.Path(dir_okay=False, path_type=Path), help="Run to write.")

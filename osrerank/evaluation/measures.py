@@ -17,6 +17,7 @@ from typing import Any
 from osrerank._optional import require
 from osrerank.errors import EvaluationError
 from osrerank.evaluation.corrections import corrected, needs_correction
+from osrerank.evaluation.values import QrelsLike, RunLike, as_qrels, as_run
 from osrerank.formats.trec import trec_order
 from osrerank.types import Qrels, Run
 
@@ -62,22 +63,31 @@ class Evaluation:
 
 
 def evaluate(
-    qrels: Qrels, run: Run, measures: Sequence[str] = DEFAULT_MEASURES, averaging: Averaging | None = None
+    qrels: QrelsLike, run: RunLike, measures: Sequence[str] = DEFAULT_MEASURES, averaging: Averaging | None = None
 ) -> Evaluation:
     """Measure a run.
 
+    ```python
+    from osrerank.evaluation import evaluate
+
+    judged = {"q1": {"d1": 1, "d2": 0}}
+    assert evaluate(judged, {"q1": {"d2": 7.1, "d1": 6.4}}, ["RR@10"]).overall == {"RR@10": 0.5}
+    ```
+
     Args:
-        qrels: the judgments.
-        run: the run.
+        qrels: the judgments: ``{query_id: {doc_id: grade}}``, a path, or a DataFrame with qid, docno and label.
+        run: the run: ``{query_id: {doc_id: score}}``, ``{query_id: [doc_id, ...]}`` with the best first, a path, or a
+            DataFrame with qid, docno and score.
         measures: names such as ``nDCG@10``, ``AP(rel=2)``, trec_eval's ``ndcg_cut_10``, or `MSMARCO`.
         averaging: how runs are cut and averaged; trec_eval's defaults when absent.
 
     Raises:
         EvaluationError: a measure is unknown, or run and judgments share no query.
     """
-    tally = Tally(qrels, measures, averaging)
-    tally.add(run)
-    return tally.evaluation(run.name)
+    ranked = as_run(run)
+    tally = Tally(as_qrels(qrels), measures, averaging)
+    tally.add(ranked)
+    return tally.evaluation(ranked.name)
 
 
 class Tally:
