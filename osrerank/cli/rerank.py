@@ -43,7 +43,8 @@ def rerank(context: click.Context, /, **options: Any) -> None:
     refuse_overwriting(options["output"], *(options[name] for name in ("candidates", "run", "corpus", "queries")))
     reranker = RerankService(Settings.load(**{name: context.obj[name] for name in MODEL_SETTINGS}))
     try:
-        batch = _batch(reranker, options)
+        arguments = rerank_arguments({**options, "do_rerank": True})
+        batch = batch_of(reranker, _read(options), arguments)
         execute(
             batch,
             options["output"],
@@ -56,25 +57,30 @@ def rerank(context: click.Context, /, **options: Any) -> None:
         reranker.close()
 
 
-def _batch(reranker: Any, options: dict[str, Any]) -> Any:
-    """Return the candidates' queries with the reranking that answers them."""
+def batch_of(reranker: Any, candidates: Any, arguments: Any) -> Any:
+    """Return the queries of candidate lists with the reranking that answers them.
+
+    Args:
+        reranker: the models.
+        candidates: as `formats.candidates` reads them.
+        arguments: the options of the ranking, as the command line has them.
+    """
     from osrerank.cli.batch import QuerySetRun, insist, resolved  # noqa: PLC0415 - numpy
     from osrerank.evaluation.records import QueryRecord  # noqa: PLC0415 - its twin
     from osrerank.formats.candidates import CandidatesByQuery  # noqa: PLC0415 - its twin
     from osrerank.options.defaults import Defaults  # noqa: PLC0415 - its twin
     from osrerank.search.ranking import rank_texts  # noqa: PLC0415 - its twin
 
-    candidates = CandidatesByQuery(_read(options))
-    arguments = rerank_arguments({**options, "do_rerank": True})
+    by_query = CandidatesByQuery(candidates)
     defaults = Defaults.load(reranker.settings).base
 
     def search(query: Any, started_s: float) -> Any:
-        ranking = rank_texts(reranker, defaults, query.text, candidates.documents(query.query_id), rerank=arguments)
+        ranking = rank_texts(reranker, defaults, query.text, by_query.documents(query.query_id), rerank=arguments)
         return QueryRecord.from_ranking(query.query_id, ranking, started_s)
 
-    depends_on = {"candidates": candidates.digest, **resolved(arguments, defaults, reranker)}
+    depends_on = {"candidates": by_query.digest, **resolved(arguments, defaults, reranker)}
     insist(reranker)
-    return QuerySetRun(candidates.queries, search, depends_on, reranked=True)
+    return QuerySetRun(by_query.queries, search, depends_on, reranked=True)
 
 
 def _read(options: dict[str, Any]) -> Any:
