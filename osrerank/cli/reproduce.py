@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from osrerank.cli.index_texts import texts_of_index
 from osrerank.cli.options import MODEL_SETTINGS, RANKING, allow_partial, rerank_arguments, search_options, wants_json
 from osrerank.evaluation.published import COLLECTIONS, DEPTHS, MEASURE
 
@@ -22,6 +23,7 @@ FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 @click.argument("folder", type=FOLDER)
 @click.option("--candidates", "deep", type=click.Choice([str(one) for one in DEPTHS]), default="100", show_default=True,
     help="BM25's top 100 or top 1,000.")  # fmt: skip
+@click.option("--index", help="Index that has the texts of BM25.txt's documents, in place of corpus.jsonl.")
 @click.option("--against", type=FILE, multiple=True, help="A run to compare with, besides BM25; repeat for more.")
 @click.option("--output", "-o", type=click.Path(dir_okay=False, path_type=Path),
     help="Run to write.  [default: COLLECTION-MODEL.run]")  # fmt: skip
@@ -36,8 +38,8 @@ def reproduce(context: click.Context, /, **options: Any) -> None:
     osrerank --model osrerank/e5-small reproduce dl19 dl19
 
     FOLDER has the collection's judgments and candidates; what it lacks is named with its address and checksum.
-    Candidates are rank_llm's file, or BM25.txt (a run) with corpus.jsonl and queries.tsv. The same command resumes an
-    interrupted run.
+    Candidates are rank_llm's file, or BM25.txt (a run, such as Anserini's) with queries.tsv and either corpus.jsonl or
+    --index. The same command resumes an interrupted run.
     """
     from osrerank.cli.batch import execute  # noqa: PLC0415 - numpy
     from osrerank.cli.rerank import batch_of  # noqa: PLC0415 - its twin
@@ -47,7 +49,8 @@ def reproduce(context: click.Context, /, **options: Any) -> None:
     from osrerank.settings import Settings  # noqa: PLC0415 - pydantic
 
     collection, depth = COLLECTIONS[options["collection"]], int(options["deep"])
-    found = steps.find(options["folder"], collection, depth)
+    with texts_of_index(context, options["index"]) as texts:
+        found = steps.find(options["folder"], collection, depth, texts)
     bm25, candidates = steps.first_pass(found.candidates, depth)
     others = [replace(read_run(path), name=str(path)) for path in options["against"]]
     reranker = RerankService(Settings.load(**{name: context.obj[name] for name in MODEL_SETTINGS}))

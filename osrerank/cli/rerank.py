@@ -5,6 +5,7 @@ from typing import Any
 
 import click
 
+from osrerank.cli.index_texts import texts_of_index
 from osrerank.cli.options import MODEL_SETTINGS, RANKING, allow_partial, rerank_arguments, run_form, search_options
 from osrerank.cli.sources import SOURCE
 from osrerank.errors import ConfigError
@@ -16,8 +17,9 @@ from osrerank.errors import ConfigError
     type=SOURCE,
     help="JSON lines (ours or rank_llm's), PyTerrier's CSV with texts, or ir_datasets:NAME.",
 )
-@click.option("--run", type=SOURCE, help="TREC or MS MARCO run to rerank, with --corpus and --queries.")
-@click.option("--corpus", type=SOURCE, help="JSON lines with id, title and text, for --run.")
+@click.option("--run", type=SOURCE, help="TREC or MS MARCO run to rerank, with --queries and its texts.")
+@click.option("--corpus", type=SOURCE, help="Texts for --run: JSON lines with id, title and text.")
+@click.option("--index", help="Texts for --run: an index that has its documents.")
 @click.option("--queries", type=SOURCE, help="Query set, for --run.")
 @click.option("--output", "-o", required=True, type=click.Path(dir_okay=False, path_type=Path), help="Run to write.")
 @run_form
@@ -33,6 +35,7 @@ def rerank(context: click.Context, /, **options: Any) -> None:
     osrerank rerank --candidates candidates.jsonl --output reranked.run
     osrerank rerank --candidates candidates.jsonl --output duo.run --pipeline mono-duo --duo-depth 50
     osrerank rerank --run bm25.run --corpus corpus.jsonl --queries queries.tsv --output reranked.run
+    osrerank rerank --run bm25.run --index passages --queries queries.tsv --output reranked.run
 
     OUTPUT.jsonl beside the run has scores, inferences and timings. The same command resumes an interrupted run.
     """
@@ -44,7 +47,9 @@ def rerank(context: click.Context, /, **options: Any) -> None:
     reranker = RerankService(Settings.load(**{name: context.obj[name] for name in MODEL_SETTINGS}))
     try:
         arguments = rerank_arguments({**options, "do_rerank": True})
-        batch = batch_of(reranker, _read(options), arguments)
+        with texts_of_index(context, options["index"]) as texts:
+            candidates = _read({**options, "corpus": options["corpus"] or texts})
+        batch = batch_of(reranker, candidates, arguments)
         execute(
             batch,
             options["output"],
@@ -87,10 +92,10 @@ def _read(options: dict[str, Any]) -> Any:
     from osrerank.formats.candidates import assemble, candidate_lists  # noqa: PLC0415 - numpy
 
     together = [options["run"], options["corpus"], options["queries"]]
+    is_one_corpus = options["index"] is None or not isinstance(options["corpus"], Path)
     if options["candidates"] and not any(together):
         return candidate_lists(options["candidates"])
-    if all(together) and not options["candidates"]:
+    if all(together) and not options["candidates"] and is_one_corpus:
         return assemble(*together)
-    raise ConfigError(
-        "give either --candidates, or --run with --corpus and --queries", setting="candidates", source="flag"
-    )
+    reason = "give either --candidates, or --run with --queries and one of --corpus and --index"
+    raise ConfigError(reason, setting="candidates", source="flag")

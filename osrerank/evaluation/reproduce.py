@@ -10,7 +10,7 @@ from osrerank.errors import ChecksumError, EvaluationError
 from osrerank.evaluation.measures import Averaging, evaluate
 from osrerank.evaluation.published import MEASURE, Collection, PublishedFile, PublishedValue
 from osrerank.evaluation.significance import RunComparison, compare_runs
-from osrerank.formats.candidates import CandidateList, CandidateLists, assemble, candidate_lists
+from osrerank.formats.candidates import CandidateList, CandidateLists, Texts, assemble, candidate_lists
 from osrerank.formats.trec import read_qrels
 from osrerank.types import Qrels, Run, ScoredDocument
 
@@ -76,11 +76,17 @@ class Reproduction:
         }
 
 
-def find(folder: Path, collection: Collection, depth: int) -> Materials:
+def find(folder: Path, collection: Collection, depth: int, texts: Texts | None = None) -> Materials:
     """Return a collection's candidates and judgments from a folder.
 
     Judgments are known by their checksum, whatever their name. Candidates are rank_llm's file, or a run ``BM25.txt``
     (in the folder or in ``runs``) with ``corpus.jsonl`` and ``queries.tsv``.
+
+    Args:
+        folder: the folder.
+        collection: what is looked for.
+        depth: candidates of a query.
+        texts: finds the texts of the run's documents, in place of ``corpus.jsonl``.
 
     Raises:
         EvaluationError: something is missing; the message names each file with its address and checksum.
@@ -90,12 +96,12 @@ def find(folder: Path, collection: Collection, depth: int) -> Materials:
     published = collection.candidates[depth]
     given = folder / published.name
     run = next((folder / name for name in RUN_FILES if (folder / name).is_file()), None)
-    texts = (folder / CORPUS, folder / QUERIES)
-    if given.is_file():
+    corpus, queries = folder / CORPUS, folder / QUERIES
+    if given.is_file() and texts is None:
         _check(given, published)
         files, candidates = [given], candidate_lists(given)
-    elif run is not None and all(file.is_file() for file in texts):
-        files, candidates = [run, *texts], assemble(run, *texts)
+    elif run is not None and queries.is_file() and (texts is not None or corpus.is_file()):
+        files, candidates = [run, queries], assemble(run, texts or corpus, queries)
     else:
         raise _lacking(folder, collection, [published, *([collection.qrels] if qrels is None else [])])
     if qrels is None:

@@ -3,7 +3,7 @@
 import hashlib
 import json
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from pathlib import Path
@@ -168,12 +168,17 @@ def _entries(path: Path) -> Iterator[Entry]:
                 yield from (line_entry(source, number, value) for number, value in whole(json_lines(source)))
 
 
-def assemble(run: Path | str, corpus: Path | str, queries: Path | str) -> CandidateLists:
+Texts = Callable[[AbstractSet[str]], Iterable[Mapping[str, Any]]]
+"""Yields the documents of some ids, as far as they are there, each with ``id``, ``text`` and perhaps ``title``."""
+
+
+def assemble(run: Path | str, corpus: Path | str | Texts, queries: Path | str) -> CandidateLists:
     """Make candidate lists of a run, the texts of its documents and its queries; the texts are in a temporary file.
 
     Args:
         run: as `trec.read_run` reads it.
-        corpus: JSON lines with ``id`` (or ``_id``, ``doc_id``), ``text`` and, where there is one, ``title``.
+        corpus: JSON lines with ``id`` (or ``_id``, ``doc_id``), ``text`` and, where there is one, ``title``; or a
+            function that finds the documents elsewhere.
         queries: as `topics.read_queries` reads it.
 
     Raises:
@@ -184,9 +189,13 @@ def assemble(run: Path | str, corpus: Path | str, queries: Path | str) -> Candid
     rankings = read_run(run).rankings
     texts = {query.query_id: query for query in read_queries(queries)}
     missing = {document.doc_id for ranking in rankings.values() for document in ranking}
-    documents = IdTable.temporary(_rows_of(Path(corpus), frozenset(missing), missing))
+    if callable(corpus):
+        rows, where = _rows_found(corpus(frozenset(missing)), missing), "the index"
+    else:
+        rows, where = _rows_of(Path(corpus), frozenset(missing), missing), str(corpus)
+    documents = IdTable.temporary(rows)
     if missing:
-        raise EvaluationError(f"{corpus} lacks {len(missing)} documents of {run}, {min(missing)} among them")
+        raise EvaluationError(f"{where} lacks {len(missing)} documents of {run}, {min(missing)} among them")
     if lost := rankings.keys() - texts.keys():
         raise EvaluationError(f"{queries} lacks {len(lost)} queries of {run}, {min(lost)} among them")
     return CandidateLists(
@@ -209,6 +218,13 @@ def read_texts(corpus: Path, doc_ids: AbstractSet[str]) -> dict[str, str]:
     if missing:
         raise EvaluationError(f"{corpus} lacks {len(missing)} documents of the runs, {min(missing)} among them")
     return {doc_id: " ".join(filter(None, (one.get("title"), one["text"]))) for doc_id, one in found.items()}
+
+
+def _rows_found(documents: Iterable[Mapping[str, Any]], missing: set[str]) -> Iterator[IdRow]:
+    """Yield documents as JSON, and remove their ids from ``missing``."""
+    for document in documents:
+        missing.discard(document["id"])
+        yield IdRow(document["id"], 0, json.dumps(document_of(document["id"], document)))
 
 
 def _rows_of(path: Path, wanted: AbstractSet[str], missing: set[str]) -> Iterator[IdRow]:
