@@ -33,6 +33,7 @@ class OsrerankReRanker(pt.Transformer):  # type: ignore[misc] # pyterrier has no
         super().__init__()
         self.model = model
         self.options = options
+        self._shown = repr(model) if scorer is None else f"scorer={type(scorer).__name__}"
         self._ranker = Reranker(model, scorer=scorer, **cast("RerankOptions", options or {}))
 
     def transform(self, inp: Any) -> Any:
@@ -47,4 +48,4 @@ class OsrerankReRanker(pt.Transformer):  # type: ignore[misc] # pyterrier has no
         return self._ranker.rank_frame(inp)
 
     def __repr__(self) -> str:
-        return f"OsrerankReRanker({self._ranker.model!r})"
+        return f"OsrerankReRanker({self._shown})"

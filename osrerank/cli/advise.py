@@ -84,6 +84,8 @@ def advise(context: click.Context, /, **options: Any) -> None:
         client = opened.enter_context(closing(client_of(context, settings=NO_CACHE)))
         _tell_lacking(client, index)
         others = _alternatives(context, client, options, opened)
+        if others and not options["quick"]:
+            click.echo(f"{len(others)} other choices are compared, too; --quick leaves them out", err=True)
         with progress(len(asked) * (1 + len(others)), 0) as advance:
             advice = advice_on(
                 client,
@@ -122,14 +124,16 @@ def _alternatives(context: click.Context, client: Any, options: dict[str, Any], 
     if not options["quick"]:
         fields = fields or choices_of(present)
         models = models or _shipped(client)
-    now = client.searcher.service.settings.model
-    clients = [
-        opened.enter_context(closing(client_of(context, settings=NO_CACHE, model=name)))
-        for name in dict.fromkeys(models)
-        if name != now
-    ]
+    settings = client.searcher.service.settings
+    apart = {**NO_CACHE, "vectors": "off" if settings.vectors == "off" else "file"}  # no side index gets their vectors
+
+    def made(model: str) -> Any:
+        return opened.enter_context(closing(client_of(context, settings=apart, model=model)))
+
+    fields = [one for one in dict.fromkeys(fields) if one != present]
+    clients = [made(name) for name in dict.fromkeys(models) if name != settings.model]
     template = None if options["template"] is None else QueryTemplate.read(options["template"])
-    return Alternatives([one for one in dict.fromkeys(fields) if one != present], clients, template)
+    return Alternatives(fields, clients, template, made(settings.model) if fields else None)
 
 
 def choices_of(present: tuple[str, ...]) -> list[tuple[str, ...]]:

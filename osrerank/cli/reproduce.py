@@ -14,13 +14,13 @@ from osrerank.evaluation.published import COLLECTIONS, DEPTHS, MEASURE
 if TYPE_CHECKING:
     from osrerank.evaluation.reproduce import Reproduction
 
-FOLDER = click.Path(exists=True, file_okay=False, path_type=Path)
+FOLDER = click.Path(file_okay=False, path_type=Path)
 FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 
 
 @click.command()
 @click.argument("collection", type=click.Choice(sorted(COLLECTIONS)))
-@click.argument("folder", type=FOLDER)
+@click.argument("folder", required=False, type=FOLDER)
 @click.option("--candidates", "deep", type=click.Choice([str(one) for one in DEPTHS]), default="100", show_default=True,
     help="BM25's top 100 or top 1,000.")  # fmt: skip
 @click.option("--index", help="Index that has the texts of BM25.txt's documents, in place of corpus.jsonl.")
@@ -34,12 +34,13 @@ def reproduce(context: click.Context, /, **options: Any) -> None:
     """Rerank a COLLECTION's published candidates, and print nDCG@10 beside published values.
 
     \b
-    osrerank download dl19 --output dl19
-    osrerank --model osrerank/e5-small reproduce dl19 dl19
+    osrerank download dl19
+    osrerank reproduce dl19
+    osrerank --model osrerank/minilm-l6 reproduce dl19 dl19 --against dl19-e5-small.run
 
-    FOLDER has the collection's judgments and candidates; what it lacks is named with its address and checksum.
-    Candidates are rank_llm's file, or BM25.txt (a run, such as Anserini's) with queries.tsv and either corpus.jsonl or
-    --index. The same command resumes an interrupted run.
+    FOLDER, by default the collection's name, has the judgments and candidates; what it lacks is named with its address
+    and checksum. Candidates are rank_llm's file, or BM25.txt (a run, such as Anserini's) with queries.tsv and either
+    corpus.jsonl or --index. The same command resumes an interrupted run.
     """
     from osrerank.cli.batch import execute  # noqa: PLC0415 - numpy
     from osrerank.cli.rerank import batch_of  # noqa: PLC0415 - its twin
@@ -50,7 +51,7 @@ def reproduce(context: click.Context, /, **options: Any) -> None:
 
     collection, depth = COLLECTIONS[options["collection"]], int(options["deep"])
     with texts_of_index(context, options["index"]) as texts:
-        found = steps.find(options["folder"], collection, depth, texts)
+        found = steps.find(options["folder"] or Path(collection.name), collection, depth, texts)
     bm25, candidates = steps.first_pass(found.candidates, depth)
     others = [replace(read_run(path), name=str(path)) for path in options["against"]]
     reranker = RerankService(Settings.load(**{name: context.obj[name] for name in MODEL_SETTINGS}))

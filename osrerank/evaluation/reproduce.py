@@ -182,7 +182,7 @@ def _turned(one: RunComparison) -> RunComparison:
 
 def _with_checksum(folder: Path, published: PublishedFile) -> Iterator[Path]:
     """Yield the files of a folder that have a published file's size and MD5."""
-    for path in sorted(folder.iterdir()):
+    for path in sorted(folder.iterdir()) if folder.is_dir() else ():
         if path.is_file() and path.stat().st_size == published.bytes and _digest(path, "md5") == published.md5:
             yield path
 

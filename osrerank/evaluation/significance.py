@@ -219,11 +219,18 @@ def _check_comparable(evaluations: Sequence[Evaluation]) -> None:
     for other in evaluations[1:]:
         for measure, values in first.per_query.items():
             if values.keys() != other.per_query[measure].keys():
+                if _queries(first) == _queries(other):
+                    reason = f"{measure} has no value for some queries of {first.run} or {other.run}"
+                    raise EvaluationError(f"{reason}, so that they cannot be compared by it; leave it out")
                 raise EvaluationError(_different_queries(first.run, values, other.run, other.per_query[measure]))
             if len(values) < 2:
                 raise EvaluationError(
                     "a significance test needs two queries or more; only one is judged and in the runs"
                 )
+
+
+def _queries(evaluation: Evaluation) -> set[str]:
+    return {query_id for values in evaluation.per_query.values() for query_id in values}
 
 
 def _different_queries(first: str, values: Mapping[str, float], second: str, others: Mapping[str, float]) -> str:

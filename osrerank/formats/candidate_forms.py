@@ -1,6 +1,7 @@
 """The forms in which candidates with texts are published, each as entries: line, query id, query, documents."""
 
 import json
+import math
 from collections.abc import Iterator, Mapping
 from itertools import groupby
 from typing import Any
@@ -110,4 +111,5 @@ def _of_row(source: SourceFile, number: int, row: Mapping[str, str]) -> dict[str
 
 
 def _by_score(document: Fields) -> float:
-    return -float(document.get(SCORE, 0.0))
+    """Return what sorts documents by score, and those without one last."""
+    return -float(document[SCORE]) if SCORE in document else math.inf

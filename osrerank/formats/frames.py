@@ -51,7 +51,7 @@ def by_query(frame: Any) -> dict[Any, list[tuple[int, dict[str, Any]]]]:
             raise refused(f"row {number} of the DataFrame has no {lacking}")
         groups.setdefault(row[QID], []).append((number, plain(row)))
     for rows in groups.values():
-        rows.sort(key=lambda one: -one[1][SCORE] if SCORE in one[1] else one[1].get(RANK, 0))
+        rows.sort(key=lambda one: (0, -one[1][SCORE]) if SCORE in one[1] else (1, one[1].get(RANK, 0)))
     return groups
 
 

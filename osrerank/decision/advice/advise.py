@@ -114,11 +114,13 @@ class Alternatives:
         fields: lists of fields to read.
         clients: clients of the same index with other models.
         template: the caller's own query.
+        reader: a client with the present model that reads other fields; the present one when None.
     """
 
     fields: Sequence[Sequence[str]] = ()
     clients: Sequence[Client] = ()
     template: QueryTemplate | None = None
+    reader: Client | None = None
 
     def __len__(self) -> int:
         return len(self.fields) + len(self.clients) + (self.template is not None)
@@ -188,9 +190,9 @@ def advise(
         raise EvaluationError(f"no query has hits in {index}: are they queries for this index?")
     reranking = replace(current, pipeline=AUTO_PIPELINE) if current.is_first_pass else current
     for fields in alternatives.fields:
-        look(client, replace(reranking, fields=tuple(fields)), fields)
+        look(alternatives.reader or client, replace(reranking, fields=tuple(fields)), fields)
     for other in alternatives.clients:
-        look(other, replace(present_setting(other, index)))
+        look(other, present_setting(other, index))
     if (template := alternatives.template) is not None:
         look(client, replace(reranking, query=template.name), (), template)
     before = measured(found, qrels, measure, None)

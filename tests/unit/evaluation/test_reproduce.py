@@ -122,7 +122,7 @@ def test_other_candidates_and_another_depth_have_no_published_values(folder: Pat
 
 def test_the_command_names_what_the_folder_lacks(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
-        main(["reproduce", "dl20", str(tmp_path)])
+        main(["reproduce", "dl20", str(tmp_path / "nowhere")])
     assert (
         "2020qrels-pass.txt from https://trec.nist.gov/data/deep/2020qrels-pass.txt (MD5 0355"
         in capsys.readouterr().err
