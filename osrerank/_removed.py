@@ -35,7 +35,7 @@ REMOVED: dict[str, str] = {
     "feedback": EXPORT,
     "osrerank adapt": "use osrerank export MODEL OUTPUT, which reads a bi-encoder with its prefixes and pooling",
     "osrerank advise --budget-s": "every judged query is searched: name a file with fewer queries",
-    "osrerank advise --compare": "run osrerank --model NAME advise for each model",
+    "osrerank advise --compare": "name the models with osrerank advise --models NAME",
     "osrerank advise --p95-ms": "choose a lower depth from the table in the --html report",
     "osrerank advise --pool": "judge hits by clicking, with osrerank serve --ui --save-judgments",
     "osrerank advise --sample": "every judged query is searched: name a file with fewer queries",

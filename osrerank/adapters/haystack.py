@@ -1,6 +1,7 @@
 """A ranker component for Haystack; needs the ``haystack`` extra."""
 
 import asyncio
+import math
 from dataclasses import replace
 from typing import Any, cast
 
@@ -66,12 +67,15 @@ class OsrerankRanker:
     def run(self, query: str, documents: list[Document], top_k: int | None = None) -> dict[str, list[Document]]:
         """Return the documents, best first.
 
+        Of documents with the same id, the one with the highest score is ranked, as by Haystack's own rankers.
+
         Args:
             query: the query's text.
             documents: with or without scores; one without content is read as an empty text.
             top_k: documents to return, instead of the component's.
         """
         _check(top_k)
+        documents = _unique(documents)
         ranked = self._ranker.rank(query, [document.content or "" for document in documents])
         if self.score_threshold is not None:
             ranked = [one for one in ranked if one.probability is not None and one.probability >= self.score_threshold]
@@ -84,6 +88,19 @@ class OsrerankRanker:
     ) -> dict[str, list[Document]]:
         """Return the documents, best first; the model scores in a thread."""
         return await asyncio.to_thread(self.run, query, documents, top_k)
+
+
+def _unique(documents: list[Document]) -> list[Document]:
+    """Return each id's document with the highest score, the first of equals; one without a score comes after others."""
+    best: dict[str, Document] = {}
+    for document in documents:
+        if document.id not in best or _score(document) > _score(best[document.id]):
+            best[document.id] = document
+    return list(best.values())
+
+
+def _score(document: Document) -> float:
+    return -math.inf if document.score is None else document.score
 
 
 def _check(top_k: int | None) -> None:

@@ -16,12 +16,14 @@ from pydantic import ConfigDict, Field, PrivateAttr  # noqa: E402 - behind the m
 
 __all__ = ["OsrerankRerank"]
 
+SCORE = "relevance_score"
+
 
 class OsrerankRerank(BaseDocumentCompressor):
     """Reranks retrieved documents, for a ``ContextualCompressionRetriever``.
 
     Copies come back, best first, with the model's probability in ``metadata["relevance_score"]``; a document that was
-    not scored has none.
+    not scored has none, also if it came with one.
     """
 
     model_config = ConfigDict(arbitrary_types_allowed=True, extra="forbid")
@@ -49,5 +51,8 @@ class OsrerankRerank(BaseDocumentCompressor):
 
 
 def _scored(document: Document, probability: float | None) -> Document:
-    score = {} if probability is None else {"relevance_score": probability}
-    return document.model_copy(update={"metadata": {**document.metadata, **score}})
+    """Return a copy with the probability as its score; another reranker's score never stands in for one that lacks."""
+    metadata = {name: value for name, value in document.metadata.items() if name != SCORE}
+    if probability is not None:
+        metadata[SCORE] = probability
+    return document.model_copy(update={"metadata": metadata})

@@ -25,6 +25,7 @@ COMMANDS = {
     "interleave": "osrerank.cli.interleave:interleave",
     "pipeline": "osrerank.cli.pipeline:pipeline",
     "pretrain": "osrerank.cli.pretrain:pretrain",
+    "reproduce": "osrerank.cli.reproduce:reproduce",
     "rerank": "osrerank.cli.rerank:rerank",
     "run": "osrerank.cli.run:run",
     "search": "osrerank.cli.search:search",

@@ -1,7 +1,7 @@
-"""``osrerank advise``: does reranking help on this index, and with which depth and weight of the first pass?"""
+"""``osrerank advise``: does reranking help on this index, and with which fields, model, depth and weight?"""
 
 import json
-from contextlib import closing, suppress
+from contextlib import ExitStack, closing, suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -10,47 +10,63 @@ import click
 
 from osrerank.cli.options import client_of, wants_json
 from osrerank.cli.settings_file import refuse_existing, write_index_settings
+from osrerank.cli.sources import SOURCE
 from osrerank.options.passages import Passages
 from osrerank.settings import SETTINGS_FILE
 
 if TYPE_CHECKING:
     from osrerank.decision.advice.advise import IndexAdvice
 
-FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 OUTPUT = click.Path(dir_okay=False, path_type=Path)
+NO_CACHE = {"cache_mb": 0, "cache_local_mb": 0}
+"""Settings with which scoring is timed."""
+ENCODERS = ("osrerank/e5-small", "osrerank/minilm-l6")
+COMPUTED_HERE = ("auto", "onnx", "torch")
 
 
 @click.command()
 @click.option("--index", "-i", required=True, help="Index to search.")
-@click.option("--queries", required=True, type=FILE, help="Queries, in any form that `osrerank run` reads.")
-@click.option("--qrels", required=True, type=FILE, help="Judgments; queries without a relevant document are left out.")
+@click.option("--queries", required=True, type=SOURCE, help="Queries, in any form that `osrerank run` reads.")
+@click.option(
+    "--qrels", required=True, type=SOURCE, help="Judgments; queries without a relevant document are left out."
+)
 @click.option("--measure", "-m", default="nDCG@10", show_default=True, help="What is compared, by ir-measures' names.")
 @click.option("--html", type=OUTPUT, help="Report to write; one file that needs no other.")
+@click.option(
+    "--fields",
+    multiple=True,
+    metavar="NAME,NAME",
+    help="Fields to read, compared with the present ones; repeat for more.  [default: each text field, and the first "
+    "ones together]",
+)
+@click.option(
+    "--models",
+    multiple=True,
+    metavar="NAME",
+    help="Model to compare with the present one; repeat for more.  [default: the shipped bi-encoders]",
+)
+@click.option(
+    "--template",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help="Your own query to compare: a search body in JSON, with {{query}} where the text goes.",
+)
+@click.option("--quick", is_flag=True, help="Compare depths and weights alone, and what --fields, --models name.")
+@click.option("--exclude-query-ids", is_flag=True, help="Leave out a hit with the query's own id, as BEIR does.")
 @click.option("--output", "-o", type=OUTPUT, default=SETTINGS_FILE, show_default=True, help="Settings file to write.")
 @click.option("--force", is_flag=True, help="Change the index's part of that file if it exists; comments are lost.")
 @click.pass_context
-def advise(
-    context: click.Context,
-    /,
-    *,
-    index: str,
-    queries: Path,
-    qrels: Path,
-    measure: str,
-    html: Path | None,
-    output: Path,
-    force: bool,
-) -> None:
-    """Say whether reranking helps, and whether another depth or weight of the first pass is better.
+def advise(context: click.Context, /, **options: Any) -> None:
+    """Say whether reranking helps, and whether other fields, another model, depth or weight is better.
 
     \b
     osrerank advise --index articles --queries queries.tsv --qrels qrels.txt --html advice.html
+    osrerank advise --index articles --queries queries.tsv --qrels qrels.txt --template my-query.json
 
-    Every judged query is searched once, with the index's own options. A paired t-test says whether reranking as it is
-    now helps or hurts, or how many more queries would decide it. Depth and weight of the first pass are chosen by
-    cross-validation, so that the promised value holds for new queries. The current setting stays unless another one is
-    shown to be better, or it hurts. Only a change is written to the settings file, which `connect` reads. Stored
-    vectors stay valid.
+    Every judged query is searched with the index's own options, and once more for each other choice of fields, each
+    model and your own query. A paired t-test says whether reranking as it is now helps or hurts, or how many more
+    queries would decide it. Settings are chosen by cross-validation, so that the promised value holds for new queries.
+    The current setting stays unless another one is shown to be better, or it hurts. Only a change is written to the
+    settings file, which `connect` reads.
     """
     from osrerank.cli.batch import progress  # noqa: PLC0415 - numpy
     from osrerank.decision.advice import report  # noqa: PLC0415 - likewise
@@ -60,25 +76,76 @@ def advise(
     from osrerank.formats.topics import read_queries  # noqa: PLC0415 - likewise
     from osrerank.formats.trec import read_qrels  # noqa: PLC0415 - likewise
 
-    refuse_existing(output, force=force)
-    judgments = read_qrels(qrels)
-    asked = judged_queries(read_queries(queries), judgments)
-    no_cache = {"cache_mb": 0, "cache_local_mb": 0}  # so that scoring is timed
-    with closing(client_of(context, settings=no_cache)) as client:
+    index, output = options["index"], options["output"]
+    refuse_existing(output, force=options["force"])
+    judgments = read_qrels(options["qrels"])
+    asked = judged_queries(read_queries(options["queries"]), judgments)
+    with ExitStack() as opened:
+        client = opened.enter_context(closing(client_of(context, settings=NO_CACHE)))
         _tell_lacking(client, index)
-        with progress(len(asked), 0) as advance:
-            advice = advice_on(client, index, asked, judgments, measure=measure, advance=advance)
+        others = _alternatives(context, client, options, opened)
+        if others and not options["quick"]:
+            click.echo(f"{len(others)} other choices are compared, too; --quick leaves them out", err=True)
+        with progress(len(asked) * (1 + len(others)), 0) as advance:
+            advice = advice_on(
+                client,
+                index,
+                asked,
+                judgments,
+                measure=options["measure"],
+                alternatives=others,
+                exclude_query_ids=options["exclude_query_ids"],
+                advance=advance,
+            )
     notes = f"Made by osrerank advise from {len(advice.found)} queries: {report.headline(advice)}."
     settings, written = "Nothing to change.", "nothing to change"
     if advice.recommended:
-        settings = write_index_settings(output, notes, index, settings_table(advice))
+        model = advice.recommended.get("model")
+        settings = write_index_settings(output, notes, index, settings_table(advice), model)
         written = ", ".join(f"{name} = {value}" for name, value in advice.recommended.items())
-    if html:
-        write_atomically(html, [report.html_page(advice, judgments, settings)])
+    if options["html"]:
+        write_atomically(options["html"], [report.html_page(advice, judgments, settings)])
     if wants_json(context):
         click.echo(json.dumps(report.as_json(advice)))
         return
     click.echo("\n".join([*report.lines(advice), *report.extreme_lines(advice), f"{output}: {written}"]))
+    if advice.recommended and advice.best.sample != advice.current.sample:
+        click.echo(f"stored vectors are of other texts or another model: osrerank vectors build --index {index}")
+
+
+def _alternatives(context: click.Context, client: Any, options: dict[str, Any], opened: ExitStack) -> Any:
+    """Return the fields, models and query to compare: those that are named, else, without --quick, those there are."""
+    from osrerank.decision.advice.advise import Alternatives  # noqa: PLC0415 - with the rest
+    from osrerank.decision.advice.template import QueryTemplate  # noqa: PLC0415 - likewise
+
+    present = tuple(client.options_of(options["index"]).fields or ())
+    fields = [tuple(name.strip() for name in one.split(",")) for one in options["fields"]]
+    models = list(options["models"])
+    if not options["quick"]:
+        fields = fields or choices_of(present)
+        models = models or _shipped(client)
+    settings = client.searcher.service.settings
+    apart = {**NO_CACHE, "vectors": "off" if settings.vectors == "off" else "file"}  # no side index gets their vectors
+
+    def made(model: str) -> Any:
+        return opened.enter_context(closing(client_of(context, settings=apart, model=model)))
+
+    fields = [one for one in dict.fromkeys(fields) if one != present]
+    clients = [made(name) for name in dict.fromkeys(models) if name != settings.model]
+    template = None if options["template"] is None else QueryTemplate.read(options["template"])
+    return Alternatives(fields, clients, template, made(settings.model) if fields else None)
+
+
+def choices_of(present: tuple[str, ...]) -> list[tuple[str, ...]]:
+    """Return which of the present fields to read alone: each one, and the first two, three, ... together."""
+    if len(present) < 2:
+        return []
+    return [*((name,) for name in present), *(present[:count] for count in range(2, len(present)))]
+
+
+def _shipped(client: Any) -> list[str]:
+    """Return the shipped bi-encoders, if the client computes them itself."""
+    return list(ENCODERS) if client.searcher.service.settings.backend in COMPUTED_HERE else []
 
 
 def _tell_lacking(client: Any, index: str) -> None:
@@ -95,7 +162,8 @@ def _tell_lacking(client: Any, index: str) -> None:
 def settings_table(advice: "IndexAdvice") -> dict[str, Any]:
     """Return the recommended options as a settings file has them, with fields and other options of the index."""
     options = advice.options
-    table = {**advice.recommended, "query_fields": options.query_fields, "fields": options.fields}
+    table = {"fields": options.fields, **advice.recommended, "query_fields": options.query_fields}
+    table.pop("model", None)
     if isinstance(options.passages, Passages) and "passages" in table:
         table["passages"] = {name: value for name, value in asdict(options.passages).items() if value is not None}
     return table

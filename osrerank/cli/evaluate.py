@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from osrerank.cli.sources import SOURCE
+
 if TYPE_CHECKING:
     from osrerank.evaluation.measures import Evaluation
     from osrerank.evaluation.report import Report
@@ -20,7 +22,7 @@ FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 
 
 @click.command()
-@click.argument("qrels", type=FILE)
+@click.argument("qrels", type=SOURCE)
 @click.argument("runs", type=FILE, nargs=-1, required=True)
 @click.option(
     "-m", "--measure", "measures", multiple=True, metavar="NAME", help="nDCG@10, AP(rel=2), map, ...; repeat for more."
@@ -111,7 +113,11 @@ def _report(options: dict[str, Any]) -> "Report":
     qrels = trec.read_qrels(options["qrels"])
     runs = _read_runs(options["runs"], options["duplicates"])
     evaluations = [measures.evaluate(qrels, run, names, averaging) for run in runs]
+    for run, one in zip(runs, evaluations, strict=True):
+        judged = measures.judged_queries(qrels, run.rankings, run.name, complete=averaging.complete)
+        _warn_of_undefined_values(one, len(judged))
     _warn_of_different_queries(evaluations)
+    _warn_of_own_hits(runs)
     _warn_of_partial_queries(options["runs"])
     if not (options["compare"] or options["all_pairs"]):
         return report.Report(evaluations, averaging, (), {})
@@ -122,9 +128,28 @@ def _report(options: dict[str, Any]) -> "Report":
     return report.Report(evaluations, averaging, compared, marks, options["marks"])
 
 
+def _warn_of_undefined_values(evaluation: "Evaluation", queries: int) -> None:
+    """Warn of measures that have no value for some queries, such as Accuracy without a relevant hit."""
+    for measure, values in evaluation.per_query.items():
+        if len(values) < queries:
+            lacking = f"{queries - len(values)} of {queries} queries of {evaluation.run}"
+            click.echo(f"Warning: {measure} has no value for {lacking}, which are left out of its mean", err=True)
+
+
+def _warn_of_own_hits(runs: "Sequence[Run]") -> None:
+    """Warn of runs in which queries find themselves, as where queries are documents of the corpus."""
+    from osrerank.evaluation.own_ids import own_hits  # noqa: PLC0415 - see _report
+
+    for run in runs:
+        rankings = {query_id: [one.doc_id for one in documents] for query_id, documents in run.rankings.items()}
+        if count := own_hits(rankings):
+            said = f"in {run.name}, {count} of {len(rankings)} queries have a document with the query's own id on top"
+            click.echo(f"Warning: {said}; BEIR leaves it out: osrerank run --exclude-query-ids", err=True)
+
+
 def _warn_of_different_queries(evaluations: "Sequence[Evaluation]") -> None:
     """Warn where runs are averaged over different queries, which does not compare them."""
-    answered = {one.run: set(next(iter(one.per_query.values()), {})) for one in evaluations}
+    answered = {one.run: set().union(*one.per_query.values()) for one in evaluations}
     if len({frozenset(queries) for queries in answered.values()}) > 1:
         counts = ", ".join(f"{run} {len(queries)}" for run, queries in answered.items())
         click.echo(f"Warning: the runs answer different judged queries ({counts}); --complete counts all", err=True)

@@ -204,7 +204,12 @@ def rerank_arguments(options: Mapping[str, Any]) -> RerankOptions | bool:
 
 
 def client_of(
-    context: click.Context, *, warm: bool = False, settings: Mapping[str, Any] | None = None, **options: Any
+    context: click.Context,
+    *,
+    warm: bool = False,
+    settings: Mapping[str, Any] | None = None,
+    model: str | None = None,
+    **options: Any,
 ) -> Client:
     """Return the client for the global options; it reranks all its searches, without a default deadline.
 
@@ -212,17 +217,17 @@ def client_of(
         context: has the global options.
         warm: whether to load the models now.
         settings: the settings that the command determines.
+        model: a model in place of the global option's.
         options: passed to `Client`.
     """
-    model = context.obj["model"]
-    known = Settings.load(**{name: context.obj[name] for name in ("url", *MODEL_SETTINGS)}, **(settings or {}))
-    defaults = Defaults.load(known, model=model).for_all()
-    client = Client(
-        models=RerankService(known, has_index=True), defaults=defaults, **{**connection_options(known), **options}
-    )
+    given = {**context.obj, "model": model or context.obj["model"]}
+    known = Settings.load(**{name: given[name] for name in ("url", *MODEL_SETTINGS)}, **(settings or {}))
+    defaults = Defaults.load(known, model=given["model"]).for_all()
+    models = RerankService(known, has_index=True)
+    client = Client(models=models, defaults=defaults, **{**connection_options(known), **options})
     client.searcher.deadline_ms = None
-    if model and (others := Defaults.load(known).models):
-        click.echo(f"--model {model} is used, and not what the settings file names for {', '.join(others)}", err=True)
+    if (named := context.obj["model"]) and model is None and (others := Defaults.load(known).models):
+        click.echo(f"--model {named} is used, and not what the settings file names for {', '.join(others)}", err=True)
     if warm:
         client.warm_up()
     return client

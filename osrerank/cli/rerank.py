@@ -5,19 +5,22 @@ from typing import Any
 
 import click
 
+from osrerank.cli.index_texts import texts_of_index
 from osrerank.cli.options import MODEL_SETTINGS, RANKING, allow_partial, rerank_arguments, run_form, search_options
+from osrerank.cli.sources import SOURCE
 from osrerank.errors import ConfigError
-
-FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 
 
 @click.command()
 @click.option(
-    "--candidates", type=FILE, help="JSON lines: query_id, query, candidates with doc_id, text, title, score."
+    "--candidates",
+    type=SOURCE,
+    help="JSON lines (ours or rank_llm's), PyTerrier's CSV with texts, or ir_datasets:NAME.",
 )
-@click.option("--run", type=FILE, help="TREC or MS MARCO run to rerank, with --corpus and --queries.")
-@click.option("--corpus", type=FILE, help="JSON lines with id, title and text, for --run.")
-@click.option("--queries", type=FILE, help="Query set, for --run.")
+@click.option("--run", type=SOURCE, help="TREC or MS MARCO run to rerank, with --queries and its texts.")
+@click.option("--corpus", type=SOURCE, help="Texts for --run: JSON lines with id, title and text.")
+@click.option("--index", help="Texts for --run: an index that has its documents.")
+@click.option("--queries", type=SOURCE, help="Query set, for --run.")
 @click.option("--output", "-o", required=True, type=click.Path(dir_okay=False, path_type=Path), help="Run to write.")
 @run_form
 @click.option("--tag", help="The run's tag.  [default: the output's name]")
@@ -32,6 +35,7 @@ def rerank(context: click.Context, /, **options: Any) -> None:
     osrerank rerank --candidates candidates.jsonl --output reranked.run
     osrerank rerank --candidates candidates.jsonl --output duo.run --pipeline mono-duo --duo-depth 50
     osrerank rerank --run bm25.run --corpus corpus.jsonl --queries queries.tsv --output reranked.run
+    osrerank rerank --run bm25.run --index passages --queries queries.tsv --output reranked.run
 
     OUTPUT.jsonl beside the run has scores, inferences and timings. The same command resumes an interrupted run.
     """
@@ -42,7 +46,10 @@ def rerank(context: click.Context, /, **options: Any) -> None:
     refuse_overwriting(options["output"], *(options[name] for name in ("candidates", "run", "corpus", "queries")))
     reranker = RerankService(Settings.load(**{name: context.obj[name] for name in MODEL_SETTINGS}))
     try:
-        batch = _batch(reranker, options)
+        arguments = rerank_arguments({**options, "do_rerank": True})
+        with texts_of_index(context, options["index"]) as texts:
+            candidates = _read({**options, "corpus": options["corpus"] or texts})
+        batch = batch_of(reranker, candidates, arguments)
         execute(
             batch,
             options["output"],
@@ -55,35 +62,40 @@ def rerank(context: click.Context, /, **options: Any) -> None:
         reranker.close()
 
 
-def _batch(reranker: Any, options: dict[str, Any]) -> Any:
-    """Return the candidates' queries with the reranking that answers them."""
+def batch_of(reranker: Any, candidates: Any, arguments: Any) -> Any:
+    """Return the queries of candidate lists with the reranking that answers them.
+
+    Args:
+        reranker: the models.
+        candidates: as `formats.candidates` reads them.
+        arguments: the options of the ranking, as the command line has them.
+    """
     from osrerank.cli.batch import QuerySetRun, insist, resolved  # noqa: PLC0415 - numpy
     from osrerank.evaluation.records import QueryRecord  # noqa: PLC0415 - its twin
     from osrerank.formats.candidates import CandidatesByQuery  # noqa: PLC0415 - its twin
     from osrerank.options.defaults import Defaults  # noqa: PLC0415 - its twin
     from osrerank.search.ranking import rank_texts  # noqa: PLC0415 - its twin
 
-    candidates = CandidatesByQuery(_read(options))
-    arguments = rerank_arguments({**options, "do_rerank": True})
+    by_query = CandidatesByQuery(candidates)
     defaults = Defaults.load(reranker.settings).base
 
     def search(query: Any, started_s: float) -> Any:
-        ranking = rank_texts(reranker, defaults, query.text, candidates.documents(query.query_id), rerank=arguments)
+        ranking = rank_texts(reranker, defaults, query.text, by_query.documents(query.query_id), rerank=arguments)
         return QueryRecord.from_ranking(query.query_id, ranking, started_s)
 
-    depends_on = {"candidates": candidates.digest, **resolved(arguments, defaults, reranker)}
+    depends_on = {"candidates": by_query.digest, **resolved(arguments, defaults, reranker)}
     insist(reranker)
-    return QuerySetRun(candidates.queries, search, depends_on, reranked=True)
+    return QuerySetRun(by_query.queries, search, depends_on, reranked=True)
 
 
 def _read(options: dict[str, Any]) -> Any:
     from osrerank.formats.candidates import assemble, candidate_lists  # noqa: PLC0415 - numpy
 
     together = [options["run"], options["corpus"], options["queries"]]
+    is_one_corpus = options["index"] is None or not isinstance(options["corpus"], Path)
     if options["candidates"] and not any(together):
         return candidate_lists(options["candidates"])
-    if all(together) and not options["candidates"]:
+    if all(together) and not options["candidates"] and is_one_corpus:
         return assemble(*together)
-    raise ConfigError(
-        "give either --candidates, or --run with --corpus and --queries", setting="candidates", source="flag"
-    )
+    reason = "give either --candidates, or --run with --queries and one of --corpus and --index"
+    raise ConfigError(reason, setting="candidates", source="flag")

@@ -6,21 +6,28 @@ from typing import Any
 import click
 
 from osrerank.cli.options import allow_partial, client_of, rerank_arguments, rerank_options, run_form
+from osrerank.cli.sources import SOURCE
 
-FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
+MOST_HITS = 10_000
+"""Where a search ends, unless an index's setting max_result_window is another."""
 
 
 @click.command()
 @click.option(
     "--queries",
     required=True,
-    type=FILE,
-    help="TSV, JSON lines, TREC topics, CACM's form, TREC-CAR's ids; may be gzipped.",
+    type=SOURCE,
+    help="TSV, JSON lines, TREC topics, CACM's form, TREC-CAR's ids, a CSV with qid and query; or ir_datasets:NAME.",
 )
 @click.option("--index", "-i", required=True, help="Index to search.")
 @click.option("--output", "-o", required=True, type=click.Path(dir_okay=False, path_type=Path), help="Run to write.")
 @click.option(
-    "--hits", default=1000, show_default=True, type=click.IntRange(1, 10_000), help="Documents of each query."
+    "--hits", default=1000, show_default=True, type=click.IntRange(1, MOST_HITS), help="Documents of each query."
+)
+@click.option(
+    "--exclude-query-ids",
+    is_flag=True,
+    help="Leave out a hit with the query's own id, as BEIR does where queries are documents (ArguAna, Quora).",
 )
 @run_form
 @click.option("--tag", help="The run's tag.  [default: the output's name]")
@@ -74,12 +81,14 @@ def _batch(client: Any, options: dict[str, Any]) -> Any:
     asked: Any = arguments
     if wanted is not None and wanted.compares_pairs:
         asked = replace(wanted, explain=True)  # for the pairs in the side file
-    size, index = options["hits"], options["index"]
+    size, index, exclude = options["hits"], options["index"], options["exclude_query_ids"]
+    asked_size = min(size + exclude, MOST_HITS)
     source = {} if reranked else {"_source": False}  # a first pass needs only ids and scores
 
     def search(query: Any, started_s: float) -> Any:
-        response = client.search(query.text, index=index, size=size, rerank=asked, **source)
-        return QueryRecord.from_response(query.query_id, response, started_s)
+        response = client.search(query.text, index=index, size=asked_size, rerank=asked, **source)
+        record = QueryRecord.from_response(query.query_id, response, started_s)
+        return record.without(query.query_id, size) if exclude else record
 
     named = client.options_of(index, rerank=arguments)
     with client.searcher.serving(index, checked=reranked) as service:
@@ -87,6 +96,8 @@ def _batch(client: Any, options: dict[str, Any]) -> Any:
         if reranked:
             insist(service)
     depends_on = {"index": index, "hits": size, **_origin(client, index), **order}
+    if exclude:
+        depends_on["exclude_query_ids"] = True
     return QuerySetRun(read_queries(options["queries"]), search, depends_on, reranked, options["workers"])
 
 

@@ -187,8 +187,8 @@ def _announce(reranker: Any, host: str, port: int) -> None:
 
 def _warm_up(reranker: Any) -> None:
     """Load the model, so that an unusable one is reported at once; workers, or a server behind, may start later."""
-    from osrerank.errors import DeadlineExceeded, ScoringError, WorkerError  # noqa: PLC0415 - with the rest
     from osrerank._platform import settle  # noqa: PLC0415 - with the rest
+    from osrerank.errors import DeadlineExceeded, ScoringError, WorkerError  # noqa: PLC0415 - with the rest
     from osrerank.service import SERVER_MS  # noqa: PLC0415 - brings numpy
 
     try:

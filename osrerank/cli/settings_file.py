@@ -53,10 +53,17 @@ def settings_text(
     return "\n".join([*lines, ""])
 
 
-def write_index_settings(output: Path, notes: str, index: str, table: Table) -> str:
+def write_index_settings(output: Path, notes: str, index: str, table: Table, model: str | None = None) -> str:
     """Write options of one index to a settings file, keep all others that it has, and return the new content.
 
     Comments of a file that exists are lost.
+
+    Args:
+        output: the settings file.
+        notes: lines of a comment at the beginning.
+        index: whose options they are.
+        table: the options.
+        model: the index's model; None for that which it has.
 
     Raises:
         ConfigError: the file exists and is not TOML.
@@ -71,6 +78,8 @@ def write_index_settings(output: Path, notes: str, index: str, table: Table) -> 
     tables = content.get("index", {})
     others = {name: one["rerank"] for name, one in tables.items() if "rerank" in one}
     models = {name: one["model"] for name, one in tables.items() if "model" in one}
+    if model is not None:
+        models[index] = model
     own = {index: {**others.get(index, {}), **table}}
     options = {**own, **_without(others, index)}
     text = settings_text(notes, content.get("rerank", {}), options, models, content.get("http", {}))

@@ -76,6 +76,7 @@ def tune(obj: dict[str, Any], /, **options: Any) -> None:
 
 def _learned(evidence: "Sequence[Evidence]", options: dict[str, Any]) -> "list[Fold[Weights]]":
     """Return the weights learned for each fold; with ``--plot``, plot AP against the first pass's share a."""
+    from osrerank.errors import EvaluationError  # noqa: PLC0415 - see tune
     from osrerank.evaluation.folds import block_folds, read_folds  # noqa: PLC0415 - see tune
     from osrerank.evaluation.tune import by_share, cross_validate, grid, precisions  # noqa: PLC0415
     from osrerank.formats.trec import read_qrels  # noqa: PLC0415
@@ -83,6 +84,9 @@ def _learned(evidence: "Sequence[Evidence]", options: dict[str, Any]) -> "list[F
     shares = tuple(step / STEPS for step in range(STEPS if options["released_grid"] else STEPS + 1))
     settings = grid(options["sentences"], shares)
     by_query = precisions(evidence, read_qrels(options["qrels"]), settings)
+    if not options["folds"] and len(by_query) < options["k"]:
+        reason = f"{len(by_query)} judged queries are too few for {options['k']} folds; give a lower --k"
+        raise EvaluationError(reason)
     folds = read_folds(options["folds"]) if options["folds"] else block_folds(by_query, options["k"])
     learned = cross_validate(by_query, folds, settings)
     if options["plot"]:

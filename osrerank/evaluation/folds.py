@@ -45,7 +45,7 @@ def block_folds(query_ids: Iterable[str], count: int) -> Folds:
     """
     ordered = sorted(query_ids, key=lambda one: (not one.isdecimal(), int(one) if one.isdecimal() else 0, one))
     if len(ordered) < count:
-        raise EvaluationError(f"{len(ordered)} judged queries are too few for {count} folds; give a lower --k")
+        raise EvaluationError(f"{len(ordered)} judged queries are too few for {count} folds")
     edges = [len(ordered) * number // count for number in range(count + 1)]
     return tuple(tuple(ordered[start:end]) for start, end in pairwise(edges))
 

@@ -8,6 +8,7 @@ the values.
 
 import contextlib
 import math
+import re
 import subprocess
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -17,6 +18,7 @@ from typing import Any
 from osrerank._optional import require
 from osrerank.errors import EvaluationError
 from osrerank.evaluation.corrections import corrected, needs_correction
+from osrerank.evaluation.values import QrelsLike, RunLike, as_qrels, as_run
 from osrerank.formats.trec import trec_order
 from osrerank.types import Qrels, Run
 
@@ -25,6 +27,9 @@ MSMARCO = "MRR@10 (MS MARCO)"
 MSMARCO_DEPTH = 10
 """Ranks that the official script looks at."""
 _GDEVAL_GRADE = 4
+_PACKAGE = re.compile(r"Unsupported measures {(.+?)}\..*?- (\S+) \(pip install ([^)]+)\)")
+_UNSUPPORTED = re.compile(r"Unsupported measures {(.+)}\.?")
+"""How ir-measures says that it has no program for a measure; the first names the package that has one."""
 DEFAULT_MEASURES = ("nDCG@10", "RR@10", "AP", "R@100")
 
 
@@ -52,7 +57,8 @@ class Evaluation:
 
     Attributes:
         run: the run's name.
-        per_query: measure -> query_id -> value.
+        per_query: measure -> query_id -> value; a query for which the measure is not defined (Accuracy without a
+            relevant document in the ranking) is left out.
         overall: measure -> the mean over the queries; a count (``NumRel``) is a sum.
     """
 
@@ -62,22 +68,31 @@ class Evaluation:
 
 
 def evaluate(
-    qrels: Qrels, run: Run, measures: Sequence[str] = DEFAULT_MEASURES, averaging: Averaging | None = None
+    qrels: QrelsLike, run: RunLike, measures: Sequence[str] = DEFAULT_MEASURES, averaging: Averaging | None = None
 ) -> Evaluation:
     """Measure a run.
 
+    ```python
+    from osrerank.evaluation import evaluate
+
+    judged = {"q1": {"d1": 1, "d2": 0}}
+    assert evaluate(judged, {"q1": {"d2": 7.1, "d1": 6.4}}, ["RR@10"]).overall == {"RR@10": 0.5}
+    ```
+
     Args:
-        qrels: the judgments.
-        run: the run.
+        qrels: the judgments: ``{query_id: {doc_id: grade}}``, a path, or a DataFrame with qid, docno and label.
+        run: the run: ``{query_id: {doc_id: score}}``, ``{query_id: [doc_id, ...]}`` with the best first, a path, or a
+            DataFrame with qid, docno and score.
         measures: names such as ``nDCG@10``, ``AP(rel=2)``, trec_eval's ``ndcg_cut_10``, or `MSMARCO`.
         averaging: how runs are cut and averaged; trec_eval's defaults when absent.
 
     Raises:
-        EvaluationError: a measure is unknown, or run and judgments share no query.
+        EvaluationError: a measure is unknown or has no value for any query, or run and judgments share no query.
     """
-    tally = Tally(qrels, measures, averaging)
-    tally.add(run)
-    return tally.evaluation(run.name)
+    ranked = as_run(run)
+    tally = Tally(as_qrels(qrels), measures, averaging)
+    tally.add(ranked)
+    return tally.evaluation(ranked.name)
 
 
 class Tally:
@@ -114,10 +129,12 @@ class Tally:
         if self._averaging.complete:
             self._add({query_id: judged for query_id, judged in averaged.items() if query_id not in self._run}, Run({}))
         values = {
-            measure: {query_id: of[query_id] for query_id in averaged}
+            measure: {query_id: of[query_id] for query_id in averaged if query_id in of}
             for measure, of in self._values.items()
             if measure != MSMARCO
         }
+        if undefined := [measure for measure, of in values.items() if not of]:
+            raise EvaluationError(f"{undefined[0]} has no value for any query of run {name}: leave it out")
         overall = {measure: _overall(self._parsed[measure], of) for measure, of in values.items()}
         if (of := self._values.get(MSMARCO)) is not None:  # a query that the run lacks counts 0
             values[MSMARCO] = {query_id: of.get(query_id, 0.0) for query_id in self._qrels.judgments}
@@ -211,7 +228,7 @@ def _values(
             ranked = _untied({numbers[query_id]: doc_ids for query_id, doc_ids in rankings.items()})
             for metric in evaluator.iter_calc(ranked):
                 values[computed[metric.measure]][names[int(metric.query_id) - 1]] = float(metric.value)
-    return {name: {query_id: by_query[query_id] for query_id in judged} for name, by_query in values.items()}
+    return {name: {one: by_query[one] for one in judged if one in by_query} for name, by_query in values.items()}
 
 
 def _ranked(run: Run, query_id: str, averaging: Averaging) -> list[str]:
@@ -252,7 +269,16 @@ def _evaluator(measures: Sequence[Any], judged: Mapping[str, Mapping[str, int]])
     try:
         return ir_measures.evaluator(measures, {query_id: dict(grades) for query_id, grades in judged.items()})
     except (ValueError, AssertionError, RuntimeError) as error:
-        raise EvaluationError(f"cannot measure {', '.join(map(str, measures))}: {_one_line(error)}") from error
+        raise EvaluationError(_unsupported(measures, _one_line(error))) from error
+
+
+def _unsupported(measures: Sequence[Any], said: str) -> str:
+    """Return why ir-measures computes none of these measures: a package lacks, or no parameters are those it knows."""
+    if package := _PACKAGE.search(said):
+        return f"measure {package[1]} needs the Python package {package[2]}: pip install '{package[3]}'"
+    if found := _UNSUPPORTED.fullmatch(said):
+        return f"measure {found[1]} cannot be used as it is written; see https://ir-measur.es for its parameters"
+    return f"cannot measure {', '.join(map(str, measures))}: {said}"
 
 
 def _parse(ir_measures: ModuleType, name: str) -> list[Any]:

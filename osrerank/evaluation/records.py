@@ -127,6 +127,15 @@ class QueryRecord:
             return ""
         return str(self.fields["reason"] or "not reranked")
 
+    def without(self, doc_id: str, most: int) -> "QueryRecord":
+        """Return the record of at most so many candidates without one document, as if it had not been there."""
+        own = next((one for one in self.fields["candidates"] if one["doc_id"] == doc_id), None)
+        kept = [one for one in self.fields["candidates"] if one is not own][:most]
+        fields = {**self.fields, "candidates": kept if own is None else [_closed_up(one, own) for one in kept]}
+        if (pairs := self.fields.get("pairs")) and doc_id in pairs["doc_ids"]:
+            fields["pairs"] = _pairs_without(pairs, doc_id)
+        return QueryRecord(self.query_id, fields)
+
     def documents(self) -> tuple[ScoredDocument, ...]:
         """Return the query's lines of the TREC run."""
         return tuple(ScoredDocument(one["doc_id"], float(one["score"])) for one in self.fields["candidates"])
@@ -140,6 +149,22 @@ def _from_hit(hit: Mapping[str, Any], rank: int) -> dict[str, Any]:
         "first_pass": marks[FIRST_PASS],
         "stages": {name: values for name, values in marks.items() if name not in NOT_STAGES},
     }
+
+
+def _closed_up(candidate: Mapping[str, Any], own: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a candidate with its ranks as they are without a document that stood among them."""
+
+    def moved(values: Mapping[str, Any], of_own: Mapping[str, Any] | None) -> dict[str, Any]:
+        return {**values, "rank": values["rank"] - (of_own is not None and of_own["rank"] < values["rank"])}
+
+    stages = {name: moved(values, own["stages"].get(name)) for name, values in candidate["stages"].items()}
+    return {**candidate, "first_pass": moved(candidate["first_pass"], own["first_pass"]), "stages": stages}
+
+
+def _pairs_without(pairs: Mapping[str, Any], doc_id: str) -> dict[str, Any]:
+    kept = [index for index, one in enumerate(pairs["doc_ids"]) if one != doc_id]
+    rows = [[pairs["probabilities"][row][column] for column in kept] for row in kept]
+    return {**pairs, "doc_ids": [pairs["doc_ids"][index] for index in kept], "probabilities": rows}
 
 
 def _check(candidate: Mapping[str, Any]) -> None:

@@ -66,8 +66,8 @@ class Report:
 
 
 def n_queries(evaluation: Evaluation) -> int:
-    """Return the number of queries that the first measure was averaged over."""
-    return len(next(iter(evaluation.per_query.values())))
+    """Return the number of queries that were averaged over."""
+    return max(len(values) for values in evaluation.per_query.values())
 
 
 def _rows(evaluation: Evaluation, *, per_query: bool) -> list[tuple[str, str, str, float]]:

@@ -16,7 +16,8 @@ import numpy.typing as npt
 
 from osrerank._optional import require
 from osrerank.errors import EvaluationError
-from osrerank.evaluation.measures import Evaluation
+from osrerank.evaluation.measures import DEFAULT_MEASURES, Averaging, Evaluation, evaluate
+from osrerank.evaluation.values import QrelsLike, RunLike, as_qrels, as_run
 
 Differences = npt.NDArray[np.float64]
 TestName = Literal["t", "randomisation"]
@@ -68,6 +69,33 @@ class RunComparison:
         if marks == "raw":
             return self.p_t if test == "t" else self.p_randomisation
         return self.p_t_holm if test == "t" else self.p_randomisation_holm
+
+
+def compare(
+    qrels: QrelsLike,
+    runs: Mapping[str, RunLike],
+    measures: Sequence[str] = DEFAULT_MEASURES,
+    averaging: Averaging | None = None,
+    *,
+    all_pairs: bool = False,
+    seed: int = 0,
+) -> list[RunComparison]:
+    """Measure runs, and test how they differ from the first one.
+
+    Args:
+        qrels: the judgments, as `evaluate` takes them.
+        runs: name -> run, as `evaluate` takes it; the first is the baseline.
+        measures: their names.
+        averaging: how runs are cut and averaged.
+        all_pairs: compare every run with every run before it, not only with the first.
+        seed: of the randomisation test.
+
+    Raises:
+        EvaluationError: as `evaluate`; or fewer than two runs or two queries, or runs measured over different queries.
+    """
+    judged = as_qrels(qrels)
+    evaluations = [evaluate(judged, replace(as_run(run), name=name), measures, averaging) for name, run in runs.items()]
+    return compare_runs(evaluations, all_pairs=all_pairs, seed=seed)
 
 
 def compare_runs(evaluations: Sequence[Evaluation], *, all_pairs: bool = False, seed: int = 0) -> list[RunComparison]:
@@ -191,11 +219,18 @@ def _check_comparable(evaluations: Sequence[Evaluation]) -> None:
     for other in evaluations[1:]:
         for measure, values in first.per_query.items():
             if values.keys() != other.per_query[measure].keys():
+                if _queries(first) == _queries(other):
+                    reason = f"{measure} has no value for some queries of {first.run} or {other.run}"
+                    raise EvaluationError(f"{reason}, so that they cannot be compared by it; leave it out")
                 raise EvaluationError(_different_queries(first.run, values, other.run, other.per_query[measure]))
             if len(values) < 2:
                 raise EvaluationError(
                     "a significance test needs two queries or more; only one is judged and in the runs"
                 )
+
+
+def _queries(evaluation: Evaluation) -> set[str]:
+    return {query_id for values in evaluation.per_query.values() for query_id in values}
 
 
 def _different_queries(first: str, values: Mapping[str, float], second: str, others: Mapping[str, float]) -> str:

@@ -1,18 +1,29 @@
-"""Candidates to rerank without a search engine: JSON lines, or a run file with its corpus and queries."""
+"""Candidates to rerank without a search engine: files with texts, or a run file with its corpus and queries."""
 
 import hashlib
 import json
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from osrerank.errors import EvaluationError, FormatError
+from osrerank.formats.candidate_forms import (
+    Entry,
+    array_entries,
+    document_of,
+    entries_of_dataset,
+    line_entry,
+    table_entries,
+)
 from osrerank.formats.files import bad_line
 from osrerank.formats.id_table import IdRow, IdTable
-from osrerank.formats.lines import id_problem, numbered_objects
+from osrerank.formats.ir_datasets import is_dataset
+from osrerank.formats.lines import id_problem, json_lines, numbered_objects, whole
+from osrerank.formats.sources import open_paths, readable
+from osrerank.formats.tables import is_table
 from osrerank.formats.topics import read_queries
 from osrerank.formats.trec import read_run
 from osrerank.types import Query
@@ -100,14 +111,31 @@ def _digest(line: str) -> bytes:
     return hashlib.blake2b(line.encode(), digest_size=8).digest()
 
 
+def read_candidates(path: Path | str) -> tuple[CandidateList, ...]:
+    """Read a file of candidates with their texts, in any form that `candidate_lists` knows.
+
+    Raises:
+        FormatError: a line is malformed, a query appears twice or a document twice for a query, or there is none.
+    """
+    return tuple(candidate_lists(path))
+
+
 def candidate_lists(path: Path | str) -> CandidateLists:
-    """Return the lists of JSON lines ``{"query_id", "query", "candidates": [{"doc_id", "text", "title"?, "score"?}]}``.
+    """Return the lists of a file with texts, whose form is known by its beginning.
+
+    - JSON lines ``{"query_id", "query", "candidates": [{"doc_id", "text", "title"?, "score"?}]}``
+    - rank_llm's JSON lines ``{"query": {"text", "qid"}, "candidates": [{"docid", "score", "doc": {...}}]}``, and the
+      JSON array of its earlier files, ``[{"query", "hits": [{"content", "qid", "docid", "score"}]}]``
+    - PyTerrier's table as CSV: ``qid``, ``query``, ``docno``, ``text``, and perhaps ``title`` and ``score``
+    - ``ir_datasets:NAME``: the candidates that a collection comes with
+
+    Candidates are in the order of the file; those of tables and of ir_datasets in the order of their scores.
 
     Reading them raises `FormatError` where a line is malformed, a query appears twice or a document twice for a query,
     or there is none. A pipe can be read only once: its lists are kept in memory, and what is wrong is raised at once.
     """
     path = Path(path)
-    if path.is_file():
+    if path.is_file() or is_dataset(path):
         return CandidateLists(lambda: _lists_of(path))
     held = tuple(_lists_of(path))
     return CandidateLists(lambda: iter(held))
@@ -115,14 +143,9 @@ def candidate_lists(path: Path | str) -> CandidateLists:
 
 def _lists_of(path: Path) -> Iterator[CandidateList]:
     seen: set[str] = set()
-    for number, value in numbered_objects(path):
-        try:
-            query_id, text, candidates = str(value["query_id"]), value["query"], value["candidates"]
-            documents = tuple(_document(candidate["doc_id"], candidate) for candidate in candidates)
-        except (KeyError, TypeError) as error:
-            raise bad_line(path, number, f"expected query_id, query and candidates with doc_id: {error}") from None
+    for number, query_id, text, documents in _entries(path):
         if query_id in seen:
-            raise bad_line(path, number, f"query {query_id} appears twice; remove one")
+            raise bad_line(path, number, f"query {query_id} appears twice, or its rows are not together; remove one")
         if problem := _problem_of(query_id, text, documents):
             raise bad_line(path, number, problem)
         seen.add(query_id)
@@ -131,12 +154,31 @@ def _lists_of(path: Path) -> Iterator[CandidateList]:
         raise FormatError(f"{path}: no candidates", file=str(path))
 
 
-def assemble(run: Path | str, corpus: Path | str, queries: Path | str) -> CandidateLists:
+def _entries(path: Path) -> Iterator[Entry]:
+    if is_dataset(path):
+        yield from entries_of_dataset(str(path))
+        return
+    for source in open_paths(path):
+        with readable(source):
+            if is_table(source):
+                yield from table_entries(source)
+            elif source.stream.peek(1).lstrip().startswith(b"["):
+                yield from array_entries(source)
+            else:
+                yield from (line_entry(source, number, value) for number, value in whole(json_lines(source)))
+
+
+Texts = Callable[[AbstractSet[str]], Iterable[Mapping[str, Any]]]
+"""Yields the documents of some ids, as far as they are there, each with ``id``, ``text`` and perhaps ``title``."""
+
+
+def assemble(run: Path | str, corpus: Path | str | Texts, queries: Path | str) -> CandidateLists:
     """Make candidate lists of a run, the texts of its documents and its queries; the texts are in a temporary file.
 
     Args:
         run: as `trec.read_run` reads it.
-        corpus: JSON lines with ``id`` (or ``_id``, ``doc_id``), ``text`` and, where there is one, ``title``.
+        corpus: JSON lines with ``id`` (or ``_id``, ``doc_id``), ``text`` and, where there is one, ``title``; or a
+            function that finds the documents elsewhere.
         queries: as `topics.read_queries` reads it.
 
     Raises:
@@ -147,9 +189,13 @@ def assemble(run: Path | str, corpus: Path | str, queries: Path | str) -> Candid
     rankings = read_run(run).rankings
     texts = {query.query_id: query for query in read_queries(queries)}
     missing = {document.doc_id for ranking in rankings.values() for document in ranking}
-    documents = IdTable.temporary(_rows_of(Path(corpus), frozenset(missing), missing))
+    if callable(corpus):
+        rows, where = _rows_found(corpus(frozenset(missing)), missing), "the index"
+    else:
+        rows, where = _rows_of(Path(corpus), frozenset(missing), missing), str(corpus)
+    documents = IdTable.temporary(rows)
     if missing:
-        raise EvaluationError(f"{corpus} lacks {len(missing)} documents of {run}, {min(missing)} among them")
+        raise EvaluationError(f"{where} lacks {len(missing)} documents of {run}, {min(missing)} among them")
     if lost := rankings.keys() - texts.keys():
         raise EvaluationError(f"{queries} lacks {len(lost)} queries of {run}, {min(lost)} among them")
     return CandidateLists(
@@ -174,6 +220,13 @@ def read_texts(corpus: Path, doc_ids: AbstractSet[str]) -> dict[str, str]:
     return {doc_id: " ".join(filter(None, (one.get("title"), one["text"]))) for doc_id, one in found.items()}
 
 
+def _rows_found(documents: Iterable[Mapping[str, Any]], missing: set[str]) -> Iterator[IdRow]:
+    """Yield documents as JSON, and remove their ids from ``missing``."""
+    for document in documents:
+        missing.discard(document["id"])
+        yield IdRow(document["id"], 0, json.dumps(document_of(document["id"], document)))
+
+
 def _rows_of(path: Path, wanted: AbstractSet[str], missing: set[str]) -> Iterator[IdRow]:
     """Yield the wanted documents as JSON, the last of an id first in the table; remove their ids from ``missing``."""
     for number, value in numbered_objects(path):
@@ -184,18 +237,13 @@ def _rows_of(path: Path, wanted: AbstractSet[str], missing: set[str]) -> Iterato
             if not isinstance(value.get("text"), str):
                 raise bad_line(path, number, f"document {doc_id} has no text")
             missing.discard(doc_id)
-            yield IdRow(doc_id, -number, json.dumps(_document(doc_id, value)))
+            yield IdRow(doc_id, -number, json.dumps(document_of(doc_id, value)))
 
 
 def _with_score(documents: IdTable, doc_id: str, score: float) -> dict[str, Any]:
     row = documents.get(doc_id)
     assert row is not None  # every document of the run was found
     return {**json.loads(str(row.value)), "score": score}
-
-
-def _document(doc_id: object, fields: Mapping[str, Any]) -> dict[str, Any]:
-    kept = {name: fields[name] for name in ("text", "title", "score") if fields.get(name) is not None}
-    return {"id": str(doc_id), **kept}
 
 
 def _problem_of(query_id: str, text: object, documents: Sequence[Mapping[str, Any]]) -> str:

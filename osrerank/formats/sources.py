@@ -23,6 +23,7 @@ from typing import IO, TYPE_CHECKING, cast
 
 from osrerank._optional import require
 from osrerank.errors import FormatError, LoaderError
+from osrerank.formats.ir_datasets import Part, is_dataset, stream_of
 
 if TYPE_CHECKING:
     from _typeshed import WriteableBuffer
@@ -171,15 +172,23 @@ class _Zstandard(io.RawIOBase):
 def files_of(paths: Sequence[str], patterns: Patterns = ANY) -> tuple[str, ...]:
     """List the files to read, in reading order: folders expanded and sorted, hidden files and other formats left out.
 
+    Standard input, and collections of ir_datasets, keep their names.
+
     Raises:
         LoaderError: a path does not exist, or a folder has no file of these names.
     """
     files: list[str] = []
     for path in paths:
-        if path != STDIN and not Path(path).exists():
+        if not not_on_disk(path) and not Path(path).exists():
             raise LoaderError(f"{path}: no such file or folder", file=path)
-        files += _inside(Path(path), patterns) if path != STDIN and Path(path).is_dir() else [path]
+        is_folder = not not_on_disk(path) and Path(path).is_dir()
+        files += _inside(Path(path), patterns) if is_folder else [path]
     return tuple(files)
+
+
+def not_on_disk(path: str) -> bool:
+    """Return whether a name stands for standard input or for a collection of ir_datasets."""
+    return path == STDIN or is_dataset(path)
 
 
 def _inside(folder: Path, patterns: Patterns) -> list[str]:
@@ -205,23 +214,31 @@ def _wanted(name: str, patterns: Patterns, *, archive: bool = False) -> bool:
     )
 
 
-def open_paths(paths: Path | str | Sequence[str], patterns: Patterns = ANY) -> Iterator[SourceFile]:
+def open_paths(
+    paths: Path | str | Sequence[str], patterns: Patterns = ANY, *, part: Part = "docs"
+) -> Iterator[SourceFile]:
     """Open a file, or files, folders and archives, one source after the other.
 
     Args:
         paths: a single path is a file of any name.
         patterns: names of the wanted files within folders and archives.
+        part: what is read of a collection of ir_datasets.
 
     Raises:
         LoaderError: one of several paths does not exist, or a folder holds nothing of these names.
         FileNotFoundError: the single path does not exist.
     """
     files = (str(paths),) if isinstance(paths, str | Path) else files_of(paths, patterns)
-    return open_sources(files, patterns)
+    return open_sources(files, patterns, part=part)
 
 
 def open_sources(
-    files: Sequence[str], patterns: Patterns = ANY, meter: Meter | None = None, *, taken: bytes = b""
+    files: Sequence[str],
+    patterns: Patterns = ANY,
+    meter: Meter | None = None,
+    *,
+    taken: bytes = b"",
+    part: Part = "docs",
 ) -> Iterator[SourceFile]:
     """Open every file in turn, archives member by member; each is closed before the next is opened.
 
@@ -230,8 +247,13 @@ def open_sources(
         patterns: names of the files that hold documents, within archives.
         meter: counts the bytes read from disk.
         taken: the first bytes of standard input, where they were read before; they are put back in front.
+        part: what is read of a collection of ir_datasets.
     """
     for name in files:
+        if is_dataset(name):
+            with stream_of(name, part) as lines:
+                yield from _unpack(name, lines, patterns, meter)
+            continue
         if name == STDIN:
             stdin = cast("IO[bytes]", _Raw(sys.stdin.buffer, taken)) if taken else sys.stdin.buffer
             yield from _unpack("standard input", stdin, patterns, meter)

@@ -10,6 +10,7 @@ from osrerank.errors import FormatError
 from osrerank.formats.lines import column_lines, id_problem, json_lines, shown, text_lines, whole
 from osrerank.formats.markup import strip_tags
 from osrerank.formats.sources import Patterns, SourceFile, malformed, open_paths, readable
+from osrerank.formats.tables import QID, QUERY, is_table, table_rows
 from osrerank.types import Query
 
 TopicField = Literal["title", "desc", "narr"]
@@ -31,7 +32,8 @@ def read_queries(paths: Path | str | Sequence[str], *, field: TopicField = "titl
 
     Formats: ``id<TAB>text``; JSON lines with ``query_id`` (or ``id``, ``_id``) and ``text`` (or ``query``); TREC
     topics; ``<DOC><DOCNO>id</DOCNO> text</DOC>``; TREC-CAR's ids, one a line, whose decoded title and headings are the
-    text. A topic's number loses its leading zeros, as TREC's qrels write it.
+    text; PyTerrier's table as CSV (``qid``, ``query``); ``ir_datasets:NAME``. A topic's number loses its leading zeros,
+    as TREC's qrels write it.
 
     Args:
         paths: a file, or files, folders and archives.
@@ -55,7 +57,7 @@ def numbered_queries(paths: Path | str | Sequence[str], *, field: TopicField = "
         FormatError: as for `read_queries`, but none for a set without queries.
     """
     seen: set[str] = set()
-    for source in open_paths(paths, FILES):
+    for source in open_paths(paths, FILES, part="queries"):
         with readable(source):
             for line, query_id, text in _queries(source, field):
                 if query_id in seen:
@@ -76,6 +78,8 @@ def _queries(source: SourceFile, field: TopicField) -> Iterator[tuple[int, str, 
         return _tagged(source, field)
     if head.startswith(b"{"):
         return _json(source)
+    if is_table(source):
+        return ((number, row[QID], row[QUERY]) for number, row in table_rows(source, (QID, QUERY)))
     is_car = _CAR_FILE.search(head) and not re.search(rb"[ \t]|://", head)
     return _car_ids(source) if is_car else _tsv(source)
 

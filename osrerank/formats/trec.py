@@ -14,8 +14,9 @@ import numpy as np
 
 from osrerank.errors import EvaluationError, FormatError
 from osrerank.formats.files import bad_line, write_atomically
-from osrerank.formats.lines import WORD, column_lines, whole_number
+from osrerank.formats.lines import WORD, column_lines, id_problem, whole_number
 from osrerank.formats.sources import SourceFile, malformed, open_paths, readable
+from osrerank.formats.tables import DOCNO, LABEL, QID, SCORE, is_table, table_rows
 from osrerank.types import Qrels, Run, ScoredDocument
 
 logger = logging.getLogger(__name__)
@@ -56,6 +57,8 @@ class RunLine(NamedTuple):
 
 def read_run(path: Path | str, *, duplicates: Duplicates = "refuse") -> Run:
     """Read a run: TREC's six columns or MS MARCO's three (``query_id doc_id rank``), spaces or tabs, plain or ``.gz``.
+
+    It may also be PyTerrier's table as CSV (``qid``, ``docno``, ``score``), or the candidates of ``ir_datasets:NAME``.
 
     Documents come in trec_eval's order: score, then document id, both descending. A three-column run gets the scores
     1/rank. As in trec_eval, anything after the sixth column is ignored, and a line that starts with ``#`` is a comment.
@@ -98,9 +101,12 @@ def run_lines(paths: Path | str | Sequence[str]) -> Iterator[RunLine]:
     Raises:
         FormatError: a line is malformed, or of another form than the first.
     """
-    for source in open_paths(paths):
+    for source in open_paths(paths, part="scoreddocs"):
         is_trec: bool | None = None
         with readable(source):
+            if is_table(source):
+                yield from _run_rows(source)
+                continue
             for number, fields in _records(source):
                 is_trec = len(fields) > 3 if is_trec is None else is_trec
                 yield _run_line(source, number, fields, is_trec=is_trec)
@@ -109,23 +115,36 @@ def run_lines(paths: Path | str | Sequence[str]) -> Iterator[RunLine]:
 def read_qrels(paths: Path | str | Sequence[str]) -> Qrels:
     """Read judgments: ``query_id iteration doc_id relevance``, or BEIR's ``query-id corpus-id score`` under a heading.
 
-    Columns are separated by spaces or tabs; files may be compressed or archives.
+    Columns are separated by spaces or tabs; files may be compressed or archives. PyTerrier's table as CSV (``qid``,
+    ``docno``, ``label``) and ``ir_datasets:NAME`` are read, too. A judgment that comes again with the same grade counts
+    once, and the log says how many did.
 
     Args:
         paths: a file, or files, folders and archives.
 
     Raises:
-        FormatError: a line is malformed, a document is judged twice for a query, or there is no line.
+        FormatError: a line is malformed, a document has two grades for a query, or there is no line.
         LoaderError: one of several paths does not exist.
     """
     judgments: dict[str, dict[str, int]] = {}
-    for source in open_paths(paths):
+    for source in open_paths(paths, part="qrels"):
+        repeated: list[int] = []
         with readable(source):
             for number, query_id, doc_id, relevance in _judgments(source):
                 judged = judgments.setdefault(query_id, {})
+                if (before := judged.get(doc_id, relevance)) != relevance:
+                    reason = f"query {query_id} judges document {doc_id} twice, as {before} and {relevance}; remove one"
+                    raise malformed(source, reason, line=number)
                 if doc_id in judged:
-                    raise malformed(source, f"query {query_id} judges document {doc_id} twice; remove one", line=number)
+                    repeated.append(number)
                 judged[doc_id] = relevance
+        if repeated:
+            logger.warning(
+                "%s: %d judgments come twice with the same grade, and count once; the first in line %d",
+                source.name,
+                len(repeated),
+                repeated[0],
+            )
     if not judgments:
         named = paths if isinstance(paths, str | Path) else ", ".join(paths)
         reason = f"{named}: no judgments; expected lines such as `query_id 0 doc_id relevance`"
@@ -135,6 +154,11 @@ def read_qrels(paths: Path | str | Sequence[str]) -> Qrels:
 
 def _judgments(source: SourceFile) -> Iterator[tuple[int, str, str, int]]:
     """Yield (line, query id, document id, relevance)."""
+    if is_table(source):
+        for number, row in table_rows(source, (QID, DOCNO, LABEL)):
+            _check_ids(source, number, row)
+            yield number, row[QID], row[DOCNO], _grade(source, number, row[LABEL])
+        return
     columns = 4
     for number, fields in _records(source):
         if number == 1 and fields[0] == "query-id":
@@ -264,6 +288,19 @@ def _run_line(source: SourceFile, number: int, fields: list[str], *, is_trec: bo
     if rank < 1:
         raise malformed(source, f"rank {text} is below 1", line=number)
     return RunLine(source.name, number, query_id, doc_id, 1 / rank, rank, "")
+
+
+def _run_rows(source: SourceFile) -> Iterator[RunLine]:
+    """Yield the rows of PyTerrier's table; the run is called after its file."""
+    name = Path(source.name).stem
+    for number, row in table_rows(source, (QID, DOCNO, SCORE)):
+        _check_ids(source, number, row)
+        yield RunLine(source.name, number, row[QID], row[DOCNO], _score(source, number, row[SCORE]), None, name)
+
+
+def _check_ids(source: SourceFile, number: int, row: Mapping[str, str]) -> None:
+    if problem := id_problem(row[QID], of_query=True) or id_problem(row[DOCNO]):
+        raise malformed(source, problem, line=number)
 
 
 def _repeated_rank(path: Path) -> FormatError:

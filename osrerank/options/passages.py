@@ -66,8 +66,11 @@ class Passages:
     least_words: int = 0
 
     def __post_init__(self) -> None:
-        names: Any = self.title_fields  # from a settings file or a caller, a text or a list
-        object.__setattr__(self, "title_fields", (names,) if isinstance(names, str) else tuple(names))
+        given: Any = self.title_fields  # from a settings file or a caller, a text or a list
+        names = (given,) if isinstance(given, str) else given
+        if not isinstance(names, list | tuple) or not all(isinstance(name, str) for name in names):
+            raise unusable("passages.title_fields", given, "field names")
+        object.__setattr__(self, "title_fields", tuple(names))
         for name in ("k", "words", "stride", "limit"):
             if not is_count(getattr(self, name)):
                 raise unusable(f"passages.{name}", getattr(self, name), "a count from 1 on")
@@ -84,8 +87,6 @@ class Passages:
             raise unusable("passages.least_words", self.least_words, "a count, 0 to cut every document")
         if type(self.seed) is not int:
             raise unusable("passages.seed", self.seed, "a whole number")
-        if not all(isinstance(name, str) for name in self.title_fields):
-            raise unusable("passages.title_fields", self.title_fields, "field names")
 
     @classmethod
     def of(cls, value: Any) -> "Passages | Literal['auto'] | None":

@@ -17,9 +17,9 @@ from tests.servers import ROOT
 SAMPLE = ROOT / "osrerank" / "data" / "squad"
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "SECURITY.md", *sorted((ROOT / "docs").rglob("*.md"))]
 REPOSITORY = "https://github.com/osrerank/osrerank/blob/main/"
-PUBLIC = ("", ".aio", ".options", ".types", ".errors", ".testing")
+PUBLIC = ("", ".aio", ".options", ".evaluation", ".types", ".errors", ".testing")
 """Modules of the package whose ``__all__`` is public."""
-ADAPTERS = (".adapters.langchain", ".adapters.llama_index", ".adapters.haystack")
+ADAPTERS = (".adapters.langchain", ".adapters.llama_index", ".adapters.haystack", ".adapters.pyterrier")
 
 
 def test_readme_is_short_and_its_example_runs(tmp_path, monkeypatch, capsys):

@@ -53,6 +53,13 @@ def test_langchain():
     assert compressor.compress_documents([], QUERY) == []
 
 
+def test_langchain_never_shows_another_rerankers_score():
+    documents = [LangChainDocument(page_content=text, metadata={"relevance_score": 0.9}) for text in TEXTS]
+    ranked = LangChainRerank(scorer=SCORER).compress_documents(documents, QUERY)
+    assert "relevance_score" not in ranked[3].metadata
+    assert documents[2].metadata == {"relevance_score": 0.9}
+
+
 def nodes():
     return [NodeWithScore(node=TextNode(text=text, id_=str(place)), score=9.0) for place, text in enumerate(TEXTS)]
 
@@ -102,6 +109,17 @@ def test_haystack():
     assert len(choosy.run(QUERY, haystack_documents())["documents"]) == 2
     with pytest.raises(ValueError, match="top_k"):
         ranker.run(QUERY, haystack_documents(), top_k=0)
+
+
+def test_haystack_ranks_a_document_of_two_retrievers_once():
+    documents = [
+        HaystackDocument(id="a", content="low blood pressure", score=0.2),
+        HaystackDocument(id="b", content="salt and water"),
+        HaystackDocument(id="a", content="low blood pressure", score=0.5, meta={"from": "the second"}),
+        HaystackDocument(id="b", content="salt and water", meta={"from": "the second"}),
+    ]
+    ranked = OsrerankRanker(scorer=SCORER, top_k=2).run(QUERY, documents)["documents"]
+    assert [(document.id, document.meta) for document in ranked] == [("a", {"from": "the second"}), ("b", {})]
 
 
 def test_haystack_in_a_stored_pipeline():

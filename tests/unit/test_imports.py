@@ -10,6 +10,7 @@ import osrerank
 from osrerank.cli import cli
 from osrerank.errors import MissingDependencyError
 from osrerank.evaluation.measures import parse_measures
+from osrerank.formats.topics import read_queries
 from osrerank.options.sentences import Sentences
 from osrerank.scoring.remote.broker import celery_app
 from osrerank.stages import sentence_splitting
@@ -54,6 +55,8 @@ OPTIONAL = {
     "langchain": ("langchain_core", lambda: importlib.import_module("osrerank.adapters.langchain")),
     "llama-index": ("llama_index.core", lambda: importlib.import_module("osrerank.adapters.llama_index")),
     "haystack": ("haystack", lambda: importlib.import_module("osrerank.adapters.haystack")),
+    "pyterrier": ("pyterrier", lambda: importlib.import_module("osrerank.adapters.pyterrier")),
+    "ir-datasets": ("ir_datasets", lambda: read_queries("ir_datasets:vaswani")),
     "workers": ("celery", lambda: celery_app("redis://localhost:9")),
     "server": ("fastapi", lambda: cli.main(["serve"], standalone_mode=False)),
     "eval": ("ir_measures", lambda: parse_measures(["RR"])),

@@ -87,13 +87,35 @@ def test_failures_keep_the_order_or_are_raised() -> None:
     [
         (["a"], 0, ConfigError, "top_k is 0; it must be 1 or more"),
         ([{"id": 1}], None, ConfigError, "document 0 has no text"),
-        ([{"id": 1, "text": "a"}, {"id": "1", "text": "b"}], None, ValueError, "a document appears twice"),
+        (
+            [{"id": 1, "text": "a"}, {"id": "1", "text": "b"}],
+            None,
+            ValueError,
+            "documents 0 and 1 have the same id '1'",
+        ),
+        ([{"id": "1", "text": "a"}, "b"], None, ValueError, "documents 0 and 1 have the same id '1'"),
+        ([{"text": "a", "title": 5}], None, ConfigError, "the title of document 0 is of the type int"),
         ("one text", None, TypeError, "documents is one text"),
+        ({"a": "a text"}, None, ConfigError, "documents is of the type dict; give a list of texts"),
+        ((text for text in ("a", "b")), None, ConfigError, "documents is of the type generator; give a list"),
     ],
 )
 def test_bad_input_is_named(reranker, documents, top_k, error, message):
     with pytest.raises(error, match=message):
         reranker.rank("q", documents, top_k=top_k)
+
+
+def test_a_query_that_is_no_text_is_named(reranker: Reranker) -> None:
+    query: Any = None
+    with pytest.raises(ConfigError, match="the query is None; give a text"):
+        reranker.rank(query, ["a"])
+
+
+def test_docno_is_an_id(reranker: Reranker) -> None:
+    assert [one.doc_id for one in reranker.rank("q", [{"docno": "x", "text": "a"}, {"docno": "y", "text": "bb"}])] == [
+        "y",
+        "x",
+    ]
 
 
 def test_unknown_options_are_refused() -> None:

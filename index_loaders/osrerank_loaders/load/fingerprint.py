@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from osrerank.formats.ir_datasets import is_dataset
 from osrerank.formats.sources import STDIN
 
 BLOCK_BYTES = 1 << 16
@@ -27,10 +28,15 @@ class Fingerprints(NamedTuple):
 def fingerprints(files: Sequence[str]) -> Fingerprints:
     """Digest the first and the last 64 KiB of each file on disk, and only the first of standard input.
 
-    A named pipe cannot be read without consuming it, so its digest is random.
+    A named pipe cannot be read without consuming it, so its digest is random. A collection of ir_datasets, which checks
+    its files itself, is known by its name.
     """
     first, taken = _first_of_stdin() if STDIN in files else (b"", b"")
-    return Fingerprints(tuple(_short(first) if name == STDIN else _of_file(Path(name)) for name in files), taken)
+    return Fingerprints(tuple(_short(first) if name == STDIN else _of(name) for name in files), taken)
+
+
+def _of(name: str) -> str:
+    return _short(name.encode()) if is_dataset(name) else _of_file(Path(name))
 
 
 def _first_of_stdin() -> tuple[bytes, bytes]:

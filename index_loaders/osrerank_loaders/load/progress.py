@@ -8,7 +8,7 @@ from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
 
 from osrerank._progress import ProgressLines
-from osrerank.formats.sources import STDIN
+from osrerank.formats.sources import not_on_disk
 from osrerank_loaders.load.job import Report
 
 MEGABYTE = 1_000_000
@@ -17,7 +17,7 @@ MEGABYTE = 1_000_000
 @contextlib.contextmanager
 def load_progress(files: Sequence[str]) -> Iterator[Report]:
     """Show a load's progress on standard error: a bar on a terminal, else lines."""
-    known = STDIN not in files
+    known = not any(map(not_on_disk, files))
     total = sum(Path(name).stat().st_size for name in files) if known else None
     columns = (
         TextColumn("{task.fields[records]:,} records, {task.fields[rate]:,.0f}/s"),

@@ -10,7 +10,7 @@ from typing import Any, Self
 
 from opensearchpy import OpenSearch
 
-from osrerank.formats.sources import STDIN
+from osrerank.formats.sources import not_on_disk
 from osrerank_loaders.load.retry import Patience
 
 _KEY = "osrerank_load"
@@ -47,7 +47,7 @@ class LoadState:
         cls, loader: str, files: Sequence[str], options: tuple[str, ...] = (), digests: tuple[str, ...] = ()
     ) -> Self:
         """Return the state of a load that has not read anything."""
-        names = (STDIN if name == STDIN else f"{Path(name).name}:{Path(name).stat().st_size}" for name in files)
+        names = (name if not_on_disk(name) else f"{Path(name).name}:{Path(name).stat().st_size}" for name in files)
         return cls(loader, tuple(names), options, digests)
 
     def same_load(self, other: "LoadState") -> bool:

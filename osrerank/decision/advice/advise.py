@@ -1,7 +1,11 @@
-"""Say whether reranking helps on an index: search judged queries, test the current setting, recommend a better one."""
+"""Say whether reranking helps on an index: search judged queries, test the current setting, recommend a better one.
+
+Besides depth and blend, which are computed from one search of each query, other fields, other models and a query of the
+caller's own are compared: each takes searches of its own.
+"""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -10,6 +14,7 @@ from osrerank.client import Client
 from osrerank.decision.advice.choose import Choice, choose, measured
 from osrerank.decision.advice.sample import (
     DEPTHS,
+    Sample,
     SampledQuery,
     SearchSetting,
     present_setting,
@@ -17,12 +22,16 @@ from osrerank.decision.advice.sample import (
     settings_to_try,
     vectors_blend,
 )
-from osrerank.decision.advice.verdict import Floats, Verdict, judge
+from osrerank.decision.advice.template import QueryTemplate
+from osrerank.decision.advice.verdict import LEAST_QUERIES, Floats, Verdict, judge, too_few
 from osrerank.errors import EvaluationError
-from osrerank.options.rerank import NO_STAGES, Rerank
+from osrerank.evaluation.own_ids import own_hits
+from osrerank.options.rerank import AUTO_PIPELINE, NO_STAGES, Rerank
 from osrerank.types import Qrels, Query
 
 TOP = 10
+IDS_AT_ONCE = 1000
+"""How many documents are asked for at a time, whether they are there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +49,10 @@ class IndexAdvice:
         verdict: the current setting compared with the first pass; if it is the first pass, ``choice``'s verdict.
         choice: the best setting, its promised value on unseen queries, and whether that beats the current setting.
         judged: share of the top ten hits that have a judgment: in the first pass, and reranked.
+        others: hits of each judged query with other fields, another model or the caller's own query.
+        compared: for the present sample, then for each of the others, the best of its settings, and its promised value.
+        lacking: how many documents that are judged relevant the index lacks, and how many there are.
+        own_hits: how many queries have a hit with their own id on top.
     """
 
     index: str
@@ -52,6 +65,14 @@ class IndexAdvice:
     verdict: Verdict
     choice: Choice
     judged: tuple[float, float]
+    others: Mapping[Sample, tuple[SampledQuery, ...]] = field(default_factory=dict)
+    compared: tuple[Choice, ...] = ()
+    lacking: tuple[int, int] = (0, 0)
+    own_hits: int = 0
+
+    def sample_of(self, setting: SearchSetting) -> tuple[SampledQuery, ...]:
+        """The hits of each judged query that a setting is computed from."""
+        return self.others.get(setting.sample, self.found)
 
     @property
     def best(self) -> SearchSetting:
@@ -60,13 +81,14 @@ class IndexAdvice:
 
     def took_ms(self, setting: SearchSetting) -> float | None:
         """Return the median time that a setting's stages take for a query with known vectors; None if not measured."""
-        times = [took_ms for one in self.found if (took_ms := setting.took_ms(one)) is not None]
+        sample = self.sample_of(setting)
+        times = [took_ms for one in sample if (took_ms := setting.took_ms(one)) is not None]
         return float(np.median(times)) if times else None
 
     def of_pipelines(self) -> list[SearchSetting]:
-        """The best setting of each pipeline, the first pass first; those of one model's depths are one pipeline."""
+        """The present sample's best setting of each pipeline, the first pass first; all depths are one pipeline."""
         best: dict[str, SearchSetting] = {}
-        for setting in self.values:
+        for setting in (one for one in self.values if one.sample == self.current.sample):
             best[setting.pipeline] = max(
                 best.get(setting.pipeline, setting), setting, key=lambda one: float(self.values[one].mean())
             )
@@ -74,13 +96,37 @@ class IndexAdvice:
 
     @property
     def recommended(self) -> Mapping[str, Any]:
-        """The options to write to a settings file; empty if the current setting stays.
+        """The options to write to a settings file, with ``model`` if another is better; empty if all stays.
 
-        It stays unless another one is better on held-out queries at the 5% level, or it hurts.
+        The current setting stays unless another one is better on held-out queries at the 5% level, or it hurts.
         """
         if self.choice.verdict.outcome == "helps":
-            return self.best.options()
+            model = {} if self.best.model == self.current.model else {"model": self.best.model}
+            return {**self.best.options(), **model}
         return {"pipeline": NO_STAGES} if self.verdict.outcome == "hurts" else {}
+
+
+@dataclass(frozen=True, slots=True)
+class Alternatives:
+    """What is compared with an index's present fields, model and query.
+
+    Attributes:
+        fields: lists of fields to read.
+        clients: clients of the same index with other models.
+        template: the caller's own query.
+        reader: a client with the present model that reads other fields; the present one when None.
+    """
+
+    fields: Sequence[Sequence[str]] = ()
+    clients: Sequence[Client] = ()
+    template: QueryTemplate | None = None
+    reader: Client | None = None
+
+    def __len__(self) -> int:
+        return len(self.fields) + len(self.clients) + (self.template is not None)
+
+
+NONE = Alternatives()
 
 
 def advise(
@@ -91,9 +137,11 @@ def advise(
     *,
     measure: str = "nDCG@10",
     depths: Sequence[int] = DEPTHS,
+    alternatives: Alternatives = NONE,
+    exclude_query_ids: bool = False,
     advance: Callable[[], None] = lambda: None,
 ) -> IndexAdvice:
-    """Search every judged query once, and compare depths and weights of the first pass.
+    """Search every judged query, and compare depths and weights of the first pass, and what else is named.
 
     Args:
         client: client of the index.
@@ -102,32 +150,83 @@ def advise(
         qrels: judgments.
         measure: name of the measure, as in ir-measures; higher is better.
         depths: depths to try besides the present one.
-        advance: called after each query.
+        alternatives: other fields, models and a query; each takes one more search of every query.
+        exclude_query_ids: whether a hit with the query's own id is left out.
+        advance: called after each search.
 
     Raises:
-        ConfigError: the index reranks by sentences or by a custom pipeline.
+        ConfigError: the index reranks by sentences or by a custom pipeline, or a template cannot be reranked.
         EvaluationError: there are fewer than ten queries, no query has hits, or the measure is unknown.
     """
+    if len(queries) < LEAST_QUERIES:
+        raise too_few(len(queries))
     current = present_setting(client, index)
-    found = search_sample(client, index, queries, max(*depths, current.depth), advance=advance)
+    samples: dict[Sample, tuple[SampledQuery, ...]] = {}
+    tried: dict[Sample, list[SearchSetting]] = {}
+
+    def look(
+        searched: Client, present: SearchSetting, fields: Sequence[str] = (), template: QueryTemplate | None = None
+    ) -> None:
+        depth, key = max(*depths, present.depth), present.sample
+        samples[key] = tuple(
+            search_sample(
+                searched,
+                index,
+                queries,
+                depth,
+                fields=fields,
+                template=template,
+                exclude_query_ids=exclude_query_ids,
+                advance=advance,
+            )
+        )
+        settings = settings_to_try(present, depths, vectors_blend=vectors_blend(searched, index))
+        has_first_pass = len(samples) == 1 or template is not None  # of the same query, it is the same
+        tried[key] = [one for one in settings if has_first_pass or not one.is_first_pass]
+
+    look(client, current)
+    found = samples[current.sample]
     if not any(one.candidates for one in found):
         raise EvaluationError(f"no query has hits in {index}: are they queries for this index?")
+    reranking = replace(current, pipeline=AUTO_PIPELINE) if current.is_first_pass else current
+    for fields in alternatives.fields:
+        look(alternatives.reader or client, replace(reranking, fields=tuple(fields)), fields)
+    for other in alternatives.clients:
+        look(other, present_setting(other, index))
+    if (template := alternatives.template) is not None:
+        look(client, replace(reranking, query=template.name), (), template)
     before = measured(found, qrels, measure, None)
-    tried = settings_to_try(current, depths, vectors_blend=vectors_blend(client, index))
-    values = {setting: measured(found, qrels, measure, setting) for setting in tried}
-    choice = choose([one.query.query_id for one in found], values[current], values)
+    values = {one: measured(samples[key], qrels, measure, one) for key, settings in tried.items() for one in settings}
+    ids = [one.query.query_id for one in found]
+    choice = choose(ids, values[current], values)
+    compared = [choose(ids, values[current], {one: values[one] for one in settings}) for settings in tried.values()]
     return IndexAdvice(
         index,
         measure,
         client.options_of(index),
         current,
-        tuple(found),
+        found,
         before,
         values,
         choice.verdict if current.is_first_pass else judge(before, values[current]),
         choice,
         (_judged_share(found, qrels, None), _judged_share(found, qrels, current)),
+        {key: sample for key, sample in samples.items() if key != current.sample},
+        tuple(compared) if alternatives else (),
+        _lacking(client, index, qrels, ids),
+        own_hits({one.query.query_id: one.order(None) for one in found}),
     )
+
+
+def _lacking(client: Client, index: str, qrels: Qrels, query_ids: Sequence[str]) -> tuple[int, int]:
+    """Return how many documents that are judged relevant to the queries the index lacks, and how many there are."""
+    relevant = sorted({doc_id for one in query_ids for doc_id, grade in qrels.judgments[one].items() if grade > 0})
+    there = 0
+    for start in range(0, len(relevant), IDS_AT_ONCE):
+        ids = relevant[start : start + IDS_AT_ONCE]
+        body = {"query": {"ids": {"values": ids}}, "size": 0, "track_total_hits": True}
+        there += min(len(ids), client.search(index=index, body=body)["hits"]["total"]["value"])
+    return len(relevant) - there, len(relevant)
 
 
 def judged_queries(queries: Sequence[Query], qrels: Qrels) -> list[Query]:

@@ -6,6 +6,7 @@ from html import escape
 from typing import Any
 
 from osrerank.decision.advice.advise import TOP, IndexAdvice
+from osrerank.decision.advice.choose import Choice
 from osrerank.decision.advice.sample import SampledQuery, SearchSetting
 from osrerank.decision.advice.verdict import Outcome, Verdict
 from osrerank.decision.page import heading, page, paragraph, rows
@@ -52,12 +53,14 @@ def _numbers(advice: IndexAdvice) -> Iterator[str]:
     yield f"as it is now ({advice.current}), {len(advice.found)} queries, {_time(advice, advice.current)}:"
     yield _compared(advice.measure, advice.verdict)
     yield from _what_would_decide(advice.verdict)
+    yield from _what_is_odd(advice)
     before, after = advice.judged
     if before - after > MARGIN:
         yield (
             f"{before:.0%} of the first pass's top ten hits are judged, and {after:.0%} of the reranked ones; a hit "
             "without a judgment counts as not relevant, so reranking may be better than it looks: judge more hits"
         )
+    yield from _compared_with_others(advice)
     if any(one.by_vectors for one in advice.found):
         for one in advice.of_pipelines():
             mean = float(advice.values[one].mean())
@@ -72,6 +75,59 @@ def _numbers(advice: IndexAdvice) -> Iterator[str]:
     yield from _what_would_decide(choice.verdict)
 
 
+def _what_is_odd(advice: IndexAdvice) -> Iterator[str]:
+    """Yield what makes the measure lower or higher than it is in use."""
+    lacking, relevant = advice.lacking
+    if lacking:
+        yield (
+            f"{lacking} of {relevant} documents judged relevant are not in the index {advice.index}: no search finds "
+            "them, and they count as missed"
+        )
+    if advice.own_hits:
+        yield (
+            f"{advice.own_hits} of {len(advice.found)} queries find a document with the query's own id: if it is the "
+            "query itself, leave it out with --exclude-query-ids, as BEIR does"
+        )
+
+
+def _compared_with_others(advice: IndexAdvice) -> Iterator[str]:
+    """Yield a line for the present sample, and for each other fields, model and query, with its held-out value."""
+    if not advice.compared:
+        return
+    now = float(advice.values[advice.current].mean())
+    yield f"what is read and by what, each with its best depth and blend, on unseen queries (now {now:.4f}):"
+    for choice in advice.compared:
+        verdict = choice.verdict
+        against = f"{verdict.difference:+.4f} against now, {_p_value(verdict)}"
+        promised = f"{choice.promised:.4f} [{choice.low:.4f}, {choice.high:.4f}]"
+        yield f"  {_named(advice, choice)}: {promised}, {against}{_own_order(advice, choice)}"
+
+
+def _own_order(advice: IndexAdvice, choice: Choice) -> str:
+    """Return the value of the caller's own query without reranking; "" for the other samples."""
+    sample = choice.setting.sample
+    own = next(
+        (one for one in advice.values if choice.setting.query and one.is_first_pass and one.sample == sample), None
+    )
+    return "" if own is None else f"; not reranked {float(advice.values[own].mean()):.4f}"
+
+
+def _named(advice: IndexAdvice, choice: Choice) -> str:
+    """Return in what a sample differs from the present one."""
+    setting = choice.setting
+    if setting.query:
+        return f"your query {setting.query}"
+    if setting.fields:
+        return f"reads {', '.join(setting.fields)}"
+    if setting.model != advice.current.model:
+        return f"model {setting.model}"
+    return f"as now: reads {', '.join(advice.options.fields or ()) or 'all texts'}, model {setting.model}"
+
+
+def _p_value(verdict: Verdict) -> str:
+    return "p < .0001" if verdict.p_value < 1e-4 else f"p = {verdict.p_value:.4f}".replace("0.", ".")
+
+
 def _time(advice: IndexAdvice, setting: SearchSetting) -> str:
     """Return the time of a setting's stages, in words."""
     took_ms = advice.took_ms(setting)
@@ -79,10 +135,10 @@ def _time(advice: IndexAdvice, setting: SearchSetting) -> str:
 
 
 def _compared(measure: str, verdict: Verdict) -> str:
-    p_value = "p < .0001" if verdict.p_value < 1e-4 else f"p = {verdict.p_value:.4f}".replace("0.", ".")
     return (
         f"{measure} {verdict.before:.4f} -> {verdict.after:.4f}: {verdict.difference:+.4f} [{verdict.low:+.4f}, "
-        f"{verdict.high:+.4f}], {p_value}; {verdict.better} better, {verdict.equal} equal, {verdict.worse} worse"
+        f"{verdict.high:+.4f}], {_p_value(verdict)}; {verdict.better} better, {verdict.equal} equal, "
+        f"{verdict.worse} worse"
     )
 
 
@@ -131,6 +187,9 @@ def as_json(advice: IndexAdvice) -> dict[str, Any]:
             {**_setting(one), "mean": float(values.mean()), "took_ms": advice.took_ms(one)}
             for one, values in advice.values.items()
         ],
+        "compared": [{**_setting(one.setting), **asdict(one)} for one in advice.compared],
+        "lacking": {"documents": advice.lacking[0], "relevant": advice.lacking[1]},
+        "own_hits": advice.own_hits,
         "judged": {"first_pass": advice.judged[0], "reranked": advice.judged[1]},
         "gains": [_example(advice, row) for row in gaining],
         "losses": [_example(advice, row) for row in losing],
@@ -138,7 +197,8 @@ def as_json(advice: IndexAdvice) -> dict[str, Any]:
 
 
 def _setting(setting: SearchSetting) -> dict[str, Any]:
-    return {"model": setting.model, **setting.options()}
+    query = {"query": setting.query} if setting.query else {}
+    return {"model": setting.model, **setting.options(), **query}
 
 
 def _example(advice: IndexAdvice, row: int) -> dict[str, Any]:
@@ -149,7 +209,7 @@ def _example(advice: IndexAdvice, row: int) -> dict[str, Any]:
         "before": float(advice.before[row]),
         "after": float(advice.values[advice.best][row]),
         "first_pass": found.order(None)[:TOP],
-        "reranked": found.order(advice.best)[:TOP],
+        "reranked": advice.sample_of(advice.best)[row].order(advice.best)[:TOP],
     }
 
 
@@ -178,9 +238,9 @@ def html_page(advice: IndexAdvice, qrels: Qrels, settings: str) -> str:
 def _table(advice: IndexAdvice) -> str:
     """Return a table of the best blend for each depth, and of the present setting."""
     means = {one: float(values.mean()) for one, values in advice.values.items()}
-    best: dict[tuple[str, int, int, int], SearchSetting] = {}
+    best: dict[tuple[object, ...], SearchSetting] = {}
     for setting in means:
-        group = setting.pipeline, setting.duo_depth, setting.depth, setting.mono_depth
+        group = setting.sample, setting.pipeline, setting.duo_depth, setting.depth, setting.mono_depth
         best[group] = max(best.get(group, setting), setting, key=means.__getitem__)
     names = {advice.current: " (now)", advice.best: " (best)"}
     first = float(advice.before.mean())
@@ -197,7 +257,8 @@ def _side_by_side(advice: IndexAdvice, row: int, qrels: Qrels) -> str:
     """Return a query's top hits from the first pass and from the best setting, side by side."""
     found, after = advice.found[row], advice.values[advice.best][row]
     judged = qrels.judgments.get(found.query.query_id, {})
-    sides = _side("First pass", found, None, judged) + _side("Reranked", found, advice.best, judged)
+    reranked = advice.sample_of(advice.best)[row]
+    sides = _side("First pass", found, None, judged) + _side("Reranked", reranked, advice.best, judged)
     summary = f"<summary>{escape(found.query.text)} ({advice.before[row]:.2f} → {after:.2f})</summary>"
     return f'<details open>{summary}<div class="pair">{sides}</div></details>'
 

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, cast
 
 from osrerank.client import Client
+from osrerank.decision.advice.template import QueryTemplate
 from osrerank.errors import ConfigError
 from osrerank.options.passages import Passages
 from osrerank.options.rerank import AUTO_PIPELINE, NO_STAGES, VECTORS, VECTORS_MONO, Rerank
@@ -18,6 +19,8 @@ WEIGHTS = (0.0, 0.5, 1.0, 2.0, 4.0, 8.0)
 MONO_DEPTHS = (10, 20, 50)
 """Candidates of the vectors' order that a cross-encoder reads."""
 VECTORS_STAGE, MONO_STAGE = FIRST_STAGES
+Sample = tuple[str, tuple[str, ...], str]
+"""What a sample of searches is made with: model, fields that it reads, and name of the caller's own query."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,14 +28,16 @@ class SearchSetting:
     """A combination of search options that is compared with others.
 
     Attributes:
-        model: the model's name, as for ``--model``; the same in all settings.
-        passages: the option ``passages``, as in a settings file; the same in all settings.
+        model: the model's name, as for ``--model``.
+        passages: the option ``passages``, as in a settings file; the same in all settings of a model.
         depth: candidates that are reranked.
         blend: ``replace``, ``linear`` or ``rrf``.
         weight: weight of the first pass in the blend.
         duo_depth: candidates that are then compared in pairs; 0 for none. Only the present setting may have it above 0.
         pipeline: of the search; with ``none``, the first pass, the other attributes have no effect.
         mono_depth: in ``vectors-mono``, the best that the cross-encoder reads.
+        fields: those that the model reads; empty for the present ones.
+        query: name of the caller's own query, which finds the hits; empty for a query text.
     """
 
     model: str
@@ -43,6 +48,13 @@ class SearchSetting:
     duo_depth: int = 0
     pipeline: str = AUTO_PIPELINE
     mono_depth: int = 0
+    fields: tuple[str, ...] = ()
+    query: str = ""
+
+    @property
+    def sample(self) -> Sample:
+        """What the hits and their scores depend on, of which all depths and blends are computed."""
+        return self.model, self.fields, self.query
 
     @property
     def is_first_pass(self) -> bool:
@@ -62,6 +74,11 @@ class SearchSetting:
         return vectors_ms + times[MONO_STAGE] * min(pairs, count) / count
 
     def __str__(self) -> str:
+        query = f", your query {self.query}" if self.query else ""
+        read = f", reads {' and '.join(self.fields)}" if self.fields else ""
+        return self._ranking() + ("" if self.is_first_pass else read) + query
+
+    def _ranking(self) -> str:
         if self.is_first_pass:
             return "the first pass"
         blend = f"linear blend {self.weight:g}" if self.blend == "linear" else self.blend
@@ -81,7 +98,8 @@ class SearchSetting:
         pairs = {"duo_depth": self.duo_depth} if self.duo_depth else {}
         pairs |= {"mono_depth": self.mono_depth} if self.mono_depth else {}
         depths = {"pipeline": self.pipeline, **pairs, "depth": self.depth}
-        return {**depths, "blend": self.blend, **weight, "passages": self.passages}
+        fields = {"fields": list(self.fields)} if self.fields else {}
+        return {**depths, "blend": self.blend, **weight, "passages": self.passages, **fields}
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,17 +207,27 @@ def settings_to_try(
     weights = dict.fromkeys((first_pass_weight, *WEIGHTS))
     blends = [("linear", weight) if weight else ("replace", 0.0) for weight in weights] + [("rrf", 0.0)]
     every = sorted({*depths, present.depth})
-    tried = [SearchSetting(present.model, present.passages, depth, *blend) for depth in every for blend in blends]
+    alone = replace(present, duo_depth=0, mono_depth=0, pipeline=AUTO_PIPELINE)
+    tried = [replace(alone, depth=depth, blend=blend, weight=weight) for depth in every for blend, weight in blends]
     if vectors_blend is not None:
         tried += [replace(one, pipeline=VECTORS_STAGE) for one in tried]
-        read = SearchSetting(present.model, present.passages, every[-1], *vectors_blend, pipeline="vectors-mono")
+        blend, weight = vectors_blend
+        read = replace(alone, depth=every[-1], blend=blend, weight=weight, pipeline="vectors-mono")
         tried += [replace(read, mono_depth=depth) for depth in MONO_DEPTHS if depth < read.depth]
     first_pass = replace(present, duo_depth=0, mono_depth=0, pipeline=NO_STAGES)
     return list(dict.fromkeys([present, first_pass, *tried]))
 
 
 def search_sample(
-    client: Client, index: str, queries: Sequence[Query], depth: int, *, advance: Callable[[], None] = lambda: None
+    client: Client,
+    index: str,
+    queries: Sequence[Query],
+    depth: int,
+    *,
+    fields: Sequence[str] = (),
+    template: QueryTemplate | None = None,
+    exclude_query_ids: bool = False,
+    advance: Callable[[], None] = lambda: None,
 ) -> list[SampledQuery]:
     """Search each query with the options of the index, but to the given depth and without blend, limits and cuts.
 
@@ -210,37 +238,72 @@ def search_sample(
         index: its name.
         queries: queries to search.
         depth: candidates that are reranked.
+        fields: those that the model reads; empty for the index's own.
+        template: the caller's own query; None for the text in the index's fields.
+        exclude_query_ids: whether a hit with the query's own id is left out.
         advance: called after each query.
 
     Raises:
-        ConfigError: the index reranks by sentences or by a custom pipeline.
+        ConfigError: the index reranks by sentences or by a custom pipeline, or searches by the template are not
+            reranked.
     """
     options = client.options_of(index)
+    shown = tuple(fields) or options.fields or ()
+    if template is not None:  # its own fields, as a search has them
+        options = replace(options, fields=client.searcher.defaults.of(index).fields)
+    if fields:
+        options = replace(options, fields=tuple(fields))
     alone, vectors_weight = sampling_options(options, depth), 0.0
     with client.searcher.serving(index) as service:
         if service.resolve(Rerank())[0] == MONO_STAGE:  # its vectors are another model's
             alone = replace(alone, pipeline="vectors-mono")
             vectors_weight = cast("float", service.identity(alone)["vectors_weight"])
 
-    def response_of(query: Query, asked: Rerank) -> Any:
-        return client.search(query.text, index=index, size=depth, rerank=asked)
-
+    searches = _Searches(client, index, depth, template, exclude_query_ids)
     found = []
     for query in queries:
-        response = response_of(query, alone)
+        response = searches.of(query, alone)
         hits = response["hits"]["hits"]
-        texts = {hit["_id"]: hit_text(hit, options.fields or ()) or "" for hit in hits}
+        texts = {hit["_id"]: hit_text(hit, shown) or "" for hit in hits}
         stage = FIRST_STAGES if alone.pipeline == AUTO_PIPELINE else (MONO_STAGE,)
         one = SampledQuery(query, _candidates(hits, texts, stage), texts, took_ms=_times(response))
         if alone.pipeline != AUTO_PIPELINE:
             by_vectors = _candidates(hits, texts, (VECTORS_STAGE,))
             one = replace(one, by_vectors=by_vectors, vectors_weight=vectors_weight)
         if _compares_pairs(options):
-            paired = response_of(query, _with_pairs(alone, options))["hits"]["hits"]
+            paired = searches.of(query, _with_pairs(alone, options))["hits"]["hits"]
             one = replace(one, with_pairs=tuple(hit["_id"] for hit in paired))
         found.append(one)
         advance()
     return found
+
+
+@dataclass(frozen=True, slots=True)
+class _Searches:
+    """The searches of a sample, as `search_sample` describes them."""
+
+    client: Client
+    index: str
+    depth: int
+    template: QueryTemplate | None
+    exclude_query_ids: bool
+
+    def of(self, query: Query, asked: Rerank) -> dict[str, Any]:
+        """Return a response with at most ``depth`` hits."""
+        response = self._answered(query, asked, self.depth + self.exclude_query_ids)
+        hits = response["hits"]["hits"]
+        kept = [hit for hit in hits if not (self.exclude_query_ids and hit["_id"] == query.query_id)]
+        return {**response, "hits": {**response["hits"], "hits": kept[: self.depth]}}
+
+    def _answered(self, query: Query, asked: Rerank, size: int) -> Any:
+        if self.template is None:
+            return self.client.search(query.text, index=self.index, size=size, rerank=asked)
+        asked, body = replace(asked, query=query.text), self.template.body_of(query.text, size)
+        response = self.client.search(index=self.index, body=body, rerank=asked)
+        if response["hits"]["hits"] and not response["rerank"]["applied"]:
+            reason = f"searches by {self.template.name} are not reranked: {response['rerank']['reason']}"
+            raise ConfigError(reason, setting="template", source="flag")
+        return response
 
 
 def _times(response: Mapping[str, Any]) -> dict[str, float]:

@@ -66,9 +66,7 @@ def judge(before: Floats, after: Floats) -> Verdict:
         EvaluationError: there are fewer than ten queries.
     """
     if len(before) < LEAST_QUERIES:
-        raise EvaluationError(
-            f"{len(before)} judged queries are too few to judge by: at least {LEAST_QUERIES} are needed"
-        )
+        raise too_few(len(before))
     differences = after - before
     p_value = paired_t_test(differences)
     mean = float(differences.mean())
@@ -90,6 +88,11 @@ def judge(before: Floats, after: Floats) -> Verdict:
         more_queries=0 if is_decided else more_queries(differences),
         detectable=_reach() * float(differences.std(ddof=1)) / math.sqrt(len(before)),
     )
+
+
+def too_few(queries: int) -> EvaluationError:
+    """Return the error for so few judged queries."""
+    return EvaluationError(f"{queries} judged queries are too few to judge by: at least {LEAST_QUERIES} are needed")
 
 
 def interval(values: Floats) -> tuple[float, float]:

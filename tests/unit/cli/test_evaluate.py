@@ -40,6 +40,25 @@ def test_what_was_averaged_over_is_said_and_runs_of_different_queries_are_warned
     assert evaluated(folder, "--complete").stderr == ""
 
 
+def test_a_measure_without_a_value_leaves_the_query_out_and_is_said(folder: Path) -> None:
+    (folder / "qrels").write_text("q0 0 a 2\nq0 0 b 1\nq1 0 b 1\n")
+    files = ["evaluate", str(folder / "qrels"), str(folder / "good.run")]
+    found = CliRunner().invoke(cli, [*files, "-m", "Accuracy(rel=2)", "--json"])
+    assert [run["n_queries"] for run in json.loads(found.stdout)["runs"]] == [1]
+    said = "Warning: Accuracy(rel=2) has no value for 1 of 2 queries of good, which are left out of its mean\n"
+    assert found.stderr == said
+    refused = CliRunner().invoke(cli, [*files, "-m", "Accuracy(rel=3)"])
+    assert str(refused.exception) == "Accuracy(rel=3) has no value for any query of run good: leave it out"
+
+
+def test_a_measure_that_needs_a_package_names_it(folder: Path) -> None:
+    refused = CliRunner().invoke(
+        cli, ["evaluate", str(folder / "qrels"), str(folder / "good.run"), "-m", "alpha_nDCG@10"]
+    )
+    expected = "measure alpha_nDCG@10 needs the Python package pyndeval: pip install 'ir-measures[pyndeval]'"
+    assert str(refused.exception) == expected
+
+
 def test_json_has_every_query_and_comparison(folder: Path) -> None:
     shown = json.loads(evaluated(folder, "-m", "RR", "--per-query", "--compare", "--json").output)
     assert [run["measures"] for run in shown["runs"]] == [{"RR": 0.5}, {"RR": 1.0}]

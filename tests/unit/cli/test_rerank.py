@@ -4,6 +4,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
+from osrerank import connect
 from osrerank.cli import cli, main
 from osrerank.evaluation.side_file import read_options, read_records
 from osrerank.evaluation.tradeoff import OperatingPoint, QueryScores, derive
@@ -102,7 +103,9 @@ def test_two_sources_and_malformed_passages_are_bad_usage(candidates, capsys, tm
     with pytest.raises(SystemExit) as stop:
         main(["rerank", "--candidates", str(candidates), "--run", str(candidates), "-o", "out"])
     assert stop.value.code == 2
-    assert "give either --candidates, or --run with --corpus and --queries" in capsys.readouterr().err
+    assert (
+        "give either --candidates, or --run with --queries and one of --corpus and --index" in capsys.readouterr().err
+    )
     for value in ("maxp,3", "maxp,=3", "limit=", "maxp,,"):
         outcome = reranked("--candidates", candidates, "-o", tmp_path / "x.run", "--passages", value)
         assert (outcome.exit_code, "is not NAME=VALUE" in outcome.output) == (2, True)
@@ -159,3 +162,32 @@ def test_a_query_reranked_in_part_alone_ends_with_its_count_unless_that_is_allow
     measured = CliRunner().invoke(cli, ["evaluate", str(qrels), str(output)])
     assert measured.exit_code == 0
     assert "has 1 partly reranked queries; see" in measured.stderr
+
+
+def test_the_texts_of_a_run_are_read_from_an_index(tmp_path: Path) -> None:
+    with connect(f"embedded:{tmp_path / 'data'}") as client:
+        for n, text in enumerate(TEXTS):
+            client.index(index="notes", id=f"d{n}", body={"title": f"note {n}", "text": text}, refresh=True)
+    (tmp_path / "bm25.run").write_text("".join(f"q Q0 d{n} {n + 1} {9 - n} x\n" for n in range(len(TEXTS))))
+    (tmp_path / "queries.tsv").write_text("q\tcat\n")
+    rows = [{"id": f"d{n}", "title": f"note {n}", "text": text} for n, text in enumerate(TEXTS)]
+    (tmp_path / "corpus.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    given = ["--run", tmp_path / "bm25.run", "--queries", tmp_path / "queries.tsv"]
+    of_file = reranked(*given, "--corpus", tmp_path / "corpus.jsonl", "-o", tmp_path / "file.run")
+    assert of_file.exit_code == 0, of_file.output
+    url = ["--url", f"embedded:{tmp_path / 'data'}", "--model", TINY, "--backend", "onnx"]
+    named = [str(one) for one in (*given, "--index", "notes", "-o", tmp_path / "index.run", "--tag", "file")]
+    of_index = CliRunner().invoke(cli, [*url, "rerank", *named])
+    assert of_index.exit_code == 0, of_index.output
+    assert (tmp_path / "index.run").read_text() == (tmp_path / "file.run").read_text()
+    (tmp_path / "bm25.run").write_text("q Q0 elsewhere 1 9 x\n")
+    lacking = CliRunner().invoke(cli, [*url, "rerank", *named[:-4], "-o", str(tmp_path / "other.run")])
+    assert "the index lacks 1 documents" in str(lacking.exception)
+
+
+def test_one_place_of_texts_is_named(tmp_path: Path) -> None:
+    for name in ("run", "queries", "corpus"):
+        (tmp_path / name).write_text("q Q0 a 1 9 x\n")
+    files = [part for name in ("run", "queries", "corpus") for part in (f"--{name}", tmp_path / name)]
+    outcome = reranked(*files, "--index", "notes", "-o", tmp_path / "x.run")
+    assert "give either --candidates, or --run with --queries and one of --corpus and --index" in str(outcome.exception)

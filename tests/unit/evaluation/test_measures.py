@@ -205,3 +205,13 @@ def test_letters_name_the_runs_that_are_beaten() -> None:
 def test_runs_that_cannot_be_compared_are_refused(runs: list[Evaluation], message: str) -> None:
     with pytest.raises(EvaluationError, match=message):
         compare_runs(runs)
+
+
+def test_runs_are_not_compared_by_a_measure_that_lacks_a_value() -> None:
+    both = {"1": 1.0, "2": 0.5}
+    first = Evaluation("first", {"RR": both, "Accuracy": {"1": 1.0}}, {"RR": 0.75, "Accuracy": 1.0})
+    second = Evaluation("second", {"RR": both, "Accuracy": both}, {"RR": 0.75, "Accuracy": 0.75})
+    with pytest.raises(
+        EvaluationError, match="Accuracy has no value for some queries of first or second, so that they"
+    ):
+        compare_runs([first, second])

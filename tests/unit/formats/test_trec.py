@@ -71,7 +71,7 @@ def test_bad_run_is_refused_with_file_and_line(tmp_path: Path, text: str | bytes
         ("", "no judgments"),
         ("q 0 a\n", "line 1: expected `query_id 0 doc_id relevance`, found 3 columns"),
         ("q 0 a 1.5\n", "line 1: the relevance '1.5' is not a whole number"),
-        ("q 0 a 1\nq 0 a 0\n", "line 2: query q judges document a twice"),
+        ("q 0 a 1\nq 0 a 0\n", "line 2: query q judges document a twice, as 1 and 0; remove one"),
         ("q 0 a 1\nq 0 b 4294967297\n", "line 2: the relevance 4294967297 does not fit in 32 bits"),
         ("q 0 a 1_0\n", "line 1: the relevance '1_0' is not a whole number"),
     ],
@@ -79,6 +79,16 @@ def test_bad_run_is_refused_with_file_and_line(tmp_path: Path, text: str | bytes
 def test_bad_judgments_are_refused_with_file_and_line(tmp_path: Path, text: str, message: str) -> None:
     with pytest.raises(FormatError, match=message):
         read_qrels(written(tmp_path / "qrels", text))
+
+
+@pytest.mark.parametrize(
+    "text", ["q 0 a 1\nq 0 b 0\nq 0 a 1\n", "query-id\tcorpus-id\tscore\nq\ta\t1\nq\ta\t1\nq\tb\t0\n"]
+)
+def test_a_judgment_that_comes_again_counts_once_and_is_said(tmp_path, caplog, text):
+    path = written(tmp_path / "qrels", text)
+    assert read_qrels(path).judgments == {"q": {"a": 1, "b": 0}}
+    said = f"{path}: 1 judgments come twice with the same grade, and count once; the first in line 3"
+    assert caplog.messages == [said]
 
 
 def test_comments_are_counted_and_said_and_no_query_id_begins_one(tmp_path, caplog):

@@ -58,6 +58,8 @@ MALFORMED = [
     ({"passages": {"least_words": -1}}, "passages.least_words"),
     ({"passages": {"aggregation": "auto", "limit": 3}}, "passages.aggregation"),
     ({"passages": {"title_fields": [1]}}, "passages.title_fields"),
+    ({"passages": {"title_fields": None}}, "passages.title_fields"),
+    ({"passages": {"title_fields": False}}, "passages.title_fields"),
     ({"passages": 3}, "passages"),
     ({"rm3": {"terms": 0}}, "rm3.terms"),
     ({"rm3": {"weight": 1.5}}, "rm3.weight"),

@@ -13,6 +13,7 @@ import pytest
 from click.testing import CliRunner
 
 from osrerank.errors import ChecksumError, LoaderError
+from osrerank.evaluation.published import COLLECTIONS
 from osrerank_loaders.cli import download
 from osrerank_loaders.download import RemoteFile, fetch, published
 from osrerank_loaders.load.retry import Patience
@@ -175,13 +176,19 @@ def test_two_versions_of_a_file_without_md5_are_not_joined(serve: Serve, tmp_pat
     assert [one.name for one in tmp_path.iterdir()] == ["collection.gz"]
 
 
-def test_published_files_have_size_and_md5_but_for_six() -> None:
+def test_published_files_have_size_and_md5_but_for_twelve() -> None:
     assert all(collection.about for collection in published().values())
     files = [file for collection in published().values() for file in collection.files]
     assert all(file.url.endswith(f"/{file.name}") for file in files)
-    assert len({file.name for file in files if file.bytes is None or file.md5 is None}) == 6
+    assert len({file.name for file in files if file.bytes is None or file.md5 is None}) == 12
     (passages,) = (file for file in published()["msmarco-passage"].files if file.name == "collectionandqueries.tar.gz")
     assert (passages.bytes, passages.md5) == (1_057_717_952, "31644046b18952c1386cd4564ba2ae69")
+
+
+def test_what_reproduce_needs_can_be_downloaded() -> None:
+    for name, collection in COLLECTIONS.items():
+        files = {(file.name, file.url) for file in published()[name].files}
+        assert files == {(file.name, file.url) for file in (collection.qrels, *collection.candidates.values())}
 
 
 def test_a_catalogue_stands_in_for_the_packages_list(serve, tmp_path):

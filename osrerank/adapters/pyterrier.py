@@ -1,0 +1,51 @@
+"""A transformer for PyTerrier; needs the ``pyterrier`` extra."""
+
+from typing import Any, cast
+
+from osrerank._optional import require
+from osrerank.options.rerank import RerankOptions
+from osrerank.reranker import Reranker
+from osrerank.types import Encoder, Scorer
+
+require("pyterrier", extra="pyterrier")
+
+import pyterrier as pt  # noqa: E402 - there only with the extra
+
+__all__ = ["OsrerankReRanker"]
+
+
+class OsrerankReRanker(pt.Transformer):  # type: ignore[misc] # pyterrier has no types
+    """Reranks a result frame, as in ``bm25 >> OsrerankReRanker()``.
+
+    It reads the columns ``qid``, ``query``, ``docno`` and ``text``, and ``title`` if there is one. The frame that comes
+    back has each query's documents in the new order, with the model's ``score`` and a ``rank`` from 0. Where the
+    retriever returns no texts, put ``pt.text.get_text(dataset)`` between both.
+
+    Args:
+        model: directory, hub id or shipped name; the settings' when None.
+        scorer: a scorer or an encoder of your own, used instead of a model.
+        options: fields of ``osrerank.Rerank``, such as ``pipeline`` and ``blend``.
+    """
+
+    def __init__(
+        self, model: str | None = None, *, scorer: Scorer | Encoder | None = None, options: dict[str, Any] | None = None
+    ) -> None:
+        super().__init__()
+        self.model = model
+        self.options = options
+        self._shown = repr(model) if scorer is None else f"scorer={type(scorer).__name__}"
+        self._ranker = Reranker(model, scorer=scorer, **cast("RerankOptions", options or {}))
+
+    def transform(self, inp: Any) -> Any:
+        """Return the documents of a result frame in the new order.
+
+        Raises:
+            InputValidationError: the frame lacks a column.
+            ConfigError: a value is missing, or a query has a document twice.
+            ScoringError: scoring failed, and ``on_failure`` is ``"raise"``.
+        """
+        pt.validate.columns(inp, includes=["qid", "query", "docno", "text"], context=self)
+        return self._ranker.rank_frame(inp)
+
+    def __repr__(self) -> str:
+        return f"OsrerankReRanker({self._shown})"

@@ -1,0 +1,42 @@
+"""The texts of documents that an index has, for candidates that are known by their ids."""
+
+from collections.abc import Iterator, Mapping
+from collections.abc import Set as AbstractSet
+from contextlib import closing, contextmanager
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from osrerank.cli.options import client_of
+
+if TYPE_CHECKING:
+    from osrerank.client import Client
+    from osrerank.formats.candidates import Texts
+
+AT_ONCE = 500
+"""How many documents are asked for at a time."""
+TITLE = "title"
+
+
+@contextmanager
+def texts_of_index(context: click.Context, index: str | None) -> "Iterator[Texts | None]":
+    """Yield a function that finds documents in an index; None if none is named."""
+    if index is None:
+        yield None
+        return
+    with closing(client_of(context)) as client:
+        yield lambda doc_ids: _documents(client, index, doc_ids)
+
+
+def _documents(client: "Client", index: str, doc_ids: AbstractSet[str]) -> Iterator[Mapping[str, Any]]:
+    """Yield the documents that are there, with the texts of the fields that a search's model reads."""
+    from osrerank.response import hit_text  # noqa: PLC0415 - for these commands alone
+
+    fields = tuple(client.options_of(index).fields or ())
+    body, ordered = [name for name in fields if name != TITLE], sorted(doc_ids)
+    for start in range(0, len(ordered), AT_ONCE):
+        ids = ordered[start : start + AT_ONCE]
+        asked = {"query": {"ids": {"values": ids}}, "size": len(ids), "_source": list(fields)}
+        for hit in client.search(index=index, body=asked)["hits"]["hits"]:
+            title = hit_text(hit, (TITLE,)) if TITLE in fields else None
+            yield {"id": hit["_id"], "text": hit_text(hit, body) or "", "title": title}

@@ -1,0 +1,101 @@
+"""``osrerank reproduce``: a model's value beside published ones, on the same candidates."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from osrerank.cli.index_texts import texts_of_index
+from osrerank.cli.options import MODEL_SETTINGS, RANKING, allow_partial, rerank_arguments, search_options, wants_json
+from osrerank.evaluation.published import COLLECTIONS, DEPTHS, MEASURE
+
+if TYPE_CHECKING:
+    from osrerank.evaluation.reproduce import Reproduction
+
+FOLDER = click.Path(file_okay=False, path_type=Path)
+FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
+
+
+@click.command()
+@click.argument("collection", type=click.Choice(sorted(COLLECTIONS)))
+@click.argument("folder", required=False, type=FOLDER)
+@click.option("--candidates", "deep", type=click.Choice([str(one) for one in DEPTHS]), default="100", show_default=True,
+    help="BM25's top 100 or top 1,000.")  # fmt: skip
+@click.option("--index", help="Index that has the texts of BM25.txt's documents, in place of corpus.jsonl.")
+@click.option("--against", type=FILE, multiple=True, help="A run to compare with, besides BM25; repeat for more.")
+@click.option("--output", "-o", type=click.Path(dir_okay=False, path_type=Path),
+    help="Run to write.  [default: COLLECTION-MODEL.run]")  # fmt: skip
+@allow_partial
+@search_options(*RANKING)
+@click.pass_context
+def reproduce(context: click.Context, /, **options: Any) -> None:
+    """Rerank a COLLECTION's published candidates, and print nDCG@10 beside published values.
+
+    \b
+    osrerank download dl19
+    osrerank reproduce dl19
+    osrerank --model osrerank/minilm-l6 reproduce dl19 dl19 --against dl19-e5-small.run
+
+    FOLDER, by default the collection's name, has the judgments and candidates; what it lacks is named with its address
+    and checksum. Candidates are rank_llm's file, or BM25.txt (a run, such as Anserini's) with queries.tsv and either
+    corpus.jsonl or --index. The same command resumes an interrupted run.
+    """
+    from osrerank.cli.batch import execute  # noqa: PLC0415 - numpy
+    from osrerank.cli.rerank import batch_of  # noqa: PLC0415 - its twin
+    from osrerank.evaluation import reproduce as steps  # noqa: PLC0415 - its twin
+    from osrerank.formats.trec import read_run  # noqa: PLC0415 - its twin
+    from osrerank.service import RerankService  # noqa: PLC0415 - its twin
+    from osrerank.settings import Settings  # noqa: PLC0415 - pydantic
+
+    collection, depth = COLLECTIONS[options["collection"]], int(options["deep"])
+    with texts_of_index(context, options["index"]) as texts:
+        found = steps.find(options["folder"] or Path(collection.name), collection, depth, texts)
+    bm25, candidates = steps.first_pass(found.candidates, depth)
+    others = [replace(read_run(path), name=str(path)) for path in options["against"]]
+    reranker = RerankService(Settings.load(**{name: context.obj[name] for name in MODEL_SETTINGS}))
+    try:
+        name = reranker.settings.model
+        output = options["output"] or Path(f"{collection.name}-{Path(name).name}.run")
+        arguments = rerank_arguments({**options, "depth": options["depth"] or depth, "do_rerank": True})
+        batch = batch_of(reranker, candidates, arguments)
+        execute(batch, output, tag=output.stem, form="trec", skip_failed=False, allow_partial=options["allow_partial"])
+    finally:
+        reranker.close()
+    ours = replace(read_run(output), name=name)
+    told = steps.beside(collection, depth, found.qrels, bm25, ours, others)
+    if wants_json(context):
+        click.echo(json.dumps(told.as_json(), indent=2))
+    else:
+        _show(told)
+
+
+def _show(told: "Reproduction") -> None:
+    """Print the table, and how the model's run differs from BM25 and from the given runs."""
+    from osrerank.cli.tables import console, table  # noqa: PLC0415 - rich
+
+    collection = told.collection
+    click.echo(f"{collection.about}: BM25's top {told.depth}, {told.queries} queries")
+    sources = list(dict.fromkeys(one.source for one in told.published))
+    rows = [(value, name, f"{value:.4f}", "here") for name, value in told.values.items()]
+    rows += [
+        (one.value, one.system, f"{one.value:.3f}", f"[{sources.index(one.source) + 1}]") for one in told.published
+    ]
+    console().print(table(["system", MEASURE, "source"], [row[1:] for row in sorted(rows)]))
+    for number, source in enumerate(sources, start=1):
+        click.echo(f"[{number}] {source}")
+    bm25 = collection.bm25
+    if not told.is_published:
+        click.echo(
+            f"These are other candidates than the published ones, for which BM25 has {bm25.value:.4f} over "
+            f"{collection.queries} queries ({bm25.source}): published values are left out."
+        )
+    elif not told.published:
+        click.echo(f"No values are known for these candidates; for the top {min(DEPTHS)} there are.")
+    for one in told.comparisons:
+        p_value = "p < .0001" if one.p_t_holm < 1e-4 else f"p = {one.p_t_holm:.4f}".replace("0.", ".")
+        click.echo(
+            f"{one.run} against {one.baseline}: {one.difference:+.4f}; {one.wins} better, {one.ties} equal, "
+            f"{one.losses} worse; {p_value} (paired t-test, Holm-corrected)"
+        )

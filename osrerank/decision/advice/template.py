@@ -1,0 +1,57 @@
+"""A search body of the caller's own, with ``{{query}}`` where a query's text goes."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from osrerank.errors import ConfigError
+
+PLACEHOLDER = "{{query}}"
+
+
+@dataclass(frozen=True, slots=True)
+class QueryTemplate:
+    """A search body with a placeholder.
+
+    Attributes:
+        name: the file's name.
+        body: an ordinary ``_search`` body, in whose texts ``{{query}}`` stands for the query's.
+    """
+
+    name: str
+    body: Mapping[str, Any]
+
+    @classmethod
+    def read(cls, path: Path) -> "QueryTemplate":
+        """Read a JSON file.
+
+        Raises:
+            ConfigError: it is no JSON object with a query, or has no placeholder.
+        """
+        try:
+            body = json.loads(path.read_text("utf-8"))
+        except ValueError as error:
+            raise _refused(path, f"not JSON: {error}") from None
+        if not isinstance(body, dict) or "query" not in body:
+            raise _refused(path, 'expected a search body, such as {"query": {"match": {"title": "{{query}}"}}}')
+        if PLACEHOLDER not in json.dumps(body):
+            raise _refused(path, f"write {PLACEHOLDER} where the query's text goes")
+        return cls(path.name, body)
+
+    def body_of(self, text: str, size: int) -> dict[str, Any]:
+        """Return the body of a query's search for so many hits from the first one on."""
+        return {**_filled(self.body, text), "from": 0, "size": size}
+
+
+def _filled(value: Any, text: str) -> Any:
+    if isinstance(value, str):
+        return value.replace(PLACEHOLDER, text)
+    if isinstance(value, Mapping):
+        return {name: _filled(one, text) for name, one in value.items()}
+    return [_filled(one, text) for one in value] if isinstance(value, list) else value
+
+
+def _refused(path: Path, reason: str) -> ConfigError:
+    return ConfigError(f"{path}: {reason}", setting="template", source="flag")

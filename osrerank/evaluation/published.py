@@ -1,0 +1,148 @@
+"""Collections that others publish values for, over candidates that they publish, too, and those values.
+
+The candidates are BM25's, of Anserini with k1 = 0.9 and b = 0.4, as rank_llm keeps them with their texts. They are
+known by BM25's own nDCG@10, which Anserini's regressions publish, so that a file of other candidates is noticed.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+
+MEASURE = "nDCG@10"
+DEPTHS = (100, 1000)
+"""The depths at which candidates are published."""
+_ANSERINI = "https://github.com/castorini/anserini/blob/master/docs/regressions/regressions-{}-passage.md"
+_RANK_LLM = "https://castorini.github.io/rank_llm/src/rank_llm/2cr/msmarco-{}-passage.html"
+_CANDIDATES = "https://huggingface.co/datasets/castorini/rank_llm_data/resolve/main/retrieve_results/BM25/{}"
+
+
+@dataclass(frozen=True, slots=True)
+class PublishedFile:
+    """A file, as its publisher describes it.
+
+    Attributes:
+        name: its name.
+        url: its address.
+        bytes: its size; 0 where it is not known here.
+        md5, sha256: in hexadecimal digits; "" where they are not known here.
+    """
+
+    name: str
+    url: str
+    bytes: int = 0
+    md5: str = ""
+    sha256: str = ""
+
+    def __str__(self) -> str:
+        sums = [f"{kind} {value}" for kind, value in (("MD5", self.md5), ("SHA-256", self.sha256)) if value]
+        return f"{self.name} from {self.url}{f' ({sums[0]})' if sums else ''}"
+
+
+@dataclass(frozen=True, slots=True)
+class PublishedValue:
+    """What somebody publishes for a system over BM25's top 100, with the address; higher is better."""
+
+    system: str
+    value: float
+    source: str
+
+
+@dataclass(frozen=True, slots=True)
+class Collection:
+    """A collection with published candidates and values.
+
+    Attributes:
+        name: as on the command line.
+        about: one line.
+        queries: how many are judged.
+        qrels: the judgments.
+        candidates: depth -> the file with BM25's candidates and their texts.
+        bm25: nDCG@10 of these candidates in BM25's order, to four decimals, with its source.
+        values: others' values over the top 100, lowest first.
+    """
+
+    name: str
+    about: str
+    queries: int
+    qrels: PublishedFile
+    candidates: Mapping[int, PublishedFile]
+    bm25: PublishedValue
+    values: tuple[PublishedValue, ...]
+
+
+def _collection(
+    year: int, version: str, queries: int, qrels: PublishedFile, bm25: float, values: Mapping[str, float], sha256: str
+) -> Collection:
+    name, source = f"dl{year % 100}", _RANK_LLM.format(version)
+    files = {depth: f"retrieve_results_{name}_top{depth}.jsonl" for depth in DEPTHS}
+    sums = {100: sha256}
+    return Collection(
+        name,
+        f"TREC Deep Learning {year}, passages",
+        queries,
+        qrels,
+        MappingProxyType(
+            {
+                depth: PublishedFile(file, _CANDIDATES.format(file), sha256=sums.get(depth, ""))
+                for depth, file in files.items()
+            }
+        ),
+        PublishedValue("BM25", bm25, _ANSERINI.format(name)),
+        tuple(PublishedValue(system, value, source) for system, value in values.items()),
+    )
+
+
+_NIST = "https://trec.nist.gov/data/deep/"
+_ALL = (
+    _collection(
+        2019,
+        "v1",
+        43,
+        PublishedFile("2019qrels-pass.txt", f"{_NIST}2019qrels-pass.txt", 187_092, "2f4be390198da108f6845c822e5ada14"),
+        0.5058,
+        {
+            "RankVicuna-7B": 0.679,
+            "Qwen2.5-7B, listwise": 0.699,
+            "monoT5-3B": 0.717,
+            "duoT5-3B": 0.730,
+            "RankZephyr-7B": 0.737,
+        },
+        "ec396c5725d0cec98739de9aff9fd6785da09e56fd21bee5b52dc19806f06899",
+    ),
+    _collection(
+        2020,
+        "v1",
+        54,
+        PublishedFile("2020qrels-pass.txt", f"{_NIST}2020qrels-pass.txt", 218_617, "0355ccee7509ac0463e8278186cdd8d1"),
+        0.4796,
+        {
+            "Qwen2.5-7B, listwise": 0.630,
+            "RankVicuna-7B": 0.658,
+            "monoT5-3B": 0.689,
+            "duoT5-3B": 0.691,
+            "RankZephyr-7B": 0.708,
+        },
+        "ab556a0cf16f868759c77db68eed99da42345e3298fd423850b8c6e0f518e0ed",
+    ),
+    _collection(
+        2021,
+        "v2",
+        53,
+        PublishedFile(
+            "2021.qrels.pass.final.txt",
+            f"{_NIST}2021.qrels.pass.final.txt",
+            433_887,
+            "c5b76ec95b589732edc9040302e22a2b",
+        ),
+        0.4458,
+        {
+            "RankVicuna-7B": 0.619,
+            "Qwen2.5-7B, listwise": 0.636,
+            "monoT5-3B": 0.668,
+            "duoT5-3B": 0.695,
+            "RankZephyr-7B": 0.702,
+        },
+        "",
+    ),
+)
+COLLECTIONS: Mapping[str, Collection] = MappingProxyType({one.name: one for one in _ALL})

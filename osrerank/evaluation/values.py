@@ -1,0 +1,82 @@
+"""Runs and judgments as the values that people have: dictionaries, lists of ids, DataFrames and paths."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from osrerank.errors import EvaluationError
+from osrerank.formats.frames import is_frame, qrels_of_frame, run_of_frame
+from osrerank.formats.trec import read_qrels, read_run, trec_order
+from osrerank.types import Qrels, Run, ScoredDocument
+
+RunLike = Run | Mapping[str, Any] | Path | str | Any
+"""A run, ``{query_id: {doc_id: score}}``, ``{query_id: [doc_id, ...]}``, a path, or a DataFrame of pandas."""
+QrelsLike = Qrels | Mapping[str, Any] | Path | str | Any
+"""Judgments, ``{query_id: {doc_id: grade}}``, a path, or a DataFrame of pandas."""
+NAME = "run"
+
+
+def as_run(value: RunLike) -> Run:
+    """Return a value as a run; a list of ids, or of texts that `Reranker` ranked, has the best first.
+
+    Raises:
+        EvaluationError: it is none.
+        ConfigError: a DataFrame lacks a column or a value.
+        FormatError: a file is malformed.
+    """
+    if isinstance(value, Run):
+        return value
+    if isinstance(value, Path | str):
+        return read_run(value)
+    if is_frame(value):
+        return run_of_frame(value, NAME)
+    if not isinstance(value, Mapping):
+        raise _refused("run", "{query_id: {doc_id: score}} or {query_id: [doc_id, ...]}", value)
+    return Run({str(query_id): _ranked(query_id, documents) for query_id, documents in value.items()}, NAME)
+
+
+def as_qrels(value: QrelsLike) -> Qrels:
+    """Return a value as judgments.
+
+    Raises:
+        EvaluationError: it is none.
+        ConfigError: a DataFrame lacks a column or a value.
+        FormatError: a file is malformed.
+    """
+    if isinstance(value, Qrels):
+        return value
+    if isinstance(value, Path | str):
+        return read_qrels(value)
+    if is_frame(value):
+        return qrels_of_frame(value)
+    form = "{query_id: {doc_id: grade}}"
+    if not isinstance(value, Mapping):
+        raise _refused("judgments", form, value)
+    judgments = {}
+    for query_id, judged in value.items():
+        if not isinstance(judged, Mapping) or not all(_is_whole(grade) for grade in judged.values()):
+            raise _refused(f"judgments of query {query_id}", f"{form} with whole numbers as grades", judged)
+        judgments[str(query_id)] = {str(doc_id): int(grade) for doc_id, grade in judged.items()}
+    return Qrels(judgments)
+
+
+def _ranked(query_id: object, documents: Any) -> tuple[ScoredDocument, ...]:
+    if isinstance(documents, Mapping):
+        try:
+            return trec_order({str(doc_id): float(score) for doc_id, score in documents.items()})
+        except (TypeError, ValueError):
+            raise _refused(f"run of query {query_id}", "{doc_id: score}", documents) from None
+    if isinstance(documents, str) or not isinstance(documents, Sequence):
+        raise _refused(f"run of query {query_id}", "{doc_id: score} or [doc_id, ...]", documents)
+    ids = [str(getattr(one, "doc_id", one)) for one in documents]
+    if len(set(ids)) != len(ids):
+        raise EvaluationError(f"the run of query {query_id} has a document twice; remove one")
+    return tuple(ScoredDocument(doc_id, float(len(ids) - index)) for index, doc_id in enumerate(ids))
+
+
+def _is_whole(grade: object) -> bool:
+    return isinstance(grade, int) or (hasattr(grade, "__index__") and not isinstance(grade, bool))
+
+
+def _refused(what: str, form: str, value: object) -> EvaluationError:
+    return EvaluationError(f"the {what}: expected {form}, found {type(value).__name__}")

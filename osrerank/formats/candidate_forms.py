@@ -1,0 +1,115 @@
+"""The forms in which candidates with texts are published, each as entries: line, query id, query, documents."""
+
+import json
+import math
+from collections.abc import Iterator, Mapping
+from itertools import groupby
+from typing import Any
+
+from osrerank.formats.ir_datasets import dataset_of, document_fields
+from osrerank.formats.lines import shown
+from osrerank.formats.sources import SourceFile, malformed
+from osrerank.formats.tables import DOCNO, QID, QUERY, SCORE, TEXT, table_rows
+
+Fields = Mapping[str, Any]
+Entry = tuple[int, str, Any, tuple[Fields, ...]]
+"""Line, query id, the query's text, and documents with ``id``, ``text`` and perhaps ``title`` and ``score``."""
+_TEXTS = ("text", "segment", "contents", "content", "body", "passage")
+"""Where rank_llm looks for a document's text, in its order."""
+
+
+def line_entry(source: SourceFile, number: int, value: Fields) -> Entry:
+    """Return the entry of a JSON line, ours or rank_llm's.
+
+    Raises:
+        FormatError: it is neither.
+    """
+    try:
+        if isinstance(value["query"], Mapping):
+            query, found = value["query"], value["candidates"]
+            return number, str(query["qid"]), query["text"], tuple(_of_rank_llm(one, one["doc"]) for one in found)
+        documents = tuple(document_of(one["doc_id"], one) for one in value["candidates"])
+        return number, str(value["query_id"]), value["query"], documents
+    except (KeyError, TypeError) as error:
+        expected = "expected query_id, query and candidates with doc_id, or rank_llm's query, docid and doc"
+        raise malformed(source, f"{expected}: {error}", line=number) from None
+
+
+def array_entries(source: SourceFile) -> Iterator[Entry]:
+    """Yield the entries of the JSON array that rank_llm wrote before its JSON lines; their number is their line.
+
+    Raises:
+        FormatError: it is not such an array.
+    """
+    try:
+        values = json.loads(source.stream.read())
+    except ValueError as error:
+        raise malformed(source, f"not a JSON array: {error}") from None
+    for number, value in enumerate(values, start=1):
+        try:
+            hits = value["hits"]
+            documents = tuple(_of_rank_llm(one, one) for one in hits)
+            yield number, str(hits[0]["qid"]) if hits else "", value["query"], documents
+        except (KeyError, TypeError) as error:
+            reason = f"entry {number}: expected rank_llm's query and hits with content, qid and docid: {error}"
+            raise malformed(source, reason) from None
+
+
+def table_entries(source: SourceFile) -> Iterator[Entry]:
+    """Yield the entries of PyTerrier's table; documents are in the order of their scores.
+
+    Raises:
+        FormatError: a column lacks, or a score is no number.
+    """
+    rows = table_rows(source, (QID, QUERY, DOCNO, TEXT))
+    for query_id, group in groupby(rows, key=lambda row: row[1][QID]):
+        numbered = list(group)
+        number, first = numbered[0]
+        documents = [_of_row(source, *one) for one in numbered]
+        yield number, query_id, first[QUERY], tuple(sorted(documents, key=_by_score))
+
+
+def entries_of_dataset(name: str) -> Iterator[Entry]:
+    """Yield the entries of a collection of ir_datasets; a query is its own line, and documents come by score.
+
+    Raises:
+        LoaderError: the collection has no candidates, queries or documents.
+    """
+    scored = dataset_of(name, "scoreddocs")
+    queries = {one.query_id: one.default_text() for one in dataset_of(name, "queries").queries_iter()}
+    store = dataset_of(name, "docs").docs_store()
+    for number, (query_id, group) in enumerate(groupby(scored.scoreddocs_iter(), key=lambda one: one.query_id), 1):
+        scores = {one.doc_id: one.score for one in group}
+        found = store.get_many(list(scores))
+        documents = [
+            document_of(doc_id, {**_texts_of(document_fields(found[doc_id])), SCORE: score})
+            for doc_id, score in scores.items()
+        ]
+        yield number, query_id, queries.get(query_id), tuple(sorted(documents, key=_by_score))
+
+
+def document_of(doc_id: object, fields: Fields) -> dict[str, Any]:
+    """Return a document with the fields that are read; absent ones and None are left out."""
+    kept = {name: fields[name] for name in (TEXT, "title", SCORE) if fields.get(name) is not None}
+    return {"id": str(doc_id), **kept}
+
+
+def _of_rank_llm(candidate: Fields, document: Fields) -> dict[str, Any]:
+    return document_of(candidate["docid"], {**_texts_of(document), SCORE: candidate.get("score")})
+
+
+def _texts_of(document: Fields) -> dict[str, Any]:
+    return {TEXT: next((document[name] for name in _TEXTS if name in document), None), "title": document.get("title")}
+
+
+def _of_row(source: SourceFile, number: int, row: Mapping[str, str]) -> dict[str, Any]:
+    try:
+        score = float(row[SCORE]) if row.get(SCORE) else None
+    except ValueError:
+        raise malformed(source, f"the score {shown(row[SCORE])} is not a number", line=number) from None
+    return document_of(row[DOCNO], {TEXT: row[TEXT], "title": row.get("title") or None, SCORE: score})
+
+
+def _by_score(document: Fields) -> float:
+    """Return what sorts documents by score, and those without one last."""
+    return -float(document[SCORE]) if SCORE in document else math.inf

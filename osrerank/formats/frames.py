@@ -1,0 +1,115 @@
+"""DataFrames with PyTerrier's columns, read and made anew without importing pandas.
+
+``qid`` and ``query`` are a query's, ``docno``, ``text``, ``title`` and ``score`` a document's, ``label`` a judgment's.
+"""
+
+from collections.abc import Hashable, Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from osrerank.errors import ConfigError
+from osrerank.formats.tables import DOCNO, LABEL, QID, QUERY, SCORE, TEXT
+from osrerank.formats.trec import trec_order
+from osrerank.types import Qrels, Query, Run
+
+RANK = "rank"
+FIRST_RANK = 0
+"""PyTerrier counts ranks from 0."""
+
+
+def is_frame(value: object) -> bool:
+    """Return whether a value is a DataFrame of pandas."""
+    return hasattr(value, "columns") and hasattr(value, "iloc") and hasattr(value, "assign")
+
+
+def rows_of(frame: Any, columns: Sequence[str]) -> list[dict[Hashable, Any]]:
+    """Return the rows of a frame, None where a value is missing.
+
+    Raises:
+        ConfigError: the frame lacks one of the columns.
+    """
+    if lacking := [name for name in columns if name not in frame.columns]:
+        found = ", ".join(map(str, frame.columns)) or "none"
+        raise refused(f"the DataFrame lacks the column {lacking[0]}; it has {found}")
+    rows: list[dict[Hashable, Any]] = frame.astype(object).where(frame.notna(), None).to_dict("records")
+    return rows
+
+
+def by_query(frame: Any) -> dict[Any, list[tuple[int, dict[str, Any]]]]:
+    """Return query id -> its rows with their numbers in the frame, those with the highest scores first.
+
+    Rows without scores are in the order of their ranks if they have these, else in the frame's.
+
+    Raises:
+        ConfigError: a column is missing, or a row has no query, document id or text.
+    """
+    groups: dict[Any, list[tuple[int, dict[str, Any]]]] = {}
+    needed = (QID, QUERY, DOCNO, TEXT)
+    for number, row in enumerate(rows_of(frame, needed)):
+        if (lacking := next((name for name in needed if row[name] is None), None)) is not None:
+            raise refused(f"row {number} of the DataFrame has no {lacking}")
+        groups.setdefault(row[QID], []).append((number, plain(row)))
+    for rows in groups.values():
+        rows.sort(key=lambda one: (0, -one[1][SCORE]) if SCORE in one[1] else (1, one[1].get(RANK, 0)))
+    return groups
+
+
+def with_scores(frame: Any, order: Sequence[int], scores: Sequence[float], ranks: Sequence[int]) -> Any:
+    """Return a new frame of some rows, in an order, with new scores and ranks; all other columns stay."""
+    made = {SCORE: np.array(scores, dtype=np.float64), RANK: np.array(ranks, dtype=np.int64)}
+    return frame.iloc[list(order)].assign(**made).reset_index(drop=True)
+
+
+def run_of_frame(frame: Any, name: str) -> Run:
+    """Return the run in a frame with ``qid``, ``docno`` and ``score``; documents come in trec_eval's order.
+
+    Raises:
+        ConfigError: a column or value is missing, or a query has a document twice.
+    """
+    rankings: dict[str, dict[str, float]] = {}
+    for query_id, doc_id, score in _values(frame, SCORE):
+        documents = rankings.setdefault(query_id, {})
+        if doc_id in documents:
+            raise refused(f"the DataFrame has document {doc_id} twice for query {query_id}; remove one")
+        documents[doc_id] = float(score)
+    return Run({query_id: trec_order(documents) for query_id, documents in rankings.items()}, name)
+
+
+def qrels_of_frame(frame: Any) -> Qrels:
+    """Return the judgments in a frame with ``qid``, ``docno`` and ``label``.
+
+    Raises:
+        ConfigError: a column or value is missing.
+    """
+    judgments: dict[str, dict[str, int]] = {}
+    for query_id, doc_id, label in _values(frame, LABEL):
+        judgments.setdefault(query_id, {})[doc_id] = int(label)
+    return Qrels(judgments)
+
+
+def queries_of_frame(frame: Any) -> tuple[Query, ...]:
+    """Return the queries in a frame with ``qid`` and ``query``, each once.
+
+    Raises:
+        ConfigError: a column is missing.
+    """
+    texts = {str(row[QID]): row[QUERY] for row in rows_of(frame, (QID, QUERY))}
+    return tuple(Query(query_id, str(text)) for query_id, text in texts.items())
+
+
+def _values(frame: Any, column: str) -> Iterator[tuple[str, str, Any]]:
+    for number, row in enumerate(rows_of(frame, (QID, DOCNO, column))):
+        if (lacking := next((name for name in (QID, DOCNO, column) if row[name] is None), None)) is not None:
+            raise refused(f"row {number} of the DataFrame has no {lacking}")
+        yield str(row[QID]), str(row[DOCNO]), row[column]
+
+
+def refused(reason: str) -> ConfigError:
+    """Return the error for a frame."""
+    return ConfigError(reason, setting="frame", source="argument")
+
+
+def plain(row: Mapping[Hashable, Any]) -> dict[str, Any]:
+    """Return a row without what is missing, names as text."""
+    return {str(name): value for name, value in row.items() if value is not None}

@@ -1,0 +1,110 @@
+"""Collections of the package ir_datasets as files: ``ir_datasets:NAME`` stands where a path does.
+
+MacAvaney et al.: Simplified data wrangling with ir_datasets, SIGIR 2021, arXiv 2103.02280. The package downloads what
+it has not, and its records come as lines of the forms that the readers know.
+"""
+
+import io
+import json
+from collections.abc import Iterable, Iterator
+from typing import IO, TYPE_CHECKING, Any, Literal, cast
+
+from osrerank._optional import require
+from osrerank.errors import LoaderError
+
+if TYPE_CHECKING:
+    from _typeshed import WriteableBuffer
+
+PREFIX = "ir_datasets:"
+Part = Literal["docs", "queries", "qrels", "scoreddocs"]
+"""The records of a collection: documents, queries, judgments, and the candidates that came with it."""
+_WHAT: dict[Part, str] = {
+    "docs": "documents",
+    "queries": "queries",
+    "qrels": "judgments",
+    "scoreddocs": "candidates",
+}
+_TEXTS = ("text", "body", "contents")
+
+
+def is_dataset(name: object) -> bool:
+    """Return whether a path names a collection of ir_datasets."""
+    return str(name).startswith(PREFIX)
+
+
+def dataset_of(name: str, part: Part) -> Any:
+    """Return ir_datasets' object of a name, which has these records.
+
+    Raises:
+        LoaderError: there is no such collection, or it has none of these records.
+        MissingDependencyError: ir_datasets is not installed.
+    """
+    library = require("ir_datasets", extra="ir-datasets")
+    known = name.removeprefix(PREFIX)
+    try:
+        dataset = library.load(known)
+    except KeyError:
+        reason = f"{name}: ir_datasets has no collection {known}; its list: https://ir-datasets.com"
+        raise LoaderError(reason, file=name) from None
+    if not getattr(dataset, f"has_{part}")():
+        raise LoaderError(f"{name}: the collection {known} of ir_datasets has no {_WHAT[part]}", file=name)
+    return dataset
+
+
+def stream_of(name: str, part: Part) -> IO[bytes]:
+    """Return some of a collection's records as a stream of lines: JSON for texts, TREC's columns for ids.
+
+    Raises:
+        LoaderError, MissingDependencyError: as `dataset_of`.
+    """
+    return cast("IO[bytes]", io.BufferedReader(_Lines(_lines(name, part, dataset_of(name, part)))))
+
+
+def document_fields(document: Any) -> dict[str, Any]:
+    """Return a document's fields: ``text`` is its main text, or all that it says if none is named so."""
+    fields = {name: value for name, value in document._asdict().items() if _is_plain(value)}
+    main = next((name for name in _TEXTS if isinstance(fields.get(name), str)), None)
+    text = document.default_text() if main is None else fields.pop(main)
+    return {**fields, "text": text}
+
+
+def _lines(name: str, part: Part, dataset: Any) -> Iterator[bytes]:
+    try:
+        yield from (f"{line}\n".encode() for line in _records(part, dataset))
+    except (OSError, RuntimeError, ValueError) as error:
+        raise LoaderError(f"{name}: ir_datasets cannot read it: {' '.join(str(error).split())}", file=name) from error
+
+
+def _records(part: Part, dataset: Any) -> Iterator[str]:
+    if part == "docs":
+        yield from (json.dumps(document_fields(one)) for one in dataset.docs_iter())
+    elif part == "queries":
+        for one in dataset.queries_iter():
+            yield json.dumps({"query_id": one.query_id, "text": one.default_text()})
+    elif part == "qrels":
+        yield from (f"{one.query_id} 0 {one.doc_id} {one.relevance}" for one in dataset.qrels_iter())
+    else:
+        yield from (f"{one.query_id} Q0 {one.doc_id} 0 {one.score} ir_datasets" for one in dataset.scoreddocs_iter())
+
+
+def _is_plain(value: object) -> bool:
+    return isinstance(value, str | int | float) or (
+        isinstance(value, list | tuple) and all(isinstance(one, str) for one in value)
+    )
+
+
+class _Lines(io.RawIOBase):
+    """Lines as a stream of bytes."""
+
+    def __init__(self, lines: Iterable[bytes]) -> None:
+        self._lines, self._rest = iter(lines), b""
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: "WriteableBuffer", /) -> int:
+        view = memoryview(buffer).cast("B")
+        chunk = self._rest or next(self._lines, b"")
+        taken, self._rest = chunk[: len(view)], chunk[len(view) :]
+        view[: len(taken)] = taken
+        return len(taken)

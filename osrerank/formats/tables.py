@@ -1,0 +1,46 @@
+"""PyTerrier's tables as CSV, as ``frame.to_csv`` writes them: known by ``qid`` in the first line.
+
+A result has the columns ``qid``, ``docno`` and ``score``, and candidates with their texts ``query`` and ``text``, too;
+a query set has ``qid`` and ``query``, and judgments have ``qid``, ``docno`` and ``label``. Other columns are left out.
+"""
+
+import csv
+import io
+from collections.abc import Iterator, Sequence
+
+from osrerank.formats.sources import HEAD_BYTES, SourceFile, malformed
+
+QID, QUERY, DOCNO, TEXT, SCORE, LABEL = "qid", "query", "docno", "text", "score", "label"
+
+
+def is_table(source: SourceFile) -> bool:
+    """Return whether a file begins with the names of a table's columns; nothing of it is taken."""
+    first = source.stream.peek(HEAD_BYTES)[:HEAD_BYTES].splitlines()[:1]
+    names = [name.strip(b'" ') for line in first for name in line.split(b",")]
+    return QID.encode() in names and len(names) > 1
+
+
+def table_rows(source: SourceFile, columns: Sequence[str]) -> Iterator[tuple[int, dict[str, str]]]:
+    """Yield the last line number and the fields of each row.
+
+    Args:
+        source: a table, as `is_table` knows it.
+        columns: those that it must have.
+
+    Raises:
+        FormatError: a column lacks, a row has too few or too many fields, or the text is not UTF-8.
+    """
+    reader = csv.DictReader(io.TextIOWrapper(source.stream, "utf-8", newline=""), strict=True)
+    try:
+        if lacking := [name for name in columns if name not in (reader.fieldnames or ())]:
+            found = ", ".join(filter(None, reader.fieldnames or ()))
+            raise malformed(source, f"the table lacks the column {lacking[0]}; it has {found}", line=1)
+        for row in reader:
+            if None in row or None in row.values():
+                expected = f"expected {len(reader.fieldnames or ())} fields, as the first line has"
+                raise malformed(source, expected, line=reader.line_num)
+            yield reader.line_num, row
+    except csv.Error as error:
+        raise malformed(source, f"not CSV: {error}", line=reader.line_num) from None
+    except UnicodeDecodeError:
+        raise malformed(source, "not UTF-8; convert the file to UTF-8 first", line=reader.line_num + 1) from None

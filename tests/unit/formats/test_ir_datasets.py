@@ -1,0 +1,98 @@
+"""Collections of ir_datasets where a path is asked for; a small one is registered, so that nothing is downloaded."""
+
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from osrerank.errors import LoaderError
+from osrerank.formats.candidates import assemble, read_candidates
+from osrerank.formats.sources import open_paths
+from osrerank.formats.topics import read_queries
+from osrerank.formats.trec import read_qrels, read_run
+
+
+class Page(NamedTuple):
+    doc_id: str
+    title: str
+    body: str
+    raw: bytes
+
+    def default_text(self) -> str:
+        return f"{self.title} {self.body}"
+
+
+@pytest.fixture
+def small(tmp_path: Path) -> str:
+    library = pytest.importorskip("ir_datasets")
+    formats = library.formats
+
+    class Pages(formats.BaseDocs):
+        pages = (Page("a", "Foxes", "a red fox", b"x"), Page("b", "Dogs", "an old dog", b"y"))
+
+        def docs_iter(self):
+            return iter(self.pages)
+
+        def docs_cls(self):
+            return Page
+
+        def docs_store(self):
+            return self
+
+        def get_many(self, doc_ids):
+            return {one.doc_id: one for one in self.pages if one.doc_id in doc_ids}
+
+    class Asked(formats.BaseQueries):
+        def queries_iter(self):
+            return iter([library.formats.GenericQuery("q1", "red fox")])
+
+    class Judged(formats.BaseQrels):
+        def qrels_iter(self):
+            return iter([library.formats.TrecQrel("q1", "a", 2, "0")])
+
+    class Candidates(formats.BaseScoredDocs):
+        def scoreddocs_iter(self):
+            return iter([library.formats.GenericScoredDoc("q1", "b", 1.5), formats.GenericScoredDoc("q1", "a", 2.5)])
+
+    name = f"osrerank-test-{tmp_path.name}"
+    library.registry.register(name, library.Dataset(Pages(), Asked(), Judged(), Candidates()))
+    library.registry.register(f"{name}-texts", library.Dataset(Pages()))
+    return f"ir_datasets:{name}"
+
+
+def test_its_queries_judgments_and_candidates_are_read(small: str) -> None:
+    assert [(one.query_id, one.text) for one in read_queries(small)] == [("q1", "red fox")]
+    assert read_qrels(small).judgments == {"q1": {"a": 2}}
+    assert [one.doc_id for one in read_run(small).rankings["q1"]] == ["a", "b"]
+    (only,) = read_candidates(small)
+    assert only.documents == (
+        {"id": "a", "text": "a red fox", "title": "Foxes", "score": 2.5},
+        {"id": "b", "text": "an old dog", "title": "Dogs", "score": 1.5},
+    )
+    assert [one.documents for one in assemble(small, small, small)] == [only.documents]
+
+
+def test_its_documents_are_json_lines(small: str) -> None:
+    source = next(open_paths(small))
+    assert source.stream.readline() == b'{"doc_id": "a", "title": "Foxes", "text": "a red fox"}\n'
+
+
+def test_what_it_lacks_is_named(small: str) -> None:
+    with pytest.raises(LoaderError, match="has no judgments"):
+        read_qrels(f"{small}-texts")
+    with pytest.raises(LoaderError, match="has no collection nowhere"):
+        read_qrels("ir_datasets:nowhere")
+
+
+def test_its_documents_are_indexed_and_a_load_is_resumed(small: str, tmp_path: Path) -> None:
+    from osrerank import connect
+    from osrerank_loaders.collections.registry import LOADERS
+    from osrerank_loaders.load.job import load
+
+    with connect(f"embedded:{tmp_path}") as client:
+        assert load(client, "pages", LOADERS["jsonl"], [small]).indexed == 2
+        assert load(client, "pages", LOADERS["jsonl"], [small]).resumed_from == 2
+        assert client.search("fox", index="pages")["hits"]["hits"][0]["_source"] == {
+            "title": "Foxes",
+            "text": "a red fox",
+        }
