@@ -42,12 +42,12 @@ class Expected:
     logits: Mapping[str, float]
 
 
-def fill(url: str) -> None:
-    """Make the index: one shard and a copy of it, of the same texts for ever."""
+def fill(url: str, *, copies: int = 1) -> None:
+    """Make the index: one shard and copies of it, of the same texts for ever."""
     rng = random.Random(7)
     client = connect(url, timeout=60)
     client.indices.delete(index=INDEX, ignore_unavailable=True)
-    settings = {"number_of_shards": 1, "number_of_replicas": 1}
+    settings = {"number_of_shards": 1, "number_of_replicas": copies}
     fields = {"text": {"type": "text"}}
     client.indices.create(index=INDEX, body={"settings": settings, "mappings": {"properties": fields}})
     lines: list[dict[str, Any]] = []
