@@ -5,14 +5,15 @@ because Celery would need a key and a subscription for each reply (`osrerank.sco
 """
 
 import ssl
+from inspect import signature
 from typing import Any
-from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
+from urllib.parse import quote, urlencode, urlsplit
 
 from redis.exceptions import ClusterCrossSlotError, ClusterDownError, MasterDownError, MovedError, ResponseError
 
 from osrerank._optional import require
 from osrerank._redis import open_redis
-from osrerank.errors import WorkerError
+from osrerank.errors import ConfigError, WorkerError
 from osrerank.settings import ONE_REDIS
 
 CONNECT_S = 1.0
@@ -32,6 +33,12 @@ FIXES = {
     "WRONGPASS": "name its password",
 }
 """What to do after an error that Redis answered with, by its code."""
+OF_ADDRESS = ("host", "port", "path", "db", "username", "password")
+PASSED_ON = ("health_check_interval", "client_name", "max_connections", "retry_on_timeout")
+"""Options of a broker's URL that Kombu and the plain client have alike."""
+OWN = ("socket_timeout", "socket_connect_timeout", "socket_keepalive", "protocol")
+"""Options that replace those of this module; Kombu speaks a protocol of its own choice."""
+OPTIONS = ("db", "username", "password", *PASSED_ON, *OWN, "ssl_...")
 CERTIFICATES = {"none": ssl.CERT_NONE, "optional": ssl.CERT_OPTIONAL, "required": ssl.CERT_REQUIRED}
 
 
@@ -43,6 +50,7 @@ def celery_app(url: str) -> Any:
 
     Raises:
         MissingDependencyError: the extra ``workers`` is not installed.
+        ConfigError: the URL has an option that is not known, or a value that cannot be used.
     """
     celery = require("celery", extra="workers")
     require("msgpack", extra="workers")
@@ -51,11 +59,6 @@ def celery_app(url: str) -> Any:
         **_address(url),
         broker_connection_retry_on_startup=True,
         broker_pool_limit=CONNECTIONS,
-        broker_transport_options={
-            "socket_connect_timeout": CONNECT_S,
-            "socket_timeout": ANSWER_S,
-            "socket_keepalive": True,
-        },
         task_serializer="msgpack",
         accept_content=["msgpack"],
         task_ignore_result=True,
@@ -107,18 +110,66 @@ def connect(url: str) -> Any:
 
 
 def _address(url: str) -> dict[str, Any]:
-    """Return Celery's settings for a URL as redis-py reads it; Kombu alone would not use TLS for rediss://."""
-    parts = urlsplit(url)
-    query = dict(parse_qsl(parts.query))
-    if parts.scheme == "unix":
-        database = urlencode({"virtual_host": query.get("db", "0")})
-        return {"broker_url": f"redis+socket://{parts.netloc}{parts.path}?{database}"}
-    options: dict[str, Any] = {name: value for name, value in query.items() if name.startswith("ssl_")}
-    rest = urlencode({name: value for name, value in query.items() if name not in options})
-    settings: dict[str, Any] = {"broker_url": urlunsplit(parts._replace(query=rest))}
-    if parts.scheme == "rediss":
-        wanted = str(options.get("ssl_cert_reqs", "required")).lower().removeprefix("cert_")
-        options["ssl_cert_reqs"] = CERTIFICATES[wanted]
-        options["ssl_check_hostname"] = str(options.get("ssl_check_hostname", wanted != "none")).lower() == "true"
-        settings["broker_use_ssl"] = options
+    """Return Celery's settings for a URL as redis-py reads it; Kombu alone would not use TLS for rediss://.
+
+    Raises:
+        ConfigError: the URL has an option that is not known, or a value that cannot be used.
+    """
+    scheme = urlsplit(url).scheme
+    options = _options(url, scheme)
+    user, password = (quote(options.get(name) or "", safe="") for name in ("username", "password"))
+    credentials = f"{user}:{password}@" if user or password else ""
+    database = options.get("db", 0)
+    settings: dict[str, Any] = {
+        "broker_transport_options": {
+            **{name: options[name] for name in PASSED_ON if name in options},
+            "socket_connect_timeout": options.get("socket_connect_timeout", CONNECT_S),
+            "socket_timeout": max(options.get("socket_timeout", 0.0), ANSWER_S),
+            "socket_keepalive": options.get("socket_keepalive", True),
+        }
+    }
+    if scheme == "unix":
+        query = urlencode({"virtual_host": database})
+        return {**settings, "broker_url": f"redis+socket://{credentials}{quote(options.get('path', ''))}?{query}"}
+    host = options.get("host", "localhost")
+    name = f"[{host}]" if ":" in host else host
+    settings["broker_url"] = f"{scheme}://{credentials}{name}:{options.get('port', 6379)}/{database}"
+    if scheme == "rediss":
+        tls = {name: value for name, value in options.items() if name.startswith("ssl_")}
+        wanted = str(tls.get("ssl_cert_reqs", "required")).lower().removeprefix("cert_")
+        if wanted not in CERTIFICATES:
+            raise _misread(f"ssl_cert_reqs is {wanted}, and must be none, optional or required")
+        tls["ssl_cert_reqs"] = CERTIFICATES[wanted]
+        tls.setdefault("ssl_check_hostname", wanted != "none")
+        settings["broker_use_ssl"] = tls
     return settings
+
+
+def _options(url: str, scheme: str) -> dict[str, Any]:
+    """Return what redis-py reads from a URL.
+
+    Raises:
+        ConfigError: as `_address`.
+    """
+    from redis.connection import SSLConnection, parse_url  # noqa: PLC0415 - only where a Redis is configured
+
+    try:
+        options: dict[str, Any] = parse_url(url)
+    except ValueError as error:
+        reason = str(error).rstrip(".")  # of a port it may repeat a password that is not percent-encoded
+        is_option = reason.startswith("Invalid value for")
+        raise _misread(reason if is_option else "the port is no number; percent-encode the password") from None
+    options.pop("connection_class", None)
+    tls = [name for name in signature(SSLConnection.__init__).parameters if name.startswith("ssl_")]
+    known = {*OF_ADDRESS, *PASSED_ON, *OWN, *(tls if scheme == "rediss" else ())}
+    if unknown := sorted({*options} - known):
+        hint = "options of TLS belong to rediss://" if unknown[0] in tls else f"known are {', '.join(sorted(OPTIONS))}"
+        raise _misread(f"{unknown[0]} is no option of a broker; {hint}")
+    return options
+
+
+def _misread(reason: str) -> ConfigError:
+    return ConfigError(
+        f"broker_url (OSRERANK_BROKER_URL, or OSRERANK_REDIS_URL where that is the broker too): {reason}",
+        setting="broker_url",
+    )

@@ -13,7 +13,7 @@ from redis._parsers.base import BaseParser
 from redis.exceptions import ConnectionError as NoConnection
 from redis.exceptions import ResponseError
 
-from osrerank.errors import WorkerError
+from osrerank.errors import ConfigError, WorkerError
 from osrerank.scoring.remote import chunks
 from osrerank.scoring.remote.breaker import PAUSES_S, Breaker, BrokerAccess
 from osrerank.scoring.remote.broker import PLAIN_ANSWER_S, celery_app, error_code, no_broker
@@ -31,12 +31,57 @@ def test_tls_is_never_left_out_only_messagepack_is_accepted_and_sockets_are_name
     assert conf.broker_use_ssl["ssl_cert_reqs"] is ssl.CERT_REQUIRED
     assert conf.broker_use_ssl["ssl_check_hostname"] is True
     assert (conf.task_serializer, conf.accept_content) == ("msgpack", ["msgpack"])
-    chosen = celery_app("rediss://host/0?ssl_ca_certs=/ca.pem&ssl_cert_reqs=none&x=1").conf
-    assert chosen.broker_url == "rediss://host/0?x=1"
+    chosen = celery_app("rediss://host/0?ssl_ca_certs=/ca.pem&ssl_cert_reqs=none").conf
+    assert chosen.broker_url == "rediss://host:6379/0"
     assert chosen.broker_use_ssl["ssl_ca_certs"] == "/ca.pem"
     assert chosen.broker_use_ssl["ssl_cert_reqs"] is ssl.CERT_NONE
     on_a_socket = celery_app("unix:///run/redis.sock?db=2").conf.broker_url
     assert on_a_socket == "redis+socket:///run/redis.sock?virtual_host=2"
+
+
+@pytest.mark.parametrize(
+    ("url", "address"),
+    [
+        ("redis://host?db=4", "redis://host:6379/4"),
+        ("redis://:p%40ss@[::1]:7/3?db=4", "redis://:p%40ss@[::1]:7/4"),
+        ("redis://host/1?password=a%2Fb", "redis://:a%2Fb@host:6379/1"),
+        ("unix:///run/s?password=a%2Fb&username=u", "redis+socket://u:a%2Fb@/run/s?virtual_host=0"),
+        ("unix://u:p@/run/s", "redis+socket://u:p@/run/s?virtual_host=0"),
+    ],
+)
+def test_a_brokers_url_is_read_as_redis_py_reads_it(url, address):
+    assert celery_app(url).conf.broker_url == address
+
+
+def test_options_of_a_brokers_url_reach_celery_and_its_timeout_stays_above_its_waits():
+    url = "redis://host?health_check_interval=5&client_name=shop&max_connections=50&socket_timeout=3&protocol=3"
+    options = celery_app(url).conf.broker_transport_options
+    assert options == {
+        "health_check_interval": 5,
+        "client_name": "shop",
+        "max_connections": 50,
+        "socket_timeout": 5.0,
+        "socket_connect_timeout": 1.0,
+        "socket_keepalive": True,
+    }
+
+
+@pytest.mark.parametrize(
+    ("url", "reason"),
+    [
+        ("redis://host?decode_responses=true", "decode_responses is no option of a broker; known are client_name, db,"),
+        ("redis://host?ssl_cert_reqs=none", "ssl_cert_reqs is no option of a broker; options of TLS belong to rediss:"),
+        ("rediss://host?ssl_cert_reqs=maybe", "ssl_cert_reqs is maybe, and must be none, optional or required"),
+        ("redis://host?db=first", "Invalid value for 'db'"),
+        ("redis://:pass/word@host", "the port is no number; percent-encode the password"),
+    ],
+)
+def test_an_option_that_a_broker_has_not_is_named_with_the_setting_and_without_the_password(url, reason):
+    with pytest.raises(ConfigError) as error:
+        celery_app(url)
+    assert str(error.value).startswith("broker_url (OSRERANK_BROKER_URL")
+    assert reason in str(error.value)
+    assert "pass/" not in str(error.value)
 
 
 @pytest.mark.parametrize(
