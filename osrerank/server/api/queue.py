@@ -84,6 +84,7 @@ class _Job(Generic[Value]):
         self.waiting = deque(enumerate(tasks))
         self.values: list[Value | None] = [None] * len(tasks)
         self.left = sum(task.tokens for task in tasks)
+        self.running = 0
         self.open = len(tasks)
         self.is_large = len(tasks) > 1
         self.tag = tag
@@ -121,13 +122,14 @@ class TaskQueue:
     def wait_s(self, tokens: int) -> float:
         """Return the expected seconds until a new request's own tokens remain, 0 where nothing runs.
 
-        A request of one task shares with each other one; a larger one is expected to wait for all before it.
+        By their fair turns, each other request gets as many tokens as this one before this one ends, and what is
+        running ends first. A request of one task does not wait for that: it has threads of its own.
 
         Args:
             tokens: of the request.
         """
         is_large = tokens > self.task_tokens
-        ahead = sum(job.left if is_large else min(job.left, tokens) for job in self._jobs)
+        ahead = sum(min(job.left, tokens + (job.running if is_large else 0)) for job in self._jobs)
         return ahead / self.rate.tokens_per_s
 
     async def run(self, tasks: Sequence[QueuedTask[Value]]) -> list[Value]:
@@ -160,6 +162,7 @@ class TaskQueue:
             index, task = job.waiting.popleft()
             self._tag += task.tokens / max(1, len(self._jobs))
             job.tag += task.tokens
+            job.running += task.tokens
             self._running += 1
             self._running_large += job.is_large
             self.rate.start(task.tokens)
@@ -184,6 +187,7 @@ class TaskQueue:
         self._running_large -= job.is_large
         self.rate.finish(task.tokens)
         job.left -= task.tokens
+        job.running -= task.tokens
         job.open -= 1
         error = None if done.cancelled() else done.exception()
         if not job.done.done():

@@ -136,6 +136,30 @@ def test_a_refused_client_waits_as_long_as_the_queue_and_no_longer_than_a_reques
     assert (busy.retry_after_s, f"try again in {after_s} s" in str(busy)) == (after_s, True)
 
 
+def test_a_request_is_expected_to_wait_for_its_fair_share_and_for_what_runs():
+    may_go_on = threading.Event()
+
+    async def scenario():
+        clock = ManualClock()
+        queue = TaskQueue(1, clock)
+        queue.rate.start(1_000)
+        clock.sleep(1.0)
+        queue.rate.finish(1_000)  # a thousand tokens a second
+        task = QueuedTask(100, lambda: may_go_on.wait(10))
+        bulk = asyncio.ensure_future(queue.run([task] * 200))
+        await asyncio.sleep(0)
+        own = 2 * queue.task_tokens
+        expected = pytest.approx((own + 100) / queue.rate.tokens_per_s)
+        assert queue.wait_s(own) == expected
+        assert queue.wait_s(1 << 62) == pytest.approx(20_000 / queue.rate.tokens_per_s)
+        bulk.cancel()
+        may_go_on.set()
+        await asyncio.gather(bulk, return_exceptions=True)
+        queue.close()
+
+    asyncio.run(scenario())
+
+
 def test_parts_are_put_together():
     scorer = FunctionScorer(lambda _query, text: float(len(text)), unscorable=frozenset({"x" * 9_000}))
     texts = tuple("x" * size for size in (8_000, 9_000, 30_000, 1, 20_000))
