@@ -25,7 +25,8 @@ PAGE = frozenset({"/ui", "/ui/page.css", "/ui/page.js", "/ui/view.js", "/ui/line
 """The comparison page's files; its searches need the token."""
 DOCUMENTATION = frozenset({"/docs", "/docs/docs.css", "/docs/docs.js", "/openapi.json"})
 OPEN_PATHS = frozenset({"/health", "/live", "/ping"}) | READINESS | DOCUMENTATION | PAGE
-"""Answered without a token: they only report whether and how the server works."""
+"""Answered without a token: they only report whether and how the server works. With parameters, readiness is that of an
+index, and needs it."""
 GZIP = (b"gzip", b"x-gzip")
 """The encodings of a body that are read; the bounds hold for what it contains."""
 LINGER_S = 30.0
@@ -71,6 +72,8 @@ class RequestMiddleware:
             await self._application(scope, receive, send)
             return
         started = time.perf_counter()
+        if scope["method"] == "HEAD":  # whatever answers GET; the server leaves out the body
+            scope = {**scope, "method": "GET"}
         scope[RECORD] = {}
         answer = _Answer(send, request_id(_header(scope, REQUEST_ID.lower().encode())))
         with server_span(scope, answer.request_id, queries=self._trace_queries) as traced:
@@ -89,7 +92,7 @@ class RequestMiddleware:
             self._check_token(scope)
             _check_encoding(scope)
             await self._read(scope, incoming, body)
-            if body and _header(scope, b"content-encoding") in GZIP:
+            if body and _header(scope, b"content-encoding").lower() in GZIP:
                 await self._inflate(body)
             await self._application(scope, _replayed(bytes(body), receive), answer.send)
         except RefusedRequest as refusal:
@@ -129,7 +132,8 @@ class RequestMiddleware:
         self._access_log.write({**line, **record})
 
     def _check_token(self, scope: MutableMapping[str, Any]) -> None:
-        if self._token is None or scope["path"] in OPEN_PATHS:
+        asks_of_an_index = scope["path"] in READINESS and scope["query_string"]
+        if self._token is None or (scope["path"] in OPEN_PATHS and not asks_of_an_index):
             return
         sent = _header(scope, b"authorization")
         scheme, _, given = sent.partition(b" ")

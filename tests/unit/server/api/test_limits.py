@@ -1,3 +1,4 @@
+import contextlib
 import json
 import socket
 from concurrent.futures import ThreadPoolExecutor
@@ -257,6 +258,25 @@ def test_token(serve, path):
         assert client.get(free).status_code == 200, free
 
 
+def test_readiness_of_an_index_needs_the_token_whether_there_is_one_or_not(serve):
+    client = serve(token="s3cret")
+    wait_until(lambda: client.get("/ready").status_code == 200)
+    for parameters in ({"index": "notes"}, {"index": "other", "at_least": 0.5}, {"anything": 1}):
+        check(client.get("/ready", params=parameters), 401, "Authorization: Bearer TOKEN", "Authentication")
+    told = client.get("/ready", params={"index": "notes"}, headers={"Authorization": "Bearer s3cret"})
+    check(told, 400, "this server has no indexes")
+
+
+@pytest.mark.parametrize("path", ["/health", "/ready", "/v1/models", "/metrics"])
+def test_head_answers_as_get_does_without_a_body(serve, path):
+    client = serve()
+    wait_until(lambda: client.get("/ready").status_code == 200)
+    answer = client.head(path)
+    assert (answer.status_code, answer.content) == (200, b"")
+    assert answer.headers["Content-Type"] == client.get(path).headers["Content-Type"]
+    assert client.head("/v1/rerank").status_code == 405
+
+
 def test_models_info_metrics_and_unknown_paths(client):
     client.post("/v2/rerank", json=BODY)
     assert client.get("/v1/models").json()["data"][0]["id"] == "osrerank/e5-small"
@@ -292,10 +312,11 @@ def test_a_body_without_a_content_type_is_json(client):
 
 def test_answers_leave_at_once():
     """Without the option the kernel holds an answer's last piece back until the client confirms the one before."""
-    from osrerank.server.run import listening
+    from osrerank.server.run import bound, listen
 
     with (
-        listening("127.0.0.1", 0) as listener,
+        bound("127.0.0.1", 0) as listener,
+        contextlib.nullcontext(listen(listener)),
         socket.create_connection(listener.getsockname()),
         listener.accept()[0] as accepted,
     ):
