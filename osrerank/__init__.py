@@ -1,30 +1,34 @@
 """Rerank OpenSearch results with BERT: ``client.search(query, rerank=True)``."""
 
+import importlib
 import os
+from typing import TYPE_CHECKING, Any
+
+from osrerank._version import __version__ as __version__
+
+if TYPE_CHECKING:
+    from osrerank.client import Client, connect
+    from osrerank.errors import OsrerankError
+    from osrerank.existing import wrap
+    from osrerank.marks import (
+        CutMarks,
+        HitMarks,
+        InterleaveMarks,
+        RerankMarks,
+        StageMarks,
+        StageScoreMarks,
+        TrafficMarks,
+        UbiMarks,
+    )
+    from osrerank.options.pairs import Pairs
+    from osrerank.options.rerank import Rerank, RerankOptions
+    from osrerank.pipeline import Pipeline
+    from osrerank.reranker import Reranker
+    from osrerank.stages.duo import DuoStage
+    from osrerank.stages.mono import MonoStage
 
 # From 1.29 on ONNX Runtime reports its use to its makers unless this is set before it is imported; `0` allows it.
 os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
-
-from osrerank._version import __version__ as __version__
-from osrerank.client import Client, connect
-from osrerank.errors import OsrerankError
-from osrerank.existing import wrap
-from osrerank.marks import (
-    CutMarks,
-    HitMarks,
-    InterleaveMarks,
-    RerankMarks,
-    StageMarks,
-    StageScoreMarks,
-    TrafficMarks,
-    UbiMarks,
-)
-from osrerank.options.pairs import Pairs
-from osrerank.options.rerank import Rerank, RerankOptions
-from osrerank.pipeline import Pipeline
-from osrerank.reranker import Reranker
-from osrerank.stages.duo import DuoStage
-from osrerank.stages.mono import MonoStage
 
 __all__ = [
     "Client",
@@ -47,3 +51,39 @@ __all__ = [
     "connect",
     "wrap",
 ]
+
+_MODULES = {
+    "Client": "osrerank.client",
+    "CutMarks": "osrerank.marks",
+    "DuoStage": "osrerank.stages.duo",
+    "HitMarks": "osrerank.marks",
+    "InterleaveMarks": "osrerank.marks",
+    "MonoStage": "osrerank.stages.mono",
+    "OsrerankError": "osrerank.errors",
+    "Pairs": "osrerank.options.pairs",
+    "Pipeline": "osrerank.pipeline",
+    "Rerank": "osrerank.options.rerank",
+    "RerankMarks": "osrerank.marks",
+    "RerankOptions": "osrerank.options.rerank",
+    "Reranker": "osrerank.reranker",
+    "StageMarks": "osrerank.marks",
+    "StageScoreMarks": "osrerank.marks",
+    "TrafficMarks": "osrerank.marks",
+    "UbiMarks": "osrerank.marks",
+    "connect": "osrerank.client",
+    "wrap": "osrerank.existing",
+}
+"""The module of each public name: imported when the name is used, so that a command imports only what it needs."""
+
+
+def __getattr__(name: str) -> Any:
+    """Import a public name."""
+    if name not in _MODULES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    found = globals()[name] = getattr(importlib.import_module(_MODULES[name]), name)
+    return found
+
+
+def __dir__() -> list[str]:
+    """Return the public names, too."""
+    return sorted({*globals(), *__all__})

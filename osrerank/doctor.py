@@ -17,7 +17,8 @@ from osrerank.options.rerank import VECTORS_MONO
 from osrerank.retrieval.mapping import TEXT_KINDS, leaves_by_index, names_of
 from osrerank.retrieval.search_pipelines import SETTING
 from osrerank.scoring.card import ENCODERS, POINTWISE
-from osrerank.scoring.registry import HTTP, WORKERS, as_scorer, is_local, load, load_local
+from osrerank.scoring.names import HTTP, WORKERS
+from osrerank.scoring.registry import as_scorer, is_local, load, load_local
 from osrerank.settings import Settings
 from osrerank.settings_file import HttpSettings
 from osrerank.stages.language_guard import IS_INSTALLED

@@ -14,7 +14,8 @@ from osrerank.options.rerank import NO_STAGES, VECTORS, VECTORS_MONO, Rerank
 from osrerank.recipe import Loaded, Recipe, failed_recipe, recipe_of, resolved, stage_name
 from osrerank.scoring.card import DUO, ENCODERS, POINTWISE
 from osrerank.scoring.loaded import LoadedModel
-from osrerank.scoring.registry import AUTO, HTTP, check_settings
+from osrerank.scoring.names import AUTO, HTTP
+from osrerank.scoring.registry import check_settings
 from osrerank.settings import DEFAULT_MODEL, Settings
 from osrerank.stages.language_guard import prepare
 from osrerank.stages.passages import score_texts

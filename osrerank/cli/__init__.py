@@ -9,8 +9,9 @@ from typing import Any
 import click
 
 from osrerank._removed import instead_of
+from osrerank._signals import end_as_first_process
 from osrerank.errors import ConfigError, OsrerankError
-from osrerank.scoring.registry import DTYPES, NAMES, check_backend
+from osrerank.scoring.names import DTYPES, NAMES
 
 # name -> "module:attribute". Importing a module must stay cheap: heavy libraries are imported inside the command.
 COMMANDS = {
@@ -85,6 +86,12 @@ def _refuse_repeated(command: click.Command, context: click.Context, arguments: 
             _refuse_repeated(below, click.Context(below, context, info_name=rest[0]), rest[1:])
 
 
+def _checked(backend: str) -> str:
+    from osrerank.scoring.registry import check_backend  # noqa: PLC0415 - brings numpy
+
+    return check_backend(backend)
+
+
 @click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
 @click.version_option(package_name="osrerank")
 @click.option("--url", help="Index: http(s)://host:port or embedded:FOLDER.  [env: OSRERANK_URL]")
@@ -94,7 +101,7 @@ def _refuse_repeated(command: click.Command, context: click.Context, arguments: 
 @click.option("--duo-model", help="Model that compares pairs, for mono-duo and vectors-duo.  [env: OSRERANK_DUO_MODEL]")
 @click.option(
     "--backend",
-    callback=lambda _context, _option, value: value and check_backend(value),
+    callback=lambda _context, _option, value: value and _checked(value),
     help=f"Scoring backend: {', '.join(NAMES)}.  [env: OSRERANK_BACKEND]",
 )
 @click.option("--dtype", help=f"What the torch backend computes in: {', '.join(DTYPES)}.  [env: OSRERANK_DTYPE]")
@@ -108,6 +115,7 @@ def cli(ctx: click.Context, /, **options: Any) -> None:
 
 def main(arguments: list[str] | None = None) -> None:
     """Run the command line: print an error as one sentence, and exit with 0 if done, 1 if failed, 2 for bad usage."""
+    end_as_first_process()
     arguments = sys.argv[1:] if arguments is None else arguments
     try:
         code = cli.main(arguments, standalone_mode=False)

@@ -1,10 +1,7 @@
 """``osrerank serve``: the rerank API over HTTP, and the comparison page."""
 
-import signal
-import sys
-import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from ipaddress import ip_address
 from pathlib import Path
 from typing import Any
@@ -12,6 +9,7 @@ from typing import Any
 import click
 
 from osrerank._optional import require
+from osrerank._signals import ended_by_signals
 from osrerank.cli.options import DURATION
 from osrerank.errors import ConfigError
 from osrerank.options.rerank import MOST_MS
@@ -19,19 +17,6 @@ from osrerank.options.rerank import MOST_MS
 NAMES = ("redis_url", "model", "vector_model", "duo_model", "backend", "dtype")
 PAGE_OPTIONS = ("indexes", "hosts", "queries", "qrels", "save_judgments")
 FILE = click.Path(exists=True, dir_okay=False)
-
-
-@contextmanager
-def _sigterm_ends_it() -> Iterator[None]:
-    """Let SIGTERM end a command with 0 while it loads models, too."""
-    if threading.current_thread() is not threading.main_thread():  # where signals cannot be received
-        yield
-        return
-    before = signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)
 
 
 @click.command()
@@ -73,11 +58,12 @@ def _sigterm_ends_it() -> Iterator[None]:
     help="With --ui: let people judge documents, and write qrels.txt and queries.tsv into this folder.",
 )
 @click.pass_context
-@_sigterm_ends_it()
+@ended_by_signals()
 def serve(context: click.Context, /, host: str, port: int, **options: Any) -> None:
     """Answer rerank requests over HTTP, in the dialects of Cohere, Voyage, Mixedbread, vLLM, TEI and others.
 
-    With OSRERANK_SERVER_TOKEN set, clients must send it as a bearer token. SIGTERM finishes accepted requests.
+    With OSRERANK_SERVER_TOKEN set, clients must send it as a bearer token. SIGTERM, SIGINT and
+    SIGHUP finish accepted requests.
 
     With --ui, http://HOST:PORT/ui shows any search of the index at --url as BM25 and the model order it, side by side.
     Everyone who may use the server may then read that index: limit it with --index.
@@ -92,12 +78,12 @@ def serve(context: click.Context, /, host: str, port: int, **options: Any) -> No
         limits, access = _limits(options), _access(options)
         serve_page(context, options["indexes"], judgments, host=host, port=port, limits=limits, access=access)
         return
-    with _reranker(context, host) as reranker:
-        from osrerank.server.run import run  # noqa: PLC0415 - brings FastAPI
+    from osrerank.server.run import bound, run  # noqa: PLC0415 - brings FastAPI
 
+    with bound(host, port) as listener, _reranker(context, host) as reranker:
         _warm_up(reranker)
-        _announce(reranker, host, port)
-        run(reranker, _limits(options), host=host, port=port, access=_access(options))
+        _announce(reranker, host, port, listener)
+        run(reranker, _limits(options), host=host, listener=listener, access=_access(options))
 
 
 def serve_page(
@@ -124,25 +110,16 @@ def serve_page(
     from osrerank.cli.options import client_of  # noqa: PLC0415 - brings the client
     from osrerank.server.api.limits import ServerLimits  # noqa: PLC0415 - its twin
     from osrerank.server.page.routes import ComparisonPage, usable_pipelines  # noqa: PLC0415 - brings FastAPI
-    from osrerank.server.run import run  # noqa: PLC0415 - likewise
+    from osrerank.server.run import bound, run, url_of  # noqa: PLC0415 - likewise
 
-    client = client_of(context)
-    try:
-        _warn_if_open(client.searcher.service, host)
-        _warm_up(client.searcher.service)
-        comparison = ComparisonPage(client, usable_pipelines(client.searcher.service), indexes, judgments)
-        _announce(client.searcher.service, host, port)
-        click.echo(f"The comparison page is on http://{host}:{port}/ui", err=True)
-        run(
-            client.searcher.service,
-            limits or ServerLimits(),
-            host=host,
-            port=port,
-            access=access,
-            comparison=comparison,
-        )
-    finally:
-        client.close()
+    with bound(host, port) as listener, closing(client_of(context)) as client:
+        service = client.searcher.service
+        _warn_if_open(service, host)
+        _warm_up(service)
+        comparison = ComparisonPage(client, usable_pipelines(service), indexes, judgments)
+        _announce(service, host, port, listener)
+        click.echo(f"The comparison page is on {url_of(host, port)}/ui", err=True)
+        run(service, limits or ServerLimits(), host=host, listener=listener, access=access, comparison=comparison)
 
 
 def _judgments(queries: str | None, qrels: str | None, folder: Path | None = None) -> Any:
@@ -181,8 +158,13 @@ def _warn_if_open(reranker: Any, host: str) -> None:
         click.echo(f"Anyone who reaches {host} can use this server: set OSRERANK_SERVER_TOKEN.", err=True)
 
 
-def _announce(reranker: Any, host: str, port: int) -> None:
-    click.echo(f"{reranker.model_name} on http://{host}:{port}, its dialects on http://{host}:{port}/docs", err=True)
+def _announce(reranker: Any, host: str, port: int, listener: Any) -> None:
+    """Listen from now on, and say where."""
+    from osrerank.server.run import listen, url_of  # noqa: PLC0415 - brings FastAPI
+
+    listen(listener)
+    url = url_of(host, port)
+    click.echo(f"{reranker.model_name} on {url}, its dialects on {url}/docs", err=True)
 
 
 def _warm_up(reranker: Any) -> None:

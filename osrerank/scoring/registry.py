@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, TypeVar
 from osrerank.errors import ConfigError, ModelLoadError, OsrerankError
 from osrerank.scoring.card import DUO, POINTWISE, Kind, ModelCard
 from osrerank.scoring.model_files import GRAPHS, WEIGHTS, read_card, weight_files
+from osrerank.scoring.names import AUTO, DTYPES, HTTP, LOCAL_NAMES, NAMES, WORKERS
 from osrerank.settings import Settings
 from osrerank.types import Encoder, Scorer, is_encoder
 
@@ -28,8 +29,6 @@ if TYPE_CHECKING:
 Model = Scorer | Encoder
 OfScorer = TypeVar("OfScorer", bound=Scorer)
 
-AUTO = "auto"
-DTYPES = (AUTO, "fp32", "bf16", "fp16")
 NO_DUO_MODEL = (
     "no duo model is named, and neither this package nor a hub has one: export the authors' duobert-large-msmarco with "
     "osrerank export FOLDER duobert --kind duo, or train one with osrerank train duo"
@@ -76,15 +75,10 @@ BACKENDS = {
     for entry in (
         BackendEntry("onnx", "osrerank.scoring.backends.onnx", forms=GRAPHS),
         BackendEntry("torch", "osrerank.scoring.backends.torch", forms=WEIGHTS, dtypes=DTYPES),
-        BackendEntry("workers", "osrerank.scoring.remote.load", is_local=False),
-        BackendEntry("http", "osrerank.scoring.backends.http.load", is_local=False, kinds=POINTWISE),
+        BackendEntry(WORKERS, "osrerank.scoring.remote.load", is_local=False),
+        BackendEntry(HTTP, "osrerank.scoring.backends.http.load", is_local=False, kinds=POINTWISE),
     )
 }
-NAMES = (AUTO, *BACKENDS)
-LOCAL_NAMES = (AUTO, *(entry.name for entry in BACKENDS.values() if entry.is_local))
-WORKERS, HTTP = "workers", "http"
-WORKER_NAMES = tuple(name for name in NAMES if name != WORKERS)
-"""The backends that a worker can use."""
 
 
 def load(settings: Settings, kinds: Sequence[Kind] = (), *, model: str | None = None, in_worker: bool = False) -> Model:

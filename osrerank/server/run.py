@@ -1,11 +1,8 @@
 """Run the application in this process."""
 
 import asyncio
-import signal
+import os
 import socket
-import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,6 +10,7 @@ import uvicorn
 from fastapi import FastAPI
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
+from osrerank._signals import ended_by_signals
 from osrerank.errors import ConfigError
 from osrerank.server.api.access_log import AccessLog
 from osrerank.server.api.app import create_app
@@ -85,22 +83,22 @@ def run(
     limits: ServerLimits,
     *,
     host: str,
-    port: int,
+    listener: socket.socket,
     access: Access | None = None,
     comparison: ComparisonPage | None = None,
 ) -> None:
-    """Serve until SIGTERM or SIGINT, then finish accepted requests.
+    """Serve until SIGTERM, SIGINT or SIGHUP, then finish accepted requests.
 
     Args:
         reranker: scores; the caller closes it.
         limits: bounds of the work accepted; the timeout also bounds the finishing.
-        host: address to listen on.
-        port: port to listen on.
+        host: address that the socket is bound to, whose names are the server's own.
+        listener: a socket that is bound to it (`bound`); it may listen already.
         access: who may call it; without, everybody who has the token.
         comparison: what the comparison page searches; None for no page.
 
     Raises:
-        ConfigError: the address cannot be listened on, or the access log not be written.
+        ConfigError: the access log cannot be written.
     """
     access = access or Access()
     export_traces("osrerank-server")
@@ -112,30 +110,13 @@ def run(
     hosts = None if comparison is None else {*access.hosts, *own_names(host)}
     restrict(app, hosts=hosts, origins=access.origins)
     try:
-        with listening(host, port) as listener:
-            server = uvicorn.Server(configuration(app, limits))
-            with _ending_well(server):
-                server.run(sockets=[listener])
+        server = uvicorn.Server(configuration(app, limits))
+        # uvicorn raises SIGTERM again when it has ended, which would end this process by the signal
+        with ended_by_signals(lambda: setattr(server, "should_exit", True)):
+            server.run(sockets=[listener])
     finally:
         if log is not None:
             log.close()
-
-
-@contextmanager
-def _ending_well(server: uvicorn.Server) -> Iterator[None]:
-    """Let SIGTERM end the server and not, as uvicorn does by raising it again afterwards, this process."""
-    if threading.current_thread() is not threading.main_thread():  # where signals cannot be received
-        yield
-        return
-
-    def end(*_signal: object) -> None:
-        server.should_exit = True
-
-    before = signal.signal(signal.SIGTERM, end)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)
 
 
 def configuration(app: FastAPI, limits: ServerLimits) -> uvicorn.Config:
@@ -152,17 +133,45 @@ def configuration(app: FastAPI, limits: ServerLimits) -> uvicorn.Config:
     )
 
 
-def listening(host: str, port: int) -> socket.socket:
-    """Return a listening socket without Nagle's delay, which asyncio sets only on its own sockets.
+def url_of(host: str, port: int) -> str:
+    """Return the URL of a server; an IPv6 address is put in brackets."""
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+
+
+def bound(host: str, port: int) -> socket.socket:
+    """Return a socket that is bound to an address and refuses connections until `listen` is called.
+
+    So an address that is taken is told before the model is loaded.
 
     Raises:
         ConfigError: the address cannot be listened on.
     """
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    listener = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET, socket.SOCK_STREAM)
     try:
-        listener = socket.create_server((host, port), family=family, backlog=BACKLOG)
+        if os.name == "posix":  # elsewhere, two servers could then share a port
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if listener.family == socket.AF_INET6:
+            listener.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+        listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # asyncio sets it only on its own sockets
+        listener.bind((host, port))
     except OSError as error:
-        reason = f"http://{host}:{port} cannot be listened on ({error.strerror}): choose another --host or --port"
-        raise ConfigError(reason, setting="port", source="flag") from None
-    listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # connections inherit it
+        listener.close()
+        raise _taken(url_of(host, port), error) from None
     return listener
+
+
+def listen(listener: socket.socket) -> None:
+    """Accept connections from now on.
+
+    Raises:
+        ConfigError: somebody else listens there meanwhile.
+    """
+    try:
+        listener.listen(BACKLOG)
+    except OSError as error:
+        raise _taken(url_of(*listener.getsockname()[:2]), error) from None
+
+
+def _taken(url: str, error: OSError) -> ConfigError:
+    reason = f"{url} cannot be listened on ({error.strerror}): choose another --host or --port"
+    return ConfigError(reason, setting="port", source="flag")

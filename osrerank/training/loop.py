@@ -26,7 +26,7 @@ from torch import Tensor, distributed
 from osrerank._optional import require
 from osrerank.errors import ConfigError, EvaluationError
 from osrerank.scoring.backends.networks.engine import choose_precision
-from osrerank.scoring.registry import AUTO
+from osrerank.scoring.names import AUTO
 from osrerank.training.checkpoint import Checkpoints, State
 from osrerank.training.curve import CURVE_FILE, Curve
 from osrerank.training.development import MEASUREMENTS

@@ -25,7 +25,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from redis import Redis, RedisError
 
@@ -188,7 +188,7 @@ class World:
         self.restarted_at = -RESTART_S
         self.done: Counter[str] = Counter()
 
-    def __enter__(self) -> "World":
+    def __enter__(self) -> Self:
         self.folder.mkdir(parents=True, exist_ok=True)
         self.proxies = self.stack.enter_context(Proxies())
         self.opensearch = self._place("opensearch", self._start_opensearch)

@@ -12,6 +12,8 @@ from osrerank.errors import MissingDependencyError
 from osrerank.evaluation.measures import parse_measures
 from osrerank.formats.topics import read_queries
 from osrerank.options.sentences import Sentences
+from osrerank.scoring import names
+from osrerank.scoring.registry import BACKENDS
 from osrerank.scoring.remote.broker import celery_app
 from osrerank.stages import sentence_splitting
 from tests.servers import ROOT
@@ -38,6 +40,20 @@ def test_help_is_free():
     commands = ([], ["export"], ["index"])
     code = f"for one in {commands}: cli.main([*one, '--help'], standalone_mode=False)"
     assert loaded_after(f"from osrerank.cli import cli\n{code}") == []
+
+
+@pytest.mark.long
+def test_the_command_line_starts_with_click_alone():
+    """So that a signal finds a handler, and a health check costs little."""
+    heavy = ("numpy", "pydantic", "opensearchpy")
+    code = f"import sys, osrerank.cli\nprint([one for one in {heavy} if one in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT)
+    assert done.stdout.strip() == "[]"
+
+
+def test_the_names_of_backends_are_those_of_their_entries():
+    assert {*names.NAMES} == {names.AUTO, *BACKENDS}
+    assert {*names.LOCAL} == {name for name, entry in BACKENDS.items() if entry.is_local}
 
 
 def test_public_names_are_sorted_and_there():

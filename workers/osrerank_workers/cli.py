@@ -4,8 +4,8 @@ from typing import Any
 
 import click
 
-from osrerank.scoring.registry import WORKER_NAMES
-from osrerank.settings import Settings
+from osrerank._signals import ended_by_signals
+from osrerank.scoring.names import WORKER_NAMES
 
 
 @click.command()
@@ -19,12 +19,15 @@ from osrerank.settings import Settings
 @click.option("--log-format", type=click.Choice(["text", "json"]), help="A line of the log.  [default: text]")
 @click.option("--check", is_flag=True, help="Exit 0 if a worker on this host is ready, 1 if not; start none.")
 @click.pass_obj
+@ended_by_signals()
 def worker(defaults: dict[str, Any] | None, /, *, check: bool, **options: Any) -> None:
     """Score for clients with --backend workers, until stopped by SIGTERM or SIGINT.
 
     A stopping worker finishes the chunks that it holds. On a machine with several GPUs start one worker for each, with
     CUDA_VISIBLE_DEVICES.
     """
+    from osrerank.settings import Settings  # noqa: PLC0415 - brings pydantic
+
     inherited = {name: (defaults or {}).get(name) for name in ("redis_url", "model", "backend", "dtype")}
     given = {name: value for name, value in options.items() if value is not None}
     settings = Settings.load(**{**inherited, **given})

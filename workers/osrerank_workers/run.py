@@ -2,6 +2,7 @@
 
 import logging
 
+from celery.apps import worker as celery_worker
 from redis import RedisError
 
 from osrerank.scoring.remote.broker import check_mode, connect
@@ -10,6 +11,20 @@ from osrerank.types import Scorer
 from osrerank_workers.app import create_app
 from osrerank_workers.broker_health import BrokerHealth
 from osrerank_workers.consumer import wait
+
+
+class Worker(celery_worker.Worker):  # type: ignore[misc]
+    """Celery's worker, which ends on SIGINT as on SIGTERM: it finishes its chunks, and exits with 0.
+
+    Celery exits with 1 after SIGINT, as a worker does whose model fails. A second SIGINT still drops the chunks.
+    """
+
+    def install_platform_tweaks(self, worker: celery_worker.Worker) -> None:
+        """Install the handlers of signals."""
+        super().install_platform_tweaks(worker)
+        celery_worker._shutdown_handler(  # noqa: SLF001 - Celery has no option for the exit code
+            worker, sig="SIGINT", callback=celery_worker.on_SIGINT
+        )
 
 
 def run_worker(settings: Settings, scorer: Scorer | None = None) -> int:
@@ -23,9 +38,8 @@ def run_worker(settings: Settings, scorer: Scorer | None = None) -> int:
         WorkerError: the broker is a Redis Cluster or a Sentinel.
     """
     logging.captureWarnings(capture=True)  # so that they have the form of the other lines
-    worker = create_app(settings, scorer).Worker(
-        quiet=True, without_mingle=True, without_gossip=True, without_heartbeat=True
-    )
+    app = create_app(settings, scorer)
+    worker = Worker(app=app, quiet=True, without_mingle=True, without_gossip=True, without_heartbeat=True)
     await_broker(settings.broker(), worker.consumer.broker)
     worker.start()
     return int(worker.exitcode or 0)

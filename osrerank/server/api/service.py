@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from osrerank.errors import DeadlineExceeded, InferenceError, OsrerankError, Overloaded, ScoringError
-from osrerank.scoring.registry import HTTP
+from osrerank.scoring.names import HTTP
 from osrerank.server.api.limits import ServerLimits
 from osrerank.server.api.metrics import DOCUMENTS, HELD
 from osrerank.server.api.numbers import separated

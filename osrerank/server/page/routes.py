@@ -25,7 +25,7 @@ from osrerank.client import Client
 from osrerank.errors import ConfigError, MissingDependencyError, ModelLoadError, ScoringError, WorkerError
 from osrerank.options.rerank import AUTO_PIPELINE, NO_STAGES, PIPELINES, Rerank, RerankOptions
 from osrerank.retrieval.requests import engine_of
-from osrerank.scoring.registry import HTTP
+from osrerank.scoring.names import HTTP
 from osrerank.server.api.errors import ANSWERS, INDEX_PATTERN, ErrorBody, RefusedRequest
 from osrerank.server.page.comparison import ComparedSearch, compare, highlighting
 from osrerank.server.page.judgments import Judgments

@@ -34,6 +34,30 @@ def test_it_listens_on_this_machine_alone(command, tmp_path):
     assert f"http://127.0.0.1:{port} cannot be listened on" in str(outcome.exception)
 
 
+def test_a_port_that_is_taken_is_told_before_the_model_is_loaded(tmp_path):
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        arguments = ["--model", str(tmp_path / "no-model"), "serve", "--port", str(taken.getsockname()[1])]
+        outcome = CliRunner().invoke(cli, arguments)
+    assert "cannot be listened on" in str(outcome.exception)
+    assert " on http://" not in outcome.stderr
+
+
+def test_nobody_is_let_in_before_the_server_can_answer():
+    from osrerank.server.run import bound, listen
+
+    with bound("127.0.0.1", 0) as listener:
+        with pytest.raises(ConnectionRefusedError):
+            socket.create_connection(listener.getsockname())
+        listen(listener)
+        socket.create_connection(listener.getsockname()).close()
+
+
+def test_an_address_of_ipv6_is_announced_in_brackets():
+    from osrerank.server.run import url_of
+
+    assert (url_of("::1", 8088), url_of("0.0.0.0", 80)) == ("http://[::1]:8088", "http://0.0.0.0:80")
+
+
 def test_queries_and_judgments_are_read_together(tmp_path):
     with pytest.raises(ConfigError, match="--queries"):
         _judgments(None, str(tmp_path / "qrels"))

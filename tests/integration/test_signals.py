@@ -1,0 +1,94 @@
+"""The first signal ends a server and a worker, as a container's first process too, whatever they do at the moment."""
+
+import contextlib
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+import urllib.request
+from pathlib import Path
+
+import pytest
+
+from tests import servers
+from tests.serving import serving
+from tests.waiting import wait_until
+from tests.workers import PATHS, TINY, worker_group
+
+pytestmark = [pytest.mark.integration, pytest.mark.long]
+AWAY = "redis://127.0.0.1:1/0"
+WORKER = ("worker", "--model", TINY, "--broker-url", AWAY, "--threads", "1")
+ENDS_S = 15.0
+
+
+def unshare():
+    """Return the command that makes another one the first process of a namespace; skip where that is not allowed."""
+    command = ["unshare", "--pid", "--fork", "--mount-proc", "--kill-child"]
+    is_there = shutil.which("unshare") is not None
+    if not is_there or subprocess.run([*command, "true"], capture_output=True, check=False).returncode:
+        pytest.skip("needs unshare and the right to make a PID namespace: run as root")
+    return command
+
+
+@contextlib.contextmanager
+def first_process(folder: Path, *arguments: str):
+    """Yield a file with what osrerank says as process 1, and a function that signals it and returns its exit code."""
+    log = folder / "log"
+    environment = {**os.environ, "PYTHONPATH": PATHS}
+    with log.open("wb") as file:
+        command = [*unshare(), sys.executable, "-m", "osrerank", *arguments]
+        outside = subprocess.Popen(command, stdout=file, stderr=file, env=environment, cwd=servers.ROOT)
+
+    def end(number: int) -> int:
+        children = Path(f"/proc/{outside.pid}/task/{outside.pid}/children")
+        wait_until(lambda: children.read_text().split())
+        os.kill(int(children.read_text().split()[0]), number)
+        return outside.wait(ENDS_S)
+
+    try:
+        yield log, end
+    finally:
+        outside.kill()
+        outside.wait()
+
+
+def test_a_worker_that_waits_for_its_broker_ends_as_first_process(tmp_path):
+    with first_process(tmp_path, *WORKER) as (log, end):
+        wait_until(lambda: "[broker-away]" in log.read_text(), 60, log.read_text)
+        assert end(signal.SIGTERM) == 0
+
+
+@pytest.mark.parametrize("command", [WORKER, ("--model", TINY, "serve", "--port", "1")])
+def test_what_starts_ends_as_first_process(tmp_path, command):
+    with first_process(tmp_path, *command) as (_log, end):
+        time.sleep(1.5)  # Python is up, and osrerank is loading
+        assert end(signal.SIGTERM) in (0, 2, 143)  # 2: it is that far that port 1 is refused or taken
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_worker_that_is_ready_exits_with_0(tmp_path, redis_url, number):
+    with worker_group(redis_url, tmp_path, options=("--threads", "1")) as group:
+        (process,) = group.processes
+        process.send_signal(number)
+        assert process.wait(ENDS_S) == 0
+        group.processes.clear()
+
+
+def test_a_server_answers_what_it_has_accepted_when_its_terminal_hangs_up(tmp_path):
+    with serving(tmp_path / "log", "--model", TINY, "--backend", "onnx") as (process, _port):
+        process.send_signal(signal.SIGHUP)
+        assert process.wait(ENDS_S) == 0
+
+
+def test_a_server_under_nohup_ignores_that(tmp_path):
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)  # children inherit it
+    try:
+        with serving(tmp_path / "log", "--model", TINY, "--backend", "onnx") as (process, port):
+            process.send_signal(signal.SIGHUP)
+            time.sleep(0.5)
+            with urllib.request.urlopen(f"http://127.0.0.1:{port}/health", timeout=30) as answer:
+                assert answer.status == 200
+    finally:
+        signal.signal(signal.SIGHUP, before)
