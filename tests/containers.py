@@ -128,11 +128,12 @@ class Container(Service):
         check = json.loads((inherited(target, "HEALTHCHECK") or "").partition(" CMD ")[2])
         if "healthcheck" in service:
             check = service["healthcheck"]["test"][1:]
-        self.port = free_port()
+        self.port, self.probe_port = free_port(), free_port()
         self._check = self._here(check)
         names, values = zip(*service["environment"].items(), strict=True)
         clean = {key: value for key, value in image.items() if not key.startswith("OSRERANK_")}
-        given = dict(zip(names, self._here(values), strict=True))
+        of_image = dict(re.findall(r"(OSRERANK_\w+)=(\S+)", inherited(target, "ENV") or ""))
+        given = dict(zip([*of_image, *names], self._here([*of_image.values(), *values]), strict=True))
         command = self._here(service.get("command") or json.loads(inherited(target, "CMD") or ""))
         super().__init__(command, {**clean, **given, "OSRERANK_SECRETS_DIR": str(secrets)}, folder / f"{name}.log")
 
@@ -145,4 +146,6 @@ class Container(Service):
 
     def _here(self, words: list[str] | tuple[str, ...]) -> list[str]:
         """Return words with this machine's address and the port of its own, where they name the container's."""
-        return [re.sub(r"\b(8088|9100)\b", str(self.port), word).replace("0.0.0.0", "127.0.0.1") for word in words]
+        own = {"8088": self.port, "9100": self.port, "8090": self.probe_port}
+        here = [re.sub(r"\b(8088|9100|8090)\b", lambda found: str(own[found[0]]), word) for word in words]
+        return [word.replace("0.0.0.0", "127.0.0.1") for word in here]

@@ -5,8 +5,9 @@ import subprocess
 
 import pytest
 
-from tests.docker_files import DOCKERFILE, program, stages
-from tests.servers import ROOT
+from osrerank_workers.probes import Status, serve_probes
+from tests.docker_files import DOCKERFILE, inherited, program, stages
+from tests.servers import ROOT, free_port
 
 IMAGES = ("cpu", "gpu", "server")
 
@@ -37,9 +38,24 @@ def test_images_install_nothing_as_the_user_that_they_run_as(name):
 def test_server_is_asked_whether_it_can_answer():
     server = stages()["server"]
     assert json.loads(server.last("CMD") or "") == ["osrerank", "serve", "--host", "0.0.0.0", "--port", "8088"]
-    python, _, code = json.loads((server.last("HEALTHCHECK") or "").partition(" CMD ")[2])
-    assert python == "python"
-    assert f"127.0.0.1:{server.last('EXPOSE')}/ready" in code
+    *_bash, code = json.loads((server.last("HEALTHCHECK") or "").partition(" CMD ")[2])
+    assert f"/127.0.0.1/{server.last('EXPOSE')} " in code
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(("name", "port"), [("server", "8088"), ("cpu", "8090")])
+def test_a_health_check_passes_where_ready_is_200_and_nowhere_else(name, port):
+    command = json.loads((inherited(name, "HEALTHCHECK") or "").partition(" CMD ")[2])
+
+    def checked(status: Status | None) -> int:
+        own = free_port()
+        stop = serve_probes(own, lambda: status) if status else lambda: None
+        done = subprocess.run([word.replace(port, str(own)) for word in command], capture_output=True, check=False)
+        stop()
+        return done.returncode
+
+    states = [Status(live=True, ready=True, reason="", held=0), Status(live=True, ready=False, reason="loads", held=0)]
+    assert [bool(checked(status)) for status in (*states, None)] == [False, True, True]
 
 
 def test_nothing_is_fetched_but_by_pip_with_hashes():
