@@ -3,7 +3,7 @@
 import time
 from collections.abc import Callable, Hashable
 
-from cachetools import TTLCache
+from cachetools import LRUCache, TTLCache
 
 from osrerank._caches import SharedCache
 
@@ -23,6 +23,7 @@ class Seldom:
 
     def __init__(self, every_s: float = EVERY_S, clock: Callable[[], float] = time.monotonic) -> None:
         self._told = SharedCache(lambda: TTLCache[Hashable, bool](MOST_KINDS, every_s, clock))
+        self._untold = SharedCache(lambda: LRUCache[Hashable, int](MOST_KINDS))
 
     def is_due(self, kind: Hashable = None) -> bool:
         """Return whether to log a line of this kind now; a caller that gets True must log it."""
@@ -31,3 +32,15 @@ class Seldom:
                 return False
             told[kind] = True
             return True
+
+    def untold(self, kind: Hashable = None) -> int | None:
+        """Count an event; return None if no line is due, else how many were not logged since the last line.
+
+        A caller that gets a number must log it.
+        """
+        is_due = self.is_due(kind)
+        with self._untold as untold:
+            if is_due:
+                return untold.pop(kind, 0)
+            untold[kind] = untold.get(kind, 0) + 1
+        return None

@@ -5,7 +5,9 @@ from prometheus_client import Counter, Gauge, Histogram, start_http_server
 SEARCH_BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10)
 """Seconds, of times that a search takes."""
 
-SEARCHES = Counter("osrerank_searches_total", "Searches with reranking, by outcome.", ["applied"])
+SEARCHES = Counter(
+    "osrerank_searches_total", "Searches with reranking: applied, not, in part, or without hits.", ["applied"]
+)
 RERANK_SECONDS = Histogram(
     "osrerank_rerank_seconds",
     "Wall time of reranking one search, without the first pass.",

@@ -8,6 +8,7 @@ import logging
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from osrerank._seldom import Seldom
 from osrerank.errors import OsrerankError
 from osrerank.tracing.attributes import tell_report
 from osrerank.tracing.spans import is_recording, name_of, span, tell_event
@@ -17,6 +18,7 @@ from osrerank.types.reasons import Reason, ReasonCode
 NO_MODEL = (ReasonCode.MODEL, ReasonCode.EXTRA, ReasonCode.LOADING)
 """Reasons for which no search is reranked until an operator or time mends them."""
 logger = logging.getLogger(__name__)
+due = Seldom()
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,11 +108,16 @@ def failed(ranking: Ranking, stage: str, error: Exception, took_ms: float = 0.0)
     reason = Reason.of(error)
     if reason.code in NO_MODEL:
         tell_event("osrerank.no_model", {"error.type": name_of(error)})
-        logger.warning("[no-model] the model is not available, so searches keep the order without it: %s", error)
-    elif isinstance(error, OsrerankError):
-        logger.warning("[stage-skipped] stage %s was skipped: %s", stage, error)
-    else:  # a model of the caller's own, or a mistake of ours
-        logger.warning("[stage-skipped] stage %s was skipped: %s", stage, reason, exc_info=error)
+    if (untold := due.untold((stage, type(error)))) is not None:
+        more = f"{untold} more since the last line, one a minute"
+        if reason.code in NO_MODEL:
+            logger.warning(
+                "[no-model] the model is missing, so searches keep the order without it: %s; %s", error, more
+            )
+        elif isinstance(error, OsrerankError):
+            logger.warning("[stage-skipped] stage %s was skipped: %s; %s", stage, error, more)
+        else:  # a model of the caller's own, or a mistake of ours
+            logger.warning("[stage-skipped] stage %s was skipped: %s; %s", stage, reason, more, exc_info=error)
     report = StageReport(stage, applied=False, reason=str(reason), code=reason.code, took_ms=took_ms)
     return ranking.with_report(report)
 

@@ -143,7 +143,7 @@ def after(
     if report.code in NOT_TRIED:
         return
     took_s = report.rerank_ms / 1000
-    _count(str(report.applied).lower(), took_s, plan.asked)
+    _count("no_hits" if report.code == ReasonCode.NO_HITS else str(report.applied).lower(), took_s, plan.asked)
     if (whole_s := took_s + answer["rerank"]["first_pass_took_ms"] / 1000) > SLOW_S:
         advise(answer, plan.options, whole_s)
     if report.applied is not True:

@@ -131,6 +131,15 @@ def test_failed_scorer_keeps_the_first_pass_marked_timed_logged_and_counted(capl
     assert REGISTRY.get_sample_value("osrerank_searches_total", {"applied": "false"}) == before + 1
 
 
+def test_a_search_without_hits_is_counted_as_such_and_not_as_degraded():
+    def count(applied: str) -> float:
+        return REGISTRY.get_sample_value("osrerank_searches_total", {"applied": applied}) or 0
+
+    before = {applied: count(applied) for applied in ("false", "no_hits")}
+    client_for(response_of([])).search("low", index="i", rerank=True)
+    assert {applied: count(applied) - before[applied] for applied in before} == {"false": 0, "no_hits": 1}
+
+
 @pytest.mark.parametrize("limit", [{"min_score": 0.9}, {"min_probability": 0.9}, {"cutoff": {"precision": 0.9}}])
 def test_failed_scorer_removes_no_hit(limit):
     client = client_for(response_of(["a", "bbb"]), scorer=FunctionScorer(broken=True))

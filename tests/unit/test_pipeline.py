@@ -1,6 +1,8 @@
 import pytest
 
 from osrerank import MonoStage, Pipeline
+from osrerank import pipeline as of_pipeline
+from osrerank._seldom import Seldom
 from osrerank.pipeline import applied
 from osrerank.stages.interpolate import BlendStage
 from osrerank.testing import FunctionScorer
@@ -31,6 +33,14 @@ def test_failed_stage_keeps_the_order_so_far_and_ends_the_pipeline():
     assert [(report.name, report.applied) for report in ranking.reports] == [("works", True), ("broken", False)]
     assert "on purpose" in ranking.reports[1].reason
     assert applied(ranking.reports) == "partial"
+
+
+def test_a_stage_that_fails_at_each_search_is_logged_once_a_minute(caplog, monkeypatch):
+    monkeypatch.setattr(of_pipeline, "due", Seldom())
+    broken = Pipeline((MonoStage(FunctionScorer(broken=True)),))
+    for _ in range(200):
+        broken.rerank(ranking_of(["bb", "a"]))
+    assert caplog.text.count("[stage-skipped]") == 1
 
 
 def test_no_stage_begins_after_the_deadline():
