@@ -8,6 +8,7 @@ import atexit
 import hashlib
 import json
 import logging
+import math
 import threading
 import time
 import weakref
@@ -36,12 +37,14 @@ MOST_WAITING = 100
 MOST_BYTES = 100_000_000
 """Largest size of the file of records."""
 REST_FACTOR = 19.0
-"""How long the thread rests after a shadow search, as a multiple of the search's time.
+"""How long the thread rests after a shadow search while searches come, as a multiple of the search's time.
 
-So the thread is busy for at most a twentieth of the time.
+So the thread is busy for at most a twentieth of that time.
 """
+QUIET_S = 1.0
+"""The thread does not rest when nobody has searched for so many seconds, because it is in nobody's way."""
 EXIT_S = 1.0
-"""How long an exiting process waits for the running shadow search, in seconds."""
+"""How long an exiting process waits for shadow searches, in seconds."""
 
 
 class Shadows:
@@ -68,15 +71,18 @@ class Shadows:
         self._lock = threading.Lock()
         self._dropped = 0
         self._is_closed = threading.Event()
+        self._searched_at = -math.inf
 
     def submit(self, run: Callable[[], Mapping[str, Any]]) -> bool:
         """Queue a function that runs a search again and returns its record; return whether there was room."""
+        self._searched_at = time.monotonic()
         return self._queue.submit(lambda: self._recorded(run))
 
     def close(self, wait_s: float = CLOSE_S) -> None:
-        """Drop the waiting searches, and the running one too if it does not end within ``wait_s`` seconds."""
+        """Run the waiting searches, at most for ``wait_s`` seconds; drop the others, and log how many they were."""
         self._is_closed.set()
-        self._queue.stop(wait_s)
+        if left := self._queue.drain(wait_s):
+            logger.warning("[shadow-lost] %d shadow searches were not run in %g s, and were dropped", left, wait_s)
         if self._dropped:
             self._write({"time": _now()})
 
@@ -117,7 +123,14 @@ class Shadows:
         if record.get("hits"):
             SHADOW_OVERLAP.observe(record["overlap"] / record["hits"])
         self._write(record)
-        self._is_closed.wait(self._rest_factor * (time.monotonic() - started))
+        self._rest(self._rest_factor * (time.monotonic() - started))
+
+    def _rest(self, seconds: float) -> None:
+        """Rest for so long, but only while others search."""
+        ends_at = time.monotonic() + seconds
+        while (left := min(ends_at, self._searched_at + QUIET_S) - time.monotonic()) > 0:
+            if self._is_closed.wait(left):
+                return
 
     def _write(self, record: Mapping[str, Any]) -> None:
         if self._file is None:

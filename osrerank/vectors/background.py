@@ -79,14 +79,16 @@ class Background:
                 )
                 self._tasks.clear()
 
-    def stop(self, wait_s: float = CLOSE_S) -> None:
-        """Drop the waiting tasks, and the running one too if it does not end within ``wait_s`` seconds."""
+    def drain(self, wait_s: float = CLOSE_S) -> int:
+        """Wait until all tasks have run, at most ``wait_s`` seconds; drop the others, and return how many they were."""
         with self._changed:
-            for _ in self._tasks:
-                self._dropped()
+            if self._changed.wait_for(lambda: not self._is_running, wait_s):
+                return 0
+            left = len(self._tasks) + 1  # and the one that runs
             self._tasks.clear()
-            if not self._changed.wait_for(lambda: not self._is_running, wait_s):
+            for _ in range(left):
                 self._dropped()
+            return left
 
     def _work(self) -> None:
         """Run tasks until none is left; the thread then ends."""
