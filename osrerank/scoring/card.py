@@ -3,6 +3,7 @@
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import PureWindowsPath
 from typing import Any, Literal
 
 import numpy as np
@@ -45,6 +46,12 @@ class Calibration:
             raise ValueError(
                 f"the calibration's scale is {self.scale}; it must be above 0, or the order would be reversed"
             )
+
+
+def is_inside(name: str) -> bool:
+    """Return whether a path, relative to a folder, stays inside it."""
+    path = PureWindowsPath(name)  # which reads paths of POSIX, too
+    return not path.anchor and ".." not in path.parts
 
 
 def logistic(logits: npt.NDArray[np.float32]) -> npt.NDArray[np.float64]:
@@ -120,6 +127,9 @@ class ModelCard:
         if not 3 < self.max_query_tokens < longest + self.is_encoder:
             reason = f"max_query_tokens is {self.max_query_tokens}; it must be above 3 and {bound} max_tokens"
             raise ValueError(f"{reason}, which is {self.max_tokens}")
+        for precision, graph in self.onnx.items():
+            if not is_inside(graph):
+                raise ValueError(f"onnx.{precision} is {graph!r}; a graph is a file in the model's folder")
         self._check_encoder()
         _ = self.advice  # checks its numbers
         if unknown := [code for code in self.languages if not re.fullmatch(r"[a-z]{2,3}", code)]:

@@ -7,10 +7,9 @@ from typing import Any
 
 from osrerank._removed import instead_of
 from osrerank.errors import ModelLoadError
-from osrerank.scoring.model_files import GRAPHS, WEIGHTS, is_pickled, read_json
+from osrerank.scoring.model_files import GRAPHS, SHIPPED, WEIGHTS, is_pickled, read_json
 from osrerank.scoring.modular.cross_encoder import has_own_head
 
-SHIPPED = Path(__file__).parent.parent / "models"
 SHIPPED_PREFIX = "osrerank/"
 HUB_ID = re.compile(r"^(?P<repository>[\w.-]+(/[\w.-]+)?)(@(?P<revision>[\w./-]+))?$")
 DESCRIPTIONS = (

@@ -10,12 +10,13 @@ from typing import Any
 
 from osrerank._removed import instead_of
 from osrerank.errors import ModelLoadError
-from osrerank.scoring.card import CARD_VERSION, Calibration, Head, ModelCard
+from osrerank.scoring.card import CARD_VERSION, Calibration, Head, ModelCard, is_inside
 from osrerank.scoring.modular.cross_encoder import CrossEncoderDescription, read_cross_encoder
 from osrerank.scoring.modular.description import TOKENIZER_SETTINGS_FILE
 from osrerank.scoring.modular.head import HeadStep
 from osrerank.scoring.modular.token_vectors import TokenVectors
 
+SHIPPED = Path(__file__).parent.parent / "models"
 CARD_FILE = "osrerank.json"
 CONFIG_FILE = "config.json"
 TOKENIZER_FILE = "tokenizer.json"
@@ -132,11 +133,21 @@ def read_config(directory: Path) -> dict[str, Any]:
 
 
 def tokenizer_file(directory: Path) -> Path:
-    """Return the file of a model's tokenizer: its own, or the one that ``tokenizer`` in its card names."""
+    """Return the file of a model's tokenizer: its own, or the one that ``tokenizer`` in its card names.
+
+    Shipped models share a tokenizer; the card of any other names a file in its own folder.
+
+    Raises:
+        ModelLoadError: the card names a file elsewhere.
+    """
     own, card = directory / TOKENIZER_FILE, directory / CARD_FILE
     if own.exists() or not card.exists():
         return own
-    return directory / str(read_json(card).get("tokenizer", TOKENIZER_FILE))
+    name = str(read_json(card).get("tokenizer", TOKENIZER_FILE))
+    if not is_inside(name) and directory.resolve().parent != SHIPPED:
+        reason = f"{card}: tokenizer is {name!r}; it must be a file in the model's folder"
+        raise ModelLoadError(reason, path=str(card))
+    return directory / name
 
 
 def padding_id(directory: Path) -> int:

@@ -4,8 +4,7 @@ from pathlib import Path
 import pytest
 
 from osrerank.cli import main
-from osrerank.scoring.locate import SHIPPED
-from osrerank.scoring.model_files import read_card
+from osrerank.scoring.model_files import SHIPPED, read_card
 from osrerank.scoring.registry import load_scorer
 from tests.servers import ROOT
 

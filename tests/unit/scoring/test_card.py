@@ -64,6 +64,11 @@ def _card(folder: Path, changes: dict[str, object]) -> None:
     (folder / "osrerank.json").write_text(content)
 
 
+def _borrowing(folder: Path, tokenizer: str) -> None:
+    _card(folder, {"tokenizer": tokenizer})
+    (folder / "tokenizer.json").unlink()
+
+
 DUO = {"kind": "duo", "head": "logits2", "segment_rows": 3}
 
 
@@ -100,6 +105,13 @@ DUO = {"kind": "duo", "head": "logits2", "segment_rows": 3}
         (lambda folder: _card(folder, DUO | {"max_tokens": 69}), "leaves two documents no room beside the query"),
         (lambda folder: _card(folder, {"calibration": {"scale": -1.0, "offset": 0.0}}), "scale is -1"),
         (lambda folder: _card(folder, {"onnx": {"int8": "onnx/none.onnx"}}), r"none\.onnx is missing"),
+        (lambda folder: _card(folder, {"onnx": {"int8": "../other/model.onnx"}}), r"onnx\.int8 is '../other/model"),
+        (
+            lambda folder: _card(folder, {"onnx": {"fp32": "/srv/model.onnx"}}),
+            "a graph is a file in the model's folder",
+        ),
+        (lambda folder: _borrowing(folder, "../other/tokenizer.json"), r"osrerank\.json: tokenizer is '\.\./other/tok"),
+        (lambda folder: _borrowing(folder, "C:\\tokenizer.json"), "it must be a file in the model's folder"),
     ],
 )
 def test_a_damaged_directory_is_refused_with_the_reason(

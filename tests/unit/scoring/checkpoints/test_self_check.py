@@ -13,8 +13,7 @@ from osrerank.errors import ModelLoadError
 from osrerank.export.export_model import ExportOptions, export_model
 from osrerank.scoring.card import ModelCard
 from osrerank.scoring.checkpoints.self_check import ENOUGH, PAIRS, checked, examples, self_check
-from osrerank.scoring.locate import SHIPPED
-from osrerank.scoring.model_files import tokenizer_file
+from osrerank.scoring.model_files import SHIPPED, tokenizer_file
 from osrerank.scoring.registry import load_scorer
 from osrerank.testing import FunctionScorer, overlap
 
