@@ -111,9 +111,7 @@ def failed(ranking: Ranking, stage: str, error: Exception, took_ms: float = 0.0)
     if (untold := due.untold((stage, type(error)))) is not None:
         more = f"{untold} more since the last line, one a minute"
         if reason.code in NO_MODEL:
-            logger.warning(
-                "[no-model] a model is missing, so searches keep the order without it: %s; %s", error, more
-            )
+            logger.warning("[no-model] a model is missing, so searches keep the order without it: %s; %s", error, more)
         elif isinstance(error, OsrerankError):
             logger.warning("[stage-skipped] stage %s was skipped: %s; %s", stage, error, more)
         else:  # a model of the caller's own, or a mistake of ours

@@ -20,7 +20,7 @@ from typing import Any
 from osrerank.export.export_model import ExportOptions, export_model
 from osrerank.scoring.checkpoints.self_check import examples
 from osrerank.scoring.encoder_scorer import EncoderScorer
-from osrerank.scoring.locate import SHIPPED
+from osrerank.scoring.model_files import SHIPPED
 from osrerank.scoring.registry import load_model
 from osrerank.types import Scorer, is_encoder
 from osrerank.vectors.configured import VectorStorage

@@ -154,7 +154,7 @@ def _options(url: str, scheme: str) -> dict[str, Any]:
     from redis.connection import SSLConnection, parse_url  # noqa: PLC0415 - only where a Redis is configured
 
     try:
-        options: dict[str, Any] = parse_url(url)
+        options: dict[str, Any] = parse_url(url)  # type: ignore[no-untyped-call]
     except ValueError as error:
         reason = str(error).rstrip(".")  # of a port it may repeat a password that is not percent-encoded
         is_option = reason.startswith("Invalid value for")
