@@ -12,10 +12,8 @@ from osrerank.scoring.backends.networks.modern_bert import shape as modern_shape
 from osrerank.scoring.card import Calibration, ModelCard, Pooling
 from osrerank.scoring.model_files import (
     CONFIG_FILE,
-    LONG,
-    MOST_TOKENS,
     TOKENIZER_FILE,
-    first_position,
+    longest_sequence,
     read_config,
     read_json,
     weight_files,
@@ -23,6 +21,7 @@ from osrerank.scoring.model_files import (
 from osrerank.scoring.modular import bi_encoder as files
 from osrerank.scoring.modular import late_interaction
 from osrerank.scoring.modular.description import FAMILIES, model_type, refused
+from osrerank.scoring.modular.tokenizer_settings import TokenizerSettings
 
 OTHERS = ("CrossEncoder", *late_interaction.NAMES)
 """What sentence-transformers saves that is no bi-encoder, by the ``model_type`` in its files."""
@@ -104,7 +103,7 @@ def read_bi_encoder(directory: Path, name: str, given: Given | None = None) -> B
         reason = f"{directory}: include_prompt is false, so that the tokens of prefixes are left out of the pooling"
         fix = "which osrerank does not do; it can be used without: --query-prefix '' --document-prefix ''"
         raise ModelLoadError(f"{reason}, {fix}", path=str(directory))
-    longest = longest_text(config, found.limits.sequence)
+    longest = longest_sequence(config, found.limits.sequence)
     is_cosine = found.similarity == "cosine"
     card = ModelCard(
         name=name,
@@ -120,6 +119,7 @@ def read_bi_encoder(directory: Path, name: str, given: Given | None = None) -> B
         dimensions=_dimensions(directory, config, found, given.dimensions),
         query_prefix=query_prefix,
         document_prefix=document_prefix,
+        truncation_side=TokenizerSettings.read(transformer, read_json).truncation_side,
     )
     return BiEncoderSource(transformer, card, found.weights)
 
@@ -130,11 +130,12 @@ def config_of(transformer: Path) -> dict[str, Any]:
     Raises:
         ModelLoadError: a file is missing, or osrerank cannot compute the encoder.
     """
+    has_weights = bool(weight_files(transformer))
     for file in (CONFIG_FILE, TOKENIZER_FILE):
         if not (transformer / file).exists():
             reason = f"{transformer / file} is missing; save the model with transformers' fast tokenizer"
             raise ModelLoadError(reason, path=str(transformer / file))
-    if not weight_files(transformer):
+    if not has_weights:
         fix = "save the model with safe_serialization=True"
         raise ModelLoadError(f"{transformer} has no *.safetensors; {fix}", path=str(transformer))
     config = read_config(transformer)
@@ -166,13 +167,6 @@ def check_architecture(file: Path, config: Mapping[str, Any]) -> None:
     for name, value in wanted.items():
         if config.get(name, value) != value:
             raise refused(file, f"{name} is {config[name]!r}; of a {kind} bi-encoder it must be {value!r}")
-
-
-def longest_text(config: Mapping[str, Any], limit: int | None = None) -> int:
-    """Return the most tokens of a text: the files' own limit, within the positions that the model has."""
-    room = int(config.get("max_position_embeddings", MOST_TOKENS)) - first_position(config)
-    trained = room if config.get("model_type") in LONG else MOST_TOKENS
-    return min(room, trained, limit or room)
 
 
 def _dimensions(

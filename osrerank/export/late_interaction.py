@@ -10,11 +10,13 @@ from typing import Any
 
 from osrerank._optional import require
 from osrerank.errors import ConfigError, ModelLoadError
-from osrerank.export.bi_encoder import UNCALIBRATED, Given, config_of, longest_text
+from osrerank.export.bi_encoder import UNCALIBRATED, Given, config_of
 from osrerank.scoring.card import ModelCard
-from osrerank.scoring.model_files import WEIGHTS_FILE, read_json
+from osrerank.scoring.model_files import WEIGHTS_FILE, longest_sequence, read_json
 from osrerank.scoring.modular import late_interaction as files
+from osrerank.scoring.modular.description import TOKENIZER_SETTINGS_FILE, refused
 from osrerank.scoring.modular.head import HeadStep
+from osrerank.scoring.modular.tokenizer_settings import TokenizerSettings
 
 PROJECTION = "1_Dense"
 """Folder of the projection in a directory of ours; several are multiplied into one."""
@@ -73,7 +75,10 @@ def read_late_interaction(directory: Path, name: str, given: Given) -> LateInter
     found = files.read_late_interaction(directory, read_json)
     transformer = directory / found.transformer
     config = config_of(transformer)
-    most, width = longest_text(config), _width(directory, found) or int(config["hidden_size"])
+    if TokenizerSettings.read(transformer, read_json).truncation_side != "right":
+        reason = "truncation_side is 'left'; of late interaction it must be 'right'"
+        raise refused(transformer / TOKENIZER_SETTINGS_FILE, reason)
+    width = _width(directory, found) or int(config["hidden_size"])
     if given.pooling is not None:
         reason = f"{directory} is of late interaction, whose tokens have a vector each: leave --pooling out"
         raise ConfigError(reason, setting="pooling", source="argument")
@@ -85,8 +90,8 @@ def read_late_interaction(directory: Path, name: str, given: Given) -> LateInter
         name=name,
         head="cosine",
         kind="late-interaction",
-        max_tokens=min(most, found.most_document_tokens or most),
-        max_query_tokens=min(most, found.most_query_tokens or most),
+        max_tokens=longest_sequence(config, found.most_document_tokens),
+        max_query_tokens=longest_sequence(config, found.most_query_tokens),
         segment_rows=int(config.get("type_vocab_size", 0)),
         calibration=UNCALIBRATED,
         first_pass_weight=FIRST_PASS_WEIGHT * UNCALIBRATED.scale,

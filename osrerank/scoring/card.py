@@ -12,6 +12,7 @@ import numpy.typing as npt
 from osrerank.scoring.modular.head import Head as Steps
 from osrerank.scoring.modular.head import HeadStep
 from osrerank.scoring.modular.token_vectors import TokenVectors
+from osrerank.scoring.modular.tokenizer_settings import TruncationSide
 from osrerank.types import Advice
 
 CARD_VERSION = 2
@@ -20,6 +21,7 @@ CHOICES = {
     "head": ("logit1", "logits2", "next-sentence", "cosine", "dot"),
     "pooling": ("cls", "mean", "lasttoken"),
     "length_rule": ("paper", "released"),
+    "truncation_side": ("right", "left"),
 }
 
 Kind = Literal["bi-encoder", "late-interaction", "cross-encoder", "duo"]
@@ -78,7 +80,9 @@ class ModelCard:
         length_rule: ``paper``: a cross-encoder fills ``max_tokens``, and each of a duo model's documents gets half of
             what the longest query leaves. ``released`` follows the published code: a cross-encoder leaves one token
             unused, and each of a duo model's documents gets half of what its own query leaves.
-        segment_rows: rows of the segment embeddings: two for a cross-encoder, three for duo; 0 or 1 if it has none.
+        segment_rows: rows of the segment embeddings: two for a cross-encoder, three for duo; 1 if all tokens have
+            the first, because it is the only one or the tokenizer gives no token types; 0 if there are none.
+        truncation_side: where a long text is cut: ``right`` keeps its beginning, ``left`` its end.
         calibration: maps a raw score to a logit.
         first_pass_weight: logits that the query's best first-pass score adds in a linear blend; 0 for none.
         onnx: precision (``int8``, ``fp32``) -> graph's file, relative to the directory.
@@ -117,6 +121,7 @@ class ModelCard:
     weights: str = ""
     tokens: TokenVectors = field(default_factory=TokenVectors)
     vectors_weight: float = 0.0
+    truncation_side: TruncationSide = "right"
 
     def __post_init__(self) -> None:
         for name, choices in CHOICES.items():
@@ -196,6 +201,8 @@ class ModelCard:
                 content |= {name: [step.to_json() for step in self.modules]} if self.modules else {}
             elif name in ("query_prefix", "document_prefix", "weights", "dimensions", "vectors_weight"):
                 content |= {name: getattr(self, name)} if getattr(self, name) else {}
+            elif name == "truncation_side":
+                content |= {name: self.truncation_side} if self.truncation_side != "right" else {}
             elif name == "pooling":
                 content |= {"pooling": self.pooling} if self.is_bi_encoder else {}
             elif name != "calibration":

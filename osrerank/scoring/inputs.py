@@ -5,7 +5,7 @@ A bi-encoder reads query and document apart: each has a sequence of its own, the
 Nogueira and Cho 2019 (arXiv 1901.04085, section 3) and Nogueira et al. 2019 (arXiv 1910.14424, sections 3.2 and 3.3):
 the query has at most 64 tokens, its two special tokens included, and the document is cut so that the sequence has at
 most 512; each document of a pair has at most 223. Each text is tokenised once. A special token spelled in a text, such
-as "[SEP]", is read as text.
+as "[SEP]", is read as text; in a model's prefix it is read as the token, as the libraries do that save such models.
 """
 
 from collections.abc import Sequence
@@ -101,21 +101,25 @@ class InputBuilder:
     def __init__(self, tokenizer: Tokenizer, card: ModelCard) -> None:
         self._tokenizer = tokenizer
         self._is_encoder = card.is_encoder
+        self._keeps_end = card.truncation_side == "left"
         self._template = (template_of_one if card.is_encoder else template)(tokenizer)
-        self._query_prefix, self._document_prefix = card.query_prefix, card.document_prefix
+        if card.segment_rows == 1:
+            self._template = replace(self._template, document_type=0)
+        self._query_prefix, self._document_prefix = (
+            _Prefix.of(tokenizer, text) for text in (card.query_prefix, card.document_prefix)
+        )
         if card.kind == "duo":
             first, second = (1, 2) if card.segment_rows > 2 else (0, 0)
             self._template = replace(self._template, document_type=first, second_type=second)
-        own = "" if card.is_encoder else card.query_prefix  # only an encoder's limit on the query counts the prefix
-        before = tokenizer.encode(own, add_special_tokens=False).ids
+        before = 0 if card.is_encoder else self._query_prefix.tokens  # only an encoder's limit on the query counts it
         self._query_marker, self._document_marker = (
             self.ids_of([token] if token else []) for token in (card.tokens.query_marker, card.tokens.document_marker)
         )
         around = self._template.specials(0) + len(self._query_marker) if card.is_encoder else 2
-        self._query_pieces = card.max_query_tokens - around + len(before)
+        self._query_pieces = card.max_query_tokens - around + before
         self.max_tokens = card.max_tokens
         if before and self.max_tokens <= self._template.specials() + self._query_pieces:
-            raise ValueError(f"the card's query_prefix has {len(before)} tokens, which leaves no room for a document")
+            raise ValueError(f"the card's query_prefix has {before} tokens, which leaves no room for a document")
         self._is_duo = card.kind == "duo"
         self.length_rule = card.length_rule
 
@@ -142,13 +146,12 @@ class InputBuilder:
 
         A cross-encoder's prefix is not counted in this limit.
         """
-        pieces = self._pieces([self._query_prefix + text], self._query_pieces)[0]
+        pieces = self._behind(self._query_prefix, [text], self._query_pieces)[0]
         return _marked(self._query_marker, pieces) if self._query_marker else pieces
 
     def documents(self, texts: Sequence[str], query: Pieces) -> list[Pieces]:
         """Return each document's pieces, its prefix included, cut to fit beside the query."""
-        texts = [self._document_prefix + text for text in texts] if self._document_prefix else texts
-        pieces = self._pieces(texts, self._room(query))
+        pieces = self._behind(self._document_prefix, texts, self._room(query))
         return [_marked(self._document_marker, part) for part in pieces] if self._document_marker else pieces
 
     def ids_of(self, tokens: Sequence[str]) -> tuple[int, ...]:
@@ -169,9 +172,8 @@ class InputBuilder:
         has no chunks.
         """
         with NATIVE_CODE:
-            prefix = self._tokenizer.encode(self._document_prefix, add_special_tokens=False).ids
             encodings = self._tokenizer.encode_batch([_encodable(text) for text in texts], add_special_tokens=False)
-        room = max(self._room(query) - len(prefix), 1)
+        room = max(self._room(query) - self._document_prefix.tokens, 1)
         return [_chunks(encoding, room) for encoding in encodings]
 
     def mono(self, query: Pieces, document: Pieces) -> Tokens:
@@ -217,31 +219,82 @@ class InputBuilder:
             return (self.max_tokens - len(query.ids) - 2) // 2 - 2
         return (self.max_tokens - self._template.specials(2) - self._query_pieces) // 2
 
-    def _pieces(self, texts: Sequence[str], most: int) -> list[Pieces]:
-        """Return the first ``most`` pieces of each text; of a long text, only as much is read as they need."""
+    def _behind(self, prefix: "_Prefix", texts: Sequence[str], most: int) -> list[Pieces]:
+        """Return the first ``most`` pieces of each text with a prefix before it; the last ones if its end is kept."""
+        if not prefix.specials:
+            return self._pieces(self._tokenizer, [prefix.text + text for text in texts] if prefix.text else texts, most)
+        spelling = [at for at, text in enumerate(texts) if any(name in text for name in prefix.specials)]
+        found = self._pieces(prefix.tokenizer, [prefix.text + text for text in texts], most)
+        for at in spelling:  # what a text spells is text, although it is a token in the prefix
+            (own,) = self._pieces(self._tokenizer, [prefix.text[prefix.end :] + texts[at]], most)
+            ids = own.ids.tolist() if own.cut and self._keeps_end else [*prefix.ids, *own.ids.tolist()]
+            found[at] = Pieces(self._cut(ids, most).ids, own.cut or len(ids) > most)
+        return found
+
+    def _pieces(self, tokenizer: Tokenizer, texts: Sequence[str], most: int) -> list[Pieces]:
+        """Return the pieces of each text that are kept; of a long text, only as much is read as they need."""
         reach = CHARACTERS_PER_PIECE * most
         short = [_encodable(text) for text in texts if len(text) <= reach]
         with NATIVE_CODE:
-            encodings = iter(self._tokenizer.encode_batch_fast(short, add_special_tokens=False))
+            encodings = iter(tokenizer.encode_batch_fast(short, add_special_tokens=False))
             return [
-                _cut(next(encodings).ids, most) if len(text) <= reach else self._pieces_of_long(text, most, reach)
+                self._cut(next(encodings).ids, most)
+                if len(text) <= reach
+                else self._pieces_of_long(tokenizer, text, most, reach)
                 for text in texts
             ]
 
-    def _pieces_of_long(self, text: str, most: int, reach: int) -> Pieces:
-        """Tokenise ever longer beginnings of a text, until one has enough pieces.
+    def _pieces_of_long(self, tokenizer: Tokenizer, text: str, most: int, reach: int) -> Pieces:
+        """Tokenise ever longer beginnings of a text, until one has enough pieces; if its end is kept, all of it.
 
         A cut changes only the pieces of the word that it divides, because the tokenizer splits a text into words first.
         So all pieces except those of the last word are pieces of the whole text.
         """
-        while reach < min(len(text), MOST_CHARACTERS):
-            sure = _without_last_word(self._tokenizer.encode(_encodable(text[:reach]), add_special_tokens=False))
+        while reach < min(len(text), MOST_CHARACTERS) and not self._keeps_end:
+            sure = _without_last_word(tokenizer.encode(_encodable(text[:reach]), add_special_tokens=False))
             if len(sure) > most:
-                return _cut(sure, most)
+                return self._cut(sure, most)
             reach *= 4
-        whole = self._tokenizer.encode(_encodable(text[:MOST_CHARACTERS]), add_special_tokens=False).ids
-        pieces = _cut(whole, most)
+        read = text[-MOST_CHARACTERS:] if self._keeps_end else text[:MOST_CHARACTERS]
+        pieces = self._cut(tokenizer.encode(_encodable(read), add_special_tokens=False).ids, most)
         return Pieces(pieces.ids, cut=pieces.cut or len(text) > MOST_CHARACTERS)
+
+    def _cut(self, ids: Sequence[int], most: int) -> Pieces:
+        kept = ids[max(0, len(ids) - most) :] if self._keeps_end else ids[:most]
+        return Pieces(np.array(kept, dtype=np.int64), cut=len(ids) > most)
+
+
+@dataclass(frozen=True, slots=True)
+class _Prefix:
+    """What precedes the texts of a side.
+
+    Attributes:
+        text: as the card has it.
+        tokens: how many it has.
+        tokenizer: reads special tokens where a text spells them.
+        specials: the names of all special tokens, if the prefix spells one; empty if it spells none.
+        end: where the last one ends in the prefix, in characters.
+        ids: of the prefix up to there.
+    """
+
+    text: str
+    tokens: int
+    tokenizer: Tokenizer
+    specials: tuple[str, ...] = ()
+    end: int = 0
+    ids: tuple[int, ...] = ()
+
+    @classmethod
+    def of(cls, tokenizer: Tokenizer, text: str) -> Self:
+        """Return a side's prefix."""
+        special = {at: one.content for at, one in tokenizer.get_added_tokens_decoder().items() if one.special}
+        if not any(name in text for name in special.values()):
+            return cls(text, len(tokenizer.encode(text, add_special_tokens=False).ids), tokenizer)
+        reader = Tokenizer.from_str(tokenizer.to_str())
+        encoding = reader.encode(text, add_special_tokens=False)
+        last = max(at for at, one in enumerate(encoding.ids) if one in special)
+        ids = tuple(encoding.ids[: last + 1])
+        return cls(text, len(encoding.ids), reader, tuple(special.values()), encoding.offsets[last][1], ids)
 
 
 def padded(sequences: Sequence[Tokens], pad_id: int = 0, *, multiple: int = 1, most: int = 0) -> PaddedBatch:
@@ -288,12 +341,11 @@ def template(tokenizer: Tokenizer) -> Template:
         ValueError: the tokenizer puts none there.
     """
     encoding = tokenizer.encode("a", "b")
-    is_special = encoding.special_tokens_mask
-    texts = [index for index, special in enumerate(is_special) if not special]
-    if len(texts) != 2 or len(encoding.ids) < 5:
+    queries, documents = ([at for at, text in enumerate(encoding.sequence_ids) if text == side] for side in (0, 1))
+    if not queries or not documents or len(encoding.ids) - len(queries) - len(documents) < 3:
         raise ValueError("it does not put special tokens around a pair of texts (no post-processor)")
-    query_at, document_at = texts
-    head, tail = tuple(encoding.ids[:query_at]), tuple(encoding.ids[document_at + 1 :])
+    query_at, document_at = queries[-1], documents[0]
+    head, tail = tuple(encoding.ids[: queries[0]]), tuple(encoding.ids[documents[-1] + 1 :])
     middle = tuple(encoding.ids[query_at + 1 : document_at])
     document_type = encoding.type_ids[document_at]
     middle_query = sum(segment == 0 for segment in encoding.type_ids[query_at + 1 : document_at])
@@ -311,10 +363,6 @@ def _marked(marker: tuple[int, ...], pieces: Pieces) -> Pieces:
 def _encodable(text: str) -> str:
     """Replace each lone surrogate in a text by a question mark, because JSON can carry one, and UTF-8 cannot."""
     return text if text.isascii() else text.encode("utf-8", "replace").decode("utf-8")
-
-
-def _cut(ids: Sequence[int], most: int) -> Pieces:
-    return Pieces(np.array(ids[:most], dtype=np.int64), cut=len(ids) > most)
 
 
 def _chunks(encoding: Encoding, most: int) -> list[tuple[int, int]]:

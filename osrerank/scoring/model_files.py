@@ -12,8 +12,8 @@ from osrerank._removed import instead_of
 from osrerank.errors import ModelLoadError
 from osrerank.scoring.card import CARD_VERSION, Calibration, Head, ModelCard, is_inside
 from osrerank.scoring.modular.cross_encoder import CrossEncoderDescription, read_cross_encoder
-from osrerank.scoring.modular.description import TOKENIZER_SETTINGS_FILE
 from osrerank.scoring.modular.head import HeadStep
+from osrerank.scoring.modular.tokenizer_settings import TokenizerSettings
 from osrerank.scoring.modular.token_vectors import TokenVectors
 
 SHIPPED = Path(__file__).parent.parent / "models"
@@ -21,6 +21,8 @@ CARD_FILE = "osrerank.json"
 CONFIG_FILE = "config.json"
 TOKENIZER_FILE = "tokenizer.json"
 WEIGHTS_FILE = "model.safetensors"
+WEIGHTS_INDEX_FILE = "model.safetensors.index.json"
+ADAPTER_FILE = "adapter_config.json"
 PICKLES = ("pytorch_model.bin", "model.bin", "pytorch_model.pt", "model.pt", "model.pth")
 LEGACY_START = bytes.fromhex("80028a0a6cfc9c46f9206aa850192e")
 """The first bytes of files that torch.save wrote before 1.6; later ones are zip archives."""
@@ -31,12 +33,14 @@ ONNX_FILES = {
 """Precision -> where other programs' exports keep their graphs; files for a single processor are not among them."""
 GRAPHS = (ONNX_FILES["int8"], (*ONNX_FILES["fp32"], "onnx/model.onnx_data", "model.onnx_data"))
 WEIGHTS = (
-    ("*.safetensors", "model.safetensors.index.json"),
+    ("*.safetensors", WEIGHTS_INDEX_FILE),
     ("pytorch_model.bin", "pytorch_model.bin.index.json", "pytorch_model-*.bin"),
 )
 """What to fetch from a hub repository: the first list of which it has a file, so that not every form is downloaded."""
 MOST_TOKENS = 512
-"""The most tokens of a sequence, except for the families in `LONG`."""
+"""The most tokens of a sequence where the model's files set no limit, except for the families in `LONG`."""
+MOST_QUERY_TOKENS = 64
+"""The most tokens of a query; half of the sequence if that is less."""
 LONG = ("modernbert",)
 """Families that were trained with longer sequences, by ``model_type``."""
 _BERT = {
@@ -179,8 +183,26 @@ def digest(directory: Path, files: Iterable[str]) -> str:
 
 
 def weight_files(directory: Path) -> list[str]:
-    """Return the names of the safetensors files in the directory, without its subfolders."""
-    return sorted(file.name for file in directory.glob("*.safetensors"))
+    """Return the names of the safetensors that transformers reads: one file, or those that an index names.
+
+    Others beside them, such as older weights, are not read.
+
+    Raises:
+        ModelLoadError: there is an adapter, or several files and nothing says which of them to read.
+    """
+    if (adapter := directory / ADAPTER_FILE).exists():
+        fix = "merge it into the weights: peft's merge_and_unload(), then save_pretrained(...)"
+        reason = f"{adapter}: an adapter (LoRA or the like) changes the model's weights, and osrerank applies none"
+        raise ModelLoadError(f"{reason}; {fix}", path=str(adapter))
+    if (directory / WEIGHTS_FILE).exists():
+        return [WEIGHTS_FILE]
+    if (index := directory / WEIGHTS_INDEX_FILE).exists():
+        return sorted(set(read_json(index).get("weight_map", {}).values()))
+    found = sorted(file.name for file in directory.glob("*.safetensors"))
+    if len(found) > 1:
+        reason = f"{directory} has {', '.join(found)}, and neither {WEIGHTS_FILE} nor {WEIGHTS_INDEX_FILE}"
+        raise ModelLoadError(f"{reason}; name the model's weights {WEIGHTS_FILE}", path=str(directory))
+    return found
 
 
 def modular(directory: Path) -> CrossEncoderDescription | None:
@@ -218,11 +240,12 @@ def module_weights(card: ModelCard) -> list[str]:
 
 
 def _refuse_unusable(directory: Path) -> None:
+    has_weights = bool(weight_files(directory))
     if not tokenizer_file(directory).exists():
         fix = "save it there with AutoTokenizer.from_pretrained(...).save_pretrained(...)"
         reason = f"{directory} has no {TOKENIZER_FILE}; {fix}"
         raise ModelLoadError(reason, path=str(directory))
-    if weight_files(directory) or any(directory.rglob("*.onnx")):
+    if has_weights or any(directory.rglob("*.onnx")):
         return
     pickled = next((name for name in PICKLES if (directory / name).exists()), None)
     if pickled:
@@ -255,10 +278,14 @@ def _from_config(config: dict[str, Any], directory: Path) -> dict[str, Any]:
     }
     described = modular(directory)
     has_own_head = described is not None and described.head is not None
+    settings = TokenizerSettings.read(directory, read_json)
+    max_tokens = longest_sequence(config, described.max_tokens if described else settings.limit)
     return {
         "head": _head_of(described.labels) if described and has_own_head else _head(config),
-        "max_tokens": _max_tokens(config, directory, described),
-        "segment_rows": int(config.get("type_vocab_size", 0)),
+        "max_tokens": max_tokens,
+        "max_query_tokens": min(MOST_QUERY_TOKENS, max_tokens // 2),
+        "segment_rows": int(config.get("type_vocab_size", 0)) if settings.gives_token_types else 1,
+        "truncation_side": settings.truncation_side,
         "query_prefix": described.query_prefix if described else "",
         "onnx": {} if has_own_head else found,  # other programs' graphs of it end before the head
     }
@@ -294,20 +321,11 @@ def _head_of(labels: int) -> Head:
     return "logit1" if labels == 1 else "logits2"
 
 
-def _max_tokens(config: Mapping[str, Any], directory: Path, described: CrossEncoderDescription | None) -> int:
-    """Return the room for tokens.
-
-    A limit in a cross-encoder's files is the model's own, and so is the tokenizer's of a family of long sequences.
-    """
-    kind, positions = str(config.get("model_type")), int(config.get("max_position_embeddings", MOST_TOKENS))
-    room = positions - first_position(config)
-    settings = directory / TOKENIZER_SETTINGS_FILE
-    if described is not None and described.max_tokens is not None:
-        return min(room, described.max_tokens)
-    if kind in LONG:
-        limit = read_json(settings).get("model_max_length") if settings.exists() else None
-        return min(room, int(limit or room))
-    return min(MOST_TOKENS, room)
+def longest_sequence(config: Mapping[str, Any], limit: int | None) -> int:
+    """Return the most tokens of a sequence: the limit of the model's files, within the positions that it has."""
+    room = int(config.get("max_position_embeddings", MOST_TOKENS)) - first_position(config)
+    usual = room if config.get("model_type") in LONG else MOST_TOKENS
+    return min(room, limit or usual)
 
 
 def first_position(config: Mapping[str, Any]) -> int:

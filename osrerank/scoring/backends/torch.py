@@ -11,7 +11,7 @@ from osrerank.errors import InferenceError, MissingDependencyError, ModelLoadErr
 from osrerank.scoring.backends.base import Compute
 from osrerank.scoring.card import ModelCard
 from osrerank.scoring.inputs import Tokens
-from osrerank.scoring.model_files import modular, padding_id, parameter_files, read_config
+from osrerank.scoring.model_files import CONFIG_FILE, modular, padding_id, parameter_files, read_config
 from osrerank.scoring.modular.head import Head
 from osrerank.types.vectors import Rows
 
@@ -234,6 +234,7 @@ def _standard(directory: Path, card: ModelCard) -> Any:
     from osrerank.scoring.backends.networks.classifier import Classifier  # noqa: PLC0415 - imports torch
 
     transformers: Any = require("transformers", extra="torch")
+    _refuse_decoder(directory, card, transformers)
     is_next_sentence = card.head == "next-sentence"
     architecture = (
         transformers.BertForNextSentencePrediction
@@ -246,6 +247,22 @@ def _standard(directory: Path, card: ModelCard) -> Any:
     if loading["missing_keys"]:
         raise _lacking(directory, card, ", ".join(sorted(loading["missing_keys"])[:3]))
     return Classifier(network)
+
+
+def _refuse_decoder(directory: Path, card: ModelCard, transformers: Any) -> None:
+    """Refuse a family that reads a text from left to right, and classifies the last token: it has no masked words.
+
+    Raises:
+        ModelLoadError: the message names the family.
+    """
+    family = str(read_config(directory).get("model_type"))
+    if family not in transformers.models.auto.modeling_auto.MODEL_FOR_MASKED_LM_MAPPING_NAMES:
+        file = directory / CONFIG_FILE
+        reason = (
+            f"{file}: model_type is {family!r}, a family without bidirectional attention, and osrerank computes none"
+        )
+        fix = "run it behind a rerank server (--backend http)"
+        raise ModelLoadError(f"{reason}; {fix}", model=card.name, path=str(file))
 
 
 def _modular(directory: Path, card: ModelCard, head: Head) -> Any:

@@ -42,6 +42,8 @@ CLASSIFIERS = ("classifier.weight", "classifier.out_proj.weight")
 NEXT_SENTENCE = "cls.seq_relationship.weight"
 SOURCE_FILE, PASSED_FILE = "source.json", "self-check.json"
 NOTICES = ("LICENSE", "NOTICE")
+FORM = "2"
+"""Of what is kept: 2 has the tokenizer's settings."""
 
 logger = logging.getLogger(__name__)
 
@@ -118,7 +120,7 @@ def needs_conversion(directory: Path) -> bool:
 def cache_folder() -> Path:
     """Return where converted checkpoints are kept."""
     configured = os.environ.get("XDG_CACHE_HOME")
-    return (Path(configured) if configured else Path.home() / ".cache") / "osrerank" / "models"
+    return (Path(configured) if configured else Path.home() / ".cache") / "osrerank" / "models" / FORM
 
 
 def _write(source: Path, target: Path, head: Head, sha256: str) -> None:
@@ -134,7 +136,7 @@ def _write(source: Path, target: Path, head: Head, sha256: str) -> None:
     safetensors.save_file(contiguous, target / WEIGHTS_FILE, metadata={"format": "pt"})
     _write_json(target / CONFIG_FILE, config)
     _write_json(target / SOURCE_FILE, {"source": source.name, "sha256": sha256, "head": head})
-    for name in (name for name in NOTICES if (source / name).exists()):
+    for name in (name for name in (*NOTICES, SETTINGS_FILE) if (source / name).exists()):
         shutil.copyfile(source / name, target / name)
 
 

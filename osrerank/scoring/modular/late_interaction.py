@@ -316,11 +316,14 @@ class _Vocabulary:
         return tuple(word for word in words if self.has(word))
 
     def marker(self, prompt: str) -> tuple[str, str]:
-        """Return the token that a prompt begins with, and the text behind it; a prompt without one is text."""
-        first, _, rest = prompt.partition(" ")
+        """Return the token that a prompt begins with, and the text behind it; a prompt without one is text.
+
+        The text keeps its first space, which a byte-level tokenizer reads as a part of the next word.
+        """
         if prompt in self._added:
             return prompt, ""
-        return (first, rest) if first in self._added else ("", prompt)
+        first, space, rest = prompt.partition(" ")
+        return (first, space + rest) if first in self._added else ("", prompt)
 
     def expansion(self, length: int, *, attends: bool, token: str | None = None) -> dict[str, Any]:
         """Return how queries are filled to a length; 0 for not at all.

@@ -79,7 +79,7 @@ DUO = {"kind": "duo", "head": "logits2", "segment_rows": 3}
         (lambda folder: (folder / "config.json").write_text("{"), r"config\.json cannot be read as JSON"),
         (lambda folder: (folder / "config.json").write_text("[]"), "is not a JSON object"),
         (lambda folder: (folder / "tokenizer.json").unlink(), r"no tokenizer\.json; save it there"),
-        (lambda folder: (folder / "tokenizer.json").write_text("no"), r"tokenizer\.json cannot be used as a tokenizer"),
+        (lambda folder: (folder / "tokenizer.json").write_text("no"), r"tokenizer\.json cannot be read as JSON"),
         (lambda folder: edit_json(folder / "config.json", id2label={"0": "", "1": "", "2": ""}), "3 labels"),
         (lambda folder: edit_json(folder / "config.json", id2label={"0": "", "1": ""}), r"gives \(n, 2\)"),
         (lambda folder: edit_json(folder / "config.json", architectures=["BertModel"]), "export MODEL OUTPUT makes"),

@@ -2,7 +2,7 @@ import time
 from pathlib import Path
 
 import pytest
-from tokenizers import Tokenizer
+from tokenizers import AddedToken, Tokenizer, models, pre_tokenizers, processors, trainers
 
 from osrerank.errors import ModelLoadError
 from osrerank.scoring.card import ModelCard
@@ -171,3 +171,58 @@ def test_a_word_of_more_pieces_than_fit_is_divided() -> None:
     ((first, *rest),) = builder.chunks([word], query)
     assert first[0] == 0
     assert [start for start, _end in rest] == [end for _start, end in (first, *rest)][:-1]
+
+
+def marked_tokenizer(tmp_path: Path, **options: object) -> Tokenizer:
+    """Return a byte-level tokenizer with the special token [QRY], saved in a folder."""
+    made = Tokenizer(models.BPE())
+    made.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    alphabet = pre_tokenizers.ByteLevel.alphabet()
+    trainer = trainers.BpeTrainer(
+        vocab_size=300, special_tokens=["[CLS]", "[SEP]"], initial_alphabet=alphabet, show_progress=False
+    )
+    made.train_from_iterator(["rain falls and rain rains on the plain"] * 20, trainer)
+    made.post_processor = processors.TemplateProcessing(
+        single="[CLS] $A [SEP]", pair="[CLS] $A [SEP] $B [SEP]", special_tokens=[("[CLS]", 0), ("[SEP]", 1)]
+    )
+    made.add_special_tokens([AddedToken("[QRY]", special=True, **options)])
+    made.save(str(tmp_path / "tokenizer.json"))
+    return made
+
+
+@pytest.mark.parametrize("prefix", ["[QRY] ", "[QRY]", "find [QRY]: ", "[QRY][SEP] a "])
+@pytest.mark.parametrize("options", [{}, {"rstrip": True}, {"lstrip": True}], ids=str)
+@pytest.mark.parametrize("side", ["right", "left"])
+def test_a_prefix_of_special_tokens_is_read_as_the_tokenizer_reads_it(
+    tmp_path: Path, prefix: str, options: dict[str, bool], side: str
+) -> None:
+    tokenizer = marked_tokenizer(tmp_path, **options)
+    words = {"query_prefix": prefix, "document_prefix": prefix, "truncation_side": side}
+    builder = InputBuilder.load(tmp_path, card(head="cosine", kind="bi-encoder", max_query_tokens=20, **words))
+    for text in ("rain falls", " rain", "", "rain falls and " * 30):
+        tokenizer.enable_truncation(20, direction=side)
+        expected = tokenizer.encode(prefix + text).ids
+        assert builder.alone(builder.query(text)).ids.tolist() == expected
+
+
+def test_a_special_token_of_the_prefix_is_text_where_a_text_spells_it(tmp_path: Path) -> None:
+    tokenizer = marked_tokenizer(tmp_path)
+    builder = InputBuilder.load(tmp_path, card(head="cosine", kind="bi-encoder", query_prefix="[QRY] "))
+    marker = tokenizer.token_to_id("[QRY]")
+    found = builder.alone(builder.query("rain [QRY] falls")).ids.tolist()
+    assert found.count(marker) == 1
+    assert found.index(marker) == 1
+    assert [tokenizer.id_to_token(one) for one in found][2:9] == ["\u0120rain", "\u0120", *"[QRY]"]
+
+
+def test_the_end_of_a_long_text_is_kept_where_the_tokenizer_cuts_on_the_left() -> None:
+    builder = InputBuilder.load(DIRECTORY, card(truncation_side="left", max_tokens=70))
+    query = builder.query("low")
+    short, long = builder.documents(["low wing", "low " * 100_000 + "wing"], query)
+    assert (short.ids.tolist(), short.cut) == (ids("low", "wing"), False)
+    assert (long.ids[-2:].tolist(), len(long.ids), long.cut) == (ids("low", "wing"), 66, True)
+
+
+def test_all_tokens_have_the_first_segment_where_the_tokenizer_gives_no_token_types() -> None:
+    builder = InputBuilder.load(DIRECTORY, card(segment_rows=1))
+    assert set(sequence(builder, "low", "the wing")[1]) == {0}

@@ -43,7 +43,7 @@ def test_each_is_recognised_and_others_are_not(name: str) -> None:
 def test_sentence_transformers_own_form() -> None:
     found = read_late_interaction(SAVED / "expanded", read_json)
     assert found.tokens == TokenVectors("[Q]", "[D]", "[MASK]", 16, skipped=(".", ",", "!", ";", "(", ")", ":"))
-    assert (found.query_prefix, found.document_prefix) == ("", "")
+    assert (found.query_prefix, found.document_prefix) == (" ", " ")
     assert (found.most_query_tokens, found.most_document_tokens, found.dimensions) == (16, 48, 16)
     assert found.projections == (Projection("1_Dense/model.safetensors", "linear"),)
 
@@ -89,7 +89,7 @@ def test_a_prompt_behind_a_marker_stays_text(changed: Callable[..., Path]) -> No
     prompts = {"query": "[Q] search for ", "document": ""}
     folder = changed("expanded", "config_sentence_transformers.json", prompts=prompts)
     found = read_late_interaction(folder, read_json)
-    assert (found.tokens.query_marker, found.query_prefix) == ("[Q]", "search for ")
+    assert (found.tokens.query_marker, found.query_prefix) == ("[Q]", " search for ")
     assert (found.tokens.document_marker, found.document_prefix) == ("", "")
 
 
