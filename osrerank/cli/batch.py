@@ -125,7 +125,7 @@ def refuse_overwriting(output: Path, *inputs: Path | None) -> None:
 def digest(queries: Sequence[Query]) -> str:
     """Return a fingerprint of a query set: ids, texts and their order."""
     content = "\n".join(f"{query.query_id}\t{query.text}" for query in queries)
-    return hashlib.sha256(content.encode()).hexdigest()[:16]
+    return hashlib.sha256(content.encode(errors="surrogatepass")).hexdigest()[:16]
 
 
 def resolved(arguments: RerankArgument, defaults: Rerank, reranker: RerankService) -> dict[str, Any]:

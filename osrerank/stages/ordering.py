@@ -135,8 +135,7 @@ def rank_block(
     if not ordered:
         raise nothing_scored(model, attempt.failures if unscored else {}, stage=stage)
     candidates = reorder(ranking, stage, ordered, (*unscored, *ranking.candidates[attempt.depth :]))
-    failed = len(unscored)
-    if failed:
+    if failed := sum(candidate.failure != BLANK for candidate in unscored):  # a blank text needs no score
         reasons = [*reasons, not_scored(f"{failed} candidates")]
     report = StageReport(
         name=stage,
@@ -147,7 +146,7 @@ def rank_block(
         kind=kind,
         candidates=len(block),
         **counts,
-        failed=failed,
+        failed=len(unscored),
         took_ms=(time.perf_counter() - started) * 1000,
         pairs=pairs,
     )

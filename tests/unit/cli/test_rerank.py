@@ -146,16 +146,41 @@ def test_queries_without_a_deadline_wait_for_a_busy_rerank_server(candidates, tm
     assert outcome.exit_code == 0, outcome.output
 
 
-def test_a_query_reranked_in_part_alone_ends_with_its_count_unless_that_is_allowed(candidates, tmp_path):
+@pytest.mark.parametrize("options", [(), ("--passages", "maxp"), ("--sentences", "a=0.5")], ids=str)
+def test_a_blank_document_ends_no_run_and_stands_below_the_scored(candidates, tmp_path, options):
+    lines = candidates.read_text().splitlines()
+    candidates.write_text("\n".join([lines[0].replace(TEXTS[2], "..."), *lines[1:]]) + "\n")
+    outcome = reranked("--candidates", candidates, "-o", tmp_path / "mono.run", "--blend", "replace", *options)
+    assert outcome.exit_code == 0, outcome.output
+    assert "partly" not in outcome.stderr
+    assert read_run(tmp_path / "mono.run").rankings["q0"][-1].doc_id == "d2"
+
+
+def test_a_query_whose_text_cannot_be_utf_8_is_reranked(tmp_path):
+    candidates = tmp_path / "candidates.jsonl"
+    line = {"query_id": "1", "query": "x \ud800", "candidates": [{"doc_id": "a", "text": "x"}]}
+    candidates.write_text(json.dumps(line) + "\n")
+    outcome = reranked("--candidates", candidates, "-o", tmp_path / "mono.run")
+    assert outcome.exit_code == 0, outcome.output
+
+
+def test_a_query_reranked_in_part_alone_ends_with_its_count_unless_that_is_allowed(candidates, tmp_path, monkeypatch):
     output, qrels = tmp_path / "mono.run", tmp_path / "qrels.txt"
     qrels.write_text("q1 0 d0 1\n")
     lines = candidates.read_text().splitlines()
-    candidates.write_text("\n".join([lines[0].replace(TEXTS[2], "..."), *lines[1:]]) + "\n")
-    outcome = reranked("--candidates", candidates, "-o", output)
-    assert outcome.exit_code == 1
-    assert "1 queries failed, 1 of them only partly reranked (--allow-partial keeps these)" in str(outcome.exception)
-    assert not output.exists()
-    outcome = reranked("--candidates", candidates, "-o", output, "--allow-partial")
+    candidates.write_text("\n".join([lines[0].replace(TEXTS[2], "refused"), *lines[1:]]) + "\n")
+    monkeypatch.chdir(tmp_path)
+    arguments = ["--backend", "http", "rerank", "--candidates", str(candidates), "-o", str(output)]
+    refusing = Reply({"error": "such a text is refused"}, 422)
+    with answering(lambda received: refusing if "refused" in received.body["texts"] else by_length(received)) as server:
+        (tmp_path / "osrerank.toml").write_text(f'[http]\nurl = "{server.url}"\ndialect = "tei"\n')
+        outcome = CliRunner().invoke(cli, arguments)
+        assert outcome.exit_code == 1
+        assert "1 queries failed, 1 of them only partly reranked (--allow-partial keeps these)" in str(
+            outcome.exception
+        )
+        assert not output.exists()
+        outcome = CliRunner().invoke(cli, [*arguments, "--allow-partial"])
     assert outcome.exit_code == 0, outcome.output
     assert "5 queries, 1 of them found nothing, 1 of them only partly reranked" in outcome.stderr
     assert sorted(read_run(output).rankings) == ["q0", "q1", "q2", "q3"]
