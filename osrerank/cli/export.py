@@ -43,7 +43,7 @@ def _kind(value: str | None) -> str | None:
 )
 @click.option(
     "--pooling",
-    type=click.Choice(["cls", "mean", "lasttoken"]),
+    type=click.Choice(["cls", "mean", "max", "weightedmean", "lasttoken"]),
     help="bi-encoder: how token states become a text's vector.  [default: its files']",
 )
 @click.option("--query-prefix", help="bi-encoder: prefix of every query.  [default: its files', else none]")

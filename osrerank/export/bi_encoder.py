@@ -4,12 +4,12 @@ import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 from osrerank.errors import ConfigError, ModelLoadError
 from osrerank.export.bi_encoder_graph import BUCKETS
 from osrerank.scoring.backends.networks.modern_bert import shape as modern_shape
-from osrerank.scoring.card import Calibration, ModelCard, Pooling
+from osrerank.scoring.card import CHOICES, Calibration, ModelCard, Pooling
 from osrerank.scoring.model_files import (
     CONFIG_FILE,
     TOKENIZER_FILE,
@@ -27,9 +27,10 @@ OTHERS = ("CrossEncoder", *late_interaction.NAMES)
 """What sentence-transformers saves that is no bi-encoder, by the ``model_type`` in its files."""
 UNCALIBRATED = Calibration(20.0, -15.0)
 """Spreads the logits of usual cosines, .6 to .9, around 0; their probabilities mean nothing until they are fitted."""
-FIRST_PASS_WEIGHTS: Mapping[Pooling, float] = {"cls": 0.1, "mean": 0.05, "lasttoken": 0.05}
-"""What the best first-pass score adds to a cosine; measured for bge-small-en-v1.5 and e5-small-v2 in
-docs/research/joined.md."""
+FIRST_PASS_WEIGHTS: Mapping[Pooling, float] = {"cls": 0.1}
+"""What the best first-pass score adds to a cosine; `OTHER_WEIGHT` for other poolings. Measured for bge-small-en-v1.5
+and e5-small-v2 in docs/research/joined.md."""
+OTHER_WEIGHT = 0.05
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +96,7 @@ def read_bi_encoder(directory: Path, name: str, given: Given | None = None) -> B
     config = config_of(transformer)
     pooling = given.pooling or found.pooling
     if pooling is None:
-        fix = f"name it: --pooling {', '.join(files.POOLINGS)}"
+        fix = f"name it: --pooling {', '.join(CHOICES['pooling'])}"
         raise ModelLoadError(f"{directory} does not say how texts are pooled; {fix}", path=str(directory))
     query_prefix = found.query_prefix if given.query_prefix is None else given.query_prefix
     document_prefix = found.document_prefix if given.document_prefix is None else given.document_prefix
@@ -113,8 +114,8 @@ def read_bi_encoder(directory: Path, name: str, given: Given | None = None) -> B
         max_query_tokens=min(longest, found.limits.query or longest),
         segment_rows=int(config.get("type_vocab_size", 0)),
         calibration=UNCALIBRATED if is_cosine else Calibration(),
-        first_pass_weight=FIRST_PASS_WEIGHTS[cast("Pooling", pooling)] * UNCALIBRATED.scale if is_cosine else 0.0,
-        pooling=cast("Pooling", pooling),
+        first_pass_weight=FIRST_PASS_WEIGHTS.get(pooling, OTHER_WEIGHT) * UNCALIBRATED.scale if is_cosine else 0.0,
+        pooling=pooling,
         modules=found.steps,
         dimensions=_dimensions(directory, config, found, given.dimensions),
         query_prefix=query_prefix,

@@ -62,7 +62,8 @@ class ExportOptions:
             third; None for what the source is.
         third_segment: the third segment's embedding: ``zeros``, as in the released duoBERT, or a ``copy`` of the
             document's (`osrerank.export.third_segment`).
-        pooling: bi-encoder only: ``cls``, ``mean`` or ``lasttoken``; None for what the files say.
+        pooling: bi-encoder only: ``cls``, ``mean``, ``max``, ``weightedmean`` or ``lasttoken``; None for what the files
+            say.
         query_prefix: precedes every query of a bi-encoder; None for what the files say.
         document_prefix: precedes every document of a bi-encoder; None for what the files say.
         dimensions: how many numbers of a bi-encoder's vector are kept, the first ones; None for what the files say.

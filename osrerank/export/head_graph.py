@@ -11,6 +11,8 @@ from osrerank.scoring.modular.head import Head, HeadStep, Mode
 OPERATORS = {"tanh": "Tanh", "relu": "Relu", "sigmoid": "Sigmoid", "gelu": "Gelu"}
 RUNTIME = "com.microsoft"
 """Domain of ONNX Runtime's own operators; Gelu is one of them."""
+FLOAT = 1
+"""ONNX's number of the type float32."""
 
 
 class Nodes(Protocol):
@@ -46,8 +48,20 @@ def _pooled(graph: Nodes, states: str, mode: Mode) -> str:
     axis = graph.constant("axis.1", np.array([1]))
     if mode in {"mean", "max"}:
         return graph.add("ReduceMean" if mode == "mean" else "ReduceMax", [states, axis], keepdims=0)
+    if mode == "weightedmean":
+        return _weighted(graph, states, axis)
     row = graph.constant(f"row.{mode}", np.array([0 if mode == "cls" else -1]))
     return graph.add("Squeeze", [graph.add("Gather", [states, row], axis=1), axis])
+
+
+def _weighted(graph: Nodes, states: str, axis: str) -> str:
+    """Return the mean of the states in which the n-th token counts n times ``(n, hidden)``."""
+    one = graph.constant("one", np.array(1))
+    tokens = graph.add("Squeeze", [graph.add("Shape", [states], start=1, end=2)])
+    counts = graph.add("Range", [one, graph.add("Add", [tokens, one]), one])
+    counts = graph.add("Unsqueeze", [graph.add("Cast", [counts], to=FLOAT), axis])  # (tokens, 1)
+    total = graph.add("ReduceSum", [graph.add("Mul", [states, counts]), axis], keepdims=0)
+    return graph.add("Div", [total, graph.add("ReduceSum", [counts], keepdims=0)])
 
 
 def _each(graph: Nodes, states: str) -> str:

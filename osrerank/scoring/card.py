@@ -4,13 +4,13 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import PureWindowsPath
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import numpy as np
 import numpy.typing as npt
 
 from osrerank.scoring.modular.head import Head as Steps
-from osrerank.scoring.modular.head import HeadStep
+from osrerank.scoring.modular.head import HeadStep, Mode
 from osrerank.scoring.modular.token_vectors import TokenVectors
 from osrerank.scoring.modular.tokenizer_settings import TruncationSide
 from osrerank.types import Advice
@@ -19,7 +19,7 @@ CARD_VERSION = 2
 CHOICES = {
     "kind": ("bi-encoder", "late-interaction", "cross-encoder", "duo"),
     "head": ("logit1", "logits2", "next-sentence", "cosine", "dot"),
-    "pooling": ("cls", "mean", "lasttoken"),
+    "pooling": get_args(Mode),
     "length_rule": ("paper", "released"),
     "truncation_side": ("right", "left"),
 }
@@ -33,7 +33,7 @@ DUO: tuple[Kind, ...] = ("duo",)
 Head = Literal["logit1", "logits2", "next-sentence", "cosine", "dot"]
 SIMILARITIES = ("cosine", "dot")
 LengthRule = Literal["paper", "released"]
-Pooling = Literal["cls", "mean", "lasttoken"]
+Pooling = Mode
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +87,8 @@ class ModelCard:
         first_pass_weight: logits that the query's best first-pass score adds in a linear blend; 0 for none.
         onnx: precision (``int8``, ``fp32``) -> graph's file, relative to the directory.
         pooling: bi-encoder only. ``cls``: a text's vector is the hidden state of [CLS]; ``mean``: the mean of all its
-            hidden states; ``lasttoken``: the state of its last token, [SEP] or the like.
+            hidden states; ``max``: their largest values; ``weightedmean``: the mean in which the n-th token counts n
+            times; ``lasttoken``: the state of its last token, [SEP] or the like.
         modules: encoder only; what follows the pooling, in order.
         dimensions: encoder only; the vector is the first so many numbers of what that gives; 0 for the encoder's
             hidden size.

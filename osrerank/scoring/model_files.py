@@ -13,8 +13,8 @@ from osrerank.errors import ModelLoadError
 from osrerank.scoring.card import CARD_VERSION, Calibration, Head, ModelCard, is_inside
 from osrerank.scoring.modular.cross_encoder import CrossEncoderDescription, read_cross_encoder
 from osrerank.scoring.modular.head import HeadStep
-from osrerank.scoring.modular.tokenizer_settings import TokenizerSettings
 from osrerank.scoring.modular.token_vectors import TokenVectors
+from osrerank.scoring.modular.tokenizer_settings import TokenizerSettings
 
 SHIPPED = Path(__file__).parent.parent / "models"
 CARD_FILE = "osrerank.json"

@@ -66,7 +66,7 @@ def test_the_padded_graph_gives_them_too(make: Make, kind: str) -> None:
 def test_a_head_of_every_part_is_computed_alike(tmp_path: Path) -> None:
     """All poolings side by side, every activation, and two labels."""
     base, modules = libraries()
-    poolings = ["cls", "mean", "max", "lasttoken"]
+    poolings = ["cls", "mean", "max", "weightedmean", "lasttoken"]
     sizes = [4 * WIDTH, 24, 20, 16, 12]
     functions = [torch.nn.Tanh(), torch.nn.SiLU(), torch.nn.ReLU(), torch.nn.Sigmoid()]
     dense = [

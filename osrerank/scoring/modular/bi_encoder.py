@@ -26,7 +26,6 @@ from osrerank.scoring.modular.description import (
 from osrerank.scoring.modular.head import HeadStep, Mode
 
 NAME = "SentenceTransformer"
-POOLINGS = ("cls", "mean", "lasttoken")
 QUERY_PROMPTS = ("query",)
 DOCUMENT_PROMPTS = ("document", "passage", "corpus")
 """Names of the prompts of each side; the first one that is not empty counts."""
@@ -113,8 +112,8 @@ def _steps(directory: Path, parts: Modules, modules: Sequence[tuple[str, str]]) 
         named = ", ".join(kind for kind, _ in modules) or "nothing"
         raise refused(file, f"behind the Transformer stands {named}; it must be one Pooling, and others after it")
     (mode, *more), folder = parts.pooling(modules[0][1]), modules[0][1]
-    if more or mode not in POOLINGS:
-        reason = f"pooling_mode is {', '.join((mode, *more))}; of a bi-encoder it must be one of {', '.join(POOLINGS)}"
+    if more:
+        reason = f"pooling_mode is {', '.join((mode, *more))}; of a bi-encoder it must be a single one"
         raise refused(directory / folder / "config.json", reason)
     steps: list[HeadStep] = []
     width = 0

@@ -7,7 +7,7 @@ what is not known is refused, by file and field.
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 from osrerank.errors import ModelLoadError
 from osrerank.scoring.modular.head import Activation, HeadStep, Mode
@@ -27,11 +27,12 @@ KINDS = ("Pooling", "Dense", "LayerNorm", "Normalize", "Dropout")
 """Modules that may follow the transformer of a bi-encoder or a cross-encoder."""
 ENCODERS = "feature-extraction"
 CLASSIFIERS = "sequence-classification"
-MODES: Mapping[str, Mode] = {"cls": "cls", "mean": "mean", "max": "max", "lasttoken": "lasttoken"}
+MODES: Mapping[str, Mode] = {mode: mode for mode in get_args(Mode)}
 OLDER_MODES: Mapping[str, Mode] = {
     "pooling_mode_cls_token": "cls",
     "pooling_mode_max_tokens": "max",
     "pooling_mode_mean_tokens": "mean",
+    "pooling_mode_weightedmean_tokens": "weightedmean",
     "pooling_mode_lasttoken": "lasttoken",
 }
 ACTIVATIONS: Mapping[str, Activation] = {
@@ -55,7 +56,7 @@ KEYS: Mapping[str, Collection[str]] = {
     ),
     "Pooling": (
         *("embedding_dimension", "word_embedding_dimension", "pooling_mode", "include_prompt"),
-        *(*OLDER_MODES, "pooling_mode_mean_sqrt_len_tokens", "pooling_mode_weightedmean_tokens"),
+        *(*OLDER_MODES, "pooling_mode_mean_sqrt_len_tokens"),
     ),
     "Dense": (
         *("in_features", "out_features", "bias", "activation_function", "module_input_name", "module_output_name"),

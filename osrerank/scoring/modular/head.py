@@ -3,7 +3,7 @@
 from dataclasses import asdict, dataclass, fields
 from typing import Any, Literal, get_args
 
-Mode = Literal["cls", "mean", "max", "lasttoken"]
+Mode = Literal["cls", "mean", "max", "weightedmean", "lasttoken"]
 Kind = Literal["dense", "norm", "unit", "first"]
 Activation = Literal["", "gelu", "relu", "sigmoid", "silu", "tanh"]
 
@@ -46,8 +46,9 @@ class Head:
 
     Attributes:
         steps: in order.
-        pooling: a sequence's vector is the state of its first token, the mean or the largest values of all, or the
-            state of its last token; several lie side by side. With none, each token has a vector of its own.
+        pooling: a sequence's vector is the state of its first token, the mean or the largest values of all, the mean
+            in which the n-th token counts n times, or the state of the last token; several lie side by side. With none,
+            each token has a vector of its own.
     """
 
     steps: tuple[HeadStep, ...]

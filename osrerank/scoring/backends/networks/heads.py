@@ -109,6 +109,7 @@ class HeadNetwork(nn.Module):
                 "cls": lambda: states.index_select(0, bounds.offsets[:-1]),
                 "mean": lambda: torch.segment_reduce(states, "mean", lengths=lengths, unsafe=True),
                 "max": lambda: torch.segment_reduce(states, "max", lengths=lengths, unsafe=True),
+                "weightedmean": lambda: _weighted(states, bounds, lengths),
                 "lasttoken": lambda: states.index_select(0, bounds.offsets[1:] - 1),
             },
         )
@@ -127,9 +128,18 @@ class HeadNetwork(nn.Module):
                 "cls": lambda: states[:, 0],
                 "mean": lambda: (states * kept).sum(dim=1) / kept.sum(dim=1),
                 "max": lambda: states.masked_fill(kept == 0, torch.finfo(states.dtype).min).amax(dim=1),
+                "weightedmean": lambda: (states * (counts := kept.cumsum(1) * kept)).sum(dim=1) / counts.sum(dim=1),
                 "lasttoken": lambda: _last(states, mask),
             },
         )
+
+
+def _weighted(states: Tensor, bounds: Bounds, lengths: Tensor) -> Tensor:
+    """Return the means of packed states in which the n-th token of a sequence counts n times, in fp32."""
+    starts = bounds.offsets[:-1].long().repeat_interleave(lengths)
+    counts = torch.arange(1, len(states) + 1, device=states.device) - starts
+    total = torch.segment_reduce(states.float() * counts[:, None], "sum", lengths=lengths, unsafe=True)
+    return total / (lengths * (lengths + 1) / 2)[:, None]
 
 
 def _last(states: Tensor, mask: Tensor) -> Tensor:
