@@ -22,7 +22,7 @@ from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processor
 from torch import nn
 from torch.nn import functional
 
-from osrerank.errors import EvaluationError, FormatError
+from osrerank.errors import ConfigError, EvaluationError, FormatError
 from osrerank.export.export_model import new_directory, refuse_existing
 from osrerank.formats.files import bad_line
 from osrerank.formats.lines import numbered_lines
@@ -38,6 +38,8 @@ from osrerank.training.weights.model_directory import finish_encoder
 from osrerank.training.weights.models import build_network, put_weights, read_checkpoint, write_encoder
 
 SPECIALS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
+FRAMES = (("[CLS]", "[SEP]", "[MASK]"), ("<s>", "</s>", "<mask>"))
+"""What begins a sequence, ends it and hides a piece: BERT's and RoBERTa's tokens."""
 LEAST = 4
 """Fewest pieces of a sequence."""
 IGNORED = -100
@@ -106,15 +108,25 @@ class MaskedSteps:
 
     def sequences(self, texts: Iterable[str]) -> Iterator[Ids]:
         """Yield the sequences of a pass, each of at least four pieces."""
-        first, last = self._specials
+        first, last, _ = self._frame
         pieces = (self.tokenizer.encode(text, add_special_tokens=False).ids for text in texts)
         for some in self._packed(pieces, last) if self.recipe.pack else self._cut(pieces):
             if len(some) >= LEAST:
                 yield np.array([first, *some, last], dtype=np.int64)
 
     @property
-    def _specials(self) -> tuple[int, int]:
-        return self.tokenizer.token_to_id("[CLS]"), self.tokenizer.token_to_id("[SEP]")
+    def _frame(self) -> tuple[int, int, int]:
+        """Return the ids of the tokens that begin a sequence, end it, and hide a piece.
+
+        Raises:
+            ConfigError: the tokenizer has neither BERT's nor RoBERTa's.
+        """
+        for begins, ends, hides in FRAMES:
+            first, last, mask = (self.tokenizer.token_to_id(name) for name in (begins, ends, hides))
+            if first is not None and last is not None and mask is not None:
+                return first, last, mask
+        named = " nor ".join(", ".join(frame) for frame in FRAMES)
+        raise ConfigError(f"the model's tokenizer has neither {named}; start from another", setting="init_from")
 
     def _cut(self, texts: Iterable[list[int]]) -> Iterator[list[int]]:
         """Yield the pieces of each text, so many at a time as a sequence has room for."""
@@ -171,14 +183,15 @@ class MaskedSteps:
 
     def masked(self, ids: Ids, rng: np.random.Generator) -> tuple[Ids, Ids]:
         """Return a sequence with pieces hidden, at least one, and the targets: the pieces, elsewhere `IGNORED`."""
-        inside = np.flatnonzero(~np.isin(ids, self._specials))
+        first, last, mask = self._frame
+        inside = np.flatnonzero(~np.isin(ids, (first, last)))
         count = max(1, round(self.recipe.mask * len(inside)))
         chosen = np.sort(rng.choice(inside, count, replace=False))
         targets = np.full_like(ids, IGNORED)
         targets[chosen] = ids[chosen]
         fate = rng.random(count)
         changed = ids.copy()
-        changed[chosen[fate < AS_MASK]] = self.tokenizer.token_to_id("[MASK]")
+        changed[chosen[fate < AS_MASK]] = mask
         anything = chosen[(fate >= AS_MASK) & (fate < AS_MASK + AS_ANY)]
         changed[anything] = rng.integers(len(SPECIALS), self.tokenizer.get_vocab_size(), len(anything))
         return changed, targets

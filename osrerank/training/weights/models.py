@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from osrerank._optional import require
 from osrerank.errors import ConfigError, ModelLoadError
+from osrerank.export.bi_encoder import is_bi_encoder, read_bi_encoder
 from osrerank.export.export_model import write_card
 from osrerank.export.third_segment import third_row
 from osrerank.scoring.backends.networks.bi_encoder import PaddedBiEncoder
@@ -30,14 +31,17 @@ from osrerank.scoring.model_files import (
     WEIGHTS_FILE,
     read_card,
     read_config,
+    read_json,
     tokenizer_file,
 )
+from osrerank.scoring.modular.description import MODULES_FILE
+from osrerank.scoring.modular.tokenizer_settings import TokenizerSettings
 from osrerank.training.recipes import Recipe
 from osrerank.training.weights.bi_encoder import BiEncoderNetwork
 
 SIGMA = 0.02
 """Standard deviation of BERT's new weights, truncated at two of it."""
-FRESH = ("classifier.", "score.", "pooler.", "cls.", "lm_head.")
+FRESH = ("classifier.", "pre_classifier.", "head.", "score.", "pooler.", "cls.", "lm_head.")
 """Prefixes, after the encoder's own, of weights that a checkpoint may lack: heads are trained."""
 TWO_LABELS = {"logits2": "classifier.", "next-sentence": "cls.seq_relationship."}
 """Heads of BERT with two logits of the pooled [CLS], of which the second means relevant: prefixes of their weights."""
@@ -116,14 +120,15 @@ def weights_of(network: nn.Module) -> dict[str, Tensor]:
 
 def _card(source: Path, recipe: Recipe, asked: Kind | None, name: str) -> ModelCard:
     """Return the card of the model to be trained."""
-    known = read_card(source, name=name) if _is_reranker(source) else None
+    known = _known(source, name)
     own = known.kind if known and known.kind != "duo" else "cross-encoder"
     kind = asked or recipe.kind or own
     if kind == "bi-encoder":
         head = "cosine"
         if known is None or not known.is_bi_encoder:
-            reason = f"{source} has no card of a bi-encoder; osrerank export gives it one"
-            raise ConfigError(reason, setting="recipe.kind", source="argument")
+            reason = f"{source} is no bi-encoder: it has neither a card nor sentence-transformers' files"
+            fix = "osrerank export --pooling gives it a card"
+            raise ConfigError(f"{reason}; {fix}", setting="recipe.kind", source="argument")
         _check_plain(source, known)
     else:
         known = known if known and known.kind == kind else None
@@ -143,12 +148,30 @@ def _card(source: Path, recipe: Recipe, asked: Kind | None, name: str) -> ModelC
             max_tokens=min(recipe.max_tokens, room),
             max_query_tokens=_query_tokens(known, recipe),
             length_rule=recipe.length_rule,  # type: ignore[arg-type] # likewise
-            segment_rows=max(3 if kind == "duo" else 0, int(config.get("type_vocab_size", 2))),
+            segment_rows=_segment_rows(source, kind, config, known),
             onnx={},
             provenance={},
         )
     except ValueError as error:
         raise ConfigError(f"recipe: {error}", setting="recipe", source="argument") from None
+
+
+def _known(source: Path, name: str) -> ModelCard | None:
+    """Return the card of a reranker, or of a bi-encoder that sentence-transformers saved; None for a bare encoder."""
+    if _is_reranker(source):
+        return read_card(source, name=name)
+    return read_bi_encoder(source, name).card if is_bi_encoder(source) else None
+
+
+def _segment_rows(source: Path, kind: str, config: Mapping[str, Any], known: ModelCard | None) -> int:
+    """Return how many segments the model reads: one if its tokenizer gives no token types, for a duo model three."""
+    rows = int(config.get("type_vocab_size", 2))
+    if kind == "duo":
+        return max(3, rows)
+    gives_types = TokenizerSettings.read(source, read_json).gives_token_types
+    if known is not None:
+        return known.segment_rows
+    return rows if gives_types else min(1, rows)
 
 
 def _check_plain(source: Path, card: ModelCard) -> None:
@@ -157,10 +180,11 @@ def _check_plain(source: Path, card: ModelCard) -> None:
     Raises:
         ModelLoadError: the message names the card's field.
     """
-    fields = {"head": card.head == "dot", "pooling": card.pooling == "lasttoken"}
+    fields = {"head": card.head == "dot", "pooling": card.pooling not in ("cls", "mean")}
     fields |= {name: bool(getattr(card, name)) for name in ("modules", "dimensions")}
     if field := next((name for name, is_set in fields.items() if is_set), None):
-        reason = f"{source / CARD_FILE}: {field} is {card.to_json()[field]!r}, and training knows no such bi-encoder"
+        file = next((file for file in (source / CARD_FILE, source / MODULES_FILE) if file.exists()), source)
+        reason = f"{file}: {field} is {card.to_json()[field]!r}, and training knows no such bi-encoder"
         fix = "start from one that compares the cosines of whole [CLS] or mean vectors"
         raise ModelLoadError(f"{reason}; {fix}", model=card.name, path=str(source))
 
@@ -305,7 +329,7 @@ def put_weights(network: Any, weights: Mapping[str, Tensor], source: Path) -> No
         for name, tensor in state.items():
             if name not in lacking:
                 tensor.copy_(found[name])
-            elif "LayerNorm.weight" in name:
+            elif name.lower().endswith("norm.weight"):
                 tensor.fill_(1.0)
             else:
                 _start(tensor)

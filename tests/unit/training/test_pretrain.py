@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
-from tokenizers import Tokenizer
+from tokenizers import Tokenizer, models, pre_tokenizers, trainers
 
-from osrerank.errors import EvaluationError, FormatError
+from osrerank.errors import ConfigError, EvaluationError, FormatError
 from osrerank.training.curve import read_curve
 from osrerank.training.pretrain import IGNORED, EncoderSize, MaskedSteps, new_encoder, pretrain
 from osrerank.training.recipes import PRESETS
@@ -86,6 +86,22 @@ def test_what_is_hidden_and_that_separators_never_are() -> None:
 
 
 @pytest.mark.long
+def test_robertas_mask_hides_pieces_of_its_families() -> None:
+    tokenizer = Tokenizer(models.Unigram())
+    tokenizer.pre_tokenizer = pre_tokenizers.Metaspace()
+    names = ["<s>", "<pad>", "</s>", "<unk>", "<mask>"]
+    trainer = trainers.UnigramTrainer(vocab_size=60, special_tokens=names, unk_token="<unk>", show_progress=False)
+    tokenizer.train_from_iterator(["low pressure and rain over the sea"] * 30, trainer)
+    made = MaskedSteps(tokenizer, RECIPE, 10_000, 1)
+    (ids,) = made.sequences(["low pressure and rain over the sea"])
+    assert (ids[0], ids[-1]) == (tokenizer.token_to_id("<s>"), tokenizer.token_to_id("</s>"))
+    changed = np.concatenate([made.masked(ids, np.random.default_rng(seed))[0] for seed in range(20)])
+    assert tokenizer.token_to_id("<mask>") in changed
+    bare = MaskedSteps(Tokenizer(models.Unigram()), RECIPE, 10_000)
+    with pytest.raises(ConfigError, match="the model's tokenizer has neither"):
+        list(bare.sequences(["low"]))
+
+
 def test_from_nothing_and_on(corpus: Path, tmp_path: Path) -> None:
     start = new_encoder([corpus], tmp_path / "new", EncoderSize(layers=1, hidden=32, vocabulary=60))
     said: list[str] = []

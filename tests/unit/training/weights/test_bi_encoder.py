@@ -19,7 +19,7 @@ from osrerank.training.fit import train
 from osrerank.training.recipes import Recipe
 from osrerank.training.weights.bi_encoder import TEMPERATURE
 from osrerank.training.weights.models import load_trainee
-from tests.bi_encoders import carded, plain
+from tests.bi_encoders import carded, plain, saved
 from tests.unit.training.test_fit import request
 
 FORMS = [("cls", ""), ("mean", "ask : ")]
@@ -66,7 +66,7 @@ def test_it_learns_and_scores_the_same_after_it_was_written(examples, tmp_path, 
 
 def test_an_encoder_without_a_card_is_refused(examples: Path, tmp_path: Path) -> None:
     output = tmp_path / "made"
-    with pytest.raises(ConfigError, match="bare has no card of a bi-encoder; osrerank export gives it one"):
+    with pytest.raises(ConfigError, match="bare is no bi-encoder: it has neither a card"):
         train(request(examples, output, replace(SMALL, kind="bi-encoder"), source=plain(tmp_path / "bare")))
     assert not output.exists()
 
@@ -94,3 +94,11 @@ def test_a_cross_encoder_is_made_of_a_bi_encoders_weights(tmp_path: Path) -> Non
     assert (card.kind, card.head, card.segment_rows) == ("duo", "logits2", 3)
     found = dict(trainee.network.network.named_parameters())[f"bert.{WEIGHT}"]
     assert torch.equal(found, load_file(source / "model.safetensors")[WEIGHT])
+
+
+def test_a_bi_encoder_of_sentence_transformers_is_trained_as_one(tmp_path: Path) -> None:
+    source = saved(tmp_path / "saved", "mean", query="query: ")
+    card = load_trainee(source, Recipe(loss="listwise", max_tokens=64)).card
+    assert (card.kind, card.head, card.pooling, card.query_prefix) == ("bi-encoder", "cosine", "mean", "query: ")
+    card = load_trainee(source, Recipe(kind="cross-encoder", max_tokens=80)).card
+    assert (card.kind, card.head, card.query_prefix) == ("cross-encoder", "logits2", "")
