@@ -9,7 +9,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: setup demo check test test-all lint type docs bench gpu-rehearsal helm manifests lock sbom clean
+.PHONY: setup demo check test test-all parity lint type docs bench gpu-rehearsal helm manifests lock sbom clean
 .DEFAULT_GOAL := help
 
 help:
@@ -18,6 +18,7 @@ help:
 	@echo "make check     lint, types and the unit tests that start no process, in a minute"
 	@echo "make test      all tests but the slow ones, with OpenSearch, Redis, workers and Chromium, in six minutes"
 	@echo "make test-all  these, and what takes long: charts, qemu, the notebook, trainings, whole collections, chaos"
+	@echo "make parity    docs/research/parity.md: our scores and those of the libraries that saved the checkpoints"
 	@echo "make lint, make type, make bench"
 	@echo "make gpu-rehearsal  all that is checked on a GPU, with tiny models on this machine, in about two minutes"
 	@echo "make helm   Helm into $(VENV), for the tests of the chart; make manifests renders docker/kubernetes from it"
@@ -49,7 +50,16 @@ test: setup
 
 test-all: setup
 	-$(MAKE) helm
+	$(MAKE) parity
 	$(BIN)/python -m pytest -n $(TEST_PROCESSES) --dist loadfile --no-loadscope-reorder -m "not bench" $(TEST_OPTIONS)
+
+$(VENV)/parity/.done: | $(BIN)/python
+	$(PYTHON) -m venv $(VENV)/parity
+	$(VENV)/parity/bin/pip install --quiet torch==2.13.0 "sentence-transformers==6.2.*" "transformers==5.24.*"
+	@touch $@
+
+parity: setup $(VENV)/parity/.done
+	$(BIN)/python -m tools.models.parity $(BIN)/python $(VENV)/parity/bin/python > docs/research/parity.md
 
 check: lint type
 	$(BIN)/python -m pytest tests/unit $(OF_TORCH:%=--ignore tests/unit/%) -n auto \

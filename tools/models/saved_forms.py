@@ -1,0 +1,218 @@
+"""Have the installed sentence-transformers save tiny random checkpoints, each with its own scores: see `parity`.
+
+    PYTHON tools/models/saved_forms.py FOLDER
+
+It imports nothing of osrerank, so that PYTHON may have any version of the library.
+"""
+
+import json
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+QUERY = "what causes low blood pressure"
+DOCUMENTS = (
+    "low blood pressure is caused by the heart",
+    "What causes the heat flow in a boundary layer?",
+    "a wing",
+    "Der Blutdruck f\u00e4llt, weil das Herz langsam schl\u00e4gt: 1.000 Mal!",
+    "the search engine made a good document of the score and the rank " * 3,
+    "they would still see the boundary layer " * 40,
+)
+"""The last is longer than the models read."""
+WIDTH, LONGEST = 32, 96
+RESULT_FILE = "scores.json"
+SHAPE = {"hidden_size": WIDTH, "num_hidden_layers": 3, "num_attention_heads": 4, "intermediate_size": 48}
+FROM_PADDING = {"max_position_embeddings": 130, "type_vocab_size": 1}
+FAMILIES: Mapping[str, Mapping[str, Any]] = {
+    "bert": {},
+    "roberta": FROM_PADDING,
+    "xlm-roberta": FROM_PADDING,
+    "camembert": FROM_PADDING,
+    "mpnet": {"max_position_embeddings": 130},
+    "modernbert": {"local_attention": 16},
+    "distilbert": {"dim": WIDTH, "n_layers": 3, "n_heads": 4, "hidden_dim": 48},
+    "electra": {"embedding_size": 24},
+    "albert": {"embedding_size": 24},
+    "deberta-v2": {"relative_attention": True, "pos_att_type": ["p2c", "c2p"], "position_buckets": 32},
+}
+"""``model_type`` -> fields of its config beside `SHAPE`."""
+ROBERTAS = ("roberta", "xlm-roberta", "camembert", "mpnet")
+"""Families with RoBERTa's special tokens, of which <pad> has the id 1; the others have BERT's."""
+POOLINGS = ("cls", "mean", "max", "weightedmean", "mean_sqrt_len_tokens", "lasttoken")
+TRAINING = ("low blood pressure and heat flow", "query: passage: the wing of the engine", *DOCUMENTS)
+
+
+@dataclass(frozen=True, slots=True)
+class Form:
+    """A checkpoint that is saved.
+
+    Attributes:
+        name: in the table.
+        family: a key of `FAMILIES`.
+        pooling: of a bi-encoder; empty for a cross-encoder.
+        options: of the library's class.
+        tokenizer: fields of the tokenizer's settings.
+        tokens: special tokens that the tokenizer gets.
+        change: what happens to the saved folder.
+    """
+
+    name: str
+    family: str
+    pooling: str = ""
+    options: Mapping[str, Any] = field(default_factory=dict)
+    tokenizer: Mapping[str, Any] = field(default_factory=dict)
+    tokens: tuple[str, ...] = ()
+    change: Callable[[Path], None] | None = None
+
+
+def forms() -> Iterator[Form]:
+    """Yield each family with each pooling, its classifier, and forms of prompts, lengths and files."""
+    marked = {"query": "[QRY] ", "document": "[DOC] "}
+    for family in FAMILIES:
+        for pooling in POOLINGS:
+            yield Form(f"{family}, {pooling}", family, pooling)
+        yield Form(f"{family}, classifier", family)
+        yield Form(
+            f"{family}, mean, prompts of special tokens", family, "mean", {"prompts": marked}, {}, ("[QRY]", "[DOC]")
+        )
+    plain = {"query": "query: ", "document": "passage: "}
+    yield Form("xlm-roberta, mean, prompts", "xlm-roberta", "mean", {"prompts": plain})
+    yield Form("bert, mean, truncation_side left", "bert", "mean", tokenizer={"truncation_side": "left"})
+    yield Form("bert, classifier, truncation_side left", "bert", tokenizer={"truncation_side": "left"})
+    inputs = ["input_ids", "attention_mask"]
+    yield Form("bert, classifier, no token types", "bert", tokenizer={"model_input_names": inputs})
+    yield Form("bert, classifier, model_max_length 40", "bert", tokenizer={"model_max_length": 40})
+    prompt = {"prompts": {"query": "[QRY] "}, "default_prompt_name": "query"}
+    yield Form("bert, classifier, prompt of a special token", "bert", "", prompt, {}, ("[QRY]",))
+    yield Form("bert, classifier, older weights beside it", "bert", change=_add_weights)
+    yield Form("bert, classifier, a LoRA adapter beside it", "bert", change=_add_adapter)
+    yield Form("qwen3, classifier", "qwen3")
+
+
+def main() -> None:
+    """Save all forms below a folder."""
+    import sentence_transformers  # noqa: PLC0415 - the module is read without it, too
+    import transformers  # noqa: PLC0415 - likewise
+
+    transformers.logging.set_verbosity_error()
+    target = Path(sys.argv[1])
+    for number, form in enumerate(forms()):
+        folder = target / f"{number:03}"
+        scores = (_bi_encoder if form.pooling else _cross_encoder)(form, folder)
+        if form.change is not None:
+            form.change(folder)
+        found = {"name": form.name, "pooling": form.pooling, "scores": scores}
+        (target / f"{number:03}.json").write_text(json.dumps(found), "utf-8")
+    versions = {"sentence-transformers": sentence_transformers.__version__, "transformers": transformers.__version__}
+    (target / "versions.json").write_text(json.dumps(versions), "utf-8")
+
+
+def _bi_encoder(form: Form, folder: Path) -> list[float]:
+    """Save a bi-encoder; return the cosine of the query with each document."""
+    import sentence_transformers  # noqa: PLC0415 - see `main`
+    from sentence_transformers import models  # noqa: PLC0415 - likewise
+
+    base = _base(form, folder.with_name(f"{folder.name}-base"))
+    parts = [models.Transformer(str(base)), models.Pooling(WIDTH, form.pooling)]
+    made = sentence_transformers.SentenceTransformer(modules=parts, device="cpu", **form.options)
+    made.save_pretrained(str(folder), create_model_card=False)
+    model = sentence_transformers.SentenceTransformer(str(folder), device="cpu")
+    query, documents = model.encode_query([QUERY]), model.encode_document(list(DOCUMENTS))
+    return [float(one) for one in sentence_transformers.util.cos_sim(query, documents)[0]]
+
+
+def _cross_encoder(form: Form, folder: Path) -> list[float]:
+    """Save a cross-encoder; return the logit of each document."""
+    import torch  # noqa: PLC0415 - see `main`
+    from sentence_transformers import CrossEncoder  # noqa: PLC0415 - likewise
+
+    base = _base(form, folder.with_name(f"{folder.name}-base"))
+    CrossEncoder(str(base), device="cpu", **form.options).save_pretrained(str(folder))
+    model = CrossEncoder(str(folder), device="cpu")
+    pairs = [(QUERY, document) for document in DOCUMENTS]
+    return [float(one) for one in model.predict(pairs, activation_fn=torch.nn.Identity())]
+
+
+def _base(form: Form, folder: Path) -> Path:
+    """Have transformers save a random network and a tokenizer."""
+    import torch  # noqa: PLC0415 - see `main`
+    import transformers  # noqa: PLC0415 - likewise
+
+    tokenizer, names = _tokenizer(form.family)
+    tokenizer.add_special_tokens(list(form.tokens))
+    ids = {kind: tokenizer.token_to_id(name) for kind, name in names.items()}
+    fields = {**SHAPE, "max_position_embeddings": 128, "vocab_size": tokenizer.get_vocab_size()}
+    fields |= {"pad_token_id": ids["pad"], "bos_token_id": ids["cls"], "eos_token_id": ids["sep"]}
+    fields |= {"cls_token_id": ids["cls"], "sep_token_id": ids["sep"], "num_labels": 1}
+    fields |= FAMILIES.get(form.family, {"num_key_value_heads": 4, "head_dim": 8})
+    config = transformers.AutoConfig.for_model(form.family, **fields)
+    kind = transformers.AutoModel if form.pooling else transformers.AutoModelForSequenceClassification
+    torch.manual_seed(7)
+    network = kind.from_config(config)
+    with torch.no_grad():
+        for name, parameter in network.named_parameters():
+            if "norm" in name.lower():
+                parameter.add_(0.1 * torch.randn(parameter.shape))
+            else:
+                parameter.normal_(std=0.25)
+    network.save_pretrained(folder)
+    has_types = form.family in ("bert", "electra", "albert", "deberta-v2")
+    inputs = ["input_ids", *(["token_type_ids"] if has_types else []), "attention_mask"]
+    settings = {"model_max_length": LONGEST, "model_input_names": inputs, **form.tokenizer}
+    saved = {f"{kind}_token": name for kind, name in names.items()}
+    transformers.PreTrainedTokenizerFast(tokenizer_object=tokenizer, **saved, **settings).save_pretrained(folder)
+    return folder
+
+
+def _tokenizer(family: str) -> tuple[Any, dict[str, str]]:
+    """Return a family's tokenizer, trained on the texts, and its special tokens by kind."""
+    from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors, trainers  # noqa: PLC0415 - as above
+
+    kinds = ("cls", "pad", "sep", "unk", "mask")
+    is_robertas = family in ROBERTAS
+    specials = (
+        ("<s>", "<pad>", "</s>", "<unk>", "<mask>") if is_robertas else tuple(f"[{one.upper()}]" for one in kinds)
+    )
+    shared: dict[str, Any] = {"special_tokens": list(specials), "show_progress": False}
+    trainer: Any
+    if family in ("xlm-roberta", "camembert", "albert", "deberta-v2"):
+        made = Tokenizer(models.Unigram())
+        made.pre_tokenizer = pre_tokenizers.Metaspace()
+        trainer = trainers.UnigramTrainer(vocab_size=180, unk_token=specials[3], **shared)
+    elif family in ("roberta", "modernbert", "qwen3"):
+        made = Tokenizer(models.BPE())
+        made.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+        alphabet = pre_tokenizers.ByteLevel.alphabet()
+        trainer = trainers.BpeTrainer(vocab_size=300, initial_alphabet=alphabet, **shared)
+    else:
+        made = Tokenizer(models.WordPiece(unk_token=specials[3]))
+        made.normalizer, made.pre_tokenizer = normalizers.BertNormalizer(), pre_tokenizers.BertPreTokenizer()
+        trainer = trainers.WordPieceTrainer(vocab_size=200, **shared)
+    made.train_from_iterator(TRAINING, trainer)
+    cls, sep = specials[0], specials[2]
+    made.post_processor = processors.TemplateProcessing(
+        single=f"{cls} $A {sep}",
+        pair=f"{cls} $A {sep} {sep} $B {sep}" if is_robertas else f"{cls} $A {sep} $B:1 {sep}:1",
+        special_tokens=[(name, made.token_to_id(name)) for name in (cls, sep)],
+    )
+    return made, dict(zip(kinds, specials, strict=True))
+
+
+def _add_weights(folder: Path) -> None:
+    from safetensors.numpy import load_file, save_file  # noqa: PLC0415 - as above
+
+    own = load_file(folder / "model.safetensors")
+    others = {name: array + array.dtype.type(0.1) for name, array in own.items()}
+    save_file(others, folder / "model_before.safetensors", metadata={"format": "pt"})
+
+
+def _add_adapter(folder: Path) -> None:
+    (folder / "adapter_config.json").write_text(json.dumps({"peft_type": "LORA", "r": 4}), "utf-8")
+    (folder / "adapter_model.safetensors").write_bytes(b"")
+
+
+if __name__ == "__main__":
+    main()
