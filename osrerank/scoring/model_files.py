@@ -84,6 +84,7 @@ DEFAULTS: Mapping[str, Mapping[str, Any]] = MappingProxyType(
         "bert": _BERT,
         "roberta": {**_BERT, "vocab_size": 50265, "pad_token_id": 1},
         "xlm-roberta": {**_BERT, "pad_token_id": 1},
+        "camembert": {**_BERT, "pad_token_id": 1},
         "electra": {**_BERT, **_ELECTRA},
         "deberta-v2": {**_BERT, **_DEBERTA},
         "distilbert": {"vocab_size": 30522, "max_position_embeddings": 512, "pad_token_id": 0},
@@ -329,9 +330,9 @@ def longest_sequence(config: Mapping[str, Any], limit: int | None) -> int:
 
 
 def first_position(config: Mapping[str, Any]) -> int:
-    """Return the position id of a sequence's first token: after the padding id for MPNet and RoBERTa, else 0."""
+    """Return the position id of a sequence's first token: after the padding id for MPNet and RoBERTa's kin, else 0."""
     kind = str(config.get("model_type"))
-    return int(config.get("pad_token_id") or 0) + 1 if "roberta" in kind or kind == "mpnet" else 0
+    return int(config.get("pad_token_id") or 0) + 1 if "roberta" in kind or kind in ("camembert", "mpnet") else 0
 
 
 def filled(config: Mapping[str, Any]) -> dict[str, Any]:

@@ -33,6 +33,7 @@ FAMILIES = {
     "electra": "Electra",
     "roberta": "Roberta",
     "xlm-roberta": "XLMRoberta",
+    "camembert": "Camembert",
     "distilbert": "DistilBert",
     "deberta-v2": "DebertaV2",
     "modernbert": "ModernBert",

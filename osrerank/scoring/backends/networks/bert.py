@@ -62,7 +62,7 @@ ROBERTA = BertFamily(
         "XLMRobertaForSequenceClassification": "classifier.out_proj",
     },
 )
-FAMILIES = {"bert": BERT, "roberta": ROBERTA, "xlm-roberta": ROBERTA}
+FAMILIES = {"bert": BERT, "roberta": ROBERTA, "xlm-roberta": ROBERTA, "camembert": ROBERTA}
 
 
 class BertLayer(nn.Module):
