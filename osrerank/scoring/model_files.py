@@ -279,13 +279,13 @@ def _from_config(config: dict[str, Any], directory: Path) -> dict[str, Any]:
     }
     described = modular(directory)
     has_own_head = described is not None and described.head is not None
-    settings = TokenizerSettings.read(directory, read_json)
+    settings, rows = TokenizerSettings.read(directory, read_json), int(config.get("type_vocab_size", 0))
     max_tokens = longest_sequence(config, described.max_tokens if described else settings.limit)
     return {
         "head": _head_of(described.labels) if described and has_own_head else _head(config),
         "max_tokens": max_tokens,
         "max_query_tokens": min(MOST_QUERY_TOKENS, max_tokens // 2),
-        "segment_rows": int(config.get("type_vocab_size", 0)) if settings.gives_token_types else 1,
+        "segment_rows": rows if settings.gives_token_types else min(1, rows),
         "truncation_side": settings.truncation_side,
         "query_prefix": described.query_prefix if described else "",
         "onnx": {} if has_own_head else found,  # other programs' graphs of it end before the head

@@ -67,7 +67,7 @@ def test_a_head_of_every_part_is_computed_alike(tmp_path: Path) -> None:
     """All poolings side by side, every activation, and two labels."""
     base, modules = libraries()
     poolings = ["cls", "mean", "max", "weightedmean", "lasttoken"]
-    sizes = [4 * WIDTH, 24, 20, 16, 12]
+    sizes = [len(poolings) * WIDTH, 24, 20, 16, 12]
     functions = [torch.nn.Tanh(), torch.nn.SiLU(), torch.nn.ReLU(), torch.nn.Sigmoid()]
     dense = [
         base.Dense(size, after, activation_function=function)

@@ -92,7 +92,7 @@ DUO = {"kind": "duo", "head": "logits2", "segment_rows": 3}
         ),
         (lambda folder: _card(folder, {"head": "odd"}), "head is 'odd'"),
         (lambda folder: _card(folder, {"x": 1}), r"osrerank\.json: .*'x'"),
-        (lambda folder: _card(folder, BI_ENCODER | {"pooling": "max"}), "pooling is 'max'; it must be"),
+        (lambda folder: _card(folder, BI_ENCODER | {"pooling": "sum"}), "pooling is 'sum'; it must be"),
         (lambda folder: _card(folder, {"kind": "bi-encoder"}), "head is 'logit1' and kind is bi-encoder"),
         (lambda folder: _card(folder, {"kind": "cross-encoder", "head": "cosine"}), "head is 'cosine' and kind"),
         (lambda folder: _card(folder, {"document_prefix": "x"}), "document_prefix is for an encoder"),
