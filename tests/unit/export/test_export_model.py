@@ -123,7 +123,7 @@ def test_the_command_fits_the_card_to_judged_candidates(tmp_path: Path, capsys: 
         (["--precision", "int4"], "int4"),
         (["--candidates", "none.jsonl"], "none.jsonl"),
         (["--candidates", __file__], "--candidates and --qrels go together"),
-        (["--pooling", "max"], "max"),
+        (["--pooling", "sum"], "sum"),
     ],
 )
 def test_bad_options_are_bad_usage(tmp_path, capsys, arguments, reason):
