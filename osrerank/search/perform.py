@@ -90,8 +90,10 @@ def _better(plan: Plan, response: Any, reason: Reason) -> Generator[SearchReques
     own = plan.unranked(reason)
     try:
         answered = yield SearchRequest(own.asked.as_given(own.body), own.asked.params)
-    except Failed:
-        return plan, response
+    except Failed as failed:
+        if failed.timed_out or _refusal(failed) is None:  # it says nothing of the caller's request
+            return plan, response
+        raise
     if plan.first_pass is None or not plan.first_pass.is_better(answered, response):
         return plan, response
     _warn(reason)

@@ -11,7 +11,8 @@ from urllib.parse import urlsplit
 import pytest
 from prometheus_client import REGISTRY
 
-from osrerank import Reranker, connect
+from osrerank import Reranker, connect, pipeline
+from osrerank._seldom import Seldom
 from osrerank.doctor import examine
 from osrerank.errors import EndpointError, OsrerankError
 from osrerank.settings import Settings
@@ -147,7 +148,8 @@ FAULTS = [
 
 
 @pytest.mark.parametrize(("reply", "reason"), FAULTS, ids=["500", "no answer", "no scores"])
-def test_a_server_that_fails_costs_the_order_only(use, engine, first_pass, reply, reason, caplog):
+def test_a_server_that_fails_costs_the_order_only(use, engine, first_pass, reply, reason, caplog, monkeypatch):
+    monkeypatch.setattr(pipeline, "due", Seldom())
     with answering(lambda _received: reply) as broken:
         use(broken.url, dialect="vllm")
         with contextlib.closing(connect(engine)) as client:
