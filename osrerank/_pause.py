@@ -1,8 +1,9 @@
 """Pause after a failure: a call that has just failed is not tried again for a while."""
 
+import random
 import time
-from collections.abc import Callable
-from typing import TypeVar
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
 
 from osrerank._platform import fork_safe_lock
 
@@ -13,25 +14,33 @@ class Pause:
     """Makes calls, except for a while after one has failed. Safe to use from many threads.
 
     Args:
-        rest_s: length of a pause, in seconds.
+        rest_s: length of a pause, in seconds; or the lengths after the first failure in a row, the second and so on, of
+            which the last repeats. Then up to a half is taken off at random, so that processes do not all come back at
+            the same moment.
         report: called with each failure, and whether it began a pause; a concurrent failure only prolongs one.
         clock: returns seconds.
     """
 
     def __init__(
         self,
-        rest_s: float,
-        report: Callable[[Exception, bool], None] = lambda _error, _is_first: None,
+        rest_s: float | Sequence[float],
+        report: Callable[[Any, bool], None] = lambda _error, _is_first: None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._rest_s, self._report, self._clock = rest_s, report, clock
-        self._until_s = 0.0
+        self._rests_s: Sequence[float] = (rest_s,) if isinstance(rest_s, int | float) else rest_s
+        self._report, self._clock = report, clock
+        self._until_s, self._failures = 0.0, 0
         self._lock = fork_safe_lock()
 
     @property
     def is_on(self) -> bool:
         """Whether the latest failure was less than ``rest_s`` ago."""
         return self._clock() < self._until_s
+
+    @property
+    def failures(self) -> int:
+        """How many failures there were since the last `end`."""
+        return self._failures
 
     def attempt(self, call: Callable[[], Answer], otherwise: Answer) -> Answer:
         """Make a call and return its result; return ``otherwise`` if the call fails, or during a pause."""
@@ -43,9 +52,19 @@ class Pause:
             self.begin(error)
             return otherwise
 
-    def begin(self, error: Exception) -> None:
-        """Report a failure, and start or restart the pause."""
+    def begin(self, error: BaseException) -> float:
+        """Report a failure, and start or restart the pause; return its length in seconds."""
         with self._lock:
             is_first = not self.is_on
-            self._until_s = self._clock() + self._rest_s
+            self._failures += 1
+            rest_s = self._rests_s[min(self._failures, len(self._rests_s)) - 1]
+            if len(self._rests_s) > 1:
+                rest_s *= random.uniform(0.5, 1.0)  # noqa: S311 - no secret
+            self._until_s = self._clock() + rest_s
         self._report(error, is_first)
+        return rest_s
+
+    def end(self) -> None:
+        """End the pause, because a call succeeded: the next failure is the first in a row."""
+        with self._lock:
+            self._until_s, self._failures = 0.0, 0

@@ -82,7 +82,7 @@ class Recipe:
         pipeline = self.pipeline
         if self.compares is not None and self.at_depth is not None and self.most_depth > self.depth:
             if ranking.vectors is None:
-                ranking = self.compares.with_stored(self.compares.read(ranking, self.most_depth, deadline))
+                ranking = replace(ranking, vectors=self.compares.stored(ranking, self.most_depth, deadline))
             pipeline = self.at_depth(self.compares.known_depth(ranking, self.depth, self.most_depth))
         try:
             ranked = pipeline.rerank(ranking, deadline=deadline, on_failure=on_failure, offset=offset)

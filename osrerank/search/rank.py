@@ -64,7 +64,7 @@ def _obstacle(hits: Hits, plan: Plan) -> Reason | None:
     return None if plan.text.strip() else Reason(ReasonCode.NO_QUERY, "the query text is empty")
 
 
-def prepared(
+def with_vectors(
     found: Ranking | Reason, hits: Hits, plan: Plan, *, reads_sides: bool
 ) -> Generator[Computation | Records, Any, tuple[Plan, Ranking | Reason]]:
     """Yield the steps that find what the stages need; return the plan with its stages, and the ranking with vectors.
@@ -88,10 +88,10 @@ def prepared(
         if kept is not None:
             return plan, kept
     plan = yield from with_models(plan)
-    return plan, (yield from with_vectors(found, hits, plan, reads_sides=reads_sides))
+    return plan, (yield from _read_vectors(found, hits, plan, reads_sides=reads_sides))
 
 
-def with_vectors(
+def _read_vectors(
     found: Ranking, hits: Hits, plan: Plan, *, reads_sides: bool
 ) -> Generator[Computation | Records, Any, Ranking]:
     """Yield the steps that read the stored vectors of candidates, and return the ranking with them.
@@ -114,7 +114,7 @@ def with_vectors(
 
 def _stored(found: Ranking, recipe: Recipe, stage: VectorStage, deadline: Deadline) -> Ranking:
     """Return the ranking with its candidates' keys, and those of their records that this machine has."""
-    return stage.with_stored(stage.read(found, recipe.most_depth, deadline))
+    return replace(found, vectors=stage.stored(found, recipe.most_depth, deadline))
 
 
 def rank(found: Ranking | Reason, plan: Plan) -> Ranking | Reason:

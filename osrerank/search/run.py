@@ -1,6 +1,9 @@
-"""Run a search: every search of every client, with whatever engine, is one run of `search`.
+"""Run a search: the one flow that all clients and engines share.
 
-It yields requests and computations, is sent their results, and does no input or output itself.
+`search` yields requests and computations, is sent their results, and does no input or output itself. What else there
+is to a search lies beside it: a client (`osrerank.client`) performs the steps, so that another engine is another
+client; an option (`osrerank.options.rerank`) is read in `osrerank.search.plan`; the stages are put together in
+`osrerank.recipe`.
 """
 
 import logging
@@ -17,7 +20,7 @@ from osrerank.search.orders import comes_again
 from osrerank.search.outcome import report_of
 from osrerank.search.perform import Hits, hits_to_read, is_outdated, perform
 from osrerank.search.plan import IN_SHADOW, NOT_TRIED, Asked, Plan, make_plan, text_of_query
-from osrerank.search.rank import prepared, rank, read
+from osrerank.search.rank import rank, read, with_vectors
 from osrerank.search.report import Report, write
 from osrerank.search.searcher import Searcher
 from osrerank.search.shadow import ids_of
@@ -47,11 +50,11 @@ def search(asked: Asked, known: Searcher) -> Steps:
         Failed: the search engine refused the caller's own request.
         Raised: a stage failed, and the options say to raise.
     """
-    with known.serving(asked.index, checked=False) as service:
+    with known.serving(asked.index, checked=False) as service:  # the plan says so if the indices' models differ
         plan = yield from make_plan(asked, known, service)
         plan, response = yield from perform(plan)
         if (yield from is_outdated(plan, response, known)):
-            plan = yield from make_plan(asked, known, service)
+            plan = yield from make_plan(asked, known, service)  # by the mapping that was just read again
             plan, response = yield from perform(plan)
         if asked.options is None or not isinstance(response, Mapping):
             return response
@@ -59,14 +62,14 @@ def search(asked: Asked, known: Searcher) -> Steps:
         try:
             plan, hits = yield from hits_to_read(plan, response)
             found = yield Computation(partial(read, hits, plan))
-            plan, found = yield from prepared(found, hits, plan, reads_sides=known.vectors is not None)
+            plan, found = yield from with_vectors(found, hits, plan, reads_sides=known.vectors is not None)
             ranking = yield Computation(partial(rank, found, plan))
             drawn = yield from _interleaved(ranking, hits, plan, response, known)
             report = report_of(response, ranking, plan, drawn, rerank_ms=(service.clock() - began_s) * 1000)
-            report = yield from told(report, plan, known)
+            report = yield from recorded(report, plan, known)
             answer = write(response, report)
-            yield from after(ranking, report, answer, plan, hits, known)
-        except (ConfigError, Raised):
+            yield from follow_up(ranking, report, answer, plan, hits, known)
+        except (ConfigError, Raised):  # a stage whose failure the caller wants raised, or options that fit no model
             _count("false", service.clock() - began_s, asked)
             raise
         except Exception as error:  # noqa: BLE001 - the caller has a search engine's answer, and gets it
@@ -82,7 +85,7 @@ def _interleaved(
         return None
     other = replace(plan.other, fields=plan.fields)
     found = yield Computation(partial(read, hits, other))
-    other, found = yield from prepared(found, hits, other, reads_sides=known.vectors is not None)
+    other, found = yield from with_vectors(found, hits, other, reads_sides=known.vectors is not None)
     ranking: Ranking | Reason = yield Computation(partial(rank, found, other))
     if isinstance(ranking, Reason):
         return None
@@ -94,7 +97,7 @@ def _interleaved(
     return drawn_list(asked.interleave, asked.rankings, (own, ranking), response, plan.page)
 
 
-def told(report: Report, plan: Plan, known: Searcher) -> Generator[Step, Any, Report]:
+def recorded(report: Report, plan: Plan, known: Searcher) -> Generator[Step, Any, Report]:
     """Yield the steps whose outcome the response tells, and return the report with it: the UBI record, shadow mode."""
     if plan.ubi is not None:
         interleave = plan.asked.options and plan.asked.options.interleave
@@ -124,7 +127,7 @@ def _second_run(report: Report, plan: Plan, known: Searcher) -> ClientSteps:
     return known.shadows.second_run(text, asked.index, before, alone(steps(), known.vectors, asked.header))
 
 
-def after(
+def follow_up(
     ranking: Ranking | Reason, report: Report, answer: Mapping[str, Any], plan: Plan, hits: Hits, known: Searcher
 ) -> Generator[Step, Any, None]:
     """Yield the steps that follow a search: keep its order, write its new vectors, count it and log what is amiss."""

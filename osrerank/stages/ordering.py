@@ -150,8 +150,9 @@ def rank_block(
         took_ms=(time.perf_counter() - started) * 1000,
         pairs=pairs,
     )
-    ranked = ranking.reordered(candidates, report)
-    return ranked if vectors is None else replace(ranked, vectors=vectors)
+    return replace(
+        ranking, candidates=candidates, reports=(*ranking.reports, report), vectors=vectors or ranking.vectors
+    )
 
 
 def late(how_far: str) -> Reason:

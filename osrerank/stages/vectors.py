@@ -69,7 +69,7 @@ class VectorStage:
     def rerank(self, ranking: Ranking, *, deadline: Deadline = NEVER) -> Ranking:
         """Return the ranking with its top ``depth`` in the order of their similarities.
 
-        If the ranking was not read for this stage's model (`read`, `with_stored`), that is done first.
+        If the ranking has no vectors of this stage's model, those that are stored are read first.
 
         Raises:
             DeadlineExceeded: no document has a vector in time.
@@ -79,13 +79,14 @@ class VectorStage:
             raise DeadlineExceeded(f"the deadline passed before stage {self.name} began", stage=self.name)
         vectors = ranking.vectors
         if vectors is None or vectors.model_key != self.vectors.records.model_key:
-            vectors = self.with_stored(self.read(ranking, self.depth, deadline)).vectors
-            assert vectors is not None
+            vectors = self.stored(ranking, self.depth, deadline)
         compare = partial(self._compare, ranking.query.text, vectors, deadline)
         return rank_block(self.vectors.encoder, ranking, compare, stage=self.name, depth=self.depth)
 
-    def read(self, ranking: Ranking, depth: int, deadline: Deadline = NEVER) -> Ranking:
-        """Return the ranking with the text that is encoded of each of its top candidates, and the key of its record.
+    def stored(self, ranking: Ranking, depth: int, deadline: Deadline = NEVER) -> CandidateVectors:
+        """Return the text that is encoded of each of a ranking's top candidates, its key, and the record if it is here.
+
+        The records are those of this machine's store.
 
         Args:
             ranking: the ranking so far.
@@ -96,15 +97,8 @@ class VectorStage:
         readable = (candidate for candidate in block if not is_blank(candidate.text))
         prepared = dict(in_half(map(self._prepared, readable), deadline))
         keys = self.vectors.keys_of(list(prepared.values()))
-        vectors = CandidateVectors(self.vectors.records.model_key, prepared, dict(zip(prepared, keys, strict=True)))
-        return replace(ranking, vectors=vectors)
-
-    def with_stored(self, ranking: Ranking) -> Ranking:
-        """Return the ranking with the records that this machine's store has."""
-        if (vectors := ranking.vectors) is None:
-            return ranking
-        known = self.vectors.known([key for key in vectors.keys.values() if key not in vectors.known])
-        return replace(ranking, vectors=vectors.knowing(known))
+        by_id = dict(zip(prepared, keys, strict=True))
+        return CandidateVectors(self.vectors.records.model_key, prepared, by_id, self.vectors.known(keys))
 
     def known_depth(self, ranking: Ranking, least: int, most: int) -> int:
         """Return a depth between two: it ends before the first candidate whose record is not known."""

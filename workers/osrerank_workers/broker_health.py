@@ -4,7 +4,8 @@ import logging
 import time
 from collections.abc import Callable
 
-from osrerank.scoring.remote.breaker import pause_s
+from osrerank._pause import Pause
+from osrerank.scoring.remote.breaker import PAUSES_S
 from osrerank.scoring.remote.broker import error_code, no_broker
 from osrerank.scoring.remote.worker_registry import DEAD_AFTER_S
 
@@ -22,7 +23,7 @@ class BrokerHealth:
     def __init__(self, part: str, clock: Callable[[], float] = time.monotonic) -> None:
         self._part = part
         self._clock = clock
-        self._failures = 0
+        self._pause = Pause(PAUSES_S, clock=clock)
         self._failing_since = 0.0
         self._error = ""
 
@@ -30,20 +31,20 @@ class BrokerHealth:
         """Record a failure; return how long to pause before the next attempt, in seconds."""
         code = error_code(error)
         self._error = f"the broker answers with an error, {code}" if code else "the broker does not answer"
-        self._failures += 1
-        if self._failures == 1:
+        pause_s = self._pause.begin(error)
+        if self._pause.failures == 1:
             self._failing_since = self._clock()
             logger.warning("[broker-away] %s; %s tries again until it works", no_broker(error), self._part)
-        return pause_s(self._failures)
+        return pause_s
 
     def answered(self) -> None:
         """Record that the broker did what it was asked for."""
-        if self._failures:
+        if failures := self._pause.failures:
             seconds = self._clock() - self._failing_since
-            logger.info("%s can use the broker again, after %d failures in %.1f s", self._part, self._failures, seconds)
-            self._failures = 0
+            logger.info("%s can use the broker again, after %d failures in %.1f s", self._part, failures, seconds)
+            self._pause.end()
 
     @property
     def reason(self) -> str:
         """Why the broker cannot be used; empty if it can, or if the failures began only a moment ago."""
-        return self._error if self._failures and self._clock() - self._failing_since > DEAD_AFTER_S else ""
+        return self._error if self._pause.failures and self._clock() - self._failing_since > DEAD_AFTER_S else ""
