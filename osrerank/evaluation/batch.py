@@ -2,10 +2,11 @@
 
 import time
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from concurrent.futures import FIRST_COMPLETED, Future, wait
 from dataclasses import dataclass
 from itertools import islice
 
+from osrerank._threads import DaemonThreads
 from osrerank.evaluation.records import QueryRecord
 from osrerank.evaluation.side_file import SideFile
 from osrerank.types import Query, ScoredDocument
@@ -50,7 +51,7 @@ def run_queries(
     waiting = iter([query for query in queries if query.query_id not in checkpoint])
     failed: dict[str, Failure] = {}
     in_a_row = 0
-    threads = ThreadPoolExecutor(workers)
+    threads = DaemonThreads(workers, "osrerank-batch-query")
     try:
         running = {_submit(threads, search, query): query for query in islice(waiting, workers)}
         while running:
@@ -65,7 +66,7 @@ def run_queries(
                 if in_a_row < GIVE_UP_AFTER and (following := next(waiting, None)) is not None:
                     running[_submit(threads, search, following)] = following
     finally:  # an interrupted batch does not wait for its queries, which end when the caller closes what they use
-        threads.shutdown(wait=False, cancel_futures=True)
+        threads.close(wait=False)
     for query in waiting:
         failed[query.query_id] = Failure(query.query_id, f"not tried after {GIVE_UP_AFTER} failures in a row")
     return [failed[query.query_id] for query in queries if query.query_id in failed]
@@ -77,9 +78,7 @@ def rankings_of(checkpoint: SideFile, queries: Sequence[Query]) -> Iterator[tupl
         yield record.query_id, record.documents()
 
 
-def _submit(
-    threads: ThreadPoolExecutor, search: Callable[[Query, float], QueryRecord], query: Query
-) -> Future[QueryRecord]:
+def _submit(threads: DaemonThreads, search: Callable[[Query, float], QueryRecord], query: Query) -> Future[QueryRecord]:
     return threads.submit(lambda: search(query, time.perf_counter()))
 
 

@@ -10,9 +10,10 @@ import math
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
+
+from osrerank._threads import DaemonThreads
 
 Value = TypeVar("Value")
 
@@ -105,7 +106,7 @@ class TaskQueue:
 
     def __init__(self, threads: int, clock: Callable[[], float] = time.monotonic) -> None:
         self._most = threads
-        self._threads: ThreadPoolExecutor | None = None
+        self._threads: DaemonThreads | None = None
         self._jobs: list[_Job[Any]] = []
         self._running = self._running_large = 0
         self._tag = 0.0
@@ -154,7 +155,7 @@ class TaskQueue:
         """Wait for running tasks and end the threads; a later task starts new ones."""
         threads, self._threads = self._threads, None
         if threads is not None:
-            threads.shutdown(wait=True, cancel_futures=True)
+            threads.close()
 
     def _start(self) -> None:
         """Start tasks as long as there are threads for them."""
@@ -166,10 +167,10 @@ class TaskQueue:
             self._running += 1
             self._running_large += job.is_large
             self.rate.start(task.tokens)
-            self._threads = self._threads or ThreadPoolExecutor(self._most, thread_name_prefix="osrerank-serve")
+            self._threads = self._threads or DaemonThreads(self._most, "osrerank-serve")
             loop = asyncio.get_running_loop()
             try:
-                future = loop.run_in_executor(self._threads, task.compute)
+                future = asyncio.wrap_future(self._threads.submit(task.compute), loop=loop)
             except RuntimeError as error:  # the system has no more threads
                 future = loop.create_future()
                 future.set_exception(error)
