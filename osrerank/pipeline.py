@@ -109,7 +109,7 @@ def failed(ranking: Ranking, stage: str, error: Exception, took_ms: float = 0.0)
     if reason.code in NO_MODEL:
         tell_event("osrerank.no_model", {"error.type": name_of(error)})
     if (untold := due.untold((stage, type(error)))) is not None:
-        more = f"{untold} more since the last line" if untold else "not logged again for a minute"
+        more = f"{untold} more were not logged; at most one line a minute" if untold else "at most one line a minute"
         if reason.code in NO_MODEL:
             logger.warning("[no-model] a model is missing, so searches keep the order without it: %s; %s", error, more)
         elif isinstance(error, OsrerankError):

@@ -37,7 +37,7 @@ Loaded = Ready | Exception
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Recipe:
-    """What the options and the models decide of a search, and nothing else does.
+    """The stages of a search, which depend on its options and the loaded models alone.
 
     Attributes:
         pipeline: the stages.
@@ -100,7 +100,7 @@ class Recipe:
 
     @property
     def identity(self) -> dict[str, Any]:
-        """The model identities and the blend that determine the order; empty for a caller's own pipeline.
+        """The model identities and the blend that determine the order; empty without a model.
 
         Raises:
             WorkerError: workers score, and there are none that say which model they have.
@@ -206,10 +206,10 @@ def vector_stage(options: Rerank, ready: Ready, depth: int = 0) -> VectorStage:
 
 
 def resolved(options: Rerank, ready: Ready) -> tuple[str, str]:
-    """Return the pipeline that fits a model's kind, and a warning if another one was requested; else "".
+    """Return the pipeline that fits a model's kind, and a warning if it compares vectors where mono was asked for.
 
     Raises:
-        ConfigError: ``vectors-mono`` was requested, and the model is a bi-encoder.
+        ConfigError: a pipeline that needs a cross-encoder was requested, and the model is an encoder.
         WorkerError: workers score, and there are none that tell the model's kind.
     """
     model, asked = ready.model, str(options.pipeline)

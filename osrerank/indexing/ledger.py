@@ -1,4 +1,4 @@
-"""Keep the position of an index's builds beside their vectors, where several builders change it."""
+"""Store the position of an index's builds beside their vectors, where several builders change it."""
 
 import logging
 from collections.abc import Callable

@@ -132,7 +132,7 @@ class LoadedModel:
             loading = self._begun()
             if not deadline.wait(loading.ended):
                 fix = "client.warm_up() or connect(..., warm=True) loads it before the first search"
-                raise StillLoading(f"the model {self._name} is still being loaded when the deadline passes: {fix}")
+                raise StillLoading(f"the model {self._name} was not loaded by the deadline: {fix}")
             if loading.error is not None:
                 raise loading.error
         return ready
@@ -166,10 +166,10 @@ class LoadedModel:
             return
         with contextlib.suppress(ConfigError, ModelLoadError, MissingDependencyError, WorkerError):
             model.find_workers(deadline.within_ms(1000 * FINDING_SHARE * deadline.remaining_s()))
-        self._sought_at_s = self._clock()  # set only now: other threads would otherwise go on, and wait without a limit
+        self._sought_at_s = self._clock()  # only now: other threads would otherwise skip this, and wait without a limit
 
     def close(self) -> None:
-        """Release the model, unless the caller brought it, and the connections to the cache."""
+        """Wait for a load under way; release the model, unless the caller brought it, and the cache's connections."""
         if (loading := self._loading) is not None:
             loading.ended.wait()
         with self._lock:

@@ -93,7 +93,7 @@ def multi_search_steps(
 
 
 def _performed(searcher: Searcher, searches: Sequence[Asked]) -> ClientSteps:
-    """Yield what a client performs for a multi-search, and return its answer, each response reranked or marked.
+    """Run searches side by side: yield what a client performs, and return the answer of the multi-search.
 
     A search without a query text is sent unchanged, and its response says so. All searches whose first pass is
     refused or incomplete are sent once more as the caller wrote them, in one request. Error responses stay as they

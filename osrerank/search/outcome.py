@@ -22,7 +22,7 @@ def report_of(
     *,
     rerank_ms: float = 0.0,
 ) -> Report:
-    """Return the report of a search.
+    """Return what the response reports: reranked hits, an interleaved list, or the plain page with a reason.
 
     Args:
         response: what the search engine answered.
@@ -57,13 +57,13 @@ def report_of(
         stages = [stage_as_json(stage, explain=plan.options.explain) for stage in drawn.stages]
         own = {"teams": drawn.teams, "stages": stages, "name": drawn.name} if drawn.obstacle is None else {}
         report = report.telling(interleave={"applied": not drawn.obstacle, "reason": drawn.obstacle, **own})
-    report = _warned(report, outcome, plan, drawn)
+    report = _with_fields(report, outcome, plan, drawn)
     traffic = plan.options.traffic
     return report if traffic is None else report.telling(traffic={"share": traffic.share, "chosen": traffic.is_chosen})
 
 
 def why_unranked(ranking: Ranking) -> Reason:
-    """Return why no stage made an order."""
+    """Return why the stages did not rerank."""
     code = code_of(ranking.reports) or (ReasonCode.SCORING if ranking.reports else NOT_ASKED.code)
     return Reason(code, reasons(ranking.reports) or NOT_ASKED.message)
 
@@ -88,8 +88,8 @@ def _unranked(response: Mapping[str, Any], reason: Reason, plan: Plan) -> Report
     return Report(applied=False, reason=str(reason), code=reason.code, hits=hits)
 
 
-def _warned(report: Report, outcome: Ranking | Reason, plan: Plan, drawn: Drawn | None) -> Report:
-    """Return the report with the fields that were read, and warnings about fields."""
+def _with_fields(report: Report, outcome: Ranking | Reason, plan: Plan, drawn: Drawn | None) -> Report:
+    """Return the report with the fields that were read, and warnings about fields; raise them if asked to."""
     texts: set[str] | None = None
     if isinstance(outcome, Ranking):
         report = report.telling(fields=list(plan.names))

@@ -1,4 +1,4 @@
-"""Perform a planned search: send its request, or the caller's own where that one is refused or answered worse."""
+"""Perform a planned search: send its request, or the caller's own if the first pass is refused or incomplete."""
 
 import logging
 from collections.abc import Generator, Mapping, Sequence
@@ -30,13 +30,13 @@ Hits = Sequence[Mapping[str, Any]]
 def perform(plan: Plan) -> Generator[SearchRequest, Any, tuple[Plan, Any]]:
     """Yield the request of a search, and the caller's own if that one fails; return the response and its plan.
 
-    If the first pass is refused, or answered less completely than the caller's own request, the plan that comes back is
-    that of the caller's own request, and says why. If the search pipeline changed the number of hits, a page of them
+    If the first pass is refused or incomplete, and the caller's own request may fare better, that one is sent; the plan
+    that comes back is then its plan, and says why. If the search pipeline changed the number of hits, a page of them
     would overlap with the caller's other pages or leave a gap: the first page is then reranked within itself, and later
     pages are the caller's own.
 
     Raises:
-        Failed: the search engine refused the caller's own request, or would.
+        Failed: the caller's own request was refused, or the first pass was, for a reason that holds for both.
     """
     first = plan.first_pass
     if first is None:
@@ -103,7 +103,7 @@ def _better(plan: Plan, response: Any, reason: Reason) -> Generator[SearchReques
 def _refusal(failed: Failed) -> Reason | None:
     """Return why the first pass was refused, if the caller's own request may fare better; else None.
 
-    It does not if the caller or the index is the reason (401, 404), nor if the cluster is overloaded or away.
+    It would not after 401 or 404, on overload, or if the cluster cannot be reached.
     """
     if failed.status in (401, 404) or failed.is_overload or (failed.status is None and not failed.timed_out):
         return None
@@ -161,10 +161,10 @@ def _request_for_texts(plan: Plan, names: Sequence[str], hits: Hits) -> Texts:
     return Texts(indices, body, plan.deadline)
 
 
-def is_outdated(plan: Plan, response: Any, known: Searcher) -> Generator[SideRequest, Any, bool]:
-    """Yield the requests that read a mapping again; return whether a search has to be planned anew.
+def fields_changed(plan: Plan, response: Any, known: Searcher) -> Generator[SideRequest, Any, bool]:
+    """Yield the requests that read the mapping again if the response casts doubt on it; return whether fields changed.
 
-    The mapping is read again if the search found nothing, or hits without text, or with fields that it lacks.
+    It does if the search found nothing, or hits without text, or hits with fields that the mapping lacks.
 
     Args:
         plan: of the search.

@@ -1,4 +1,4 @@
-"""Plan a search: decide once, before its request, all that is decided about it."""
+"""Plan a search: decide once what it requests, and how its hits are reranked."""
 
 import json
 from collections.abc import Generator, Mapping, Sequence
@@ -33,7 +33,7 @@ RerankArgument = bool | RerankOptions | Rerank
 """The types that a search's `rerank` argument may have; `Rerank.of` reads it."""
 NOT_ASKED = Reason(ReasonCode.NOT_ASKED, "the pipeline is none")
 IN_SHADOW = Reason(
-    ReasonCode.SHADOW, "shadow mode: the first pass is the answer, and the search is run again with reranking after it"
+    ReasonCode.SHADOW, "shadow mode: the plain search is the answer, and the reranked one runs in the background"
 )
 NOT_CHOSEN = Reason(ReasonCode.SHARE, "the search is not in the share of searches that are reranked")
 NOT_TRIED = (ReasonCode.NOT_ASKED, ReasonCode.SHADOW, ReasonCode.SHARE)
@@ -51,7 +51,7 @@ class Asked:
         index: the index or indices.
         options: how it is reranked; None if it is not.
         headers: the headers of the request, or of this search in a multi-search.
-        held: why it is answered with its first pass although it could be reranked; None for all other searches.
+        held: why it gets the plain response although the options ask for reranking; None for all other searches.
         place: its place in a multi-search, from 1; 0 for a search by itself.
         header: its header in the multi-search; None for a search by itself.
         is_json: whether the caller gave the body as JSON, which may have what cannot be encoded otherwise: half of a
@@ -76,7 +76,7 @@ class Asked:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Plan:
-    """All that is decided of a search before its request.
+    """How a search is carried out. The stages and the fields to read may be filled in after the response.
 
     Attributes:
         asked: the caller's search.
@@ -168,15 +168,15 @@ def make_plan(asked: Asked, known: Searcher, service: RerankService) -> Generato
     if "ext" in plan.body:
         plan = replace(plan, ubi=UbiQuery.of(plan.body, asked.params), body=without_ubi(plan.body))
     if asked.held is not None:
-        return _ready(plan, pipeline, None)
+        return _with_first_pass(plan, pipeline, None)
     if known.models is not None and (conflict := known.models.conflict(asked.index)):
         return replace(plan, obstacle=Reason(ReasonCode.MODELS, conflict), text="")
-    plan, thresholds = yield from _with_order(plan, known)
-    return _ready(plan, pipeline, thresholds)
+    plan, thresholds = yield from _with_lookups(plan, known)
+    return _with_first_pass(plan, pipeline, thresholds)
 
 
-def _with_order(plan: Plan, known: Searcher) -> Generator[Step, Any, tuple[Plan, Thresholds | None]]:
-    """Yield the steps that look up what the order of the hits depends on; return the plan with it, and the cuts."""
+def _with_lookups(plan: Plan, known: Searcher) -> Generator[Step, Any, tuple[Plan, Thresholds | None]]:
+    """Yield the steps that look up the thresholds and, for sentences, the BM25 scale; return them with the plan."""
     asked, options, thresholds = plan.asked, plan.options, None
     if options.cutoff is not None or options.min_probability is not None:
         written = plan.fields.written_into(options)
@@ -193,7 +193,8 @@ def _timed(
 ) -> Generator[Computation, Any, tuple[Recipe | None, Deadline]]:
     """Yield the step that loads the models, if the deadline depends on their kind; return the stages and the deadline.
 
-    Where it does not, the models are loaded while the search engine searches, and the stages are None meanwhile.
+    If it does not, models that are not loaded yet are loaded while the search engine searches, and there are no stages
+    meanwhile.
     """
     options, clock = asked.options, service.clock
     if options is None or options.is_first_pass or asked.held is not None:
@@ -214,7 +215,7 @@ def _timed(
     return recipes[0] if options.pipeline != NO_STAGES else None, deadline
 
 
-def _ready(plan: Plan, pipeline: SearchPipeline, thresholds: Thresholds | None) -> Plan:
+def _with_first_pass(plan: Plan, pipeline: SearchPipeline, thresholds: Thresholds | None) -> Plan:
     """Return the plan with its first pass, or with the reason why its hits cannot be reranked."""
     asked, options = plan.asked, plan.options
     if "collapse" in plan.body:
@@ -300,7 +301,7 @@ def with_query(query: Any, body: Mapping[str, Any], fields: SearchFields) -> Map
 
 
 def held_back(options: Rerank, query: Any, body: Mapping[str, Any]) -> tuple[Rerank, Reason | None]:
-    """Return a search's options with the key of its traffic filled in, and why it is held back; None if it is not.
+    """Return a search's options with ``traffic.key`` filled in, and the reason if it is held back, else None.
 
     Args:
         options: the search's options.

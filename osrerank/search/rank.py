@@ -118,7 +118,9 @@ def _stored(found: Ranking, recipe: Recipe, stage: VectorStage, deadline: Deadli
 
 
 def rank(found: Ranking | Reason, plan: Plan) -> Ranking | Reason:
-    """Return the hits after all stages, and trace what came of them; those that already have their order keep it.
+    """Run the stages, unless the ranking has the order that was kept, and record the outcome in the trace.
+
+    A `Reason` is returned as it is.
 
     Raises:
         ConfigError: a stage cannot do what the options ask for.

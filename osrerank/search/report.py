@@ -17,7 +17,7 @@ class Report:
         applied: whether the models made the order: True, False or "partial".
         reason: why they did not, or only in part; None if they did.
         code: the kind of that reason.
-        hits: the hits of the page; None for those of the response.
+        hits: the hits of the page; None keeps those of the response.
         stages: what each stage did.
         warnings: sentences that say where the answer differs from the request.
         explain: whether the pairs that a stage compared are told.
@@ -47,7 +47,8 @@ class Report:
 def write(response: Mapping[str, Any], report: Report) -> dict[str, Any]:
     """Return a new response with the page of a report, and the report as ``response["rerank"]``.
 
-    Totals, aggregations, suggestions and everything else stay the search engine's.
+    Totals, aggregations and suggestions stay as they are; ``took`` grows by the time of reranking, and ``ext`` may gain
+    parts.
     """
     answer = dict(response)
     is_ranked = report.applied is not False

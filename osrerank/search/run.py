@@ -1,4 +1,4 @@
-"""Run a search: the one flow that all clients and engines share.
+"""Run a search: the one flow that all clients and engines share. Only a plain request without reranking bypasses it.
 
 `search` yields requests and computations, is sent their results, and does no input or output itself. What else there
 is to a search lies beside it: a client (`osrerank.client`) performs the steps, so that another engine is another
@@ -18,7 +18,7 @@ from osrerank.response import candidate_ids, unranked_page
 from osrerank.search.interleave import Drawn, drawn_list, session_of
 from osrerank.search.orders import comes_again
 from osrerank.search.outcome import report_of
-from osrerank.search.perform import Hits, hits_to_read, is_outdated, perform
+from osrerank.search.perform import Hits, fields_changed, hits_to_read, perform
 from osrerank.search.plan import IN_SHADOW, NOT_TRIED, Asked, Plan, make_plan, text_of_query
 from osrerank.search.rank import rank, read, with_vectors
 from osrerank.search.report import Report, write
@@ -53,7 +53,7 @@ def search(asked: Asked, known: Searcher) -> Steps:
     with known.serving(asked.index, checked=False) as service:  # the plan says so if the indices' models differ
         plan = yield from make_plan(asked, known, service)
         plan, response = yield from perform(plan)
-        if (yield from is_outdated(plan, response, known)):
+        if (yield from fields_changed(plan, response, known)):
             plan = yield from make_plan(asked, known, service)  # by the mapping that was just read again
             plan, response = yield from perform(plan)
         if asked.options is None or not isinstance(response, Mapping):
@@ -80,7 +80,7 @@ def search(asked: Asked, known: Searcher) -> Steps:
 def _interleaved(
     own: Ranking | Reason, hits: Hits, plan: Plan, response: Mapping[str, Any], known: Searcher
 ) -> Generator[Step, Any, Drawn | None]:
-    """Yield the steps of an interleaved search's other ranking, and return the list of both; else None."""
+    """Yield the steps that rank an interleaved search's hits for the other team; return the list of both, or None."""
     if plan.other is None or isinstance(own, Reason):
         return None
     other = replace(plan.other, fields=plan.fields)
@@ -98,7 +98,7 @@ def _interleaved(
 
 
 def recorded(report: Report, plan: Plan, known: Searcher) -> Generator[Step, Any, Report]:
-    """Yield the steps whose outcome the response tells, and return the report with it: the UBI record, shadow mode."""
+    """Yield the steps that record a search for UBI and queue its shadow run; return the report that says so."""
     if plan.ubi is not None:
         interleave = plan.asked.options and plan.asked.options.interleave
         session = session_of(interleave) if interleave else ""
@@ -112,7 +112,7 @@ def recorded(report: Report, plan: Plan, known: Searcher) -> Generator[Step, Any
 
 
 def _second_run(report: Report, plan: Plan, known: Searcher) -> ClientSteps:
-    """Return the steps that run a search of shadow mode again with reranking, and return the record of what changes."""
+    """Return the steps that rerank a search of shadow mode again, and record how its order changes."""
     asked, before = plan.asked, ids_of(report.hits or ())
     assert asked.options is not None
 
@@ -130,7 +130,7 @@ def _second_run(report: Report, plan: Plan, known: Searcher) -> ClientSteps:
 def follow_up(
     ranking: Ranking | Reason, report: Report, answer: Mapping[str, Any], plan: Plan, hits: Hits, known: Searcher
 ) -> Generator[Step, Any, None]:
-    """Yield the steps that follow a search: keep its order, write its new vectors, count it and log what is amiss."""
+    """Yield the steps that store the order and the new vectors; count the search, and log its warnings and failures."""
     if isinstance(ranking, Ranking):
         yield from _keep_order(ranking, plan, hits)
         if known.vectors is not None and ranking.vectors is not None and ranking.vectors.made:
@@ -156,7 +156,7 @@ def follow_up(
 
 
 def _keep_order(ranking: Ranking, plan: Plan, hits: Hits) -> Generator[Computation, Any, None]:
-    """Yield the step that keeps the order of a first page's hits for later pages, if they might not get it again."""
+    """Yield the step that stores a first page's order if a later search might not give it, or drops an old one."""
     order, page = plan.order, plan.page
     if order is None or page is None or page.offset:
         return
@@ -172,7 +172,7 @@ def _count(applied: str, took_s: float, asked: Asked) -> None:
 
 
 def _unforeseen(error: Exception, response: Mapping[str, Any], plan: Plan) -> Report:
-    """Return the report of a search in which something went wrong that nothing else deals with, and log it."""
+    """Return the report of a search in which an unexpected error occurred, and log the error."""
     reason = Reason(ReasonCode.INTERNAL, f"osrerank made a mistake ({type(error).__name__}): the log has the traceback")
     if isinstance(error, ResponseFormatError):
         reason = Reason(ReasonCode.RESPONSE, "the response cannot be reranked", str(error))

@@ -13,7 +13,7 @@ class SearchRequest(NamedTuple):
     Attributes:
         body: the request's body.
         params: the URL's parameters.
-        is_first_pass: whether it asks for more than the caller's own request does.
+        is_first_pass: whether it is a first pass for reranking, and not the caller's own request.
     """
 
     body: Any
@@ -58,10 +58,10 @@ class Records(NamedTuple):
 
 
 class Computation(NamedTuple):
-    """Computation that takes long and sends nothing to the search engine.
+    """Work that may block and sends nothing to the search engine.
 
     Attributes:
-        run: computes it; the asynchronous client calls it in a thread.
+        run: does it; the asynchronous client calls it in a thread.
     """
 
     run: Callable[[], Any]

@@ -1,6 +1,7 @@
 """Perform the steps of one search, or of the several searches of a multi-search, which advance side by side.
 
-Each search is a generator of its own. Where several wait for the same kind of step, one request answers all of them.
+Each search is a generator of its own. Their search requests are sent as one, and so are their requests for texts and
+vectors; identical GET requests are sent once. All other steps are performed one by one.
 """
 
 import json
@@ -35,7 +36,7 @@ class _Search:
         steps: yields its steps.
         header: its header in a multi-search; None for a search by itself.
         step: what it waits for; None if it has ended.
-        outcome: what it returned, or the error that ended it.
+        outcome: what it returned, or the `Failed` that ended it; any other error ends all searches.
     """
 
     steps: Generator[Step, Any, Any]
@@ -134,7 +135,7 @@ def together(
 def _alike(waiting: Sequence[_Search]) -> list[_Search]:
     """Return the searches whose steps come next: the first one, and those that the same request answers.
 
-    Searches wait with their own request until all others have come as far, so that there is one for all.
+    Search requests come last, so that one multi-search carries those of all searches.
     """
     others = [one for one in waiting if not isinstance(one.step, SearchRequest)]
     step = (others or waiting)[0].step

@@ -4,9 +4,10 @@ from typing import Any
 
 
 class Raised(Exception):  # noqa: N818 - it says what happens to its cause
-    """Carries an exception through a search to its caller, who gets ``cause`` as if nothing had lain between.
+    """Marks an exception that must reach the caller of a search: the client raises its ``cause`` instead.
 
-    A search goes on after all exceptions but this one and `osrerank.errors.ConfigError`.
+    After the search engine's response, a search turns all other exceptions but `osrerank.errors.ConfigError` into a
+    reason.
 
     Attributes:
         cause: the exception to raise.
@@ -18,7 +19,7 @@ class Raised(Exception):  # noqa: N818 - it says what happens to its cause
 
 
 class Failed(Raised):
-    """A request that the search engine refused or did not answer, whichever client library sent it.
+    """The search engine refused a request or did not answer it, whichever client library sent it.
 
     Attributes:
         status: the HTTP status; None without an answer.

@@ -80,7 +80,7 @@ class Position:
 
     @classmethod
     def read(cls, content: bytes) -> Self:
-        """Return the position of its bytes.
+        """Parse a stored position.
 
         Raises:
             FormatError: they are not those of a position.

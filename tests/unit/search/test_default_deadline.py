@@ -142,7 +142,7 @@ def test_a_search_that_finds_the_model_still_loading_says_so(clock, monkeypatch)
     client = loading(monkeypatch, clock, load)
     marks = marks_of(client, deadline_ms=50)
     assert marks["applied"] is False
-    assert "still being loaded when the deadline passes: client.warm_up() or connect(..., warm=" in marks["reason"]
+    assert "was not loaded by the deadline: client.warm_up() or connect(..., warm=" in marks["reason"]
     go_on.set()
     client.warm_up()
     assert marks_of(client, deadline_ms=1_000)["applied"] is True
