@@ -178,11 +178,10 @@ def recipe_of(options: Rerank, models: Sequence[Loaded]) -> Recipe:
     asked = later[0] if options.pipeline in VECTORS_MONO else first
     warning = "" if options.pipeline == AUTO_PIPELINE or isinstance(asked, Exception) else resolved(options, asked)[1]
     at_depth = partial(_pipeline, options, first, later)
-    compares = None
-    if first.vectors is not None and options.sentences is None:
-        compares = vector_stage(options, first, options.least_depth)
+    pipeline = at_depth(options.least_depth)
+    compares = stage if isinstance(stage := pipeline.stages[0], VectorStage) else None
     return Recipe(
-        at_depth(options.least_depth),
+        pipeline,
         options.least_depth,
         options.most_depth if compares is not None else options.least_depth,
         compares,
@@ -197,12 +196,6 @@ def recipe_of(options: Rerank, models: Sequence[Loaded]) -> Recipe:
 def failed_recipe(options: Rerank, error: Exception) -> Recipe:
     """Return the recipe of a search whose first model cannot be used: its only stage fails with the error."""
     return Recipe(Pipeline((FailedStage(str(options.pipeline), error),)), options.least_depth, options.least_depth)
-
-
-def vector_stage(options: Rerank, ready: Ready, depth: int = 0) -> VectorStage:
-    """Return the stage that compares the vectors of a loaded encoder."""
-    assert ready.vectors is not None
-    return VectorStage(ready.vectors, chosen_passages(options, ready.model), depth, options.separator)
 
 
 def resolved(options: Rerank, ready: Ready) -> tuple[str, str]:
@@ -239,7 +232,8 @@ def unread(reason: str) -> StageReport:
 def _pipeline(options: Rerank, first: Ready, later: Sequence[Loaded], depth: int) -> Pipeline:
     """Return the stages for a depth of the first one."""
     if first.vectors is not None and options.sentences is None:
-        stages: list[Stage] = [vector_stage(options, first, depth)]
+        passages = chosen_passages(options, first.model)
+        stages: list[Stage] = [VectorStage(first.vectors, passages, depth, options.separator)]
     else:
         stages = [_scorer_stage(options, first.scorer, depth)]
     if (blend := blend_of(options, first.model, depth)) is not None:

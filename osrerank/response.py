@@ -21,6 +21,10 @@ OBJECTS = frozenset({"_source", "fields", "highlight", "inner_hits"})
 """Parts of a hit that must be objects if it has them."""
 
 
+Hits = Sequence[Mapping[str, Any]]
+"""The hits of a response, in order."""
+
+
 @dataclass(frozen=True, slots=True)
 class Page:
     """The part of a reranked list that the caller asked for.

@@ -138,8 +138,6 @@ class RerankService:
         Raises:
             ConfigError: the options do not fit the models.
         """
-        if (kept := self.kept_recipe(options)) is not None:
-            return kept
         try:
             return self.usable_recipe(options, deadline)
         except ConfigError:

@@ -65,8 +65,8 @@ class FirstPass:
             return "it was terminated early"
         if self.pipeline.may_shorten:
             return ""
-        found, end = len(_hits(response)), self.page.offset + self.page.size
-        count = _total(response, end)
+        found, end = len(found_hits(response)), self.page.offset + self.page.size
+        count = total_of(response, end)
         # A collapsed response has fewer hits than its total.
         is_short = found <= self.page.offset or "collapse" not in self.body
         return f"it found {found} of {count} hits" if found < min(end, count) and is_short else ""
@@ -76,10 +76,10 @@ class FirstPass:
 
         A page that is cut from such a list would not join with the caller's other pages.
         """
-        asked, found = self.body["size"], len(_hits(response))
+        asked, found = self.body["size"], len(found_hits(response))
         if not self.page.offset and found <= asked == self.page.size:  # it is the caller's own page already
             return False
-        return self.pipeline.lengthens or (self.pipeline.may_shorten and found != min(asked, _total(response, asked)))
+        return self.pipeline.lengthens or (self.pipeline.may_shorten and found != min(asked, total_of(response, asked)))
 
     def of_own_size(self) -> Self:
         """Return the request for the caller's first page alone, all of whose hits are returned."""
@@ -90,7 +90,9 @@ class FirstPass:
         """Return whether the response to the caller's own request is more complete than the first pass's response."""
         size, start = self.page.size, self.page.offset
         pairs = zip(
-            _losses(own, _hits(own)[:size]), _losses(response, _hits(response)[start : start + size]), strict=True
+            _losses(own, found_hits(own)[:size]),
+            _losses(response, found_hits(response)[start : start + size]),
+            strict=True,
         )
         return any(less < more for less, more in pairs)
 
@@ -101,12 +103,13 @@ def _part(response: Mapping[str, Any], name: str) -> Mapping[str, Any]:
     return part if isinstance(part, Mapping) else {}
 
 
-def _hits(response: Mapping[str, Any]) -> Sequence[Any]:
+def found_hits(response: Mapping[str, Any]) -> Sequence[Any]:
+    """Return the hits of a response, unchecked; none if it has none, or something else in their place."""
     hits = _part(response, "hits").get("hits")
     return hits if isinstance(hits, list) else ()
 
 
-def _total(response: Mapping[str, Any], unknown: int) -> int:
+def total_of(response: Mapping[str, Any], unknown: int) -> int:
     """Return how many hits a search found; ``unknown`` if the response does not say."""
     total = _part(response, "hits").get("total")
     count = total.get("value") if isinstance(total, Mapping) else total

@@ -4,7 +4,6 @@ Team-draft interleaving: Radlinski, Kurup, Joachims: How does clickthrough data 
 section 4. In each round a coin decides which team picks first; each team picks its best hit that is not yet listed.
 """
 
-import hashlib
 import logging
 import random
 from collections.abc import Mapping, Sequence
@@ -15,6 +14,7 @@ from osrerank.options.interleave import Interleave
 from osrerank.options.rerank import NO_STAGES, Rerank
 from osrerank.pipeline import applied, reasons
 from osrerank.response import Page, candidate_ids, merged_hit
+from osrerank.search.shadow import digest_of
 from osrerank.types import Candidate, Ranking, StageReport
 
 logger = logging.getLogger(__name__)
@@ -63,7 +63,7 @@ def seed_of(interleave: Interleave, query: str) -> str:
 
 def session_of(interleave: Interleave) -> str:
     """Return the digest that identifies the reader in records; the key itself is not recorded."""
-    return hashlib.sha256(interleave.key.encode("utf-8", "surrogatepass")).hexdigest()[:16]
+    return digest_of(interleave.key)
 
 
 @dataclass(frozen=True, slots=True)

@@ -35,7 +35,7 @@ def report_of(
         ConfigError: a field that the options name is missing or has no text, and ``on_failure`` is ``"raise"``.
     """
     if isinstance(outcome, Reason):
-        report = _unranked(response, outcome, plan)
+        report = unranked(response, outcome, plan)
     elif drawn is not None and drawn.obstacle is None:
         report = Report(
             applied=True,
@@ -49,7 +49,7 @@ def report_of(
     elif applied(outcome.reports):
         report = _ranked(response, outcome, plan)
     else:
-        report = _unranked(response, why_unranked(outcome), plan)
+        report = unranked(response, _why_unranked(outcome), plan)
         report = replace(report, stages=outcome.reports, warnings=outcome.warnings)
     if isinstance(outcome, Ranking) or plan.page is not None:
         report = replace(report, explain=plan.options.explain, rerank_ms=rerank_ms)
@@ -62,7 +62,7 @@ def report_of(
     return report if traffic is None else report.telling(traffic={"share": traffic.share, "chosen": traffic.is_chosen})
 
 
-def why_unranked(ranking: Ranking) -> Reason:
+def _why_unranked(ranking: Ranking) -> Reason:
     """Return why the stages did not rerank."""
     code = code_of(ranking.reports) or (ReasonCode.SCORING if ranking.reports else NOT_ASKED.code)
     return Reason(code, reasons(ranking.reports) or NOT_ASKED.message)
@@ -83,7 +83,8 @@ def _ranked(response: Mapping[str, Any], ranking: Ranking, plan: Plan) -> Report
     )
 
 
-def _unranked(response: Mapping[str, Any], reason: Reason, plan: Plan) -> Report:
+def unranked(response: Mapping[str, Any], reason: Reason, plan: Plan) -> Report:
+    """Return the report of a search whose hits have the first pass's order, for this reason."""
     hits = unranked_page(response, plan.page, plan.offset)
     return Report(applied=False, reason=str(reason), code=reason.code, hits=hits)
 

@@ -6,8 +6,8 @@ from dataclasses import replace
 from typing import Any
 
 from osrerank._seldom import Seldom
-from osrerank.response import hits_of, sections_of
-from osrerank.retrieval.first_pass import FirstPass
+from osrerank.response import Hits, hits_of, sections_of
+from osrerank.retrieval.first_pass import FirstPass, found_hits, total_of
 from osrerank.retrieval.requests import SideRequest
 from osrerank.search.plan import NOT_TRIED, Plan
 from osrerank.search.searcher import Searcher
@@ -24,7 +24,6 @@ SHORTENED = Reason(
 )
 DEFINED = ("derived", "runtime_mappings")
 """Parts of a request that define fields."""
-Hits = Sequence[Mapping[str, Any]]
 
 
 def perform(plan: Plan) -> Generator[SearchRequest, Any, tuple[Plan, Any]]:
@@ -76,20 +75,19 @@ def _request(plan: Plan, first: FirstPass) -> SearchRequest:
 
 def _own_response(plan: Plan) -> Generator[SearchRequest, Any, Any]:
     """Yield the caller's own request, once more if another search in the same request may be why it was refused."""
-    request = SearchRequest(plan.asked.as_given(plan.body), plan.asked.params)
     try:
-        return (yield request)
+        return (yield plan.own_request)
     except Failed as failed:
         if not failed.is_shared or _refusal(failed) is None:
             raise
-    return (yield request)
+    return (yield plan.own_request)
 
 
 def _better(plan: Plan, response: Any, reason: Reason) -> Generator[SearchRequest, Any, tuple[Plan, Any]]:
     """Yield the caller's own request; return the more complete of its response and the first pass's, with its plan."""
     own = plan.unranked(reason)
     try:
-        answered = yield SearchRequest(own.asked.as_given(own.body), own.asked.params)
+        answered = yield own.own_request
     except Failed as failed:
         if failed.timed_out or _refusal(failed) is None:  # it says nothing of the caller's request
             return plan, response
@@ -186,13 +184,11 @@ def _reads_nothing(plan: Plan, response: Mapping[str, Any]) -> bool:
     """Return whether a search found no hits, or only hits without text, and other fields may give it some."""
     if plan.obstacle is not None and plan.obstacle.code not in NOT_TRIED:
         return False
-    whole = response.get("hits") or {}
     if plan.first_pass is None:
-        total = whole.get("total")
-        return (total.get("value") if isinstance(total, Mapping) else total) == 0
-    hits, names = whole.get("hits"), plan.names
+        return total_of(response, unknown=1) == 0
+    hits, names = found_hits(response), plan.names
     if not hits:
         return True
-    if not names or plan.first_pass.apart or not isinstance(hits, list):
+    if not names or plan.first_pass.apart:
         return False
     return not any(isinstance(hit, Mapping) and sections_of(hit, names) for hit in hits)

@@ -20,7 +20,7 @@ from osrerank.retrieval.search_pipelines import UNREAD, SearchPipeline
 from osrerank.retrieval.text_fields import fields_of
 from osrerank.search.orders import PageOrder
 from osrerank.search.searcher import Searcher
-from osrerank.search.step import Computation, Step
+from osrerank.search.step import Computation, SearchRequest, Step
 from osrerank.search.ubi_query import UbiQuery, without_ubi
 from osrerank.service import RerankService
 from osrerank.thresholds.cut import Thresholds
@@ -119,6 +119,11 @@ class Plan:
     def offset(self) -> int:
         """How many hits are above the caller's page."""
         return count_of(self.asked.params, self.asked.body, ("from", "from_"), 0) or 0
+
+    @property
+    def own_request(self) -> SearchRequest:
+        """The caller's own request."""
+        return SearchRequest(self.asked.as_given(self.body), self.asked.params)
 
     @property
     def names(self) -> tuple[str, ...]:

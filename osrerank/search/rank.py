@@ -1,6 +1,6 @@
 """Rank the hits of a search: read their texts, find their vectors, and run the stages."""
 
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Generator, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -9,7 +9,7 @@ from osrerank.errors import ConfigError
 from osrerank.options.rerank import NO_STAGES
 from osrerank.pipeline import applied, code_of, reasons
 from osrerank.recipe import Recipe
-from osrerank.response import has_own_order, has_repeats, parse
+from osrerank.response import Hits, has_own_order, has_repeats, parse
 from osrerank.retrieval.first_pass import SORTED
 from osrerank.search.orders import doubted
 from osrerank.search.plan import Plan, with_models
@@ -29,7 +29,6 @@ REPEATED = Reason(
     ReasonCode.REPEATED,
     "a hit comes twice: a hybrid query needs a search pipeline that normalises its scores (search_pipeline=...)",
 )
-Hits = Sequence[Mapping[str, Any]]
 
 
 def read(hits: Hits, plan: Plan) -> Ranking | Reason:

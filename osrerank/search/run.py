@@ -14,11 +14,11 @@ from typing import Any
 
 from osrerank.errors import ConfigError, ResponseFormatError
 from osrerank.metrics import NOT_RERANKED, RERANK_SECONDS, SEARCHES
-from osrerank.response import candidate_ids, unranked_page
+from osrerank.response import Hits, candidate_ids
 from osrerank.search.interleave import Drawn, drawn_list, session_of
 from osrerank.search.orders import comes_again
-from osrerank.search.outcome import report_of
-from osrerank.search.perform import Hits, fields_changed, hits_to_read, perform
+from osrerank.search.outcome import report_of, unranked
+from osrerank.search.perform import fields_changed, hits_to_read, perform
 from osrerank.search.plan import IN_SHADOW, NOT_TRIED, Asked, Plan, make_plan, text_of_query
 from osrerank.search.rank import rank, read, with_vectors
 from osrerank.search.report import Report, write
@@ -182,5 +182,4 @@ def _unforeseen(error: Exception, response: Mapping[str, Any], plan: Plan) -> Re
     if plan.asked.held is None:
         _count("false", 0.0, plan.asked)
         NOT_RERANKED.labels(str(reason.code)).inc()
-    hits = unranked_page(response, plan.page, plan.offset)
-    return Report(applied=False, reason=str(reason), code=reason.code, hits=hits)
+    return unranked(response, reason, plan)

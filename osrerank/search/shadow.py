@@ -214,7 +214,7 @@ def ids_of(hits: Sequence[Mapping[str, Any]]) -> list[str]:
 
 
 def digest_of(text: str) -> str:
-    """Return the digest that identifies a query in the records: the first 16 hex digits of its SHA-256."""
+    """Return what identifies a query or a reader in records: the first 16 hex digits of the text's SHA-256."""
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:16]
 
 
