@@ -138,18 +138,18 @@ class AsyncClient(AsyncOpenSearch):
         """Load now the models that ``rerank=True`` uses, as ``Client.warm_up`` does."""
         await asyncio.to_thread(self.searcher.warm_up, index)
 
-    async def _results(self, steps: Generator[Any, Any, Any], index: Any) -> Any:
+    async def result_of(self, steps: Generator[Any, Any, Any], index: Any) -> Any:
         """Perform the steps that a generator yields, without a caller's headers and options, and return its value."""
         return await _performed(steps, partial(self._perform, index=index, headers=None, options={}))
 
     async def coverage(self, index: str) -> Coverage:
         """Count an index's documents that have vectors, as ``Client.coverage`` does."""
-        found: Coverage = await self._results(coverage(self.searcher, index), index)
+        found: Coverage = await self.result_of(coverage(self.searcher, index), index)
         return found
 
     async def is_warm(self, index: str, *, at_least: float = AT_LEAST) -> bool:
         """Return whether an index's model is loaded and enough documents have vectors, as ``Client.is_warm`` does."""
-        return bool(await self._results(is_warm(self.searcher, index, at_least), index))
+        return bool(await self.result_of(is_warm(self.searcher, index, at_least), index))
 
     async def close(self) -> None:
         """Finish writing vectors, close the connections and release the models, as ``Client.close`` does."""

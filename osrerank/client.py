@@ -206,16 +206,21 @@ class Client(OpenSearch):
 
     def search_pipeline_of(self, index: Any) -> SearchPipeline:
         """Return the search pipeline that the searches of an index run under by default."""
-        found: SearchPipeline = self._results(self.searcher.pipelines.default_of(index), index)
+        found: SearchPipeline = self.result_of(self.searcher.pipelines.default_of(index), index)
         return found
 
     def _found(self, index: Any, rerank: RerankArgument) -> tuple[Rerank, SearchFields]:
         defaults = self.searcher.defaults.of(index)
         options = Rerank.of(rerank, defaults) or defaults
-        return options, self._results(self.searcher.fields_of(options, index), index)
+        return options, self.result_of(self.searcher.fields_of(options, index), index)
 
-    def _results(self, steps: Generator[Any, Any, Any], index: Any) -> Any:
-        """Perform the steps that a generator yields, without a caller's headers and options, and return its value."""
+    def result_of(self, steps: Generator[Any, Any, Any], index: Any = None) -> Any:
+        """Perform the steps that a generator yields, without a caller's headers and options, and return its value.
+
+        Args:
+            steps: yields requests and computations.
+            index: the index of its searches, if it has any.
+        """
         return _performed(steps, partial(self._perform, index=index, headers=None, options={}))
 
     def coverage(self, index: str) -> Coverage:
@@ -228,7 +233,7 @@ class Client(OpenSearch):
             ModelLoadError, MissingDependencyError, WorkerError: the model cannot be loaded.
             opensearchpy.OpenSearchException: the index cannot be read.
         """
-        found: Coverage = self._results(coverage(self.searcher, index), index)
+        found: Coverage = self.result_of(coverage(self.searcher, index), index)
         return found
 
     def is_warm(self, index: str, *, at_least: float = AT_LEAST) -> bool:
@@ -240,7 +245,7 @@ class Client(OpenSearch):
             index: a name, an alias or a pattern.
             at_least: the share of the documents that must have vectors, in [0, 1].
         """
-        return bool(self._results(is_warm(self.searcher, index, at_least), index))
+        return bool(self.result_of(is_warm(self.searcher, index, at_least), index))
 
     def __repr__(self) -> str:
         return represent(self)

@@ -14,16 +14,15 @@ from typing import Any, Literal
 from opensearchpy import OpenSearchException
 
 from osrerank._progress import shown
-from osrerank.client import Client, failed_of
+from osrerank.client import Client
 from osrerank.errors import ConfigError, OsrerankError
 from osrerank.indexing.date_field import Changes
 from osrerank.indexing.documents import BATCH, DocumentBatch, batch_of, batches_of, vectors_of
-from osrerank.indexing.ledger import FileLedger, Ledger, SideLedger
 from osrerank.indexing.side_index import IndexStore, side_stores
+from osrerank.indexing.stored_position import FilePosition, SidePosition, StoredPosition
 from osrerank.retrieval.requests import SideRequest, is_embedded
 from osrerank.retrieval.sequence import Heads, heads_of, number_of, of_shard, within
 from osrerank.search.coverage import body_of, reading_of
-from osrerank.types.failed import Failed
 from osrerank.vectors.documents import DocumentVectors
 from osrerank.vectors.file import FileStore
 from osrerank.vectors.position import Head, Lease, Position, identity_of
@@ -190,7 +189,7 @@ class Builder:
         if not self._sides and not isinstance(self._vectors.store, FileStore):
             reason = "Redis may drop any vector, so no position can be kept there: set OSRERANK_VECTORS=index or file"
             raise ConfigError(reason, setting="vectors", source="environment")
-        found: Heads = performed(self._client, heads_of(self._index, is_embedded=self._is_embedded))
+        found: Heads = self._client.result_of(heads_of(self._index, is_embedded=self._is_embedded))
         return found
 
     def whole(self) -> Built:
@@ -210,7 +209,7 @@ class Builder:
         if not self._sides:
             raise ConfigError("a date field needs a side index: leave it out", setting="follow", source="flag")
         changes = {
-            name: Changes.of(self._client, name, SideLedger(side, self._key(f"{name}/{field}")), field)
+            name: Changes.of(self._client, name, SidePosition(side, self._key(f"{name}/{field}")), field)
             for name, side in self._sides.items()
         }
         queries = {name: change.query for name, change in changes.items()}
@@ -226,50 +225,50 @@ class Builder:
 
     def by_number(self, heads: Heads) -> Built:
         """Build the vectors of all changes up to these; wait for what other builders read meanwhile."""
-        ledgers = {name: self.ledger(name, shards) for name, shards in heads.items()}
-        open_ = {name: ledger for name, ledger in ledgers.items() if ledger.position.left(heads[name])}
+        positions = {name: self.saved_position(name, shards) for name, shards in heads.items()}
+        open_ = {name: saved for name, saved in positions.items() if saved.position.left(heads[name])}
         for name in open_:
             self._client.indices.refresh(index=name)
-        counts = {name: self._count(name, ledger.position, heads[name]) for name, ledger in open_.items()}
-        left = {name: ledger.position.left(heads[name]) for name, ledger in open_.items()}
+        counts = {name: self._count(name, saved.position, heads[name]) for name, saved in open_.items()}
+        left = {name: saved.position.left(heads[name]) for name, saved in open_.items()}
 
         def report() -> None:
             done = sum(counts[name] * (1 - open_[name].position.left(heads[name]) / left[name]) for name in open_)
             self._report(round(done), sum(counts.values()))
 
         try:
-            for name, ledger in open_.items():
-                while ledger.position.left(heads[name]):
-                    if (lease := self._claim(ledger, heads[name])) is None:
+            for name, saved in open_.items():
+                while saved.position.left(heads[name]):
+                    if (lease := self._claim(saved, heads[name])) is None:
                         time.sleep(WAIT_S)
-                        ledger.load()
+                        saved.load()
                     else:
-                        self._build(name, ledger, lease, report)
+                        self._build(name, saved, lease, report)
         except BaseException:
-            for ledger in open_.values():
+            for saved in open_.values():
                 with suppress(OpenSearchException, OSError, OsrerankError):  # the first error counts
-                    ledger.update(lambda position: (position.released(self._owner), None))
+                    saved.change(partial(Position.released, owner=self._owner))
             raise
         return self._finished() if open_ else self._built
 
-    def ledger(self, name: str, heads: Mapping[str, Head]) -> Ledger:
+    def saved_position(self, name: str, heads: Mapping[str, Head]) -> StoredPosition:
         """Return the position of an index's builds, for its shards as they are now."""
         key = self.key(name, heads)
         side, store = self._sides.get(name), self._vectors.store
-        ledger: Ledger
+        saved: StoredPosition
         if side is not None:
-            ledger = SideLedger(side, key)
+            saved = SidePosition(side, key)
         elif isinstance(store, FileStore):
-            ledger = FileLedger(store, key)
+            saved = FilePosition(store, key)
         else:
             raise ConfigError(f"{name} has no place for a position", setting="vectors", source="environment")
-        ledger.load()
-        ledger.update(lambda position: (position.facing(heads), None))
+        saved.load()
+        saved.change(partial(Position.facing, heads=heads))
         for shard in heads:
-            if self._is_rewritten(name, shard, ledger.position):
+            if self._is_rewritten(name, shard, saved.position):
                 logger.warning("[vectors-again] %s: shard %s lost changes: it is read again", name, shard)
-                ledger.update(partial(_restarted, shard=shard))
-        return ledger
+                saved.change(partial(Position.restarted, shard=shard))
+        return saved
 
     def key(self, name: str, heads: Mapping[str, Head]) -> bytes:
         """Return the key of the position of an index's builds."""
@@ -303,13 +302,13 @@ class Builder:
             if r
         )
 
-    def _claim(self, ledger: Ledger, heads: Mapping[str, Head]) -> Lease | None:
+    def _claim(self, saved: StoredPosition, heads: Mapping[str, Head]) -> Lease | None:
         now_s = time.time()
         claim = partial(Position.claim, owner=self._owner, heads=heads, now_s=now_s, until_s=now_s + LEASE_S)
-        lease: Lease | None = ledger.update(claim)
+        lease: Lease | None = saved.update(claim)
         return lease
 
-    def _build(self, name: str, ledger: Ledger, lease: Lease, report: Callable[[], None]) -> None:
+    def _build(self, name: str, saved: StoredPosition, lease: Lease, report: Callable[[], None]) -> None:
         """Build the vectors of a lease's documents, batch by batch, until they are done or another builder has it."""
         size = BATCH
         left: Lease | None = lease
@@ -323,7 +322,7 @@ class Builder:
                 first = number_of(hits[-1], is_embedded=self._is_embedded) + 1 if len(hits) == size else left.last + 1
                 term = max((int(hit.get("_primary_term", 0)) for hit in hits), default=0)
                 until_s = time.time() + LEASE_S
-                left = ledger.update(partial(Position.advanced, lease=left, first=first, term=term, until_s=until_s))
+                left = saved.update(partial(Position.advanced, lease=left, first=first, term=term, until_s=until_s))
                 report()
                 took_s = time.monotonic() - began_s
                 if took_s < QUICK_S:
@@ -342,34 +341,11 @@ class Builder:
         return self._built
 
     def _send(self, request: SideRequest) -> Any:
-        return performed(self._client, _one(request))
-
-
-def _restarted(position: Position, shard: str) -> tuple[Position, None]:
-    return position.restarted(shard), None
+        return self._client.result_of(_one(request))
 
 
 def _one(request: SideRequest) -> Generator[SideRequest, Any, Any]:
     return (yield request)
-
-
-def performed(client: Client, steps: Generator[SideRequest, Any, Any]) -> Any:
-    """Send the requests that a generator yields, and return its value; raise what opensearch-py raises."""
-    try:
-        request = next(steps)
-        while True:
-            try:
-                answer = client.transport.perform_request(
-                    request.method, request.path, params=dict(request.params), body=request.body
-                )
-            except OpenSearchException as error:
-                request = steps.throw(failed_of(error))
-            else:
-                request = steps.send(answer)
-    except StopIteration as end:
-        return end.value
-    except Failed as failed:
-        raise failed.cause from None
 
 
 def _sides(client: Client, index: str, to: StoreName | None, vectors: DocumentVectors) -> dict[str, IndexStore]:

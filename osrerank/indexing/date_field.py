@@ -5,7 +5,7 @@ from typing import Any, NamedTuple, Self
 
 from osrerank.client import Client
 from osrerank.errors import ConfigError
-from osrerank.indexing.ledger import SideLedger
+from osrerank.indexing.stored_position import SidePosition
 from osrerank.retrieval.requests import is_embedded
 
 DATES = ("date", "date_nanos")
@@ -17,19 +17,19 @@ class Changes(NamedTuple):
     """What changed in an index since a build, found by a field that grows with each change.
 
     Attributes:
-        ledger: keeps the highest value of the field that such builds saw.
+        saved: keeps the highest value of the field that such builds saw.
         newest: the field's highest value now; None if no document has one.
         field: the field's name.
         is_date: whether the field is a date; its values are then in milliseconds.
     """
 
-    ledger: SideLedger
+    saved: SidePosition
     newest: float | None
     field: str
     is_date: bool
 
     @classmethod
-    def of(cls, client: Client, index: str, ledger: SideLedger, field: str) -> Self:
+    def of(cls, client: Client, index: str, saved: SidePosition, field: str) -> Self:
         """Ask the cluster for a field's highest value; return the changes up to that value.
 
         Raises:
@@ -43,13 +43,13 @@ class Changes(NamedTuple):
             raise ConfigError(f"{field} is no date or number of {index}", setting="follow", source="flag")
         body = {"size": 0, "aggs": {"newest": {"max": {"field": field}}}}
         newest = client.search(index=index, body=body)["aggregations"]["newest"]["value"]
-        ledger.load()
-        return cls(ledger, newest, field, kinds <= {*DATES})
+        saved.load()
+        return cls(saved, newest, field, kinds <= {*DATES})
 
     @property
     def query(self) -> dict[str, Any]:
         """The query for the documents that changed and those without the field."""
-        last = self.ledger.position.newest
+        last = self.saved.position.newest
         if last is None:
             return {"match_all": {}}
         bounds = {"gte": int(last), "format": "epoch_millis"} if self.is_date else {"gte": last}
@@ -59,7 +59,7 @@ class Changes(NamedTuple):
     def keep(self) -> None:
         """Store in the side index that all changes up to the newest are built."""
         if self.newest is not None:
-            self.ledger.update(lambda position: (replace(position, newest=self.newest), None))
+            self.saved.change(lambda position: replace(position, newest=self.newest))
 
 
 def _types(client: Client, index: str, field: str) -> set[str]:

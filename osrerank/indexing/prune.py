@@ -4,6 +4,7 @@ import logging
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
+from functools import partial
 
 from osrerank.client import Client
 from osrerank.errors import ConfigError
@@ -85,24 +86,20 @@ def _searchable(client: Client) -> list[str]:
 
 def _prune_side(client: Client, side: IndexStore, names: Sequence[str]) -> int:
     """Prune a side index; what builders store meanwhile is built again."""
-    ledgers = {}
+    positions = {}
     for name in names:
         builder = Builder(client, name, "index")
         try:
             heads = builder.heads()[side.beside]
         except ConfigError:  # no positions to keep
             continue
-        ledgers[builder.key(side.beside, heads)] = builder.ledger(side.beside, heads)
-    before = {key: ledger.position for key, ledger in ledgers.items()}
+        positions[builder.key(side.beside, heads)] = builder.saved_position(side.beside, heads)
+    before = {key: saved.position for key, saved in positions.items()}
     left = side.prune(_keys(client, names, side.beside), before)
 
-    for key, ledger in ledgers.items():
-
-        def reopened(position: Position, key: bytes = key) -> tuple[Position, None]:
-            return position.back_to(before[key]), None
-
-        ledger.load()
-        ledger.update(reopened)
+    for key, saved in positions.items():
+        saved.load()
+        saved.change(partial(Position.back_to, before=before[key]))
     return left
 
 

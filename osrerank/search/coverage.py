@@ -194,7 +194,7 @@ def _position(searcher: "Searcher", vectors: DocumentVectors, index: str, key: b
     except FormatError:
         return None
     files = store.files() if position and position.files and isinstance(store, FileStore) else ()
-    return position if position and {*position.files} <= {*files} else None
+    return position if position and position.is_valid(files) else None
 
 
 def is_warm(searcher: "Searcher", index: str, at_least: float) -> Looking:

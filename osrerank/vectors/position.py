@@ -103,6 +103,10 @@ class Position:
         }
         return json.dumps(content, separators=(",", ":")).encode()
 
+    def is_valid(self, files: Sequence[str]) -> bool:
+        """Return whether all files that held the vectors are still among these."""
+        return set(self.files) <= {*files}
+
     def facing(self, heads: Mapping[str, Head]) -> Self:
         """Return the position for shards as they are now; one whose changes are others is at its beginning."""
         kept = {

@@ -107,7 +107,7 @@ def test_before_a_build_a_sample_is_of_the_whole_index(client: Client, index_nam
     fill(client, index_name, DOCUMENTS)
 
     def looked() -> Coverage:
-        found: Coverage = client._results(coverage(client.searcher, index_name, 40), index_name)
+        found: Coverage = client.result_of(coverage(client.searcher, index_name, 40), index_name)
         return found
 
     found = looked()

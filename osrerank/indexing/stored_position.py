@@ -1,9 +1,10 @@
 """Store the position of an index's builds beside their vectors, where several builders change it."""
 
 import logging
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any, Protocol
+from typing import Any
 
 from osrerank.errors import FormatError
 from osrerank.indexing.side_index import IndexStore
@@ -13,23 +14,34 @@ from osrerank.vectors.position import Position
 logger = logging.getLogger(__name__)
 
 
-class Ledger(Protocol):
-    """The position of an index's builds."""
+class StoredPosition(ABC):
+    """The position of an index's builds, in the store of its vectors.
+
+    Attributes:
+        position: as it was last read or written.
+    """
 
     position: Position
 
+    @abstractmethod
     def load(self) -> Position:
-        """Read and return the position; one at the beginning if there is none, or none that is worth something."""
+        """Read and return the position; an empty one if none is stored, or the stored one is no longer valid."""
 
+    @abstractmethod
     def update(self, change: Callable[[Position], tuple[Position, Any]]) -> Any:
-        """Change the position, and return what the change returned besides.
+        """Change the position; return what the change returned beside it.
 
         Args:
-            change: returns the new position for the present one; called again if another builder was faster.
+            change: takes the current position, and returns the new one and a value; called again if another builder
+                wrote first.
         """
 
+    def change(self, change: Callable[[Position], Position]) -> None:
+        """Change the position as `update` does, where there is nothing to return."""
+        self.update(lambda position: (change(position), None))
 
-class SideLedger:
+
+class SidePosition(StoredPosition):
     """The position in a side index, where builders on all machines share it.
 
     Args:
@@ -59,7 +71,7 @@ class SideLedger:
             self.load()
 
 
-class FileLedger:
+class FilePosition(StoredPosition):
     """The position in this machine's file. Builders in two processes may encode a text twice, but lose none.
 
     Args:
@@ -73,11 +85,13 @@ class FileLedger:
 
     def load(self) -> Position:
         found = _read(self._store.read([self._key]).get(self._key, b""), "the file")
-        self.position = found if set(found.files) <= {*self._store.files()} else Position()
+        self.position = found if found.is_valid(self._store.files()) else Position()
         return self.position
 
     def update(self, change: Callable[[Position], tuple[Position, Any]]) -> Any:
-        files = self._store.files()  # before the position is read: a file that goes now makes the new one worthless
+        files = (
+            self._store.files()
+        )  # listed first: if a file is deleted from here on, the next load rejects this position
         new, answer = change(self.load())
         if new != self.position:
             self.position = replace(new, files=files)
