@@ -4,9 +4,9 @@ import json
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import AfterValidator, BaseModel, Field
+from pydantic import AfterValidator, BaseModel, Field, model_validator
 
 from osrerank.server.api.numbers import Json
 from osrerank.server.api.service import Judgement, Question
@@ -49,6 +49,29 @@ class DialectRequest(BaseModel, ABC):
     @abstractmethod
     def answer(self, judgements: Sequence[Judgement], model: str) -> Any:
         """Return the dialect's response from the judgements, in the order of the questions."""
+
+
+class RankFieldsRequest(DialectRequest):
+    """A request whose documents are texts, or objects of which some fields are read."""
+
+    query: QueryText
+    rank_fields: Texts | None = Field(None, description="Which fields of objects are read; text when absent or empty.")
+
+    @abstractmethod
+    def texts(self) -> tuple[str, ...]:
+        """Return the text of each document for the model.
+
+        Raises:
+            ValueError: a document has none.
+        """
+
+    @model_validator(mode="after")
+    def _have_text(self) -> Self:
+        self.texts()
+        return self
+
+    def questions(self) -> list[Question]:
+        return [Question(self.query, self.texts())]
 
 
 Documents = Annotated[

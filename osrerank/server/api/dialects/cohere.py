@@ -5,7 +5,7 @@ import uuid
 from collections.abc import Sequence
 from typing import Any, Literal
 
-from pydantic import BaseModel, Field, model_validator
+from pydantic import BaseModel, Field
 
 from osrerank.server.api.dialects.base import (
     UNCOUNTED,
@@ -14,6 +14,7 @@ from osrerank.server.api.dialects.base import (
     Documents,
     Probability,
     QueryText,
+    RankFieldsRequest,
     Texts,
     Usage,
     as_passed,
@@ -25,29 +26,18 @@ SEARCH_UNIT = 100
 """Documents of one query in Cohere's unit."""
 
 
-class CohereRequest(DialectRequest):
+class CohereRequest(RankFieldsRequest):
     """Cohere's ``/v1/rerank`` and ``/v2/rerank`` (https://docs.cohere.com/reference/rerank), and those who copy it."""
 
-    query: QueryText
     documents: Documents
     model: str | None = Field(None, description="Any: this server has one model, and names it in the answer.")
     top_n: int | None = Field(None, ge=1, description="How many results to return; all when absent.")
     return_documents: bool | None = Field(
         None, description="Whether results carry their documents; by default those of a Jina model do."
     )
-    rank_fields: Texts | None = Field(None, description="Which fields of objects are read; text when absent or empty.")
-
-    @model_validator(mode="after")
-    def _have_text(self) -> "CohereRequest":
-        self.texts()
-        return self
 
     def texts(self) -> tuple[str, ...]:
-        """Return the text of each document for the model."""
         return texts_of("documents", self.documents, self.rank_fields)
-
-    def questions(self) -> list[Question]:
-        return [Question(self.query, self.texts())]
 
     def answer(self, judgements: Sequence[Judgement], model: str) -> Any:
         judged = judgements[0]

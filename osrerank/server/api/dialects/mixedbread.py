@@ -3,48 +3,36 @@
 from collections.abc import Sequence
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, Field, model_validator
+from pydantic import BaseModel, Field
 
 from osrerank.server.api.dialects.base import (
     UNCOUNTED,
-    DialectRequest,
     DocumentIndex,
     Documents,
     Probability,
-    QueryText,
-    Texts,
+    RankFieldsRequest,
     Usage,
     as_passed,
     texts_of,
 )
-from osrerank.server.api.service import Judgement, Question
+from osrerank.server.api.service import Judgement
 
 ALL = -1
 """The default of ``top_k``, as documented."""
 
 
-class MixedbreadRequest(DialectRequest):
+class MixedbreadRequest(RankFieldsRequest):
     """Mixedbread's ``/v1/reranking``."""
 
-    query: QueryText
     input: Documents
     model: str | None = Field(None, description="Any: this server has one model, and names it in the answer.")
     top_k: Literal[-1] | Annotated[int, Field(ge=1)] | None = Field(
         None, description="How many results to return; all when absent or -1."
     )
     return_input: bool | None = Field(None, description="Whether results carry their documents.")
-    rank_fields: Texts | None = Field(None, description="Which fields of objects are read; text when absent or empty.")
 
-    @model_validator(mode="after")
-    def _have_text(self) -> "MixedbreadRequest":
-        self._texts()
-        return self
-
-    def _texts(self) -> tuple[str, ...]:
+    def texts(self) -> tuple[str, ...]:
         return texts_of("input", self.input, self.rank_fields)
-
-    def questions(self) -> list[Question]:
-        return [Question(self.query, self._texts())]
 
     def answer(self, judgements: Sequence[Judgement], model: str) -> Any:
         scores = judgements[0].probabilities
