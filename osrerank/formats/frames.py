@@ -11,7 +11,7 @@ import numpy as np
 from osrerank.errors import ConfigError
 from osrerank.formats.tables import DOCNO, LABEL, QID, QUERY, SCORE, TEXT
 from osrerank.formats.trec import trec_order
-from osrerank.types import Qrels, Query, Run
+from osrerank.types import Qrels, Run
 
 RANK = "rank"
 FIRST_RANK = 0
@@ -46,9 +46,7 @@ def by_query(frame: Any) -> dict[Any, list[tuple[int, dict[str, Any]]]]:
     """
     groups: dict[Any, list[tuple[int, dict[str, Any]]]] = {}
     needed = (QID, QUERY, DOCNO, TEXT)
-    for number, row in enumerate(rows_of(frame, needed)):
-        if (lacking := next((name for name in needed if row[name] is None), None)) is not None:
-            raise refused(f"row {number} of the DataFrame has no {lacking}")
+    for number, row in _whole_rows(frame, needed):
         groups.setdefault(row[QID], []).append((number, plain(row)))
     for rows in groups.values():
         rows.sort(key=lambda one: (0, -one[1][SCORE]) if SCORE in one[1] else (1, one[1].get(RANK, 0)))
@@ -88,21 +86,21 @@ def qrels_of_frame(frame: Any) -> Qrels:
     return Qrels(judgments)
 
 
-def queries_of_frame(frame: Any) -> tuple[Query, ...]:
-    """Return the queries in a frame with ``qid`` and ``query``, each once.
+def _values(frame: Any, column: str) -> Iterator[tuple[str, str, Any]]:
+    for _, row in _whole_rows(frame, (QID, DOCNO, column)):
+        yield str(row[QID]), str(row[DOCNO]), row[column]
+
+
+def _whole_rows(frame: Any, columns: Sequence[str]) -> Iterator[tuple[int, dict[Hashable, Any]]]:
+    """Yield the rows of a frame with their numbers.
 
     Raises:
-        ConfigError: a column is missing.
+        ConfigError: the frame lacks one of the columns, or a row its value.
     """
-    texts = {str(row[QID]): row[QUERY] for row in rows_of(frame, (QID, QUERY))}
-    return tuple(Query(query_id, str(text)) for query_id, text in texts.items())
-
-
-def _values(frame: Any, column: str) -> Iterator[tuple[str, str, Any]]:
-    for number, row in enumerate(rows_of(frame, (QID, DOCNO, column))):
-        if (lacking := next((name for name in (QID, DOCNO, column) if row[name] is None), None)) is not None:
+    for number, row in enumerate(rows_of(frame, columns)):
+        if (lacking := next((name for name in columns if row[name] is None), None)) is not None:
             raise refused(f"row {number} of the DataFrame has no {lacking}")
-        yield str(row[QID]), str(row[DOCNO]), row[column]
+        yield number, row
 
 
 def refused(reason: str) -> ConfigError:
