@@ -11,6 +11,17 @@ from osrerank.retrieval.mapping import plain
 TIE_BREAKER = 0.5
 """Weight of the other fields' scores beside the best field's; BEIR's Elasticsearch baseline uses it for title and text.
 """
+MOST_CLAUSES = 1_000
+"""The most clauses of a query that is built from a text; OpenSearch's ``indices.query.bool.max_clause_count`` is 1,024.
+"""
+EXPANDED = 20
+"""How many fields a pattern, or an index's default fields, are taken to be."""
+_ALONE = (
+    r"\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u2600-\u27bf\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff\U0001f000-\U0003ffff"
+)
+_BETWEEN = r"\s!-/:-@\[-`{-~\xa0-\xbf\u2000-\u206f\u3000-\u303f\uff00-\uff0f"
+_WORD = re.compile(f"[{_ALONE}]|[^{_ALONE}{_BETWEEN}]{{1,255}}")
+"""What an analyzer may find as a word: a character of a script without spaces, an emoji, or a run of other letters."""
 
 # clauses of the form {field: text} or {field: {"query": text}}
 _FIELD_CLAUSES = ("match", "match_phrase", "match_phrase_prefix", "match_bool_prefix")
@@ -34,6 +45,39 @@ _COMPOUND_CLAUSES = {
     "has_parent": ("query",),
     "boosting": ("positive",),
 }
+
+
+def within_clauses(text: str, fields: SearchFields) -> str:
+    """Return the text to search for: of a text with too many words for the search engine, its first distinct words.
+
+    The engine refuses a query of more clauses than it allows, and makes one of each word in each field.
+
+    Args:
+        text: the query text.
+        fields: the fields that it searches.
+    """
+    groups = [part.searched for part in fields.parts] or [fields.searched]
+    left = max(MOST_CLAUSES // max(map(_field_count, groups)), 1)
+    if len(text) <= left or sum(max(len(_words(word)), 1) for word in text.split()) <= left:
+        return text
+    kept = []
+    for word in dict.fromkeys(text.split()):
+        ends = _words(word)
+        kept.append(word if len(ends) <= left else word[: ends[left - 1]])
+        left -= max(len(ends), 1)
+        if left <= 0:
+            break
+    return " ".join(kept)
+
+
+def _words(text: str) -> list[int]:
+    """Return where each word that an analyzer may find ends; a character of a script without spaces is a word."""
+    return [word.end() for word in _WORD.finditer(text)]
+
+
+def _field_count(names: Sequence[str]) -> int:
+    """Return how many fields names may stand for."""
+    return sum(EXPANDED if "*" in name else 1 for name in names) or EXPANDED
 
 
 def build_query(text: str, fields: SearchFields) -> dict[str, Any]:

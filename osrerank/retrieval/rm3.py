@@ -13,8 +13,7 @@ from typing import Any
 
 from osrerank.options.rm3 import Rm3
 from osrerank.retrieval.fields import SearchFields
-from osrerank.retrieval.mapping import plain
-from osrerank.retrieval.query_text import build_query
+from osrerank.retrieval.query_text import MOST_CLAUSES, build_query
 from osrerank.retrieval.requests import SideRequest, path_of
 from osrerank.retrieval.search_pipelines import named_in
 
@@ -41,30 +40,28 @@ def expand(
     index: Any,
     rm3: Rm3,
     params: Mapping[str, Any],
-    searched: Sequence[str],
+    name: str,
     pipeline: str | Mapping[str, Any] | None = None,
-) -> Generator[SideRequest, Any, dict[str, Any]]:
-    """Yield the requests for the feedback terms, and return the expanded query.
+) -> Generator[SideRequest, Any, dict[str, Any] | None]:
+    """Yield the requests for the feedback terms, and return the expanded query; None if the search finds nothing.
 
-    There are at most three: a search, the term vectors of its hits, and the analysis of the query. The query is not
-    expanded if the search has no hits.
+    There are at most three: a search, the term vectors of its hits, and the analysis of the query.
 
     Args:
         text: the query's text.
         index: the index searched: a name, several, a pattern, or None for all.
         rm3: how the query is expanded.
         params: URL parameters of the caller's search.
-        searched: fields that the text searches; the last one is expanded if ``rm3`` names no field.
+        name: the field that is searched and gives the terms.
         pipeline: the ``search_pipeline`` of the caller's search; None for the index's own.
     """
-    name = rm3.field or plain(searched[-1] if searched else "text")
     first = build_query(text, SearchFields((name,)))
-    kept = {name: params[name] for name in KEPT_PARAMS if name in params}
+    kept = {param: params[param] for param in KEPT_PARAMS if param in params}
     body = {"query": first, "size": rm3.documents, "_source": False}
     found = yield SideRequest("POST", path_of(index, "_search"), *named_in(pipeline, body, kept))
     hits = found["hits"]["hits"]
     if not hits:
-        return first
+        return None
     vectors = yield SideRequest("POST", "/_mtermvectors", {"docs": [_vector_of(hit, name) for hit in hits]})
     path = path_of(hits[0]["_index"], "_analyze")
     analysed = yield SideRequest("POST", path, {"field": name, "text": text})
@@ -74,7 +71,8 @@ def expand(
     ]
     weights = expanded([token["token"] for token in analysed["tokens"]], feedback, rm3)
     # index terms: analysing them again would change some
-    clauses = [{"term": {name: {"value": term, "boost": weight}}} for term, weight in weights.items()]
+    heaviest = _heaviest(weights, MOST_CLAUSES)
+    clauses = [{"term": {name: {"value": term, "boost": weight}}} for term, weight in heaviest.items()]
     return {"bool": {"should": clauses}}
 
 

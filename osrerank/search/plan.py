@@ -1,11 +1,13 @@
 """Plan a search: decide once what it requests, and how its hits are reranked."""
 
 import json
+import logging
 from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Self
 
+from osrerank._seldom import Seldom
 from osrerank.errors import ConfigError
 from osrerank.options.rerank import NO_STAGES, Rerank, RerankOptions
 from osrerank.recipe import Recipe
@@ -13,7 +15,8 @@ from osrerank.response import Page
 from osrerank.retrieval.bm25_scale import PLAIN, Bm25Scale
 from osrerank.retrieval.fields import SearchFields, named
 from osrerank.retrieval.first_pass import COLLAPSED, FirstPass, count_of, first_pass_of
-from osrerank.retrieval.query_text import as_you_type, build_query, find_query_text
+from osrerank.retrieval.mapping import plain
+from osrerank.retrieval.query_text import as_you_type, build_query, find_query_text, within_clauses
 from osrerank.retrieval.requests import SideRequest
 from osrerank.retrieval.rm3 import expand
 from osrerank.retrieval.search_pipelines import UNREAD, SearchPipeline
@@ -27,6 +30,9 @@ from osrerank.thresholds.cut import Thresholds
 from osrerank.types import NEVER, Deadline
 from osrerank.types.reasons import Reason, ReasonCode
 
+logger = logging.getLogger(__name__)
+due = Seldom()
+
 Query = str | Mapping[str, Any] | None
 """A text, a query-DSL clause, or None for the body's query."""
 RerankArgument = bool | RerankOptions | Rerank
@@ -36,6 +42,9 @@ IN_SHADOW = Reason(
     ReasonCode.SHADOW, "shadow mode: the plain search is the answer, and the reranked one runs in the background"
 )
 NOT_CHOSEN = Reason(ReasonCode.SHARE, "the search is not in the share of searches that are reranked")
+CUT_QUERY = "the query has too many words for the search engine: it searches for the first {} of them"
+"""Why a search for a long text may find less than it asks for; the model reads the whole text."""
+NOT_EXPANDED = "rm3 found no documents by the field {}, so the query is not expanded"
 NOT_TRIED = (ReasonCode.NOT_ASKED, ReasonCode.SHADOW, ReasonCode.SHARE)
 """Reasons of searches for which reranking was not tried, so that they are no failures."""
 
@@ -157,7 +166,10 @@ def make_plan(asked: Asked, known: Searcher, service: RerankService) -> Generato
     options = asked.options or known.defaults.of(asked.index)
     recipe, deadline = yield from _timed(asked, known, service)
     fields = yield from known.fields_of(options, asked.index, query=asked.query, body=asked.body)
-    plan = Plan(asked, service, with_query(asked.query, asked.body, fields), fields, deadline, options, recipe=recipe)
+    searched = within_clauses(asked.query, fields) if isinstance(asked.query, str) else asked.query
+    plan = Plan(asked, service, with_query(searched, asked.body, fields), fields, deadline, options, recipe=recipe)
+    if isinstance(searched, str) and searched != asked.query:
+        plan = _with_cut_query(plan, len(searched.split()))
     if asked.options is None:
         return plan
     if isinstance(asked.query, str):
@@ -166,8 +178,7 @@ def make_plan(asked: Asked, known: Searcher, service: RerankService) -> Generato
     if not fields.timed_out:
         pipeline = yield from known.pipelines.of(asked.index, asked.params, asked.body)
     if options.rm3 is not None and not pipeline.obstacle and asked.held is None:
-        query = yield from _expanded(plan, pipeline)
-        plan = replace(plan, body=with_query(query, asked.body, fields))
+        plan = yield from _expanded(plan, searched, pipeline)
     if options.is_first_pass:
         return replace(plan, obstacle=NOT_ASKED)
     if "ext" in plan.body:
@@ -178,6 +189,14 @@ def make_plan(asked: Asked, known: Searcher, service: RerankService) -> Generato
         return replace(plan, obstacle=Reason(ReasonCode.MODELS, conflict), text="")
     plan, thresholds = yield from _with_lookups(plan, known)
     return _with_first_pass(plan, pipeline, thresholds)
+
+
+def _with_cut_query(plan: Plan, count: int) -> Plan:
+    """Return the plan of a search for the first words of a text, with a warning; log it if no report will have it."""
+    warning, index = CUT_QUERY.format(count), plan.asked.index or "all indices"
+    if plan.asked.options is None and due.is_due((str(index), CUT_QUERY)):
+        logger.warning("[query-cut] search of %s: %s", index, warning)
+    return replace(plan, warnings=(warning,))
 
 
 def _with_lookups(plan: Plan, known: Searcher) -> Generator[Step, Any, tuple[Plan, Thresholds | None]]:
@@ -224,7 +243,7 @@ def _with_first_pass(plan: Plan, pipeline: SearchPipeline, thresholds: Threshold
     """Return the plan with its first pass, or with the reason why its hits cannot be reranked."""
     asked, options = plan.asked, plan.options
     if "collapse" in plan.body:
-        plan = replace(plan, warnings=(COLLAPSED,))
+        plan = replace(plan, warnings=(*plan.warnings, COLLAPSED))
     if options.query is not None:
         plan = replace(plan, text=options.query)
     depth = plan.service.depth(options)
@@ -272,22 +291,31 @@ def with_models(plan: Plan) -> Generator[Computation, Any, Plan]:
     return replace(plan, recipe=recipe)
 
 
-def _expanded(plan: Plan, pipeline: SearchPipeline) -> Generator[SideRequest, Any, Mapping[str, Any]]:
-    """Yield the requests that expand the query by RM3; return the new query.
+def _expanded(plan: Plan, text: Any, pipeline: SearchPipeline) -> Generator[SideRequest, Any, Plan]:
+    """Yield the requests that expand the query by RM3; return the plan of the expanded query.
+
+    Args:
+        plan: of the search for the text.
+        text: the text to search for.
+        pipeline: the search pipeline that the search runs under.
 
     Raises:
         ConfigError: the query is not a text.
     """
     asked, rm3 = plan.asked, plan.options.rm3
     assert rm3 is not None
-    if not isinstance(asked.query, str):
+    if not isinstance(text, str):
         raise ConfigError(
             "rm3 needs a query given as text: client.search(text, ...); for a query-DSL clause, leave rm3 out",
             setting="rerank.rm3",
             source="argument",
         )
-    name = asked.params.get("search_pipeline", asked.body.get("search_pipeline", pipeline.instead))
-    return (yield from expand(asked.query, asked.index, rm3, asked.params, plan.fields.searched, name))
+    name = rm3.field or plain((plan.fields.searched or ("text",))[-1])
+    own = asked.params.get("search_pipeline", asked.body.get("search_pipeline", pipeline.instead))
+    query = yield from expand(text, asked.index, rm3, asked.params, name, own)
+    if query is None:
+        return replace(plan, warnings=(*plan.warnings, NOT_EXPANDED.format(name)))
+    return replace(plan, body=with_query(query, asked.body, plan.fields))
 
 
 def with_query(query: Any, body: Mapping[str, Any], fields: SearchFields) -> Mapping[str, Any]:

@@ -6,9 +6,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from osrerank import connect
 from osrerank.errors import ConfigError
 from osrerank.options.rm3 import Rm3
 from osrerank.retrieval.rm3 import FeedbackDocument, expand, expanded
+from osrerank.search.plan import NOT_EXPANDED
+from osrerank.testing import FunctionScorer
 from tests.rankings import client_for, response_of, unmarked
 
 
@@ -76,7 +79,7 @@ def test_requests_and_usable_terms():
     vectors = {"docs": [{"_id": "7", "term_vectors": {"body": VECTOR}}]}
     tokens = {"tokens": [{"token": "salt"}, {"token": "salt"}]}
     rm3 = Rm3(documents=3, field="body")
-    asking = expand("salts of salt", ["a/1", "b*"], rm3, {"routing": "r", "size": 3}, ["title", "text"])
+    asking = expand("salts of salt", ["a/1", "b*"], rm3, {"routing": "r", "size": 3}, "body")
     (search, many, analyze), query = answers_to(asking, found, vectors, tokens)
     assert search.path == "/a%2F1,b*/_search"
     assert search.body == {"query": {"match": {"body": {"query": "salts of salt"}}}, "size": 3, "_source": False}
@@ -89,17 +92,26 @@ def test_requests_and_usable_terms():
 
 def test_feedback_comes_through_the_search_pipeline_of_the_search():
     nothing = {"hits": {"hits": []}}
-    (search,), _ = answers_to(expand("salt", "i", Rm3(), {}, ["text"], "hiding"), nothing)
+    (search,), _ = answers_to(expand("salt", "i", Rm3(), {}, "text", "hiding"), nothing)
     assert search.params == {"search_pipeline": "hiding"}
     rest = {"request_processors": [{"filter_query": {}}]}
-    (search,), _ = answers_to(expand("salt", "i", Rm3(), {}, ["text"], rest), nothing)
+    (search,), _ = answers_to(expand("salt", "i", Rm3(), {}, "text", rest), nothing)
     assert (search.body["search_pipeline"], search.params) == (rest, {})
 
 
 def test_nothing_found_leaves_the_query():
-    (search,), query = answers_to(expand("salt", None, Rm3(), {}, ["title", "text"]), {"hits": {"hits": []}})
+    (search,), query = answers_to(expand("salt", None, Rm3(), {}, "text"), {"hits": {"hits": []}})
     assert search.path == "/_search"
-    assert query == {"match": {"text": {"query": "salt"}}}
+    assert query is None
+
+
+def test_a_field_that_no_document_has_leaves_the_query_and_is_named(tmp_path):
+    client = connect(f"embedded:{tmp_path}", scorer=FunctionScorer())
+    client.bulk(body=[line for i in range(9) for line in ({"index": {"_index": "n", "_id": str(i)}}, {"text": "salt"})])
+    client.indices.refresh(index="n")
+    found = client.search("salt", index="n", rerank={"rm3": {"field": "txet"}})
+    assert found["hits"]["total"]["value"] == 9
+    assert found["rerank"]["warnings"] == [NOT_EXPANDED.format("txet")]
 
 
 def test_a_query_of_ones_own_is_refused():

@@ -1,0 +1,54 @@
+"""A query that is built from a text stays below the search engine's limit of clauses."""
+
+import random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from osrerank.retrieval.fields import IndexGroup, SearchFields
+from osrerank.retrieval.query_text import EXPANDED, MOST_CLAUSES, within_clauses
+from osrerank.search.plan import CUT_QUERY
+from osrerank.testing import FunctionScorer
+from tests.rankings import client_for, response_of
+
+WORDS = st.one_of(st.text("abcde", min_size=1, max_size=3), st.sampled_from(["a-b", "x.y.z", "!!", "血圧の薬", "นม"]))
+
+
+@given(st.lists(WORDS, max_size=60), st.integers(1, 2000), st.integers(1, 500))
+def test_the_words_searched_for_are_first_ones_and_few_enough(words, repeats, count):
+    text = " ".join(words * (1 + repeats // 100))
+    fields = SearchFields(tuple(f"f{number}" for number in range(count)))
+    kept, most = within_clauses(text, fields), max(MOST_CLAUSES // count, 1)
+    pieces = kept.split()
+    if kept != text:
+        assert len(set(pieces)) == len(pieces) <= most
+        assert list(dict.fromkeys(text.split()))[: len(pieces) - 1] == pieces[:-1]
+        assert text.split()[0].startswith(pieces[0])
+
+
+@pytest.mark.parametrize("text", ["血" * 3000, "นม" * 1500, "😀" * 3000, "a-b" * 1500, "a" * 255 * 3000])
+def test_words_without_spaces_are_cut_too(text):
+    kept = within_clauses(text, SearchFields(("a", "b")))
+    assert text.startswith(kept)
+    assert 0 < len(kept) < len(text)
+
+
+def test_the_index_with_most_fields_decides():
+    parts = (IndexGroup(("a",), ("x",), ("x",)), IndexGroup(("b",), ("x", "y", "z", "w"), ("x",)))
+    text = " ".join(f"w{number}" for number in range(400))
+    assert len(within_clauses(text, SearchFields(parts=parts)).split()) == MOST_CLAUSES // 4
+    for fields in (SearchFields(), SearchFields(("t*^2",))):
+        assert len(within_clauses(text, fields).split()) == MOST_CLAUSES // EXPANDED
+
+
+def test_a_long_text_is_read_whole_and_searched_for_in_part():
+    words = [f"w{number}" for number in range(3000)]
+    random.Random(1).shuffle(words)
+    read = []
+    client = client_for(response_of(["a", "b"]), FunctionScorer(lambda query, _text: read.append(query) or 1.0))
+    found = client.search(" ".join(words), index="i", rerank={"query_fields": ["title", "text"]})
+    assert read[0] == " ".join(words)
+    assert found["rerank"]["warnings"][0] == CUT_QUERY.format(500)
+    assert " ".join(words[:500]) in str(client.transport.requests[-1]["body"]["query"])
+    assert words[500] not in str(client.transport.requests[-1]["body"]["query"]).split()
