@@ -25,6 +25,7 @@ from osrerank.search.coverage import AT_LEAST, Coverage, coverage, is_warm
 from osrerank.search.plan import RerankArgument
 from osrerank.search.ranking import WrappedResponse, rank_response, rank_texts
 from osrerank.search.step import ClientStep, Computation, Later, MultiSearchRequest, Shadow
+from osrerank.search.templates import multi_template_steps, template_steps
 from osrerank.search.traced import multi_search_span, request_span, search_span
 from osrerank.service import RerankService
 from osrerank.settings import Settings, refuse_settings
@@ -102,15 +103,47 @@ class AsyncClient(AsyncOpenSearch):
                     step.method, step.path, headers=headers, params=timed(step, options), body=step.body
                 )
             if isinstance(step, MultiSearchRequest):
-                return await super().msearch(body=list(step.lines), index=index, **options)
+                send = super().msearch_template if step.is_template else super().msearch
+                return await send(body=list(step.lines), index=index, **options)
             in_url, named = split_params(step.params, options)
-            return await super().search(index=index, body=step.body, params=in_url, headers=headers, **named)
+            send = super().search_template if step.is_template else super().search
+            return await send(index=index, body=step.body, params=in_url, headers=headers, **named)
 
     async def msearch(self, *, body: Any, rerank: RerankArgument = False, index: Any = None, **options: Any) -> Any:
         """Run several searches in one request, and rerank each if asked to, as ``Client.msearch`` does."""
         if rerank is False:
             return await super().msearch(body=body, index=index, **options)
         steps = multi_search_steps(self.searcher, body, index, rerank=rerank, params=options)
+        perform = partial(self._perform, index=index, headers=options.get("headers"), options=options)
+        with multi_search_span(self, index):
+            return await _performed(steps, perform)
+
+    async def search_template(
+        self,
+        *,
+        body: Any,
+        rerank: RerankArgument = False,
+        index: Any = None,
+        params: Mapping[str, Any] | None = None,
+        headers: Any = None,
+        **options: Any,
+    ) -> Any:
+        """Search with a search template, and rerank the hits if asked to, as ``Client.search_template`` does."""
+        if rerank is False:
+            return await super().search_template(body=body, index=index, params=params, headers=headers, **options)
+        given = {**(params or {}), **options}
+        steps = template_steps(self.searcher, body, given, index=index, rerank=rerank, headers=headers)
+        perform = partial(self._perform, index=index, headers=headers, options=options)
+        with search_span(self, index, rerank, None):
+            return await _performed(steps, perform)
+
+    async def msearch_template(
+        self, *, body: Any, rerank: RerankArgument = False, index: Any = None, **options: Any
+    ) -> Any:
+        """Search with several templates in one request, and rerank each, as ``Client.msearch_template`` does."""
+        if rerank is False:
+            return await super().msearch_template(body=body, index=index, **options)
+        steps = multi_template_steps(self.searcher, body, index, rerank=rerank, params=options)
         perform = partial(self._perform, index=index, headers=options.get("headers"), options=options)
         with multi_search_span(self, index):
             return await _performed(steps, perform)

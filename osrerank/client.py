@@ -33,6 +33,7 @@ from osrerank.search.plan import RerankArgument
 from osrerank.search.ranking import WrappedResponse, rank_response, rank_texts
 from osrerank.search.searcher import Searcher
 from osrerank.search.step import ClientStep, Computation, Later, MultiSearchRequest, Shadow
+from osrerank.search.templates import multi_template_steps, template_steps
 from osrerank.search.traced import multi_search_span, request_span, search_span
 from osrerank.service import RerankService
 from osrerank.settings import Settings, refuse_settings
@@ -139,9 +140,11 @@ class Client(OpenSearch):
                     step.method, step.path, headers=headers, params=timed(step, options), body=step.body
                 )
             if isinstance(step, MultiSearchRequest):
-                return super().msearch(body=list(step.lines), index=index, **options)
+                send = super().msearch_template if step.is_template else super().msearch
+                return send(body=list(step.lines), index=index, **options)
             in_url, named = split_params(step.params, options)
-            return super().search(index=index, body=step.body, params=in_url, headers=headers, **named)
+            send = super().search_template if step.is_template else super().search
+            return send(index=index, body=step.body, params=in_url, headers=headers, **named)
 
     def msearch(self, *, body: Any, rerank: RerankArgument = False, index: Any = None, **options: Any) -> Any:
         """Run several searches in one request, and rerank each if ``rerank`` asks for it.
@@ -155,6 +158,52 @@ class Client(OpenSearch):
         if rerank is False:
             return super().msearch(body=body, index=index, **options)
         steps = multi_search_steps(self.searcher, body, index, rerank=rerank, params=options)
+        perform = partial(self._perform, index=index, headers=options.get("headers"), options=options)
+        with multi_search_span(self, index):
+            return _performed(steps, perform)
+
+    def search_template(
+        self,
+        *,
+        body: Any,
+        rerank: RerankArgument = False,
+        index: Any = None,
+        params: Mapping[str, Any] | None = None,
+        headers: Any = None,
+        **options: Any,
+    ) -> Any:
+        """Search with a search template, and rerank the hits if ``rerank`` asks for it.
+
+        OpenSearch renders the template first; the rendered body is searched and reranked as by ``search``.
+
+        Args:
+            body: the template's ``id`` or ``source``, and its ``params``.
+            rerank: as for ``search``.
+            index: as for ``opensearchpy``.
+            params: URL parameters.
+            headers: as for ``opensearchpy``.
+            options: any other argument of ``opensearchpy``'s ``search_template``.
+        """
+        if rerank is False:
+            return super().search_template(body=body, index=index, params=params, headers=headers, **options)
+        given = {**(params or {}), **options}
+        steps = template_steps(self.searcher, body, given, index=index, rerank=rerank, headers=headers)
+        perform = partial(self._perform, index=index, headers=headers, options=options)
+        with search_span(self, index, rerank, None):
+            return _performed(steps, perform)
+
+    def msearch_template(self, *, body: Any, rerank: RerankArgument = False, index: Any = None, **options: Any) -> Any:
+        """Search with several search templates in one request, and rerank each search if ``rerank`` asks for it.
+
+        Args:
+            body: headers and templates in turn, as a list or as newline-delimited JSON.
+            rerank: as for ``msearch``.
+            index: the index of searches whose header names none.
+            options: any other argument of ``opensearchpy``'s ``msearch_template``.
+        """
+        if rerank is False:
+            return super().msearch_template(body=body, index=index, **options)
+        steps = multi_template_steps(self.searcher, body, index, rerank=rerank, params=options)
         perform = partial(self._perform, index=index, headers=options.get("headers"), options=options)
         with multi_search_span(self, index):
             return _performed(steps, perform)

@@ -76,7 +76,7 @@ def multi_search_steps(
         ConfigError: the body has a header without a body, or the rerank options cannot be used.
         Failed: the search engine refused the multi-search.
     """
-    parts, is_json = _parts(body), isinstance(body, str | bytes)
+    parts, is_json = lines_of(body), isinstance(body, str | bytes)
     given = {**(params.get("params") or {}), **params}
     shared = {name: given[name] for name in SHARED if given.get(name)}
     searches = []
@@ -118,7 +118,12 @@ def _performed(searcher: Searcher, searches: Sequence[Asked]) -> ClientSteps:
     return {**outcomes.envelope, "responses": responses}
 
 
-def _parts(body: Any) -> list[Mapping[str, Any]]:
+def lines_of(body: Any) -> list[Mapping[str, Any]]:
+    """Return the headers and bodies of a multi-search, in turn.
+
+    Raises:
+        ConfigError: a line is not JSON, or a header has no body.
+    """
     if isinstance(body, bytes):
         body = body.decode("utf-8")
     lines = [line for line in body.split("\n") if line.strip()] if isinstance(body, str) else list(body)

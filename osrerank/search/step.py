@@ -14,11 +14,13 @@ class SearchRequest(NamedTuple):
         body: the request's body.
         params: the URL's parameters.
         is_first_pass: whether it is a first pass for reranking, and not the caller's own request.
+        is_template: whether the body is a search template's, so that the request goes to ``_search/template``.
     """
 
     body: Any
     params: Mapping[str, Any]
     is_first_pass: bool = False
+    is_template: bool = False
 
 
 class MultiSearchRequest(NamedTuple):
@@ -26,9 +28,11 @@ class MultiSearchRequest(NamedTuple):
 
     Attributes:
         lines: headers and bodies, in turn.
+        is_template: whether the bodies are search templates', so that the request goes to ``_msearch/template``.
     """
 
     lines: Sequence[Any]
+    is_template: bool = False
 
 
 class Texts(NamedTuple):
