@@ -36,6 +36,8 @@ class Page:
         min_score: least probability that a returned hit has; None for all hits.
         explain: whether each hit explains its rank, and each stage lists the pairs that it compared.
         thresholds: further limits that cut the reranked list; None if it is not cut.
+        after: index in the response of the hit after which the page begins (`search_after`), of all hits with its sort
+            values; empty for a page that begins at ``offset``.
     """
 
     offset: int = 0
@@ -44,6 +46,24 @@ class Page:
     min_score: float | None = None
     explain: bool = False
     thresholds: Thresholds | None = None
+    after: tuple[int, ...] = ()
+
+    @property
+    def is_first(self) -> bool:
+        """Whether no hits are above the page."""
+        return not (self.offset or self.after)
+
+    def start(self, order: Sequence[str], ids: Sequence[str]) -> int:
+        """Return how many hits are above the page.
+
+        Args:
+            order: the ids of the hits in their new order.
+            ids: likewise, in the response's order.
+        """
+        if not self.after:
+            return self.offset
+        named = {ids[index] for index in self.after}
+        return max((rank for rank, doc_id in enumerate(order, start=1) if doc_id in named), default=0)
 
 
 def hits_of(response: Mapping[str, Any]) -> list[Mapping[str, Any]]:
@@ -290,13 +310,19 @@ def page_of(response: Mapping[str, Any], ranking: Ranking, page: Page) -> Ranked
             thresholds, ``cuts`` says what each of them did.
     """
     raw_hits = response["hits"]["hits"]
-    by_id = dict(zip(candidate_ids(raw_hits), raw_hits, strict=True))
+    ids = candidate_ids(raw_hits)
+    by_id = dict(zip(ids, raw_hits, strict=True))
     kept = ranking.candidates if page.min_score is None else at_least(ranking.candidates, page.min_score)
     removed: dict[str, Any] = {} if page.min_score is None else {"below_min_score": len(ranking.candidates) - len(kept)}
     if page.thresholds is not None:
         kept, cuts = page.thresholds.cut(kept)
         removed["cuts"] = [cut.as_json() for cut in cuts]
-    shown = [candidate for candidate in kept[page.offset : page.offset + page.size] if candidate.doc_id in by_id]
+    start = page.offset
+    if page.after:
+        order = [candidate.doc_id for candidate in ranking.candidates]
+        above = set(order[: page.start(order, ids)])
+        start = sum(candidate.doc_id in above for candidate in kept)
+    shown = [candidate for candidate in kept[start : start + page.size] if candidate.doc_id in by_id]
     hits = [merged_hit(by_id[candidate.doc_id], candidate, page, ranking.reports) for candidate in shown]
     return RankedPage(hits, final_score(kept[0]) if kept else None, removed)
 
@@ -313,7 +339,8 @@ def unranked_page(response: Mapping[str, Any], page: Page | None, offset: int) -
     if not isinstance(hits, list) or not all(map(_is_object, hits)):
         return None
     if page is not None:
-        offset, hits = page.offset, hits[page.offset : page.offset + page.size]
+        offset = page.after[-1] + 1 if page.after else page.offset
+        hits = hits[offset : offset + page.size]
         hits = [without_fields(hit, page.borrowed) for hit in hits]
     return [_unranked(hit, rank) for rank, hit in enumerate(hits, offset + 1)]
 

@@ -25,7 +25,7 @@ SORTED = "the search is sorted by something other than score"
 _SOURCE_PARAMS = ("_source", "_source_includes", "_source_excludes", "_source_include", "_source_exclude")
 _PAGING = {
     "scroll": "a scroll reads all hits in batches, and has no page to rerank",
-    "search_after": "search_after continues after a first-pass score, which reranking replaces",
+    "search_after": "search_after continues a reranked list only if the search is sorted by _score first",
     "pit": "a point in time is for paging by sort values, which reranking replaces",
 }
 """Part of a request that pages in another way -> why a search with it is not reranked."""
@@ -45,6 +45,7 @@ class FirstPass:
         apart: fields whose text a second request fetches by the hits' ids; empty if the hits have it.
         reads_source: whether texts are read from ``_source`` only, because ``fields`` may hold values that the caller
             computed.
+        after: the sort values after which the caller's page begins (`search_after`); None if it names none.
     """
 
     body: dict[str, Any]
@@ -53,6 +54,24 @@ class FirstPass:
     pipeline: SearchPipeline = NONE
     apart: tuple[str, ...] = ()
     reads_source: bool = False
+    after: list[Any] | None = None
+
+    @property
+    def depth(self) -> int:
+        """How many hits are certainly reranked, of a request that has ``after``."""
+        size: int = self.body["size"]
+        return size - self.page.size
+
+    @property
+    def is_sorted(self) -> bool:
+        """Whether hits have sort values, with which a caller may go on."""
+        return bool(self.params.get("sort") or self.body.get("sort"))
+
+    def places_of_after(self, response: Mapping[str, Any]) -> tuple[int, ...]:
+        """Return the indices of the hits after which the page begins; none if they are below the depth, or gone."""
+        hits = found_hits(response)
+        places = [at for at, hit in enumerate(hits) if isinstance(hit, Mapping) and hit.get("sort") == self.after]
+        return tuple(places) if places and places[0] < self.depth else ()
 
     def loss(self, response: Mapping[str, Any]) -> str:
         """Return why a response may be less complete than one to the caller's own request; empty if it is not."""
@@ -153,15 +172,16 @@ def first_pass_of(
     """
     offset = count_of(params, body, ("from", "from_"), 0)
     size = count_of(params, body, ("size",), DEFAULT_SIZE)
-    if refusal := _refusal(body, params, offset, size):
+    after = _after(body, params, pipeline)
+    if refusal := _refusal(body, params, offset, size, None if after is None else depth):
         return refusal
     if pipeline.obstacle:
         return Reason(ReasonCode.SEARCH_PIPELINE, pipeline.obstacle)
     assert offset is not None  # it would have been refused
     assert size is not None
-    wanted_body = {name: value for name, value in body.items() if name not in ("from", "size")}
+    wanted_body = {name: value for name, value in body.items() if name not in ("from", "size", "search_after")}
     wanted_params = {name: value for name, value in params.items() if name not in ("from", "from_", "size")}
-    wanted_body |= {"from": 0, "size": max(depth, offset + size)}
+    wanted_body |= {"from": 0, "size": max(depth, offset + size) if after is None else depth + size}
     if "ext" in body:
         _drop_rerank_ext(wanted_body)
     wanted_body, wanted_params = named_in(pipeline.instead, wanted_body, wanted_params)
@@ -174,15 +194,42 @@ def first_pass_of(
         if borrowed:
             wanted_body["fields"] = [*asked, *borrowed]
         page = Page(offset, size, borrowed, options.min_score, options.explain, thresholds)
-        return FirstPass(wanted_body, wanted_params, page, pipeline)
+        return FirstPass(wanted_body, wanted_params, page, pipeline, after=after)
     page = Page(offset, size, (), options.min_score, options.explain, thresholds)
     apart = needed if pipeline.changes_fields or lacking else ()
-    return FirstPass(wanted_body, wanted_params, page, pipeline, apart, reads_source=not apart)
+    return FirstPass(wanted_body, wanted_params, page, pipeline, apart, reads_source=not apart, after=after)
 
 
-def _refusal(body: Mapping[str, Any], params: Mapping[str, Any], offset: int | None, size: int | None) -> Reason | None:
-    """Return why a request is sent as it is, and its hits are not reranked; None if they are."""
-    paging = [why for name, why in _PAGING.items() if params.get(name) or body.get(name)]
+def _after(body: Mapping[str, Any], params: Mapping[str, Any], pipeline: SearchPipeline) -> list[Any] | None:
+    """Return the sort values after which a page of a reranked list begins; None if it begins otherwise.
+
+    A page that may have been cut from another list than the reranked one cannot be continued.
+    """
+    after = body.get("search_after")
+    if not isinstance(after, list | tuple) or not after or "collapse" in body or params.get("search_after"):
+        return None
+    is_ranked = _led_by_score(params.get("sort", body.get("sort")))
+    return list(after) if is_ranked and not (pipeline.may_shorten or pipeline.lengthens) else None
+
+
+def _refusal(
+    body: Mapping[str, Any], params: Mapping[str, Any], offset: int | None, size: int | None, depth: int | None
+) -> Reason | None:
+    """Return why a request is sent as it is, and its hits are not reranked; None if they are.
+
+    Args:
+        body: the caller's body.
+        params: the caller's URL parameters.
+        offset: how many hits are above the page; None if it is not a count.
+        size: the size of the page; likewise.
+        depth: how many hits are reranked, if the page begins after one of them by `search_after`; else None.
+    """
+    may_continue = depth is not None and not offset and depth + (size or 0) <= MAX_DEPTH
+    paging = [
+        why
+        for name, why in _PAGING.items()
+        if (params.get(name) or body.get(name)) and not (name == "search_after" and may_continue)
+    ]
     hidden = [f"{name} is null" for name, value in body.items() if value is None]
     if params.get("filter_path") or body.get("filter_path"):
         hidden.insert(0, "filter_path may hide what reranking reads")

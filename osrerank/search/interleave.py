@@ -117,14 +117,16 @@ def drawn_list(
         logger.warning("[not-interleaved] a search was not interleaved: %s", reason)
         return Drawn(interleave.name, reason, candidates=other.candidates)
     picks = team_draft(_ids(own), _ids(other), seed_of(interleave, own.query.text))
-    raw = dict(zip(candidate_ids(response["hits"]["hits"]), response["hits"]["hits"], strict=True))
+    ids = candidate_ids(response["hits"]["hits"])
+    raw = dict(zip(ids, response["hits"]["hits"], strict=True))
     by_team = {
         team: {candidate.doc_id: candidate for candidate in ranking.candidates}
         for team, ranking in zip((OWN, OTHER), teams, strict=True)
     }
     hits = []
-    shown = picks[page.offset : page.offset + page.size]
-    for rank, (doc_id, team) in enumerate(shown, start=page.offset + 1):
+    start = page.start([doc_id for doc_id, _ in picks], ids)
+    shown = picks[start : start + page.size]
+    for rank, (doc_id, team) in enumerate(shown, start=start + 1):
         if doc_id not in raw:  # it was in the list when the first page was made, and is no longer found
             continue
         candidate = by_team[team][doc_id]

@@ -36,11 +36,11 @@ TIMEOUT_S, REST_S = 0.1, 10.0
 """How long Redis may take to answer, and how long it is not called after a failure, in seconds."""
 PREFIX = "osrerank:orders:1:"
 PRESENTATION = {
-    "from", "from_", "size", "_source", "_source_includes", "_source_excludes", "fields", "stored_fields",
-    "docvalue_fields", "script_fields", "highlight", "explain", "version", "seq_no_primary_term", "aggs",
-    "aggregations", "suggest", "profile", "track_total_hits", "timeout", "ext", "human", "pretty", "error_trace",
-    "filter_path", "typed_keys", "rest_total_hits_as_int", "request_timeout", "request_cache", "opaque_id",
-    "x-opaque-id", "x-request-id", "traceparent", "tracestate", "user-agent", "accept", "content-type",
+    "from", "from_", "size", "search_after", "_source", "_source_includes", "_source_excludes", "fields",
+    "stored_fields", "docvalue_fields", "script_fields", "highlight", "explain", "version", "seq_no_primary_term",
+    "aggs", "aggregations", "suggest", "profile", "track_total_hits", "timeout", "ext", "human", "pretty",
+    "error_trace", "filter_path", "typed_keys", "rest_total_hits_as_int", "request_timeout", "request_cache",
+    "opaque_id", "x-opaque-id", "x-request-id", "traceparent", "tracestate", "user-agent", "accept", "content-type",
 }  # fmt: skip
 """Parts of a search, and headers, that change only which hits and details it shows, not the order of its hits."""
 MOST_CONTENT = 50_000_000

@@ -9,6 +9,7 @@ from osrerank._seldom import Seldom
 from osrerank.response import Hits, hits_of, sections_of
 from osrerank.retrieval.first_pass import FirstPass, found_hits, total_of
 from osrerank.retrieval.requests import SideRequest
+from osrerank.search.orders import MAY_NOT_JOIN
 from osrerank.search.plan import NOT_TRIED, Plan
 from osrerank.search.searcher import Searcher
 from osrerank.search.step import SearchRequest, Step, Texts
@@ -18,9 +19,12 @@ from osrerank.types.reasons import Reason, ReasonCode
 logger = logging.getLogger(__name__)
 due = Seldom()
 
+BELOW = Reason(ReasonCode.PAGING, "search_after names no hit that is reranked, so the first pass goes on")
+TIED = "several hits have the sort values of search_after, so pages may miss hits: sort by a unique field last"
+"""Warns of a sort by which a page cannot be continued exactly."""
 SHORTENED = Reason(
     ReasonCode.SHORTENED,
-    "the search pipeline returns fewer hits than were asked for, or more: only the first page is reranked",
+    "the search pipeline returns fewer hits than were asked for, or more: only the first page is, without sort",
 )
 DEFINED = ("derived", "runtime_mappings")
 """Parts of a request that define fields."""
@@ -45,25 +49,61 @@ def perform(plan: Plan) -> Generator[SearchRequest, Any, tuple[Plan, Any]]:
     except Failed as failed:
         if (refusal := _refusal(failed)) is None:
             raise
-        reason = refusal
     else:
         if not isinstance(response, Mapping):
             return plan, response
         if lost := first.loss(response):
             reason = Reason(ReasonCode.INCOMPLETE, "the first pass for reranking was incomplete", lost)
             return (yield from _better(plan, response, reason))
-        if not first.is_shortened(response):
-            return plan, response
-        if not first.page.offset:
-            whole = first.of_own_size()
-            request = _request(plan, whole)
-            return replace(plan, first_pass=whole, page=whole.page), (yield request)
-        reason = SHORTENED
+        return (yield from _joined(plan, first, response))
     # outside the except block, so that an error of the second request does not carry the first one's traceback
-    if reason is not SHORTENED:
-        _warn(reason)
-    own = plan.unranked(reason)
+    _warn(refusal)
+    own = plan.unranked(refusal)
     return own, (yield from _own_response(own))
+
+
+def _joined(
+    plan: Plan, first: FirstPass, response: Mapping[str, Any]
+) -> Generator[SearchRequest, Any, tuple[Plan, Any]]:
+    """Return a first pass's response and its plan; if its page would not join with others, yield another request.
+
+    Args:
+        plan: of the search.
+        first: its first pass.
+        response: what the search engine answered.
+    """
+    if first.after is not None:
+        return (yield from _continued(plan, first, response))
+    if not first.is_shortened(response):
+        return plan, response
+    if first.page.is_first and not first.is_sorted:  # by sort values, the next page would begin within this one
+        whole = first.of_own_size()
+        request = _request(plan, whole)
+        return replace(plan, first_pass=whole, page=whole.page), (yield request)
+    own = plan.unranked(SHORTENED)
+    return own, (yield from _own_response(own))
+
+
+def _continued(
+    plan: Plan, first: FirstPass, response: Mapping[str, Any]
+) -> Generator[SearchRequest, Any, tuple[Plan, Any]]:
+    """Return the response and the plan of the page after a reranked hit; if it is below the depth, yield its own."""
+    if places := first.places_of_after(response):
+        page = replace(first.page, after=places)
+        warnings = plan.warnings if len(places) == 1 else (*plan.warnings, TIED)
+        other = plan.other and replace(plan.other, page=page)
+        return replace(plan, page=page, first_pass=replace(first, page=page), warnings=warnings, other=other), response
+    own = plan.unranked(BELOW)
+    answer = yield from _own_response(own)
+    above = {_name(hit) for hit in found_hits(response)[: first.depth]}
+    below = found_hits(answer) if isinstance(answer, Mapping) else ()
+    if any(_name(hit) in above for hit in below):  # the hit is gone, or its score has changed
+        own = replace(own, warnings=(*own.warnings, MAY_NOT_JOIN))
+    return own, answer
+
+
+def _name(hit: Any) -> tuple[Any, Any] | None:
+    return (hit.get("_index"), hit.get("_id")) if isinstance(hit, Mapping) else None
 
 
 def _request(plan: Plan, first: FirstPass) -> SearchRequest:

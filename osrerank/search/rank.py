@@ -79,7 +79,7 @@ def with_vectors(
     Raises:
         ConfigError: the options do not fit the models.
     """
-    order, is_later_page = plan.order, plan.page is not None and plan.page.offset > 0
+    order, is_later_page = plan.order, plan.page is not None and not plan.page.is_first
     if isinstance(found, Reason) or plan.options.pipeline == NO_STAGES:
         return plan, found
     if order is not None and is_later_page and not order.orders.is_empty:
@@ -149,7 +149,8 @@ def _after_stages(found: Ranking, plan: Plan) -> Ranking:
         if plan.options.on_failure == "raise" and not isinstance(error, ConfigError):
             raise Raised(error) from error
         raise
-    return doubted(ranking, plan.options) if offset and plan.order is not None else ranking
+    is_later_page = plan.page is not None and not plan.page.is_first
+    return doubted(ranking, plan.options) if is_later_page and plan.order is not None else ranking
 
 
 def _no_text(names: Sequence[str], hits: Hits) -> str:

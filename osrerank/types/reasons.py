@@ -33,7 +33,7 @@ class ReasonCode(StrEnum):
     SORTED = "sorted"
     """The caller sorts by something other than the score."""
     PAGING = "paging"
-    """The caller pages by a scroll, a point in time or ``search_after``."""
+    """The caller pages by a scroll, a point in time or a ``search_after`` that continues no reranked hit."""
     REQUEST = "request"
     """The request hides what reranking reads, asks for no hits, or asks for hits beyond the result window."""
     SEARCH_PIPELINE = "search_pipeline"

@@ -82,7 +82,9 @@ CASES = {
         "body": {**MATCH, "pit": {"id": client.create_pit(index="compat", keep_alive="1m")["pit_id"]}},
         "index": None,
     },
-    "search_after": {"body": {**MATCH, "sort": ["_score", {"year": "asc"}], "search_after": [1.0, 1990]}},
+    "search_after, below the depth": {
+        "body": {**MATCH, "sort": ["_score", {"year": "asc"}], "search_after": [1.0, 1990]}
+    },
     "sort by _score first": {"body": {**MATCH, "sort": ["_score", {"year": "desc"}]}},
     "sort by a field": {"body": {**MATCH, "sort": [{"year": "desc"}]}},
     "search_pipeline: _none": {"body": MATCH, "search_pipeline": "_none"},
