@@ -86,6 +86,8 @@ class SearchFields:
         nested: field -> the nested object that it is in.
         fetched: fields whose text ``_source`` does not have as written, so that the request asks for them in
             ``fields``.
+        exact: fields that hold exact values in every index that has them, such as keywords and numbers; what a search
+            requests does not depend on them.
         is_lenient: whether a searched field is of a kind that rejects some texts, such as a date.
         options: name in the options, without its boost -> whether a query given as text searches it.
         missing: names in the options that the mapping lacks.
@@ -100,6 +102,7 @@ class SearchFields:
     paths: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     nested: Mapping[str, str] = field(default_factory=dict)
     fetched: frozenset[str] = frozenset()
+    exact: frozenset[str] = field(default=frozenset(), compare=False)
     is_lenient: bool = False
     options: Mapping[str, bool] = field(default_factory=dict)
     missing: tuple[str, ...] = ()
@@ -168,6 +171,7 @@ def resolved(every: Mapping[str, Leaves], found: Sequence[IndexGroup], wanted: W
         read = union(part.read for part in parts) or _own_read(mappings, (), wanted)
     searched = _expanded(mappings, wanted.searched) or union(part.searched for part in parts)
     leaves = {leaf.path: leaf for each in mappings for leaf in each.values()}
+    texts = {leaf.path for each in mappings for leaf in each.values() if leaf.kind in TEXT_KINDS}
     searched_names = set(map(plain, wanted.searched))
     options = {plain(name): plain(name) in searched_names for name in (*wanted.searched, *wanted.read, *wanted.others)}
     if not wanted.read:
@@ -180,6 +184,7 @@ def resolved(every: Mapping[str, Leaves], found: Sequence[IndexGroup], wanted: W
         paths=paths,
         nested={name: leaf.nested for name, leaf in leaves.items() if leaf.nested},
         fetched=frozenset(name for name, leaf in leaves.items() if not leaf.is_written),
+        exact=frozenset(leaf.path for leaf in leaves.values() if leaf.kind not in TEXT_KINDS) - texts,
         is_lenient=any(leaves[plain(name)].kind not in TEXT_KINDS for name in searched if plain(name) in leaves),
         options={} if wanted.is_checked else options,
         missing=tuple(lacking(mappings, options)),

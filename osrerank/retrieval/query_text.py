@@ -1,7 +1,8 @@
 """Build the first pass's query from a text, and find the query text in a search body."""
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from itertools import chain
 from typing import Any
 
 from osrerank.errors import ConfigError
@@ -123,11 +124,16 @@ def searched_fields(query: Any) -> tuple[str, ...]:
     return union(parts) if all(parts) else ()
 
 
-def find_query_text(body: Mapping[str, Any]) -> str:
+def find_query_text(body: Mapping[str, Any], exact: Collection[str] = frozenset()) -> str:
     """Return the one query text of a search body.
 
     It is `ext.rerank.query_context.query_text`, or the text at its `query_text_path`, or the only text that the match,
-    multi_match, query_string and neural clauses of the query have. Clauses that do not score are ignored.
+    multi_match, query_string and neural clauses of the query have. Clauses that do not score are ignored; if others
+    have a text, so are those that search exact values alone, and those that only boost what other clauses find.
+
+    Args:
+        body: the search body.
+        exact: fields of exact values, such as keywords and numbers.
 
     Raises:
         ConfigError: there is no such text, or there are several.
@@ -137,7 +143,8 @@ def find_query_text(body: Mapping[str, Any]) -> str:
         return text
     if isinstance(path := context.get("query_text_path"), str):
         return _at_path(body, path)
-    texts = list(dict.fromkeys(text for text, _ in _parts(body.get("query"))))
+    query = body.get("query")
+    texts = list(dict.fromkeys(_texts(query, exact) or (text for text, _ in _parts(query))))
     if len(texts) == 1:
         return texts[0]
     found = "asks for several texts" if texts else "has no text to rerank by"
@@ -202,23 +209,40 @@ def _parts(clause: Any) -> Iterator[tuple[str, tuple[str, ...]]]:
         yield from ((text, fields) for text, fields in _leaf_parts(*leaf) if isinstance(text, str))
 
 
+def _texts(clause: Any, exact: Collection[str]) -> list[str]:
+    """Return the texts of a query's full-text clauses, without those of clauses that only boost what others find."""
+    texts: list[str] = []
+    for name, content in _clauses(clause):
+        if name not in _COMPOUND_CLAUSES:
+            parts = [(text, fields) for text, fields in _leaf_parts(name, content) if isinstance(text, str)]
+            texts += [text for text, fields in parts if not fields or any(plain(one) not in exact for one in fields)]
+            continue
+        inside = [_texts(content.get(key), exact) for key in _COMPOUND_CLAUSES[name]]
+        if name == "bool" and inside[0] and str(content.get("minimum_should_match", 0)) == "0":
+            inside = inside[:1]  # its should clauses only boost
+        texts += chain.from_iterable(inside)
+    return texts
+
+
 def _leaves(clause: Any) -> Iterator[tuple[str, Mapping[str, Any]]]:
     """Yield the name and content of each scoring clause that is not a compound one."""
-    if isinstance(clause, list):
-        for item in clause:
-            yield from _leaves(item)
-        return
-    clause = clause.to_dict() if hasattr(clause, "to_dict") else clause
-    if not isinstance(clause, Mapping):
-        return
-    for name, content in clause.items():
-        if not isinstance(content, Mapping):
-            continue
+    for name, content in _clauses(clause):
         if name in _COMPOUND_CLAUSES:
             for key in _COMPOUND_CLAUSES[name]:
                 yield from _leaves(content.get(key))
         else:
             yield name, content
+
+
+def _clauses(clause: Any) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    """Yield the name and content of a clause, or of each clause in a list."""
+    if isinstance(clause, list):
+        for item in clause:
+            yield from _clauses(item)
+        return
+    clause = clause.to_dict() if hasattr(clause, "to_dict") else clause
+    if isinstance(clause, Mapping):
+        yield from ((name, content) for name, content in clause.items() if isinstance(content, Mapping))
 
 
 def _leaf_parts(name: str, content: Mapping[str, Any]) -> Iterator[tuple[Any, tuple[str, ...]]]:

@@ -276,7 +276,7 @@ def _with_text(plan: Plan) -> Plan:
     if typed := as_you_type(plan.body):
         return replace(plan, obstacle=Reason(ReasonCode.AS_YOU_TYPE, typed))
     try:
-        return replace(plan, text=find_query_text(plan.body))
+        return replace(plan, text=find_query_text(plan.body, plan.fields.exact))
     except ConfigError as error:
         if plan.options.on_failure == "raise" and not plan.asked.place and plan.asked.held is None:
             raise

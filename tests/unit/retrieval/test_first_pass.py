@@ -1,6 +1,7 @@
 """What the first pass sends: its query from a text, and the text from a query."""
 
 import copy
+import random
 
 import pytest
 
@@ -190,6 +191,59 @@ def test_the_text_that_scoring_clauses_agree_on(query):
 def test_no_text_or_several_name_the_three_ways(body):
     with pytest.raises(ConfigError, match=r"ext\.rerank\.query_context\.query_text.*match, multi_match"):
         find_query_text(body)
+
+
+EXACT = ("section", "year", "tags.raw")
+
+
+def drawn_boost(draw):
+    """Return a clause that another text than the query's is in."""
+    field = draw.choice(EXACT)
+    return draw.choice(
+        [
+            {"match": {field: "net"}},
+            {"match": {field: {"query": "net", "boost": 3}}},
+            {"multi_match": {"query": "net", "fields": [f"{field}^2", draw.choice(EXACT)]}},
+            {"query_string": {"query": "net", "default_field": field}},
+            {"constant_score": {"filter": {"match": {"text": "other"}}}},
+            {"term": {field: "net"}},
+        ]
+    )
+
+
+def drawn_query(draw, depth):
+    """Return a query whose deciding clauses have the text `low blood`, beside clauses that only boost or filter."""
+    if depth == 0:
+        return draw.choice([{"match": {"text": "low blood"}}, {"match_phrase": {"title": {"query": "low blood"}}}])
+    inside, other = drawn_query(draw, depth - 1), {"match": {"text": draw.choice(["other", "words"])}}
+    alike = [inside, *(drawn_boost(draw) for _ in range(draw.randint(0, 2)))]
+    draw.shuffle(alike)
+    forms = [
+        {"bool": {"must": alike, "should": [other, drawn_boost(draw)]}},
+        {"bool": {"must": inside, "should": other, "minimum_should_match": 0}},
+        {"bool": {"must": drawn_boost(draw), "should": alike, "minimum_should_match": 1}},
+        {"bool": {"should": alike, "filter": other, "must_not": [other]}},
+        {"dis_max": {"queries": alike}},
+        {"function_score": {"query": inside, "functions": [{"filter": other, "weight": 2}]}},
+        {"boosting": {"positive": inside, "negative": other, "negative_boost": 0.5}},
+    ]
+    return draw.choice(forms)
+
+
+@pytest.mark.parametrize("seed", range(50))
+def test_clauses_that_only_boost_do_not_have_the_query_text(seed):
+    draw = random.Random(seed)
+    query = drawn_query(draw, draw.randint(1, 4))
+    assert find_query_text({"query": query}, EXACT) == "low blood"
+    with pytest.raises(ConfigError, match="several texts"):
+        find_query_text({"query": {"bool": {"must": [query, {"match": {"body": "another text"}}]}}}, EXACT)
+
+
+def test_boosts_that_must_match_count_and_so_do_exact_values_alone():
+    must, should = {"match": {"t": "x"}}, {"match": {"t": "y"}}
+    with pytest.raises(ConfigError, match="several texts"):
+        find_query_text({"query": {"bool": {"must": must, "should": should, "minimum_should_match": 1}}})
+    assert find_query_text({"query": {"match": {"section": "net"}}}, EXACT) == "net"
 
 
 def test_ext_wins_over_the_query_or_has_its_path():

@@ -4,6 +4,7 @@ import pytest
 
 from osrerank.errors import ConfigError
 from osrerank.testing import FunctionScorer
+from tests.articles import filled
 from tests.rankings import asked, client_for, ids
 
 
@@ -48,6 +49,18 @@ def test_a_malformed_body_is_left_to_opensearch(body):
     client = client_for(["a"])
     assert client.search(index="i", body=body, rerank=True)["rerank"]["applied"] is False
     assert asked(client)["body"] == body
+
+
+@pytest.mark.parametrize("section", [{"match": {"section": "net"}}, {"match": {"section": {"query": "net"}}}])
+def test_a_match_of_a_keyword_beside_the_query_leaves_its_text(section, tmp_path):
+    mapping = {"properties": {"headline": {"type": "text"}, "section": {"type": "keyword"}}}
+    documents = {"0": {"headline": "network monitor", "section": "net"}}
+    read = []
+    scorer = FunctionScorer(lambda query, _text: read.append(query) or 1.0)
+    query = {"bool": {"should": [{"match": {"headline": "bandwidth monitor"}}, section]}}
+    with filled(f"embedded:{tmp_path}", "i", documents, {"mappings": mapping}, scorer=scorer) as client:
+        assert client.search(index="i", body={"query": query}, rerank=True)["rerank"]["applied"] is True
+    assert read == ["bandwidth monitor"]
 
 
 def test_hits_below_min_score_are_counted():
