@@ -3,7 +3,7 @@
 import difflib
 import inspect
 import time
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Generator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -44,6 +44,8 @@ from osrerank.vectors.background import Background
 EMBEDDED = "embedded:"
 PASSED_ON = ("hosts", "transport_class", "scheme", "embedded_path", "clock")
 """Options that the client, opensearch-py and the embedded engine accept, but that no signature names."""
+CHANGES_NOTHING = frozenset({"_refresh", "_flush", "_forcemerge", "_analyze", "clear", "query"})
+"""The last words of paths under which a ``POST`` changes no mapping, setting or name of an index."""
 CONNECTIONS = 32
 """Connections kept open to each host; opensearch-py's default is one, for which threads would wait."""
 
@@ -456,12 +458,51 @@ def connect(
 
 def searcher_of(client: Any, models: RerankService | None, defaults: Defaults | None) -> Searcher:
     """Return the `Searcher` of a client, synchronous or asynchronous; the arguments are those of `Client`."""
-    return Searcher(
+    searcher = Searcher(
         models or RerankService(Settings.load(), has_index=True),
         defaults,
         is_embedded=is_embedded(client),
         authentication=authentication_of(client),
     )
+    for namespace in (client.indices, client.search_pipeline):
+        namespace.client = NoticedChanges(client, searcher.forget_indices)
+    return searcher
+
+
+class NoticedChanges:
+    """Stands for a client in its namespaces, such as ``client.indices``, and tells when a request may change indices.
+
+    Args:
+        client: the client, synchronous or asynchronous.
+        changed: called after such a request.
+    """
+
+    def __init__(self, client: Any, changed: Callable[[], None]) -> None:
+        self._client, self._changed = client, changed
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._client, name)
+
+    @property
+    def transport(self) -> "NoticedChanges":
+        return self
+
+    def perform_request(self, method: str, url: str, *arguments: Any, **options: Any) -> Any:
+        """Send a request as the client's transport does."""
+        sent = partial(self._client.transport.perform_request, method, url, *arguments, **options)
+        if method in ("GET", "HEAD") or url.rpartition("/")[2] in CHANGES_NOTHING:
+            return sent()
+        try:
+            answer = sent()
+        finally:  # a request that failed may have changed some indices
+            self._changed()
+        return self._awaited(answer) if inspect.isawaitable(answer) else answer
+
+    async def _awaited(self, answer: Awaitable[Any]) -> Any:
+        try:
+            return await answer
+        finally:
+            self._changed()
 
 
 def represent(client: Any) -> str:

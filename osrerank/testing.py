@@ -168,7 +168,8 @@ class CannedTransport:
     def perform_request(self, method: str, url: str, params: Any = None, body: Any = None, **options: Any) -> Any:
         """Record the request and return the answer."""
         if url.endswith("/_mapping"):
-            return {"canned": {"mappings": {"properties": {"title": {"type": "text"}, "text": {"type": "text"}}}}}
+            mapping = {"mappings": {"properties": {"title": {"type": "text"}, "text": {"type": "text"}}}}
+            return dict.fromkeys(url.rpartition("/")[0].strip("/").split(","), mapping)
         if "/_settings/" in url:
             return {}
         if isinstance(body, Mapping) and body.get("query") == ANY:

@@ -30,7 +30,7 @@ def ranking_of(texts: Sequence[str | None], query: str = "low blood pressure") -
 def response_of(texts: Sequence[str], **extra: Any) -> dict[str, Any]:
     """A search response with those texts in the field `text`, in order."""
     hits = [
-        {"_index": "test", "_id": f"d{place}", "_score": float(len(texts) - place), "_source": {"text": text}}
+        {"_index": "notes", "_id": f"d{place}", "_score": float(len(texts) - place), "_source": {"text": text}}
         for place, text in enumerate(texts)
     ]
     total = {"value": len(texts), "relation": "eq"}

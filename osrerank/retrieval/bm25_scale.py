@@ -13,7 +13,7 @@ from typing import Any
 
 from osrerank._seldom import Seldom
 from osrerank.retrieval.expiring import ExpiringCache
-from osrerank.retrieval.requests import SideRequest, path_of
+from osrerank.retrieval.requests import NO_OPTIONS, SideRequest, path_of
 from osrerank.types import Ranking
 from osrerank.types.failed import Failed
 from osrerank.types.values import BM25
@@ -81,19 +81,27 @@ class Bm25Scales:
         self._known: ExpiringCache[str, Bm25Scale] = ExpiringCache(clock)
         self._once = Seldom(math.inf, clock)
 
-    def of(self, index: Any, body: Mapping[str, Any]) -> Generator[SideRequest, Any, Bm25Scale]:
+    def forget(self) -> None:
+        """Read again what is cached."""
+        self._known.clear()
+
+    def of(
+        self, index: Any, body: Mapping[str, Any], options: Mapping[str, Any] = NO_OPTIONS
+    ) -> Generator[SideRequest, Any, Bm25Scale]:
         """Return the scale of a search's scores; yield the requests to look it up, none if it is cached.
 
         Args:
             index: a name, several, a pattern, or None for all.
             body: the search's body.
+            options: the search's `osrerank.retrieval.requests.index_options`.
         """
         if OTHERS & (body.get("query") or {}).keys():
             return PLAIN
-        known = self._known.get(str(index))
+        key = f"{index}{options}"
+        known = self._known.get(key)
         if known is None:
             try:
-                known = yield from _read(index)
+                known = yield from _read(index, options)
             except (Failed, AttributeError, KeyError, TypeError, ValueError) as error:  # or another form
                 if self._once.is_due(str(index)):
                     logger.warning(
@@ -103,18 +111,19 @@ class Bm25Scales:
                         error,
                     )
                 return PLAIN
-            self._known.put(str(index), known)
+            self._known.put(key, known)
         return known
 
 
-def _read(index: Any) -> Generator[SideRequest, Any, Bm25Scale]:
+def _read(index: Any, options: Mapping[str, Any]) -> Generator[SideRequest, Any, Bm25Scale]:
     """Yield the requests for the engine's version and the indices' similarities; return the scale."""
     version = (yield SideRequest("GET", "/"))["version"]
     is_opensearch = version.get("distribution") == "opensearch"
     if is_opensearch and int(version["number"].partition(".")[0]) >= WITHOUT_FACTOR:
         return PLAIN
     try:
-        answer = yield SideRequest("GET", path_of(index, f"_settings/{SIMILARITY}.*"), params={"flat_settings": "true"})
+        params = {"flat_settings": "true", **options}
+        answer = yield SideRequest("GET", path_of(index, f"_settings/{SIMILARITY}.*"), params=params)
     except Failed as failed:
         if failed.is_absent:  # the search will raise it
             return PLAIN

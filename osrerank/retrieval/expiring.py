@@ -37,3 +37,8 @@ class ExpiringCache(Generic[Key, Value]):
         """Keep a value."""
         with self._values as values:
             values[key] = value
+
+    def clear(self) -> None:
+        """Drop all values."""
+        with self._values as values:
+            values.clear()

@@ -84,6 +84,7 @@ class SearchFields:
         parts: groups of indices with the same fields; empty if fields are named, or all indices have the same.
         paths: name in the options -> the names that are read for it.
         nested: field -> the nested object that it is in.
+        nested_in: nested object -> the indices in which it is nested, if it is an ordinary object in others.
         fetched: fields whose text ``_source`` does not have as written, so that the request asks for them in
             ``fields``.
         exact: fields that hold exact values in every index that has them, such as keywords and numbers; what a search
@@ -101,6 +102,7 @@ class SearchFields:
     parts: tuple[IndexGroup, ...] = ()
     paths: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     nested: Mapping[str, str] = field(default_factory=dict)
+    nested_in: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     fetched: frozenset[str] = frozenset()
     exact: frozenset[str] = field(default=frozenset(), compare=False)
     is_lenient: bool = False
@@ -172,6 +174,7 @@ def resolved(every: Mapping[str, Leaves], found: Sequence[IndexGroup], wanted: W
     searched = _expanded(mappings, wanted.searched) or union(part.searched for part in parts)
     leaves = {leaf.path: leaf for each in mappings for leaf in each.values()}
     texts = {leaf.path for each in mappings for leaf in each.values() if leaf.kind in TEXT_KINDS}
+    nested = {leaf.path: leaf.nested for each in mappings for leaf in each.values() if leaf.nested}
     searched_names = set(map(plain, wanted.searched))
     options = {plain(name): plain(name) in searched_names for name in (*wanted.searched, *wanted.read, *wanted.others)}
     if not wanted.read:
@@ -182,7 +185,8 @@ def resolved(every: Mapping[str, Leaves], found: Sequence[IndexGroup], wanted: W
         read=read,
         parts=tuple(parts) if differ and not wanted.searched else (),
         paths=paths,
-        nested={name: leaf.nested for name, leaf in leaves.items() if leaf.nested},
+        nested=nested,
+        nested_in=_nested_in(every, nested),
         fetched=frozenset(name for name, leaf in leaves.items() if not leaf.is_written),
         exact=frozenset(leaf.path for leaf in leaves.values() if leaf.kind not in TEXT_KINDS) - texts,
         is_lenient=any(leaves[plain(name)].kind not in TEXT_KINDS for name in searched if plain(name) in leaves),
@@ -195,6 +199,17 @@ def resolved(every: Mapping[str, Leaves], found: Sequence[IndexGroup], wanted: W
 def with_defined(every: Mapping[str, Leaves], wanted: Wanted) -> list[Leaves]:
     """Return the fields of each index, and in each those that the search itself defines."""
     return [{**leaves, **{leaf.path: leaf for leaf in wanted.defined}} for leaves in every.values()]
+
+
+def _nested_in(every: Mapping[str, Leaves], nested: Mapping[str, str]) -> dict[str, tuple[str, ...]]:
+    """Return the indices in which an object is nested, for each object that some index nests and another does not."""
+    found: dict[str, tuple[str, ...]] = {}
+    for path in dict.fromkeys(nested.values()):
+        names = [name for name, at in nested.items() if at == path]
+        kinds = {index: {leaves[name].nested for name in names if name in leaves} for index, leaves in every.items()}
+        if any("" in kind for kind in kinds.values()):
+            found[path] = tuple(index for index, kind in kinds.items() if path in kind)
+    return found
 
 
 def union(names: Iterable[Iterable[str]]) -> tuple[str, ...]:

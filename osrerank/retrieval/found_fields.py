@@ -4,6 +4,7 @@ Written as generators of requests, so that the synchronous and the asynchronous 
 """
 
 import logging
+import math
 import time
 from collections.abc import Callable, Generator, Iterable, Mapping
 from dataclasses import replace
@@ -14,7 +15,7 @@ from osrerank.errors import ResponseFormatError
 from osrerank.retrieval.expiring import ExpiringCache
 from osrerank.retrieval.fields import IndexGroup, SearchFields, Wanted, resolved, union, with_defined
 from osrerank.retrieval.mapping import Leaves, leaves_by_index, names_of, plain
-from osrerank.retrieval.requests import SideRequest, path_of
+from osrerank.retrieval.requests import NO_OPTIONS, SideRequest, path_of
 from osrerank.retrieval.samples import find_parts, parts_by_name
 from osrerank.retrieval.search_pipelines import SearchPipelines
 from osrerank.types.failed import Failed
@@ -36,12 +37,14 @@ class _Index:
         every: index -> its fields.
         read_s: when the mapping was read, by the clock, in seconds.
         names: the top-level names in the mapping, and others that hits had.
+        indices: the names of the indices, and others that hits came from.
         parts: the fields found for searches that name none; empty if none has asked yet, or there are no documents.
         fields: the fields that a search names -> the fields that it uses.
     """
 
     def __init__(self, every: dict[str, Leaves], read_s: float) -> None:
         self.names: set[str] = set()
+        self.indices: set[str] = set()
         self.parts: tuple[IndexGroup, ...] = ()
         self.read(every, read_s)
 
@@ -49,6 +52,7 @@ class _Index:
         """Replace the mapping by a newly read one; the fields found are kept if the new mapping has all of them."""
         self.every, self.read_s = every, read_s
         self.names |= {name.partition(".")[0] for leaves in every.values() for name in leaves}
+        self.indices |= every.keys()
         self.fields: dict[Wanted, SearchFields] = {}
         if any(name not in every.get(index, ()) for part in self.parts for index in part.indices for name in part.read):
             self.parts = ()
@@ -72,7 +76,9 @@ class FoundFields:
         self._refused: ExpiringCache[str, str] = ExpiringCache(clock)
         self._seldom = Seldom(clock=clock)
 
-    def of(self, index: Any, wanted: Wanted, *, anew: bool = False) -> Generator[SideRequest, Any, SearchFields]:
+    def of(
+        self, index: Any, wanted: Wanted, options: Mapping[str, Any] = NO_OPTIONS, *, anew: bool = False
+    ) -> Generator[SideRequest, Any, SearchFields]:
         """Yield the requests that look fields up, usually none, and return the fields that a search uses.
 
         If a mapping cannot be read, the query searches the index's default fields, the model reads the fields that the
@@ -81,17 +87,18 @@ class FoundFields:
         Args:
             index: a name, several, a pattern, or None for all.
             wanted: the fields that options and query name.
+            options: the search's `osrerank.retrieval.requests.index_options`.
             anew: whether to read the mapping again; documents are sampled again only if a found field is gone.
         """
-        if warning := self._refused.get(str(index)):
+        if warning := self._refused.get(f"{index}{options}"):
             return _unread(wanted, warning)
-        known = self._known.get(str(index))
+        known = self._known.get(f"{index}{options}")
         fields = None if known is None else known.fields.get(wanted)
         is_fresh = known is not None and self._clock() - known.read_s < FRESH_S
         if fields is not None and (is_fresh or not (anew or fields.missing)):
             return fields
         try:
-            return (yield from self._look(index, wanted, known, is_old=fields is not None))
+            return (yield from self._look(index, wanted, options, known, is_old=fields is not None))
         except (Failed, ResponseFormatError) as error:
             if isinstance(error, Failed) and error.is_absent:  # the search will raise it
                 return _unread(wanted)
@@ -99,35 +106,38 @@ class FoundFields:
             if self._seldom.is_due(str(index)):
                 logger.warning("[mapping-unread] %s: %s", warning, error)
             if not isinstance(error, Failed) or error.is_forbidden:
-                self._refused.put(str(index), warning)
+                self._refused.put(f"{index}{options}", warning)
             timed_out = isinstance(error, Failed) and error.timed_out
             return replace(_unread(wanted, warning), timed_out=timed_out)
 
     def _look(
-        self, index: Any, wanted: Wanted, known: _Index | None, *, is_old: bool
+        self, index: Any, wanted: Wanted, options: Mapping[str, Any], known: _Index | None, *, is_old: bool
     ) -> Generator[SideRequest, Any, SearchFields]:
         """Yield the requests that find the fields of a search, cache the fields, and return them.
 
         Args:
             index: as in `of`.
             wanted: as in `of`.
+            options: as in `of`.
             known: the cached knowledge of the indices; None if there is none.
             is_old: whether their mapping must be read again.
         """
         is_new = known is None
         if known is None or is_old or (not known.parts and known.leaves_open(wanted)):
-            every = leaves_by_index((yield SideRequest("GET", path_of(index, "_mapping"))))
+            every = leaves_by_index((yield SideRequest("GET", path_of(index, "_mapping"), params=options)))
             if known is None:
                 known = _Index(every, self._clock())
             else:
                 known.read(every, self._clock())
         needs_found = known.leaves_open(wanted)
         if needs_found and not known.parts:
-            pipeline = yield from self._pipelines.default_of(index)
+            pipeline = yield from self._pipelines.default_of(index, options)
             if pipeline.obstacle:  # a pipeline that ranks would be paid for, or refuse the request
                 known.parts = parts_by_name(known.every)
             else:
-                known.parts = yield from find_parts(index, known.every, pipeline.instead)
+                known.parts = yield from find_parts(
+                    list(known.every) if options else index, known.every, pipeline.instead
+                )
         parts = (known.parts or parts_by_name(known.every)) if needs_found else ()
         fields = resolved(known.every, parts, wanted)
         if needs_found and not fields.searched and not fields.read and (names := names_of(known.every.values())):
@@ -138,23 +148,33 @@ class FoundFields:
         if len(known.fields) < MOST_WANTED and (known.parts or not needs_found):
             known.fields[wanted] = fields
         if is_new and (known.parts or not needs_found):
-            self._known.put(str(index), known)
+            self._known.put(f"{index}{options}", known)
         return fields
 
-    def is_outdated(self, index: Any, answer: Mapping[str, Any]) -> bool:
-        """Return whether a search's hits have top-level fields that the cached mapping lacks.
+    def is_outdated(self, index: Any, options: Mapping[str, Any], answer: Mapping[str, Any]) -> bool:
+        """Return whether a search's hits are of indices, or have top-level fields, that the cached mapping lacks.
 
         Args:
             index: as in `of`.
+            options: as in `of`.
             answer: the search's answer.
         """
-        known = self._known.get(str(index))
+        known = self._known.get(f"{index}{options}")
         if known is None:
             return False
         hits = answer.get("hits", {}).get("hits", ())
         names = {name.partition(".")[0] for hit in hits for name in hit.get("_source") or ()} - known.names
+        indices = {hit["_index"] for hit in hits if "_index" in hit} - known.indices
         known.names |= names
-        return bool(names)
+        known.indices |= indices
+        if indices:
+            known.read_s = -math.inf  # however short ago that was
+        return bool(names or indices)
+
+    def forget(self) -> None:
+        """Read mappings again that are cached, or could not be read."""
+        self._known.clear()
+        self._refused.clear()
 
     def warn(self, index: Any, warnings: Iterable[str]) -> None:
         """Log the warnings of a search, each at most once a minute."""

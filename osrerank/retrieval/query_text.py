@@ -100,7 +100,9 @@ def _clause(text: str, searched: Sequence[str], fields: SearchFields) -> dict[st
     """
     by_object: dict[str, list[str]] = {}
     for name in searched:
-        by_object.setdefault(fields.nested.get(plain(name), "") if fields.nested else "", []).append(name)
+        path = fields.nested.get(plain(name), "")
+        for at in dict.fromkeys([path, ""] if path in fields.nested_in else [path]):
+            by_object.setdefault(at, []).append(name)
     lenient = {"lenient": True} if fields.is_lenient or not searched else {}
     clauses = []
     for path, names in by_object.items() or [("", [])]:
@@ -111,7 +113,12 @@ def _clause(text: str, searched: Sequence[str], fields: SearchFields) -> dict[st
             options = {"type": "best_fields", "tie_breaker": TIE_BREAKER, **lenient}
             clause = {"multi_match": {"query": text, **named, **options}}
         nested = {"path": path, "query": clause, "score_mode": "max", "ignore_unmapped": True}
-        clauses.append({"nested": nested} if path else clause)
+        if path:
+            clause = {"nested": nested}
+        if path in fields.nested_in:  # in another index it would be refused
+            only = {"terms": {"_index": list(fields.nested_in[path])}}
+            clause = {"bool": {"filter": [only], "must": [clause]}}
+        clauses.append(clause)
     return clauses[0] if len(clauses) == 1 else {"dis_max": {"queries": clauses, "tie_breaker": TIE_BREAKER}}
 
 

@@ -3,8 +3,14 @@
 import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any
 from urllib.parse import quote
+
+INDEX_OPTIONS = ("allow_no_indices", "expand_wildcards", "ignore_unavailable")
+"""The parameters of a search that decide which indices its index expression names."""
+NO_OPTIONS: Mapping[str, Any] = MappingProxyType({})
+"""The index options of a search that has none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +39,18 @@ def path_of(index: Any, action: str) -> str:
     """
     names = index if isinstance(index, str) or index is None else ",".join(index)
     return f"/{quote(names, safe=',*')}/{action}" if names else f"/{action}"
+
+
+def index_options(params: Mapping[str, Any]) -> dict[str, str]:
+    """Return those of a search's parameters that decide which indices its index expression names."""
+    return {name: _in_url(params[name]) for name in INDEX_OPTIONS if params.get(name) is not None}
+
+
+def _in_url(value: Any) -> str:
+    """Return a parameter's value as a URL has it."""
+    if isinstance(value, list | tuple):
+        return ",".join(map(_in_url, value))
+    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def is_embedded(client: Any) -> bool:

@@ -17,7 +17,7 @@ from urllib.parse import quote
 
 from osrerank._seldom import Seldom
 from osrerank.retrieval.expiring import ExpiringCache
-from osrerank.retrieval.requests import SideRequest, path_of
+from osrerank.retrieval.requests import NO_OPTIONS, SideRequest, index_options, path_of
 from osrerank.types.failed import Failed
 
 logger = logging.getLogger(__name__)
@@ -107,32 +107,46 @@ class SearchPipelines:
             return described("", given)
         if given is not None:
             return replace((yield from self._named(str(given))), instead=None)
-        return (yield from self.default_of(index))
+        return (yield from self.default_of(index, index_options(params)))
 
-    def default_of(self, index: Any) -> Generator[SideRequest, Any, SearchPipeline]:
+    def default_of(
+        self, index: Any, options: Mapping[str, Any] = NO_OPTIONS
+    ) -> Generator[SideRequest, Any, SearchPipeline]:
         """Return the default pipeline of an index; yield the requests to look it up, none if it is cached.
 
         A search without an index runs under no default pipeline. So does one whose indices have different defaults.
+
+        Args:
+            index: a name, several, a pattern, or None for all.
+            options: the search's `osrerank.retrieval.requests.index_options`.
         """
         if self.is_embedded or not index:
             return NONE
-        default = self._defaults.get(str(index))
+        default = self._defaults.get(f"{index}{options}")
         if default is None:
-            default = yield from self._read_default(index)
+            default = yield from self._read_default(index, options)
         if isinstance(default, SearchPipeline):
             return default
         found = yield from self._named(default)
         return found if found.instead is None else replace(found, obstacle="")
 
-    def _read_default(self, index: Any) -> Generator[SideRequest, Any, SearchPipeline | str]:
+    def forget(self) -> None:
+        """Read the settings and definitions again that are cached."""
+        self._defaults.clear()
+        self._known.clear()
+
+    def _read_default(
+        self, index: Any, options: Mapping[str, Any]
+    ) -> Generator[SideRequest, Any, SearchPipeline | str]:
         """Yield the request for the indices' settings; return the name of their one default pipeline."""
+        key, params = f"{index}{options}", {"flat_settings": "true", **options}
         try:
-            answer = yield SideRequest("GET", path_of(index, f"_settings/{SETTING}"), params={"flat_settings": "true"})
+            answer = yield SideRequest("GET", path_of(index, f"_settings/{SETTING}"), params=params)
             names = {entry["settings"][SETTING] for entry in answer.values()} - {NO_PIPELINE}
         except (Failed, AttributeError, KeyError, TypeError) as error:  # the last three: another form
             if isinstance(error, Failed) and error.is_absent:  # the search raises it, but for another cluster's index
                 if ":" in str(index):
-                    self._defaults.put(str(index), NONE)
+                    self._defaults.put(key, NONE)
                 return NONE
             if self._once.is_due(str(index)):
                 logger.warning(
@@ -143,10 +157,10 @@ class SearchPipelines:
                     error,
                 )
             if isinstance(error, Failed) and error.is_forbidden:
-                self._defaults.put(str(index), UNREAD)
+                self._defaults.put(key, UNREAD)
             return UNREAD
         default = names.pop() if len(names) == 1 else replace(NONE, has_default=bool(names))
-        self._defaults.put(str(index), default)
+        self._defaults.put(key, default)
         return default
 
     def _named(self, name: str) -> Generator[SideRequest, Any, SearchPipeline]:

@@ -10,7 +10,7 @@ from osrerank.response import Hits, hits_of, sections_of
 from osrerank.retrieval.first_pass import FirstPass, found_hits, total_of
 from osrerank.retrieval.requests import SideRequest
 from osrerank.search.orders import MAY_NOT_JOIN
-from osrerank.search.plan import NOT_TRIED, Plan
+from osrerank.search.plan import NOT_TRIED, Plan, look_up_fields
 from osrerank.search.searcher import Searcher
 from osrerank.search.step import SearchRequest, Step, Texts
 from osrerank.types.failed import Failed
@@ -211,12 +211,11 @@ def fields_changed(plan: Plan, response: Any, known: Searcher) -> Generator[Side
     """
     asked = plan.asked
     try:
-        if not (_reads_nothing(plan, response) or known.fields.is_outdated(asked.index, response)):
+        if not (_reads_nothing(plan, response) or known.fields.is_outdated(asked.index, asked.index_options, response)):
             return False
     except (AttributeError, TypeError):  # a response of another form, of which `hits_to_read` says where
         return False
-    options = asked.options or known.defaults.of(asked.index)
-    newest = yield from known.fields_of(options, asked.index, query=asked.query, body=asked.body, anew=True)
+    newest = yield from look_up_fields(asked, known, anew=True)
     return newest != plan.fields
 
 

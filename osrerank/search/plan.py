@@ -17,7 +17,7 @@ from osrerank.retrieval.fields import SearchFields, named
 from osrerank.retrieval.first_pass import COLLAPSED, FirstPass, count_of, first_pass_of
 from osrerank.retrieval.mapping import plain
 from osrerank.retrieval.query_text import as_you_type, build_query, find_query_text, within_clauses
-from osrerank.retrieval.requests import SideRequest
+from osrerank.retrieval.requests import SideRequest, index_options
 from osrerank.retrieval.rm3 import expand
 from osrerank.retrieval.search_pipelines import UNREAD, SearchPipeline
 from osrerank.retrieval.text_fields import fields_of
@@ -77,6 +77,11 @@ class Asked:
     place: int = 0
     header: Mapping[str, Any] | None = None
     is_json: bool = False
+
+    @property
+    def index_options(self) -> dict[str, str]:
+        """The parameters that decide which indices ``index`` names."""
+        return index_options({**(self.header or {}), **self.params})
 
     def as_given(self, body: Mapping[str, Any]) -> Mapping[str, Any] | str:
         """Return a body in the form in which the caller gave it."""
@@ -165,7 +170,7 @@ def make_plan(asked: Asked, known: Searcher, service: RerankService) -> Generato
     """
     options = asked.options or known.defaults.of(asked.index)
     recipe, deadline = yield from _timed(asked, known, service)
-    fields = yield from known.fields_of(options, asked.index, query=asked.query, body=asked.body)
+    fields = yield from look_up_fields(asked, known)
     searched = within_clauses(asked.query, fields) if isinstance(asked.query, str) else asked.query
     plan = Plan(asked, service, with_query(searched, asked.body, fields), fields, deadline, options, recipe=recipe)
     if isinstance(searched, str) and searched != asked.query:
@@ -176,7 +181,7 @@ def make_plan(asked: Asked, known: Searcher, service: RerankService) -> Generato
         plan = replace(plan, text=asked.query)
     pipeline = UNREAD
     if not fields.timed_out:
-        pipeline = yield from known.pipelines.of(asked.index, asked.params, asked.body)
+        pipeline = yield from known.pipelines.of(asked.index, {**(asked.header or {}), **asked.params}, asked.body)
     if options.rm3 is not None and not pipeline.obstacle and asked.held is None:
         plan = yield from _expanded(plan, searched, pipeline)
     if options.is_first_pass:
@@ -199,6 +204,27 @@ def _with_cut_query(plan: Plan, count: int) -> Plan:
     return replace(plan, warnings=(warning,))
 
 
+def look_up_fields(asked: Asked, known: Searcher, *, anew: bool = False) -> Generator[SideRequest, Any, SearchFields]:
+    """Yield the requests that look a search's fields up (usually none), and return them.
+
+    Args:
+        asked: the caller's search.
+        known: what the client knows of its indices.
+        anew: whether to read the mapping again, even if it is cached.
+    """
+    options = asked.options or known.defaults.of(asked.index)
+    return (
+        yield from known.fields_of(
+            options,
+            asked.index,
+            query=asked.query,
+            body=asked.body,
+            index_options=asked.index_options,
+            anew=anew,
+        )
+    )
+
+
 def _with_lookups(plan: Plan, known: Searcher) -> Generator[Step, Any, tuple[Plan, Thresholds | None]]:
     """Yield the steps that look up the thresholds and, for sentences, the BM25 scale; return them with the plan."""
     asked, options, thresholds = plan.asked, plan.options, None
@@ -208,7 +234,7 @@ def _with_lookups(plan: Plan, known: Searcher) -> Generator[Step, Any, tuple[Pla
     what = asked.query, asked.body, asked.params, asked.index, asked.headers, known.authentication, thresholds
     plan = replace(plan, order=PageOrder(known.orders, plan.service, what))
     if not known.is_embedded and any(each.sentences is not None for each in options.rankings):
-        plan = replace(plan, bm25=(yield from known.bm25_scales.of(asked.index, plan.body)))
+        plan = replace(plan, bm25=(yield from known.bm25_scales.of(asked.index, plan.body, asked.index_options)))
     return plan, thresholds
 
 

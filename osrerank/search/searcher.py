@@ -12,7 +12,7 @@ from osrerank.retrieval.fields import CheckedNames, SearchFields, Wanted, named
 from osrerank.retrieval.found_fields import FoundFields
 from osrerank.retrieval.mapping import Leaf, leaves_of
 from osrerank.retrieval.query_text import searched_fields
-from osrerank.retrieval.requests import SideRequest
+from osrerank.retrieval.requests import NO_OPTIONS, SideRequest
 from osrerank.retrieval.search_pipelines import SearchPipelines
 from osrerank.search.calibrated import Calibrations
 from osrerank.search.orders import Orders
@@ -114,8 +114,21 @@ class Searcher:
         self.service.close()
         self.orders.close()
 
+    def forget_indices(self) -> None:
+        """Read again what is cached of the indices: mappings, settings and search pipelines."""
+        self.fields.forget()
+        self.pipelines.forget()
+        self.bm25_scales.forget()
+
     def fields_of(
-        self, options: Rerank, index: Any, *, query: Any = "", body: Mapping[str, Any] = NO_BODY, anew: bool = False
+        self,
+        options: Rerank,
+        index: Any,
+        *,
+        query: Any = "",
+        body: Mapping[str, Any] = NO_BODY,
+        index_options: Mapping[str, Any] = NO_OPTIONS,
+        anew: bool = False,
     ) -> Generator[SideRequest, Any, SearchFields]:
         """Yield the requests that look fields up (usually none), and return the fields that a search uses.
 
@@ -124,6 +137,7 @@ class Searcher:
             index: the caller's index or indices.
             query: the caller's query: a text, a query-DSL clause, or None for the body's query.
             body: the caller's body, decoded.
+            index_options: the search's `osrerank.retrieval.requests.index_options`.
             anew: whether to read the mapping again, even if it is cached.
         """
         own = None if isinstance(query, str) else searched_fields(body.get("query") if query is None else query)
@@ -135,4 +149,4 @@ class Searcher:
             defined = tuple(leaves.values())
         is_checked = isinstance(options.fields, CheckedNames)
         wanted = Wanted(named(options.query_fields), named(options.fields), own, others, defined, is_checked)
-        return (yield from self.fields.of(index, wanted, anew=anew))
+        return (yield from self.fields.of(index, wanted, index_options, anew=anew))

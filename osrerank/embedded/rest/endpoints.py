@@ -141,9 +141,9 @@ def _forcemerge(request: RestRequest) -> Response:
     return _refresh(request)
 
 
-@router.route("GET", "/_mapping", "/{index}/_mapping")
+@router.route("GET", "/_mapping", "/{index}/_mapping", params="ignore_unavailable")
 def _get_mapping(request: RestRequest) -> Response:
-    names = request.engine.names(request.index)
+    names = request.engine.names(_existing(request))
     return Response({name: {"mappings": request.engine.live(name).row.mappings} for name in names})
 
 

@@ -119,7 +119,7 @@ def test_the_log_says_once_what_lacks_vectors(clock, caplog):
     lines = [record for record in caplog.records if "vectors-lacking" in record.getMessage()]
     assert [record.levelno for record in lines] == [logging.WARNING]
     assert "(50 of the 100 candidates of this search lacked vectors)" in lines[0].getMessage()
-    assert "osrerank vectors build --index test   (" in lines[0].getMessage()
+    assert "osrerank vectors build --index notes   (" in lines[0].getMessage()
 
 
 def loading(monkeypatch, clock, load):

@@ -269,7 +269,7 @@ def test_redis_keeps_ids_and_scores_without_texts_for_a_minute(encoder, redis_ur
     (key,) = store.keys(f"{orders.PREFIX}*")
     assert 0 < store.ttl(key) <= 60
     content = zlib.decompress(store.get(key)).decode()
-    assert f'"test/{ids(first)[0]}"' in content
+    assert f'"notes/{ids(first)[0]}"' in content
     assert "pressure" not in content
 
 
