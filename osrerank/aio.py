@@ -242,6 +242,7 @@ def connect_async(
     scorer: Scorer | Encoder | None = None,
     duo_scorer: Scorer | None = None,
     encoder: Encoder | None = None,
+    engine: str | None = None,
     warm: bool = False,
     **options: Any,
 ) -> AsyncClient:
@@ -254,7 +255,7 @@ def connect_async(
     refuse_settings(options)
     refuse_unknown(options, AsyncTransport, ConnectionPool, AIOHttpConnection)
     models = {"model": model, "vector_model": vector_model, "duo_model": duo_model}
-    settings = Settings.load(url=url, **models, backend=backend, dtype=dtype, redis_url=redis_url)
+    settings = Settings.load(url=url, **models, backend=backend, dtype=dtype, redis_url=redis_url, engine=engine)
     clock = options.pop("clock", time.monotonic)
     client = AsyncClient(
         models=RerankService(settings, scorer, duo_scorer, clock, encoder=encoder, has_index=True),

@@ -38,6 +38,7 @@ from osrerank.search.traced import multi_search_span, request_span, search_span
 from osrerank.service import RerankService
 from osrerank.settings import Settings, refuse_settings
 from osrerank.types import Encoder, Ranking, Scorer
+from osrerank.types.engine import Engine
 from osrerank.types.failed import Failed, Raised
 from osrerank.vectors.background import Background
 
@@ -255,6 +256,12 @@ class Client(OpenSearch):
         """Return an index's fields that a query text searches and that the model reads, with warnings about them."""
         return self._found(index, rerank)[1]
 
+    @property
+    def engine(self) -> Engine:
+        """The search engine."""
+        engine: Engine = self.result_of(self.searcher.engine.of())
+        return engine
+
     def search_pipeline_of(self, index: Any) -> SearchPipeline:
         """Return the search pipeline that the searches of an index run under by default."""
         found: SearchPipeline = self.result_of(self.searcher.pipelines.default_of(index), index)
@@ -412,6 +419,7 @@ def connect(
     scorer: Scorer | Encoder | None = None,
     duo_scorer: Scorer | None = None,
     encoder: Encoder | None = None,
+    engine: str | None = None,
     warm: bool = False,
     **options: Any,
 ) -> Client:
@@ -434,6 +442,7 @@ def connect(
         scorer: a scorer or an encoder of your own, used instead of a model.
         duo_scorer: used instead of a duo model.
         encoder: used instead of ``vector_model``.
+        engine: ``opensearch`` or ``elasticsearch``; None if the server has to say.
         warm: whether to load the models now, as `Client.warm_up` does.
         options: passed to ``opensearchpy.OpenSearch``.
 
@@ -444,7 +453,7 @@ def connect(
     refuse_settings(options)
     refuse_unknown(options, Transport, ConnectionPool, Urllib3HttpConnection)
     models = {"model": model, "vector_model": vector_model, "duo_model": duo_model}
-    settings = Settings.load(url=url, **models, backend=backend, dtype=dtype, redis_url=redis_url)
+    settings = Settings.load(url=url, **models, backend=backend, dtype=dtype, redis_url=redis_url, engine=engine)
     clock = options.pop("clock", time.monotonic)
     client = Client(
         models=RerankService(settings, scorer, duo_scorer, clock, encoder=encoder, has_index=True),
@@ -461,7 +470,7 @@ def searcher_of(client: Any, models: RerankService | None, defaults: Defaults | 
     searcher = Searcher(
         models or RerankService(Settings.load(), has_index=True),
         defaults,
-        is_embedded=is_embedded(client),
+        engine=Engine.EMBEDDED if is_embedded(client) else None,
         authentication=authentication_of(client),
     )
     for namespace in (client.indices, client.search_pipeline):

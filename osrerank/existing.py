@@ -29,6 +29,7 @@ class WrapOptions(TypedDict, total=False):
     scorer: Scorer | Encoder | None
     duo_scorer: Scorer | None
     encoder: Encoder | None
+    engine: str | None
 
 
 @overload
@@ -47,7 +48,7 @@ def wrap(client: Any, **options: Unpack[WrapOptions]) -> Any:
     Args:
         client: an ``OpenSearch`` or ``AsyncOpenSearch``.
         options: ``model``, ``vector_model``, ``duo_model``, ``backend``, ``dtype``, ``redis_url``, ``rerank``,
-            ``scorer``, ``duo_scorer`` and ``encoder``, as for ``connect``.
+            ``scorer``, ``duo_scorer``, ``encoder`` and ``engine``, as for ``connect``.
 
     Returns:
         A ``Client`` or an ``AsyncClient``.

@@ -57,6 +57,7 @@ class Settings(BaseSettings):
     Attributes:
         url: address of the index: ``http(s)://[user:password@]host:port``, several separated by commas, or
             ``embedded:FOLDER``.
+        engine: the search engine at that URL, ``opensearch`` or ``elasticsearch``; None if the server has to say.
         redis_url: Redis for the score cache; None for a cache in this process alone. It is also the broker of the
             backend ``workers``, unless ``broker_url`` names another.
         broker_url: Redis through which clients and workers exchange messages; None for ``redis_url``.
@@ -106,6 +107,7 @@ class Settings(BaseSettings):
     model_config = SettingsConfigDict(env_prefix=PREFIX, env_ignore_empty=True, extra="forbid", frozen=True)
 
     url: SecretStr = Field(default_factory=_default_url)
+    engine: Literal["opensearch", "elasticsearch"] | None = None
     redis_url: SecretStr | None = None
     model: str = DEFAULT_MODEL
     vector_model: str = DEFAULT_MODEL

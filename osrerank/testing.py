@@ -151,8 +151,8 @@ class ArithmeticEncoder:
 class CannedTransport:
     """An opensearch-py transport that answers every request with the same response and records the requests.
 
-    Requests for mappings, samples of values and settings are not recorded: every index has the fields ``title`` and
-    ``text``, and no default search pipeline.
+    Requests for mappings, samples of values, settings and the version are not recorded: every index has the fields
+    ``title`` and ``text``, and no default search pipeline.
 
     Args:
         hosts: ignored.
@@ -170,7 +170,7 @@ class CannedTransport:
         if url.endswith("/_mapping"):
             mapping = {"mappings": {"properties": {"title": {"type": "text"}, "text": {"type": "text"}}}}
             return dict.fromkeys(url.rpartition("/")[0].strip("/").split(","), mapping)
-        if "/_settings/" in url:
+        if "/_settings/" in url or url == "/":
             return {}
         if isinstance(body, Mapping) and body.get("query") == ANY:
             return {"hits": {"hits": [{"_id": "0", "_source": {"title": "A title", "text": "A text of some words"}}]}}

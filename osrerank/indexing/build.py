@@ -286,18 +286,15 @@ class Builder:
         if last < 0 or self._is_embedded:
             return False
         body = {"size": 1, "_source": False, "query": within([(0, last)])}
-        hits = self._send(of_shard(name, shard, "_search", body, is_embedded=False, order="desc"))["hits"]["hits"]
+        request = of_shard(name, shard, "_search", body, engine=self._client.engine, order="desc")
+        hits = self._send(request)["hits"]["hits"]
         return bool(hits) and int(hits[0]["_primary_term"]) > position.shards[shard].term
 
     def _count(self, name: str, position: Position, heads: Mapping[str, Head]) -> int:
         """Return how many documents the changes that are not built have."""
         ranges = {shard: position.open(shard, head.last) for shard, head in heads.items()}
         return sum(
-            int(
-                self._send(of_shard(name, shard, "_count", {"query": within(r)}, is_embedded=self._is_embedded))[
-                    "count"
-                ]
-            )
+            int(self._send(of_shard(name, shard, "_count", {"query": within(r)}, engine=self._client.engine))["count"])
             for shard, r in ranges.items()
             if r
         )
@@ -316,7 +313,7 @@ class Builder:
             while left:
                 began_s = time.monotonic()
                 body = body_of(self._fields, size, within([(left.first, left.last)])) | {"track_total_hits": False}
-                request = of_shard(name, left.shard, "_search", body, is_embedded=self._is_embedded, order="asc")
+                request = of_shard(name, left.shard, "_search", body, engine=self._client.engine, order="asc")
                 hits = self._send(request)["hits"]["hits"]
                 self._add(batch_of(service, self._options, self._fields, hits))
                 first = number_of(hits[-1], is_embedded=self._is_embedded) + 1 if len(hits) == size else left.last + 1
@@ -355,7 +352,7 @@ def _sides(client: Client, index: str, to: StoreName | None, vectors: DocumentVe
         ConfigError: the settings name another store.
     """
     if to == "index" or (to is None and client.searcher.vectors is not None):
-        return {side.beside: side for side in side_stores(client, [index], vectors.label)}
+        return {name: side for side in side_stores(client, [index], vectors.label) for name in side.beside}
     if to is not None and (vectors.store is None or vectors.store.name != to):
         reason = f"vectors are not stored in {to}: set OSRERANK_VECTORS={to}"
         raise ConfigError(reason, setting="vectors", source="--to")

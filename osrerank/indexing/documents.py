@@ -100,4 +100,4 @@ def documents_of(
 ) -> Iterator[Mapping[str, Any]]:
     """Yield the documents that match a query when reading begins, as hits in arbitrary order."""
     size = PAGE if is_embedded(client) else BATCH
-    return every_hit(client, index, body_of(fields, size, query), is_embedded=is_embedded(client))
+    return every_hit(client, index, body_of(fields, size, query))

@@ -12,7 +12,7 @@ from osrerank.indexing.build import Builder
 from osrerank.indexing.documents import batches_of, vectors_of
 from osrerank.indexing.side_index import IndexStore, orphans, side_stores
 from osrerank.retrieval.requests import is_embedded
-from osrerank.vectors.index import SUFFIX
+from osrerank.vectors.index import PREFIX
 from osrerank.vectors.position import Position
 from osrerank.vectors.store import VECTORS_OFF
 
@@ -39,8 +39,8 @@ def prune_indexes(client: Client, indexes: Sequence[str]) -> int:
     sides: dict[str, IndexStore] = {}
     for name in indexes:
         for side in side_stores(client, [name]):
-            sides[side.beside] = side
-            names[side.beside].append(name)
+            sides[side.index] = side
+            names[side.index].append(name)
     return sum(_prune_side(client, side, names[index]) for index, side in sides.items())
 
 
@@ -65,9 +65,9 @@ def prune_everything(client: Client) -> int:
         for name in orphans(client):
             logger.info("the index of %s is gone: its vectors are deleted", name)
             client.indices.delete(index=name)
-        found = client.indices.get(index=f"*{SUFFIX}", expand_wildcards="all", ignore_unavailable=True)
-        indexes = sorted(name.removesuffix(SUFFIX) for name in found)
-        left = sum(_prune_side(client, side, [side.beside]) for side in side_stores(client, indexes)) if indexes else 0
+        found = client.indices.get(index=f"{PREFIX}*", expand_wildcards="all", ignore_unavailable=True)
+        indexes = sorted(name.removeprefix(PREFIX) for name in found)
+        left = sum(_prune_side(client, side_stores(client, [name])[0], [name]) for name in indexes)
     return left + (store.prune(_keys(client, indexes)) if store is not None else 0)
 
 
@@ -75,7 +75,7 @@ def _searchable(client: Client) -> list[str]:
     """Return the engine's open indices whose model has vectors; system indices are left out."""
     hidden = {} if is_embedded(client) else {"expand_wildcards": "open,hidden"}  # those of data streams are hidden
     found = client.indices.get(index="*", **hidden)
-    names = [name for name in found if not name.endswith(SUFFIX) and (name[0] != "." or name.startswith(".ds-"))]
+    names = [name for name in found if not name.startswith(PREFIX) and (name[0] != "." or name.startswith(".ds-"))]
     kept = []
     for name in sorted(names):
         with suppress(ConfigError):  # a cross-encoder
@@ -90,12 +90,13 @@ def _prune_side(client: Client, side: IndexStore, names: Sequence[str]) -> int:
     for name in names:
         builder = Builder(client, name, "index")
         try:
-            heads = builder.heads()[side.beside]
+            heads = builder.heads()
         except ConfigError:  # no positions to keep
             continue
-        positions[builder.key(side.beside, heads)] = builder.saved_position(side.beside, heads)
+        for index in heads.keys() & side.beside:
+            positions[builder.key(index, heads[index])] = builder.saved_position(index, heads[index])
     before = {key: saved.position for key, saved in positions.items()}
-    left = side.prune(_keys(client, names, side.beside), before)
+    left = side.prune(_keys(client, names, ",".join(side.beside)), before)
 
     for key, saved in positions.items():
         saved.load()

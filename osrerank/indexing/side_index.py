@@ -3,22 +3,23 @@
 import base64
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from itertools import islice
+from itertools import groupby, islice
 from typing import Any
 
 from cachetools import LRUCache
-from opensearchpy import AuthorizationException, ConflictError, NotFoundError, OpenSearch, RequestError
+from opensearchpy import AuthorizationException, ConflictError, NotFoundError, RequestError
 
 from osrerank.client import Client
 from osrerank.errors import OsrerankError
-from osrerank.retrieval.requests import is_embedded
+from osrerank.types.engine import stream_of
 from osrerank.vectors.index import (
     EXISTS,
     FIELD,
     MODEL,
+    OLD_SUFFIX,
     POSITION,
+    PREFIX,
     READ_AT_ONCE,
-    SUFFIX,
     RecordRequests,
     refusal,
     side_index,
@@ -34,25 +35,23 @@ MOST_MODELS = 100
 """The most models whose records are counted."""
 
 
-def every_hit(
-    client: OpenSearch, index: str, body: Mapping[str, Any], *, is_embedded: bool
-) -> Iterator[Mapping[str, Any]]:
+def every_hit(client: Client, index: str, body: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
     """Yield all hits of a search, as of its start, in arbitrary order.
 
     Args:
         client: a client of the engine.
         index: the index to search.
         body: the search body; its ``size`` is that of a page.
-        is_embedded: whether it is the embedded engine, which does not scroll.
     """
     body = {**body, "sort": ["_doc"]}
-    if is_embedded:
+    engine = client.engine
+    if engine.is_embedded:  # it does not scroll
         page = client.search(body=body, index=index)["hits"]["hits"]
         while page:
             yield from page
             page = client.search(body={**body, "search_after": page[-1]["sort"]}, index=index)["hits"]["hits"]
         return
-    params = {"scroll": KEEP_ALIVE, "search_pipeline": "_none"}  # an index may have a pipeline of its own
+    params = {"scroll": KEEP_ALIVE, **engine.no_pipeline}  # an index may have a pipeline of its own
     answer = client.search(body=body, index=index, params=params)
     try:
         while page := answer["hits"]["hits"]:
@@ -67,25 +66,22 @@ class IndexStore:
 
     Args:
         client: a client of the engine; the caller closes it.
-        index: the application's index, by its own name.
-        is_embedded: whether it is the embedded engine.
+        indices: the application's indices whose vectors are in it: an index, or those of a data stream.
         model: label of the model that writes.
         rest_s: pause after a failure of reading, or of writing, in seconds.
 
     Attributes:
-        beside: the application's index.
+        beside: the application's indices.
         index: the side index.
         model: label of the model that writes.
     """
 
     name = "index"
 
-    def __init__(
-        self, client: OpenSearch, index: str, *, is_embedded: bool, model: str = "", rest_s: float = REST_S
-    ) -> None:
-        self.beside, self.index = index, side_index(index)
+    def __init__(self, client: Client, indices: Sequence[str], *, model: str = "", rest_s: float = REST_S) -> None:
+        self.beside, self.index = indices, side_index(indices[0])
         self._client, self.model = client, model
-        self._form = RecordRequests(is_embedded)
+        self._form = RecordRequests(client.engine)
         self._guard = Guard(self.name, self.index, rest_s)
         self._recent: LRUCache[bytes, bytes] = LRUCache(MOST_RECENT)  # reads find a record only after a refresh
 
@@ -145,7 +141,7 @@ class IndexStore:
         """
         self.create()
         params: dict[str, Any] = {}
-        if not self._form.is_embedded:
+        if not self._form.engine.is_embedded:
             params = (
                 dict(zip(("if_seq_no", "if_primary_term"), version, strict=True)) if version else {"op_type": "create"}
             )
@@ -170,7 +166,7 @@ class IndexStore:
             return Size(0, 0, 0)
         self._client.indices.refresh(index=self.index)
         count = int(self._client.count(index=self.index, body={"query": {"exists": {"field": MODEL}}})["count"])
-        if self._form.is_embedded:
+        if self._form.engine.is_embedded:
             return Size(count, 0, 0)
         stored = self._client.indices.stats(index=self.index)["_all"]["primaries"]["store"]
         return Size(count, int(stored["size_in_bytes"]), 0)
@@ -182,7 +178,7 @@ class IndexStore:
             return 0
         self._client.indices.refresh(index=self.index)
         body = {"size": READ_AT_ONCE, "query": {"match_all": {}}, "_source": False}
-        every = every_hit(self._client, self.index, body, is_embedded=self._form.is_embedded)
+        every = every_hit(self._client, self.index, body)
         others = (hit["_id"] for hit in every if hit["_id"] not in wanted)
         while ids := list(islice(others, READ_AT_ONCE)):
             answer = self._client.bulk(body=[{"delete": {"_index": self.index, "_id": doc_id}} for doc_id in ids])
@@ -198,7 +194,7 @@ class IndexStore:
 
 
 def side_stores(client: Client, names: Sequence[str], model: str = "") -> list[IndexStore]:
-    """Return the side index of each index that these names, aliases and patterns stand for.
+    """Return the side indices of the indices that these names, aliases and patterns stand for, with all their indices.
 
     Args:
         client: a client of the indices.
@@ -209,14 +205,24 @@ def side_stores(client: Client, names: Sequence[str], model: str = "") -> list[I
         NotFoundError: there is no such index.
     """
     found = {index for name in names for index in client.indices.get_mapping(index=name)}
-    real = sorted(index for index in found if not index.endswith(SUFFIX))
-    return [IndexStore(client, index, is_embedded=is_embedded(client), model=model) for index in real]
+    for stream in {stream_of(index) for index in found} - found:
+        found |= {*client.indices.get_mapping(index=stream)}
+    real = [index for index in found if not index.startswith(PREFIX)]
+    groups = groupby(sorted(real, key=lambda index: (side_index(index), index)), side_index)
+    return [IndexStore(client, list(indices), model=model) for _, indices in groups]
 
 
 def orphans(client: Client) -> list[str]:
-    """Return the side indices whose index is gone; none if the user may not list indices."""
+    """Return the side indices whose index is gone, and those that older versions of osrerank named otherwise.
+
+    None are returned if the user may not list indices.
+    """
     try:
-        found = client.indices.get(index=f"*{SUFFIX}", expand_wildcards="all", ignore_unavailable=True)
+        found = client.indices.get(index=f"{PREFIX}*,*{OLD_SUFFIX}", expand_wildcards="all", ignore_unavailable=True)
     except AuthorizationException:
         return []
-    return sorted(name for name in found if not client.indices.exists(index=name.removesuffix(SUFFIX)))
+    sides = {name for name in found if name.startswith(PREFIX)}
+    gone = [name for name in sides if not client.indices.exists(index=name.removeprefix(PREFIX))]
+    mapped = {name: {*found[name]["mappings"].get("properties", ())} for name in {*found} - sides}
+    old = [name for name, fields in mapped.items() if {MODEL} <= fields <= {FIELD, MODEL}]
+    return sorted([*gone, *old])

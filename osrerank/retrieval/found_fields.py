@@ -14,10 +14,12 @@ from osrerank._seldom import Seldom
 from osrerank.errors import ResponseFormatError
 from osrerank.retrieval.expiring import ExpiringCache
 from osrerank.retrieval.fields import IndexGroup, SearchFields, Wanted, resolved, union, with_defined
+from osrerank.retrieval.found_engine import FoundEngine
 from osrerank.retrieval.mapping import Leaves, leaves_by_index, names_of, plain
 from osrerank.retrieval.requests import NO_OPTIONS, SideRequest, path_of
 from osrerank.retrieval.samples import find_parts, parts_by_name
 from osrerank.retrieval.search_pipelines import SearchPipelines
+from osrerank.types.engine import Engine
 from osrerank.types.failed import Failed
 
 logger = logging.getLogger(__name__)
@@ -71,7 +73,7 @@ class FoundFields:
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic, pipelines: SearchPipelines | None = None) -> None:
-        self._clock, self._pipelines = clock, pipelines or SearchPipelines(is_embedded=True)
+        self._clock, self._pipelines = clock, pipelines or SearchPipelines(FoundEngine(Engine.EMBEDDED))
         self._known: ExpiringCache[str, _Index] = ExpiringCache(clock)
         self._refused: ExpiringCache[str, str] = ExpiringCache(clock)
         self._seldom = Seldom(clock=clock)

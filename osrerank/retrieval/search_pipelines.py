@@ -17,7 +17,9 @@ from urllib.parse import quote
 
 from osrerank._seldom import Seldom
 from osrerank.retrieval.expiring import ExpiringCache
+from osrerank.retrieval.found_engine import FoundEngine
 from osrerank.retrieval.requests import NO_OPTIONS, SideRequest, index_options, path_of
+from osrerank.types.engine import Engine
 from osrerank.types.failed import Failed
 
 logger = logging.getLogger(__name__)
@@ -74,11 +76,11 @@ class SearchPipelines:
     """Finds the search pipelines of searches, and caches them for a minute. Safe to use from many threads.
 
     Args:
-        is_embedded: whether the engine is the embedded one, which has no search pipelines.
+        engine: finds the engine; only OpenSearch has search pipelines.
         clock: returns seconds.
     """
 
-    is_embedded: bool = False
+    engine: FoundEngine = field(default_factory=lambda: FoundEngine(Engine.OPENSEARCH))
     clock: Callable[[], float] = time.monotonic
     _defaults: ExpiringCache[str, SearchPipeline | str] = field(init=False)
     _known: ExpiringCache[str, SearchPipeline] = field(init=False)
@@ -99,7 +101,7 @@ class SearchPipelines:
             body: the search's body.
         """
         given = params.get("search_pipeline", body.get("search_pipeline"))
-        if self.is_embedded:
+        if not (yield from self.engine.of()).has_pipelines:
             return NONE
         if given == NO_PIPELINE:
             return replace(NONE, has_default=True)
@@ -120,7 +122,7 @@ class SearchPipelines:
             index: a name, several, a pattern, or None for all.
             options: the search's `osrerank.retrieval.requests.index_options`.
         """
-        if self.is_embedded or not index:
+        if not index or not (yield from self.engine.of()).has_pipelines:
             return NONE
         default = self._defaults.get(f"{index}{options}")
         if default is None:

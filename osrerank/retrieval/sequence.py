@@ -5,8 +5,9 @@ from typing import Any
 
 from osrerank.errors import ConfigError
 from osrerank.retrieval.requests import SideRequest, path_of
+from osrerank.types.engine import Engine
 from osrerank.types.failed import Failed
-from osrerank.vectors.index import SUFFIX
+from osrerank.vectors.index import PREFIX
 from osrerank.vectors.position import Head, heads_of_shards
 
 SEQ_NO = "_seq_no"
@@ -38,7 +39,7 @@ def heads_of(index: str, *, is_embedded: bool) -> Generator[SideRequest, Any, di
         raise _unknown(index, f"{failed.status} {failed.kind}", fix) from failed
     except LookupError as error:
         raise _unknown(index, str(error), "") from error
-    return {name: heads for name, heads in found.items() if not name.endswith(SUFFIX)}
+    return {name: heads for name, heads in found.items() if not name.startswith(PREFIX)}
 
 
 def _unknown(index: str, reason: str, fix: str) -> ConfigError:
@@ -53,7 +54,7 @@ def _embedded_heads(index: str) -> Generator[SideRequest, Any, dict[str, dict[st
         hits = (yield SideRequest("POST", path_of(name, "_search"), body))["hits"]["hits"]
         last = number_of(hits[0], is_embedded=True) if hits else -1
         found[name] = {"0": Head(entry["settings"]["index"]["uuid"], last, MOST)}
-    return {name: heads for name, heads in found.items() if not name.endswith(SUFFIX)}
+    return {name: heads for name, heads in found.items() if not name.startswith(PREFIX)}
 
 
 def within(ranges: Sequence[tuple[int, int]]) -> dict[str, Any]:
@@ -63,24 +64,24 @@ def within(ranges: Sequence[tuple[int, int]]) -> dict[str, Any]:
 
 
 def of_shard(
-    index: str, shard: str, action: str, body: Mapping[str, Any], *, is_embedded: bool, order: str = ""
+    index: str, shard: str, action: str, body: Mapping[str, Any], *, engine: Engine, order: str = ""
 ) -> SideRequest:
-    """Return a request to a shard's primary copy, which has every change that a refresh made visible.
+    """Return a request to one shard.
 
     Args:
         index: the index.
         shard: the shard's number.
         action: ``_search`` or ``_count``.
         body: the request's body.
-        is_embedded: whether the engine is the embedded one, which has one shard.
+        engine: the engine; the embedded one has one shard.
         order: ``asc`` or ``desc`` for hits in the order of their sequence numbers.
     """
-    if is_embedded:
+    if engine.is_embedded:
         sort = {"sort": [{"_doc": order}]} if order else {}
         return SideRequest("POST", path_of(index, action), {**body, **sort})
     by_number = {"sort": [{SEQ_NO: order}], "seq_no_primary_term": True} if order else {}
-    params = {"preference": f"_shards:{shard}|_primary"}
-    pipeline = {"search_pipeline": "_none"} if action == "_search" else {}
+    params = {"preference": engine.preference_of(shard)}
+    pipeline = engine.no_pipeline if action == "_search" else {}
     return SideRequest("POST", path_of(index, action), {**body, **by_number}, {**params, **pipeline})
 
 

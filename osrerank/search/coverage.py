@@ -22,6 +22,7 @@ from osrerank.retrieval.sequence import Heads, heads_of, of_shard, within
 from osrerank.search.step import Computation
 from osrerank.service import RerankService, no_vectors
 from osrerank.types import Candidate, LongText
+from osrerank.types.engine import Engine
 from osrerank.types.failed import Failed
 from osrerank.types.values import is_blank
 from osrerank.vectors.documents import DocumentVectors
@@ -122,7 +123,8 @@ def coverage(searcher: "Searcher", index: str, most: int = SAMPLE) -> Looking:
             raise no_vectors(service.model.model)
         found = yield from _not_built(searcher, vectors, index, (defaults, fields), most)
         if found is None:
-            hits = yield from _sampled(index, fields, min(documents, most), documents, is_embedded=searcher.is_embedded)
+            engine = yield from searcher.engine.of()
+            hits = yield from _sampled(index, fields, min(documents, most), documents, engine)
             built = 0
         else:
             hits, left = found
@@ -168,11 +170,12 @@ def _not_built(
         if (ranges := (positions[name] or Position()).facing(shards).open(number, max(head.last, head.highest)))
     }
     hits: list[Mapping[str, Any]] = []
+    engine = yield from searcher.engine.of()
     count, size = 0, max(FEWEST, most // max(1, len(left)))
     for (name, number), ranges in left.items():
         query = within(ranges) if searcher.is_embedded else at_random(within(ranges))
         body = body_of(read[1], size, query) | {"track_total_hits": True}
-        found = (yield of_shard(name, number, "_search", body, is_embedded=searcher.is_embedded))["hits"]
+        found = (yield of_shard(name, number, "_search", body, engine=engine))["hits"]
         hits += found["hits"]
         count += int(found["total"]["value"])
     return hits, count
@@ -182,9 +185,10 @@ def _position(searcher: "Searcher", vectors: DocumentVectors, index: str, key: b
     """Yield the request for how far builds of an index came, and return it; None if nothing says so."""
     content, store = b"", vectors.store
     if searcher.vectors is not None:
-        path, params, body = RecordRequests(searcher.is_embedded).reading_position(side_index(index), key)
+        form = RecordRequests((yield from searcher.engine.of()))
+        path, params, body = form.reading_position(side_index(index), key)
         try:
-            content, _ = RecordRequests(searcher.is_embedded).position((yield SideRequest("POST", path, body, params)))
+            content, _ = form.position((yield SideRequest("POST", path, body, params)))
         except Failed:  # the user may not read it
             return None
     elif isinstance(store, FileStore):
@@ -246,12 +250,12 @@ def at_random(query: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _sampled(index: str, fields: SearchFields, count: int, documents: int, *, is_embedded: bool) -> Looking:
+def _sampled(index: str, fields: SearchFields, count: int, documents: int, engine: Engine) -> Looking:
     """Yield the requests for all documents, or for a sample of ``count`` if there are more; return the hits."""
     path, is_whole = path_of(index, "_search"), count == documents
-    if not is_embedded:
+    if not engine.is_embedded:
         body = body_of(fields, count, EVERY if is_whole else at_random(EVERY))
-        return (yield SideRequest("POST", path, body, {"search_pipeline": "_none"}))["hits"]["hits"]
+        return (yield SideRequest("POST", path, body, engine.no_pipeline))["hits"]["hits"]
     if is_whole:
         return (yield SideRequest("POST", path, body_of(fields, count)))["hits"]["hits"]
     newest = yield SideRequest("POST", path, {"size": 1, "sort": [{"_doc": "desc"}], "_source": False})

@@ -186,12 +186,12 @@ def make_plan(asked: Asked, known: Searcher, service: RerankService) -> Generato
         plan = yield from _expanded(plan, searched, pipeline)
     if options.is_first_pass:
         return replace(plan, obstacle=NOT_ASKED)
-    if "ext" in plan.body:
+    if "ext" in plan.body and (yield from known.engine.of()).has_ext:
         plan = replace(plan, ubi=UbiQuery.of(plan.body, asked.params), body=without_ubi(plan.body))
     if asked.held is not None:
         return _with_first_pass(plan, pipeline, None)
-    if known.models is not None and (conflict := known.models.conflict(asked.index)):
-        return replace(plan, obstacle=Reason(ReasonCode.MODELS, conflict), text="")
+    if (obstacle := (yield from _obstacle(plan, known))) is not None:
+        return replace(plan, obstacle=obstacle, text="")
     plan, thresholds = yield from _with_lookups(plan, known)
     return _with_first_pass(plan, pipeline, thresholds)
 
@@ -223,6 +223,18 @@ def look_up_fields(asked: Asked, known: Searcher, *, anew: bool = False) -> Gene
             anew=anew,
         )
     )
+
+
+def _obstacle(plan: Plan, known: Searcher) -> Generator[Step, Any, Reason | None]:
+    """Yield the request that tells the engine, if it matters and is not known; return why a search is not reranked.
+
+    None is returned if neither the engine nor the models prevent it.
+    """
+    if known.models is not None and (conflict := known.models.conflict(plan.asked.index)):
+        return Reason(ReasonCode.MODELS, conflict)
+    if "ext" in plan.asked.body and not (yield from known.engine.of()).has_ext:
+        return Reason(ReasonCode.REQUEST, "Elasticsearch refuses ext")
+    return None
 
 
 def _with_lookups(plan: Plan, known: Searcher) -> Generator[Step, Any, tuple[Plan, Thresholds | None]]:

@@ -9,6 +9,7 @@ from osrerank.options.defaults import Defaults
 from osrerank.options.rerank import Rerank
 from osrerank.retrieval.bm25_scale import Bm25Scales
 from osrerank.retrieval.fields import CheckedNames, SearchFields, Wanted, named
+from osrerank.retrieval.found_engine import FoundEngine
 from osrerank.retrieval.found_fields import FoundFields
 from osrerank.retrieval.mapping import Leaf, leaves_of
 from osrerank.retrieval.query_text import searched_fields
@@ -21,6 +22,7 @@ from osrerank.search.ubi import UbiRecords
 from osrerank.search.vectors import SideVectors
 from osrerank.service import RerankService
 from osrerank.services import Services
+from osrerank.types.engine import Engine
 
 DEADLINE_MS = 1_000.0
 """Default deadline of a search by document vectors, in milliseconds, once the model is loaded."""
@@ -35,7 +37,7 @@ class Searcher:
     Args:
         service: the models of the process.
         defaults: what ``rerank=True`` means, for each index; read from the settings file when absent.
-        is_embedded: whether the engine is the embedded one.
+        engine: the search engine; None if the server has to say.
         authentication: a digest of the client's credentials; it keeps apart what different users may see.
 
     Attributes:
@@ -43,6 +45,7 @@ class Searcher:
         models: the models of indices for which the settings file names one; None if it names none, or the caller gives
             a scorer.
         defaults: the given defaults, or those that were read.
+        engine: finds the search engine.
         pipelines: finds the search pipelines that searches run under.
         bm25_scales: finds the scale of searches' first-pass scores.
         fields: finds the fields to search and to read.
@@ -61,16 +64,18 @@ class Searcher:
         service: RerankService,
         defaults: Defaults | None = None,
         *,
-        is_embedded: bool = False,
+        engine: Engine | None = None,
         authentication: str = "",
     ) -> None:
         settings, clock = service.settings, service.clock
+        self.is_embedded = is_embedded = engine is Engine.EMBEDDED
         self.service = service
         defaults = defaults or Defaults.load(settings)
         self.defaults = defaults.without_models("the client's own scorer") if service.is_given else defaults
         self.models = Services(self.service, self.defaults) if self.defaults.models else None
         self._own = nullcontext(self.service)
-        self.pipelines = SearchPipelines(is_embedded, clock)
+        self.engine = FoundEngine(engine or (Engine[settings.engine.upper()] if settings.engine else None))
+        self.pipelines = SearchPipelines(self.engine, clock)
         self.bm25_scales = Bm25Scales(clock)
         self.fields = FoundFields(pipelines=self.pipelines)
         self.calibrations = Calibrations(settings)
@@ -78,10 +83,9 @@ class Searcher:
         self.orders = Orders(settings.redis_url.get_secret_value() if settings.redis_url else None, clock)
         self.shadows = Shadows(settings)
         self.authentication = authentication
-        self.is_embedded = is_embedded
         self.deadline_ms: float | None = DEADLINE_MS
         has_sides = settings.vectors == "index" or (settings.vectors is None and not is_embedded)
-        self.vectors = SideVectors(is_embedded=is_embedded, clock=clock) if has_sides else None
+        self.vectors = SideVectors(self.engine, clock) if has_sides else None
 
     def serving(self, index: Any, *, checked: bool = True) -> AbstractContextManager[RerankService]:
         """Return a context that yields the service of an index's model, and keeps the model loaded.

@@ -8,6 +8,7 @@ from functools import lru_cache, partial
 from typing import Any
 
 from osrerank._pause import Pause
+from osrerank.retrieval.found_engine import FoundEngine
 from osrerank.retrieval.requests import SideRequest
 from osrerank.types.failed import Failed
 from osrerank.vectors.index import READ_AT_ONCE, RecordRequests, refusal, side_index, writing
@@ -90,12 +91,12 @@ class SideVectors:
     lacks. After its answer, it writes new vectors to the side indices that exist; it creates none.
 
     Args:
-        is_embedded: whether the engine is the embedded one.
+        engine: finds the engine.
         clock: returns seconds.
     """
 
-    def __init__(self, *, is_embedded: bool, clock: Callable[[], float] = time.monotonic) -> None:
-        self._form = RecordRequests(is_embedded)
+    def __init__(self, engine: FoundEngine, clock: Callable[[], float] = time.monotonic) -> None:
+        self._engine = engine
         self._side = lru_cache(MOST_NAMES)(partial(SideIndex, clock))
 
     def fetch(self, lacking: Mapping[bytes, str], left_s: Callable[[], float]) -> Reading:
@@ -162,18 +163,19 @@ class SideVectors:
 
     def _records(self, sides: Sequence[SideIndex], keys: Sequence[bytes], left_s: Callable[[], float]) -> Reading:
         found: dict[bytes, bytes] = {}
+        form = RecordRequests((yield from self._engine.of()))
         for start in range(0, len(keys), READ_AT_ONCE):
             if (timeout_s := min(left_s(), REQUEST_S)) <= 0:
                 break
             names = [side.name for side in sides]
-            path, params, body = self._form.reading(names, keys[start : start + READ_AT_ONCE])
+            path, params, body = form.reading(names, keys[start : start + READ_AT_ONCE])
             answer = yield SideRequest("POST", path, body, {**params, "request_timeout": timeout_s})
-            if not self._form.is_there(answer):
+            if not form.is_there(answer):
                 _each(sides, SideIndex.miss, LookupError("there is no side index"))
                 break
             for side in sides:
                 side.is_there = True
-            found |= self._form.found(answer)
+            found |= form.found(answer)
         return found
 
     def _write(self, records: Mapping[str, Mapping[bytes, bytes]], model: str) -> Generator[SideRequest, Any, None]:

@@ -44,6 +44,8 @@ def names_of(index: Any) -> str | None:
 def operation_of(method: str, path: str) -> tuple[str, str | None]:
     """Return a side request's operation and indices: for a GET of ``/notes/_mapping``, "get_mapping" and "notes"."""
     parts = [unquote(part) for part in path.split("/") if part]
+    if not parts:
+        return "info", None
     action = next((part for part in parts if part.startswith("_")), "")
     names = parts[0] if parts and not parts[0].startswith("_") else None
     kind = action.lstrip("_") or "index"

@@ -1,8 +1,10 @@
-"""Store records in a side index, ``NAME-osrerank-vectors``, beside the index NAME on the same engine.
+"""Store records in a side index, ``osrerank-vectors-NAME``, beside the index NAME on the same engine.
+
+The indices of a data stream share one, named after the stream.
 
 So the cluster shards and replicates the vectors, and every machine that searches finds them. The application's
 documents are never written to, so no right to write them is needed. A document's id is the record's key; its fields are
-the model's label and the record: on OpenSearch a binary doc value, neither in ``_source`` nor indexed; on the embedded
+the model's label and the record: on a cluster a binary doc value, neither in ``_source`` nor indexed; on the embedded
 engine in ``_source``. The index is hidden, so patterns do not match it.
 """
 
@@ -11,8 +13,12 @@ import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-SUFFIX = "-osrerank-vectors"
-"""Suffix of side indices' names."""
+from osrerank.types.engine import Engine, stream_of
+
+PREFIX = "osrerank-vectors-"
+"""Prefix of side indices' names."""
+OLD_SUFFIX = "-osrerank-vectors"
+"""Suffix of the names that older versions gave them; those are read no more."""
 FIELD, MODEL = "record", "model"
 """Fields of a side index's documents: the record, and the label of its model."""
 READ_AT_ONCE = 250
@@ -26,22 +32,23 @@ EXISTS = "resource_already_exists_exception"
 
 
 def side_index(index: str) -> str:
-    """Return the name of an index's side index."""
-    return f"{index}{SUFFIX}"
+    """Return the name of an index's side index, which is on the index's own cluster."""
+    cluster, colon, name = index.rpartition(":")
+    return f"{cluster}{colon}{PREFIX}{stream_of(name)}"
 
 
 class RecordRequests(NamedTuple):
     """Builds the requests for records that an engine understands, and reads its answers.
 
     Attributes:
-        is_embedded: whether it is the embedded engine.
+        engine: the engine.
     """
 
-    is_embedded: bool
+    engine: Engine
 
     def settings(self) -> dict[str, Any]:
         """Return the body that creates a side index."""
-        if self.is_embedded:
+        if self.engine.is_embedded:
             named = {MODEL: {"type": "keyword"}}
             return {"settings": {"index": {"hidden": True}}, "mappings": {"dynamic": False, "properties": named}}
         fields: dict[str, Any] = {FIELD: {"type": "binary", "doc_values": True}, MODEL: {"type": "keyword"}}
@@ -53,7 +60,7 @@ class RecordRequests(NamedTuple):
     def reading(self, indices: Iterable[str], keys: Sequence[bytes]) -> tuple[str, dict[str, Any], dict[str, Any]]:
         """Return the path, URL parameters and body of a POST that reads records of side indices."""
         names, ids = sorted(indices), [key.hex() for key in keys]
-        if self.is_embedded:
+        if self.engine.is_embedded:
             return "/_mget", {}, {"docs": [{"_index": name, "_id": doc_id} for name in names for doc_id in ids]}
         body = {
             "size": len(ids),
@@ -62,34 +69,34 @@ class RecordRequests(NamedTuple):
             "track_total_hits": False,
             "sort": ["_doc"],
         }
-        return f"/{','.join(names)}/_search", {"ignore_unavailable": "true", "search_pipeline": "_none"}, body
+        return f"/{','.join(names)}/_search", {"ignore_unavailable": "true", **self.engine.no_pipeline}, body
 
     def reading_position(self, index: str, key: bytes) -> tuple[str, dict[str, Any], dict[str, Any]]:
         """Return the path, URL parameters and body of a POST that reads how far builds came, from a side index."""
         doc_id = f"{POSITION}{key.hex()}"
-        if self.is_embedded:
+        if self.engine.is_embedded:
             return "/_mget", {}, {"docs": [{"_index": index, "_id": doc_id}]}
         body = {"query": {"ids": {"values": [doc_id]}}, **self.wanted(), "seq_no_primary_term": True}
-        return f"/{index}/_search", {"ignore_unavailable": "true", "search_pipeline": "_none"}, body
+        return f"/{index}/_search", {"ignore_unavailable": "true", **self.engine.no_pipeline}, body
 
     def position(self, answer: Mapping[str, Any]) -> tuple[bytes, Mapping[str, Any]]:
         """Return the bytes in an answer to `reading_position`, empty if there are none, and the hit."""
-        hits = answer["docs"] if self.is_embedded else answer["hits"]["hits"]
+        hits = answer["docs"] if self.engine.is_embedded else answer["hits"]["hits"]
         return (self._content(hits[0]), hits[0]) if hits else (b"", {})
 
     def found(self, answer: Mapping[str, Any]) -> dict[bytes, bytes]:
         """Return the records in an answer to `reading`, by key; anything else is left out."""
-        return self.records(answer["docs"] if self.is_embedded else answer["hits"]["hits"])
+        return self.records(answer["docs"] if self.engine.is_embedded else answer["hits"]["hits"])
 
     def is_there(self, answer: Mapping[str, Any]) -> bool:
         """Return whether at least one of the side indices exists, by an answer to `reading`."""
-        if self.is_embedded:
+        if self.engine.is_embedded:
             return any("error" not in entry for entry in answer["docs"])
         return bool(answer.get("_shards", {}).get("total", 1))
 
     def wanted(self) -> dict[str, Any]:
         """Return the part of a search's body that asks for records."""
-        return {} if self.is_embedded else {"docvalue_fields": [FIELD], "_source": False}
+        return {} if self.engine.is_embedded else {"docvalue_fields": [FIELD], "_source": False}
 
     def records(self, entries: Iterable[Mapping[str, Any]]) -> dict[bytes, bytes]:
         """Return the records in hits, by key; anything else is left out."""
@@ -104,11 +111,11 @@ class RecordRequests(NamedTuple):
 
     def _content(self, entry: Mapping[str, Any]) -> bytes:
         """Return the bytes of a document of a side index; empty if another program wrote it."""
-        fields = entry.get("_source") if self.is_embedded else entry.get("fields")
+        fields = entry.get("_source") if self.engine.is_embedded else entry.get("fields")
         content = (fields or {}).get(FIELD, "")
         try:
             encoded: str = content[0] if isinstance(content, list) else content
-            whole = encoded + "=" * (-len(encoded) % 4)  # OpenSearch gives doc values without the padding
+            whole = encoded + "=" * (-len(encoded) % 4)  # a cluster gives doc values without the padding
             return base64.b64decode(whole, validate=True)
         except (AttributeError, IndexError, TypeError, ValueError):
             return b""

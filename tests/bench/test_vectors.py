@@ -110,5 +110,5 @@ def test_searches_with_vectors_in_a_side_index(filled, no_folder, monkeypatch):
     with connect(filled) as another:
         another.warm_up()
         built(another)
-        another.indices.refresh(index=f"{INDEX}-osrerank-vectors")
+        another.indices.refresh(index=f"osrerank-vectors-{INDEX}")
         table(another, "side index", 100, 1000)

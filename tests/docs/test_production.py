@@ -18,7 +18,7 @@ from tests.servers import ROOT
 from tests.waiting import wait_until
 
 PAGE = ROOT / "docs" / "production.md"
-SIDE = "articles-1-osrerank-vectors"
+SIDE = "osrerank-vectors-articles-1"
 
 
 @pytest.fixture

@@ -67,7 +67,7 @@ def client(
     if request.param == "side index":
         (tmp_path / "vectors").touch()  # a folder that cannot be made
     with connect(url) as client:
-        client.indices.delete(index="once*,once-osrerank-vectors", ignore=[404])
+        client.indices.delete(index="once*,osrerank-vectors-once", ignore=[404])
         fill(client, "once", NOTES)
         build_vectors(client, "once")
         yield client

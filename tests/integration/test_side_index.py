@@ -130,7 +130,7 @@ def test_a_search_writes_what_it_computes_to_a_side_index_that_is_there(
     before = client.mget(index=index_name, body={"ids": ids})
     first = order(client, index_name)
     refresh(client, index_name)
-    assert IndexStore(client, index_name, is_embedded=engine_url.startswith("embedded")).size().records == COUNT
+    assert IndexStore(client, [index_name]).size().records == COUNT
     with connect(engine_url, model=str(model)) as another:
         del encodings[:]
         assert order(another, index_name) == first

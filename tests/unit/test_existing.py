@@ -30,7 +30,7 @@ def test_requests_are_signed_by_opensearch_pys_aws_signer(engine: RerankServer) 
     with osrerank.wrap(existing, scorer=BY_LENGTH) as client:
         assert ids(client.search("low blood", index="articles", rerank=True)) == ["d1", "d2", "d0"]
     assert [one.path.partition("?")[0] for one in engine.received] == [
-        "/articles/_mapping", "/articles/_settings/index.search.default_pipeline",
+        "/articles/_mapping", "/", "/articles/_settings/index.search.default_pipeline",
         "/articles/_search", "/articles/_search",
     ]  # fmt: skip
     for one in engine.received:

@@ -117,7 +117,7 @@ def main() -> None:
         records, url = Path(folder) / "shadow.jsonl", given.url or f"embedded:{folder}/engine"
         os.environ |= {"OSRERANK_VECTORS_FOLDER": f"{folder}/vectors", "OSRERANK_SHADOW_FILE": str(records)}
         with connect(url) as client:
-            client.indices.delete(index=f"{INDEX},{INDEX}-osrerank-vectors", ignore=[404])
+            client.indices.delete(index=f"{INDEX},osrerank-vectors-{INDEX}", ignore=[404])
             fill(client, given.documents)
             most = capacity(lambda number: search(client, number, MODES[PLAIN]), 5.0)
         rate = given.rate or most / 2

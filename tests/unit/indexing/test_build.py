@@ -14,7 +14,7 @@ from tests.articles import fill
 from tests.letters import Letters
 
 NOTES = [{"text": f"note {number}"} for number in range(8 * BATCH)]
-SIDE = "canned-osrerank-vectors"
+SIDE = "osrerank-vectors-canned"
 
 
 class Serverless(CannedTransport):

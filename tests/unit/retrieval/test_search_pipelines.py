@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from osrerank.retrieval.found_engine import FoundEngine
 from osrerank.retrieval.search_pipelines import (
     NONE,
     OWN_DESCRIPTION,
@@ -15,6 +16,7 @@ from osrerank.retrieval.search_pipelines import (
     described,
 )
 from osrerank.testing import ManualClock
+from osrerank.types.engine import Engine
 from osrerank.types.failed import Failed
 
 SETTING = "index.search.default_pipeline"
@@ -65,8 +67,10 @@ def test_without_an_index_and_of_several_defaults_opensearch_applies_none() -> N
     assert (found.name, found.has_default) == ("", False)
 
 
-def test_the_embedded_engine_is_asked_for_nothing() -> None:
-    assert answered(SearchPipelines(is_embedded=True).of("a", {"search_pipeline": "p"}, {})) == (NONE, [])
+def test_engines_without_search_pipelines_are_asked_for_nothing() -> None:
+    for engine in (Engine.EMBEDDED, Engine.ELASTICSEARCH):
+        pipelines = SearchPipelines(FoundEngine(engine))
+        assert answered(pipelines.of("a", {"search_pipeline": "p"}, {})) == (NONE, [])
 
 
 def test_a_pipeline_that_the_caller_names_or_defines_is_the_one() -> None:

@@ -27,7 +27,7 @@ class Engine(CannedTransport):
     deep: Any = None
 
     def perform_request(self, method: str, url: str, params: Any = None, body: Any = None, **options: Any) -> Any:
-        if url.endswith("/_mapping") or "/_settings/" in url:
+        if url == "/" or url.endswith("/_mapping") or "/_settings/" in url:
             return super().perform_request(method, url, params, body, **options)
         self.requests.append({"url": url, "params": params, "body": body})
         if url.endswith("_msearch"):

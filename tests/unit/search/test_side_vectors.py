@@ -21,13 +21,14 @@ from osrerank.search.step import Computation, Later, MultiSearchRequest, SearchR
 from osrerank.service import RerankService
 from osrerank.settings import Settings
 from osrerank.testing import ArithmeticEncoder, FunctionScorer, ManualClock
+from osrerank.types.engine import Engine
 from osrerank.vectors.configured import VectorStorage
 from osrerank.vectors.documents import DocumentVectors
 from osrerank.vectors.record import ROUNDED
 from tests.bi_encoders import TINY
 
 TEXTS = ["a long text about the wing of an aeroplane", "low pressure"]
-SIDE = "i-osrerank-vectors"
+SIDE = "osrerank-vectors-i"
 
 
 def encoder() -> BiEncoder:
@@ -195,8 +196,8 @@ def test_side_indices_can_be_turned_off_and_are_off_in_the_embedded_engine():
     assert all(searcher(vectors=value).vectors is None for value in ("file", "redis", "off"))
     assert all(searcher(vectors=value).vectors is not None for value in ("index", None))
     own = RerankService(Settings.load(vectors="index"), encoder())
-    assert Searcher(RerankService(Settings.load(), encoder()), Defaults(), is_embedded=True).vectors is None
-    assert Searcher(own, Defaults(), is_embedded=True).vectors is not None
+    assert Searcher(RerankService(Settings.load(), encoder()), Defaults(), engine=Engine.EMBEDDED).vectors is None
+    assert Searcher(own, Defaults(), engine=Engine.EMBEDDED).vectors is not None
 
 
 def test_a_fault_of_the_cluster_is_none_of_the_search(caplog):
@@ -220,13 +221,13 @@ def test_a_short_deadline_is_no_failure_of_the_cluster(caplog):
 
 def test_one_forbidden_index_does_not_hide_another(caplog):
     hits = [("i", TEXTS[0]), ("j", TEXTS[1])]
-    engine, own = Cluster(hits, {SIDE: TEXTS, "j-osrerank-vectors": TEXTS[1:]}), searcher()
+    engine, own = Cluster(hits, {SIDE: TEXTS, "osrerank-vectors-j": TEXTS[1:]}), searcher()
     engine.unread = {SIDE}
     for _ in range(2):
         stage = search(own, engine)
         assert (stage["known"], stage["encoded"]) == (1, 1)
     asked = [request.split("/")[1] for request in engine.requests if "_search" in request]
-    assert asked == ["i-osrerank-vectors,j-osrerank-vectors", SIDE, *["j-osrerank-vectors"] * 2]
+    assert asked == ["osrerank-vectors-i,osrerank-vectors-j", SIDE, *["osrerank-vectors-j"] * 2]
     assert caplog.text.count("this user may not read the document vectors") == 1
 
 

@@ -16,7 +16,7 @@ from tests.tracing import one, recording, told, tree
 
 TEXTS = ["salt and water", "a secret", "water"]
 FIELDS = {"fields": ["text"], "query_fields": ["text"]}
-LOOKUPS = [["get_mapping notes", []], ["get_settings notes", []]]
+LOOKUPS = [["get_mapping notes", []], ["info _all", []], ["get_settings notes", []]]
 FIRST_PASS = [["search notes", []], ["stage mono", []]]
 
 

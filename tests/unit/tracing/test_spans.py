@@ -134,7 +134,7 @@ def test_a_reason_is_told_in_full_only_where_queries_are(queries):
         ("POST", "/a%20b/_search", ("search", "a b")),
         ("POST", "/_mtermvectors", ("mtermvectors", None)),
         ("PUT", "/ubi_queries", ("put_index", "ubi_queries")),
-        ("GET", "/", ("get_index", None)),
+        ("GET", "/", ("info", None)),
     ],
 )
 def test_the_operation_of_a_side_request(method, path, operation):

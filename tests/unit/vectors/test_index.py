@@ -5,6 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from osrerank.types.engine import Engine
 from osrerank.vectors.index import RecordRequests, refusal, writing
 
 KEYS = [b"a" * 16, b"b" * 16]
@@ -13,7 +14,7 @@ RECORDS = {KEYS[0]: b"\x00\xff one", KEYS[1]: b"two"}
 
 def answer(form: RecordRequests, contents: dict[str, object]) -> dict[str, object]:
     """Return what an engine answers when it has these records by id."""
-    if form.is_embedded:
+    if form.engine.is_embedded:
         return {"docs": [{"_id": one, "found": True, "_source": {"record": text}} for one, text in contents.items()]}
     hits = [{"_id": one, "fields": {"record": [text]}} for one, text in contents.items()]
     return {"hits": {"hits": hits}}
@@ -21,20 +22,20 @@ def answer(form: RecordRequests, contents: dict[str, object]) -> dict[str, objec
 
 def encoded(form: RecordRequests, record: bytes) -> str:
     text = base64.b64encode(record).decode()
-    return text if form.is_embedded else text.rstrip("=")  # as OpenSearch gives doc values
+    return text if form.engine.is_embedded else text.rstrip("=")  # as OpenSearch gives doc values
 
 
 def test_a_bulk_request_names_every_record():
-    (body,) = writing("i-osrerank-vectors", RECORDS, "a model")
+    (body,) = writing("osrerank-vectors-i", RECORDS, "a model")
     lines = [json.loads(line) for line in body.splitlines()]
     assert body.endswith("\n")
-    assert lines[0] == {"index": {"_index": "i-osrerank-vectors", "_id": KEYS[0].hex()}}
+    assert lines[0] == {"index": {"_index": "osrerank-vectors-i", "_id": KEYS[0].hex()}}
     assert [base64.b64decode(line["record"]) for line in lines[1::2]] == list(RECORDS.values())
 
 
 def test_many_records_go_in_several_requests():
     records = {bytes([number]) * 16: bytes(3 << 20) for number in range(3)}
-    bodies = list(writing("i-osrerank-vectors", records, "a model"))
+    bodies = list(writing("osrerank-vectors-i", records, "a model"))
     assert [len(body.splitlines()) for body in bodies] == [4, 2]
 
 
@@ -45,26 +46,26 @@ def test_a_refusal_says_why_without_the_record():
 
 
 def test_one_request_reads_several_side_indices():
-    path, params, body = RecordRequests(is_embedded=False).reading(["b", "a"], KEYS)
+    path, params, body = RecordRequests(Engine.OPENSEARCH).reading(["b", "a"], KEYS)
     assert path == "/a,b/_search"
     assert params["ignore_unavailable"] == "true"
     assert (body["size"], body["query"]) == (2, {"ids": {"values": [key.hex() for key in KEYS]}})
-    path, _, body = RecordRequests(is_embedded=True).reading(["b", "a"], KEYS)
+    path, _, body = RecordRequests(Engine.EMBEDDED).reading(["b", "a"], KEYS)
     assert path == "/_mget"
     assert len(body["docs"]) == 4
 
 
-@pytest.mark.parametrize("is_embedded", [False, True])
+@pytest.mark.parametrize("engine", Engine)
 @given(records=st.dictionaries(st.binary(min_size=16, max_size=16), st.binary(min_size=1, max_size=60), max_size=5))
-def test_what_was_written_is_read(is_embedded, records):
-    form = RecordRequests(is_embedded)
+def test_what_was_written_is_read(engine, records):
+    form = RecordRequests(engine)
     contents = {key.hex(): encoded(form, record) for key, record in records.items()}
     assert form.found(answer(form, contents)) == records
 
 
-@pytest.mark.parametrize("is_embedded", [False, True])
-def test_what_somebody_else_wrote_is_left_out(is_embedded):
-    form = RecordRequests(is_embedded)
+@pytest.mark.parametrize("engine", Engine)
+def test_what_somebody_else_wrote_is_left_out(engine):
+    form = RecordRequests(engine)
     contents = {"not hexadecimal": "AAAA", "aa": "no base64!", "bb": 7, "cc": "", "dd": None, "ee": "AAAA"}
     assert form.found(answer(form, contents)) == {b"\xee": b"\0\0\0"}
     missing = {"docs": [{"_id": "aa", "found": False}], "hits": {"hits": [{"_id": "aa"}]}}

@@ -1,0 +1,50 @@
+"""Name the search engines, and say how they differ."""
+
+import re
+from enum import Enum
+from typing import Any
+
+
+class Engine(Enum):
+    """A search engine. What one of them refuses is not sent to it: its properties say what it has."""
+
+    OPENSEARCH = "OpenSearch"
+    ELASTICSEARCH = "Elasticsearch"
+    EMBEDDED = "the embedded engine"
+
+    @property
+    def is_embedded(self) -> bool:
+        """Whether it is the embedded engine, which has no scroll, shards or doc values."""
+        return self is Engine.EMBEDDED
+
+    @property
+    def has_pipelines(self) -> bool:
+        """Whether it has search pipelines."""
+        return self is Engine.OPENSEARCH
+
+    @property
+    def has_ext(self) -> bool:
+        """Whether a search may have ``ext``."""
+        return self is not Engine.ELASTICSEARCH
+
+    @property
+    def no_pipeline(self) -> dict[str, Any]:
+        """The URL parameters of a search that runs under no search pipeline, whatever its index's default is."""
+        return {"search_pipeline": "_none"} if self.has_pipelines else {}
+
+    def preference_of(self, shard: str) -> str:
+        """Return the preference of a search in one shard: of its primary copy, where that can be asked for.
+
+        Elasticsearch cannot; there, any copy answers. Up to the global checkpoint, all copies have the same changes.
+        """
+        return f"_shards:{shard}" if self is Engine.ELASTICSEARCH else f"_shards:{shard}|_primary"
+
+
+_BACKING = re.compile(r"(?:.*-)?\.ds-(?P<stream>.+?)(?:-\d{4}\.\d{2}\.\d{2})?-\d{6,}")
+"""The name of an index of a data stream; Elasticsearch's have a date, and a prefix once they are shrunk or restored."""
+
+
+def stream_of(index: str) -> str:
+    """Return the data stream that an index belongs to by its name; the index's own name if it belongs to none."""
+    backing = _BACKING.fullmatch(index)
+    return index if backing is None else backing["stream"]

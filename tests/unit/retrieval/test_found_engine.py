@@ -1,0 +1,74 @@
+"""What a server says of itself tells which engine it is, also to a user who may not ask for the version."""
+
+from typing import Any
+
+import pytest
+
+from osrerank.retrieval.found_engine import FoundEngine
+from osrerank.types.engine import Engine, stream_of
+from osrerank.types.failed import Failed
+from osrerank.vectors.index import side_index
+
+OPENSEARCH = {"version": {"distribution": "opensearch", "number": "3.6.0"}}
+ELASTICSEARCH = {"version": {"number": "9.4.3", "build_flavor": "default"}}
+FORBIDDEN = Failed(OSError("forbidden"), status=403, kind="security_exception")
+NO_HANDLER = Failed(OSError("no handler found"), status=400)
+ME = {"username": "reader"}
+
+
+def found(finder: FoundEngine, *answers: Any) -> tuple[Engine, list[str]]:
+    """Answer the requests in turn; return the engine, and the paths that were asked for."""
+    steps, paths, left, answer = finder.of(), list[str](), list(answers), None
+    try:
+        while True:
+            request = steps.throw(answer) if isinstance(answer, Exception) else steps.send(answer)
+            paths.append(request.path)
+            answer = left.pop(0)
+    except StopIteration as end:
+        return end.value, paths
+
+
+@pytest.mark.parametrize(
+    ("answers", "engine"),
+    [
+        ([OPENSEARCH], Engine.OPENSEARCH),
+        ([ELASTICSEARCH], Engine.ELASTICSEARCH),
+        (["something else"], Engine.OPENSEARCH),
+        ([FORBIDDEN, ME], Engine.ELASTICSEARCH),
+        ([FORBIDDEN, NO_HANDLER], Engine.OPENSEARCH),
+    ],
+)
+def test_the_engine_is_asked_for_once(answers: list[Any], engine: Engine) -> None:
+    finder = FoundEngine()
+    assert found(finder, *answers) == (engine, ["/", "/_security/_authenticate"][: len(answers)])
+    assert found(finder) == (engine, [])
+
+
+def test_a_server_that_does_not_answer_is_asked_again() -> None:
+    finder = FoundEngine()
+    assert found(finder, Failed(OSError("away"))) == (Engine.OPENSEARCH, ["/"])
+    assert found(finder, ELASTICSEARCH) == (Engine.ELASTICSEARCH, ["/"])
+
+
+def test_a_named_engine_is_not_asked_for() -> None:
+    assert found(FoundEngine(Engine.ELASTICSEARCH)) == (Engine.ELASTICSEARCH, [])
+
+
+@pytest.mark.parametrize(
+    ("index", "stream"),
+    [
+        (".ds-logs-app-2026.11.28-000001", "logs-app"),
+        (".ds-logs-app-000012", "logs-app"),
+        ("partial-.ds-logs-app-2026.11.28-000001", "logs-app"),
+        ("shrink-ab1c-.ds-logs-app-2026.11.28-000001", "logs-app"),
+        ("logs-000001", "logs-000001"),
+        (".ds-mine", ".ds-mine"),
+    ],
+)
+def test_the_indices_of_a_data_stream_share_a_side_index(index: str, stream: str) -> None:
+    assert stream_of(index) == stream
+    assert side_index(index) == f"osrerank-vectors-{stream}"
+
+
+def test_the_side_index_is_on_the_indexs_own_cluster() -> None:
+    assert side_index("far:.ds-logs-000001") == "far:osrerank-vectors-logs"
