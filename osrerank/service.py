@@ -34,6 +34,7 @@ from osrerank.types import (
     is_encoder,
 )
 from osrerank.vectors.documents import DocumentVectors
+from osrerank.vectors.store import VectorStore
 
 SERVER_MS = 3_000.0
 """How long callers that can do without a rerank server wait for it at startup, in milliseconds."""
@@ -94,6 +95,10 @@ class RerankService:
         )  # fmt: skip
         self._duo = LoadedModel(settings.duo_model or "", DUO, settings, duo_scorer, fix, clock)
         self._recipes: SharedCache[LRUCache[Any, Recipe]] = SharedCache(lambda: LRUCache(MOST_RECIPES))
+
+    def also_read(self, stores: Sequence[VectorStore]) -> None:
+        """Read these stores, too, for vectors of texts outside a search; called before a model is loaded."""
+        self.first.sides = self.encoder.sides = stores
 
     def with_model(self, model: str) -> "RerankService":
         """Return a service that scores by another model, not loaded yet, and shares those for vectors and pairs."""

@@ -1,7 +1,7 @@
 """``osrerank serve``: the rerank API over HTTP, and the comparison page."""
 
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from ipaddress import ip_address
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,7 @@ from osrerank.errors import ConfigError
 from osrerank.options.rerank import MOST_MS
 
 NAMES = ("redis_url", "model", "vector_model", "duo_model", "backend", "dtype")
-PAGE_OPTIONS = ("indexes", "hosts", "queries", "qrels", "save_judgments")
+PAGE_OPTIONS = ("hosts", "queries", "qrels", "save_judgments")
 FILE = click.Path(exists=True, dir_okay=False)
 
 
@@ -48,7 +48,7 @@ FILE = click.Path(exists=True, dir_okay=False)
     "-i",
     "indexes",
     multiple=True,
-    help="With --ui: index that may be searched; may be repeated.  [default: all]",
+    help="Index at --url whose stored vectors are read; with --ui, only these may be searched; may be repeated.",
 )
 @click.option("--queries", type=FILE, help="With --ui: queries to pick from, TSV, JSONL or TREC topics.")
 @click.option("--qrels", type=FILE, help="With --ui and --queries: TREC judgments; judged documents are marked.")
@@ -67,11 +67,14 @@ def serve(context: click.Context, /, host: str, port: int, **options: Any) -> No
 
     With --ui, http://HOST:PORT/ui shows any search of the index at --url as BM25 and the model order it, side by side.
     Everyone who may use the server may then read that index: limit it with --index.
+
+    With --index, the server reads the vectors that "osrerank vectors build --index" has stored on the cluster, and does
+    not encode those documents again: give it to a server that an index's pipeline calls.
     """
     require("fastapi", extra="server")
     require("uvicorn", extra="server")
     if not options["ui"] and (given := [name for name in PAGE_OPTIONS if options[name]]):
-        option = {"indexes": "index", "hosts": "allow-host"}.get(given[0], given[0]).replace("_", "-")
+        option = "allow-host" if given[0] == "hosts" else given[0].replace("_", "-")
         raise ConfigError(f"--{option} is the comparison page's: add --ui", setting=option, source="flag")
     if options["ui"]:
         judgments = _judgments(options["queries"], options["qrels"], options["save_judgments"])
@@ -80,7 +83,7 @@ def serve(context: click.Context, /, host: str, port: int, **options: Any) -> No
         return
     from osrerank.server.run import bound, run  # noqa: PLC0415 - brings FastAPI
 
-    with bound(host, port) as listener, _reranker(context, host) as reranker:
+    with bound(host, port) as listener, _reranker(context, host, options["indexes"]) as reranker:
         _warm_up(reranker)
         _announce(reranker, host, port, listener)
         run(reranker, _limits(options), host=host, listener=listener, access=_access(options))
@@ -114,6 +117,8 @@ def serve_page(
 
     with bound(host, port) as listener, closing(client_of(context)) as client:
         service = client.searcher.service
+        if indexes:
+            _read_sides(service, client, indexes)
         _warn_if_open(service, host)
         _warm_up(service)
         comparison = ComparisonPage(client, usable_pipelines(service), indexes, judgments)
@@ -141,16 +146,29 @@ def _judgments(queries: str | None, qrels: str | None, folder: Path | None = Non
 
 
 @contextmanager
-def _reranker(context: click.Context, host: str) -> Iterator[Any]:
+def _reranker(context: click.Context, host: str, indexes: tuple[str, ...]) -> Iterator[Any]:
+    from osrerank.cli.options import client_of  # noqa: PLC0415 - brings the client
     from osrerank.service import RerankService  # noqa: PLC0415 - brings numpy
     from osrerank.settings import Settings  # noqa: PLC0415 - pydantic
 
-    reranker = RerankService(Settings.load(**{name: context.obj[name] for name in NAMES}))
-    try:
+    with ExitStack() as opened:
+        reranker = RerankService(Settings.load(**{name: context.obj[name] for name in NAMES}))
+        opened.callback(reranker.close)
+        if indexes:
+            _read_sides(reranker, opened.enter_context(closing(client_of(context))), indexes)
         _warn_if_open(reranker, host)
         yield reranker
-    finally:
-        reranker.close()
+
+
+def _read_sides(reranker: Any, client: Any, indexes: tuple[str, ...]) -> None:
+    """Read, for the texts of requests, the vectors that are stored on the cluster for these indexes.
+
+    Raises:
+        NotFoundError: there is no such index.
+    """
+    from osrerank.indexing.side_index import side_stores  # noqa: PLC0415 - brings the client
+
+    reranker.also_read(side_stores(client, indexes))
 
 
 def _warn_if_open(reranker: Any, host: str) -> None:

@@ -20,6 +20,7 @@ from osrerank.types import NEVER, Deadline, NeedsWorkers, Scorer, is_encoder
 
 if TYPE_CHECKING:
     from osrerank.vectors.documents import DocumentVectors
+    from osrerank.vectors.store import VectorStore
 
 RETRY_LOAD_AFTER_S = 30.0
 """How long a model that failed to load is not tried again, in seconds; otherwise every search would wait for it."""
@@ -69,6 +70,9 @@ class LoadedModel:
         clock: returns seconds.
         has_index: whether the documents are in an index; if not, a configured Redis stores their vectors.
         then: called after the named model is loaded, to load the models that are used with it.
+
+    Attributes:
+        sides: further stores of vectors, which are read for texts outside a search.
     """
 
     def __init__(
@@ -84,6 +88,7 @@ class LoadedModel:
         then: Callable[[], None] = lambda: None,
     ) -> None:
         self._has_index, self._then = has_index, then
+        self.sides: Sequence[VectorStore] = ()
         self._name = name
         self._kinds = kinds
         self._settings = settings
@@ -208,7 +213,8 @@ class LoadedModel:
             from osrerank.vectors.configured import VectorStorage  # noqa: PLC0415 - for encoders alone
             from osrerank.vectors.documents import DocumentVectors  # noqa: PLC0415 - likewise
 
-            vectors = DocumentVectors(model, VectorStorage.of(self._settings, has_index=self._has_index), self._clock)
+            storage = VectorStorage.of(self._settings, has_index=self._has_index)
+            vectors = DocumentVectors(model, storage, self._clock, sides=self.sides)
             return Ready(model, vectors, EncoderScorer(vectors))
         in_redis = self._settings.redis_url is not None and self._settings.cache_mb > 0
         in_process = self._given is None and self._settings.cache_local_mb > 0

@@ -79,12 +79,18 @@ class DocumentVectors:
         encoder: encodes queries, and documents without a record; the caller closes it.
         storage: where records are kept, and the bits of each number; without it, nothing is kept or rounded.
         clock: returns the seconds in which encoding is timed.
+        sides: further stores, in which `of` looks for the records that are not kept; the caller closes them.
     """
 
     def __init__(
-        self, encoder: Encoder, storage: VectorStorage | None = None, clock: Callable[[], float] = time.monotonic
+        self,
+        encoder: Encoder,
+        storage: VectorStorage | None = None,
+        clock: Callable[[], float] = time.monotonic,
+        *,
+        sides: Sequence[VectorStore] = (),
     ) -> None:
-        self.encoder, self._clock = encoder, clock
+        self.encoder, self._clock, self._sides = encoder, clock, sides
         by_tokens = encoder.advice.kind == "late-interaction"
         self.records = Records(encoder.key, encoder.dimensions, storage or VectorStorage(), by_tokens=by_tokens)
         self._late = Background(MOST_LATE_WAITING, newest_first=True)
@@ -143,7 +149,11 @@ class DocumentVectors:
         """
         asked = list(in_half(texts, deadline))
         keys = self.keys_of(asked)
-        return self.completed(asked, keys, self.known(keys), deadline)
+        known = self.known(keys)
+        for side in self._sides:
+            if lacking := [key for key in keys if key not in known]:
+                known |= self.received(side.read(lacking))
+        return self.completed(asked, keys, known, deadline)
 
     def completed(
         self,

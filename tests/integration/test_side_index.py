@@ -17,6 +17,9 @@ from osrerank.indexing.documents import vectors_of
 from osrerank.indexing.prune import prune_everything, prune_indexes
 from osrerank.indexing.side_index import IndexStore, orphans, side_stores
 from osrerank.search.coverage import Coverage, coverage
+from osrerank.service import RerankService
+from osrerank.settings import Settings
+from osrerank.types import NEVER
 from osrerank.vectors.index import side_index
 from tests.articles import fill
 
@@ -77,6 +80,20 @@ def begin(client: Client, index: str) -> None:
 
 def errors() -> float:
     return REGISTRY.get_sample_value("osrerank_vectors_errors_total", {"store": "index"}) or 0.0
+
+
+def test_a_server_does_not_encode_what_was_built_for_the_index_that_it_serves(
+    client: Client, model: Path, index_name: str
+) -> None:
+    fill(client, index_name, DOCUMENTS)
+    build_vectors(client, index_name)
+    refresh(client, index_name)
+    service = RerankService(Settings.load(model=str(model)))
+    service.also_read(side_stores(client, [index_name]))
+    texts = [f"{document['title']} {document['text']}" for document in DOCUMENTS]
+    scores = service.score(QUERY, [*texts, "a text that no index has"], NEVER)
+    service.close()
+    assert (scores.known, scores.encoded) == (COUNT, 1)
 
 
 def test_what_one_client_built_all_clients_find(

@@ -17,7 +17,7 @@ TINY = str(ROOT / "tests" / "data" / "tiny-bert-one-label")
 
 @pytest.mark.parametrize(
     ("options", "name"),
-    [(["--index", "a"], "index"), (["--queries", __file__], "queries"), (["--qrels", __file__], "qrels")],
+    [(["--allow-host", "a"], "allow-host"), (["--queries", __file__], "queries"), (["--qrels", __file__], "qrels")],
 )
 def test_options_of_the_page_need_it(options, name):
     outcome = CliRunner().invoke(cli, ["serve", *options])
