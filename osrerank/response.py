@@ -19,7 +19,7 @@ FIRST_STAGES = ("vectors", "mono")
 """Names of the stage that scores documents one by one: by vectors, or by a cross-encoder."""
 OBJECTS = frozenset({"_source", "fields", "highlight", "inner_hits"})
 """Parts of a hit that must be objects if it has them."""
-
+_ABSENT = object()
 
 Hits = Sequence[Mapping[str, Any]]
 """The hits of a response, in order."""
@@ -212,8 +212,8 @@ def sections_of(hit: Mapping[str, Any], fields: Sequence[str]) -> tuple[Section,
     return tuple(sections) if is_there else None
 
 
-def _field_texts(hit: Mapping[str, Any], field: str) -> list[str] | None:
-    """Return a field's texts; None if the hit does not have the field."""
+def _field_texts(hit: Mapping[str, Any], field: str) -> list[str | None] | None:
+    """Return the texts of a field's values, None for a null; None if the hit does not have the field."""
     source, extra = hit.get("_source") or {}, hit.get("fields") or {}
     if field in extra:
         return list(_flatten(extra[field]))
@@ -228,8 +228,9 @@ def _field_texts(hit: Mapping[str, Any], field: str) -> list[str] | None:
         found = [value for values in texts if values is not None for value in values]
         return found or None
     # Elasticsearch groups nested fields under their path
-    values = values_at(source, field.split(".")) or values_at(extra, field.split("."))
-    return values if values or _present(source, field.split(".")) else None
+    keys = field.split(".")
+    values = next((found for part in (source, extra) if any(found := _values_at(part, keys))), [])
+    return values if values or _present(source, keys) else None
 
 
 def _inner_hits(hit: Mapping[str, Any], name: str) -> Sequence[Mapping[str, Any]]:
@@ -243,17 +244,28 @@ def _inner_hits(hit: Mapping[str, Any], name: str) -> Sequence[Mapping[str, Any]
 
 def values_at(source: Any, path: Sequence[str]) -> list[str]:
     """Return the texts at a dotted path, through lists of objects and keys that contain dots."""
+    return [text for text in _values_at(source, path) if text is not None]
+
+
+def _values_at(source: Any, path: Sequence[str]) -> list[str | None]:
+    """Return the text of each value at a dotted path, None for a null; lists in lists come last, as in ``fields``."""
+    texts, level = list[str | None](), [_at(source, path)]
+    while level:
+        for value in level:
+            texts += () if value is _ABSENT or isinstance(value, list) else _flatten(value)
+        level = [item for value in level if isinstance(value, list) for item in value]
+    return texts
+
+
+def _at(source: Any, path: Sequence[str]) -> Any:
+    """Return the value at a dotted path; of a list, the list of its items' values; `_ABSENT` if there is none."""
     if isinstance(source, list):
-        return [value for item in source for value in values_at(item, path)]
-    if not path:
-        return [] if isinstance(source, Mapping) else list(_flatten(source))
+        return [value for item in source if (value := _at(item, path)) is not _ABSENT]
     if not isinstance(source, Mapping):
-        return []
-    for length in range(1, len(path) + 1):
-        key = ".".join(path[:length])
-        if key in source and (found := values_at(source[key], path[length:])):
-            return found
-    return []
+        return _ABSENT if path else source
+    keys = [(".".join(path[:length]), path[length:]) for length in range(1, len(path) + 1)]
+    found = [value for key, rest in keys if key in source and (value := _at(source[key], rest)) is not _ABSENT]
+    return max(found, key=bool, default=_ABSENT)
 
 
 def _present(source: Any, path: Sequence[str]) -> bool:
@@ -270,13 +282,16 @@ def _present(source: Any, path: Sequence[str]) -> bool:
     )
 
 
-def _flatten(value: Any) -> Iterator[str]:
-    if isinstance(value, str):
+def _flatten(value: Any) -> Iterator[str | None]:
+    """Yield the text of each value, as OpenSearch indexes it; None for a null."""
+    if value is None or isinstance(value, str):
         yield value
     elif isinstance(value, list):
         for item in value:
             yield from _flatten(item)
-    elif isinstance(value, int | float) and not isinstance(value, bool):
+    elif isinstance(value, bool):
+        yield str(value).lower()
+    elif isinstance(value, int | float):
         yield str(value)
     elif isinstance(value, Mapping):
         for item in value.values():

@@ -89,6 +89,7 @@ class SearchFields:
             ``fields``.
         exact: fields that hold exact values in every index that has them, such as keywords and numbers; what a search
             requests does not depend on them.
+        only_source: fields whose text ``_source`` alone has as written; ``fields`` would return another.
         is_lenient: whether a searched field is of a kind that rejects some texts, such as a date.
         options: name in the options, without its boost -> whether a query given as text searches it.
         missing: names in the options that the mapping lacks.
@@ -105,6 +106,7 @@ class SearchFields:
     nested_in: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     fetched: frozenset[str] = frozenset()
     exact: frozenset[str] = field(default=frozenset(), compare=False)
+    only_source: frozenset[str] = frozenset()
     is_lenient: bool = False
     options: Mapping[str, bool] = field(default_factory=dict)
     missing: tuple[str, ...] = ()
@@ -189,6 +191,7 @@ def resolved(every: Mapping[str, Leaves], found: Sequence[IndexGroup], wanted: W
         nested_in=_nested_in(every, nested),
         fetched=frozenset(name for name, leaf in leaves.items() if not leaf.is_written),
         exact=frozenset(leaf.path for leaf in leaves.values() if leaf.kind not in TEXT_KINDS) - texts,
+        only_source=frozenset(name for name in union([read, *paths.values()]) if _is_changed(mappings, name)),
         is_lenient=any(leaves[plain(name)].kind not in TEXT_KINDS for name in searched if plain(name) in leaves),
         options={} if wanted.is_checked else options,
         missing=tuple(lacking(mappings, options)),
@@ -215,6 +218,14 @@ def _nested_in(every: Mapping[str, Leaves], nested: Mapping[str, str]) -> dict[s
 def union(names: Iterable[Iterable[str]]) -> tuple[str, ...]:
     """Return the names of several lists in their order, without duplicates."""
     return tuple(dict.fromkeys(name for each in names for name in each))
+
+
+def _is_changed(mappings: Sequence[Leaves], name: str) -> bool:
+    """Return whether ``fields`` may return other text than ``_source`` has; it does for a part of a flat object."""
+    leaves = [leaves[name] for leaves in mappings if name in leaves]
+    if leaves:
+        return any(leaf.is_changed and leaf.is_written for leaf in leaves)
+    return any(name.startswith(f"{path}.") for each in mappings for path in each)
 
 
 def _leaves(mappings: Sequence[Leaves], name: str) -> list[Leaf]:

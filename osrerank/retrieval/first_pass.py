@@ -188,7 +188,8 @@ def first_pass_of(
     read = union(fields.read_for(ranking.fields) for ranking in options.rankings)
     needed = tuple(name for name in read if ":" not in name)  # the request has highlight: and inner_hits: anyway
     lacking = _lacking(body, params, needed, fields.fetched)
-    if not pipeline.changes_fields and not _may_meet(body, params, needed):
+    is_same = fields.only_source.isdisjoint(lacking)
+    if is_same and not pipeline.changes_fields and not _may_meet(body, params, needed):
         asked = body.get("fields") or []
         borrowed = tuple(name for name in lacking if not _covers(asked, name))
         if borrowed:

@@ -11,6 +11,8 @@ from osrerank.errors import ResponseFormatError
 TEXT_KINDS = frozenset({"text", "match_only_text", "annotated_text", "search_as_you_type", "semantic"})
 WRITTEN = TEXT_KINDS | {"keyword", "wildcard", "constant_keyword", ""}
 """Types whose text in ``_source`` is the text to read; "" stands for a field that no mapping has."""
+CHANGES = frozenset({"normalizer", "ignore_above", "null_value"})
+"""Parameters of fields whose values ``fields`` returns in another form than ``_source``, or not at all."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +28,7 @@ class Leaf:
         copied_from: the fields that are copied to it (``copy_to``).
         is_other_name: whether it is a multi-field or an alias.
         is_indexed: whether a query can search it.
+        is_changed: whether ``fields`` may return other values than ``_source`` has.
     """
 
     path: str
@@ -36,6 +39,7 @@ class Leaf:
     copied_from: tuple[str, ...] = ()
     is_other_name: bool = False
     is_indexed: bool = True
+    is_changed: bool = False
 
     @property
     def is_written(self) -> bool:
@@ -75,7 +79,8 @@ def leaves_of(mapping: Mapping[str, Any]) -> dict[str, Leaf]:
             full = f"{path}.{name}" if name else path
             is_indexed = form.get("index", True) not in (False, "false")
             analyzer = str(form.get("analyzer", ""))
-            leaves[full] = Leaf(full, str(form["type"]), path, analyzer, nested, (), bool(name), is_indexed)
+            is_changed = not CHANGES.isdisjoint(form)
+            leaves[full] = Leaf(full, str(form["type"]), path, analyzer, nested, (), bool(name), is_indexed, is_changed)
         targets = field.get("copy_to") or ()
         for target in [targets] if isinstance(targets, str) else targets:
             copies.setdefault(target, set()).add(path)

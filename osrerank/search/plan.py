@@ -45,6 +45,8 @@ NOT_CHOSEN = Reason(ReasonCode.SHARE, "the search is not in the share of searche
 CUT_QUERY = "the query has too many words for the search engine: it searches for the first {} of them"
 """Why a search for a long text may find less than it asks for; the model reads the whole text."""
 NOT_EXPANDED = "rm3 found no documents by the field {}, so the query is not expanded"
+MOST_SAMPLED = 50
+"""The most hits in which text fields are looked for, where no mapping shows them."""
 NOT_TRIED = (ReasonCode.NOT_ASKED, ReasonCode.SHADOW, ReasonCode.SHARE)
 """Reasons of searches for which reranking was not tried, so that they are no failures."""
 
@@ -149,10 +151,14 @@ class Plan:
         return replace(self, obstacle=obstacle, first_pass=None, page=None)
 
     def naming(self, hits: Sequence[Mapping[str, Any]]) -> Self:
-        """Return a plan that names the fields to read: those of the options, or else text fields found in the hits."""
+        """Return a plan that names the fields to read: those of the options, or else text fields found in the hits.
+
+        Of many hits, a sample shows the fields: to read all texts twice would take longer than a deadline allows.
+        """
         if named(self.options.fields):
             return replace(self, fields=SearchFields.named_by(self.options))
-        read = fields_of([{**(hit.get("fields") or {}), **(hit.get("_source") or {})} for hit in hits])
+        sample = hits[:: -(-len(hits) // MOST_SAMPLED) or 1]
+        read = fields_of([{**(hit.get("fields") or {}), **(hit.get("_source") or {})} for hit in sample])
         return replace(self, fields=replace(self.fields, read=read))
 
 

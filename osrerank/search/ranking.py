@@ -93,21 +93,22 @@ def rank_response(
         plan = replace(plan, bm25=scale_of(response))
     began_s = service.clock()
     with rerank_span(service, query):
+        plan = plan.naming(hits)
         ranking = _ranked(hits, plan)
         drawn: Drawn | None = None
         if others and options.interleave is not None and isinstance(ranking, Ranking):
-            other = _ranked(hits, replace(plan, options=others[0]))
+            other = _ranked(hits, replace(plan, options=others[0]).naming(hits))
             if isinstance(other, Ranking):
                 drawn = drawn_list(options.interleave, options.rankings, (ranking, other), content, page)
         rerank_ms = (service.clock() - began_s) * 1000
-        report = report_of(content, ranking, plan.naming(hits), drawn, rerank_ms=rerank_ms)
+        report = report_of(content, ranking, plan, drawn, rerank_ms=rerank_ms)
         tell_outcome(applied=report.applied, reason=report.reason, code=report.code)
     return write(content, report)
 
 
 def _ranked(hits: Sequence[Mapping[str, Any]], plan: Plan) -> Ranking | Reason:
     """Return the hits of a response, reranked; or why they are not."""
-    found = read(hits, plan if plan.obstacle is not None else plan.naming(hits))
+    found = read(hits, plan)
     if isinstance(found, Reason) or plan.options.pipeline == NO_STAGES:
         return found
     recipe = plan.service.recipe(plan.options, plan.deadline)

@@ -1,8 +1,10 @@
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from osrerank import MonoStage
 from osrerank.errors import ResponseFormatError
-from osrerank.response import Page, has_own_order, hit_text, hits_of, parse
+from osrerank.response import Page, candidates_of, has_own_order, hit_text, hits_of, parse
 from osrerank.testing import FunctionScorer
 from osrerank.types import Query
 from osrerank.types.reasons import Reason, ReasonCode
@@ -27,7 +29,7 @@ def hit(source=None, **raw):
         ({"a": {"b": "x"}}, ["a.b"], "x"),
         ({"a.b": "x"}, ["a.b"], "x"),
         ({"a": [{"b": "x"}, {"b": ["y", "z"]}, {"c": "n"}]}, ["a.b"], "x|y|z"),
-        ({"year": 1999, "flag": True}, ["year", "flag"], "1999"),
+        ({"year": 1999, "flag": True}, ["year", "flag"], "1999|true"),
         ({"text": None}, ["text"], None),
         ({"text": {"sub": "x"}}, ["text"], None),
     ],
@@ -128,3 +130,19 @@ def test_unchanged_is_cut_and_marked():
     assert marked["hits"]["hits"][0]["_rerank"] == {"first_pass": {"score": 2.0, "rank": 2}}
     told = {"applied": False, "reason": "because (too deep)", "reason_code": "refused"}
     assert marked["rerank"] == {**told, "first_pass_took_ms": 3, "warnings": [], "stages": []}
+
+
+LEAVES = st.one_of(st.none(), st.booleans(), st.integers(0, 9), st.text("ab", max_size=2))
+
+
+@given(st.lists(LEAVES, max_size=6), st.lists(st.lists(LEAVES, max_size=3), max_size=4))
+def test_a_section_names_the_value_that_it_is(values, groups):
+    def as_text(value):
+        return str(value).lower() if isinstance(value, bool) else str(value)
+
+    source = {"plain": values, "o": [{"t": group} for group in groups]}
+    flat = {"plain": values, "o.t": [value for group in groups for value in group]}
+    for name, every in flat.items():
+        sections = candidates_of([{"_id": "1", "_source": source}], [name])[0].sections
+        assert [section.text for section in sections] == [as_text(value) for value in every if value not in (None, "")]
+        assert all(as_text(every[section.value or 0]) == section.text for section in sections)

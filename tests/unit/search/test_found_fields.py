@@ -8,13 +8,18 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from opensearchpy import TransportError
 
-from osrerank import Client, connect
+from osrerank import Client, Rerank, connect
 from osrerank.errors import ConfigError
 from osrerank.retrieval.expiring import KEPT_S
 from osrerank.retrieval.found_fields import FoundFields
 from osrerank.retrieval.query_text import searched_fields
+from osrerank.search.plan import MOST_SAMPLED, Asked, Plan
+from osrerank.service import RerankService
+from osrerank.settings import Settings
 from osrerank.testing import CannedTransport
 from tests.articles import ARTICLES, fill, watched
 from tests.rankings import BY_LENGTH, client_for
@@ -215,3 +220,24 @@ def test_responses_from_elsewhere(client: Client) -> None:
     found = client.search(index="articles", body={"query": {"match": {"body": "low"}}})
     marks = client.rerank_response(found, "low blood pressure")["rerank"]
     assert (marks["applied"], marks["fields"]) == (True, FOUND)
+
+
+class Read(dict[str, Any]):
+    """A hit that counts how often it is looked at."""
+
+    count = 0
+
+    def get(self, name: str, default: Any = None) -> Any:
+        Read.count += 1
+        return super().get(name, default)
+
+
+@given(st.integers(1, 400))
+def test_a_sample_of_many_hits_shows_the_fields(count: int) -> None:
+    Read.count = 0
+    hits = [
+        Read(_id=str(n), _source={"title": "Salt", "text": f"Salt raises the pressure, {n}."}) for n in range(count)
+    ]
+    plan = Plan(Asked(options=Rerank()), RerankService(Settings.load(), BY_LENGTH)).naming(hits)
+    assert plan.names == ("title", "text")
+    assert Read.count <= 2 * MOST_SAMPLED
