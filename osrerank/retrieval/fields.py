@@ -8,6 +8,7 @@ from typing import Self
 from osrerank.options.rerank import Rerank
 from osrerank.retrieval.mapping import TEXT_KINDS, Leaf, Leaves, lacking, nearest, plain, resolve
 from osrerank.retrieval.text_fields import is_title
+from osrerank.types.reasons import Warned, WarningCode
 
 
 class FoundNames(tuple[str, ...]):
@@ -111,7 +112,7 @@ class SearchFields:
     options: Mapping[str, bool] = field(default_factory=dict)
     missing: tuple[str, ...] = ()
     nearest: Mapping[str, str] = field(default_factory=dict)
-    warnings: tuple[str, ...] = ()
+    warnings: tuple[Warned, ...] = ()
     timed_out: bool = False
 
     @classmethod
@@ -141,7 +142,7 @@ class SearchFields:
         read = self.read if own or named(options.fields) else FoundNames(self.read)
         return replace(options, fields=read or None, query_fields=searched)
 
-    def complaints(self, texts: Collection[str] | None) -> list[str]:
+    def complaints(self, texts: Collection[str] | None) -> list[Warned]:
         """Return warnings about names in the options that the mapping lacks, or that have no text in the hits.
 
         Args:
@@ -152,9 +153,9 @@ class SearchFields:
             gives = texts is not None and any(path in texts for path in self.paths.get(name, (name,)))
             near = f"; the nearest name is {self.nearest[name]}" if self.nearest.get(name) else ""
             if name in self.missing and (is_searched or not gives):
-                warnings.append(f"the mapping has no {name}{near}")
+                warnings.append(Warned(f"the mapping has no {name}{near}", WarningCode.FIELDS_MISSING))
             elif texts is not None and not gives and name in self.paths:
-                warnings.append(f"{name} has no text in any of the hits{near}")
+                warnings.append(Warned(f"{name} has no text in any of the hits{near}", WarningCode.FIELDS_MISSING))
         return warnings
 
 

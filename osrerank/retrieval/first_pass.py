@@ -10,14 +10,15 @@ from osrerank.response import Page
 from osrerank.retrieval.fields import SearchFields, union
 from osrerank.retrieval.search_pipelines import NONE, SearchPipeline, named_in
 from osrerank.thresholds.cut import Thresholds
-from osrerank.types.reasons import Reason, ReasonCode
+from osrerank.types.reasons import Reason, ReasonCode, Warned, WarningCode
 
 DEFAULT_SIZE = 10
 MOST_REASON = 200
 """The most characters of a shard's failure reason that a message shows."""
-COLLAPSED = (
+COLLAPSED = Warned(
     "collapse shows each group by the hit that the first pass ranks highest, so a better member may stay hidden; "
-    "docs/concepts.md says how to rerank all members"
+    "docs/concepts.md says how to rerank all members",
+    WarningCode.COLLAPSED,
 )
 SORTED = "the search is sorted by something other than score"
 """Why the hits of a search with the caller's own sort are not reranked."""

@@ -21,6 +21,7 @@ from osrerank.retrieval.samples import find_parts, parts_by_name
 from osrerank.retrieval.search_pipelines import SearchPipelines
 from osrerank.types.engine import Engine
 from osrerank.types.failed import Failed
+from osrerank.types.reasons import Warned, WarningCode
 
 logger = logging.getLogger(__name__)
 
@@ -75,7 +76,7 @@ class FoundFields:
     def __init__(self, clock: Callable[[], float] = time.monotonic, pipelines: SearchPipelines | None = None) -> None:
         self._clock, self._pipelines = clock, pipelines or SearchPipelines(FoundEngine(Engine.EMBEDDED))
         self._known: ExpiringCache[str, _Index] = ExpiringCache(clock)
-        self._refused: ExpiringCache[str, str] = ExpiringCache(clock)
+        self._refused: ExpiringCache[str, Warned] = ExpiringCache(clock)
         self._seldom = Seldom(clock=clock)
 
     def of(
@@ -104,7 +105,8 @@ class FoundFields:
         except (Failed, ResponseFormatError) as error:
             if isinstance(error, Failed) and error.is_absent:  # the search will raise it
                 return _unread(wanted)
-            warning = f"the mapping of {index or 'all indices'} cannot be read: the search uses the default fields"
+            sentence = f"the mapping of {index or 'all indices'} cannot be read: the search uses the default fields"
+            warning = Warned(sentence, WarningCode.MAPPING_UNREAD)
             if self._seldom.is_due(str(index)):
                 logger.warning("[mapping-unread] %s: %s", warning, error)
             if not isinstance(error, Failed) or error.is_forbidden:
@@ -144,7 +146,8 @@ class FoundFields:
         fields = resolved(known.every, parts, wanted)
         if needs_found and not fields.searched and not fields.read and (names := names_of(known.every.values())):
             shown = ", ".join(names[:SHOWN])
-            warning = f"the mapping has no text field, only {shown}: the index's default fields are searched"
+            sentence = f"the mapping has no text field, only {shown}: the index's default fields are searched"
+            warning = Warned(sentence, WarningCode.NO_TEXT_FIELD)
             self.warn(index, [warning])
             fields = SearchFields(warnings=(warning,))
         if len(known.fields) < MOST_WANTED and (known.parts or not needs_found):
@@ -178,14 +181,14 @@ class FoundFields:
         self._known.clear()
         self._refused.clear()
 
-    def warn(self, index: Any, warnings: Iterable[str]) -> None:
+    def warn(self, index: Any, warnings: Iterable[Warned]) -> None:
         """Log the warnings of a search, each at most once a minute."""
         for warning in warnings:
             if self._seldom.is_due((str(index), warning)):
-                logger.warning("[fields-missing] search of %s: %s", index or "all indices", warning)
+                logger.warning("[%s] search of %s: %s", warning.code, index or "all indices", warning)
 
 
-def _unread(wanted: Wanted, *warnings: str) -> SearchFields:
+def _unread(wanted: Wanted, *warnings: Warned) -> SearchFields:
     """Return the fields of a search whose mapping cannot be read: those that it names."""
     read = union([map(plain, wanted.read or wanted.searched)])
     own = [plain(name) for name in wanted.own or () if "*" not in name]

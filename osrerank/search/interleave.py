@@ -16,6 +16,7 @@ from osrerank.pipeline import applied, reasons
 from osrerank.response import Page, candidate_ids, merged_hit
 from osrerank.search.shadow import digest_of
 from osrerank.types import Candidate, Ranking, StageReport
+from osrerank.types.reasons import Warned
 
 logger = logging.getLogger(__name__)
 
@@ -86,7 +87,7 @@ class Drawn:
     hits: Sequence[Mapping[str, Any]] = ()
     teams: str = ""
     stages: tuple[StageReport, ...] = ()
-    warnings: tuple[str, ...] = ()
+    warnings: tuple[Warned, ...] = ()
     candidates: tuple[Candidate, ...] = ()
     max_score: float | None = None
 

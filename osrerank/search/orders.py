@@ -27,6 +27,7 @@ from osrerank.recipe import Recipe
 from osrerank.response import FIRST_PASS
 from osrerank.service import RerankService
 from osrerank.types import Candidate, Ranking, Span, StageReport, StageScore
+from osrerank.types.reasons import Warned, WarningCode
 
 KEPT_S = 60
 """How long an order is kept after it was last used, in seconds."""
@@ -45,7 +46,9 @@ PRESENTATION = {
 """Parts of a search, and headers, that change only which hits and details it shows, not the order of its hits."""
 MOST_CONTENT = 50_000_000
 """The largest size of an order after decompression, in bytes."""
-MAY_NOT_JOIN = "this page may repeat or miss hits of earlier pages: it is not in the order of the first"
+MAY_NOT_JOIN = Warned(
+    "this page may repeat or miss hits of earlier pages: it is not in the order of the first", WarningCode.PAGES_APART
+)
 
 logger = logging.getLogger(__name__)
 
@@ -215,7 +218,12 @@ def _content(ranking: Ranking, names: Mapping[str, str], identity: str) -> bytes
         for candidate in ranking.candidates
     ]
     reports = [asdict(replace(report, pairs=None)) for report in ranking.reports]
-    content = {"identity": identity, "warnings": ranking.warnings, "reports": reports, "hits": hits}
+    content = {
+        "identity": identity,
+        "warnings": [(one, one.code) for one in ranking.warnings],
+        "reports": reports,
+        "hits": hits,
+    }
     return zlib.compress(json.dumps(content).encode(), 1)
 
 
@@ -232,7 +240,8 @@ def _restored(content: bytes, found: Ranking, names: Sequence[str], identity: st
         ordered = [_as_kept(left.pop(name) if name in left else _gone(name), *marks) for name, *marks in kept["hits"]]
         reports = tuple(_as_read(StageReport(**report)) for report in kept["reports"])
         candidates = _renumbered([*ordered, *left.values()])
-        return Ranking(found.query, candidates, reports, tuple(kept["warnings"]))
+        warnings = tuple(Warned(sentence, code) for sentence, code in kept["warnings"])
+        return Ranking(found.query, candidates, reports, warnings)
     except (ValueError, TypeError, KeyError, zlib.error):  # written by another version, or by another program
         return None
 

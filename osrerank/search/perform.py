@@ -14,13 +14,16 @@ from osrerank.search.plan import NOT_TRIED, Plan, look_up_fields
 from osrerank.search.searcher import Searcher
 from osrerank.search.step import SearchRequest, Step, Texts
 from osrerank.types.failed import Failed
-from osrerank.types.reasons import Reason, ReasonCode
+from osrerank.types.reasons import Reason, ReasonCode, Warned, WarningCode
 
 logger = logging.getLogger(__name__)
 due = Seldom()
 
 BELOW = Reason(ReasonCode.PAGING, "search_after names no hit that is reranked, so the first pass goes on")
-TIED = "several hits have the sort values of search_after, so pages may miss hits: sort by a unique field last"
+TIED = Warned(
+    "several hits have the sort values of search_after, so pages may miss hits: sort by a unique field last",
+    WarningCode.PAGES_APART,
+)
 """Warns of a sort by which a page cannot be continued exactly."""
 SHORTENED = Reason(
     ReasonCode.SHORTENED,

@@ -28,7 +28,7 @@ from osrerank.search.ubi_query import UbiQuery, without_ubi
 from osrerank.service import RerankService
 from osrerank.thresholds.cut import Thresholds
 from osrerank.types import NEVER, Deadline
-from osrerank.types.reasons import Reason, ReasonCode
+from osrerank.types.reasons import Reason, ReasonCode, Warned, WarningCode
 
 logger = logging.getLogger(__name__)
 due = Seldom()
@@ -128,7 +128,7 @@ class Plan:
     order: PageOrder | None = None
     ubi: UbiQuery | None = None
     other: "Plan | None" = None
-    warnings: tuple[str, ...] = ()
+    warnings: tuple[Warned, ...] = ()
     bm25: Bm25Scale = PLAIN
 
     @property
@@ -204,7 +204,7 @@ def make_plan(asked: Asked, known: Searcher, service: RerankService) -> Generato
 
 def _with_cut_query(plan: Plan, count: int) -> Plan:
     """Return the plan of a search for the first words of a text, with a warning; log it if no report will have it."""
-    warning, index = CUT_QUERY.format(count), plan.asked.index or "all indices"
+    warning, index = Warned(CUT_QUERY.format(count), WarningCode.QUERY_CUT), plan.asked.index or "all indices"
     if plan.asked.options is None and due.is_due((str(index), CUT_QUERY)):
         logger.warning("[query-cut] search of %s: %s", index, warning)
     return replace(plan, warnings=(warning,))
@@ -358,7 +358,8 @@ def _expanded(plan: Plan, text: Any, pipeline: SearchPipeline) -> Generator[Side
     own = asked.params.get("search_pipeline", asked.body.get("search_pipeline", pipeline.instead))
     query = yield from expand(text, asked.index, rm3, asked.params, name, own)
     if query is None:
-        return replace(plan, warnings=(*plan.warnings, NOT_EXPANDED.format(name)))
+        warning = Warned(NOT_EXPANDED.format(name), WarningCode.QUERY_UNEXPANDED)
+        return replace(plan, warnings=(*plan.warnings, warning))
     return replace(plan, body=with_query(query, asked.body, plan.fields))
 
 

@@ -6,7 +6,7 @@ from typing import Any, Self
 
 from osrerank.response import took_of
 from osrerank.types import StageReport
-from osrerank.types.reasons import ReasonCode
+from osrerank.types.reasons import ReasonCode, Warned
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +32,7 @@ class Report:
     code: ReasonCode | None
     hits: Sequence[Mapping[str, Any]] | None
     stages: tuple[StageReport, ...] = ()
-    warnings: tuple[str, ...] = ()
+    warnings: tuple[Warned, ...] = ()
     explain: bool = False
     rerank_ms: float = 0.0
     max_score: float | None = None
@@ -64,7 +64,7 @@ def write(response: Mapping[str, Any], report: Report) -> dict[str, Any]:
         "reason": report.reason,
         "reason_code": report.code,
         "first_pass_took_ms": took_of(response),
-        "warnings": list(report.warnings),
+        "warnings": list(map(str, report.warnings)),
         "stages": [stage_as_json(stage, explain=report.explain) for stage in report.stages],
         **report.more,
     }

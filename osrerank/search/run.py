@@ -24,7 +24,7 @@ from osrerank.search.rank import rank, read, with_vectors
 from osrerank.search.report import Report, write
 from osrerank.search.searcher import Searcher
 from osrerank.search.shadow import ids_of
-from osrerank.search.slow import SLOW_S, advise, tell_lacking
+from osrerank.search.slow import SLOW_S, advise
 from osrerank.search.step import Computation, Later, Shadow, Step
 from osrerank.search.together import ClientSteps, alone
 from osrerank.search.ubi_query import without_ubi
@@ -147,11 +147,11 @@ def follow_up(
         return
     took_s = report.rerank_ms / 1000
     _count("no_hits" if report.code == ReasonCode.NO_HITS else str(report.applied).lower(), took_s, plan.asked)
-    if (whole_s := took_s + answer["rerank"]["first_pass_took_ms"] / 1000) > SLOW_S:
-        advise(answer, plan.options, whole_s)
+    whole_s = took_s + answer["rerank"]["first_pass_took_ms"] / 1000
+    if whole_s > SLOW_S or report.applied is not True:
+        yield from advise(answer["hits"]["hits"], report.stages, whole_s, plan, known)
     if report.applied is not True:
         NOT_RERANKED.labels(str(report.code)).inc()
-        tell_lacking(answer)
         logger.info("a search was not fully reranked: %s", report.reason)
 
 

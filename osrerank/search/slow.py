@@ -2,11 +2,18 @@
 
 import logging
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from osrerank._seldom import Seldom
 from osrerank.options.rerank import VECTORS_MONO, Rerank
+from osrerank.retrieval.requests import SideRequest
+from osrerank.search.plan import Plan
+from osrerank.search.searcher import Searcher
+from osrerank.search.step import Later, Step
+from osrerank.types import StageReport
+from osrerank.types.reasons import ReasonCode
 
 logger = logging.getLogger(__name__)
 
@@ -22,56 +29,106 @@ def build_command(index: str, note: str) -> str:
     return f"osrerank vectors build --index {index}   ({note})"
 
 
-def advise(answer: Mapping[str, Any], options: Rerank, took_s: float) -> None:
-    """Log what would make a slow search faster, if a stage took most of its time; at most once a minute.
+def advise(
+    hits: Sequence[Mapping[str, Any]], stages: Sequence[StageReport], took_s: float, plan: Plan, known: Searcher
+) -> Generator[Step, Any, None]:
+    """Yield the steps that log what would make a search faster: if it was slow, or its documents lack vectors.
+
+    A build reads the fields of ``rerank=True``. If the search chose its own, the build's are looked up in the
+    background, and the line says how to build vectors of the search's fields.
 
     Args:
-        answer: the reranked response.
-        options: the search's options.
+        hits: those of the response.
+        stages: what each stage did.
         took_s: time that the search took, its first pass included, in seconds.
+        plan: of the search.
+        known: what the client knows.
     """
-    scoring = max(answer["rerank"]["stages"], key=lambda stage: float(stage["took_ms"]), default=None)
-    if scoring is None or scoring["took_ms"] / 1000 <= took_s / 2 or not due.is_due():
+    index = next((str(hit.get("_index")) for hit in hits), "")
+    lines = [*_slow(stages, plan.options, took_s, index), *_lacking(stages, index)]
+    if not lines:
         return
+    defaults, options = known.defaults.of(index), plan.options
+    is_own = not isinstance(plan.asked.query, str) or (options.fields, options.query_fields) != (
+        defaults.fields,
+        defaults.query_fields,
+    )
+    if index and is_own and plan.names:
+        yield Later(_log(lines, index, plan.names, known))
+    else:
+        for line in lines:
+            line("")
+
+
+Line = Callable[[str], None]
+"""Logs a line, given what must be done before a build of vectors."""
+
+
+def _log(lines: Sequence[Line], index: str, read: Sequence[str], known: Searcher) -> Generator[SideRequest, Any, None]:
+    """Yield the requests that look up which fields a build reads, and log the lines."""
+    built = (yield from known.fields_of(known.defaults.of(index), index)).read
+    first = ""
+    if set(built) != set(read):
+        names = ", ".join(f'"{name}"' for name in read)
+        first = (
+            f"a build would read {', '.join(built) or 'no field'}, and this search reads {', '.join(read)}: "
+            f'first write fields = [{names}] under [index."{index}".rerank] in osrerank.toml, then '
+        )
+    for line in lines:
+        line(first)
+
+
+def _slow(stages: Sequence[StageReport], options: Rerank, took_s: float, index: str) -> list[Line]:
+    """Return the line on a slow search, if a stage took most of its time and none was logged in the last minute."""
+    stage = max(stages, key=lambda one: one.took_ms, default=None)
+    if took_s <= SLOW_S or stage is None or stage.took_ms / 1000 <= took_s / 2 or not due.is_due():
+        return []
+    return [partial(_slow_line, stage, options, took_s, index)]
+
+
+def _slow_line(stage: StageReport, options: Rerank, took_s: float, index: str, first: str) -> None:
+    done = f"{stage.inferences} inferences for {stage.candidates} candidates with {stage.model}"
+    parts = [done if stage.candidates else stage.reason, _remedy(stage, options, index, first)]
     logger.warning(
-        "[slow-search] a search took %.1f s, %.1f s of them in the stage %s: "
-        "%s inferences for %s candidates with %s; %s (%s)",
+        "[slow-search] a search took %.1f s, %.1f s of them in the stage %s: %s (%s)",
         took_s,
-        scoring["took_ms"] / 1000,
-        scoring["name"],
-        scoring["inferences"],
-        scoring["candidates"],
-        scoring["model"],
-        _advice(scoring, options, answer["hits"]["hits"]),
+        stage.took_ms / 1000,
+        stage.name,
+        "; ".join(filter(None, parts)),
         GUIDE,
     )
 
 
-def tell_lacking(answer: Mapping[str, Any]) -> None:
-    """Log how many documents were not encoded before the deadline, once for each index in a process."""
-    lacking = max((stage.get("lacking", 0) for stage in answer["rerank"]["stages"]), default=0)
-    if lacking and once.is_due(index := _index_of(answer["hits"]["hits"])):
-        candidates = max(stage["candidates"] for stage in answer["rerank"]["stages"])
-        logger.warning(
-            "[vectors-lacking] the deadline of a search passed before its documents were encoded; not logged again; "
-            "build all vectors beforehand: %s",
-            build_command(index, f"{lacking} of the {candidates} candidates of this search lacked vectors"),
-        )
+def _lacking(stages: Sequence[StageReport], index: str) -> list[Line]:
+    """Return the line on documents that were not encoded before the deadline, once for each index in a process."""
+    lacking = max((stage.lacking for stage in stages), default=0)
+    if not lacking or not once.is_due(index):
+        return []
+    note = f"{lacking} of the {max(stage.candidates for stage in stages)} candidates of this search lacked vectors"
+    return [partial(_lacking_line, note, index)]
 
 
-def _index_of(hits: Sequence[Mapping[str, Any]]) -> str:
-    return next((str(hit.get("_index")) for hit in hits), "NAME")
+def _lacking_line(note: str, index: str, first: str) -> None:
+    logger.warning(
+        "[vectors-lacking] the deadline of a search passed before its documents were encoded; not logged again; "
+        "%sbuild all vectors beforehand: %s",
+        first,
+        build_command(index or "NAME", note),
+    )
 
 
-def _advice(scoring: Mapping[str, Any], options: Rerank, hits: Sequence[Mapping[str, Any]]) -> str:
+def _remedy(stage: StageReport, options: Rerank, index: str, first: str) -> str:
     """Return what would make the slowest stage faster: stored vectors or, for a cross-encoder, other options."""
-    if lacked := scoring.get("encoded", 0) + scoring.get("lacking", 0):
+    note = "no text was encoded in time" if stage.name == "vectors" and stage.code is ReasonCode.DEADLINE else ""
+    if lacked := stage.encoded + stage.lacking:
         note = f"{lacked} texts of this search had no stored vectors"
-        return f"build the vectors beforehand: {build_command(_index_of(hits), note)}"
-    if scoring["name"] == "vectors":
-        return "all vectors were known: the processor or the vector store is busy (osrerank_vectors_errors_total)"
+    if note and (lacked or not stage.known):
+        return f"{first}build the vectors beforehand: {build_command(index or 'NAME', note)}"
+    if stage.name == "vectors":
+        busy = "all vectors were known: the processor or the vector store is busy (osrerank_vectors_errors_total)"
+        return busy if stage.known else ""
     name, depth = "depth", options.least_depth
-    if scoring["name"] == "duo":
+    if stage.name == "duo":
         name, depth = "duo_depth", options.duo_depth
     elif options.pipeline in VECTORS_MONO:
         name, depth = "mono_depth", options.mono_depth

@@ -1,4 +1,4 @@
-"""Say why a search was not reranked, or only in part: a code to count and decide by, and a sentence to read."""
+"""Say why a search was not reranked, only in part, or otherwise than asked: a code, and a sentence to read."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -74,6 +74,47 @@ class ReasonCode(StrEnum):
     """Shadow mode: the search is run again after the answer."""
     SHARE = "share"
     """The search is not in the share of searches that are reranked."""
+
+
+class WarningCode(StrEnum):
+    """What a search's warning is about: the code of its log line."""
+
+    COLLAPSED = "collapsed"
+    """The first pass chose the hit that shows each group."""
+    FIELDS_MISSING = "fields-missing"
+    """The mapping lacks a named field, or no hit has text in it."""
+    MAPPING_UNREAD = "mapping-unread"
+    """The mapping cannot be read."""
+    NO_TEXT_FIELD = "no-text-field"
+    """The mapping has no text field."""
+    PAGES_APART = "pages-apart"
+    """A page may not join the one before it."""
+    PIPELINE_CHANGED = "pipeline-changed"
+    """The model does not fit the pipeline that was asked for, so another one ran."""
+    QUERY_CUT = "query-cut"
+    """Only the first words of a long text were searched for."""
+    QUERY_UNEXPANDED = "query-unexpanded"
+    """RM3 found no feedback to expand the query by."""
+
+
+class Warned(str):
+    """A sentence that says where a search's answer differs from the request.
+
+    Attributes:
+        code: what it is about.
+    """
+
+    __slots__ = ("code",)
+    code: WarningCode
+
+    def __new__(cls, sentence: str, code: WarningCode) -> Self:
+        """Return the sentence with its code."""
+        warned = super().__new__(cls, sentence)
+        warned.code = WarningCode(code)
+        return warned
+
+    def __reduce__(self) -> tuple[type[Self], tuple[str, WarningCode]]:
+        return type(self), (str(self), self.code)
 
 
 @dataclass(frozen=True, slots=True)

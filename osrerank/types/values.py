@@ -11,7 +11,7 @@ from types import MappingProxyType
 from typing import Any, NamedTuple, Self
 
 from osrerank.types.candidate_vectors import CandidateVectors
-from osrerank.types.reasons import ReasonCode
+from osrerank.types.reasons import ReasonCode, Warned
 from osrerank.types.scores import Counts
 
 SPEAKS = re.compile(r"[^\W_]")
@@ -206,7 +206,7 @@ class Ranking:
     query: Query
     candidates: tuple[Candidate, ...]
     reports: tuple[StageReport, ...] = ()
-    warnings: tuple[str, ...] = ()
+    warnings: tuple[Warned, ...] = ()
     vectors: CandidateVectors | None = field(default=None, compare=False, repr=False)
 
     def __post_init__(self) -> None:

@@ -30,7 +30,7 @@ def fields_to_send(client: Client, index: str, named: Sequence[str] = ()) -> tup
         documents = client.count(index=index)["count"]
     read = ", ".join(fields.read) or "no text"
     unsent = [name for name in fields.read if name in fields.fetched]
-    reasons = [*fields.warnings, *fields.complaints(None)]
+    reasons: list[str] = [*fields.warnings, *fields.complaints(None)]
     if unsent:
         reasons.append(f"OpenSearch's processor reads only _source, which lacks {', '.join(unsent)}")
     if not documents and not named:

@@ -2,6 +2,7 @@
 
 import itertools
 import logging
+import pickle
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -21,6 +22,7 @@ from osrerank.search.plan import MOST_SAMPLED, Asked, Plan
 from osrerank.service import RerankService
 from osrerank.settings import Settings
 from osrerank.testing import CannedTransport
+from osrerank.types.reasons import Warned, WarningCode
 from tests.articles import ARTICLES, fill, watched
 from tests.rankings import BY_LENGTH, client_for
 
@@ -210,6 +212,33 @@ def test_an_index_without_text_says_so(client: Client) -> None:
     fill(client, "codes", [{"code": "low"}])
     marks = client.search("low", index="codes", rerank=True)["rerank"]
     assert marks["warnings"] == ["the mapping has no text field, only code: the index's default fields are searched"]
+
+
+@pytest.mark.parametrize("code", WarningCode)
+def test_a_warning_is_logged_with_its_own_code(code: WarningCode, caplog: pytest.LogCaptureFixture) -> None:
+    warned = pickle.loads(pickle.dumps(Warned("what differs", code)))
+    FoundFields().warn("articles", [warned])
+    assert caplog.messages == [f"[{code}] search of articles: what differs"]
+
+
+WARNED = {
+    WarningCode.COLLAPSED: {"body": {"query": {"match": {"text": "low"}}, "collapse": {"field": "group"}}},
+    WarningCode.FIELDS_MISSING: {"query": "low", "rerank": {"fields": ["summary"]}},
+    WarningCode.MAPPING_UNREAD: {"query": "low", "transport_class": Closed},
+    WarningCode.PIPELINE_CHANGED: {"query": "low", "rerank": {"pipeline": "mono"}, "scorer": None},
+}
+
+
+@pytest.mark.parametrize("code", WARNED)
+def test_what_a_search_warns_of_is_logged_with_the_code_of_its_kind(
+    code: WarningCode, caplog: pytest.LogCaptureFixture
+) -> None:
+    asked: dict[str, Any] = {"rerank": True, **WARNED[code]}
+    made = {name: asked.pop(name) for name in ("scorer", "transport_class") if name in asked}
+    with client_for(["low", "lower"], **made) as client:
+        (warning,) = client.search(index="i", **asked)["rerank"]["warnings"]
+    (line,) = [line for line in caplog.messages if warning in line]
+    assert line.startswith(f"[{code}] ")
 
 
 def test_feedback_searches_the_body_that_was_found(client: Client) -> None:

@@ -1,37 +1,46 @@
 """What the log says of slow searches, and pages that need no model."""
 
 import logging
+import math
+import random
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 from prometheus_client import REGISTRY
 
-from osrerank import MonoStage, Pipeline
+from osrerank import MonoStage, Pipeline, connect
 from osrerank._seldom import Seldom
 from osrerank.options.rerank import Rerank
 from osrerank.search import slow
+from osrerank.search.plan import Asked, Plan
 from osrerank.testing import FunctionScorer, ManualClock
-from osrerank.types import NEVER, Deadline, Ranking
+from osrerank.types import NEVER, Deadline, Ranking, StageReport
 from osrerank.types.reasons import ReasonCode
 from tests.rankings import client_for
 from tests.servers import ROOT
 
-STAGE = {"name": "mono", "took_ms": 1800.0, "candidates": 100, "inferences": 80, "model": "some/cross-encoder"}
+STAGE = StageReport("mono", True, took_ms=1800.0, candidates=100, inferences=80, model="some/cross-encoder")
 
 
 @pytest.fixture(autouse=True)
 def due(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(slow, "due", Seldom())
+    monkeypatch.setattr(slow, "once", Seldom(math.inf))
 
 
-def answer(**stage: Any) -> dict[str, Any]:
-    return {"hits": {"hits": [{"_index": "notes"}]}, "rerank": {"stages": [{**STAGE, **stage}]}}
+def advise(stages: list[StageReport], took_s: float = 2.0, **options: Any) -> None:
+    """Log what would help a search for a text."""
+    with client_for([]) as client:
+        asked = Asked("low", index="notes", options=Rerank())
+        plan = Plan(asked, client.searcher.service, options=Rerank(**options))
+        assert list(slow.advise([{"_index": "notes"}], stages, took_s, plan, client.searcher)) == []
 
 
 def test_a_slow_search_says_what_would_help_once_a_minute(caplog: pytest.LogCaptureFixture) -> None:
     for _ in range(3):
-        slow.advise(answer(), Rerank(), 2.0)
+        advise([STAGE])
     (record,) = caplog.records
     assert record.levelno == logging.WARNING
     assert record.getMessage() == (
@@ -45,11 +54,26 @@ def test_a_slow_search_says_what_would_help_once_a_minute(caplog: pytest.LogCapt
 BUILD = "build the vectors beforehand: osrerank vectors build --index notes   (70 texts of this search had no stored"
 
 
+CUT = {"name": "vectors", "candidates": 0, "model": "", "reason": "the deadline passed", "code": ReasonCode.DEADLINE}
+
+
 @pytest.mark.parametrize(
     ("stage", "options", "remedy", "unnamed"),
     [
         ({"name": "vectors", "encoded": 70, "known": 30}, {}, BUILD, ()),
         ({"name": "vectors", "encoded": 0, "known": 100}, {}, "all vectors were known", ("GPU", "lower", "build")),
+        (
+            CUT,
+            {},
+            "the deadline passed; build the vectors beforehand: osrerank vectors build",
+            ("None", "known", "0 inf"),
+        ),
+        (
+            CUT | {"code": ReasonCode.LOADING, "reason": "it is loading"},
+            {},
+            "vectors: it is loading (",
+            ("build", "known"),
+        ),
         ({"name": "duo"}, {"deadline_ms": 5000}, "a lower duo_depth than 20 is less work, workers", ("deadline_ms",)),
         ({}, {"pipeline": "vectors-mono", "mono_depth": 30}, "a lower mono_depth than 30 is less work", ()),
     ],
@@ -57,7 +81,7 @@ BUILD = "build the vectors beforehand: osrerank vectors build --index notes   (7
 def test_the_remedy_is_the_stages(
     stage: Any, options: Any, remedy: str, unnamed: tuple[str, ...], caplog: pytest.LogCaptureFixture
 ) -> None:
-    slow.advise(answer(**stage), Rerank(**options), 2.0)
+    advise([replace(STAGE, **stage)], **options)
     assert remedy in caplog.text
     assert not any(word in caplog.text for word in unnamed)
 
@@ -93,7 +117,7 @@ def test_searches_that_are_not_reranked_are_counted_by_the_code_of_the_reason() 
 
 @pytest.mark.parametrize("stages", [[], [STAGE]])
 def test_a_slow_first_pass_says_nothing(stages: list[Any], caplog: pytest.LogCaptureFixture) -> None:
-    slow.advise({"hits": {"hits": []}, "rerank": {"stages": stages}}, Rerank(), 4.4)
+    advise(stages, 4.4)
     assert not caplog.records
 
 
@@ -124,3 +148,52 @@ def test_a_page_below_the_depth_runs_no_model() -> None:
     assert [hit for page in pages for hit in page["hits"]["hits"]] == whole
     below = client.search("low", index="i", from_=6, size=3, rerank={"depth": 6, "min_score": 0.1})["rerank"]
     assert below["stages"][0]["inferences"] == 6
+
+
+DRAWN = random.Random(3)
+WAYS = [[DRAWN.choice((0, 7)) for _ in range(3)] + [DRAWN.choice(list(ReasonCode))] for _ in range(60)]
+
+
+@pytest.mark.parametrize(("known", "encoded", "lacking", "code"), WAYS)
+def test_vectors_are_called_known_only_where_all_were_and_a_build_helps_only_what_lacks_some(
+    known: int, encoded: int, lacking: int, code: ReasonCode, caplog: pytest.LogCaptureFixture
+) -> None:
+    counts = {"known": known, "encoded": encoded, "lacking": lacking, "candidates": known + encoded + lacking}
+    advise([replace(STAGE, name="vectors", code=code, reason="a reason", **counts)])
+    (line,) = [text for text in caplog.messages if text.startswith("[slow-search]")]
+    assert ("all vectors were known" in line) == bool(known and not encoded and not lacking)
+    assert ("vectors build" in line) == bool(encoded or lacking or (not known and code is ReasonCode.DEADLINE))
+
+
+@pytest.mark.parametrize(
+    ("fields", "first"),
+    [
+        (
+            ["title"],
+            'a build would read title, text, and this search reads title: first write fields = ["title"] under ',
+        ),
+        (["title", "text"], ""),
+    ],
+)
+def test_a_search_of_other_fields_than_a_build_reads_says_how_to_build_those(
+    fields: list[str], first: str, tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(slow, "SLOW_S", 0.0)
+    with connect(f"embedded:{tmp_path}", scorer=FunctionScorer()) as client:
+        client.index(index="notes", id="1", body={"title": "Salt", "text": "Salt raises it."}, refresh=True)
+        query = {"multi_match": {"query": "salt", "fields": fields}}
+
+        class Lacking(MonoStage):
+            def rerank(self, ranking: Ranking, *, deadline: Deadline = NEVER) -> Ranking:
+                after = super().rerank(ranking, deadline=deadline)
+                report = replace(after.reports[0], applied="partial", took_ms=1e4, lacking=1)
+                return replace(after, reports=(report,))
+
+        rerank = {"pipeline": Pipeline((Lacking(FunctionScorer()),))}
+        client.search(index="notes", body={"query": query}, rerank=rerank)
+    lines = [line for line in caplog.messages if line.startswith(("[slow-search]", "[vectors-lacking]"))]
+    assert len(lines) == 2
+    for line in lines:
+        assert "build --index notes" in line
+        assert ("a build would read" in line) == bool(first)
+        assert first in line
