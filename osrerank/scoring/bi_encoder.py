@@ -60,6 +60,7 @@ class BiEncoder(LocalModel):
             _content(tokenizer_file(self._directory)),
             self.card.document_prefix,
             str(self.card.max_tokens),
+            *([self.card.normalization] if self.card.normalization != "tokenizer" else []),
             *(json.dumps(step.to_json(), sort_keys=True) for step in self.card.to_vector.steps),
         )
         return "\0".join(parts)

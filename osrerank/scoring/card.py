@@ -22,6 +22,7 @@ CHOICES = {
     "pooling": get_args(Mode),
     "length_rule": ("paper", "released"),
     "truncation_side": ("right", "left"),
+    "normalization": ("tokenizer", "sentencepiece"),
 }
 
 Kind = Literal["bi-encoder", "late-interaction", "cross-encoder", "duo"]
@@ -83,6 +84,8 @@ class ModelCard:
         segment_rows: rows of the segment embeddings: two for a cross-encoder, three for duo; 1 if all tokens have
             the first, because it is the only one or the tokenizer gives no token types; 0 if there are none.
         truncation_side: where a long text is cut: ``right`` keeps its beginning, ``left`` its end.
+        normalization: ``tokenizer``: the tokenizer's file says how texts are normalised, and `tokenizers` does it;
+            ``sentencepiece``: by the map in that file, as sentencepiece does (`osrerank.scoring.charsmap`).
         calibration: maps a raw score to a logit.
         first_pass_weight: logits that the query's best first-pass score adds in a linear blend; 0 for none.
         onnx: precision (``int8``, ``fp32``) -> graph's file, relative to the directory.
@@ -123,6 +126,7 @@ class ModelCard:
     tokens: TokenVectors = field(default_factory=TokenVectors)
     vectors_weight: float = 0.0
     truncation_side: TruncationSide = "right"
+    normalization: Literal["tokenizer", "sentencepiece"] = "tokenizer"
 
     def __post_init__(self) -> None:
         for name, choices in CHOICES.items():
@@ -204,6 +208,8 @@ class ModelCard:
                 content |= {name: getattr(self, name)} if getattr(self, name) else {}
             elif name == "truncation_side":
                 content |= {name: self.truncation_side} if self.truncation_side != "right" else {}
+            elif name == "normalization":
+                content |= {name: self.normalization} if self.normalization != "tokenizer" else {}
             elif name == "pooling":
                 content |= {"pooling": self.pooling} if self.is_bi_encoder else {}
             elif name != "calibration":

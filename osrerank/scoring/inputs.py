@@ -20,6 +20,7 @@ from tokenizers import Encoding, Tokenizer
 from osrerank._threads import NATIVE_CODE
 from osrerank.errors import ModelLoadError
 from osrerank.scoring.card import ModelCard
+from osrerank.scoring.charsmap import CharacterMap
 from osrerank.scoring.model_files import tokenizer_file
 
 CHARACTERS_PER_PIECE = 8
@@ -100,6 +101,7 @@ class InputBuilder:
 
     def __init__(self, tokenizer: Tokenizer, card: ModelCard) -> None:
         self._tokenizer = tokenizer
+        self._map = CharacterMap.taken_from(tokenizer) if card.normalization == "sentencepiece" else None
         self._is_encoder = card.is_encoder
         self._keeps_end = card.truncation_side == "left"
         self._template = (template_of_one if card.is_encoder else template)(tokenizer)
@@ -171,10 +173,16 @@ class InputBuilder:
         A chunk has as many whole words as fit; a word that has more pieces than fit is divided. A text without pieces
         has no chunks.
         """
+        readable = [_encodable(text) for text in texts]
+        mapped = [self._map.normalised(text) for text in readable] if self._map else [(text, None) for text in readable]
         with NATIVE_CODE:
-            encodings = self._tokenizer.encode_batch([_encodable(text) for text in texts], add_special_tokens=False)
+            encodings = self._tokenizer.encode_batch([text for text, _ in mapped], add_special_tokens=False)
         room = max(self._room(query) - self._document_prefix.tokens, 1)
-        return [_chunks(encoding, room) for encoding in encodings]
+        chunks = [_chunks(encoding, room) for encoding in encodings]
+        return [
+            found if begins is None else [(begins[start], (*begins, len(text))[end]) for start, end in found]
+            for text, (_, begins), found in zip(readable, mapped, chunks, strict=True)
+        ]
 
     def mono(self, query: Pieces, document: Pieces) -> Tokens:
         """Return the sequence of a query and a document."""
@@ -234,7 +242,7 @@ class InputBuilder:
     def _pieces(self, tokenizer: Tokenizer, texts: Sequence[str], most: int) -> list[Pieces]:
         """Return the pieces of each text that are kept; of a long text, only as much is read as they need."""
         reach = CHARACTERS_PER_PIECE * most
-        short = [_encodable(text) for text in texts if len(text) <= reach]
+        short = [self._readable(text) for text in texts if len(text) <= reach]
         with NATIVE_CODE:
             encodings = iter(tokenizer.encode_batch_fast(short, add_special_tokens=False))
             return [
@@ -251,13 +259,18 @@ class InputBuilder:
         So all pieces except those of the last word are pieces of the whole text.
         """
         while reach < min(len(text), MOST_CHARACTERS) and not self._keeps_end:
-            sure = _without_last_word(tokenizer.encode(_encodable(text[:reach]), add_special_tokens=False))
+            sure = _without_last_word(tokenizer.encode(self._readable(text[:reach]), add_special_tokens=False))
             if len(sure) > most:
                 return self._cut(sure, most)
             reach *= 4
         read = text[-MOST_CHARACTERS:] if self._keeps_end else text[:MOST_CHARACTERS]
-        pieces = self._cut(tokenizer.encode(_encodable(read), add_special_tokens=False).ids, most)
+        pieces = self._cut(tokenizer.encode(self._readable(read), add_special_tokens=False).ids, most)
         return Pieces(pieces.ids, cut=pieces.cut or len(text) > MOST_CHARACTERS)
+
+    def _readable(self, text: str) -> str:
+        """Return a text as the tokenizer gets it."""
+        readable = _encodable(text)
+        return self._map.normalised(readable)[0] if self._map else readable
 
     def _cut(self, ids: Sequence[int], most: int) -> Pieces:
         kept = ids[max(0, len(ids) - most) :] if self._keeps_end else ids[:most]

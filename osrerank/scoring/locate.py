@@ -2,15 +2,20 @@
 
 import re
 from collections.abc import Sequence
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from osrerank._optional import require
 from osrerank._removed import instead_of
 from osrerank.errors import ModelLoadError
 from osrerank.scoring.model_files import GRAPHS, SHIPPED, WEIGHTS, is_pickled, read_json
 from osrerank.scoring.modular.cross_encoder import has_own_head
 
 SHIPPED_PREFIX = "osrerank/"
+MULTILINGUAL = "osrerank/e5-multilingual"
+MULTILINGUAL_PACKAGE = "osrerank_multilingual"
+"""A model in a distribution of its own, because of its size; the package that holds it."""
 HUB_ID = re.compile(r"^(?P<repository>[\w.-]+(/[\w.-]+)?)(@(?P<revision>[\w./-]+))?$")
 DESCRIPTIONS = (
     "*_Dense/config.json",
@@ -48,6 +53,7 @@ def locate(model: str, *, forms: Forms = (*GRAPHS, *WEIGHTS), also: Sequence[str
 
     Raises:
         ModelLoadError: there is no such model, or the hub cannot be reached; the message says how to bring the files.
+        MissingDependencyError: the model has a distribution of its own, which is not installed.
     """
     folder = Path(model).expanduser()
     if folder.is_dir() or is_pickled(folder):
@@ -74,8 +80,10 @@ def locate_here(model: str) -> Path | None:
     folder = Path(model).expanduser()
     if folder.is_dir():
         return folder
+    if model == MULTILINGUAL and find_spec(MULTILINGUAL_PACKAGE) is None:
+        return None
     if model.startswith(SHIPPED_PREFIX):
-        shipped = SHIPPED / model.removeprefix(SHIPPED_PREFIX)
+        shipped = _folder(model)
         return shipped if shipped.is_dir() else None
     matched = HUB_ID.match(model)
     if matched is None or model.startswith("."):
@@ -91,14 +99,23 @@ def locate_here(model: str) -> Path | None:
 
 def name_of(directory: Path) -> str:
     """Return the name by which other models' cards refer to a model: a shipped model's name, else its folder's."""
-    return f"{SHIPPED_PREFIX}{directory.name}" if directory.parent == SHIPPED else directory.name
+    is_shipped = directory.parent == SHIPPED or directory.parent.name == MULTILINGUAL_PACKAGE
+    return f"{SHIPPED_PREFIX}{directory.name}" if is_shipped else directory.name
+
+
+def _folder(model: str) -> Path:
+    """Return where a shipped model is, or would be."""
+    if model != MULTILINGUAL:
+        return SHIPPED / model.removeprefix(SHIPPED_PREFIX)
+    (package,) = require(MULTILINGUAL_PACKAGE, extra="multilingual").__path__
+    return Path(package) / model.removeprefix(SHIPPED_PREFIX)
 
 
 def _shipped(model: str) -> Path:
-    directory = SHIPPED / model.removeprefix(SHIPPED_PREFIX)
+    directory = _folder(model)
     if not directory.is_dir():
         names = ", ".join(sorted(f"{SHIPPED_PREFIX}{entry.name}" for entry in SHIPPED.iterdir() if entry.is_dir()))
-        fix = instead_of(model) or f"it ships {names}"
+        fix = instead_of(model) or f"it ships {names}; {MULTILINGUAL} is in the extra multilingual"
         raise ModelLoadError(f"osrerank ships no model {model}; {fix}", model=model, path=str(directory))
     return directory
 

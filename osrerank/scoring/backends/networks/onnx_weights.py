@@ -136,9 +136,16 @@ class _GraphWeights:
         return matrix
 
     def _matrix(self, name: str) -> Array:
-        """Return a matrix that may be in int8: with a scale for each row, for each column, or for all of it."""
+        """Return a matrix that may be in int8, with a scale for each row, for each column, or for all of it.
+
+        One in int4 has a scale for each block of a row.
+        """
         if name in self._constants:
             return self._constants[name]
+        if f"{name}.int4" in self._constants:
+            integers, scales = self._constants[f"{name}.int4"], self._constants[f"{name}.scale"].astype(np.float32)
+            blocks = integers.astype(np.float32).reshape(*scales.shape, -1) * scales[..., None]
+            return blocks.reshape(len(integers), -1)
         if f"{name}.int8" in self._constants:
             return self._constants[f"{name}.int8"].astype(np.float32) * self._constants[f"{name}.scale"]
         integers = self._constants[f"{name}_quantized"].astype(np.float32)
