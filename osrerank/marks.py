@@ -28,6 +28,7 @@ class StageMarks(TypedDict):
         encoded: documents whose vectors were computed; of encoders.
         known: documents whose vectors were stored already; of encoders.
         lacking: documents that a deadline left without vectors; of encoders.
+        reason_code: the kind of the reason, a `ReasonCode`; of a stage that has one.
         pairs: probabilities of pairs, with ``explain``.
     """
 
@@ -43,6 +44,7 @@ class StageMarks(TypedDict):
     query_truncated: bool
     failed: int
     took_ms: float
+    reason_code: NotRequired[str]
     encoded: NotRequired[int]
     known: NotRequired[int]
     lacking: NotRequired[int]
@@ -158,6 +160,9 @@ class StageScoreMarks(TypedDict):
         logit: the model's, from stages that have one.
         probability: of relevance, in [0, 1], likewise.
         truncated: True where the model did not read the whole text, else absent.
+        text: in ``first_pass``, the score of the query's text part, where the query has boosts; in ``boosts``, the one
+            that the hit has by the model's order.
+        boost: what the query adds to it, multiplies it by, and so on; a second boost is ``boost_2``.
     """
 
     score: float | None
@@ -165,6 +170,8 @@ class StageScoreMarks(TypedDict):
     logit: NotRequired[float]
     probability: NotRequired[float]
     truncated: NotRequired[bool]
+    text: NotRequired[float]
+    boost: NotRequired[float]
 
 
 class HitMarks(TypedDict, total=False):
@@ -178,6 +185,7 @@ class HitMarks(TypedDict, total=False):
         blend: of the model and the first pass together.
         vectors_blend: of the cross-encoder and the vectors together.
         duo: of the comparisons in pairs.
+        boosts: of the model's order and the boosts of the query together.
         failure: why the hit could not be scored.
         explanation: a sentence for each stage, with ``explain``.
         probability: by the index's calibration, where ``min_probability`` or a precision is asked for.
@@ -192,6 +200,7 @@ class HitMarks(TypedDict, total=False):
     blend: StageScoreMarks
     vectors_blend: StageScoreMarks
     duo: StageScoreMarks
+    boosts: StageScoreMarks
     failure: str
     explanation: list[str]
     probability: float

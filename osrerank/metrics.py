@@ -18,6 +18,7 @@ NOT_RERANKED = Counter(
     "Searches that were not reranked, or only in part, by the kind of reason.",
     ["reason"],
 )
+BOOSTS = Counter("osrerank_boosts_total", "Searches with boosts in their query: whether these count.", ["applied"])
 SEARCHED_TEXTS = Counter(
     "osrerank_searched_texts_total",
     "Texts of searches by vectors: known, encoded by the search, or lacking when its deadline passed.",

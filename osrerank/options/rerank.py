@@ -25,6 +25,7 @@ VECTORS_MONO = ("vectors-mono", "vectors-mono-duo")
 WITH_DUO = ("mono-duo", "vectors-duo", "vectors-mono-duo")
 """Pipelines that compare the best candidates in pairs."""
 PIPELINES = (AUTO_PIPELINE, "vectors", "mono", "vectors-mono", *WITH_DUO, NO_STAGES)
+Boosts = Literal["keep", "ignore"]
 Blend = Literal["card", "replace", "linear", "rrf"]
 BLENDS: tuple[Blend, ...] = get_args(Blend)
 DEPTH, AUTO_DEPTH = 100, 1_000
@@ -57,6 +58,7 @@ class RerankOptions(TypedDict, total=False):
     language_guard: bool
     blend: Blend
     blend_weight: float | None
+    boosts: Boosts
     passages: str | Mapping[str, Any] | Passages | None
     sentences: bool | Mapping[str, Any] | Sentences | None
     rm3: bool | Mapping[str, Any] | Rm3 | None
@@ -111,6 +113,9 @@ class Rerank:
             (``osrerank.stages.interpolate``). In ``"vectors-mono"``, the model is that of the vectors.
         blend_weight: what the first pass's best score adds to the model's logit in a linear blend; None is the card's
             weight. Not together with ``sentences``.
+        boosts: whether boosts in the caller's query count, such as a ``function_score`` for recency. ``"keep"`` gives
+            the candidates, in the model's order, the text scores of the first pass, and combines these with the boosts
+            as the query says (docs/concepts.md); ``"ignore"`` orders by the stages alone.
         passages: how long documents are scored by their passages. ``"auto"`` scores documents that are longer than the
             model's window by their best passage, where the model's card recommends it (a bi-encoder's does), and
             otherwise as ``"off"``, which scores as much of their beginning as the model reads. ``"maxp"``,
@@ -147,6 +152,7 @@ class Rerank:
     language_guard: bool = True
     blend: Blend = "card"
     blend_weight: float | None = None
+    boosts: Boosts = "keep"
     passages: Passages | Literal["auto"] | None = "auto"
     sentences: Sentences | None = None
     rm3: Rm3 | None = None
@@ -324,6 +330,7 @@ _RULES: dict[str, tuple[Callable[[Any], bool], str]] = {
     "explain": (lambda value: isinstance(value, bool), "True or False"),
     "language_guard": (lambda value: isinstance(value, bool), "True or False"),
     "blend": (lambda value: value in BLENDS, " or ".join(f'"{name}"' for name in BLENDS)),
+    "boosts": (lambda value: value in get_args(Boosts), '"keep" or "ignore"'),
     "blend_weight": (
         lambda value: value is None or (_is_number(value) and 0 <= value < math.inf),
         "a number from 0 on or None",

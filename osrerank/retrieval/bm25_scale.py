@@ -56,7 +56,7 @@ class Bm25Scale:
         for candidate, hit in zip(ranking.candidates, hits, strict=True):
             first = candidate.trace[0]
             factor = self.factors.get(hit.get("_index", ""), self.default)
-            entry = first._replace(parts={**first.parts, BM25: first.score / factor})
+            entry = first._replace(parts={**first.parts, BM25: candidate.text_score / factor})
             candidates.append(candidate._replace(trace=(entry, *candidate.trace[1:])))
         return replace(ranking, candidates=tuple(candidates))
 

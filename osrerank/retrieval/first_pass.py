@@ -7,6 +7,7 @@ from typing import Any, Self
 
 from osrerank.options.rerank import MAX_DEPTH, Rerank
 from osrerank.response import Page
+from osrerank.retrieval.boosts import SCORED, Boosts
 from osrerank.retrieval.fields import SearchFields, union
 from osrerank.retrieval.search_pipelines import NONE, SearchPipeline, named_in
 from osrerank.thresholds.cut import Thresholds
@@ -47,6 +48,7 @@ class FirstPass:
         reads_source: whether texts are read from ``_source`` only, because ``fields`` may hold values that the caller
             computed.
         after: the sort values after which the caller's page begins (`search_after`); None if it names none.
+        boosts: the query whose parts have names; None if the query is the caller's own.
     """
 
     body: dict[str, Any]
@@ -56,6 +58,7 @@ class FirstPass:
     apart: tuple[str, ...] = ()
     reads_source: bool = False
     after: list[Any] | None = None
+    boosts: Boosts | None = None
 
     @property
     def depth(self) -> int:
@@ -105,6 +108,11 @@ class FirstPass:
         """Return the request for the caller's first page alone, all of whose hits are returned."""
         body = {**self.body, "size": self.page.size}
         return replace(self, body=body, page=replace(self.page, size=MAX_DEPTH))
+
+    def with_names(self, boosts: Boosts) -> Self:
+        """Return the request whose query has names, and that asks for the scores of its parts."""
+        params = {**self.params, SCORED: "true"}
+        return replace(self, body={**self.body, "query": boosts.query}, params=params, boosts=boosts)
 
     def is_better(self, own: Mapping[str, Any], response: Mapping[str, Any]) -> bool:
         """Return whether the response to the caller's own request is more complete than the first pass's response."""

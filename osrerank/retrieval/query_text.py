@@ -35,7 +35,7 @@ _PREFIX_TYPES = ("bool_prefix", "phrase_prefix")
 _PREFIX_FIELD = re.compile(r"\.(_[234]gram|_index_prefix)(\^.*)?$")
 _INLINE_FIELD = re.compile(r"(?<![\w.\\:])([A-Za-z@][\w@.\-]*(?:\\?\*)?):(?=[^\s/])")
 # clause -> keys of its scoring queries; filter and must_not do not score, so their texts are not the query
-_COMPOUND_CLAUSES = {
+COMPOUND_CLAUSES = {
     "bool": ("must", "should"),
     "dis_max": ("queries",),
     "hybrid": ("queries",),
@@ -127,7 +127,7 @@ def searched_fields(query: Any) -> tuple[str, ...]:
 
     Clauses that do not score are ignored.
     """
-    parts = [names for _, names in _parts(query)]
+    parts = [names for _, names in parts_of(query)]
     return union(parts) if all(parts) else ()
 
 
@@ -151,7 +151,7 @@ def find_query_text(body: Mapping[str, Any], exact: Collection[str] = frozenset(
     if isinstance(path := context.get("query_text_path"), str):
         return _at_path(body, path)
     query = body.get("query")
-    texts = list(dict.fromkeys(_texts(query, exact) or (text for text, _ in _parts(query))))
+    texts = list(dict.fromkeys(_texts(query, exact) or (text for text, _ in parts_of(query))))
     if len(texts) == 1:
         return texts[0]
     found = "asks for several texts" if texts else "has no text to rerank by"
@@ -210,7 +210,7 @@ def _at_path(body: Mapping[str, Any], path: str) -> str:
     return value
 
 
-def _parts(clause: Any) -> Iterator[tuple[str, tuple[str, ...]]]:
+def parts_of(clause: Any) -> Iterator[tuple[str, tuple[str, ...]]]:
     """Yield each text that a query searches for, with the fields that it searches; neural clauses have none."""
     for leaf in _leaves(clause):
         yield from ((text, fields) for text, fields in _leaf_parts(*leaf) if isinstance(text, str))
@@ -220,11 +220,11 @@ def _texts(clause: Any, exact: Collection[str]) -> list[str]:
     """Return the texts of a query's full-text clauses, without those of clauses that only boost what others find."""
     texts: list[str] = []
     for name, content in _clauses(clause):
-        if name not in _COMPOUND_CLAUSES:
+        if name not in COMPOUND_CLAUSES:
             parts = [(text, fields) for text, fields in _leaf_parts(name, content) if isinstance(text, str)]
             texts += [text for text, fields in parts if not fields or any(plain(one) not in exact for one in fields)]
             continue
-        inside = [_texts(content.get(key), exact) for key in _COMPOUND_CLAUSES[name]]
+        inside = [_texts(content.get(key), exact) for key in COMPOUND_CLAUSES[name]]
         if name == "bool" and inside[0] and str(content.get("minimum_should_match", 0)) == "0":
             inside = inside[:1]  # its should clauses only boost
         texts += chain.from_iterable(inside)
@@ -234,8 +234,8 @@ def _texts(clause: Any, exact: Collection[str]) -> list[str]:
 def _leaves(clause: Any) -> Iterator[tuple[str, Mapping[str, Any]]]:
     """Yield the name and content of each scoring clause that is not a compound one."""
     for name, content in _clauses(clause):
-        if name in _COMPOUND_CLAUSES:
-            for key in _COMPOUND_CLAUSES[name]:
+        if name in COMPOUND_CLAUSES:
+            for key in COMPOUND_CLAUSES[name]:
                 yield from _leaves(content.get(key))
         else:
             yield name, content

@@ -29,17 +29,19 @@ SHORTENED = Reason(
     ReasonCode.SHORTENED,
     "the search pipeline returns fewer hits than were asked for, or more: only the first page is, without sort",
 )
+UNNAMED = "the boosts of the query do not count: the search engine does not tell them"
 DEFINED = ("derived", "runtime_mappings")
 """Parts of a request that define fields."""
 
 
-def perform(plan: Plan) -> Generator[SearchRequest, Any, tuple[Plan, Any]]:
+def perform(plan: Plan, known: Searcher) -> Generator[SearchRequest, Any, tuple[Plan, Any]]:
     """Yield the request of a search, and the caller's own if that one fails; return the response and its plan.
 
     If the first pass is refused or incomplete, and the caller's own request may fare better, that one is sent; the plan
     that comes back is then its plan, and says why. If the search pipeline changed the number of hits, a page of them
     would overlap with the caller's other pages or leave a gap: the first page is then reranked within itself, and later
-    pages are the caller's own.
+    pages are the caller's own. A first pass that names the parts of the query is sent once more without names if it is
+    refused.
 
     Raises:
         Failed: the caller's own request was refused, or the first pass was, for a reason that holds for both.
@@ -60,6 +62,12 @@ def perform(plan: Plan) -> Generator[SearchRequest, Any, tuple[Plan, Any]]:
             return (yield from _better(plan, response, reason))
         return (yield from _joined(plan, first, response))
     # outside the except block, so that an error of the second request does not carry the first one's traceback
+    if first.boosts is not None:
+        untold = Reason(ReasonCode.BOOSTS, UNNAMED, refusal.foreign)
+        plan, response = yield from perform(plan.without_names(untold), known)
+        if plan.first_pass is not None:
+            known.unnamed.put(str(plan.asked.index), replace(untold, foreign=""))
+        return plan, response
     _warn(refusal)
     own = plan.unranked(refusal)
     return own, (yield from _own_response(own))

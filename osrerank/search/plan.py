@@ -13,6 +13,7 @@ from osrerank.options.rerank import NO_STAGES, Rerank, RerankOptions
 from osrerank.recipe import Recipe
 from osrerank.response import Page
 from osrerank.retrieval.bm25_scale import PLAIN, Bm25Scale
+from osrerank.retrieval.boosts import SCORED, Boosts, Parts, boosts_of
 from osrerank.retrieval.fields import SearchFields, named
 from osrerank.retrieval.first_pass import COLLAPSED, FirstPass, count_of, first_pass_of
 from osrerank.retrieval.mapping import plain
@@ -49,6 +50,12 @@ MOST_SAMPLED = 50
 """The most hits in which text fields are looked for, where no mapping shows them."""
 NOT_TRIED = (ReasonCode.NOT_ASKED, ReasonCode.SHADOW, ReasonCode.SHARE)
 """Reasons of searches for which reranking was not tried, so that they are no failures."""
+
+
+NOT_IN_MULTI_SEARCH = Reason(
+    ReasonCode.BOOSTS, "the boosts of the query do not count: a multi-search does not tell them; use search"
+)
+NOT_EMBEDDED = Reason(ReasonCode.BOOSTS, "the boosts of the query do not count: the embedded engine does not tell them")
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,6 +119,8 @@ class Plan:
         other: how the other ranking of an interleaved search is made; None if there is one ranking.
         warnings: sentences that say where the answer will differ from the request.
         bm25: the scale of the first pass's scores.
+        boosts: how the boosts of the query count; a reason if they do not; None if it has none, or they are ignored.
+        parts: what the text and the boosts of the query scored in each hit; None if that is not known.
     """
 
     asked: Asked
@@ -130,6 +139,8 @@ class Plan:
     other: "Plan | None" = None
     warnings: tuple[Warned, ...] = ()
     bm25: Bm25Scale = PLAIN
+    boosts: Boosts | Reason | None = None
+    parts: tuple[Parts, ...] | None = None
 
     @property
     def offset(self) -> int:
@@ -149,6 +160,25 @@ class Plan:
     def unranked(self, obstacle: Reason) -> Self:
         """Return the plan of the caller's own request, whose hits are not reranked for this reason."""
         return replace(self, obstacle=obstacle, first_pass=None, page=None)
+
+    def without_names(self, reason: Reason) -> Self:
+        """Return the plan whose first pass has the caller's own query, so that its boosts do not count."""
+        assert self.first_pass is not None
+        first = self.first_pass
+        params = {name: value for name, value in first.params.items() if name != SCORED}
+        if SCORED in self.asked.params:
+            params[SCORED] = self.asked.params[SCORED]
+        first = replace(first, body={**first.body, "query": self.body["query"]}, params=params, boosts=None)
+        return replace(self, first_pass=first).told(reason)
+
+    def told(self, boosts: tuple[Parts, ...] | Reason) -> Self:
+        """Return the plan with what the query's parts scored in each hit, or with the reason why that is not known."""
+        other = None if self.other is None else self.other.told(boosts)
+        if self.boosts is None:
+            return replace(self, other=other)
+        if isinstance(boosts, Reason):
+            return replace(self, boosts=boosts, other=other)
+        return replace(self, parts=boosts, other=other)
 
     def naming(self, hits: Sequence[Mapping[str, Any]]) -> Self:
         """Return a plan that names the fields to read: those of the options, or else text fields found in the hits.
@@ -199,7 +229,7 @@ def make_plan(asked: Asked, known: Searcher, service: RerankService) -> Generato
     if (obstacle := (yield from _obstacle(plan, known))) is not None:
         return replace(plan, obstacle=obstacle, text="")
     plan, thresholds = yield from _with_lookups(plan, known)
-    return _with_first_pass(plan, pipeline, thresholds)
+    return _with_boosts(_with_first_pass(plan, pipeline, thresholds), known)
 
 
 def _with_cut_query(plan: Plan, count: int) -> Plan:
@@ -307,6 +337,24 @@ def _with_first_pass(plan: Plan, pipeline: SearchPipeline, thresholds: Threshold
     own, other = options.rankings
     recipe = None if other.pipeline == NO_STAGES else plan.service.kept_recipe(other)
     return replace(plan, options=own, other=replace(plan, options=other, recipe=recipe))
+
+
+def _with_boosts(plan: Plan, known: Searcher) -> Plan:
+    """Return the plan whose first pass tells the boosts of the caller's query, if it has any that are to count."""
+    keeps = [each is not None and each.options.boosts == "keep" for each in (plan, plan.other)]
+    if plan.first_pass is None or isinstance(plan.asked.query, str) or not any(keeps):
+        return plan
+    boosts = boosts_of(plan.body, plan.asked.params, plan.text, plan.fields.exact)
+    first = plan.first_pass
+    if isinstance(boosts, Boosts):
+        index = str(plan.asked.index)
+        known_obstacle = NOT_EMBEDDED if known.is_embedded else known.unnamed.get(index)
+        if obstacle := NOT_IN_MULTI_SEARCH if plan.asked.place else known_obstacle:
+            boosts = obstacle
+        else:
+            first = first.with_names(boosts)
+    other = replace(plan.other, boosts=boosts) if plan.other is not None and keeps[1] else plan.other
+    return replace(plan, first_pass=first, boosts=boosts if keeps[0] else None, other=other)
 
 
 def _with_text(plan: Plan) -> Plan:

@@ -1,6 +1,6 @@
 """Rank the hits of a search: read their texts, find their vectors, and run the stages."""
 
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -10,6 +10,7 @@ from osrerank.options.rerank import NO_STAGES
 from osrerank.pipeline import applied, code_of, reasons
 from osrerank.recipe import Recipe
 from osrerank.response import Hits, has_own_order, has_repeats, parse
+from osrerank.retrieval.boosts import boosted, told, with_parts
 from osrerank.retrieval.first_pass import SORTED
 from osrerank.search.orders import doubted
 from osrerank.search.plan import Plan, with_models
@@ -47,7 +48,17 @@ def read(hits: Hits, plan: Plan) -> Ranking | Reason:
     found = parse(hits, Query(QUERY_ID, plan.text), plan.names, plan.options.separator, by_index)
     if all(candidate.text is None for candidate in found.candidates):
         return Reason(ReasonCode.NO_TEXT, _no_text(plan.names, hits))
+    if plan.parts is not None:
+        found = with_parts(found, plan.parts)
     return plan.bm25.applied(found, hits)
+
+
+def with_boosts(plan: Plan, response: Mapping[str, Any]) -> tuple[Plan, Mapping[str, Any]]:
+    """Return the plan with what the query's parts scored in each hit, and the response without the parts' names."""
+    if plan.first_pass is None or plan.first_pass.boosts is None:
+        return plan, response
+    parts, response = told(response, plan.first_pass.boosts)
+    return plan.told(parts), response
 
 
 def _obstacle(hits: Hits, plan: Plan) -> Reason | None:
@@ -140,8 +151,9 @@ def rank(found: Ranking | Reason, plan: Plan) -> Ranking | Reason:
 def _after_stages(found: Ranking, plan: Plan) -> Ranking:
     """Return the ranking after all stages; the order of hits above the caller's page is computed only if it matters."""
     offset = plan.page.offset if plan.page is not None else 0
-    # a threshold needs the probabilities of the hits above the page
-    above = 0 if plan.page is None or plan.page.min_score is not None or plan.page.thresholds is not None else offset
+    # a threshold needs the probabilities of the hits above the page, and boosts may move them down to it
+    needs_all = plan.page is None or plan.page.min_score is not None or plan.page.thresholds is not None
+    above = 0 if needs_all or plan.boosts is not None else offset
     assert plan.recipe is not None
     try:
         ranking = plan.recipe.rerank(found, plan.deadline, on_failure=plan.options.on_failure, offset=above)
@@ -149,6 +161,8 @@ def _after_stages(found: Ranking, plan: Plan) -> Ranking:
         if plan.options.on_failure == "raise" and not isinstance(error, ConfigError):
             raise Raised(error) from error
         raise
+    if plan.boosts is not None:
+        ranking = boosted(ranking, plan.boosts)
     is_later_page = plan.page is not None and not plan.page.is_first
     return doubted(ranking, plan.options) if is_later_page and plan.order is not None else ranking
 

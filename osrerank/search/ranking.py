@@ -38,6 +38,7 @@ NOT_FOR_RESPONSES = {
     "min_probability": SEARCHES,
     "cutoff": SEARCHES,
     "traffic": SEARCHES,
+    "boosts": "client.search",
 }
 """Option that has no effect on another search's response -> the calls in which it has one."""
 NOT_FOR_TEXTS = {**NOT_FOR_RESPONSES, "fields": RESPONSES, "explain": RESPONSES, "interleave": RESPONSES}

@@ -82,9 +82,11 @@ def stage_as_json(report: StageReport, *, explain: bool = False) -> dict[str, An
     vectors = {name: count for name in ("encoded", "known", "lacking") if (count := getattr(report, name))}
     if "encoded" in vectors or "known" in vectors:
         vectors = {"encoded": 0, "known": 0, **vectors}
+    code = {} if report.code is None else {"reason_code": report.code}
     return {
         **pairs,
         **vectors,
+        **code,
         "name": report.name,
         "applied": report.applied,
         "reason": report.reason or None,

@@ -13,14 +13,15 @@ from functools import partial
 from typing import Any
 
 from osrerank.errors import ConfigError, ResponseFormatError
-from osrerank.metrics import NOT_RERANKED, RERANK_SECONDS, SEARCHES
+from osrerank.metrics import BOOSTS, NOT_RERANKED, RERANK_SECONDS, SEARCHES
 from osrerank.response import Hits, candidate_ids
+from osrerank.retrieval.boosts import STAGE as BOOSTS_STAGE
 from osrerank.search.interleave import Drawn, drawn_list, session_of
 from osrerank.search.orders import comes_again
 from osrerank.search.outcome import report_of, unranked
 from osrerank.search.perform import fields_changed, hits_to_read, perform
 from osrerank.search.plan import IN_SHADOW, NOT_TRIED, Asked, Plan, make_plan, text_of_query
-from osrerank.search.rank import rank, read, with_vectors
+from osrerank.search.rank import rank, read, with_boosts, with_vectors
 from osrerank.search.report import Report, write
 from osrerank.search.searcher import Searcher
 from osrerank.search.shadow import ids_of
@@ -52,14 +53,15 @@ def search(asked: Asked, known: Searcher) -> Steps:
     """
     with known.serving(asked.index, checked=False) as service:  # the plan says so if the indices' models differ
         plan = yield from make_plan(asked, known, service)
-        plan, response = yield from perform(plan)
+        plan, response = yield from perform(plan, known)
         if (yield from fields_changed(plan, response, known)):
             plan = yield from make_plan(asked, known, service)  # by the mapping that was just read again
-            plan, response = yield from perform(plan)
+            plan, response = yield from perform(plan, known)
         if asked.options is None or not isinstance(response, Mapping):
             return response
         began_s = service.clock()
         try:
+            plan, response = with_boosts(plan, response)
             plan, hits = yield from hits_to_read(plan, response)
             found = yield Computation(partial(read, hits, plan))
             plan, found = yield from with_vectors(found, hits, plan, reads_sides=known.vectors is not None)
@@ -145,6 +147,11 @@ def follow_up(
     known.fields.warn(plan.asked.index, [one for one in report.warnings if one not in plan.fields.warnings])
     if report.code in NOT_TRIED:
         return
+    for stage in report.stages:
+        if stage.name == BOOSTS_STAGE:
+            BOOSTS.labels(str(stage.applied).lower()).inc()
+            if not stage.applied:
+                logger.info("a search is reranked without its boosts: %s", stage.reason)
     took_s = report.rerank_ms / 1000
     _count("no_hits" if report.code == ReasonCode.NO_HITS else str(report.applied).lower(), took_s, plan.asked)
     whole_s = took_s + answer["rerank"]["first_pass_took_ms"] / 1000

@@ -8,6 +8,7 @@ from osrerank.errors import ConfigError
 from osrerank.options.defaults import Defaults
 from osrerank.options.rerank import Rerank
 from osrerank.retrieval.bm25_scale import Bm25Scales
+from osrerank.retrieval.expiring import ExpiringCache
 from osrerank.retrieval.fields import CheckedNames, SearchFields, Wanted, named
 from osrerank.retrieval.found_engine import FoundEngine
 from osrerank.retrieval.found_fields import FoundFields
@@ -23,6 +24,7 @@ from osrerank.search.vectors import SideVectors
 from osrerank.service import RerankService
 from osrerank.services import Services
 from osrerank.types.engine import Engine
+from osrerank.types.reasons import Reason
 
 DEADLINE_MS = 1_000.0
 """Default deadline of a search by document vectors, in milliseconds, once the model is loaded."""
@@ -47,6 +49,7 @@ class Searcher:
         defaults: the given defaults, or those that were read.
         engine: finds the search engine.
         pipelines: finds the search pipelines that searches run under.
+        unnamed: indices whose engine refuses to tell the scores of named queries, with the reason; for a minute.
         bm25_scales: finds the scale of searches' first-pass scores.
         fields: finds the fields to search and to read.
         calibrations: the calibrations of the indices' probabilities.
@@ -77,6 +80,7 @@ class Searcher:
         self.engine = FoundEngine(engine or (Engine[settings.engine.upper()] if settings.engine else None))
         self.pipelines = SearchPipelines(self.engine, clock)
         self.bm25_scales = Bm25Scales(clock)
+        self.unnamed: ExpiringCache[str, Reason] = ExpiringCache(clock)
         self.fields = FoundFields(pipelines=self.pipelines)
         self.calibrations = Calibrations(settings)
         self.records = UbiRecords(is_embedded=is_embedded)

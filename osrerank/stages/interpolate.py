@@ -16,6 +16,7 @@ from osrerank.errors import ConfigError
 from osrerank.options.rerank import Rerank
 from osrerank.stages.ordering import Floats, ScoredCandidate, reorder, units_of
 from osrerank.types import NEVER, Candidate, Deadline, Encoder, Ranking, Scorer, StageReport
+from osrerank.types.values import TEXT
 
 RRF_CONSTANT = 60
 BLENDED = "vectors_blend"
@@ -66,7 +67,7 @@ class BlendStage:
             added = _first_pass_parts(scored, ranking, self.weight)
             return [candidate.score + part for candidate, part in zip(scored, added, strict=True)]
         if self.method == "rrf":
-            return _fused(scored)
+            return _fused(scored, ranking)
         return [candidate.score + self.weight * candidate.trace[-2].score for candidate in scored]
 
     def _units(self, keys: Floats) -> Floats:
@@ -79,14 +80,18 @@ class BlendStage:
 
 def _first_pass_parts(candidates: Sequence[Candidate], ranking: Ranking, weight: float) -> list[float]:
     """Return what a linear blend adds to each candidate's score: ``weight`` for the best first-pass score."""
-    best = max((candidate.trace[0].score for candidate in ranking.candidates), default=0.0) if weight else 0.0
-    return [weight * (max(candidate.trace[0].score, 0.0) / best) if best > 0 else 0.0 for candidate in candidates]
+    best = max((candidate.text_score for candidate in ranking.candidates), default=0.0) if weight else 0.0
+    return [weight * (max(candidate.text_score, 0.0) / best) if best > 0 else 0.0 for candidate in candidates]
 
 
-def _fused(scored: Sequence[Candidate]) -> list[float]:
+def _fused(scored: Sequence[Candidate], ranking: Ranking) -> list[float]:
     best = 2 / (RRF_CONSTANT + 1)
+    first_pass = sorted(ranking.candidates, key=lambda candidate: candidate.trace[0].rank)
+    if any(TEXT in candidate.trace[0].parts for candidate in first_pass):
+        first_pass.sort(key=lambda candidate: -candidate.text_score)
+    ranks = {candidate.doc_id: rank for rank, candidate in enumerate(first_pass, start=1)}
     return [
-        (1 / (RRF_CONSTANT + candidate.trace[0].rank) + 1 / (RRF_CONSTANT + candidate.rank)) / best
+        (1 / (RRF_CONSTANT + ranks[candidate.doc_id]) + 1 / (RRF_CONSTANT + candidate.rank)) / best
         for candidate in scored
     ]
 

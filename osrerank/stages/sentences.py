@@ -126,7 +126,7 @@ class SentenceStage:
         best, probabilities = logits[order[:most]], self.scorer.probabilities(log_odds[by_odds[:most]])
         is_logit = self.options.scores == "logit"
         values = best.astype(np.float64) if is_logit else probabilities
-        first_pass = np.array([candidate.trace[0].parts.get(BM25, candidate.trace[0].score)])
+        first_pass = np.array([candidate.trace[0].parts.get(BM25, candidate.text_score)])
         key = float(interpolate(first_pass, values[None, :], self.options.a, self.options.weights)[0])
         parts = {}
         for index in range(min(KEPT, len(best))):

@@ -70,6 +70,8 @@ class ReasonCode(StrEnum):
     """The search engine's response is not as search responses are, so its hits cannot be read."""
     INTERNAL = "internal"
     """A mistake of osrerank's own: the log has its traceback, for a bug report."""
+    BOOSTS = "boosts"
+    """The boosts of the query do not count: they cannot be told from its text score."""
     SHADOW = "shadow"
     """Shadow mode: the search is run again after the answer."""
     SHARE = "share"

@@ -22,6 +22,8 @@ BELOW_ONE = 1.0 - 2.0**-40
 """The largest fraction of ``_score``: added to hundreds of stages, it does not round up to the next whole number."""
 BM25 = "bm25"
 """The part of a first-pass score that is BM25 without the engine's factor k1 + 1; absent if the engine has none."""
+TEXT = "text"
+"""The part of a first-pass score that its text has, without the boosts of the query; absent if it has none."""
 NO_PARTS: Mapping[str, float] = MappingProxyType({})
 """The parts of a score that has none."""
 
@@ -137,6 +139,12 @@ class Candidate(NamedTuple):
     trace: tuple[StageScore, ...] = ()
     failure: str = ""
     sections: tuple[Section, ...] = ()
+
+    @property
+    def text_score(self) -> float:
+        """The first pass's score, without the boosts of the query where these are known."""
+        first = self.trace[0]
+        return first.parts.get(TEXT, first.score) if first.parts else first.score
 
 
 @dataclass(frozen=True, slots=True)

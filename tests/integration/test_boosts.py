@@ -1,0 +1,190 @@
+"""Boosts of the caller's query survive: where the model agrees with the text score, the order is OpenSearch's own."""
+
+import datetime as dt
+import json
+import random
+import re
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import pytest
+from opensearchpy import RequestError
+
+from osrerank import Client
+from osrerank.testing import FunctionScorer, overlap
+from tests.articles import filled, watched
+from tests.drawn_boosts import MAPPINGS, drawn, goods
+from tests.servers import ROOT
+
+pytestmark = pytest.mark.integration
+
+MISMATCH = "the parts do not make _score"
+SHARDS = {"settings": {"number_of_shards": 2, "number_of_replicas": 0}, "mappings": MAPPINGS}
+
+
+@pytest.fixture(scope="module")
+def text_scores() -> dict[str, float]:
+    """The score that the model gives to each title."""
+    return {}
+
+
+@pytest.fixture(scope="module")
+def client(opensearch_url: str, text_scores: dict[str, float]) -> Iterator[Client]:
+    scorer = FunctionScorer(lambda _query, text: text_scores.get(text, 0.0))
+    with filled(opensearch_url, "goods", goods(200), SHARDS, scorer=scorer) as client:
+        yield client
+
+
+def ids(response: Mapping[str, Any]) -> list[str]:
+    return [hit["_id"] for hit in response["hits"]["hits"]]
+
+
+def boosts(response: Mapping[str, Any]) -> dict[str, Any] | None:
+    return next((stage for stage in response["rerank"]["stages"] if stage["name"] == "boosts"), None)
+
+
+def outcome(client: Client, text_scores: dict[str, float], seed: int) -> str:
+    """Return what came of a drawn query with a model that agrees with its text score: exact, or a reason."""
+    body, text = drawn(random.Random(seed))
+    try:
+        own = client.search(body={**body, "size": 100}, index="goods")
+    except RequestError as error:  # such as a script that cannot be compiled
+        pytest.fail(f"{error}: {json.dumps(body)}")
+    if not ids(own):
+        return "no hits"
+    options = {"query": "any", "fields": ["title"], "blend": "replace"}
+    marks = client.search(body={**body, "size": 100}, index="goods", rerank=options)["hits"]["hits"]
+    uncounted = {hit["_id"] for hit in marks if hit["_rerank"]["first_pass"].get("text") == 0}
+    found = client.search(body={"query": text, "size": 200}, index="goods")["hits"]["hits"]
+    text_scores.clear()
+    text_scores.update((hit["_source"]["title"], hit["_score"]) for hit in found if hit["_id"] not in uncounted)
+    answer = client.search(body={**body, "size": 100}, index="goods", rerank=options)
+    told = boosts(answer)
+    assert answer["rerank"]["applied"] is True, json.dumps(body)
+    assert told is not None, json.dumps(body)
+    if told["applied"]:
+        assert ids(answer) == ids(own), f"{seed}: {json.dumps(body)}"
+        return "exact"
+    assert told["reason"].startswith("the boosts of the query cannot be told from its text score: ")
+    why = told["reason"].split(": ", 1)[1]
+    return MISMATCH if why.startswith("the hit at rank") else why
+
+
+def test_where_the_model_agrees_with_the_text_score_the_order_is_that_of_opensearch(
+    client: Client, text_scores: dict[str, float]
+) -> None:
+    counts = Counter(outcome(client, text_scores, seed) for seed in range(100))
+    assert counts["exact"] >= 50, counts
+
+
+@pytest.mark.slow
+def test_of_two_thousand_drawn_queries_each_has_the_order_of_opensearch_or_a_reason(
+    client: Client, text_scores: dict[str, float]
+) -> None:
+    counts = Counter(outcome(client, text_scores, seed) for seed in range(100, 2_100))
+    assert counts["exact"] >= 1_200, counts
+    assert counts[MISMATCH] <= 5, counts
+
+
+RECENT = {"gauss": {"added": {"origin": "2025-12-31", "scale": "60d"}}}
+QUERY = {
+    "function_score": {
+        "query": {"match": {"title": {"query": "red lamp", "_name": "mine"}}},
+        "functions": [RECENT, {"filter": {"range": {"stock": {"gte": 1}}}, "weight": 3}],
+    }
+}
+
+
+def test_the_models_order_gets_the_text_scores_and_the_boosts_count_again(
+    client: Client, text_scores: dict[str, float]
+) -> None:
+    text_scores.clear()
+    text_scores.update((source["title"], float(len(source["title"]))) for source in goods(200).values())
+    hits = client.search(body={"query": QUERY, "size": 100}, index="goods", rerank=True)["hits"]["hits"]
+    marks = [hit["_rerank"] for hit in hits]
+    by_model = sorted(marks, key=lambda mark: mark["mono"]["rank"])
+    texts = sorted((mark["first_pass"]["text"] for mark in marks), reverse=True)
+    assert [mark["boosts"]["text"] for mark in by_model] == texts
+    scores = [mark["boosts"]["score"] for mark in marks]
+    assert scores == sorted(scores, reverse=True)
+    made = [mark["boosts"]["text"] * mark["first_pass"]["boost"] for mark in marks]
+    assert scores == pytest.approx(made, rel=1e-6)
+    assert [hit["_score"] for hit in hits] == sorted((hit["_score"] for hit in hits), reverse=True)
+
+
+def test_boosts_that_are_ignored_leave_the_models_order(client: Client, text_scores: dict[str, float]) -> None:
+    text_scores.clear()
+    text_scores.update((source["title"], float(len(source["title"]))) for source in goods(200).values())
+    answer = client.search(body={"query": QUERY}, index="goods", rerank={"boosts": "ignore"})
+    assert boosts(answer) is None
+    lengths = [len(hit["_source"]["title"]) for hit in answer["hits"]["hits"]]
+    assert lengths == sorted(lengths, reverse=True)
+
+
+def test_a_query_without_boosts_is_sent_as_it_is(client: Client) -> None:
+    with watched(client) as requests:
+        answer = client.search(body={"query": {"match": {"title": "red lamp"}}}, index="goods", rerank=True)
+    assert boosts(answer) is None
+    assert [body["query"] for path, body in requests if "_search" in path] == [{"match": {"title": "red lamp"}}]
+
+
+def test_pages_join(client: Client) -> None:
+    whole = ids(client.search(body={"query": QUERY, "size": 40}, index="goods", rerank=True))
+    bodies = [{"query": QUERY, "from": start, "size": 10} for start in range(0, 40, 10)]
+    pages = [client.search(body=body, index="goods", rerank=True) for body in bodies]
+    assert [doc_id for page in pages for doc_id in ids(page)] == whole
+
+
+@pytest.mark.parametrize("params", [{}, {"include_named_queries_score": "true"}])
+def test_the_callers_own_names_come_back_as_he_would_have_got_them(client: Client, params: dict[str, str]) -> None:
+    aggregation = {"best": {"top_hits": {"size": 3}}}
+    groups = {"field": "shop", "inner_hits": {"name": "group", "size": 2}}
+    body = {"query": QUERY, "size": 3, "aggs": aggregation, "collapse": groups}
+    own = client.search(body=body, index="goods", params=params)
+    answer = client.search(body=body, index="goods", params=params, rerank=True)
+    assert boosts(answer) is not None
+    assert [hit["matched_queries"] for hit in answer["hits"]["hits"]] != []
+    assert "osrerank-" not in json.dumps(answer)
+    by_id = {hit["_id"]: hit for hit in own["hits"]["hits"]}
+    for hit in answer["hits"]["hits"]:
+        assert hit["matched_queries"] == by_id[hit["_id"]]["matched_queries"]
+        assert hit["inner_hits"] == by_id[hit["_id"]]["inner_hits"]
+    assert answer["aggregations"] == own["aggregations"]
+
+
+def test_a_multi_search_says_that_boosts_do_not_count(client: Client) -> None:
+    answer = client.msearch(body=[{"index": "goods"}, {"query": QUERY}], rerank=True)["responses"][0]
+    assert answer["rerank"]["applied"] is True
+    told = boosts(answer)
+    assert told is not None
+    assert (told["applied"], told["reason_code"]) == (False, "boosts")
+    assert "multi-search" in told["reason"]
+
+
+def test_the_shop_in_the_documentation_keeps_its_rules(opensearch_url: str) -> None:
+    page = (ROOT / "docs" / "concepts.md").read_text("utf-8")
+    example = re.search(r"## Boosts\n.*?```python\n(.*?)```", page, re.DOTALL)
+    assert example is not None
+    today = dt.datetime.now(dt.UTC).date()
+    shop: dict[str, dict[str, Any]] = {
+        "sold out": {
+            "title": "Waterproof hiking boots",
+            "text": "Keeps your feet dry on every trail.",
+            "in_stock": False,
+        },
+        "old": {"title": "Waterproof hiking boots", "text": "Keeps your feet dry on a long walk.", "in_stock": True},
+        "new": {"title": "Hiking boots", "text": "Leather, for wet trails and long walks.", "in_stock": True},
+        "wax": {"title": "Wax for boots", "text": "Makes leather boots waterproof.", "in_stock": True},
+    }
+    for name, article in shop.items():
+        article["added"] = (today - dt.timedelta(days=900 if name == "old" else 3)).isoformat()
+    with filled(opensearch_url, "shop", shop, scorer=FunctionScorer(overlap)) as client:
+        names: dict[str, Any] = {"client": client}
+        exec(compile(example[1], "concepts.md", "exec"), names)
+        told = boosts(names["response"])
+        assert told is not None
+        assert told["applied"] is True
+        assert ids(names["response"])[0] == "new"
+        ignored = client.search(body={"query": names["query"]}, index="shop", rerank={"boosts": "ignore"})
+        assert set(ids(ignored)[:2]) == {"sold out", "old"}
