@@ -129,7 +129,7 @@ class RerankMarks(TypedDict):
         warnings: sentences on what was done differently from the request, or is wrong with the named fields.
         fields: the fields that were read; absent where OpenSearch reranked, or nothing did.
         fields_by_index: those of each index, where nobody named fields and the indices have different ones.
-        below_min_score: hits that ``min_score`` removed, where it was given.
+        below_min_score: reranked hits that ``min_score`` removed, where it was given.
         cuts: what each of the thresholds ``min_probability`` and ``cutoff`` did, where one was given.
         interleave: what interleaving did, where it was asked for.
         traffic: whether the search is in the share that is reranked, where ``traffic`` was given.

@@ -129,7 +129,7 @@ class Reranker:
         given = {str(text["id"]): text["id"] for text in texts}
         kept: Sequence[Candidate] = ranking.candidates
         if applied(ranking.reports) and self._options.min_score is not None:
-            kept = at_least(kept, self._options.min_score)
+            kept, _ = at_least(kept, self._options.min_score, ranking.reports)
         return [_ranked(candidate, given[candidate.doc_id]) for candidate in kept[:top_k]]
 
     def rank_frame(self, frame: Any, *, top_k: int | None = None) -> Any:

@@ -327,10 +327,11 @@ def page_of(response: Mapping[str, Any], ranking: Ranking, page: Page) -> Ranked
     raw_hits = response["hits"]["hits"]
     ids = candidate_ids(raw_hits)
     by_id = dict(zip(ids, raw_hits, strict=True))
-    kept = ranking.candidates if page.min_score is None else at_least(ranking.candidates, page.min_score)
-    removed: dict[str, Any] = {} if page.min_score is None else {"below_min_score": len(ranking.candidates) - len(kept)}
+    kept, removed = list(ranking.candidates), dict[str, Any]()
+    if page.min_score is not None:
+        kept, removed["below_min_score"] = at_least(kept, page.min_score, ranking.reports)
     if page.thresholds is not None:
-        kept, cuts = page.thresholds.cut(kept)
+        kept, cuts = page.thresholds.cut(kept, ranking.reports)
         removed["cuts"] = [cut.as_json() for cut in cuts]
     start = page.offset
     if page.after:

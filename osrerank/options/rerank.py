@@ -97,8 +97,9 @@ class Rerank:
             ``client.msearch`` as much for each search; and no limit elsewhere.
         on_failure: what a search does if reranking fails. ``"first_pass"`` returns the best order so far and marks the
             response; ``"raise"`` raises.
-        min_score: least probability of a hit that is returned, in [0, 1], by the model's card. Hits that no model
-            scored are left out. Totals stay the first pass's. A response that was not reranked is not filtered.
+        min_score: least probability of a hit that is returned, in [0, 1], by the model's card. Hits below the depth,
+            and those that could not be scored, are left out; those that a deadline left unscored stay. Totals stay the
+            first pass's. A response that was not reranked is not filtered.
         min_probability: least calibrated probability of a hit that is returned, by what ``osrerank calibrate`` fitted.
             Without a calibration that was made for the index, the model and the options, no hit is removed, and
             ``response["rerank"]["cuts"]`` says why; ``on_failure="raise"`` raises.

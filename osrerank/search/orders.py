@@ -13,7 +13,7 @@ import math
 import time
 import zlib
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, astuple, dataclass, replace
 from typing import Any
 
 from cachetools import TTLCache
@@ -35,7 +35,7 @@ MOST_BYTES, MOST_OF_ONE = 16_000_000, 1_000_000
 """Size limits in bytes: of all orders in a process, and of a single order anywhere."""
 TIMEOUT_S, REST_S = 0.1, 10.0
 """How long Redis may take to answer, and how long it is not called after a failure, in seconds."""
-PREFIX = "osrerank:orders:1:"
+PREFIX = "osrerank:orders:2:"
 PRESENTATION = {
     "from", "from_", "size", "search_after", "_source", "_source_includes", "_source_excludes", "fields",
     "stored_fields", "docvalue_fields", "script_fields", "highlight", "explain", "version", "seq_no_primary_term",
@@ -213,10 +213,7 @@ def _names(hits: Sequence[Mapping[str, Any]]) -> list[str]:
 
 def _content(ranking: Ranking, names: Mapping[str, str], identity: str) -> bytes:
     """Return an order as compressed JSON, with the scores and reports of its stages."""
-    hits = [
-        [names[candidate.doc_id], candidate.failure, [_as_json(entry) for entry in candidate.trace[1:]]]
-        for candidate in ranking.candidates
-    ]
+    hits = [(names[candidate.doc_id], candidate.failure, candidate.trace[1:]) for candidate in ranking.candidates]
     reports = [asdict(replace(report, pairs=None)) for report in ranking.reports]
     content = {
         "identity": identity,
@@ -224,7 +221,7 @@ def _content(ranking: Ranking, names: Mapping[str, str], identity: str) -> bytes
         "reports": reports,
         "hits": hits,
     }
-    return zlib.compress(json.dumps(content).encode(), 1)
+    return zlib.compress(json.dumps(content, default=_as_json).encode(), 1)
 
 
 def _restored(content: bytes, found: Ranking, names: Sequence[str], identity: str) -> Ranking | None:
@@ -246,14 +243,16 @@ def _restored(content: bytes, found: Ranking, names: Sequence[str], identity: st
         return None
 
 
-def _as_json(entry: StageScore) -> dict[str, Any]:
-    return {**entry._asdict(), "parts": dict(entry.parts), "passage": entry.passage and asdict(entry.passage)}
+def _as_json(part: Span | Mapping[str, float]) -> Any:
+    """Return a part of a stage's score that JSON cannot encode by itself."""
+    return astuple(part) if isinstance(part, Span) else dict(part)
 
 
-def _as_kept(hit: Candidate, failure: str, trace: Sequence[Mapping[str, Any]]) -> Candidate:
+def _as_kept(hit: Candidate, failure: str, trace: Sequence[Sequence[Any]]) -> Candidate:
     """Return a hit with the stage scores that were kept for it."""
     entries = [
-        StageScore(**{**entry, "passage": Span(**entry["passage"]) if entry["passage"] else None}) for entry in trace
+        StageScore(stage, score, rank, unit, parts, passage and Span(*passage), level, cut)
+        for stage, score, rank, unit, parts, passage, level, cut in trace
     ]
     score = entries[-1].score if entries else hit.score
     return hit._replace(score=score, trace=(*hit.trace, *entries), failure=failure)

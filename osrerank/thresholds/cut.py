@@ -6,7 +6,7 @@ from typing import Any
 
 from osrerank.options.cutoff import Cutoff
 from osrerank.thresholds.calibration import IndexCalibration
-from osrerank.types import Candidate
+from osrerank.types import Candidate, StageReport
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,7 +16,7 @@ class Cut:
     Attributes:
         by: the option: ``min_probability`` or ``precision``.
         value: the option's value.
-        hits: how many it removed.
+        hits: how many of the reranked hits it removed.
         least: the least probability with which a hit stays; None if the threshold sets none.
         reason: why it was not applied; empty if it was.
     """
@@ -48,14 +48,21 @@ class Thresholds:
     calibration: IndexCalibration | None = None
     refusal: str = ""
 
-    def cut(self, candidates: Sequence[Candidate]) -> tuple[list[Candidate], list[Cut]]:
-        """Return the candidates that stay, in their order, and what each threshold removed."""
+    def cut(
+        self, candidates: Sequence[Candidate], reports: Sequence[StageReport] = ()
+    ) -> tuple[list[Candidate], list[Cut]]:
+        """Return the candidates that stay, in their order, and what each threshold removed.
+
+        Args:
+            candidates: in their new order.
+            reports: what the stages did.
+        """
         kept, cuts = list(candidates), []
         if self.min_probability is not None:
-            kept, cut = self._at_least(kept, "min_probability", self.min_probability, self.min_probability)
+            kept, cut = self._at_least(kept, reports, "min_probability", self.min_probability, self.min_probability)
             cuts.append(cut)
         if self.cutoff is not None:
-            kept, cut = self._precise(kept, self.cutoff.precision)
+            kept, cut = self._precise(kept, reports, self.cutoff.precision)
             cuts.append(cut)
         return kept, cuts
 
@@ -63,7 +70,9 @@ class Thresholds:
         """Return a candidate's calibrated probability; None without a calibration."""
         return None if self.calibration is None else self.calibration.probability(candidate)
 
-    def _precise(self, candidates: list[Candidate], precision: float) -> tuple[list[Candidate], Cut]:
+    def _precise(
+        self, candidates: list[Candidate], reports: Sequence[StageReport], precision: float
+    ) -> tuple[list[Candidate], Cut]:
         if self.calibration is None:
             return candidates, Cut("precision", precision, reason=self.refusal)
         least = self.calibration.least_probability(precision)
@@ -71,10 +80,10 @@ class Thresholds:
             most = self.calibration.highest_precision
             reason = f"no threshold reaches this precision on the index's judgments; the highest is {most:.3f}"
             return candidates, Cut("precision", precision, reason=reason)
-        return self._at_least(candidates, "precision", precision, least)
+        return self._at_least(candidates, reports, "precision", precision, least)
 
     def _at_least(
-        self, candidates: list[Candidate], by: str, value: float, least: float
+        self, candidates: list[Candidate], reports: Sequence[StageReport], by: str, value: float, least: float
     ) -> tuple[list[Candidate], Cut]:
         if self.calibration is None:
             return candidates, Cut(by, value, reason=self.refusal)
@@ -82,28 +91,55 @@ class Thresholds:
         if candidates and all(probability is None for probability in probabilities):
             reason = f"the stage {self.calibration.stage}, for which the index is calibrated, scored no hit"
             return candidates, Cut(by, value, reason=reason)
-        kept = [
-            candidate
-            for candidate, probability in zip(candidates, probabilities, strict=True)
-            if probability is not None and probability >= least
-        ]
-        return kept, Cut(by, value, len(candidates) - len(kept), least)
+        kept, count = _kept(candidates, probabilities, least, self.calibration.stage, reports)
+        return kept, Cut(by, value, count, least)
 
 
-def at_least(candidates: Sequence[Candidate], least: float) -> list[Candidate]:
-    """Return the candidates with at least this probability, by the last stage that gives probabilities."""
-    pairs = zip(candidates, _last(candidates), strict=True)
-    return [candidate for candidate, value in pairs if value is not None and value >= least]
+def at_least(
+    candidates: Sequence[Candidate], least: float, reports: Sequence[StageReport] = ()
+) -> tuple[list[Candidate], int]:
+    """Return the candidates with at least this probability, by the last stage that gives any, and how many have less.
+
+    Args:
+        candidates: in their new order.
+        least: the probability.
+        reports: what the stages did.
+    """
+    given = [[entry for entry in candidate.trace if "probability" in entry.parts] for candidate in candidates]
+    last = max((entry.level for entries in given for entry in entries), default=0)
+    entries = [next((entry for entry in entries if entry.level == last), None) for entries in given]
+    probabilities = [None if entry is None else entry.parts["probability"] for entry in entries]
+    stage = next((entry.stage for entry in entries if entry is not None), "")
+    return _kept(candidates, probabilities, least, stage, reports)
 
 
-def _last(candidates: Sequence[Candidate]) -> list[float | None]:
-    """Return each candidate's probability by the last stage that gives any; None if that did not score it."""
-    found = [
-        {entry.level: entry.parts["probability"] for entry in candidate.trace if "probability" in entry.parts}
-        for candidate in candidates
+def _kept(
+    candidates: Sequence[Candidate],
+    probabilities: Sequence[float | None],
+    least: float,
+    stage: str,
+    reports: Sequence[StageReport],
+) -> tuple[list[Candidate], int]:
+    """Return the candidates that stay, and how many of the reranked ones do not.
+
+    One stays whose probability is high enough, or that the stage had no time to score. Candidates below the depth do
+    not stay, and are not counted: how many there are depends on the page.
+
+    Args:
+        candidates: in their new order.
+        probabilities: that of each; None if the stage did not score it.
+        least: the least probability.
+        stage: the stage that gives the probabilities.
+        reports: what the stages did.
+    """
+    depth = max((report.candidates for report in reports), default=len(candidates))
+    timed = max((report.candidates for report in reports if report.name == stage), default=0)
+    kept = [
+        candidate
+        for candidate, probability in zip(candidates, probabilities, strict=True)
+        if (probability >= least if probability is not None else candidate.rank <= timed and not candidate.failure)
     ]
-    last = max((level for by_level in found for level in by_level), default=0)
-    return [by_level.get(last) for by_level in found]
+    return kept, sum(one.rank <= depth for one in candidates) - sum(one.rank <= depth for one in kept)
 
 
 def probability_of(candidate: Candidate) -> float | None:

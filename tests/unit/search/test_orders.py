@@ -219,7 +219,8 @@ def test_thresholds_cut_the_same_list(client, encoder):
     encoder.pace_s = 0.01
     second = page(client, 10, rerank)
     assert ids(second) == ids(whole)[10:20]
-    assert second["rerank"]["below_min_score"] == whole["rerank"]["below_min_score"] == 40
+    assert second["rerank"]["below_min_score"] == whole["rerank"]["below_min_score"] == 0
+    assert len(ids(whole)) == 60  # the 40 that were not reached are not below
 
 
 def test_interleaved_lists_join(client, encoder):

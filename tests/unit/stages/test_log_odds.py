@@ -89,7 +89,7 @@ def test_documents_are_ordered_and_cut_by_the_softmax_of_both_labels() -> None:
     found = MonoStage(BOTH).rerank(ranking_of(["wing", "low", "heat"])).candidates
     assert [one.text for one in found] == ["low", "heat", "wing"]
     assert [parts_of(one)["probability"] for one in found] == pytest.approx([softmax(one.text) for one in found])
-    assert [one.text for one in at_least(found, 0.4)] == ["low", "heat"]
+    assert [one.text for one in at_least(found, 0.4)[0]] == ["low", "heat"]
     scores = BOTH.score("q", ["wing", "low"], [(0,), (1,)])
     assert judgement(BOTH, scores).probabilities == pytest.approx([softmax("wing"), softmax("low")])
 

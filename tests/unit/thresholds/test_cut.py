@@ -1,15 +1,17 @@
 """Where a list ends."""
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from osrerank.errors import ConfigError
 from osrerank.options.cutoff import Cutoff
 from osrerank.options.rerank import Rerank
 from osrerank.testing import FunctionScorer
 from osrerank.thresholds.calibration import IndexCalibration, mapping_digest
-from osrerank.thresholds.cut import Thresholds
+from osrerank.thresholds.cut import Thresholds, at_least
 from osrerank.thresholds.maps import Isotonic, Platt, map_as_json, map_from_json
-from osrerank.types import Candidate, StageScore
+from osrerank.types import Candidate, StageReport, StageScore
 from tests.rankings import client_for, ids
 
 LOGITS = FunctionScorer(lambda _query, text: float(text))
@@ -35,6 +37,25 @@ def test_a_least_probability_and_a_precision() -> None:
     kept, cuts = thresholds.cut(hits)
     assert [one.doc_id for one in kept] == ["d1"]
     assert [(cut.by, cut.hits, cut.least) for cut in cuts] == [("min_probability", 2, 0.5), ("precision", 1, 0.7)]
+
+
+@given(
+    st.lists(st.one_of(st.none(), st.floats(0, 1)), max_size=12),
+    st.sets(st.integers(0, 11)),
+    st.integers(0, 14),
+    st.floats(0, 1),
+)
+def test_a_hit_that_was_not_scored_in_time_stays(probabilities, failed, depth, least) -> None:
+    hits = candidates(*(one if rank < depth else None for rank, one in enumerate(probabilities)))
+    hits = [one._replace(failure="too long") if one.rank in failed and len(one.trace) < 2 else one for one in hits]
+    reports = [StageReport("mono", applied="partial", candidates=depth), StageReport("blend", applied=True)]
+    waiting = [one for one in hits[:depth] if len(one.trace) < 2 and not one.failure]
+    calibrated, (cut,) = Thresholds(least, None, calibration()).cut(hits, reports)
+    for kept, count in (at_least(hits, least, reports), (calibrated, cut.hits)):
+        if any(len(one.trace) > 1 for one in hits):
+            assert [one for one in kept if len(one.trace) < 2] == waiting
+            assert all(one.trace[1].unit >= least for one in kept if len(one.trace) > 1)
+            assert count == len(hits[:depth]) - len(kept)
 
 
 def test_without_a_calibration_nothing_is_cut() -> None:
