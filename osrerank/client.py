@@ -377,8 +377,8 @@ def timed(step: SideRequest, options: Mapping[str, Any]) -> dict[str, Any]:
     return {**step.params, "request_timeout": given}
 
 
-def failed_of(error: OpenSearchException) -> Failed:
-    """Return an exception of opensearch-py as the error that searches understand."""
+def failed_of(error: Exception) -> Failed:
+    """Return an exception of opensearch-py as the error that searches understand; it has no status of any other."""
     if not isinstance(error, TransportError):  # an answer that is no JSON
         return Failed(error, foreign=str(error))
     status = error.status_code if isinstance(error.status_code, int) else None

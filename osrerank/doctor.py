@@ -5,13 +5,15 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass
+from http import HTTPStatus
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, Literal
 
 from osrerank._platform import usable_cores
-from osrerank.client import Client, connect, embedded_folder
-from osrerank.errors import ConfigError
+from osrerank._redis import open_redis
+from osrerank.client import Client, connect, embedded_folder, failed_of
+from osrerank.errors import ConfigError, MissingDependencyError, ScoringError
 from osrerank.options.defaults import Defaults
 from osrerank.options.rerank import VECTORS_MONO
 from osrerank.retrieval.mapping import TEXT_KINDS, leaves_by_index, names_of
@@ -19,7 +21,7 @@ from osrerank.retrieval.search_pipelines import SETTING
 from osrerank.scoring.card import ENCODERS, POINTWISE
 from osrerank.scoring.names import HTTP, WORKERS
 from osrerank.scoring.registry import as_scorer, is_local, load, load_local
-from osrerank.settings import Settings
+from osrerank.settings import DEFAULT_MODEL, Settings
 from osrerank.settings_file import HttpSettings
 from osrerank.stages.language_guard import IS_INSTALLED
 from osrerank.types import NEVER, Deadline
@@ -43,6 +45,19 @@ FEATURES = ("avx2", "avx512f", "avx512_bf16", *sorted(BYTE_PRODUCTS))
 """Processor features that decide the speed of models: wide registers, and products of bytes."""
 SERVER_MS = 15_000.0
 """For a rerank server to score a pair."""
+NOT_THERE = "start the server, or give its address with --url or OSRERANK_URL"
+MAKE_INDEX = "make the index with osrerank index, or name another"
+FIXES_OF_STATUS: dict[int, str] = {
+    HTTPStatus.UNAUTHORIZED: "correct the user and the password: --url or OSRERANK_URL, https://USER:PASSWORD@HOST:PORT",
+    HTTPStatus.PROXY_AUTHENTICATION_REQUIRED: "name the user and the password of the proxy",
+    HTTPStatus.METHOD_NOT_ALLOWED: "correct the address: no search engine answers there",
+}
+TO_WAIT_FOR = (HTTPStatus.TOO_MANY_REQUESTS, HTTPStatus.SERVICE_UNAVAILABLE)
+REDIS_S = 2.0
+"""For a Redis to connect, and to answer."""
+PROBE_KEY = "osrerank:doctor"
+QUEUE_KEYS = ("_kombu.binding.osrerank", "unacked", "osrerank:queue")
+"""Keys like those of Celery's queues: a user that may not read these cannot use the broker."""
 QUERY, DOCUMENT = "what causes low blood pressure", "Dehydration, bed rest and some drugs lower blood pressure."
 
 
@@ -74,7 +89,7 @@ def examine(settings: Settings, *, index: str = "") -> Iterator[Finding]:
     """
     yield _software()
     yield _processor()
-    yield from _model(settings)
+    yield from _model(settings, index)
     if _needs_vector_model(settings, index):
         yield _vector_model(settings)
     yield _languages()
@@ -145,7 +160,7 @@ def _processor() -> Finding:
     )
 
 
-def _model(settings: Settings) -> Iterator[Finding]:
+def _model(settings: Settings, index: str) -> Iterator[Finding]:
     """Load the model, and score a pair with it."""
     if settings.backend == HTTP:
         yield _rerank_server(settings)
@@ -156,7 +171,7 @@ def _model(settings: Settings) -> Iterator[Finding]:
     try:
         model = load_local(settings, POINTWISE)
     except Exception as error:  # noqa: BLE001 - whatever keeps the model from loading is the finding
-        yield Finding("model", "failed", _sentence(error), "see docs/models.md, or leave OSRERANK_MODEL unset")
+        yield Finding("model", "failed", _sentence(error), _model_fix(settings, index))
         return
     with closing(model):
         yield _choice(settings, model.card, model.backend)
@@ -164,6 +179,37 @@ def _model(settings: Settings) -> Iterator[Finding]:
             yield _pair(as_scorer(model))
         except Exception as error:  # noqa: BLE001 - likewise
             yield Finding("scored pair", "failed", _sentence(error), "export or download the model again")
+
+
+def _model_fix(settings: Settings, index: str) -> str:
+    """Return what to do about a model that cannot be loaded, by where it is named."""
+    if settings.model == DEFAULT_MODEL:
+        return "install osrerank again: this model is part of it"
+    with suppress(ConfigError):  # the engine's finding says so
+        if index and settings.model in Defaults.load(settings).models_of(index):
+            return f"correct the model of {index} in {settings.found_file()}; docs/models.md says what it may be"
+    return "correct --model or OSRERANK_MODEL, or leave it out; docs/models.md says what it may be"
+
+
+def engine_fix(error: Exception, absent: str = "correct the address: no search engine answers there") -> str:
+    """Return what to do about an error of the search engine or of the way to it; "" if the error says it itself.
+
+    Args:
+        error: opensearch-py's, or any other.
+        absent: what to do where nothing of the asked name is there.
+    """
+    failed = failed_of(error)
+    status = failed.status
+    if status is None:
+        return NOT_THERE
+    if status == HTTPStatus.FORBIDDEN:
+        is_blocked = failed.kind == "cluster_block_exception"  # says itself why
+        return "" if is_blocked else "grant this user the right that is missing; docs/operations.md has the roles"
+    if status == HTTPStatus.NOT_FOUND:
+        return absent
+    if status in TO_WAIT_FOR:
+        return "wait until the server has less to do or has started, and look at its log"
+    return FIXES_OF_STATUS.get(status, "look at the server's log, and at what lies between" if status >= 500 else "")
 
 
 def _needs_vector_model(settings: Settings, index: str) -> bool:
@@ -248,17 +294,17 @@ def _pair(scorer: Any, deadline: Deadline = NEVER) -> Finding:
 
 def _engine(settings: Settings, index: str) -> Iterator[Finding]:
     address = settings.url.get_secret_value()
-    fix = "start the server, or give its address with --url or OSRERANK_URL"
     try:
         client = connect(address, max_retries=0, timeout=5)
     except Exception as error:  # noqa: BLE001 - whatever keeps the engine from answering is the finding
-        yield Finding("engine", "failed", _sentence(error), fix)
+        yield Finding("engine", "failed", _sentence(error), NOT_THERE)
         return
     with closing(client):
         try:
             version = client.info()["version"]
         except Exception as error:  # noqa: BLE001 - likewise
-            yield Finding("engine", "failed", f"it does not answer: {_sentence(error)}", fix)
+            verb = "does not answer" if failed_of(error).status is None else "refuses to answer"
+            yield Finding("engine", "failed", f"it {verb}: {_sentence(error)}", engine_fix(error))
             return
         facts = {"distribution": version.get("distribution", "elasticsearch"), "version": version["number"]}
         where = f"the embedded engine in {folder}" if (folder := embedded_folder(settings)) else _hosts(client)
@@ -284,9 +330,7 @@ def _fields(client: Client, index: str) -> Finding:
     try:
         mappings = client.indices.get_mapping(index=index)
     except Exception as error:  # noqa: BLE001 - whatever the engine answers is the finding
-        return Finding(
-            "index", "failed", f"{index}: {_sentence(error)}", "make it with osrerank index, or name another"
-        )
+        return Finding("index", "failed", f"{index}: {_sentence(error)}", engine_fix(error, MAKE_INDEX))
     fields = names_of(leaves_by_index(mappings).values(), TEXT_KINDS)
     found_fields = client.fields_of(index)
     searched, read = list(found_fields.searched), list(found_fields.read)
@@ -330,7 +374,9 @@ def _vectors(settings: Settings, index: str) -> Iterator[Finding]:
     except ConfigError as error:
         yield Finding("vectors", "absent", _sentence(error))
     except Exception as error:  # noqa: BLE001 - whatever keeps the index from being read is the finding
-        yield Finding("vectors", "failed", _sentence(error), "make the index with osrerank index, or name another")
+        is_model = isinstance(error, ScoringError | MissingDependencyError)
+        fix = _model_fix(settings, index) if is_model else engine_fix(error, MAKE_INDEX)
+        yield Finding("vectors", "failed", _sentence(error), fix)
     else:
         yield Finding("vectors", "ok", str(found), facts={**found.as_json(), "orphans": gone})
         if gone:
@@ -354,14 +400,27 @@ def _redis(settings: Settings) -> Iterator[Finding]:
 
 
 def _redis_server(part: str, url: str, fix: str, *, queues: bool, cache_mb: float) -> Finding:
-    """Check how a Redis bounds its memory: one with queues must not evict, and the cache bounds itself."""
-    import redis  # noqa: PLC0415 - only where it is configured
+    """Check that a Redis takes writes, and how it bounds its memory.
+
+    One with queues must not evict, and the cache bounds itself.
+    """
+    from osrerank.scoring.remote.broker import check_mode, error_code, redis_fix  # noqa: PLC0415 - imports redis
 
     try:
-        with redis.Redis.from_url(url, socket_connect_timeout=2, socket_timeout=2) as client:
-            memory, server = client.info("memory"), client.info("server")
+        with open_redis(url, connect_s=REDIS_S, answer_s=REDIS_S) as client:
+            if queues:
+                check_mode(client)
+                client.exists(*QUEUE_KEYS)
+            client.set(PROBE_KEY, b"", px=1)
+            infos = [_info_of(client, section) for section in ("memory", "server")]
     except Exception as error:  # noqa: BLE001 - whatever keeps it from answering is the finding
-        return Finding(part, "failed", f"it does not answer: {_sentence(error)}", fix)
+        code = error_code(error)
+        found = f"it answers with the error {code}: {_sentence(error)}" if code else f"it does not answer: {error}"
+        return Finding(part, "failed", found, redis_fix(error, fix))
+    memory, server = infos
+    if not memory:
+        found = "Redis answers and takes writes; this user may not see how its memory is bounded (INFO)"
+        return Finding(part, "ok", f"{found}: maxmemory-policy must be noeviction" if queues else found)
     policy, most = str(memory.get("maxmemory_policy", "unknown")), int(memory.get("maxmemory", 0))
     facts = {"version": server["redis_version"], "maxmemory_policy": policy, "maxmemory_bytes": most}
     found = f"Redis {server['redis_version']} answers; maxmemory-policy {policy}, maxmemory {most} bytes"
@@ -373,6 +432,16 @@ def _redis_server(part: str, url: str, fix: str, *, queues: bool, cache_mb: floa
     return Finding(part, "ok", found, facts=facts)
 
 
+def _info_of(client: Any, section: str) -> Mapping[str, Any]:
+    """Return what a Redis says of itself; nothing if this user may not ask, which searches need not."""
+    from redis.exceptions import NoPermissionError  # noqa: PLC0415 - only where it is configured
+
+    with suppress(NoPermissionError):
+        answer: Mapping[str, Any] = client.info(section)
+        return answer
+    return {}
+
+
 def _workers(settings: Settings) -> Finding:
     """Report the workers of the model."""
     if settings.backend != WORKERS:
@@ -380,13 +449,15 @@ def _workers(settings: Settings) -> Finding:
         return Finding("workers", "absent", f"scoring is done {where}; OSRERANK_BACKEND=workers sends it to workers")
     try:
         heartbeats = _heartbeats(settings)
-    except ModuleNotFoundError as error:
+    except (ModuleNotFoundError, MissingDependencyError) as error:
         fix = "pip install 'osrerank[workers]', and the same version of osrerank everywhere"
         return Finding("workers", "failed", f"this installation has no workers: {error}", fix)
     except Exception as error:  # noqa: BLE001 - whatever keeps the broker from answering is the finding
-        return Finding(
-            "workers", "failed", f"the broker cannot be asked: {_sentence(error)}", "start the broker's Redis"
-        )
+        from osrerank.scoring.remote.broker import error_code, redis_fix  # noqa: PLC0415 - imports redis
+
+        said = ": ".join(filter(None, (error_code(error), _sentence(error))))
+        fix = redis_fix(error, "start the broker's Redis")
+        return Finding("workers", "failed", f"the broker cannot be asked: {said}", fix)
     if not heartbeats:
         return Finding("workers", "failed", f"no worker of {settings.model} answers", "start one: osrerank worker")
     names = [str(one.worker) for one in heartbeats]

@@ -158,5 +158,9 @@ def _sentence(error: Exception) -> str:
     first_line = str(error).strip().splitlines()[0] if str(error).strip() else "no message"
     name = type(error).__name__
     if first_line.startswith(f"{name}("):  # opensearch-py's errors start with their own name and end with their cause
-        return f"{first_line.partition(' caused by: ')[0]} (run with --debug for the traceback)"
+        from osrerank.doctor import engine_fix  # noqa: PLC0415 - opensearch-py, which raised it
+
+        fix = engine_fix(error, absent="")
+        said = f"{first_line.partition(' caused by: ')[0]}{f': {fix}' if fix else ''}"
+        return f"{said} (run with --debug for the traceback)"
     return f"{name}: {first_line} (run with --debug for the traceback)"

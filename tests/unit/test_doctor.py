@@ -1,5 +1,11 @@
+import contextlib
+import http.server
 import json
+import socketserver
+import threading
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from click.testing import CliRunner
@@ -11,6 +17,7 @@ from osrerank.settings import Settings
 from osrerank.stages.language_guard import IS_INSTALLED
 
 TINY = str(Path(__file__).parents[1] / "data" / "tiny-bert-one-label")
+BI_ENCODER = str(Path(TINY).with_name("tiny-bert-bi-encoder"))
 NOWHERE = "http://127.0.0.1:9"
 
 
@@ -121,3 +128,146 @@ def test_the_precision_of_the_command_line_is_looked_at(url: str) -> None:
     outcome = CliRunner().invoke(cli, ["--url", url, "--model", TINY, "--backend", "onnx", "--dtype", "bf16", "doctor"])
     assert outcome.exit_code == 1
     assert "backend onnx does not compute in bf16" in outcome.output
+
+
+INFO = json.dumps({"version": {"number": "3.6.0", "distribution": "opensearch"}}).encode()
+
+
+@contextlib.contextmanager
+def served(handler: Any) -> Iterator[int]:
+    """Yield the port of a server on loopback."""
+    with socketserver.ThreadingTCPServer(("127.0.0.1", 0), handler) as server:
+        server.daemon_threads = True
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield server.server_address[1]
+        server.shutdown()
+
+
+def answering(status: int, *, knows_itself: bool) -> Any:
+    """A search engine that answers everything with a status, except perhaps the question of what it is."""
+
+    class Engine(http.server.BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            says_itself = knows_itself and self.path == "/"
+            content = INFO if says_itself else b"{}"
+            self.send_response(200 if says_itself else status)
+            self.send_header("Content-Type", "application/json")
+            self.send_header("Content-Length", str(len(content)))
+            self.end_headers()
+            self.wfile.write(content)
+
+        do_POST = do_HEAD = do_GET  # noqa: N815 - the library's names
+
+        def log_message(self, *_: Any) -> None:
+            pass
+
+    return Engine
+
+
+STATUSES = {
+    400: "",
+    401: "the password",
+    403: "the right",
+    404: "",
+    405: "correct the address",
+    407: "of the proxy",
+    429: "wait",
+    500: "log",
+    502: "log",
+    503: "wait",
+    504: "log",
+}
+
+
+@pytest.mark.parametrize("knows_itself", [False, True])
+@pytest.mark.parametrize("status", STATUSES)
+def test_the_fix_fits_the_status_that_the_search_engine_answers(status: int, *, knows_itself: bool) -> None:
+    with served(answering(status, knows_itself=knows_itself)) as port:
+        found = findings(f"http://admin:secret@127.0.0.1:{port}", index="notes", model=BI_ENCODER)
+    failed = [found["index"], found["vectors"]] if knows_itself else [found["engine"]]
+    for finding in failed:
+        assert (finding.status, str(status) in finding.found) == ("failed", True)
+        assert STATUSES[status] in finding.fix
+        assert "start the server" not in finding.fix
+        assert ("osrerank index" in finding.fix) == (status == 404 and knows_itself)
+        assert "secret" not in finding.found + finding.fix
+
+
+REPLIES = {
+    "NOPERM this user has no permissions to run the 'set' command": "the rights",
+    "NOAUTH Authentication required.": "its password",
+    "WRONGPASS invalid username-password pair or user is disabled.": "its password",
+    "READONLY You can't write against a read only replica.": "the master",
+    "MASTERDOWN Link with MASTER is down and replica-serve-stale-data is set to 'no'.": "the master",
+    "OOM command not allowed when used memory > 'maxmemory'.": "maxmemory",
+    "MISCONF Redis is configured to save RDB snapshots, but it's currently unable to persist to disk.": "its disk",
+    "LOADING Redis is loading the dataset in memory": "wait",
+    "NOREPLICAS Not enough good replicas to write.": "its log",
+    "BUSY Redis is busy running a script.": "its log",
+}
+
+
+@pytest.mark.parametrize("reply", REPLIES)
+@pytest.mark.parametrize("backend", ["onnx", "workers"])
+def test_the_fix_fits_the_error_that_a_redis_answers(reply: str, backend: str, url: str) -> None:
+    class Redis(socketserver.StreamRequestHandler):
+        def handle(self) -> None:
+            while line := self.rfile.readline():
+                for _ in range(int(line[1:])):
+                    self.rfile.read(int(self.rfile.readline()[1:]) + 2)
+                self.wfile.write(f"-{reply}\r\n".encode())
+
+    with served(Redis) as port:
+        found = findings(url, redis_url=f"redis://127.0.0.1:{port}/0", backend=backend)
+    failed = [found["redis"], *([found["workers"]] if backend == "workers" else [])]
+    for finding in failed:
+        assert (finding.status, reply.partition(" ")[0] in finding.found) == ("failed", True)
+        assert REPLIES[reply] in finding.fix
+        assert "start" not in finding.fix
+
+
+@pytest.mark.integration
+@pytest.mark.parametrize(
+    "rights", ["~osrerank:* &osrerank:* +@all -@dangerous", "~queue:* &* +@all -@dangerous", "+@all"]
+)
+def test_a_redis_user_without_the_rights_of_a_broker_is_told_to_get_them(rights: str, url: str, redis_url: str) -> None:
+    import redis
+
+    with redis.Redis.from_url(redis_url) as client:
+        client.execute_command("ACL", "SETUSER", "narrow", "reset", "on", ">pw", "resetchannels", *rights.split())
+        try:
+            address = redis_url.replace("redis://", "redis://narrow:pw@")
+            found = findings(url, redis_url=address, backend="workers")["redis"]
+        finally:
+            client.execute_command("ACL", "DELUSER", "narrow")
+    assert (found.status, "NOPERM" in found.found, "the rights" in found.fix) == ("failed", True, True)
+
+
+@pytest.mark.integration
+def test_a_redis_user_with_the_rights_of_the_page_on_workers_is_sound(url: str, redis_url: str) -> None:
+    import redis
+
+    page = (Path(__file__).parents[2] / "docs" / "workers.md").read_text()
+    rights = page.partition("with the rights `")[2].partition("`")[0].split()
+    with redis.Redis.from_url(redis_url) as client:
+        client.execute_command("ACL", "SETUSER", "documented", "reset", "on", ">pw", *rights)
+        try:
+            address = redis_url.replace("redis://", "redis://documented:pw@")
+            found = findings(url, redis_url=address, backend="workers")["redis"]
+        finally:
+            client.execute_command("ACL", "DELUSER", "documented")
+    assert (found.status, "noeviction" in found.found) == ("ok", True)
+
+
+def test_the_fix_of_a_missing_model_names_where_it_is_named(url: str, tmp_path: Path) -> None:
+    file = tmp_path / "osrerank.toml"
+    file.write_text('[index.notes]\nmodel = "./missing"\n')
+    with connect(url) as client:
+        client.index(index="notes", id="1", body={"text": "salt"}, refresh=True)
+    command = ["--url", url, "doctor", "--index", "notes"]
+    outcome = CliRunner().invoke(cli, command, env={"OSRERANK_SETTINGS_FILE": str(file)})
+    fixes = [line for line in outcome.output.splitlines() if line.startswith("    fix:")]
+    assert len(fixes) == 2
+    assert all(f"correct the model of notes in {file}" in fix for fix in fixes)
+    elsewhere = findings(url, model="./missing", index="notes")
+    assert all("OSRERANK_MODEL" in elsewhere[part].fix for part in ("model", "vectors"))

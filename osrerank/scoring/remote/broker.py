@@ -31,6 +31,9 @@ FIXES = {
     "NOPERM": "give its user the rights that the page on workers lists",
     "NOAUTH": "name its password",
     "WRONGPASS": "name its password",
+    "OOM": "it is full; raise its maxmemory",
+    "MISCONF": "it cannot write to its disk; free or mend that",
+    "LOADING": "it is still loading its data; wait until it has",
 }
 """What to do after an error that Redis answered with, by its code."""
 OF_ADDRESS = ("host", "port", "path", "db", "username", "password")
@@ -94,6 +97,17 @@ def no_broker(error: BaseException) -> str:
         f"the broker cannot be asked for workers ({code or type(error).__name__}): {fix}, or correct "
         "OSRERANK_BROKER_URL, or OSRERANK_REDIS_URL where that is the broker too"
     )
+
+
+def redis_fix(error: BaseException, away: str) -> str:
+    """Return what to do about an error of a Redis.
+
+    Args:
+        error: redis-py's, or one that it caused.
+        away: what to do if it did not answer.
+    """
+    code = error_code(error) or (error_code(error.__cause__) if error.__cause__ else "")
+    return FIXES.get(code, "look at its log") if code else away
 
 
 def error_code(error: BaseException) -> str:

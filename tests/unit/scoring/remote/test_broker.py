@@ -91,7 +91,9 @@ def test_an_option_that_a_broker_has_not_is_named_with_the_setting_and_without_t
         ("MASTERDOWN Link with MASTER is down", "(MASTERDOWN): it is a replica; name an address"),
         ("NOPERM this user has no permissions to run the 'brpop' command", "(NOPERM): give its user the rights"),
         ("NOAUTH Authentication required.", "(NOAUTH): name its password"),
-        ("MISCONF Redis is configured to save RDB snapshots", "(MISCONF): look at its Redis"),
+        ("MISCONF Redis is configured to save RDB snapshots", "(MISCONF): it cannot write to its disk"),
+        ("OOM command not allowed when used memory", "(OOM): it is full"),
+        ("NOREPLICAS Not enough good replicas", "(NOREPLICAS): look at its Redis"),
         ("CLUSTERDOWN Hash slot not served", "a node of a Redis Cluster"),
     ],
 )
