@@ -23,7 +23,6 @@ from osrerank.scoring.names import HTTP, WORKERS
 from osrerank.scoring.registry import as_scorer, is_local, load, load_local
 from osrerank.settings import DEFAULT_MODEL, Settings
 from osrerank.settings_file import HttpSettings
-from osrerank.stages.language_guard import IS_INSTALLED
 from osrerank.types import NEVER, Deadline
 
 Status = Literal["ok", "failed", "absent"]
@@ -58,6 +57,8 @@ REDIS_S = 2.0
 PROBE_KEY = "osrerank:doctor"
 QUEUE_KEYS = ("_kombu.binding.osrerank", "unacked", "osrerank:queue")
 """Keys like those of Celery's queues: a user that may not read these cannot use the broker."""
+SAMPLE = 20
+"""Documents whose language is looked at."""
 QUERY, DOCUMENT = "what causes low blood pressure", "Dehydration, bed rest and some drugs lower blood pressure."
 
 
@@ -92,7 +93,6 @@ def examine(settings: Settings, *, index: str = "") -> Iterator[Finding]:
     yield from _model(settings, index)
     if _needs_vector_model(settings, index):
         yield _vector_model(settings)
-    yield _languages()
     yield from _engine(settings, index)
     yield from _redis(settings)
     yield _workers(settings)
@@ -231,14 +231,6 @@ def _vector_model(settings: Settings) -> Finding:
     return Finding("vector model", "ok", found, facts={"model": settings.vector_model})
 
 
-def _languages() -> Finding:
-    """Report whether the extra that detects the languages of documents is installed."""
-    if IS_INSTALLED:
-        return Finding("languages", "ok", "documents in a language that the model does not read are detected")
-    found = "the languages of documents are not detected: pip install 'osrerank[languages]'"
-    return Finding("languages", "absent", found)
-
-
 def _rerank_server(settings: Settings) -> Finding:
     """Score a pair through the rerank server."""
     fix = "correct [http] of osrerank.toml, OSRERANK_RERANK_KEY or the model's name, or start the server"
@@ -316,6 +308,7 @@ def _engine(settings: Settings, index: str) -> Iterator[Finding]:
             yield _fields(client, index)
             yield from _search_pipeline(client, index)
     if index and is_local(settings.backend):
+        yield from _languages(settings, index)
         yield from _vectors(settings, index)
 
 
@@ -356,6 +349,23 @@ def _search_pipeline(client: Client, index: str) -> Iterator[Finding]:
         yield Finding("search pipeline", "failed", reason, f"grant this user {pipeline.unread}")
     elif pipeline.name:
         yield Finding("search pipeline", "ok", f"{index}: searches run under {pipeline.name}")
+
+
+def _languages(settings: Settings, index: str) -> Iterator[Finding]:
+    """Report the languages of an index's documents, if a sample has any, and whether the model reads them."""
+    from osrerank.indexing.documents import sample_texts  # noqa: PLC0415 - imports tokenizers
+    from osrerank.indexing.languages import Languages  # noqa: PLC0415 - likewise
+
+    try:
+        with closing(connect(settings.url.get_secret_value(), model=settings.model)) as client:
+            languages = Languages.of(client, index, sample_texts(client, index, client.fields_of(index), SAMPLE))
+    except Exception as error:  # noqa: BLE001 - whatever keeps the index from being read is the finding
+        yield Finding("languages", "failed", _sentence(error), engine_fix(error, MAKE_INDEX))
+    else:
+        if languages.found:
+            said, *fixes = languages.sentences
+            status: Status = "failed" if languages.unread else "ok"
+            yield Finding("languages", status, f"{index}: {said}", "; ".join(fixes), dict(languages.found))
 
 
 def _vectors(settings: Settings, index: str) -> Iterator[Finding]:

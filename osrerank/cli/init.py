@@ -3,7 +3,6 @@
 import time
 from collections.abc import Sequence
 from contextlib import closing, nullcontext
-from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -11,11 +10,11 @@ import click
 
 from osrerank.cli.options import DURATION, client_of
 from osrerank.cli.settings_file import refuse_existing, settings_text
-from osrerank.response import parse
 from osrerank.retrieval.fields import SearchFields
+from osrerank.scoring.names import MULTILINGUAL
 from osrerank.scoring.registry import as_scorer, load
 from osrerank.settings import SETTINGS_FILE
-from osrerank.types import Query
+from osrerank.stages.language_guard import is_installed
 
 SAMPLE = 20
 INTERACTIVE_MS = 1000.0
@@ -59,12 +58,13 @@ class Written(NamedTuple):
 def init(
     context: click.Context, /, *, index: str | None, deadline_ms: float | None, build: bool, output: Path, force: bool
 ) -> None:
-    """Write osrerank.toml with text fields and depth, and say how to build missing vectors.
+    """Write osrerank.toml with text fields, model and depth, and say how to build missing vectors.
 
     \b
     osrerank --url https://localhost:9200 init --index articles --build
 
     `connect` and the command line read ./osrerank.toml, or the one in the user's configuration folder, and say which.
+    If the model does not read the documents' language, the index gets osrerank/e5-multilingual, where it is installed.
     The depth is 100 if document vectors are stored. With a cross-encoder, or with OSRERANK_VECTORS=off, it is what this
     machine scores in half of the deadline, at most 100.
     """
@@ -74,12 +74,15 @@ def init(
     with closing(client_of(context)) as client:
         found = client.fields_of(index) if index else SearchFields()
         texts = _sample(client, index, found) if index else []
+        model = _told_languages(client, index, texts) if index else ""
+    with closing(client_of(context, model=model or None)) as client:
         keeps = _keeps_vectors(client, index)
         written = _with_vectors(deadline_ms) if keeps else _read_anew(client, index, texts, deadline_ms)
         fields = {"query_fields": found.searched, "fields": found.read} if texts and not found.parts else {}
         by_index = {index: fields} if index and fields else {}
         notes = f"Made by osrerank init: {written.note}."
-        output.write_text(settings_text(notes, written.options, by_index), encoding="utf-8")
+        models = {index: model} if index and model else {}
+        output.write_text(settings_text(notes, written.options, by_index, models), encoding="utf-8")
         listed = ", ".join(f"{name} {value:g}" for name, value in written.options.items())
         click.echo(f"{output}: {listed}; {written.note}")
         if index:
@@ -145,11 +148,19 @@ def _measure(client: Any, found: Sequence[str]) -> Speed:
 
 def _sample(client: Any, index: str, fields: SearchFields) -> list[str]:
     """Return the texts of some documents of an index, as a model reads them."""
-    from osrerank.indexing.documents import documents_of  # noqa: PLC0415 - keeps the command's help quick
+    from osrerank.indexing.documents import sample_texts  # noqa: PLC0415 - keeps the command's help quick
 
-    hits = list(islice(documents_of(client, index, fields), SAMPLE))
-    ranking = parse(hits, Query("init", "init"), fields.read, by_index=fields.by_index(None))
-    return [candidate.text for candidate in ranking.candidates if candidate.text]
+    return sample_texts(client, index, fields, SAMPLE)
+
+
+def _told_languages(client: Any, index: str, texts: Sequence[str]) -> str:
+    """Say in which languages an index's documents are; return the model that is better than its own, "" if none is."""
+    from osrerank.indexing.languages import Languages  # noqa: PLC0415 - keeps the command's help quick
+
+    languages = Languages.of(client, index, texts)
+    for sentence in languages.sentences:
+        click.echo(f"{index}: {sentence}")
+    return MULTILINGUAL if languages.needs_multilingual and is_installed() else ""
 
 
 def _depth(pairs_per_s: float, deadline_ms: float) -> int:

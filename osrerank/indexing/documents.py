@@ -9,11 +9,12 @@ from typing import Any, NamedTuple
 from osrerank.client import Client
 from osrerank.indexing.side_index import every_hit
 from osrerank.options.rerank import Rerank
+from osrerank.response import parse
 from osrerank.retrieval.fields import SearchFields
 from osrerank.retrieval.requests import is_embedded
 from osrerank.search.coverage import EVERY, body_of, texts_of
 from osrerank.service import RerankService, no_vectors
-from osrerank.types import LongText
+from osrerank.types import LongText, Query
 from osrerank.vectors.documents import DocumentVectors
 
 BATCH = 64
@@ -101,3 +102,10 @@ def documents_of(
     """Yield the documents that match a query when reading begins, as hits in arbitrary order."""
     size = PAGE if is_embedded(client) else BATCH
     return every_hit(client, index, body_of(fields, size, query))
+
+
+def sample_texts(client: Client, index: str, fields: SearchFields, count: int) -> list[str]:
+    """Return the texts of the first documents of an index, as a model reads them."""
+    hits = list(islice(documents_of(client, index, fields), count))
+    ranking = parse(hits, Query("sample", "sample"), fields.read, by_index=fields.by_index(None))
+    return [candidate.text for candidate in ranking.candidates if candidate.text]

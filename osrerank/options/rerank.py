@@ -108,7 +108,7 @@ class Rerank:
             relevant.
         explain: whether to add to each hit how it got its rank, and to each stage its values of pairs.
         language_guard: whether to keep the first pass if, by its card, the model does not read the script of the query
-            or, with the extra ``languages``, the language of most documents.
+            or the language of most documents.
         blend: how the model is combined with the first pass. ``"card"`` does what the model's card recommends;
             ``"replace"`` orders by the model only; ``"linear"`` and ``"rrf"`` combine the model with the first pass
             (``osrerank.stages.interpolate``). In ``"vectors-mono"``, the model is that of the vectors.

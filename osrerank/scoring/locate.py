@@ -11,11 +11,9 @@ from osrerank._removed import instead_of
 from osrerank.errors import ModelLoadError
 from osrerank.scoring.model_files import GRAPHS, SHIPPED, WEIGHTS, is_pickled, read_json
 from osrerank.scoring.modular.cross_encoder import has_own_head
+from osrerank.scoring.names import MULTILINGUAL, MULTILINGUAL_PACKAGE
 
 SHIPPED_PREFIX = "osrerank/"
-MULTILINGUAL = "osrerank/e5-multilingual"
-MULTILINGUAL_PACKAGE = "osrerank_multilingual"
-"""A model in a distribution of its own, because of its size; the package that holds it."""
 HUB_ID = re.compile(r"^(?P<repository>[\w.-]+(/[\w.-]+)?)(@(?P<revision>[\w./-]+))?$")
 DESCRIPTIONS = (
     "*_Dense/config.json",

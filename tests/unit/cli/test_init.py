@@ -9,6 +9,7 @@ from osrerank import connect
 from osrerank.cli import cli
 from osrerank.cli.init import _depth
 from osrerank.errors import ConfigError
+from osrerank.stages.language_guard import is_installed
 from tests.articles import ARTICLES, fill
 from tests.workers import TINY
 
@@ -104,3 +105,23 @@ def test_argument_variable_working_directory_user_default(url, tmp_path, monkeyp
 )
 def test_the_depth_takes_half_of_the_deadline(pairs_per_s: float, deadline_ms: float, depth: int) -> None:
     assert _depth(pairs_per_s, deadline_ms) == depth
+
+
+@pytest.mark.long
+def test_of_german_documents_language_model_and_analyzer_are_named(url: str, tmp_path: Path) -> None:
+    sentence = "Diese leise Waschmaschine verbraucht wenig Wasser und wäscht auch Wolle, Seide und Kleider Nummer"
+    with connect(url) as client:
+        fill(client, "waren", [{"title": f"Ware {at}", "body": f"{sentence} {at}"} for at in range(5)])
+    result = CliRunner().invoke(cli, ["--url", url, "init", "--index", "waren"], catch_exceptions=False)
+    assert "waren: the documents are in de" in result.output
+    assert "waren: osrerank/e5-small does not read de: osrerank/e5-multilingual reads it: " in result.output
+    assert '"analyzer": "german"' in result.output
+    models = tomllib.loads((tmp_path / "osrerank.toml").read_text("utf-8"))["index"]["waren"].get("model")
+    assert models == ("osrerank/e5-multilingual" if is_installed() else None)
+
+
+@pytest.mark.long
+def test_of_english_documents_the_model_stays(url: str, tmp_path: Path) -> None:
+    result = CliRunner().invoke(cli, ["--url", url, "init", "--index", "articles"], catch_exceptions=False)
+    assert "does not read" not in result.output
+    assert "model" not in tomllib.loads((tmp_path / "osrerank.toml").read_text("utf-8"))["index"]["articles"]

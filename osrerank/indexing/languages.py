@@ -1,0 +1,88 @@
+"""In which languages an index's documents are, and what that asks for: a model, an analyzer."""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Self
+
+from osrerank.client import Client
+from osrerank.retrieval.mapping import leaves_by_index
+from osrerank.scoring.locate import locate_here
+from osrerank.scoring.model_files import read_card
+from osrerank.scoring.names import MULTILINGUAL_LANGUAGES
+from osrerank.scoring.registry import is_local
+from osrerank.stages.language_guard import is_read, languages_of, use_multilingual
+
+FEW = 0.2
+"""Of the texts whose language is clear; a language of fewer, among 20, is chance."""
+ANALYZERS = {
+    "ar": "arabic", "bg": "bulgarian", "bn": "bengali", "ca": "catalan", "cs": "czech", "da": "danish", "de": "german",
+    "el": "greek", "en": "english", "es": "spanish", "et": "estonian", "eu": "basque", "fa": "persian", "fi": "finnish",
+    "fr": "french", "ga": "irish", "gl": "galician", "hi": "hindi", "hu": "hungarian", "hy": "armenian",
+    "id": "indonesian", "it": "italian", "ja": "cjk", "ko": "cjk", "lt": "lithuanian", "lv": "latvian", "nl": "dutch",
+    "no": "norwegian", "pt": "portuguese", "ro": "romanian", "ru": "russian", "sv": "swedish", "th": "thai",
+    "tr": "turkish", "zh": "cjk",
+}  # fmt: skip
+"""ISO 639-1 code -> OpenSearch's analyzer for the language."""
+PLAIN = ("", "standard", "simple", "whitespace")
+"""Analyzers that know no language."""
+
+
+@dataclass(frozen=True, slots=True)
+class Languages:
+    """The languages of an index's documents.
+
+    Attributes:
+        found: language -> how many documents of a sample are in it; rare ones are left out.
+        model: the index's model.
+        read: the languages that it reads; empty if they are not known.
+        plain: the text field that is searched first, if its analyzer knows no language; else "".
+    """
+
+    found: Mapping[str, int]
+    model: str
+    read: tuple[str, ...]
+    plain: str
+
+    @classmethod
+    def of(cls, client: Client, index: str, texts: Sequence[str]) -> Self:
+        """Return the languages of a sample of an index's documents."""
+        told: Counter[str] = languages_of(texts)
+        found = {name: count for name, count in told.most_common() if count >= FEW * told.total()}
+        with client.searcher.serving(index) as service:
+            settings = service.settings
+        directory = locate_here(settings.model) if is_local(settings.backend) else None
+        read = read_card(directory).languages if directory else ()
+        searched = client.fields_of(index).searched
+        leaves = [
+            leaf
+            for fields in leaves_by_index(client.indices.get_mapping(index=index)).values()
+            for leaf in fields.values()
+        ]
+        plain = [leaf.path for leaf in leaves if leaf.path in searched[:1] and leaf.analyzer in PLAIN]
+        return cls(found, settings.model, read, plain[0] if plain else "")
+
+    @property
+    def unread(self) -> tuple[str, ...]:
+        """Those of the languages that the index's model does not read."""
+        return tuple(name for name in self.found if self.read and not is_read(name, self.read))
+
+    @property
+    def needs_multilingual(self) -> bool:
+        """Whether the multilingual model reads a language that the index's model does not read."""
+        return any(is_read(name, MULTILINGUAL_LANGUAGES) for name in self.unread)
+
+    @property
+    def sentences(self) -> tuple[str, ...]:
+        """What to tell: the languages, the model that reads them, and the analyzer that finds their words."""
+        if not self.found:
+            return ()
+        said = [f"the documents are in {', '.join(self.found)}"]
+        if self.unread:
+            fix = use_multilingual() if self.needs_multilingual else "name a model that reads it"
+            said.append(f"{self.model} does not read {', '.join(self.unread)}: {fix}")
+        analyzer = ANALYZERS.get(next(iter(self.found)))
+        if self.plain and analyzer:
+            fix = f'"analyzer": "{analyzer}" in the mapping of a new index finds other forms of a word, too'
+            said.append(f"{self.plain} has an analyzer without a language: {fix}")
+        return tuple(said)
