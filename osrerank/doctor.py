@@ -328,12 +328,14 @@ def _fields(client: Client, index: str) -> Finding:
     found_fields = client.fields_of(index)
     searched, read = list(found_fields.searched), list(found_fields.read)
     wrong = [*found_fields.warnings, *found_fields.complaints(None)]
-    facts = {"text_fields": fields, "searched": searched, "read": read, "warnings": wrong}
+    left_out = list(found_fields.left_out)
+    facts = {"text_fields": fields, "searched": searched, "read": read, "left_out": left_out, "warnings": wrong}
     if wrong or not read:
         listed = ", ".join(fields) or "none"
         reason = f"{index}: {'; '.join(wrong) or 'there is nothing to read'}; its text fields: {listed}"
         return Finding("index", "failed", reason, "name the fields with --fields or in the settings file", facts)
     found = f"searched: {', '.join(searched)}; read: {', '.join(read)}"
+    found += f"; left out: {', '.join(left_out)}" if left_out else ""
     return Finding("index", "ok", f"{index}: text fields {', '.join(fields)}; {found}", facts=facts)
 
 

@@ -128,6 +128,7 @@ class RerankMarks(TypedDict):
         stages: what each stage did.
         warnings: sentences on what was done differently from the request, or is wrong with the named fields.
         fields: the fields that were read; absent where OpenSearch reranked, or nothing did.
+        fields_left_out: text fields that were not searched, because nobody named fields and there are more than five.
         fields_by_index: those of each index, where nobody named fields and the indices have different ones.
         below_min_score: reranked hits that ``min_score`` removed, where it was given.
         cuts: what each of the thresholds ``min_probability`` and ``cutoff`` did, where one was given.
@@ -143,6 +144,7 @@ class RerankMarks(TypedDict):
     stages: list[StageMarks]
     warnings: list[str]
     fields: NotRequired[list[str]]
+    fields_left_out: NotRequired[list[str]]
     fields_by_index: NotRequired[dict[str, list[str]]]
     below_min_score: NotRequired[int]
     cuts: NotRequired[list[CutMarks]]

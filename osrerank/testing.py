@@ -2,7 +2,7 @@
 
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -106,10 +106,6 @@ class FunctionScorer:
         """Do nothing: there is nothing to release."""
 
 
-ANY: dict[str, Any] = {"bool": {"filter": [{"match_all": {}}]}}
-"""The query by which a sample of an index's documents is taken."""
-
-
 class ArithmeticEncoder:
     """A bi-encoder's backend that counts: the vector of a text has, at index i, how many of its token ids end on i.
 
@@ -151,8 +147,8 @@ class ArithmeticEncoder:
 class CannedTransport:
     """An opensearch-py transport that answers every request with the same response and records the requests.
 
-    Requests for mappings, samples of values, settings and the version are not recorded: every index has the fields
-    ``title`` and ``text``, and no default search pipeline.
+    Requests for mappings, settings and the version are not recorded: every index has the fields ``title`` and ``text``,
+    and no default search pipeline.
 
     Args:
         hosts: ignored.
@@ -172,8 +168,6 @@ class CannedTransport:
             return dict.fromkeys(url.rpartition("/")[0].strip("/").split(","), mapping)
         if "/_settings/" in url or url == "/":
             return {}
-        if isinstance(body, Mapping) and body.get("query") == ANY:
-            return {"hits": {"hits": [{"_id": "0", "_source": {"title": "A title", "text": "A text of some words"}}]}}
         self.requests.append({"method": method, "url": url, "params": dict(params or {}), "body": body, **options})
         if isinstance(self.answer, Exception):
             raise self.answer

@@ -10,7 +10,9 @@ import click
 
 from osrerank.cli.options import DURATION, client_of
 from osrerank.cli.settings_file import refuse_existing, settings_text
-from osrerank.retrieval.fields import SearchFields
+from osrerank.retrieval.fields import SearchFields, Wanted, named, resolved
+from osrerank.retrieval.mapping import leaves_by_index
+from osrerank.retrieval.samples import sampled_parts
 from osrerank.scoring.names import MULTILINGUAL
 from osrerank.scoring.registry import as_scorer, load
 from osrerank.settings import SETTINGS_FILE
@@ -63,8 +65,10 @@ def init(
     \b
     osrerank --url https://localhost:9200 init --index articles --build
 
-    `connect` and the command line read ./osrerank.toml, or the one in the user's configuration folder, and say which.
-    If the model does not read the documents' language, the index gets osrerank/e5-multilingual, where it is installed.
+    Of the fields that the mapping has as text, those are written whose values, in a sample of documents, are titles or
+    prose. `connect` and the command line read ./osrerank.toml, or the one in the user's configuration folder, and say
+    which. If the model does not read the documents' language, the index gets osrerank/e5-multilingual, where it is
+    installed.
     The depth is 100 if document vectors are stored. With a cross-encoder, or with OSRERANK_VECTORS=off, it is what this
     machine scores in half of the deadline, at most 100.
     """
@@ -72,7 +76,7 @@ def init(
         raise click.UsageError("--build needs an index: name it with --index")
     refuse_existing(output, force=force)
     with closing(client_of(context)) as client:
-        found = client.fields_of(index) if index else SearchFields()
+        found = _found(client, index) if index else SearchFields()
         texts = _sample(client, index, found) if index else []
         model = _told_languages(client, index, texts) if index else ""
     with closing(client_of(context, model=model or None)) as client:
@@ -89,6 +93,16 @@ def init(
             _tell_fields(index, found, is_written=bool(fields), has_texts=bool(texts))
         if index and texts and keeps:
             _vectors_of(client, index, build=build)
+
+
+def _found(client: Any, index: str) -> SearchFields:
+    """Return the fields that the settings name, or else those of the mapping whose sampled values are texts."""
+    options = client.searcher.defaults.of(index)
+    wanted = Wanted(named(options.query_fields), named(options.fields))
+    every = leaves_by_index(client.indices.get_mapping(index=index))
+    pipeline = client.search_pipeline_of(index)  # one that ranks would be paid for, or refuse the request
+    parts = () if pipeline.obstacle else client.result_of(sampled_parts(index, every, pipeline.instead), index)
+    return resolved(every, parts, wanted) if parts else client.fields_of(index)
 
 
 def _keeps_vectors(client: Any, index: str | None) -> bool:
@@ -119,7 +133,8 @@ def _tell_fields(index: str, found: SearchFields, *, is_written: bool, has_texts
         click.echo(f"{index}: {warning}", err=True)
     why = "its indices have different fields" if has_texts else "there are no documents with text yet"
     left = "" if is_written else f"; not written, so that each search looks again: {why}"
-    click.echo(f"{index}: searched: {', '.join(found.searched)}; read: {', '.join(found.read)}{left}")
+    others = f"; left out: {', '.join(found.left_out)}" if found.left_out else ""
+    click.echo(f"{index}: searched: {', '.join(found.searched)}; read: {', '.join(found.read)}{others}{left}")
 
 
 def _vectors_of(client: Any, index: str, *, build: bool) -> None:

@@ -14,7 +14,8 @@ class Rm3:
         documents: the number of feedback documents.
         terms: the number of terms kept of each feedback document, and of all of them together.
         weight: weight of the original query in the expanded one, in [0, 1].
-        field: the field that is searched and gives the terms; None for the last of the fields that a text searches.
+        field: the field that is searched and gives the terms; None for the first of the fields that a text searches
+            whose name is not like a title's.
         max_document_share: ignores terms that are in more than this share of the documents, in [0, 1].
         min_length: shortest feedback term, in characters.
         max_length: longest feedback term, in characters.

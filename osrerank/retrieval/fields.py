@@ -7,7 +7,7 @@ from typing import Self
 
 from osrerank.options.rerank import Rerank
 from osrerank.retrieval.mapping import TEXT_KINDS, Leaf, Leaves, lacking, nearest, plain, resolve
-from osrerank.retrieval.text_fields import is_title
+from osrerank.retrieval.text_fields import MOST_FIELDS, text_fields, titles_first, whole_fields
 from osrerank.types.reasons import Warned, WarningCode
 
 
@@ -49,7 +49,7 @@ class Wanted:
     is_checked: bool = False
 
     def needs_found(self, mappings: Sequence[Leaves]) -> bool:
-        """Return whether the search names too few fields, so that they must be found in the mapping and in samples."""
+        """Return whether the search names too few fields, so that they must be found in the mapping."""
         if self.own is None:
             return not self.searched
         texts = self.own_texts(mappings)
@@ -95,6 +95,7 @@ class SearchFields:
         options: name in the options, without its boost -> whether a query given as text searches it.
         missing: names in the options that the mapping lacks.
         nearest: name in the options -> the most similar name that the mapping has.
+        left_out: text fields that a query given as text does not search, because it names none and they are too many.
         warnings: other warnings.
         timed_out: whether the mapping was not answered in time, so that other requests would wait in vain.
     """
@@ -112,6 +113,7 @@ class SearchFields:
     options: Mapping[str, bool] = field(default_factory=dict)
     missing: tuple[str, ...] = ()
     nearest: Mapping[str, str] = field(default_factory=dict)
+    left_out: tuple[str, ...] = ()
     warnings: tuple[Warned, ...] = ()
     timed_out: bool = False
 
@@ -159,6 +161,41 @@ class SearchFields:
         return warnings
 
 
+def parts_of(every: Mapping[str, Leaves]) -> tuple[IndexGroup, ...]:
+    """Return each group of indices with the fields that are searched and read where none are named."""
+    return joined(
+        part_of(names, whole_fields(texts)[:MOST_FIELDS], every[names[0]]) for texts, names in groups_of(every)
+    )
+
+
+def groups_of(every: Mapping[str, Leaves]) -> list[tuple[tuple[Leaf, ...], tuple[str, ...]]]:
+    """Group the indices that have the same text fields; return each group's fields and names, largest group first."""
+    groups: dict[tuple[Leaf, ...], list[str]] = {}
+    for name in sorted(every):
+        groups.setdefault(tuple(text_fields(every[name])), []).append(name)
+    pairs = ((leaves, tuple(names)) for leaves, names in groups.items())
+    return sorted(pairs, key=lambda group: (-len(group[1]), group[1]))
+
+
+def part_of(names: tuple[str, ...], texts: Sequence[Leaf], leaves: Leaves) -> IndexGroup:
+    """Return indices that have the same mapping, with the fields that are searched there."""
+    return IndexGroup(names, tuple(leaf.path for leaf in texts), union(_readable(leaf, leaves) for leaf in texts))
+
+
+def joined(parts: Iterable[IndexGroup]) -> tuple[IndexGroup, ...]:
+    """Merge the parts that have the same fields."""
+    by_fields: dict[tuple[tuple[str, ...], tuple[str, ...]], list[str]] = {}
+    for part in parts:
+        by_fields.setdefault((part.searched, part.read), []).extend(part.indices)
+    return tuple(IndexGroup(tuple(sorted(names)), *fields) for fields, names in by_fields.items())
+
+
+def _readable(leaf: Leaf, leaves: Leaves) -> tuple[str, ...]:
+    """Return the names under which ``_source`` has a field's text; if it has not, those to ask for in ``fields``."""
+    written = leaves.get(leaf.source)
+    return (written.path,) if written is not None and written.is_written and not leaf.copied_from else read_of(leaf)
+
+
 def resolved(every: Mapping[str, Leaves], found: Sequence[IndexGroup], wanted: Wanted) -> SearchFields:
     """Return the fields that a search uses: the named ones as the mapping has them, and found ones for the rest.
 
@@ -178,6 +215,7 @@ def resolved(every: Mapping[str, Leaves], found: Sequence[IndexGroup], wanted: W
     leaves = {leaf.path: leaf for each in mappings for leaf in each.values()}
     texts = {leaf.path for each in mappings for leaf in each.values() if leaf.kind in TEXT_KINDS}
     nested = {leaf.path: leaf.nested for each in mappings for leaf in each.values() if leaf.nested}
+    left_out = [] if wanted.searched or wanted.own is not None else _left_out(mappings, searched)
     searched_names = set(map(plain, wanted.searched))
     options = {plain(name): plain(name) in searched_names for name in (*wanted.searched, *wanted.read, *wanted.others)}
     if not wanted.read:
@@ -197,7 +235,14 @@ def resolved(every: Mapping[str, Leaves], found: Sequence[IndexGroup], wanted: W
         options={} if wanted.is_checked else options,
         missing=tuple(lacking(mappings, options)),
         nearest={name: nearest(mappings, name) for name in options},
+        left_out=tuple(left_out),
     )
+
+
+def _left_out(mappings: Sequence[Leaves], searched: Collection[str]) -> list[str]:
+    """Return the text fields of any mapping that are not searched."""
+    texts = union((leaf.path for leaf in text_fields(leaves)) for leaves in mappings)
+    return [path for path in texts if path not in searched]
 
 
 def with_defined(every: Mapping[str, Leaves], wanted: Wanted) -> list[Leaves]:
@@ -242,7 +287,7 @@ def _paths(mappings: Sequence[Leaves], name: str) -> tuple[str, ...]:
 
 def read_of(leaf: Leaf) -> tuple[str, ...]:
     """Return the names under which hits have a field's text: those of the fields copied to it, then its own."""
-    return (*sorted(leaf.copied_from, key=lambda name: (not is_title(name), name)), leaf.path)
+    return (*titles_first(sorted(leaf.copied_from)), leaf.path)
 
 
 def _each_text_once(mappings: Sequence[Leaves], names: Iterable[str]) -> tuple[str, ...]:

@@ -1,4 +1,4 @@
-"""Look up the fields of searches in mappings and document samples, and cache them for a minute.
+"""Look up the fields of searches in mappings, and cache them for a minute.
 
 Written as generators of requests, so that the synchronous and the asynchronous client send the same requests.
 """
@@ -13,18 +13,16 @@ from typing import Any
 from osrerank._seldom import Seldom
 from osrerank.errors import ResponseFormatError
 from osrerank.retrieval.expiring import ExpiringCache
-from osrerank.retrieval.fields import IndexGroup, SearchFields, Wanted, resolved, union, with_defined
-from osrerank.retrieval.found_engine import FoundEngine
+from osrerank.retrieval.fields import SearchFields, Wanted, parts_of, resolved, union, with_defined
 from osrerank.retrieval.mapping import Leaves, leaves_by_index, names_of, plain
 from osrerank.retrieval.requests import NO_OPTIONS, SideRequest, path_of
-from osrerank.retrieval.samples import find_parts, parts_by_name
-from osrerank.retrieval.search_pipelines import SearchPipelines
-from osrerank.types.engine import Engine
 from osrerank.types.failed import Failed
 from osrerank.types.reasons import Warned, WarningCode
 
 logger = logging.getLogger(__name__)
 
+DAY_S = 86_400.0
+"""How long it is not logged again which fields were found, in seconds."""
 FRESH_S = 0.1
 """How long a mapping is not read again, even if it lacks a named field, in seconds."""
 MOST_WANTED = 1_000
@@ -41,24 +39,21 @@ class _Index:
         read_s: when the mapping was read, by the clock, in seconds.
         names: the top-level names in the mapping, and others that hits had.
         indices: the names of the indices, and others that hits came from.
-        parts: the fields found for searches that name none; empty if none has asked yet, or there are no documents.
+        parts: the fields of searches that name none.
         fields: the fields that a search names -> the fields that it uses.
     """
 
     def __init__(self, every: dict[str, Leaves], read_s: float) -> None:
         self.names: set[str] = set()
         self.indices: set[str] = set()
-        self.parts: tuple[IndexGroup, ...] = ()
         self.read(every, read_s)
 
     def read(self, every: dict[str, Leaves], read_s: float) -> None:
-        """Replace the mapping by a newly read one; the fields found are kept if the new mapping has all of them."""
-        self.every, self.read_s = every, read_s
+        """Replace the mapping by a newly read one."""
+        self.every, self.read_s, self.parts = every, read_s, parts_of(every)
         self.names |= {name.partition(".")[0] for leaves in every.values() for name in leaves}
         self.indices |= every.keys()
         self.fields: dict[Wanted, SearchFields] = {}
-        if any(name not in every.get(index, ()) for part in self.parts for index in part.indices for name in part.read):
-            self.parts = ()
 
     def leaves_open(self, wanted: Wanted) -> bool:
         """Return whether a search leaves fields open, so that they must be found."""
@@ -70,14 +65,13 @@ class FoundFields:
 
     Args:
         clock: returns seconds.
-        pipelines: finds the search pipelines that samples come through; None for an engine without any.
     """
 
-    def __init__(self, clock: Callable[[], float] = time.monotonic, pipelines: SearchPipelines | None = None) -> None:
-        self._clock, self._pipelines = clock, pipelines or SearchPipelines(FoundEngine(Engine.EMBEDDED))
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
         self._known: ExpiringCache[str, _Index] = ExpiringCache(clock)
         self._refused: ExpiringCache[str, Warned] = ExpiringCache(clock)
-        self._seldom = Seldom(clock=clock)
+        self._seldom, self._told = Seldom(clock=clock), Seldom(DAY_S, clock)
 
     def of(
         self, index: Any, wanted: Wanted, options: Mapping[str, Any] = NO_OPTIONS, *, anew: bool = False
@@ -85,13 +79,13 @@ class FoundFields:
         """Yield the requests that look fields up, usually none, and return the fields that a search uses.
 
         If a mapping cannot be read, the query searches the index's default fields, the model reads the fields that the
-        hits have, and a warning says so. Fields found in an index without documents are not cached.
+        hits have, and a warning says so.
 
         Args:
             index: a name, several, a pattern, or None for all.
             wanted: the fields that options and query name.
             options: the search's `osrerank.retrieval.requests.index_options`.
-            anew: whether to read the mapping again; documents are sampled again only if a found field is gone.
+            anew: whether to read the mapping again.
         """
         if warning := self._refused.get(f"{index}{options}"):
             return _unread(wanted, warning)
@@ -126,35 +120,37 @@ class FoundFields:
             known: the cached knowledge of the indices; None if there is none.
             is_old: whether their mapping must be read again.
         """
-        is_new = known is None
-        if known is None or is_old or (not known.parts and known.leaves_open(wanted)):
+        if known is None or is_old:
             every = leaves_by_index((yield SideRequest("GET", path_of(index, "_mapping"), params=options)))
             if known is None:
                 known = _Index(every, self._clock())
+                self._known.put(f"{index}{options}", known)
             else:
                 known.read(every, self._clock())
         needs_found = known.leaves_open(wanted)
-        if needs_found and not known.parts:
-            pipeline = yield from self._pipelines.default_of(index, options)
-            if pipeline.obstacle:  # a pipeline that ranks would be paid for, or refuse the request
-                known.parts = parts_by_name(known.every)
-            else:
-                known.parts = yield from find_parts(
-                    list(known.every) if options else index, known.every, pipeline.instead
-                )
-        parts = (known.parts or parts_by_name(known.every)) if needs_found else ()
-        fields = resolved(known.every, parts, wanted)
+        fields = resolved(known.every, known.parts if needs_found else (), wanted)
         if needs_found and not fields.searched and not fields.read and (names := names_of(known.every.values())):
             shown = ", ".join(names[:SHOWN])
             sentence = f"the mapping has no text field, only {shown}: the index's default fields are searched"
             warning = Warned(sentence, WarningCode.NO_TEXT_FIELD)
             self.warn(index, [warning])
             fields = SearchFields(warnings=(warning,))
-        if len(known.fields) < MOST_WANTED and (known.parts or not needs_found):
+        elif needs_found:
+            self._tell(index, fields)
+        if len(known.fields) < MOST_WANTED:
             known.fields[wanted] = fields
-        if is_new and (known.parts or not needs_found):
-            self._known.put(f"{index}{options}", known)
         return fields
+
+    def _tell(self, index: Any, fields: SearchFields) -> None:
+        """Log, once a day for an index, which fields were found, and which are left out."""
+        if self._told.is_due((str(index), fields.searched, fields.left_out)):
+            where, searched = index or "all indices", ", ".join(fields.searched) or "default fields"
+            if fields.left_out:
+                shown = ", ".join(fields.left_out[:SHOWN])
+                fix = "to choose, name them as query_fields"
+                logger.warning("[fields-left-out] in %s, %s are searched, not %s; %s", where, searched, shown, fix)
+            else:
+                logger.info("in %s, %s are searched", where, searched)
 
     def is_outdated(self, index: Any, options: Mapping[str, Any], answer: Mapping[str, Any]) -> bool:
         """Return whether a search's hits are of indices, or have top-level fields, that the cached mapping lacks.

@@ -1,17 +1,15 @@
-"""Sample documents of indices, and find the text fields by their values."""
+"""Sample documents of indices for `osrerank init`, and find the text fields by their values."""
 
-import logging
-from collections.abc import Generator, Iterable, Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from typing import Any
 
 from osrerank.response import hits_of
-from osrerank.retrieval.fields import IndexGroup, read_of, union
+from osrerank.retrieval.fields import IndexGroup, groups_of, joined, part_of
 from osrerank.retrieval.mapping import Leaf, Leaves
 from osrerank.retrieval.requests import SideRequest, path_of
+from osrerank.retrieval.sampled_fields import choose, values_of
 from osrerank.retrieval.search_pipelines import named_in
-from osrerank.retrieval.text_fields import candidates_of, choose, values_of
-
-logger = logging.getLogger(__name__)
+from osrerank.retrieval.text_fields import whole_fields
 
 SAMPLE = 20
 """How many documents are sampled, and how many more that have the fields which the first ones lack."""
@@ -21,7 +19,7 @@ MOST_CLAUSES = 200
 """The most fields that the request for more documents asks for."""
 
 
-def find_parts(
+def sampled_parts(
     index: Any, every: Mapping[str, Leaves], pipeline: str | Mapping[str, Any] | None = None
 ) -> Generator[SideRequest, Any, tuple[IndexGroup, ...]]:
     """Yield the requests for samples, and return each group of indices with its fields; () if there are no documents.
@@ -31,49 +29,14 @@ def find_parts(
         every: index -> its fields.
         pipeline: the ``search_pipeline`` of the requests; None for the index's own.
     """
-    groups = _groups(every)
+    groups = [(whole_fields(texts), names) for texts, names in groups_of(every)]
     samples: dict[tuple[str, ...], list[Mapping[str, Any]]] = {}
-    for leaves, names in groups[:MOST_SAMPLED]:
-        if leaves:
-            samples[names] = yield from _sample(index, leaves, names if len(groups) > 1 else (), pipeline)
+    for texts, names in groups[:MOST_SAMPLED]:
+        if texts:
+            samples[names] = yield from _sample(index, texts, names if len(groups) > 1 else (), pipeline)
     if not any(samples.values()):
         return ()
-    parts = _joined(_part(names, choose(leaves, samples.get(names, [])), every[names[0]]) for leaves, names in groups)
-    for part in parts:
-        logger.info("in %s, %s are searched", ", ".join(part.indices[:5]), ", ".join(part.searched) or "default fields")
-    return parts
-
-
-def parts_by_name(every: Mapping[str, Leaves]) -> tuple[IndexGroup, ...]:
-    """Return the fields of each group of indices, chosen by names and types alone."""
-    return _joined(_part(names, choose(leaves, []), every[names[0]]) for leaves, names in _groups(every))
-
-
-def _groups(every: Mapping[str, Leaves]) -> list[tuple[tuple[Leaf, ...], tuple[str, ...]]]:
-    """Group the indices that have the same text fields; return each group's fields and names, largest group first."""
-    groups: dict[tuple[Leaf, ...], list[str]] = {}
-    for name in sorted(every):
-        groups.setdefault(tuple(candidates_of(every[name])), []).append(name)
-    pairs = ((leaves, tuple(names)) for leaves, names in groups.items())
-    return sorted(pairs, key=lambda group: (-len(group[1]), group[1]))
-
-
-def _part(names: tuple[str, ...], texts: Sequence[Leaf], leaves: Leaves) -> IndexGroup:
-    return IndexGroup(names, tuple(leaf.path for leaf in texts), union(_readable(leaf, leaves) for leaf in texts))
-
-
-def _readable(leaf: Leaf, leaves: Leaves) -> tuple[str, ...]:
-    """Return the names under which ``_source`` has a field's text; if it has not, those to ask for in ``fields``."""
-    written = leaves.get(leaf.source)
-    return (written.path,) if written is not None and written.is_written and not leaf.copied_from else read_of(leaf)
-
-
-def _joined(parts: Iterable[IndexGroup]) -> tuple[IndexGroup, ...]:
-    """Merge the parts that have the same fields."""
-    by_fields: dict[tuple[tuple[str, ...], tuple[str, ...]], list[str]] = {}
-    for part in parts:
-        by_fields.setdefault((part.searched, part.read), []).extend(part.indices)
-    return tuple(IndexGroup(tuple(sorted(names)), *fields) for fields, names in by_fields.items())
+    return joined(part_of(names, choose(texts, samples.get(names, [])), every[names[0]]) for texts, names in groups)
 
 
 def _sample(

@@ -93,7 +93,8 @@ def _with_fields(report: Report, outcome: Ranking | Reason, plan: Plan, drawn: D
     """Return the report with the fields that were read, and warnings about fields; raise them if asked to."""
     texts: set[str] | None = None
     if isinstance(outcome, Ranking):
-        report = report.telling(fields=list(plan.names))
+        left_out = {"fields_left_out": list(plan.fields.left_out)} if plan.fields.left_out else {}
+        report = report.telling(fields=list(plan.names), **left_out)
         if plan.fields.parts and (by_index := plan.fields.by_index(plan.options.fields)):
             report = report.telling(fields_by_index={name: list(own) for name, own in by_index.items()})
         if plan.fields.options or plan.fields.warnings:

@@ -20,8 +20,9 @@ from osrerank.retrieval.mapping import plain
 from osrerank.retrieval.query_text import as_you_type, build_query, find_query_text, within_clauses
 from osrerank.retrieval.requests import SideRequest, index_options
 from osrerank.retrieval.rm3 import expand
+from osrerank.retrieval.sampled_fields import fields_of
 from osrerank.retrieval.search_pipelines import UNREAD, SearchPipeline
-from osrerank.retrieval.text_fields import fields_of
+from osrerank.retrieval.text_fields import is_title
 from osrerank.search.orders import PageOrder
 from osrerank.search.searcher import Searcher
 from osrerank.search.step import Computation, SearchRequest, Step
@@ -402,13 +403,18 @@ def _expanded(plan: Plan, text: Any, pipeline: SearchPipeline) -> Generator[Side
             setting="rerank.rm3",
             source="argument",
         )
-    name = rm3.field or plain((plan.fields.searched or ("text",))[-1])
+    name = rm3.field or _body_of([plain(name) for name in plan.fields.searched] or ["text"])
     own = asked.params.get("search_pipeline", asked.body.get("search_pipeline", pipeline.instead))
     query = yield from expand(text, asked.index, rm3, asked.params, name, own)
     if query is None:
         warning = Warned(NOT_EXPANDED.format(name), WarningCode.QUERY_UNEXPANDED)
         return replace(plan, warnings=(*plan.warnings, warning))
     return replace(plan, body=with_query(query, asked.body, plan.fields))
+
+
+def _body_of(names: Sequence[str]) -> str:
+    """Return the first field whose name is not like a title's; if all are, the last one."""
+    return next((name for name in names if not is_title(name)), names[-1])
 
 
 def with_query(query: Any, body: Mapping[str, Any], fields: SearchFields) -> Mapping[str, Any]:

@@ -81,7 +81,7 @@ class Searcher:
         self.pipelines = SearchPipelines(self.engine, clock)
         self.bm25_scales = Bm25Scales(clock)
         self.unnamed: ExpiringCache[str, Reason] = ExpiringCache(clock)
-        self.fields = FoundFields(pipelines=self.pipelines)
+        self.fields = FoundFields()
         self.calibrations = Calibrations(settings)
         self.records = UbiRecords(is_embedded=is_embedded)
         self.orders = Orders(settings.redis_url.get_secret_value() if settings.redis_url else None, clock)

@@ -108,7 +108,7 @@ def test_fields_are_found_behind_names_aliases_and_patterns(client: Client, inde
     for name in (index_name, f"{index_name}-alias", f"{index_name[:-2]}*", f"{index_name},{index_name}-alias"):
         response = client.search("low blood pressure", index=name, rerank=True)
         assert response["rerank"]["applied"] is True, response["rerank"]
-        assert (len(response["hits"]["hits"]), response["rerank"]["fields"]) == (2, ["headline", "body"])
+        assert (len(response["hits"]["hits"]), response["rerank"]["fields"]) == (2, ["headline", "body", "url"])
 
 
 def marked(names: Iterable[str]) -> list[Any]:

@@ -27,14 +27,11 @@ def fields_to_send(client: Client, index: str, named: Sequence[str] = ()) -> tup
         if not _mappings(client, index):
             raise InstallError(f"there is no index {index}: make it first, or name another one", step=STEP)
         fields = client.fields_of(index, rerank={"fields": list(named), "query_fields": list(named)} if named else True)
-        documents = client.count(index=index)["count"]
     read = ", ".join(fields.read) or "no text"
     unsent = [name for name in fields.read if name in fields.fetched]
     reasons: list[str] = [*fields.warnings, *fields.complaints(None)]
     if unsent:
         reasons.append(f"OpenSearch's processor reads only _source, which lacks {', '.join(unsent)}")
-    if not documents and not named:
-        reasons.append("it has no documents yet, whose values would show which of its fields hold text")
     if reasons or not fields.read:
         raise InstallError(f"in {index} was found: {read}; {'; '.join(reasons)}; name others with --fields", step=STEP)
     return fields.read

@@ -1,59 +1,105 @@
-"""Text fields of a mapping, and those that are chosen."""
+"""Text fields of a mapping, and those that are searched where nobody names any."""
 
+import random
 from typing import Any
 
 import pytest
 
 from osrerank.errors import ResponseFormatError
+from osrerank.retrieval.fields import parts_of
 from osrerank.retrieval.mapping import lacking, leaves_by_index, leaves_of, nearest, resolve
-from osrerank.retrieval.text_fields import candidates_of, choose, fields_of, is_title
+from osrerank.retrieval.text_fields import is_title
 from tests.mappings import judged_mappings
 
-LONG = "the pressure of the blood is low when the heart is slow"
 TEXT = {"type": "text"}
 JUDGED = {one.of: one for one in judged_mappings()}
-OTHERWISE = {
-    "papers: arXiv's metadata",  # "37 pages, 15 figures" reads like a sentence
-    "wiki: CirrusSearch",  # captions of pictures are read beside the text
-    "films: TMDB (relevant search)",  # the title in another language is a title, too
+LEFT_OUT = {
+    "shop: WooCommerce through ElasticPress": {"post_excerpt", "post_content"},
+    "shop: reviews (Amazon's layout)": {"summary"},
+    "tickets: Jira's export, custom fields": {"fields.summary"},
+    "papers: library catalogue (MARC-like)": {"subtitle", "summary"},
+    "logs: GitHub archive's events": {"payload.issue.body"},
+    "wiki: CirrusSearch": {"text"},
+    "news: 20 newsgroups and mails": {"body"},
+    "films: TMDB (relevant search)": {"overview", "tagline"},
+    "multilingual: one field a language, a document in one of them": {"body_fr"},
+    "law: court decisions with a catch-all made by the application": {"opinion"},
 }
-"""Where the rules choose something else than the engineer did."""
+"""Mappings with more than five text fields, and which of those that an engineer would read are left out."""
 
 
-def chosen(properties: dict[str, Any], *sources: dict[str, Any]) -> list[str]:
-    return [leaf.path for leaf in choose(candidates_of(leaves_of({"properties": properties})), sources)]
-
-
-def all_text(*sources: dict[str, Any]) -> list[str]:
-    """What is chosen where every field is mapped as text."""
-    return chosen({name: TEXT for source in sources for name in source}, *sources)
+def chosen(properties: dict[str, Any]) -> list[str]:
+    (part,) = parts_of({"index": leaves_of({"properties": properties})}) or ((),)
+    return list(part.searched)
 
 
 @pytest.mark.parametrize("of", JUDGED)
-def test_what_a_search_engineer_would_read_is_chosen(of: str) -> None:
+def test_five_fields_are_read_and_those_that_an_engineer_would_read_are_mostly_among_them(of: str) -> None:
     one = JUDGED[of]
-    leaves = choose(candidates_of(leaves_of({"properties": one.properties})), one.sources)
-    read = {leaf.path if leaf.copied_from else leaf.source for leaf in leaves}
-    assert (read == one.read) is (of not in OTHERWISE), read
+    (part,) = parts_of({"index": leaves_of({"properties": one.properties})})
+    assert one.read - set(part.read) == LEFT_OUT.get(of, set())
+    assert len(part.searched) <= 5
+    assert len(part.searched) == 5 or of not in LEFT_OUT
+
+
+def test_every_text_and_every_keyword_with_a_text_below_it_is_searched_whatever_it_holds() -> None:
+    name = {"type": "keyword", "fields": {"text": TEXT}}
+    assert chosen({"name": name, "summary": TEXT, "section": {"type": "keyword"}}) == ["name.text", "summary"]
+    (part,) = parts_of({"index": leaves_of({"properties": {"name": name, "summary": TEXT}})})
+    assert part.read == ("name", "summary")
+
+
+def test_titles_come_first_and_the_others_follow_by_the_alphabet_as_servers_answer_a_mapping() -> None:
+    names = ["zeta", "body", "post_title", "alpha", "subject"]
+    assert chosen(dict.fromkeys(names, TEXT)) == ["post_title", "subject", "alpha", "body", "zeta"]
+
+
+def test_at_most_five_fields_are_searched_whatever_the_mapping() -> None:
+    draw = random.Random(0)
+    words = ["title", "name", "body", "note", "user", "tag", "lead", "code", "label", "id"]
+    for _ in range(300):
+        names = dict.fromkeys("_".join(draw.sample(words, draw.randint(1, 2))) for _ in range(draw.randint(1, 12)))
+        found = chosen(dict.fromkeys(names, TEXT))
+        assert found == sorted(names, key=lambda name: (not is_title(name), name))[:5]
 
 
 def test_nested_fields_count_only_where_there_are_no_others() -> None:
     parts = {"type": "nested", "properties": {"words": TEXT}}
     body = {"type": "text", "fields": {"plain": TEXT, "raw": {"type": "keyword"}}}
-    assert chosen({"parts": parts, "body": body}, {"parts": [{"words": LONG}], "body": LONG}) == ["body"]
-    assert chosen({"parts": parts}, {"parts": [{"words": LONG}]}) == ["parts.words"]
+    assert chosen({"parts": parts, "body": body}) == ["body"]
+    assert chosen({"parts": parts}) == ["parts.words"]
 
 
-def test_what_cannot_be_searched_is_left_out_and_what_can_below_it_is_not() -> None:
-    hidden = {"type": "text", "index": False}
-    below = {"type": "keyword", "fields": {"words": TEXT}}
-    assert chosen({"hidden": hidden, "below": below}, {"hidden": LONG, "below": LONG}) == ["below.words"]
+def test_what_cannot_be_searched_is_left_out() -> None:
+    assert chosen({"hidden": {"type": "text", "index": False}, "shown": TEXT}) == ["shown"]
+
+
+def test_of_several_texts_below_a_keyword_the_plainest_is_searched() -> None:
+    below = {"grams": {"type": "text", "analyzer": "edge_ngrams"}, "words": TEXT}
+    assert chosen({"name": {"type": "keyword", "fields": below}}) == ["name.words"]
 
 
 def test_a_copy_of_what_is_read_anyway_is_left_out() -> None:
-    everything = {"title": {**TEXT, "copy_to": "all"}, "all": TEXT, "code": {"type": "keyword", "copy_to": "all"}}
-    assert chosen(everything, {"title": LONG, "code": "x"}) == ["title"]
-    assert chosen({"a": {"type": "keyword", "copy_to": "all"}, "all": TEXT}, {"a": LONG}) == ["all"]
+    assert chosen(
+        {"title": {**TEXT, "copy_to": "all"}, "all": TEXT, "code": {"type": "keyword", "copy_to": "all"}}
+    ) == ["title"]
+    assert chosen({"a": {"type": "keyword", "copy_to": "all"}, "all": TEXT}) == ["all"]
+    below = {"type": "keyword", "fields": {"text": TEXT}, "copy_to": "all"}
+    assert chosen({"a": below, "all": TEXT}) == ["a.text"]
+
+
+def test_an_alias_is_no_field_of_its_own() -> None:
+    assert chosen({"body": TEXT, "content": {"type": "alias", "path": "body"}}) == ["body"]
+
+
+@pytest.mark.parametrize("name", ["title", "post_title", "jobTitle", "title_de", "title.de", "Subject", "name.text"])
+def test_names_like_a_titles(name: str) -> None:
+    assert is_title(name)
+
+
+@pytest.mark.parametrize("name", ["body", "username", "entitlement", "names"])
+def test_names_unlike_a_titles(name: str) -> None:
+    assert not is_title(name)
 
 
 @pytest.mark.parametrize("answer", [{"took": 1}, {"a": {}}, {"a": {"mappings": {"properties": {"x": "text"}}}}, []])
@@ -66,57 +112,6 @@ def test_system_indices_are_left_out_and_data_streams_are_not() -> None:
     every = {name: {"mappings": {"properties": {"x": TEXT}}} for name in ("a", ".hidden", ".ds-logs-000001")}
     assert list(leaves_by_index(every)) == ["a", ".ds-logs-000001"]
     assert list(leaves_by_index({".hidden": every[".hidden"]})) == [".hidden"]
-
-
-def test_titles_come_first_then_the_shorter_ones() -> None:
-    body = "a body of other words, and of many more of them than there are above it"
-    texts = {"body": body, "abstract": LONG, "headline": "low blood pressure again"}
-    assert all_text(*[texts] * 3) == ["headline", "abstract", "body"]
-
-
-def test_ids_addresses_tags_and_names_are_left_out() -> None:
-    ids = {"isbn": "978", "tag": "two words"}
-    own = ({"link": f"http://a.b/{n}", "author": f"Jane {n} Smith", "body": f"{n} {LONG}"} for n in range(6))
-    assert all_text(*({**ids, **one} for one in own)) == ["body"]
-
-
-@pytest.mark.parametrize("name", ["title", "name", "subject", "headline"])
-@pytest.mark.parametrize("value", ["Warsaw", "Super_Bowl_50", "A title of several words"])
-def test_a_title_may_be_one_word_and_the_same_in_many_documents(name: str, value: str) -> None:
-    assert all_text(*[{name: value, "body": f"{number} {LONG}"} for number in range(9)]) == [name, "body"]
-
-
-@pytest.mark.parametrize("pair", [("title", "text"), ("name", "content"), ("subject", "message")])
-def test_short_texts_of_common_names_are_read(pair: tuple[str, str]) -> None:
-    title, body = pair
-    assert all_text({title: "Minutes", body: "Low"}, {title: "Notes", body: "High"}) == [title, body]
-
-
-def test_at_most_five_fields_and_the_longest_among_them() -> None:
-    values = {f"f{number}": f"f{number} {LONG}" for number in range(8)}
-    other = "quite another text of which nobody has seen a word before it was put here, " * 9
-    assert all_text({**values, "zz": other}) == ["f0", "f1", "f2", "f3", "zz"]
-
-
-def test_a_field_in_several_languages_counts_once() -> None:
-    names = ("title", "lead", "body", "note")
-    assert len(all_text({f"{name}_{code}": f"{code} {LONG}" for name in names for code in ("de", "en")})) == 8
-    objects = {"title": {"properties": {"en": TEXT, "de": TEXT}}}
-    assert chosen(objects, {"title": {"en": "Sea", "de": "Meer"}}) == ["title.de", "title.en"]
-
-
-def test_where_all_values_are_short_the_longest_stay() -> None:
-    assert all_text({"code": "x", "kind": "two words"}) == ["kind"]
-    assert chosen({"a": TEXT, "b": TEXT}) == ["a", "b"]  # no documents to look at
-    assert chosen({"a": TEXT, "title": TEXT, "sku": TEXT, "body": TEXT}) == ["title", "body"]
-
-
-def test_fields_of_documents_without_a_mapping() -> None:
-    assert fields_of([{"title": "", "body": LONG}]) == ("body",)
-    assert fields_of([{"meta": {"note": LONG}, "year": 3, "tags": ["a", "b"]}]) == ("meta.note",)
-    assert fields_of([{"year": 3}]) == ()
-    assert all(map(is_title, ("post_title", "author.name", "Subject")))
-    assert not is_title("userName")
 
 
 def test_names_patterns_objects_and_aliases_are_looked_up() -> None:

@@ -3,6 +3,7 @@
 import itertools
 import logging
 import pickle
+import random
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,7 +16,6 @@ from opensearchpy import TransportError
 
 from osrerank import Client, Rerank, connect
 from osrerank.errors import ConfigError
-from osrerank.retrieval.expiring import KEPT_S
 from osrerank.retrieval.found_fields import FoundFields
 from osrerank.retrieval.query_text import searched_fields
 from osrerank.search.plan import MOST_SAMPLED, Asked, Plan
@@ -26,7 +26,7 @@ from osrerank.types.reasons import Warned, WarningCode
 from tests.articles import ARTICLES, fill, watched
 from tests.rankings import BY_LENGTH, client_for
 
-FOUND = ["headline", "body"]
+FOUND = ["headline", "body", "url"]
 
 
 @pytest.fixture
@@ -47,11 +47,11 @@ def test_text_fields_are_found_searched_and_read(client: Client) -> None:
     with watched(client) as requests:
         assert read(client) == (2, FOUND)
         assert read(client) == (2, FOUND)
-    assert [path for path, _ in requests] == ["/articles/_mapping", *["/articles/_search"] * 3]
+    assert [path for path, _ in requests] == ["/articles/_mapping", *["/articles/_search"] * 2]
 
 
 def test_what_is_read_follows_what_is_searched(client: Client) -> None:
-    assert read(client, query_fields=["headline^2", "body"])[1] == FOUND
+    assert read(client, query_fields=["headline^2", "body"])[1] == ["headline", "body"]
     assert read(client, query_fields="body")[1] == ["body"]
     assert read(client, fields="body") == (2, ["body"])
 
@@ -59,7 +59,7 @@ def test_what_is_read_follows_what_is_searched(client: Client) -> None:
 LOW = {"query": "low blood pressure"}
 OWN = [
     ({"match": {"body": LOW}}, ["body"]),
-    ({"multi_match": {**LOW, "fields": ["headline^2", "body"]}}, FOUND),
+    ({"multi_match": {**LOW, "fields": ["headline^2", "body"]}}, ["headline", "body"]),
     ({"multi_match": {**LOW, "fields": ["body", "body.keyword", "url"]}}, ["body", "url"]),
     ({"multi_match": {**LOW, "fields": ["bod*"]}}, ["body"]),
     ({"multi_match": {**LOW, "fields": ["*"], "lenient": True}}, FOUND),
@@ -102,27 +102,56 @@ def test_fields_of_clauses(clause: dict[str, Any], fields: tuple[str, ...]) -> N
 def test_several_indices_aliases_and_patterns(client: Client) -> None:
     fill(client, "papers", [{"abstract": "On the low pressure of the blood", "headline": "x", "pages": "low 3"}])
     client.indices.put_alias(index="articles", name="news")
-    assert read(client, "articles,papers") == (3, ["headline", "body", "abstract"])
+    assert read(client, "articles,papers") == (3, [*FOUND, "abstract", "pages"])
     assert read(client, "news") == (2, FOUND)
-    assert read(client, "pap*") == (1, ["headline", "abstract"])
+    assert read(client, "pap*") == (1, ["headline", "abstract", "pages"])
     assert read(client, ["articles", "papers"])[0] == 3  # type: ignore[arg-type]
 
 
 def test_an_index_whose_fields_differ_is_searched_and_read_by_its_own(client: Client) -> None:
-    fill(client, "codes", [{"body": "B1", "story": "A quiet day at sea for all of us"}, {"body": "low", "story": "x"}])
-    fill(client, "codes", [{"body": f"B{place}", "story": "Nothing is low or blood here"} for place in range(9)])
-    marks = client.search("low blood pressure", index="articles,codes", rerank=True)["rerank"]
-    assert marks["fields_by_index"] == {"articles": FOUND, "codes": ["story"]}
+    fill(client, "stories", [{"story": "Low blood pressure at sea"}])
+    marks = client.search("low blood pressure", index="articles,stories", rerank=True)["rerank"]
+    assert marks["fields_by_index"] == {"articles": FOUND, "stories": ["story"]}
 
 
-def test_a_new_field_is_found_when_a_minute_is_over(client: Client) -> None:
+def test_a_new_field_is_searched_as_soon_as_hits_show_it(client: Client) -> None:
     now = 0.0
     client.searcher.fields = FoundFields(lambda: now)
     assert read(client)[1] == FOUND
-    fill(client, "articles", [*ARTICLES, {"summary": "On low blood pressure, once more"}])
-    assert read(client) == (2, FOUND)
-    now = KEPT_S + 1
-    assert read(client) == (3, ["headline", "summary", "body"])
+    fill(client, "articles", [{**ARTICLES[0], "summary": "On low blood pressure, once more"}, *ARTICLES[1:]])
+    now = 1.0
+    assert read(client) == (2, ["headline", "body", "summary", "url"])
+
+
+VALUES = ["gimp", "Image editor", "libgimp2.0-dev", "https://a.example/b", "4006381333931", "", "x y z " * 40]
+
+
+def test_what_is_searched_does_not_depend_on_what_documents_hold(client: Client) -> None:
+    draw = random.Random(83)
+    properties = {"name": {"type": "keyword", "fields": {"text": {"type": "text"}}}, "summary": {"type": "text"}}
+    for _ in range(10):
+        client.indices.delete(index="tools", ignore=[404])
+        client.indices.create(index="tools", body={"mappings": {"properties": properties}})
+        documents = [{"name": draw.choice(VALUES), "summary": draw.choice(VALUES)} for _ in range(draw.randint(1, 30))]
+        fill(client, "tools", [*documents, {"name": "low blood pressure", "summary": "low"}])
+        client.searcher.fields = FoundFields()
+        assert read(client, "tools")[1] == ["name", "summary"]
+        assert client.fields_of("tools").searched == ("name.text", "summary")
+
+
+def test_fields_that_are_left_out_are_named_once_in_the_log_and_in_each_response(
+    client: Client, caplog: pytest.LogCaptureFixture
+) -> None:
+    fill(client, "wide", [{"title": "low blood pressure"} | {f"f{number}": "low" for number in range(6)}])
+    for _ in range(2):
+        marks = client.search("low blood pressure", index="wide", rerank=True)["rerank"]
+        assert marks["fields"] == ["title", "f0", "f1", "f2", "f3"]
+        assert marks["fields_left_out"] == ["f4", "f5"]
+    lines = [record.getMessage() for record in caplog.records if "[fields-left-out]" in record.getMessage()]
+    told = "title, f0, f1, f2, f3 are searched, not f4, f5; to choose, name them as query_fields"
+    assert lines == [f"[fields-left-out] in wide, {told}"]
+    named = client.search("low blood pressure", index="wide", rerank={"query_fields": ["f5"]})["rerank"]
+    assert "fields_left_out" not in named
 
 
 def test_an_index_that_was_made_again_is_looked_at_again(client: Client) -> None:
@@ -133,19 +162,13 @@ def test_an_index_that_was_made_again_is_looked_at_again(client: Client) -> None
         assert read(client) == (1, ["headline", second])
 
 
-def test_samples_are_taken_once_a_minute(client: Client) -> None:
+def test_the_mapping_is_read_once_a_minute(client: Client) -> None:
     now = 0.0
     client.searcher.fields = FoundFields(lambda: now)
     with watched(client) as requests:
         for now in (0.0, 30.0, 59.0, 61.0, 90.0):  # noqa: B007 - the clock's
             read(client)
-    assert Counter(path for path, _ in requests) == {"/articles/_mapping": 2, "/articles/_search": 5 + 2}
-
-
-def test_fields_that_the_first_documents_lack_are_sampled_apart(client: Client) -> None:
-    late = {"headline": "x", "story": "Low blood pressure is a matter of salt"}
-    fill(client, "late", [*[{"headline": f"Headline {n}"} for n in range(25)], late])
-    assert read(client, "late") == (1, ["headline", "story"])
+    assert Counter(path for path, _ in requests) == {"/articles/_mapping": 2, "/articles/_search": 5}
 
 
 def test_an_index_that_was_empty(client: Client) -> None:
@@ -188,7 +211,7 @@ def test_searches_that_find_nothing_read_the_mapping_now_and_then(client: Client
             for _ in range(5):
                 marks = client.search("nothing of this", index="articles", rerank={"query_fields": fields})["rerank"]
                 assert fields == ["summary"] or marks["reason"] == "there are no hits"
-    assert Counter(path for path, _ in requests) == {"/articles/_mapping": 1, "/articles/_search": 15 + 1}  # a sample
+    assert Counter(path for path, _ in requests) == {"/articles/_mapping": 1, "/articles/_search": 15}
 
 
 class Closed(CannedTransport):
@@ -248,7 +271,7 @@ def test_feedback_searches_the_body_that_was_found(client: Client) -> None:
 def test_responses_from_elsewhere(client: Client) -> None:
     found = client.search(index="articles", body={"query": {"match": {"body": "low"}}})
     marks = client.rerank_response(found, "low blood pressure")["rerank"]
-    assert (marks["applied"], marks["fields"]) == (True, FOUND)
+    assert (marks["applied"], marks["fields"]) == (True, ["headline", "body"])
 
 
 class Read(dict[str, Any]):
