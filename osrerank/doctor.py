@@ -85,7 +85,7 @@ def examine(settings: Settings, *, index: str = "") -> Iterator[Finding]:
     """Yield a finding for each part, even after a failure.
 
     Args:
-        settings: of the deployment.
+        settings: the settings of the deployment.
         index: its text fields are checked; "" for none.
     """
     yield _software()

@@ -160,7 +160,7 @@ class StageScoreMarks(TypedDict):
         score: what the stage sorted by; higher is better. None for hits that are sorted without scores.
         rank: rank after the stage, from 1.
         logit: the model's, from stages that have one.
-        probability: of relevance, in [0, 1], likewise.
+        probability: the probability of relevance, in [0, 1], likewise.
         truncated: True where the model did not read the whole text, else absent.
         text: in ``first_pass``, the score of the query's text part, where the query has boosts; in ``boosts``, the one
             that the hit has by the model's order.
@@ -184,10 +184,10 @@ class HitMarks(TypedDict, total=False):
         vectors: the bi-encoder's; of a long document, its best passage's.
         mono: the cross-encoder's; likewise.
         sentences: that of the document's best sentences.
-        blend: of the model and the first pass together.
-        vectors_blend: of the cross-encoder and the vectors together.
-        duo: of the comparisons in pairs.
-        boosts: of the model's order and the boosts of the query together.
+        blend: the score of the model and the first pass together.
+        vectors_blend: the score of the cross-encoder and the vectors together.
+        duo: the score of the comparisons in pairs.
+        boosts: the score of the model's order and the query's boosts together.
         failure: why the hit could not be scored.
         explanation: a sentence for each stage, with ``explain``.
         probability: by the index's calibration, where ``min_probability`` or a precision is asked for.

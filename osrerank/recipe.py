@@ -167,7 +167,7 @@ def recipe_of(options: Rerank, models: Sequence[Loaded]) -> Recipe:
     """Return the recipe for options and loaded models.
 
     Args:
-        options: of the search.
+        options: the options of the search.
         models: the stages' models in order, at least one; the first one is loaded.
 
     Raises:

@@ -137,7 +137,7 @@ class RerankService:
         """Return the stages that the options ask for; if their first model cannot be used, a stage that fails.
 
         Args:
-            options: of the search.
+            options: the options of the search.
             deadline: how long to wait for models that are not loaded yet.
 
         Raises:

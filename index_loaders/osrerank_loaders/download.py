@@ -29,8 +29,8 @@ class RemoteFile:
     """A published file, as its publisher describes it.
 
     Attributes:
-        name: of the file that is written.
-        url: of http or https.
+        name: the name of the file that is written.
+        url: an address of http or https.
         bytes: its size; None where that is not published: then the server's word is taken.
         md5: in hexadecimal digits; None where it is not published: then the file is not verified.
     """

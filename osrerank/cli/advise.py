@@ -119,7 +119,7 @@ def _alternatives(context: click.Context, client: Any, options: dict[str, Any], 
     from osrerank.decision.advice.template import QueryTemplate  # noqa: PLC0415 - likewise
 
     present = tuple(client.options_of(options["index"]).fields or ())
-    fields = [tuple(name.strip() for name in one.split(",")) for one in options["fields"]]
+    fields = [tuple(name.strip() for name in option.split(",")) for option in options["fields"]]
     models = list(options["models"])
     if not options["quick"]:
         fields = fields or choices_of(present)

@@ -74,7 +74,7 @@ class DemoRow:
     """A row of the demo's table: the responses to all questions, searched in one way.
 
     Attributes:
-        name: of the row in JSON; `LABELS` has its name in the table.
+        name: the name of the row in JSON; `LABELS` has its name in the table.
         responses: one for each question, in their order.
     """
 
@@ -88,11 +88,11 @@ class DemoRow:
 
     def median_ms(self) -> int:
         """Return the median time of a search, in milliseconds."""
-        return int(median_high(one["took"] for one in self.responses))
+        return int(median_high(response["took"] for response in self.responses))
 
     def encoded(self) -> int | None:
         """Return the median number of texts that a search encoded; None if the model has no document vectors."""
-        stages = [stage for one in self.responses for stage in one.get("rerank", {}).get("stages", ())]
+        stages = [stage for response in self.responses for stage in response.get("rerank", {}).get("stages", ())]
         counts = [stage["encoded"] for stage in stages if "encoded" in stage]
         return int(median_high(counts)) if counts else None
 

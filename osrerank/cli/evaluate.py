@@ -141,7 +141,9 @@ def _warn_of_own_hits(runs: "Sequence[Run]") -> None:
     from osrerank.evaluation.own_ids import own_hits  # noqa: PLC0415 - see _report
 
     for run in runs:
-        rankings = {query_id: [one.doc_id for one in documents] for query_id, documents in run.rankings.items()}
+        rankings = {
+            query_id: [document.doc_id for document in documents] for query_id, documents in run.rankings.items()
+        }
         if count := own_hits(rankings):
             said = f"in {run.name}, {count} of {len(rankings)} queries have a document with the query's own id on top"
             click.echo(f"Warning: {said}; BEIR leaves it out: osrerank run --exclude-query-ids", err=True)
@@ -149,7 +151,7 @@ def _warn_of_own_hits(runs: "Sequence[Run]") -> None:
 
 def _warn_of_different_queries(evaluations: "Sequence[Evaluation]") -> None:
     """Warn where runs are averaged over different queries, which does not compare them."""
-    answered = {one.run: set().union(*one.per_query.values()) for one in evaluations}
+    answered = {evaluation.run: set().union(*evaluation.per_query.values()) for evaluation in evaluations}
     if len({frozenset(queries) for queries in answered.values()}) > 1:
         counts = ", ".join(f"{run} {len(queries)}" for run, queries in answered.items())
         click.echo(f"Warning: the runs answer different judged queries ({counts}); --complete counts all", err=True)

@@ -118,7 +118,7 @@ class SearchOption(click.ParamType[Any]):
             return f"{self.first.upper()},NAME=VALUE" if fields(self.group)[1:] else self.first.upper()
         kinds = {int: "INTEGER", float: "NUMBER", str: "TEXT", tuple[str, ...]: "NAME,NAME"}
         parts = get_args(self.hint) if get_origin(self.hint) in (Union, UnionType) else (self.hint,)
-        return "|".join(kinds.get(one) or "|".join(get_args(one)) for one in parts if one is not type(None))
+        return "|".join(kinds.get(part) or "|".join(get_args(part)) for part in parts if part is not type(None))
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         """Return the option's value, or reject it with what it must be."""
@@ -142,7 +142,7 @@ class SearchOption(click.ParamType[Any]):
 def search_options(*names: str) -> Callable[[Command], Command]:
     """Return a decorator that adds options of a search, made from `Rerank`; `rerank_arguments` reads them."""
     said = descriptions(Rerank)
-    defaults = {one.name: one.default for one in fields(Rerank)}
+    defaults = {field.name: field.default for field in fields(Rerank)}
 
     def add(command: Command) -> Command:
         for name in reversed(names):
@@ -167,7 +167,7 @@ def search_options(*names: str) -> Callable[[Command], Command]:
 
 def _shown(group: type) -> str:
     """Return a group's options and their defaults as a sentence for the help; nothing if it has only one."""
-    made = ((one.name, one.default) for one in fields(group))
+    made = ((field.name, field.default) for field in fields(group))
     values = ((name, "/".join(map(str, value)) if isinstance(value, tuple) else value) for name, value in made)
     shown = ", ".join(f"{name}={value}" for name, value in values if value is not None)
     return f" Options: {shown}." if fields(group)[1:] else ""
@@ -196,7 +196,7 @@ def rerank_options(command: Command) -> Command:
 
 def rerank_arguments(options: Mapping[str, Any]) -> RerankOptions | bool:
     """Return the ``rerank`` argument of a search: the options given on the command line, or False."""
-    given = {one.name: options[one.name] for one in fields(Rerank) if options.get(one.name) is not None}
+    given = {field.name: options[field.name] for field in fields(Rerank) if options.get(field.name) is not None}
     if not options["do_rerank"]:
         given = {name: given[name] for name in ("rm3", "query_fields") if name in given}
         return cast("RerankOptions", {"pipeline": NO_STAGES, **given}) if given else False

@@ -93,9 +93,9 @@ def _show(told: "Reproduction") -> None:
         )
     elif not told.published:
         click.echo(f"No values are known for these candidates; for the top {min(DEPTHS)} there are.")
-    for one in told.comparisons:
-        p_value = "p < .0001" if one.p_t_holm < 1e-4 else f"p = {one.p_t_holm:.4f}".replace("0.", ".")
+    for comparison in told.comparisons:
+        p_value = "p < .0001" if comparison.p_t_holm < 1e-4 else f"p = {comparison.p_t_holm:.4f}".replace("0.", ".")
         click.echo(
-            f"{one.run} against {one.baseline}: {one.difference:+.4f}; {one.wins} better, {one.ties} equal, "
-            f"{one.losses} worse; {p_value} (paired t-test, Holm-corrected)"
+            f"{comparison.run} against {comparison.baseline}: {comparison.difference:+.4f}; {comparison.wins} better, "
+            f"{comparison.ties} equal, {comparison.losses} worse; {p_value} (paired t-test, Holm-corrected)"
         )

@@ -102,12 +102,12 @@ def serve_page(
     """Serve the rerank API and the comparison page.
 
     Args:
-        context: of the command.
+        context: the context of the command.
         indexes: indexes that may be searched; empty for all.
         judgments: queries to pick from and their ``Judgments``.
         host: address to listen on.
         port: port to listen on.
-        limits: of the API.
+        limits: the limits of the API.
         access: who may call it, an ``Access``.
     """
     from osrerank.cli.options import client_of  # noqa: PLC0415 - brings the client

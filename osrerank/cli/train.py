@@ -106,7 +106,7 @@ def request_of(options: dict[str, Any], preset: str) -> Any:
         source=options["source"],
         output=options["output"],
         recipe=Recipe.of(options["recipe"], preset),
-        data=[open_source(one) for one in options["data"]],
+        data=[open_source(option) for option in options["data"]],
         development=open_source(options["dev"]) if options["dev"] else None,
         depth=options["dev_depth"],
         passages=options["dev_passages"],

@@ -46,8 +46,8 @@ def _read(options: dict[str, Any], client: Callable[[], Client]) -> Iterator[Exa
         finally:
             opened.close()
     else:
-        for one in options["data"]:
-            yield from open_source(one).read()
+        for option in options["data"]:
+            yield from open_source(option).read()
 
 
 def _changed(examples: Iterator[Example], options: dict[str, Any]) -> Iterator[Example]:

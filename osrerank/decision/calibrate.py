@@ -40,7 +40,7 @@ class Collected:
     Attributes:
         scored: hits with the calibrated stage's score.
         before: the model's own probabilities of the same hits, ``(n,)``.
-        query_ids: of the query numbers.
+        query_ids: the id of each query, by its number.
         stage: whose scores they are.
     """
 
@@ -83,7 +83,7 @@ def calibrate(
     """Search the judged queries with the index's options, and fit a probability.
 
     Args:
-        client: of the index.
+        client: the client of the index.
         index: its name.
         queries: the query set; those without judgments are left out.
         qrels: judgments; a hit that is not judged counts as not relevant.

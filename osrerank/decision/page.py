@@ -54,5 +54,5 @@ def rows(columns: Sequence[str], cells: Sequence[Sequence[str]]) -> str:
         inner = "".join(f"<{tag}{kind}>{escape(value)}</{tag}>" for kind, value in zip(kinds, values, strict=True))
         return f"<tr>{inner}</tr>"
 
-    body = "".join(row("td", one) for one in cells)
+    body = "".join(row("td", cell) for cell in cells)
     return f'<div class="wide"><table><thead>{row("th", columns)}</thead><tbody>{body}</tbody></table></div>'

@@ -129,8 +129,8 @@ class QueryRecord:
 
     def without(self, doc_id: str, most: int) -> "QueryRecord":
         """Return the record of at most so many candidates without one document, as if it had not been there."""
-        own = next((one for one in self.fields["candidates"] if one["doc_id"] == doc_id), None)
-        kept = [one for one in self.fields["candidates"] if one is not own][:most]
+        own = next((candidate for candidate in self.fields["candidates"] if candidate["doc_id"] == doc_id), None)
+        kept = [candidate for candidate in self.fields["candidates"] if candidate is not own][:most]
         fields = {**self.fields, "candidates": kept if own is None else [_closed_up(one, own) for one in kept]}
         if (pairs := self.fields.get("pairs")) and doc_id in pairs["doc_ids"]:
             fields["pairs"] = _pairs_without(pairs, doc_id)
@@ -138,7 +138,8 @@ class QueryRecord:
 
     def documents(self) -> tuple[ScoredDocument, ...]:
         """Return the query's lines of the TREC run."""
-        return tuple(ScoredDocument(one["doc_id"], float(one["score"])) for one in self.fields["candidates"])
+        candidates = self.fields["candidates"]
+        return tuple(ScoredDocument(candidate["doc_id"], float(candidate["score"])) for candidate in candidates)
 
 
 def _from_hit(hit: Mapping[str, Any], rank: int) -> dict[str, Any]:

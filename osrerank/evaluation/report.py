@@ -45,7 +45,7 @@ class Report:
         writer.writerows(row for evaluation in self.evaluations for row in _rows(evaluation, per_query=per_query))
         if self.comparisons:
             table.write("\n")
-            names = [one.name for one in fields(RunComparison)]
+            names = [field.name for field in fields(RunComparison)]
             writer.writerow(names)
             writer.writerows([getattr(comparison, name) for name in names] for comparison in self.comparisons)
         return table.getvalue()

@@ -72,7 +72,7 @@ class Reproduction:
             "published_bm25": asdict(self.collection.bm25),
             "same_candidates": self.is_published,
             "published": [asdict(one) for one in self.published],
-            "comparisons": [asdict(one) for one in self.comparisons],
+            "comparisons": [asdict(comparison) for comparison in self.comparisons],
         }
 
 
@@ -121,7 +121,7 @@ def first_pass(candidates: CandidateLists, depth: int) -> tuple[Run, CandidateLi
     """Return BM25's run of the candidates, and the candidates, both cut to the depth."""
 
     def cut() -> Iterator[CandidateList]:
-        return (replace(one, documents=tuple(one.documents[:depth])) for one in candidates)
+        return (replace(candidate, documents=tuple(candidate.documents[:depth])) for candidate in candidates)
 
     rankings = {
         one.query.query_id: tuple(
@@ -150,9 +150,9 @@ def beside(
         EvaluationError: two runs have the same name, or a run and the judgments share no query.
     """
     averaging = Averaging(complete=True)
-    judged = Qrels({one: qrels.judgments[one] for one in bm25.rankings if one in qrels.judgments})
+    judged = Qrels({query_id: qrels.judgments[query_id] for query_id in bm25.rankings if query_id in qrels.judgments})
     evaluations = [evaluate(judged, run, [MEASURE], averaging) for run in (ours, bm25, *others)]
-    values = {one.run: one.overall[MEASURE] for one in evaluations}
+    values = {evaluation.run: evaluation.overall[MEASURE] for evaluation in evaluations}
     is_published = len(judged.judgments) == collection.queries
     is_published = is_published and abs(values[BM25] - collection.bm25.value) <= ROUNDING
     return Reproduction(

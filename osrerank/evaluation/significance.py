@@ -88,7 +88,7 @@ def compare(
         measures: their names.
         averaging: how runs are cut and averaged.
         all_pairs: compare every run with every run before it, not only with the first.
-        seed: of the randomisation test.
+        seed: the seed of the randomisation test.
 
     Raises:
         EvaluationError: as `evaluate`; or fewer than two runs or two queries, or runs measured over different queries.
@@ -102,9 +102,9 @@ def compare_runs(evaluations: Sequence[Evaluation], *, all_pairs: bool = False, 
     """Compare runs on every measure they were evaluated on, with Holm's correction for each measure and test.
 
     Args:
-        evaluations: of the same measures over the same queries; the first is the baseline.
+        evaluations: the evaluations of the same measures over the same queries; the first is the baseline.
         all_pairs: compare every run with every run before it, not only with the first.
-        seed: of the randomisation test.
+        seed: the seed of the randomisation test.
 
     Raises:
         EvaluationError: fewer than two runs or two queries, equal names, or runs measured over different queries.

@@ -39,7 +39,7 @@ class OperatingPoint:
         k1: candidates of monoBERT that duoBERT compares with each other; 0 or 1 is only monoBERT.
         pairs: how a candidate's probabilities are aggregated.
         sample_size: other candidates drawn for each candidate, without replacement; for ``sample`` only.
-        seed: of the draw.
+        seed: the seed of the draw.
         blended: whether the first pass is blended into monoBERT's order, as in the run.
     """
 
@@ -234,13 +234,13 @@ def join_pairs(scored: Iterable[QueryScores], *others: ScoredRun) -> Iterator[Qu
 
 def deepest(reaches: Sequence[Reach]) -> int:
     """Return the greatest k0 for which every query's scores were kept."""
-    limits = [one.mono_depth for one in reaches if one.mono_depth < one.found]
-    return min(limits, default=max((one.found for one in reaches), default=0))
+    limits = [reach.mono_depth for reach in reaches if reach.mono_depth < reach.found]
+    return min(limits, default=max((reach.found for reach in reaches), default=0))
 
 
 def widest(reaches: Iterable[Reach]) -> int:
     """Return the number of candidates whose pairs were kept for every query; 0 when no duo stage ran."""
-    return min((one.compared for one in reaches if one.found), default=0)
+    return min((reach.compared for reach in reaches if reach.found), default=0)
 
 
 class _Trial:
@@ -319,7 +319,7 @@ def _blended(scored: QueryScores, ranked: Sequence[str]) -> list[str]:
 
 def _mono_depth(record: QueryRecord) -> int:
     stages = record.fields["stages"]
-    return next((int(one["candidates"]) for one in reversed(stages) if one["name"] in FIRST_STAGES), 0)
+    return next((int(stage["candidates"]) for stage in reversed(stages) if stage["name"] in FIRST_STAGES), 0)
 
 
 def _is_after_vectors(record: QueryRecord) -> bool:

@@ -92,7 +92,7 @@ def read_evidence(records: Iterable[QueryRecord], *, scores: str) -> list[Eviden
     """Read the records of a run that was reranked by sentences.
 
     Args:
-        records: of the run's side file.
+        records: the records in the run's side file.
         scores: ``"logit"`` or ``"probability"``.
 
     Raises:

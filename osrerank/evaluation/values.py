@@ -68,7 +68,7 @@ def _ranked(query_id: object, documents: Any) -> tuple[ScoredDocument, ...]:
             raise _refused(f"run of query {query_id}", "{doc_id: score}", documents) from None
     if isinstance(documents, str) or not isinstance(documents, Sequence):
         raise _refused(f"run of query {query_id}", "{doc_id: score} or [doc_id, ...]", documents)
-    ids = [str(getattr(one, "doc_id", one)) for one in documents]
+    ids = [str(getattr(document, "doc_id", document)) for document in documents]
     if len(set(ids)) != len(ids):
         raise EvaluationError(f"the run of query {query_id} has a document twice; remove one")
     return tuple(ScoredDocument(doc_id, float(len(ids) - index)) for index, doc_id in enumerate(ids))

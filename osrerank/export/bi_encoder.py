@@ -42,7 +42,7 @@ class Given:
         query_prefix: stands before every query.
         document_prefix: stands before every document.
         dimensions: how many numbers of a vector are used, the first ones.
-        pool_factor: of late interaction, a document's vectors are merged to about one in so many.
+        pool_factor: about how many of a document's token vectors late interaction merges into one.
     """
 
     pooling: Pooling | None = None

@@ -72,7 +72,7 @@ def read_judged(scorer: Scorer, before: Calibration, candidates: Path, qrels: Qr
     """Score each query's candidates in a file with a model, and yield them with their judgments.
 
     Args:
-        scorer: of the model.
+        scorer: the model's scorer.
         before: the model's present calibration, which is taken away from the scores.
         candidates: the file.
         qrels: the judgments.

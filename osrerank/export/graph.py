@@ -48,7 +48,7 @@ def build_graph(weights: Weights, config: Mapping[str, Any], card: ModelCard, he
         weights: by their transformers names, with or without the prefix ``bert.``.
         config: the model's ``config.json``; see `can_build`.
         card: head and kind.
-        head: of a modular cross-encoder; None for a classifier's own.
+        head: the head of a modular cross-encoder; None for a classifier's own.
 
     Raises:
         KeyError: a weight is missing.

@@ -41,7 +41,7 @@ def build_modern_bert(weights: Weights, config: Mapping[str, Any], card: ModelCa
         config: the model's ``config.json``; `osrerank.scoring.backends.networks.modern_bert.shape.obstacle` has
             nothing against it.
         card: its head.
-        head: of a modular cross-encoder; None for the classifier's.
+        head: the head of a modular cross-encoder; None for the classifier's.
 
     Raises:
         KeyError: a weight is missing.

@@ -12,7 +12,7 @@ class AppendedLines:
     Each line opens the file anew and is a single write, which local file systems of Unix do not interleave.
 
     Args:
-        path: of the file, which is made with its folder at the first line, readable only by its owner.
+        path: the file, which is made with its folder at the first line, readable only by its owner.
         most_bytes: its largest size, in bytes.
     """
 

@@ -48,7 +48,7 @@ def array_entries(source: SourceFile) -> Iterator[Entry]:
     for number, value in enumerate(values, start=1):
         try:
             hits = value["hits"]
-            documents = tuple(_of_rank_llm(one, one) for one in hits)
+            documents = tuple(_of_rank_llm(hit, hit) for hit in hits)
             yield number, str(hits[0]["qid"]) if hits else "", value["query"], documents
         except (KeyError, TypeError) as error:
             reason = f"entry {number}: expected rank_llm's query and hits with content, qid and docid: {error}"

@@ -64,7 +64,7 @@ class CandidatesByQuery:
 
     Attributes:
         queries: in the lists' order.
-        digest: of all ids and candidates, so that changed ones are noticed.
+        digest: the digest of all ids and candidates, so that changed ones are noticed.
 
     Raises:
         FormatError: as the lists raise it.

@@ -25,7 +25,10 @@ def judgments_of(qrels: Qrels) -> Iterator[Judgment]:
 
 def write_corpus(documents: Iterable[Document], path: Path) -> int:
     """Write documents as JSON lines; return how many."""
-    rows = ({"id": one.doc_id, "title": one.title, "text": one.text, **one.metadata} for one in documents)
+    rows = (
+        {"id": document.doc_id, "title": document.title, "text": document.text, **document.metadata}
+        for document in documents
+    )
     return write_lines((json.dumps(row, ensure_ascii=False) for row in rows), path)
 
 
@@ -36,7 +39,9 @@ def write_queries(queries: Iterable[Query], path: Path) -> int:
 
 def write_qrels(judgments: Iterable[Judgment], path: Path) -> int:
     """Write ``query_id 0 doc_id relevance`` lines; return how many."""
-    return write_lines((f"{one.query_id} 0 {one.doc_id} {one.relevance}" for one in judgments), path)
+    return write_lines(
+        (f"{judgment.query_id} 0 {judgment.doc_id} {judgment.relevance}" for judgment in judgments), path
+    )
 
 
 def write_lines(lines: Iterable[str], path: Path) -> int:

@@ -39,7 +39,7 @@ class IdRow(NamedTuple):
 
     Attributes:
         id: may occur in several rows.
-        number: of the line or record, from 1, another one in each row.
+        number: the number of the line or record, from 1, which differs from row to row.
         value: an integer or a text.
     """
 
@@ -62,7 +62,7 @@ class IdTable:
     Args:
         database: opened; closed when the table is not referred to any more.
         count: rows.
-        name: of the file, for errors.
+        name: the name of the file, for errors.
     """
 
     def __init__(self, database: sqlite3.Connection, count: int, name: str = "the temporary folder") -> None:

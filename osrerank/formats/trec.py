@@ -34,7 +34,7 @@ class RunLine(NamedTuple):
 
     Attributes:
         file: the run's path.
-        number: of the line, from 1.
+        number: the number of the line, from 1.
         query_id: the query.
         doc_id: the document.
         score: 1/rank where the form has no scores.

@@ -27,7 +27,7 @@ class Pairs:
             ``"max"``: the least, the greatest p_ij. ``"sample"``: the sum over ``sample_size`` of J_i, sampled without
             replacement; the other pairs are not computed.
         sample_size: m of ``sample``; as many as J_i has, or more, make it ``"sum"``.
-        seed: of the sample; the same candidates always get the same one, in whatever order they come.
+        seed: the seed of the sample; the same candidates always get the same one, in whatever order they come.
     """
 
     aggregation: PairAggregation = "sum"

@@ -44,13 +44,13 @@ class Passages:
         aggregation: score of a document: ``"maxp"``: its best passage's; ``"firstp"``: its first passage's, and no
             other is scored; ``"sump"``: the sum of their probabilities; ``"kmaxavgp"``: the mean of the ``k`` highest
             probabilities, or of all where it has fewer.
-        k: of ``kmaxavgp``.
+        k: how many passages ``kmaxavgp`` averages.
         words: words of a passage.
         stride: words from the start of a passage to the start of the next, at most ``words``.
         limit: passages of a document at most.
         policy: which passages stay when there are more: ``"first"``, or ``"sampled"``: the first, the last and a sample
             of the others.
-        seed: of that sample; the same document always gets the same one.
+        seed: the seed of that sample; the same document always gets the same one.
         title_fields: fields whose text stands in front of every passage and is not cut.
         least_words: documents of fewer words are not cut: they are scored whole.
     """

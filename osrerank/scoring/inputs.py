@@ -287,7 +287,7 @@ class _Prefix:
         tokenizer: reads special tokens where a text spells them.
         specials: the names of all special tokens, if the prefix spells one; empty if it spells none.
         end: where the last one ends in the prefix, in characters.
-        ids: of the prefix up to there.
+        ids: the ids of the prefix up to there.
     """
 
     text: str

@@ -77,7 +77,7 @@ class Drawn:
         hits: the page.
         teams: a letter for each hit of the page.
         stages: what the stages of team B did.
-        warnings: of both rankings.
+        warnings: the warnings of both rankings.
         candidates: those of team B.
         max_score: the highest ``_score``.
     """

@@ -27,7 +27,7 @@ def report_of(
     Args:
         response: what the search engine answered.
         outcome: the hits, reranked; or why they were not.
-        plan: of the search.
+        plan: the plan of the search.
         drawn: the list of an interleaved search; None for other searches.
         rerank_ms: wall time since the response, in milliseconds.
 

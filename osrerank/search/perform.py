@@ -79,7 +79,7 @@ def _joined(
     """Return a first pass's response and its plan; if its page would not join with others, yield another request.
 
     Args:
-        plan: of the search.
+        plan: the plan of the search.
         first: its first pass.
         response: what the search engine answered.
     """
@@ -216,7 +216,7 @@ def fields_changed(plan: Plan, response: Any, known: Searcher) -> Generator[Side
     It does if the search found nothing, or hits without text, or hits with fields that the mapping lacks.
 
     Args:
-        plan: of the search.
+        plan: the plan of the search.
         response: what the search engine answered.
         known: what the client knows of its indices.
     """

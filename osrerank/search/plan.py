@@ -108,7 +108,7 @@ class Plan:
         body: the body of the caller's own request.
         fields: the fields to search and to read. If none are to be read, those of the options are, or else those that
             the hits have.
-        deadline: of the whole search.
+        deadline: the deadline of the whole search.
         options: how the hits are reranked.
         text: the query text that they are judged against; empty if there is none.
         obstacle: why they are not reranked; None if nothing is known that prevents it.
@@ -388,7 +388,7 @@ def _expanded(plan: Plan, text: Any, pipeline: SearchPipeline) -> Generator[Side
     """Yield the requests that expand the query by RM3; return the plan of the expanded query.
 
     Args:
-        plan: of the search for the text.
+        plan: the plan of the search for the text.
         text: the text to search for.
         pipeline: the search pipeline that the search runs under.
 

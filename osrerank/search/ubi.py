@@ -70,7 +70,7 @@ class UbiRecords:
             report: what happened in the search, with the page that it returns.
             text: the text that the hits were judged against.
             session: digest of the reader of an interleaved list; empty for all other searches.
-            deadline: of the search.
+            deadline: the deadline of the search.
         """
         reason = ""
         if self._pause.is_on:

@@ -45,9 +45,9 @@ def trace(
 
     Args:
         name: the span's name.
-        attributes: of the span.
+        attributes: the attributes of the span.
         queries: whether the span and its parts may have texts of queries: the setting ``trace_queries``.
-        kind: of the span.
+        kind: the kind of the span.
         parent: headers of the request or message that caused it.
     """
     token = _queries.set(queries)

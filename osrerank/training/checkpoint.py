@@ -24,11 +24,11 @@ class State:
     """The progress of a training.
 
     Attributes:
-        step: steps done.
-        best: the best measure on the development set so far; None before the first.
-        best_step: steps done when it was measured.
+        step: how many steps are done.
+        best: the best measure on the development set so far; None before the first measurement.
+        best_step: how many steps were done at that measurement.
         fingerprint: hash of what the training depends on: recipe, data, start.
-        skipped: steps that changed nothing, because gradients overflowed in fp16.
+        skipped: how many steps changed nothing, because gradients overflowed in fp16.
         scaler: state of the loss's scale in fp16; empty otherwise.
     """
 
@@ -44,7 +44,7 @@ class Checkpoints:
     """The checkpoints of one training, in a folder; only the newest is kept.
 
     Args:
-        folder: of the training.
+        folder: the training's folder.
         fingerprint: hash of what the training depends on.
     """
 

@@ -15,8 +15,8 @@ class Curve:
     """Rows of step, rate, loss, the loss's parts and, where measured, the measure on the development set.
 
     Args:
-        path: of the CSV.
-        done: steps that a resumed training has done; later rows are removed.
+        path: the CSV.
+        done: how many steps a resumed training has done; later rows are removed.
     """
 
     def __init__(self, path: Path, done: int) -> None:

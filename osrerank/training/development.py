@@ -22,16 +22,16 @@ from osrerank.training.weights.models import Trainee
 
 MEASURES = {"nDCG": ndcg, "RR": reciprocal_rank, "AP": average_precision}
 BY_BEST = ("maxp", "firstp")
-"""Aggregations of passages for which any scores will do."""
+"""Aggregations of passages that need no probabilities."""
 SHARE = 0.1
-"""Most of the time that measuring takes, unless a recipe says ``evaluate_every``."""
+"""The largest share of the training time that measuring takes, unless the recipe sets ``evaluate_every``."""
 MEASUREMENTS, LEAST_MEASUREMENTS = 10, 2
 LEAST_QUERIES = 10
-"""Fewer do not tell better weights from worse."""
+"""The fewest queries that tell better weights from worse."""
 TENTH = "measuring may take a tenth of the time"
 FIX = "evaluate_every=STEPS in the recipe measures all of them, every so many steps"
 TOKEN_CHARACTERS = 5
-"""Of an English word piece, with the space behind it; what a model cuts off costs nothing."""
+"""Characters of an English word piece and the space behind it, for estimates of cost."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,9 +39,9 @@ class NetworkScorer:
     """How to score with a network during training.
 
     Attributes:
-        device: where it is.
-        budget_tokens: padded tokens of a batch.
-        autocast: the precision of the matrix products.
+        device: the network's device.
+        budget_tokens: the most padded tokens in a batch.
+        autocast: returns a context that sets the precision of the matrix products.
     """
 
     device: torch.device
@@ -206,8 +206,8 @@ def schedule(development: Development, training: float, kind: Kind, max_tokens: 
     Args:
         development: the whole set.
         training: cost of all sequences of the training, as `cost` estimates it.
-        kind: of the model.
-        max_tokens: of a sequence.
+        kind: the kind of the model.
+        max_tokens: the most tokens in a sequence.
     """
     costs = [
         cost(example.query, texts, len(texts) * (len(texts) - 1 if kind == "duo" else 1), kind, max_tokens)

@@ -32,7 +32,7 @@ def passage_triples(
         options: how documents are cut.
         keep: how many passages of each relevant document stay, the best by the scorer; all without a scorer.
         scorer: a model trained on passages; None for no filter.
-        seed: of the draws.
+        seed: the seed of the draws.
     """
     rng = random.Random(seed)  # noqa: S311 - a repeatable draw
     for example in examples:

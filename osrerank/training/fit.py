@@ -42,15 +42,15 @@ DATA_FILE = "data.json"
 
 @dataclass(frozen=True, slots=True)
 class TrainingRequest:
-    """A training: what, from what and on what.
+    """What to train, from which checkpoint, and on which data.
 
     Attributes:
         source: the checkpoint that the training starts from; of a distillation, the teacher.
         output: the model directory to make.
-        recipe: how.
+        recipe: the hyperparameters.
         data: the examples.
-        development: candidates that choose the best weights; None to keep the last ones.
-        depth: candidates of the development set that are reordered.
+        development: the development set, by which the best weights are chosen; None to keep the last ones.
+        depth: how many candidates of each development query are reordered.
         passages: how the development set's documents are cut and judged; None for short ones.
         max_minutes: time after which the training stops, to be resumed by the same request; None for no limit.
         report: called with each line of progress.
@@ -79,9 +79,9 @@ class Amount:
     """How much data there is.
 
     Attributes:
-        examples: of each source.
-        sequences: of a pass over all sources.
-        cost: of these, as `schedule.cost` estimates it.
+        examples: the number of examples in each source.
+        sequences: the number of sequences in a pass over all sources.
+        cost: the estimated cost of a pass (`osrerank.training.development.cost`).
     """
 
     examples: tuple[int, ...]
@@ -94,7 +94,7 @@ def train(request: TrainingRequest, kind: Kind | None = None) -> Path | None:
 
     Args:
         request: the training.
-        kind: of the model; None for the recipe's, else the start's.
+        kind: the kind of the model; None for the recipe's, else the start's.
 
     Raises:
         ConfigError: the output exists, or recipe, data and start do not fit together.

@@ -45,7 +45,7 @@ LONGEST_WAIT = timedelta(hours=12)
 HAVE_FP16 = ("cuda",)
 """Devices whose steps in fp16 do not overflow at once."""
 MOST_PARTS = 16
-"""Parts of a loss."""
+"""The most parts that a loss has."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,14 +53,14 @@ class TrainingPlan:
     """What the loop needs besides the objective.
 
     Attributes:
-        recipe: of the optimiser.
-        total: steps of the whole training.
-        folder: of checkpoints and curve.
+        recipe: the hyperparameters.
+        total: the number of steps of the whole training.
+        folder: where checkpoints and curve are written.
         fingerprint: hash of what the training depends on.
-        most_measurements: on the development set, where the recipe says nothing of them.
+        most_measurements: how often the development set is measured at most, unless the recipe sets ``evaluate_every``.
         max_minutes: time after which the training stops with a checkpoint, to be resumed by another call; None for no
             limit.
-        save_every_s: time between checkpoints.
+        save_every_s: the seconds between checkpoints.
         report: called with each line of progress.
         clock: returns seconds.
     """
@@ -90,7 +90,7 @@ class Machine:
     """The device, the precision and the processes of a training, as Accelerate finds them.
 
     Args:
-        precision: of the matrix products; ``mixed`` for the device's own.
+        precision: the precision of the matrix products; ``mixed`` for the device's own.
 
     Raises:
         ConfigError: this process already computes in another precision, the device has no fp16, or the processes that
@@ -144,7 +144,7 @@ class Machine:
         return report if self.is_first else _silent
 
     def wait(self) -> None:
-        """Return when every process is here."""
+        """Wait until every process has called this."""
         self.accelerator.wait_for_everyone()
 
     def agreed(self, value: float) -> float:
@@ -208,16 +208,16 @@ def _leave_group() -> None:
 
 
 def _silent(_line: str) -> None:
-    """Say nothing."""
+    """Report nothing."""
 
 
 class Training:
     """A training in progress.
 
     Args:
-        objective: what is optimised.
-        plan: how.
-        machine: where.
+        objective: computes the loss.
+        plan: what else the loop needs.
+        machine: the device and the processes.
     """
 
     def __init__(self, objective: Objective, plan: TrainingPlan, machine: Machine) -> None:
@@ -249,9 +249,9 @@ class Training:
         """Train until a number of steps is done; return False if time ran out before.
 
         Args:
-            steps: those that are not done yet, in order.
-            until: how many steps are done at the end.
-            measure: measures the current network, higher is better.
+            steps: the steps that are not done yet, in order.
+            until: the number of steps after which to stop.
+            measure: returns the measure of the current network; higher is better.
 
         Raises:
             EvaluationError: the loss is not a number, or the data ended.
@@ -315,10 +315,10 @@ class Training:
         values: dict[str, Any] = defaultdict(float)
         for lot in self._machine.share(step.lots):
             with self._machine.autocast():
-                found = self.objective(lot)
-            loss = torch.stack(list(found.values())).sum() * lot.share
+                losses = self.objective(lot)
+            loss = torch.stack(list(losses.values())).sum() * lot.share
             self._machine.accelerator.backward(self._scaler.scale(loss))
-            for name, part in found.items():
+            for name, part in losses.items():
                 values[name] += part.detach() * lot.share
         self._machine.add_up([*self._trained.values()])
         parts = self._machine.summed({name: float(value) for name, value in values.items()})

@@ -23,7 +23,7 @@ class Mined:
     """Examples whose others are in the model's order.
 
     Attributes:
-        path: of the examples.
+        path: the file of the examples.
         count: how many.
     """
 

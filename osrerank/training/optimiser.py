@@ -41,7 +41,7 @@ class Adam(torch.optim.Optimizer):
 
     Args:
         groups: parameters, or groups of them with a ``weight_decay`` of their own.
-        betas: of the running means of the gradient and of its square.
+        betas: the decay rates of the running means of the gradient and of its square.
         eps: added to the root.
         bias_correction: whether the means are divided by 1 - beta ** t.
     """

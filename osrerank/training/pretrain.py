@@ -52,9 +52,9 @@ class EncoderSize:
     """A new encoder's size.
 
     Attributes:
-        layers: of the encoder.
+        layers: how many layers the encoder has.
         hidden: width of a state.
-        heads: of the attention; 0 for one for each 32 of the width.
+        heads: how many attention heads each layer has; 0 for one for each 32 numbers of the hidden size.
         vocabulary: pieces, specials among them, learnt from the corpus.
     """
 
@@ -95,10 +95,10 @@ class MaskedSteps:
     them. Otherwise each text is one or several sequences.
 
     Attributes:
-        tokenizer: of the model.
+        tokenizer: the tokenizer of the model.
         recipe: batch, lengths, share of hidden pieces, packing, seed.
         budget_tokens: padded tokens of a lot.
-        pad_id: of the padding token.
+        pad_id: the id of the padding token.
     """
 
     tokenizer: Tokenizer
@@ -213,7 +213,7 @@ def pretrain(
         source: a directory with ``config.json``, ``tokenizer.json`` and safetensors.
         output: the directory to make.
         corpora: JSON lines with ``text`` and perhaps ``title``, or plain text, a document a line.
-        recipe: of the training.
+        recipe: the recipe of the training.
         max_minutes: time after which the training stops.
         report: called with each line of progress.
         clock: returns the seconds that ``max_minutes`` are counted in.

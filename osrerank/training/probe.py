@@ -64,7 +64,7 @@ class NetworkProbe:
             self.states.append(made)
 
     def _logits(self, query: Tensor, key: Tensor) -> Tensor:
-        """Return scaled logits ``(n, heads, tokens, tokens)``; padding is not masked, because losses ignore it."""
+        """Return scaled attention logits ``(n, heads, tokens, tokens)``, padding included, because losses ignore it."""
         shape = (*query.shape[:2], self.heads, self.width)
         rows, columns = (states.reshape(shape).transpose(1, 2) for states in (query, key))
         return rows @ columns.transpose(2, 3) * (1 / math.sqrt(self.width))

@@ -22,7 +22,7 @@ class Recipe:
     """The hyperparameters of a training: everything except its data and the checkpoint that it starts from.
 
     Attributes:
-        name: name of the preset.
+        name: the preset's name.
         loss: ``pointwise``, the cross-entropy of single sequences, or ``listwise``, that of a list's softmax.
         draw: which documents of an example to train on: ``balanced``: each relevant one with one other; ``list``: each
             relevant one with ``negatives`` others; ``top``: the first ``depth`` documents with their labels; ``all``.
@@ -30,37 +30,37 @@ class Recipe:
         depth: how many of the others, from the top, are sampled from; with ``top``, how many documents are used.
         mine_at: share of the steps after which the model itself orders each example's others, so that ``depth`` counts
             its hardest ones; 0 for never.
-        head: head of a cross-encoder or duo model: "logits2", "logit1", "next-sentence"; empty for the checkpoint's, or
-            "logits2" if it has none. A bi-encoder has its own.
+        head: the head of a cross-encoder or duo model: "logits2", "logit1", "next-sentence"; empty for the
+            checkpoint's, or "logits2" if it has none. A bi-encoder has its own.
         kind: "cross-encoder" trains one from any checkpoint; empty for the checkpoint's kind.
-        third_row: of a duo model's token type table, if the checkpoint has two rows: "zeros" that are trained, "frozen"
-            zeros as in the released duoBERT, or a "copy" of the second row.
+        third_row: what the third row of a duo model's token type table starts as, if the checkpoint has two rows:
+            "zeros" that are trained, "frozen" zeros as in the released duoBERT, or a "copy" of the second row.
         max_tokens, max_query_tokens, length_rule: as in a model's card.
-        batch: sequences of a step.
-        steps: of the training; 0 to follow ``epochs``.
-        epochs: passes over the data, where ``steps`` is 0.
+        batch: the number of sequences in a step.
+        steps: the number of steps; 0 to follow ``epochs``.
+        epochs: the number of passes over the data if ``steps`` is 0.
         rate: highest learning rate.
-        warmup: steps of warm-up, or below 1 their share of all steps.
+        warmup: the number of warm-up steps; a number below 1 is their share of all steps.
         decay_from: see `optimiser.learning_rate`.
-        weight_decay, beta1, beta2, eps, bias_correction: of Adam.
-        clip: largest norm of the gradient; 0 for no limit.
-        dropout: dropout probability in training; bi-encoders have none.
+        weight_decay, beta1, beta2, eps, bias_correction: the parameters of Adam.
+        clip: the largest norm of the gradient; 0 for no limit.
+        dropout: the dropout probability in training; bi-encoders have none.
         freeze: "embeddings" keeps the embedding tables as they are; empty trains everything.
-        shuffle: size of the shuffle buffer, in examples.
-        seed: of all random choices.
-        precision: of the matrix products; weights stay fp32. "mixed" is bf16 on the CPU and on GPUs that have it, else
-            fp16. With "fp16", which needs CUDA, the loss is scaled, so that small gradients are not lost, and a step
-            whose gradients overflow is left out.
-        budget_tokens: padded tokens of a forward pass; a step that has more takes several.
-        measure: measure on the development set, by which the best weights are chosen.
-        evaluate_every: steps between measurements on the whole development set; 0 measures at most ten times, on a part
-            of the set if necessary, so that measuring takes at most a tenth of the time.
-        method: of distillation: "simplified-tinybert", or only "logits".
+        shuffle: the size of the shuffle buffer, in examples.
+        seed: the seed of all random choices.
+        precision: the precision of the matrix products; weights stay fp32. "mixed" is bf16 on the CPU and on GPUs that
+            have it, else fp16. With "fp16", which needs CUDA, the loss is scaled, so that small gradients are not lost,
+            and a step whose gradients overflow is left out.
+        budget_tokens: the most padded tokens in a forward pass; a step that has more takes several.
+        measure: the measure on the development set by which the best weights are chosen.
+        evaluate_every: the number of steps between measurements on the whole development set; 0 measures at most ten
+            times, on a part of the set if necessary, so that measuring takes at most a tenth of the time.
+        method: the method of distillation: "simplified-tinybert", or only "logits".
         attention, hidden: whether Simplified TinyBERT compares attention logits, and hidden states.
         soft: whether training learns from the scores in the examples, as distillation does from its teacher's.
         hard: whether training from scores, a teacher's or the examples', also learns from the labels.
-        temperature: of soft labels.
-        mask: share of the word pieces that pre-training masks.
+        temperature: the temperature of soft labels.
+        mask: the share of the word pieces that pre-training masks.
         pack: whether pre-training fills its sequences with several texts each; otherwise each text begins a new one.
     """
 
@@ -107,8 +107,8 @@ class Recipe:
 
     def __post_init__(self) -> None:
         hints = get_type_hints(Recipe)
-        for one in fields(self):
-            _check(one.name, getattr(self, one.name), hints[one.name])
+        for field in fields(self):
+            _check(field.name, getattr(self, field.name), hints[field.name])
         for name, least in (("batch", 1), ("negatives", 1), ("depth", 1), ("shuffle", 1), ("steps", 0), ("clip", 0)):
             if getattr(self, name) < least:
                 raise _unusable(name, getattr(self, name), f"{least} or more")
@@ -129,7 +129,7 @@ class Recipe:
         name = str(changes.pop("name", default))
         if name not in PRESETS:
             raise _unusable("name", name, f"one of {', '.join(PRESETS)}")
-        known = {one.name for one in fields(cls)}
+        known = {field.name for field in fields(cls)}
         if unknown := sorted(changes.keys() - known):
             fix = instead_of(f"recipe.{unknown[0]}") or f"it has {', '.join(sorted(known))}"
             raise ConfigError(f"a recipe has no {unknown[0]}; {fix}", setting="recipe", source="argument")

@@ -298,7 +298,7 @@ class DocumentVectors:
 
         Args:
             texts: texts without records.
-            deadline: of the call.
+            deadline: the deadline of the call.
             alone: whether no other text has a record; the encoder's error is then raised.
         """
         try:

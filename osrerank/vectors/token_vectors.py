@@ -47,7 +47,7 @@ def pooled(vectors: Floats, factor: float) -> Floats:
     It takes about a millisecond for a hundred tokens, and four times as long for two hundred.
 
     Args:
-        vectors: of norm 1 ``(tokens, dimensions)``.
+        vectors: the tokens' vectors, of norm 1 ``(tokens, dimensions)``.
         factor: at least 1; 1 merges none.
     """
     first, rest = vectors[:PROTECTED], vectors[PROTECTED:]

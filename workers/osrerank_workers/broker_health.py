@@ -16,7 +16,7 @@ class BrokerHealth:
     """Counts the broker's consecutive failures, and logs the first one and the recovery.
 
     Args:
-        part: of the worker, for the log.
+        part: the worker's part that asks, for the log.
         clock: returns seconds; for tests.
     """
 

@@ -37,7 +37,7 @@ def serve_probes(port: int, status: Callable[[], Status]) -> Callable[[], None]:
     """Answer probes in threads of their own; return what stops it. Port 0 answers none.
 
     Args:
-        port: of all addresses.
+        port: the port on which all addresses are served.
         status: the worker's; called for each probe, asks nobody and computes nothing.
 
     Raises:

@@ -49,7 +49,7 @@ def await_broker(url: str, broker: BrokerHealth) -> None:
     """Return once the broker answers, however long that takes.
 
     Args:
-        url: of the broker.
+        url: the URL of the broker.
         broker: is told what becomes of each attempt.
 
     Raises:

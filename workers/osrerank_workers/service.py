@@ -170,7 +170,7 @@ class WorkerService:
             chunk: its id.
             message: its request.
             task: the name of the task that brings it.
-            headers: of the task; they continue a trace if the message is valid.
+            headers: the headers of the task; they continue a trace if the message is valid.
         """
         self.hold(chunk)
         started = time.monotonic()

@@ -20,8 +20,8 @@ def chunk_span(
 
     Args:
         queue: that the chunk came from.
-        request: of the chunk.
-        headers: of its task, which no signature covers.
+        request: the request of the chunk.
+        headers: the headers of its task, which no signature covers.
         queries: the setting ``trace_queries``.
     """
     parent = {name: value for name in FOLLOWED if isinstance(value := (headers or {}).get(name), str)}

@@ -83,7 +83,7 @@ def read_records(loader: Loader, sources: Iterable[SourceFile], *, contents: boo
     """Read the records of every source in turn; an empty source counts as a bad record.
 
     Args:
-        loader: of the collection.
+        loader: the loader of the collection.
         sources: its files.
         contents: whether documents get the field ``contents``.
 

@@ -75,7 +75,7 @@ def doc_blocks(
 
     Args:
         source: the file.
-        encoding: of the documents.
+        encoding: the encoding of the documents.
         marks: its first group is set where a document begins, its second where one ends.
     """
     block: list[bytes] = []

@@ -25,7 +25,7 @@ class IndexOptions:
         shards: with more than one, term statistics and so scores differ per shard.
         replicas: copies once loaded; as many as the nodes allow, at most one, when None.
         contents: whether there is a field ``contents`` too, with all that Anserini indexes of a document.
-        language: of the texts, one of `LANGUAGES`.
+        language: the language of the texts, one of `LANGUAGES`.
     """
 
     k1: float | None = None
@@ -46,7 +46,7 @@ def index_body(
     Japanese and Korean the built-in ``cjk``, which OpenSearch has and the embedded engine lacks.
 
     Args:
-        loader: of the collection.
+        loader: the loader of the collection.
         options: how the index is made.
         meta: what the mapping keeps of the load.
         fixed_similarity: whether the engine has one similarity only; it is then named where someone asked for another.

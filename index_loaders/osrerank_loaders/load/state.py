@@ -24,7 +24,7 @@ class LoadState:
         loader: the loader's name.
         files: the collection's files, each ``name:bytes``; names without folders, so that they may move.
         options: the options that change the index or its documents, such as ``k1=0.9``.
-        digests: of each file's content, as `fingerprint.fingerprints` takes them.
+        digests: the digests of each file's content, as `fingerprint.fingerprints` takes them.
         records: records read so far of which every document is in the index.
         complete: whether the load ended with the right count.
         skipped: bad records, once complete.

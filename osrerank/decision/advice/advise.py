@@ -88,7 +88,7 @@ class IndexAdvice:
     def of_pipelines(self) -> list[SearchSetting]:
         """The present sample's best setting of each pipeline, the first pass first; all depths are one pipeline."""
         best: dict[str, SearchSetting] = {}
-        for setting in (one for one in self.values if one.sample == self.current.sample):
+        for setting in (value for value in self.values if value.sample == self.current.sample):
             best[setting.pipeline] = max(
                 best.get(setting.pipeline, setting), setting, key=lambda one: float(self.values[one].mean())
             )
@@ -182,7 +182,7 @@ def advise(
         )
         settings = settings_to_try(present, depths, vectors_blend=vectors_blend(searched, index))
         has_first_pass = len(samples) == 1 or template is not None  # of the same query, it is the same
-        tried[key] = [one for one in settings if has_first_pass or not one.is_first_pass]
+        tried[key] = [setting for setting in settings if has_first_pass or not setting.is_first_pass]
 
     look(client, current)
     found = samples[current.sample]
@@ -196,10 +196,16 @@ def advise(
     if (template := alternatives.template) is not None:
         look(client, replace(reranking, query=template.name), (), template)
     before = measured(found, qrels, measure, None)
-    values = {one: measured(samples[key], qrels, measure, one) for key, settings in tried.items() for one in settings}
+    values = {
+        setting: measured(samples[key], qrels, measure, setting)
+        for key, settings in tried.items()
+        for setting in settings
+    }
     ids = [one.query.query_id for one in found]
     choice = choose(ids, values[current], values)
-    compared = [choose(ids, values[current], {one: values[one] for one in settings}) for settings in tried.values()]
+    compared = [
+        choose(ids, values[current], {setting: values[setting] for setting in settings}) for settings in tried.values()
+    ]
     return IndexAdvice(
         index,
         measure,
@@ -220,7 +226,9 @@ def advise(
 
 def _lacking(client: Client, index: str, qrels: Qrels, query_ids: Sequence[str]) -> tuple[int, int]:
     """Return how many documents that are judged relevant to the queries the index lacks, and how many there are."""
-    relevant = sorted({doc_id for one in query_ids for doc_id, grade in qrels.judgments[one].items() if grade > 0})
+    relevant = sorted(
+        {doc_id for query_id in query_ids for doc_id, grade in qrels.judgments[query_id].items() if grade > 0}
+    )
     there = 0
     for start in range(0, len(relevant), IDS_AT_ONCE):
         ids = relevant[start : start + IDS_AT_ONCE]
@@ -235,7 +243,9 @@ def judged_queries(queries: Sequence[Query], qrels: Qrels) -> list[Query]:
     Raises:
         EvaluationError: there are none.
     """
-    judged = [one for one in queries if any(grade > 0 for grade in qrels.judgments.get(one.query_id, {}).values())]
+    judged = [
+        query for query in queries if any(grade > 0 for grade in qrels.judgments.get(query.query_id, {}).values())
+    ]
     if not judged:
         raise EvaluationError("no query has a document judged relevant: are queries and judgments from the same set?")
     return judged

@@ -67,7 +67,7 @@ def choose(query_ids: Sequence[str], present: Floats, values: Mapping[SearchSett
         EvaluationError: there are too few queries.
     """
     settings = list(values)
-    table = np.stack([values[one] for one in settings], axis=1)
+    table = np.stack([values[setting] for setting in settings], axis=1)
     by_query = dict(zip(query_ids, table, strict=True))
     folds = block_folds(query_ids, FOLDS)
     learned: list[Fold[SearchSetting]] = cross_validate(by_query, folds, settings)

@@ -107,7 +107,8 @@ def _own_order(advice: IndexAdvice, choice: Choice) -> str:
     """Return the value of the caller's own query without reranking; "" for the other samples."""
     sample = choice.setting.sample
     own = next(
-        (one for one in advice.values if choice.setting.query and one.is_first_pass and one.sample == sample), None
+        (value for value in advice.values if choice.setting.query and value.is_first_pass and value.sample == sample),
+        None,
     )
     return "" if own is None else f"; not reranked {float(advice.values[own].mean()):.4f}"
 

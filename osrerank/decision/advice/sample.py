@@ -34,7 +34,7 @@ class SearchSetting:
         blend: ``replace``, ``linear`` or ``rrf``.
         weight: weight of the first pass in the blend.
         duo_depth: candidates that are then compared in pairs; 0 for none. Only the present setting may have it above 0.
-        pipeline: of the search; with ``none``, the first pass, the other attributes have no effect.
+        pipeline: the pipeline of the search; with ``none``, the first pass, the other attributes have no effect.
         mono_depth: in ``vectors-mono``, the best that the cross-encoder reads.
         fields: those that the model reads; empty for the present ones.
         query: name of the caller's own query, which finds the hits; empty for a query text.
@@ -127,7 +127,7 @@ class SampledQuery:
     def order(self, setting: SearchSetting | None) -> list[str]:
         """Return the ids in the order that a search with this setting gives; None is the first pass."""
         if setting is None or setting.is_first_pass:
-            return [one.doc_id for one in self.candidates]
+            return [candidate.doc_id for candidate in self.candidates]
         if setting.duo_depth:
             return list(self.with_pairs)
         if setting.mono_depth:
@@ -149,7 +149,7 @@ class SampledQuery:
 
     def _read(self, ranked: Sequence[Candidate], mono_depth: int) -> list[str]:
         """Return the ids in the vectors' order, the best of them in the cross-encoder's."""
-        logits = {one.doc_id: one.score for one in self.candidates if len(one.trace) > 1}
+        logits = {candidate.doc_id: candidate.score for candidate in self.candidates if len(candidate.trace) > 1}
         best, rest = ranked[:mono_depth], ranked[mono_depth:]
         scored = [one for one in best if one.doc_id in logits]
         scored.sort(key=lambda one: -(logits[one.doc_id] + self.vectors_weight * one.score))

@@ -26,7 +26,7 @@ class ShownPage:
         doc_ids: from the top.
         clicked: those that were clicked, of the page.
         session: who looked; empty where it is not known.
-        first_rank: of the page, from 1.
+        first_rank: the rank of the page's first hit, from 1.
         teams: ``A`` or ``B`` for each document of an interleaved page; empty for another page.
         experiment: its name.
     """

@@ -65,7 +65,7 @@ def preferences(
 
     Args:
         pages: any; those that are not interleaved do not count.
-        confidence: of the intervals, in (0, 1).
+        confidence: the confidence of the intervals, in (0, 1).
         least_share: the smallest share of preferences for the better team that is worth finding, in (.5, 1].
 
     Raises:
@@ -129,9 +129,9 @@ def sessions_needed(share: float, rate: float, *, confidence: float = 0.95, powe
     approximation of the binomial test), over the rate at which sessions have one.
 
     Args:
-        share: of preferences for one team, in [0, 1].
-        rate: of sessions with a preference, in [0, 1].
-        confidence: of the interval that is to exclude one half.
+        share: the share of preferences for one team, in [0, 1].
+        rate: the share of sessions with a preference, in [0, 1].
+        confidence: the confidence of the interval that is to exclude one half.
         power: probability that it does.
     """
     if share == 0.5 or not rate:

@@ -31,7 +31,7 @@ class UbiSource:
         queries: index of the searches.
         events: index of the events.
         actions: ``action_name`` of what counts as a click.
-        application: of the searches; empty for all.
+        application: the application whose searches are read; empty for all.
         since, until: ISO 8601 times; empty for all.
     """
 
@@ -70,7 +70,7 @@ def read_ubi(client: Client, source: UbiSource | None = None) -> UbiPages:
     Of two records with the same ``query_id`` and first rank the later one counts.
 
     Args:
-        client: of the engine.
+        client: the client of the engine.
         source: which documents.
 
     Raises:

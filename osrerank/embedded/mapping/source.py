@@ -41,7 +41,7 @@ class SourceFilter:
             return kept if kept or (inside and not value) or not path else _NOTHING
         if isinstance(value, list):
             items = [self._keep(path, one, inside=inside) for one in value]
-            items = [one for one in items if one is not _NOTHING]
+            items = [item for item in items if item is not _NOTHING]
             return items if items or (inside and not value) else _NOTHING
         return value if inside else _NOTHING
 

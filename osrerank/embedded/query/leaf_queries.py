@@ -57,7 +57,7 @@ class LeafQueries:
             return TQuery.empty_query()
         self._note(path, terms)
         clauses = [self._text_term(path, term, boost * count) for term, count in Counter(terms).items()]
-        return TQuery.boolean_query([(Occur.Should, one) for one in clauses])
+        return TQuery.boolean_query([(Occur.Should, clause) for clause in clauses])
 
     def _analysed(self, field: Field, query: Any) -> list[tuple[int, str]]:
         """Return a query's terms with their positions."""
@@ -107,7 +107,7 @@ class LeafQueries:
         """
         searcher, shard, every = self._snapshot.searcher, self._snapshot.shard, self._snapshot.present(EVERY)
         counts = [self._snapshot.frequency(path, term) for term in terms]
-        greatest, weight = (sum(idf(documents, one) for one in counts) for documents in (every, totals.documents))
+        greatest, weight = (sum(idf(documents, count) for count in counts) for documents in (every, totals.documents))
         hits = searcher.search(phrase, max(1, searcher.num_docs), count=False).hits
         addresses = [address for _, address in hits]
         lengths = searcher.fast_field_values(shard.lengths[path], addresses) if hits else []

@@ -55,7 +55,7 @@ def _msearch(request: RestRequest) -> Response:
     for head in heads:
         only("msearch header", head, frozenset({"index"}))
     answers = [_one_search(request, head, body) for head, body in zip(heads, lines[1::2], strict=True)]
-    return Response({"took": sum(one.get("took", 0) for one in answers), "responses": answers}, is_own=True)
+    return Response({"took": sum(answer.get("took", 0) for answer in answers), "responses": answers}, is_own=True)
 
 
 def _one_search(request: RestRequest, head: Json, body: str) -> Json:

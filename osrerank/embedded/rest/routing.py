@@ -158,7 +158,7 @@ def _filtered(response: Response, params: Mapping[str, str]) -> Response:
     if not paths or not isinstance(response.body, dict):
         return response
     patterns = paths.split(",")
-    if wrong := [one for one in patterns if "**" in one or one.startswith("-")]:
+    if wrong := [pattern for pattern in patterns if "**" in pattern or pattern.startswith("-")]:
         raise unsupported(f"[{wrong[0]}] in [filter_path]", "name the paths that you want, with single *")
     return Response(_pick(response.body, patterns), response.status, response.warnings)
 

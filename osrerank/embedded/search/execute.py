@@ -83,7 +83,7 @@ class MatchingDocument:
     """A matching document before its source is read.
 
     Attributes:
-        number: of the index among those searched, from 0.
+        number: the place of the index among those searched, from 0.
         seq: its sequence number there.
         score: None in an order that has no scores.
         key: the value that the document is sorted by, in an order without scores; None if it has no such value.

@@ -39,7 +39,7 @@ class Variable(NamedTuple):
         kind: NumPy's type.
         shape: its shape.
         shard: number of the data file.
-        offset: of its first byte there.
+        offset: the offset of its first byte there.
         size: in bytes.
         checksum: masked CRC-32C of its bytes.
     """

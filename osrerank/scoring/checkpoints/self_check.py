@@ -47,7 +47,7 @@ class SelfCheck(NamedTuple):
         unknown: share of [UNK] among the pieces of all texts.
         head, label: the head, and which of its outputs is the score.
         casing: ``cased`` or ``lower case``: how texts are read.
-        segment_rows: of the model's table.
+        segment_rows: how many segments the model's table has.
         sha256: of the checkpoint's files, if it was converted.
         cause: why the check failed, most likely; empty where it passed.
     """
@@ -75,7 +75,7 @@ def self_check(scorer: Scorer, directory: Path, card: ModelCard, *, sha256: str 
     """Return what a model does with the examples.
 
     Args:
-        scorer: of the model.
+        scorer: the model's scorer.
         directory: the model's.
         card: the model's.
         sha256: of the checkpoint's files.

@@ -44,7 +44,7 @@ class BiEncoderDescription:
         steps: from there to the vector that is compared, without a last division by its norm.
         width: numbers of the last Dense; 0 for the pooling's.
         dimensions: how many of them, the first ones, are used; 0 for all.
-        similarity: of two vectors: ``dot`` where their norms count.
+        similarity: the similarity of two vectors: ``dot`` where their norms count.
         query_prefix: stands before every query.
         document_prefix: stands before every document.
         counts_prompts: whether the tokens of a prefix count in pooling.

@@ -15,9 +15,9 @@ class HeadStep:
     Attributes:
         kind: ``dense`` is a product, a bias and an activation; ``norm`` is LayerNorm; ``unit`` divides by the
             Euclidean norm; ``first`` keeps the first numbers.
-        name: of its weights, ``NAME.weight`` and ``NAME.bias``; a ``unit`` or ``first`` has none.
-        activation: of a ``dense``; empty for none.
-        epsilon: of a ``norm``.
+        name: the name of its weights, ``NAME.weight`` and ``NAME.bias``; a ``unit`` or ``first`` has none.
+        activation: the activation of a ``dense``; empty for none.
+        epsilon: the epsilon of a ``norm``.
         has_bias: whether a ``dense`` or ``norm`` has a bias.
         size: how many numbers a ``first`` keeps.
     """

@@ -76,7 +76,7 @@ def read_body(body: bytes, most_entries: int) -> dict[str, Any]:
 
     Args:
         body: in UTF-8, or as `json.detect_encoding` finds.
-        most_entries: of a list that is read.
+        most_entries: the most entries of a list that is read.
 
     Raises:
         RefusedRequest: it is not JSON (400), has too many entries (413), or another shape (422). No message repeats a

@@ -9,10 +9,10 @@ class ServerLimits:
     """Bounds of a server; requests beyond them are refused, never cut.
 
     Attributes:
-        max_body_bytes: of one request.
-        max_documents: of one request.
-        max_held_bytes: of all requests being read or answered.
-        max_held_documents: of all requests waiting or being scored; a single request is always accepted.
+        max_body_bytes: the largest size of one request, in bytes.
+        max_documents: the most documents of one request.
+        max_held_bytes: the most bytes of all requests being read or answered.
+        max_held_documents: the most documents that wait or are being scored; a single request is always accepted.
         max_wait_s: that a request is expected to wait before it is scored; its own time is a bound, too.
         timeout_ms: for a request that names none, and the most that one may name.
         body_timeout_s: for a request's body to arrive.

@@ -44,7 +44,7 @@ class RequestMiddleware:
 
     Args:
         application: what is behind it.
-        limits: of bodies, each and together.
+        limits: the largest sizes of one body, and of all together.
         token: what ``Authorization`` must carry, with or without ``Bearer``; None lets everybody in.
         access_log: gets a line for each request; None for none.
         trace_queries: whether traces may have texts of queries.
@@ -128,7 +128,7 @@ class RequestMiddleware:
             "ms": round(took_s * 1000, 1),
         }
         if texts and self._access_log.texts:
-            record["questions"] = [{"query": one.query, "documents": one.documents} for one in texts]
+            record["questions"] = [{"query": question.query, "documents": question.documents} for question in texts]
         self._access_log.write({**line, **record})
 
     def _check_token(self, scope: MutableMapping[str, Any]) -> None:

@@ -127,7 +127,7 @@ class TaskQueue:
         running ends first. A request of one task does not wait for that: it has threads of its own.
 
         Args:
-            tokens: of the request.
+            tokens: how many tokens the request has.
         """
         is_large = tokens > self.task_tokens
         ahead = sum(min(job.left, tokens + (job.running if is_large else 0)) for job in self._jobs)

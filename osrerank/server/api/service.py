@@ -117,8 +117,8 @@ class ApiService:
         """Score all questions. If the caller is cancelled, what is not scored yet is dropped.
 
         Args:
-            questions: of one request.
-            deadline: of the response.
+            questions: the questions of one request.
+            deadline: the deadline of the response.
             whole: whether a text that the model cannot read whole is refused.
 
         Raises:
@@ -272,9 +272,9 @@ def _joined(scores: Sequence[Scores | InferenceError], parts: Sequence[Question]
     Raises:
         InferenceError: no part has any.
     """
-    found = [one for one in scores if isinstance(one, Scores)]
+    found = [score for score in scores if isinstance(score, Scores)]
     if not found:
-        raise next(one for one in scores if isinstance(one, InferenceError))
+        raise next(score for score in scores if isinstance(score, InferenceError))
     values: list[npt.NDArray[np.float32]] = []
     indices: list[range] = []
     failures: dict[int, str] = {}
@@ -286,7 +286,7 @@ def _joined(scores: Sequence[Scores | InferenceError], parts: Sequence[Question]
         failures |= {start + at: why for at, why in failed.items()}
         indices.append(range(start, start + size))
         start += size
-    odds = Scores.joined_odds([one if isinstance(one, Scores) else None for one in scores], indices, start)
+    odds = Scores.joined_odds([score if isinstance(score, Scores) else None for score in scores], indices, start)
     return Scores(np.concatenate(values), failures, odds=odds, **Counts.total(found))
 
 

@@ -35,7 +35,7 @@ class Wish:
         fields: fields whose texts the model reads, joined without a separator.
         oversample: how many times the page's size is fetched and reranked.
         token: the server's bearer token.
-        bounds: of the cluster's calls to the server.
+        bounds: the bounds of the cluster's calls to the server.
         template: a search template that goes through the pipeline.
         index: where the fields were looked up.
     """
@@ -54,7 +54,7 @@ class Installation:
     """An installed pipeline.
 
     Attributes:
-        model_id: of its model; "none" where somebody took it out of the pipeline.
+        model_id: the id of its model; "none" where somebody took it out of the pipeline.
         fields: fields whose texts are sent.
         oversample: how many times the page's size is reranked.
         templates: its search templates.

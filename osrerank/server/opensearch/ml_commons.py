@@ -56,7 +56,7 @@ class Model:
         state: such as ``DEPLOYED``.
         server: the rerank server.
         sends_token: whether calls carry a bearer token.
-        bounds: of the calls, as the connector's ``client_config``.
+        bounds: the bounds of the calls, as the connector's ``client_config``.
     """
 
     state: str
@@ -72,7 +72,7 @@ def connector_of(name: str, server: str, token: str | None, bounds: CallBounds) 
         name: the connector's.
         server: the rerank server, ``http(s)://host:port``.
         token: sent as a bearer token; ml-commons stores it encrypted and requires a credential even if none is needed.
-        bounds: of its calls.
+        bounds: the bounds of its calls.
     """
     headers = {"Content-Type": "application/json"}
     if token is not None:

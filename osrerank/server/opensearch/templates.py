@@ -22,7 +22,7 @@ def source_of(fields: Sequence[str], processors: Mapping[str, Any]) -> str:
 
     Args:
         fields: that are searched.
-        processors: of the search pipeline.
+        processors: the processors of the search pipeline.
     """
     body = {
         "query": {"multi_match": {"query": "{{query}}", "fields": list(fields)}},

@@ -125,7 +125,7 @@ def compare(
     """Return both orders of a reranked response that has all candidates as one page.
 
     Args:
-        response: of a search with `rerank`.
+        response: the response to a search with `rerank`.
         asked: query, index, pipeline and depth, to repeat in the result.
         fields: the fields that the model read.
         judged: the id and the judgments of the query, if it has any.

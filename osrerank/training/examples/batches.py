@@ -28,9 +28,9 @@ class Lot:
 
     Attributes:
         inputs: padded sequences, list after list.
-        targets: int64 ``(n,)``, 1 relevant; for pre-training ``(n, tokens)``.
-        sizes: sequences of each list; each is a list of its own where the loss is pointwise.
-        share: share of the step's lists in this lot; the shares of a step's lots add up to 1.
+        targets: int64 ``(n,)``, 1 for relevant; for pre-training ``(n, tokens)``.
+        sizes: the number of sequences in each list; with a pointwise loss, each sequence is a list of its own.
+        share: the share of the step's lists that is in this lot; the shares of a step's lots add up to 1.
         teacher: the same sequences as the teacher reads them, if it reads them differently.
         scores: logits ``(n,)`` that a teacher gave beforehand, 0 where it gave none; empty for pre-training.
     """
@@ -48,10 +48,10 @@ class TrainingStep:
     """The batches of one change of the weights.
 
     Attributes:
-        lots: in the order of computation.
-        sequences: how many.
-        tokens: without padding.
-        locations: where the examples were read, for errors.
+        lots: the lots, in the order in which they are computed.
+        sequences: the number of sequences.
+        tokens: the number of tokens without padding.
+        locations: files and lines of the examples, for errors.
     """
 
     lots: tuple[Lot, ...]
@@ -64,7 +64,7 @@ class Made(NamedTuple):
     """A sequence to learn from.
 
     Attributes:
-        tokens: as the model reads them.
+        tokens: the token ids that the model reads.
         target: 1 if the document, or the first of two, is relevant.
         score: a teacher's logit of the same sequence, 0 without one.
     """
@@ -79,7 +79,7 @@ class Assembly(Protocol):
 
     @property
     def builder(self) -> InputBuilder:
-        """What makes them of texts."""
+        """Turns texts into sequences."""
 
     def count(self, example: Example) -> int:
         """Return how many sequences the example gives."""
@@ -93,7 +93,7 @@ class MonoAssembly:
     """A sequence for each document; the target is 1 where it is relevant.
 
     Attributes:
-        builder: makes them of texts.
+        builder: turns texts into sequences.
     """
 
     builder: InputBuilder
@@ -125,12 +125,12 @@ class Steps:
 
     Attributes:
         assembly: makes the sequences.
-        batch: sequences of a step; a last example may bring a few more.
-        budget_tokens: padded tokens of a lot; a longer list is a lot of its own.
-        pad_id: of the padding token.
+        batch: the number of sequences in a step; the last example may bring a few more.
+        budget_tokens: the most padded tokens in a lot; a longer list is a lot of its own.
+        pad_id: the id of the padding token.
         lists: whether an example's sequences stay together, as a listwise loss needs.
         teacher: makes the teacher's sequences where they differ.
-        teacher_pad_id: of the teacher's padding token.
+        teacher_pad_id: the id of the teacher's padding token.
     """
 
     assembly: Assembly
@@ -145,8 +145,8 @@ class Steps:
         """Yield steps until the examples end; a last one may be smaller.
 
         Args:
-            examples: in order.
-            skip: steps to skip, without preparing them.
+            examples: the examples, in order.
+            skip: how many steps to skip, without preparing them.
         """
         for number, group in enumerate(self._groups(examples)):
             if number >= skip:
@@ -171,11 +171,11 @@ class Steps:
         lists = _Lists()
         for example in group:
             made = self.assembly.sequences(example)
-            twins = [twin.tokens for twin in self.teacher.sequences(example)] if self.teacher else []
+            teacher_tokens = [read.tokens for read in self.teacher.sequences(example)] if self.teacher else []
             width = len(made) if self.lists else 1
             for start in range(0, len(made), width):
                 lists.own.append(made[start : start + width])
-                lists.teacher.append(twins[start : start + width])
+                lists.teacher.append(teacher_tokens[start : start + width])
         tokens = [[made.tokens for made in own] for own in lists.own]
         lots = tuple(self._lot(lists, indices) for indices in plan(tokens, self.budget_tokens, multiple=WIDTHS))
         lengths = [len(sequence.ids) for own in tokens for sequence in own]
@@ -185,13 +185,13 @@ class Steps:
 
     def _lot(self, lists: _Lists, indices: Sequence[int]) -> Lot:
         own = [made for index in indices for made in lists.own[index]]
-        twins = [tokens for index in indices for tokens in lists.teacher[index]]
+        teacher_tokens = [tokens for index in indices for tokens in lists.teacher[index]]
         return Lot(
             _padded([made.tokens for made in own], self.pad_id, self.assembly),
             np.array([made.target for made in own], dtype=np.int64),
             tuple(len(lists.own[index]) for index in indices),
             len(indices) / len(lists.own),
-            _padded(twins, self.teacher_pad_id, self.teacher) if twins and self.teacher else None,
+            _padded(teacher_tokens, self.teacher_pad_id, self.teacher) if teacher_tokens and self.teacher else None,
             np.array([made.score for made in own], dtype=np.float32),
         )
 
@@ -204,9 +204,9 @@ def plan(lists: Sequence[Sequence[Tokens]], budget_tokens: int, *, multiple: int
     """Yield the indices of ``lists`` in each batch, longest first; a batch is one list, or within the padded budget.
 
     Args:
-        lists: of sequences.
-        budget_tokens: padded tokens of a batch.
-        multiple: as `padded` has it.
+        lists: lists of sequences; a list is never divided.
+        budget_tokens: the most padded tokens in a batch.
+        multiple: the widths of batches are multiples of it.
     """
     longest = [max(len(tokens.ids) for tokens in one) for one in lists]
     chosen: list[int] = []

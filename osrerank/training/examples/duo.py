@@ -48,7 +48,7 @@ def ordered_pairs(
     Args:
         builder: makes the sequences.
         query: the query's text.
-        documents: texts.
+        documents: the documents' texts.
     """
     pieces = builder.query(query)
     texts = builder.documents(documents, pieces)

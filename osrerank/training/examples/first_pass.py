@@ -16,7 +16,7 @@ from osrerank.training.examples.lists import Example, TitledText, titled
 from osrerank.types import Qrels, Query
 
 FEWEST_WORDS = 3
-"""Fewest characters of a question: SQuAD has some of a letter or two."""
+"""The fewest characters of a question: SQuAD has some of one letter or two."""
 BULK = 2000
 """Lines of a bulk request, two a document."""
 
@@ -26,10 +26,10 @@ class Search:
     """How candidates are found.
 
     Attributes:
-        client: of the index.
-        index: its name; documents have ``title`` and ``text``.
-        depth: documents of each query.
-        threads: queries at a time.
+        client: a client of the engine.
+        index: the index; its documents have ``title`` and ``text``.
+        depth: how many documents each query gets.
+        threads: how many queries are searched at a time.
     """
 
     client: Client
@@ -64,9 +64,9 @@ def from_index(search: Search, queries: Iterable[Query], qrels: Qrels, *, inject
     """Yield an example for each judged query, its documents in the first pass's order.
 
     Args:
-        search: finds them.
-        queries: the query set; one without a relevant document is left out.
-        qrels: judgments; above 0 is relevant.
+        search: finds the documents.
+        queries: the queries; one without a relevant document is left out.
+        qrels: the judgments; a grade above 0 is relevant.
         inject: whether to append relevant documents that were not found.
     """
     judged = [query for query in queries if _relevant(qrels, query)]
@@ -95,7 +95,7 @@ def from_questions(path: Path, *, depth: int, questions: int | None = None, seed
         path: ``{"data": [{"paragraphs": [{"context", "qas": [{"question", "answers": [{"text"}]}]}]}]}``.
         depth: paragraphs that BM25 finds.
         questions: how many to sample; None for all.
-        seed: of the sample.
+        seed: the seed of the sample.
 
     Raises:
         FormatError: the file is not of that layout.

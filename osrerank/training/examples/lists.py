@@ -31,11 +31,11 @@ class Example:
     Attributes:
         query: the query's text.
         documents: texts, those of a first pass in its order.
-        relevance: of each document; above 0 is relevant.
+        relevance: each document's grade; above 0 is relevant.
         location: where it was read, for errors.
-        scores: of each document, logits of a teacher's; empty where there are none.
+        scores: a teacher's logit for each document; empty without a teacher.
         titles: with which the documents begin, for those who cut them; empty where none has one.
-        doc_ids: of the documents; empty where they are not known.
+        doc_ids: the documents' ids; empty if they are not known.
         missed: how many relevant documents are not among these.
     """
 

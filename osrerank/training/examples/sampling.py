@@ -67,10 +67,10 @@ def one_pass(sources: Sequence[Pass], counts: Sequence[int], recipe: Recipe, num
     """Yield the examples of a pass, in order.
 
     Args:
-        sources: of the examples.
+        sources: the example sources.
         counts: examples of each source.
         recipe: what to sample, and the seed.
-        number: of the pass, from 0.
+        number: the number of the pass, from 0.
     """
     rng = random.Random(f"{recipe.seed}/{number}")  # noqa: S311 - a repeatable draw, no secret
     for example in shuffled(mixed(sources, counts, rng), recipe.shuffle, rng):

@@ -26,7 +26,7 @@ def average(models: Sequence[Path], shares: Sequence[float], output: Path) -> Pa
 
     Args:
         models: directories; the first is a reranker, others may be the bare encoder that it started from.
-        shares: of each model, 0 or above; divided by their sum.
+        shares: the weight of each model, 0 or above; they are divided by their sum.
         output: the model directory to make.
 
     Raises:

@@ -61,7 +61,7 @@ class Trainee:
         builder: makes its sequences; the one that scoring uses.
         config: the content of ``config.json``.
         source: the directory that its tokenizer and notices are from.
-        pad_id: of the padding token.
+        pad_id: the id of the padding token.
     """
 
     network: nn.Module
@@ -88,7 +88,7 @@ def load_trainee(source: Path, recipe: Recipe, *, kind: Kind | None = None, name
     Args:
         source: a directory with ``config.json``, ``tokenizer.json`` and safetensors: an encoder, a masked language
             model or a reranker; one of ours may have its weights in its graph.
-        recipe: of the training; an empty ``head`` or ``kind`` is the source's own.
+        recipe: the recipe of the training; an empty ``head`` or ``kind`` is the source's own.
         kind: what it must be; None for the recipe's, else the source's.
         name: for the model's card.
 

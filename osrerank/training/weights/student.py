@@ -17,8 +17,8 @@ def select_layers(trainee: Trainee, kept: tuple[int, ...], name: str) -> Trainee
 
     Args:
         trainee: the teacher.
-        kept: its layers, from 0, in order; messages count them from 1.
-        name: the student's.
+        kept: the teacher's layers to keep, from 0, in order; messages count them from 1.
+        name: the student's name.
 
     Raises:
         ConfigError: there is no such layer.
@@ -55,9 +55,10 @@ def layer_map(teacher: int, student: int) -> tuple[int, ...]:
 
 
 def stand_ins(teacher: int, kept: Sequence[int]) -> tuple[int, ...]:
-    """Return the teacher's layer, from 0, whose states each kept layer is to give: the last before the next one kept.
+    """Return, for each kept layer, the layer of the teacher whose states it learns: the last before the next kept one.
 
     So a kept layer does the work of the dropped ones after it, and the next one gets the same input as in the teacher.
+    Layers count from 0.
 
     Raises:
         ConfigError: there is no such layer.

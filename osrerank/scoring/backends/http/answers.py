@@ -28,11 +28,11 @@ def read(
     """Return the logits of the documents by their indices in the request, and why others have none.
 
     Args:
-        dialect: of the answer.
+        dialect: the dialect of the answer.
         scale: what its scores are.
         content: the answer's JSON.
         count: documents of the request.
-        headers: of the answer.
+        headers: the headers of the answer.
 
     Raises:
         EndpointError: the answer is not one of the dialect, or names a document twice or one that was not sent.

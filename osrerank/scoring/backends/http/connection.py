@@ -127,7 +127,7 @@ class Connection:
         Args:
             url: where to.
             body: its JSON.
-            deadline: of the search; without one it may be sent more often, as long as `patience_s` says.
+            deadline: the deadline of the search; without one it may be sent more often, as long as `patience_s` says.
             options: as `Options` lists them.
 
         Raises:

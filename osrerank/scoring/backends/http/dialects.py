@@ -40,12 +40,12 @@ class Dialect:
 
     Attributes:
         name: as ``dialect`` of ``[http]`` in the settings file.
-        path: of the requests, below the server's address.
+        path: the path of the requests, below the server's address.
         body: makes a request's JSON.
         items: the key of the answer's list; "" where the list is the answer.
         score: the key of an item's score; its index in the request is always under ``index``.
         scale: what the scores are.
-        most_documents: of a request.
+        most_documents: the most documents of a request.
         needs_model: whether a request must name the model.
     """
 

@@ -38,7 +38,7 @@ class EndpointBatch:
     Attributes:
         indices: which tuples of the call they are.
         texts: theirs.
-        logits: of those that the server scored, by index.
+        logits: the logits of those that the server scored, by index.
         failures: why it did not score others.
     """
 

@@ -41,7 +41,7 @@ class Target:
 
         Args:
             settings: name the file that has the address, in ``[http]``.
-            model: of the search; the default one is not sent, as no other server has it.
+            model: the model of the search; the default one is not sent, as no other server has it.
 
         Raises:
             ConfigError: the settings file cannot be used or has no address, or the dialect needs a model's name and

@@ -100,8 +100,8 @@ class Attention(Protocol):
         """Return the context of each row ``(tokens, heads, width)``.
 
         Args:
-            query: of the rows.
-            key: of the columns.
+            query: the states of the rows.
+            key: the states of the columns.
             value: likewise.
             rows: where the rows' sequences lie.
             columns: where the columns' do.
@@ -159,7 +159,7 @@ class Partial:
 
     Attributes:
         attention: computes it.
-        indices: of those columns among the packed tokens, int32.
+        indices: the indices of those columns among the packed tokens, int32.
         columns: where their sequences lie among them.
     """
 
@@ -197,8 +197,8 @@ def choose_attention(
 
     Args:
         device: where it computes.
-        dtype: of the states.
-        width: of a head.
+        dtype: the type of the states.
+        width: the width of a head.
         windowed: whether rows see a window alone in some layers.
     """
     reason = _obstacle(device, dtype, width)

@@ -39,7 +39,7 @@ class BertFamily:
     """The differences within BERT's family.
 
     Attributes:
-        prefix: of the encoder's weights.
+        prefix: the prefix of the encoder's weights.
         pooler: the head's first matrix, whose tanh the second reads; by its name without the prefix.
         classifiers: architecture -> the head's second matrix.
     """

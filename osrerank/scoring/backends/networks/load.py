@@ -31,7 +31,7 @@ def obstacle(config: Mapping[str, Any], card: ModelCard, head: Head | None = Non
     Args:
         config: ``config.json``.
         card: the kind of model.
-        head: of a modular cross-encoder; None where the config names the head.
+        head: the head of a modular cross-encoder; None where the config names the head.
     """
     kind, activation = config.get("model_type"), config.get("hidden_act", "gelu")
     architecture = next(iter(config.get("architectures") or ["nothing"]))
@@ -75,8 +75,8 @@ def load_packed(
         config: ``config.json``; `obstacle` finds nothing against it.
         card: the kind of model.
         attention: how rows look at columns.
-        dtype: of the encoder.
-        head: of a modular cross-encoder; None where the config names the head.
+        dtype: the number type of the encoder's weights.
+        head: the head of a modular cross-encoder; None where the config names the head.
 
     Raises:
         KeyError: a weight is missing.

@@ -147,7 +147,7 @@ class VoyageRequest(DialectRequest):
         order = judgements[0].order[: self.top_k]
         results: list[dict[str, Any]] = [{"index": index, "relevance_score": scores[index]} for index in order]
         if self.return_documents:
-            results = [{**one, "document": self.documents[one["index"]]} for one in results]
+            results = [{**result, "document": self.documents[result["index"]]} for result in results]
         return {"object": "list", "data": results, "model": model, "usage": {"total_tokens": 0}}
 
 

@@ -41,7 +41,7 @@ class MixedbreadRequest(RankFieldsRequest):
             {"index": index, "score": scores[index], "object": "rank_result"} for index in order
         ]
         if self.return_input:
-            results = [{**one, "input": as_passed(self.input[one["index"]])} for one in results]
+            results = [{**result, "input": as_passed(self.input[result["index"]])} for result in results]
         return {
             "object": "list",
             "model": model,

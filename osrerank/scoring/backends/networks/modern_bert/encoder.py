@@ -54,7 +54,7 @@ class ModernBertLayer(nn.Module):
         Args:
             states: ``(tokens, hidden)``.
             chosen: the first tokens, int32 ``(n,)``.
-            rotation: of all tokens.
+            rotation: the rotation of all tokens.
             attend: takes queries of the first tokens.
         """
         query, key, value = self._projected(states)

@@ -29,7 +29,7 @@ class ModernBertShape:
 
     Attributes:
         hidden, heads, inner, vocabulary: sizes; ``inner`` of each half of the gated layer.
-        epsilon: of the norms.
+        epsilon: the epsilon of the norms.
         windows: for each layer, how many positions to either side a row sees; None for all.
         thetas: for each layer, the base of its rotations' periods.
         has_norm_bias, has_attention_bias, has_mlp_bias: which parts have biases.
