@@ -174,12 +174,8 @@ class Plan:
 
     def told(self, boosts: tuple[Parts, ...] | Reason) -> Self:
         """Return the plan with what the query's parts scored in each hit, or with the reason why that is not known."""
-        other = None if self.other is None else self.other.told(boosts)
-        if self.boosts is None:
-            return replace(self, other=other)
-        if isinstance(boosts, Reason):
-            return replace(self, boosts=boosts, other=other)
-        return replace(self, parts=boosts, other=other)
+        found: dict[str, Any] = {"boosts": boosts} if isinstance(boosts, Reason) else {"parts": boosts}
+        return replace(self, other=self.other and replace(self.other, **found), **found)
 
     def naming(self, hits: Sequence[Mapping[str, Any]]) -> Self:
         """Return a plan that names the fields to read: those of the options, or else text fields found in the hits.
@@ -342,20 +338,16 @@ def _with_first_pass(plan: Plan, pipeline: SearchPipeline, thresholds: Threshold
 
 def _with_boosts(plan: Plan, known: Searcher) -> Plan:
     """Return the plan whose first pass tells the boosts of the caller's query, if it has any that are to count."""
-    keeps = [each is not None and each.options.boosts == "keep" for each in (plan, plan.other)]
-    if plan.first_pass is None or isinstance(plan.asked.query, str) or not any(keeps):
+    if plan.first_pass is None or isinstance(plan.asked.query, str) or plan.options.boosts == "ignore":
         return plan
     boosts = boosts_of(plan.body, plan.asked.params, plan.text, plan.fields.exact)
     first = plan.first_pass
     if isinstance(boosts, Boosts):
-        index = str(plan.asked.index)
-        known_obstacle = NOT_EMBEDDED if known.is_embedded else known.unnamed.get(index)
-        if obstacle := NOT_IN_MULTI_SEARCH if plan.asked.place else known_obstacle:
-            boosts = obstacle
-        else:
-            first = first.with_names(boosts)
-    other = replace(plan.other, boosts=boosts) if plan.other is not None and keeps[1] else plan.other
-    return replace(plan, first_pass=first, boosts=boosts if keeps[0] else None, other=other)
+        refusal = NOT_IN_MULTI_SEARCH if plan.asked.place else known.unnamed.get(str(plan.asked.index))
+        refusal = NOT_EMBEDDED if known.is_embedded else refusal
+        first = first if refusal else first.with_names(boosts)
+        boosts = refusal or boosts
+    return replace(plan, first_pass=first, boosts=boosts, other=plan.other and replace(plan.other, boosts=boosts))
 
 
 def _with_text(plan: Plan) -> Plan:
