@@ -56,9 +56,9 @@ def shown(task: str, unit: str) -> Iterator[Callable[[int, int], None]]:
         task: what the command does, in words.
         unit: what the items are called, in the plural.
     """
-    from rich.console import Console  # noqa: PLC0415 - for the command line
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn  # noqa: PLC0415 - likewise
-    from rich.progress import TimeRemainingColumn as TimeLeft  # noqa: PLC0415 - likewise
+    from rich.console import Console  # noqa: PLC0415 - only the command line needs it
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn  # noqa: PLC0415 - only the command line needs it
+    from rich.progress import TimeRemainingColumn as TimeLeft  # noqa: PLC0415 - only the command line needs it
 
     screen = Console(stderr=True)
     columns = (BarColumn(), MofNCompleteColumn(), TextColumn("{task.fields[rate]:,.0f} " + f"{unit}/s"), TimeLeft())

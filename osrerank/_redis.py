@@ -16,9 +16,9 @@ def open_redis(url: str, *, connect_s: float, answer_s: float, **options: Any) -
         options: other options of redis-py's client.
     """
     from redis import Redis  # noqa: PLC0415 - only where a Redis is configured
-    from redis.backoff import NoBackoff  # noqa: PLC0415 - see above
-    from redis.exceptions import ReadOnlyError  # noqa: PLC0415 - see above
-    from redis.retry import Retry  # noqa: PLC0415 - see above
+    from redis.backoff import NoBackoff  # noqa: PLC0415 - only where a Redis is configured
+    from redis.exceptions import ReadOnlyError  # noqa: PLC0415 - only where a Redis is configured
+    from redis.retry import Retry  # noqa: PLC0415 - only where a Redis is configured
 
     return Redis.from_url(
         url,

@@ -356,7 +356,7 @@ def _search_pipeline(client: Client, index: str) -> Iterator[Finding]:
 def _languages(settings: Settings, index: str) -> Iterator[Finding]:
     """Report the languages of an index's documents, if a sample has any, and whether the model reads them."""
     from osrerank.indexing.documents import sample_texts  # noqa: PLC0415 - imports tokenizers
-    from osrerank.indexing.languages import Languages  # noqa: PLC0415 - likewise
+    from osrerank.indexing.languages import Languages  # noqa: PLC0415 - imports tokenizers
 
     try:
         with closing(connect(settings.url.get_secret_value(), model=settings.model)) as client:
@@ -373,7 +373,7 @@ def _languages(settings: Settings, index: str) -> Iterator[Finding]:
 def _vectors(settings: Settings, index: str) -> Iterator[Finding]:
     """Report how much of an index has document vectors, what they would cost, and side indices without an index."""
     from osrerank.indexing.estimate import estimate  # noqa: PLC0415 - loads a model
-    from osrerank.indexing.side_index import orphans  # noqa: PLC0415 - with it
+    from osrerank.indexing.side_index import orphans  # noqa: PLC0415 - loads a model
 
     if settings.vectors == "off":
         yield Finding("vectors", "absent", "document vectors are off: each search encodes its candidates")
@@ -479,8 +479,8 @@ def _workers(settings: Settings) -> Finding:
 def _heartbeats(settings: Settings) -> Sequence[Any]:
     """Return the heartbeats of the workers that answer."""
     from osrerank.scoring.remote.broker import connect as connect_broker  # noqa: PLC0415 - imports redis
-    from osrerank.scoring.remote.signing import Signer  # noqa: PLC0415 - its twin
-    from osrerank.scoring.remote.worker_registry import WorkerRegistry  # noqa: PLC0415 - see above
+    from osrerank.scoring.remote.signing import Signer  # noqa: PLC0415 - imports redis
+    from osrerank.scoring.remote.worker_registry import WorkerRegistry  # noqa: PLC0415 - imports redis
 
     redis = connect_broker(settings.broker())
     try:

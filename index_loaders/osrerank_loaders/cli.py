@@ -64,7 +64,7 @@ def index(defaults: dict[str, Any], /, **options: Any) -> None:
     Compressed files (gz, xz, zst, bz2) and tar archives are read as they are. The same command resumes an interrupted
     load.
     """
-    from osrerank_loaders.command import load_collection  # noqa: PLC0415 - imports opensearch-py and rich
+    from osrerank_loaders.command import load_collection
 
     shared = defaults or {}
     url = options["url"] or shared.get("url")
@@ -76,7 +76,7 @@ def index(defaults: dict[str, Any], /, **options: Any) -> None:
         click.echo(str(summary))
     built = None
     if options["vectors"]:
-        from osrerank.indexing.build import build_on_screen  # noqa: PLC0415 - loads a model
+        from osrerank.indexing.build import build_on_screen
 
         with closing(connect(url, model=shared.get("model"))) as client:
             built = build_on_screen(client, options["index_name"])
@@ -102,7 +102,7 @@ def download(collection: str, output: Path | None, only: tuple[str, ...], catalo
 
     A file whose MD5 is not published is not verified: its SHA-256 is printed.
     """
-    from osrerank_loaders.command import download_collection  # noqa: PLC0415 - imports rich
+    from osrerank_loaders.command import download_collection
 
     for path, note in download_collection(collection, output or Path(collection), only, catalogue):
         click.echo(path)

@@ -36,8 +36,8 @@ def convert() -> None:
 @_output
 def corpus(loader: str, paths: tuple[str, ...], output: Path, *, repair_encoding: bool) -> None:
     """Write any collection as corpus.jsonl."""
-    from osrerank.formats.common_layout import write_corpus  # noqa: PLC0415 - loaded when asked for
-    from osrerank_loaders.load.encoding import Repair  # noqa: PLC0415 - its twin
+    from osrerank.formats.common_layout import write_corpus
+    from osrerank_loaders.load.encoding import Repair
 
     repair = Repair() if repair_encoding else None
     _report(write_corpus(_documents(loader, paths, repair), output), "documents", output)
@@ -51,8 +51,8 @@ def corpus(loader: str, paths: tuple[str, ...], output: Path, *, repair_encoding
 @_output
 def queries(paths: tuple[str, ...], field: Any, output: Path) -> None:
     """Write MS MARCO or BEIR queries, TREC topics, or TREC-CAR's ids, one a line, as queries.tsv."""
-    from osrerank.formats.common_layout import write_queries  # noqa: PLC0415 - loaded when asked for
-    from osrerank.formats.topics import read_queries  # noqa: PLC0415 - its twin
+    from osrerank.formats.common_layout import write_queries
+    from osrerank.formats.topics import read_queries
 
     _report(write_queries(read_queries(paths, field=field), output), "queries", output)
 
@@ -62,8 +62,8 @@ def queries(paths: tuple[str, ...], field: Any, output: Path) -> None:
 @_output
 def qrels(paths: tuple[str, ...], output: Path) -> None:
     """Write MS MARCO, NIST or BEIR judgments as qrels.txt."""
-    from osrerank.formats.common_layout import judgments_of, write_qrels  # noqa: PLC0415 - loaded when asked for
-    from osrerank.formats.trec import read_qrels  # noqa: PLC0415 - its twin
+    from osrerank.formats.common_layout import judgments_of, write_qrels
+    from osrerank.formats.trec import read_qrels
 
     _report(write_qrels(judgments_of(read_qrels(paths)), output), "judgments", output)
 
@@ -77,8 +77,8 @@ def candidates(
     paths: tuple[str, ...], queries_path: str | None, collection: tuple[str, str] | None, output: Path
 ) -> None:
     """Write a top-1000 file, or a TREC run with its queries and collection, as candidates.jsonl."""
-    from osrerank.formats.topics import read_queries  # noqa: PLC0415 - its twin
-    from osrerank_loaders import candidates as files  # noqa: PLC0415 - loaded when asked for
+    from osrerank.formats.topics import read_queries
+    from osrerank_loaders import candidates as files
 
     if (queries_path is None) != (collection is None):
         raise click.UsageError("--queries and --collection go together: a TREC run needs both, a top-1000 file neither")
@@ -104,8 +104,8 @@ def trec_car_queries(paths: tuple[str, ...], level: Any, style: Any, *, pages: b
     A page with paragraphs before its first heading is a query of the level hierarchical too. Outlines have no
     paragraphs: name pages, or give --pages where the collection is of v2.0.
     """
-    from osrerank.formats.common_layout import write_queries  # noqa: PLC0415 - its twin
-    from osrerank_loaders.collections import trec_car_topics as car  # noqa: PLC0415 - loaded when asked for
+    from osrerank.formats.common_layout import write_queries
+    from osrerank_loaders.collections import trec_car_topics as car
 
     _report(
         write_queries(car.queries(car.read_sections(paths), level, style=style, pages=pages), output), "queries", output
@@ -118,8 +118,8 @@ def trec_car_queries(paths: tuple[str, ...], level: Any, style: Any, *, pages: b
 @_output
 def trec_car_qrels(paths: tuple[str, ...], level: Any, output: Path) -> None:
     """Write TREC-CAR's automatic judgments, from pages, as qrels.txt."""
-    from osrerank.formats.common_layout import write_qrels  # noqa: PLC0415 - its twin
-    from osrerank_loaders.collections import trec_car_topics as car  # noqa: PLC0415 - loaded when asked for
+    from osrerank.formats.common_layout import write_qrels
+    from osrerank_loaders.collections import trec_car_topics as car
 
     _report(write_qrels(car.judgments(car.read_sections(paths), level), output), "judgments", output)
 
@@ -129,8 +129,8 @@ def trec_car_qrels(paths: tuple[str, ...], level: Any, output: Path) -> None:
 @click.option("--output", "-o", required=True, type=_FOLDER, help="Folder for corpus.jsonl, queries.tsv, qrels.txt.")
 def squad(path: Path, output: Path) -> None:
     """Write SQuAD as a collection: paragraphs, questions, and which paragraph each is asked about."""
-    from osrerank.formats import common_layout  # noqa: PLC0415 - loaded when asked for
-    from osrerank_loaders.collections.squad import read_squad  # noqa: PLC0415 - its twin
+    from osrerank.formats import common_layout
+    from osrerank_loaders.collections.squad import read_squad
 
     output.mkdir(parents=True, exist_ok=True)
     paragraphs = list(read_squad(path))
@@ -146,8 +146,8 @@ def _documents(
     loader_name: str, paths: tuple[str, ...], change: Callable[[Record], Record] | None = None
 ) -> Iterator[Document]:
     """Yield a collection's documents; a bad record ends the reading."""
-    from osrerank.formats.sources import files_of, open_sources  # noqa: PLC0415 - its twin
-    from osrerank_loaders.collections.base import read_records  # noqa: PLC0415 - loaded when asked for
+    from osrerank.formats.sources import files_of, open_sources
+    from osrerank_loaders.collections.base import read_records
 
     loader = LOADERS[loader_name]
     records = read_records(loader, open_sources(files_of(paths, loader.files), loader.files))

@@ -87,7 +87,7 @@ def _refuse_repeated(command: click.Command, context: click.Context, arguments: 
 
 
 def _checked(backend: str) -> str:
-    from osrerank.scoring.registry import check_backend  # noqa: PLC0415 - brings numpy
+    from osrerank.scoring.registry import check_backend
 
     return check_backend(backend)
 
@@ -158,7 +158,7 @@ def _sentence(error: Exception) -> str:
     first_line = str(error).strip().splitlines()[0] if str(error).strip() else "no message"
     name = type(error).__name__
     if first_line.startswith(f"{name}("):  # opensearch-py's errors start with their own name and end with their cause
-        from osrerank.doctor import engine_fix  # noqa: PLC0415 - opensearch-py, which raised it
+        from osrerank.doctor import engine_fix
 
         fix = engine_fix(error, absent="")
         said = f"{first_line.partition(' caused by: ')[0]}{f': {fix}' if fix else ''}"

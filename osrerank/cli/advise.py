@@ -68,13 +68,13 @@ def advise(context: click.Context, /, **options: Any) -> None:
     The current setting stays unless another one is shown to be better, or it hurts. Only a change is written to the
     settings file, which `connect` reads.
     """
-    from osrerank.cli.batch import progress  # noqa: PLC0415 - numpy
-    from osrerank.decision.advice import report  # noqa: PLC0415 - likewise
-    from osrerank.decision.advice.advise import advise as advice_on  # noqa: PLC0415 - likewise
-    from osrerank.decision.advice.advise import judged_queries  # noqa: PLC0415 - likewise
-    from osrerank.formats.files import write_atomically  # noqa: PLC0415 - likewise
-    from osrerank.formats.topics import read_queries  # noqa: PLC0415 - likewise
-    from osrerank.formats.trec import read_qrels  # noqa: PLC0415 - likewise
+    from osrerank.cli.batch import progress
+    from osrerank.decision.advice import report
+    from osrerank.decision.advice.advise import advise as advice_on
+    from osrerank.decision.advice.advise import judged_queries
+    from osrerank.formats.files import write_atomically
+    from osrerank.formats.topics import read_queries
+    from osrerank.formats.trec import read_qrels
 
     index, output = options["index"], options["output"]
     refuse_existing(output, force=options["force"])
@@ -115,8 +115,8 @@ def advise(context: click.Context, /, **options: Any) -> None:
 
 def _alternatives(context: click.Context, client: Any, options: dict[str, Any], opened: ExitStack) -> Any:
     """Return the fields, models and query to compare: those that are named, else, without --quick, those there are."""
-    from osrerank.decision.advice.advise import Alternatives  # noqa: PLC0415 - with the rest
-    from osrerank.decision.advice.template import QueryTemplate  # noqa: PLC0415 - likewise
+    from osrerank.decision.advice.advise import Alternatives
+    from osrerank.decision.advice.template import QueryTemplate
 
     present = tuple(client.options_of(options["index"]).fields or ())
     fields = [tuple(name.strip() for name in option.split(",")) for option in options["fields"]]
@@ -150,8 +150,8 @@ def _shipped(client: Any) -> list[str]:
 
 def _tell_lacking(client: Any, index: str) -> None:
     """Say on standard error how many vectors are missing, and so computed during the searches, if any are."""
-    from osrerank.errors import ConfigError  # noqa: PLC0415 - with the rest
-    from osrerank.indexing.estimate import estimate  # noqa: PLC0415 - numpy
+    from osrerank.errors import ConfigError
+    from osrerank.indexing.estimate import estimate
 
     with suppress(ConfigError):  # a cross-encoder has none
         known = estimate(client, index)

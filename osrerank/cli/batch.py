@@ -151,9 +151,9 @@ def resolved(arguments: RerankArgument, defaults: Rerank, reranker: RerankServic
 @contextlib.contextmanager
 def progress(total: int, done: int) -> Iterator[Callable[[], None]]:
     """Yield a function to call after each query: it moves a bar on a terminal, and writes lines elsewhere."""
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeRemainingColumn  # noqa: PLC0415 - rich
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeRemainingColumn
 
-    from osrerank.cli.tables import console  # noqa: PLC0415 - rich
+    from osrerank.cli.tables import console
 
     screen = console(stderr=True)
     columns = (BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())

@@ -41,11 +41,11 @@ def calibrate(
     held-out queries better. The calibration holds for this model, these options and these fields; a search with others
     is not cut, and its response says so.
     """
-    from osrerank.decision.calibrate import calibrate as fitted_to  # noqa: PLC0415 - numpy
-    from osrerank.evaluation.plots import check_plot, plot_reliability  # noqa: PLC0415 - likewise
-    from osrerank.formats.topics import read_queries  # noqa: PLC0415 - likewise
-    from osrerank.formats.trec import read_qrels  # noqa: PLC0415 - likewise
-    from osrerank.thresholds.calibration import write_calibration  # noqa: PLC0415 - likewise
+    from osrerank.decision.calibrate import calibrate as fitted_to
+    from osrerank.evaluation.plots import check_plot, plot_reliability
+    from osrerank.formats.topics import read_queries
+    from osrerank.formats.trec import read_qrels
+    from osrerank.thresholds.calibration import write_calibration
 
     if plot:
         check_plot(plot)
@@ -63,9 +63,9 @@ def calibrate(
 
 def _tracked(queries: Any) -> Any:
     """Show progress on a terminal."""
-    from rich.progress import track  # noqa: PLC0415 - only when the command runs
+    from rich.progress import track
 
-    from osrerank.cli.tables import console  # noqa: PLC0415 - likewise
+    from osrerank.cli.tables import console
 
     screen = console(stderr=True)
     return track(queries, "Searching", console=screen, disable=not screen.is_terminal)

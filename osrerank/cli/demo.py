@@ -140,8 +140,8 @@ def demo(context: click.Context, /, questions: int, pipeline: str, port: int, *,
 def _show_page(context: click.Context, sample: Sample, port: int) -> None:
     require("fastapi", extra="server")
     require("uvicorn", extra="server")
-    from osrerank.cli.serve import serve_page  # noqa: PLC0415 - its twin command
-    from osrerank.server.page.judgments import Judgments  # noqa: PLC0415 - brings pydantic
+    from osrerank.cli.serve import serve_page
+    from osrerank.server.page.judgments import Judgments
 
     queries = tuple(Query(query_id, text) for query_id, text in sample.queries.items())
     serve_page(context, (INDEX,), Judgments(queries, Qrels(sample.relevant)), host="127.0.0.1", port=port)
@@ -154,7 +154,7 @@ def index_sample(client: Client, sample: Sample) -> None:
             return
         client.indices.delete(index=INDEX)
     client.indices.create(index=INDEX, body=MAPPING)
-    from opensearchpy.helpers import bulk  # noqa: PLC0415 - costs start-up time elsewhere
+    from opensearchpy.helpers import bulk
 
     actions = (
         {"_index": INDEX, "_id": doc["id"], "title": doc["title"], "text": doc["text"]} for doc in sample.documents
@@ -173,7 +173,7 @@ def _models(named: Mapping[str, Any], pipeline: str) -> dict[str, str]:
     """
     settings = Settings.load(**{name: named[name] for name in ("model", "duo_model")})
     if pipeline in WITH_DUO and not settings.duo_model:
-        from osrerank.scoring.registry import NO_DUO_MODEL  # noqa: PLC0415 - for few pipelines
+        from osrerank.scoring.registry import NO_DUO_MODEL
 
         raise ModelLoadError(f"{NO_DUO_MODEL}; then name it with --duo-model")
     is_named = "model" in settings.model_fields_set
@@ -191,8 +191,8 @@ def _search(context: click.Context, asked: Mapping[str, str], pipeline: str) -> 
 
 def _responses(context: click.Context, asked: Mapping[str, str], pipeline: str) -> tuple[dict[str, Any], ...]:
     """Search with a new client, whose process has cached nothing; vectors on disk stay."""
-    from rich.console import Console  # noqa: PLC0415 - only when the command runs
-    from rich.progress import track  # noqa: PLC0415 - only when the command runs
+    from rich.console import Console
+    from rich.progress import track
 
     rerank = pipeline != NO_STAGES
     asked_for: dict[str, Any] = {"pipeline": pipeline, "depth": DEPTH, "on_failure": "raise"}
@@ -214,7 +214,7 @@ def _figures(rows: Sequence[DemoRow], relevance: Sequence[Mapping[str, int]]) ->
 
 
 def _show(rows: Sequence[DemoRow], questions: Sequence[str], relevance: Sequence[Mapping[str, int]]) -> None:
-    from rich.console import Console  # noqa: PLC0415 - only when the command runs
+    from rich.console import Console
 
     console = Console(width=max(Console().width, 100))
     first_pass, reranked = rows[0].responses, rows[-1].responses
@@ -232,7 +232,7 @@ def _show(rows: Sequence[DemoRow], questions: Sequence[str], relevance: Sequence
 
 def summary(figures: Mapping[str, Any]) -> Any:
     """Return the table that the demo ends with, from the figures that ``--json`` prints."""
-    from rich.table import Table  # noqa: PLC0415 - only when the command runs
+    from rich.table import Table
 
     title = f"{figures['queries']} questions, top {figures['depth']} of BM25 reranked"
     table = Table(title=title, title_justify="left")
@@ -255,8 +255,8 @@ def _gain(before: Mapping[str, Any], after: Mapping[str, Any], relevance: Mappin
 
 
 def _side_by_side(title: str, before: Mapping[str, Any], after: Mapping[str, Any], relevance: Mapping[str, int]) -> Any:
-    from rich.markup import escape  # noqa: PLC0415 - only when the command runs
-    from rich.table import Table  # noqa: PLC0415 - only when the command runs
+    from rich.markup import escape
+    from rich.table import Table
 
     table = Table(title=escape(title), title_justify="left", expand=True)
     table.add_column("BM25", ratio=1)
@@ -267,7 +267,7 @@ def _side_by_side(title: str, before: Mapping[str, Any], after: Mapping[str, Any
 
 
 def _cell(hit: dict[str, Any], relevance: Mapping[str, int]) -> str:
-    from rich.markup import escape  # noqa: PLC0415 - only when the command runs
+    from rich.markup import escape
 
     before = f" (was {hit['_rerank']['first_pass']['rank']})" if "_rerank" in hit else ""
     text = escape(f"{hit['_id']}{before}: {hit['_source']['text'][:64]}…")

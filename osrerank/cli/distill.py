@@ -26,7 +26,7 @@ def distill(layers: int | tuple[int, ...] | None, student: Path | None, **option
 
     Recipes: simplified-tinybert (the default; hard=false is its one-step variant), tinybert-listwise, logits.
     """
-    from osrerank.training.fit import distill as fit  # noqa: PLC0415 - imports torch
+    from osrerank.training.fit import distill as fit
 
     if layers is None and student is None:
         raise click.UsageError("give --layers or --student")

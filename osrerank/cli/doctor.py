@@ -18,8 +18,8 @@ def doctor(context: click.Context, /, *, index: str) -> None:
 
     The exit code is 1 when a configured part does not work.
     """
-    from osrerank.doctor import examine, with_model_of  # noqa: PLC0415 - the client
-    from osrerank.settings import Settings  # noqa: PLC0415 - pydantic
+    from osrerank.doctor import examine, with_model_of
+    from osrerank.settings import Settings
 
     names = ("url", "redis_url", "model", "backend", "dtype")
     settings = Settings.load(**{name: context.obj[name] for name in names})

@@ -99,8 +99,8 @@ def _check(options: dict[str, Any]) -> None:
 
 def _report(options: dict[str, Any]) -> "Report":
     """Read, measure and compare."""
-    from osrerank.evaluation import measures, report, significance  # noqa: PLC0415 - numpy, for this command alone
-    from osrerank.formats import trec  # noqa: PLC0415 - numpy, for this command alone
+    from osrerank.evaluation import measures, report, significance
+    from osrerank.formats import trec
 
     averaging = measures.Averaging(
         complete=options["complete"],
@@ -138,7 +138,7 @@ def _warn_of_undefined_values(evaluation: "Evaluation", queries: int) -> None:
 
 def _warn_of_own_hits(runs: "Sequence[Run]") -> None:
     """Warn of runs in which queries find themselves, as where queries are documents of the corpus."""
-    from osrerank.evaluation.own_ids import own_hits  # noqa: PLC0415 - see _report
+    from osrerank.evaluation.own_ids import own_hits
 
     for run in runs:
         rankings = {
@@ -159,8 +159,8 @@ def _warn_of_different_queries(evaluations: "Sequence[Evaluation]") -> None:
 
 def _warn_of_partial_queries(paths: Sequence[Path]) -> None:
     """Warn of runs with queries that were reranked in part alone, as the files beside them say."""
-    from osrerank.errors import EvaluationError  # noqa: PLC0415 - see _report
-    from osrerank.evaluation.side_file import read_records  # noqa: PLC0415 - see _report
+    from osrerank.errors import EvaluationError
+    from osrerank.evaluation.side_file import read_records
 
     for path in paths:
         beside, partial = path.with_name(f"{path.name}.jsonl"), 0
@@ -172,7 +172,7 @@ def _warn_of_partial_queries(paths: Sequence[Path]) -> None:
 
 def _read_runs(paths: Sequence[Path], duplicates: "Duplicates") -> list["Run"]:
     """Read runs and name them after their files, or by their whole paths where names repeat."""
-    from osrerank.formats.trec import read_run  # noqa: PLC0415 - see _report
+    from osrerank.formats.trec import read_run
 
     stems = Counter(path.stem for path in paths)
     return [
@@ -183,8 +183,8 @@ def _read_runs(paths: Sequence[Path], duplicates: "Duplicates") -> list["Run"]:
 
 def _show(report: "Report", options: dict[str, Any]) -> None:
     """Draw the tables."""
-    from osrerank.cli import evaluate_tables as tables  # noqa: PLC0415 - rich
-    from osrerank.cli.tables import console  # noqa: PLC0415 - rich
+    from osrerank.cli import evaluate_tables as tables
+    from osrerank.cli.tables import console
 
     screen = console()
     if options["per_query"]:

@@ -102,7 +102,7 @@ def export(
     TensorFlow checkpoint, and tokenizer.json or vocab.txt. OUTPUT appears whole or not at all; it gets an ONNX graph,
     the tokenizer and the card osrerank.json.
     """
-    from osrerank.export.export_model import ExportOptions, export_model  # noqa: PLC0415 - imports numpy and more
+    from osrerank.export.export_model import ExportOptions, export_model
 
     if (candidates is None) != (qrels is None):
         raise click.UsageError("--candidates and --qrels go together; give both or neither")

@@ -30,7 +30,7 @@ def texts_of_index(context: click.Context, index: str | None) -> "Iterator[Texts
 
 def _documents(client: "Client", index: str, doc_ids: AbstractSet[str]) -> Iterator[Mapping[str, Any]]:
     """Yield the documents that are there, with the texts of the fields that a search's model reads."""
-    from osrerank.response import hit_text  # noqa: PLC0415 - for these commands alone
+    from osrerank.response import hit_text
 
     fields = tuple(client.options_of(index).fields or ())
     body, ordered = [name for name in fields if name != TITLE], sorted(doc_ids)

@@ -139,8 +139,8 @@ def _tell_fields(index: str, found: SearchFields, *, is_written: bool, has_texts
 
 def _vectors_of(client: Any, index: str, *, build: bool) -> None:
     """Say how many vectors an index lacks and which command builds them; build them if asked."""
-    from osrerank.indexing.build import build_on_screen  # noqa: PLC0415 - keeps the command's help quick
-    from osrerank.indexing.estimate import estimate  # noqa: PLC0415 - likewise
+    from osrerank.indexing.build import build_on_screen
+    from osrerank.indexing.estimate import estimate
 
     click.echo(str(estimate(client, index)))
     if build:
@@ -150,7 +150,7 @@ def _vectors_of(client: Any, index: str, *, build: bool) -> None:
 def _measure(client: Any, found: Sequence[str]) -> Speed:
     """Score a sample of documents twice, to warm up and to take the time; vectors are not stored."""
     texts = list(found) or [" ".join(["some words of an invented document"] * 17)] * SAMPLE
-    from osrerank.scoring.card import POINTWISE  # noqa: PLC0415 - numpy
+    from osrerank.scoring.card import POINTWISE
 
     scorer = as_scorer(load(client.searcher.service.settings, POINTWISE))
     tuples = [(at,) for at in range(len(texts))]
@@ -163,14 +163,14 @@ def _measure(client: Any, found: Sequence[str]) -> Speed:
 
 def _sample(client: Any, index: str, fields: SearchFields) -> list[str]:
     """Return the texts of some documents of an index, as a model reads them."""
-    from osrerank.indexing.documents import sample_texts  # noqa: PLC0415 - keeps the command's help quick
+    from osrerank.indexing.documents import sample_texts
 
     return sample_texts(client, index, fields, SAMPLE)
 
 
 def _told_languages(client: Any, index: str, texts: Sequence[str]) -> str:
     """Say in which languages an index's documents are; return the model that is better than its own, "" if none is."""
-    from osrerank.indexing.languages import Languages  # noqa: PLC0415 - keeps the command's help quick
+    from osrerank.indexing.languages import Languages
 
     languages = Languages.of(client, index, texts)
     for sentence in languages.sentences:

@@ -55,7 +55,7 @@ def report(
     Reads UBI's indexes, or a file with one JSON object for each page. Decide beforehand how many sessions to
     collect: whoever checks every day and stops at the first winner declares winners too often.
     """
-    from osrerank.decision.use.interleaving import preferences  # noqa: PLC0415 - keeps the command's help quick
+    from osrerank.decision.use.interleaving import preferences
 
     pages, unmatched = _shown_pages(context, clicks, ubi)
     rows = preferences(pages, confidence=confidence, least_share=least_share)
@@ -71,10 +71,10 @@ def report(
 def _shown_pages(context: click.Context, clicks: Path | None, ubi: dict[str, Any]) -> "tuple[list[ShownPage], int]":
     """Return the pages of a file or of UBI's indexes, and how many clicks belong to none."""
     if clicks is not None:
-        from osrerank.decision.use.clicks import read_clicks  # noqa: PLC0415 - keeps the command's help quick
+        from osrerank.decision.use.clicks import read_clicks
 
         return list(read_clicks(clicks)), 0
-    from osrerank.decision.use.ubi import UbiSource, read_ubi  # noqa: PLC0415 - the client
+    from osrerank.decision.use.ubi import UbiSource, read_ubi
 
     with closing(client_of(context)) as client:
         found = read_ubi(client, UbiSource(**ubi))

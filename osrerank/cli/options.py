@@ -39,8 +39,8 @@ class CheckpointParam(click.ParamType[Path]):
 
     def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> Path:  # noqa: ARG002 - click's
         """Return the model's directory; a model on the hub is downloaded."""
-        from osrerank.scoring.locate import locate  # noqa: PLC0415 - keeps the command's help quick
-        from osrerank.scoring.registry import forms_of  # noqa: PLC0415 - likewise
+        from osrerank.scoring.locate import locate
+        from osrerank.scoring.registry import forms_of
 
         return locate(str(value), forms=forms_of("torch"), also=("README.md",))  # the README names the languages
 
@@ -52,7 +52,7 @@ class Model(CheckpointParam):
 
     def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> Path:
         """Return the model's directory, or that of the converted model."""
-        from osrerank.scoring.checkpoints.convert import usable  # noqa: PLC0415 - keeps the command's help quick
+        from osrerank.scoring.checkpoints.convert import usable
 
         return usable(super().convert(value, param, ctx)).directory
 

@@ -57,7 +57,7 @@ def install(context: click.Context, /, *, dry_run: bool, yes: bool, **options: A
     if settings:
         click.echo(f"PUT _cluster/settings\n{json.dumps(settings, indent=2)}")
     if settings and not dry_run:
-        from osrerank.errors import InstallError  # noqa: PLC0415 - its twin
+        from osrerank.errors import InstallError
 
         raise InstallError(
             f"the cluster's settings do not let it call {wish.server}: send it the request above, then install again"
@@ -109,27 +109,27 @@ def _confirm(context: click.Context, question: str, *, yes: bool) -> None:
 
 
 def _installer(context: click.Context, name: str) -> Any:
-    from osrerank.client import embedded_folder, server_options  # noqa: PLC0415 - opensearch-py
-    from osrerank.errors import ConfigError  # noqa: PLC0415 - its twin
-    from osrerank.server.opensearch.install import Installer  # noqa: PLC0415 - opensearch-py
-    from osrerank.settings import Settings  # noqa: PLC0415 - pydantic
+    from osrerank.client import embedded_folder, server_options
+    from osrerank.errors import ConfigError
+    from osrerank.server.opensearch.install import Installer
+    from osrerank.settings import Settings
 
     settings = Settings.load(url=context.obj["url"])
     if embedded_folder(settings) is not None:
         raise ConfigError("the embedded engine has no pipelines: give a server's --url", setting="url", source="flag")
-    from opensearchpy import OpenSearch  # noqa: PLC0415 - only when the command runs
+    from opensearchpy import OpenSearch
 
     return Installer(OpenSearch(**server_options(settings)), name)
 
 
 def _wish(context: click.Context, options: dict[str, Any]) -> Any:
-    from urllib.parse import urlsplit  # noqa: PLC0415 - with the rest
+    from urllib.parse import urlsplit
 
-    from osrerank.errors import ConfigError  # noqa: PLC0415 - its twin
-    from osrerank.server.opensearch.fields import fields_to_send  # noqa: PLC0415 - likewise
-    from osrerank.server.opensearch.install import Wish  # noqa: PLC0415 - opensearch-py
-    from osrerank.server.opensearch.ml_commons import CallBounds  # noqa: PLC0415 - likewise
-    from osrerank.settings import Settings  # noqa: PLC0415 - pydantic
+    from osrerank.errors import ConfigError
+    from osrerank.server.opensearch.fields import fields_to_send
+    from osrerank.server.opensearch.install import Wish
+    from osrerank.server.opensearch.ml_commons import CallBounds
+    from osrerank.settings import Settings
 
     server = options["server"].rstrip("/")
     if urlsplit(server).scheme not in ("http", "https") or not urlsplit(server).hostname:

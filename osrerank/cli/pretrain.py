@@ -29,8 +29,8 @@ def pretrain(source: Path | None, new: dict[str, Any] | None, **options: Any) ->
 
     Recipes: masked (the default), target-corpus.
     """
-    from osrerank.training.pretrain import pretrain as fit  # noqa: PLC0415 - imports torch
-    from osrerank.training.recipes import Recipe  # noqa: PLC0415 - its twin
+    from osrerank.training.pretrain import pretrain as fit
+    from osrerank.training.recipes import Recipe
 
     if (source is None) == (new is None):
         raise click.UsageError("give one of --init-from and --new")
@@ -45,8 +45,8 @@ def pretrain(source: Path | None, new: dict[str, Any] | None, **options: Any) ->
 
 def _new_start(new: dict[str, Any], options: dict[str, Any]) -> Path:
     """Return the untrained encoder beside the output; that of an interrupted call if there is one."""
-    from osrerank.errors import ConfigError  # noqa: PLC0415 - with its twin
-    from osrerank.training.pretrain import EncoderSize, new_encoder  # noqa: PLC0415 - imports torch
+    from osrerank.errors import ConfigError
+    from osrerank.training.pretrain import EncoderSize, new_encoder
 
     start: Path = options["output"].with_name(f"{options['output'].name}.new")
     try:

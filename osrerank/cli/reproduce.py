@@ -42,12 +42,12 @@ def reproduce(context: click.Context, /, **options: Any) -> None:
     and checksum. Candidates are rank_llm's file, or BM25.txt (a run, such as Anserini's) with queries.tsv and either
     corpus.jsonl or --index. The same command resumes an interrupted run.
     """
-    from osrerank.cli.batch import execute  # noqa: PLC0415 - numpy
-    from osrerank.cli.rerank import batch_of  # noqa: PLC0415 - its twin
-    from osrerank.evaluation import reproduce as steps  # noqa: PLC0415 - its twin
-    from osrerank.formats.trec import read_run  # noqa: PLC0415 - its twin
-    from osrerank.service import RerankService  # noqa: PLC0415 - its twin
-    from osrerank.settings import Settings  # noqa: PLC0415 - pydantic
+    from osrerank.cli.batch import execute
+    from osrerank.cli.rerank import batch_of
+    from osrerank.evaluation import reproduce as steps
+    from osrerank.formats.trec import read_run
+    from osrerank.service import RerankService
+    from osrerank.settings import Settings
 
     collection, depth = COLLECTIONS[options["collection"]], int(options["deep"])
     with texts_of_index(context, options["index"]) as texts:
@@ -73,7 +73,7 @@ def reproduce(context: click.Context, /, **options: Any) -> None:
 
 def _show(told: "Reproduction") -> None:
     """Print the table, and how the model's run differs from BM25 and from the given runs."""
-    from osrerank.cli.tables import console, table  # noqa: PLC0415 - rich
+    from osrerank.cli.tables import console, table
 
     collection = told.collection
     click.echo(f"{collection.about}: BM25's top {told.depth}, {told.queries} queries")

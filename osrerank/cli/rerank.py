@@ -39,9 +39,9 @@ def rerank(context: click.Context, /, **options: Any) -> None:
 
     OUTPUT.jsonl beside the run has scores, inferences and timings. The same command resumes an interrupted run.
     """
-    from osrerank.cli.batch import execute, refuse_overwriting  # noqa: PLC0415 - numpy
-    from osrerank.service import RerankService  # noqa: PLC0415 - its twin
-    from osrerank.settings import Settings  # noqa: PLC0415 - pydantic
+    from osrerank.cli.batch import execute, refuse_overwriting
+    from osrerank.service import RerankService
+    from osrerank.settings import Settings
 
     refuse_overwriting(options["output"], *(options[name] for name in ("candidates", "run", "corpus", "queries")))
     reranker = RerankService(Settings.load(**{name: context.obj[name] for name in MODEL_SETTINGS}))
@@ -70,11 +70,11 @@ def batch_of(reranker: Any, candidates: Any, arguments: Any) -> Any:
         candidates: as `formats.candidates` reads them.
         arguments: the options of the ranking, as the command line has them.
     """
-    from osrerank.cli.batch import QuerySetRun, insist, resolved  # noqa: PLC0415 - numpy
-    from osrerank.evaluation.records import QueryRecord  # noqa: PLC0415 - its twin
-    from osrerank.formats.candidates import CandidatesByQuery  # noqa: PLC0415 - its twin
-    from osrerank.options.defaults import Defaults  # noqa: PLC0415 - its twin
-    from osrerank.search.ranking import rank_texts  # noqa: PLC0415 - its twin
+    from osrerank.cli.batch import QuerySetRun, insist, resolved
+    from osrerank.evaluation.records import QueryRecord
+    from osrerank.formats.candidates import CandidatesByQuery
+    from osrerank.options.defaults import Defaults
+    from osrerank.search.ranking import rank_texts
 
     by_query = CandidatesByQuery(candidates)
     defaults = Defaults.load(reranker.settings).base
@@ -89,7 +89,7 @@ def batch_of(reranker: Any, candidates: Any, arguments: Any) -> Any:
 
 
 def _read(options: dict[str, Any]) -> Any:
-    from osrerank.formats.candidates import assemble, candidate_lists  # noqa: PLC0415 - numpy
+    from osrerank.formats.candidates import assemble, candidate_lists
 
     together = [options["run"], options["corpus"], options["queries"]]
     is_one_corpus = options["index"] is None or not isinstance(options["corpus"], Path)

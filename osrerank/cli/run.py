@@ -48,7 +48,7 @@ def run(context: click.Context, /, **options: Any) -> None:
     OUTPUT.jsonl beside the run has every stage's scores, inferences and timings. The same command resumes an
     interrupted run. Queries that fail, or are reranked in part alone, are listed, and the exit code is 1.
     """
-    from osrerank.cli.batch import execute, refuse_overwriting  # noqa: PLC0415 - numpy
+    from osrerank.cli.batch import execute, refuse_overwriting
 
     refuse_overwriting(options["output"], options["queries"])
     client = client_of(context)
@@ -68,12 +68,12 @@ def run(context: click.Context, /, **options: Any) -> None:
 
 def _batch(client: Any, options: dict[str, Any]) -> Any:
     """Return the query set with the search that answers it."""
-    from dataclasses import replace  # noqa: PLC0415 - with the heavy part
+    from dataclasses import replace
 
-    from osrerank.cli.batch import QuerySetRun, insist, resolved  # noqa: PLC0415 - numpy
-    from osrerank.evaluation.records import QueryRecord  # noqa: PLC0415 - its twin
-    from osrerank.formats.topics import read_queries  # noqa: PLC0415 - its twin
-    from osrerank.options.rerank import NO_STAGES, Rerank  # noqa: PLC0415 - its twin
+    from osrerank.cli.batch import QuerySetRun, insist, resolved
+    from osrerank.evaluation.records import QueryRecord
+    from osrerank.formats.topics import read_queries
+    from osrerank.options.rerank import NO_STAGES, Rerank
 
     arguments = rerank_arguments(options)
     wanted = Rerank.of(arguments, client.searcher.defaults.of(options["index"]))
@@ -103,9 +103,9 @@ def _batch(client: Any, options: dict[str, Any]) -> Any:
 
 def _origin(client: Any, index: str) -> dict[str, Any]:
     """Return the origin of the hits: the URL without credentials, and each index's uuid if it can be read."""
-    from urllib.parse import urlsplit  # noqa: PLC0415 - with the heavy part
+    from urllib.parse import urlsplit
 
-    from opensearchpy.exceptions import TransportError  # noqa: PLC0415 - its twin
+    from opensearchpy.exceptions import TransportError
 
     parts = [urlsplit(part.strip()) for part in client.searcher.service.settings.url.get_secret_value().split(",")]
     urls = [part._replace(netloc=part.netloc.rpartition("@")[2]).geturl() for part in parts]

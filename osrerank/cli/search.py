@@ -37,9 +37,9 @@ def search(context: click.Context, /, query: str, index: str, **options: Any) ->
 
 
 def _show(response: dict[str, Any], offset: int) -> None:
-    from rich.console import Console  # noqa: PLC0415 - only when a person looks
-    from rich.markup import escape  # noqa: PLC0415 - only when the command runs
-    from rich.table import Table  # noqa: PLC0415 - only when the command runs
+    from rich.console import Console
+    from rich.markup import escape
+    from rich.table import Table
 
     fields = (response.get("rerank") or {}).get("fields") or ()
     table = Table("rank", "was", "_score", "id", "text", box=None, header_style="bold")

@@ -81,7 +81,7 @@ def serve(context: click.Context, /, host: str, port: int, **options: Any) -> No
         limits, access = _limits(options), _access(options)
         serve_page(context, options["indexes"], judgments, host=host, port=port, limits=limits, access=access)
         return
-    from osrerank.server.run import bound, run  # noqa: PLC0415 - brings FastAPI
+    from osrerank.server.run import bound, run
 
     with bound(host, port) as listener, _reranker(context, host, options["indexes"]) as reranker:
         _warm_up(reranker)
@@ -110,10 +110,10 @@ def serve_page(
         limits: the limits of the API.
         access: who may call it, an ``Access``.
     """
-    from osrerank.cli.options import client_of  # noqa: PLC0415 - brings the client
-    from osrerank.server.api.limits import ServerLimits  # noqa: PLC0415 - its twin
-    from osrerank.server.page.routes import ComparisonPage, usable_pipelines  # noqa: PLC0415 - brings FastAPI
-    from osrerank.server.run import bound, run, url_of  # noqa: PLC0415 - likewise
+    from osrerank.cli.options import client_of
+    from osrerank.server.api.limits import ServerLimits
+    from osrerank.server.page.routes import ComparisonPage, usable_pipelines
+    from osrerank.server.run import bound, run, url_of
 
     with bound(host, port) as listener, closing(client_of(context)) as client:
         service = client.searcher.service
@@ -134,9 +134,9 @@ def _judgments(queries: str | None, qrels: str | None, folder: Path | None = Non
         ConfigError: judgments are given without queries.
         EvaluationError: a file cannot be read.
     """
-    from osrerank.formats.topics import read_queries  # noqa: PLC0415 - brings numpy
-    from osrerank.formats.trec import read_qrels  # noqa: PLC0415 - likewise
-    from osrerank.server.page.judgments import Judgments  # noqa: PLC0415 - its twin
+    from osrerank.formats.topics import read_queries
+    from osrerank.formats.trec import read_qrels
+    from osrerank.server.page.judgments import Judgments
 
     if qrels is not None and queries is None:
         message = "--qrels judges queries by their ids: give their texts as --queries"
@@ -147,9 +147,9 @@ def _judgments(queries: str | None, qrels: str | None, folder: Path | None = Non
 
 @contextmanager
 def _reranker(context: click.Context, host: str, indexes: tuple[str, ...]) -> Iterator[Any]:
-    from osrerank.cli.options import client_of  # noqa: PLC0415 - brings the client
-    from osrerank.service import RerankService  # noqa: PLC0415 - brings numpy
-    from osrerank.settings import Settings  # noqa: PLC0415 - pydantic
+    from osrerank.cli.options import client_of
+    from osrerank.service import RerankService
+    from osrerank.settings import Settings
 
     with ExitStack() as opened:
         reranker = RerankService(Settings.load(**{name: context.obj[name] for name in NAMES}))
@@ -166,7 +166,7 @@ def _read_sides(reranker: Any, client: Any, indexes: tuple[str, ...]) -> None:
     Raises:
         NotFoundError: there is no such index.
     """
-    from osrerank.indexing.side_index import side_stores  # noqa: PLC0415 - brings the client
+    from osrerank.indexing.side_index import side_stores
 
     reranker.also_read(side_stores(client, indexes))
 
@@ -178,7 +178,7 @@ def _warn_if_open(reranker: Any, host: str) -> None:
 
 def _announce(reranker: Any, host: str, port: int, listener: Any) -> None:
     """Listen from now on, and say where."""
-    from osrerank.server.run import listen, url_of  # noqa: PLC0415 - brings FastAPI
+    from osrerank.server.run import listen, url_of
 
     listen(listener)
     url = url_of(host, port)
@@ -187,9 +187,9 @@ def _announce(reranker: Any, host: str, port: int, listener: Any) -> None:
 
 def _warm_up(reranker: Any) -> None:
     """Load the model, so that an unusable one is reported at once; workers, or a server behind, may start later."""
-    from osrerank._platform import settle  # noqa: PLC0415 - with the rest
-    from osrerank.errors import DeadlineExceeded, ScoringError, WorkerError  # noqa: PLC0415 - with the rest
-    from osrerank.service import SERVER_MS  # noqa: PLC0415 - brings numpy
+    from osrerank._platform import settle
+    from osrerank.errors import DeadlineExceeded, ScoringError, WorkerError
+    from osrerank.service import SERVER_MS
 
     try:
         reranker.warm_up(server_ms=SERVER_MS)
@@ -210,7 +210,7 @@ def _is_loopback(host: str) -> bool:
 
 def _limits(options: dict[str, Any]) -> Any:
     """Return the default limits, with the given ones in place."""
-    from osrerank.server.api.limits import ServerLimits  # noqa: PLC0415 - its twin
+    from osrerank.server.api.limits import ServerLimits
 
     given = {name: options[name] for name in ("max_documents", "timeout_ms") if options[name] is not None}
     if options["max_wait"] is not None:
@@ -228,9 +228,9 @@ def _access(options: dict[str, Any]) -> Any:
     Raises:
         ConfigError: an origin is not one, or texts are to be logged nowhere.
     """
-    from urllib.parse import urlsplit  # noqa: PLC0415 - with the rest
+    from urllib.parse import urlsplit
 
-    from osrerank.server.run import Access  # noqa: PLC0415 - brings FastAPI
+    from osrerank.server.run import Access
 
     for origin in options["origins"]:
         parts = urlsplit(origin)

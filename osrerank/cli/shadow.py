@@ -26,12 +26,12 @@ def report(context: click.Context, /, *, files: tuple[Path, ...], html: Path | N
     \b
     osrerank shadow report shadow.jsonl --html shadow.html
     """
-    from rich.markup import escape  # noqa: PLC0415 - keeps the command's help quick
+    from rich.markup import escape
 
-    from osrerank.cli.tables import console, table  # noqa: PLC0415 - keeps the command's help quick
-    from osrerank.decision.use import shadow_page  # noqa: PLC0415 - likewise
-    from osrerank.decision.use.shadow import read_report  # noqa: PLC0415 - likewise
-    from osrerank.formats.files import write_atomically  # noqa: PLC0415 - likewise
+    from osrerank.cli.tables import console, table
+    from osrerank.decision.use import shadow_page
+    from osrerank.decision.use.shadow import read_report
+    from osrerank.formats.files import write_atomically
 
     found = read_report(files)
     if html:

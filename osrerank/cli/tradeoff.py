@@ -96,16 +96,16 @@ def tradeoff(obj: dict[str, Any], /, **options: Any) -> None:
     """
     curves = _curves(options)
     if options["plot"]:
-        from osrerank.evaluation.plots import plot_tradeoff  # noqa: PLC0415 - matplotlib
+        from osrerank.evaluation.plots import plot_tradeoff
 
         plot_tradeoff(options["plot"], curves, options["measure"])
     _print(_rows(curves), options["measure"], as_json=options["as_json"] or obj["as_json"], as_csv=options["as_csv"])
 
 
 def _curves(options: dict[str, Any]) -> "Mapping[str, Sequence[Point]]":
-    from osrerank.evaluation.measures import Averaging  # noqa: PLC0415 - numpy, for this command
-    from osrerank.evaluation.tradeoff import curve, join_pairs, widest  # noqa: PLC0415 - only when the command runs
-    from osrerank.formats.trec import read_qrels  # noqa: PLC0415 - only when the command runs
+    from osrerank.evaluation.measures import Averaging
+    from osrerank.evaluation.tradeoff import curve, join_pairs, widest
+    from osrerank.formats.trec import read_qrels
 
     run, *others = runs = _read(options["run"], *options["pairs_from"])
     qrels, averaging = read_qrels(options["qrels"]), Averaging(complete=options["complete"])
@@ -121,8 +121,8 @@ def _read(run: Path, *others: Path) -> "list[ScoredRun]":
     Raises:
         EvaluationError: a file is not a side file, or its pairs are of other models, texts or blends than the run's.
     """
-    from osrerank.evaluation.side_file import read_options  # noqa: PLC0415 - numpy, for this command
-    from osrerank.evaluation.tradeoff import ScoredRun  # noqa: PLC0415 - only when the command runs
+    from osrerank.evaluation.side_file import read_options
+    from osrerank.evaluation.tradeoff import ScoredRun
 
     made = read_options(run)
     for other in others:
@@ -137,7 +137,7 @@ def _read(run: Path, *others: Path) -> "list[ScoredRun]":
 
 def _settings(run: "ScoredRun", width: int, options: dict[str, Any]) -> "dict[str, list[OperatingPoint]]":
     """Return the points of each curve: the given ones, or all that the run's scores allow."""
-    from osrerank.evaluation.tradeoff import OperatingPoint, deepest  # noqa: PLC0415 - see _curves
+    from osrerank.evaluation.tradeoff import OperatingPoint, deepest
 
     depth = deepest(run.reaches)
     k0 = options["k0"] or tuple(sorted({*(k for k in K0 if k < depth), depth}))
@@ -175,7 +175,7 @@ def _print(rows: Sequence[tuple[str, int, int, float, float]], measure: str, *, 
         csv.writer(text, lineterminator="\n").writerows([COLUMNS, *rows])
         click.echo(text.getvalue(), nl=False)
     else:
-        from osrerank.cli.tables import console, table  # noqa: PLC0415 - rich
+        from osrerank.cli.tables import console, table
 
         shown = [(label, str(k0), str(k1), f"{cost:.1f}", f"{value:.4f}") for label, k0, k1, cost, value in rows]
         console().print(table(["curve", "k0", "k1", "inferences/query", measure], shown))

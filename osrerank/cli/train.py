@@ -35,7 +35,7 @@ def _split(text: str) -> dict[str, str]:
 
 def passage_options(context: click.Context, parameter: click.Parameter, value: str | None) -> Any:
     """Read how documents are cut, as `osrerank rerank --passages` does; None where they are not."""
-    from osrerank.options.passages import AUTO, Passages  # noqa: PLC0415 - with its twins
+    from osrerank.options.passages import AUTO, Passages
 
     given = named_options("aggregation")(context, parameter, value)
     if given is not None and given.get("aggregation") == AUTO:
@@ -98,9 +98,9 @@ time_option = click.option(
 
 def request_of(options: dict[str, Any], preset: str) -> Any:
     """Return the training that a command's options describe."""
-    from osrerank.training.examples.sources import open_source  # noqa: PLC0415 - its twin
-    from osrerank.training.fit import TrainingRequest  # noqa: PLC0415 - imports torch
-    from osrerank.training.recipes import Recipe  # noqa: PLC0415 - its twin
+    from osrerank.training.examples.sources import open_source
+    from osrerank.training.fit import TrainingRequest
+    from osrerank.training.recipes import Recipe
 
     return TrainingRequest(
         source=options["source"],
@@ -157,7 +157,7 @@ def mono(**options: Any) -> None:
 
     Recipes: modern (the default), monobert, monobert-car, icip, birch.
     """
-    from osrerank.training.fit import train as fit  # noqa: PLC0415 - imports torch
+    from osrerank.training.fit import train as fit
 
     report_output(fit(request_of(options, "modern")))
 
@@ -172,7 +172,7 @@ def duo(**options: Any) -> None:
 
     The recipe is duobert unless another is given.
     """
-    from osrerank.training.fit import train as fit  # noqa: PLC0415 - imports torch
+    from osrerank.training.fit import train as fit
 
     report_output(fit(request_of(options, "duobert"), "duo"))
 
@@ -197,7 +197,7 @@ def average(models: tuple[Path, ...], shares: list[float] | None, output: Path) 
     The first model gives card and tokenizer. An average of a model and its start often keeps most of what was learnt
     and forgets less of what the start knew.
     """
-    from osrerank.training.weights.averaging import average as mean  # noqa: PLC0415 - imports torch
+    from osrerank.training.weights.averaging import average as mean
 
     report_output(mean(models, shares or [1.0] * len(models), output))
 
@@ -231,8 +231,8 @@ def data(context: click.Context, /, output: Path, **options: Any) -> None:
     osrerank train data scifact.jsonl --index scifact --queries queries.tsv --qrels qrels.txt
     osrerank train data passages.jsonl --data candidates=c.jsonl,qrels=qrels.txt --passages --filter passage-model
     """
-    from osrerank.cli.train_data import examples_of  # noqa: PLC0415 - numpy and more
-    from osrerank.training.examples.lists import write_examples  # noqa: PLC0415 - its twin
+    from osrerank.cli.train_data import examples_of
+    from osrerank.training.examples.lists import write_examples
 
     count = write_examples(output, examples_of(options, lambda: client_of(context)))
     show_line(f"{output}: {count} examples")

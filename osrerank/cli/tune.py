@@ -57,10 +57,10 @@ def tune(obj: dict[str, Any], /, **options: Any) -> None:
     RUN is the side file of a run that was reranked by sentences; its a and weights do not matter. The weights of each
     fold are chosen by AP on the other folds. They also go to OUTPUT.weights.json.
     """
-    from osrerank.evaluation.side_file import read_records  # noqa: PLC0415 - numpy, for this command alone
-    from osrerank.evaluation.tune import held_out_run, read_evidence  # noqa: PLC0415
-    from osrerank.formats.files import write_atomically  # noqa: PLC0415
-    from osrerank.formats.trec import write_run  # noqa: PLC0415
+    from osrerank.evaluation.side_file import read_records
+    from osrerank.evaluation.tune import held_out_run, read_evidence
+    from osrerank.formats.files import write_atomically
+    from osrerank.formats.trec import write_run
 
     evidence = read_evidence(read_records(options["run"]), scores=options["scores"])
     folds = _learned(evidence, options)
@@ -76,10 +76,10 @@ def tune(obj: dict[str, Any], /, **options: Any) -> None:
 
 def _learned(evidence: "Sequence[Evidence]", options: dict[str, Any]) -> "list[Fold[Weights]]":
     """Return the weights learned for each fold; with ``--plot``, plot AP against the first pass's share a."""
-    from osrerank.errors import EvaluationError  # noqa: PLC0415 - see tune
-    from osrerank.evaluation.folds import block_folds, read_folds  # noqa: PLC0415 - see tune
-    from osrerank.evaluation.tune import by_share, cross_validate, grid, precisions  # noqa: PLC0415
-    from osrerank.formats.trec import read_qrels  # noqa: PLC0415
+    from osrerank.errors import EvaluationError
+    from osrerank.evaluation.folds import block_folds, read_folds
+    from osrerank.evaluation.tune import by_share, cross_validate, grid, precisions
+    from osrerank.formats.trec import read_qrels
 
     shares = tuple(step / STEPS for step in range(STEPS if options["released_grid"] else STEPS + 1))
     settings = grid(options["sentences"], shares)
@@ -90,7 +90,7 @@ def _learned(evidence: "Sequence[Evidence]", options: dict[str, Any]) -> "list[F
     folds = read_folds(options["folds"]) if options["folds"] else block_folds(by_query, options["k"])
     learned = cross_validate(by_query, folds, settings)
     if options["plot"]:
-        from osrerank.evaluation.plots import plot_shares  # noqa: PLC0415 - matplotlib
+        from osrerank.evaluation.plots import plot_shares
 
         curves = {f"{count}S": by_share(by_query, settings, count) for count in range(1, options["sentences"] + 1)}
         plot_shares(options["plot"], curves, "AP")
@@ -116,7 +116,7 @@ def _summary(folds: "Sequence[Fold[Weights]]") -> dict[str, Any]:
 
 
 def _show(folds: "Sequence[Fold[Weights]]") -> None:
-    from osrerank.cli.tables import console, table  # noqa: PLC0415 - rich
+    from osrerank.cli.tables import console, table
 
     rows = [
         [str(number), *(f"{share:g}" for share in (fold.weights.a, *fold.weights.sentences[1:])), *_outcome(fold)]

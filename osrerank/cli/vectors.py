@@ -52,7 +52,7 @@ def build(context: click.Context, /, *, index: str, to: Any, follow: str | None)
     Only documents that changed since the last build are read. An interrupted build can be started again, and builds on
     several machines share an index.
     """
-    from osrerank.indexing.build import Builder, build_on_screen, follow_vectors  # noqa: PLC0415 - for quick help
+    from osrerank.indexing.build import Builder, build_on_screen, follow_vectors
 
     field = "" if follow in (None, BY_NUMBER) else follow
     client = client_of(context)
@@ -109,8 +109,8 @@ def status(context: click.Context, /, *, index: str | None, at_least: float | No
 
 def _status(context: click.Context, index: str | None, *, measured: bool) -> "tuple[dict[str, Any], Estimate | None]":
     """Return the sizes of the stores, and for an index how many vectors it lacks."""
-    from osrerank.errors import ConfigError  # noqa: PLC0415 - with the rest
-    from osrerank.indexing.estimate import Estimate, estimate  # noqa: PLC0415 - the client
+    from osrerank.errors import ConfigError
+    from osrerank.indexing.estimate import Estimate, estimate
 
     if index is None:
         with _stores(context, None) as stores:
@@ -147,7 +147,7 @@ def prune(context: click.Context, /, *, indexes: tuple[str, ...], every: bool) -
     With --all, the file or the Redis that other indexes and clusters may share keeps only the vectors of this
     cluster's indexes; on a cluster, of those with a side index.
     """
-    from osrerank.indexing.prune import prune_everything, prune_indexes  # noqa: PLC0415 - the client
+    from osrerank.indexing.prune import prune_everything, prune_indexes
 
     if every == bool(indexes):
         raise click.UsageError("name indexes with --index, or give --all")
@@ -170,9 +170,9 @@ def drop(context: click.Context, /, *, index: str | None) -> None:
 @contextmanager
 def _stores(context: click.Context, index: str | None) -> "Iterator[Sequence[VectorStore]]":
     """Yield the store of the settings, or an index's side indices, even if searches do not use them."""
-    from osrerank.errors import ConfigError  # noqa: PLC0415 - with the rest
-    from osrerank.indexing.side_index import side_stores  # noqa: PLC0415 - the client
-    from osrerank.settings import Settings  # noqa: PLC0415 - pydantic
+    from osrerank.errors import ConfigError
+    from osrerank.indexing.side_index import side_stores
+    from osrerank.settings import Settings
 
     if index is not None:
         with closing(client_of(context)) as client:
@@ -189,14 +189,14 @@ def _stores(context: click.Context, index: str | None) -> "Iterator[Sequence[Vec
 
 def _stores_of(client: Any, index: str, *, beside: bool) -> "Sequence[VectorStore]":
     """Return the stores of an index's vectors: those beside its indices, or if there is one, that of the settings."""
-    from osrerank.indexing.side_index import side_stores  # noqa: PLC0415 - the client
+    from osrerank.indexing.side_index import side_stores
 
     store = _store_of(client.searcher.service.settings)
     return side_stores(client, [index]) if beside or store is None else [store]
 
 
 def _store_of(settings: Any) -> "VectorStore | None":
-    from osrerank.vectors.configured import VectorStorage  # noqa: PLC0415 - numpy
+    from osrerank.vectors.configured import VectorStorage
 
     return VectorStorage.of(settings).store
 

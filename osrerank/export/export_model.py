@@ -266,7 +266,7 @@ def languages_of(directory: Path) -> tuple[str, ...]:
     """Return the ISO 639 codes that a model's ``README.md`` names in its front matter; none where there is none."""
     if not (directory / README).exists():
         return ()
-    from huggingface_hub import metadata_load  # noqa: PLC0415 - half a second
+    from huggingface_hub import metadata_load  # noqa: PLC0415 - takes half a second
 
     named = (metadata_load(directory / README) or {}).get("language") or []
     codes = (str(one).partition("-")[0].lower() for one in ([named] if isinstance(named, str) else named))

@@ -210,8 +210,8 @@ class LoadedModel:
         """Load the model, and return it with what is used with it."""
         model = self._given or self._read()
         if is_encoder(model):
-            from osrerank.vectors.configured import VectorStorage  # noqa: PLC0415 - for encoders alone
-            from osrerank.vectors.documents import DocumentVectors  # noqa: PLC0415 - likewise
+            from osrerank.vectors.configured import VectorStorage  # noqa: PLC0415 - only encoders need it
+            from osrerank.vectors.documents import DocumentVectors  # noqa: PLC0415 - only encoders need it
 
             storage = VectorStorage.of(self._settings, has_index=self._has_index)
             vectors = DocumentVectors(model, storage, self._clock, sides=self.sides)
@@ -220,7 +220,7 @@ class LoadedModel:
         in_process = self._given is None and self._settings.cache_local_mb > 0
         if not (in_process or in_redis):  # the scores of the caller's own scorer are cached in a Redis alone
             return Ready(model, None, model)
-        from osrerank.scoring.cache.scorer import behind_cache  # noqa: PLC0415 - for scorers alone
+        from osrerank.scoring.cache.scorer import behind_cache  # noqa: PLC0415 - only scorers need it
 
         cached = behind_cache(model, self._settings)
         return Ready(model, None, cached, cached.disconnect)

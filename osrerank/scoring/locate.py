@@ -86,8 +86,8 @@ def locate_here(model: str) -> Path | None:
     matched = HUB_ID.match(model)
     if matched is None or model.startswith("."):
         return None
-    from huggingface_hub import snapshot_download  # noqa: PLC0415 - half a second
-    from huggingface_hub.errors import LocalEntryNotFoundError  # noqa: PLC0415 - likewise
+    from huggingface_hub import snapshot_download  # noqa: PLC0415 - takes half a second
+    from huggingface_hub.errors import LocalEntryNotFoundError  # noqa: PLC0415 - takes half a second
 
     try:
         return Path(snapshot_download(matched["repository"], revision=matched["revision"], local_files_only=True))
@@ -120,7 +120,7 @@ def _shipped(model: str) -> Path:
 
 def _download(model: str, repository: str, revision: str | None, forms: Forms, also: Sequence[str]) -> Path:
     """Download a repository's description files and one form of its weights, but no file that could run as code."""
-    from huggingface_hub import snapshot_download  # noqa: PLC0415 - half a second
+    from huggingface_hub import snapshot_download  # noqa: PLC0415 - takes half a second
 
     try:
         for form in forms:

@@ -153,8 +153,8 @@ def load_model(
         MissingDependencyError: the backend needs an extra that is not installed.
     """
     from osrerank.scoring.checkpoints.convert import usable  # noqa: PLC0415 - imports tokenizers
-    from osrerank.scoring.checkpoints.self_check import checked  # noqa: PLC0415 - likewise
-    from osrerank.scoring.locate import locate  # noqa: PLC0415 - likewise
+    from osrerank.scoring.checkpoints.self_check import checked  # noqa: PLC0415 - imports tokenizers
+    from osrerank.scoring.locate import locate  # noqa: PLC0415 - imports tokenizers
 
     backend = _for_dtype(backend, dtype)
     files = usable(locate(model, forms=forms_of(backend)))
@@ -195,9 +195,9 @@ def as_scorer(model: OfScorer | Encoder, settings: Settings | None = None) -> "O
     """Return a model as a scorer; an encoder is wrapped, and its vectors are stored as the settings say."""
     if not is_encoder(model):
         return model
-    from osrerank.scoring.encoder_scorer import EncoderScorer  # noqa: PLC0415 - for one kind
-    from osrerank.vectors.configured import VectorStorage  # noqa: PLC0415 - likewise
-    from osrerank.vectors.documents import DocumentVectors  # noqa: PLC0415 - likewise
+    from osrerank.scoring.encoder_scorer import EncoderScorer  # noqa: PLC0415 - only models of one kind need it
+    from osrerank.vectors.configured import VectorStorage  # noqa: PLC0415 - only models of one kind need it
+    from osrerank.vectors.documents import DocumentVectors  # noqa: PLC0415 - only models of one kind need it
 
     return EncoderScorer(DocumentVectors(model, None if settings is None else VectorStorage.of(settings)))
 
@@ -209,10 +209,10 @@ def model_of(directory: Path, card: ModelCard, network: "Backend") -> "CrossEnco
         ModelLoadError: the tokenizer cannot be read.
     """
     from osrerank.scoring.bi_encoder import BiEncoder  # noqa: PLC0415 - imports tokenizers
-    from osrerank.scoring.cross_encoder import CrossEncoder  # noqa: PLC0415 - likewise
-    from osrerank.scoring.duo import Duo  # noqa: PLC0415 - likewise
-    from osrerank.scoring.inputs import InputBuilder  # noqa: PLC0415 - likewise
-    from osrerank.scoring.late_interaction import LateInteraction  # noqa: PLC0415 - likewise
+    from osrerank.scoring.cross_encoder import CrossEncoder  # noqa: PLC0415 - imports tokenizers
+    from osrerank.scoring.duo import Duo  # noqa: PLC0415 - imports tokenizers
+    from osrerank.scoring.inputs import InputBuilder  # noqa: PLC0415 - imports tokenizers
+    from osrerank.scoring.late_interaction import LateInteraction  # noqa: PLC0415 - imports tokenizers
 
     builder = InputBuilder.load(directory, card)
     if card.is_encoder:
@@ -264,7 +264,7 @@ def check_settings(settings: Settings) -> None:
     check_backend(settings.backend)
     _checked("dtype", settings.dtype, DTYPES)
     if settings.backend == HTTP:
-        from osrerank.scoring.backends.http.load import check  # noqa: PLC0415 - for one backend
+        from osrerank.scoring.backends.http.load import check  # noqa: PLC0415 - only one backend needs it
 
         check(settings)
 

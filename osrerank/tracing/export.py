@@ -32,8 +32,8 @@ def export_traces(service: str) -> bool:
         return False
     try:
         from opentelemetry.sdk.resources import Resource  # noqa: PLC0415 - only where traces are asked for
-        from opentelemetry.sdk.trace import TracerProvider  # noqa: PLC0415 - likewise
-        from opentelemetry.sdk.trace.export import BatchSpanProcessor  # noqa: PLC0415 - likewise
+        from opentelemetry.sdk.trace import TracerProvider  # noqa: PLC0415 - only where traces are asked for
+        from opentelemetry.sdk.trace.export import BatchSpanProcessor  # noqa: PLC0415 - only where traces are asked for
 
         exporters = [_exporter(name) for name in names]
     except ImportError as error:

@@ -74,7 +74,7 @@ class NetworkScorer:
 
     def _sums(self, trainee: Trainee, example: Example) -> list[float]:
         """Return s_i = sum over j of p_ij (arXiv 1910.14424, eq. 3)."""
-        from osrerank.training.examples.duo import ordered_pairs  # noqa: PLC0415 - it imports this
+        from osrerank.training.examples.duo import ordered_pairs  # noqa: PLC0415 - that module imports this one
 
         pairs, sequences = ordered_pairs(trainee.builder, example.query, example.documents)
         sums = [0.0] * len(example.documents)

@@ -26,7 +26,7 @@ def worker(defaults: dict[str, Any] | None, /, *, check: bool, **options: Any) -
     A stopping worker finishes the chunks that it holds. On a machine with several GPUs start one worker for each, with
     CUDA_VISIBLE_DEVICES.
     """
-    from osrerank.settings import Settings  # noqa: PLC0415 - brings pydantic
+    from osrerank.settings import Settings  # noqa: PLC0415 - imports pydantic
 
     inherited = {name: (defaults or {}).get(name) for name in ("redis_url", "model", "backend", "dtype")}
     given = {name: value for name, value in options.items() if value is not None}

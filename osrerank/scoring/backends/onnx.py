@@ -160,7 +160,7 @@ def _precision(directory: Path, card: ModelCard) -> str:
 
 
 def _open(file: Path, model: str) -> Any:
-    import onnxruntime  # noqa: PLC0415 - heavy
+    import onnxruntime  # noqa: PLC0415 - takes half a second
 
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = 1

@@ -137,8 +137,8 @@ def _load_engine(directory: Path, card: ModelCard, device: Any, precision: str) 
     Raises:
         ModelLoadError: the weights cannot be read, or do not match the config.
     """
-    from osrerank.scoring.backends.networks import attention, load  # noqa: PLC0415 - import torch
-    from osrerank.scoring.backends.networks.engine import (  # noqa: PLC0415 - likewise
+    from osrerank.scoring.backends.networks import attention, load  # noqa: PLC0415 - imports torch
+    from osrerank.scoring.backends.networks.engine import (  # noqa: PLC0415 - imports torch
         DTYPES,
         PackedEngine,
         PaddedEngine,
@@ -268,7 +268,7 @@ def _refuse_decoder(directory: Path, card: ModelCard, transformers: Any) -> None
 def _modular(directory: Path, card: ModelCard, head: Head) -> Any:
     """Return transformers' encoder with the modules of a head, with all of their weights read from the files."""
     from osrerank.scoring.backends.networks.classifier import ModularClassifier  # noqa: PLC0415 - imports torch
-    from osrerank.scoring.backends.networks.heads import HeadNetwork  # noqa: PLC0415 - likewise
+    from osrerank.scoring.backends.networks.heads import HeadNetwork  # noqa: PLC0415 - imports torch
 
     transformers: Any = require("transformers", extra="torch")
     weights = read_weights(directory)
