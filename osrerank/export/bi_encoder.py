@@ -1,8 +1,10 @@
 """Give a bi-encoder that sentence-transformers saved a card: `osrerank.scoring.modular.bi_encoder` reads its files."""
 
 import shutil
+import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +12,7 @@ from osrerank.errors import ConfigError, ModelLoadError
 from osrerank.export.bi_encoder_graph import BUCKETS
 from osrerank.scoring.backends.networks.modern_bert import shape as modern_shape
 from osrerank.scoring.card import CHOICES, Calibration, ModelCard, Pooling
+from osrerank.scoring.locate import hub_id
 from osrerank.scoring.model_files import (
     CONFIG_FILE,
     TOKENIZER_FILE,
@@ -31,6 +34,7 @@ FIRST_PASS_WEIGHTS: Mapping[Pooling, float] = {"cls": 0.1}
 """What the best first-pass score adds to a cosine; `OTHER_WEIGHT` for other poolings. Measured for bge-small-en-v1.5
 and e5-small-v2 in docs/research/joined.md."""
 OTHER_WEIGHT = 0.05
+PUBLIC_MODELS = Path(__file__).with_name("public_models.toml")
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +88,8 @@ def read_bi_encoder(directory: Path, name: str, given: Given | None = None) -> B
     Args:
         directory: the model's, with ``modules.json`` where sentence-transformers saved it.
         name: the model's, for its card.
-        given: takes precedence over the files; the pooling is needed where they do not name it.
+        given: takes precedence over the files; the pooling is needed where they do not name it. Of a public model that
+            was downloaded from the hub, prefixes that its files do not name are those of its published card.
 
     Raises:
         ConfigError: more dimensions are given than the model has.
@@ -98,8 +103,10 @@ def read_bi_encoder(directory: Path, name: str, given: Given | None = None) -> B
     if pooling is None:
         fix = f"name it: --pooling {', '.join(CHOICES['pooling'])}"
         raise ModelLoadError(f"{directory} does not say how texts are pooled; {fix}", path=str(directory))
-    query_prefix = found.query_prefix if given.query_prefix is None else given.query_prefix
-    document_prefix = found.document_prefix if given.document_prefix is None else given.document_prefix
+    said = {"query_prefix": found.query_prefix, "document_prefix": found.document_prefix}
+    prefixes = said if any(said.values()) else _public_models().get(hub_id(directory), said)
+    query_prefix = prefixes.get("query_prefix", "") if given.query_prefix is None else given.query_prefix
+    document_prefix = prefixes.get("document_prefix", "") if given.document_prefix is None else given.document_prefix
     if not found.counts_prompts and (query_prefix or document_prefix):
         reason = f"{directory}: include_prompt is false, so that the tokens of prefixes are left out of the pooling"
         fix = "which osrerank does not do; it can be used without: --query-prefix '' --document-prefix ''"
@@ -123,6 +130,13 @@ def read_bi_encoder(directory: Path, name: str, given: Given | None = None) -> B
         truncation_side=TokenizerSettings.read(transformer, read_json).truncation_side,
     )
     return BiEncoderSource(transformer, card, found.weights)
+
+
+@cache
+def _public_models() -> Mapping[str, Mapping[str, str]]:
+    """Return the prefixes of public models whose files do not name them, by hub id."""
+    models = tomllib.loads(PUBLIC_MODELS.read_text("utf-8"))["models"]
+    return {name: model for model in models for name in model["names"]}
 
 
 def config_of(transformer: Path) -> dict[str, Any]:

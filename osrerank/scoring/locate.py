@@ -95,6 +95,12 @@ def locate_here(model: str) -> Path | None:
         return None
 
 
+def hub_id(directory: Path) -> str:
+    """Return the id of the repository that a directory of the hub's cache was downloaded from; "" for other ones."""
+    folder = directory.parent.parent.name if directory.parent.name == "snapshots" else ""
+    return folder.removeprefix("models--").replace("--", "/", 1) if folder.startswith("models--") else ""
+
+
 def name_of(directory: Path) -> str:
     """Return the name by which other models' cards refer to a model: a shipped model's name, else its folder's."""
     is_shipped = directory.parent == SHIPPED or directory.parent.name == MULTILINGUAL_PACKAGE

@@ -1,4 +1,5 @@
 import json
+import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -6,7 +7,7 @@ import numpy as np
 import pytest
 
 from osrerank.errors import ConfigError, ModelLoadError
-from osrerank.export.bi_encoder import Given, is_bi_encoder, read_bi_encoder
+from osrerank.export.bi_encoder import PUBLIC_MODELS, Given, is_bi_encoder, read_bi_encoder
 from osrerank.export.export_model import ExportOptions, export_model
 from osrerank.scoring.card import ModelCard, Pooling
 from osrerank.scoring.model_files import read_card
@@ -98,6 +99,38 @@ def test_prompts(tmp_path: Path) -> None:
     change(folder / MODEL, default_prompt_name="other")
     with pytest.raises(ModelLoadError, match="default_prompt_name is 'other', and prompts has no such name"):
         card_of(folder)
+
+
+@pytest.mark.parametrize(
+    ("name", "query_prefix", "document_prefix"),
+    [
+        ("intfloat/multilingual-e5-base", "query: ", "passage: "),
+        ("intfloat/e5-large-v2", "query: ", "passage: "),
+        ("BAAI/bge-base-en-v1.5", "Represent this sentence for searching relevant passages: ", ""),
+        ("thenlper/gte-base", "", ""),
+    ],
+)
+def test_a_public_model_has_the_prefixes_of_its_card(
+    name: str, query_prefix: str, document_prefix: str, tmp_path: Path
+) -> None:
+    folder = tmp_path / f"models--{name.replace('/', '--')}" / "snapshots" / "0f1e"
+    folder.parent.mkdir(parents=True)
+    restored(FORMS["BERT, mean"], folder)
+    card = card_of(folder)
+    assert (card.query_prefix, card.document_prefix) == (query_prefix, document_prefix)
+    assert card_of(folder, query_prefix="").query_prefix == ""
+    change(folder / MODEL, prompts={"query": "of the files: "})
+    assert (card_of(folder).query_prefix, card_of(folder).document_prefix) == ("of the files: ", "")
+
+
+def test_each_row_of_public_models_has_its_source() -> None:
+    models = tomllib.loads(PUBLIC_MODELS.read_text("utf-8"))["models"]
+    names = [name for model in models for name in model["names"]]
+    assert len(names) == len({*names})
+    for model in models:
+        assert model["source"].startswith("https://huggingface.co/")
+        assert model["source"].removeprefix("https://huggingface.co/").partition(":")[0] in model["names"]
+        assert model.keys() <= {"names", "query_prefix", "document_prefix", "source"}
 
 
 def test_options_replace_the_files(folder: Path) -> None:
