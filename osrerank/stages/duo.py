@@ -13,6 +13,7 @@ import numpy.typing as npt
 
 from osrerank.errors import DeadlineExceeded, InferenceError
 from osrerank.options.pairs import Pairs
+from osrerank.stages.html import model_text
 from osrerank.stages.ordering import (
     ScoredCandidate,
     StageAttempt,
@@ -97,7 +98,7 @@ class DuoStage:
     def _score(self, query: str, readable: Sequence[Candidate], plan: PairPlan, deadline: Deadline) -> Scores:
         if deadline.passed:
             raise DeadlineExceeded(f"the deadline passed before stage {self.name} began", stage=self.name)
-        texts = [candidate.text or "" for candidate in readable]
+        texts = [model_text(candidate) for candidate in readable]
         scores = self.scorer.score(query, texts, plan.tuples, deadline=deadline)
         if plan.done(scores.reached) < 2:
             raise DeadlineExceeded(f"the deadline passed after {_share(scores, plan)}", stage=self.name)

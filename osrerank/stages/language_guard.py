@@ -16,6 +16,7 @@ from typing import Any
 
 from osrerank._seldom import Seldom
 from osrerank.scoring.names import MULTILINGUAL, MULTILINGUAL_LANGUAGES, MULTILINGUAL_PACKAGE
+from osrerank.stages.html import model_text
 from osrerank.types import Encoder, Ranking, Scorer
 
 logger = logging.getLogger(__name__)
@@ -79,7 +80,7 @@ def why_unread(ranking: Ranking, model: Scorer | Encoder) -> str:
     query = ranking.query.text
     if found := unreadable(query, languages):
         what, said, is_known = "query", "query is", not unreadable(query, MULTILINGUAL_LANGUAGES)
-    elif code := _foreign([item.text or "" for item in ranking.candidates[:FIRST]], tuple(languages)):
+    elif code := _foreign([model_text(item) for item in ranking.candidates[:FIRST]], tuple(languages)):
         what, said, is_known = "documents", "documents are", is_read(code, MULTILINGUAL_LANGUAGES)
         found = f"another language ({code})"
     else:

@@ -11,6 +11,7 @@ from functools import partial
 import numpy as np
 
 from osrerank.errors import DeadlineExceeded, InferenceError
+from osrerank.stages.html import model_text
 from osrerank.stages.ordering import (
     ScoredCandidate,
     StageAttempt,
@@ -56,7 +57,7 @@ class MonoStage:
     def _score(
         self, query: str, deadline: Deadline, block: Sequence[Candidate], readable: Sequence[Candidate]
     ) -> StageOutcome:
-        texts = [candidate.text or "" for candidate in readable]
+        texts = [model_text(candidate) for candidate in readable]
         scores = self.scorer.score(query, texts, [(index,) for index in range(len(texts))], deadline=deadline)
         failures = {readable[index].doc_id: why for index, why in scores.failures.items()}
         attempt = StageAttempt(block, readable, self._judge(readable, scores), scores.reached, failures)

@@ -9,7 +9,8 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, fields
 from functools import partial
-from itertools import chain
+from html import unescape
+from itertools import chain, islice
 from operator import attrgetter
 from typing import NamedTuple
 
@@ -18,13 +19,16 @@ import numpy.typing as npt
 
 from osrerank.options.passages import BY_WINDOW, Passages, Windows
 from osrerank.options.rerank import Rerank
+from osrerank.stages.html import model_text, shown
 from osrerank.stages.ordering import ScoredCandidate, units_of
 from osrerank.stages.slices import rank_by_slices, score_slices
-from osrerank.stages.splitting import leaves_out, passage_spans, readable
+from osrerank.stages.splitting import PIECE, has_symbols, is_dense, leaves_out, passage_spans, readable, words_of
 from osrerank.types import NEVER, Candidate, Deadline, Encoder, LongText, Ranking, Scorer, Scores, Section, Span
 from osrerank.types.values import BLANK, is_blank
 
 DIGEST_BYTES = 16
+OTHER_CUT = "html, dense"
+"""A part of the digests of texts that were once cut in another way: HTML, and dense texts."""
 WINDOWS_VALUES = attrgetter(*(part.name for part in fields(Windows)))
 """Return the values of all fields, as `dataclasses.astuple` does, without copying them deeply."""
 ABOVE_ZERO, BELOW_ONE = np.finfo(np.float64).tiny, math.nextafter(1.0, 0.0)
@@ -166,7 +170,8 @@ def lacks_words(candidate: Candidate, spans: Sequence[Span | None], options: Pas
     there = [span for span in spans if span is not None]
     if not there:
         return False
-    return leaves_out([section for section in _sections(candidate) if section.field not in options.title_fields], there)
+    sections = _sections(shown(candidate))
+    return leaves_out([section for section in sections if section.field not in options.title_fields], there)
 
 
 def text_to_encode(candidate: Candidate, options: Passages, separator: str = " ") -> str | LongText:
@@ -177,12 +182,15 @@ def text_to_encode(candidate: Candidate, options: Passages, separator: str = " "
         options: how a long document is cut.
         separator: between the title and a passage.
     """
-    if _is_short(candidate, options):
+    is_html = shown(candidate) is not candidate
+    if not is_html and _is_short(candidate, options):
         return candidate.text or ""
     windows, sections, titles = options.windows, _sections(candidate), options.title_fields
     seed_of = candidate.doc_id if windows.policy == "sampled" else ""
     how = [*WINDOWS_VALUES(windows), seed_of, separator, len(titles), *titles]
     parts = [*how, *chain.from_iterable(sections)]
+    if is_html or any(is_dense(section.text) for section in sections if section.field not in titles):
+        parts.append(OTHER_CUT)
     content = hashlib.blake2b(digest_size=DIGEST_BYTES)
     for part in parts:  # with its length: the same characters, split in two ways, have two digests
         encoded = str(part).encode("utf-8", "surrogatepass")
@@ -201,9 +209,10 @@ def passages_of(candidate: Candidate, options: Passages, separator: str = " ") -
         options: how it is cut.
         separator: between the title and a passage.
     """
-    if _is_short(candidate, options):
-        return [(candidate.text or "", None)]
-    sections = _sections(candidate)
+    seen = shown(candidate)
+    if _is_short(seen, options):
+        return [(model_text(candidate), None)]
+    sections = _sections(seen)
     titles = [section for section in sections if section.field in options.title_fields]
     bodies = [section for section in sections if section.field not in options.title_fields]
     found = passage_spans(bodies, options.windows, candidate.doc_id)
@@ -213,7 +222,10 @@ def passages_of(candidate: Candidate, options: Passages, separator: str = " ") -
         titles = titles[1:]
     title = separator.join(section.text for section in titles)
     prefix = f"{title}{separator}" if title else ""
-    return [(f"{prefix}{readable(section.text[span.start : span.end])}", span) for section, span in found]
+    texts = [section.text[span.start : span.end] for section, span in found]
+    if seen is not candidate:
+        texts, prefix = list(map(unescape, texts)), readable(unescape(prefix)) + separator if prefix else ""
+    return [(f"{prefix}{readable(text)}", span) for text, (_, span) in zip(texts, found, strict=True)]
 
 
 def score_by_passages(
@@ -256,7 +268,7 @@ def score_texts(scorer: Scorer, query: str, documents: Sequence[str], *, deadlin
         WorkerError: the workers did not answer.
     """
     present = [index for index, document in enumerate(documents) if not is_blank(document)]
-    texts = [documents[index] for index in present]
+    texts = [model_text(Candidate("", documents[index], 0.0, 1)) for index in present]
     if not texts:
         scores = Scores(np.empty(0, np.float32))
     elif scorer.advice.passages:
@@ -278,12 +290,17 @@ def _best(logits: npt.NDArray[np.float32]) -> float:
 
 def _is_short(candidate: Candidate, options: Passages) -> bool:
     text, least = candidate.text, options.least_words
-    if text is None:
+    if text is None or not least:
         return False
     # n words have at least 2n - 1 characters, and where no space but " " is, n - 1 of them; splitting takes longest
-    if len(text) < 2 * least - 1 or (text.isprintable() and text.count(" ") < least - 1):
+    if len(text) < 2 * least - 1:
         return True
-    return len(text.split(maxsplit=least)) < least
+    spaces = text.count(" ") if text.isprintable() else least
+    if spaces + len(text) // PIECE < least - 1 and not has_symbols(text):  # even if most of it is one long word
+        return True
+    if is_dense(text):
+        return sum(1 for _ in islice(words_of(text), least)) < least
+    return spaces < least - 1 or len(text.split(maxsplit=least)) < least
 
 
 def _sections(candidate: Candidate) -> Sequence[Section]:

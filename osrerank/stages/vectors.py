@@ -13,6 +13,7 @@ from osrerank.errors import DeadlineExceeded
 from osrerank.metrics import SEARCHED_TEXTS, VECTOR_COUNTS
 from osrerank.options.passages import Passages
 from osrerank.scoring.encoder_scorer import NOT_FINITE
+from osrerank.stages.html import model_text
 from osrerank.stages.ordering import (
     ScoredCandidate,
     StageAttempt,
@@ -111,7 +112,7 @@ class VectorStage:
     def text_of(self, candidate: Candidate) -> str | LongText:
         """Return what is encoded of a candidate: its text, or a `LongText` if it is cut into passages."""
         if self.passages is None:
-            return candidate.text or ""
+            return model_text(candidate)
         return text_to_encode(candidate, self.passages, self.separator)
 
     def _prepared(self, candidate: Candidate) -> tuple[str, str | LongText]:
