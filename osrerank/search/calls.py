@@ -47,6 +47,7 @@ def search_steps(
         Failed: the search engine refused the search.
         Raised: reranking failed and ``on_failure`` is ``"raise"``.
     """
+    searcher = searcher.seen_by(headers)
     options = Rerank.of(rerank, searcher.defaults.of(index))
     if options is None and query is None:
         return (yield SearchRequest(body, params))
@@ -56,7 +57,7 @@ def search_steps(
     held: Reason | None = None
     if options is not None:
         options, held = held_back(options, query, content)
-    asked = Asked(query, content, params, index, options, headers, held, is_json=isinstance(body, str | bytes))
+    asked = Asked(query, content, params, index, options, held, is_json=isinstance(body, str | bytes))
     return (yield from alone(search(asked, searcher), searcher.vectors))
 
 
@@ -76,6 +77,7 @@ def multi_search_steps(
         ConfigError: the body has a header without a body, or the rerank options cannot be used.
         Failed: the search engine refused the multi-search.
     """
+    searcher = searcher.seen_by(params.get("headers"))
     parts, is_json = lines_of(body), isinstance(body, str | bytes)
     given = {**(params.get("params") or {}), **params}
     shared = {name: given[name] for name in SHARED if given.get(name)}
@@ -87,8 +89,7 @@ def multi_search_steps(
             why = "rm3 sends requests before the search, and a multi-search is one request"
             raise ConfigError(f"{why}; use search for these queries", setting="rerank.rm3", source="argument")
         options, held = held_back(options, None, own)
-        headers = {**header, **(params.get("headers") or {})}
-        searches.append(Asked(None, own, shared, name, options, headers, held, place, header, is_json))
+        searches.append(Asked(None, own, shared, name, options, held, place, header, is_json))
     return (yield from _performed(searcher, searches))
 
 

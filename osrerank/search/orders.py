@@ -41,9 +41,9 @@ PRESENTATION = {
     "stored_fields", "docvalue_fields", "script_fields", "highlight", "explain", "version", "seq_no_primary_term",
     "aggs", "aggregations", "suggest", "profile", "track_total_hits", "timeout", "ext", "human", "pretty",
     "error_trace", "filter_path", "typed_keys", "rest_total_hits_as_int", "request_timeout", "request_cache",
-    "opaque_id", "x-opaque-id", "x-request-id", "traceparent", "tracestate", "user-agent", "accept", "content-type",
+    "opaque_id",
 }  # fmt: skip
-"""Parts of a search, and headers, that change only which hits and details it shows, not the order of its hits."""
+"""Parts of a search that change only which hits and details it shows, not the order of its hits."""
 MOST_CONTENT = 50_000_000
 """The largest size of an order after decompression, in bytes."""
 MAY_NOT_JOIN = Warned(

@@ -69,7 +69,6 @@ class Asked:
         params: the URL parameters.
         index: the index or indices.
         options: how it is reranked; None if it is not.
-        headers: the headers of the request, or of this search in a multi-search.
         held: why it gets the plain response although the options ask for reranking; None for all other searches.
         place: its place in a multi-search, from 1; 0 for a search by itself.
         header: its header in the multi-search; None for a search by itself.
@@ -82,7 +81,6 @@ class Asked:
     params: Mapping[str, Any] = field(default_factory=dict)
     index: Any = None
     options: Rerank | None = None
-    headers: Any = None
     held: Reason | None = None
     place: int = 0
     header: Mapping[str, Any] | None = None
@@ -276,7 +274,7 @@ def _with_lookups(plan: Plan, known: Searcher) -> Generator[Step, Any, tuple[Pla
     if options.cutoff is not None or options.min_probability is not None:
         written = plan.fields.written_into(options)
         thresholds = yield from known.calibrations.of(written, asked.index, plan.service)
-    what = asked.query, asked.body, asked.params, asked.index, asked.headers, known.authentication, thresholds
+    what = asked.query, asked.body, asked.params, asked.index, asked.header, known.authentication, thresholds
     plan = replace(plan, order=PageOrder(known.orders, plan.service, what))
     if not known.is_embedded and any(each.sentences is not None for each in options.rankings):
         plan = replace(plan, bm25=(yield from known.bm25_scales.of(asked.index, plan.body, asked.index_options)))

@@ -2,8 +2,12 @@
 
 from collections.abc import Generator, Mapping
 from contextlib import AbstractContextManager, nullcontext
+from copy import copy
 from typing import Any
 
+from cachetools import LRUCache
+
+from osrerank._caches import SharedCache
 from osrerank.errors import ConfigError
 from osrerank.options.defaults import Defaults
 from osrerank.options.rerank import Rerank
@@ -14,7 +18,7 @@ from osrerank.retrieval.found_engine import FoundEngine
 from osrerank.retrieval.found_fields import FoundFields
 from osrerank.retrieval.mapping import Leaf, leaves_of
 from osrerank.retrieval.query_text import searched_fields
-from osrerank.retrieval.requests import NO_OPTIONS, SideRequest
+from osrerank.retrieval.requests import NO_OPTIONS, SideRequest, credentials_of
 from osrerank.retrieval.search_pipelines import SearchPipelines
 from osrerank.search.calibrated import Calibrations
 from osrerank.search.orders import Orders
@@ -26,6 +30,8 @@ from osrerank.services import Services
 from osrerank.types.engine import Engine
 from osrerank.types.reasons import Reason
 
+MOST_USERS = 100
+"""The most users of a client for whom it is remembered what they may see."""
 DEADLINE_MS = 1_000.0
 """Default deadline of a search by document vectors, in milliseconds, once the model is loaded."""
 NO_BODY: Mapping[str, Any] = {}
@@ -78,18 +84,39 @@ class Searcher:
         self.models = Services(self.service, self.defaults) if self.defaults.models else None
         self._own = nullcontext(self.service)
         self.engine = FoundEngine(engine or (Engine[settings.engine.upper()] if settings.engine else None))
+        self.records = UbiRecords(is_embedded=is_embedded)
+        self.orders = Orders(settings.redis_url.get_secret_value() if settings.redis_url else None, clock)
+        self.shadows = Shadows(settings)
+        self.deadline_ms: float | None = DEADLINE_MS
+        self._views = SharedCache(lambda: LRUCache[str, Searcher](MOST_USERS))
+        self._look_as(authentication)
+
+    def _look_as(self, authentication: str) -> None:
+        """Begin to look at the indices with a user's rights."""
+        settings, clock = self.service.settings, self.service.clock
+        self.authentication = authentication
         self.pipelines = SearchPipelines(self.engine, clock)
         self.bm25_scales = Bm25Scales(clock)
         self.unnamed: ExpiringCache[str, Reason] = ExpiringCache(clock)
         self.fields = FoundFields()
         self.calibrations = Calibrations(settings)
-        self.records = UbiRecords(is_embedded=is_embedded)
-        self.orders = Orders(settings.redis_url.get_secret_value() if settings.redis_url else None, clock)
-        self.shadows = Shadows(settings)
-        self.authentication = authentication
-        self.deadline_ms: float | None = DEADLINE_MS
-        has_sides = settings.vectors == "index" or (settings.vectors is None and not is_embedded)
+        has_sides = settings.vectors == "index" or (settings.vectors is None and not self.is_embedded)
         self.vectors = SideVectors(self.engine, clock) if has_sides else None
+
+    def seen_by(self, headers: Mapping[str, str] | None) -> "Searcher":
+        """Return the searcher for a request's headers: it has what the user whom they tell may see of the indices.
+
+        Args:
+            headers: the headers of a request, in addition to those of the client's transport.
+        """
+        user = credentials_of(headers)
+        if not user:
+            return self
+        with self._views as views:
+            if user not in views:
+                views[user] = copy(self)
+                views[user]._look_as(f"{self.authentication}/{user}")  # noqa: SLF001 - the same class
+            return views[user]
 
     def serving(self, index: Any, *, checked: bool = True) -> AbstractContextManager[RerankService]:
         """Return a context that yields the service of an index's model, and keeps the model loaded.
@@ -124,9 +151,12 @@ class Searcher:
 
     def forget_indices(self) -> None:
         """Read again what is cached of the indices: mappings, settings and search pipelines."""
-        self.fields.forget()
-        self.pipelines.forget()
-        self.bm25_scales.forget()
+        with self._views as views:
+            searchers = [self, *views.values()]
+        for searcher in searchers:
+            searcher.fields.forget()
+            searcher.pipelines.forget()
+            searcher.bm25_scales.forget()
 
     def fields_of(
         self,

@@ -1,3 +1,4 @@
+import base64
 import re
 from pathlib import Path
 
@@ -113,3 +114,20 @@ def test_workers_meet_where_the_broker_is_or_else_the_cache():
 def test_a_setting_of_the_environment_is_not_passed_over_as_an_argument(tmp_path):
     with pytest.raises(ConfigError, match="set OSRERANK_BROKER_URL"):
         connect(f"embedded:{tmp_path}", broker_url="redis://localhost")
+
+
+@pytest.mark.parametrize(
+    ("host", "address"),
+    [
+        ("eu-west-1.aws.found.io$abc$def", "https://abc.eu-west-1.aws.found.io:443"),
+        ("eu-west-1.aws.found.io:9243$abc$def", "https://abc.eu-west-1.aws.found.io:9243"),
+        ("eu-west-1.aws.found.io$abc", "https://abc.eu-west-1.aws.found.io:443"),
+    ],
+)
+def test_a_cloud_id_is_the_address_of_its_deployment(host, address):
+    cloud_id = f"my deployment:{base64.b64encode(host.encode()).decode()}"
+    assert Settings.load(url=cloud_id).url.get_secret_value() == address
+
+
+def test_an_api_key_is_not_shown():
+    assert "c2VjcmV0" not in repr(Settings.load(api_key="c2VjcmV0"))

@@ -1,0 +1,294 @@
+"""Perform the steps of searches, for the clients of every engine and library: what they have in common."""
+
+import asyncio
+from abc import abstractmethod
+from collections.abc import Awaitable, Callable, Coroutine, Generator, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+from osrerank.options.rerank import Rerank
+from osrerank.retrieval.fields import CheckedNames, FoundNames, SearchFields
+from osrerank.retrieval.search_pipelines import SearchPipeline
+from osrerank.search.coverage import AT_LEAST, Coverage, coverage, is_warm
+from osrerank.search.plan import RerankArgument
+from osrerank.search.ranking import WrappedResponse, rank_response, rank_texts
+from osrerank.search.searcher import Searcher
+from osrerank.search.step import Computation, Later, Shadow
+from osrerank.types import Ranking
+from osrerank.types.engine import Engine
+from osrerank.types.failed import Raised
+from osrerank.vectors.background import CLOSE_S, Background
+
+
+class SyncDriver:
+    """A synchronous client that can rerank; a subclass sends the requests, with a library of its own.
+
+    Attributes:
+        searcher: holds what the searches share: models, defaults, fields and so on.
+        is_owner: whether `close` closes the connections; False if another client owns them (`osrerank.wrap`).
+    """
+
+    searcher: Searcher
+    is_owner = True
+    _later: Background
+
+    @staticmethod
+    @abstractmethod
+    def _failure(error: Exception) -> Exception:
+        """Return an error of the client library as the `Failed` that searches understand; others as they are."""
+
+    @abstractmethod
+    def _sending(self, index: Any) -> Callable[[Any], Any]:
+        """Return what sends requests to an index as the client's own, without a caller's headers and options."""
+
+    def _performed(self, steps: Generator[Any, Any, Any], send: Callable[[Any], Any]) -> Any:
+        """Perform the steps that a generator yields, until it ends, and return its value.
+
+        Args:
+            steps: yields requests and computations.
+            send: sends a request, and returns the answer.
+        """
+        try:
+            step = next(steps)
+            while True:
+                try:
+                    result = self._result(step, send)
+                except Exception as error:  # noqa: BLE001 - the steps deal with it, or raise it
+                    step = steps.throw(self._failure(error))
+                else:
+                    step = steps.send(result)
+        except StopIteration as end:
+            return end.value
+        except Raised as raised:
+            cause = raised.cause
+        raise cause  # outside the except block, so that the caller sees nothing of how it came here
+
+    def _result(self, step: Any, send: Callable[[Any], Any]) -> Any:
+        """Perform a step, and return its result."""
+        if isinstance(step, Computation):
+            return step.run()
+        if isinstance(step, Later | Shadow):
+            queue = self._later if isinstance(step, Later) else self.searcher.shadows
+            return queue.submit(partial(self._performed, step.steps, send))
+        return send(step)
+
+    def result_of(self, steps: Generator[Any, Any, Any], index: Any = None) -> Any:
+        """Perform the steps that a generator yields, without a caller's headers and options, and return its value.
+
+        Args:
+            steps: yields requests and computations.
+            index: the index of its searches, if it has any.
+        """
+        return self._performed(steps, self._sending(index))
+
+    def rerank(
+        self, query: str, documents: Sequence[str | Mapping[str, Any]], *, options: RerankArgument = True
+    ) -> Ranking:
+        """Rank texts from any source, such as a k-NN search or another store, with the client's model.
+
+        Args:
+            query: the query's text.
+            documents: in first-pass order; texts, or mappings with ``text`` and optionally ``id`` or ``doc_id``,
+                ``title`` and ``score``.
+            options: as ``rerank`` of ``search``.
+
+        Returns:
+            The ranking; a candidate's id is the given ``id``, or its index in ``documents``, from 0.
+
+        Raises:
+            ConfigError: an option cannot be used, or has no effect without a search.
+        """
+        return rank_texts(self.searcher.service, self.searcher.defaults.base, query, documents, rerank=options)
+
+    def rerank_response(
+        self, response: Mapping[str, Any] | WrappedResponse, query: str, *, options: RerankArgument = True
+    ) -> dict[str, Any]:
+        """Rerank the hits of any ``_search`` response, OpenSearch's or Elasticsearch's, with the client's model.
+
+        All hits are reranked, as one page. The given response is not changed. If it is sorted by a field, without
+        scores, the result keeps its order, and says why.
+
+        Raises:
+            ConfigError: an option cannot be used, or has no effect without a search.
+            ResponseFormatError: it is not a search response.
+        """
+        return rank_response(self.searcher.service, self.searcher.defaults.base, response, query, rerank=options)
+
+    def options_of(self, index: Any, *, rerank: RerankArgument = True) -> Rerank:
+        """Return a search's options with the fields of an index that a query text searches and that the model reads."""
+        named, fields = self._found(index, rerank)
+        self.searcher.fields.warn(index, fields.complaints(None))
+        options = fields.written_into(named)
+        is_found = isinstance(options.fields, FoundNames)
+        return options if is_found or not options.fields else replace(options, fields=CheckedNames(options.fields))
+
+    def fields_of(self, index: Any, *, rerank: RerankArgument = True) -> SearchFields:
+        """Return an index's fields that a query text searches and that the model reads, with warnings about them."""
+        return self._found(index, rerank)[1]
+
+    @property
+    def engine(self) -> Engine:
+        """The search engine."""
+        engine: Engine = self.result_of(self.searcher.engine.of())
+        return engine
+
+    def search_pipeline_of(self, index: Any) -> SearchPipeline:
+        """Return the search pipeline that the searches of an index run under by default."""
+        found: SearchPipeline = self.result_of(self.searcher.pipelines.default_of(index), index)
+        return found
+
+    def _found(self, index: Any, rerank: RerankArgument) -> tuple[Rerank, SearchFields]:
+        defaults = self.searcher.defaults.of(index)
+        options = Rerank.of(rerank, defaults) or defaults
+        return options, self.result_of(self.searcher.fields_of(options, index), index)
+
+    def coverage(self, index: str) -> Coverage:
+        """Count an index's documents that have vectors; nothing is encoded.
+
+        The count is exact if `osrerank vectors build` has built them, and an estimate from a sample otherwise.
+
+        Raises:
+            ConfigError: the model has no vectors, the first stage scores sentences, or the indices' models differ.
+            ModelLoadError, MissingDependencyError, WorkerError: the model cannot be loaded.
+            opensearchpy.OpenSearchException: the index cannot be read.
+        """
+        found: Coverage = self.result_of(coverage(self.searcher, index), index)
+        return found
+
+    def is_warm(self, index: str, *, at_least: float = AT_LEAST) -> bool:
+        """Return whether an index's model is loaded, and enough of its documents have vectors.
+
+        A cross-encoder only has to be loaded. Raises as `coverage`.
+
+        Args:
+            index: a name, an alias or a pattern.
+            at_least: the share of the documents that must have vectors, in [0, 1].
+        """
+        return bool(self.result_of(is_warm(self.searcher, index, at_least), index))
+
+    def warm_up(self, index: Any = None) -> None:
+        """Load now the models that ``rerank=True`` uses, so that the first search need not wait for them.
+
+        Args:
+            index: an index with a model of its own in the settings file; None for the client's model.
+        """
+        self.searcher.warm_up(index)
+
+    def close(self) -> None:
+        """Finish writing the vectors of past searches, close the connections, and release the models.
+
+        In shadow mode, the search that is being run again ends first, and waiting ones are dropped.
+        """
+        self.searcher.shadows.close()
+        self._later.close()
+        self.searcher.close()
+        if self.is_owner:
+            super().close()  # type: ignore[misc]
+
+
+class AsyncDriver:
+    """An asynchronous client that can rerank. Arguments, results and errors are those of `SyncDriver`.
+
+    Models score in a thread, so the event loop stays free.
+    """
+
+    searcher: Searcher
+    is_owner = True
+    _later: set[asyncio.Task[Any]]
+
+    @staticmethod
+    @abstractmethod
+    def _failure(error: Exception) -> Exception:
+        """Return an error of the client library as the `Failed` that searches understand; others as they are."""
+
+    @abstractmethod
+    def _sending(self, index: Any) -> Callable[[Any], Awaitable[Any]]:
+        """Return what sends requests to an index as the client's own, without a caller's headers and options."""
+
+    async def _performed(self, steps: Generator[Any, Any, Any], send: Callable[[Any], Awaitable[Any]]) -> Any:
+        """Perform the steps that a generator yields, until it ends, and return its value."""
+        try:
+            step = next(steps)
+            while True:
+                try:
+                    result = await self._result(step, send)
+                except Exception as error:  # noqa: BLE001 - the steps deal with it, or raise it
+                    step = steps.throw(self._failure(error))
+                else:
+                    step = steps.send(result)
+        except StopIteration as end:
+            return end.value
+        except Raised as raised:
+            cause = raised.cause
+        raise cause  # outside the except block, so that the caller sees nothing of how it came here
+
+    async def _result(self, step: Any, send: Callable[[Any], Awaitable[Any]]) -> Any:
+        """Perform a step, and return its result."""
+        if isinstance(step, Computation):
+            return await asyncio.to_thread(step.run)
+        if isinstance(step, Later):
+            task = asyncio.create_task(self._performed(step.steps, send))
+            self._later.add(task)
+            return task.add_done_callback(self._later.discard)
+        if isinstance(step, Shadow):
+            begin = partial(self._performed, step.steps, send)
+            return self.searcher.shadows.submit(partial(_run_in, asyncio.get_running_loop(), begin))
+        return await send(step)
+
+    async def result_of(self, steps: Generator[Any, Any, Any], index: Any) -> Any:
+        """Perform the steps that a generator yields, without a caller's headers and options, and return its value."""
+        return await self._performed(steps, self._sending(index))
+
+    async def rerank(
+        self, query: str, documents: Sequence[str | Mapping[str, Any]], *, options: RerankArgument = True
+    ) -> Ranking:
+        """Rank texts from any source with the client's model, as ``Client.rerank`` does."""
+        return await asyncio.to_thread(
+            rank_texts, self.searcher.service, self.searcher.defaults.base, query, documents, rerank=options
+        )
+
+    async def rerank_response(
+        self, response: Mapping[str, Any] | WrappedResponse, query: str, *, options: RerankArgument = True
+    ) -> dict[str, Any]:
+        """Rerank the hits of any ``_search`` response, as ``Client.rerank_response`` does."""
+        return await asyncio.to_thread(
+            rank_response, self.searcher.service, self.searcher.defaults.base, response, query, rerank=options
+        )
+
+    async def warm_up(self, index: Any = None) -> None:
+        """Load now the models that ``rerank=True`` uses, as ``SyncDriver.warm_up`` does."""
+        await asyncio.to_thread(self.searcher.warm_up, index)
+
+    async def coverage(self, index: str) -> Coverage:
+        """Count an index's documents that have vectors, as ``SyncDriver.coverage`` does."""
+        found: Coverage = await self.result_of(coverage(self.searcher, index), index)
+        return found
+
+    async def is_warm(self, index: str, *, at_least: float = AT_LEAST) -> bool:
+        """Return whether an index's model is loaded and enough documents have vectors."""
+        return bool(await self.result_of(is_warm(self.searcher, index, at_least), index))
+
+    async def close(self) -> None:
+        """Finish writing vectors, close the connections and release the models, as ``Client.close`` does."""
+        await asyncio.to_thread(self.searcher.shadows.close)
+        if self._later:
+            await asyncio.wait(self._later, timeout=CLOSE_S)
+        await asyncio.to_thread(self.searcher.close)  # it may wait for vectors to be written
+        if self.is_owner:
+            await super().close()  # type: ignore[misc]
+
+
+def _run_in(loop: asyncio.AbstractEventLoop, begin: Callable[[], Coroutine[Any, Any, Any]]) -> Any:
+    """Run a coroutine in the event loop of another thread, and return its result.
+
+    Raises:
+        RuntimeError: the loop is closed.
+    """
+    coroutine = begin()
+    try:
+        future = asyncio.run_coroutine_threadsafe(coroutine, loop)
+    except RuntimeError:
+        coroutine.close()
+        raise
+    return future.result()

@@ -1,0 +1,225 @@
+"""Elasticsearch's own clients, wrapped: they remain what they are, and their searches rerank."""
+
+import asyncio
+import subprocess
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from elasticsearch import (
+    ApiError,
+    AsyncElasticsearch,
+    BadRequestError,
+    ConnectionTimeout,
+    Elasticsearch,
+    NotFoundError,
+    helpers,
+)
+from opensearchpy import OpenSearch
+
+import osrerank
+from osrerank.testing import FunctionScorer
+from osrerank.types.engine import Engine
+from tests.servers import elasticsearch
+
+INDEX = "elastic-notes"
+BY_LENGTH = FunctionScorer(lambda _query, text: len(text))
+MATCH = {"match": {"text": "blood"}}
+
+
+@pytest.fixture(scope="module")
+def plain(elasticsearch_url: str) -> Iterator[Elasticsearch]:
+    with Elasticsearch(elasticsearch_url) as client:
+        client.options(ignore_status=404).indices.delete(index=INDEX)
+        client.indices.create(index=INDEX, mappings={"properties": {"text": {"type": "text"}}})
+        actions = [{"_index": INDEX, "_id": str(n), "text": f"blood {'x' * n}", "n": n} for n in range(30)]
+        helpers.bulk(client, actions, refresh=True)
+        yield client
+        client.indices.delete(index=INDEX)
+
+
+@pytest.fixture(scope="module")
+def client(plain: Elasticsearch) -> Iterator[Any]:
+    wrapped = osrerank.wrap(plain, scorer=BY_LENGTH)
+    yield wrapped
+    wrapped.close()
+
+
+def ids(response: Any) -> list[str]:
+    return [hit["_id"] for hit in response["hits"]["hits"]]
+
+
+PAGE = {"size": 3, "from_": 1}
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        {"query": MATCH, **PAGE},
+        {"query": "blood", **PAGE},
+        {"body": {"query": MATCH, "size": 3, "from": 1}},
+        {"body": '{"query": {"match": {"text": "blood"}}, "size": 3, "from": 1}'},
+        {"query": MATCH, "source_includes": ["n"], **PAGE},
+    ],
+)
+def test_every_form_of_a_search_is_reranked(client: Any, arguments: dict[str, Any]) -> None:
+    response = client.search(index=INDEX, rerank=True, **arguments)
+    assert (ids(response), response["rerank"]["applied"]) == (["28", "27", "26"], True)
+    assert response.meta.status == 200
+    assert response["hits"]["total"]["value"] == 30
+
+
+def test_without_rerank_the_client_is_elasticsearchs(client: Any, plain: Elasticsearch) -> None:
+    assert isinstance(client, Elasticsearch)
+    same = {"index": INDEX, "query": MATCH, "sort": ["n"]}
+    assert ids(client.search(**same)) == ids(plain.search(**same))
+    assert len(list(helpers.scan(client, index=INDEX))) == 30
+
+
+def test_a_multi_search_reranks_each_and_keeps_errors_in_place(client: Any) -> None:
+    searches = [{"index": INDEX}, {"query": MATCH, "size": 2}, {"index": "absent"}, {"query": MATCH}]
+    found, absent = client.msearch(searches=searches, rerank=True)["responses"]
+    assert (ids(found), absent["error"]["type"]) == (["29", "28"], "index_not_found_exception")
+
+
+def test_errors_are_elasticsearchs_own(client: Any) -> None:
+    with pytest.raises(NotFoundError):
+        client.search(index="absent", query=MATCH, rerank=True)
+    with pytest.raises(BadRequestError) as raised:
+        client.search(index=INDEX, query={"nope": {}}, rerank=True)
+    assert raised.value.__context__ is None
+    for refused in ({"ext": {"rerank": {}}}, {"derived": {}}, {"search_pipeline": "_none"}):
+        with pytest.raises(BadRequestError):
+            client.search(index=INDEX, body={"query": MATCH, **refused}, rerank=True)
+
+
+def test_what_options_makes_reranks_with_the_options_of_the_call(client: Any) -> None:
+    made = client.options(request_timeout=5, opaque_id="mine")
+    assert made.search(index=INDEX, query=MATCH, size=1, rerank=True)["rerank"]["applied"] is True
+    with pytest.raises(ConnectionTimeout):
+        client.options(request_timeout=0.0001, max_retries=0).search(index=INDEX, query=MATCH, rerank=True)
+    with pytest.warns(DeprecationWarning, match="transport options"), pytest.raises(ConnectionTimeout):
+        client.search(index=INDEX, query=MATCH, rerank=True, request_timeout=0.0001)
+
+
+def test_an_applications_own_subclass_stays_one(elasticsearch_url: str, plain: Elasticsearch) -> None:
+    class Own(Elasticsearch):
+        def mine(self) -> str:
+            return "mine"
+
+    own = Own(elasticsearch_url)
+    wrapped: Any = osrerank.wrap(own, scorer=BY_LENGTH)
+    assert wrapped.search(index=INDEX, query=MATCH, size=1, rerank=True)["hits"]["hits"][0]["_id"] == "29"
+    assert wrapped.options(opaque_id="x").mine() == "mine"
+    wrapped.close()
+    assert own.count(index=INDEX)["count"] == 30  # closing leaves the connections open
+    own.close()
+
+
+def test_the_asynchronous_client_does_the_same(elasticsearch_url: str, client: Any) -> None:
+    async def searched() -> Any:
+        async with AsyncElasticsearch(elasticsearch_url) as plain:
+            wrapped = osrerank.wrap(plain, scorer=BY_LENGTH)
+            one = await wrapped.options(opaque_id="x").search(index=INDEX, query=MATCH, size=3, rerank=True)
+            several = await wrapped.msearch(searches=[{"index": INDEX}, {"query": MATCH, "size": 3}], rerank=True)
+            with pytest.raises(NotFoundError):
+                await wrapped.search(index="absent", query=MATCH, rerank=True)
+            await wrapped.close()
+            return one, several["responses"][0]
+
+    expected = ids(client.search(index=INDEX, query=MATCH, size=3, rerank=True))
+    assert [ids(found) for found in asyncio.run(searched())] == [expected, expected]
+
+
+@pytest.mark.long
+def test_opensearch_py_is_not_imported_where_only_elasticsearchs_client_is_used(plain: Elasticsearch) -> None:
+    node = next(iter(plain.transport.node_pool.all())).base_url
+    program = f"""
+import asyncio, sys, osrerank
+from elasticsearch import AsyncElasticsearch, Elasticsearch
+found = osrerank.wrap(Elasticsearch("{node}")).search(index="{INDEX}", query="blood", rerank=True)
+assert found["rerank"]["applied"] is not None
+print([name for name in sys.modules if name.partition(".")[0] == "opensearchpy"])
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+
+
+def test_opensearch_py_speaks_to_it_and_knows_it(elasticsearch_url: str, plain: Elasticsearch) -> None:
+    with osrerank.connect(elasticsearch_url, scorer=BY_LENGTH) as client:
+        assert client.engine is Engine.ELASTICSEARCH
+        response = client.search("blood", index=INDEX, size=2, rerank=True)
+        assert (ids(response), response["rerank"]["applied"]) == (["29", "28"], True)
+
+
+@pytest.fixture(scope="module")
+def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """An Elasticsearch with users; two of them may see different documents, and a third neither version nor cluster."""
+    settings = ("xpack.security.enabled=true", "xpack.license.self_generated.type=trial")
+    with elasticsearch(tmp_path_factory.mktemp("secured"), *settings) as url:
+        client = Elasticsearch(url, basic_auth=("tester", "elastic-test"), request_timeout=60)
+        client.cluster.health(wait_for_status="yellow")
+        texts = [(team, n, f"blood {'x' * n}") for team in "ab" for n in range(9)]
+        actions = [{"_index": INDEX, "_id": f"{team}{n}", "text": text, "team": team} for team, n, text in texts]
+        helpers.bulk(client, actions, refresh=True)
+        for team in "ab":
+            client.security.put_role(name=team, indices=[shown_to(team)])
+            client.security.put_user(username=team, password=f"{team}-password", roles=[team])
+        yield url
+        client.close()
+
+
+def shown_to(team: str) -> dict[str, Any]:
+    return {"names": [INDEX], "privileges": ["read"], "query": {"term": {"team": team}}}
+
+
+def teams(response: Any) -> tuple[set[str], int, bool]:
+    hits = response["hits"]["hits"]
+    return {hit["_id"][0] for hit in hits}, len(hits), response["rerank"]["applied"]
+
+
+def test_users_of_one_transport_see_their_own_documents_on_every_page(secured: str) -> None:
+    plain = Elasticsearch(secured)
+    wrapped: Any = osrerank.wrap(plain, scorer=BY_LENGTH)
+    key = Elasticsearch(secured, basic_auth=("tester", "elastic-test")).security.create_api_key(
+        name="b", role_descriptors={"b": {"indices": [shown_to("b")]}}
+    )
+    for _ in range(2):
+        for credentials, team in (
+            ({"basic_auth": ("a", "a-password")}, "a"),
+            ({"basic_auth": ("b", "b-password")}, "b"),
+            ({"api_key": key["encoded"]}, "b"),
+            ({"basic_auth": ("tester", "elastic-test"), "headers": {"es-security-runas-user": "a"}}, "a"),
+        ):
+            user = wrapped.options(**credentials)
+            for start in (0, 4):
+                found = user.search(index=INDEX, query=MATCH, size=4, from_=start, rerank={"depth": 6})
+                assert teams(found) == ({team}, 4, True)
+    assert len({wrapped.options(basic_auth=(team, "x")).searcher.authentication for team in "abab"}) == 2
+    other = [wrapped.options(basic_auth=("a", "x"), opaque_id=name).searcher.authentication for name in "xy"]
+    assert other[0] == other[1]
+    wrapped.close()
+    plain.close()
+
+
+def test_users_told_by_opensearch_pys_headers_see_their_own_documents(secured: str) -> None:
+    with osrerank.connect(secured, scorer=BY_LENGTH) as client:
+        plain = OpenSearch(secured)
+        for _ in range(2):
+            for team, word in (("a", "YTphLXBhc3N3b3Jk"), ("b", "YjpiLXBhc3N3b3Jk")):
+                headers = {"authorization": f"Basic {word}"}
+                assert plain.count(index=INDEX, headers=headers)["count"] == 9
+                found = client.search(index=INDEX, body={"query": MATCH}, size=4, rerank=True, headers=headers)
+                assert teams(found) == ({team}, 4, True)
+
+
+def test_an_api_key_that_may_only_read_is_enough(secured: str) -> None:
+    admin = Elasticsearch(secured, basic_auth=("tester", "elastic-test"))
+    role = {"reader": {"indices": [{"names": [INDEX], "privileges": ["read", "view_index_metadata"]}]}}
+    key = admin.security.create_api_key(name="reader", role_descriptors=role)["encoded"]
+    with pytest.raises(ApiError):
+        Elasticsearch(secured, api_key=key).info()
+    with osrerank.connect(secured, scorer=BY_LENGTH, api_key=key) as client:
+        assert client.engine is Engine.ELASTICSEARCH
+        assert client.search("blood", index=INDEX, rerank=True)["rerank"]["applied"] is True
