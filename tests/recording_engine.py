@@ -11,7 +11,7 @@ MAPPING = {"articles": {"mappings": {"properties": {"title": {"type": "text"}, "
 def answer(received: Received) -> Reply:
     found = {} if received.path == "/" or "/_settings/" in received.path else MAPPING
     content = found if received.method == "GET" else response_of(["a", "bbb", "cc"])
-    return Reply(content, headers=(("Content-Type", "application/json"),))
+    return Reply(content, headers=(("Content-Type", "application/json"), ("X-Elastic-Product", "Elasticsearch")))
 
 
 def recording_engine() -> AbstractContextManager[RerankServer]:

@@ -100,6 +100,7 @@ def test_the_quickstart_runs(
     shown: list[str] = []
     clients = []
     with recording_engine() as engine:
+        names |= {"nodes": f"http://127.0.0.1:{engine.server_port}", "key": "c2VjcmV0"}
         names["hosts"] = [{"host": "127.0.0.1", "port": engine.server_port}]
         names["credentials"] = pytest.importorskip("botocore.credentials").Credentials("AKIDEXAMPLE", "secret")
         for block in blocks():
