@@ -63,7 +63,6 @@ class Pipeline:
         *,
         deadline: Deadline = NEVER,
         on_failure: FailurePolicy = "first_pass",
-        offset: int = 0,
     ) -> Ranking:
         """Apply the stages in order, until one fails or has no time left; return the new ranking.
 
@@ -71,16 +70,12 @@ class Pipeline:
             ranking: the first pass.
             deadline: passed to each stage; one that computes nothing may ignore it.
             on_failure: ``"first_pass"`` keeps the best order so far and reports the failure, ``"raise"`` raises it.
-            offset: candidates above the requested page; stages that can only change the order above it are skipped.
 
         Raises:
             Exception: what a stage raised, if ``on_failure`` is ``"raise"``: a `ScoringError` if it failed or had no
                 time left, a `WorkerError`, a `MissingDependencyError`, or whatever a model of your own raises.
         """
-        for index, stage in enumerate(self.stages):
-            if offset and offset >= max(later.depth for later in self.stages[index:]):
-                ranking = ranking.with_report(_needless(stage, offset))
-                continue
+        for stage in self.stages:
             started = deadline.clock()
             try:
                 with span(f"stage {stage.name}", {"osrerank.stage.depth": stage.depth}) as traced:
@@ -118,11 +113,6 @@ def failed(ranking: Ranking, stage: str, error: Exception, took_ms: float = 0.0)
             logger.warning("[stage-skipped] stage %s was skipped: %s; %s", stage, reason, more, exc_info=error)
     report = StageReport(stage, applied=False, reason=str(reason), code=reason.code, took_ms=took_ms)
     return ranking.with_report(report)
-
-
-def _needless(stage: Stage, offset: int) -> StageReport:
-    reason = f"skipped: the page begins behind {offset} hits, below the stage's depth of {stage.depth}"
-    return StageReport(stage.name, applied=False, reason=reason, skipped=True)
 
 
 def applied(reports: tuple[StageReport, ...]) -> bool | str:

@@ -67,7 +67,6 @@ class Recipe:
         deadline: Deadline = NEVER,
         *,
         on_failure: FailurePolicy = "first_pass",
-        offset: int = 0,
     ) -> Ranking:
         """Rerank a ranking; return the new one.
 
@@ -75,7 +74,6 @@ class Recipe:
             ranking: the first pass.
             deadline: the call's deadline.
             on_failure: what happens if a stage fails, as in `osrerank.pipeline.Pipeline.rerank`.
-            offset: candidates above the requested page.
         """
         if self.reads is not None and (reason := why_unread(ranking, self.reads)):
             return ranking.with_report(unread(reason))
@@ -85,7 +83,7 @@ class Recipe:
                 ranking = replace(ranking, vectors=self.compares.stored(ranking, self.most_depth, deadline))
             pipeline = self.at_depth(self.compares.known_depth(ranking, self.depth, self.most_depth))
         try:
-            ranked = pipeline.rerank(ranking, deadline=deadline, on_failure=on_failure, offset=offset)
+            ranked = pipeline.rerank(ranking, deadline=deadline, on_failure=on_failure)
         except Exception as error:
             if on_failure == "raise" or isinstance(pipeline, Pipeline):  # which reports the failures of its stages
                 raise

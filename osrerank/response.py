@@ -340,7 +340,8 @@ def page_of(response: Mapping[str, Any], ranking: Ranking, page: Page) -> Ranked
         start = sum(candidate.doc_id in above for candidate in kept)
     shown = [candidate for candidate in kept[start : start + page.size] if candidate.doc_id in by_id]
     hits = [merged_hit(by_id[candidate.doc_id], candidate, page, ranking.reports) for candidate in shown]
-    return RankedPage(hits, final_score(kept[0]) if kept else None, removed)
+    best = next((candidate for candidate in kept if candidate.doc_id in by_id), None)
+    return RankedPage(hits, None if best is None else final_score(best), removed)
 
 
 def unranked_page(response: Mapping[str, Any], page: Page | None, offset: int) -> list[dict[str, Any]] | None:

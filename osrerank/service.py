@@ -115,14 +115,13 @@ class RerankService:
         depths = (one.most_depth if isinstance(one.pipeline, str) else one.pipeline.depth for one in options.rankings)
         return max(depths)
 
-    def rerank(self, ranking: Ranking, options: Rerank, deadline: Deadline = NEVER, *, offset: int = 0) -> Ranking:
+    def rerank(self, ranking: Ranking, options: Rerank, deadline: Deadline = NEVER) -> Ranking:
         """Rerank a ranking by the pipeline that the options name; return the new ranking.
 
         Args:
             ranking: the first pass.
             options: the search's options.
             deadline: the call's deadline.
-            offset: candidates above the requested page.
 
         Raises:
             ConfigError: the options do not fit the models.
@@ -131,7 +130,7 @@ class RerankService:
         if options.pipeline == NO_STAGES:
             return ranking
         recipe = self.recipe(options, deadline)
-        return recipe.rerank(ranking, deadline, on_failure=options.on_failure, offset=offset)
+        return recipe.rerank(ranking, deadline, on_failure=options.on_failure)
 
     def recipe(self, options: Rerank, deadline: Deadline = NEVER) -> Recipe:
         """Return the stages that the options ask for; if their first model cannot be used, a stage that fails.

@@ -1,9 +1,9 @@
 """Keep the order of a search's hits for a minute, so that later pages continue the first page without gaps or repeats.
 
-An order is kept if the same search might not give it again: after a deadline or a failure, or with the depth
-``"auto"``. More vectors may be known by the next page, which would then be cut from another list. Ids and scores are
-kept, but no texts. The order is applied to the hits that OpenSearch returns for the later page, so that nobody sees a
-hit that they may not see.
+An order is kept if the next page might be computed in another: under a deadline, because the machine may be busy by
+then, or more vectors known; after a failure; and with the depth ``"auto"``. Ids and scores are kept, but no texts. The
+order is applied to the hits that OpenSearch returns for the later page, so that nobody sees a hit that they may not
+see.
 """
 
 import hashlib
@@ -155,7 +155,7 @@ class PageOrder:
         options: Rerank,
         recipe: Recipe | None,
     ) -> None:
-        """Keep the order of a first page's hits, if the same search might not give it again.
+        """Keep the order of a first page's hits.
 
         Args:
             ranked: the hits in their new order.
@@ -164,11 +164,12 @@ class PageOrder:
             options: the options of the ranking.
             recipe: its stages.
         """
-        if not comes_again(ranked, options):
-            by_id = dict(zip(found, _names(hits), strict=True))
-            self.orders.write(self._key(options), _content(ranked, by_id, _identity(recipe)))
-        elif not self.orders.is_empty:
-            self.orders.write(self._key(options), b"")
+        by_id = dict(zip(found, _names(hits), strict=True))
+        self.orders.write(self._key(options), _content(ranked, by_id, _identity(recipe)))
+
+    def drop(self, options: Rerank) -> None:
+        """Drop the order that an earlier first page of the ranking had."""
+        self.orders.write(self._key(options), b"")
 
     def _key(self, options: Rerank) -> str:
         settings = self.service.settings

@@ -149,14 +149,10 @@ def rank(found: Ranking | Reason, plan: Plan) -> Ranking | Reason:
 
 
 def _after_stages(found: Ranking, plan: Plan) -> Ranking:
-    """Return the ranking after all stages; the order of hits above the caller's page is computed only if it matters."""
-    offset = plan.page.offset if plan.page is not None else 0
-    # a threshold needs the probabilities of the hits above the page, and boosts may move them down to it
-    needs_all = plan.page is None or plan.page.min_score is not None or plan.page.thresholds is not None
-    above = 0 if needs_all or plan.boosts is not None else offset
+    """Return the ranking after all stages."""
     assert plan.recipe is not None
     try:
-        ranking = plan.recipe.rerank(found, plan.deadline, on_failure=plan.options.on_failure, offset=above)
+        ranking = plan.recipe.rerank(found, plan.deadline, on_failure=plan.options.on_failure)
     except Exception as error:
         if plan.options.on_failure == "raise" and not isinstance(error, ConfigError):
             raise Raised(error) from error

@@ -163,12 +163,14 @@ def follow_up(
 
 
 def _keep_order(ranking: Ranking, plan: Plan, hits: Hits) -> Generator[Computation, Any, None]:
-    """Yield the step that stores a first page's order if a later search might not give it, or drops an old one."""
+    """Yield the step that stores a first page's order if a later page might not have it, or drops an old one."""
     order, page = plan.order, plan.page
     if order is None or page is None or not page.is_first:
         return
-    if not comes_again(ranking, plan.options) or not order.orders.is_empty:
+    if plan.deadline.at_s is not None or not comes_again(ranking, plan.options):
         yield Computation(partial(order.keep, ranking, candidate_ids(hits), hits, plan.options, plan.recipe))
+    elif not order.orders.is_empty:
+        yield Computation(partial(order.drop, plan.options))
 
 
 def _count(applied: str, took_s: float, asked: Asked) -> None:

@@ -61,6 +61,6 @@ class StagePipeline(Protocol):
         """The depth of the deepest stage."""
 
     def rerank(
-        self, ranking: Ranking, *, deadline: Deadline = NEVER, on_failure: FailurePolicy = "first_pass", offset: int = 0
+        self, ranking: Ranking, *, deadline: Deadline = NEVER, on_failure: FailurePolicy = "first_pass"
     ) -> Ranking:
         """Apply every stage; see `osrerank.pipeline.Pipeline`."""

@@ -1,6 +1,7 @@
 """Pages of one list join although its order may not come again: no hit twice, none lost."""
 
 import asyncio
+import random
 import zlib
 from functools import partial
 from itertools import pairwise
@@ -104,8 +105,21 @@ def test_a_later_page_that_fails_says_that_it_may_not_join(client, encoder):
     encoder.pace_s = 0.001
     assert page(client)["rerank"]["applied"] is True
     encoder.is_broken = True
+    kept = page(client, 10)["rerank"]
+    assert (kept["applied"], kept["warnings"]) == (True, [])
+    encoder.real.sleep(KEPT_S + 1)
     later = page(client, 10)["rerank"]
     assert (later["applied"], later["warnings"]) == (False, [MAY_NOT_JOIN])
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_pages_join_whatever_time_each_takes(client, encoder, seed):
+    draw, found = random.Random(seed), []
+    for start in range(0, 60, 10):
+        encoder.pace_s, encoder.is_broken = draw.choice([0.0001, 0.01, 0.1, 1]), draw.random() < 0.2
+        found.append(page(client, start))
+    assert_joined(found)
+    assert len({one["hits"]["max_score"] for one in found}) == 1
 
 
 def test_the_first_page_computes_anew_and_replaces(client, encoder):

@@ -11,9 +11,7 @@ from hypothesis import strategies as st
 from osrerank import DuoStage, MonoStage, Pipeline
 from osrerank.errors import DeadlineExceeded, InferenceError
 from osrerank.options.pairs import PAIR_AGGREGATIONS, Pairs
-from osrerank.pipeline import applied
 from osrerank.response import final_score
-from osrerank.stages.interpolate import BlendStage
 from osrerank.stages.ordering import NO_TEXT
 from osrerank.testing import FunctionScorer
 from osrerank.types import Deadline, Scores
@@ -211,23 +209,6 @@ def test_a_deadline_before_two_are_compared_is_an_error(reach):
     with pytest.raises(DeadlineExceeded, match="before stage duo began") as caught:
         DuoStage(Table()).rerank(ranking_of("abc"), deadline=Deadline(0.0))
     assert caught.value.stage == "duo"
-
-
-@pytest.mark.parametrize("offset", [0, 1, 2, 3, 10])
-def test_a_page_below_the_depth_skips_the_stage_and_is_the_same(offset):
-    pipeline = Pipeline((MonoStage(BY_LENGTH), BlendStage("rrf"), DuoStage(BY_LENGTH, depth=2)))
-    before = ranking_of(["aa", "bbbb", "ccc", "d", "eeeee"])
-    whole, page = pipeline.rerank(before), pipeline.rerank(before, offset=offset)
-    assert page.candidates[offset:] == whole.candidates[offset:]
-    assert page.reports[2].skipped is (offset >= 2)
-    assert applied(page.reports) is True
-
-
-def test_a_stage_above_a_deeper_one_is_not_skipped_for_its_page():
-    deep = MonoStage(FunctionScorer(lambda *_: 1.0), depth=5, name="deep")  # ties keep the order that duo gave
-    pipeline = Pipeline((MonoStage(BY_LENGTH), DuoStage(FunctionScorer(lambda _q, t: -len(t)), depth=3), deep))
-    before = ranking_of(["a", "bb", "ccc", "dddd", "eeeee"])
-    assert pipeline.rerank(before, offset=4).candidates == pipeline.rerank(before).candidates
 
 
 @given(
