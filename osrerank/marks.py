@@ -164,6 +164,7 @@ class StageScoreMarks(TypedDict):
         truncated: True where the model did not read the whole text, else absent.
         text: in ``first_pass``, the score of the query's text part, where the query has boosts; in ``boosts``, the one
             that the hit has by the model's order.
+        exact_name: True in ``first_pass`` where the query is the hit's whole name, else absent.
         boost: what the query adds to it, multiplies it by, and so on; a second boost is ``boost_2``.
     """
 
@@ -173,6 +174,7 @@ class StageScoreMarks(TypedDict):
     probability: NotRequired[float]
     truncated: NotRequired[bool]
     text: NotRequired[float]
+    exact_name: NotRequired[bool]
     boost: NotRequired[float]
 
 
@@ -188,6 +190,7 @@ class HitMarks(TypedDict, total=False):
         vectors_blend: the score of the cross-encoder and the vectors together.
         duo: the score of the comparisons in pairs.
         boosts: the score of the model's order and the query's boosts together.
+        exact_name: the score of the hit that it displaced, because the query is its whole name.
         failure: why the hit could not be scored.
         explanation: a sentence for each stage, with ``explain``.
         probability: by the index's calibration, where ``min_probability`` or a precision is asked for.
@@ -203,6 +206,7 @@ class HitMarks(TypedDict, total=False):
     vectors_blend: StageScoreMarks
     duo: StageScoreMarks
     boosts: StageScoreMarks
+    exact_name: StageScoreMarks
     failure: str
     explanation: list[str]
     probability: float

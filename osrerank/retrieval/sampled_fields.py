@@ -142,7 +142,8 @@ def values_of(source: Mapping[str, Any], leaf: Leaf) -> tuple[str, ...]:
 
 
 def _is_tag(field: SampledField) -> bool:
-    return bool(field.above) or field.is_code or field.is_repeated
+    is_list = any(len(values) > 1 for values in field.values)
+    return bool(field.above) or is_list or field.is_code or field.is_repeated
 
 
 def _is_text(field: SampledField, every: Sequence[SampledField]) -> bool:

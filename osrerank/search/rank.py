@@ -12,6 +12,7 @@ from osrerank.recipe import Recipe
 from osrerank.response import Hits, has_own_order, has_repeats, parse
 from osrerank.retrieval.boosts import boosted, told, with_parts
 from osrerank.retrieval.first_pass import SORTED
+from osrerank.search.exact_names import exact_first, marked
 from osrerank.search.orders import doubted
 from osrerank.search.plan import Plan, with_models
 from osrerank.search.step import Computation, Records
@@ -50,7 +51,7 @@ def read(hits: Hits, plan: Plan) -> Ranking | Reason:
         return Reason(ReasonCode.NO_TEXT, _no_text(plan.names, hits))
     if plan.parts is not None:
         found = with_parts(found, plan.parts)
-    return plan.bm25.applied(found, hits)
+    return plan.bm25.applied(marked(found, hits), hits)
 
 
 def with_boosts(plan: Plan, response: Mapping[str, Any]) -> tuple[Plan, Mapping[str, Any]]:
@@ -159,6 +160,7 @@ def _after_stages(found: Ranking, plan: Plan) -> Ranking:
         raise
     if plan.boosts is not None:
         ranking = boosted(ranking, plan.boosts)
+    ranking = exact_first(ranking)
     is_later_page = plan.page is not None and not plan.page.is_first
     return doubted(ranking, plan.options) if is_later_page and plan.order is not None else ranking
 

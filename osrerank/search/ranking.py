@@ -10,6 +10,7 @@ from osrerank.pipeline import applied, code_of, reasons
 from osrerank.response import FIRST_PASS, Page, hits_of, squash
 from osrerank.retrieval.bm25_scale import scale_of
 from osrerank.retrieval.fields import SearchFields
+from osrerank.search.exact_names import exact_first
 from osrerank.search.interleave import Drawn, drawn_list
 from osrerank.search.outcome import report_of
 from osrerank.search.plan import NOT_ASKED, Asked, Plan, RerankArgument
@@ -113,7 +114,7 @@ def _ranked(hits: Sequence[Mapping[str, Any]], plan: Plan) -> Ranking | Reason:
     if isinstance(found, Reason) or plan.options.pipeline == NO_STAGES:
         return found
     recipe = plan.service.recipe(plan.options, plan.deadline)
-    return recipe.rerank(found, plan.deadline, on_failure=plan.options.on_failure)
+    return exact_first(recipe.rerank(found, plan.deadline, on_failure=plan.options.on_failure))
 
 
 def rank_texts(

@@ -1,0 +1,123 @@
+"""Hits whose whole name is the query stay where the first pass has them, on the embedded engine."""
+
+import random
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from osrerank import Client, connect
+from osrerank.response import FIRST_PASS, squash
+from osrerank.search.exact_names import STAGE, exact_first, words_of
+from osrerank.types import Candidate, Query, Ranking, StageScore
+from tests.articles import fill
+from tests.rankings import BY_LENGTH
+
+TOOLS = {
+    "gimp": {"name": "gimp", "summary": "gimp edits images"},
+    "data": {"name": "gimp-data", "summary": "files that gimp, the image editor, reads when it starts on a machine"},
+    "help": {"name": "gimp-help-en", "summary": "the manual of gimp in English, with pictures of all menus and tools"},
+    "other": {"name": "krita", "summary": "one program for painting, unlike gimp in how it mixes colours of brushes"},
+}
+NAME = {"type": "keyword", "fields": {"text": {"type": "text"}}}
+MAPPING = {"mappings": {"properties": {"name": NAME, "summary": {"type": "text"}}}}
+
+
+@pytest.fixture
+def client(tmp_path: Path) -> Iterator[Client]:
+    """A client whose model prefers long texts."""
+    with connect(f"embedded:{tmp_path / 'engine'}", scorer=BY_LENGTH) as made:
+        made.indices.create(index="tools", body=MAPPING)
+        fill(made, "tools", TOOLS)
+        yield made
+
+
+def found(client: Client, query: Any, **options: Any) -> list[dict[str, Any]]:
+    answer = client.search(query, index="tools", rerank={"blend": "replace"}, **options)
+    assert answer["rerank"]["applied"] is True
+    hits: list[dict[str, Any]] = answer["hits"]["hits"]
+    return hits
+
+
+@pytest.mark.parametrize("query", ["gimp", "GIMP", " Gimp ", "gimp!"])
+def test_whoever_types_a_name_gets_it(client: Client, query: str) -> None:
+    first, *others = found(client, query)
+    assert (first["_id"], first["_rerank"]["first_pass"]["exact_name"]) == ("gimp", True)
+    assert first["_rerank"][STAGE]["rank"] == 1
+    lengths = [len(hit["_source"]["name"]) + len(hit["_source"]["summary"]) for hit in others]
+    assert lengths == sorted(lengths, reverse=True)
+    scores = [first["_score"], *(hit["_score"] for hit in others)]
+    assert scores == sorted(scores, reverse=True)
+
+
+def test_a_query_of_ones_own_has_the_name_that_its_hits_show(client: Client) -> None:
+    term = {"term": {"name": {"value": "gimp", "boost": 50}}}
+    query = {"bool": {"must": {"match": {"summary": "gimp editor"}}, "should": term}}
+    assert found(client, query)[0]["_id"] != "gimp"  # the query's text is no name
+    query = {"bool": {"should": [{"match": {"summary": "gimp"}}, term]}}
+    assert found(client, query)[0]["_id"] == "gimp"
+
+
+def test_a_name_that_is_only_a_part_moves_nothing(client: Client) -> None:
+    assert found(client, "gimp editor")[0]["_id"] != "gimp"
+    assert all("exact_name" not in hit["_rerank"]["first_pass"] for hit in found(client, "gimp image"))
+
+
+@pytest.mark.parametrize(("count", "is_marked"), [(3, True), (4, False)])
+def test_a_name_that_more_than_three_hits_have_names_none_of_them(client: Client, count: int, is_marked: bool) -> None:
+    fill(client, "tools", {f"g{number}": {"name": "gimp", "summary": f"{number}"} for number in range(1, count)})
+    marks = [hit["_id"] for hit in found(client, "gimp") if "exact_name" in hit["_rerank"]["first_pass"]]
+    assert len(marks) == (count if is_marked else 0)
+
+
+def test_pages_join(client: Client) -> None:
+    whole = [hit["_id"] for hit in found(client, "gimp")]
+    assert [hit["_id"] for at in range(4) for hit in found(client, "gimp", from_=at, size=1)] == whole
+
+
+def test_several_searches_in_one_request_and_a_response_have_the_same_order(client: Client) -> None:
+    whole = [hit["_id"] for hit in found(client, "gimp")]
+    body = {"query": {"multi_match": {"query": "gimp", "fields": ["name.text", "summary"]}}}
+    (answer,) = client.msearch(body=[{"index": "tools"}, body], rerank={"blend": "replace"})["responses"]
+    assert [hit["_id"] for hit in answer["hits"]["hits"]] == whole
+    plain = client.search(index="tools", body=body)
+    again = client.rerank_response(plain, "gimp", options={"blend": "replace"})
+    assert again["hits"]["hits"][0]["_id"] == "gimp"
+
+
+def test_explanations_name_the_move(client: Client) -> None:
+    answer = client.search("gimp", index="tools", rerank={"blend": "replace", "explain": True})
+    assert any(line.startswith("exact_name: rank 1") for line in answer["hits"]["hits"][0]["_rerank"]["explanation"])
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "is_same"),
+    [("C++", "c++", True), ("C++", "C", False), ("R-cran_magick", "r cran magick", True), ("ﬁle", "FILE", True)],
+)
+def test_words_without_differences_of_case_and_form(one: str, other: str, is_same: bool) -> None:
+    assert (words_of(one) == words_of(other)) is is_same
+
+
+def test_whatever_the_order_marked_hits_keep_their_ranks_and_the_others_their_order() -> None:
+    draw = random.Random(83)
+    for _ in range(500):
+        count = draw.randint(1, 12)
+        reached = draw.randint(0, count)
+        marks = set(draw.sample(range(count), min(count, draw.randint(0, 3))))
+        order = [*draw.sample(range(reached), reached), *range(reached, count)]
+        candidates = []
+        for rank, place in enumerate(order, start=1):
+            parts = {STAGE: True} if place in marks else {}
+            trace = [StageScore(FIRST_PASS, count - place, place + 1, squash(count - place), parts)]
+            if rank <= reached:
+                trace.append(StageScore("mono", 1 / rank, rank, 1 / (rank + 1), level=1))
+            candidates.append(Candidate(str(place), "x", trace[-1].score, rank, tuple(trace)))
+        before = Ranking(Query("q", "x"), tuple(candidates))
+        after = exact_first(before)
+        assert {each.doc_id for each in after.candidates} == {str(place) for place in order}
+        assert all(each.rank <= each.trace[0].rank for each in after.candidates if int(each.doc_id) in marks)
+        others = [each.doc_id for each in before.candidates if int(each.doc_id) not in marks]
+        assert [each.doc_id for each in after.candidates if int(each.doc_id) not in marks] == others
+        scores = [each.trace[-1].level + each.trace[-1].unit for each in after.candidates]
+        assert scores == sorted(scores, reverse=True)
