@@ -8,6 +8,7 @@ import base64
 import os
 import re
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Literal, Self
 
@@ -43,13 +44,29 @@ SETTINGS_FILE = Path("osrerank.toml")
 """The settings file if none is named: in the working directory, else in the user's configuration folder."""
 
 
-def _default_url() -> SecretStr:
-    return SecretStr(f"embedded:{Path.home() / '.local' / 'share' / 'osrerank'}")
+def user_folder(variable: str, default: str) -> Path:
+    """Return osrerank's folder below one of the user's: the one that a variable names, else one at home.
+
+    The home stays ``~``, which only those expand who use the folder: a user may have no home.
+
+    Args:
+        variable: of the XDG specification, such as ``XDG_CACHE_HOME``.
+        default: its default, below the home.
+    """
+    return (Path(os.environ.get(variable) or f"~/{default}")) / "osrerank"
 
 
-def _default_vectors_folder() -> Path:
-    configured = os.environ.get("XDG_CACHE_HOME")
-    return (Path(configured) if configured else Path.home() / ".cache") / "osrerank" / "vectors"
+def expanded(folder: Path, setting: str) -> Path:
+    """Return a folder with the user's home in place of ``~``.
+
+    Raises:
+        ConfigError: the user has no home; the message names the setting that makes it unnecessary.
+    """
+    try:
+        return folder.expanduser()
+    except RuntimeError:
+        reason = f"this user has no home, so {folder} cannot be found: set {PREFIX}{setting.upper()}, or HOME"
+        raise ConfigError(reason, setting=setting, source=f"{PREFIX}{setting.upper()}") from None
 
 
 class Settings(BaseSettings):
@@ -108,7 +125,7 @@ class Settings(BaseSettings):
 
     model_config = SettingsConfigDict(env_prefix=PREFIX, env_ignore_empty=True, extra="forbid", frozen=True)
 
-    url: SecretStr = Field(default_factory=_default_url)
+    url: SecretStr = SecretStr("embedded:~/.local/share/osrerank")
     engine: Literal["opensearch", "elasticsearch"] | None = None
     api_key: SecretStr | None = None
     redis_url: SecretStr | None = None
@@ -122,7 +139,7 @@ class Settings(BaseSettings):
     cache_mb: float = Field(default=256.0, ge=0, allow_inf_nan=False)
     cache_local_mb: float = Field(default=16.0, ge=0, allow_inf_nan=False)
     vectors: Literal["file", "index", "redis", "off"] | None = None
-    vectors_folder: Path = Field(default_factory=_default_vectors_folder)
+    vectors_folder: Path = Field(default_factory=lambda: user_folder("XDG_CACHE_HOME", ".cache") / "vectors")
     vectors_mb: float = Field(default=1024.0, ge=1, allow_inf_nan=False)
     vectors_ttl_s: int = Field(default=30 * DAY_S, gt=1, le=MOST_TTL_S)
     vectors_profile: Literal["standard", "exact"] = "standard"
@@ -187,8 +204,9 @@ class Settings(BaseSettings):
         """Return the settings file: the named one, else an existing `SETTINGS_FILE`; None if there is neither."""
         if self.settings_file is not None:
             return self.settings_file
-        configured = os.environ.get("XDG_CONFIG_HOME")
-        folders = (Path(), (Path(configured) if configured else Path.home() / ".config") / "osrerank")
+        folders = [Path()]
+        with suppress(RuntimeError):  # the user has no home
+            folders.append(user_folder("XDG_CONFIG_HOME", ".config").expanduser())
         return next((folder / SETTINGS_FILE for folder in folders if (folder / SETTINGS_FILE).is_file()), None)
 
     def broker(self) -> str:

@@ -1,6 +1,7 @@
 """The command line: each command is a thin module, imported when the command is used."""
 
 import importlib
+import re
 import sys
 from collections import Counter
 from importlib.metadata import entry_points
@@ -149,10 +150,26 @@ def _with_fix(error: click.ClickException) -> click.ClickException:
     return error
 
 
+def _extra_of(module: str) -> str:
+    """Return an extra of osrerank that installs a module, the smallest; "" if none does."""
+    from importlib.metadata import requires
+
+    wanted, extras = module.partition(".")[0].replace("_", "-").lower(), Counter[str]()
+    has_it = set()
+    for requirement in requires("osrerank") or ():
+        name = re.split(r"[^\w.-]", requirement.replace("_", "-").lower(), maxsplit=1)[0]
+        for extra in re.findall(r"extra == ['\"]([\w-]+)", requirement):
+            extras[extra] += 1
+            has_it |= {extra} if name == wanted else set()
+    return min(has_it, key=lambda extra: (extras[extra], extra), default="")
+
+
 def _sentence(error: Exception) -> str:
     """Return an error as one line for people to read; errors of other libraries are prefixed with their class."""
     if isinstance(error, OsrerankError):
         return str(error)
+    if isinstance(error, ModuleNotFoundError) and (extra := _extra_of(error.name or "")):
+        return f"this needs the Python package {error.name}, which is not installed: pip install 'osrerank[{extra}]'"
     if isinstance(error, OSError) and error.filename is not None:
         return f"{error.filename}: {error.strerror}"
     first_line = str(error).strip().splitlines()[0] if str(error).strip() else "no message"

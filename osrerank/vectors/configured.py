@@ -7,7 +7,7 @@ from typing import Self
 from urllib.parse import urlsplit
 
 from osrerank.errors import ConfigError
-from osrerank.settings import Settings
+from osrerank.settings import Settings, expanded
 from osrerank.vectors.file import file_store
 from osrerank.vectors.record import EXACT, PROFILES, Bits
 from osrerank.vectors.store import VectorStore
@@ -51,11 +51,20 @@ class VectorStorage:
         if settings.vectors == "redis" or is_shared:
             store = _redis(settings)
         elif settings.vectors != "off":
-            most_bytes = int(settings.vectors_mb * MEGABYTE)
-            store = file_store(settings.vectors_folder, most_bytes=most_bytes, ttl_s=settings.vectors_ttl_s)
+            store = _file(settings)
         key = settings.vectors_key.get_secret_value().encode() if settings.vectors_key else b""
         secret = hashlib.blake2b(key, digest_size=SECRET_BYTES).digest() if key else b""
         return cls(store, PROFILES[settings.vectors_profile], secret)
+
+
+def _file(settings: Settings) -> VectorStore | None:
+    """Return the store of the settings' folder; None for a user without a home, who has named no other folder."""
+    try:
+        folder = expanded(settings.vectors_folder, "vectors_folder")
+    except ConfigError as error:
+        logger.warning("[vectors-away] document vectors are not kept: %s; OSRERANK_VECTORS=off asks for none", error)
+        return None
+    return file_store(folder, most_bytes=int(settings.vectors_mb * MEGABYTE), ttl_s=settings.vectors_ttl_s)
 
 
 def _redis(settings: Settings) -> VectorStore:

@@ -1,5 +1,6 @@
 """Open LMDB files, and recognise damaged ones: a process that reads past the end of a mapped file is killed."""
 
+import os
 import sys
 from pathlib import Path
 
@@ -9,6 +10,8 @@ DAMAGES = (lmdb.CorruptedError, lmdb.InvalidError, lmdb.PageNotFoundError, lmdb.
 """What LMDB raises for a file that is damaged, or that is no LMDB file."""
 MOST_READERS = 1024
 """Most threads that read at once, in all processes."""
+LOCKS_BYTES = 64 * (MOST_READERS + 2)
+"""The size of LMDB's file of locks: a cache line for each reader, and its own."""
 META_PAGES = 2
 """LMDB keeps its two meta pages first, and maps at least these."""
 HEAD_BYTES = 64
@@ -26,9 +29,11 @@ def open_lmdb(file: Path, most_bytes: int) -> lmdb.Environment:
         most_bytes: the file's maximum size; a file that is already larger keeps its size as its maximum.
 
     Raises:
+        OSError: the disk is full.
         lmdb.CorruptedError: the file was cut short.
         lmdb.Error: it cannot be opened; `is_damage` tells whether the file itself is the cause.
     """
+    _reserve(file.with_name(f"{file.name}-lock"))
     environment = lmdb.open(
         str(file),
         subdir=False,
@@ -46,6 +51,17 @@ def open_lmdb(file: Path, most_bytes: int) -> lmdb.Environment:
         environment.close()
         raise
     return environment
+
+
+def _reserve(locks: Path) -> None:
+    """Give LMDB's file of locks its space on the disk: LMDB maps it, and a full disk would end the process (SIGBUS)."""
+    if not hasattr(os, "posix_fallocate"):  # macOS, Windows
+        return
+    handle = os.open(locks, os.O_RDWR | os.O_CREAT, 0o600)
+    try:
+        os.posix_fallocate(handle, 0, LOCKS_BYTES)
+    finally:
+        os.close(handle)
 
 
 def check_length(environment: lmdb.Environment, page_bytes: int, file: Path) -> None:

@@ -5,7 +5,6 @@ What was converted is kept in the user's cache folder by the SHA-256 of its file
 
 import json
 import logging
-import os
 import shutil
 import tempfile
 from collections.abc import Mapping
@@ -26,6 +25,7 @@ from osrerank.scoring.model_files import (
     read_json,
     weight_files,
 )
+from osrerank.settings import user_folder
 
 Head = Literal["", "logit1", "logits2", "next-sentence", "encoder"]
 FAMILIES = {
@@ -85,12 +85,19 @@ def usable(source: Path, head: Head = "") -> Converted:
         return Converted(source)
     files = _files(source)
     sha256 = digest(_folder(source), [file.name for file in files])
-    target = cache_folder() / "-".join(filter(None, (sha256, head)))
+    try:
+        target = cache_folder() / "-".join(filter(None, (sha256, head)))
+    except RuntimeError:
+        raise _unwritable(source, "this user has no home") from None
     if target.exists():
         return Converted(target, sha256)
     require("safetensors.torch", extra="torch")
-    target.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=target.parent, prefix=".new-") as parent:
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        folder = tempfile.TemporaryDirectory(dir=target.parent, prefix=".new-")
+    except OSError as error:
+        raise _unwritable(source, f"{target.parent}: {error.strerror}") from error
+    with folder as parent:
         made = Path(parent) / "model"
         made.mkdir()
         _write(source, made, head, sha256)
@@ -120,8 +127,15 @@ def needs_conversion(directory: Path) -> bool:
 
 def cache_folder() -> Path:
     """Return where converted checkpoints are kept."""
-    configured = os.environ.get("XDG_CACHE_HOME")
-    return (Path(configured) if configured else Path.home() / ".cache") / "osrerank" / "models" / FORM
+    return user_folder("XDG_CACHE_HOME", ".cache").expanduser() / "models" / FORM
+
+
+def _unwritable(source: Path, why: str) -> ModelLoadError:
+    """Return the error of a checkpoint that has nowhere to be converted to."""
+    fix = "name a folder that can be written with XDG_CACHE_HOME"
+    return ModelLoadError(
+        f"{source} must be converted once, and there is no room for it ({why}): {fix}", path=str(source)
+    )
 
 
 def _write(source: Path, target: Path, head: Head, sha256: str) -> None:
