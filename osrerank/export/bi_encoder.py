@@ -2,7 +2,7 @@
 
 import shutil
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -23,7 +23,7 @@ from osrerank.scoring.model_files import (
 )
 from osrerank.scoring.modular import bi_encoder as files
 from osrerank.scoring.modular import late_interaction
-from osrerank.scoring.modular.description import FAMILIES, model_type, refused
+from osrerank.scoring.modular.description import DRAWN, FAMILIES, model_type, refused
 from osrerank.scoring.modular.tokenizer_settings import TokenizerSettings
 
 OTHERS = ("CrossEncoder", *late_interaction.NAMES)
@@ -139,8 +139,12 @@ def _public_models() -> Mapping[str, Mapping[str, str]]:
     return {name: model for model in models for name in model["names"]}
 
 
-def config_of(transformer: Path) -> dict[str, Any]:
+def config_of(transformer: Path, families: Sequence[str] = FAMILIES) -> dict[str, Any]:
     """Return a transformer's config.
+
+    Args:
+        transformer: the directory of its files.
+        families: that osrerank computes, by ``model_type``.
 
     Raises:
         ModelLoadError: a file is missing, or osrerank cannot compute the encoder.
@@ -154,16 +158,17 @@ def config_of(transformer: Path) -> dict[str, Any]:
         fix = "save the model with safe_serialization=True"
         raise ModelLoadError(f"{transformer} has no *.safetensors; {fix}", path=str(transformer))
     config = read_config(transformer)
-    check_architecture(transformer / CONFIG_FILE, config)
+    check_architecture(transformer / CONFIG_FILE, config, families)
     return config
 
 
-def check_architecture(file: Path, config: Mapping[str, Any]) -> None:
+def check_architecture(file: Path, config: Mapping[str, Any], families: Sequence[str]) -> None:
     """Refuse an encoder that osrerank cannot compute as transformers does.
 
     Args:
         file: the config's, for the error.
         config: ``config.json``.
+        families: that osrerank computes, by ``model_type``.
 
     Raises:
         ModelLoadError: the message names the field.
@@ -171,13 +176,14 @@ def check_architecture(file: Path, config: Mapping[str, Any]) -> None:
     kind = config.get("model_type")
     if "auto_map" in config:
         raise refused(file, "auto_map asks for the model's own Python code, which osrerank never runs")
-    if kind not in FAMILIES:
-        raise refused(file, f"model_type is {kind!r}; of bi-encoders it must be one of {', '.join(FAMILIES)}")
+    if kind not in families:
+        raise refused(file, f"model_type is {kind!r}; of an encoder it must be one of {', '.join(families)}")
     if kind == modern_shape.MODEL_TYPE:
         if obstacle := modern_shape.obstacle(config):
             raise refused(file, f"{obstacle}, which osrerank does not compute")
         return
-    wanted = {"hidden_act": "gelu", "position_embedding_type": "absolute", "is_decoder": False}
+    wanted: dict[str, Any] = {"is_decoder": False}
+    wanted |= {"hidden_act": "gelu", "position_embedding_type": "absolute"} if kind in DRAWN else {}
     wanted |= {"relative_attention_num_buckets": BUCKETS, "pad_token_id": 1} if kind == "mpnet" else {}
     for name, value in wanted.items():
         if config.get(name, value) != value:

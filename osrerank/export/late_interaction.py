@@ -14,7 +14,7 @@ from osrerank.export.bi_encoder import UNCALIBRATED, Given, config_of
 from osrerank.scoring.card import ModelCard
 from osrerank.scoring.model_files import WEIGHTS_FILE, longest_sequence, read_json
 from osrerank.scoring.modular import late_interaction as files
-from osrerank.scoring.modular.description import TOKENIZER_SETTINGS_FILE, refused
+from osrerank.scoring.modular.description import DRAWN, TOKENIZER_SETTINGS_FILE, refused
 from osrerank.scoring.modular.head import HeadStep
 from osrerank.scoring.modular.tokenizer_settings import TokenizerSettings
 
@@ -74,7 +74,7 @@ def read_late_interaction(directory: Path, name: str, given: Given) -> LateInter
     """
     found = files.read_late_interaction(directory, read_json)
     transformer = directory / found.transformer
-    config = config_of(transformer)
+    config = config_of(transformer, DRAWN)
     if TokenizerSettings.read(transformer, read_json).truncation_side != "right":
         reason = "truncation_side is 'left'; of late interaction it must be 'right'"
         raise refused(transformer / TOKENIZER_SETTINGS_FILE, reason)

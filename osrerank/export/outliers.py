@@ -74,6 +74,8 @@ def observed(
     runtime: Any = require("onnxruntime", extra="onnx")
     watched = copy.deepcopy(model)
     outputs = list(dict.fromkeys(names))
+    if not outputs:  # for which ONNX Runtime would give the graph's own
+        return
     watched.graph.output.extend(
         onnx.helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, None) for name in outputs
     )

@@ -1,4 +1,4 @@
-"""Write a model's ONNX graph: built without padding or traced from torch, in fp32 or int8."""
+"""Write a model's ONNX graph: built without padding or exported by optimum, in fp32 or int8."""
 
 import random
 import tempfile
@@ -8,7 +8,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 from tokenizers import Tokenizer
 
 from osrerank._optional import require
@@ -19,11 +18,12 @@ from osrerank.export.graph import build_graph, can_build
 from osrerank.export.modern_bert_graph import build_modern_bert
 from osrerank.export.quantise import QuantisationRecipe, quantise
 from osrerank.scoring.backends.networks.modern_bert import shape as modern_shape
+from osrerank.scoring.backends.onnx import VECTOR
 from osrerank.scoring.card import ModelCard
-from osrerank.scoring.inputs import InputBuilder, PaddedBatch, Tokens
+from osrerank.scoring.inputs import InputBuilder, Tokens
 from osrerank.scoring.model_files import CONFIG_FILE, TOKENIZER_FILE, read_config
+from osrerank.scoring.modular.description import DRAWN, FAMILIES
 
-OPSET = 17
 EXAMPLES = {"words": 32, "marks": 16}
 """Kind of example -> how many sequences calibrate the quantisation; see `_examples`."""
 SPACES = "\u2581\u0120"
@@ -86,7 +86,7 @@ def _examples(folder: Path, card: ModelCard) -> Iterator[Tokens]:
 
 
 def _write_fp32(source: Path, target: Path, card: ModelCard, *, padded: bool) -> None:
-    """Build a bi-encoder's graph, or a BERT's or ModernBERT's; trace that of others and for padded batches."""
+    """Build the graph of a family that has a builder; optimum exports others, and those for padded batches."""
     from osrerank.scoring.backends.torch import head_of, load_network, read_weights  # noqa: PLC0415 - imports torch
 
     config = read_config(source)
@@ -94,7 +94,8 @@ def _write_fp32(source: Path, target: Path, card: ModelCard, *, padded: bool) ->
         if padded:
             reason = f"{source}: a bi-encoder's graph takes no padding; leave padded out"
             raise ConfigError(reason, setting="padded", source="argument")
-        check_architecture(source / CONFIG_FILE, config)
+        check_architecture(source / CONFIG_FILE, config, DRAWN if card.kind == "late-interaction" else FAMILIES)
+    if card.is_encoder and config["model_type"] in DRAWN:
         weights = {name: tensor.float().numpy() for name, tensor in read_weights(source).items()}
         try:
             graph = build_encoder(weights, config, card)
@@ -104,9 +105,9 @@ def _write_fp32(source: Path, target: Path, card: ModelCard, *, padded: bool) ->
         require("onnx", extra="onnx").save(graph, target)
         return
     network, head = load_network(source, card), head_of(source, card)
-    build = _builder(config)
+    build = None if card.is_encoder else _builder(config)
     if padded or build is None:
-        write_onnx(network, target)
+        write_onnx(network, target, VECTOR if card.is_encoder else "logits")
         return
     tensors = network.network.state_dict() if head is None else read_weights(source)
     weights = {name: tensor.float().numpy() for name, tensor in tensors.items()}
@@ -114,32 +115,28 @@ def _write_fp32(source: Path, target: Path, card: ModelCard, *, padded: bool) ->
 
 
 def _builder(config: Mapping[str, Any]) -> Callable[..., Any] | None:
-    """Return the function that builds a model's graph; None if it must be traced."""
+    """Return the function that builds a cross-encoder's graph; None if there is none."""
     if can_build(config):
         return build_graph
     is_modern = config.get("model_type") == modern_shape.MODEL_TYPE and not modern_shape.obstacle(config)
     return build_modern_bert if is_modern else None
 
 
-def write_onnx(network: Any, target: Path) -> None:
-    """Trace a torch module that takes `PaddedBatch`'s fields as an ONNX graph for any numbers of rows and tokens."""
-    torch: Any = require("torch", extra="onnx")
-    names = list(PaddedBatch.__slots__)
-    rows = np.ones((2, 8), dtype=np.int64)
-    mask, segments = rows.copy(), rows.copy()
-    mask[1, 6:] = 0
-    segments[:, :4] = 0
-    example = tuple(torch.from_numpy(array) for array in (rows, mask, segments))
-    axes = {0: "n", 1: "tokens"}
+def write_onnx(network: Any, target: Path, output: str) -> None:
+    """Have optimum export a torch module that takes `PaddedBatch`'s fields, for any numbers of rows and tokens.
+
+    Args:
+        network: `osrerank.scoring.backends.networks.classifier.Classifier` or the like.
+        target: the file to write.
+        output: the name of what the graph gives.
+
+    Raises:
+        MissingDependencyError: the extra ``onnx`` is not installed.
+    """
+    exporter: Any = require("optimum.exporters.onnx", extra="onnx")
+    configs: Any = require("optimum.exporters.onnx.model_configs", extra="onnx")
+    described = type("Described", (configs.BertOnnxConfig,), {"outputs": {output: {0: "n"}}})  # it has BERT's inputs
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # the tracer warns about every branch, and about its own age
-        torch.onnx.export(
-            network,
-            example,
-            str(target),
-            input_names=names,
-            output_names=["logits"],
-            dynamic_axes={**dict.fromkeys(names, axes), "logits": {0: "n"}},
-            opset_version=OPSET,
-            dynamo=False,
-        )
+        made = described(network.config, task="text-classification")
+        exporter.export(network, made, target, disable_dynamic_axes_fix=True)

@@ -70,6 +70,7 @@ _MODERN_BERT = {
 }
 """The others are in `osrerank.scoring.backends.networks.modern_bert.shape`, by the version of transformers."""
 _ELECTRA = {"hidden_size": 256, "num_attention_heads": 4, "intermediate_size": 1024}
+_ALBERT = {"vocab_size": 30000, "hidden_size": 4096, "num_attention_heads": 64, "intermediate_size": 16384}
 _DEBERTA = {
     "vocab_size": 128100,
     "hidden_size": 1536,
@@ -86,8 +87,9 @@ DEFAULTS: Mapping[str, Mapping[str, Any]] = MappingProxyType(
         "xlm-roberta": {**_BERT, "pad_token_id": 1},
         "camembert": {**_BERT, "pad_token_id": 1},
         "electra": {**_BERT, **_ELECTRA},
+        "albert": {**_BERT, **_ALBERT},
         "deberta-v2": {**_BERT, **_DEBERTA},
-        "distilbert": {"vocab_size": 30522, "max_position_embeddings": 512, "pad_token_id": 0},
+        "distilbert": {"vocab_size": 30522, "max_position_embeddings": 512, "pad_token_id": 0, "dim": 768},
         "mpnet": _MPNET,
         "modernbert": _MODERN_BERT,
     }
@@ -337,4 +339,5 @@ def first_position(config: Mapping[str, Any]) -> int:
 
 def filled(config: Mapping[str, Any]) -> dict[str, Any]:
     """Add transformers' defaults for the keys that a config leaves out; other families' configs stay unchanged."""
-    return {**DEFAULTS.get(str(config.get("model_type")), {}), **config}
+    fields = {**DEFAULTS.get(str(config.get("model_type")), {}), **config}
+    return {"hidden_size": fields["dim"], **fields} if "dim" in fields else fields  # DistilBERT's name of it

@@ -70,9 +70,9 @@ def encodings(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     counted: list[int] = []
     encoded = EncoderBackend.encoded
 
-    def counting(self: EncoderBackend, ids: Any) -> Any:
-        counted.append(len(ids))
-        return encoded(self, ids)
+    def counting(self: EncoderBackend, tokens: Any) -> Any:
+        counted.append(len(tokens.ids))
+        return encoded(self, tokens)
 
     monkeypatch.setattr(EncoderBackend, "encoded", counting)
     return counted

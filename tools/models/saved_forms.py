@@ -101,7 +101,7 @@ def main() -> None:
     target = Path(sys.argv[1])
     for number, form in enumerate(forms()):
         folder = target / f"{number:03}"
-        scores = (_bi_encoder if form.pooling else _cross_encoder)(form, folder)
+        scores = (save_bi_encoder if form.pooling else save_cross_encoder)(form, folder)
         if form.change is not None:
             form.change(folder)
         found = {"name": form.name, "pooling": form.pooling, "scores": scores}
@@ -110,13 +110,13 @@ def main() -> None:
     (target / "versions.json").write_text(json.dumps(versions), "utf-8")
 
 
-def _bi_encoder(form: Form, folder: Path) -> list[float]:
+def save_bi_encoder(form: Form, folder: Path) -> list[float]:
     """Save a bi-encoder; return the cosine of the query with each document."""
     import sentence_transformers  # noqa: PLC0415 - see `main`
-    from sentence_transformers import models  # noqa: PLC0415 - likewise
+    from sentence_transformers.sentence_transformer import modules  # noqa: PLC0415 - likewise
 
     base = _base(form, folder.with_name(f"{folder.name}-base"))
-    parts = [models.Transformer(str(base)), models.Pooling(WIDTH, form.pooling)]
+    parts = [modules.Transformer(str(base)), modules.Pooling(WIDTH, form.pooling)]
     made = sentence_transformers.SentenceTransformer(modules=parts, device="cpu", **form.options)
     made.save_pretrained(str(folder), create_model_card=False)
     model = sentence_transformers.SentenceTransformer(str(folder), device="cpu")
@@ -124,7 +124,7 @@ def _bi_encoder(form: Form, folder: Path) -> list[float]:
     return [float(one) for one in sentence_transformers.util.cos_sim(query, documents)[0]]
 
 
-def _cross_encoder(form: Form, folder: Path) -> list[float]:
+def save_cross_encoder(form: Form, folder: Path) -> list[float]:
     """Save a cross-encoder; return the logit of each document."""
     import torch  # noqa: PLC0415 - see `main`
     from sentence_transformers import CrossEncoder  # noqa: PLC0415 - likewise

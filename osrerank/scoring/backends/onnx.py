@@ -12,7 +12,7 @@ from osrerank._threads import NATIVE_CODE
 from osrerank.errors import InferenceError, ModelLoadError
 from osrerank.scoring.backends.base import Backend, Compute
 from osrerank.scoring.card import ModelCard
-from osrerank.scoring.inputs import Ids, PaddedBatch, Tokens, padded
+from osrerank.scoring.inputs import PaddedBatch, Tokens, padded
 from osrerank.types.vectors import Rows
 
 PREFERRED = ("int8", "fp32")
@@ -110,19 +110,18 @@ class EncoderBackend(OnnxBackend):
 
     def run(self, sequences: Sequence[Tokens]) -> Rows:
         try:
-            return np.concatenate([self.encoded(tokens.ids) for tokens in sequences])
+            return np.concatenate([self.encoded(tokens) for tokens in sequences])
         except Exception as error:
             raise InferenceError(f"{self._model} failed in ONNX Runtime: {error}", model=self._model) from error
 
-    def encoded(self, ids: Ids) -> npt.NDArray[np.float32]:
-        """Return a text's vector ``(1, dimensions)``.
-
-        Args:
-            ids: the text's token ids, special tokens included.
-        """
+    def encoded(self, tokens: Tokens) -> npt.NDArray[np.float32]:
+        """Return a text's vector ``(1, dimensions)``, or late interaction's vectors ``(tokens, dimensions)``."""
+        batch = padded([tokens])
         with NATIVE_CODE:
-            vector: npt.NDArray[np.float32] = self._session.run([VECTOR], {"input_ids": ids[None]})[0]
-        return vector
+            vectors: npt.NDArray[np.float32] = self._session.run(
+                [VECTOR], {name: getattr(batch, name) for name in self._inputs}
+            )[0]
+        return vectors
 
     @staticmethod
     def _check(session: Any, file: Path, card: ModelCard) -> None:
@@ -138,16 +137,9 @@ class TokenBackend(EncoderBackend):
 
     def run(self, sequences: Sequence[Tokens]) -> Rows:
         try:
-            return [self._vectors(padded([tokens])) for tokens in sequences]
+            return [self.encoded(tokens) for tokens in sequences]
         except Exception as error:
             raise InferenceError(f"{self._model} failed in ONNX Runtime: {error}", model=self._model) from error
-
-    def _vectors(self, batch: PaddedBatch) -> npt.NDArray[np.float32]:
-        with NATIVE_CODE:
-            vectors: npt.NDArray[np.float32] = self._session.run(
-                [VECTOR], {name: getattr(batch, name) for name in self._inputs}
-            )[0]
-        return vectors
 
 
 def _precision(directory: Path, card: ModelCard) -> str:

@@ -148,7 +148,7 @@ def _load_engine(directory: Path, card: ModelCard, device: Any, precision: str) 
     config = read_config(directory)
     dtype, head = DTYPES[precision], head_of(directory, card)
     obstacle = load.obstacle(config, card, head)
-    if obstacle and card.is_encoder and (config.get("model_type") != "mpnet" or not card.is_bi_encoder):
+    if obstacle and card.kind == "late-interaction":
         raise ModelLoadError(
             f"{directory} cannot be computed in torch: {obstacle}", model=card.name, path=str(directory)
         )

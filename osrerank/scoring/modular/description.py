@@ -21,8 +21,10 @@ TOKENIZER_FILE = "tokenizer.json"
 TOKENIZER_SETTINGS_FILE = "tokenizer_config.json"
 MODULE_FILE, MODULE_WEIGHTS_FILE = "config.json", "model.safetensors"
 LIBRARY = "sentence_transformers."
-FAMILIES = ("bert", "roberta", "xlm-roberta", "camembert", "mpnet", "modernbert")
-"""Encoders that may stand before other modules, by ``model_type``."""
+DRAWN = ("bert", "roberta", "xlm-roberta", "camembert", "mpnet", "modernbert")
+"""Encoders whose graphs `osrerank.export` builds itself, by ``model_type``."""
+FAMILIES = (*DRAWN, "distilbert", "electra", "albert", "deberta-v2")
+"""Encoders that may stand before other modules."""
 KINDS = ("Pooling", "Dense", "LayerNorm", "Normalize", "Dropout")
 """Modules that may follow the transformer of a bi-encoder or a cross-encoder."""
 ENCODERS = "feature-extraction"

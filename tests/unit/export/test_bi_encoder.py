@@ -155,7 +155,7 @@ def test_a_directory_without_modules_needs_the_pooling(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("file", "fields", "problem"),
     [
-        ("config.json", {"model_type": "distilbert"}, "model_type is 'distilbert'; before other modules it must be"),
+        ("config.json", {"model_type": "longformer"}, "model_type is 'longformer'; before other modules it must be"),
         ("config.json", {"auto_map": {"AutoModel": "x.Y"}}, "never runs"),
         ("config.json", {"position_embedding_type": "rope"}, "position_embedding_type is 'rope'; of a bert bi-encoder"),
         ("config.json", {"hidden_act": "relu"}, "hidden_act is 'relu'"),

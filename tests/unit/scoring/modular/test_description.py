@@ -133,7 +133,7 @@ TRANSFORMER, POOLING = f"{LIBRARY}transformer.Transformer", "sentence_transforme
         ("sentence_bert_config.json", {"processing_kwargs": {"text": {"truncation": False}}}, "has truncation"),
         (BERT, {"modality_config": {"text": {"method_output_name": ["hidden", 3]}}}, "config takes .'hidden', 3."),
         ("config.json", {"auto_map": {}}, "auto_map asks for the model's own Python code"),
-        ("config.json", {"model_type": "distilbert"}, "model_type is 'distilbert'"),
+        ("config.json", {"model_type": "longformer"}, "model_type is 'longformer'"),
     ],
 )
 def test_what_is_not_known_is_refused_by_file_and_field(write: Write, file: str, change: Any, reason: str) -> None:
