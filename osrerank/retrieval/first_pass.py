@@ -31,6 +31,7 @@ _PAGING = {
     "pit": "a point in time is for paging by sort values, which reranking replaces",
 }
 """Part of a request that pages in another way -> why a search with it is not reranked."""
+UNPAGED = "a hybrid query has later pages only with pagination_depth"
 _OWN_VALUES = ("docvalue_fields", "stored_fields", "script_fields", "derived", "runtime_mappings")
 """Parts of a request that put values of the caller's choice into ``fields``, under any name."""
 
@@ -90,9 +91,11 @@ class FirstPass:
             return ""
         found, end = len(found_hits(response)), self.page.offset + self.page.size
         count = total_of(response, end)
-        # A collapsed response has fewer hits than its total.
-        is_short = found <= self.page.offset or "collapse" not in self.body
-        return f"it found {found} of {count} hits" if found < min(end, count) and is_short else ""
+        is_empty = found <= self.page.offset
+        # a collapsed response has fewer hits than its total, and of a hybrid query OpenSearch may refuse an empty page
+        is_short = found < min(end, count) and (is_empty or "collapse" not in self.body)
+        is_refused = is_empty and self.page.offset > 0 and _hybrid_of(self.body) is not None
+        return f"it found {found} of {count} hits" if is_short or is_refused else ""
 
     def is_shortened(self, response: Mapping[str, Any]) -> bool:
         """Return whether the search pipeline returned more or fewer hits than were asked for and found.
@@ -240,6 +243,8 @@ def _refusal(
         for name, why in _PAGING.items()
         if (params.get(name) or body.get(name)) and not (name == "search_after" and may_continue)
     ]
+    if offset and (hybrid := _hybrid_of(body)) is not None and hybrid.get("pagination_depth") is None:
+        paging.append(UNPAGED)
     hidden = [f"{name} is null" for name, value in body.items() if value is None]
     if params.get("filter_path") or body.get("filter_path"):
         hidden.insert(0, "filter_path may hide what reranking reads")
@@ -256,6 +261,13 @@ def _refusal(
     by_code = {ReasonCode.PAGING: paging, ReasonCode.REQUEST: hidden, ReasonCode.SORTED: order}
     code = next((code for code, reasons in by_code.items() if reasons), None)
     return None if code is None else Reason(code, "; ".join([*paging, *hidden, *order]))
+
+
+def _hybrid_of(body: Mapping[str, Any]) -> Mapping[str, Any] | None:
+    """Return the body's hybrid query, of which OpenSearch refuses some later pages; None if it has another."""
+    query = body.get("query")
+    hybrid = query.get("hybrid") if isinstance(query, Mapping) else None
+    return hybrid if isinstance(hybrid, Mapping) else None
 
 
 def _led_by_score(sort: Any) -> bool:

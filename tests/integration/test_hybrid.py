@@ -1,10 +1,11 @@
 """OpenSearch's own hybrid query, with its normalisation, as the first pass of a reranked search."""
 
+import random
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from opensearchpy import RequestError
+from opensearchpy import RequestError, TransportError
 
 from osrerank import Client, connect
 from osrerank.testing import FunctionScorer, overlap
@@ -70,8 +71,10 @@ def test_a_hybrid_search_is_reranked_with_its_scores_as_they_come(client: Client
 
 def test_pages_of_it_neither_overlap_nor_skip(client: Client) -> None:
     search = {"index": "hybrid", "search_pipeline": PIPELINE, "rerank": True}
-    whole = client.search(body=hybrid(), **search)["hits"]["hits"]
-    pages = [client.search(body={**hybrid(), "from": at, "size": 2}, **search)["hits"]["hits"] for at in (0, 2, 4)]
+    body = hybrid()
+    body["query"]["hybrid"]["pagination_depth"] = 20
+    whole = client.search(body=body, **search)["hits"]["hits"]
+    pages = [client.search(body={**body, "from": at, "size": 2}, **search)["hits"]["hits"] for at in (0, 2, 4)]
     assert [hit["_id"] for page in pages for hit in page] == [hit["_id"] for hit in whole]
 
 
@@ -94,3 +97,23 @@ def test_a_page_beyond_the_pagination_depth_is_refused_as_without_reranking(clie
     for rerank in (False, True):
         with pytest.raises(RequestError):
             client.search(body=body, index="hybrid", search_pipeline=PIPELINE, rerank=rerank)
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_what_is_refused_without_reranking_is_refused_with_it(client: Client, seed: int) -> None:
+    draw = random.Random(seed)
+    body = {**hybrid(), "from": draw.choice([0, 1, 4, 30]), "size": draw.choice([1, 3])}
+    if depth := draw.choice([None, 0, 2, 20, 20_000]):
+        body["query"]["hybrid"]["pagination_depth"] = depth
+    if draw.random() < 0.3:
+        body["sort"] = draw.choice([["_score"], ["_score", {"_id": "asc"}]])
+    if draw.random() < 0.2:
+        body["query"] = {"bool": {"must": [{"match": {"text": QUERY}}], "filter": [body["query"]]}}
+    answers = []
+    for rerank in (False, {"query": QUERY}):
+        try:
+            found = client.search(body=body, index="hybrid", search_pipeline=PIPELINE, rerank=rerank)
+            answers.append(found["hits"]["total"])
+        except TransportError as error:
+            answers.append(error.status_code)
+    assert answers[0] == answers[1], body
