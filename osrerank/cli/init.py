@@ -175,7 +175,10 @@ def _told_languages(client: Any, index: str, texts: Sequence[str]) -> str:
     languages = Languages.of(client, index, texts)
     for sentence in languages.sentences:
         click.echo(f"{index}: {sentence}")
-    return MULTILINGUAL if languages.needs_multilingual and is_installed() else ""
+    if not languages.needs_multilingual or not is_installed():
+        return ""
+    click.echo(f"{index}: the file names {MULTILINGUAL} as its model")
+    return MULTILINGUAL
 
 
 def _depth(pairs_per_s: float, deadline_ms: float) -> int:
