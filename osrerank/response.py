@@ -388,11 +388,25 @@ def final_score(candidate: Candidate) -> float:
     return candidate.trace[-1].level + candidate.trace[-1].unit
 
 
+def _without(fields: Mapping[str, Any], name: str) -> dict[str, Any]:
+    """Return a hit's ``fields`` without one of them, which Elasticsearch puts into the objects that it is nested in."""
+    rest = {key: value for key, value in fields.items() if key != name}
+    for key, value in fields.items():
+        if name.startswith(f"{key}.") and isinstance(value, list) and all(isinstance(each, Mapping) for each in value):
+            inner = name.removeprefix(f"{key}.")
+            rest[key] = [smaller for each in value if (smaller := _without(each, inner))]
+            if not rest[key]:
+                del rest[key]
+    return rest
+
+
 def without_fields(raw: Mapping[str, Any], borrowed: tuple[str, ...]) -> dict[str, Any]:
     """Return a copy of a hit without the borrowed entries of its ``fields``."""
     hit = dict(raw)
     if borrowed and hit.get("fields"):
-        fields = {name: value for name, value in hit["fields"].items() if name not in borrowed}
+        fields = dict(hit["fields"])
+        for name in borrowed:
+            fields = _without(fields, name)
         if fields:
             hit["fields"] = fields
         else:

@@ -9,6 +9,7 @@ from osrerank.options.rerank import MAX_DEPTH, Rerank
 from osrerank.response import Page
 from osrerank.retrieval.boosts import SCORED, Boosts
 from osrerank.retrieval.fields import SearchFields, union
+from osrerank.retrieval.retrievers import obstacle_of, window_of
 from osrerank.retrieval.search_pipelines import NONE, SearchPipeline, named_in
 from osrerank.thresholds.cut import Thresholds
 from osrerank.types.reasons import Reason, ReasonCode, Warned, WarningCode
@@ -191,9 +192,12 @@ def first_pass_of(
         return Reason(ReasonCode.SEARCH_PIPELINE, pipeline.obstacle)
     assert offset is not None  # it would have been refused
     assert size is not None
+    if why := obstacle_of(body, offset + size):
+        return Reason(ReasonCode.RETRIEVER, why)
     wanted_body = {name: value for name, value in body.items() if name not in ("from", "size", "search_after")}
     wanted_params = {name: value for name, value in params.items() if name not in ("from", "from_", "size")}
-    wanted_body |= {"from": 0, "size": max(depth, offset + size) if after is None else depth + size}
+    wanted = max(depth, offset + size) if after is None else depth + size
+    wanted_body |= {"from": 0, "size": min(wanted, window_of(body) or wanted)}
     if "ext" in body:
         _drop_rerank_ext(wanted_body)
     wanted_body, wanted_params = named_in(pipeline.instead, wanted_body, wanted_params)
@@ -328,7 +332,7 @@ def _may_meet(body: Mapping[str, Any], params: Mapping[str, Any], needed: Iterab
     """Return whether text that is added to ``fields`` may clash with the caller's own request.
 
     It may where the request puts values of its own there (computed or formatted fields, the field of ``collapse``), or
-    where a completion suggester would show the added text.
+    where a completion suggester or an aggregation would show the added text.
     """
     suggest = body.get("suggest")
     suggesters = suggest.values() if isinstance(suggest, Mapping) else ()
@@ -336,8 +340,16 @@ def _may_meet(body: Mapping[str, Any], params: Mapping[str, Any], needed: Iterab
     return (
         any(body.get(name) or params.get(name) for name in _OWN_VALUES)
         or any(isinstance(one, Mapping) and "completion" in one for one in suggesters)
+        or _has_top_hits(body.get("aggs") or body.get("aggregations"))
         or any(_covers([*formatted, (body.get("collapse") or {}).get("field", "")], name) for name in needed)
     )
+
+
+def _has_top_hits(part: Any) -> bool:
+    """Return whether aggregations show hits; those of Elasticsearch's have the search's ``fields``."""
+    if not isinstance(part, Mapping):
+        return False
+    return "top_hits" in part or any(_has_top_hits(inner) for inner in part.values())
 
 
 def _listed(body: Mapping[str, Any], params: Mapping[str, Any], option: str) -> list[Any]:

@@ -8,6 +8,7 @@ from typing import Any
 from osrerank.errors import ConfigError
 from osrerank.retrieval.fields import SearchFields, union
 from osrerank.retrieval.mapping import plain
+from osrerank.retrieval.retrievers import queries_of
 
 TIE_BREAKER = 0.5
 """Weight of the other fields' scores beside the best field's; BEIR's Elasticsearch baseline uses it for title and text.
@@ -150,7 +151,7 @@ def find_query_text(body: Mapping[str, Any], exact: Collection[str] = frozenset(
         return text
     if isinstance(path := context.get("query_text_path"), str):
         return _at_path(body, path)
-    query = body.get("query")
+    query = queries_of(body)
     texts = list(dict.fromkeys(_texts(query, exact) or (text for text, _ in parts_of(query))))
     if len(texts) == 1:
         return texts[0]
@@ -170,7 +171,7 @@ def as_you_type(body: Mapping[str, Any]) -> str:
     """
     if _context(body):
         return ""
-    found = next((what for leaf in _leaves(body.get("query")) if (what := _prefix_search(*leaf))), "")
+    found = next((what for leaf in _leaves(queries_of(body)) if (what := _prefix_search(*leaf))), "")
     suggesters = body.get("suggest")
     for suggester in suggesters.values() if isinstance(suggesters, Mapping) else ():
         is_completion = isinstance(suggester, Mapping) and "completion" in suggester

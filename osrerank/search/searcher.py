@@ -19,6 +19,7 @@ from osrerank.retrieval.found_fields import FoundFields
 from osrerank.retrieval.mapping import Leaf, leaves_of
 from osrerank.retrieval.query_text import searched_fields
 from osrerank.retrieval.requests import NO_OPTIONS, SideRequest, credentials_of
+from osrerank.retrieval.retrievers import queries_of
 from osrerank.retrieval.search_pipelines import SearchPipelines
 from osrerank.search.calibrated import Calibrations
 from osrerank.search.orders import Orders
@@ -178,7 +179,7 @@ class Searcher:
             index_options: the search's `osrerank.retrieval.requests.index_options`.
             anew: whether to read the mapping again, even if it is cached.
         """
-        own = None if isinstance(query, str) else searched_fields(body.get("query") if query is None else query)
+        own = None if isinstance(query, str) else searched_fields(queries_of(body) if query is None else query)
         teams = [team.fields for team in options.rankings[1:] if team.fields != options.fields]
         others = tuple(name for names in teams for name in named(names))
         defined: tuple[Leaf, ...] = ()

@@ -36,6 +36,8 @@ class ReasonCode(StrEnum):
     """The caller pages by a scroll, a point in time or a ``search_after`` that continues no reranked hit."""
     REQUEST = "request"
     """The request hides what reranking reads, asks for no hits, or asks for hits beyond the result window."""
+    RETRIEVER = "retriever"
+    """Elasticsearch's retriever ranks the hits itself, or fewer than the page asks for."""
     SEARCH_PIPELINE = "search_pipeline"
     """The search pipeline ranks the hits itself, or may do so."""
     SHORTENED = "shortened"

@@ -11,7 +11,6 @@ from elasticsearch import (
     ApiError,
     AsyncElasticsearch,
     BadRequestError,
-    ConnectionTimeout,
     Elasticsearch,
     NotFoundError,
     helpers,
@@ -61,6 +60,7 @@ PAGE = {"size": 3, "from_": 1}
         {"body": {"query": MATCH, "size": 3, "from": 1}},
         {"body": '{"query": {"match": {"text": "blood"}}, "size": 3, "from": 1}'},
         {"query": MATCH, "source_includes": ["n"], **PAGE},
+        {"retriever": {"standard": {"query": MATCH}}, **PAGE},
     ],
 )
 def test_every_form_of_a_search_is_reranked(client: Any, arguments: dict[str, Any]) -> None:
@@ -68,6 +68,45 @@ def test_every_form_of_a_search_is_reranked(client: Any, arguments: dict[str, An
     assert (ids(response), response["rerank"]["applied"]) == (["28", "27", "26"], True)
     assert response.meta.status == 200
     assert response["hits"]["total"]["value"] == 30
+
+
+RESCORED = {"retriever": {"standard": {"query": MATCH}}, "rescore": {"query": {"rescore_query": MATCH}}}
+
+
+def test_a_retriever_with_a_window_is_reranked_within_it(client: Any, plain: Elasticsearch) -> None:
+    body = {"retriever": {"rescorer": {**RESCORED, "rescore": {"window_size": 12, **RESCORED["rescore"]}}}, "size": 4}
+    first = plain.search(index=INDEX, body={**body, "size": 12})
+    longest = sorted(ids(first), key=int, reverse=True)
+    assert ids(client.search(index=INDEX, body=body, rerank=True)) == longest[:4]
+    response = client.search(index=INDEX, body={**body, "from": 9}, rerank=True)
+    assert response["rerank"]["reason_code"] == "retriever"
+    assert ids(response) == ids(plain.search(index=INDEX, body={**body, "from": 9}))
+
+
+def test_borrowed_fields_of_nested_objects_and_beside_top_hits_are_given_back(plain: Elasticsearch) -> None:
+    name = "elastic-nested"
+    plain.options(ignore_status=404).indices.delete(index=name)
+    parts = {"type": "nested", "properties": {"text": {"type": "text"}, "n": {"type": "integer"}}}
+    plain.indices.create(index=name, mappings={"properties": {"parts": parts, "text": {"type": "text"}}})
+    for n in range(5):
+        document = {"parts": [{"text": "blood " * (n + 1), "n": n}, {"n": 9}], "text": "blood"}
+        plain.index(index=name, id=str(n), document=document, refresh=True)
+    wrapped = osrerank.wrap(plain, scorer=BY_LENGTH, rerank={"fields": ["parts.text", "text"]})
+    asked: list[dict[str, Any]] = [
+        {"source": False},
+        {"source": False, "fields": ["parts.n"]},
+        {"source": False, "aggs": {"best": {"top_hits": {"size": 2}}}},
+    ]
+    for one in asked:
+        same = {"index": name, "query": MATCH, **one}
+        own, ranked = plain.search(**same), wrapped.search(**same, rerank=True)
+        assert ranked["rerank"]["applied"] is True
+        assert {hit["_id"]: hit.get("fields") for hit in own["hits"]["hits"]} == {
+            hit["_id"]: hit.get("fields") for hit in ranked["hits"]["hits"]
+        }
+        assert own.get("aggregations") == ranked.get("aggregations")
+    wrapped.close()
+    plain.indices.delete(index=name)
 
 
 def test_without_rerank_the_client_is_elasticsearchs(client: Any, plain: Elasticsearch) -> None:
@@ -97,10 +136,11 @@ def test_errors_are_elasticsearchs_own(client: Any) -> None:
 def test_what_options_makes_reranks_with_the_options_of_the_call(client: Any) -> None:
     made = client.options(request_timeout=5, opaque_id="mine")
     assert made.search(index=INDEX, query=MATCH, size=1, rerank=True)["rerank"]["applied"] is True
-    with pytest.raises(ConnectionTimeout):
-        client.options(request_timeout=0.0001, max_retries=0).search(index=INDEX, query=MATCH, rerank=True)
-    with pytest.warns(DeprecationWarning, match="transport options"), pytest.raises(ConnectionTimeout):
-        client.search(index=INDEX, query=MATCH, rerank=True, request_timeout=0.0001)
+    ignored = client.options(ignore_status=404).search(index="absent", query=MATCH, rerank=True)
+    assert (ignored.meta.status, ignored["status"]) == (404, 404)
+    with pytest.warns(DeprecationWarning, match="transport options"):
+        ignored = client.search(index="absent", query=MATCH, rerank=True, ignore=404)
+    assert ignored["status"] == 404
 
 
 def test_an_applications_own_subclass_stays_one(elasticsearch_url: str, plain: Elasticsearch) -> None:
