@@ -21,10 +21,10 @@ from osrerank.retrieval.requests import SideRequest, path_of
 from osrerank.retrieval.sequence import Heads, heads_of, of_shard, within
 from osrerank.search.step import Computation
 from osrerank.service import RerankService, no_vectors
+from osrerank.stages.html import lacks_text
 from osrerank.types import Candidate, LongText
 from osrerank.types.engine import Engine
 from osrerank.types.failed import Failed
-from osrerank.types.values import is_blank
 from osrerank.vectors.documents import DocumentVectors
 from osrerank.vectors.file import POSITION, FileStore
 from osrerank.vectors.index import RecordRequests, side_index
@@ -279,7 +279,7 @@ def _examined(
     readable = [
         (hit["_index"], ModelText(text, len(candidate.text or "")))
         for hit, (candidate, text) in zip(hits, texts_of(service, options, fields, hits), strict=True)
-        if text is not None and not is_blank(candidate.text)
+        if text is not None and not lacks_text(candidate)
     ]
     keys = vectors.keys_of([text.text for _, text in readable])
     return [(key, index, text) for key, (index, text) in zip(keys, readable, strict=True)], set(vectors.known(keys))

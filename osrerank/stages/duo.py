@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from osrerank.errors import DeadlineExceeded, InferenceError
 from osrerank.options.pairs import Pairs
-from osrerank.stages.html import model_text
+from osrerank.stages.html import lacks_text, model_text
 from osrerank.stages.ordering import (
     ScoredCandidate,
     StageAttempt,
@@ -26,7 +26,6 @@ from osrerank.stages.ordering import (
 from osrerank.stages.pairs import PairPlan, aggregate
 from osrerank.types import NEVER, Candidate, Deadline, PairProbabilities, Ranking, Scorer, Scores, StageReport
 from osrerank.types.reasons import ReasonCode
-from osrerank.types.values import is_blank
 
 STRANDED = "every candidate to compare it with failed"
 """Why a candidate that did not fail itself has no score."""
@@ -62,7 +61,7 @@ class DuoStage:
             InferenceError: no two candidates could be compared at all, or a score is not a number.
         """
         block = ranking.candidates[: self.depth]
-        readable = [candidate for candidate in block if not is_blank(candidate.text)]
+        readable = [candidate for candidate in block if not lacks_text(candidate)]
         if len(readable) < 2:
             return ranking.with_report(self._without_pairs(block, readable))
         score = partial(self._outcome, ranking.query.text, deadline)
@@ -88,7 +87,7 @@ class DuoStage:
 
     def _without_pairs(self, block: Sequence[Candidate], readable: Sequence[Candidate]) -> StageReport:
         failed = len(block) - len(readable)
-        reason = without_text([candidate for candidate in block if is_blank(candidate.text)]) if failed else ""
+        reason = without_text([candidate for candidate in block if lacks_text(candidate)]) if failed else ""
         done = not failed or ("partial" if readable else False)
         code = ReasonCode.NO_TEXT if failed else None
         return StageReport(

@@ -12,6 +12,7 @@ from html import unescape
 from itertools import islice
 
 from osrerank.types import Candidate, Section
+from osrerank.types.values import is_blank
 
 CLOSING = 3
 """Closing tags by which a text is HTML, however it begins."""
@@ -49,17 +50,42 @@ def without_markup(text: str) -> str:
     return _MARKUP.sub(lambda match: " " * (match.end() - match.start()), text)
 
 
-def shown(candidate: Candidate) -> Candidate:
-    """Return a candidate with the markup of its HTML texts blanked out; the candidate itself if none is HTML."""
+def lacks_text(candidate: Candidate) -> bool:
+    """Return whether a candidate has nothing to read: no text, a blank one, or HTML without words."""
+    text = candidate.text
+    if text is None or is_blank(text):
+        return True
+    return "</" in text and all(_is_blank(part.text) for part in candidate.sections or (Section("text", text),))
+
+
+def _is_blank(text: str) -> bool:
+    if not is_html(text):
+        return is_blank(text)
+    at = 0
+    for match in _MARKUP.finditer(text):  # the first words are near the beginning
+        if not is_blank(unescape(text[at : match.start()])):
+            return False
+        at = match.end()
+    return is_blank(unescape(text[at:]))
+
+
+def has_html(candidate: Candidate) -> bool:
+    """Return whether one of a candidate's texts is HTML."""
     text = candidate.text
     if text is None or "</" not in text:
+        return False
+    return any(is_html(part.text) for part in candidate.sections or (Section("text", text),))
+
+
+def shown(candidate: Candidate) -> Candidate:
+    """Return a candidate with the markup of its HTML texts blanked out; the candidate itself if none is HTML."""
+    text = candidate.text or ""
+    if not has_html(candidate):
         return candidate
     raw = candidate.sections or (Section("text", text),)
     sections = tuple(
         section._replace(text=without_markup(section.text)) if is_html(section.text) else section for section in raw
     )
-    if sections == raw:
-        return candidate
     for before, after in zip(raw, sections, strict=True):
         text = text.replace(before.text, after.text, 1)
     return candidate._replace(text=text, sections=sections)

@@ -9,10 +9,11 @@ import numpy as np
 import numpy.typing as npt
 
 from osrerank.errors import DeadlineExceeded, InferenceError
+from osrerank.stages.html import lacks_text
 from osrerank.types import Candidate, Encoder, PairProbabilities, Ranking, Scorer, Span, StageReport, StageScore
 from osrerank.types.candidate_vectors import CandidateVectors
 from osrerank.types.reasons import Reason, ReasonCode, joined
-from osrerank.types.values import BELOW_ONE, BLANK, NO_PARTS, is_blank
+from osrerank.types.values import BELOW_ONE, BLANK, NO_PARTS
 
 NO_TEXT = "no text in the fields that were asked for"
 SPREAD = 1e-6
@@ -124,7 +125,7 @@ def rank_block(
     """
     started, kind = time.perf_counter(), model.advice.kind
     block = ranking.candidates[:depth]
-    readable = [candidate for candidate in block if not is_blank(candidate.text)]
+    readable = [candidate for candidate in block if not lacks_text(candidate)]
     if not readable:
         reason = without_text(block) if block else "no candidates"
         code = ReasonCode.NO_TEXT if block else ReasonCode.NO_HITS

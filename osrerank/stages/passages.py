@@ -19,12 +19,12 @@ import numpy.typing as npt
 
 from osrerank.options.passages import BY_WINDOW, Passages, Windows
 from osrerank.options.rerank import Rerank
-from osrerank.stages.html import model_text, shown
+from osrerank.stages.html import has_html, lacks_text, model_text, shown
 from osrerank.stages.ordering import ScoredCandidate, units_of
 from osrerank.stages.slices import rank_by_slices, score_slices
 from osrerank.stages.splitting import PIECE, has_symbols, is_dense, leaves_out, passage_spans, readable, words_of
 from osrerank.types import NEVER, Candidate, Deadline, Encoder, LongText, Ranking, Scorer, Scores, Section, Span
-from osrerank.types.values import BLANK, is_blank
+from osrerank.types.values import BLANK
 
 DIGEST_BYTES = 16
 OTHER_CUT = "html, dense"
@@ -182,7 +182,7 @@ def text_to_encode(candidate: Candidate, options: Passages, separator: str = " "
         options: how a long document is cut.
         separator: between the title and a passage.
     """
-    is_html = shown(candidate) is not candidate
+    is_html = has_html(candidate)
     if not is_html and _is_short(candidate, options):
         return candidate.text or ""
     windows, sections, titles = options.windows, _sections(candidate), options.title_fields
@@ -267,8 +267,9 @@ def score_texts(scorer: Scorer, query: str, documents: Sequence[str], *, deadlin
         ScoringError: nothing was scored in time, or no document could be.
         WorkerError: the workers did not answer.
     """
-    present = [index for index, document in enumerate(documents) if not is_blank(document)]
-    texts = [model_text(Candidate("", documents[index], 0.0, 1)) for index in present]
+    candidates = [Candidate("", document, 0.0, 1) for document in documents]
+    present = [index for index, candidate in enumerate(candidates) if not lacks_text(candidate)]
+    texts = [model_text(candidates[index]) for index in present]
     if not texts:
         scores = Scores(np.empty(0, np.float32))
     elif scorer.advice.passages:

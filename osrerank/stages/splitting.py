@@ -31,6 +31,8 @@ _SPACELESS_RUN = re.compile(_SPACELESS)
 _PIECE = re.compile(rf"(?<!\S)(?!\S*?{_SPACELESS})\S{{1,{LONGEST}}}(?!\S)|\S{{1,{PIECE}}}")
 _TWO_PIECES = re.compile(rf"(?:(?<!\w)(?!\w*?{_SPACELESS})\w{{1,{LONGEST}}}(?!\w)|\w{{1,{PIECE}}}|[^\w\s]){{1,2}}")
 _ASCII_SYMBOLS = string.punctuation.encode()
+_SPACELESS_LEADS = bytes({0xE0, 0xE1, *range(0xE3, 0xF5)})
+"""The first bytes in UTF-8 of the characters of scripts without spaces; dashes and quotation marks have other ones."""
 
 
 def is_dense(text: str) -> bool:
@@ -44,12 +46,17 @@ def is_dense(text: str) -> bool:
 
 def has_symbols(text: str) -> bool:
     """Return whether more than a fifth of a text's characters are symbols, as in code without spaces."""
+    return _count(text, _ASCII_SYMBOLS) > SYMBOLS * len(text)
+
+
+def _count(text: str, wanted: bytes) -> int:
+    """Return how many bytes of a text's UTF-8 are among those wanted."""
     encoded = text.encode("utf-8", "surrogatepass")
-    return len(encoded) - len(encoded.translate(None, _ASCII_SYMBOLS)) > SYMBOLS * len(text)
+    return len(encoded) - len(encoded.translate(None, wanted))
 
 
 def _has_long_word(text: str) -> bool:
-    if not text.isascii() and _SPACELESS_RUN.search(text):
+    if not text.isascii() and _count(text, _SPACELESS_LEADS) > LONGEST_SPACELESS and _SPACELESS_RUN.search(text):
         return True
     at, end = 0, len(text) - LONGEST
     while at < end:  # the word at `at` is too long unless it ends within the next characters

@@ -13,7 +13,7 @@ from osrerank.errors import DeadlineExceeded
 from osrerank.metrics import SEARCHED_TEXTS, VECTOR_COUNTS
 from osrerank.options.passages import Passages
 from osrerank.scoring.encoder_scorer import NOT_FINITE
-from osrerank.stages.html import model_text
+from osrerank.stages.html import lacks_text, model_text
 from osrerank.stages.ordering import (
     ScoredCandidate,
     StageAttempt,
@@ -35,7 +35,6 @@ from osrerank.types import (
 )
 from osrerank.types.candidate_vectors import CandidateVectors
 from osrerank.types.reasons import Reason
-from osrerank.types.values import is_blank
 from osrerank.types.vectors import Floats
 from osrerank.vectors.documents import DocumentRecords, DocumentVectors, FoundRecords, in_half
 from osrerank.vectors.record import rows_of
@@ -95,7 +94,7 @@ class VectorStage:
             deadline: when half of the time left before it has passed, no more texts are prepared.
         """
         block = ranking.candidates[:depth]
-        readable = (candidate for candidate in block if not is_blank(candidate.text))
+        readable = (candidate for candidate in block if not lacks_text(candidate))
         prepared = dict(in_half(map(self._prepared, readable), deadline))
         keys = self.vectors.keys_of(list(prepared.values()))
         by_id = dict(zip(prepared, keys, strict=True))
@@ -105,8 +104,8 @@ class VectorStage:
         """Return a depth between two: it ends before the first candidate whose record is not known."""
         if (vectors := ranking.vectors) is None:
             return least
-        texts = ((candidate.text, vectors.keys.get(candidate.doc_id)) for candidate in ranking.candidates[least:most])
-        is_known = (key in vectors.known if key is not None else is_blank(text) for text, key in texts)
+        pairs = ((candidate, vectors.keys.get(candidate.doc_id)) for candidate in ranking.candidates[least:most])
+        is_known = (key in vectors.known if key is not None else lacks_text(candidate) for candidate, key in pairs)
         return least + sum(1 for _ in takewhile(bool, is_known))
 
     def text_of(self, candidate: Candidate) -> str | LongText:

@@ -111,3 +111,12 @@ def test_a_scorer_gets_no_markup_and_the_caller_his_own_text(passages):
         (ranked,) = r.rank("salt", [text])
     assert read == ["Salt & blood"]
     assert ranked.text == text
+
+
+@pytest.mark.parametrize("model", [None, "osrerank/monobert-l6"])
+@pytest.mark.parametrize("passages", ["auto", "off", "maxp"])
+def test_html_without_words_is_not_scored_and_stays_below(model, passages):
+    texts = ["<script>var salt;</script>", "Trains", "<div><img alt='salt'>&nbsp;</div>", "<p>Salt</p>"]
+    with Reranker(model, passages=passages) as reranker:
+        ranked = reranker.rank("salt", texts)
+    assert [(one.doc_id, one.score is None) for one in ranked] == [(3, False), (1, False), (0, True), (2, True)]
