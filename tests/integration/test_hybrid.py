@@ -69,6 +69,16 @@ def test_a_hybrid_search_is_reranked_with_its_scores_as_they_come(client: Client
     assert overlaps == sorted(overlaps, reverse=True)
 
 
+def test_its_score_takes_the_place_of_bm25s_in_the_blend(client: Client) -> None:
+    options = {"blend": "linear", "blend_weight": 2.0}
+    hits = client.search(body=hybrid(), index="hybrid", search_pipeline=PIPELINE, rerank=options)["hits"]["hits"]
+    marks = [hit["_rerank"] for hit in hits]
+    best = max(mark["first_pass"]["score"] for mark in marks)
+    blends = [mark["mono"]["score"] + 2.0 * mark["first_pass"]["score"] / best for mark in marks]
+    assert [mark["blend"]["score"] for mark in marks] == pytest.approx(blends)
+    assert blends == sorted(blends, reverse=True)
+
+
 def test_pages_of_it_neither_overlap_nor_skip(client: Client) -> None:
     search = {"index": "hybrid", "search_pipeline": PIPELINE, "rerank": True}
     body = hybrid()
