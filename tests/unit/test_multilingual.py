@@ -169,3 +169,10 @@ def test_with_its_distribution_it_is_found_by_name(tmp_path: Path, monkeypatch: 
     monkeypatch.delitem(sys.modules, "osrerank_multilingual", raising=False)
     assert locate(MULTILINGUAL) == locate_here(MULTILINGUAL) == folder
     sys.modules.pop("osrerank_multilingual")
+
+
+def test_the_wheel_is_below_95_megabytes() -> None:
+    wheels = list((servers.ROOT / "dist").glob("osrerank_multilingual-*.whl"))
+    if not wheels:
+        pytest.skip("the wheel is not built: make multilingual")
+    assert all(wheel.stat().st_size < 95_000_000 for wheel in wheels)
