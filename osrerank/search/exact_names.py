@@ -26,6 +26,11 @@ def words_of(text: str) -> list[str]:
     return _WORD.findall(unicodedata.normalize("NFKC", text).casefold().replace("_", " "))
 
 
+def _has_words(name: str, words: Sequence[str]) -> bool:
+    """Return whether a name has these words and no others; most names are told apart without being normalised."""
+    return (not name.isascii() or words[0] in name.casefold()) and words_of(name) == words
+
+
 def marked(found: Ranking, hits: Hits) -> Ranking:
     """Return the first pass's ranking with a mark on the hits, at most three, whose whole name is the query.
 
@@ -37,7 +42,7 @@ def marked(found: Ranking, hits: Hits) -> Ranking:
     exact = [
         place
         for place, (candidate, hit) in enumerate(zip(found.candidates, hits, strict=True))
-        if any(len(name) <= most and words_of(name) == wanted for name in _names(candidate, hit))
+        if any(len(name) <= most and _has_words(name, wanted) for name in _names(candidate, hit))
     ]
     if not 0 < len(exact) <= MOST_EXACT:
         return found
@@ -68,19 +73,22 @@ def exact_first(ranking: Ranking) -> Ranking:
 
 
 def _names(candidate: Candidate, hit: Mapping[str, Any]) -> Iterator[str]:
-    yield from (section.text for section in candidate.sections if _is_title(section.field))
-    for part in (hit.get("_source"), hit.get("fields")):
-        yield from _titles(part or {}, "")
+    source, fields = hit.get("_source") or {}, hit.get("fields") or {}
+    yield from _titles(source)
+    if fields:
+        yield from _titles(fields)
+    for section in candidate.sections:
+        if section.field not in source and _is_title(section.field):
+            yield section.text
 
 
-def _titles(value: Any, path: str) -> Iterator[str]:
-    """Yield the texts below a path whose names are like a title's."""
-    if isinstance(value, str):
-        if _is_title(path):
-            yield value
-    elif isinstance(value, Mapping):
-        for name, below in value.items():
-            yield from _titles(below, f"{path}.{name}")
-    elif isinstance(value, Sequence):
-        for each in value:
-            yield from _titles(each, path)
+def _titles(values: Mapping[str, Any], above: str = "") -> Iterator[str]:
+    """Yield the texts in an object, or in objects within it, whose names are like a title's."""
+    for name, value in values.items():
+        path = f"{above}.{name}" if above else name
+        for each in value if type(value) is list else (value,):
+            if type(each) is str:
+                if _is_title(path):
+                    yield each
+            elif isinstance(each, Mapping):
+                yield from _titles(each, path)

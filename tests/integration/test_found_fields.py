@@ -1,6 +1,7 @@
 """Indices whose text is in fields of other names, on both engines: what is searched and read is found."""
 
 from collections.abc import Iterable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -155,6 +156,26 @@ def test_nested_texts_are_searched_where_there_are_no_others(opensearch_url: str
         response = client.search("low blood pressure", index="nested-words", rerank=True)
     fields = list(others) or ["parts.words"]
     assert (len(response["hits"]["hits"]), response["rerank"]["fields"]) == (1, fields)
+
+
+TOOLS = ["gimp", "gimp-data", "libgimp2.0-dev", "libgimp2.0", "r-cran-magick", "c++-annotations", "x11vnc", "7zip"]
+
+
+@pytest.mark.parametrize("query", [*TOOLS, "GIMP", "gim", "libgimp", "libgimp2", "cran magick", "c++"])
+def test_short_names_codes_and_beginnings_are_searched_alike_on_both_engines(
+    opensearch_url: str, tmp_path: Path, query: str
+) -> None:
+    name = {"type": "keyword", "fields": {"text": TEXT}}
+    mapping = {"mappings": {"properties": {"name": name, "summary": TEXT}}}
+    documents = {tool: {"name": tool, "summary": f"number {at} of the tools"} for at, tool in enumerate(TOOLS)}
+    found = []
+    for url in (opensearch_url, f"embedded:{tmp_path}"):
+        with filled(url, "short-names", documents, mapping, scorer=SCORER) as client:
+            orders = [client.search(query, index="short-names", rerank=rerank) for rerank in (False, True)]
+        found.append([[hit["_id"] for hit in order["hits"]["hits"]] for order in orders])
+    assert found[0] == found[1]
+    if query.lower() in documents:
+        assert {plain_or_not[0] for plain_or_not in found[0]} == {query.lower()}
 
 
 NAMES = st.sampled_from(
