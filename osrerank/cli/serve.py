@@ -146,7 +146,7 @@ def _judgments(queries: str | None, qrels: str | None, folder: Path | None = Non
 
 
 @contextmanager
-def _reranker(context: click.Context, host: str, indexes: tuple[str, ...]) -> Iterator[Any]:
+def _reranker(context: click.Context, host: str, indexes: tuple[str, ...] = ()) -> Iterator[Any]:
     from osrerank.cli.options import client_of
     from osrerank.service import RerankService
     from osrerank.settings import Settings
