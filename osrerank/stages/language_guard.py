@@ -66,6 +66,8 @@ SAME = {
     "ms": "id",
 }
 """Languages counted as another one, because a few lines do not distinguish them and models read both."""
+MOST_NAMED = 10
+"""How many languages of a model a reason lists."""
 NAME_ONE = 'name a model for this index in the settings file: [index."NAME"] model = "..."'
 _KNOWN = frozenset({LATIN, *(script for scripts in SCRIPTS.values() for script in scripts)})
 
@@ -86,7 +88,8 @@ def why_unread(ranking: Ranking, model: Scorer | Encoder) -> str:
     else:
         return ""
     fix = use_multilingual() if is_known else NAME_ONE
-    reason = f"the {said} mostly in {found}, and {model.model} reads {', '.join(languages)}"
+    others = ", ".join(languages) if len(languages) <= MOST_NAMED else f"{len(languages)} other languages"
+    reason = f"the {said} mostly in {found}, and {model.model} reads {others}"
     reason = f'{reason}; {fix}, or rerank all the same with {{"language_guard": False}}'
     if due.is_due((what, model.model)):
         logger.warning("[language] a search keeps its first pass: %s; not logged again for a minute", reason)

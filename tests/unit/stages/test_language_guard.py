@@ -101,6 +101,9 @@ def test_most_of_five_of_the_first_ten_must_be_read():
     assert why(GERMAN[:2] + ENGLISH, "en") == ""
     assert why(ENGLISH + GERMAN, "en") == ""
     assert why(GERMAN, "en", "de") == why(GERMAN) == ""
+    assert "reads 11 other languages" in why(
+        GERMAN, *["en", "es", "fr", "it", "nl", "pt", "pl", "ru", "sv", "da", "fi"]
+    )
     assert why(ENGLISH, "de").startswith("the documents are mostly in another language (en)")
 
 
