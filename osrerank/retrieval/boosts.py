@@ -24,7 +24,7 @@ from osrerank.types.values import TEXT
 STAGE = "boosts"
 """The name of the step after the stages, in reports and in hits."""
 SCORED = "include_named_queries_score"
-"""The URL parameter with which a search returns the scores of named queries: since OpenSearch 2.13."""
+"""The URL parameter by which named queries have scores: since OpenSearch 2.13 and Elasticsearch 8.8."""
 PREFIX = "osrerank-"
 """What our names of queries begin with."""
 ULPS = 8
