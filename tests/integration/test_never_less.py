@@ -1,13 +1,15 @@
-"""Drawn requests on a real OpenSearch, each plain and reranked: never fewer hits, another total, or an error more."""
+"""Drawn requests on real engines, each plain and reranked: never fewer hits, another total, or an error more."""
 
 import random
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from elasticsearch import ApiError, Elasticsearch
 from opensearchpy import TransportError
 
-from osrerank import Client, connect
+import osrerank
+from osrerank import connect
 from osrerank.testing import FunctionScorer
 
 DEPTH = 100
@@ -29,9 +31,15 @@ MAPPING = {
 LIMITS: list[dict[str, Any]] = [{}, {"max_result_window": 50}, {"highlight.max_analyzed_offset": 3000}]
 
 
-@pytest.fixture(scope="module")
-def client(opensearch_url: str) -> Iterator[Client]:
-    with connect(opensearch_url, scorer=FunctionScorer(lambda _query, text: (len(text) * 7919) % 101 / 10)) as client:
+BY_LENGTH = FunctionScorer(lambda _query, text: (len(text) * 7919) % 101 / 10)
+REFUSED = (TransportError, ApiError)
+
+
+@pytest.fixture(scope="module", params=["opensearch", "elasticsearch", "elasticsearch-py"])
+def client(request: pytest.FixtureRequest) -> Iterator[Any]:
+    """A client of each engine, and Elasticsearch's own."""
+    url = request.getfixturevalue("opensearch_url" if request.param == "opensearch" else "elasticsearch_url")
+    with connect(url, scorer=BY_LENGTH) as client:
         draw = random.Random(1)
         for at, index in enumerate(INDICES):
             settings = {"number_of_shards": 2, "number_of_replicas": 0, **LIMITS[at]}
@@ -45,7 +53,11 @@ def client(opensearch_url: str) -> Iterator[Client]:
                 document = ODD[number // 18] if number % 18 == 7 else document
                 lines += [{"index": {"_index": index, "_id": f"{at}-{number}"}}, document]
             client.bulk(body=lines, refresh=True)
-        yield client
+        if request.param == "elasticsearch-py":
+            with Elasticsearch(url) as own, osrerank.wrap(own, scorer=BY_LENGTH) as wrapped:
+                yield wrapped
+        else:
+            yield client
         client.indices.delete(index=",".join(INDICES))
 
 
@@ -90,11 +102,11 @@ def drawn(draw: random.Random) -> dict[str, Any]:
     return body
 
 
-def answered(client: Client, index: str, body: dict[str, Any], *, rerank: bool) -> Any:
-    """Return the response, or OpenSearch's error."""
+def answered(client: Any, index: str, body: dict[str, Any], *, rerank: bool) -> Any:
+    """Return the response, or the engine's error."""
     try:
         return client.search(index=index, body=body, rerank=rerank)
-    except TransportError as error:
+    except REFUSED as error:
         return error
 
 
@@ -102,16 +114,16 @@ def ids(response: Any) -> list[str]:
     return [hit.get("_id", str(at)) for at, hit in enumerate(response["hits"]["hits"])]  # `stored_fields` may hide it
 
 
-def check(client: Client, seed: int) -> bool:
+def check(client: Any, seed: int) -> bool:
     """Compare a drawn search with itself reranked; return whether it was reranked."""
     draw = random.Random(seed)
     body = drawn(draw)
     index = draw.choice([*INDICES, ",".join(INDICES)])
     plain, reranked = (answered(client, index, body, rerank=rerank) for rerank in (False, True))
-    if isinstance(plain, TransportError):
-        assert isinstance(reranked, TransportError), body
+    if isinstance(plain, REFUSED):
+        assert isinstance(reranked, REFUSED), body
         return False
-    assert not isinstance(reranked, TransportError), (body, reranked)
+    assert not isinstance(reranked, REFUSED), (body, reranked)
     assert len(ids(reranked)) == len(ids(plain)) == len(set(ids(reranked))), body
     assert reranked["hits"].get("total") == plain["hits"].get("total"), body
     assert reranked.get("aggregations") == plain.get("aggregations"), body
@@ -129,18 +141,18 @@ def check(client: Client, seed: int) -> bool:
     return True
 
 
-def test_fifty_drawn_searches(client: Client) -> None:
+def test_fifty_drawn_searches(client: Any) -> None:
     assert sum(check(client, seed) for seed in range(50)) > 15
 
 
-def test_twenty_drawn_multi_searches(client: Client) -> None:
+def test_twenty_drawn_multi_searches(client: Any) -> None:
     compared = 0
     for seed in range(20):
         draw = random.Random(seed)
         lines: list[Any] = []
         while len(lines) < 12:
             body, index = drawn(draw), draw.choice(INDICES)
-            if not isinstance(answered(client, index, {**body, "size": 1}, rerank=False), TransportError):
+            if not isinstance(answered(client, index, {**body, "size": 1}, rerank=False), REFUSED):
                 lines += [{"index": index}, {**body, "size": body.get("size") or 10}]  # one that is no search fails all
         plain, reranked = (client.msearch(body=lines, rerank=rerank)["responses"] for rerank in (False, True))
         for body, before, after in zip(lines[1::2], plain, reranked, strict=True):
