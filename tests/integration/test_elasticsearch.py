@@ -1,9 +1,12 @@
 """Elasticsearch's own clients, wrapped: they remain what they are, and their searches rerank."""
 
 import asyncio
+import json
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -18,9 +21,10 @@ from elasticsearch import (
 from opensearchpy import OpenSearch
 
 import osrerank
+from osrerank.indexing.build import build_vectors
 from osrerank.testing import FunctionScorer
 from osrerank.types.engine import Engine
-from tests.servers import elasticsearch
+from tests.servers import ROOT, elasticsearch
 
 INDEX = "elastic-notes"
 BY_LENGTH = FunctionScorer(lambda _query, text: len(text))
@@ -252,6 +256,24 @@ def test_users_told_by_opensearch_pys_headers_see_their_own_documents(secured: s
                 assert plain.count(index=INDEX, headers=headers)["count"] == 9
                 found = client.search(index=INDEX, body={"query": MATCH}, size=4, rerank=True, headers=headers)
                 assert teams(found) == ({team}, 4, True)
+
+
+def test_the_documented_roles_are_enough_to_build_vectors_and_to_search(
+    secured: str, no_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OSRERANK_VECTORS_FOLDER", str(no_folder))
+    admin = Elasticsearch(secured, basic_auth=("tester", "elastic-test"))
+    page = (ROOT / "docs" / "operations.md").read_text("utf-8")
+    for name, role in re.findall(r"PUT _security/role/(\w+)\n(.*?)```", page, re.DOTALL):
+        admin.security.put_role(name=name, **json.loads(role))
+        admin.security.put_user(username=name, password="a-password", roles=[name])
+    helpers.bulk(admin, [{"_index": "notes", "_id": str(n), "text": f"blood {n}"} for n in range(20)], refresh=True)
+    with osrerank.connect(secured.replace("//", "//osrerank_vectors:a-password@")) as builder:
+        assert build_vectors(builder, "notes").encoded == 20
+        assert str(build_vectors(builder, "notes")) == "nothing changed since the last build"
+    with osrerank.connect(secured.replace("//", "//osrerank_search:a-password@")) as client:
+        response = client.search("blood", index="notes", rerank={"deadline_ms": None})
+        assert (response["rerank"]["applied"], response["rerank"]["stages"][0]["encoded"]) == (True, 0)
 
 
 def test_an_api_key_that_may_only_read_is_enough(secured: str) -> None:
