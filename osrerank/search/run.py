@@ -156,7 +156,8 @@ def follow_up(
     _count("no_hits" if report.code == ReasonCode.NO_HITS else str(report.applied).lower(), took_s, plan.asked)
     whole_s = took_s + answer["rerank"]["first_pass_took_ms"] / 1000
     if whole_s > SLOW_S or report.applied is not True:
-        yield from advise(answer["hits"]["hits"], report.stages, whole_s, plan, known)
+        shown = answer.get("hits", {}).get("hits", ())  # filter_path may hide them
+        yield from advise(shown, report.stages, whole_s, plan, known)
     if report.applied is not True:
         NOT_RERANKED.labels(str(report.code)).inc()
         logger.info("a search was not fully reranked: %s", report.reason)

@@ -192,3 +192,15 @@ def test_a_search_of_other_fields_than_a_build_reads_says_how_to_build_those(
         assert "build --index notes" in line
         assert ("a build would read" in line) == bool(first)
         assert first in line
+
+
+@pytest.mark.parametrize(
+    "response", [{"took": 3}, {"took": 3, "hits": {}}, {"took": 3, "hits": {"total": {"value": 2}}}]
+)
+def test_a_response_without_hits_is_returned_as_it_is(
+    response: dict[str, Any], caplog: pytest.LogCaptureFixture
+) -> None:
+    with client_for(response) as client:
+        found = client.search("low", index="i", filter_path="took", rerank=True)
+    assert {name: found[name] for name in response} == response
+    assert not [line for line in caplog.messages if line.startswith("[internal]")]
