@@ -7,6 +7,7 @@ TEST_PROCESSES ?= 2
 OF_TORCH := training export scoring/backends/networks scoring/checkpoints scoring/backends/test_torch.py
 VENV := .venv
 BIN := $(VENV)/bin
+PARITY := $(VENV)/parity
 PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
 .PHONY: setup demo check test test-all parity multilingual lint type docs bench gpu-rehearsal helm manifests lock sbom clean
@@ -54,13 +55,21 @@ test-all: setup
 	$(MAKE) parity
 	$(BIN)/python -m pytest -n $(TEST_PROCESSES) --dist loadfile --no-loadscope-reorder -m "not bench" $(TEST_OPTIONS)
 
-$(VENV)/parity/.done: | $(BIN)/python
-	$(PYTHON) -m venv $(VENV)/parity
-	$(VENV)/parity/bin/pip install --quiet torch==2.13.0 "sentence-transformers==6.2.*" "transformers==5.24.*"
+# Libraries of other versions, each in an environment of its own. Of PyLate, the index that pins torch is left out.
+$(PARITY)/st/.done:
+	$(PYTHON) -m venv $(PARITY)/st
+	$(PARITY)/st/bin/pip install --quiet torch==2.13.0 "sentence-transformers==6.2.*" "transformers==5.24.*"
 	@touch $@
 
-parity: setup $(VENV)/parity/.done
-	$(BIN)/python -m tools.models.parity $(BIN)/python $(VENV)/parity/bin/python > docs/research/parity.md
+$(PARITY)/pylate/.done:
+	$(PYTHON) -m venv $(PARITY)/pylate
+	$(PARITY)/pylate/bin/pip install --quiet torch==2.13.0 sentence-transformers==5.3.0 "transformers==5.3.*" datasets
+	$(PARITY)/pylate/bin/pip install --quiet --no-deps "pylate==1.6.*"
+	@touch $@
+
+parity: setup $(PARITY)/st/.done $(PARITY)/pylate/.done
+	$(BIN)/python -m tools.models.parity $(BIN)/python $(PARITY)/st/bin/python $(PARITY)/pylate/bin/python \
+	  > docs/research/parity.md
 
 $(VENV)/multilingual/.done: | $(BIN)/python
 	$(PYTHON) -m venv $(VENV)/multilingual

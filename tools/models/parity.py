@@ -2,7 +2,7 @@
 
     python -m tools.models.parity PYTHON... > docs/research/parity.md
 
-where each PYTHON has a version of sentence-transformers that is to save `saved_forms`. The command fails if a
+where each PYTHON has a version of sentence-transformers or PyLate that is to save `saved_forms`. The command fails if a
 checkpoint is neither scored exactly nor refused.
 """
 
@@ -31,7 +31,7 @@ HEAD = """# Parity with the libraries
 
 Each row is a tiny random checkpoint that {versions} saved.
 The number is the largest difference between osrerank's scores in fp32, with either backend, and the library's:
-of cosines, or of logits as a part of the greatest one. A checkpoint that osrerank does not score exactly is refused,
+of cosines, of late interaction's means of cosines, or of logits as a part of the greatest one. A checkpoint that osrerank does not score exactly is refused,
 with the sentence in its row. One of the texts is longer than the models read.
 
 ```sh
@@ -58,7 +58,7 @@ def compared(folder: Path, saved: Mapping[str, object]) -> float | str:
 
     Args:
         folder: the checkpoint's.
-        saved: its ``scores``, and its ``pooling`` if it is a bi-encoder.
+        saved: its ``scores``, and its ``pooling`` if it is an encoder.
     """
     made = folder.with_name(f"{folder.name}-made")
     try:
@@ -71,11 +71,12 @@ def compared(folder: Path, saved: Mapping[str, object]) -> float | str:
 
 
 def scores(directory: Path, backend: str) -> "np.ndarray[tuple[int], np.dtype[np.float64]]":
-    """Return the cosine of the query with each document, or each one's logit."""
+    """Return the cosine of the query with each document, late interaction's mean of cosines, or each one's logit."""
     with closing(load_model(str(directory), backend=backend, threads=1)) as model:
         if is_encoder(model):
-            query = model.encode([QUERY], "query").rows[0]
-            return np.array([float(row @ query) for row in model.encode(list(DOCUMENTS), "document").rows])
+            query, rows = model.encode([QUERY], "query").rows[0], model.encode(list(DOCUMENTS), "document").rows
+            fitted = model.card.calibration
+            return (model.similarity(query, rows).astype(np.float64) - fitted.offset) / fitted.scale
         found = model.score(QUERY, DOCUMENTS, [(at,) for at in range(len(DOCUMENTS))])
         return found.values.astype(np.float64)
 
@@ -83,7 +84,7 @@ def scores(directory: Path, backend: str) -> "np.ndarray[tuple[int], np.dtype[np
 def table(folders: Sequence[Path]) -> tuple[str, bool]:
     """Return the page of some versions' folders, and whether all is exact or refused."""
     versions = {}
-    rows: dict[str, list[str]] = {}
+    rows: dict[str, dict[Path, str]] = {}
     is_right = True
     for folder in folders:
         found = json.loads((folder / "versions.json").read_text("utf-8"))
@@ -94,10 +95,11 @@ def table(folders: Sequence[Path]) -> tuple[str, bool]:
             is_exact = isinstance(outcome, float) and outcome < BOUND
             is_right &= is_exact or isinstance(outcome, str)
             words = f"refused: {outcome}" if isinstance(outcome, str) else f"{outcome:.0e}"
-            rows.setdefault(saved["name"], []).append(words if is_exact or isinstance(outcome, str) else f"**{words}**")
+            words = words if is_exact or isinstance(outcome, str) else f"**{words}**"
+            rows.setdefault(saved["name"], {})[folder] = words
     lines = [HEAD.format(versions=" and ".join(versions.values()))]
     lines += [f"| checkpoint | {' | '.join(versions.values())} |", f"|---{'|---' * len(versions)}|"]
-    lines += [f"| {name} | {' | '.join(words)} |" for name, words in rows.items()]
+    lines += [f"| {name} | {' | '.join(words.get(one, '') for one in folders)} |" for name, words in rows.items()]
     return "\n".join(lines), is_right
 
 

@@ -1,14 +1,16 @@
-"""Have the installed sentence-transformers save tiny random checkpoints, each with its own scores: see `parity`.
+"""Have the installed sentence-transformers or PyLate save tiny random checkpoints, with its own scores: see `parity`.
 
     PYTHON tools/models/saved_forms.py FOLDER
 
 It imports nothing of osrerank, so that PYTHON may have any version of the library.
 """
 
+import importlib
 import json
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -41,6 +43,10 @@ FAMILIES: Mapping[str, Mapping[str, Any]] = {
 """``model_type`` -> fields of its config beside `SHAPE`."""
 ROBERTAS = ("roberta", "xlm-roberta", "camembert", "mpnet")
 """Families with RoBERTa's special tokens, of which <pad> has the id 1; the others have BERT's."""
+PYLATE = ("bert", "roberta", "xlm-roberta", "modernbert", "distilbert")
+"""Families of which PyLate saves a late-interaction model."""
+TOKENS = "late interaction"
+"""In place of a pooling."""
 POOLINGS = ("cls", "mean", "max", "weightedmean", "mean_sqrt_len_tokens", "lasttoken")
 TRAINING = ("low blood pressure and heat flow", "query: passage: the wing of the engine", *DOCUMENTS)
 
@@ -52,7 +58,7 @@ class Form:
     Attributes:
         name: in the table.
         family: a key of `FAMILIES`.
-        pooling: of a bi-encoder; empty for a cross-encoder.
+        pooling: of a bi-encoder; `TOKENS` for late interaction; empty for a cross-encoder.
         options: of the library's class.
         tokenizer: fields of the tokenizer's settings.
         tokens: special tokens that the tokenizer gets.
@@ -92,21 +98,34 @@ def forms() -> Iterator[Form]:
     yield Form("qwen3, classifier", "qwen3")
 
 
+def late_forms() -> Iterator[Form]:
+    """Yield PyLate's forms: each family, and what its options change."""
+    for family in PYLATE:
+        yield Form(f"{family}, {TOKENS}", family, TOKENS)
+    yield Form(f"bert, {TOKENS}, seen expansion", "bert", TOKENS, {"attend_to_expansion_tokens": True})
+    yield Form(f"bert, {TOKENS}, no expansion", "bert", TOKENS, {"do_query_expansion": False})
+    yield Form(f"bert, {TOKENS}, all words", "bert", TOKENS, {"skiplist_words": []})
+    yield Form(f"bert, {TOKENS}, truncation_side left", "bert", TOKENS, tokenizer={"truncation_side": "left"})
+
+
 def main() -> None:
     """Save all forms below a folder."""
-    import sentence_transformers  # noqa: PLC0415 - the module is read without it, too
-    import transformers  # noqa: PLC0415 - likewise
+    import transformers  # noqa: PLC0415 - the module is read without it, too
 
     transformers.logging.set_verbosity_error()
     target = Path(sys.argv[1])
-    for number, form in enumerate(forms()):
+    is_pylates = find_spec("pylate") is not None
+    for number, form in enumerate(late_forms() if is_pylates else forms()):
         folder = target / f"{number:03}"
-        scores = (save_bi_encoder if form.pooling else save_cross_encoder)(form, folder)
+        saving = {"": save_cross_encoder, TOKENS: save_late_interaction}
+        scores = saving.get(form.pooling, save_bi_encoder)(form, folder)
         if form.change is not None:
             form.change(folder)
         found = {"name": form.name, "pooling": form.pooling, "scores": scores}
         (target / f"{number:03}.json").write_text(json.dumps(found), "utf-8")
-    versions = {"sentence-transformers": sentence_transformers.__version__, "transformers": transformers.__version__}
+    libraries = {"PyLate": "pylate"} if is_pylates else {"sentence-transformers": "sentence_transformers"}
+    libraries["transformers"] = "transformers"
+    versions = {name: importlib.import_module(package).__version__ for name, package in libraries.items()}
     (target / "versions.json").write_text(json.dumps(versions), "utf-8")
 
 
@@ -122,6 +141,21 @@ def save_bi_encoder(form: Form, folder: Path) -> list[float]:
     model = sentence_transformers.SentenceTransformer(str(folder), device="cpu")
     query, documents = model.encode_query([QUERY]), model.encode_document(list(DOCUMENTS))
     return [float(one) for one in sentence_transformers.util.cos_sim(query, documents)[0]]
+
+
+def save_late_interaction(form: Form, folder: Path) -> list[float]:
+    """Save a late-interaction model; return for each document the mean of the query tokens' largest cosines."""
+    import torch  # noqa: PLC0415 - see `main`
+    from pylate import models, scores  # noqa: PLC0415 - likewise
+
+    lengths = {"embedding_size": 16, "query_length": 24, "document_length": 64}
+    base = _base(form, folder.with_name(f"{folder.name}-base"))
+    made = models.ColBERT(str(base), device="cpu", **lengths, **form.options)
+    made.save(str(folder), create_model_card=False)
+    model = models.ColBERT(str(folder), device="cpu")
+    query = torch.as_tensor(model.encode([QUERY], is_query=True)[0])
+    documents = [torch.as_tensor(one) for one in model.encode(list(DOCUMENTS), is_query=False)]
+    return [float(scores.colbert_scores(query[None], one[None])[0, 0]) / len(query) for one in documents]
 
 
 def save_cross_encoder(form: Form, folder: Path) -> list[float]:
