@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from osrerank.errors import ConfigError, ModelLoadError
+from osrerank.export import static
 from osrerank.export.bi_encoder_graph import BUCKETS
 from osrerank.scoring.backends.networks.modern_bert import shape as modern_shape
 from osrerank.scoring.card import CHOICES, Calibration, ModelCard, Pooling
@@ -64,17 +65,21 @@ class BiEncoderSource:
         directory: where ``config.json``, ``tokenizer.json`` and the safetensors are.
         card: its card, with a provisional calibration.
         weights: the modules' safetensors, relative to the model's directory.
+        is_static: whether it is a StaticEmbedding.
     """
 
     directory: Path
     card: ModelCard
     weights: tuple[str, ...]
+    is_static: bool = False
 
     def write_modules(self, source: Path, folder: Path) -> None:
-        """Copy the modules' safetensors from the model's directory to another one."""
+        """Copy the modules' safetensors from the model's directory to another one; write a table as osrerank's own."""
         for name in self.weights:
             (folder / name).parent.mkdir(exist_ok=True)
             shutil.copyfile(source / name, folder / name)
+        if self.is_static:
+            static.write(self.directory, folder)
 
 
 def is_bi_encoder(directory: Path) -> bool:
@@ -98,7 +103,7 @@ def read_bi_encoder(directory: Path, name: str, given: Given | None = None) -> B
     given = given or Given()
     found = files.read_bi_encoder(directory, read_json)
     transformer = directory / found.transformer
-    config = config_of(transformer)
+    config = static.config_of(static.table(transformer)) if found.is_static else config_of(transformer)
     pooling = given.pooling or found.pooling
     if pooling is None:
         fix = f"name it: --pooling {', '.join(CHOICES['pooling'])}"
@@ -129,7 +134,7 @@ def read_bi_encoder(directory: Path, name: str, given: Given | None = None) -> B
         document_prefix=document_prefix,
         truncation_side=TokenizerSettings.read(transformer, read_json).truncation_side,
     )
-    return BiEncoderSource(transformer, card, found.weights)
+    return BiEncoderSource(transformer, card, found.weights, found.is_static)
 
 
 @cache

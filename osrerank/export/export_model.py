@@ -220,7 +220,8 @@ def _as_ours(source: Path, output: Path, options: ExportOptions) -> Iterator[Pat
     with tempfile.TemporaryDirectory(dir=output.parent, prefix=f".{output.name}.") as parent:
         folder = Path(parent)
         for file in (CONFIG_FILE, TOKENIZER_FILE, *weight_files(model.directory)):
-            shutil.copyfile(model.directory / file, folder / file)
+            if (model.directory / file).exists():
+                shutil.copyfile(model.directory / file, folder / file)
         model.write_modules(source, folder)
         for name in (*NOTICES, README):
             if (source / name).exists():

@@ -22,7 +22,7 @@ from osrerank.scoring.backends.onnx import VECTOR
 from osrerank.scoring.card import ModelCard
 from osrerank.scoring.inputs import InputBuilder, Tokens
 from osrerank.scoring.model_files import CONFIG_FILE, TOKENIZER_FILE, read_config
-from osrerank.scoring.modular.description import DRAWN, FAMILIES
+from osrerank.scoring.modular.description import DRAWN, FAMILIES, STATIC
 
 EXAMPLES = {"words": 32, "marks": 16}
 """Kind of example -> how many sequences calibrate the quantisation; see `_examples`."""
@@ -94,7 +94,8 @@ def _write_fp32(source: Path, target: Path, card: ModelCard, *, padded: bool) ->
         if padded:
             reason = f"{source}: a bi-encoder's graph takes no padding; leave padded out"
             raise ConfigError(reason, setting="padded", source="argument")
-        check_architecture(source / CONFIG_FILE, config, DRAWN if card.kind == "late-interaction" else FAMILIES)
+        families = DRAWN if card.kind == "late-interaction" else (*FAMILIES, STATIC)
+        check_architecture(source / CONFIG_FILE, config, families)
     if card.is_encoder and config["model_type"] in DRAWN:
         weights = {name: tensor.float().numpy() for name, tensor in read_weights(source).items()}
         try:

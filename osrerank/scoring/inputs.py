@@ -16,6 +16,7 @@ from typing import Self
 import numpy as np
 import numpy.typing as npt
 from tokenizers import Encoding, Tokenizer
+from tokenizers.processors import TemplateProcessing
 
 from osrerank._threads import NATIVE_CODE
 from osrerank.errors import ModelLoadError
@@ -326,7 +327,8 @@ def padded(sequences: Sequence[Tokens], pad_id: int = 0, *, multiple: int = 1, m
     token_type_ids = np.zeros_like(input_ids)
     for row, tokens in enumerate(sequences):
         input_ids[row, : lengths[row]] = tokens.ids
-        token_type_ids[row] = tokens.segments[-1]
+        if len(tokens.ids):  # of a StaticEmbedding, a text may have no token
+            token_type_ids[row] = tokens.segments[-1]
         token_type_ids[row, : lengths[row]] = tokens.segments
     seen = lengths - np.array([tokens.unattended for tokens in sequences])
     attention_mask = (np.arange(input_ids.shape[1]) < seen[:, None]).astype(np.int64)
@@ -341,7 +343,8 @@ def template_of_one(tokenizer: Tokenizer) -> Template:
     """
     encoding = tokenizer.encode("a")
     texts = [index for index, special in enumerate(encoding.special_tokens_mask) if not special]
-    if not texts or len(texts) == len(encoding.ids):
+    is_bare = isinstance(tokenizer.post_processor, TemplateProcessing)  # a StaticEmbedding's, which adds nothing
+    if not texts or (len(texts) == len(encoding.ids) and not is_bare):
         raise ValueError("it does not put special tokens around a text (no post-processor)")
     head, tail = tuple(encoding.ids[: texts[0]]), tuple(encoding.ids[texts[-1] + 1 :])
     return Template(head, (*tail, *head), tail, len(tail), 1)

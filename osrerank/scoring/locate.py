@@ -23,6 +23,7 @@ DESCRIPTIONS = (
     "*_MultiVectorMask/config.json",
     "*_Normalize/config.json",
     "*_Pooling/config.json",
+    "*_StaticEmbedding/tokenizer.json",
     "artifact.metadata",
     "config.json",
     "config_sentence_transformers.json",

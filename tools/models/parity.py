@@ -31,8 +31,9 @@ HEAD = """# Parity with the libraries
 
 Each row is a tiny random checkpoint that {versions} saved.
 The number is the largest difference between osrerank's scores in fp32, with either backend, and the library's:
-of cosines, of late interaction's means of cosines, or of logits as a part of the greatest one. A checkpoint that osrerank does not score exactly is refused,
-with the sentence in its row. One of the texts is longer than the models read.
+of cosines, of late interaction's means of cosines, or of logits as a part of the greatest one. A checkpoint that
+osrerank does not score exactly is refused, with the sentence in its row. One of the texts is longer than the models
+read.
 
 ```sh
 make parity      # makes the environments, saves the checkpoints, and writes this page

@@ -45,7 +45,7 @@ ROBERTAS = ("roberta", "xlm-roberta", "camembert", "mpnet")
 """Families with RoBERTa's special tokens, of which <pad> has the id 1; the others have BERT's."""
 PYLATE = ("bert", "roberta", "xlm-roberta", "modernbert", "distilbert")
 """Families of which PyLate saves a late-interaction model."""
-TOKENS = "late interaction"
+TOKENS, TABLE = "late interaction", "static"
 """In place of a pooling."""
 POOLINGS = ("cls", "mean", "max", "weightedmean", "mean_sqrt_len_tokens", "lasttoken")
 TRAINING = ("low blood pressure and heat flow", "query: passage: the wing of the engine", *DOCUMENTS)
@@ -58,7 +58,8 @@ class Form:
     Attributes:
         name: in the table.
         family: a key of `FAMILIES`.
-        pooling: of a bi-encoder; `TOKENS` for late interaction; empty for a cross-encoder.
+        pooling: of a bi-encoder; `TABLE` for a StaticEmbedding; `TOKENS` for late interaction; empty for a
+            cross-encoder.
         options: of the library's class.
         tokenizer: fields of the tokenizer's settings.
         tokens: special tokens that the tokenizer gets.
@@ -85,6 +86,8 @@ def forms() -> Iterator[Form]:
             f"{family}, mean, prompts of special tokens", family, "mean", {"prompts": marked}, {}, ("[QRY]", "[DOC]")
         )
     plain = {"query": "query: ", "document": "passage: "}
+    yield Form("StaticEmbedding, BERT's tokenizer", "bert", TABLE)
+    yield Form("StaticEmbedding, XLM-R's tokenizer, prompts", "xlm-roberta", TABLE, {"prompts": plain})
     yield Form("xlm-roberta, mean, prompts", "xlm-roberta", "mean", {"prompts": plain})
     yield Form("bert, mean, truncation_side left", "bert", "mean", tokenizer={"truncation_side": "left"})
     yield Form("bert, classifier, truncation_side left", "bert", tokenizer={"truncation_side": "left"})
@@ -132,10 +135,16 @@ def main() -> None:
 def save_bi_encoder(form: Form, folder: Path) -> list[float]:
     """Save a bi-encoder; return the cosine of the query with each document."""
     import sentence_transformers  # noqa: PLC0415 - see `main`
+    import torch  # noqa: PLC0415 - likewise
     from sentence_transformers.sentence_transformer import modules  # noqa: PLC0415 - likewise
 
-    base = _base(form, folder.with_name(f"{folder.name}-base"))
-    parts = [modules.Transformer(str(base)), modules.Pooling(WIDTH, form.pooling)]
+    parts: list[Any]
+    if form.pooling == TABLE:
+        torch.manual_seed(7)
+        parts = [modules.StaticEmbedding(_tokenizer(form.family)[0], embedding_dim=WIDTH)]
+    else:
+        base = _base(form, folder.with_name(f"{folder.name}-base"))
+        parts = [modules.Transformer(str(base)), modules.Pooling(WIDTH, form.pooling)]
     made = sentence_transformers.SentenceTransformer(modules=parts, device="cpu", **form.options)
     made.save_pretrained(str(folder), create_model_card=False)
     model = sentence_transformers.SentenceTransformer(str(folder), device="cpu")

@@ -12,6 +12,7 @@ from osrerank.scoring.backends.base import Compute
 from osrerank.scoring.card import ModelCard
 from osrerank.scoring.inputs import Tokens
 from osrerank.scoring.model_files import CONFIG_FILE, modular, padding_id, parameter_files, read_config
+from osrerank.scoring.modular.description import STATIC
 from osrerank.scoring.modular.head import Head
 from osrerank.types.vectors import Rows
 
@@ -267,11 +268,14 @@ def _refuse_decoder(directory: Path, card: ModelCard, transformers: Any) -> None
 
 def _modular(directory: Path, card: ModelCard, head: Head) -> Any:
     """Return transformers' encoder with the modules of a head, with all of their weights read from the files."""
-    from osrerank.scoring.backends.networks.classifier import ModularClassifier  # noqa: PLC0415 - imports torch
+    from osrerank.scoring.backends.networks.classifier import ModularClassifier, Table  # noqa: PLC0415 - imports torch
     from osrerank.scoring.backends.networks.heads import HeadNetwork  # noqa: PLC0415 - imports torch
 
     transformers: Any = require("transformers", extra="torch")
-    weights = read_weights(directory)
+    weights, config = read_weights(directory), read_config(directory)
+    if config.get("model_type") == STATIC:
+        table = Table(weights["embedding.weight"], transformers.PretrainedConfig(**config))
+        return ModularClassifier(table, HeadNetwork(head, weights)).eval()
     network, loading = transformers.AutoModel.from_pretrained(
         directory, use_safetensors=True, local_files_only=True, trust_remote_code=False, output_loading_info=True
     )

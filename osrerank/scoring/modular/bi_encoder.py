@@ -1,6 +1,7 @@
 """A bi-encoder's directory as sentence-transformers saves it (Reimers, Gurevych 2019, arXiv 1908.10084).
 
-Its modules are a Transformer, Pooling, and then Dense, LayerNorm, Normalize and Dropout, as many as there are.
+Its modules are a Transformer and Pooling, or a StaticEmbedding, and then Dense, LayerNorm, Normalize and Dropout, as
+many as there are.
 """
 
 from collections.abc import Mapping, Sequence
@@ -13,6 +14,7 @@ from osrerank.scoring.modular.description import (
     KINDS,
     MODEL_FILE,
     MODULES_FILE,
+    TOKENIZER_FILE,
     TRANSFORMER_FILE,
     Modules,
     Read,
@@ -26,6 +28,9 @@ from osrerank.scoring.modular.description import (
 from osrerank.scoring.modular.head import HeadStep, Mode
 
 NAME = "SentenceTransformer"
+TABLE = "StaticEmbedding"
+MOST_TOKENS = 1 << 18
+"""Of a StaticEmbedding's texts, which have no limit: as many as `osrerank.scoring.inputs` reads characters."""
 QUERY_PROMPTS = ("query",)
 DOCUMENT_PROMPTS = ("document", "passage", "corpus")
 """Names of the prompts of each side; the first one that is not empty counts."""
@@ -39,7 +44,7 @@ class BiEncoderDescription:
     """What a bi-encoder's files say.
 
     Attributes:
-        transformer: folder of the transformer's files, relative to the directory; "" for the directory itself.
+        transformer: folder of the first module's files, relative to the directory; "" for the directory itself.
         pooling: how a text's states become its vector; None where the files do not say.
         steps: from there to the vector that is compared, without a last division by its norm.
         width: numbers of the last Dense; 0 for the pooling's.
@@ -50,6 +55,7 @@ class BiEncoderDescription:
         counts_prompts: whether the tokens of a prefix count in pooling.
         limits: the files' own.
         weights: the modules' safetensors, relative to the directory.
+        is_static: whether the first module is a StaticEmbedding.
     """
 
     transformer: str
@@ -63,6 +69,7 @@ class BiEncoderDescription:
     counts_prompts: bool
     limits: TokenLimits
     weights: tuple[str, ...]
+    is_static: bool = False
 
 
 def read_bi_encoder(directory: Path, read: Read) -> BiEncoderDescription:
@@ -82,11 +89,13 @@ def read_bi_encoder(directory: Path, read: Read) -> BiEncoderDescription:
     model: Mapping[str, Any] = read(file) if file.exists() else {}
     if kind != NAME:
         raise refused(file, f"model_type is {kind!r}; a bi-encoder's is {NAME}")
-    (_, transformer), *modules = listed(directory / MODULES_FILE, read, KINDS)
-    if transformer_task(directory / transformer, read) == CLASSIFIERS:
+    (first, transformer), *modules = listed(directory / MODULES_FILE, read, KINDS, first=("Transformer", TABLE))
+    is_static = first == TABLE
+    if not is_static and transformer_task(directory / transformer, read) == CLASSIFIERS:
         raise refused(directory / transformer / TRANSFORMER_FILE, f"transformer_task is {CLASSIFIERS!r}")
     parts = Modules(directory, read)
-    pooling, steps, width = _steps(directory, parts, modules)
+    pooling: Mode = "mean" if is_static else _pooling(directory, parts, modules)
+    steps, width = _steps(directory, parts, modules if is_static else modules[1:])
     similarity, dimensions = _similarity(file, model), int(model.get("truncate_dim") or 0)
     if steps and steps[-1].kind == "unit" and (similarity == "cosine" or not dimensions):
         steps, similarity = steps[:-1], "cosine"
@@ -99,25 +108,39 @@ def read_bi_encoder(directory: Path, read: Read) -> BiEncoderDescription:
         similarity,
         prompt_of(file, model, QUERY_PROMPTS),
         prompt_of(file, model, DOCUMENT_PROMPTS),
-        parts.includes_prompt(modules[0][1]) or pooling == "lasttoken",
-        limits_of(directory / transformer, read),
+        is_static or parts.includes_prompt(modules[0][1]) or pooling == "lasttoken",
+        _truncation(directory / transformer, read) if is_static else limits_of(directory / transformer, read),
         parts.weights,
+        is_static,
     )
 
 
-def _steps(directory: Path, parts: Modules, modules: Sequence[tuple[str, str]]) -> tuple[Mode, list[HeadStep], int]:
-    """Return the pooling, what follows it, and how many numbers the last Dense gives."""
-    file = directory / MODULES_FILE
-    if [kind for kind, _ in modules].count("Pooling") != 1 or modules[0][0] != "Pooling":
+def _truncation(directory: Path, read: Read) -> TokenLimits:
+    """Return the limit of a tokenizer's own file."""
+    truncation = read(directory / TOKENIZER_FILE).get("truncation") or {}
+    return TokenLimits(int(truncation.get("max_length", MOST_TOKENS)))
+
+
+def _pooling(directory: Path, parts: Modules, modules: Sequence[tuple[str, str]]) -> Mode:
+    """Return the pooling behind a Transformer."""
+    if not modules or modules[0][0] != "Pooling":
         named = ", ".join(kind for kind, _ in modules) or "nothing"
-        raise refused(file, f"behind the Transformer stands {named}; it must be one Pooling, and others after it")
+        reason = f"behind the Transformer stands {named}; it must be one Pooling, and others after it"
+        raise refused(directory / MODULES_FILE, reason)
     (mode, *more), folder = parts.pooling(modules[0][1]), modules[0][1]
     if more:
         reason = f"pooling_mode is {', '.join((mode, *more))}; of a bi-encoder it must be a single one"
         raise refused(directory / folder / "config.json", reason)
+    return mode
+
+
+def _steps(directory: Path, parts: Modules, modules: Sequence[tuple[str, str]]) -> tuple[list[HeadStep], int]:
+    """Return the steps behind the pooling, and how many numbers the last Dense gives."""
     steps: list[HeadStep] = []
     width = 0
-    for kind, folder in modules[1:]:
+    for kind, folder in modules:
+        if kind == "Pooling":
+            raise refused(directory / MODULES_FILE, f"the Pooling in {folder} is one too many")
         if kind == "Dense":
             step, width = parts.dense(folder)
             steps.append(step)
@@ -125,7 +148,7 @@ def _steps(directory: Path, parts: Modules, modules: Sequence[tuple[str, str]]) 
             steps.append(parts.norm(folder))
         elif kind == "Normalize":
             steps.append(parts.unit(folder))
-    return mode, steps, width
+    return steps, width
 
 
 def _similarity(file: Path, model: Mapping[str, Any]) -> Similarity:

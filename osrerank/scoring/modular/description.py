@@ -25,6 +25,8 @@ DRAWN = ("bert", "roberta", "xlm-roberta", "camembert", "mpnet", "modernbert")
 """Encoders whose graphs `osrerank.export` builds itself, by ``model_type``."""
 FAMILIES = (*DRAWN, "distilbert", "electra", "albert", "deberta-v2")
 """Encoders that may stand before other modules."""
+STATIC = "static-embedding"
+"""The ``model_type`` that osrerank gives to a StaticEmbedding, a table of tokens' vectors, which has no config."""
 KINDS = ("Pooling", "Dense", "LayerNorm", "Normalize", "Dropout")
 """Modules that may follow the transformer of a bi-encoder or a cross-encoder."""
 ENCODERS = "feature-extraction"
@@ -179,15 +181,20 @@ def model_type(directory: Path, read: Read) -> str | None:
 
 
 def listed(
-    file: Path, read: Read, known: Sequence[str], libraries: tuple[str, ...] = (LIBRARY,)
+    file: Path,
+    read: Read,
+    known: Sequence[str],
+    libraries: tuple[str, ...] = (LIBRARY,),
+    first: Sequence[str] = ("Transformer",),
 ) -> list[tuple[str, str]]:
-    """Return the kind and the folder of each module of ``modules.json``, the Transformer first.
+    """Return the kind and the folder of each module of ``modules.json``, in order.
 
     Args:
         file: ``modules.json``.
         read: how a JSON file is read.
-        known: the kinds that may stand behind the Transformer.
+        known: the kinds that may stand behind the first module.
         libraries: what the modules' types may begin with.
+        first: the kinds of which the first module is one.
 
     Raises:
         ModelLoadError: another module is listed, or none.
@@ -198,7 +205,7 @@ def listed(
             named, folder = str(module["type"]), str(module["path"])
         except (KeyError, TypeError) as error:
             raise refused(file, f"module {index} has no type and path: {error!r}") from None
-        kind, allowed = named.rpartition(".")[2], known if index else ("Transformer",)
+        kind, allowed = named.rpartition(".")[2], known if index else first
         if not named.startswith(libraries) or kind not in allowed:
             reason = f"module {index} has the type {named}; there it must be sentence-transformers'"
             raise refused(file, f"{reason} {' or '.join(allowed)}, and osrerank runs no other code")

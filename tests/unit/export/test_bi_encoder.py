@@ -185,7 +185,7 @@ def test_what_is_not_known_is_refused_by_file_and_field(file: str, fields: Any, 
         (("Transformer", "LSTM"), "module 1 has the type sentence_transformers.models.LSTM"),
         (("Transformer", "Dense", "Pooling"), "behind the Transformer stands Dense, Pooling; it must be one Pooling"),
         (("Transformer",), "behind the Transformer stands nothing"),
-        (("StaticEmbedding",), "module 0 has the type sentence_transformers.models.StaticEmbedding"),
+        (("BoW",), "module 0 has the type sentence_transformers.models.BoW"),
     ],
 )
 def test_other_modules_are_refused_by_name(types: tuple[str, ...], problem: str, folder: Path) -> None:

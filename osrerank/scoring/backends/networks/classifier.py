@@ -1,5 +1,6 @@
 """A network of transformers with the inputs of all our models."""
 
+from types import SimpleNamespace
 from typing import Any
 
 from torch import Tensor, nn
@@ -24,6 +25,24 @@ class Classifier(nn.Module):
         segments = {"token_type_ids": token_type_ids} if self.has_segments else {}
         logits: Tensor = self.network(input_ids=input_ids, attention_mask=attention_mask, **segments).logits
         return logits
+
+
+class Table(nn.Module):
+    """Gives each token's vector, in place of an encoder.
+
+    Args:
+        rows: the vectors ``(tokens, dimensions)``.
+        config: of transformers.
+    """
+
+    def __init__(self, rows: Tensor, config: Any) -> None:
+        super().__init__()
+        self.config = config
+        self.embedding = nn.Embedding(rows.shape[0], rows.shape[1], _weight=rows)
+
+    def forward(self, input_ids: Tensor, attention_mask: Tensor) -> SimpleNamespace:  # noqa: ARG002 - as encoders
+        """Return the vectors as ``last_hidden_state``."""
+        return SimpleNamespace(last_hidden_state=self.embedding(input_ids))
 
 
 class ModularClassifier(nn.Module):

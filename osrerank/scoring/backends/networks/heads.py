@@ -126,7 +126,7 @@ class HeadNetwork(nn.Module):
             self.pooling,
             {
                 "cls": lambda: states[:, 0],
-                "mean": lambda: (states * kept).sum(dim=1) / kept.sum(dim=1),
+                "mean": lambda: (states * kept).sum(dim=1) / kept.sum(dim=1).clamp(min=1),
                 "max": lambda: states.masked_fill(kept == 0, torch.finfo(states.dtype).min).amax(dim=1),
                 "weightedmean": lambda: (states * (counts := kept.cumsum(1) * kept)).sum(dim=1) / counts.sum(dim=1),
                 "lasttoken": lambda: _last(states, mask),

@@ -1,0 +1,60 @@
+"""Read sentence-transformers' StaticEmbedding: a table of tokens' vectors, of which a text's vector is the mean."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+from osrerank._optional import require
+from osrerank.scoring.model_files import CONFIG_FILE, TOKENIZER_FILE, WEIGHTS_FILE, read_json, weight_files
+from osrerank.scoring.modular.bi_encoder import MOST_TOKENS
+from osrerank.scoring.modular.description import STATIC, refused
+
+BARE = {
+    "type": "TemplateProcessing",
+    "single": [{"Sequence": {"id": "A", "type_id": 0}}],
+    "pair": [{"Sequence": {"id": "A", "type_id": 0}}, {"Sequence": {"id": "B", "type_id": 1}}],
+    "special_tokens": {},
+}
+"""A tokenizer's post-processor that puts nothing around a text, as the library reads texts here."""
+
+
+def table(directory: Path) -> Any:
+    """Return the vectors of the tokens, fp32 ``(tokens, dimensions)``.
+
+    model2vec's files have a row for several tokens, and a weight for each token.
+
+    Raises:
+        ModelLoadError: there is no table, or it is pickled.
+    """
+    file = directory / next(iter(weight_files(directory)), WEIGHTS_FILE)
+    if not file.exists():
+        raise refused(file, "it is missing; save the model with safe_serialization=True")
+    weights = require("safetensors.torch", extra="torch").load_file(file)
+    rows = weights.get("embedding.weight", weights.get("embeddings"))
+    if rows is None:
+        raise refused(file, "it has no tensor embedding.weight, which a StaticEmbedding has")
+    if "mapping" in weights:
+        rows = rows[weights["mapping"].long()]
+    if "weights" in weights:
+        rows = rows.float() * weights["weights"][:, None]
+    return rows.float().contiguous()
+
+
+def config_of(rows: Any) -> dict[str, Any]:
+    """Return the ``config.json`` of a table."""
+    tokens, width = rows.shape
+    return {
+        "model_type": STATIC,
+        "vocab_size": tokens,
+        "hidden_size": width,
+        "max_position_embeddings": MOST_TOKENS,
+    }
+
+
+def write(directory: Path, folder: Path) -> None:
+    """Write a StaticEmbedding's files to another directory, as `osrerank.scoring` reads them."""
+    rows = table(directory)
+    require("safetensors.torch", extra="torch").save_file({"embedding.weight": rows}, folder / WEIGHTS_FILE)
+    (folder / CONFIG_FILE).write_text(json.dumps(config_of(rows)), encoding="utf-8")
+    tokenizer = {**read_json(directory / TOKENIZER_FILE), "post_processor": BARE}
+    (folder / TOKENIZER_FILE).write_text(json.dumps(tokenizer, ensure_ascii=False), encoding="utf-8")
