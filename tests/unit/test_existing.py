@@ -83,5 +83,5 @@ def test_unknown_options_are_refused() -> None:
 
 @pytest.mark.parametrize("other", ["http://localhost:9200", None, object()])
 def test_what_is_no_client_is_refused(other: Any) -> None:
-    with pytest.raises(ConfigError, match="wrap takes an OpenSearch or an AsyncOpenSearch of opensearch-py, not a"):
+    with pytest.raises(ConfigError, match="wrap takes an OpenSearch or AsyncOpenSearch of opensearch-py, or an Elasticsearch"):
         osrerank.wrap(other)
