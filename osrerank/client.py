@@ -24,7 +24,7 @@ from osrerank.driver import SyncDriver
 from osrerank.errors import ConfigError
 from osrerank.options.defaults import Defaults
 from osrerank.options.rerank import Rerank, RerankOptions
-from osrerank.retrieval.requests import SideRequest, authentication_of, is_embedded
+from osrerank.retrieval.requests import SideRequest, authentication_of, is_embedded, may_change_indices
 from osrerank.search.calls import multi_search_steps, search_steps
 from osrerank.search.plan import RerankArgument
 from osrerank.search.searcher import Searcher
@@ -41,8 +41,6 @@ from osrerank.vectors.background import Background
 EMBEDDED = "embedded:"
 PASSED_ON = ("hosts", "transport_class", "scheme", "embedded_path", "clock")
 """Options that the client, opensearch-py and the embedded engine accept, but that no signature names."""
-CHANGES_NOTHING = frozenset({"_refresh", "_flush", "_forcemerge", "_analyze", "clear", "query"})
-"""The last words of paths under which a ``POST`` changes no mapping, setting or name of an index."""
 CONNECTIONS = 32
 """Connections kept open to each host; opensearch-py's default is one, for which threads would wait."""
 
@@ -365,7 +363,7 @@ class NoticedChanges:
     def perform_request(self, method: str, url: str, *arguments: Any, **options: Any) -> Any:
         """Send a request as the client's transport does."""
         sent = partial(self._client.transport.perform_request, method, url, *arguments, **options)
-        if method in ("GET", "HEAD") or url.rpartition("/")[2] in CHANGES_NOTHING:
+        if not may_change_indices(method, url):
             return sent()
         try:
             answer = sent()

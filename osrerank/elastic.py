@@ -8,7 +8,7 @@ from urllib.parse import unquote
 from osrerank._optional import require
 from osrerank.driver import AsyncDriver, SyncDriver
 from osrerank.options.defaults import Defaults
-from osrerank.retrieval.requests import SideRequest, authentication_of, path_of
+from osrerank.retrieval.requests import SideRequest, authentication_of, may_change_indices, path_of
 from osrerank.search.calls import multi_search_steps, search_steps
 from osrerank.search.plan import RerankArgument
 from osrerank.search.searcher import Searcher
@@ -88,6 +88,11 @@ class _Elastic:
         index = unquote((path_parts or {}).get("index", ""))
         self._calls.append(Call(self._copy(None), params or {}, body, index or None, []))
 
+    def _notice(self, method: str, path: str, request: Mapping[str, Any]) -> None:
+        """Read again what is cached of the indices if a request of ``indices`` may have changed it."""
+        if str(request.get("endpoint_id")).startswith("indices.") and may_change_indices(method, path):
+            self._searcher.forget_indices()
+
     def _request(self, step: ClientStep, call: Call) -> tuple[Self, dict[str, Any]]:
         """Return the client that sends a step's request, and the arguments of its ``perform_request``."""
         if isinstance(step, SideRequest):
@@ -155,7 +160,10 @@ class RerankingElasticsearch(_Elastic, SyncDriver, Elasticsearch):  # type: igno
         """Send a request, as elasticsearch-py does."""
         if self._calls is not None:
             return self._record(**request)
-        return super().perform_request(method, path, **request)
+        try:
+            return super().perform_request(method, path, **request)
+        finally:  # a request that failed may have changed some indices
+            self._notice(method, path, request)
 
     def search(self, query: Any = None, *, rerank: RerankArgument = False, **arguments: Any) -> Any:
         """Search, and rerank the hits if ``rerank`` asks for it.
@@ -212,7 +220,10 @@ class RerankingAsyncElasticsearch(_Elastic, AsyncDriver, AsyncElasticsearch):  #
         """Send a request, as elasticsearch-py does."""
         if self._calls is not None:
             return self._record(**request)
-        return await super().perform_request(method, path, **request)
+        try:
+            return await super().perform_request(method, path, **request)
+        finally:
+            self._notice(method, path, request)
 
     async def search(self, query: Any = None, *, rerank: RerankArgument = False, **arguments: Any) -> Any:
         """Search, and rerank the hits if ``rerank`` asks for it."""
@@ -270,6 +281,7 @@ def wrapped(client: Any, models: RerankService, defaults: Defaults) -> Any:
     searcher = Searcher(models, defaults, engine=Engine.ELASTICSEARCH, authentication=authentication_of(client))
     state: dict[str, Any] = {"_searcher": searcher, "_later": set() if is_async else Background(), "is_owner": False}
     new.__dict__ |= {**client.__dict__, "_headers": client._headers.copy(), **state}  # noqa: SLF001 - its credentials
+    new.indices = type(client.indices)(new)
     return new
 
 

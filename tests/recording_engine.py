@@ -10,7 +10,10 @@ MAPPING = {"articles": {"mappings": {"properties": {"title": {"type": "text"}, "
 
 def answer(received: Received) -> Reply:
     found = {} if received.path == "/" or "/_settings/" in received.path else MAPPING
-    content = found if received.method == "GET" else response_of(["a", "bbb", "cc"])
+    response = response_of(["a", "bbb", "cc"])
+    for hit in response["hits"]["hits"]:
+        hit["_index"] = "articles"
+    content = found if received.method == "GET" else response
     return Reply(content, headers=(("Content-Type", "application/json"), ("X-Elastic-Product", "Elasticsearch")))
 
 

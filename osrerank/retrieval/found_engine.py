@@ -23,6 +23,11 @@ class FoundEngine:
         self._engine = engine
         self._seldom = Seldom()
 
+    @property
+    def known(self) -> Engine | None:
+        """The engine; None if it has not been looked up, or could not be."""
+        return self._engine
+
     def of(self) -> Generator[SideRequest, Any, Engine]:
         """Return the engine; yield the requests to look it up, none if it is known."""
         if self._engine is not None:

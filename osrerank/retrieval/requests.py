@@ -18,6 +18,9 @@ OF_NOBODY = {
 }  # fmt: skip
 """Headers that do not tell who sends a request; a proxy may read any other."""
 
+CHANGES_NOTHING = frozenset({"_refresh", "_flush", "_forcemerge", "_analyze", "clear", "query"})
+"""The last words of paths under which a ``POST`` changes no mapping, setting or name of an index."""
+
 
 @dataclass(frozen=True, slots=True)
 class SideRequest:
@@ -57,6 +60,11 @@ def _in_url(value: Any) -> str:
     if isinstance(value, list | tuple):
         return ",".join(map(_in_url, value))
     return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def may_change_indices(method: str, path: str) -> bool:
+    """Return whether a request of ``client.indices`` may change a mapping, a setting or a name of an index."""
+    return method not in ("GET", "HEAD") and path.rpartition("/")[2] not in CHANGES_NOTHING
 
 
 def is_embedded(client: Any) -> bool:

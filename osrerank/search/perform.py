@@ -13,6 +13,7 @@ from osrerank.search.orders import MAY_NOT_JOIN
 from osrerank.search.plan import NOT_TRIED, Plan, look_up_fields
 from osrerank.search.searcher import Searcher
 from osrerank.search.step import SearchRequest, Step, Texts
+from osrerank.types.engine import Engine
 from osrerank.types.failed import Failed
 from osrerank.types.reasons import Reason, ReasonCode, Warned, WarningCode
 
@@ -164,10 +165,15 @@ def _warn(reason: Reason) -> None:
         logger.warning("[first-pass-refused] a search is not reranked: %s; not logged again for a minute", reason)
 
 
-def hits_to_read(plan: Plan, response: Any) -> Generator[Step, Any, tuple[Plan, Hits]]:
+def hits_to_read(plan: Plan, response: Any, known: Searcher) -> Generator[Step, Any, tuple[Plan, Hits]]:
     """Yield the request (usually none) that fetches the texts of hits, and return the hits as the model reads them.
 
     The plan that comes back names the fields to read. If the texts cannot be fetched, it says why nothing is reranked.
+
+    Args:
+        plan: the plan of the search.
+        response: what the search engine answered.
+        known: what the client knows of its engine.
 
     Raises:
         ResponseFormatError: the response is not as search responses are.
@@ -177,8 +183,9 @@ def hits_to_read(plan: Plan, response: Any) -> Generator[Step, Any, tuple[Plan, 
         return plan, ()
     hits: Hits = hits_of(response)
     if first.apart and hits:
+        engine = yield from known.engine.of()
         try:
-            texts = yield _request_for_texts(plan, first.apart, hits)
+            texts = yield _request_for_texts(plan, first.apart, hits, engine)
         except Failed as failed:
             code = ReasonCode.DEADLINE if failed.timed_out else ReasonCode.REFUSED
             reason = Reason(code, "the texts of the hits could not be fetched", failed.foreign)
@@ -194,7 +201,7 @@ def hits_to_read(plan: Plan, response: Any) -> Generator[Step, Any, tuple[Plan, 
     return (plan if plan.fields.read else plan.naming(hits)), hits
 
 
-def _request_for_texts(plan: Plan, names: Sequence[str], hits: Hits) -> Texts:
+def _request_for_texts(plan: Plan, names: Sequence[str], hits: Hits, engine: Engine) -> Texts:
     """Return the request for the documents with the hits' ids, in the hits' indices."""
     indices, ids = sorted({str(hit["_index"]) for hit in hits}), sorted({hit["_id"] for hit in hits})
     body = {
@@ -205,7 +212,7 @@ def _request_for_texts(plan: Plan, names: Sequence[str], hits: Hits) -> Texts:
         **{name: plan.body[name] for name in DEFINED if name in plan.body},
     }
     assert plan.first_pass is not None
-    if plan.first_pass.pipeline.has_default:
+    if plan.first_pass.pipeline.has_default and engine.has_pipelines:  # unread settings may have a default
         body["search_pipeline"] = {}  # before OpenSearch 2.18, a body may not name one, not even ``_none``
     return Texts(indices, body, plan.deadline)
 

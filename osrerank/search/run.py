@@ -62,7 +62,7 @@ def search(asked: Asked, known: Searcher) -> Steps:
         began_s = service.clock()
         try:
             plan, response = with_boosts(plan, response)
-            plan, hits = yield from hits_to_read(plan, response)
+            plan, hits = yield from hits_to_read(plan, response, known)
             found = yield Computation(partial(read, hits, plan))
             plan, found = yield from with_vectors(found, hits, plan, reads_sides=known.vectors is not None)
             ranking = yield Computation(partial(rank, found, plan))

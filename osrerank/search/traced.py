@@ -5,13 +5,14 @@ from typing import Any, Protocol
 
 from opentelemetry.trace import Span, SpanKind
 
-from osrerank.retrieval.requests import SideRequest, is_embedded
+from osrerank.retrieval.requests import SideRequest
 from osrerank.search.plan import RerankArgument
 from osrerank.search.searcher import Searcher
 from osrerank.search.step import ClientStep, MultiSearchRequest
 from osrerank.service import RerankService
 from osrerank.tracing.attributes import db_attributes, names_of, operation_of
 from osrerank.tracing.spans import UNRECORDED, Attributes, is_recording, span, trace
+from osrerank.types.engine import Engine
 
 
 class TracedClient(Protocol):
@@ -34,17 +35,18 @@ def request_span(client: TracedClient, step: ClientStep, index: Any) -> Abstract
     """Begin the span of a search's request to the search engine."""
     if not is_recording():
         return UNRECORDED
-    hosts = None if is_embedded(client) else getattr(client.transport, "hosts", None) or ()
+    engine = client.searcher.engine.known or Engine.OPENSEARCH  # for which it is taken until it is known
+    hosts = getattr(client.transport, "hosts", None) or ()
     if isinstance(step, MultiSearchRequest):
         attributes: Attributes = {
-            **db_attributes(hosts, "msearch", index),
+            **db_attributes(engine, hosts, "msearch", index),
             "db.operation.batch.size": len(step.lines) // 2,
         }
         return span("msearch", attributes, kind=SpanKind.CLIENT)
     operation = "search"
     if isinstance(step, SideRequest):
         operation, index = operation_of(step.method, step.path)
-    attributes = db_attributes(hosts, operation, index)
+    attributes = db_attributes(engine, hosts, operation, index)
     return span(f"{operation} {attributes['db.collection.name'] or '_all'}", attributes, kind=SpanKind.CLIENT)
 
 

@@ -14,21 +14,23 @@ from opentelemetry.trace import Span, SpanKind, get_current_span
 
 from osrerank.tracing.spans import UNRECORDED, Attributes, fail, is_recording, span, tell, tell_event, tells_queries
 from osrerank.types import StageReport
+from osrerank.types.engine import Engine
 
 PORTS = {"http": 80, "https": 443}
 
 
-def db_attributes(hosts: Sequence[Mapping[str, Any]] | None, operation: str, index: Any) -> Attributes:
+def db_attributes(engine: Engine, hosts: Sequence[Mapping[str, Any]], operation: str, index: Any) -> Attributes:
     """Return the attributes of a request to the search engine.
 
     Args:
-        hosts: the cluster's hosts; None for the embedded engine.
+        engine: the search engine.
+        hosts: the cluster's hosts; none for the embedded engine.
         operation: the name of the operation, such as ``search``.
         index: a name, several, or None for all.
     """
-    host: Mapping[str, Any] = hosts[0] if hosts and len(hosts) == 1 else {}  # of several, the transport picks one
+    host = hosts[0] if len(hosts) == 1 else {}  # of several, the transport picks one
     return {
-        "db.system.name": "osrerank.embedded" if hosts is None else "opensearch",
+        "db.system.name": "osrerank.embedded" if engine.is_embedded else engine.value.lower(),
         "db.operation.name": operation,
         "db.collection.name": names_of(index),
         "server.address": host.get("host"),

@@ -176,6 +176,35 @@ def test_the_asynchronous_client_does_the_same(elasticsearch_url: str, client: A
     assert [ids(found) for found in asyncio.run(searched())] == [expected, expected]
 
 
+def test_a_change_by_indices_is_noticed_at_once(plain: Elasticsearch, elasticsearch_url: str) -> None:
+    text = {"type": "text"}
+
+    def of(name: str) -> dict[str, Any]:
+        return {"index": "elastic-anew", "mappings": {"properties": {name: text}}}
+
+    wrapped, read = osrerank.wrap(plain, scorer=BY_LENGTH), []
+    for name in ("text", "body"):
+        wrapped.options(ignore_status=404).indices.delete(index="elastic-anew")
+        wrapped.indices.create(**of(name))
+        plain.index(index="elastic-anew", id="1", document={name: "blood"}, refresh=True)
+        read += wrapped.search(index="elastic-anew", query="blood", rerank=True)["rerank"]["fields"]
+    assert read == ["text", "body"]
+
+    async def read_by_the_asynchronous_client() -> list[str]:
+        async with AsyncElasticsearch(elasticsearch_url) as client:
+            wrapped, read = osrerank.wrap(client, scorer=BY_LENGTH), []
+            for name in ("body", "text"):
+                await wrapped.indices.delete(index="elastic-anew")
+                await wrapped.indices.create(**of(name))
+                await client.index(index="elastic-anew", id="1", document={name: "blood"}, refresh=True)
+                read += (await wrapped.search(index="elastic-anew", query="blood", rerank=True))["rerank"]["fields"]
+            await wrapped.close()
+            return read
+
+    assert asyncio.run(read_by_the_asynchronous_client()) == ["body", "text"]
+    plain.indices.delete(index="elastic-anew")
+
+
 @pytest.mark.long
 def test_opensearch_py_is_not_imported_where_only_elasticsearchs_client_is_used(plain: Elasticsearch) -> None:
     node = next(iter(plain.transport.node_pool.all())).base_url

@@ -3,11 +3,12 @@
 import json
 
 import pytest
+from opensearchpy import ConnectionTimeout
 
 from osrerank import connect
 from osrerank.retrieval.search_pipelines import OWN_DESCRIPTION
-from osrerank.testing import FunctionScorer
-from tests.rankings import response_of
+from osrerank.testing import CannedTransport, FunctionScorer
+from tests.rankings import client_for, response_of
 from tests.recording_engine import MAPPING
 from tests.rerank_server import Reply, answering
 
@@ -46,3 +47,23 @@ def test_a_multi_search_turns_a_default_pipeline_off_by_an_empty_definition(defi
     named = [line["search_pipeline"] for line in sent if "search_pipeline" in line]
     assert named
     assert all(pipeline == {} for pipeline in named)
+
+
+class WithoutMapping(CannedTransport):
+    """Answers everything but requests for a mapping."""
+
+    def perform_request(self, method, url, *arguments, **options):
+        if url.endswith("/_mapping"):
+            raise ConnectionTimeout("TIMEOUT", "read timed out", {})
+        return super().perform_request(method, url, *arguments, **options)
+
+
+@pytest.mark.parametrize(("engine", "expected"), [("opensearch", {}), ("elasticsearch", None)])
+def test_where_settings_are_unread_only_opensearch_is_told_to_use_no_default_pipeline(engine, expected):
+    client = client_for(["a", "bbb", "cc"], transport_class=WithoutMapping, engine=engine)
+    body = {"query": {"match": {"text": "bbb"}}, "stored_fields": ["text"]}
+    response = client.search(index="notes", body=body, rerank={"fields": ["text"]})
+    assert response["rerank"]["applied"] is True
+    first, *_, texts = client.transport.requests
+    assert "search_pipeline" not in first["body"]
+    assert texts["body"].get("search_pipeline") == expected

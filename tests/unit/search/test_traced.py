@@ -120,3 +120,9 @@ def test_the_asynchronous_client_keeps_searches_at_the_same_time_apart(traced, t
     assert tree(found) == [["osrerank.search", [LOOKUPS[0], *FIRST_PASS]]] * 3
     systems = {span.attributes["db.system.name"] for span in found if span.name == "search notes"}
     assert systems == {"osrerank.embedded"}
+
+
+def test_the_spans_of_a_search_name_the_engine(traced):
+    rankings.client_for(TEXTS, engine="elasticsearch").search("salt", index="notes", rerank=True)
+    systems = {span.attributes["db.system.name"] for span in told(traced) if "db.system.name" in span.attributes}
+    assert systems == {"elasticsearch"}
