@@ -1,1 +1,1 @@
-"""Celery workers that score what clients send."""
+"""Celery workers that score query and document texts for clients."""

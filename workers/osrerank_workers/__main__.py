@@ -1,4 +1,4 @@
-"""Starts a worker: ``python -m osrerank_workers``, the same as ``osrerank worker``."""
+"""Start a worker: ``python -m osrerank_workers``, the same as ``osrerank worker``."""
 
 from osrerank_workers.cli import worker
 

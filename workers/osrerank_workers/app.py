@@ -1,7 +1,8 @@
 """The Celery application: ``celery -A osrerank_workers.app worker``, or ``osrerank worker``.
 
-The model is loaded when the worker starts, before it takes its first chunk, never at import; one process has one copy
-of it and works on several chunks at a time in threads. Nothing is forked, so CUDA may be initialised at any time.
+The worker loads its model when it starts, before it takes its first chunk; an import loads nothing. One process has one
+copy of the model and scores several chunks at a time in threads. Nothing is forked, so CUDA may be initialised at any
+time.
 """
 
 import logging
@@ -28,42 +29,43 @@ THREADS = "celery.concurrency.thread"
 
 
 def __getattr__(name: str) -> Celery:
-    """Make ``app``, of the environment's settings, when Celery's command line asks for it."""
+    """Create ``app`` from the environment's settings when Celery's command line first uses it."""
     if name != "app":
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    made = create_app(Settings.load())
-    globals()["app"] = made
-    return made
+    app = create_app(Settings.load())
+    globals()["app"] = app
+    return app
 
 
 def create_app(settings: Settings, scorer: Scorer | None = None) -> Celery:
-    """Return the application of a worker, one for a process.
+    """Create the Celery application of this process' worker.
 
     Args:
-        settings: broker, model, tasks at a time.
-        scorer: used in place of the settings' model.
+        settings: the settings of the worker, such as its broker and its model.
+        scorer: the scorer to use instead of the model that the settings name.
 
     Raises:
         ConfigError: no broker is configured.
     """
-    made = celery_app(settings.broker())
+    app = celery_app(settings.broker())
     service = WorkerService(settings, scorer)
-    _configure(made, service)
-    register(made, service)
+    _configure(app, service)
+    register(app, service)
     _follow(service, settings)
-    return made
+    return app
 
 
-def _configure(made: Celery, service: WorkerService) -> None:
+def _configure(app: Celery, service: WorkerService) -> None:
     """Set the options that only workers need.
 
-    After an error that Redis answers with, a worker connects again; Celery's default is to end.
+    When Redis answers with an error, the worker connects again; Celery's default is to end.
 
-    A message is acknowledged when its chunk is started. On Redis an unacknowledged one would come back after the
-    visibility timeout, an hour, when nobody waits for it; the client, who does, sends it again instead. So no chunk is
-    cancelled on a connection loss, either; that option only leaves out a warning of Celery.
+    The worker acknowledges a message when it starts the chunk. Redis would deliver an unacknowledged message again only
+    after the visibility timeout of an hour, when no client waits any more; clients send lost chunks again themselves.
+    For the same reason no running chunk is cancelled when the connection is lost: with late acknowledgement off, that
+    option only silences a warning of Celery.
     """
-    made.conf.update(
+    app.conf.update(
         task_acks_late=False,
         worker_pool="threads",
         worker_prefetch_multiplier=1,
@@ -77,7 +79,7 @@ def _configure(made: Celery, service: WorkerService) -> None:
 
 
 def _follow(service: WorkerService, settings: Settings) -> None:
-    """Start and stop a service with this process' worker, by Celery's signals."""
+    """Start and stop the service when Celery signals that the worker starts and stops."""
     stop_probes: list[Callable[[], None]] = []
 
     def load(conf: Any, **_rest: Any) -> None:
@@ -90,7 +92,7 @@ def _follow(service: WorkerService, settings: Settings) -> None:
 
     def check_pool(instance: Any, **_rest: Any) -> None:
         if instance.pool_cls.__module__ != THREADS:
-            logger.critical("[no-start] a worker computes in threads: leave out -P, or give -P threads")
+            logger.critical("[no-start] a worker runs its tasks in threads: leave out -P, or write -P threads")
             raise SystemExit(2)
 
     def begin(**_rest: Any) -> None:
@@ -120,7 +122,7 @@ def _follow(service: WorkerService, settings: Settings) -> None:
 
 
 def _or_exit(step: Callable[[], None]) -> None:
-    """Run a step; end the process if it fails, because Celery only logs errors of a signal's receiver."""
+    """Run a step, and end the process if it fails: Celery would only log the error of a signal's receiver."""
     try:
         step()
     except OsrerankError as error:

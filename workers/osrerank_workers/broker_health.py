@@ -1,4 +1,4 @@
-"""Whether one part of a worker, its consumer or its heartbeats, can use the broker."""
+"""Track whether a part of a worker, the consumer or the heartbeats, can use the broker."""
 
 import logging
 import time
@@ -16,7 +16,7 @@ class BrokerHealth:
     """Counts the broker's consecutive failures, and logs the first one and the recovery.
 
     Args:
-        part: the worker's part that asks, for the log.
+        part: the name of the worker's part, for the log.
         clock: returns seconds; for tests.
     """
 
@@ -38,7 +38,7 @@ class BrokerHealth:
         return pause_s
 
     def answered(self) -> None:
-        """Record that the broker did what it was asked for."""
+        """Record that a request to the broker succeeded; after failures, log the recovery."""
         if failures := self._pause.failures:
             seconds = self._clock() - self._failing_since
             logger.info("%s can use the broker again, after %d failures in %.1f s", self._part, failures, seconds)
@@ -46,5 +46,5 @@ class BrokerHealth:
 
     @property
     def reason(self) -> str:
-        """Why the broker cannot be used; empty if it can, or if the failures began only a moment ago."""
+        """Why the broker cannot be used; empty if it can, or while the failures are no older than `DEAD_AFTER_S`."""
         return self._error if self._pause.failures and self._clock() - self._failing_since > DEAD_AFTER_S else ""

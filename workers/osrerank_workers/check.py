@@ -1,4 +1,4 @@
-"""Whether a worker on this host is ready."""
+"""Check that a worker on this host is ready."""
 
 import socket
 
@@ -13,9 +13,9 @@ from osrerank_workers.service import STALE_S
 
 
 def check_worker(settings: Settings) -> str:
-    """Return the status of a ready worker of the settings' model on this host, as one sentence.
+    """Describe a ready worker of the settings' model on this host, in one sentence.
 
-    A worker is ready when its heartbeat is at most two seconds old, it takes chunks, and it has scored a pair within
+    A worker is ready if its heartbeat is at most two seconds old, it takes chunks, and its model passed a check within
     the last minute.
 
     Raises:
@@ -29,13 +29,15 @@ def check_worker(settings: Settings) -> str:
         raise WorkerError(no_broker(error)) from error
     finally:
         redis.close()
-    here = [heartbeat for heartbeat in heartbeats if heartbeat.host == socket.gethostname()]
-    for heartbeat in here:
+    local_heartbeats = [heartbeat for heartbeat in heartbeats if heartbeat.host == socket.gethostname()]
+    for heartbeat in local_heartbeats:
         if heartbeat.taking and heartbeat.probed_s < STALE_S:
             return f"worker {heartbeat.worker} is ready: {heartbeat.model}, last tried {heartbeat.probed_s:.0f} s ago"
-    if not here and registry.refused:
+    if not local_heartbeats and registry.refused:
         raise WorkerError(f"no worker of {settings.model} can be trusted: {registry.refused}")
-    states = "; ".join(f"{heartbeat.worker} {'hangs' if heartbeat.taking else 'takes no chunks'}" for heartbeat in here)
+    states = "; ".join(
+        f"{heartbeat.worker} {'hangs' if heartbeat.taking else 'takes no chunks'}" for heartbeat in local_heartbeats
+    )
     raise WorkerError(
         f"no worker of {settings.model} is ready on {socket.gethostname()}{f': {states}' if states else ''}"
     )

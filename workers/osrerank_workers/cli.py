@@ -1,4 +1,4 @@
-"""``osrerank worker``: glue only."""
+"""The command ``osrerank worker``."""
 
 from typing import Any
 
@@ -11,26 +11,28 @@ from osrerank.scoring.names import WORKER_NAMES
 @click.command()
 @click.option("--model", help="Model: directory, hub id or shipped name.  [env: OSRERANK_MODEL]")
 @click.option("--backend", help=f"What computes: {', '.join(WORKER_NAMES)}.  [env: OSRERANK_BACKEND]")
-@click.option("--broker-url", help="Redis where clients and workers meet.  [env: OSRERANK_BROKER_URL]")
+@click.option("--broker-url", help="Redis that carries the chunks.  [env: OSRERANK_BROKER_URL]")
 @click.option("--threads", type=click.IntRange(0), help="CPU threads; 0: all cores.  [env: OSRERANK_THREADS]")
-@click.option("--tasks", "worker_tasks", type=click.IntRange(0), help="Chunks at a time; 0 picks.")
-@click.option("--metrics-port", type=click.IntRange(0, 65535), help="Show Prometheus metrics at this port.")
-@click.option("--probe-port", type=click.IntRange(0, 65535), help="Answer /live and /ready over HTTP at this port.")
-@click.option("--log-format", type=click.Choice(["text", "json"]), help="A line of the log.  [default: text]")
-@click.option("--check", is_flag=True, help="Exit 0 if a worker on this host is ready, 1 if not; start none.")
+@click.option(
+    "--tasks", "worker_tasks", type=click.IntRange(0), help="Chunks scored at a time; 0: the model's default."
+)
+@click.option("--metrics-port", type=click.IntRange(0, 65535), help="Serve Prometheus metrics on this port.")
+@click.option("--probe-port", type=click.IntRange(0, 65535), help="Answer /live and /ready over HTTP on this port.")
+@click.option("--log-format", type=click.Choice(["text", "json"]), help="Format of log lines.  [default: text]")
+@click.option("--check", is_flag=True, help="Start no worker: exit with 0 if one on this host is ready, else with 1.")
 @click.pass_obj
 @ended_by_signals()
 def worker(defaults: dict[str, Any] | None, /, *, check: bool, **options: Any) -> None:
     """Score for clients with --backend workers, until stopped by SIGTERM or SIGINT.
 
-    A stopping worker finishes the chunks that it holds. On a machine with several GPUs start one worker for each, with
-    CUDA_VISIBLE_DEVICES.
+    A stopping worker finishes the chunks that it has taken. On a machine with several GPUs, start one worker per GPU,
+    each with its CUDA_VISIBLE_DEVICES.
     """
     from osrerank.settings import Settings  # noqa: PLC0415 - imports pydantic
 
     inherited = {name: (defaults or {}).get(name) for name in ("redis_url", "model", "backend", "dtype")}
-    given = {name: value for name, value in options.items() if value is not None}
-    settings = Settings.load(**{**inherited, **given})
+    options_given = {name: value for name, value in options.items() if value is not None}
+    settings = Settings.load(**{**inherited, **options_given})
     if check:
         from osrerank_workers.check import check_worker  # noqa: PLC0415 - imports redis
 

@@ -1,6 +1,6 @@
-"""Celery's consumer, safe against any entry in the queue, and silent about texts.
+"""A Celery consumer that survives any entry in the queue and logs no texts.
 
-Celery logs the body of a message that it cannot use, and one that is not even JSON ends its worker.
+Celery's own logs the body of a message that it cannot use, and ends the worker when an entry is not JSON.
 """
 
 import logging
@@ -18,44 +18,44 @@ from osrerank.metrics import WORKER_CHUNKS
 from osrerank_workers.broker_health import BrokerHealth
 
 TICK_S = 0.1
-"""How often a waiting worker looks whether it is told to stop."""
+"""Time between two looks whether the worker is to stop, in seconds."""
 
 logger = logging.getLogger(__name__)
 
 
 class Channel(redis.Channel):
-    """A channel that drops what is no message."""
+    """A channel that drops entries which are not messages."""
 
     def _brpop_read(self, **options: Any) -> Any:
-        before = set(self.qos._delivered)  # noqa: SLF001 - Kombu has no public name for it
+        tags_before = set(self.qos._delivered)  # noqa: SLF001 - Kombu has no public name for it
         try:
-            read = super()._brpop_read(**options)  # type: ignore[no-untyped-call]
+            was_read = super()._brpop_read(**options)  # type: ignore[no-untyped-call]
         except Empty:
             self.connection.broker.answered()
             raise
         except (OSError, RedisError):
             raise
         except Exception as error:  # noqa: BLE001 - anything may lie in a Redis list
-            _refuse("is no message", error)
-            for tag in set(self.qos._delivered) - before:  # noqa: SLF001 - see above
+            _refuse("is not a message", error)
+            for tag in set(self.qos._delivered) - tags_before:  # noqa: SLF001 - see above
                 self.basic_reject(tag, requeue=False)  # type: ignore[no-untyped-call]
             return True
         self.connection.broker.answered()
-        return read
+        return was_read
 
 
 class Transport(redis.Transport):
-    """Kombu's Redis transport with that channel."""
+    """Kombu's Redis transport with a `Channel` that drops invalid entries."""
 
     Channel = Channel
     broker: BrokerHealth
 
 
 class Consumer(CeleryConsumer):  # type: ignore[misc]
-    """A consumer that logs the kind of what it refuses but not its content, and reconnects soon.
+    """A consumer that logs why it refuses a message but never its content, and that reconnects for as long as it takes.
 
     Args:
-        broker: whether the consumer can use the broker; it tells the worker.
+        broker: the health of the consumer's connection; the worker reads it, too.
     """
 
     def __init__(self, *arguments: Any, broker: BrokerHealth, **options: Any) -> None:
@@ -63,12 +63,12 @@ class Consumer(CeleryConsumer):  # type: ignore[misc]
         super().__init__(*arguments, **options)
 
     def ensure_connected(self, conn: Any) -> Any:
-        """Connect, however long it takes; Celery's own gives up after a hundred tries."""
+        """Connect, however long it takes; Celery's consumer gives up after a hundred attempts."""
         while True:
             state.maybe_shutdown()
             try:
                 conn.ensure_connection(max_retries=0)
-            except OperationalError as error:  # Kombu's own, in place of Redis'
+            except OperationalError as error:  # Kombu raises it from the error of Redis
                 wait(self.broker.failed(error.__cause__ or error))
             except (*conn.connection_errors, *conn.channel_errors) as error:
                 wait(self.broker.failed(error))
@@ -89,7 +89,7 @@ class Consumer(CeleryConsumer):  # type: ignore[misc]
         message.ack_log_error(logger, self.connection_errors)
 
     def on_unknown_message(self, body: Any, message: Any) -> None:  # noqa: ARG002 - Celery's signature
-        _refuse("has no known form")
+        _refuse("has an unknown format")
         message.reject_log_error(logger, self.connection_errors)
 
     def on_unknown_task(self, body: Any, message: Any, exc: Exception) -> None:  # noqa: ARG002 - Celery's signature
@@ -97,19 +97,21 @@ class Consumer(CeleryConsumer):  # type: ignore[misc]
         message.reject_log_error(logger, self.connection_errors)
 
     def on_invalid_task(self, body: Any, message: Any, exc: Exception) -> None:  # noqa: ARG002 - Celery's signature
-        _refuse("is no valid task", exc)
+        _refuse("is not a valid task", exc)
         message.reject_log_error(logger, self.connection_errors)
 
 
 def wait(seconds: float) -> None:
-    """Sleep, but no longer than until the worker is told to stop."""
+    """Sleep; stop the worker at once if it is told to stop meanwhile."""
     ends_at = time.monotonic() + seconds
     while time.monotonic() < ends_at:
         state.maybe_shutdown()
         time.sleep(min(TICK_S, seconds))
 
 
-def _refuse(why: str, error: Exception | None = None) -> None:
-    """Count a message that cannot be used, and log its kind."""
+def _refuse(problem: str, error: Exception | None = None) -> None:
+    """Count a refused message, and log the reason."""
     WORKER_CHUNKS.labels("refused").inc()
-    logger.warning("[message-refused] a message in the queue %s%s", why, f" ({type(error).__name__})" if error else "")
+    logger.warning(
+        "[message-refused] a message in the queue %s%s", problem, f" ({type(error).__name__})" if error else ""
+    )

@@ -1,4 +1,4 @@
-"""A worker's log: one line an event, as text or as JSON, without texts of queries or documents."""
+"""Format a worker's log: one line per event, as text or JSON, without texts of queries or documents."""
 
 import json
 import logging
@@ -8,15 +8,15 @@ from datetime import UTC, datetime
 from typing import Literal
 
 NOISY = ("celery.worker.strategy", "celery.app.trace", "celery.worker.consumer.connection", "kombu")
-"""Loggers with a line for every message."""
+"""Loggers that write a line for every message; only their warnings are shown."""
 
 
 CODE = re.compile(r"\[([a-z-]+)\] ")
-"""A line that names a condition begins with its code; docs/operations.md says what to do about each."""
+"""Matches the code of a condition at the start of a line; docs/operations.md says what to do about each."""
 
 
 class JsonFormatter(logging.Formatter):
-    """A JSON object a line: time, level, logger, message; code and traceback where there are some."""
+    """Formats a record as a JSON object: time, level, logger, message, and the code and traceback if it has them."""
 
     def format(self, record: logging.LogRecord) -> str:
         content = {
@@ -33,7 +33,7 @@ class JsonFormatter(logging.Formatter):
 
 
 def configure_logs(form: Literal["text", "json"]) -> None:
-    """Send everything from INFO on to standard error."""
+    """Write all records from level INFO up to standard error."""
     handler = logging.StreamHandler(sys.stderr)
     text = logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s")
     handler.setFormatter(JsonFormatter() if form == "json" else text)

@@ -1,4 +1,4 @@
-"""Liveness and readiness of a worker over HTTP, for an orchestrator: ``GET /live`` and ``GET /ready``."""
+"""Report a worker's liveness and readiness to an orchestrator over HTTP: ``GET /live`` and ``GET /ready``."""
 
 import json
 import logging
@@ -13,18 +13,18 @@ from osrerank.errors import ConfigError
 logger = logging.getLogger(__name__)
 
 ANSWER_S = 5.0
-"""A caller that says nothing for this long is hung up on."""
+"""How long a connection may stay silent before it is closed, in seconds."""
 
 
 @dataclass(frozen=True, slots=True)
 class Status:
-    """How a worker is.
+    """The state of a worker, as probes report it.
 
     Attributes:
-        live: whether to leave the process running; False where its model hangs.
-        ready: whether clients can send it chunks now.
-        reason: why it is not ready; else empty.
-        held: how many chunks it has.
+        live: whether the process should go on running; False if its model hangs.
+        ready: whether the worker takes chunks now.
+        reason: why it is not ready; empty if it is.
+        held: the number of chunks that it has taken and not finished.
     """
 
     live: bool
@@ -34,11 +34,11 @@ class Status:
 
 
 def serve_probes(port: int, status: Callable[[], Status]) -> Callable[[], None]:
-    """Answer probes in threads of their own; return what stops it. Port 0 answers none.
+    """Start an HTTP server for probes in threads of its own; return a function that stops it.
 
     Args:
-        port: the port on which all addresses are served.
-        status: the worker's; called for each probe, asks nobody and computes nothing.
+        port: the port, on all addresses; with 0, no server starts.
+        status: returns the worker's state; called for each probe, so it must neither wait nor compute.
 
     Raises:
         ConfigError: the port cannot be used.
@@ -67,16 +67,16 @@ def _handler(status: Callable[[], Status]) -> type[BaseHTTPRequestHandler]:
         timeout = ANSWER_S
 
         def do_GET(self) -> None:
-            found = status()
+            worker = status()
             answers: Mapping[str, tuple[bool, dict[str, Any]]] = {
-                "/live": (found.live, {"live": found.live}),
-                "/ready": (found.ready, {"ready": found.ready, "reason": found.reason, "held": found.held}),
+                "/live": (worker.live, {"live": worker.live}),
+                "/ready": (worker.ready, {"ready": worker.ready, "reason": worker.reason, "held": worker.held}),
             }
             if self.path not in answers:
-                self._answer(404, {"error": "there are /live and /ready"})
+                self._answer(404, {"error": "unknown path: use /live or /ready"})
                 return
-            good, content = answers[self.path]
-            self._answer(200 if good else 503, content)
+            passes, content = answers[self.path]
+            self._answer(200 if passes else 503, content)
 
         def _answer(self, code: int, content: Mapping[str, Any]) -> None:
             body = json.dumps(content).encode()
@@ -87,6 +87,6 @@ def _handler(status: Callable[[], Status]) -> type[BaseHTTPRequestHandler]:
             self.wfile.write(body)
 
         def log_message(self, *_arguments: object) -> None:
-            """Log nothing: there is a probe every few seconds."""
+            """Log nothing, because orchestrators probe every few seconds."""
 
     return HealthProbe

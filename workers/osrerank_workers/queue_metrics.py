@@ -1,4 +1,4 @@
-"""How many chunks wait in a worker's queue, and since when: read from the broker when the metrics are asked for."""
+"""Measure a worker's queue: how many chunks wait in it, and since when. The broker is asked at each scrape."""
 
 import base64
 import json
@@ -20,12 +20,14 @@ OLDEST = "osrerank_worker_queue_oldest_seconds"
 
 
 class QueueCollector(Collector):
-    """Both metrics of one queue; all of its workers show the same. While the broker is away there are none.
+    """Collects a queue's length and the age of its oldest chunk, the same values in every worker of the queue.
+
+    While the broker does not answer, neither metric is reported.
 
     Args:
         redis: a client of the broker.
-        registry: knows the broker's time.
-        signer: opens the requests.
+        registry: the registry of workers, for the broker's time.
+        signer: the signer that verifies requests.
         queue: the queue's name.
     """
 
@@ -33,9 +35,9 @@ class QueueCollector(Collector):
         self._redis, self._registry, self._signer, self._queue = redis, registry, signer, queue
 
     def describe(self) -> Iterator[Metric]:
-        """Yield the names alone, without asking the broker."""
+        """Yield the metrics without values, so that registration does not wait for the broker."""
         yield GaugeMetricFamily(DEPTH, "Chunks that wait in the queue of a worker's model.")
-        yield GaugeMetricFamily(OLDEST, "Time since the oldest waiting chunk was sent; 0 where none waits.")
+        yield GaugeMetricFamily(OLDEST, "Time since the oldest waiting chunk was sent; 0 if none waits.")
 
     def collect(self) -> Iterator[Metric]:
         depth, oldest = self.describe()
@@ -53,10 +55,10 @@ class QueueCollector(Collector):
             yield oldest
 
     def _sent_s(self, message: bytes) -> float | None:
-        """Return when a waiting chunk was sent; None where it is none."""
+        """Return the time when a waiting chunk was sent; None if the entry is not a valid chunk."""
         msgpack = require("msgpack", extra="workers")
         try:
             arguments, *_ = msgpack.unpackb(base64.b64decode(json.loads(message)["body"]))
             return ChunkRequest.decode(self._signer.open("request", arguments[0])).sent_s
-        except Exception:  # noqa: BLE001 - anything may lie in a Redis list; the worker refuses it when it comes to it
+        except Exception:  # noqa: BLE001 - anything may lie in a Redis list; a worker refuses it when it takes it
             return None

@@ -1,4 +1,7 @@
-"""How often a worker takes the same request: a client sends one again when it was lost, nobody else may at will."""
+"""Limit how often a worker accepts the same request.
+
+A client sends a lost request again, a few times; whoever recorded a signed request must not replay it without end.
+"""
 
 import time
 from collections.abc import Callable
@@ -11,16 +14,16 @@ from osrerank.scoring.remote.delivery import MOST_SENDS
 from osrerank.scoring.remote.messages import ChunkRequest
 
 UNBOUNDED_LIVES_S = 3600.0
-"""A request without a deadline is refused when it is older."""
+"""The age from which a request without a deadline is refused, in seconds."""
 MOST_KEPT = 100_000
-"""Requests that are remembered; beyond it, those are forgotten that came least recently."""
+"""The most requests that are remembered; beyond it, the least recent ones are forgotten."""
 
 
 class Replays:
-    """Remembers requests until they expire. After that their own deadline keeps them from being scored.
+    """Counts requests until they expire; an expired request is dropped because its deadline has passed.
 
     Args:
-        now_s: returns the broker's time, in seconds.
+        now_s: a function that returns the broker's time, in seconds.
     """
 
     def __init__(self, now_s: Callable[[], float] = time.time) -> None:
@@ -28,7 +31,7 @@ class Replays:
         self._seen = SharedCache(lambda: TLRUCache[str, tuple[int, float]](MOST_KEPT, _expiry_s, now_s))
 
     def admit(self, request: ChunkRequest) -> None:
-        """Count a request.
+        """Count a request, and refuse a replay.
 
         Raises:
             PayloadError: it came too often, or it has no deadline and is an hour old.
@@ -37,13 +40,13 @@ class Replays:
         if request.deadline_s is None and now_s - request.sent_s > UNBOUNDED_LIVES_S:
             raise PayloadError("a request without a deadline is more than an hour old", reason="expired")
         expires_s = request.sent_s + UNBOUNDED_LIVES_S if request.deadline_s is None else request.deadline_s
-        with self._seen as seen:
-            times = seen.get(request.chunk, (0, 0.0))[0] + 1
-            seen[request.chunk] = times, expires_s
+        with self._seen as arrivals:
+            times = arrivals.get(request.chunk, (0, 0.0))[0] + 1
+            arrivals[request.chunk] = times, expires_s
         if times > MOST_SENDS:
             raise PayloadError(f"a request came more than {MOST_SENDS} times", reason="replayed")
 
 
 def _expiry_s(_chunk: str, counted: tuple[int, float], _now_s: float) -> float:
-    """Return until when a request is remembered."""
+    """Return the time until which a request is remembered."""
     return counted[1]

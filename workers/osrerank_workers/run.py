@@ -14,13 +14,14 @@ from osrerank_workers.consumer import wait
 
 
 class Worker(celery_worker.Worker):  # type: ignore[misc]
-    """Celery's worker, which ends on SIGINT as on SIGTERM: it finishes its chunks, and exits with 0.
+    """A Celery worker that ends on SIGINT as on SIGTERM: it finishes its chunks and exits with 0.
 
-    Celery exits with 1 after SIGINT, as a worker does whose model fails. A second SIGINT still drops the chunks.
+    Celery's own exits with 1 after SIGINT, which looks like a failure of the model. A second SIGINT still drops the
+    chunks.
     """
 
     def install_platform_tweaks(self, worker: celery_worker.Worker) -> None:
-        """Install the handlers of signals."""
+        """Install Celery's signal handlers, but exit with 0 after SIGINT."""
         super().install_platform_tweaks(worker)
         celery_worker._shutdown_handler(  # noqa: SLF001 - Celery has no option for the exit code
             worker, sig="SIGINT", callback=celery_worker.on_SIGINT
@@ -31,13 +32,13 @@ def run_worker(settings: Settings, scorer: Scorer | None = None) -> int:
     """Score chunks until a signal says to stop; return the exit code.
 
     Args:
-        settings: broker, model, tasks at a time.
-        scorer: scores instead of the model that the settings name.
+        settings: the settings of the worker, such as its broker and its model.
+        scorer: the scorer to use instead of the model that the settings name.
 
     Raises:
         WorkerError: the broker is a Redis Cluster or a Sentinel.
     """
-    logging.captureWarnings(capture=True)  # so that they have the form of the other lines
+    logging.captureWarnings(capture=True)  # so that warnings are formatted like all other lines
     app = create_app(settings, scorer)
     worker = Worker(app=app, quiet=True, without_mingle=True, without_gossip=True, without_heartbeat=True)
     await_broker(settings.broker(), worker.consumer.broker)
@@ -49,11 +50,11 @@ def await_broker(url: str, broker: BrokerHealth) -> None:
     """Return once the broker answers, however long that takes.
 
     Args:
-        url: the URL of the broker.
-        broker: is told what becomes of each attempt.
+        url: the broker's URL.
+        broker: the health of the connection, which records each attempt.
 
     Raises:
-        WorkerError: it is a Redis Cluster or a Sentinel.
+        WorkerError: the broker is a Redis Cluster or a Sentinel.
     """
     with connect(url) as redis:
         while True:

@@ -1,4 +1,4 @@
-"""The state of a worker process: its model, the chunks that it holds, and its heartbeat in the registry."""
+"""A worker process: its model, the chunks that it has taken, and its heartbeat in the worker registry."""
 
 import logging
 import os
@@ -35,17 +35,18 @@ from osrerank_workers.traced import chunk_span, tell_chunk
 logger = logging.getLogger(__name__)
 
 PROBE_S = 10.0
-"""Seconds between a worker's checks of its model."""
+"""Time between two checks of the model, in seconds."""
 STALE_S = 60.0
-"""A worker without a passed check for this long hangs."""
+"""Time without a passed check after which a worker counts as hanging, in seconds."""
 REPLY_LIVES_S = 60
-"""How long an unread reply is kept; its client is gone."""
+"""How long an unread reply is kept, in seconds; after that its client is gone."""
 REPLY_PATIENCE_S = 5.0
-"""How long a worker retries a reply while Redis is away."""
+"""How long a worker goes on sending a reply while Redis does not answer, in seconds."""
 WEIGHT = 0.2
-"""Weight of the newest chunk in the moving average of their cost."""
+"""Weight of the newest chunk in the moving average of seconds per chunk."""
 MERGING_TASKS, SINGLE_TASKS = 16, 4
-"""Chunks at a time: enough to fill shared batches, or just enough that the next one is ready."""
+"""Chunks scored at a time by default: enough to fill batches that several chunks share; for a model that scores each
+chunk alone, just enough that the next one is ready."""
 
 PROBES: Mapping[Kind, tuple[int, ...]] = {**dict.fromkeys(POINTWISE, (0,)), "duo": (0, 1)}
 """The tuple that a model of each kind is checked with."""
@@ -55,9 +56,9 @@ class WorkerModel(NamedTuple):
     """A loaded model.
 
     Attributes:
-        scorer: scores chunks, through the cache where one is configured.
-        model: the same model without a cache.
-        tasks: how many chunks to score at a time.
+        scorer: the scorer of chunks, with the score cache if one is configured.
+        model: the same scorer without the cache.
+        tasks: the number of chunks to score at a time.
         kind: the model's kind.
     """
 
@@ -71,11 +72,11 @@ class WorkerService:
     """Scores or encodes chunks in Celery's threads; all share one scorer, which merges their sequences into batches.
 
     Args:
-        settings: model, backend, cache, broker.
-        scorer: scores instead of the model that the settings name.
+        settings: the settings of the model, its backend, the cache and the broker.
+        scorer: the scorer to use instead of the model that the settings name.
 
     Attributes:
-        broker: whether chunks can be taken from the broker; the consumer tells it.
+        broker: the health of the consumer's connection to the broker, which the consumer updates.
     """
 
     def __init__(self, settings: Settings, scorer: Scorer | None = None) -> None:
@@ -104,13 +105,13 @@ class WorkerService:
 
     @property
     def scorer(self) -> Scorer:
-        """The loaded model."""
+        """The loaded scorer; an `InferenceError` before the model is loaded."""
         if self._scorer is None:
             raise InferenceError("the worker has not loaded its model yet")
         return self._scorer
 
     def load(self) -> None:
-        """Load the model, check it, and go on checking it now and then.
+        """Load the model, check it, and start a thread that checks it every `PROBE_S` seconds.
 
         Raises:
             OsrerankError: the model cannot be loaded or does not score; the message says why.
@@ -138,11 +139,11 @@ class WorkerService:
         logger.info("worker %s takes chunks of %s from %s", self.worker, self.settings.model, self.queue)
 
     def stop_taking(self) -> None:
-        """Take no more chunks; those that are held are finished."""
+        """Take no more chunks; those already taken are finished."""
         self._taking = False
 
     def close(self) -> None:
-        """Leave the registry and release the model; no chunk is held any more."""
+        """Leave the registry and release the model, once all chunks are finished."""
         self._ended.set()
         for thread in self._threads:
             thread.join(BEAT_S * 4)
@@ -157,7 +158,7 @@ class WorkerService:
         self._redis.close()
 
     def hold(self, chunk: str) -> None:
-        """Note that this worker holds a chunk, so that its client does not send it again."""
+        """Note that this worker has taken a chunk; the heartbeat says so, and the client does not send it again."""
         with self._lock:
             self._held.add(chunk)
 
@@ -167,10 +168,10 @@ class WorkerService:
         """Score or encode a chunk and reply; a chunk past its deadline is dropped.
 
         Args:
-            chunk: its id.
-            message: its request.
-            task: the name of the task that brings it.
-            headers: the headers of the task; they continue a trace if the message is valid.
+            chunk: the id of the chunk, which is the id of its task.
+            message: the sealed request.
+            task: the name of the task that brought it.
+            headers: the task's headers; they continue the client's trace if the message is valid.
         """
         self.hold(chunk)
         started = time.monotonic()
@@ -183,14 +184,14 @@ class WorkerService:
             outcome = "refused"
             count_refusal("request", error)
         finally:
-            self._let_go(chunk)
+            self._release(chunk)
         WORKER_CHUNKS.labels(outcome).inc()
 
     def probe(self) -> None:
-        """Check the model, without the cache.
+        """Score or encode a test input without the cache, and note the time.
 
         Raises:
-            OsrerankError: it does not work.
+            OsrerankError: the model does not work.
         """
         tried = self._tried or self.scorer
         if isinstance(tried, EncoderScorer):
@@ -203,7 +204,7 @@ class WorkerService:
         self._probed_at = time.monotonic()
 
     def status(self) -> Status:
-        """Return the worker's state as probes need it; asks nobody and computes nothing."""
+        """Return the worker's state for probes, without a request to the broker or a computation."""
         now = time.monotonic()
         is_loaded = self._probed_at > 0
         hangs = is_loaded and now - self._probed_at >= STALE_S
@@ -218,10 +219,10 @@ class WorkerService:
         return Status(live=not hangs, ready=not reason, reason=reason, held=len(self._held))
 
     def heartbeat(self) -> Heartbeat:
-        """Return the worker's state as clients need it.
+        """Return the worker's state for clients.
 
         Raises:
-            RedisError: the broker's time is not known yet, and it does not answer.
+            RedisError: the broker's time is not known yet, and the broker does not answer.
         """
         with self._lock:
             held = tuple(self._held)
@@ -241,10 +242,10 @@ class WorkerService:
         )
 
     def _request(self, chunk: str, message: object, task: str) -> ChunkRequest:
-        """Return the request that a task brings.
+        """Verify and decode the request that a task brings.
 
         Raises:
-            PayloadError: the request is missing, of another task, not trusted, or a replay.
+            PayloadError: the request is missing, belongs to another task, is not trusted, or is a replay.
         """
         request = ChunkRequest.decode(self._signer.open("request", message))
         if request.chunk != chunk or request.task != task:
@@ -253,7 +254,7 @@ class WorkerService:
         return request
 
     def _handle(self, request: ChunkRequest, started: float) -> str:
-        """Return the outcome of a chunk: scored, failed, dropped or unanswered."""
+        """Compute a chunk, reply, and return the outcome: scored, failed, dropped or unanswered."""
         QUEUE_WAIT_SECONDS.observe(max(0.0, self.registry.clock.at(started) - request.sent_s))
         deadline = self._deadline(request)
         if deadline.passed:
@@ -271,9 +272,9 @@ class WorkerService:
     def _compute(
         self, request: ChunkRequest, deadline: Deadline
     ) -> tuple[Scores | None, list[bytes | str] | None, str]:
-        """Return a request's scores, or its vectors, or why there are none."""
+        """Return the scores or the vector records, else an error message; the absent ones are None, or "" for no error."""
         if request.identity != self.scorer.identity:
-            return None, None, "the worker has another model than the chunk asks for"
+            return None, None, "the worker has a different model than the one that the chunk names"
         try:
             if request.vector_bits:
                 return None, self._encode(request, deadline), ""
@@ -286,17 +287,17 @@ class WorkerService:
             return None, None, f"{type(error).__name__}: {error}"
 
     def _encode(self, request: ChunkRequest, deadline: Deadline) -> list[bytes | str]:
-        """Return each document's record, or why it has none; empty bytes where it was not reached.
+        """Return each document's vector record, or why it could not be encoded; empty bytes if it was not reached.
 
         Raises:
-            InferenceError: the model is no encoder, or the client wants vectors of another precision.
+            InferenceError: the model is not an encoder, or the client asks for vectors of another precision.
         """
         scorer = self.scorer
         if not isinstance(scorer, EncoderScorer) or scorer.vectors.records.bits != request.vector_bits:
-            fix = "give client and worker one model and one OSRERANK_VECTORS_PROFILE"
+            fix = "set the same model and OSRERANK_VECTORS_PROFILE for client and worker"
             raise InferenceError(f"this worker has no vectors of {request.vector_bits} bits: {fix}")
-        found = scorer.vectors.of(request.documents, deadline).documents
-        return [one.records[0].body() if one.records else one.failures.get(0, b"") for one in found]
+        documents = scorer.vectors.of(request.documents, deadline).documents
+        return [text.records[0].body() if text.records else text.failures.get(0, b"") for text in documents]
 
     def _deadline(self, request: ChunkRequest) -> Deadline:
         if request.deadline_s is None:
@@ -304,7 +305,7 @@ class WorkerService:
         return Deadline(self.registry.clock.local(request.deadline_s))
 
     def _answer(self, reply_queue: str, reply: Reply, deadline: Deadline) -> bool:
-        """Put a reply into its client's queue; retry for a while when Redis is away."""
+        """Put a reply into its client's queue, retrying for a while if Redis fails; return whether it got there."""
         pipeline = self._redis.pipeline(transaction=False)
         message = self._signer.seal("reply", reply.encode())
         give_up = min(time.monotonic() + REPLY_PATIENCE_S, deadline.at_s or float("inf"))
@@ -322,15 +323,15 @@ class WorkerService:
                 return True
 
     def _account(self, computed: int, spent_s: float) -> None:
-        """Count what was computed; chunks that are computed together share the time."""
+        """Update the metrics and the seconds per chunk; chunks that are computed at the same time share it."""
         WORKER_PAIRS.inc(computed)
         WORKER_SECONDS.observe(spent_s)
         with self._lock:
-            newest = spent_s / max(1, min(len(self._held), self.tasks))
-            known = self._seconds_per_chunk
-            self._seconds_per_chunk = newest if known == 0 else (1 - WEIGHT) * known + WEIGHT * newest
+            newest_s = spent_s / max(1, min(len(self._held), self.tasks))
+            average_s = self._seconds_per_chunk
+            self._seconds_per_chunk = newest_s if average_s == 0 else (1 - WEIGHT) * average_s + WEIGHT * newest_s
 
-    def _let_go(self, chunk: str) -> None:
+    def _release(self, chunk: str) -> None:
         with self._lock:
             self._held.discard(chunk)
 
@@ -340,17 +341,17 @@ class WorkerService:
         self._threads.append(thread)
 
     def _keep_on(self, step: Callable[[], None]) -> None:
-        """Run one of the worker's threads; an unexpected error stops the worker, or nobody would notice."""
+        """Run a background thread; stop the worker on an unexpected error, which would otherwise go unnoticed."""
         try:
             step()
-        except Exception as error:  # noqa: BLE001 - whatever it was
+        except Exception as error:  # noqa: BLE001 - no error may end the thread unnoticed
             if not self._ended.is_set():
                 logger.critical("[model-broken] the worker cannot score or send heartbeats, and stops: %s", error)
                 self.stop_taking()
                 state.should_stop = 1
 
     def _keep_renewing(self) -> None:
-        """Send heartbeats until the worker ends; while Redis is away, try now and then."""
+        """Send heartbeats until the worker ends, less often while Redis does not answer."""
         while not self._ended.is_set():
             pause_s = BEAT_S
             try:
@@ -363,19 +364,19 @@ class WorkerService:
             self._ended.wait(pause_s)
 
     def _keep_probing(self) -> None:
-        """Check the model now and then; when it fails the worker stops, so that it does not drain the queue."""
+        """Check the model every `PROBE_S` seconds; a failure stops the worker, so that it fails no further chunks."""
         while not self._ended.wait(PROBE_S):
             self.probe()
 
 
 def _load(settings: Settings) -> WorkerModel:
-    """Return the model as a scorer, behind the score cache where one is configured; an encoder stores its vectors."""
+    """Load the settings' model, behind the score cache if one is configured and the model is not an encoder."""
     from osrerank.scoring.cache.scorer import behind_cache  # noqa: PLC0415 - only when a worker starts
 
     model = load(settings, in_worker=True)
-    tried = as_scorer(model, settings)
+    uncached = as_scorer(model, settings)
     is_cached = settings.redis_url is not None and settings.cache_mb > 0 and not is_encoder(model)
-    scorer = behind_cache(tried, settings) if is_cached else tried
-    if not isinstance(model, LocalModel):  # a rerank server, which takes many requests at once
-        return WorkerModel(scorer, tried, MERGING_TASKS, "cross-encoder")
-    return WorkerModel(scorer, tried, MERGING_TASKS if model.merges_calls else SINGLE_TASKS, model.card.kind)
+    scorer = behind_cache(uncached, settings) if is_cached else uncached
+    if not isinstance(model, LocalModel):  # a rerank server takes many requests at once
+        return WorkerModel(scorer, uncached, MERGING_TASKS, "cross-encoder")
+    return WorkerModel(scorer, uncached, MERGING_TASKS if model.merges_calls else SINGLE_TASKS, model.card.kind)

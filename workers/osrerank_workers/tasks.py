@@ -1,4 +1,4 @@
-"""The worker's two tasks: score a chunk, or encode its documents, and put the answer into its client's reply queue."""
+"""The worker's two tasks: score a chunk or encode its documents, and put the reply into the client's queue."""
 
 from celery import Celery
 
@@ -7,16 +7,16 @@ from osrerank_workers.service import WorkerService
 
 
 def register(app: Celery, service: WorkerService) -> None:
-    """Add the tasks to an application."""
+    """Register both tasks with a Celery application."""
 
     @app.task(name=SCORE, bind=True, ignore_result=True, typing=False)  # type: ignore[untyped-decorator]
     def score(task: object, *arguments: object) -> None:
-        """Score one chunk; refuse anything but exactly one message."""
+        """Score one chunk; a call with more or fewer arguments than one message is refused."""
         _handle(SCORE, task, arguments)
 
     @app.task(name=ENCODE, bind=True, ignore_result=True, typing=False)  # type: ignore[untyped-decorator]
     def encode(task: object, *arguments: object) -> None:
-        """Encode the documents of one chunk; refuse anything but exactly one message."""
+        """Encode the documents of one chunk; a call with more or fewer arguments than one message is refused."""
         _handle(ENCODE, task, arguments)
 
     def _handle(name: str, task: object, arguments: tuple[object, ...]) -> None:

@@ -1,4 +1,4 @@
-"""The span of a chunk: a part of the trace of the search that sent it."""
+"""Trace a chunk: its span belongs to the trace of the search that sent it."""
 
 from collections.abc import Mapping
 from contextlib import AbstractContextManager
@@ -8,23 +8,23 @@ from opentelemetry.trace import Span, SpanKind
 from osrerank.scoring.remote.messages import ChunkRequest
 from osrerank.tracing.spans import Attributes, fail, tell, trace
 
-FOLLOWED = ("traceparent", "tracestate")
+TRACE_HEADERS = ("traceparent", "tracestate")
 FAILED = ("failed", "unanswered")
-"""Outcomes that are errors; a chunk that is dropped was late."""
+"""Outcomes that are errors; a dropped chunk was merely late."""
 
 
 def chunk_span(
     queue: str, request: ChunkRequest, headers: Mapping[str, object] | None, *, queries: bool
 ) -> AbstractContextManager[Span]:
-    """Begin the span of a chunk, by the conventions for messaging.
+    """Begin a chunk's span, named and described by OpenTelemetry's conventions for messaging.
 
     Args:
-        queue: that the chunk came from.
-        request: the request of the chunk.
+        queue: the name of the queue that the chunk came from.
+        request: the chunk's request.
         headers: the headers of its task, which no signature covers.
-        queries: the setting ``trace_queries``.
+        queries: whether the span may contain the query (the setting ``trace_queries``).
     """
-    parent = {name: value for name in FOLLOWED if isinstance(value := (headers or {}).get(name), str)}
+    parent = {name: value for name in TRACE_HEADERS if isinstance(value := (headers or {}).get(name), str)}
     attributes: Attributes = {
         "messaging.system": "celery",
         "messaging.operation.name": "process",
@@ -39,7 +39,7 @@ def chunk_span(
 
 
 def tell_chunk(span: Span, outcome: str) -> None:
-    """Set what became of a chunk: scored, failed, dropped or unanswered."""
+    """Set a chunk's outcome: scored, failed, dropped or unanswered."""
     tell(span, {"osrerank.chunk.outcome": outcome})
     if outcome in FAILED:
         fail(span, outcome)
