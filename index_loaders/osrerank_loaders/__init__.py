@@ -1,1 +1,1 @@
-"""Loaders: published collections, streamed into OpenSearch or the embedded engine."""
+"""Loaders that stream published collections into OpenSearch or the embedded engine."""

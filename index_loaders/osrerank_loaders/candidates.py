@@ -1,7 +1,7 @@
-"""Candidate files for `osrerank rerank`, from MS MARCO's top-1000 and top-100 files.
+"""Convert MS MARCO's top-1000 and top-100 files into candidates for `osrerank rerank`.
 
-A top-1000 file has its texts within it and its lines in random order; a top-100 file is a TREC run, whose texts come
-from the collection. Neither need fit in memory: rows go through a temporary SQLite file.
+A top-1000 file contains the texts, and its lines are in random order. A top-100 file is a TREC run; its texts come from
+the collection. Files may be larger than memory, because the rows are sorted in a temporary SQLite file.
 """
 
 import json
@@ -24,8 +24,8 @@ from osrerank_loaders.collections.base import Record
 _TOP1000_FIELDS = 4
 _ROWS = "CREATE TABLE rows (position INTEGER, query_id TEXT, query TEXT, doc_id TEXT, score REAL, rank INTEGER)"
 _TEXTS = "CREATE TABLE texts (doc_id TEXT PRIMARY KEY, title TEXT, text TEXT) WITHOUT ROWID"
-_IS_WANTED = "SELECT 1 FROM texts WHERE doc_id = CAST(? AS TEXT) AND text IS NULL"
-_KEEP = "UPDATE texts SET title = ?, text = ? WHERE doc_id = ?"
+_IS_MISSING = "SELECT 1 FROM texts WHERE doc_id = CAST(? AS TEXT) AND text IS NULL"
+_STORE = "UPDATE texts SET title = ?, text = ? WHERE doc_id = ?"
 _JOINED = """
     SELECT rows.query_id, query, rows.doc_id, title, text, score
     FROM rows JOIN (SELECT query_id, min(position) AS first FROM rows GROUP BY query_id) USING (query_id)
@@ -36,7 +36,7 @@ _TIE = "SELECT query_id, rank FROM rows WHERE rank IS NOT NULL GROUP BY query_id
 
 
 def candidates_with_texts(files: tuple[str, ...]) -> Iterator[dict[str, Any]]:
-    """Yield the candidates of each query of a top-1000 file (``qid TAB pid TAB query TAB passage``)."""
+    """Yield each query of a top-1000 file (``qid TAB pid TAB query TAB passage``) with its candidates."""
     with tempfile.TemporaryDirectory() as folder, closing(_database(Path(folder))) as database:
         for position, (source, number, line) in enumerate(_lines(files)):
             fields = line.split("\t")
@@ -54,14 +54,14 @@ def candidates_with_texts(files: tuple[str, ...]) -> Iterator[dict[str, Any]]:
 def candidates_of_run(
     files: tuple[str, ...], queries: Mapping[str, str], documents: Iterable[Record]
 ) -> Iterator[dict[str, Any]]:
-    """Yield the candidates of each query of a run, TREC's or MS MARCO's, in its order, with the collection's texts.
+    """Yield each query of a run with its candidates, in the run's order, and their texts from the collection.
 
-    A run of MS MARCO's three columns is in the order of its ranks and has the scores 1/rank.
+    A run in MS MARCO's three columns has no scores: its candidates are ordered by rank and get the scores 1/rank.
 
     Args:
-        files: the run.
+        files: the files of the run.
         queries: query_id -> text.
-        documents: the collection; read once.
+        documents: the records of the collection, which are read once.
 
     Raises:
         FormatError: a line is not a run line, or names an unknown query or document, or a rank appears twice.
@@ -76,12 +76,12 @@ def candidates_of_run(
             raise CorpusFormatError(
                 f"{', '.join(files)}: two documents of query {tie[0]!r} have the same rank {tie[1]}"
             )
-        _keep_texts(database, documents)
+        _store_texts(database, documents)
         yield from _grouped(database)
 
 
 def write_candidates(groups: Iterable[Mapping[str, Any]], path: Path) -> int:
-    """Write candidates as JSON lines; return how many queries."""
+    """Write candidates as JSON lines, one per query; return the number of queries."""
     return write_lines((json.dumps(group, ensure_ascii=False) for group in groups), path)
 
 
@@ -99,15 +99,15 @@ def _lines(files: tuple[str, ...]) -> Iterator[tuple[SourceFile, int, str]]:
                 yield source, number, line
 
 
-def _keep_texts(database: sqlite3.Connection, documents: Iterable[Record]) -> None:
-    """Keep the texts of the documents that occur in the rows."""
+def _store_texts(database: sqlite3.Connection, documents: Iterable[Record]) -> None:
+    """Store the texts of the documents that occur in the rows."""
     database.execute("INSERT INTO texts SELECT DISTINCT doc_id, '', NULL FROM rows ORDER BY doc_id")
     for document in documents:
         if isinstance(document, FormatError):
             raise document
-        doc_id = document.doc_id.encode("utf-8", "surrogatepass")  # that of a document that is not asked for
-        if database.execute(_IS_WANTED, (doc_id,)).fetchone():
-            database.execute(_KEEP, (document.title, document.text, document.doc_id))
+        doc_id = document.doc_id.encode("utf-8", "surrogatepass")  # an id that the run lacks may be invalid UTF-8
+        if database.execute(_IS_MISSING, (doc_id,)).fetchone():
+            database.execute(_STORE, (document.title, document.text, document.doc_id))
     missing, first = database.execute("SELECT count(*), min(doc_id) FROM texts WHERE text IS NULL").fetchone()
     if missing:
         raise CorpusFormatError(
@@ -122,7 +122,7 @@ def _grouped(database: sqlite3.Connection) -> Iterator[dict[str, Any]]:
 
 
 def _candidate(doc_id: str, title: str, text: str, score: float | None) -> dict[str, Any]:
-    """Return one candidate, without a title or score if there is none."""
+    """Return a candidate as JSON, without a title or score if it has none."""
     return {
         "doc_id": doc_id,
         **({"title": title} if title else {}),

@@ -1,4 +1,4 @@
-"""The commands `index` and `download`, and `convert` from its own file: glue only."""
+"""The commands `index` and `download`; `convert` has its own file."""
 
 import json
 from contextlib import closing
@@ -22,29 +22,43 @@ __all__ = ["convert", "download", "index"]
 @click.argument("paths", nargs=-1, required=True)
 @click.option("--index", "index_name", required=True, help="Name of the index.")
 @click.option("--url", help="Index: http(s)://host:port or embedded:FOLDER.  [env: OSRERANK_URL]")
-@click.option("--k1", type=click.FloatRange(min=0), help="BM25 k1; as published for the collection when absent.")
-@click.option("--b", type=click.FloatRange(0, 1), help="BM25 b; as published for the collection when absent.")
-@click.option("--shards", type=click.IntRange(min=1), default=1, show_default=True, help="Scores differ per shard.")
+@click.option("--k1", type=click.FloatRange(min=0), help="BM25 k1.  [default: the collection's published value]")
+@click.option("--b", type=click.FloatRange(0, 1), help="BM25 b.  [default: the collection's published value]")
+@click.option(
+    "--shards",
+    type=click.IntRange(min=1),
+    default=1,
+    show_default=True,
+    help="Shards; term statistics, and so scores, differ by shard.",
+)
 @click.option(
     "--replicas",
     type=click.IntRange(min=0),
-    help="Replicas after loading.  [default: 1, if the cluster has a node for it]",
+    help="Replicas once the load is complete.  [default: 1 if the cluster has a second node, else 0]",
 )
-@click.option("--contents", is_flag=True, help="Also index title and text (and URL) as one field, as Anserini does.")
+@click.option(
+    "--contents",
+    is_flag=True,
+    help="Also index the title, the text and any URL in one field, contents, as Anserini does.",
+)
 @click.option(
     "--language",
     type=click.Choice(LANGUAGES),
     default=ENGLISH,
     show_default=True,
     metavar="LANGUAGE",
-    help=f"Language that the texts are analysed in: {', '.join(LANGUAGES)}; cjk is OpenSearch's alone.",
+    help=f"Language of the analyzer: {', '.join(LANGUAGES)}; the embedded engine has no cjk.",
 )
-@click.option("--recreate", is_flag=True, help="Delete an index of that name first.")
-@click.option("--force-merge", is_flag=True, help="Merge to one segment at the end.")
-@click.option("--skip-bad", type=click.IntRange(min=0), default=0, show_default=True, help="Bad records to tolerate.")
+@click.option("--recreate", is_flag=True, help="Delete an existing index of this name first.")
+@click.option("--force-merge", is_flag=True, help="Merge the index into one segment at the end.")
+@click.option(
+    "--skip-bad", type=click.IntRange(min=0), default=0, show_default=True, help="How many bad records to tolerate."
+)
 @click.option("--repair-encoding", is_flag=True, help="Undo double-encoded UTF-8 (MS MARCO v1).")
-@click.option("--bulk-mb", type=click.FloatRange(0.01, 90), default=4.0, show_default=True, help="Size of a request.")
-@click.option("--in-flight", type=click.IntRange(1, 64), default=4, show_default=True, help="Requests at a time.")
+@click.option(
+    "--bulk-mb", type=click.FloatRange(0.01, 90), default=4.0, show_default=True, help="Size of a bulk request."
+)
+@click.option("--in-flight", type=click.IntRange(1, 64), default=4, show_default=True, help="Bulk requests at a time.")
 @click.option(
     "--give-up-s",
     type=click.FloatRange(min=0),
@@ -55,14 +69,14 @@ __all__ = ["convert", "download", "index"]
 @click.option(
     "--checkpoint-s", type=click.FloatRange(min=0), default=5.0, show_default=True, help="Time between checkpoints."
 )
-@click.option("--vectors", is_flag=True, help="Then compute the document vectors: osrerank vectors build.")
+@click.option("--vectors", is_flag=True, help="Then compute the document vectors, as osrerank vectors build does.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON for programs.")
 @click.pass_obj
 def index(defaults: dict[str, Any], /, **options: Any) -> None:
-    """Load a published collection: files, folders, archives, or - for standard input.
+    """Load a published collection into an index, from files, folders, archives, or - for standard input.
 
-    Compressed files (gz, xz, zst, bz2) and tar archives are read as they are. The same command resumes an interrupted
-    load.
+    Compressed files (gz, xz, zst, bz2) and tar archives need not be unpacked. To resume an interrupted load, give the
+    same command again.
     """
     from osrerank_loaders.command import load_collection
 
@@ -89,18 +103,20 @@ def index(defaults: dict[str, Any], /, **options: Any) -> None:
 @click.command(epilog=f"Collections: {', '.join(sorted(published()))}.")
 @click.argument("collection")
 @click.option(
-    "--output", type=click.Path(file_okay=False, path_type=Path), help="Folder; the collection's name when absent."
+    "--output",
+    type=click.Path(file_okay=False, path_type=Path),
+    help="Folder for the files.  [default: the collection's name]",
 )
-@click.option("--only", multiple=True, help="Only files of this name; may be repeated.")
+@click.option("--only", multiple=True, help="Download only this file; may be repeated.")
 @click.option(
     "--catalogue",
     type=click.Path(dir_okay=False, path_type=Path),
-    help="JSON list of files in place of the package's, for a mirror.",
+    help="JSON catalogue to use instead of the package's, for a mirror.",
 )
 def download(collection: str, output: Path | None, only: tuple[str, ...], catalogue: Path | None) -> None:
-    """Download a collection's official files; resume interrupted downloads, check size and MD5.
+    """Download a collection's official files, and check their sizes and MD5s; the same command resumes a download.
 
-    A file whose MD5 is not published is not verified: its SHA-256 is printed.
+    A file without a published MD5 cannot be verified; its SHA-256 is printed instead.
     """
     from osrerank_loaders.command import download_collection
 

@@ -1,4 +1,4 @@
-"""The work of the commands `index` and `download`."""
+"""What the commands `index` and `download` do."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -18,7 +18,7 @@ from osrerank_loaders.load.retry import Patience
 
 
 def load_collection(connect: Callable[..., OpenSearch], options: Mapping[str, Any]) -> Summary:
-    """Load the collection that the command line names."""
+    """Load a collection with the options of the command line."""
     loader = LOADERS[options["loader"]]
     client = connect(options["url"], pool_maxsize=options["in_flight"] + 2)
     try:
@@ -51,10 +51,13 @@ def _options(options: Mapping[str, Any]) -> LoadOptions:
 def download_collection(
     collection: str, folder: Path, only: Sequence[str], catalogue: Path | None = None
 ) -> Iterator[tuple[Path, str]]:
-    """Download a collection's files, or the named ones.
+    """Download a collection's files, or only those that are named.
 
     Yields:
-        Each path when it is complete and checked, and a note where it could not be verified, else "".
+        The path of each complete and checked file, with a note if the file could not be verified, else "".
+
+    Raises:
+        ConfigError: the catalogue has no such collection, or the collection no such file.
     """
     listed = published(catalogue)
     if collection not in listed:

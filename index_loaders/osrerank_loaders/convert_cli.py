@@ -1,4 +1,4 @@
-"""The command `convert`: published files to the common layout. Glue only."""
+"""The command `convert`, which writes published files in the common layout."""
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -20,7 +20,7 @@ _level = click.option(
     type=click.Choice(["hierarchical", "toplevel", "article"]),
     default="hierarchical",
     show_default=True,
-    help="Sections, first headings, or pages.",
+    help="Queries are all sections, first-level sections, or pages.",
 )
 
 
@@ -50,7 +50,7 @@ def corpus(loader: str, paths: tuple[str, ...], output: Path, *, repair_encoding
 @click.option("--field", type=click.Choice(["title", "desc", "narr"]), default="title", show_default=True)
 @_output
 def queries(paths: tuple[str, ...], field: Any, output: Path) -> None:
-    """Write MS MARCO or BEIR queries, TREC topics, or TREC-CAR's ids, one a line, as queries.tsv."""
+    """Write MS MARCO or BEIR queries, TREC topics, or a list of TREC-CAR's query ids as queries.tsv."""
     from osrerank.formats.common_layout import write_queries
     from osrerank.formats.topics import read_queries
 
@@ -70,8 +70,8 @@ def qrels(paths: tuple[str, ...], output: Path) -> None:
 
 @convert.command()
 @_paths
-@click.option("--queries", "queries_path", help="Queries of a TREC run (a top-100 file).")
-@click.option("--collection", nargs=2, metavar="LOADER PATH", help="Collection that a TREC run's documents are from.")
+@click.option("--queries", "queries_path", help="Queries of a TREC run, such as a top-100 file.")
+@click.option("--collection", nargs=2, metavar="LOADER PATH", help="Collection with the documents of a TREC run.")
 @_output
 def candidates(
     paths: tuple[str, ...], queries_path: str | None, collection: tuple[str, str] | None, output: Path
@@ -95,14 +95,14 @@ def candidates(
 @_level
 @click.option("--style", type=click.Choice(["headings", "dl4marco"]), default="headings", show_default=True)
 @click.option(
-    "--pages", is_flag=True, help="hierarchical: pages are queries too, as v2.0's judgments have them; for outlines."
+    "--pages", is_flag=True, help="Level hierarchical: pages are queries, too, as in v2.0's judgments; for outlines."
 )
 @_output
 def trec_car_queries(paths: tuple[str, ...], level: Any, style: Any, *, pages: bool, output: Path) -> None:
     """Write TREC-CAR's queries, from outlines or pages, as queries.tsv.
 
-    A page with paragraphs before its first heading is a query of the level hierarchical too. Outlines have no
-    paragraphs: name pages, or give --pages where the collection is of v2.0.
+    On the level hierarchical, a page with paragraphs before its first heading is a query, too. Outlines have no
+    paragraphs: for v2.0, name page files instead, or give --pages.
     """
     from osrerank.formats.common_layout import write_queries
     from osrerank_loaders.collections import trec_car_topics as car
@@ -128,24 +128,24 @@ def trec_car_qrels(paths: tuple[str, ...], level: Any, output: Path) -> None:
 @click.argument("path", type=click.Path(exists=True, dir_okay=False, path_type=Path))
 @click.option("--output", "-o", required=True, type=_FOLDER, help="Folder for corpus.jsonl, queries.tsv, qrels.txt.")
 def squad(path: Path, output: Path) -> None:
-    """Write SQuAD as a collection: paragraphs, questions, and which paragraph each is asked about."""
+    """Write SQuAD as a collection: its paragraphs, its questions, and the paragraph that answers each."""
     from osrerank.formats import common_layout
     from osrerank_loaders.collections.squad import read_squad
 
     output.mkdir(parents=True, exist_ok=True)
     paragraphs = list(read_squad(path))
-    asked = (query for paragraph in paragraphs for query in paragraph.queries)
+    questions = (query for paragraph in paragraphs for query in paragraph.queries)
     judged = (judgment for paragraph in paragraphs for judgment in paragraph.judgments)
     documents = (paragraph.document for paragraph in paragraphs)
     _report(common_layout.write_corpus(documents, output / "corpus.jsonl"), "documents", output / "corpus.jsonl")
-    _report(common_layout.write_queries(asked, output / "queries.tsv"), "queries", output / "queries.tsv")
+    _report(common_layout.write_queries(questions, output / "queries.tsv"), "queries", output / "queries.tsv")
     _report(common_layout.write_qrels(judged, output / "qrels.txt"), "judgments", output / "qrels.txt")
 
 
 def _documents(
     loader_name: str, paths: tuple[str, ...], change: Callable[[Record], Record] | None = None
 ) -> Iterator[Document]:
-    """Yield a collection's documents; a bad record ends the reading."""
+    """Yield a collection's documents; raise the error of the first bad record."""
     from osrerank.formats.sources import files_of, open_sources
     from osrerank_loaders.collections.base import read_records
 
@@ -157,5 +157,5 @@ def _documents(
         yield record
 
 
-def _report(count: int, what: str, path: Path) -> None:
-    click.echo(f"{count:,} {what} in {path}", err=True)
+def _report(count: int, unit: str, path: Path) -> None:
+    click.echo(f"{count:,} {unit} in {path}", err=True)

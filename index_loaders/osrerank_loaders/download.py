@@ -1,4 +1,4 @@
-"""Download the official files: resume interrupted ones, check size and MD5."""
+"""Download the official files of collections, resuming interrupted downloads and checking sizes and MD5s."""
 
 import hashlib
 import http.client
@@ -29,10 +29,10 @@ class RemoteFile:
     """A published file, as its publisher describes it.
 
     Attributes:
-        name: the name of the file that is written.
-        url: an address of http or https.
-        bytes: its size; None where that is not published: then the server's word is taken.
-        md5: in hexadecimal digits; None where it is not published: then the file is not verified.
+        name: the name under which the file is saved.
+        url: the http or https address.
+        bytes: the size in bytes; None if it is not published: the size that the server sends is then expected.
+        md5: the MD5 in hexadecimal digits; None if it is not published: the file is then not verified.
     """
 
     name: Annotated[str, Field(pattern=r"^[^/\\.][^/\\]*$")]
@@ -43,21 +43,21 @@ class RemoteFile:
 
 @dataclass(frozen=True, slots=True)
 class Download:
-    """The files of a collection."""
+    """A collection's description in one line, and its files."""
 
     about: str
     files: Annotated[tuple[RemoteFile, ...], Field(min_length=1)]
 
 
 def published(catalogue: Path | None = None) -> dict[str, Download]:
-    """Return what can be downloaded, by name.
+    """Return the collections that can be downloaded, by name.
 
     Args:
-        catalogue: a JSON file, ``{name: {"about": ..., "files": [{"name", "url", "bytes", "md5"}]}}``, in place of
-            the package's own.
+        catalogue: a JSON file, ``{name: {"about": ..., "files": [{"name", "url", "bytes", "md5"}]}}``, to read instead
+            of the package's.
 
     Raises:
-        LoaderError: the file cannot be read, or is of another form; the message names the first field that is wrong.
+        LoaderError: the catalogue cannot be read or is invalid; the message names the first invalid field.
     """
     source = catalogue or resources.files("osrerank_loaders").joinpath("downloads.json")
     form = TypeAdapter(dict[str, Download], config=ConfigDict(extra="forbid", strict=True))
@@ -78,16 +78,16 @@ def fetch(
     patience: Patience | None = None,
     report: Callable[[int], None] = lambda _bytes: None,
 ) -> Path:
-    """Download a file, or the missing rest; return its path once size and MD5 are right, as far as they are published.
+    """Download a file, or the part that is missing; check its size and MD5, if they are published, and return its path.
 
     Args:
-        remote: the file.
-        folder: for the file; while incomplete it has the suffix ``.part``.
-        patience: how long to retry a server that drops the connection without progress.
-        report: called with the number of bytes so far.
+        remote: the file to download.
+        folder: the folder to save it in; an incomplete file has the suffix ``.part``.
+        patience: how long to retry while the server drops the connection without progress.
+        report: a function that is called with the number of bytes on disk.
 
     Raises:
-        ChecksumError: the bytes are not the published ones; the file is deleted.
+        ChecksumError: the size or the MD5 differs from the published one; a new download is then deleted.
         LoaderError: the server does not have the file, or did not answer.
     """
     target = folder / remote.name
@@ -102,15 +102,17 @@ def fetch(
         size, version = _described(remote, patience)
         remote = replace(remote, bytes=remote.bytes or size)
     label = part.with_name(f"{part.name}.version")
-    if remote.md5 is None and not _is_of(label, version):  # nothing would show that two versions were joined
+    if remote.md5 is None and not _is_of(
+        label, version
+    ):  # without an MD5, a mixture of two versions would go unnoticed
         part.unlink(missing_ok=True)
         label.write_text(version, encoding="utf-8")
     part.touch()
     wait, before = patience.waits(remote.url), -1
-    while (there := part.stat().st_size) < (remote.bytes or 0):
-        if there > before >= 0:
+    while (on_disk := part.stat().st_size) < (remote.bytes or 0):
+        if on_disk > before >= 0:  # the last attempt made progress
             wait = patience.waits(remote.url)
-        before = there
+        before = on_disk
         if (problem := _append(remote, part, version, patience.timeout_s, report)) is not None:
             wait(problem)
     _check(part, remote)
@@ -120,7 +122,7 @@ def fetch(
 
 
 def _is_of(label: Path, version: str) -> bool:
-    """Return whether what was fetched before is of the version that the server has now."""
+    """Return whether the bytes on disk belong to the version that the server has now."""
     return bool(version) and label.exists() and label.read_text("utf-8") == version
 
 
@@ -131,8 +133,8 @@ def sha256_of(path: Path) -> str:
 
 
 def _described(remote: RemoteFile, patience: Patience) -> tuple[int, str]:
-    """Return how many bytes the server says that a file has, and what names this version: its ETag, else its date."""
-    found: list[tuple[int, str]] = []
+    """Ask the server for a file's size and version: a strong ETag, else the date of its last change."""
+    descriptions: list[tuple[int, str]] = []
 
     def keep(answer: http.client.HTTPResponse) -> None:
         length = int(answer.headers["Content-Length"] or 0)
@@ -142,29 +144,29 @@ def _described(remote: RemoteFile, patience: Patience) -> tuple[int, str]:
             )
         tag = answer.headers["ETag"] or ""
         is_strong = bool(tag) and not tag.startswith("W/")
-        found.append((length, tag if is_strong else answer.headers["Last-Modified"] or ""))
+        descriptions.append((length, tag if is_strong else answer.headers["Last-Modified"] or ""))
 
     wait = patience.waits(remote.url)
     while (problem := _ask(remote, "HEAD", {}, patience.timeout_s, keep)) is not None:
         wait(problem)
-    return found[0]
+    return descriptions[0]
 
 
 def _append(
     remote: RemoteFile, part: Path, version: str, timeout_s: float, report: Callable[[int], None]
 ) -> str | None:
-    """Request the bytes that are missing and append them; return why the connection ended early, or None."""
-    there = part.stat().st_size
+    """Request the missing bytes and append them; return why the connection ended early, or None at the end."""
+    on_disk = part.stat().st_size
 
     def copy(answer: http.client.HTTPResponse) -> None:
-        begin = there if answer.status == http.HTTPStatus.PARTIAL_CONTENT else 0
+        begin = on_disk if answer.status == http.HTTPStatus.PARTIAL_CONTENT else 0
         if not begin:
             _refuse_page(answer, remote)
         _copy(answer, part, begin, remote.bytes or 0, report)
 
-    headers = {"Range": f"bytes={there}-", "X-Ms-Version": "2019-12-12"}  # Azure's default version reports no ranges
-    if version and there:
-        headers["If-Range"] = version  # of another version the whole file comes
+    headers = {"Range": f"bytes={on_disk}-", "X-Ms-Version": "2019-12-12"}  # Azure's default version reports no ranges
+    if version and on_disk:
+        headers["If-Range"] = version  # if the version has changed, the server sends the whole file
     problem = _ask(remote, "GET", headers, timeout_s, copy)
     if problem is None and part.stat().st_size < (remote.bytes or 0):
         return "the connection ended early"
@@ -178,9 +180,9 @@ def _ask(
     timeout_s: float,
     take: Callable[[http.client.HTTPResponse], None],
 ) -> str | None:
-    """Send a request and give its answer to ``take``; return why it failed where it may be sent again, or None."""
+    """Send a request and pass its answer to ``take``; return why it failed if a retry may help, None if it did not."""
     if not remote.url.startswith(("http://", "https://")):
-        raise LoaderError(f"{remote.url}: only http and https addresses are fetched")
+        raise LoaderError(f"{remote.url}: only http and https addresses can be downloaded")
     request = urllib.request.Request(remote.url, headers=headers, method=method)  # noqa: S310 - the scheme is checked above
     try:
         with urllib.request.urlopen(request, timeout=timeout_s) as answer:  # noqa: S310 - the scheme is checked above
@@ -195,39 +197,39 @@ def _ask(
 
 
 def _refuse_page(answer: http.client.HTTPResponse, remote: RemoteFile) -> None:
-    """Refuse a page in place of a file: a login, an error or a notice, which servers send with status 200.
+    """Refuse a web page instead of the file: some servers send a login, an error or a notice with status 200.
 
     Raises:
-        LoaderError: the answer is HTML; what was fetched before is kept.
+        LoaderError: the answer is HTML; the bytes on disk are kept.
     """
     head = answer.peek(_PAGE_HEAD)[:_PAGE_HEAD]
     is_page = _PAGE_BEGIN.match(head) or (head.isascii() and answer.headers.get_content_type() in _PAGES)
     if not is_page or PurePath(remote.name).suffix in _PAGE_SUFFIXES:
         return
     size = int(answer.headers["Content-Length"] or 0)
-    found = f"{_size(size)} of HTML" if size else "HTML"
+    received = f"{_size(size)} of HTML" if size else "HTML"
     expected = f"{remote.name} is" if remote.bytes in (size, None) else f"{_size(remote.bytes)} are"
     raise LoaderError(
-        f"{remote.url}: the server answers with {found} where {expected} expected, such as a login or a notice; "
+        f"{remote.url}: the server answers with {received} where {expected} expected, such as a login or a notice; "
         f"open the address in a browser, and put the file into the folder as {remote.name}"
     )
 
 
 def _size(count: int) -> str:
-    """Return a number of bytes in the greatest unit that it fills."""
+    """Format a number of bytes in GB, MB or bytes."""
     power = next((power for power in (9, 6) if count >= 10**power), 0)
     return f"{count / 10**power:.1f} {'GB' if power == 9 else 'MB'}" if power else f"{count:,} bytes"
 
 
 def _copy(answer: http.client.HTTPResponse, part: Path, begin: int, limit: int, report: Callable[[int], None]) -> None:
-    """Write the bytes after the first ``begin``; one byte too many shows that it is another file."""
+    """Write the answer after the first ``begin`` bytes; stop after ``limit``, when it must be another file."""
     with part.open("r+b" if begin else "wb") as file:
         file.seek(begin)
-        there = begin
-        while there <= limit and (chunk := answer.read1(_CHUNK_BYTES)):
+        written = begin
+        while written <= limit and (chunk := answer.read1(_CHUNK_BYTES)):
             file.write(chunk)
-            there += len(chunk)
-            report(there)
+            written += len(chunk)
+            report(written)
 
 
 def _check(path: Path, remote: RemoteFile) -> None:
@@ -236,10 +238,10 @@ def _check(path: Path, remote: RemoteFile) -> None:
         if remote.md5 is None:
             return
         with path.open("rb") as file:
-            found = hashlib.file_digest(file, lambda: hashlib.md5(usedforsecurity=False)).hexdigest()
-        if found == remote.md5:
+            md5 = hashlib.file_digest(file, lambda: hashlib.md5(usedforsecurity=False)).hexdigest()
+        if md5 == remote.md5:
             return
-        difference = f"its MD5 is {found}, published is {remote.md5}"
+        difference = f"its MD5 is {md5}, published is {remote.md5}"
     else:
         difference = f"it has {size:,} bytes, published are {remote.bytes:,}"
     if path.suffix == ".part":

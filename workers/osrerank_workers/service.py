@@ -272,7 +272,7 @@ class WorkerService:
     def _compute(
         self, request: ChunkRequest, deadline: Deadline
     ) -> tuple[Scores | None, list[bytes | str] | None, str]:
-        """Return the scores or the vector records, else an error message; the absent ones are None, or "" for no error."""
+        """Return the scores or the vector records, and None for the other; or None twice and an error message."""
         if request.identity != self.scorer.identity:
             return None, None, "the worker has a different model than the one that the chunk names"
         try:

@@ -1,1 +1,1 @@
-"""Published collections, a module each: how their files are read and searched."""
+"""The formats of published collections, one module per format: how to read the files, and how to search them."""

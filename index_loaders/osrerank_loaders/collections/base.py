@@ -1,8 +1,7 @@
-"""A loader: a reader of one published format, and how its documents are searched.
+"""A loader: how to read one published format, and how to search its documents.
 
-A reader yields its records in the order of the file. A bad record is yielded as the error that describes it, not
-raised: the caller decides whether one bad record ends the reading. Errors that nothing can be read past (a truncated
-archive, damaged CBOR) are raised.
+A reader yields the records in the order of the file. A bad record is yielded as the error that describes it, so that
+the caller decides whether to go on. An error after which nothing can be read, such as a truncated archive, is raised.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -17,7 +16,7 @@ from osrerank.types import Document
 Record = Document | FormatError
 Read = Callable[[SourceFile], Iterator[Record]]
 CONTENTS = "contents"
-"""The field that holds all that Anserini indexes of a document, its title and text among it."""
+"""The field with all of a document that Anserini indexes, including its title and text."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,18 +24,19 @@ class Loader:
     """A published format: how to read it and how Anserini's regressions search it.
 
     Attributes:
-        name: as on the command line.
-        about: one line for the help.
-        read: source -> its records, in order.
-        files: name patterns of files with documents; applied inside folders and archives, never to a file given by
-            name.
+        name: the loader's name on the command line.
+        about: the description for the help, in one line.
+        read: a function that yields a source's records, in order.
+        files: the name patterns of files with documents. They apply inside folders and archives; a file that is named
+            itself is always read.
         k1: BM25's term frequency saturation, as published for this collection.
         b: BM25's length normalisation, as published for this collection.
-        fields: mappings of the metadata fields.
+        fields: the mappings of the metadata fields.
         open_fields: whether other fields may occur and are mapped dynamically.
-        is_users: whether it is for collections of one's own, for which k1 and b are published nowhere.
-        may_be_left_out: whether a file may have no document of the collection.
-        read_contents: as ``read``, with what Anserini indexes in the field ``contents``; title and text when None.
+        is_users: whether the format is for users' own collections, for which no k1 and b are published.
+        may_be_left_out: whether a file without any document of the collection is no error.
+        read_contents: a function like ``read`` that also fills the field ``contents`` with what Anserini indexes; None
+            if that is the title and text.
     """
 
     name: str
@@ -53,20 +53,20 @@ class Loader:
 
 
 def checked(source: SourceFile, document: Document, line: int | None = None) -> Record:
-    """Return a document, or the error for an id that no run can carry."""
+    """Return a document, or an error if a TREC run cannot contain its id."""
     problem = id_problem(document.doc_id)
     return malformed(source, problem, line=line) if problem else document
 
 
 def joined(read: Read, join: Callable[[Document], str]) -> Read:
-    """Return a reader of the same documents with the field ``contents``, which ``join`` makes of each."""
+    """Return a reader that adds the field ``contents`` to each document, with what ``join`` returns for it."""
 
     def read_joined(source: SourceFile) -> Iterator[Record]:
         for record in read(source):
             if isinstance(record, FormatError):
                 yield record
             elif CONTENTS in record.metadata:
-                reason = f"document {record.doc_id!r} has a field contents of its own; load it without --contents"
+                reason = f"document {record.doc_id!r} already has a field named contents; load it without --contents"
                 yield malformed(source, reason)
             else:
                 yield replace(record, metadata={**record.metadata, CONTENTS: join(record)})
@@ -75,26 +75,26 @@ def joined(read: Read, join: Callable[[Document], str]) -> Read:
 
 
 def title_and_text(document: Document) -> str:
-    """Return title and text, a line each."""
+    """Return the title and the text, on separate lines; an empty one is left out."""
     return "\n".join(part for part in (document.title, document.text) if part)
 
 
 def read_records(loader: Loader, sources: Iterable[SourceFile], *, contents: bool = False) -> Iterator[Record]:
-    """Read the records of every source in turn; an empty source counts as a bad record.
+    """Read the records of all sources in turn; a source without records yields an error.
 
     Args:
         loader: the loader of the collection.
-        sources: its files.
-        contents: whether documents get the field ``contents``.
+        sources: the files of the collection.
+        contents: whether to add the field ``contents`` to the documents.
 
     Raises:
-        CorpusFormatError: a file is truncated or damaged, and nothing after that point can be read.
+        CorpusFormatError: a file is truncated or damaged, so that nothing after that point can be read.
     """
     try:
         for record in _records(loader, sources, contents=contents):
-            yield _of_corpus(record) if isinstance(record, FormatError) else record
+            yield _corpus_error(record) if isinstance(record, FormatError) else record
     except FormatError as error:
-        raise _of_corpus(error) from error
+        raise _corpus_error(error) from error
 
 
 def _records(loader: Loader, sources: Iterable[SourceFile], *, contents: bool) -> Iterator[Record]:
@@ -103,14 +103,14 @@ def _records(loader: Loader, sources: Iterable[SourceFile], *, contents: bool) -
         if source.refused is not None:
             yield source.refused
             continue
-        before_first = True
+        is_empty = True
         with readable(source):
             for record in read(source):
-                before_first = False
+                is_empty = False
                 yield record
-        if before_first and not loader.may_be_left_out:
+        if is_empty and not loader.may_be_left_out:
             yield malformed(source, f"holds no record for the loader {loader.name}; is this the right file?")
 
 
-def _of_corpus(error: FormatError) -> CorpusFormatError:
+def _corpus_error(error: FormatError) -> CorpusFormatError:
     return CorpusFormatError(str(error), file=error.file, line=error.line)

@@ -1,8 +1,8 @@
-"""JSON lines, a document each: our own common layout, and BEIR's ``corpus.jsonl``.
+"""Read JSON lines with one document each: osrerank's common layout, and BEIR's ``corpus.jsonl``.
 
-The id is under ``id``, ``_id``, ``doc_id`` or ``docid``; the text under ``text``, ``contents`` or ``body``; ``title``
-is optional. Other fields become metadata; an object under ``metadata`` (BEIR's) is flattened. A line with ``id_str`` is
-a tweet: that is its id, and ``full_text`` comes before ``text``, which may be cut.
+The id is in ``id``, ``_id``, ``doc_id`` or ``docid``, and the text in ``text``, ``contents`` or ``body``; ``title`` is
+optional. Other fields become metadata, and so do the fields of an object named ``metadata``, as in BEIR. A line with
+``id_str`` is a tweet: ``id_str`` is its id, and ``full_text`` is preferred to ``text``, which may be cut.
 """
 
 from collections.abc import Iterator, Mapping
@@ -21,7 +21,7 @@ _NOTHING: Mapping[str, Any] = {}
 
 
 def read_jsonl(source: SourceFile) -> Iterator[Record]:
-    """Read documents from JSON lines."""
+    """Yield the documents of a file of JSON lines."""
     for number, record in json_lines(source):
         if isinstance(record, FormatError):
             yield record

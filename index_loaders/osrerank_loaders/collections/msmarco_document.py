@@ -1,4 +1,4 @@
-"""MS MARCO documents, version 1 (``msmarco-docs.tsv`` or ``.trec``), 2 and 2.1 (JSON lines, whole or segmented)."""
+"""Read MS MARCO documents: version 1 (``msmarco-docs.tsv`` or ``.trec``), 2 and 2.1 (JSON lines, or segments)."""
 
 import re
 from collections.abc import Iterator
@@ -14,7 +14,7 @@ from osrerank_loaders.collections.trec import doc_blocks
 _URL = {"type": "keyword", "ignore_above": 2048}
 _SPAN = ("start_char", "end_char")
 _MARKS = re.compile(rb"<(?:DOC>(?=\s*<DOCNO>)()|/TEXT>\s*</DOC>())")
-"""Where a document begins and ends: its text may have tags of these names, as it is not markup."""
+"""Matches the begin and end of a document, with the tags around them: the text is not markup and may contain them."""
 
 
 def read_documents(source: SourceFile) -> Iterator[Record]:
@@ -33,8 +33,8 @@ def _read_tsv(source: SourceFile) -> Iterator[Record]:
         try:
             doc_id, url, title, body = line.split("\t")
         except ValueError:
-            found = line.count("\t") + 1
-            reason = f"expected docid TAB url TAB title TAB body, found {found} fields: {shown(line)}"
+            n_fields = line.count("\t") + 1
+            reason = f"expected docid TAB url TAB title TAB body, found {n_fields} fields: {shown(line)}"
             yield malformed(source, reason, line=number)
         else:
             if doc_id:
@@ -44,28 +44,28 @@ def _read_tsv(source: SourceFile) -> Iterator[Record]:
 
 
 def _read_trec(source: SourceFile) -> Iterator[Record]:
-    """Read ``<DOC>`` records whose text has url, title and body, one a line; the text is not markup."""
+    """Read ``<DOC>`` records whose text is a url, a title and a body on lines of their own, and no markup."""
     for number, block in doc_blocks(source, marks=_MARKS):
         if isinstance(block, FormatError):
             yield block
             continue
-        front, found, text = block.partition("<TEXT>")
+        front, text_tag, text = block.partition("<TEXT>")
         doc_id = front.partition("<DOCNO>")[2].partition("</DOCNO>")[0].strip()
-        if not found or not doc_id or front.count("<DOCNO>") > 1:
+        if not text_tag or not doc_id or front.count("<DOCNO>") > 1:
             yield malformed(source, "a <DOC> without <DOCNO> or <TEXT>, or with two", line=number)
             continue
         lines = text.removeprefix("\n").rpartition("</TEXT>")[0]
         if lines and "\n" not in lines:
-            yield malformed(source, f"expected url, title and body, a line each, in {doc_id!r}", line=number)
+            yield malformed(source, f"expected url, title and body on lines of their own in {doc_id!r}", line=number)
             continue
         url, title, body = [*lines.split("\n", 2), "", ""][:3]
         yield checked(source, Document(doc_id, body.removesuffix("\n"), title, {"url": url}), number)
 
 
 def read_documents_v2(source: SourceFile) -> Iterator[Record]:
-    """Read ``{"url", "title", "headings", "body", "docid"}`` lines; the segmented form has ``segment`` for ``body``.
+    """Read ``{"url", "title", "headings", "body", "docid"}`` lines; segments have ``segment`` instead of ``body``.
 
-    Version 2.1's segments have their span in the document's body too, ``start_char`` and ``end_char``, in characters.
+    Segments of version 2.1 also have ``start_char`` and ``end_char``, their span in the document's body, in characters.
     """
     for number, record in json_lines(source):
         if isinstance(record, FormatError):
@@ -90,12 +90,12 @@ def read_documents_v2(source: SourceFile) -> Iterator[Record]:
 
 
 def _url_title_body(document: Document) -> str:
-    """Return what Anserini indexes of version 1, a line each."""
+    """Join what Anserini indexes of a version 1 document: url, title and text, on lines of their own."""
     return "\n".join(part for part in (document.metadata.get("url"), document.title, document.text) if part)
 
 
 def _url_title_headings_text(document: Document) -> str:
-    """Return what Anserini indexes of version 2, of a document or a segment (``MsMarcoV2DocCollection``)."""
+    """Join what Anserini indexes of a version 2 document or segment (``MsMarcoV2DocCollection``), with spaces."""
     return f"{document.metadata['url']} {document.title} {document.metadata['headings']} {document.text}"
 
 

@@ -1,4 +1,4 @@
-"""MS MARCO passages, version 1 (``collection.tsv``, or Anserini's JSON form) and version 2 (JSON lines)."""
+"""Read MS MARCO passages: version 1 (``collection.tsv``, or Anserini's JSON lines) and version 2 (JSON lines)."""
 
 from collections.abc import Iterator
 
@@ -13,12 +13,12 @@ _FIELDS = 2
 
 
 def read_passages(source: SourceFile) -> Iterator[Record]:
-    """Read ``pid TAB passage`` lines, or ``{"id", "contents"}`` where the file begins with a brace."""
+    """Read ``pid TAB passage`` lines, or ``{"id", "contents"}`` lines if the file begins with a brace."""
     return read_jsonl(source) if source.stream.peek(512)[:512].lstrip()[:1] == b"{" else _read_tsv(source)
 
 
 def _read_tsv(source: SourceFile) -> Iterator[Record]:
-    """Split each line at its tab; no quoting, no stripping: an empty passage and leading spaces are kept."""
+    """Split each line at its tab. Quotes mean nothing, and empty passages and leading spaces are kept."""
     nothing: dict[str, str] = {}
     for number, line in text_lines(source):
         if isinstance(line, FormatError):
@@ -26,8 +26,8 @@ def _read_tsv(source: SourceFile) -> Iterator[Record]:
             continue
         doc_id, tab, text = line.partition("\t")
         if not tab or "\t" in text:
-            found = line.count("\t") + 1
-            yield malformed(source, f"expected pid TAB passage, found {found} fields: {shown(line)}", line=number)
+            n_fields = line.count("\t") + 1
+            yield malformed(source, f"expected pid TAB passage, found {n_fields} fields: {shown(line)}", line=number)
         elif doc_id:
             yield checked(source, Document(doc_id, text, "", nothing), number)
         else:
@@ -37,7 +37,7 @@ def _read_tsv(source: SourceFile) -> Iterator[Record]:
 def read_passages_v2(source: SourceFile) -> Iterator[Record]:
     """Read ``{"pid", "passage", "spans", "docid"}`` lines.
 
-    The text is the passage as published, not rebuilt from ``spans``, whose joined texts differ from some passages.
+    The text is the published passage; texts that are rebuilt from ``spans`` differ from some of them.
     """
     for number, record in json_lines(source):
         if isinstance(record, FormatError):

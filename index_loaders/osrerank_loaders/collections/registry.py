@@ -1,4 +1,4 @@
-"""The loaders by name."""
+"""All loaders, by name."""
 
 from osrerank_loaders.collections.base import Loader
 from osrerank_loaders.collections.jsonl import BEIR, JSONL

@@ -1,4 +1,4 @@
-"""SQuAD as a retrieval collection: a paragraph is a document, a question's own paragraph is relevant to it.
+"""Read SQuAD as a retrieval collection: paragraphs are documents, each relevant to the questions asked about it.
 
 Rajpurkar, Zhang, Lopyrev, Liang: SQuAD, 2016, arXiv:1606.05250.
 """
@@ -38,11 +38,11 @@ def read_squad(path: Path) -> Iterator[Paragraph]:
         raise CorpusFormatError(f"{path}: not a SQuAD file: {error}", file=str(path)) from error
     for article in articles:
         for number, paragraph in enumerate(article["paragraphs"]):
-            found = _paragraph(article["title"], number, paragraph)
-            problems = (id_problem(query.query_id, of_query=True) for query in found.queries)
-            if problem := id_problem(found.document.doc_id) or next(filter(None, problems), ""):
+            converted = _paragraph(article["title"], number, paragraph)
+            problems = (id_problem(query.query_id, of_query=True) for query in converted.queries)
+            if problem := id_problem(converted.document.doc_id) or next(filter(None, problems), ""):
                 raise CorpusFormatError(f"{path}: {problem}", file=str(path))
-            yield found
+            yield converted
 
 
 def _paragraph(title: str, number: int, paragraph: dict[str, Any]) -> Paragraph:

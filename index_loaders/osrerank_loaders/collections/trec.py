@@ -1,14 +1,14 @@
-"""Collections of TREC's news tracks; the beginning of a file decides its format.
+"""Read the collections of TREC's news tracks, in the format that a file's beginning shows.
 
 - SGML ``<DOC>`` records, as on TREC disks 4 and 5.
 - New York Times: one NITF XML file for each article.
 - Washington Post: JSON lines.
-- HTML, one file for each document, its id the file's stem, all of its text in ``text`` (as Anserini indexes CACM).
+- HTML: one file for each document; its id is the file's stem, and ``text`` has all of its text, as Anserini has CACM.
 
 Which elements are indexed follows Anserini's collection classes.
 
-Robust04 is those disks without the Congressional Record. Their characters are of ISO 8859-1, in which every byte means
-something: the loader ``robust04`` reads them so, and ``trec`` refuses what is not UTF-8.
+Robust04 is TREC disks 4 and 5 without the Congressional Record. They are encoded in ISO 8859-1, in which every byte
+is a character: the loader ``robust04`` reads them so, whereas ``trec`` refuses all but UTF-8.
 """
 
 import re
@@ -28,20 +28,20 @@ from osrerank_loaders.collections.base import CONTENTS, Loader, Record, checked,
 _TITLE_TAGS = ("HEADLINE", "HEAD", "TITLE", "TTL", "HL")
 _TEXT_TAGS = ("TEXT", "LEADPARA", "LP")
 _CONTENTS_TAGS = (*_TITLE_TAGS, *_TEXT_TAGS, "DATE", "DD")
-"""What Anserini's ``TrecCollection`` indexes: an element within another is part of it."""
+"""The elements that Anserini's ``TrecCollection`` indexes, with the elements inside them."""
 _POST_TYPES = frozenset({"sanitized_html", "tweet"})
 LATIN_1, CONGRESSIONAL_RECORD = "iso-8859-1", "CR93"
 _MARKS = re.compile(rb"<(?:DOC(?:\s[^<>]*)?>()|/DOC\s*>())", re.IGNORECASE)
 _MORE, _BEGIN, _END, _OVER = 0, 1, 2, 3
 _LONGEST_MARK, _LONGEST_GAP = 4096, 1 << 20
 _NO_TEXT = re.compile(rb"(?:[\s\0\x1a]++|\xef\xbb\xbf|<!--.*?-->|<[!?][^>]*>|</?[A-Za-z][^>]*>)*+", re.DOTALL)
-"""What may stand between documents; files of DOS end with 0x1A, and joined ones have byte order marks."""
+"""Matches what may stand between documents; DOS files end with 0x1A, and joined files have byte order marks inside."""
 _DOCNO = re.compile(r"<DOCNO(?:\s[^>]*)?>", re.IGNORECASE)
 _DOC_ID = re.compile(r'<DOC\s+id="([^"]*)"', re.IGNORECASE)
 
 
 def read_trec(source: SourceFile, *, contents: bool = False) -> Iterator[Record]:
-    """Read documents in the format that the file begins with, with the field ``contents`` if asked for."""
+    """Read documents in the format that the file's beginning shows; ``contents`` adds the field of that name."""
     head = source.stream.peek(512)[:512].lstrip().lower()
     if PurePath(source.name).suffix.lower() in {".html", ".htm"}:
         return joined(_read_html, title_and_text)(source) if contents else _read_html(source)
@@ -53,9 +53,9 @@ def read_trec(source: SourceFile, *, contents: bool = False) -> Iterator[Record]
 
 
 def read_robust04(source: SourceFile, *, contents: bool = False) -> Iterator[Record]:
-    """Read the SGML documents of TREC's disks 4 and 5 that Robust04 has: all but the Congressional Record's.
+    """Read the SGML documents of TREC disks 4 and 5, except those of the Congressional Record.
 
-    A file of the Congressional Record alone has nothing that is indexed, and is no bad file.
+    A file with the Congressional Record alone yields nothing, which is no error.
     """
     is_empty = True
     for record in _read_sgml(source, LATIN_1, contents=contents):
@@ -69,14 +69,14 @@ def read_robust04(source: SourceFile, *, contents: bool = False) -> Iterator[Rec
 def doc_blocks(
     source: SourceFile, encoding: str = "utf-8", *, marks: re.Pattern[bytes] = _MARKS
 ) -> Iterator[tuple[int, str | FormatError]]:
-    """Yield the text from each ``<DOC>`` to its ``</DOC>``, wherever they stand, with the number of its first line.
+    """Yield each ``<DOC>`` element with the number of its first line; the tags may stand anywhere in a line.
 
-    Memory holds one document. Comments and other tags may stand between documents; text there is an error.
+    Memory holds one document at a time. Comments and other tags may stand between documents; text there is an error.
 
     Args:
         source: the file.
         encoding: the encoding of the documents.
-        marks: its first group is set where a document begins, its second where one ends.
+        marks: a pattern whose first group matches at the begin of a document, and whose second at the end.
     """
     block: list[bytes] = []
     line, began, gap = 1, 0, _Gap(source)
@@ -101,26 +101,26 @@ def doc_blocks(
 
 
 def _pieces(source: SourceFile, marks: re.Pattern[bytes]) -> Iterator[tuple[bytes, bytes, int]]:
-    """Yield the file in pieces: bytes without a mark, the mark behind them if there is one, and its kind."""
-    held = bytearray()
+    """Yield the file in pieces ``(bytes without a mark, the mark after them or b"", the mark's kind)``."""
+    buffer = bytearray()
     while True:
-        while (found := marks.search(held)) is not None:
-            kind = found.lastindex or _MORE
-            begin, end = found.span()
-            del found  # a match keeps its bytes from being resized
-            yield bytes(held[:begin]), bytes(held[begin:end]), kind
-            del held[:end]
-        passed = max(0, len(held) - _LONGEST_MARK)
+        while (match := marks.search(buffer)) is not None:
+            kind = match.lastindex or _MORE
+            begin, end = match.span()
+            del match  # a match keeps its bytes from being resized
+            yield bytes(buffer[:begin]), bytes(buffer[begin:end]), kind
+            del buffer[:end]
+        passed = max(0, len(buffer) - _LONGEST_MARK)
         chunk = source.stream.read(BUFFER_BYTES)
-        yield bytes(held[:passed] if chunk else held), b"", _MORE if chunk else _OVER
+        yield bytes(buffer[:passed] if chunk else buffer), b"", _MORE if chunk else _OVER
         if not chunk:
             return
-        del held[:passed]
-        held += chunk
+        del buffer[:passed]
+        buffer += chunk
 
 
 class _Gap:
-    """What stands between documents: nothing but space, comments and tags."""
+    """Checks that only space, comments and tags stand between documents."""
 
     def __init__(self, source: SourceFile) -> None:
         self._source = source
@@ -129,19 +129,25 @@ class _Gap:
         self._is_bad = False
 
     def problem(self, piece: bytes, line: int, *, is_over: bool) -> FormatError | None:
-        """Return the error for the first text of the gap, once; the piece is its next, from that line on."""
+        """Read the next piece of the gap; return an error for the first text in it, once a gap.
+
+        Args:
+            piece: the next bytes of the gap.
+            line: the line that the piece begins in.
+            is_over: whether the gap ends with this piece.
+        """
         self._line = self._line or line
         self._held += piece
         if not is_over and len(self._held) < _LONGEST_GAP:
             return None
-        held, begins, was_bad = self._held, self._line, self._is_bad
-        passed = _NO_TEXT.match(held).end()  # type: ignore[union-attr]  # it matches nothing, too
-        self._held, self._line, self._is_bad = b"", 0, not is_over and (was_bad or passed < len(held))
-        if was_bad or passed == len(held):
+        gap, begins, was_bad = self._held, self._line, self._is_bad
+        passed = _NO_TEXT.match(gap).end()  # type: ignore[union-attr]  # it matches empty text, too
+        self._held, self._line, self._is_bad = b"", 0, not is_over and (was_bad or passed < len(gap))
+        if was_bad or passed == len(gap):
             return None
-        at_line = begins + _line_ends(held[:passed])
-        found = shown(held[passed:].splitlines()[0])
-        reason = f"text outside of a <DOC>: {found}; is a tag missing, or is this another format?"
+        at_line = begins + _line_ends(gap[:passed])
+        quoted = shown(gap[passed:].splitlines()[0])
+        reason = f"text outside of a <DOC>: {quoted}; is a tag missing, or is this another format?"
         return malformed(self._source, reason, line=at_line)
 
 
@@ -151,7 +157,7 @@ def _line_ends(raw: bytes) -> int:
 
 
 def _decoded(source: SourceFile, raw: bytes, line: int, encoding: str = "utf-8") -> str | FormatError:
-    """Return a document with LF as its lines' end, where it is CR LF or, without any LF, CR alone."""
+    """Decode a document; its lines then end with LF, not with CR LF or, in a document without LF, CR."""
     try:
         text = raw.decode(encoding)
         return text.replace("\r\n", "\n") if "\n" in text else text.replace("\r", "\n")
@@ -166,7 +172,7 @@ def _read_sgml(source: SourceFile, encoding: str = "utf-8", *, contents: bool = 
             yield block
             continue
         doc_id = next(iter(elements(block, "DOCNO") or _DOC_ID.findall(block)), "")
-        if len(marks := [one.start() for one in _DOCNO.finditer(block)]) > 1:
+        if len(marks := [match.start() for match in _DOCNO.finditer(block)]) > 1:
             at_line = number + _line_ends(block[: marks[1]].encode())
             yield malformed(source, f"a second <DOCNO> in the <DOC> of {doc_id!r}; is </DOC> missing?", line=at_line)
         elif doc_id:
@@ -203,8 +209,8 @@ def _read_times(source: SourceFile, *, contents: bool = False) -> Iterator[Recor
     yield checked(source, Document(number.attrib["id-string"], "\n".join([*abstract, *body]), title, metadata), 1)
 
 
-def _texts(found: Iterable[ET.Element]) -> list[str]:
-    return ["".join(element.itertext()).strip() for element in found]
+def _texts(nodes: Iterable[ET.Element]) -> list[str]:
+    return ["".join(element.itertext()).strip() for element in nodes]
 
 
 def _read_post(source: SourceFile, *, contents: bool = False) -> Iterator[Record]:
@@ -223,7 +229,7 @@ def _read_post(source: SourceFile, *, contents: bool = False) -> Iterator[Record
 
 
 def _post_texts(contents: list[dict[str, Any] | None], *, kickers: bool = False) -> Iterator[str]:
-    """Yield the paragraphs, tweets and captions, and kickers if asked for; bylines and dates are not text."""
+    """Yield a post's paragraphs, tweets and captions, and its kickers on request; bylines and dates are not text."""
     types = _POST_TYPES | ({"kicker"} if kickers else set())
     for part in contents:
         if not part:

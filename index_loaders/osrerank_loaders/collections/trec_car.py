@@ -1,4 +1,4 @@
-"""TREC-CAR: CBOR files of paragraphs, pages and outlines, versions 1.5 (bare items) and 2.0 (a header, then a list).
+"""Read TREC-CAR's CBOR files of paragraphs, pages and outlines: version 1.5 (bare items) and 2.0 (a header and a list).
 
 Dietz and Gamari, TREC CAR data releases, http://trec-car.cs.unh.edu/datareleases/.
 """
@@ -22,7 +22,7 @@ _WINDOW_BYTES = 1 << 20
 
 
 def read_paragraphs(source: SourceFile) -> Iterator[Record]:
-    """Read paragraphs; the text is bodies and link anchors, joined without separators (Anserini's form)."""
+    """Read paragraphs; a text is the bodies and link anchors joined without separators, as Anserini does."""
     for number, item in enumerate(read_items(source, kinds=(PARAGRAPHS,)), 1):
         try:
             yield checked(source, paragraph(item))
@@ -36,7 +36,7 @@ def paragraph(item: Sequence[Any]) -> Document:
     A body is ``[0, text]`` or a link, ``[1, [tag, page, [section?], page id, anchor]]``.
 
     Raises:
-        ValueError: (or another of Python's own) the item has another shape.
+        ValueError, TypeError, IndexError, AttributeError: the item has another shape.
     """
     _tag, paragraph_id, bodies = item
     pieces = [content if tag == _TEXT else content[-1] for tag, content in bodies]
@@ -44,17 +44,17 @@ def paragraph(item: Sequence[Any]) -> Document:
 
 
 def read_pages(source: SourceFile) -> Iterator[Record]:
-    """Read pages; the text is their paragraphs, a line each, without headings, lists, images and boxes."""
+    """Read pages; a text is the page's paragraphs on lines of their own, without headings, lists, images and boxes."""
     for number, item in enumerate(read_items(source, kinds=(PAGES,)), 1):
         try:
             name, page_id, skeleton = item[1], item[2].decode(), item[3]
             yield checked(source, Document(page_id, "\n".join(_texts(skeleton)), name))
         except (TypeError, ValueError, IndexError, AttributeError):
-            yield malformed(source, f"item {number} is no page [tag, name, id, skeleton]; is this a page file?")
+            yield malformed(source, f"item {number} is not a page [tag, name, id, skeleton]; is this a page file?")
 
 
 def _texts(skeleton: Sequence[Any]) -> Iterator[str]:
-    """Yield the texts of a page's or section's paragraphs, and of the sections in it."""
+    """Yield the texts of the paragraphs of a page or section, including those of its subsections."""
     for part in skeleton:
         if part[0] == PARAGRAPH:
             yield paragraph(part[1]).text
@@ -67,10 +67,10 @@ def read_items(source: SourceFile, *, kinds: Sequence[str]) -> Iterator[Any]:
 
     Args:
         source: the file.
-        kinds: acceptable kinds, if a header names one.
+        kinds: the accepted kinds, for files whose header names one.
 
     Raises:
-        FormatError: the header names another kind, or the CBOR is damaged; what follows cannot be read.
+        FormatError: the header names another kind, or the CBOR is damaged, so that the rest cannot be read.
     """
     window = _Window(source.stream)
     try:
@@ -84,9 +84,9 @@ def read_items(source: SourceFile, *, kinds: Sequence[str]) -> Iterator[Any]:
 
 
 class _Window:
-    """The part of a file that is being decoded; it moves on when an item does not end in it.
+    """The part of a file that is in memory; it moves on when an item does not end in it.
 
-    The decoder reads few bytes at a time, from memory ten times as fast as through a stream.
+    The decoder reads a few bytes at a time, which is ten times as fast from memory as from a stream.
     """
 
     def __init__(self, stream: io.BufferedReader) -> None:
@@ -102,7 +102,7 @@ class _Window:
 
     @property
     def damage(self) -> type[Exception]:
-        """What the decoder raises."""
+        """The class of the decoder's errors."""
         kind: type[Exception] = self._cbor2.CBORDecodeError
         return kind
 
@@ -112,48 +112,48 @@ class _Window:
         return self._begin + self._file.tell()
 
     def ahead(self) -> bytes:
-        """Return the next byte without consuming it; nothing at the end of the file."""
-        at = self._file.tell()
-        if at < len(self._block) or self._move(at):
-            at = self._file.tell()
-            return self._block[at : at + 1]
+        """Return the next byte without consuming it; empty bytes at the end of the file."""
+        offset = self._file.tell()
+        if offset < len(self._block) or self._move(offset):
+            offset = self._file.tell()
+            return self._block[offset : offset + 1]
         return b""
 
     def take(self) -> bytes:
-        """Return the next byte."""
+        """Consume the next byte and return it."""
         return self._file.read(1) if self.ahead() else b""
 
     def item(self) -> Any:
-        """Return the next item, however many bytes it has."""
-        at = self._file.tell()
+        """Decode the next item, however long it is."""
+        offset = self._file.tell()
         while True:
             try:
                 return self._decode()
             except self._cbor2.CBORDecodeEOF:
-                if not self._move(at):
-                    self._file.seek(at)
+                if not self._move(offset):
+                    self._file.seek(offset)
                     raise
-                at = 0
+                offset = 0
 
-    def _move(self, at: int) -> bool:
-        """Move to the next bytes, twice as many if that was not enough; return whether there were more."""
-        rest = self._block[at:]
-        more = self._stream.read(max(_WINDOW_BYTES, len(rest)))
+    def _move(self, offset: int) -> bool:
+        """Drop the bytes before an offset and read more, at least as many as remain; return whether there were any."""
+        remaining = self._block[offset:]
+        more = self._stream.read(max(_WINDOW_BYTES, len(remaining)))
         if more:
-            self._begin += at
-            self._hold(rest + more)
+            self._begin += offset
+            self._hold(remaining + more)
         return bool(more)
 
 
 def _skip_header(source: SourceFile, window: _Window, kinds: Sequence[str]) -> bool:
-    """Skip version 2.0's header, if there is one: ``["CAR", [kind, ...], ...]`` and the beginning of a list."""
+    """Skip version 2.0's header ``["CAR", [kind, ...], ...]`` and the list's begin; return whether there was one."""
     if b"cCAR" not in source.stream.peek(16)[:6]:
         return False
     kind = _KINDS[window.item()[1][0]]
     if kind not in kinds:
         raise malformed(source, f"this file holds {kind}, not {' or '.join(kinds)}", byte=0)
     if window.take() != _LIST_BEGINS:
-        raise malformed(source, "no list of items behind the header", byte=window.position - 1)
+        raise malformed(source, "no list of items after the header", byte=window.position - 1)
     return True
 
 

@@ -1,7 +1,7 @@
-"""TREC-CAR's queries from outlines, and its judgments from pages.
+"""Derive TREC-CAR's queries from outlines and its judgments from pages.
 
-A query is a page or one of its sections; its id is the page id and the heading ids joined by '/'. A heading may itself
-hold a '/', so headings are taken from the outline and never by splitting an id.
+A query is a page or one of its sections; its id is the page id and the heading ids joined by '/'. A heading may contain
+a '/' itself, so headings are read from the outline, never split from an id.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -19,7 +19,7 @@ Style = Literal["headings", "dl4marco"]
 
 @dataclass(frozen=True, slots=True)
 class Heading:
-    """A page or section on the way to a query: its text, and its percent-encoded id."""
+    """The heading of a page or section: its text, and its percent-encoded id."""
 
     text: str
     heading_id: str
@@ -27,7 +27,7 @@ class Heading:
 
 @dataclass(frozen=True, slots=True)
 class PageSection:
-    """A page's part: the headings that lead to it, the page first, and the paragraphs directly in it."""
+    """A page or section: the headings that lead to it, the page's first, and the paragraphs directly in it."""
 
     path: tuple[Heading, ...]
     paragraph_ids: tuple[str, ...]
@@ -54,7 +54,9 @@ def _page(source: SourceFile, number: int, page: Any) -> list[PageSection]:
         name, page_id, skeleton = page[1], page[2].decode(), page[3]
         return list(_sections((Heading(name, page_id),), skeleton))
     except (TypeError, ValueError, IndexError, AttributeError) as error:
-        raise malformed(source, f"item {number} is no page [tag, name, id, skeleton]; is this a page file?") from error
+        raise malformed(
+            source, f"item {number} is not a page [tag, name, id, skeleton]; is this a page file?"
+        ) from error
 
 
 def _sections(path: tuple[Heading, ...], skeleton: Iterable[Any]) -> Iterator[PageSection]:
@@ -71,21 +73,23 @@ def queries(
 ) -> Iterator[Query]:
     """Yield the queries of a level, each once, in the outline's order.
 
-    ``hierarchical`` is every section below a page, ``toplevel`` the first headings, ``article`` the pages. A page with
-    paragraphs before its first heading is a query of the level ``hierarchical`` too, as v2.0's judgments have it (132
-    of benchmarkY1-test's 2,254); v1.5 leaves such paragraphs out. Outlines have no paragraphs: there ``pages`` makes
-    every page such a query.
-
-    The style ``headings`` gives the page's name and the headings as the text; ``dl4marco`` what Nogueira and Cho (2019)
-    fed to BERT: the id without ``enwiki:``, with spaces for ``%20`` and ``/``, its other escapes left.
+    Args:
+        sections: the sections of all pages.
+        level: ``hierarchical`` for all sections of a page, ``toplevel`` for those of the first level, ``article`` for
+            the pages. A page with paragraphs before its first heading counts as ``hierarchical`` too, as in the
+            judgments of v2.0 (132 of benchmarkY1-test's 2,254 queries); v1.5 leaves such paragraphs out.
+        style: the form of the texts. ``headings`` joins the page's name and the headings; ``dl4marco`` is what Nogueira
+            and Cho (2019) gave to BERT: the id without ``enwiki:``, with spaces for ``%20`` and ``/``, but with all
+            other escapes.
+        pages: whether every page counts as ``hierarchical``; for outlines, which have no paragraphs.
     """
-    seen: set[str] = set()
+    yielded_ids: set[str] = set()
     for section in sections:
         depth = len(section.path) - 1
-        has_own = depth > 0 or pages or bool(section.paragraph_ids)
-        wanted = {"hierarchical": has_own, "toplevel": depth == 1, "article": depth == 0}[level]
-        if wanted and section.query_id not in seen:
-            seen.add(section.query_id)
+        is_hierarchical = depth > 0 or pages or bool(section.paragraph_ids)
+        is_selected = {"hierarchical": is_hierarchical, "toplevel": depth == 1, "article": depth == 0}[level]
+        if is_selected and section.query_id not in yielded_ids:
+            yielded_ids.add(section.query_id)
             yield Query(section.query_id, _TEXTS[style](section))
 
 
@@ -101,12 +105,12 @@ _TEXTS: dict[Style, Callable[[PageSection], str]] = {"headings": _from_headings,
 
 
 def judgments(sections: Iterable[PageSection], level: Level) -> list[Judgment]:
-    """Return a level's judgments, sorted: a paragraph is relevant to its section, its first heading or its page."""
-    found: set[Judgment] = set()
+    """Return a level's judgments, sorted: paragraphs are relevant to their section, first-level section or page."""
+    judged: set[Judgment] = set()
     for section in sections:
         path = section.path[: {"hierarchical": len(section.path), "toplevel": 2, "article": 1}[level]]
         if level == "toplevel" and len(path) == 1:
             continue
         query_id = "/".join(heading.heading_id for heading in path)
-        found.update(Judgment(query_id, paragraph_id, 1) for paragraph_id in section.paragraph_ids)
-    return sorted(found)
+        judged.update(Judgment(query_id, paragraph_id, 1) for paragraph_id in section.paragraph_ids)
+    return sorted(judged)

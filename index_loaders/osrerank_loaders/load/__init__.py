@@ -1,1 +1,1 @@
-"""Loading a collection into an index: reading, bulk requests, resuming, counting."""
+"""Load a collection into an index: read it, send bulk requests, resume after an interruption, check the count."""

@@ -1,7 +1,7 @@
-"""Send documents: several bulk requests in flight, bounded by bytes and by count, nothing lost silently.
+"""Send documents in bulk requests, several at a time, each bounded in bytes and documents; report every refusal.
 
-Documents are created, not indexed: an existing document (of a repeated request or a resumed load) stays, so the index
-has no deleted copies and BM25's statistics are exact. A refused document is sent once more by itself, then reported.
+The requests create documents and never overwrite one: after a repeated request or a resumed load the index has no
+deleted copies, so BM25's statistics are exact. A refused document is sent once more alone, then reported.
 """
 
 import dataclasses
@@ -27,10 +27,10 @@ class BulkOptions:
     """How documents are sent.
 
     Attributes:
-        max_bytes: bytes of one request; a larger document has its own.
-        max_documents: documents of one request.
-        in_flight: requests sent at the same time.
-        patience: how long to wait for a busy or absent server.
+        max_bytes: the most bytes of a request; a larger document gets a request of its own.
+        max_documents: the most documents of a request.
+        in_flight: the number of requests at a time.
+        patience: how long to wait for a server that is busy or does not answer.
     """
 
     max_bytes: int = 4 << 20
@@ -49,7 +49,7 @@ class BulkEntry:
 
 @dataclass(frozen=True, slots=True)
 class BulkBatch:
-    """The entries of one request; ``end`` records of the collection have been read when it is complete."""
+    """The entries of one request; ``end`` is the number of records read from the collection up to its last entry."""
 
     entries: tuple[BulkEntry, ...]
     end: int
@@ -72,9 +72,9 @@ class BulkOutcome:
     """The result of a batch.
 
     Attributes:
-        created: documents that are new in the index.
-        present: ids of documents that existed before.
-        rejected: documents refused even when sent by themselves.
+        created: the number of documents that are new in the index.
+        present: the ids of documents that the index had before.
+        rejected: the documents that were refused even when sent alone.
     """
 
     created: int
@@ -86,7 +86,7 @@ def entry(document: Document) -> BulkEntry:
     """Encode a document for a bulk request.
 
     Raises:
-        ValueError: its text cannot be written as UTF-8 (half of a surrogate pair), or its metadata as JSON.
+        ValueError: its text is not valid Unicode (half of a surrogate pair), or its metadata cannot be JSON.
     """
     source = {"title": document.title, "text": document.text, **document.metadata}
     body = f'{{"create":{{"_id":{_encode(document.doc_id)}}}}}\n{_encode(source)}\n'
@@ -96,9 +96,9 @@ def entry(document: Document) -> BulkEntry:
 def send_all(
     client: OpenSearch, index: str, batches: Iterable[BulkBatch], options: BulkOptions
 ) -> Iterator[tuple[BulkBatch, BulkOutcome]]:
-    """Send batches, ``in_flight`` at a time; yield each with its outcome, in their order.
+    """Send batches, ``in_flight`` at a time; yield each with its outcome, in order.
 
-    When a batch is yielded, it and all before it are in the index, on disk.
+    When a batch is yielded, its documents and those of all earlier batches are in the index, on disk.
     """
     pending: deque[tuple[BulkBatch, Future[BulkOutcome]]] = deque()
     with ThreadPoolExecutor(options.in_flight, thread_name_prefix="bulk") as pool:
@@ -113,29 +113,29 @@ def send_all(
 
 
 def send(client: OpenSearch, index: str, entries: Sequence[BulkEntry], patience: Patience) -> BulkOutcome:
-    """Send entries in one request; retry those that met a busy server, and refused ones by themselves."""
-    taken, refused = _send_until_answered(client, index, entries, patience)
+    """Send entries in one request; send them again while the server is busy, and refused ones once more alone."""
+    outcome, refused = _send_until_answered(client, index, entries, patience)
     if len(entries) == 1:
-        return dataclasses.replace(taken, rejected=tuple(rejection for _entry, rejection in refused))
-    for again, _rejection in refused:
-        alone = send(client, index, (again,), patience)
-        taken = BulkOutcome(
-            taken.created + alone.created, taken.present + alone.present, taken.rejected + alone.rejected
+        return dataclasses.replace(outcome, rejected=tuple(rejection for _entry, rejection in refused))
+    for entry_refused, _rejection in refused:
+        alone = send(client, index, (entry_refused,), patience)
+        outcome = BulkOutcome(
+            outcome.created + alone.created, outcome.present + alone.present, outcome.rejected + alone.rejected
         )
-    return taken
+    return outcome
 
 
 def _send_until_answered(
     client: OpenSearch, index: str, entries: Sequence[BulkEntry], patience: Patience
 ) -> tuple[BulkOutcome, list[tuple[BulkEntry, Rejection]]]:
-    """Repeat until every entry is in the index or refused; return both."""
+    """Send entries again until each is in the index or refused; return the outcome and the refused entries."""
     created, present, refused = 0, [], []
     remaining, wait = entries, patience.waits()
     while remaining:
-        later, busy = [], ""
+        retried, busy = [], ""
         for item, status, reason in _attempt(client, index, remaining, patience.timeout_s):
             if status in RETRIED_STATUSES:
-                later.append(item)
+                retried.append(item)
                 busy = reason
             elif status == _CONFLICT:
                 present.append(item.doc_id)
@@ -143,7 +143,7 @@ def _send_until_answered(
                 created += 1
             else:
                 refused.append((item, Rejection(item.doc_id, status, reason)))
-        remaining = later
+        remaining = retried
         if remaining:
             wait(busy)
     return BulkOutcome(created, tuple(present)), refused
@@ -152,7 +152,7 @@ def _send_until_answered(
 def _attempt(
     client: OpenSearch, index: str, entries: Sequence[BulkEntry], timeout_s: float
 ) -> Iterator[tuple[BulkEntry, int, str]]:
-    """Send one request; return each entry's status, and the reason if it was refused."""
+    """Send one request; yield each entry with its HTTP status and the reason of a refusal."""
     try:
         response = client.bulk(
             body=b"".join(item.body for item in entries),
@@ -172,7 +172,7 @@ def _attempt(
 
 
 def _reason(error: Any) -> str:
-    """Return the innermost reason of an item's error."""
+    """Return the innermost cause of an item's error."""
     while isinstance(error, dict):
         cause = error.get("caused_by")
         if not cause:

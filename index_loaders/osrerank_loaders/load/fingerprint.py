@@ -1,4 +1,4 @@
-"""Distinguish inputs of the same name and size by their bytes, without reading all of them."""
+"""Tell inputs of the same name and size apart by some of their bytes."""
 
 import hashlib
 import secrets
@@ -14,11 +14,11 @@ BLOCK_BYTES = 1 << 16
 
 
 class Fingerprints(NamedTuple):
-    """What identifies the inputs of a load.
+    """The digests that identify the inputs of a load.
 
     Attributes:
-        digests: one for each input, 16 hexadecimal digits.
-        taken: the bytes of standard input that were read for its digest and cannot be read again.
+        digests: the digest of each input, 16 hexadecimal digits.
+        taken: the bytes that were read from standard input for its digest, and cannot be read again.
     """
 
     digests: tuple[str, ...]
@@ -26,10 +26,10 @@ class Fingerprints(NamedTuple):
 
 
 def fingerprints(files: Sequence[str]) -> Fingerprints:
-    """Digest the first and the last 64 KiB of each file on disk, and only the first of standard input.
+    """Compute a digest of the first and last 64 KiB of each file, or of the first 64 KiB of standard input.
 
-    A named pipe cannot be read without consuming it, so its digest is random. A collection of ir_datasets, which checks
-    its files itself, is known by its name.
+    Reading a named pipe would consume it, so its digest is random. The digest of an ir_datasets collection is that of
+    its name, because ir_datasets checks its files itself.
     """
     first, taken = _first_of_stdin() if STDIN in files else (b"", b"")
     return Fingerprints(tuple(_short(first) if name == STDIN else _of(name) for name in files), taken)
@@ -40,7 +40,7 @@ def _of(name: str) -> str:
 
 
 def _first_of_stdin() -> tuple[bytes, bytes]:
-    """Return the first block, and the bytes to put back: none if standard input is a file."""
+    """Return the first block of standard input, and the bytes that cannot be read again: none if it is a file."""
     stream = sys.stdin.buffer
     start = stream.tell() if stream.seekable() else None
     first = stream.read(BLOCK_BYTES)

@@ -1,4 +1,4 @@
-"""A whole load: create the index or resume, send, check the count, finish."""
+"""Run a whole load: create the index or resume, send the documents, check their count, finish the index."""
 
 import dataclasses
 import time
@@ -30,13 +30,13 @@ class LoadOptions:
     """How a collection is loaded.
 
     Attributes:
-        skip_bad: bad, rejected and repeated records, together, that are tolerated.
-        recreate: delete an index of that name first.
-        repair_encoding: undo double-encoded UTF-8.
-        force_merge: merge the index to one segment at the end.
-        checkpoint_s: seconds between checkpoints in the index.
-        index: how the index is made.
-        bulk: how documents are sent.
+        skip_bad: how many records may be bad, rejected or repeated, in sum.
+        recreate: whether to delete an index of that name first.
+        repair_encoding: whether to repair double-encoded UTF-8.
+        force_merge: whether to merge the index into one segment at the end.
+        checkpoint_s: the time between two checkpoints in the index, in seconds.
+        index: the options of the index.
+        bulk: the options of the bulk requests.
     """
 
     skip_bad: int = 0
@@ -53,14 +53,14 @@ class Summary:
     """The counts of a load: ``read = indexed + skipped + failed + duplicates``, checked against the index's own count.
 
     Attributes:
-        read: records of the collection.
-        indexed: its documents in the index.
-        skipped: bad records.
-        failed: documents that the engine refused.
-        duplicates: records whose id another record had before.
-        resumed_from: records that an earlier run had loaded.
-        took_s: wall time of this run.
-        notes: warnings of the engine, and the first tolerated problems, one line each.
+        read: the number of the collection's records.
+        indexed: the number of its documents in the index.
+        skipped: the number of bad records.
+        failed: the number of documents that the engine refused.
+        duplicates: the number of records with the id of an earlier record.
+        resumed_from: the number of records that an earlier run had loaded.
+        took_s: the wall time of this run, in seconds.
+        notes: the engine's warnings and the first tolerated problems, one line each.
     """
 
     read: int
@@ -81,7 +81,7 @@ class Summary:
 
 
 Report = Callable[[int, int], None]
-"""Called during a load with the records read and the bytes read from disk."""
+"""A function that is called during a load with the records read and the bytes read from disk."""
 
 
 def load(
@@ -96,15 +96,15 @@ def load(
     """Load a collection into an index; an interrupted load resumes where it stopped.
 
     Raises:
-        LoaderError: the index exists and is not of the same load, or the server did not answer.
-        CorpusFormatError: one bad record too many; the records before it are in the index.
-        BulkIndexError: the engine refused more documents than are tolerated.
+        LoaderError: the index exists and belongs to another load, or the server did not answer.
+        CorpusFormatError: there are more bad records than ``skip_bad``; the records before the last are in the index.
+        BulkIndexError: the engine refused more documents than ``skip_bad``.
     """
     return _Load(client, index, loader, paths, options=options or LoadOptions(), report=report).run()
 
 
 class _Load:
-    """The steps of one load and what they share."""
+    """One load: its steps and their state."""
 
     def __init__(
         self,
@@ -130,7 +130,7 @@ class _Load:
         self._refused: list[Rejection] = []
 
     def run(self) -> Summary:
-        began = time.monotonic()
+        started_s = time.monotonic()
         state = self._begin()
         if state.complete:
             return self._already_complete(state)
@@ -140,7 +140,7 @@ class _Load:
             raise reading.stopped
         summary = self._checked(reading, state.records)
         self._finish(reached, summary)
-        return dataclasses.replace(summary, took_s=time.monotonic() - began)
+        return dataclasses.replace(summary, took_s=time.monotonic() - started_s)
 
     def _already_complete(self, state: LoadState) -> Summary:
         expected = state.records - state.skipped - state.failed - state.duplicates
@@ -159,7 +159,7 @@ class _Load:
         return map(self._repair, records) if self._options.repair_encoding else records
 
     def _begin(self) -> LoadState:
-        """Create the index, or return the state of its load."""
+        """Create the index if it does not exist; return the state of its load."""
         fixed = fixed_options(self._loader, self._options.index)
         fixed += ("repair_encoding",) * self._options.repair_encoding
         fresh = LoadState.begin(self._loader.name, self._files, fixed, self._fingerprints.digests)
@@ -167,22 +167,22 @@ class _Load:
             self._patience.call(lambda: self._client.indices.delete(index=self._index, ignore_unavailable=True))
         if not self._patience.call(lambda: self._client.indices.exists(index=self._index)):
             self._create(fresh)
-        kept = read_state(self._client, self._index, self._patience)
-        if kept is None or not kept.same_load(fresh):
-            raise LoaderError(_taken(self._index, kept))
-        if kept.digests != fresh.digests:
-            raise LoaderError(_changed(self._index, f"{self._differing(kept)} holds other bytes now"))
-        return kept
+        stored = read_state(self._client, self._index, self._patience)
+        if stored is None or not stored.same_load(fresh):
+            raise LoaderError(_taken(self._index, stored))
+        if stored.digests != fresh.digests:
+            raise LoaderError(_changed(self._index, f"{self._differing(stored)} holds other bytes now"))
+        return stored
 
-    def _differing(self, kept: LoadState) -> str:
-        """Return the first input whose content has changed."""
-        before = kept.digests or ("",) * len(self._files)
-        pairs = zip(self._files, before, self._fingerprints.digests, strict=True)
+    def _differing(self, stored: LoadState) -> str:
+        """Return the first input with another digest than in the stored state."""
+        digests_before = stored.digests or ("",) * len(self._files)
+        pairs = zip(self._files, digests_before, self._fingerprints.digests, strict=True)
         name = next(name for name, old, new in pairs if old != new)
         return "standard input" if name == STDIN else name
 
     def _create(self, state: LoadState) -> None:
-        """Create the index; keep the engine's warnings, such as an unsupported similarity."""
+        """Create the index, and note the engine's warnings, such as that of an unsupported similarity."""
         fixed = is_embedded(self._client)
         body = index_body(self._loader, self._options.index, state.as_meta(), fixed_similarity=fixed)
         with warnings.catch_warnings(record=True) as warned:
@@ -190,21 +190,21 @@ class _Load:
             try:
                 self._patience.call(lambda: self._client.indices.create(index=self._index, body=body))
             except RequestError as error:
-                if error.error != _EXISTS:  # a repeated request, whose first answer was lost, created it
+                if error.error != _EXISTS:  # the first answer was lost, and the repeated request finds the index
                     raise
         self._warned += [str(warning.message) for warning in warned]
 
     def _send(self, reading: Reading, state: LoadState) -> LoadState:
-        """Send what is missing; write a checkpoint every few seconds and at the end."""
-        written_at, whole = time.monotonic(), True
+        """Send the missing documents; write a checkpoint every ``checkpoint_s`` seconds and at the end."""
+        written_at, all_accepted = time.monotonic(), True
         for batch, outcome in send_all(
             self._client, self._index, reading.batches(self._options.bulk, after=state.records), self._options.bulk
         ):
             self._note(batch, outcome)
-            whole = whole and not outcome.rejected  # a rejected document is tried again by the next run
-            if whole:
+            all_accepted = all_accepted and not outcome.rejected  # the next run sends a rejected document again
+            if all_accepted:
                 state = dataclasses.replace(state, records=batch.end)
-            if whole and time.monotonic() - written_at > self._options.checkpoint_s:
+            if all_accepted and time.monotonic() - written_at > self._options.checkpoint_s:
                 state.write(self._client, self._index, self._patience)
                 written_at = time.monotonic()
             self._report(batch.end, self._meter.bytes_read)
@@ -219,7 +219,7 @@ class _Load:
             raise self._bulk_error(f"{self._engine} refused all {len(batch.entries)} documents of a request")
 
     def _checked(self, reading: Reading, resumed_from: int) -> Summary:
-        """Compare the index's count with the records read; explain a difference."""
+        """Compare the number of documents in the index with the records read, and explain a difference."""
         self._patience.call(lambda: self._client.indices.refresh(index=self._index))
         indexed = self._count()
         duplicates = reading.read - reading.skipped - self._failed - indexed
@@ -249,12 +249,12 @@ class _Load:
 
     def _duplicates(self, count: int) -> str:
         names = tuple(self._present) if STDIN in self._files else name_duplicates(self._records(), shown=_FIRST)
-        return f"{count} documents have an id that came before and were left out: {', '.join(names) or 'not named'}"
+        return f"{count} documents have the id of an earlier one and were left out: {', '.join(names) or 'not named'}"
 
-    def _bulk_error(self, what: str) -> BulkIndexError:
+    def _bulk_error(self, problem: str) -> BulkIndexError:
         first = self._refused[0]
         return BulkIndexError(
-            f"{what}; the first is {first.doc_id!r}: {first.reason} (the same command tries them again, "
+            f"{problem}; the first is {first.doc_id!r}: {first.reason} (the same command tries them again, "
             "--skip-bad N tolerates N)",
             ok=self._count(),
             failed=self._failed,
@@ -265,7 +265,7 @@ class _Load:
         return int(self._patience.call(lambda: self._client.count(index=self._index))["count"])
 
     def _finish(self, reached: LoadState, summary: Summary) -> None:
-        """Give the index its settings for searching, then mark the load as complete."""
+        """Change the index to its settings for searching, and mark the load as complete."""
         if self._options.force_merge:
             merge = {"max_num_segments": 1, "request_timeout": 24 * 3600}
             self._patience.call(lambda: self._client.indices.forcemerge(index=self._index, params=merge))
@@ -282,20 +282,21 @@ class _Load:
         state.write(self._client, self._index, self._patience)
 
 
-def _taken(index: str, kept: LoadState | None) -> str:
-    """Return the error for an existing index that cannot be resumed, with the fix."""
-    if kept is None:
-        whose = "was not made by osrerank index"
+def _taken(index: str, stored: LoadState | None) -> str:
+    """Say why the load of an existing index cannot be resumed, and what to do."""
+    if stored is None:
+        origin = "was not made by osrerank index"
     else:
-        whose = f"holds another load (loader {kept.loader}, files {', '.join((*kept.files[:_FIRST], *kept.options))})"
+        names = ", ".join((*stored.files[:_FIRST], *stored.options))
+        origin = f"holds another load (loader {stored.loader}, files {names})"
     return (
-        f"index {index} exists and {whose}; choose another --index, give --recreate to delete it and load it again, "
+        f"index {index} exists and {origin}; choose another --index, give --recreate to delete it and load it again, "
         "or give the files and options that it was loaded with"
     )
 
 
-def _changed(index: str, how: str) -> str:
+def _changed(index: str, difference: str) -> str:
     return (
-        f"index {index} was loaded from files of the same names, but {how}; choose another --index, give --recreate to "
-        "delete the index and load it again, or give the content that it was loaded from"
+        f"index {index} was loaded from files of the same names, but {difference}; choose another --index, give "
+        "--recreate to delete the index and load it again, or give the content that it was loaded from"
     )

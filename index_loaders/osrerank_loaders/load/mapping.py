@@ -1,4 +1,4 @@
-"""The index of a collection: analysis and similarity equal to Anserini's, and the settings while loading."""
+"""The index of a collection: Anserini's analysis and similarity, and the settings during and after a load."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -10,21 +10,21 @@ SNOWBALL = (
     "arabic", "basque", "catalan", "danish", "dutch", "estonian", "finnish", "french", "german", "greek", "hungarian",
     "indonesian", "italian", "norwegian", "portuguese", "romanian", "russian", "spanish", "swedish", "turkish",
 )  # fmt: skip
-"""Languages with a stemmer that is Lucene's in the embedded engine too."""
+"""The languages whose Lucene stemmer the embedded engine has, too."""
 LANGUAGES = tuple(sorted((ENGLISH, "cjk", *SNOWBALL)))
 _LOADING = {"refresh_interval": "-1", "number_of_replicas": 0}
 
 
 @dataclass(frozen=True, slots=True)
 class IndexOptions:
-    """How the index is made.
+    """How the index is created.
 
     Attributes:
-        k1: BM25's k1; the loader's when None.
-        b: BM25's b; the loader's when None.
-        shards: with more than one, term statistics and so scores differ per shard.
-        replicas: copies once loaded; as many as the nodes allow, at most one, when None.
-        contents: whether there is a field ``contents`` too, with all that Anserini indexes of a document.
+        k1: BM25's k1; None for the loader's.
+        b: BM25's b; None for the loader's.
+        shards: the number of shards; with more than one, term statistics and so scores differ by shard.
+        replicas: the number of replicas after the load; None for one if the cluster has a second node, else none.
+        contents: whether to add a field ``contents`` with all of a document that Anserini indexes.
         language: the language of the texts, one of `LANGUAGES`.
     """
 
@@ -39,17 +39,18 @@ class IndexOptions:
 def index_body(
     loader: Loader, options: IndexOptions, meta: dict[str, Any], *, fixed_similarity: bool = False
 ) -> dict[str, Any]:
-    """Return the body that creates the index, in its settings for loading.
+    """Return the body of the request that creates the index, with its settings during the load.
 
     The built-in ``english`` analyzer is Anserini's chain: standard tokenizer, possessives, lower case, Lucene's 33
-    stop words, Porter. Other languages have the standard tokenizer, lower case and their Snowball stemmer; Chinese,
-    Japanese and Korean the built-in ``cjk``, which OpenSearch has and the embedded engine lacks.
+    stop words, Porter stemmer. Other languages get the standard tokenizer, lower case and their Snowball stemmer.
+    Chinese, Japanese and Korean get the built-in ``cjk``, which the embedded engine lacks.
 
     Args:
         loader: the loader of the collection.
-        options: how the index is made.
-        meta: what the mapping keeps of the load.
-        fixed_similarity: whether the engine has one similarity only; it is then named where someone asked for another.
+        options: the options of the index.
+        meta: the state of the load, for the mapping's ``_meta``.
+        fixed_similarity: whether the engine has a single similarity; k1 and b are then sent only if the user or the
+            collection sets them, so that the engine can warn.
     """
     text = {"type": "text", "analyzer": _analyzer(options.language)}
     fields = {name: text if field.get("analyzer") == ENGLISH else field for name, field in loader.fields.items()}
@@ -67,11 +68,15 @@ def index_body(
 
 
 def fixed_options(loader: Loader, options: IndexOptions) -> tuple[str, ...]:
-    """Return the options that are fixed once the index exists, so that a load resumes only with the same."""
+    """Return the options that cannot change once the index exists; a load resumes only with the same ones."""
     similarity = _similarity(loader, options)
-    constants = (f"k1={similarity['k1']:g}", f"b={similarity['b']:g}", f"shards={options.shards}")
+    similarity_and_shards = (f"k1={similarity['k1']:g}", f"b={similarity['b']:g}", f"shards={options.shards}")
     contents = (CONTENTS,) if options.contents else ()
-    return (*constants, *contents, *(() if options.language == ENGLISH else (f"language={options.language}",)))
+    return (
+        *similarity_and_shards,
+        *contents,
+        *(() if options.language == ENGLISH else (f"language={options.language}",)),
+    )
 
 
 def _analyzer(language: str) -> str:
@@ -79,7 +84,7 @@ def _analyzer(language: str) -> str:
 
 
 def _analysis(language: str) -> dict[str, Any]:
-    """Return the analyzer of a language with a Snowball stemmer, which both engines have."""
+    """Define the analyzer of a language with a Snowball stemmer."""
     name = _analyzer(language)
     return {
         "filter": {name: {"type": "snowball", "language": language.capitalize()}},
@@ -96,7 +101,7 @@ def _similarity(loader: Loader, options: IndexOptions) -> dict[str, Any]:
 
 
 def settings_when_loaded(options: IndexOptions) -> dict[str, Any]:
-    """Return the settings that end the loading: refresh every second, the default, and replicas."""
+    """Return the settings for searching: a refresh every second, which is the engine's default, and replicas."""
     if options.replicas is None:
         return {"index": {"refresh_interval": "1s", "auto_expand_replicas": "0-1"}}
     return {"index": {"refresh_interval": "1s", "number_of_replicas": options.replicas}}

@@ -1,4 +1,4 @@
-"""A progress bar on the terminal, or a line every few seconds: bytes read from disk, rate and time left."""
+"""Show the progress of a load or download: a bar on a terminal, else a line every few seconds."""
 
 import contextlib
 from collections.abc import Callable, Iterator, Sequence
@@ -17,8 +17,8 @@ MEGABYTE = 1_000_000
 @contextlib.contextmanager
 def load_progress(files: Sequence[str]) -> Iterator[Report]:
     """Show a load's progress on standard error: a bar on a terminal, else lines."""
-    known = not any(map(not_on_disk, files))
-    total = sum(Path(name).stat().st_size for name in files) if known else None
+    has_size = not any(map(not_on_disk, files))
+    total = sum(Path(name).stat().st_size for name in files) if has_size else None
     columns = (
         TextColumn("{task.fields[records]:,} records, {task.fields[rate]:,.0f}/s"),
         BarColumn(),
@@ -54,9 +54,9 @@ def download_progress(name: str, total_bytes: int | None) -> Iterator[Callable[[
         task = progress.add_task(name, total=total_bytes)
         lines = ProgressLines()
 
-        def report(there: int) -> None:
-            progress.update(task, completed=there)
+        def report(on_disk: int) -> None:
+            progress.update(task, completed=on_disk)
             total = None if total_bytes is None else total_bytes // MEGABYTE
-            lines.report(there // MEGABYTE, total, f"MB of {name}")
+            lines.report(on_disk // MEGABYTE, total, f"MB of {name}")
 
         yield report

@@ -1,4 +1,4 @@
-"""From records to batches: skips and counts bad records, or stops at one."""
+"""Turn a collection's records into batches of bulk requests, and count or refuse bad records."""
 
 from collections.abc import Iterable, Iterator
 
@@ -14,10 +14,10 @@ class Reading:
     """One pass over a collection's records.
 
     Attributes:
-        read: records read, bad ones among them.
-        skipped: bad records.
-        errors: the first of their errors.
-        stopped: the bad record that ended the reading; None if none has.
+        read: the number of records read, including bad ones.
+        skipped: the number of bad records that were skipped.
+        errors: the errors of the first bad records.
+        stopped: the error that ended the reading; None if there was none.
     """
 
     def __init__(self, records: Iterable[Record], *, skip_bad: int = 0) -> None:
@@ -29,17 +29,17 @@ class Reading:
         self.stopped: FormatError | None = None
 
     def batches(self, options: BulkOptions, *, after: int = 0) -> Iterator[BulkBatch]:
-        """Yield the documents after the first ``after`` records in batches; end early at one bad record too many."""
-        held: list[BulkEntry] = []
-        held_bytes = 0
+        """Yield the documents after the first ``after`` records in batches; end early after too many bad records."""
+        entries: list[BulkEntry] = []
+        n_bytes = 0
         for item in self._entries(after):
-            if held and (held_bytes + len(item.body) > options.max_bytes or len(held) == options.max_documents):
-                yield BulkBatch(tuple(held), self.read - 1)
-                held, held_bytes = [], 0
-            held.append(item)
-            held_bytes += len(item.body)
-        if held:
-            yield BulkBatch(tuple(held), self.read - (self.stopped is not None))
+            if entries and (n_bytes + len(item.body) > options.max_bytes or len(entries) == options.max_documents):
+                yield BulkBatch(tuple(entries), self.read - 1)
+                entries, n_bytes = [], 0
+            entries.append(item)
+            n_bytes += len(item.body)
+        if entries:
+            yield BulkBatch(tuple(entries), self.read - (self.stopped is not None))
 
     def _entries(self, after: int) -> Iterator[BulkEntry]:
         try:
@@ -54,7 +54,7 @@ class Reading:
             self.stopped = error
 
     def _bad(self, error: FormatError) -> None:
-        """Count a bad record, or raise it when it is one too many."""
+        """Count a bad record; raise its error if ``skip_bad`` were counted before."""
         if self.skipped == self._skip_bad:
             raise error
         self.skipped += 1

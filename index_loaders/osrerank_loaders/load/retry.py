@@ -1,4 +1,4 @@
-"""Wait for a server that is busy, restarting or away for a while."""
+"""Retry calls to a server that is busy, restarting or unreachable for a while."""
 
 import random
 import time
@@ -21,13 +21,13 @@ class Patience:
     """How a call is retried.
 
     Attributes:
-        first_s: the pause before the first retry; doubled each time, with up to a half more at random.
-        longest_s: the longest pause.
-        give_up_s: how long one call is retried before it counts as failed.
-        timeout_s: how long one attempt may take.
-        server: its name in messages.
-        clock: returns seconds.
-        sleep: lets a pause pass.
+        first_s: the pause before the first retry, in seconds; it doubles each time, plus up to a half at random.
+        longest_s: the longest pause, in seconds, before that addition.
+        give_up_s: the time after which a call is not retried any more, in seconds.
+        timeout_s: the timeout of an attempt, in seconds.
+        server: the server's name in messages.
+        clock: a function that returns the time in seconds.
+        sleep: a function that waits for some seconds.
     """
 
     first_s: float = 0.2
@@ -39,11 +39,11 @@ class Patience:
     sleep: Callable[[float], None] = time.sleep
 
     def call(self, attempt: Callable[[], T]) -> T:
-        """Return the result of the attempt, once it succeeds.
+        """Repeat an attempt until it succeeds, and return its result.
 
         Raises:
-            LoaderError: the server was busy or away for ``give_up_s`` seconds.
-            TransportError: it refused the request for another reason.
+            LoaderError: the server was busy or did not answer for ``give_up_s`` seconds.
+            TransportError: the server refused the request for another reason.
         """
         wait = self.waits()
         while True:
@@ -55,7 +55,7 @@ class Patience:
                 wait(str(error.error))
 
     def waits(self, server: str = "") -> Callable[[str], None]:
-        """Return a function that sleeps longer each time it is called, and raises once the time is up."""
+        """Return a function that sleeps, longer each time, and raises `LoaderError` once ``give_up_s`` are over."""
         pause_s, give_up_at = self.first_s, self.clock() + self.give_up_s
 
         def wait(reason: str) -> None:
@@ -63,7 +63,7 @@ class Patience:
             if self.clock() + pause_s > give_up_at:
                 raise LoaderError(
                     f"{server or self.server} has not answered for {self.give_up_s:g} s ({reason}); "
-                    "what has been done is kept: give the same command again to go on"
+                    "nothing done so far is lost: give the same command again to go on"
                 )
             self.sleep(pause_s * random.uniform(1, 1.5))  # noqa: S311 - spreads retries, guards nothing
             pause_s = min(2 * pause_s, self.longest_s)
@@ -72,7 +72,7 @@ class Patience:
 
 
 def passing(error: TransportError) -> bool:
-    """Whether the same request may succeed later."""
+    """Return whether the same request may succeed later."""
     if isinstance(error, SSLError):
         return False
     return isinstance(error, NoConnection) or error.status_code in RETRIED_STATUSES

@@ -1,6 +1,6 @@
-"""The progress of a load, kept in the index itself, under ``_meta`` of its mapping.
+"""Store the state of a load in the index itself, in ``_meta`` of its mapping.
 
-It survives whatever the index survives, is deleted with it, needs no folder, and lets another machine resume the load.
+There it lives as long as the index, needs no folder, and lets another machine resume the load.
 """
 
 from collections.abc import Sequence
@@ -22,14 +22,14 @@ class LoadState:
 
     Attributes:
         loader: the loader's name.
-        files: the collection's files, each ``name:bytes``; names without folders, so that they may move.
+        files: the collection's files, each as ``name:bytes``; without folders, so that the files may be moved.
         options: the options that change the index or its documents, such as ``k1=0.9``.
-        digests: the digests of each file's content, as `fingerprint.fingerprints` takes them.
-        records: records read so far of which every document is in the index.
-        complete: whether the load ended with the right count.
-        skipped: bad records, once complete.
-        failed: documents that OpenSearch refused, once complete.
-        duplicates: records with an id that came before, once complete.
+        digests: the digest of each file's content, as `fingerprint.fingerprints` computes it.
+        records: the number of leading records whose documents are all in the index.
+        complete: whether the load ended and the count was right.
+        skipped: the number of bad records, once complete.
+        failed: the number of documents that the engine refused, once complete.
+        duplicates: the number of records with the id of an earlier one, once complete.
     """
 
     loader: str
@@ -46,29 +46,29 @@ class LoadState:
     def begin(
         cls, loader: str, files: Sequence[str], options: tuple[str, ...] = (), digests: tuple[str, ...] = ()
     ) -> Self:
-        """Return the state of a load that has not read anything."""
+        """Return the state of a load that has not read any record yet."""
         names = (name if not_on_disk(name) else f"{Path(name).name}:{Path(name).stat().st_size}" for name in files)
         return cls(loader, tuple(names), options, digests)
 
     def same_load(self, other: "LoadState") -> bool:
-        """Whether both have the same loader, files and options; the digests compare their content."""
+        """Return whether both loads have the same loader, files and options; digests are not compared."""
         return (self.loader, self.files, self.options) == (other.loader, other.files, other.options)
 
     def as_meta(self) -> dict[str, Any]:
-        """Return the mapping's ``_meta``."""
+        """Return the state as the mapping's ``_meta``."""
         return {_KEY: asdict(self)}
 
     def write(self, client: OpenSearch, index: str, patience: Patience) -> None:
-        """Write the state into the index."""
+        """Write the state into the index's mapping."""
         patience.call(lambda: client.indices.put_mapping(index=index, body={"_meta": self.as_meta()}))
 
 
 def read_state(client: OpenSearch, index: str, patience: Patience) -> LoadState | None:
-    """Return the state in the index; None if none of our loaders created it."""
+    """Read the state from the index's mapping; return None if the index was not created by a loader."""
     mapping = patience.call(lambda: client.indices.get_mapping(index=index))
     (only,) = mapping.values()
-    kept = only["mappings"].get("_meta", {}).get(_KEY)
-    if kept is None:
+    meta = only["mappings"].get("_meta", {}).get(_KEY)
+    if meta is None:
         return None
-    lists = {name: tuple(kept.get(name, ())) for name in ("files", "options", "digests")}
-    return LoadState(**{**kept, **lists})
+    lists = {name: tuple(meta.get(name, ())) for name in ("files", "options", "digests")}
+    return LoadState(**{**meta, **lists})

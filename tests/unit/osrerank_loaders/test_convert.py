@@ -113,7 +113,7 @@ class TestTrecCar:
             output.unlink()
 
     def test_paragraphs_are_no_pages(self, tmp_path: Path) -> None:
-        with pytest.raises(FormatError, match="item 1 is no page"):
+        with pytest.raises(FormatError, match="item 1 is not a page"):
             list(read_sections([write(tmp_path, cbor2.dumps([0, b"a" * 40, [[0, "text"]]]))]))
 
     def test_test200(self, shared: Path) -> None:

@@ -59,7 +59,7 @@ def test_a_late_chunk_is_not_answered_and_another_model_is_refused(service, redi
     service.handle("c1", request(service, deadline_s=now + 60).encode())
     assert answer(redis_url, service).scores is not None
     service.handle("c1", request(service, identity="other").encode())
-    assert "another model" in answer(redis_url, service).error
+    assert "a different model" in answer(redis_url, service).error
 
 
 @pytest.mark.parametrize("message", [None, b"", 5, {"chunk": "c1"}])

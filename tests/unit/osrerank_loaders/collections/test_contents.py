@@ -76,7 +76,7 @@ def test_bad_records_stay_errors_a_field_of_that_name_is_refused_and_html_has_it
     bad, taken, good = read(LOADERS["jsonl"], lines({"text": "x"}, own, {"id": "2", "text": "x"}), contents=True)
     assert isinstance(bad, FormatError)
     assert isinstance(taken, FormatError)
-    assert "document '1' has a field contents of its own; load it without --contents" in str(taken)
+    assert "document '1' already has a field named contents; load it without --contents" in str(taken)
     assert isinstance(good, Document)
     (record,) = read(LOADERS["trec"], b"<html><pre>n < 7</pre></html>", "CACM-0007.html", contents=True)
     assert record == Document("CACM-0007", "n < 7", "", {"contents": "n < 7"})

@@ -94,4 +94,4 @@ def test_in_ms_marco_tags_are_text_and_title_and_body_have_lines_of_their_own(re
     first, second = read(LOADERS["msmarco-document"], content.encode())
     assert first == second == Document("D1", body, "t", {"url": "u"})
     (error,) = read(LOADERS["msmarco-document"], b"<DOC><DOCNO>D1</DOCNO><TEXT>u t b</TEXT></DOC>")
-    assert "line 1: expected url, title and body, a line each, in 'D1'" in str(error)
+    assert "line 1: expected url, title and body on lines of their own in 'D1'" in str(error)
