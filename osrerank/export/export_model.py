@@ -23,6 +23,7 @@ from osrerank.export.calibration import (
 )
 from osrerank.export.late_interaction import is_late_interaction, read_late_interaction
 from osrerank.export.quantise import QuantisationRecipe
+from osrerank.export.router import is_router, split
 from osrerank.export.write_graphs import GRAPHS, write_graphs
 from osrerank.formats.trec import read_qrels
 from osrerank.options.rerank import Rerank
@@ -139,11 +140,29 @@ def export_model(
     refuse_existing(output)
     require("torch", extra="onnx")
     require("onnx", extra="onnx")
+    if is_router(source):
+        return _export_routes(source, output, options, judged, report)
     if is_foreign:
         with _as_ours(source, output, options) as ready:
             return _export(ready, output, options, judged, report, sha256="")
     found = usable(source, options.head)
     return _export(found.directory, output, options, judged, report, sha256=found.sha256)
+
+
+def _export_routes(
+    source: Path,
+    output: Path,
+    options: ExportOptions,
+    judged: tuple[Path, Path] | None,
+    report: Callable[[str], None],
+) -> ModelCard:
+    """Export the model of documents, and that of queries into a folder of it."""
+    output.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=output.parent, prefix=f".{output.name}.") as parent:
+        routes, queries = split(source, Path(parent)), Path(parent) / "made" / "query"
+        export_model(routes["query"], queries, options)
+        with _as_ours(routes["document"], output, options) as ready:
+            return _export(ready, output, options, judged, report, sha256="", queries=queries)
 
 
 def _export(
@@ -154,10 +173,14 @@ def _export(
     report: Callable[[str], None],
     *,
     sha256: str,
+    queries: Path | None = None,
 ) -> ModelCard:
     card = _card(source, options)
     with new_directory(output) as folder, _with_segments(source, output, options) as ready:
         _copy_descriptions(ready, folder, card, options)
+        if queries is not None:
+            card = replace(card, query_model=queries.name)
+            shutil.copytree(queries, folder / queries.name)
         write_graphs(ready, folder, card, precision=options.precision, recipe=options.recipe, padded=options.padded)
         write_card(folder, card)
         if judged is not None:

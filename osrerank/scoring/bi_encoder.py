@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from osrerank.errors import InferenceError
+from osrerank.errors import InferenceError, ModelLoadError
 from osrerank.scoring.backends.base import Backend
 from osrerank.scoring.backends.onnx import PREFERRED
 from osrerank.scoring.batcher import BatcherOutput
@@ -47,6 +47,20 @@ class BiEncoder(LocalModel):
         self.dimensions = card.dimensions or int(read_config(directory)["hidden_size"])
         self._no_query = builder.query("")
         self._query = functools.lru_cache(QUERIES)(self._of_bytes)
+        self._for_queries: BiEncoder | None = None
+
+    def encode_queries_with(self, other: "BiEncoder") -> None:
+        """Have another model encode the queries, as in sentence-transformers' Router.
+
+        Raises:
+            ModelLoadError: its vectors cannot be compared with this model's.
+        """
+        ours, theirs = ((one.card.kind, one.card.head, one.dimensions) for one in (self, other))
+        if ours != theirs:
+            reason = f"{self._directory / self.card.query_model} is a {theirs[0]} ({theirs[1]}, {theirs[2]} dimensions)"
+            wanted = f"beside a {ours[0]} ({ours[1]}, {ours[2]} dimensions); both must be alike"
+            raise ModelLoadError(f"{reason} {wanted}", model=self.model, path=str(self._directory))
+        self._for_queries = other
 
     @functools.cached_property
     def key(self) -> str:
@@ -69,7 +83,8 @@ class BiEncoder(LocalModel):
     def identity(self) -> str:
         """Everything that a similarity depends on except the texts; backend, device and dtype are not part of it."""
         key = hashlib.blake2b(self.key.encode(), digest_size=16).hexdigest()
-        return f"{self._digest(())}/{key}/{self.card.kind}/{self._policy}"
+        queries = f"/{self._for_queries.identity}" if self._for_queries else ""
+        return f"{self._digest(())}/{key}/{self.card.kind}/{self._policy}{queries}"
 
     def encode(self, texts: Sequence[str], side: Side, *, deadline: Deadline = NEVER) -> Vectors:
         """Encode texts, as `osrerank.types.Encoder.encode`; queries are cached, and encoded whatever the deadline.
@@ -77,6 +92,8 @@ class BiEncoder(LocalModel):
         Raises:
             InferenceError: no text could be encoded.
         """
+        if side == "query" and self._for_queries:
+            return self._for_queries.encode(texts, side, deadline=deadline)
         if side == "query":
             read = [self._builder.query(text) for text in texts]
             rows = [self._query(self._builder.alone(pieces).ids.tobytes()) for pieces in read]
@@ -104,6 +121,11 @@ class BiEncoder(LocalModel):
                 sequences += new
                 call.add(new)
             return sequences, call.result(), frozenset(cut)
+
+    def close(self) -> None:
+        super().close()
+        if self._for_queries:
+            self._for_queries.close()
 
     def similarity(self, query: Floats, vectors: Floats) -> Floats:
         """Return the logits ``(n,)`` of a query's vector ``(dimensions,)`` and documents' ``(n, dimensions)``."""

@@ -102,6 +102,7 @@ class ModelCard:
         weights: encoder only; digest of the weights that a graph was exported from, so that both share
             their vectors; empty for the digest of the model's own files.
         vectors_weight: cross-encoder only; weight of the vectors' logit beside the model's in ``vectors-mono``.
+        query_model: bi-encoder only; folder of another model, which encodes queries; empty for this one.
         tokens: late interaction only; marker tokens, query expansion, and which tokens' vectors are kept.
     """
 
@@ -126,6 +127,7 @@ class ModelCard:
     tokens: TokenVectors = field(default_factory=TokenVectors)
     vectors_weight: float = 0.0
     truncation_side: TruncationSide = "right"
+    query_model: str = ""
     normalization: Literal["tokenizer", "sentencepiece"] = "tokenizer"
 
     def __post_init__(self) -> None:
@@ -180,6 +182,8 @@ class ModelCard:
             raise ValueError(f"head is {self.head!r}; tokens' vectors are compared by their cosine")
         if self.tokens != TokenVectors() and self.kind != "late-interaction":
             raise ValueError(f"tokens is for late-interaction, and kind is {self.kind}")
+        if self.query_model and not (self.is_bi_encoder and is_inside(self.query_model)):
+            raise ValueError(f"query_model is {self.query_model!r}; it is a bi-encoder's, and a folder in the model's")
         if self.vectors_weight and self.kind != "cross-encoder":
             raise ValueError(f"vectors_weight is for a cross-encoder, and kind is {self.kind}")
         if self.dimensions < 0:
@@ -204,7 +208,7 @@ class ModelCard:
                 content |= {name: self.tokens.to_json()} if self.kind == "late-interaction" else {}
             elif name == "modules":
                 content |= {name: [step.to_json() for step in self.modules]} if self.modules else {}
-            elif name in ("query_prefix", "document_prefix", "weights", "dimensions", "vectors_weight"):
+            elif name in ("query_prefix", "document_prefix", "weights", "dimensions", "vectors_weight", "query_model"):
                 content |= {name: getattr(self, name)} if getattr(self, name) else {}
             elif name == "truncation_side":
                 content |= {name: self.truncation_side} if self.truncation_side != "right" else {}

@@ -29,6 +29,7 @@ DESCRIPTIONS = (
     "config_sentence_transformers.json",
     "modules.json",
     "osrerank.json",
+    "query/*",
     "sentence_*_config.json",
     "special_tokens_map.json",
     "tokenizer.json",

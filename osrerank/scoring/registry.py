@@ -11,11 +11,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, TypeVar, cast
 
 from osrerank.errors import ConfigError, ModelLoadError, OsrerankError
 from osrerank.scoring.card import DUO, POINTWISE, Kind, ModelCard
-from osrerank.scoring.model_files import GRAPHS, WEIGHTS, read_card, weight_files
+from osrerank.scoring.model_files import CARD_FILE, GRAPHS, WEIGHTS, read_card, weight_files
 from osrerank.scoring.names import AUTO, DTYPES, HTTP, LOCAL_NAMES, NAMES, WORKERS
 from osrerank.settings import Settings
 from osrerank.types import Encoder, Scorer, is_encoder
@@ -165,6 +165,8 @@ def load_model(
         raise ModelLoadError(reason, model=card.name, path=str(directory))
     network = load_backend(directory, card, backend=backend, threads=threads, dtype=dtype)
     loaded = model_of(directory, card, network)
+    if is_encoder(loaded):
+        load_queries(loaded, directory, backend=backend, threads=threads, dtype=dtype)
     if not files.is_checked and not is_encoder(loaded):
         try:
             files.passed(str(checked(loaded, directory, card, sha256=files.sha256)))
@@ -172,6 +174,23 @@ def load_model(
             loaded.close()
             raise
     return loaded
+
+
+def load_queries(
+    model: "BiEncoder", directory: Path, *, backend: str = AUTO, threads: int = 0, dtype: str = AUTO
+) -> None:
+    """Load the model that encodes queries, where a bi-encoder has another one for them; arguments as of `load_model`.
+
+    Raises:
+        ModelLoadError, MissingDependencyError: as `load_model`, or its vectors cannot be compared with the model's.
+    """
+    if model.card.query_model:
+        folder = directory / model.card.query_model
+        if not (folder / CARD_FILE).exists():
+            reason = f"{folder / CARD_FILE} is missing, of the model that encodes queries; copy the whole folder"
+            raise ModelLoadError(reason, model=model.model, path=str(folder))
+        loaded = load_model(str(folder), backend=backend, threads=threads, dtype=dtype, kinds=("bi-encoder",))
+        model.encode_queries_with(cast("BiEncoder", loaded))
 
 
 def load_scorer(

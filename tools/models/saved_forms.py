@@ -45,7 +45,7 @@ ROBERTAS = ("roberta", "xlm-roberta", "camembert", "mpnet")
 """Families with RoBERTa's special tokens, of which <pad> has the id 1; the others have BERT's."""
 PYLATE = ("bert", "roberta", "xlm-roberta", "modernbert", "distilbert")
 """Families of which PyLate saves a late-interaction model."""
-TOKENS, TABLE = "late interaction", "static"
+TOKENS, TABLE, ROUTER = "late interaction", "static", "router"
 """In place of a pooling."""
 POOLINGS = ("cls", "mean", "max", "weightedmean", "mean_sqrt_len_tokens", "lasttoken")
 TRAINING = ("low blood pressure and heat flow", "query: passage: the wing of the engine", *DOCUMENTS)
@@ -58,8 +58,8 @@ class Form:
     Attributes:
         name: in the table.
         family: a key of `FAMILIES`.
-        pooling: of a bi-encoder; `TABLE` for a StaticEmbedding; `TOKENS` for late interaction; empty for a
-            cross-encoder.
+        pooling: of a bi-encoder; `TABLE` for a StaticEmbedding, `ROUTER` for one of queries alone; `TOKENS` for late
+            interaction; empty for a cross-encoder.
         options: of the library's class.
         tokenizer: fields of the tokenizer's settings.
         tokens: special tokens that the tokenizer gets.
@@ -88,6 +88,7 @@ def forms() -> Iterator[Form]:
     plain = {"query": "query: ", "document": "passage: "}
     yield Form("StaticEmbedding, BERT's tokenizer", "bert", TABLE)
     yield Form("StaticEmbedding, XLM-R's tokenizer, prompts", "xlm-roberta", TABLE, {"prompts": plain})
+    yield Form("Router, StaticEmbedding for queries, BERT", "bert", ROUTER, {"prompts": plain})
     yield Form("xlm-roberta, mean, prompts", "xlm-roberta", "mean", {"prompts": plain})
     yield Form("bert, mean, truncation_side left", "bert", "mean", tokenizer={"truncation_side": "left"})
     yield Form("bert, classifier, truncation_side left", "bert", tokenizer={"truncation_side": "left"})
@@ -138,13 +139,15 @@ def save_bi_encoder(form: Form, folder: Path) -> list[float]:
     import torch  # noqa: PLC0415 - likewise
     from sentence_transformers.sentence_transformer import modules  # noqa: PLC0415 - likewise
 
-    parts: list[Any]
-    if form.pooling == TABLE:
-        torch.manual_seed(7)
-        parts = [modules.StaticEmbedding(_tokenizer(form.family)[0], embedding_dim=WIDTH)]
-    else:
+    torch.manual_seed(7)
+    table = [modules.StaticEmbedding(_tokenizer(form.family)[0], embedding_dim=WIDTH)]
+    parts: list[Any] = table
+    if form.pooling != TABLE:
         base = _base(form, folder.with_name(f"{folder.name}-base"))
-        parts = [modules.Transformer(str(base)), modules.Pooling(WIDTH, form.pooling)]
+        pooling = "mean" if form.pooling == ROUTER else form.pooling
+        parts = [modules.Transformer(str(base)), modules.Pooling(WIDTH, pooling)]
+    if form.pooling == ROUTER:
+        parts = [sentence_transformers.base.modules.Router.for_query_document(table, parts)]
     made = sentence_transformers.SentenceTransformer(modules=parts, device="cpu", **form.options)
     made.save_pretrained(str(folder), create_model_card=False)
     model = sentence_transformers.SentenceTransformer(str(folder), device="cpu")

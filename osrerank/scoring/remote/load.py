@@ -7,7 +7,7 @@ from osrerank.errors import ModelLoadError
 from osrerank.scoring.bi_encoder import BiEncoder
 from osrerank.scoring.locate import locate_here
 from osrerank.scoring.model_files import read_card
-from osrerank.scoring.registry import load_backend, model_of
+from osrerank.scoring.registry import load_backend, load_queries, model_of
 from osrerank.scoring.remote.encoder import RemoteEncoder
 from osrerank.scoring.remote.scorer import RemoteScorer
 from osrerank.scoring.remote.signing import Signer
@@ -44,4 +44,5 @@ def _encoder_here(model: str, settings: Settings) -> BiEncoder | None:
     network = load_backend(directory, card, backend="onnx", threads=settings.threads)
     encoder = model_of(directory, card, network)
     assert isinstance(encoder, BiEncoder)
+    load_queries(encoder, directory, backend="onnx", threads=settings.threads)
     return encoder
