@@ -10,8 +10,9 @@ import numpy.typing as npt
 from osrerank.export.graph import TOKENS, BertGraph, Graph, Weights
 from osrerank.export.head_graph import add_head
 from osrerank.export.modern_bert_graph import ModernBertGraph
-from osrerank.scoring.backends.networks.modern_bert import shape as modern_shape
 from osrerank.scoring.card import ModelCard
+from osrerank.scoring.modular import modern_bert as modern_shape
+from osrerank.scoring.saved_encoder import BUCKETS
 
 PREFIXES = ("bert.", "roberta.", "mpnet.")
 """Of the weights of an encoder that was saved with a head."""
@@ -25,8 +26,8 @@ MPNET = {
 """MPNet's names within a layer, and BERT's."""
 OLDER = {"gamma": "weight", "beta": "bias"}
 """TensorFlow's names of a LayerNorm's parts, which some versions of transformers write."""
-BUCKETS, FARTHEST = 32, 128
-"""Of MPNet's relative positions: how many kinds there are, and from which distance on all are of one kind."""
+FARTHEST = 128
+"""The distance from which on all of MPNet's relative positions are of one kind."""
 
 
 def build_encoder(weights: Weights, config: Mapping[str, Any], card: ModelCard) -> Any:
@@ -38,7 +39,7 @@ def build_encoder(weights: Weights, config: Mapping[str, Any], card: ModelCard) 
 
     Args:
         weights: name in transformers -> array, those of modules with their folder before them.
-        config: the model's ``config.json``; `osrerank.export.bi_encoder.check_architecture` finds nothing against it.
+        config: the model's ``config.json``, which `osrerank.scoring.saved_encoder.check_architecture` accepts.
         card: a bi-encoder's.
 
     Raises:

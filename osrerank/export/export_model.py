@@ -13,7 +13,6 @@ from typing import Any, Literal
 
 from osrerank._optional import require
 from osrerank.errors import ConfigError, ModelLoadError
-from osrerank.export.bi_encoder import Given, is_bi_encoder, read_bi_encoder
 from osrerank.export.calibration import (
     JudgedQuery,
     after_vectors,
@@ -29,6 +28,7 @@ from osrerank.formats.trec import read_qrels
 from osrerank.options.rerank import Rerank
 from osrerank.scoring.bi_encoder import weights_digest
 from osrerank.scoring.card import Calibration, Kind, ModelCard, Pooling
+from osrerank.scoring.card_file import module_weights, read_card
 from osrerank.scoring.checkpoints.convert import NOTICES, Head, usable
 from osrerank.scoring.checkpoints.self_check import checked
 from osrerank.scoring.locate import locate
@@ -38,14 +38,13 @@ from osrerank.scoring.model_files import (
     TOKENIZER_FILE,
     WEIGHTS_FILE,
     modular,
-    module_weights,
-    read_card,
     read_config,
     read_json,
     tokenizer_file,
     weight_files,
 )
 from osrerank.scoring.registry import load_scorer
+from osrerank.scoring.saved_encoder import Given, is_bi_encoder, read_bi_encoder
 from osrerank.settings import DEFAULT_MODEL
 from osrerank.types import Qrels
 

@@ -10,13 +10,13 @@ from typing import Any
 
 from osrerank._optional import require
 from osrerank.errors import ConfigError, ModelLoadError
-from osrerank.export.bi_encoder import UNCALIBRATED, Given, config_of
 from osrerank.scoring.card import ModelCard
 from osrerank.scoring.model_files import WEIGHTS_FILE, longest_sequence, read_json
 from osrerank.scoring.modular import late_interaction as files
 from osrerank.scoring.modular.description import DRAWN, TOKENIZER_SETTINGS_FILE, refused
 from osrerank.scoring.modular.head import HeadStep
 from osrerank.scoring.modular.tokenizer_settings import TokenizerSettings
+from osrerank.scoring.saved_encoder import UNCALIBRATED, Given, config_of
 
 PROJECTION = "1_Dense"
 """Folder of the projection in a directory of ours; several are multiplied into one."""

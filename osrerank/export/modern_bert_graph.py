@@ -14,15 +14,15 @@ import numpy as np
 from osrerank._optional import require
 from osrerank.export.graph import TOKENS, Graph, Weights
 from osrerank.export.head_graph import RUNTIME, add_head
-from osrerank.scoring.backends.networks.modern_bert.shape import (
+from osrerank.scoring.card import ModelCard
+from osrerank.scoring.modular.head import Head
+from osrerank.scoring.modular.modern_bert import (
     EMBEDDINGS,
     LAYER,
     PREFIX,
     ModernBertShape,
     classifier_head,
 )
-from osrerank.scoring.card import ModelCard
-from osrerank.scoring.modular.head import Head
 
 BLOCKED = -1e4
 """Added to logits that must not count: its exp is 0 in float32, and it overflows in no type."""
@@ -38,7 +38,7 @@ def build_modern_bert(weights: Weights, config: Mapping[str, Any], card: ModelCa
 
     Args:
         weights: by their transformers names, with or without a classifier's prefix.
-        config: the model's ``config.json``; `osrerank.scoring.backends.networks.modern_bert.shape.obstacle` has
+        config: the model's ``config.json``; `osrerank.scoring.modular.modern_bert.obstacle` has
             nothing against it.
         card: its head.
         head: the head of a modular cross-encoder; None for the classifier's.

@@ -12,17 +12,17 @@ from tokenizers import Tokenizer
 
 from osrerank._optional import require
 from osrerank.errors import ConfigError, ModelLoadError
-from osrerank.export.bi_encoder import check_architecture
 from osrerank.export.bi_encoder_graph import build_encoder
 from osrerank.export.graph import build_graph, can_build
 from osrerank.export.modern_bert_graph import build_modern_bert
 from osrerank.export.quantise import QuantisationRecipe, quantise
-from osrerank.scoring.backends.networks.modern_bert import shape as modern_shape
 from osrerank.scoring.backends.onnx import VECTOR
 from osrerank.scoring.card import ModelCard
 from osrerank.scoring.inputs import InputBuilder, Tokens
 from osrerank.scoring.model_files import CONFIG_FILE, TOKENIZER_FILE, read_config
+from osrerank.scoring.modular import modern_bert as modern_shape
 from osrerank.scoring.modular.description import DRAWN, FAMILIES, STATIC
+from osrerank.scoring.saved_encoder import check_architecture
 
 EXAMPLES = {"words": 32, "marks": 16}
 """Kind of example -> how many sequences calibrate the quantisation; see `_examples`."""

@@ -7,8 +7,8 @@ from typing import Self
 
 from osrerank.client import Client
 from osrerank.retrieval.mapping import leaves_by_index
+from osrerank.scoring.card_file import read_card
 from osrerank.scoring.locate import locate_here
-from osrerank.scoring.model_files import read_card
 from osrerank.scoring.names import MULTILINGUAL_LANGUAGES
 from osrerank.scoring.registry import is_local
 from osrerank.stages.language_guard import is_read, languages_of, use_multilingual

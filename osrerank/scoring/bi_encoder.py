@@ -13,9 +13,10 @@ from osrerank.scoring.backends.base import Backend
 from osrerank.scoring.backends.onnx import PREFERRED
 from osrerank.scoring.batcher import BatcherOutput
 from osrerank.scoring.card import ModelCard
+from osrerank.scoring.card_file import parameter_files
 from osrerank.scoring.inputs import InputBuilder, Tokens
 from osrerank.scoring.local import LocalModel
-from osrerank.scoring.model_files import digest, parameter_files, read_config, tokenizer_file
+from osrerank.scoring.model_files import CARD_FILE, digest, read_config, tokenizer_file
 from osrerank.types import NEVER, Deadline, Side, Vectors
 from osrerank.types.vectors import Floats
 
@@ -142,13 +143,17 @@ class BiEncoder(LocalModel):
 def weights_digest(directory: Path, card: ModelCard) -> str:
     """Return the digest of an encoder's weights: the card's, else that of its graph, else that of its safetensors.
 
-    Safetensors do not contain the pooling, so it is appended. The steps after the pooling are in `BiEncoder.key`.
+    Safetensors do not contain the pooling, nor do graphs of other programs, so it is appended. The steps after the
+    pooling are in `BiEncoder.key`.
     """
     if card.weights:
         return card.weights
     for precision in PREFERRED:
-        if precision in card.onnx:
-            return _content(directory / card.onnx[precision])
+        if (graph := card.onnx.get(precision)) and (directory / CARD_FILE).exists():
+            return _content(directory / graph)
+        if graph:
+            files = [name for name in (graph, f"{graph}_data") if (directory / name).exists()]
+            return f"{digest(directory, files)}/{card.pooling}"
     return f"{digest(directory, parameter_files(directory))}/{card.pooling}"
 
 

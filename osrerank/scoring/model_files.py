@@ -8,13 +8,9 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from osrerank._removed import instead_of
 from osrerank.errors import ModelLoadError
-from osrerank.scoring.card import CARD_VERSION, Calibration, Head, ModelCard, is_inside
+from osrerank.scoring.card import is_inside
 from osrerank.scoring.modular.cross_encoder import CrossEncoderDescription, read_cross_encoder
-from osrerank.scoring.modular.head import HeadStep
-from osrerank.scoring.modular.token_vectors import TokenVectors
-from osrerank.scoring.modular.tokenizer_settings import TokenizerSettings
 
 SHIPPED = Path(__file__).parent.parent / "models"
 CARD_FILE = "osrerank.json"
@@ -39,8 +35,6 @@ WEIGHTS = (
 """What to fetch from a hub repository: the first list of which it has a file, so that not every form is downloaded."""
 MOST_TOKENS = 512
 """The most tokens of a sequence where the model's files set no limit, except for the families in `LONG`."""
-MOST_QUERY_TOKENS = 64
-"""The most tokens of a query; half of the sequence if that is less."""
 LONG = ("modernbert",)
 """Families that were trained with longer sequences, by ``model_type``."""
 _BERT = {
@@ -68,7 +62,7 @@ _MODERN_BERT = {
     "norm_eps": 1e-5,
     "pad_token_id": 50283,
 }
-"""The others are in `osrerank.scoring.backends.networks.modern_bert.shape`, by the version of transformers."""
+"""The others are in `osrerank.scoring.modular.modern_bert`, by the version of transformers."""
 _ELECTRA = {"hidden_size": 256, "num_attention_heads": 4, "intermediate_size": 1024}
 _ALBERT = {"vocab_size": 30000, "hidden_size": 4096, "num_attention_heads": 64, "intermediate_size": 16384}
 _DEBERTA = {
@@ -95,22 +89,6 @@ DEFAULTS: Mapping[str, Mapping[str, Any]] = MappingProxyType(
     }
 )
 """``model_type`` -> transformers' defaults for keys that a config leaves out, of families that osrerank computes."""
-
-
-def read_card(directory: Path, *, name: str = "") -> ModelCard:
-    """Return the model card of a directory: its ``osrerank.json``, or one made from a cross-encoder's ``config.json``.
-
-    Raises:
-        ModelLoadError: the model cannot rerank; the message says why.
-    """
-    _refuse_unusable(directory)
-    file = directory / CARD_FILE if (directory / CARD_FILE).exists() else directory / CONFIG_FILE
-    content = read_json(file)
-    try:
-        card = _from_card(content) if file.name == CARD_FILE else _from_config(filled(content), directory)
-        return ModelCard(**{**card, "name": name or card.get("name") or directory.name})
-    except (TypeError, ValueError, AttributeError) as error:
-        raise ModelLoadError(f"{file}: {error}", model=name or directory.name, path=str(file)) from error
 
 
 def read_json(file: Path, *, kind: type = dict) -> Any:
@@ -208,6 +186,15 @@ def weight_files(directory: Path) -> list[str]:
     return found
 
 
+def other_graphs(directory: Path) -> dict[str, str]:
+    """Return the graphs that another program exported: precision -> file, relative to the directory."""
+    return {
+        precision: name
+        for precision, names in ONNX_FILES.items()
+        if (name := next((name for name in names if (directory / name).exists()), None))
+    }
+
+
 def modular(directory: Path) -> CrossEncoderDescription | None:
     """Return the cross-encoder that sentence-transformers' files describe; None if there are no such files.
 
@@ -215,113 +202,6 @@ def modular(directory: Path) -> CrossEncoderDescription | None:
         ModelLoadError: a file asks for something that osrerank does not know; the message names the file and the field.
     """
     return read_cross_encoder(directory, read_json)
-
-
-def parameter_files(directory: Path) -> list[str]:
-    """Return the files that a network's weights are read from: safetensors, else the card's graph, fp32 before int8.
-
-    A modular cross-encoder, and a bi-encoder with modules, also has safetensors in its modules' folders.
-
-    Raises:
-        ModelLoadError: there are no safetensors, and the card cannot be read.
-    """
-    found = weight_files(directory)
-    has_card = (directory / CARD_FILE).exists()
-    if found:
-        described = modular(directory)
-        own = module_weights(read_card(directory)) if has_card else ()
-        return [*found, *(described.weights if described else own)]
-    if not has_card:
-        return found
-    card = read_card(directory)
-    return [card.onnx[name] for name in ("fp32", "int8") if name in card.onnx][:1]
-
-
-def module_weights(card: ModelCard) -> list[str]:
-    """Return the safetensors files of a bi-encoder's modules, relative to its directory; each has its own folder."""
-    return [f"{step.name.partition('.')[0]}/{WEIGHTS_FILE}" for step in card.modules if step.name]
-
-
-def _refuse_unusable(directory: Path) -> None:
-    has_weights = bool(weight_files(directory))
-    if not tokenizer_file(directory).exists():
-        fix = "save it there with AutoTokenizer.from_pretrained(...).save_pretrained(...)"
-        reason = f"{directory} has no {TOKENIZER_FILE}; {fix}"
-        raise ModelLoadError(reason, path=str(directory))
-    if has_weights or any(directory.rglob("*.onnx")):
-        return
-    pickled = next((name for name in PICKLES if (directory / name).exists()), None)
-    if pickled:
-        fix = "convert it where you trust it: model.save_pretrained(..., safe_serialization=True)"
-        reason = f"{directory / pickled} is a pickle, which can run code when it is read; {fix}"
-        raise ModelLoadError(reason, path=str(directory / pickled))
-    raise ModelLoadError(f"{directory} has neither *.safetensors nor *.onnx files", path=str(directory))
-
-
-def _from_card(content: dict[str, Any]) -> dict[str, Any]:
-    card = dict(content)
-    card.pop("tokenizer", None)  # `tokenizer_file` reads it
-    version = card.pop("version", None)
-    if version != CARD_VERSION:
-        raise ValueError(f"version is {version!r}; this osrerank reads {CARD_VERSION}: export the checkpoint again")
-    card["calibration"] = Calibration(**card.pop("calibration", {}))
-    card["languages"] = tuple(card.pop("languages", ()))
-    card["modules"] = tuple(HeadStep(**step) for step in card.pop("modules", ()))
-    card["tokens"] = TokenVectors.of_json(card.pop("tokens", {}))
-    if card.pop("feedback", None):
-        raise ValueError(f"feedback is gone; {instead_of('feedback')}")
-    return card
-
-
-def _from_config(config: dict[str, Any], directory: Path) -> dict[str, Any]:
-    found = {
-        precision: name
-        for precision, names in ONNX_FILES.items()
-        if (name := next((name for name in names if (directory / name).exists()), None))
-    }
-    described = modular(directory)
-    has_own_head = described is not None and described.head is not None
-    settings, rows = TokenizerSettings.read(directory, read_json), int(config.get("type_vocab_size", 0))
-    max_tokens = longest_sequence(config, described.max_tokens if described else settings.limit)
-    return {
-        "head": _head_of(described.labels) if described and has_own_head else _head(config),
-        "max_tokens": max_tokens,
-        "max_query_tokens": min(MOST_QUERY_TOKENS, max_tokens // 2),
-        "segment_rows": rows if settings.gives_token_types else min(1, rows),
-        "truncation_side": settings.truncation_side,
-        "query_prefix": described.query_prefix if described else "",
-        "onnx": {} if has_own_head else found,  # other programs' graphs of it end before the head
-    }
-
-
-def _head(config: Mapping[str, Any]) -> Head:
-    """Return the head that a config describes.
-
-    Raises:
-        ValueError: it is not the config of a cross-encoder.
-    """
-    if "auto_map" in config:
-        raise ValueError(
-            "auto_map asks for the model's own Python code, which osrerank never runs; export the model to ONNX"
-        )
-    architecture = next(iter(config.get("architectures") or ["nothing"]))
-    if architecture == "BertForNextSentencePrediction":
-        return "next-sentence"
-    if not architecture.endswith("ForSequenceClassification"):
-        wanted = "a reranking model is a *ForSequenceClassification or BertForNextSentencePrediction"
-        fix = "osrerank export MODEL OUTPUT makes a reranker of a bi-encoder or a late-interaction model"
-        if architecture.endswith("ForPreTraining"):
-            fix = "if it was trained as a reranker with that head: osrerank export MODEL OUTPUT --head next-sentence"
-        raise ValueError(f"architectures names {architecture}; {wanted}; {fix}")
-    return _head_of(len(config["id2label"]) if "id2label" in config else int(config.get("num_labels", 2)))
-
-
-def _head_of(labels: int) -> Head:
-    if labels not in {1, 2}:
-        raise ValueError(
-            f"the classifier has {labels} labels; a reranking model has 1 (a logit) or 2 (the second is relevant)"
-        )
-    return "logit1" if labels == 1 else "logits2"
 
 
 def longest_sequence(config: Mapping[str, Any], limit: int | None) -> int:

@@ -5,6 +5,7 @@ first used.
 """
 
 import difflib
+import hashlib
 import importlib
 import logging
 from collections.abc import Sequence
@@ -15,7 +16,8 @@ from typing import TYPE_CHECKING, TypeVar, cast
 
 from osrerank.errors import ConfigError, ModelLoadError, OsrerankError
 from osrerank.scoring.card import DUO, POINTWISE, Kind, ModelCard
-from osrerank.scoring.model_files import CARD_FILE, GRAPHS, WEIGHTS, read_card, weight_files
+from osrerank.scoring.card_file import read_card
+from osrerank.scoring.model_files import CARD_FILE, GRAPHS, WEIGHTS, weight_files
 from osrerank.scoring.names import AUTO, DTYPES, HTTP, LOCAL_NAMES, NAMES, WORKERS
 from osrerank.settings import Settings
 from osrerank.types import Encoder, Scorer, is_encoder
@@ -152,7 +154,7 @@ def load_model(
         ModelLoadError: the model is not found, or is of another kind; the message says why and what to do.
         MissingDependencyError: the backend needs an extra that is not installed.
     """
-    from osrerank.scoring.checkpoints.convert import usable  # noqa: PLC0415 - imports tokenizers
+    from osrerank.scoring.checkpoints.convert import CheckedGraph, Converted, usable  # noqa: PLC0415 - imports tokenizers
     from osrerank.scoring.checkpoints.self_check import checked  # noqa: PLC0415 - imports tokenizers
     from osrerank.scoring.locate import locate  # noqa: PLC0415 - imports tokenizers
 
@@ -165,11 +167,16 @@ def load_model(
         raise ModelLoadError(reason, model=card.name, path=str(directory))
     network = load_backend(directory, card, backend=backend, threads=threads, dtype=dtype)
     loaded = model_of(directory, card, network)
+    check: Converted | CheckedGraph = files
     if is_encoder(loaded):
         load_queries(loaded, directory, backend=backend, threads=threads, dtype=dtype)
-    if not files.is_checked and not is_encoder(loaded):
+        is_foreign = network.name == "onnx" and not (directory / CARD_FILE).exists()
+        check = (
+            CheckedGraph(hashlib.sha256(loaded.identity.encode()).hexdigest()) if is_foreign else Converted(directory)
+        )
+    if not check.is_checked:
         try:
-            files.passed(str(checked(loaded, directory, card, sha256=files.sha256)))
+            check.passed(str(checked(loaded, directory, card, sha256=check.sha256)))
         except OsrerankError:
             loaded.close()
             raise

@@ -19,9 +19,10 @@ from osrerank.errors import ConfigError, EvaluationError
 from osrerank.export.export_model import refuse_existing
 from osrerank.options.passages import Passages
 from osrerank.scoring.card import Kind
+from osrerank.scoring.card_file import parameter_files, read_card
 from osrerank.scoring.inputs import InputBuilder
 from osrerank.scoring.locate import name_of
-from osrerank.scoring.model_files import CARD_FILE, CONFIG_FILE, digest, parameter_files, read_card, tokenizer_file
+from osrerank.scoring.model_files import CARD_FILE, CONFIG_FILE, digest, tokenizer_file
 from osrerank.training.development import MEASUREMENTS, Development, NetworkScorer, Schedule, cost, schedule
 from osrerank.training.distill import DistillationObjective
 from osrerank.training.examples.batches import Assembly, MonoAssembly, Steps

@@ -26,8 +26,9 @@ from osrerank.errors import ConfigError, EvaluationError, FormatError
 from osrerank.export.export_model import new_directory, refuse_existing
 from osrerank.formats.files import bad_line
 from osrerank.formats.lines import numbered_lines
+from osrerank.scoring.card_file import parameter_files
 from osrerank.scoring.inputs import Ids, Tokens, padded
-from osrerank.scoring.model_files import TOKENIZER_FILE, digest, parameter_files, tokenizer_file
+from osrerank.scoring.model_files import TOKENIZER_FILE, digest, tokenizer_file
 from osrerank.training.examples.batches import Lot, TrainingStep, plan
 from osrerank.training.examples.lists import text_of
 from osrerank.training.examples.sampling import shuffled

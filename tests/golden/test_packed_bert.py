@@ -12,8 +12,9 @@ import pytest
 
 from osrerank.errors import InferenceError
 from osrerank.scoring.card import ModelCard, Pooling
+from osrerank.scoring.card_file import read_card
 from osrerank.scoring.inputs import Tokens, padded
-from osrerank.scoring.model_files import read_card, read_json
+from osrerank.scoring.model_files import read_json
 
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
@@ -29,8 +30,8 @@ from osrerank.scoring.backends.networks.bi_encoder import PaddedBiEncoder  # noq
 from osrerank.scoring.backends.networks.classifier import Classifier  # noqa: E402 - likewise
 from osrerank.scoring.backends.networks.engine import PackedEngine, PaddedEngine, on_device  # noqa: E402 - likewise
 from osrerank.scoring.backends.networks.load import load_packed, obstacle  # noqa: E402 - likewise
-from osrerank.scoring.backends.networks.modern_bert.shape import ModernBertShape  # noqa: E402 - likewise
 from osrerank.scoring.backends.torch import read_weights  # noqa: E402 - likewise
+from osrerank.scoring.modular.modern_bert import ModernBertShape  # noqa: E402 - likewise
 from tests.varlen import Varlen, attentions  # noqa: E402 - likewise
 
 DATA = Path(__file__).parents[1] / "data"

@@ -6,8 +6,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from osrerank.scoring.card_file import read_card
 from osrerank.scoring.inputs import Tokens
-from osrerank.scoring.model_files import read_card, read_json
+from osrerank.scoring.model_files import read_json
 
 torch = pytest.importorskip("torch")
 

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 from osrerank.errors import MissingDependencyError
+from osrerank.scoring.card_file import read_card
 from osrerank.scoring.locate import locate, locate_here
-from osrerank.scoring.model_files import read_card
 from osrerank.scoring.names import MULTILINGUAL
 from osrerank.scoring.registry import load_model
 from tests import servers

@@ -4,8 +4,9 @@ import tomllib
 
 import pytest
 
+from osrerank.scoring.card_file import read_card
 from osrerank.scoring.locate import locate
-from osrerank.scoring.model_files import read_card, tokenizer_file
+from osrerank.scoring.model_files import tokenizer_file
 from tests.servers import ROOT
 
 NOT_SHIPPED = {"duobert-l6"}  # misses its gate

@@ -18,7 +18,7 @@ from pathlib import Path
 from osrerank._platform import usable_cores
 from osrerank.errors import InferenceError
 from osrerank.export.export_model import ExportOptions, export_model
-from osrerank.scoring.model_files import read_card
+from osrerank.scoring.card_file import read_card
 from tools.bench.peers import Peer, make_peers
 from tools.bench.race import (
     BenchQuery,

@@ -13,8 +13,8 @@ import numpy.typing as npt
 from osrerank._version import __version__
 from osrerank.errors import InferenceError
 from osrerank.formats.candidates import candidate_lists
+from osrerank.scoring.card_file import read_card
 from osrerank.scoring.inputs import InputBuilder
-from osrerank.scoring.model_files import read_card
 from osrerank.scoring.registry import load_scorer
 
 Values = npt.NDArray[np.float64]

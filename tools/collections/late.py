@@ -36,9 +36,9 @@ from osrerank.formats.lines import numbered_objects
 from osrerank.formats.topics import read_queries
 from osrerank.formats.trec import read_qrels, read_run
 from osrerank.scoring.bi_encoder import BiEncoder
+from osrerank.scoring.card_file import read_card
 from osrerank.scoring.late_interaction import LateInteraction
 from osrerank.scoring.locate import locate
-from osrerank.scoring.model_files import read_card
 from osrerank.scoring.registry import load_backend, model_of
 from osrerank.stages.vectors import VectorStage
 from osrerank.types import Candidate, Query, Ranking

@@ -39,9 +39,9 @@ from osrerank.formats.topics import read_queries
 from osrerank.formats.trec import read_qrels
 from osrerank.indexing.build import build_vectors
 from osrerank.scoring.card import Kind
+from osrerank.scoring.card_file import read_card
 from osrerank.scoring.cross_encoder import CrossEncoder
 from osrerank.scoring.locate import locate
-from osrerank.scoring.model_files import read_card
 from osrerank.scoring.registry import load_scorer
 from osrerank.scoring.remote.broker import connect as connect_redis
 from osrerank.scoring.remote.scorer import RemoteScorer

@@ -19,9 +19,9 @@ from osrerank.formats.topics import read_queries
 from osrerank.scoring.backends.torch import read_weights
 from osrerank.scoring.bi_encoder import BiEncoder
 from osrerank.scoring.card import Kind
+from osrerank.scoring.card_file import read_card
 from osrerank.scoring.inputs import InputBuilder, Tokens
 from osrerank.scoring.locate import locate
-from osrerank.scoring.model_files import read_card
 from osrerank.scoring.registry import load_model
 from tools.models.families import FAMILIES, SHAPES, make
 

@@ -19,8 +19,8 @@ import torch
 import transformers
 from tokenizers import Tokenizer
 
+from osrerank.scoring.card_file import read_card
 from osrerank.scoring.inputs import InputBuilder, Tokens
-from osrerank.scoring.model_files import read_card
 
 SPREAD, READING, CHANNELS, LARGE, LOGITS_SPREAD = 0.5, 2.0, 1 / 96, 8.0, 2.0
 TOKENIZER = Path(__file__).parents[2] / "osrerank" / "models" / "e5-small" / "tokenizer.json"

@@ -16,7 +16,7 @@ from osrerank.export.calibration import JudgedQuery, fit_judged
 from osrerank.formats.lines import numbered_objects
 from osrerank.formats.trec import read_qrels
 from osrerank.scoring.card import Calibration
-from osrerank.scoring.model_files import read_card
+from osrerank.scoring.card_file import read_card
 
 WEIGHTS = (0.0, 0.02, 0.05, 0.1, 0.2)
 """What BM25's best score adds to a cosine."""

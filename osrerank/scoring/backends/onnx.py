@@ -13,11 +13,14 @@ from osrerank.errors import InferenceError, ModelLoadError
 from osrerank.scoring.backends.base import Backend, Compute
 from osrerank.scoring.card import ModelCard
 from osrerank.scoring.inputs import PaddedBatch, Tokens, padded
+from osrerank.scoring.modular.head import Head
 from osrerank.types.vectors import Rows
 
 PREFERRED = ("int8", "fp32")
 VECTOR = "vector"
 """Name of the output of an encoder's graph; a late-interaction model's output has a row for each token."""
+STATES = ("last_hidden_state", "token_embeddings")
+"""Names of the output of a bi-encoder's graph that another program exported: the last states of all tokens."""
 
 
 def load(directory: Path, card: ModelCard, compute: Compute) -> Backend:
@@ -87,11 +90,7 @@ class OnnxBackend:
     @staticmethod
     def _check(session: Any, file: Path, card: ModelCard) -> None:
         """Reject a graph whose inputs or output do not match the card."""
-        unknown = {entry.name for entry in session.get_inputs()} - set(PaddedBatch.__slots__)
-        if unknown:
-            raise ModelLoadError(
-                f"{file} has inputs that osrerank does not know: {', '.join(unknown)}", model=card.name, path=str(file)
-            )
+        _check_inputs(session, file, card)
         labels = 2 if card.head in {"logits2", "next-sentence"} else 1
         shape = session.get_outputs()[0].shape
         if len(shape) != 2 or (isinstance(shape[1], int) and shape[1] != labels):
@@ -108,6 +107,11 @@ class EncoderBackend(OnnxBackend):
     So a vector never depends on the other texts.
     """
 
+    def __init__(self, session: Any, *, threads: int, card: ModelCard, precision: str, file: str) -> None:
+        super().__init__(session, threads=threads, card=card, precision=precision, file=file)
+        self._output = _output(session)
+        self._to_vector = card.to_vector
+
     def run(self, sequences: Sequence[Tokens]) -> Rows:
         try:
             return np.concatenate([self.encoded(tokens) for tokens in sequences])
@@ -118,16 +122,22 @@ class EncoderBackend(OnnxBackend):
         """Return a text's vector ``(1, dimensions)``, or late interaction's vectors ``(tokens, dimensions)``."""
         batch = padded([tokens])
         with NATIVE_CODE:
-            vectors: npt.NDArray[np.float32] = self._session.run(
-                [VECTOR], {name: getattr(batch, name) for name in self._inputs}
+            found: npt.NDArray[np.float32] = self._session.run(
+                [self._output], {name: getattr(batch, name) for name in self._inputs}
             )[0]
-        return vectors
+        return found if self._output == VECTOR else vector_of(found[0], self._to_vector)
 
     @staticmethod
     def _check(session: Any, file: Path, card: ModelCard) -> None:
-        """Reject a graph whose vectors are not as long as the card says."""
-        size = session.get_outputs()[0].shape[-1]
-        if card.dimensions not in (0, size):
+        """Reject a graph whose inputs are not known, or that does not give the vectors of the card."""
+        _check_inputs(session, file, card)
+        output = _output(session)
+        if output is None or (output != VECTOR and not card.is_bi_encoder):
+            names = ", ".join(entry.name for entry in session.get_outputs())
+            reason = f"{file} gives {names}; a bi-encoder's graph gives {VECTOR} or {' or '.join(STATES)}"
+            raise ModelLoadError(f"{reason}; run osrerank export on the model", model=card.name, path=str(file))
+        size = next(entry.shape[-1] for entry in session.get_outputs() if entry.name == output)
+        if output == VECTOR and card.dimensions not in (0, size):
             reason = f"{file} gives vectors of {size} numbers, and the card's dimensions are {card.dimensions}"
             raise ModelLoadError(f"{reason}; export the model again with --dimensions", model=card.name, path=str(file))
 
@@ -140,6 +150,39 @@ class TokenBackend(EncoderBackend):
             return [self.encoded(tokens) for tokens in sequences]
         except Exception as error:
             raise InferenceError(f"{self._model} failed in ONNX Runtime: {error}", model=self._model) from error
+
+
+def vector_of(states: npt.NDArray[np.float32], head: Head) -> npt.NDArray[np.float32]:
+    """Return a text's vector ``(1, dimensions)`` from its tokens' states ``(tokens, size)``; no step has weights."""
+    vector: npt.NDArray[Any]
+    match head.pooling[0]:
+        case "cls":
+            vector = states[0]
+        case "lasttoken":
+            vector = states[-1]
+        case "max":
+            vector = states.max(axis=0)
+        case "mean":
+            vector = states.mean(axis=0)
+        case "weightedmean":
+            vector = np.average(states, axis=0, weights=np.arange(1, len(states) + 1))
+    for step in head.steps:
+        vector = vector[: step.size] if step.kind == "first" else vector / max(float(np.linalg.norm(vector)), 1e-12)
+    vectors: npt.NDArray[np.float32] = vector[None].astype(np.float32)
+    return vectors
+
+
+def _output(session: Any) -> str | None:
+    """Return the name of the output that an encoder's vectors are read from, or made of; None if it has none."""
+    names = {entry.name for entry in session.get_outputs()}
+    return next((name for name in (VECTOR, *STATES) if name in names), None)
+
+
+def _check_inputs(session: Any, file: Path, card: ModelCard) -> None:
+    unknown = {entry.name for entry in session.get_inputs()} - set(PaddedBatch.__slots__)
+    if unknown:
+        reason = f"{file} has inputs that osrerank does not know: {', '.join(sorted(unknown))}"
+        raise ModelLoadError(reason, model=card.name, path=str(file))
 
 
 def _precision(directory: Path, card: ModelCard) -> str:

@@ -10,8 +10,9 @@ from osrerank._threads import NATIVE_CODE
 from osrerank.errors import InferenceError, MissingDependencyError, ModelLoadError
 from osrerank.scoring.backends.base import Compute
 from osrerank.scoring.card import ModelCard
+from osrerank.scoring.card_file import parameter_files
 from osrerank.scoring.inputs import Tokens
-from osrerank.scoring.model_files import CONFIG_FILE, modular, padding_id, parameter_files, read_config
+from osrerank.scoring.model_files import CONFIG_FILE, modular, padding_id, read_config
 from osrerank.scoring.modular.description import STATIC
 from osrerank.scoring.modular.head import Head
 from osrerank.types.vectors import Rows

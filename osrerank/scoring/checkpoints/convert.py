@@ -3,6 +3,7 @@
 What was converted is kept in the user's cache folder by the SHA-256 of its files, so that it happens once.
 """
 
+import contextlib
 import json
 import logging
 import shutil
@@ -68,6 +69,35 @@ class Converted(NamedTuple):
     def passed(self, check: str) -> None:
         """Remember that the model has passed its self-check."""
         _write_json(self.directory / PASSED_FILE, {"passed": check})
+
+
+class CheckedGraph(NamedTuple):
+    """Where the self-check of another program's graph is remembered.
+
+    Attributes:
+        sha256: of all that the graph's scores depend on.
+    """
+
+    sha256: str
+
+    @property
+    def is_checked(self) -> bool:
+        """Whether the graph has passed its self-check, and that could be written down."""
+        with contextlib.suppress(RuntimeError):  # this user has no home
+            return self._file.exists()
+        return False
+
+    def passed(self, check: str) -> None:
+        """Remember that the graph has passed its self-check; without a folder for that, it is checked at each load."""
+        try:
+            self._file.parent.mkdir(parents=True, exist_ok=True)
+            _write_json(self._file, {"passed": check})
+        except (OSError, RuntimeError) as error:
+            logger.info("the self-check is not remembered, and repeated when the model is loaded again: %s", error)
+
+    @property
+    def _file(self) -> Path:
+        return cache_folder() / f"graph-{self.sha256}" / PASSED_FILE
 
 
 def usable(source: Path, head: Head = "") -> Converted:

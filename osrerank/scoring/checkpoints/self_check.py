@@ -1,5 +1,7 @@
 """Whether a converted reranker ranks at all: 50 questions of SQuAD, each with its paragraph and a random one.
 
+So are bi-encoders checked whose graph another program exported.
+
 Equal outputs on random weights say nothing about labels in the wrong order, a vocabulary that is cased, or a head that
 was lost. A trained reranker puts nearly every answering paragraph first, and far ahead, so that each of these shows.
 The distance counts because the layers below a lost head were trained: with a new head, which is random and small,
@@ -20,7 +22,7 @@ from osrerank.errors import ModelLoadError
 from osrerank.scoring.card import ModelCard
 from osrerank.scoring.checkpoints.vocabulary import is_cased
 from osrerank.scoring.model_files import TOKENIZER_FILE, read_config
-from osrerank.types import Scorer
+from osrerank.types import Encoder, Scorer, is_encoder
 
 SAMPLE = Path(__file__).parents[2] / "data" / "squad"
 PAIRS, ENOUGH, INVERTED = 50, 45, 10
@@ -28,6 +30,7 @@ LEAST_MARGIN = 1.5
 """In logits, as the head gives them."""
 MOST_UNKNOWN = 0.01
 SKIP = "if it is not trained yet or reads no English, give osrerank export --no-self-check"
+SKIP_ENCODER = "if it reads no English, osrerank export makes a graph of it, without this check"
 
 
 class CheckedQuestion(NamedTuple):
@@ -71,11 +74,11 @@ class SelfCheck(NamedTuple):
         )
 
 
-def self_check(scorer: Scorer, directory: Path, card: ModelCard, *, sha256: str = "") -> SelfCheck:
+def self_check(scorer: Scorer | Encoder, directory: Path, card: ModelCard, *, sha256: str = "") -> SelfCheck:
     """Return what a model does with the examples.
 
     Args:
-        scorer: the model's scorer.
+        scorer: the model.
         directory: the model's.
         card: the model's.
         sha256: of the checkpoint's files.
@@ -99,7 +102,7 @@ def self_check(scorer: Scorer, directory: Path, card: ModelCard, *, sha256: str 
     )
 
 
-def checked(scorer: Scorer, directory: Path, card: ModelCard, *, sha256: str = "") -> SelfCheck:
+def checked(scorer: Scorer | Encoder, directory: Path, card: ModelCard, *, sha256: str = "") -> SelfCheck:
     """Return a check that passed.
 
     Raises:
@@ -107,7 +110,8 @@ def checked(scorer: Scorer, directory: Path, card: ModelCard, *, sha256: str = "
     """
     found = self_check(scorer, directory, card, sha256=sha256)
     if found.cause:
-        reason = f"{card.name} does not rank as a trained model does: {found.cause} ({found}); {SKIP}"
+        skip = SKIP_ENCODER if card.is_encoder else SKIP
+        reason = f"{card.name} does not rank as a trained model does: {found.cause} ({found}); {skip}"
         raise ModelLoadError(reason, model=card.name, path=str(directory))
     return found
 
@@ -129,10 +133,13 @@ def examples() -> tuple[CheckedQuestion, ...]:
     return tuple(found)
 
 
-def _margin(scorer: Scorer, card: ModelCard, example: CheckedQuestion) -> float:
+def _margin(scorer: Scorer | Encoder, card: ModelCard, example: CheckedQuestion) -> float:
     """Return how far the answering paragraph is ahead, in logits as the head gives them."""
     texts = [example.answering, example.other]
-    if card.kind == "duo":
+    if is_encoder(scorer):
+        query, documents = scorer.encode([example.question], "query"), scorer.encode(texts, "document")
+        first, second = scorer.similarity(query.rows[0], documents.rows)
+    elif card.kind == "duo":
         first, second = scorer.score(example.question, texts, [(0, 1), (1, 0)]).values
     else:
         first, second = scorer.score(example.question, texts, [(0,), (1,)]).values
@@ -158,13 +165,14 @@ def _cause(right: int, margin: float, unknown: float, card: ModelCard, *, is_mix
     swapped = "the labels are swapped"
     if card.head == "next-sentence":
         swapped = "in this next-sentence head, output 0 means relevant, not output 1"
-    lost = "its head was lost or is not trained, or the vocabulary is another model's"
+    part = "its graph or pooling is another model's" if card.is_encoder else "its head was lost or is not trained"
+    lost = f"{part}, or the vocabulary is another model's"
     causes = {
         "texts are lower-cased and the vocabulary has words with capitals: do_lower_case must be false": is_mixed,
         f"{unknown:.1%} of the pieces are unknown: the vocabulary is another model's, or it is of lower case and texts "
         "are not lower-cased (do_lower_case)": unknown > MOST_UNKNOWN,
-        f"it hardly tells paragraphs apart: {lost}": abs(margin) < LEAST_MARGIN,
-        f"the order is upside down: {swapped}": right <= INVERTED,
+        f"it hardly tells paragraphs apart: {lost}": abs(margin) < LEAST_MARGIN and not card.is_encoder,
+        f"the order is upside down: {swapped}": right <= INVERTED and not card.is_encoder,
         f"it puts too few first: {lost}": right < ENOUGH,
     }
     return next((cause for cause, applies in causes.items() if applies), "")

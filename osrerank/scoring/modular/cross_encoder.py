@@ -89,15 +89,6 @@ def read_cross_encoder(directory: Path, read: Read) -> CrossEncoderDescription |
     return CrossEncoderDescription(head, labels, limits_of(directory, read).sequence, prefix, files, parts.weights)
 
 
-def has_own_head(directory: Path, read: Read) -> bool:
-    """Return whether a cross-encoder's head is in modules behind its encoder; the modules' files need not be there.
-
-    Raises:
-        ModelLoadError: as `read_cross_encoder`.
-    """
-    return model_type(directory, read) == NAME and len(read(directory / MODULES_FILE, kind=list)) > 1
-
-
 def _head(directory: Path, parts: Modules, modules: Sequence[tuple[str, str]]) -> tuple[Head, int]:
     """Return the head and how many outputs it has."""
     file, last = directory / MODULES_FILE, len(modules) - 1

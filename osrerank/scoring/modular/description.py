@@ -29,6 +29,8 @@ STATIC = "static-embedding"
 """The ``model_type`` that osrerank gives to a StaticEmbedding, a table of tokens' vectors, which has no config."""
 KINDS = ("Pooling", "Dense", "LayerNorm", "Normalize", "Dropout")
 """Modules that may follow the transformer of a bi-encoder or a cross-encoder."""
+WEIGHTED = ("Dense", "LayerNorm")
+"""Those that have weights, which graphs that others made of a model lack."""
 ENCODERS = "feature-extraction"
 CLASSIFIERS = "sequence-classification"
 MODES: Mapping[str, Mode] = {mode: mode for mode in get_args(Mode)}
@@ -178,6 +180,17 @@ def model_type(directory: Path, read: Read) -> str | None:
         return None
     named = read(directory / MODEL_FILE).get("model_type") if (directory / MODEL_FILE).exists() else None
     return str(named or "SentenceTransformer")
+
+
+def has_weighted_modules(directory: Path, read: Read) -> bool:
+    """Return whether modules with weights follow the transformer; the modules' files need not be there.
+
+    Raises:
+        ModelLoadError: ``modules.json`` cannot be read.
+    """
+    file = directory / MODULES_FILE
+    modules = read(file, kind=list) if file.exists() else []
+    return any(isinstance(module, dict) and str(module.get("type")).endswith(WEIGHTED) for module in modules)
 
 
 def listed(

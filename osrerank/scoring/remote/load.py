@@ -5,8 +5,8 @@ from pathlib import Path
 
 from osrerank.errors import ModelLoadError
 from osrerank.scoring.bi_encoder import BiEncoder
+from osrerank.scoring.card_file import read_card
 from osrerank.scoring.locate import locate_here
-from osrerank.scoring.model_files import read_card
 from osrerank.scoring.registry import load_backend, load_queries, model_of
 from osrerank.scoring.remote.encoder import RemoteEncoder
 from osrerank.scoring.remote.scorer import RemoteScorer

@@ -14,8 +14,8 @@ import torch
 from osrerank.errors import ConfigError
 from osrerank.export.export_model import new_directory, refuse_existing
 from osrerank.scoring.card import ModelCard
+from osrerank.scoring.card_file import read_card
 from osrerank.scoring.locate import name_of
-from osrerank.scoring.model_files import read_card
 from osrerank.training.recipes import Recipe
 from osrerank.training.weights.model_directory import write_average_readme
 from osrerank.training.weights.models import Trainee, load_trainee

@@ -14,13 +14,13 @@ from torch import Tensor, nn
 
 from osrerank._optional import require
 from osrerank.errors import ConfigError, ModelLoadError
-from osrerank.export.bi_encoder import is_bi_encoder, read_bi_encoder
 from osrerank.export.export_model import write_card
 from osrerank.export.third_segment import third_row
 from osrerank.scoring.backends.networks.bi_encoder import PaddedBiEncoder
 from osrerank.scoring.backends.networks.classifier import Classifier
 from osrerank.scoring.backends.torch import read_weights
 from osrerank.scoring.card import Kind, ModelCard
+from osrerank.scoring.card_file import read_card
 from osrerank.scoring.checkpoints.convert import NOTICES
 from osrerank.scoring.checkpoints.pickled import OLD_NAMES
 from osrerank.scoring.inputs import InputBuilder
@@ -29,13 +29,13 @@ from osrerank.scoring.model_files import (
     CONFIG_FILE,
     TOKENIZER_FILE,
     WEIGHTS_FILE,
-    read_card,
     read_config,
     read_json,
     tokenizer_file,
 )
 from osrerank.scoring.modular.description import MODULES_FILE
 from osrerank.scoring.modular.tokenizer_settings import TokenizerSettings
+from osrerank.scoring.saved_encoder import is_bi_encoder, read_bi_encoder
 from osrerank.training.recipes import Recipe
 from osrerank.training.weights.bi_encoder import BiEncoderNetwork
 

@@ -4,7 +4,8 @@ from pathlib import Path
 import pytest
 
 from osrerank.cli import main
-from osrerank.scoring.model_files import SHIPPED, read_card
+from osrerank.scoring.card_file import read_card
+from osrerank.scoring.model_files import SHIPPED
 from osrerank.scoring.registry import load_scorer
 from tests.servers import ROOT
 

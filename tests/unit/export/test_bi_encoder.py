@@ -7,12 +7,12 @@ import numpy as np
 import pytest
 
 from osrerank.errors import ConfigError, ModelLoadError
-from osrerank.export.bi_encoder import PUBLIC_MODELS, Given, is_bi_encoder, read_bi_encoder
 from osrerank.export.export_model import ExportOptions, export_model
-from osrerank.scoring.card import ModelCard, Pooling
-from osrerank.scoring.model_files import read_card
+from osrerank.scoring.card import CHOICES, ModelCard, Pooling
+from osrerank.scoring.card_file import read_card
 from osrerank.scoring.modular.head import HeadStep
 from osrerank.scoring.registry import load_model
+from osrerank.scoring.saved_encoder import PUBLIC_MODELS, Given, is_bi_encoder, read_bi_encoder
 from osrerank.types import Encoder, is_encoder
 from tests.bi_encoders import plain, saved
 from tools.models.encoder_parity import SAVED
@@ -130,7 +130,8 @@ def test_each_row_of_public_models_has_its_source() -> None:
     for model in models:
         assert model["source"].startswith("https://huggingface.co/")
         assert model["source"].removeprefix("https://huggingface.co/").partition(":")[0] in model["names"]
-        assert model.keys() <= {"names", "query_prefix", "document_prefix", "source"}
+        assert model.keys() <= {"names", "query_prefix", "document_prefix", "pooling", "max_tokens", "source"}
+        assert model["pooling"] in CHOICES["pooling"]
 
 
 def test_options_replace_the_files(folder: Path) -> None:

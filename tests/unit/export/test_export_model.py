@@ -10,7 +10,7 @@ from osrerank.errors import ConfigError, MissingDependencyError, ModelLoadError
 from osrerank.export.export_model import ExportOptions, export_model, new_directory
 from osrerank.export.quantise import quantise_rows
 from osrerank.scoring.card import Pooling
-from osrerank.scoring.model_files import read_card
+from osrerank.scoring.card_file import read_card
 from osrerank.scoring.registry import load_model, load_scorer
 
 DATA = Path(__file__).parents[2] / "data"

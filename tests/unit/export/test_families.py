@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from osrerank.cli import main
-from osrerank.scoring.model_files import read_card
+from osrerank.scoring.card_file import read_card
 from osrerank.scoring.registry import load_scorer
 
 families = pytest.importorskip("tools.models.families", reason="needs torch and transformers")

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from osrerank.errors import ConfigError, ModelLoadError
-from osrerank.scoring.model_files import read_card
+from osrerank.scoring.card_file import read_card
 from tests.late_interaction import SAVED, exported
 
 

@@ -9,7 +9,7 @@ import torch
 from osrerank.errors import ConfigError, ModelLoadError
 from osrerank.export.export_model import ExportOptions, export_model
 from osrerank.export.third_segment import third_row
-from osrerank.scoring.model_files import read_card
+from osrerank.scoring.card_file import read_card
 from osrerank.scoring.registry import load_scorer
 
 DATA = Path(__file__).parents[2] / "data"

@@ -13,8 +13,9 @@ import pytest
 from osrerank.cli import main
 from osrerank.errors import ConfigError, ModelLoadError
 from osrerank.scoring.card import ModelCard
+from osrerank.scoring.card_file import read_card
 from osrerank.scoring.locate import locate
-from osrerank.scoring.model_files import DEFAULTS, digest, read_card
+from osrerank.scoring.model_files import DEFAULTS, digest
 from osrerank.scoring.registry import load_scorer
 from osrerank.settings import DEFAULT_MODEL
 

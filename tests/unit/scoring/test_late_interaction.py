@@ -7,9 +7,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from osrerank.scoring.card_file import read_card
 from osrerank.scoring.inputs import Tokens
 from osrerank.scoring.late_interaction import LateInteraction
-from osrerank.scoring.model_files import read_card, read_config
+from osrerank.scoring.model_files import read_config
 from osrerank.scoring.registry import load_model
 from osrerank.types import Deadline
 from tests.late_interaction import DOCUMENTS, NAMES, QUERIES, computed, exported, in_order

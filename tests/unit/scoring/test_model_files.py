@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 from osrerank.errors import ModelLoadError
-from osrerank.scoring.model_files import read_card, weight_files
+from osrerank.scoring.card_file import read_card
+from osrerank.scoring.model_files import weight_files
 from osrerank.scoring.registry import load_scorer
 
 DIRECTORY = Path(__file__).parents[2] / "data" / "tiny-bert-one-label"

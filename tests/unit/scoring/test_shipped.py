@@ -8,8 +8,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from osrerank.scoring.card_file import read_card
 from osrerank.scoring.locate import locate
-from osrerank.scoring.model_files import SHIPPED, read_card
+from osrerank.scoring.model_files import SHIPPED
 from osrerank.scoring.registry import load_scorer
 from osrerank.settings import DEFAULT_MODEL
 from osrerank.types import Scorer

@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from osrerank.export.export_model import export_model
+from osrerank.scoring.card_file import read_card
 from osrerank.scoring.inputs import InputBuilder
-from osrerank.scoring.model_files import read_card
 from osrerank.training.curve import read_curve
 from osrerank.training.development import Development, NetworkScorer
 from osrerank.training.examples.duo import DuoAssembly, ordered_pairs

@@ -13,7 +13,7 @@ import torch
 from safetensors.torch import load_file
 
 from osrerank.errors import ConfigError, EvaluationError, FormatError, ModelLoadError
-from osrerank.scoring.model_files import read_card
+from osrerank.scoring.card_file import read_card
 from osrerank.scoring.registry import load_scorer
 from osrerank.testing import ManualClock
 from osrerank.training.curve import read_curve

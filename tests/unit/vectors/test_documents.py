@@ -16,9 +16,9 @@ from osrerank.indexing.build import build_vectors
 from osrerank.scoring.backends.onnx import EncoderBackend
 from osrerank.scoring.bi_encoder import BiEncoder
 from osrerank.scoring.card import ModelCard, Pooling
+from osrerank.scoring.card_file import read_card
 from osrerank.scoring.encoder_scorer import EncoderScorer
 from osrerank.scoring.inputs import InputBuilder
-from osrerank.scoring.model_files import read_card
 from osrerank.scoring.registry import load_model, load_scorer
 from osrerank.testing import ArithmeticEncoder, ManualClock
 from osrerank.types import Deadline

@@ -20,7 +20,8 @@ from safetensors.numpy import load_file, save_file
 
 from osrerank.export.export_model import ExportOptions, export_model, write_card
 from osrerank.scoring.card import Calibration
-from osrerank.scoring.model_files import CARD_FILE, CONFIG_FILE, TOKENIZER_FILE, WEIGHTS_FILE, read_card
+from osrerank.scoring.card_file import read_card
+from osrerank.scoring.model_files import CARD_FILE, CONFIG_FILE, TOKENIZER_FILE, WEIGHTS_FILE
 from tools.models.joined.make import calibrated, share_tokenizer
 
 RECIPES = Path(__file__).parent / "recipes"

@@ -19,9 +19,9 @@ from osrerank.scoring.backends.networks.bert import (
 from osrerank.scoring.backends.networks.bert_weights import encoder_weights, plain_names
 from osrerank.scoring.backends.networks.heads import HeadNetwork
 from osrerank.scoring.backends.networks.modern_bert import encoder as modern_bert
-from osrerank.scoring.backends.networks.modern_bert import shape as modern_shape
 from osrerank.scoring.card import ModelCard
 from osrerank.scoring.model_files import first_position
+from osrerank.scoring.modular import modern_bert as modern_shape
 from osrerank.scoring.modular.head import Head, HeadStep
 
 

@@ -11,9 +11,9 @@ import pytest
 
 from osrerank.errors import ConfigError, InferenceError, ModelLoadError
 from osrerank.scoring.card import ModelCard
+from osrerank.scoring.card_file import read_card
 from osrerank.scoring.cross_encoder import CrossEncoder
 from osrerank.scoring.inputs import InputBuilder, Tokens
-from osrerank.scoring.model_files import read_card
 from osrerank.scoring.registry import load_scorer
 from osrerank.types import Scores
 

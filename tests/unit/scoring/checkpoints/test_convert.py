@@ -15,10 +15,10 @@ import numpy as np
 import pytest
 
 from osrerank.errors import ModelLoadError
+from osrerank.scoring.card_file import read_card
 from osrerank.scoring.checkpoints import pickled
 from osrerank.scoring.checkpoints.convert import Head, cache_folder, usable
 from osrerank.scoring.locate import locate
-from osrerank.scoring.model_files import read_card
 from osrerank.scoring.registry import load_scorer
 
 torch = pytest.importorskip("torch")

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from osrerank.errors import ModelLoadError
-from osrerank.scoring.model_files import modular, parameter_files, read_card
+from osrerank.scoring.card_file import parameter_files, read_card
+from osrerank.scoring.model_files import modular
 from osrerank.scoring.modular.head import Head, HeadStep
 
 TYPES = {
@@ -97,7 +98,7 @@ def test_older_fields_of_pooling_and_limits_are_read(write: Write) -> None:
 def test_a_bi_encoder_is_none(write: Write) -> None:
     directory = write({"config_sentence_transformers.json": {"model_type": "SentenceTransformer"}})
     assert modular(directory) is None
-    with pytest.raises(ModelLoadError, match="osrerank export MODEL OUTPUT makes a reranker of a bi-encoder"):
+    with pytest.raises(ModelLoadError, match="module_output_name is 'scores'; here it must be 'sentence_embedding'"):
         read_card(directory)
 
 

@@ -3,9 +3,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from osrerank.scoring.card_file import read_card
 from osrerank.scoring.cross_encoder import CrossEncoder
 from osrerank.scoring.inputs import InputBuilder
-from osrerank.scoring.model_files import read_card
 from osrerank.training.examples.batches import MonoAssembly, Steps, prefetched
 from osrerank.training.examples.lists import Example
 from tests.backends import FunctionBackend

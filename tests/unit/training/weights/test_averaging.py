@@ -7,7 +7,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from osrerank.errors import ConfigError
-from osrerank.scoring.model_files import read_card
+from osrerank.scoring.card_file import read_card
 from osrerank.scoring.registry import load_scorer
 from osrerank.training.recipes import Recipe
 from osrerank.training.weights.averaging import average

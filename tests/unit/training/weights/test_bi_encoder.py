@@ -9,7 +9,7 @@ from safetensors.torch import load_file
 
 from osrerank.errors import ConfigError, ModelLoadError
 from osrerank.export.export_model import ExportOptions, export_model, write_card
-from osrerank.scoring.model_files import read_card
+from osrerank.scoring.card_file import read_card
 from osrerank.scoring.modular.head import HeadStep
 from osrerank.scoring.registry import load_scorer
 from osrerank.training.curve import read_curve

@@ -14,8 +14,8 @@ from torch.nn import functional
 
 from osrerank.scoring.backends.networks.attention import Attention, Bounds
 from osrerank.scoring.backends.networks.bert import Attend, check_rows
-from osrerank.scoring.backends.networks.modern_bert.shape import EMBEDDINGS, LAYER, PREFIX, ModernBertShape
 from osrerank.scoring.backends.networks.packing import Numbers, Packed
+from osrerank.scoring.modular.modern_bert import EMBEDDINGS, LAYER, PREFIX, ModernBertShape
 
 Rotation = tuple[Tensor, Tensor]
 """Cosines and sines of each token's angles, each ``(tokens, 1, width / 2)``."""

@@ -8,8 +8,8 @@ import pytest
 
 from osrerank.errors import ModelLoadError
 from osrerank.export.quantise import QuantisationRecipe
+from osrerank.scoring.card_file import parameter_files
 from osrerank.scoring.locate import SHIPPED
-from osrerank.scoring.model_files import parameter_files
 from osrerank.scoring.registry import load_scorer
 
 pytest.importorskip("torch")

@@ -9,21 +9,21 @@ from pathlib import Path
 from typing import Any
 
 from osrerank.errors import ConfigError, ModelLoadError
-from osrerank.export import static
-from osrerank.export.bi_encoder_graph import BUCKETS
-from osrerank.scoring.backends.networks.modern_bert import shape as modern_shape
+from osrerank.scoring import static
 from osrerank.scoring.card import CHOICES, Calibration, ModelCard, Pooling
 from osrerank.scoring.locate import hub_id
 from osrerank.scoring.model_files import (
     CONFIG_FILE,
     TOKENIZER_FILE,
     longest_sequence,
+    other_graphs,
     read_config,
     read_json,
     weight_files,
 )
 from osrerank.scoring.modular import bi_encoder as files
 from osrerank.scoring.modular import late_interaction
+from osrerank.scoring.modular import modern_bert as modern_shape
 from osrerank.scoring.modular.description import DRAWN, FAMILIES, model_type, refused
 from osrerank.scoring.modular.tokenizer_settings import TokenizerSettings
 
@@ -35,6 +35,8 @@ FIRST_PASS_WEIGHTS: Mapping[Pooling, float] = {"cls": 0.1}
 """What the best first-pass score adds to a cosine; `OTHER_WEIGHT` for other poolings. Measured for bge-small-en-v1.5
 and e5-small-v2 in docs/research/joined.md."""
 OTHER_WEIGHT = 0.05
+BUCKETS = 32
+"""How many kinds of relative positions an MPNet has."""
 PUBLIC_MODELS = Path(__file__).with_name("public_models.toml")
 
 
@@ -83,8 +85,9 @@ class BiEncoderSource:
 
 
 def is_bi_encoder(directory: Path) -> bool:
-    """Return whether sentence-transformers saved a directory, and not as a model of another kind."""
-    return model_type(directory, read_json) not in (None, *OTHERS)
+    """Return whether a directory has a bi-encoder: sentence-transformers saved it, or the table has its pooling."""
+    kind = model_type(directory, read_json)
+    return kind not in OTHERS if kind else "pooling" in public_model(directory)
 
 
 def read_bi_encoder(directory: Path, name: str, given: Given | None = None) -> BiEncoderSource:
@@ -94,7 +97,7 @@ def read_bi_encoder(directory: Path, name: str, given: Given | None = None) -> B
         directory: the model's, with ``modules.json`` where sentence-transformers saved it.
         name: the model's, for its card.
         given: takes precedence over the files; the pooling is needed where they do not name it. Of a public model that
-            was downloaded from the hub, prefixes that its files do not name are those of its published card.
+            was downloaded from the hub, what its files do not name is as its published card says (`public_model`).
 
     Raises:
         ConfigError: more dimensions are given than the model has.
@@ -104,19 +107,20 @@ def read_bi_encoder(directory: Path, name: str, given: Given | None = None) -> B
     found = files.read_bi_encoder(directory, read_json)
     transformer = directory / found.transformer
     config = static.config_of(static.table(transformer)) if found.is_static else config_of(transformer)
-    pooling = given.pooling or found.pooling
+    published = public_model(directory)
+    pooling = given.pooling or found.pooling or published.get("pooling")
     if pooling is None:
         fix = f"name it: --pooling {', '.join(CHOICES['pooling'])}"
         raise ModelLoadError(f"{directory} does not say how texts are pooled; {fix}", path=str(directory))
     said = {"query_prefix": found.query_prefix, "document_prefix": found.document_prefix}
-    prefixes = said if any(said.values()) else _public_models().get(hub_id(directory), said)
+    prefixes = said if any(said.values()) else published
     query_prefix = prefixes.get("query_prefix", "") if given.query_prefix is None else given.query_prefix
     document_prefix = prefixes.get("document_prefix", "") if given.document_prefix is None else given.document_prefix
     if not found.counts_prompts and (query_prefix or document_prefix):
         reason = f"{directory}: include_prompt is false, so that the tokens of prefixes are left out of the pooling"
         fix = "which osrerank does not do; it can be used without: --query-prefix '' --document-prefix ''"
         raise ModelLoadError(f"{reason}, {fix}", path=str(directory))
-    longest = longest_sequence(config, found.limits.sequence)
+    longest = longest_sequence(config, found.limits.sequence or published.get("max_tokens"))
     is_cosine = found.similarity == "cosine"
     card = ModelCard(
         name=name,
@@ -137,9 +141,14 @@ def read_bi_encoder(directory: Path, name: str, given: Given | None = None) -> B
     return BiEncoderSource(transformer, card, found.weights, found.is_static)
 
 
+def public_model(directory: Path) -> Mapping[str, Any]:
+    """Return what the published card of a model says, by the hub id of its directory; empty where no row has it."""
+    return _public_models().get(hub_id(directory), {})
+
+
 @cache
-def _public_models() -> Mapping[str, Mapping[str, str]]:
-    """Return the prefixes of public models whose files do not name them, by hub id."""
+def _public_models() -> Mapping[str, Mapping[str, Any]]:
+    """Return the rows of `PUBLIC_MODELS` by hub id."""
     models = tomllib.loads(PUBLIC_MODELS.read_text("utf-8"))["models"]
     return {name: model for model in models for name in model["names"]}
 
@@ -159,7 +168,7 @@ def config_of(transformer: Path, families: Sequence[str] = FAMILIES) -> dict[str
         if not (transformer / file).exists():
             reason = f"{transformer / file} is missing; save the model with transformers' fast tokenizer"
             raise ModelLoadError(reason, path=str(transformer / file))
-    if not has_weights:
+    if not has_weights and not other_graphs(transformer):
         fix = "save the model with safe_serialization=True"
         raise ModelLoadError(f"{transformer} has no *.safetensors; {fix}", path=str(transformer))
     config = read_config(transformer)
