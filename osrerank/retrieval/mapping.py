@@ -84,8 +84,8 @@ def leaves_of(mapping: Mapping[str, Any]) -> dict[str, Leaf]:
         targets = field.get("copy_to") or ()
         for target in [targets] if isinstance(targets, str) else targets:
             copies.setdefault(target, set()).add(path)
-    for target in copies.keys() & leaves.keys():
-        leaves[target] = replace(leaves[target], copied_from=tuple(sorted(copies[target])))
+    for target in copies.keys() & leaves.keys():  # on Elasticsearch, ``fields`` has the copies, too
+        leaves[target] = replace(leaves[target], copied_from=tuple(sorted(copies[target])), is_changed=True)
     for name, path in aliases.items():
         if path in leaves:
             leaves[name] = replace(leaves[path], path=name, is_other_name=True)

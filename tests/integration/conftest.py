@@ -1,4 +1,4 @@
-"""Both engines behind one fixture: the same test bodies run on the real OpenSearch and on the embedded engine."""
+"""Three engines behind one fixture: OpenSearch, Elasticsearch and the embedded engine run the same test bodies."""
 
 import uuid
 from collections.abc import Iterator
@@ -11,15 +11,31 @@ from osrerank import connect
 from tests.engine_facts import needs
 from tests.servers import redis
 
-ENGINES = ("opensearch", "embedded")
+ENGINES = ("opensearch", "elasticsearch", "embedded")
+REPEATED = {
+    "test_changing_texts",
+    "test_joining_pages",
+    "test_loaders_index",
+    "test_search_application",
+    "test_side_index",
+}
+"""Files whose tests take half a minute or more on Elasticsearch: `make test-all` runs them there."""
 Engines = tuple[OpenSearch, OpenSearch]
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark what only `make test-all` runs on Elasticsearch."""
+    for item in items:
+        drawn = getattr(item, "callspec", None)
+        if drawn is not None and drawn.params.get("engine_url") == "elasticsearch" and item.path.stem in REPEATED:
+            item.add_marker(pytest.mark.slow)
 
 
 @pytest.fixture(scope="session", params=ENGINES)
 def engine_url(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> str:
     """The URL of each engine in turn, for `osrerank.connect`."""
-    if request.param == "opensearch":
-        return str(request.getfixturevalue("opensearch_url"))
+    if request.param != "embedded":
+        return str(request.getfixturevalue(f"{request.param}_url"))
     return f"embedded:{tmp_path_factory.mktemp('embedded')}"
 
 

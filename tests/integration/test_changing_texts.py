@@ -1,4 +1,4 @@
-"""Documents that change and go while searches run, on both engines: no score is that of another text."""
+"""Documents that change and go while searches run, on three engines: no score is that of another text."""
 
 import threading
 from collections.abc import Sequence

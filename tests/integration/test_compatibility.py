@@ -1,4 +1,4 @@
-"""Every feature of a search request, with reranking, on both engines; makes docs/compatibility.md.
+"""Every feature of a search request, with reranking, on three engines; makes docs/compatibility.md.
 
 UPDATE_DOCS=1 .venv/bin/python -m pytest tests/integration/test_compatibility.py
 """
@@ -12,6 +12,7 @@ import pytest
 
 from osrerank import connect
 from osrerank.testing import FunctionScorer
+from osrerank.types.engine import Engine
 from tests.articles import fill
 from tests.rankings import unmarked
 from tests.servers import ROOT
@@ -46,6 +47,13 @@ def nested(client):
     return {"body": {"query": NESTED_QUERY, "size": 50}, "index": "compat-nested"}
 
 
+def point_in_time(client):
+    """Open a point in time, and return its id."""
+    if client.engine is Engine.ELASTICSEARCH:
+        return client.transport.perform_request("POST", "/compat/_pit", params={"keep_alive": "1m"})["id"]
+    return client.create_pit(index="compat", keep_alive="1m")["pit_id"]
+
+
 # feature -> arguments of the search; a callable gets the client
 CASES = {
     "from, size": {"body": {**MATCH, "from": 0, "size": 40}},
@@ -78,10 +86,7 @@ CASES = {
     "terminate_after": {"body": {**MATCH, "terminate_after": 20}},
     "timeout": {"body": {**MATCH, "timeout": "5s"}},
     "scroll": {"body": MATCH, "scroll": "1m"},
-    "point in time": lambda client: {
-        "body": {**MATCH, "pit": {"id": client.create_pit(index="compat", keep_alive="1m")["pit_id"]}},
-        "index": None,
-    },
+    "point in time": lambda client: {"body": {**MATCH, "pit": {"id": point_in_time(client)}}, "index": None},
     "search_after, below the depth": {
         "body": {**MATCH, "sort": ["_score", {"year": "asc"}], "search_after": [1.0, 1990]}
     },
@@ -164,12 +169,12 @@ def verdict(client, case):
     return f"not reranked: {reason}"
 
 
-def test_each_feature_is_reranked_or_refused_with_a_reason(client, engine_url, request):
-    engine = "embedded" if engine_url.startswith("embedded:") else "OpenSearch"
+def test_each_feature_is_reranked_or_refused_with_a_reason(client, request):
+    engine = client.engine
     verdicts = {feature: verdict(client, case) for feature, case in CASES.items()}
     request.config.stash.setdefault(VERDICTS, {})[engine] = verdicts
     assert verdicts["aggregations"] == verdicts["highlight"] == verdicts["from, size"] == "reranked"
-    if engine == "OpenSearch":
+    if not engine.is_embedded:
         assert verdicts["nested query with inner_hits"] == verdicts["date math in the index name"] == "reranked"
     assert not [v for v in verdicts.values() if v.startswith("refused (5")]
 
@@ -178,20 +183,21 @@ VERDICTS = pytest.StashKey[dict]()
 
 
 def rows_of(seen):
-    """The table: a row for each pair of verdicts, with the features that have it."""
+    """The table: a row for each combination of verdicts, with the features that have it."""
     features = {}
     for feature in CASES:
-        features.setdefault((seen["OpenSearch"][feature], seen["embedded"][feature]), []).append(f"`{feature}`")
-    rows = ["| request feature | OpenSearch 3.6 | embedded engine |", "|---|---|---|"]
-    for (theirs, ours), names in features.items():
-        rows.append(f"| {', '.join(names)} | {theirs} | {'the same' if ours == theirs else ours} |")
+        features.setdefault(tuple(seen[engine][feature] for engine in Engine), []).append(f"`{feature}`")
+    rows = ["| request feature | OpenSearch 3.6 | Elasticsearch 9.4 | embedded engine |", "|---|---|---|---|"]
+    for (first, *others), names in features.items():
+        cells = [", ".join(names), first, *("the same" if other == first else other for other in others)]
+        rows.append(f"| {' | '.join(cells)} |")
     return rows
 
 
 def test_the_page_says_what_was_seen(request):
     seen = request.config.stash.get(VERDICTS, {})
-    if set(seen) != {"OpenSearch", "embedded"}:
-        pytest.skip("the compatibility page needs both engines' verdicts")
+    if set(seen) != set(Engine):
+        pytest.skip("the compatibility page needs the verdicts of all engines")
     table = "\n".join(rows_of(seen))
     before, rest = PAGE.read_text("utf-8").split("<!-- table -->\n")[:2]
     if os.environ.get("UPDATE_DOCS"):

@@ -1,4 +1,4 @@
-"""Ten pages of a list whose documents nobody knows yet, under deadlines: no hit twice, none lost, on both engines."""
+"""Ten pages of a list whose documents nobody knows yet, under deadlines: no hit twice, none lost, on three engines."""
 
 import random
 import subprocess

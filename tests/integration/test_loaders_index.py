@@ -1,4 +1,4 @@
-"""Loads into both engines: exact counts, resume, refusals, duplicates."""
+"""Loads into three engines: exact counts, resume, refusals, duplicates."""
 
 import io
 import json

@@ -1,4 +1,4 @@
-"""Long documents through the search call of both engines, judged by their passages."""
+"""Long documents through the search call of three engines, judged by their passages."""
 
 import random
 

@@ -1,4 +1,4 @@
-"""monoBERT, then duoBERT, through the search call of both engines, with the tiny models."""
+"""monoBERT, then duoBERT, through the search call of three engines, with the tiny models."""
 
 from pathlib import Path
 

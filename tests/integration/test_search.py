@@ -1,4 +1,4 @@
-"""The search call on both engines: the same bodies, the same answers."""
+"""The search call on three engines: the same bodies, the same answers."""
 
 import asyncio
 import random

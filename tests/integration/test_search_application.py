@@ -1,4 +1,4 @@
-"""The example application over a part of the demo's sample, on both engines: what it promises its users."""
+"""The example application over a part of the demo's sample, on three engines: what it promises its users."""
 
 import importlib
 from collections import Counter
@@ -13,6 +13,7 @@ from starlette.testclient import TestClient
 from osrerank import connect
 from osrerank.cli.demo import INDEX, Sample, index_sample
 from osrerank.indexing.build import build_vectors
+from osrerank.vectors.index import side_index
 from tests.servers import ROOT
 from tests.waiting import wait_until
 
@@ -35,7 +36,7 @@ def url(engine_url: str, sample: Sample) -> Iterator[str]:
         index_sample(client, sample)
         build_vectors(client, INDEX)
         yield engine_url
-        client.indices.delete(index=f"{INDEX}*")
+        client.indices.delete(index=[INDEX, side_index(INDEX)], ignore_unavailable=True)
 
 
 def started(url: str, monkeypatch: pytest.MonkeyPatch) -> TestClient:

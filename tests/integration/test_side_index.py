@@ -1,4 +1,4 @@
-"""Vectors in a side index, on both engines: every client finds what one has computed, and whatever fails costs time."""
+"""Vectors in a side index, on three engines: every client finds what one computed, and whatever fails costs time."""
 
 import json
 from collections.abc import Iterator

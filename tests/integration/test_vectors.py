@@ -1,4 +1,4 @@
-"""Vectors of an index's documents, on both engines: built beforehand, found by searches, never of an old text."""
+"""Vectors of an index's documents, on three engines: built beforehand, found by searches, never of an old text."""
 
 import json
 import random
