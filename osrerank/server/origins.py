@@ -27,9 +27,9 @@ class HostMiddleware:
     IP addresses and localhost are always accepted, because no other site can have them as its name.
 
     Args:
-        application: the application that gets the accepted requests.
-        hosts: names of this server, without port.
-        origins: other sites whose pages may call it.
+        application: the application that answers accepted requests.
+        hosts: the names of this server, without ports.
+        origins: the origins of other sites whose pages may call this server.
     """
 
     def __init__(self, application: Application, hosts: Iterable[str], origins: Iterable[str] = ()) -> None:
@@ -64,13 +64,13 @@ def restrict(app: FastAPI, *, hosts: Iterable[str] | None, origins: Sequence[str
 
     Args:
         app: the server's application.
-        hosts: the server's names; None for any.
-        origins: other sites whose pages may read its answers.
+        hosts: the names of the server; None for any name.
+        origins: the origins of other sites whose pages may read its answers.
     """
     if origins:
-        shown = [REQUEST_ID, UNSCORED, TRUNCATED, "Retry-After"]
-        app.add_middleware(  # any header: each SDK has its own, such as x-fern-sdk-name
-            CORSMiddleware, allow_origins=origins, allow_methods=["*"], allow_headers=["*"], expose_headers=shown
+        exposed = [REQUEST_ID, UNSCORED, TRUNCATED, "Retry-After"]
+        app.add_middleware(  # all request headers: each SDK has some of its own, such as x-fern-sdk-name
+            CORSMiddleware, allow_origins=origins, allow_methods=["*"], allow_headers=["*"], expose_headers=exposed
         )
     if hosts is not None:
         app.add_middleware(HostMiddleware, hosts=hosts, origins=origins)

@@ -1,4 +1,4 @@
-"""Run the application in this process."""
+"""Run the server in this process, with uvicorn."""
 
 import asyncio
 import os
@@ -21,16 +21,16 @@ from osrerank.service import RerankService
 from osrerank.tracing.export import export_traces
 
 MOST_CONNECTIONS = 2_000
-"""Connections at a time; others get 503 at once."""
+"""The most connections at a time; further ones get status 503 at once."""
 KEEP_ALIVE_S = 30
-"""Keep-alive, longer than a search takes, so that OpenSearch's connector finds its connections open."""
+"""How long an idle connection is kept, in seconds: longer than a search, so that OpenSearch's connector reuses it."""
 BACKLOG = 512
 HEAD_TIMEOUT_S = 10.0
-"""Time for a request's first line and headers; the application bounds the time of its body."""
+"""Timeout of a request's first line and headers, in seconds; the application limits the time of the body."""
 
 
 class PunctualProtocol(H11Protocol):
-    """uvicorn's protocol with a timeout for a request's headers; uvicorn itself waits without end."""
+    """uvicorn's protocol with a timeout for a request's headers, for which uvicorn itself waits without end."""
 
     _closing: asyncio.TimerHandle | None = None
 
@@ -48,7 +48,7 @@ class PunctualProtocol(H11Protocol):
 
     def _expect_request(self) -> None:
         """Start the timeout of a request's headers at its first byte."""
-        cycle: Any = self.cycle  # None at first, whatever its annotation says
+        cycle: Any = self.cycle  # None before the first request, despite its annotation
         is_waiting = cycle is None or cycle.response_complete
         if not is_waiting:
             self._stop_waiting()
@@ -63,13 +63,13 @@ class PunctualProtocol(H11Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """Who may call the server, and where that is written down.
+    """Who may call the server, and where calls are logged.
 
     Attributes:
-        hosts: names of the server besides its own, where it serves the comparison page.
-        origins: other sites whose pages may call it, such as ``https://example.org``.
-        log: file of the access log; ``-`` for standard output, None for none.
-        texts: whether the log has queries and documents, too.
+        hosts: the names of the server besides its own; checked only if it serves the comparison page.
+        origins: the origins of other sites whose pages may call the server, such as ``https://example.org``.
+        log: the file of the access log; ``-`` for standard output, None for none.
+        texts: whether queries and documents are logged, too.
     """
 
     hosts: tuple[str, ...] = ()
@@ -87,15 +87,15 @@ def run(
     access: Access | None = None,
     comparison: ComparisonPage | None = None,
 ) -> None:
-    """Serve until SIGTERM, SIGINT or SIGHUP, then finish accepted requests.
+    """Serve until SIGTERM, SIGINT or SIGHUP, then finish the accepted requests.
 
     Args:
-        reranker: scores; the caller closes it.
-        limits: bounds of the work accepted; the timeout also bounds the finishing.
-        host: address that the socket is bound to, whose names are the server's own.
-        listener: a socket that is bound to it (`bound`); it may listen already.
-        access: who may call it; without, everybody who has the token.
-        comparison: what the comparison page searches; None for no page.
+        reranker: the service that scores; the caller closes it.
+        limits: the limits of the accepted work; the timeout also limits the time for finishing.
+        host: the address that the socket is bound to; its names are the server's own.
+        listener: the socket (`bound`), which may listen already.
+        access: the rules for callers; None for everybody with the token.
+        comparison: the searches of the comparison page; None for no page.
 
     Raises:
         ConfigError: the access log cannot be written.
@@ -120,7 +120,7 @@ def run(
 
 
 def configuration(app: FastAPI, limits: ServerLimits) -> uvicorn.Config:
-    """Return uvicorn's configuration: quiet, with bounded connections and a graceful end."""
+    """Return uvicorn's configuration: no access log, a limit of connections, and a graceful shutdown."""
     return uvicorn.Config(
         app,
         log_level="warning",
@@ -139,12 +139,12 @@ def url_of(host: str, port: int) -> str:
 
 
 def bound(host: str, port: int) -> socket.socket:
-    """Return a socket that is bound to an address and refuses connections until `listen` is called.
+    """Return a socket that is bound to an address but refuses connections until `listen` is called.
 
-    So an address that is taken is told before the model is loaded.
+    An address that is in use is thus reported before the model is loaded.
 
     Raises:
-        ConfigError: the address cannot be listened on.
+        ConfigError: the address cannot be used.
     """
     listener = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET, socket.SOCK_STREAM)
     try:
@@ -152,26 +152,28 @@ def bound(host: str, port: int) -> socket.socket:
             listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         if listener.family == socket.AF_INET6:
             listener.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
-        listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # asyncio sets it only on its own sockets
+        listener.setsockopt(
+            socket.IPPROTO_TCP, socket.TCP_NODELAY, 1
+        )  # asyncio sets it only on sockets that it creates
         listener.bind((host, port))
     except OSError as error:
         listener.close()
-        raise _taken(url_of(host, port), error) from None
+        raise _address_in_use(url_of(host, port), error) from None
     return listener
 
 
 def listen(listener: socket.socket) -> None:
-    """Accept connections from now on.
+    """Start to accept connections.
 
     Raises:
-        ConfigError: somebody else listens there meanwhile.
+        ConfigError: another process has begun to listen on the address.
     """
     try:
         listener.listen(BACKLOG)
     except OSError as error:
-        raise _taken(url_of(*listener.getsockname()[:2]), error) from None
+        raise _address_in_use(url_of(*listener.getsockname()[:2]), error) from None
 
 
-def _taken(url: str, error: OSError) -> ConfigError:
+def _address_in_use(url: str, error: OSError) -> ConfigError:
     reason = f"{url} cannot be listened on ({error.strerror}): choose another --host or --port"
     return ConfigError(reason, setting="port", source="flag")

@@ -1,4 +1,4 @@
-"""One JSON line for each request. It has nothing of queries and documents unless that is asked for."""
+"""Log each request as a line of JSON, without queries and documents unless the operator asks for them."""
 
 import json
 import logging
@@ -14,17 +14,17 @@ from typing import Any
 from osrerank.errors import ConfigError
 
 REQUEST_ID = "X-Request-Id"
-"""The header with a request's id: the client's, or one made here; every answer carries it."""
+"""The header with a request's id, the client's or a new one; every answer has it."""
 USABLE_ID = re.compile(r"[\x21-\x7e]{1,128}")
 RECORD = "osrerank.record"
-"""Key of an ASGI scope: what a route says of its request."""
+"""The key of an ASGI scope under which a route stores what the log should have of its request."""
 
 
 class AccessLog:
-    """Writes lines to a file, which may be moved away and is then made anew, or to standard output.
+    """Writes lines to standard output or to a file; if the file is moved away, a new one is created.
 
     Args:
-        file: its path; ``-`` for standard output.
+        file: the path of the file; ``-`` for standard output.
         texts: whether queries and documents are written, too.
 
     Raises:
@@ -51,7 +51,7 @@ class AccessLog:
         self._handler.close()
 
 
-def request_id(given: bytes) -> str:
-    """Return a request's id: the given one if it is of 1 to 128 printable ASCII characters, else a new one."""
-    text = given.decode("latin-1")
+def request_id(header: bytes) -> str:
+    """Return a request's id: the client's if it has 1 to 128 printable ASCII characters, else a new one."""
+    text = header.decode("latin-1")
     return text if USABLE_ID.fullmatch(text) else uuid.uuid4().hex

@@ -33,8 +33,8 @@ from osrerank.service import RerankService
 logger = logging.getLogger(__name__)
 due = Seldom()
 
-UNTOLD: Any = {"tracing": False, "metrics": False, "logs": False, "auto_configure": False}
-"""FastAPI's own telemetry, of releases that have one: it tells what is wrong in a body with the body's texts."""
+NO_TELEMETRY: Any = {"tracing": False, "metrics": False, "logs": False, "auto_configure": False}
+"""Switches FastAPI's telemetry off, in releases that have one: it would report a body's texts with its errors."""
 
 
 def create_app(
@@ -44,13 +44,13 @@ def create_app(
     token: str | None = None,
     access_log: AccessLog | None = None,
 ) -> FastAPI:
-    """Return the rerank API over a reranker's model, cache and workers.
+    """Return the rerank API as an application.
 
     Args:
-        reranker: scores; the caller closes it after the application has shut down.
-        limits: bounds of the work accepted.
-        token: what ``Authorization`` must carry, with or without ``Bearer``; None lets everybody in.
-        access_log: gets a line for each request; None for none. The caller closes it.
+        reranker: the service that scores; the caller closes it after the application has shut down.
+        limits: the limits of the accepted work.
+        token: the token that clients must send as ``Authorization``, with or without ``Bearer``; None for none.
+        access_log: the access log, which the caller closes; None for none.
     """
     limits = limits or ServerLimits()
     service = ApiService(reranker, limits)
@@ -65,9 +65,9 @@ def create_app(
         summary="Rerank documents with BERT, in the dialects of Cohere, Voyage, Mixedbread, vLLM, TEI and others.",
         version=version("osrerank"),
         lifespan=lifespan,
-        docs_url=None,  # FastAPI's page takes its files from a server on the internet
+        docs_url=None,  # FastAPI's page loads its files from the internet
         redoc_url=None,
-        telemetry=UNTOLD,
+        telemetry=NO_TELEMETRY,
     )
     app.state.service = service
     app.state.share_of = None  # only the comparison page has indexes
@@ -77,7 +77,7 @@ def create_app(
     add_explorer(app)
     queries = reranker.settings.trace_queries
     app.add_middleware(RequestMiddleware, limits=limits, token=token, access_log=access_log, trace_queries=queries)
-    app.add_exception_handler(RequestValidationError, _misshapen)
+    app.add_exception_handler(RequestValidationError, _invalid)
     app.add_exception_handler(HTTPException, _refused_by_framework)
     app.add_exception_handler(OsrerankError, _failed)
     app.add_exception_handler(RefusedRequest, _failed)
@@ -85,8 +85,8 @@ def create_app(
     return app
 
 
-async def _misshapen(http: HttpRequest, error: Exception) -> Response:
-    """Answer a request of the comparison page that is not as described, without repeating its content."""
+async def _invalid(http: HttpRequest, error: Exception) -> Response:
+    """Answer an invalid request of the comparison page, without repeating its content."""
     assert isinstance(error, RequestValidationError)
     faults = error.errors()
     if any(fault["type"] == "json_invalid" for fault in faults):
@@ -108,7 +108,7 @@ async def _refused_by_framework(http: HttpRequest, error: Exception) -> Response
 
 async def _failed(http: HttpRequest, error: Exception) -> Response:
     status = status_of(error)
-    if http.url.path in READINESS:  # its probes come all the time
+    if http.url.path in READINESS:  # probes come all the time
         if due.is_due("not-ready"):
             logger.warning("[not-ready] requests cannot be answered now: %s; not logged again for a minute", error)
     elif status >= 500:

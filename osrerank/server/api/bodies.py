@@ -1,7 +1,7 @@
-"""Bodies as JSON values, within bounds of count, depth and size; nothing that exceeds them is built.
+"""Parse the bodies of requests, within limits of count, depth and size that hold before a value is built.
 
-A body is read in small steps by Python code, so that a large one in a thread does not hold up the event loop. What no
-dialect reads, such as a list within a document's field, is not built: it stays JSON, to be returned with its document.
+The parser is Python code that works in small steps, so that a large body in a thread does not hold up the event loop.
+Values that no dialect reads, such as a list in a document's field, stay JSON text, to be returned with their document.
 """
 
 import json
@@ -15,18 +15,18 @@ from osrerank.server.api.errors import RefusedRequest
 from osrerank.server.api.numbers import Json
 
 READ_DEPTH = 3
-"""Containers within each other that are read: the body, its list, and a document of it."""
+"""How deep objects and lists are parsed: the body, its list of documents, and a document."""
 MOST_DEPTH = 64
-"""Containers within each other that a body may have at all."""
+"""How deep objects and lists may be nested at all."""
 MOST_DIGITS = 100
-"""Characters of a number."""
+"""The most characters of a number."""
 MOST_KEYS = 1_000
-"""Keys of an object that is read."""
+"""The most keys of an object that is parsed."""
 MOST_PASSED = 1 << 20
-"""Characters of a value that is not built."""
+"""The most characters of a value that stays JSON text."""
 PIECE_BYTES = 1 << 20
 NAMED = 32
-"""Characters of a key that an error names."""
+"""The most characters of a key that an error message repeats."""
 
 SPACE = re.compile(r"[ \t\n\r]*")
 NUMBER = re.compile(r"(-?(?:0|[1-9][0-9]*))(\.[0-9]+)?([eE][-+]?[0-9]+)?")
@@ -42,14 +42,14 @@ HUGE = re.compile(r"[eE]\+?[0-9]{3}")
 CLOSES = {"[": "]", "{": "}"}
 
 Read = tuple[Any, int]
-"""A value, and the offset of what follows it."""
+"""A value, and the offset of the character after it."""
 
 
 def inflated(body: bytes, most_bytes: int) -> bytes:
-    """Return a gzip body's content; stops as soon as it is too large.
+    """Decompress a gzip body, and stop as soon as the content is too large.
 
     Raises:
-        RefusedRequest: it is not gzip (400), or too large (413).
+        RefusedRequest: the body is not gzip (400), or its content is too large (413).
     """
     content = bytearray()
     while True:
@@ -72,15 +72,15 @@ def inflated(body: bytes, most_bytes: int) -> bytes:
 
 
 def read_body(body: bytes, most_entries: int) -> dict[str, Any]:
-    """Return a body's JSON object.
+    """Parse a body that is a JSON object.
 
     Args:
-        body: in UTF-8, or as `json.detect_encoding` finds.
-        most_entries: the most entries of a list that is read.
+        body: the bytes, in UTF-8 or another encoding that `json.detect_encoding` recognises.
+        most_entries: the most entries of a list.
 
     Raises:
-        RefusedRequest: it is not JSON (400), has too many entries (413), or another shape (422). No message repeats a
-            value.
+        RefusedRequest: the body is not JSON (400), has too many entries (413), or is no object (422). No message
+            repeats a value.
     """
     if not body.strip():
         raise RefusedRequest(422, "the body: it is empty; send a JSON object")
@@ -94,7 +94,7 @@ def read_body(body: bytes, most_entries: int) -> dict[str, Any]:
 
 
 class _Reader:
-    """Reads one text from left to right."""
+    """Parses a text from left to right; ``at`` is the offset of the next character."""
 
     def __init__(self, text: str, most_entries: int) -> None:
         self._text = text
@@ -108,11 +108,11 @@ class _Reader:
             raise RefusedRequest(422, "the body: it must be a JSON object")
         value, at = self._object(at, 1, "")
         if self._space(at) != len(self._text):
-            self._fail("there is more after the object", at)
+            self._fail("there is text after the object", at)
         return value
 
     def _value(self, at: int, depth: int, name: str) -> Read:
-        """Read what begins at an offset, within containers of a depth; an error carries the name."""
+        """Parse the value that begins at an offset, at a depth of nesting; an error begins with the name."""
         first = self._text[at : at + 1]
         if first == '"':
             string: Read = scanstring(self._text, at + 1, True)  # noqa: FBT003 - a C function
@@ -131,7 +131,7 @@ class _Reader:
                 self._fail("a key in double quotes is missing", at)
             key, at = scanstring(self._text, at + 1, True)  # noqa: FBT003 - a C function
             if key in members:
-                raise RefusedRequest(422, f"{name or 'the body'}: a key is there twice")
+                raise RefusedRequest(422, f"{name or 'the body'}: a key occurs twice")
             if len(members) == MOST_KEYS:
                 raise RefusedRequest(422, f"{name or 'the body'}: more than {MOST_KEYS} keys")
             at = self._space(at)
@@ -155,7 +155,7 @@ class _Reader:
         return entries, self._entries(at, "]", entry)
 
     def _entries(self, at: int, closing: str, entry: Callable[[int], int]) -> int:
-        """Read entries divided by commas; return the offset behind the closing bracket."""
+        """Parse entries with commas between them; return the offset after the closing bracket."""
         text = self._text
         at = self._space(at + 1)
         if text[at : at + 1] == closing:
@@ -175,7 +175,7 @@ class _Reader:
             raise RefusedRequest(422, f"{name}.{wrong}: it must be a text, or an object with one")
         raise RefusedRequest(
             413,
-            f"{name}: there are more than a request may have, {self._most_entries}: send several requests",
+            f"{name}: a request may have {self._most_entries} of them, and there are more: send several requests",
         )
 
     def _scalar(self, at: int) -> Read:
@@ -191,7 +191,7 @@ class _Reader:
         return WORDS[word[0]], word.end()
 
     def _passed(self, at: int, depth: int, name: str) -> Read:
-        """Read a container that no dialect reads; return its JSON, which is built only to check it."""
+        """Return an object or list that no dialect reads as JSON text, after checking it."""
         end = self._end(at, depth, name)
         text = self._text[at:end]
         constants: list[str] = []
@@ -206,7 +206,7 @@ class _Reader:
             raise RefusedRequest(422, f"{name}: it has a number that is too large") from None
 
     def _end(self, at: int, depth: int, name: str) -> int:
-        """Return the offset behind a container."""
+        """Return the offset after an object or list."""
         text, start = self._text, at
         closing: list[str] = []
         while at - start <= MOST_PASSED:
@@ -218,7 +218,7 @@ class _Reader:
                 closing.append(CLOSES[first])
                 at += 1
                 if depth + len(closing) > MOST_DEPTH:
-                    raise RefusedRequest(422, f"{name}: containers are nested more than {MOST_DEPTH} deep")
+                    raise RefusedRequest(422, f"{name}: lists or objects are nested more than {MOST_DEPTH} deep")
             elif not closing or first != closing.pop():
                 self._fail("a bracket has no counterpart", at)
             else:
@@ -243,5 +243,5 @@ def _has_text(entry: Any) -> bool:
 
 
 def _named(key: str) -> str:
-    """Return how errors call a key: nothing that does not look like one is repeated."""
+    """Return how an error message names a key: as it is if it looks like a field's name, else "a value"."""
     return key if len(key) <= NAMED and key.isascii() and key.isidentifier() else "a value"

@@ -1,4 +1,4 @@
-"""A route whose body is read within bounds and away from the event loop, before its dialect validates it."""
+"""A route that parses the body within limits, and off the event loop, before its dialect validates it."""
 
 import asyncio
 import inspect
@@ -16,23 +16,23 @@ from osrerank.server.api.errors import RefusedRequest, sentence_of
 
 TIMEOUT_HEADER = "X-Request-Timeout-Ms"
 INLINE_BYTES = 1 << 14
-"""Bodies up to this size are read at once: a thread would take longer."""
+"""Bodies up to this size are parsed at once, because a thread would take longer."""
 NOT_JSON = "send the body as Content-Type: application/json"
 
 
 class DialectRoute(APIRoute):
-    """A route of a dialect. The endpoint's signature describes the body; this reads it, where FastAPI would."""
+    """A route of a dialect: it parses the body that the endpoint's signature describes, instead of FastAPI."""
 
     def get_route_handler(self) -> Callable[[HttpRequest], Coroutine[Any, Any, Response]]:
-        """Return what answers a request."""
+        """Return the function that answers a request."""
         shape = inspect.get_annotations(self.endpoint)["request"]
         dialect: TypeAdapter[BaseModel] = TypeAdapter(shape)
-        depth = 1 if get_origin(shape) is not None else 0  # an error's path begins with the dialect found in the body
+        depth = 1 if get_origin(shape) is not None else 0  # an error's path begins with the name of the body's dialect
         endpoint = self.endpoint
 
         async def answer(http: HttpRequest) -> Response:
             kind = content_type(http)
-            if kind and not is_json(kind):  # Go's clients often name none
+            if kind and not is_json(kind):  # Go's clients often send none
                 raise RefusedRequest(415, NOT_JSON)
             body = await http.body()
             most = http.app.state.service.limits.max_documents
@@ -47,26 +47,26 @@ class DialectRoute(APIRoute):
 
 
 def content_type(http: HttpRequest) -> str:
-    """Return the media type of a request's body, empty where none is named."""
+    """Return the media type of a request's body; empty if the request has none."""
     return http.headers.get("content-type", "").partition(";")[0].strip().lower()
 
 
 def is_json(kind: str) -> bool:
-    """Return whether a media type is JSON's."""
+    """Return whether a media type is JSON, such as ``application/problem+json``."""
     return kind == "application/json" or kind.endswith("+json")
 
 
 def _validated(body: bytes, dialect: TypeAdapter[BaseModel], most: int, depth: int) -> BaseModel:
-    """Return the dialect's request.
+    """Parse and validate a body.
 
     Args:
-        body: as received.
-        dialect: validates it.
-        most: entries of a list.
-        depth: how many parts of an error's path the client does not know.
+        body: the body as it was received.
+        dialect: the validator of the dialect.
+        most: the most entries of a list.
+        depth: the number of leading parts of an error's path that the client does not know.
 
     Raises:
-        RefusedRequest: the body is not JSON, or not of the dialect.
+        RefusedRequest: the body is not JSON, or not a request of the dialect.
     """
     content = read_body(body, most)
     try:
@@ -77,16 +77,16 @@ def _validated(body: bytes, dialect: TypeAdapter[BaseModel], most: int, depth: i
 
 
 def _timeout_ms(http: HttpRequest) -> float | None:
-    """Return the header's time in milliseconds.
+    """Return the time limit in the request's header, in milliseconds; None without one.
 
     Raises:
-        RefusedRequest: it is not a number above 0.
+        RefusedRequest: the header is not a number above 0.
     """
-    given = http.headers.get(TIMEOUT_HEADER)
-    if given is None:
+    header = http.headers.get(TIMEOUT_HEADER)
+    if header is None:
         return None
     try:
-        duration_ms = float(given)
+        duration_ms = float(header)
     except ValueError:
         duration_ms = math.nan
     if not 0 < duration_ms < math.inf:

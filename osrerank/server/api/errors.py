@@ -1,4 +1,4 @@
-"""Errors as a status and a body that clients of every dialect can read."""
+"""Turn errors into a status and a body that the clients of every dialect can read."""
 
 from collections.abc import Mapping, Sequence
 from http import HTTPStatus
@@ -19,30 +19,30 @@ from osrerank.errors import (
 from osrerank.server.api.service import RETRY_AFTER_S, CutText
 
 MOST_FAULTS = 3
-"""How many wrong fields of a request are named."""
+"""The most invalid fields of a request that an error names."""
 
 INDEX_PATTERN = r"^[^\s_.\-+,*?/\\\"<>|#:][^\s,*?/\\\"<>|#:]*$"
 """The name of one index or alias: no wildcards, no lists, no system indexes."""
 
 
 class ErrorBody(BaseModel):
-    """The body of every error response: one sentence under the names that the dialects use."""
+    """The body of every error response: one sentence, under the names of several dialects."""
 
-    message: str = Field(description="What is wrong and what to do; Cohere's name.")
-    detail: str = Field(description="The same; vLLM's and FastAPI's name.")
-    error: str = Field(description="The same; the name of text-embeddings-inference.")
+    message: str = Field(description="What is wrong and what to do, under Cohere's name.")
+    detail: str = Field(description="The same sentence under vLLM's and FastAPI's name.")
+    error: str = Field(description="The same sentence under the name of text-embeddings-inference.")
     error_type: str = Field(description="Validation, Authentication, Overloaded, Timeout, Unhealthy or Backend.")
 
 
 class RefusedRequest(Exception):  # noqa: N818 - an answer, not a defect
-    """A request that is answered with a status and a sentence."""
+    """A request that is refused with a status and a sentence."""
 
     def __init__(self, status: int, message: str) -> None:
         super().__init__(message)
         self.status = status
 
 
-# error -> status; the first that fits
+# class of an error -> status; the first class that fits counts
 _STATUS: tuple[tuple[type[Exception], int], ...] = (
     (CutText, 422),
     (Overloaded, 429),
@@ -68,42 +68,42 @@ ANSWERS: Mapping[int | str, dict[str, Any]] = {
         (401, "The bearer token is missing or wrong."),
         (408, "The body did not arrive in time."),
         (413, "The body has too many bytes, or too many documents."),
-        (415, "The body is not called application/json."),
-        (422, "The body is JSON and not what this dialect asks for."),
-        (429, "Too much is waiting; try again after the seconds in Retry-After."),
+        (415, "The body's Content-Type is not application/json."),
+        (422, "The body is JSON, but not a request of this dialect."),
+        (429, "Too many documents are waiting; try again after the seconds in Retry-After."),
         (500, "The model failed on every document."),
-        (503, "There is no model, no worker, or no rerank server that answers."),
-        (504, "Not everything could be scored in the time given."),
+        (503, "The model cannot be loaded, or no worker or rerank server answers."),
+        (504, "Not all documents could be scored in time."),
     )
 }
 
 
 def status_of(error: Exception) -> int:
-    """Return the status for one of our errors."""
+    """Return the HTTP status for an error."""
     if isinstance(error, RefusedRequest):
         return error.status
     return next((status for kind, status in _STATUS if isinstance(error, kind)), 500)
 
 
 def body_of(status: int, message: str) -> dict[str, str]:
-    """Return the body of a fault."""
+    """Return the body of an error response."""
     kind = _TYPES.get(status, "Validation" if status < 500 else "Backend")
     return ErrorBody(message=message, detail=message, error=message, error_type=kind).model_dump()
 
 
 def sentence_of(faults: Sequence[Mapping[str, Any]], *, depth: int) -> str:
-    """Return what pydantic found wrong, at most a few fields.
+    """Describe pydantic's errors in one sentence, which names at most `MOST_FAULTS` fields.
 
     Args:
-        faults: as ``ValidationError.errors`` gives them.
-        depth: how many leading parts of a field's path the client does not know.
+        faults: the errors that ``ValidationError.errors`` returns.
+        depth: the number of leading parts of a field's path that the client does not know.
     """
     parts = ((".".join(map(str, fault["loc"][depth:])) or "the body", fault["msg"]) for fault in faults[:MOST_FAULTS])
     return "; ".join(f"{path}: {message.removeprefix('Value error, ')}" for path, message in parts)
 
 
 def headers_of(status: int) -> dict[str, str]:
-    """Return the headers of a status."""
+    """Return the headers that an error response of a status needs."""
     if status == HTTPStatus.TOO_MANY_REQUESTS:
         return {"Retry-After": str(RETRY_AFTER_S)}
     return {"WWW-Authenticate": "Bearer"} if status == HTTPStatus.UNAUTHORIZED else {}

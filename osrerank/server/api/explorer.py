@@ -1,4 +1,4 @@
-"""The page ``/docs``: the routes of ``/openapi.json``, each with a form to try it. All its files are our own."""
+"""The page ``/docs``, which shows the routes of ``/openapi.json`` with forms to try them; it loads nothing else."""
 
 from collections.abc import Awaitable, Callable
 from importlib.resources import files
@@ -18,7 +18,7 @@ FILES = {
     "/docs/docs.css": ("docs.css", "text/css; charset=utf-8"),
     "/docs/docs.js": ("docs.js", "text/javascript; charset=utf-8"),
 }
-"""Path -> file and its type."""
+"""Path -> name and media type of the file."""
 
 
 def add_explorer(app: FastAPI) -> None:

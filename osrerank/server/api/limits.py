@@ -6,17 +6,18 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class ServerLimits:
-    """Bounds of a server; requests beyond them are refused, never cut.
+    """The limits of a server; requests beyond them are refused, never cut.
 
     Attributes:
         max_body_bytes: the largest size of one request, in bytes.
         max_documents: the most documents of one request.
-        max_held_bytes: the most bytes of all requests being read or answered.
+        max_held_bytes: the most bytes of all requests that are being read or answered.
         max_held_documents: the most documents that wait or are being scored; a single request is always accepted.
-        max_wait_s: that a request is expected to wait before it is scored; its own time is a bound, too.
-        timeout_ms: for a request that names none, and the most that one may name.
-        body_timeout_s: for a request's body to arrive.
-        threads: requests, or parts of them, that are scored at once; the scorer merges their batches.
+        max_wait_s: the longest time that a request may be expected to wait before it is scored, in seconds; its own
+            time limit counts, too.
+        timeout_ms: the time limit of a request that sets none, and the longest that one may set, in milliseconds.
+        body_timeout_s: the timeout of a request's body, in seconds.
+        threads: the number of requests, or parts of them, that are scored at once; the scorer merges their batches.
     """
 
     max_body_bytes: int = 32 * 2**20

@@ -9,5 +9,5 @@ SECONDS = Histogram(
     ["route"],
     buckets=(0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30),
 )
-DOCUMENTS = Counter("osrerank_http_documents_total", "Documents judged, by how their scores came about.", ["score"])
+DOCUMENTS = Counter("osrerank_http_documents_total", "Documents scored, by where the score came from.", ["score"])
 HELD = Gauge("osrerank_http_held_documents", "Documents waiting or being scored.")

@@ -1,4 +1,4 @@
-"""Middleware for every request: checks the token, and bounds the body in size and time."""
+"""Middleware of every request: it checks the token, and limits the body's size and time."""
 
 import asyncio
 import contextlib
@@ -25,14 +25,14 @@ PAGE = frozenset({"/ui", "/ui/page.css", "/ui/page.js", "/ui/view.js", "/ui/line
 """The comparison page's files; its searches need the token."""
 DOCUMENTATION = frozenset({"/docs", "/docs/docs.css", "/docs/docs.js", "/openapi.json"})
 OPEN_PATHS = frozenset({"/health", "/live", "/ping"}) | READINESS | DOCUMENTATION | PAGE
-"""Answered without a token: they only report whether and how the server works. With parameters, readiness is that of an
-index, and needs it."""
+"""Paths that need no token, because they only report whether and how the server works. Readiness with parameters is
+that of an index, and needs the token."""
 GZIP = (b"gzip", b"x-gzip")
-"""The encodings of a body that are read; the bounds hold for what it contains."""
+"""The encodings of a body that are accepted; the limits apply to the decoded body."""
 LINGER_S = 30.0
-"""How long the rest of a refused request's body is awaited where nothing else is said."""
+"""How long the rest of a refused request's body is read by default, in seconds."""
 CLIENT_LEFT = 499
-"""The status to count when the client is gone."""
+"""The status under which a request is counted whose client closed the connection."""
 
 
 class Left(Exception):  # noqa: N818 - an event
@@ -40,14 +40,14 @@ class Left(Exception):  # noqa: N818 - an event
 
 
 class RequestMiddleware:
-    """ASGI middleware: lets in who has the token, reads the body whole, counts and times.
+    """ASGI middleware that checks the token, reads the whole body, and counts and times the request.
 
     Args:
-        application: what is behind it.
-        limits: the largest sizes of one body, and of all together.
-        token: what ``Authorization`` must carry, with or without ``Bearer``; None lets everybody in.
-        access_log: gets a line for each request; None for none.
-        trace_queries: whether traces may have texts of queries.
+        application: the application that answers accepted requests.
+        limits: the limits of the server; this middleware applies those of bytes and of the body's time.
+        token: the token that clients must send as ``Authorization``, with or without ``Bearer``; None for none.
+        access_log: the access log; None for none.
+        trace_queries: whether traces may contain queries.
     """
 
     def __init__(
@@ -72,7 +72,7 @@ class RequestMiddleware:
             await self._application(scope, receive, send)
             return
         started = time.perf_counter()
-        if scope["method"] == "HEAD":  # whatever answers GET; the server leaves out the body
+        if scope["method"] == "HEAD":  # the GET route answers it, and uvicorn leaves out the body
             scope = {**scope, "method": "GET"}
         scope[RECORD] = {}
         answer = _Answer(send, request_id(_header(scope, REQUEST_ID.lower().encode())))
@@ -85,7 +85,7 @@ class RequestMiddleware:
     async def _answer(
         self, scope: MutableMapping[str, Any], receive: Receive, answer: "_Answer", started: float
     ) -> None:
-        """Answer a request, count it and write it down."""
+        """Answer a request, count it and log it."""
         body = bytearray()
         incoming = Incoming(receive)
         try:
@@ -132,12 +132,12 @@ class RequestMiddleware:
         self._access_log.write({**line, **record})
 
     def _check_token(self, scope: MutableMapping[str, Any]) -> None:
-        asks_of_an_index = scope["path"] in READINESS and scope["query_string"]
-        if self._token is None or (scope["path"] in OPEN_PATHS and not asks_of_an_index):
+        names_an_index = scope["path"] in READINESS and scope["query_string"]
+        if self._token is None or (scope["path"] in OPEN_PATHS and not names_an_index):
             return
         sent = _header(scope, b"authorization")
-        scheme, _, given = sent.partition(b" ")
-        token = given if scheme.lower() == b"bearer" else sent  # Mixedbread's first SDK sends the bare token
+        scheme, _, credentials = sent.partition(b" ")
+        token = credentials if scheme.lower() == b"bearer" else sent  # Mixedbread's first SDK sends the bare token
         if hmac.compare_digest(token.strip(), self._token):
             return
         if sent:
@@ -145,7 +145,7 @@ class RequestMiddleware:
         raise RefusedRequest(401, "this server needs a token: send the header Authorization: Bearer TOKEN")
 
     async def _read(self, scope: MutableMapping[str, Any], receive: Receive, body: bytearray) -> None:
-        """Read the body; refuse it as soon as it is known to be too large, or too late."""
+        """Read the body; refuse it as soon as it is too large or takes too long."""
         announced = _header(scope, b"content-length")
         if announced.isdigit():
             self._check_size(int(announced))
@@ -182,7 +182,7 @@ class RequestMiddleware:
 
 
 class _Answer:
-    """Passes on what is sent with the request's id, and remembers the status."""
+    """Sends an answer with the request's id in its headers, and remembers the status."""
 
     def __init__(self, send: Send, request_id: str) -> None:
         self._send = send
@@ -198,7 +198,7 @@ class _Answer:
 
 
 class Incoming:
-    """Receives a request's messages, and remembers whether its body has ended."""
+    """Receives a request's messages, and remembers whether the body has ended."""
 
     def __init__(self, receive: Receive) -> None:
         self._receive = receive
@@ -211,15 +211,15 @@ class Incoming:
 
 
 async def refuse(refusal: RefusedRequest, send: Send, incoming: Incoming, most_s: float = LINGER_S) -> None:
-    """Answer a request with a refusal, and close its connection when the client has sent its body.
+    """Refuse a request, and close its connection once the client has sent the whole body.
 
-    A client that sends all of it before it reads would lose the answer to a connection that was closed before.
+    A client that sends the whole body before it reads would not see the answer if the connection were closed earlier.
 
     Args:
-        refusal: the answer.
-        send: sends it.
-        incoming: gives the rest of the body, which is thrown away.
-        most_s: how long that may take.
+        refusal: the status and sentence to answer with.
+        send: the function that sends a message.
+        incoming: the function that receives the rest of the body, which is discarded.
+        most_s: how long to wait for the rest of the body, in seconds.
     """
     content = encode(body_of(refusal.status, str(refusal)))
     headers = {"Content-Type": "application/json", "Content-Length": str(len(content)), "Connection": "close"}
@@ -235,7 +235,7 @@ async def refuse(refusal: RefusedRequest, send: Send, incoming: Incoming, most_s
 
 
 def _replayed(body: bytes, receive: Receive) -> Receive:
-    """Return what gives the body in one piece, and then whatever the connection gives."""
+    """Return a function that receives the body in one piece, then further messages of the connection."""
     pending: list[Message] = [{"type": "http.request", "body": body, "more_body": False}]
 
     async def replay() -> Message:
@@ -246,9 +246,9 @@ def _replayed(body: bytes, receive: Receive) -> Receive:
 
 def _check_encoding(scope: MutableMapping[str, Any]) -> None:
     if _header(scope, b"content-encoding").lower() not in (b"", b"identity", *GZIP):
-        raise RefusedRequest(415, "the body's Content-Encoding is not known: send it with gzip, or as it is")
+        raise RefusedRequest(415, "the body's Content-Encoding is unknown: send it as gzip, or without an encoding")
 
 
 def _header(scope: MutableMapping[str, Any], name: bytes) -> bytes:
-    """Return a header's value, empty where there is none."""
+    """Return a header's value; empty if the request lacks it."""
     return next((bytes(value) for key, value in scope["headers"] if key == name), b"")

@@ -1,9 +1,9 @@
-"""Scores as JSON numbers that every client reads, in the order that the model gave.
+"""Write scores as JSON numbers that every client can read, and that keep the model's order.
 
-ml-commons casts a score to ``Double`` and keeps it as a float32: a number of more than 18 characters arrives there as a
-``BigDecimal``, one without a decimal point as an ``Integer``, and either fails the search. So scores have at most seven
-decimals and always a point; neighbours that would round to the same number get a step between them, so that a client
-that sorts again gets the same order.
+ml-commons casts a score to ``Double`` and stores it as a float32. It parses a number of more than 18 characters as a
+``BigDecimal``, and one without a decimal point as an ``Integer``; either fails the search. So scores have at most seven
+decimals and always a point. Different scores that would round to the same number are moved apart, so that a client that
+sorts by them gets the same order.
 """
 
 import json
@@ -15,19 +15,20 @@ import numpy as np
 
 DECIMALS = 7
 STEPS = 10**DECIMALS
-"""Steps in one: 1e-7 is more than float32 needs to distinguish two numbers in [0, 1]."""
+"""How many steps of 1e-7 make 1; float32 can tell numbers in [0, 1] apart that differ by such a step."""
 
 
 def separated(values: Sequence[float], keys: Sequence[float], *, lowest: float = -np.inf) -> list[float]:
-    """Round values to seven decimals and keep them apart where their keys differ.
+    """Round values to seven decimals, and keep those apart whose keys differ.
 
     Args:
-        values: ``(n,)``, never increasing.
-        keys: ``(n,)``, never increasing; equal ones get equal numbers.
-        lowest: no number is less; at most ``1e7 * (values[0] - lowest)`` different ones fit above it.
+        values: the values ``(n,)``, never increasing.
+        keys: the sort keys ``(n,)``, never increasing; values with equal keys become equal numbers.
+        lowest: the least number; at most ``1e7 * (values[0] - lowest)`` different numbers fit above it.
 
     Returns:
-        Multiples of 1e-7 ``(n,)``, never increasing; less than the one before, in float32 too, where the key is.
+        Multiples of 1e-7 ``(n,)``, never increasing. A number is less than the one before it, in float32, too, if its
+        key is.
     """
     steps: list[int] = []
     for index, value in enumerate(values):
@@ -41,7 +42,7 @@ def separated(values: Sequence[float], keys: Sequence[float], *, lowest: float =
 
 
 def _below(above: int, step: int) -> int:
-    """Return the step, or the first below it that is a smaller float32 than the one above."""
+    """Return the step, or the next lower one that is a smaller float32 than the step ``above``."""
     step = min(step, above - 1)
     while np.float32(step / STEPS) >= np.float32(above / STEPS):
         step -= max(1, abs(step) >> 24)
@@ -49,7 +50,7 @@ def _below(above: int, step: int) -> int:
 
 
 def _raised(steps: list[int], keys: Sequence[float], lowest: float) -> list[int]:
-    """Return the steps with those below the lowest value lifted, and those above them where they must give way."""
+    """Raise the steps below the lowest value to it, and those above them as far as keeping the order takes."""
     if not steps or steps[-1] >= lowest * STEPS:
         return steps
     floor = round(lowest * STEPS)
@@ -65,13 +66,13 @@ def _raised(steps: list[int], keys: Sequence[float], lowest: float) -> list[int]
 
 @dataclass(frozen=True, slots=True)
 class Json:
-    """JSON in ASCII that `encode` writes as it is: a client's own, whose numbers are not scores."""
+    """JSON text in ASCII that `encode` writes unchanged: a client's document, whose numbers are not scores."""
 
     text: str
 
 
 def encode(content: Any) -> bytes:
-    """Return JSON in ASCII, floats without exponent, with a point and at most seven decimals."""
+    """Return content as JSON in ASCII; floats have a point, at most seven decimals, and no exponent."""
     return _encoded(content).encode("ascii")
 
 

@@ -1,4 +1,4 @@
-"""What a client is told whose path is no route: most often its base URL has a part too many."""
+"""Explain to a client why its path is no route; mostly, its base URL has a part too many."""
 
 from itertools import pairwise
 
@@ -13,16 +13,16 @@ METHODS = {
     if isinstance(route, APIRoute)
     for method in route.methods or ()
 }
-"""Path -> the method that it takes."""
+"""Path of a route -> its method."""
 MOST_PARTS = max(path.count("/") for path in METHODS)
 
 
 def no_route(path: str) -> str:
-    """Return what is wrong with a path that is no route's, without repeating it."""
+    """Return what is wrong with a path that no route has, without repeating it."""
     parts = [part for part in path.split("/") if part]
-    once = [part for before, part in pairwise(["", *parts]) if part != before]
-    for some in (parts, once, *(parts[-count:] for count in range(MOST_PARTS, 0, -1))):
-        route = f"/{'/'.join(some)}"
-        if some and route in METHODS:
+    without_repeats = [part for before, part in pairwise(["", *parts]) if part != before]
+    for candidate in (parts, without_repeats, *(parts[-count:] for count in range(MOST_PARTS, 0, -1))):
+        route = f"/{'/'.join(candidate)}"
+        if candidate and route in METHODS:
             return f"there is no such route, but {route}: the base URL has a slash, or a part such as /v1, too many"
     return f"there is no such route; there are {', '.join(f'{method} {path}' for path, method in METHODS.items())}"

@@ -1,7 +1,7 @@
-"""The order in which requests' tasks run: in turns by their tokens, and how long a request would wait.
+"""Run the tasks of many requests in a fair order, and estimate how long a request would wait.
 
-A request is divided into tasks of about a tenth of a second. Each request has its fair share (weighted fair queueing,
-Demers, Keshav and Shenker 1989), so that a small one waits for a task of each large one at most.
+A request is split into tasks of about a tenth of a second, and each request gets its fair share (fair queueing, Demers,
+Keshav and Shenker 1989). A small request therefore waits for at most one task of each large one.
 """
 
 import asyncio
@@ -18,14 +18,14 @@ from osrerank._threads import DaemonThreads
 Value = TypeVar("Value")
 
 LARGE_AT_ONCE = 8
-"""Tasks of requests with several tasks that run at once; their batches are merged. Single tasks take other threads."""
+"""The most tasks of large requests, which have several, that run at once; small requests use the other threads."""
 TASK_S = 0.1
 LEAST_TASK_TOKENS = 2_048
 MOST_TASK_TOKENS = 65_536
 FIRST_TASK_TOKENS = 4_096
-"""Tokens of a task while the rate is not known."""
+"""The tokens of a task until the rate is known."""
 MEMORY_S = 3.0
-"""The rate is that of about this many seconds in which something was scored."""
+"""The rate is the average over about this many seconds of scoring."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,8 +33,8 @@ class QueuedTask(Generic[Value]):
     """A part of a request, waiting to be scored.
 
     Attributes:
-        tokens: its estimated cost.
-        compute: returns its value, in a thread.
+        tokens: the estimated number of tokens to score.
+        compute: the function that returns the task's value; it runs in a thread.
     """
 
     tokens: int
@@ -42,10 +42,10 @@ class QueuedTask(Generic[Value]):
 
 
 class TokenRate:
-    """Tokens a second while something is being scored; recent seconds count most.
+    """Measures how many tokens are scored a second; idle time does not count, and recent seconds count most.
 
     Args:
-        clock: returns seconds, never decreasing.
+        clock: a function that returns the time in seconds, which never decreases.
     """
 
     def __init__(self, clock: Callable[[], float]) -> None:
@@ -54,24 +54,24 @@ class TokenRate:
         self._running = 0
 
     def start(self, tokens: int) -> None:
-        """Count tokens that are being scored from now on."""
+        """Note that the scoring of some tokens has begun."""
         if self._running == 0:
             self._since = self._clock()
         self._running += tokens
 
     def finish(self, tokens: int) -> None:
-        """Count tokens that were scored."""
+        """Note that the scoring of some tokens has ended."""
         now = self._clock()
         passed_s = now - self._since
-        kept = math.exp(-passed_s / MEMORY_S)
-        self._tokens = self._tokens * kept + tokens
-        self._seconds = self._seconds * kept + passed_s
+        decay = math.exp(-passed_s / MEMORY_S)
+        self._tokens = self._tokens * decay + tokens
+        self._seconds = self._seconds * decay + passed_s
         self._since = now
         self._running -= tokens
 
     @property
     def tokens_per_s(self) -> float:
-        """The rate; of what is running half counts as done. Infinite while nothing is known."""
+        """The rate, with half of the running tokens counted as scored; infinite until something was scored."""
         is_running = self._running > 0
         seconds = self._seconds + (self._clock() - self._since if is_running else 0.0)
         tokens = self._tokens + self._running / 2
@@ -100,7 +100,7 @@ class TaskQueue:
     """Runs tasks of many requests on threads. All methods are for one event loop.
 
     Args:
-        threads: tasks at once.
+        threads: the most tasks that run at once.
         clock: returns seconds, never decreasing.
     """
 
@@ -121,23 +121,23 @@ class TaskQueue:
         return int(min(max(rate * TASK_S, LEAST_TASK_TOKENS), MOST_TASK_TOKENS))
 
     def wait_s(self, tokens: int) -> float:
-        """Return the expected seconds until a new request's own tokens remain, 0 where nothing runs.
+        """Estimate how long a new request waits for other requests, in seconds; 0 if nothing runs.
 
-        By their fair turns, each other request gets as many tokens as this one before this one ends, and what is
-        running ends first. A request of one task does not wait for that: it has threads of its own.
+        In fair turns, each other request gets as many tokens as this one before this one ends, besides its tasks that
+        run already. A request of a single task does not wait for those: it uses other threads.
 
         Args:
-            tokens: how many tokens the request has.
+            tokens: the estimated number of tokens of the request.
         """
         is_large = tokens > self.task_tokens
         ahead = sum(min(job.left, tokens + (job.running if is_large else 0)) for job in self._jobs)
         return ahead / self.rate.tokens_per_s
 
     async def run(self, tasks: Sequence[QueuedTask[Value]]) -> list[Value]:
-        """Return the tasks' values. If the caller is cancelled, tasks that wait are dropped.
+        """Run tasks and return their values, in order; a cancelled caller's waiting tasks are dropped.
 
         Raises:
-            Exception: that of the first task that failed; those that wait are dropped.
+            Exception: the error of the first task that failed; the waiting tasks are then dropped.
         """
         job = _Job(tasks, self._tag)
         self._jobs.append(job)
@@ -152,13 +152,13 @@ class TaskQueue:
         return [value for value in job.values if value is not None]
 
     def close(self) -> None:
-        """Wait for running tasks and end the threads; a later task starts new ones."""
+        """Wait for running tasks, and end the threads; a later task starts new ones."""
         threads, self._threads = self._threads, None
         if threads is not None:
             threads.close()
 
     def _start(self) -> None:
-        """Start tasks as long as there are threads for them."""
+        """Start waiting tasks while there are threads for them."""
         while (job := self._next()) is not None:
             index, task = job.waiting.popleft()
             self._tag += task.tokens / max(1, len(self._jobs))
@@ -180,8 +180,8 @@ class TaskQueue:
         if self._running >= self._most:
             return None
         is_full = self._running_large >= min(LARGE_AT_ONCE, self._most)
-        able = [job for job in self._jobs if job.waiting and not (job.is_large and is_full)]
-        return min(able, key=lambda job: job.next_tag, default=None)
+        startable = [job for job in self._jobs if job.waiting and not (job.is_large and is_full)]
+        return min(startable, key=lambda job: job.next_tag, default=None)
 
     def _end(self, job: _Job[Any], index: int, task: QueuedTask[Any], done: "asyncio.Future[Any]") -> None:
         self._running -= 1

@@ -34,12 +34,12 @@ from osrerank.server.api.service import ApiService
 from osrerank.types import Deadline
 
 UNSCORED, TRUNCATED = "X-Rerank-Unscored", "X-Rerank-Truncated"
-"""The headers with the number of documents that the model failed on, or read in part; absent when there are none."""
+"""The headers with the numbers of documents without a score and of cut documents; absent if there are none."""
 
 dialects = APIRouter(responses={**ANSWERS}, tags=["rerank"], route_class=DialectRoute)
 checks = APIRouter(tags=["checks"])
 
-TimeoutHeader = Header(None, alias=TIMEOUT_HEADER, gt=0, allow_inf_nan=False, description="As timeout_ms.")
+TimeoutHeader = Header(None, alias=TIMEOUT_HEADER, gt=0, allow_inf_nan=False, description="The same as timeout_ms.")
 
 
 @dialects.post("/v1/rerank", response_model=CohereResponse)
@@ -78,7 +78,7 @@ async def rerank_infinity(
 
 @dialects.post("/rerank", response_model=RerankResponse)
 async def rerank(http: HttpRequest, request: RerankRequest, timeout_ms: float | None = TimeoutHeader) -> Response:
-    """Rerank in the dialect of the body: ``texts`` is TEI's, ``property`` Weaviate's, else ``documents`` vLLM's."""
+    """Rerank in the dialect of the body: ``texts`` is TEI's key, ``property`` Weaviate's, ``documents`` vLLM's."""
     return await _answered(http, request, timeout_ms)
 
 
@@ -98,7 +98,7 @@ async def rerank_hugging_face(
 
 @dialects.post("/invocations", response_model=InvocationResponse)
 async def invoke(http: HttpRequest, request: InvocationRequest, timeout_ms: float | None = TimeoutHeader) -> Response:
-    """Answer as a SageMaker endpoint: pairs under ``inputs``, or any dialect of ``/rerank``."""
+    """Answer as a SageMaker endpoint does: pairs in ``inputs``, or any dialect of ``/rerank``."""
     return await _answered(http, request, timeout_ms)
 
 
@@ -122,8 +122,8 @@ async def _answered(http: HttpRequest, request: DialectRequest, header_ms: float
     if count > service.limits.max_documents:
         raise RefusedRequest(413, f"{count} documents; a request may have {service.limits.max_documents}: send several")
     http.scope[RECORD].update(documents=count, questions=questions)
-    asked_ms = (service.limits.timeout_ms, request.timeout_ms, header_ms)
-    deadline = Deadline.after_ms(min(ms for ms in asked_ms if ms is not None), service.reranker.clock)
+    limits_ms = (service.limits.timeout_ms, request.timeout_ms, header_ms)
+    deadline = Deadline.after_ms(min(ms for ms in limits_ms if ms is not None), service.reranker.clock)
     scoring = asyncio.ensure_future(service.judge(questions, deadline, whole=request.wants_whole_texts))
     leaving = asyncio.ensure_future(_client_left(http))
     try:
@@ -149,13 +149,13 @@ async def _client_left(http: HttpRequest) -> None:
 
 
 class Alive(BaseModel):
-    """The server runs."""
+    """The answer of a server that runs."""
 
     status: str
 
 
 class Readiness(BaseModel):
-    """The model is loaded, and requests are accepted."""
+    """The answer of a server that has loaded its model and accepts requests."""
 
     status: str
     model: str
@@ -171,7 +171,7 @@ class ModelEntry(BaseModel):
 
 
 class ModelList(BaseModel):
-    """The one model that there is."""
+    """The list with the server's one model."""
 
     object: str
     data: list[ModelEntry]
@@ -200,7 +200,7 @@ async def health() -> Alive:
 @checks.get(
     "/ready",
     responses={
-        503: {"model": ErrorBody, "description": "Not now; the body says why."},
+        503: {"model": ErrorBody, "description": "The server is not ready; the body says why."},
         400: {"model": ErrorBody, "description": "The server has no indexes, or the request names none."},
         404: {"model": ErrorBody, "description": "There is no such index, or it is not offered."},
         422: {"model": ErrorBody, "description": "A parameter cannot be used."},
@@ -212,9 +212,9 @@ async def ready(
     index: Annotated[str | None, Parameter(max_length=255, pattern=INDEX_PATTERN)] = None,
     at_least: Annotated[float | None, Parameter(ge=0, le=1)] = None,
 ) -> Readiness:
-    """Report whether the model is loaded and the queue below its bounds, without scoring.
+    """Report whether the model is loaded and the queue has room, without scoring.
 
-    With ``index``, also whether at least the share ``at_least`` of its documents has vectors, by default .95.
+    With ``index``, report also whether at least the share ``at_least`` of its documents has vectors, by default .95.
     """
     service: ApiService = http.app.state.service
     if fault := await service.check():
@@ -224,9 +224,12 @@ async def ready(
     return Readiness(status="ready", model=service.model)
 
 
-@checks.get("/.well-known/ready", responses={503: {"model": ErrorBody, "description": "Not now; the body says why."}})
+@checks.get(
+    "/.well-known/ready",
+    responses={503: {"model": ErrorBody, "description": "The server is not ready; the body says why."}},
+)
 async def ready_weaviate(http: HttpRequest) -> Readiness:
-    """Report the same as ``/ready``; Weaviate waits for it before it starts."""
+    """Report the same as ``/ready``; Weaviate waits for it when it starts."""
     return await ready(http)
 
 
@@ -256,7 +259,7 @@ async def models(http: HttpRequest) -> ModelList:
 @checks.get("/info")
 @checks.get("/meta")
 async def info(http: HttpRequest) -> Info:
-    """Report the model and the server's limits; Weaviate reads ``/meta`` before it starts."""
+    """Report the model and the server's limits; Weaviate reads ``/meta`` when it starts."""
     service: ApiService = http.app.state.service
     return Info(
         model_id=service.model,

@@ -1,4 +1,4 @@
-"""Scores questions of many clients at once, within bounds of number and time. Knows nothing of HTTP."""
+"""Score the questions of many clients at once, within limits of number and time. It knows nothing of HTTP."""
 
 import asyncio
 import functools
@@ -23,27 +23,27 @@ from osrerank.types.values import BLANK
 from osrerank.types.vectors import NeedsServer
 
 RETRY_AFTER_S = 1
-"""Seconds after which a refused client should retry where nothing better is known."""
+"""The least time after which a refused client should retry, in seconds."""
 TOKEN_CHARACTERS = 4
-"""Characters of a token, for estimates."""
+"""The estimated number of characters of a token."""
 OVERHEAD_TOKENS = 16
-"""What a document costs besides its text."""
+"""The estimated cost of a document besides its text, in tokens."""
 CHECK_S, CHECK_SERVER_S = 0.03, 0.5
-"""How long `ApiService.check` waits for news of this process's model, and of another server's."""
+"""How long `ApiService.check` waits for the state of this process's model, and of another server's, in seconds."""
 CHECK_MS = 6_000.0
-"""Most time for another server to say whether it can score."""
+"""The timeout of asking another server whether it can score, in milliseconds."""
 
 
 class Busy(Overloaded):
-    """Too much is waiting.
+    """Too many documents are waiting.
 
     Args:
-        message: what is waiting.
-        wait_s: the queue's estimate of when there will be room.
-        most_s: when everything that waits will have been answered or given up.
+        message: the reason, which names what is waiting.
+        wait_s: the estimated time until there is room, in seconds.
+        most_s: the time in which everything that waits is answered or timed out, in seconds.
 
     Attributes:
-        retry_after_s: when to try again, in whole seconds.
+        retry_after_s: the time after which to try again, in whole seconds.
     """
 
     def __init__(self, message: str, wait_s: float, most_s: float) -> None:
@@ -52,11 +52,11 @@ class Busy(Overloaded):
 
 
 class CutText(ScoringError):  # noqa: N818 - an answer, not a defect
-    """A text would have to be cut to fit the model, and the client does not want that."""
+    """A text would have to be cut to fit the model, which the client refuses."""
 
 
 class _Terms(NamedTuple):
-    """What holds for all tasks of a request; ``scored`` gets the number of documents of each that ends."""
+    """What all tasks of a request share; each adds the number of documents that it scored to ``scored``."""
 
     deadline: Deadline
     scored: list[int]
@@ -76,12 +76,12 @@ class Judgement:
     """The documents of a question by relevance.
 
     Attributes:
-        order: document indices, best first; ties, and documents that could not be scored, in the client's order.
-        probabilities: ``(n,)`` in the client's order, in [0, 1], multiples of 1e-7, higher is better.
-        logits: ``(n,)`` likewise, unbounded.
-        unscored: how many documents could not be scored; they come last, with numbers below the others'.
-        cached: how many scores came from the cache.
-        truncated: how many documents were longer than the model reads.
+        order: the indices of the documents, best first; ties and unscored documents are in the client's order.
+        probabilities: the probabilities ``(n,)`` in the client's order, in [0, 1], multiples of 1e-7.
+        logits: the logits ``(n,)`` in the client's order, unbounded.
+        unscored: the number of documents without a score; they come last, with lower numbers than all others.
+        cached: the number of scores that came from the cache.
+        truncated: the number of documents that were longer than the model reads.
     """
 
     order: tuple[int, ...]
@@ -96,8 +96,8 @@ class ApiService:
     """The scorer of a process, shared by all requests of one event loop.
 
     Args:
-        reranker: has the model, the cache and the workers; the caller closes it.
-        limits: what is taken on.
+        reranker: the service with the model, the cache and the workers; the caller closes it.
+        limits: the limits of the accepted work.
     """
 
     def __init__(self, reranker: RerankService, limits: ServerLimits) -> None:
@@ -114,17 +114,17 @@ class ApiService:
         return self.reranker.model_name
 
     async def judge(self, questions: Sequence[Question], deadline: Deadline, *, whole: bool = False) -> list[Judgement]:
-        """Score all questions. If the caller is cancelled, what is not scored yet is dropped.
+        """Score all questions of a request; if the caller is cancelled, the rest is dropped.
 
         Args:
             questions: the questions of one request.
             deadline: the deadline of the response.
-            whole: whether a text that the model cannot read whole is refused.
+            whole: whether to refuse a text that the model cannot read whole.
 
         Raises:
-            CutText: a text is longer than the model reads, or that is not known, and whole texts are wanted.
+            CutText: ``whole`` is set, and a text is longer than the model reads or this is not known.
             Busy: too many documents are waiting, or the answer is not expected in time.
-            DeadlineExceeded: not everything could be scored in time.
+            DeadlineExceeded: not all documents could be scored in time.
             ScoringError: the model cannot be loaded, or failed on every document of a question.
             WorkerError: the workers did not answer.
         """
@@ -134,24 +134,22 @@ class ApiService:
         self._admit(count, sum(map(_tokens, questions)), deadline)
         self._held += count
         HELD.inc(count)
-        left: list[bool] = []
-        terms = _Terms(replace(deadline, withdrawn=lambda: bool(left)), [], whole)
+        has_ended: list[bool] = []
+        terms = _Terms(replace(deadline, withdrawn=lambda: bool(has_ended)), [], whole)
         try:
             async with asyncio.timeout(_positive(deadline.remaining_s())):
                 return await self._judged(questions, terms)
         except (TimeoutError, DeadlineExceeded) as error:
             why = f": {error}" if str(error) else ""
-            reason = (
-                f"the time given for the request ran out after {min(sum(terms.scored), count)} of {count} documents"
-            )
+            reason = f"the request's time limit passed after {min(sum(terms.scored), count)} of {count} documents"
             raise DeadlineExceeded(reason + why) from None
         finally:
-            left.append(True)  # what runs ends after its batch
+            has_ended.append(True)  # a running task ends after its batch
             self._held -= count
             HELD.dec(count)
 
     async def check(self) -> str:
-        """Return why requests cannot be answered now, empty when they can; scores nothing and returns at once."""
+        """Return why requests cannot be answered now, empty if they can; this scores nothing and returns at once."""
         if self._checking is None or self._checking.done():
             before, self._checking = self._checking, asyncio.get_running_loop().run_in_executor(None, self._why_not)
             self._fault = self._fault if before is None else before.result()
@@ -162,12 +160,14 @@ class ApiService:
         if self._fault:
             return self._fault
         if self._held >= self.limits.max_held_documents:
-            return f"{self._held} documents are waiting, the most that this server takes"
+            return f"{self._held} documents are waiting, as many as this server accepts"
         wait_s, most_s = self._queue.wait_s(1 << 62), self._most_wait_s
-        return f"requests wait for {wait_s:.1f} s, and may for {most_s:g} s" if wait_s > most_s else ""
+        return (
+            f"requests wait for {wait_s:.1f} s, longer than the {most_s:g} s that they may" if wait_s > most_s else ""
+        )
 
     def close(self) -> None:
-        """Wait for running questions and end the threads; a later question starts new ones."""
+        """Wait for running tasks, and end the threads; a later question starts new ones."""
         self._queue.close()
 
     @property
@@ -175,20 +175,20 @@ class ApiService:
         return min(self.limits.max_wait_s, self.limits.timeout_ms / 1000)
 
     def _why_not(self) -> str:
-        """Return why the model cannot be used; it is loaded if it was not."""
+        """Load the model if need be; return why it cannot be used, empty if it can."""
         try:
             model = self.reranker.model
             if isinstance(model, NeedsWorkers):
                 model.find_workers()
             if isinstance(model, NeedsServer):
                 model.check_server(Deadline.after_ms(CHECK_MS))
-            found = model.identity
+            identity = model.identity
         except OsrerankError as error:
             return str(error)
-        return "" if found else "the model has no identity"
+        return "" if identity else "the model has no identity"
 
     def _admit(self, count: int, tokens: int, deadline: Deadline) -> None:
-        """Refuse a request that would be too late; where nothing waits every request is tried."""
+        """Refuse a request that would be answered too late; if nothing waits, every request is accepted."""
         if not self._held:
             return
         request_s = self.limits.timeout_ms / 1000
@@ -200,45 +200,48 @@ class ApiService:
         if wait_s > max(0.0, most_s):
             raise Busy(
                 f"the request would wait for {wait_s:.1f} s and then take {own_s:.1f} s, which is too long for its "
-                "time or --max-wait",
+                "time limit or for --max-wait",
                 wait_s - most_s,
                 request_s,
             )
 
     async def _judged(self, questions: Sequence[Question], terms: "_Terms", *, tokens: int = 0) -> list[Judgement]:
-        """Return judgements of questions that are scored in tasks of this many tokens; 0 for as many as usual."""
+        """Score questions in tasks of ``tokens`` tokens each, 0 for the usual number; return their judgements."""
         parts = [_parts(question, tokens or self._queue.task_tokens) for question in questions]
         tasks = [
             QueuedTask(_tokens(part), carried(functools.partial(self._score, part, terms)))
-            for some in parts
-            for part in some
+            for parts_of_question in parts
+            for part in parts_of_question
         ]
         answers = iter(await self._queue.run(tasks))
-        scores = [[next(answers) for _ in some] for some in parts]
-        known = {one.identity for some in scores for one in some if isinstance(one, Scores) and one.identity}
-        if len(known) > 1 and not tokens:  # the model changed meanwhile; a question is scored by one
+        scores = [[next(answers) for _ in parts_of_question] for parts_of_question in parts]
+        scored_parts = [part for outcomes in scores for part in outcomes if isinstance(part, Scores)]
+        identities = {part.identity for part in scored_parts if part.identity}
+        if len(identities) > 1 and not tokens:  # the model changed meanwhile; one model must score a whole question
             terms.scored.clear()
             return await self._judged(questions, terms, tokens=1 << 62)
         model = self.reranker.model
-        return [judgement(model, _joined(some, part)) for some, part in zip(scores, parts, strict=True)]
+        return [judgement(model, _joined(outcomes, part)) for outcomes, part in zip(scores, parts, strict=True)]
 
     def _score(self, question: Question, terms: "_Terms") -> Scores | InferenceError:
-        """Return a question's scores, or why none of its documents could be scored; count those that were tried."""
+        """Return a question's scores, or why none of its documents could be scored; count the attempted documents."""
         if terms.deadline.passed:
-            raise DeadlineExceeded("")  # `judge` has the words
-        asked = len(question.documents)
+            raise DeadlineExceeded("")  # `judge` writes the message
+        n_documents = len(question.documents)
         try:
-            with span("osrerank.score", {"gen_ai.operation.name": "rerank", "gen_ai.rerank.candidate.count": asked}):
+            with span(
+                "osrerank.score", {"gen_ai.operation.name": "rerank", "gen_ai.rerank.candidate.count": n_documents}
+            ):
                 cached = not terms.whole  # cached scores do not tell whether a text was cut
                 scores = self.reranker.score(question.query, question.documents, terms.deadline, cached=cached)
         except InferenceError as error:
-            terms.scored.append(asked)
+            terms.scored.append(n_documents)
             return error
         terms.scored.append(len(scores.attempted))
         if terms.whole and (scores.truncated or scores.query_truncated):
-            what = "the query is" if scores.query_truncated else "one or more documents are"
-            raise CutText(f"{what} longer than the model reads: send shorter texts, or leave truncate out")
-        if scores.reached < asked:
+            cut_texts = "the query is" if scores.query_truncated else "one or more documents are"
+            raise CutText(f"{cut_texts} longer than the model reads: send shorter texts, or leave truncate out")
+        if scores.reached < n_documents:
             raise DeadlineExceeded("")
         DOCUMENTS.labels("inferred").inc(scores.inferences)
         DOCUMENTS.labels("cached").inc(scores.cached)
@@ -247,13 +250,13 @@ class ApiService:
 
 
 def _tokens(question: Question) -> int:
-    """Return about how many tokens a question's documents have."""
+    """Estimate how many tokens a question's documents have."""
     characters = sum(map(len, question.documents)) + len(question.query)
     return characters // TOKEN_CHARACTERS + OVERHEAD_TOKENS * len(question.documents)
 
 
 def _parts(question: Question, tokens: int) -> list[Question]:
-    """Return the question in parts of at most this many tokens, or one document."""
+    """Split a question into parts of at most ``tokens`` tokens, or of a single longer document."""
     parts: list[list[str]] = [[]]
     room = tokens
     for document in question.documents:
@@ -267,34 +270,34 @@ def _parts(question: Question, tokens: int) -> list[Question]:
 
 
 def _joined(scores: Sequence[Scores | InferenceError], parts: Sequence[Question]) -> Scores:
-    """Return the scores of a question's parts as those of the question.
+    """Join the scores of a question's parts.
 
     Raises:
-        InferenceError: no part has any.
+        InferenceError: no part has scores.
     """
-    found = [score for score in scores if isinstance(score, Scores)]
-    if not found:
+    scored = [score for score in scores if isinstance(score, Scores)]
+    if not scored:
         raise next(score for score in scores if isinstance(score, InferenceError))
     values: list[npt.NDArray[np.float32]] = []
     indices: list[range] = []
     failures: dict[int, str] = {}
     start = 0
-    for one, part in zip(scores, parts, strict=True):
+    for outcome, part in zip(scores, parts, strict=True):
         size = len(part.documents)
-        values.append(one.values if isinstance(one, Scores) else np.full(size, np.nan, dtype=np.float32))
-        failed = one.failures if isinstance(one, Scores) else dict.fromkeys(range(size), str(one))
-        failures |= {start + at: why for at, why in failed.items()}
+        values.append(outcome.values if isinstance(outcome, Scores) else np.full(size, np.nan, dtype=np.float32))
+        failed = outcome.failures if isinstance(outcome, Scores) else dict.fromkeys(range(size), str(outcome))
+        failures |= {start + index: why for index, why in failed.items()}
         indices.append(range(start, start + size))
         start += size
     odds = Scores.joined_odds([score if isinstance(score, Scores) else None for score in scores], indices, start)
-    return Scores(np.concatenate(values), failures, odds=odds, **Counts.total(found))
+    return Scores(np.concatenate(values), failures, odds=odds, **Counts.total(scored))
 
 
 def judgement(model: Scorer | Encoder, scores: Scores) -> Judgement:
-    """Return a model's scores as numbers for clients.
+    """Turn a model's scores into the numbers and the order that clients get.
 
     Raises:
-        InferenceError: no document could be scored, and not because all are blank.
+        InferenceError: no document could be scored, and at least one is not blank.
     """
     count = len(scores.values)
     scored = [index for index in range(count) if index not in scores.failures]
@@ -306,11 +309,11 @@ def judgement(model: Scorer | Encoder, scores: Scores) -> Judgement:
     ranks = np.argsort(-logits, kind="stable")
     order = (*(scored[rank] for rank in ranks), *unscored)
     ranked = [float(logit) for logit in logits[ranks]]
-    chances = [float(chance) for chance in model.probabilities(scores.log_odds[scored])[ranks]]
+    probabilities = [float(chance) for chance in model.probabilities(scores.log_odds[scored])[ranks]]
     keys = [*ranked, *(-math.inf for _ in unscored)]
     return Judgement(
         order=order,
-        probabilities=_in_request_order(separated([*chances, *(0.0 for _ in unscored)], keys, lowest=0.0), order),
+        probabilities=_in_request_order(separated([*probabilities, *(0.0 for _ in unscored)], keys, lowest=0.0), order),
         logits=_in_request_order(separated([*ranked, *(ranked[-1] if ranked else 0.0 for _ in unscored)], keys), order),
         unscored=len(unscored),
         cached=scores.cached,
@@ -319,7 +322,7 @@ def judgement(model: Scorer | Encoder, scores: Scores) -> Judgement:
 
 
 def _in_request_order(values: Sequence[float], order: Sequence[int]) -> tuple[float, ...]:
-    """Return values, given in rank order, in the order of the documents."""
+    """Reorder values from the order of ranks to the order of the documents."""
     return tuple(value for _, value in sorted(zip(order, values, strict=True)))
 
 

@@ -1,4 +1,4 @@
-"""The span of a request that the server answers, by the conventions for HTTP; a caller's trace goes on in it."""
+"""Trace the server's requests by OpenTelemetry's conventions for HTTP; a span continues its caller's trace."""
 
 from collections.abc import Mapping
 from contextlib import AbstractContextManager
@@ -10,19 +10,19 @@ from osrerank.tracing.spans import UNRECORDED, Attributes, fail, tell, trace
 
 READINESS = frozenset({"/ready", "/.well-known/ready"})
 UNTRACED = frozenset({"/health", "/live", "/ping", "/metrics"}) | READINESS
-"""Asked every few seconds."""
-FOLLOWED = (b"traceparent", b"tracestate")
+"""Paths that are requested every few seconds."""
+TRACE_HEADERS = (b"traceparent", b"tracestate")
 METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "DELETE", "OPTIONS", "PATCH"})
 OTHER = "_OTHER"
-"""A method of another name, of which there may be any number."""
+"""The name of all other methods, so that a client cannot create any number of names."""
 BROKEN = 500
 
 
 def server_span(scope: Mapping[str, Any], request_id: str, *, queries: bool) -> AbstractContextManager[Span]:
-    """Begin the span of a request; its path's query, which may hold anything, is left out."""
+    """Begin the span of a request, without the query part of its URL, which may contain anything."""
     if scope["path"] in UNTRACED:
         return UNRECORDED
-    parent = {name.decode(): value.decode("latin-1") for name, value in scope["headers"] if name in FOLLOWED}
+    parent = {name.decode(): value.decode("latin-1") for name, value in scope["headers"] if name in TRACE_HEADERS}
     host, port = scope.get("server") or (None, None)
     method = scope["method"] if scope["method"] in METHODS else OTHER
     attributes: Attributes = {
@@ -39,7 +39,7 @@ def server_span(scope: Mapping[str, Any], request_id: str, *, queries: bool) -> 
 
 
 def tell_answer(span: Span, scope: Mapping[str, Any], status: int) -> None:
-    """Set a request's route and the status of its answer; one from 500 on is a failure."""
+    """Set a request's route and the status of its answer; a status from 500 up marks the span as failed."""
     route = getattr(scope.get("route"), "path", None)
     if route is not None:
         span.update_name(f"{scope['method']} {route}")

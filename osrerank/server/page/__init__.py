@@ -1,1 +1,1 @@
-"""The comparison page: both orders of a search, side by side."""
+"""The comparison page, which shows a search's first-pass order and its reranked order side by side."""

@@ -1,4 +1,4 @@
-"""One search as two orders, the first pass's and the reranked one, for the comparison page. Knows nothing of HTTP."""
+"""Compare the two orders of a search, the first pass's and the reranked one, for the comparison page."""
 
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
@@ -12,11 +12,11 @@ from osrerank.retrieval.text_fields import is_title
 from osrerank.types import Section
 
 TERM_BEGINS, TERM_ENDS = "\ue000", "\ue001"
-"""Around a word that the query matched: characters for private use, which texts hardly have."""
+"""The characters around a word that the query matched; they are for private use, so texts hardly have them."""
 MOST_CHARACTERS = 4_000
-"""Characters of a document's text for the page: around the deciding passage, or the beginning."""
+"""The most characters of a document's text: those around the passage that decided, or its first ones."""
 LEAD = 400
-"""Characters before that passage, if the text is longer."""
+"""The characters shown before that passage, if the text is longer than `MOST_CHARACTERS`."""
 CUTOFF = 10
 _MEASURES = (("nDCG", ndcg), ("RR", reciprocal_rank))
 
@@ -25,7 +25,7 @@ class TextPart(BaseModel):
     """A piece of a text."""
 
     text: str
-    marked: bool = Field(description="Whether the model judged the document by it.")
+    marked: bool = Field(description="Whether it is in the passage that decided the score.")
     is_term: bool = Field(default=False, description="Whether it is a word that the query matched.")
 
 
@@ -43,7 +43,7 @@ class StageMark(BaseModel):
     stage: str
     score: float = Field(description="What the stage sorted by; higher is better.")
     rank: int = Field(description="The rank after the stage, from 1.")
-    probability: float | None = Field(description="Of relevance, in [0, 1], from stages that say one.")
+    probability: float | None = Field(description="The probability of relevance, in [0, 1], if the stage has one.")
 
 
 class ComparedDocument(BaseModel):
@@ -52,16 +52,18 @@ class ComparedDocument(BaseModel):
     doc_id: str
     index: str
     title: str
-    title_parts: list[TextPart] = Field(description="The title, in order.")
-    passage: PassageMark | None = Field(description="None if the model read the document from its beginning.")
-    parts: list[TextPart] = Field(description=f"Its text, at most {MOST_CHARACTERS} characters of it, in order.")
+    title_parts: list[TextPart] = Field(description="The pieces of the title, in order.")
+    passage: PassageMark | None = Field(description="None if the document was not split.")
+    parts: list[TextPart] = Field(
+        description=f"The pieces of at most {MOST_CHARACTERS} characters of its text, in order."
+    )
     before: int = Field(description="Its rank in the first pass, from 1.")
     after: int = Field(description="Its rank after reranking, from 1.")
     first_pass_score: float | None
-    score: float | None = Field(description="As _score of the reranked response.")
+    score: float | None = Field(description="The document's _score in the reranked response.")
     stages: list[StageMark]
     failure: str | None = Field(description="Why it could not be scored.")
-    relevance: int | None = Field(description="As judged; none where it was not, or the query has no judgments.")
+    relevance: int | None = Field(description="The judged relevance; none if the document or the query was not judged.")
 
 
 class StageLine(BaseModel):
@@ -74,7 +76,7 @@ class StageLine(BaseModel):
     candidates: int
     inferences: int
     cached: int
-    known: int | None = Field(default=None, description="Texts or passages with stored vectors; of a bi-encoder.")
+    known: int | None = Field(default=None, description="Texts or passages with stored vectors, for a bi-encoder.")
     encoded: int | None = Field(default=None, description="Texts or passages that this search encoded.")
     took_ms: float
 
@@ -92,7 +94,7 @@ class JudgedLine(BaseModel):
 
     query_id: str
     relevant: int = Field(description="Documents judged relevant.")
-    found: int = Field(description="Of these, among the candidates.")
+    found: int = Field(description="How many of these are among the candidates.")
     measures: list[MeasureLine]
 
 
@@ -103,13 +105,13 @@ class ComparedSearch(BaseModel):
     index: str
     pipeline: str
     depth: int
-    total: int | None = Field(description="Hits of the first pass, where it counts them.")
-    total_is_least: bool = Field(description="Whether there may be more than that.")
+    total: int | None = Field(description="The number of the first pass's hits, if it counts them.")
+    total_is_least: bool = Field(description="Whether there may be more hits than total.")
     first_pass_ms: float
     took_ms: float
     applied: bool | str = Field(description='Whether it was reranked: true, false or "partial".')
-    reason: str | None = Field(description="Why not, or not wholly.")
-    blend: str | None = Field(description="How the first pass counts beside the model; none where it does not.")
+    reason: str | None = Field(description="Why it was not reranked, or only in part.")
+    blend: str | None = Field(description="How the first-pass score is blended with the model's; none if it is not.")
     stages: list[StageLine]
     documents: list[ComparedDocument] = Field(description="In the reranked order.")
     judged: JudgedLine | None
@@ -122,22 +124,22 @@ def compare(
     judged: tuple[str, Mapping[str, int]] | None,
     blend: str | None = None,
 ) -> ComparedSearch:
-    """Return both orders of a reranked response that has all candidates as one page.
+    """Return both orders of a reranked response, which must have all candidates on one page.
 
     Args:
         response: the response to a search with `rerank`.
-        asked: query, index, pipeline and depth, to repeat in the result.
+        asked: the query, index, pipeline and depth, to repeat in the result.
         fields: the fields that the model read.
-        judged: the id and the judgments of the query, if it has any.
-        blend: how the first pass counts beside the model.
+        judged: the query's id and judgments; None if it has none.
+        blend: how the first-pass score is blended with the model's; None if it is not.
     """
     relevance = {} if judged is None else judged[1]
     hits = hits_of(response)
     title = next((name for name in fields if is_title(name)), "")
     marks = response["rerank"]
-    own = marks.get("fields_by_index", {})
+    fields_by_index = marks.get("fields_by_index", {})
     documents = [
-        _document(hit, rank, own.get(hit.get("_index"), fields), title, relevance)
+        _document(hit, rank, fields_by_index.get(hit.get("_index"), fields), title, relevance)
         for rank, hit in enumerate(hits, start=1)
     ]
     total = response["hits"].get("total") or {}
@@ -157,9 +159,9 @@ def compare(
 
 
 def highlighting() -> dict[str, Any]:
-    """Return the part of a search's body that has OpenSearch mark the words which the query matched."""
-    how = {"pre_tags": [TERM_BEGINS], "post_tags": [TERM_ENDS], "number_of_fragments": 0}
-    return {"highlight": {"fields": {"*": {}}, **how}}
+    """Return the part of a search body that makes the engine mark the words which the query matched."""
+    marks = {"pre_tags": [TERM_BEGINS], "post_tags": [TERM_ENDS], "number_of_fragments": 0}
+    return {"highlight": {"fields": {"*": {}}, **marks}}
 
 
 def _document(
@@ -193,18 +195,18 @@ def _document(
 
 
 def _terms(highlight: Mapping[str, Sequence[str]]) -> dict[tuple[str, str], list[tuple[int, int]]]:
-    """Return (field, text) -> where the words begin and end that the query matched."""
-    found = {}
+    """Return (field, text) -> the start and end of each word that the query matched, in characters."""
+    spans_by_text = {}
     for field, values in highlight.items():
         for value in values:
             spans, text = [], ""
             for piece in value.split(TERM_BEGINS):
-                word, ends, rest = piece.partition(TERM_ENDS)
+                word, ends, after = piece.partition(TERM_ENDS)
                 if ends:
                     spans.append((len(text), len(text) + len(word)))
-                text += word + rest
-            found[field, text] = spans
-    return found
+                text += word + after
+            spans_by_text[field, text] = spans
+    return spans_by_text
 
 
 def _parts(
@@ -212,14 +214,14 @@ def _parts(
     passage: Mapping[str, Any] | None,
     terms: Mapping[tuple[str, str], Sequence[tuple[int, int]]],
 ) -> list[TextPart]:
-    """Return the texts of the sections, with the deciding passage and the query's words marked."""
+    """Return the texts of the sections in parts; the passage that decided and the query's words are marked."""
     parts: list[TextPart] = []
-    left = MOST_CHARACTERS
+    remaining = MOST_CHARACTERS
     for section in sections:
         is_marked = passage is not None and (section.field, section.value) == (passage["field"], passage.get("value"))
         span = (passage["start"], passage["end"]) if passage is not None and is_marked else (0, 0)
-        pieces = _cut(section.text, span, left, terms.get((section.field, section.text), ()))
-        left -= sum(len(piece.text) for piece in pieces)
+        pieces = _cut(section.text, span, remaining, terms.get((section.field, section.text), ()))
+        remaining -= sum(len(piece.text) for piece in pieces)
         if parts and pieces:
             parts.append(TextPart(text=" ", marked=False))
         parts += pieces
@@ -227,7 +229,7 @@ def _parts(
 
 
 def _cut(text: str, span: tuple[int, int], length: int, terms: Sequence[tuple[int, int]]) -> list[TextPart]:
-    """Return at most `length` characters of a text in parts, those of the span and the terms marked."""
+    """Return at most `length` characters of a text in parts; the span and the terms are marked."""
     if length <= 0:
         return []
     begin = max(min(span[0] - LEAD, len(text) - length), 0) if len(text) > length else 0

@@ -1,4 +1,4 @@
-"""The comparison page: its files, its two JSON endpoints, and the headers that keep untrusted text harmless."""
+"""The comparison page: its files, its JSON endpoints, and the headers that keep untrusted text harmless."""
 
 from collections.abc import Awaitable, Callable, MutableMapping
 from dataclasses import dataclass, field
@@ -38,7 +38,7 @@ BLEND = "blend"
 MOST_INDEXES = 200
 MOST_QUERIES = 1_000
 SEARCHES = 8
-"""Searches at a time; others wait."""
+"""The most searches at a time; further ones wait."""
 MOST_WAITING = 32
 HEADERS = {
     "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; "
@@ -66,11 +66,11 @@ class PipelineEntry(BaseModel):
     """A pipeline that the page offers."""
 
     name: str
-    reason: str = Field(description="Why it cannot be used; empty when it can.")
+    reason: str = Field(description="Why it cannot be used; empty if it can.")
 
 
 class QueryEntry(BaseModel):
-    """A query to pick."""
+    """A query that the page offers."""
 
     query_id: str
     text: str
@@ -78,30 +78,30 @@ class QueryEntry(BaseModel):
 
 
 class PageConfig(BaseModel):
-    """The page's choices."""
+    """What a user of the page can choose from."""
 
     version: str
     model: str
     pipelines: list[PipelineEntry]
-    default_depth: int = Field(description="The depth of `rerank=True` in the index below.")
+    default_depth: int = Field(description="The depth of `rerank=True` in the field index.")
     most_depth: int
-    index: str = Field(description="Searched unless another is named; empty where there is none.")
+    index: str = Field(description="The index that is searched by default; empty if there is none.")
     indexes: list[str]
-    problem: str = Field(description="Why the indexes cannot be listed; empty when they can.")
+    problem: str = Field(description="Why the indexes cannot be listed; empty if they can.")
     queries: list[QueryEntry]
-    can_judge: bool = Field(description="Whether judgments made here are saved.")
+    can_judge: bool = Field(description="Whether users may judge documents.")
 
 
 class PageJudgment(BaseModel):
-    """A judgment that a user of the page gives: how relevant a document is to a query."""
+    """A user's judgment of how relevant a document is to a query."""
 
     q: str = Field(min_length=1, max_length=1_000, pattern=r"\S", description="The query's text.")
     doc_id: str = Field(min_length=1, max_length=512)
-    relevance: int | None = Field(ge=0, le=3, description="0 is not relevant; none takes the judgment back.")
+    relevance: int | None = Field(ge=0, le=3, description="0 is not relevant; none removes the judgment.")
 
 
 class Saved(BaseModel):
-    """A judgment that was saved."""
+    """The query of a judgment that was saved."""
 
     query_id: str
 
@@ -111,10 +111,10 @@ class ComparisonPage:
     """The searches of the page.
 
     Attributes:
-        client: searches and reranks; the caller closes it.
-        pipelines: name of each pipeline -> why it cannot be used, empty when it can (``usable_pipelines``).
-        indexes: indexes that may be searched, the first by default; empty for all that the client can read.
-        judgments: queries to pick from and their judgments.
+        client: the client that searches and reranks; the caller closes it.
+        pipelines: name of a pipeline -> why it cannot be used, empty if it can (``usable_pipelines``).
+        indexes: the indexes that may be searched, the first by default; empty for all that the client can read.
+        judgments: the queries to choose from and their judgments.
     """
 
     client: Client
@@ -135,13 +135,13 @@ class ComparisonPage:
         return names[:MOST_INDEXES]
 
     def depth_of(self, index: str) -> int:
-        """Return how many candidates ``rerank=True`` reranks in an index, at most as many as the page allows."""
+        """Return how many candidates ``rerank=True`` reranks in an index, at most `MOST_DEPTH`."""
         return min(self.client.searcher.defaults.of(index).least_depth, MOST_DEPTH)
 
     def search(
         self, query: str, index: str, pipeline: str, depth: int | None, *, passage_words: int, timeout_ms: float
     ) -> ComparedSearch:
-        """Search once and return both orders; a depth of None and 0 passage words mean what ``rerank=True`` does.
+        """Search once and return both orders; a depth of None and 0 passage words mean those of ``rerank=True``.
 
         Raises:
             RefusedRequest: the index or the pipeline is not offered, or OpenSearch does not answer.
@@ -174,32 +174,32 @@ class ComparisonPage:
         return compare(response, asked, fields, self.judgments.of(query), self._blend(response, index, options))
 
     def _response(self, query: str, index: str, depth: int, options: RerankOptions) -> Any:
-        """Search with the query's words marked; without, where the engine refuses that, as for very long texts."""
+        """Search with the query's words marked; without, if the engine refuses that, as it does for very long texts."""
         try:
             return self.client.search(query, index=index, size=depth, rerank=options, body=highlighting())
         except RequestError:
             return self.client.search(query, index=index, size=depth, rerank=options)
 
     def _blend(self, response: Any, index: str, options: RerankOptions) -> str | None:
-        """Return how the first pass counted beside the model."""
+        """Return how the first-pass score was blended with the model's; None if it was not."""
         if not any(stage["name"] == BLEND and stage["applied"] for stage in response["rerank"]["stages"]):
             return None
         with self.client.searcher.serving(index) as service:
-            found = service.identity(self.client.options_of(index, rerank=options))["blend"]
-        return str(found[0]) if isinstance(found, list) else None
+            blend = service.identity(self.client.options_of(index, rerank=options))["blend"]
+        return str(blend[0]) if isinstance(blend, list) else None
 
 
 def usable_pipelines(reranker: RerankService) -> dict[str, str]:
-    """Load the models of each pipeline once and return its name -> why it cannot be used, empty when it can.
+    """Load the models of each pipeline; return its name -> why it cannot be used, empty if it can.
 
-    The model's own pipeline comes first: the page begins with it.
+    The pipeline that fits the model comes first, because the page begins with it.
     """
-    found = {name: _obstacle(reranker, name) for name in PIPELINES if name not in (AUTO_PIPELINE, NO_STAGES)}
+    reasons = {name: _obstacle(reranker, name) for name in PIPELINES if name not in (AUTO_PIPELINE, NO_STAGES)}
     try:
-        own, _ = reranker.resolve(Rerank())
+        fitting, _ = reranker.resolve(Rerank())
     except (ModelLoadError, MissingDependencyError, WorkerError):
-        return found
-    return {own: found.pop(own), **found}
+        return reasons
+    return {fitting: reasons.pop(fitting), **reasons}
 
 
 def _obstacle(reranker: RerankService, pipeline: str) -> str:
@@ -213,15 +213,15 @@ def _obstacle(reranker: RerankService, pipeline: str) -> str:
     except ScoringError:
         if reranker.settings.backend != HTTP:
             raise
-        return ""  # likewise a rerank server
+        return ""  # a rerank server may start later, too
 
 
 def refusal(error: TransportError, index: str = "", engine: str = "OpenSearch") -> RefusedRequest:
-    """Return an error of the engine or the connection as a sentence for people, without addresses or credentials."""
+    """Turn an error of the engine or the connection into an answer for users, without addresses or credentials."""
     if isinstance(error, ConnectionTimeout):
         return RefusedRequest(504, "OpenSearch did not answer in time: try again, or look at its load")
     if isinstance(error, Unreachable):
-        return RefusedRequest(503, "OpenSearch cannot be reached: check that it runs, and the address given as --url")
+        return RefusedRequest(503, "OpenSearch cannot be reached: check that it runs, and that --url has its address")
     if isinstance(error, AuthenticationException | AuthorizationException):
         return RefusedRequest(502, "OpenSearch does not let this server read that: check the credentials in --url")
     if isinstance(error, NotFoundError) and index:
@@ -242,7 +242,7 @@ router = APIRouter(
 
 @router.get("/config")
 async def config(http: HttpRequest) -> PageConfig:
-    """Return the comparison page's choices: pipelines, indexes, queries."""
+    """Return the pipelines, indexes and queries that the comparison page offers."""
     comparison: ComparisonPage = http.app.state.comparison
     problem, indexes = "", list[str]()
     try:
@@ -272,15 +272,22 @@ async def search(
     http: HttpRequest,
     query: Annotated[str, Parameter(alias="q", min_length=1, max_length=1_000, pattern=r"\S")],
     index: Annotated[str, Parameter(max_length=255, pattern=INDEX_PATTERN)],
-    pipeline: Annotated[str, Parameter(max_length=50, description="The first usable one if empty.")] = "",
+    pipeline: Annotated[
+        str, Parameter(max_length=50, description="The name of a pipeline; the first usable one if empty.")
+    ] = "",
     depth: Annotated[
-        int | None, Parameter(ge=1, le=MOST_DEPTH, description="Candidates reranked; as `rerank=True` if absent.")
+        int | None,
+        Parameter(
+            ge=1,
+            le=MOST_DEPTH,
+            description="How many candidates are reranked; as many as `rerank=True` does if absent.",
+        ),
     ] = None,
     passages: Annotated[
-        int, Parameter(ge=0, le=500, description="Words of a passage; 0 reads documents as `rerank=True` does.")
+        int, Parameter(ge=0, le=500, description="Words of a passage; 0 to read documents as `rerank=True` does.")
     ] = 0,
 ) -> ComparedSearch:
-    """Search an index and return the first pass's order and the reranked one."""
+    """Search an index, and return the first pass's order and the reranked one."""
     comparison: ComparisonPage = http.app.state.comparison
     timeout_ms = http.app.state.service.limits.timeout_ms
 
@@ -294,9 +301,8 @@ async def search(
 async def judge(http: HttpRequest, judgment: PageJudgment) -> Saved:
     """Save whether a document is relevant to a query, as TREC qrels."""
     if http.headers.get("content-type", "").partition(";")[0].strip().lower() != "application/json":
-        raise RefusedRequest(
-            415, "a judgment is sent as application/json"
-        )  # which other sites' pages may not send here
+        # a page of another site may send a form here, but not this type
+        raise RefusedRequest(415, "send the judgment as Content-Type: application/json")
     comparison: ComparisonPage = http.app.state.comparison
 
     def save() -> str:
@@ -318,7 +324,7 @@ async def _in_thread(http: HttpRequest, function: Callable[[], Answer]) -> Answe
 
 
 class PageHeaders:
-    """ASGI middleware: adds the page's headers to all responses of its paths, including refusals."""
+    """ASGI middleware that adds the page's headers to all responses of its paths, including refusals."""
 
     def __init__(self, application: Application) -> None:
         self._application = application
@@ -332,9 +338,11 @@ class PageHeaders:
 
         async def send_with_headers(message: MutableMapping[str, Any]) -> None:
             if message["type"] == "http.response.start":
-                given = [(name, value) for name, value in message["headers"] if name.lower() != b"cache-control"]
-                ours = {**HEADERS, "Cache-Control": "no-store" if path in _LIVE else "no-cache"}
-                message = {**message, "headers": given + _encoded(ours)}
+                other_headers = [
+                    (name, value) for name, value in message["headers"] if name.lower() != b"cache-control"
+                ]
+                page_headers = {**HEADERS, "Cache-Control": "no-store" if path in _LIVE else "no-cache"}
+                message = {**message, "headers": other_headers + _encoded(page_headers)}
             await send(message)
 
         await self._application(scope, receive, send_with_headers)

@@ -1,4 +1,4 @@
-"""Tell readiness probes which share of an index's documents has vectors."""
+"""Tell readiness probes what share of an index's documents has vectors."""
 
 import time
 from collections.abc import Callable, Sequence
@@ -15,12 +15,12 @@ KEPT_S = 10.0
 
 
 class Shares:
-    """The share of each index's documents that have vectors, looked up at most once in ten seconds.
+    """Looks up what share of an index's documents has vectors, at most once in ten seconds per index.
 
     Args:
-        client: reads the indexes.
-        indexes: names that a probe may give; empty for any.
-        clock: returns seconds.
+        client: the client that reads the indexes.
+        indexes: the indexes that a probe may name; empty for all.
+        clock: a function that returns the time in seconds.
     """
 
     def __init__(

@@ -1,5 +1,5 @@
-"""The requests and responses of the HTTP dialects, one class for each dialect's request.
+"""The requests and responses of the HTTP dialects.
 
-A request becomes questions, and their judgements become the dialect's response. Unknown keys are ignored, as every
-server of these dialects does. Responses are plain JSON content, which the ``...Response`` classes describe.
+A class per dialect turns a request into questions, and their judgements into the dialect's response. Unknown keys are
+ignored, as all servers of these dialects do. The ``...Response`` classes only describe the JSON of the responses.
 """

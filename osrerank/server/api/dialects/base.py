@@ -1,4 +1,4 @@
-"""What every dialect's request has, and what several of them share."""
+"""The base class of all dialects' requests, and types and functions that several dialects share."""
 
 import json
 import math
@@ -19,8 +19,8 @@ def _has_text(query: str) -> str:
 
 
 Texts = Annotated[list[str], Field(fail_fast=True)]
-"""Texts, of which the first wrong one ends the validation: a million wrong ones would take seconds to describe."""
-QueryText = Annotated[str, AfterValidator(_has_text), Field(min_length=1, description="What is searched for.")]
+"""A list of texts. The first error ends its validation, because describing a million errors would take seconds."""
+QueryText = Annotated[str, AfterValidator(_has_text), Field(min_length=1, description="The query.")]
 Probability = Annotated[float, Field(ge=0, le=1, description="The model's probability; higher is better.")]
 DocumentIndex = Annotated[int, Field(ge=0, description="The document's index in the request, from 0.")]
 
@@ -28,18 +28,24 @@ DocumentIndex = Annotated[int, Field(ge=0, description="The document's index in 
 class DialectRequest(BaseModel, ABC):
     """The base of all dialects' requests."""
 
-    timeout_ms: float | None = Field(None, gt=0, allow_inf_nan=False, description="Time for the answer.")
+    timeout_ms: float | None = Field(
+        None, gt=0, allow_inf_nan=False, description="Time limit of the answer, in milliseconds."
+    )
     truncate: bool | Literal["END", "NONE"] | None = Field(
         None,
-        description="false or NONE: texts longer than the model reads are refused (422); else they lose their end.",
+        description="false or NONE refuses texts longer than the model reads (422); else their ends are cut off.",
     )
-    truncation: bool | None = Field(None, description="As truncate; Voyage's name.")
-    truncation_side: Literal["right"] | None = Field(None, description="Texts lose their end; vLLM's name.")
-    truncation_direction: Literal["right", "Right"] | None = Field(None, description="The same; TEI's name.")
+    truncation: bool | None = Field(None, description="The same as truncate, in Voyage's dialect.")
+    truncation_side: Literal["right"] | None = Field(
+        None, description="Where texts are cut: at their ends; vLLM's name."
+    )
+    truncation_direction: Literal["right", "Right"] | None = Field(
+        None, description="The same as truncation_side, in TEI's dialect."
+    )
 
     @property
     def wants_whole_texts(self) -> bool:
-        """Whether a text that would have to be cut is to be refused."""
+        """Whether the client refuses cut texts."""
         return self.truncation is False or self.truncate in (False, "NONE")
 
     @abstractmethod
@@ -52,17 +58,17 @@ class DialectRequest(BaseModel, ABC):
 
 
 class RankFieldsRequest(DialectRequest):
-    """A request whose documents are texts, or objects of which some fields are read."""
+    """A request whose documents are texts, or objects some of whose fields are read."""
 
     query: QueryText
-    rank_fields: Texts | None = Field(None, description="Which fields of objects are read; text when absent or empty.")
+    rank_fields: Texts | None = Field(None, description="The fields of objects to read; text if absent or empty.")
 
     @abstractmethod
     def texts(self) -> tuple[str, ...]:
         """Return the text of each document for the model.
 
         Raises:
-            ValueError: a document has none.
+            ValueError: a document has no text.
         """
 
     @model_validator(mode="after")
@@ -83,12 +89,12 @@ Documents = Annotated[
 def texts_of(
     name: str, documents: Sequence[str | Mapping[str, Any]], rank_fields: Sequence[str] | None
 ) -> tuple[str, ...]:
-    """Return what the model reads of each document.
+    """Return the text of each document that the model reads.
 
     Args:
-        name: the dialect's for the documents.
-        documents: texts, or objects.
-        rank_fields: the fields of objects, in the order in which they are read; none or empty for ``text``.
+        name: the name of the documents in the dialect, for errors.
+        documents: the documents, texts or objects.
+        rank_fields: the fields of objects to read, in order; None or empty for ``text``.
 
     Raises:
         ValueError: a field is a list or an object, or a document has none of the fields.
@@ -101,14 +107,14 @@ def _text_of(document: str | Mapping[str, Any], fields: Sequence[str], name: str
     if isinstance(document, str):
         return document
     texts = [_field_text(document.get(field), field, name) for field in fields]
-    known = [text for text in texts if text is not None]
-    if not known:
+    present = [text for text in texts if text is not None]
+    if not present:
         raise ValueError(f"{name} has no text in {', '.join(map(ascii, fields))}")
-    return " ".join(known)
+    return " ".join(present)
 
 
 def _field_text(value: Any, field: str, name: str) -> str | None:
-    """Return a field's text, None where it is missing or null; a number or boolean is written as in JSON."""
+    """Return a field's value as text: a number or boolean as in JSON, None if the field is missing or null."""
     if isinstance(value, str):
         return value
     if value is None or (isinstance(value, float) and not math.isfinite(value)):
@@ -135,7 +141,7 @@ def _member(value: Any) -> str:
 
 
 class Usage(BaseModel):
-    """Tokens are not counted; the object exists because clients require it."""
+    """An object that clients require; tokens are not counted."""
 
     prompt_tokens: int
     completion_tokens: int
@@ -146,7 +152,7 @@ UNCOUNTED: Mapping[str, int] = {"prompt_tokens": 0, "completion_tokens": 0, "tot
 
 
 def grouped(pairs: Sequence[tuple[str, str]]) -> list[Question]:
-    """Return one question for each query, in the order of their first pairs."""
+    """Return one question per query with all its documents, in the order in which the queries first occur."""
     documents: dict[str, list[str]] = {}
     for query, document in pairs:
         documents.setdefault(query, []).append(document)
@@ -154,7 +160,7 @@ def grouped(pairs: Sequence[tuple[str, str]]) -> list[Question]:
 
 
 def ungrouped(pairs: Sequence[tuple[str, str]], judgements: Sequence[Judgement]) -> list[float]:
-    """Return the probabilities of the pairs, from the judgements of their groups."""
+    """Return the pairs' probabilities in order, from the judgements of the questions of `grouped`."""
     queries = dict.fromkeys(query for query, _ in pairs)
-    left = {query: iter(judged.probabilities) for query, judged in zip(queries, judgements, strict=True)}
-    return [next(left[query]) for query, _ in pairs]
+    remaining = {query: iter(judged.probabilities) for query, judged in zip(queries, judgements, strict=True)}
+    return [next(remaining[query]) for query, _ in pairs]

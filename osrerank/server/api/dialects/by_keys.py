@@ -1,4 +1,4 @@
-"""Bodies of one path in several dialects, told apart by their keys."""
+"""The bodies of paths that several dialects share; their keys tell the dialects apart."""
 
 from collections.abc import Callable, Mapping
 from typing import Annotated, Any
@@ -11,7 +11,7 @@ from osrerank.server.api.dialects.texts import TeiRequest, TeiResult, WeaviateRe
 
 
 def _dialect(*keys: str) -> Callable[[Any], str]:
-    """Return a body's dialect: that of the first known key with a value, else vLLM's."""
+    """Return a function that tells a body's dialect: that of the first of the keys that has a value, else vLLM's."""
 
     def tell(body: Any) -> str:
         return next((key for key in keys if isinstance(body, Mapping) and body.get(key) is not None), "documents")

@@ -1,4 +1,4 @@
-"""Cohere's dialect, which Jina, Together, vLLM and OpenSearch's ml-commons speak too, and Voyage's."""
+"""Cohere's dialect, which Jina, Together, vLLM and OpenSearch's ml-commons use, too, and Voyage's."""
 
 import math
 import uuid
@@ -23,17 +23,18 @@ from osrerank.server.api.dialects.base import (
 from osrerank.server.api.service import Judgement, Question
 
 SEARCH_UNIT = 100
-"""Documents of one query in Cohere's unit."""
+"""The documents of a query that Cohere bills as one unit."""
 
 
 class CohereRequest(RankFieldsRequest):
-    """Cohere's ``/v1/rerank`` and ``/v2/rerank`` (https://docs.cohere.com/reference/rerank), and those who copy it."""
+    """A request to Cohere's ``/v1/rerank`` or ``/v2/rerank`` (https://docs.cohere.com/reference/rerank)."""
 
     documents: Documents
-    model: str | None = Field(None, description="Any: this server has one model, and names it in the answer.")
-    top_n: int | None = Field(None, ge=1, description="How many results to return; all when absent.")
+    model: str | None = Field(None, description="Ignored: the server has one model, which the answer names.")
+    top_n: int | None = Field(None, ge=1, description="How many results to return; all if absent.")
     return_documents: bool | None = Field(
-        None, description="Whether results carry their documents; by default those of a Jina model do."
+        None,
+        description="Whether results contain their documents; by default, only if the request names a model of Jina.",
     )
 
     def texts(self) -> tuple[str, ...]:
@@ -41,11 +42,11 @@ class CohereRequest(RankFieldsRequest):
 
     def answer(self, judgements: Sequence[Judgement], model: str) -> Any:
         judged = judgements[0]
-        wanted = _is_jinas(self.model) if self.return_documents is None else self.return_documents
+        returns_documents = _is_jinas(self.model) if self.return_documents is None else self.return_documents
         results: list[dict[str, Any]] = []
         for index in judged.order[: self.top_n or None]:
             item: dict[str, Any] = {"index": index, "relevance_score": judged.probabilities[index]}
-            results.append({**item, "document": self._returned(index)} if wanted else item)
+            results.append({**item, "document": self._returned(index)} if returns_documents else item)
         units = math.ceil(len(judged.order) / SEARCH_UNIT)
         return {
             "object": "rerank",
@@ -57,24 +58,24 @@ class CohereRequest(RankFieldsRequest):
         }
 
     def _returned(self, index: int) -> Any:
-        """Return a document for the answer: a text as an object, an object as it was passed."""
+        """Return a document as results contain it: a text in an object, an object as the client sent it."""
         document = self.documents[index]
         return {"text": document} if isinstance(document, str) else as_passed(document)
 
 
 class VllmRequest(CohereRequest):
-    """vLLM's ``/rerank``: Cohere's, but for a ``top_n`` of 0, which is vLLM's default."""
+    """A request to vLLM's ``/rerank``: Cohere's, but ``top_n`` may be 0, which is vLLM's default."""
 
-    top_n: int | None = Field(None, ge=0, description="How many results to return; all when absent or 0.")
+    top_n: int | None = Field(None, ge=0, description="How many results to return; all if absent or 0.")
 
 
 def _is_jinas(model: str | None) -> bool:
-    """Return whether a request names a model of Jina's, whose API returns documents unless told otherwise."""
+    """Return whether a request names a model of Jina, whose API returns documents by default."""
     return model is not None and model.lower().startswith(("jina-", "jinaai/", "jina_ai/"))
 
 
 class InfinityRequest(CohereRequest):
-    """Infinity's ``/rerank``: Cohere's, but for texts in the answer, which are strings."""
+    """A request to Infinity's ``/rerank``: Cohere's, but results contain texts as strings, not as objects."""
 
     def _returned(self, index: int) -> Any:
         return as_passed(self.documents[index])
@@ -85,7 +86,9 @@ class CohereResult(BaseModel):
 
     index: DocumentIndex
     relevance_score: Probability
-    document: dict[str, Any] | None = Field(None, description="As it was passed; a text under the key text.")
+    document: dict[str, Any] | None = Field(
+        None, description="The document as the client sent it; a text as an object with the key text."
+    )
 
 
 class CohereVersion(BaseModel):
@@ -95,7 +98,7 @@ class CohereVersion(BaseModel):
 
 
 class CohereUnits(BaseModel):
-    """One for each 100 documents or part of that, as Cohere counts; nothing is billed."""
+    """The units that Cohere would bill, one per 100 documents or part of 100; osrerank bills nothing."""
 
     search_units: int
 
@@ -121,7 +124,7 @@ class CohereResponse(BaseModel):
 class InfinityResult(CohereResult):
     """A document's score."""
 
-    document: str | dict[str, Any] | None = Field(None, description="As it was passed.")  # type: ignore[assignment]
+    document: str | dict[str, Any] | None = Field(None, description="The document as the client sent it.")  # type: ignore[assignment]
 
 
 class InfinityResponse(CohereResponse):
@@ -131,13 +134,13 @@ class InfinityResponse(CohereResponse):
 
 
 class VoyageRequest(DialectRequest):
-    """Voyage's ``/v1/rerank`` (https://docs.voyageai.com/reference/reranker-api)."""
+    """A request to Voyage's ``/v1/rerank`` (https://docs.voyageai.com/reference/reranker-api)."""
 
     query: QueryText
     documents: Texts = Field(min_length=1)
-    model: str | None = Field(None, description="Any: this server has one model, and names it in the answer.")
-    top_k: int | None = Field(None, ge=1, description="How many results to return; all when absent.")
-    return_documents: bool | None = Field(None, description="Whether results carry their documents.")
+    model: str | None = Field(None, description="Ignored: the server has one model, which the answer names.")
+    top_k: int | None = Field(None, ge=1, description="How many results to return; all if absent.")
+    return_documents: bool | None = Field(None, description="Whether results contain their documents.")
 
     def questions(self) -> list[Question]:
         return [Question(self.query, tuple(self.documents))]

@@ -18,18 +18,18 @@ from osrerank.server.api.dialects.base import (
 from osrerank.server.api.service import Judgement
 
 ALL = -1
-"""The default of ``top_k``, as documented."""
+"""The documented default of ``top_k``."""
 
 
 class MixedbreadRequest(RankFieldsRequest):
-    """Mixedbread's ``/v1/reranking``."""
+    """A request to Mixedbread's ``/v1/reranking``."""
 
     input: Documents
-    model: str | None = Field(None, description="Any: this server has one model, and names it in the answer.")
+    model: str | None = Field(None, description="Ignored: the server has one model, which the answer names.")
     top_k: Literal[-1] | Annotated[int, Field(ge=1)] | None = Field(
-        None, description="How many results to return; all when absent or -1."
+        None, description="How many results to return; all if absent or -1."
     )
-    return_input: bool | None = Field(None, description="Whether results carry their documents.")
+    return_input: bool | None = Field(None, description="Whether results contain their documents.")
 
     def texts(self) -> tuple[str, ...]:
         return texts_of("input", self.input, self.rank_fields)
@@ -58,7 +58,7 @@ class MixedbreadResult(BaseModel):
     index: DocumentIndex
     score: Probability
     object: Literal["rank_result"]
-    input: str | dict[str, Any] | None = Field(None, description="As it was passed.")
+    input: str | dict[str, Any] | None = Field(None, description="The document as the client sent it.")
 
 
 class MixedbreadResponse(BaseModel):

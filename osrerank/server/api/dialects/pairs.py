@@ -1,4 +1,4 @@
-"""Dialects of pairs: vLLM's scores, and text classification."""
+"""The dialects that score pairs of texts: vLLM's scores, and text classification."""
 
 import time
 import uuid
@@ -22,22 +22,23 @@ from osrerank.server.api.service import Judgement, Question
 
 
 class ScoreRequest(DialectRequest):
-    """vLLM's ``/score``: one text with many, or pairs of equally many texts."""
+    """A request to vLLM's ``/score``: one text to pair with many, or two lists of equal length."""
 
     text_1: QueryText | Annotated[list[QueryText], Field(fail_fast=True)] = Field(
-        validation_alias=AliasChoices("text_1", "queries", "data_1"), description='Or "queries", or "data_1".'
+        validation_alias=AliasChoices("text_1", "queries", "data_1"),
+        description='The queries; also named "queries" or "data_1".',
     )
     text_2: str | Texts = Field(
         validation_alias=AliasChoices("text_2", "documents", "items", "data_2"),
-        description='Or "documents", "items" or "data_2".',
+        description='The documents; also named "documents", "items" or "data_2".',
     )
-    model: str | None = Field(None, description="Any: this server has one model, and names it in the answer.")
+    model: str | None = Field(None, description="Ignored: the server has one model, which the answer names.")
 
     @model_validator(mode="after")
     def _are_pairs(self) -> "ScoreRequest":
         queries, documents = _listed(self.text_1), _listed(self.text_2)
         if not documents or len(queries) not in (1, len(documents)):
-            raise ValueError(f"{len(queries)} texts cannot be paired with {len(documents)}: give one, or as many")
+            raise ValueError(f"{len(queries)} texts cannot be paired with {len(documents)}: send one, or as many")
         return self
 
     def questions(self) -> list[Question]:
@@ -72,7 +73,7 @@ class ScoreItem(BaseModel):
 
 
 class ScoreResponse(BaseModel):
-    """Scores in the order of the pairs."""
+    """The scores, in the order of the pairs."""
 
     id: str
     object: Literal["list"]
@@ -83,14 +84,14 @@ class ScoreResponse(BaseModel):
 
 
 class TextPair(BaseModel):
-    """A query and a document in the names of text classification."""
+    """A query and a document, as text classification names them."""
 
     text: QueryText
     text_pair: str
 
 
 class ClassifyRequest(DialectRequest):
-    """Text classification of pairs: SageMaker's Hugging Face containers, and OpenSearch's tutorials for them."""
+    """A request to classify pairs, for SageMaker's Hugging Face containers and OpenSearch's tutorials about them."""
 
     inputs: TextPair | Annotated[list[TextPair], Field(min_length=1, fail_fast=True)]
 
@@ -106,7 +107,7 @@ class ClassifyRequest(DialectRequest):
 
 
 class Label(BaseModel):
-    """A pair's score, named as the first label of a classifier."""
+    """A pair's score, as the score of a classifier's first label."""
 
     label: Literal["LABEL_0"]
     score: Probability

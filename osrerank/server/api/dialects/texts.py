@@ -1,4 +1,4 @@
-"""Dialects of servers that answer with the texts of one query: text-embeddings-inference, Weaviate, Hugging Face."""
+"""The dialects that score the texts of one query: text-embeddings-inference, Weaviate, Hugging Face."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -10,20 +10,22 @@ from osrerank.server.api.service import Judgement, Question
 
 
 class TeiRequest(DialectRequest):
-    """Text-embeddings-inference's ``/rerank``."""
+    """A request to text-embeddings-inference's ``/rerank``."""
 
     query: QueryText
     texts: Texts = Field(min_length=1)
     raw_scores: bool | None = Field(None, description="Whether scores are logits instead of probabilities.")
-    return_text: bool | None = Field(None, description="Whether results carry their texts.")
+    return_text: bool | None = Field(None, description="Whether results contain their texts.")
     top_n: int | None = Field(
-        None, ge=0, description="How many results to return; all when absent or 0. Not of TEI, but sent by gateways."
+        None,
+        ge=0,
+        description="How many results to return; all if absent or 0. TEI has no such key, but gateways send it.",
     )
 
     @model_validator(mode="before")
     @classmethod
     def _agree(cls, body: Any) -> Any:
-        """Refuse a body with other documents than texts: gateways send the same under both names."""
+        """Refuse a body whose texts and documents differ; gateways send the same list under both names."""
         if isinstance(body, Mapping):
             texts, documents = body.get("texts"), body.get("documents")
             if texts is not None and documents is not None and texts != documents:
@@ -51,11 +53,11 @@ class TeiResult(BaseModel):
 
 
 class WeaviateRequest(DialectRequest):
-    """Weaviate's module ``reranker-transformers``."""
+    """A request of Weaviate's module ``reranker-transformers``."""
 
     query: QueryText
     documents: Texts = Field(min_length=1)
-    property: str = Field(description="Tells this dialect from Cohere's; not read.")
+    property: str = Field(description="Marks this dialect; the value is not read.")
 
     def questions(self) -> list[Question]:
         return [Question(self.query, tuple(self.documents))]
@@ -73,22 +75,22 @@ class WeaviateScore(BaseModel):
 
 
 class WeaviateResponse(BaseModel):
-    """Scores in the order of the documents."""
+    """The scores, in the order of the documents."""
 
     query: str
     scores: list[WeaviateScore]
 
 
 class HuggingFaceRequest(TeiRequest):
-    """Elasticsearch's ``hugging_face`` service: text-embeddings-inference's, with texts under either name."""
+    """A request of Elasticsearch's ``hugging_face`` service: as text-embeddings-inference's, with two more names."""
 
     texts: Texts = Field(
         min_length=1,
         validation_alias=AliasChoices("texts", "documents"),
-        description='"documents" will do as well.',
+        description='The texts; also named "documents".',
     )
     return_text: bool | None = Field(
         None,
         validation_alias=AliasChoices("return_text", "return_documents"),
-        description='"return_documents" will do as well.',
+        description='Whether results contain their texts; also named "return_documents".',
     )

@@ -137,7 +137,7 @@ def test_given_judgments_are_not_written_but_extended(page, tmp_path):
     assert {one["doc_id"]: one["relevance"] for one in ask(browser).json()["documents"]} == {"a": 0, "b": 1}
     assert read_qrels(tmp_path / "judged" / "qrels.txt").judgments == {"7": {"a": 0}}
     other = (Query("7", "another query"),)
-    with pytest.raises(ConfigError, match=r"queries\.tsv: 7 is another query than that of --queries"):
+    with pytest.raises(ConfigError, match=r"queries\.tsv: the query 7 differs from that of --queries"):
         Judgments(other, None, tmp_path / "judged")
 
 
