@@ -1,4 +1,4 @@
-"""The command line: each command is a thin module, imported when the command is used."""
+"""The command line. Each command is a module of its own, which is imported when the command is used."""
 
 import importlib
 import re
@@ -49,12 +49,12 @@ class LazyGroup(click.Group):
         return sorted({*COMMANDS, *(entry.name for entry in entry_points(group=GROUP))})
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Read the group's options; reject an option, also of the command after them, that is given twice."""
-        given = list(args)
-        rest = super().parse_args(ctx, args)
+        """Parse the group's options; refuse any option, also of the command that follows, that is given twice."""
+        arguments = list(args)
+        remaining = super().parse_args(ctx, args)
         if not ctx.resilient_parsing:
-            _refuse_repeated(self, ctx, given)
-        return rest
+            _refuse_repeated(self, ctx, arguments)
+        return remaining
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name in COMMANDS:
@@ -70,9 +70,9 @@ class LazyGroup(click.Group):
 
 
 def _refuse_repeated(command: click.Command, context: click.Context, arguments: list[str]) -> None:
-    """Reject an option of a command, or of a subcommand, that is given twice, because click would use the last one."""
+    """Refuse an option of a command or subcommand that is given twice; click would silently use the last one."""
     try:
-        _values, rest, order = command.make_parser(context).parse_args(arguments)
+        _values, remaining, order = command.make_parser(context).parse_args(arguments)
     except click.UsageError:
         return  # the command itself reports the error
     for option, times in Counter(order).items():
@@ -81,10 +81,10 @@ def _refuse_repeated(command: click.Command, context: click.Context, arguments: 
         if option.secondary_opts or not option.is_flag:  # a repeated flag contradicts nothing
             names = "/".join([*option.opts, *option.secondary_opts])
             raise click.UsageError(f"{names} is given {times} times; give it once", context)
-    if isinstance(command, click.Group) and rest:
-        below = command.get_command(context, rest[0])
-        if below is not None:
-            _refuse_repeated(below, click.Context(below, context, info_name=rest[0]), rest[1:])
+    if isinstance(command, click.Group) and remaining:
+        subcommand = command.get_command(context, remaining[0])
+        if subcommand is not None:
+            _refuse_repeated(subcommand, click.Context(subcommand, context, info_name=remaining[0]), remaining[1:])
 
 
 def _checked(backend: str) -> str:
@@ -96,16 +96,16 @@ def _checked(backend: str) -> str:
 @click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
 @click.version_option(package_name="osrerank")
 @click.option("--url", help="Index: http(s)://host:port or embedded:FOLDER.  [env: OSRERANK_URL]")
-@click.option("--redis-url", help="Redis that caches scores, and the workers' broker.  [env: OSRERANK_REDIS_URL]")
+@click.option("--redis-url", help="Redis of the score cache and of the workers' queue.  [env: OSRERANK_REDIS_URL]")
 @click.option("--model", help="Model: directory, hub id or shipped name.  [env: OSRERANK_MODEL]")
 @click.option("--vector-model", help="Bi-encoder, if --model is a cross-encoder.  [env: OSRERANK_VECTOR_MODEL]")
-@click.option("--duo-model", help="Model that compares pairs, for mono-duo and vectors-duo.  [env: OSRERANK_DUO_MODEL]")
+@click.option("--duo-model", help="Model that compares pairs, in mono-duo and vectors-duo.  [env: OSRERANK_DUO_MODEL]")
 @click.option(
     "--backend",
     callback=lambda _context, _option, value: value and _checked(value),
     help=f"Scoring backend: {', '.join(NAMES)}.  [env: OSRERANK_BACKEND]",
 )
-@click.option("--dtype", help=f"What the torch backend computes in: {', '.join(DTYPES)}.  [env: OSRERANK_DTYPE]")
+@click.option("--dtype", help=f"Number type of the torch backend: {', '.join(DTYPES)}.  [env: OSRERANK_DTYPE]")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON for programs.")
 @click.option("--debug", is_flag=True, help="Show tracebacks.")
 @click.pass_context
@@ -115,7 +115,7 @@ def cli(ctx: click.Context, /, **options: Any) -> None:
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """Run the command line: print an error as one sentence, and exit with 0 if done, 1 if failed, 2 for bad usage."""
+    """Run the command line; print an error as one sentence, and exit with 1 after a failure or 2 after wrong usage."""
     end_as_first_process()
     arguments = sys.argv[1:] if arguments is None else arguments
     try:
@@ -151,21 +151,21 @@ def _with_fix(error: click.ClickException) -> click.ClickException:
 
 
 def _extra_of(module: str) -> str:
-    """Return an extra of osrerank that installs a module, the smallest; "" if none does."""
+    """Return the smallest extra of osrerank that installs a module; "" if none does."""
     from importlib.metadata import requires
 
-    wanted, extras = module.partition(".")[0].replace("_", "-").lower(), Counter[str]()
-    has_it = set()
+    distribution, extras = module.partition(".")[0].replace("_", "-").lower(), Counter[str]()
+    installing = set()
     for requirement in requires("osrerank") or ():
         name = re.split(r"[^\w.-]", requirement.replace("_", "-").lower(), maxsplit=1)[0]
         for extra in re.findall(r"extra == ['\"]([\w-]+)", requirement):
             extras[extra] += 1
-            has_it |= {extra} if name == wanted else set()
-    return min(has_it, key=lambda extra: (extras[extra], extra), default="")
+            installing |= {extra} if name == distribution else set()
+    return min(installing, key=lambda extra: (extras[extra], extra), default="")
 
 
 def _sentence(error: Exception) -> str:
-    """Return an error as one line for people to read; errors of other libraries are prefixed with their class."""
+    """Describe an error in one line for people; the class of another library's error comes first."""
     if isinstance(error, OsrerankError):
         return str(error)
     if isinstance(error, ModuleNotFoundError) and (extra := _extra_of(error.name or "")):
@@ -178,6 +178,6 @@ def _sentence(error: Exception) -> str:
         from osrerank.doctor import engine_fix
 
         fix = engine_fix(error, absent="")
-        said = f"{first_line.partition(' caused by: ')[0]}{f': {fix}' if fix else ''}"
-        return f"{said} (run with --debug for the traceback)"
+        cause_left_out = f"{first_line.partition(' caused by: ')[0]}{f': {fix}' if fix else ''}"
+        return f"{cause_left_out} (run with --debug for the traceback)"
     return f"{name}: {first_line} (run with --debug for the traceback)"

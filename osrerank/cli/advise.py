@@ -19,41 +19,43 @@ if TYPE_CHECKING:
 
 OUTPUT = click.Path(dir_okay=False, path_type=Path)
 NO_CACHE = {"cache_mb": 0, "cache_local_mb": 0}
-"""Settings with which scoring is timed."""
+"""The settings under which scoring is timed: no cache may answer."""
 ENCODERS = ("osrerank/e5-small", "osrerank/minilm-l6")
 COMPUTED_HERE = ("auto", "onnx", "torch")
 
 
 @click.command()
 @click.option("--index", "-i", required=True, help="Index to search.")
-@click.option("--queries", required=True, type=SOURCE, help="Queries, in any form that `osrerank run` reads.")
+@click.option("--queries", required=True, type=SOURCE, help="Queries, in any format that `osrerank run` reads.")
 @click.option(
     "--qrels", required=True, type=SOURCE, help="Judgments; queries without a relevant document are left out."
 )
-@click.option("--measure", "-m", default="nDCG@10", show_default=True, help="What is compared, by ir-measures' names.")
-@click.option("--html", type=OUTPUT, help="Report to write; one file that needs no other.")
+@click.option(
+    "--measure", "-m", default="nDCG@10", show_default=True, help="Measure to compare, by its name in ir-measures."
+)
+@click.option("--html", type=OUTPUT, help="HTML report to write, in one file.")
 @click.option(
     "--fields",
     multiple=True,
     metavar="NAME,NAME",
-    help="Fields to read, compared with the present ones; repeat for more.  [default: each text field, and the first "
-    "ones together]",
+    help="Fields to compare with the current ones; repeat for more.  [default: each current field alone, and the first "
+    "two, three, ... together]",
 )
 @click.option(
     "--models",
     multiple=True,
     metavar="NAME",
-    help="Model to compare with the present one; repeat for more.  [default: the shipped bi-encoders]",
+    help="Model to compare with the current one; repeat for more.  [default: the shipped bi-encoders]",
 )
 @click.option(
     "--template",
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
-    help="Your own query to compare: a search body in JSON, with {{query}} where the text goes.",
+    help="Query of your own to compare: a search body in JSON, with {{query}} in place of the text.",
 )
-@click.option("--quick", is_flag=True, help="Compare depths and weights alone, and what --fields, --models name.")
-@click.option("--exclude-query-ids", is_flag=True, help="Leave out a hit with the query's own id, as BEIR does.")
+@click.option("--quick", is_flag=True, help="Compare only depths and weights, and what --fields and --models name.")
+@click.option("--exclude-query-ids", is_flag=True, help="Leave out the hit that has the query's id, as BEIR does.")
 @click.option("--output", "-o", type=OUTPUT, default=SETTINGS_FILE, show_default=True, help="Settings file to write.")
-@click.option("--force", is_flag=True, help="Change the index's part of that file if it exists; comments are lost.")
+@click.option("--force", is_flag=True, help="Change the index's part of the file if it exists; comments are lost.")
 @click.pass_context
 def advise(context: click.Context, /, **options: Any) -> None:
     """Say whether reranking helps, and whether other fields, another model, depth or weight is better.
@@ -62,11 +64,11 @@ def advise(context: click.Context, /, **options: Any) -> None:
     osrerank advise --index articles --queries queries.tsv --qrels qrels.txt --html advice.html
     osrerank advise --index articles --queries queries.tsv --qrels qrels.txt --template my-query.json
 
-    Every judged query is searched with the index's own options, and once more for each other choice of fields, each
-    model and your own query. A paired t-test says whether reranking as it is now helps or hurts, or how many more
-    queries would decide it. Settings are chosen by cross-validation, so that the promised value holds for new queries.
-    The current setting stays unless another one is shown to be better, or it hurts. Only a change is written to the
-    settings file, which `connect` reads.
+    Every judged query is searched with the index's options, and once more with each other choice of fields, with each
+    model and with your own query. A paired t-test says whether reranking with the current settings helps or hurts, or
+    how many more queries would decide it. Other settings are chosen by cross-validation, so that the reported value
+    holds for new queries. They replace the current ones only if they are significantly better, or if the current ones
+    hurt. Only a change is written to the settings file, which `connect` reads.
     """
     from osrerank.cli.batch import progress
     from osrerank.decision.advice import report
@@ -79,21 +81,21 @@ def advise(context: click.Context, /, **options: Any) -> None:
     index, output = options["index"], options["output"]
     refuse_existing(output, force=options["force"])
     judgments = read_qrels(options["qrels"])
-    asked = judged_queries(read_queries(options["queries"]), judgments)
+    queries = judged_queries(read_queries(options["queries"]), judgments)
     with ExitStack() as opened:
         client = opened.enter_context(closing(client_of(context, settings=NO_CACHE)))
-        _tell_lacking(client, index)
-        others = _alternatives(context, client, options, opened)
-        if others and not options["quick"]:
-            click.echo(f"{len(others)} other choices are compared, too; --quick leaves them out", err=True)
-        with progress(len(asked) * (1 + len(others)), 0) as advance:
+        _report_missing_vectors(client, index)
+        alternatives = _alternatives(context, client, options, opened)
+        if alternatives and not options["quick"]:
+            click.echo(f"{len(alternatives)} alternatives are compared, too; --quick leaves them out", err=True)
+        with progress(len(queries) * (1 + len(alternatives)), 0) as advance:
             advice = advice_on(
                 client,
                 index,
-                asked,
+                queries,
                 judgments,
                 measure=options["measure"],
-                alternatives=others,
+                alternatives=alternatives,
                 exclude_query_ids=options["exclude_query_ids"],
                 advance=advance,
             )
@@ -110,57 +112,64 @@ def advise(context: click.Context, /, **options: Any) -> None:
         return
     click.echo("\n".join([*report.lines(advice), *report.extreme_lines(advice), f"{output}: {written}"]))
     if advice.recommended and advice.best.sample != advice.current.sample:
-        click.echo(f"stored vectors are of other texts or another model: osrerank vectors build --index {index}")
+        click.echo(
+            f"the stored vectors are those of other texts or another model: osrerank vectors build --index {index}"
+        )
 
 
 def _alternatives(context: click.Context, client: Any, options: dict[str, Any], opened: ExitStack) -> Any:
-    """Return the fields, models and query to compare: those that are named, else, without --quick, those there are."""
+    """Return the fields, models and query to compare: those that are named, else, without --quick, all there are."""
     from osrerank.decision.advice.advise import Alternatives
     from osrerank.decision.advice.template import QueryTemplate
 
-    present = tuple(client.options_of(options["index"]).fields or ())
+    current = tuple(client.options_of(options["index"]).fields or ())
     fields = [tuple(name.strip() for name in option.split(",")) for option in options["fields"]]
     models = list(options["models"])
     if not options["quick"]:
-        fields = fields or choices_of(present)
+        fields = fields or choices_of(current)
         models = models or _shipped(client)
     settings = client.searcher.service.settings
-    apart = {**NO_CACHE, "vectors": "off" if settings.vectors == "off" else "file"}  # no side index gets their vectors
+    settings_apart = {
+        **NO_CACHE,
+        "vectors": "off" if settings.vectors == "off" else "file",
+    }  # vectors of alternatives are not written to a side index
 
-    def made(model: str) -> Any:
-        return opened.enter_context(closing(client_of(context, settings=apart, model=model)))
+    def client_with(model: str) -> Any:
+        return opened.enter_context(closing(client_of(context, settings=settings_apart, model=model)))
 
-    fields = [one for one in dict.fromkeys(fields) if one != present]
-    clients = [made(name) for name in dict.fromkeys(models) if name != settings.model]
+    fields = [choice for choice in dict.fromkeys(fields) if choice != current]
+    clients = [client_with(name) for name in dict.fromkeys(models) if name != settings.model]
     template = None if options["template"] is None else QueryTemplate.read(options["template"])
-    return Alternatives(fields, clients, template, made(settings.model) if fields else None)
+    return Alternatives(fields, clients, template, client_with(settings.model) if fields else None)
 
 
-def choices_of(present: tuple[str, ...]) -> list[tuple[str, ...]]:
-    """Return which of the present fields to read alone: each one, and the first two, three, ... together."""
-    if len(present) < 2:
+def choices_of(current: tuple[str, ...]) -> list[tuple[str, ...]]:
+    """Return the choices of fields to compare: each current field alone, and the first two, three, ... together."""
+    if len(current) < 2:
         return []
-    return [*((name,) for name in present), *(present[:count] for count in range(2, len(present)))]
+    return [*((name,) for name in current), *(current[:count] for count in range(2, len(current)))]
 
 
 def _shipped(client: Any) -> list[str]:
-    """Return the shipped bi-encoders, if the client computes them itself."""
+    """Return the names of the shipped bi-encoders; none if the client's models run elsewhere."""
     return list(ENCODERS) if client.searcher.service.settings.backend in COMPUTED_HERE else []
 
 
-def _tell_lacking(client: Any, index: str) -> None:
-    """Say on standard error how many vectors are missing, and so computed during the searches, if any are."""
+def _report_missing_vectors(client: Any, index: str) -> None:
+    """Say on standard error how many vectors are missing, if any: the searches will compute them."""
     from osrerank.errors import ConfigError
     from osrerank.indexing.estimate import estimate
 
-    with suppress(ConfigError):  # a cross-encoder has none
-        known = estimate(client, index)
-        if known.coverage.lacks:
-            click.echo(f"searches compute missing vectors of their hits; to build all beforehand: {known}", err=True)
+    with suppress(ConfigError):  # a cross-encoder has no vectors
+        build = estimate(client, index)
+        if build.coverage.lacks:
+            click.echo(
+                f"the searches compute the missing vectors of their hits; to build all beforehand: {build}", err=True
+            )
 
 
 def settings_table(advice: "IndexAdvice") -> dict[str, Any]:
-    """Return the recommended options as a settings file has them, with fields and other options of the index."""
+    """Return the recommended options, with the index's fields and query fields, as a settings file has them."""
     options = advice.options
     table = {"fields": options.fields, **advice.recommended, "query_fields": options.query_fields}
     table.pop("model", None)

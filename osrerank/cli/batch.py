@@ -1,4 +1,4 @@
-"""What ``osrerank run`` and ``osrerank rerank`` share: progress, checkpoint, the list of failures, the run file."""
+"""Run a query set, for ``osrerank run`` and ``rerank``: show progress, write checkpoints and the run, list failures."""
 
 import contextlib
 import hashlib
@@ -30,11 +30,11 @@ class QuerySetRun:
     """A query set and the search that each query runs.
 
     Attributes:
-        queries: the query set.
-        search: query and start time -> record; called from several threads.
-        depends_on: options that the result depends on; a checkpoint with others is refused.
+        queries: the queries, in order.
+        search: a function that takes a query and its start time and returns its record; several threads call it.
+        depends_on: the options that determine the rankings; a checkpoint with other options is refused.
         reranked: whether a query that is not completely reranked counts as failed.
-        workers: threads.
+        workers: the number of threads.
     """
 
     queries: Sequence[Query]
@@ -50,7 +50,7 @@ def execute(
     """Run the batch and write the run and its side file.
 
     Raises:
-        EvaluationError: queries failed, or were reranked in part and that is not allowed; they are listed on stderr.
+        EvaluationError: queries failed, or were reranked only in part without ``allow_partial``; stderr lists them.
     """
     side_file = output.with_name(f"{output.name}.jsonl")
     ids = [query.query_id for query in batch.queries]
@@ -68,50 +68,52 @@ def execute(
                 allow_partial=allow_partial,
                 advance=advance,
             )
-        kept = sum(record.is_partial for record in checkpoint.records(ids))
-        if kept and not allow_partial:
-            reason = f"{side_file} has {kept} partly reranked queries from a run with --allow-partial"
+        partial_before = sum(record.is_partial for record in checkpoint.records(ids))
+        if partial_before and not allow_partial:
+            reason = f"{side_file} has {partial_before} partly reranked queries from a run with --allow-partial"
             raise EvaluationError(f"{reason}: give --allow-partial again, or delete the file")
         if not failures or skip_failed:
-            answered = _write(output, tag, form, checkpoint, batch.queries)
+            have_hits = _write(output, tag, form, checkpoint, batch.queries)
             checkpoint.finish(ids)
-            nothing = f", {answered.count(False)} of them found nothing" if not all(answered) else ""
-            partly = f", {kept} of them only partly reranked" if kept else ""
+            without_hits = f", {have_hits.count(False)} of them found nothing" if not all(have_hits) else ""
+            partly = f", {partial_before} of them only partly reranked" if partial_before else ""
             click.echo(
-                f"{output}: {len(answered)} queries{nothing}{partly}; scores and timings in {side_file}", err=True
+                f"{output}: {len(have_hits)} queries{without_hits}{partly}; scores and timings in {side_file}", err=True
             )
     if failures:
         _list(failures)
         outcome = f"{output} was written without them" if skip_failed else f"{output} was not written"
         partial = sum(failure.is_partial for failure in failures)
-        some = f", {partial} of them only partly reranked (--allow-partial keeps these)" if partial else ""
-        raise EvaluationError(f"{len(failures)} queries failed{some}; {outcome}; run the same command to retry them")
+        partly_failed = f", {partial} of them only partly reranked (--allow-partial keeps these)" if partial else ""
+        raise EvaluationError(
+            f"{len(failures)} queries failed{partly_failed}; {outcome}; run the same command to retry them"
+        )
 
 
 def _write(output: Path, tag: str, form: RunForm, checkpoint: SideFile, queries: Sequence[Query]) -> list[bool]:
-    """Write the run, and return of each query that has a record whether it found anything."""
-    answered: list[bool] = []
+    """Write the run; return for each of its queries, in order, whether it has any hits."""
+    have_hits: list[bool] = []
 
     def rankings() -> Iterator[tuple[str, tuple[ScoredDocument, ...]]]:
         for query_id, documents in rankings_of(checkpoint, queries):
-            answered.append(bool(documents))
+            have_hits.append(bool(documents))
             yield query_id, documents
 
     write_rankings(output, tag, rankings(), form=form)
-    return answered
+    return have_hits
 
 
 def insist(reranker: RerankService) -> None:
-    """Let queries without a deadline wait for a rerank server that is busy or away, instead of failing."""
+    """Let queries without a deadline wait for a rerank server that is busy or does not answer, instead of failing."""
     if isinstance(model := reranker.model, NeedsServer):
         model.insist()
 
 
 def refuse_overwriting(output: Path, *inputs: Path | None) -> None:
-    """Refuse an output that is also an input.
+    """Check that the output is none of the inputs.
 
     Raises:
-        ConfigError: it is.
+        ConfigError: the output and an input are the same file.
     """
     for file in inputs:
         if file is not None and file.exists() and output.exists() and file.samefile(output):
@@ -123,15 +125,15 @@ def refuse_overwriting(output: Path, *inputs: Path | None) -> None:
 
 
 def digest(queries: Sequence[Query]) -> str:
-    """Return a fingerprint of a query set: ids, texts and their order."""
+    """Return a digest of a query set's ids, texts and order: 16 hexadecimal digits."""
     content = "\n".join(f"{query.query_id}\t{query.text}" for query in queries)
     return hashlib.sha256(content.encode(errors="surrogatepass")).hexdigest()[:16]
 
 
 def resolved(arguments: RerankArgument, defaults: Rerank, reranker: RerankService) -> dict[str, Any]:
-    """Return by name every option and setting that an order depends on, including the settings file's.
+    """Return all options and settings that determine an order, by name, including those of the settings file.
 
-    It loads the model, because another model may have the same name.
+    This loads the model, because another model may have the same name; its identity tells them apart.
     """
     options = Rerank.of(arguments, defaults)
     if options is None:
@@ -150,7 +152,7 @@ def resolved(arguments: RerankArgument, defaults: Rerank, reranker: RerankServic
 
 @contextlib.contextmanager
 def progress(total: int, done: int) -> Iterator[Callable[[], None]]:
-    """Yield a function to call after each query: it moves a bar on a terminal, and writes lines elsewhere."""
+    """Yield a function to call after each query; it shows the progress, as a bar on a terminal, else in lines."""
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeRemainingColumn
 
     from osrerank.cli.tables import console

@@ -1,4 +1,4 @@
-"""``osrerank calibrate``: fit the probability of relevance to an index's judgments."""
+"""``osrerank calibrate``: fit probabilities of relevance to judgments on an index."""
 
 import json
 from contextlib import closing
@@ -17,8 +17,8 @@ OUTPUT = click.Path(dir_okay=False, path_type=Path)
 
 
 @click.command()
-@click.option("--index", "-i", required=True, help="Index whose judged queries are searched.")
-@click.option("--queries", required=True, type=FILE, help="Queries, in any form that `osrerank run` reads.")
+@click.option("--index", "-i", required=True, help="Index to search with the judged queries.")
+@click.option("--queries", required=True, type=FILE, help="Queries, in any format that `osrerank run` reads.")
 @click.option("--qrels", required=True, type=FILE, help="Judgments; a hit without one counts as not relevant.")
 @click.option("--plot", type=OUTPUT, help="Draw the reliability diagram to a .svg, .png or .pdf.")
 @click.option(
@@ -31,15 +31,15 @@ OUTPUT = click.Path(dir_okay=False, path_type=Path)
 def calibrate(
     context: click.Context, /, *, index: str, queries: Path, qrels: Path, plot: Path | None, output: Path | None
 ) -> None:
-    """Fit the probability that a hit is relevant, for thresholds that mean something.
+    """Fit the probability that a hit is relevant, so that thresholds have a meaning.
 
     \b
     osrerank calibrate --index articles --queries queries.tsv --qrels qrels.txt --plot reliability.svg
     client.search(text, index="articles", rerank={"cutoff": {"precision": 0.9}})
 
-    The queries are searched with the index's own options. Platt's map or an isotonic one is kept, whichever fits
-    held-out queries better. The calibration holds for this model, these options and these fields; a search with others
-    is not cut, and its response says so.
+    The queries are searched with the index's options. The map is Platt's or an isotonic one, whichever fits held-out
+    queries better. It is valid only for this model, these options and these fields; a search with others is not cut
+    off, and its response says so.
     """
     from osrerank.decision.calibrate import calibrate as fitted_to
     from osrerank.evaluation.plots import check_plot, plot_reliability
@@ -49,20 +49,22 @@ def calibrate(
 
     if plot:
         check_plot(plot)
-    asked, judged = read_queries(queries), read_qrels(qrels)
+    queries_read, judged = read_queries(queries), read_qrels(qrels)
     with closing(client_of(context)) as client:
-        fitted = fitted_to(client, index, asked, judged, advance=_tracked)
+        fitted = fitted_to(client, index, queries_read, judged, advance=_tracked)
         file = output or client.searcher.calibrations.file
     write_calibration(file, index, fitted.calibration)
     if plot:
-        found = {"the model's own": fitted.before, "calibrated, on held-out queries": fitted.after}
-        curves = {name: [(one.said, one.measured) for one in bins if one.hits] for name, bins in found.items()}
+        bins_by_name = {"the model's own": fitted.before, "calibrated, on held-out queries": fitted.after}
+        curves = {
+            name: [(bin_.said, bin_.measured) for bin_ in bins if bin_.hits] for name, bins in bins_by_name.items()
+        }
         plot_reliability(plot, curves)
     _say(file, index, fitted, as_json=wants_json(context))
 
 
 def _tracked(queries: Any) -> Any:
-    """Show progress on a terminal."""
+    """Return the queries; show on a terminal how many have been taken."""
     from rich.progress import track
 
     from osrerank.cli.tables import console
@@ -80,8 +82,8 @@ def _say(file: Path, index: str, fitted: "Fitted", *, as_json: bool) -> None:
     click.echo("expected calibration error {ece_before:.4f} before, {ece_after:.4f} after".format(**evidence))
     for precision in (0.5, 0.7, 0.9):
         least = fitted.calibration.least_probability(precision)
-        said = "not reached" if least is None else f"hits of probability {least:.3f} and more"
-        click.echo(f"precision {precision:g}: {said}")
+        threshold = "not reached" if least is None else f"hits with a probability of at least {least:.3f}"
+        click.echo(f"precision {precision:g}: {threshold}")
 
 
 _COUNTS = "{queries:,} queries with {relevant:,} relevant hits among {hits:,}"

@@ -29,7 +29,7 @@ Measure = Callable[[Sequence[str], Mapping[str, int]], float]
 INDEX = "osrerank-demo"
 DEPTH, DUO_DEPTH = 30, 10
 CROSS_ENCODER = "osrerank/monobert-l6"
-"""The model of pipelines with the stage `mono`, if none is named."""
+"""The model of pipelines with the stage `mono`, if the user names none."""
 SHOWN = 5
 LABELS = {
     "bm25": "BM25",
@@ -54,7 +54,7 @@ MAPPING = {
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """Documents, queries and judgments of the demo."""
+    """The documents, queries and judgments of the demo."""
 
     documents: tuple[dict[str, Any], ...]
     queries: dict[str, str]
@@ -62,7 +62,7 @@ class Sample:
 
     @classmethod
     def load(cls) -> "Sample":
-        """Read the sample that ships in the package."""
+        """Read the sample from the package."""
         folder = Path(str(files("osrerank") / "data" / "squad"))
         documents = tuple(document for _line, document in numbered_objects(folder / "corpus.jsonl.gz"))
         queries = {query.query_id: query.text for query in read_queries(folder / "queries.tsv")}
@@ -74,8 +74,8 @@ class DemoRow:
     """A row of the demo's table: the responses to all questions, searched in one way.
 
     Attributes:
-        name: the name of the row in JSON; `LABELS` has its name in the table.
-        responses: one for each question, in their order.
+        name: the row's name in JSON; `LABELS` has its name in the table.
+        responses: the responses, one per question, in order.
     """
 
     name: str
@@ -83,7 +83,7 @@ class DemoRow:
 
     def mean(self, measure: Measure, relevance: Sequence[Mapping[str, int]]) -> float:
         """Return the mean of a measure over the questions."""
-        values = [measure(_ids(one), judged) for one, judged in zip(self.responses, relevance, strict=True)]
+        values = [measure(_ids(response), judged) for response, judged in zip(self.responses, relevance, strict=True)]
         return sum(values) / len(values)
 
     def median_ms(self) -> int:
@@ -98,25 +98,29 @@ class DemoRow:
 
 
 @click.command()
-@click.option("--questions", default=100, show_default=True, type=click.IntRange(3, 100), help="Questions asked.")
+@click.option(
+    "--questions", default=100, show_default=True, type=click.IntRange(3, 100), help="How many questions to search for."
+)
 @click.option(
     "--pipeline",
     type=click.Choice([name for name in PIPELINES if name != NO_STAGES]),
     default=AUTO_PIPELINE,
     show_default=True,
-    help="Stages that rerank.",
+    help="Stages of the reranking.",
 )
-@click.option("--ui", is_flag=True, help="Show the sample on the comparison page instead of asking.")
-@click.option("--port", default=8088, show_default=True, type=click.IntRange(1, 65535), help="With --ui: its port.")
+@click.option("--ui", is_flag=True, help="Show the questions on the comparison page instead.")
+@click.option(
+    "--port", default=8088, show_default=True, type=click.IntRange(1, 65535), help="With --ui: port of the page."
+)
 @click.pass_context
 def demo(context: click.Context, /, questions: int, pipeline: str, port: int, *, ui: bool) -> None:
     """Index the bundled sample, search it with and without reranking, and compare.
 
     The sample is SQuAD's 2,067 development paragraphs with 100 questions. It stays in the index osrerank-demo, for
-    `osrerank search "..." --index osrerank-demo`. Each question is searched with BM25, then reranked. If the pipeline
-    uses vectors, reranking is repeated: the first time encodes the texts, the second uses the stored vectors.
+    `osrerank search "..." --index osrerank-demo`. Each question is searched with BM25, then with reranking. If the
+    pipeline uses vectors, a third search shows how fast reranking is once the second has stored the vectors.
 
-    Pipelines with mono use osrerank/monobert-l6, if neither --model nor the settings name a model. Those with duo need
+    Pipelines with mono use osrerank/monobert-l6 if neither --model nor the settings name a model; those with duo need
     a --duo-model.
 
     With --ui, http://127.0.0.1:PORT/ui shows both orders of every question, with the relevant paragraph marked.
@@ -128,13 +132,13 @@ def demo(context: click.Context, /, questions: int, pipeline: str, port: int, *,
     if ui:
         _show_page(context, sample, port)
         return
-    asked = dict(islice(sample.queries.items(), questions))
-    rows = _search(context, asked, pipeline)
-    relevance = [sample.relevant[query_id] for query_id in asked]
+    questions_by_id = dict(islice(sample.queries.items(), questions))
+    rows = _search(context, questions_by_id, pipeline)
+    relevance = [sample.relevant[query_id] for query_id in questions_by_id]
     if wants_json(context):
         click.echo(json.dumps(_figures(rows, relevance)))
     else:
-        _show(rows, list(asked.values()), relevance)
+        _show(rows, list(questions_by_id.values()), relevance)
 
 
 def _show_page(context: click.Context, sample: Sample, port: int) -> None:
@@ -148,7 +152,7 @@ def _show_page(context: click.Context, sample: Sample, port: int) -> None:
 
 
 def index_sample(client: Client, sample: Sample) -> None:
-    """Index the sample, unless the index exists."""
+    """Index the sample, unless the index has all of it already."""
     if client.indices.exists(index=INDEX):
         if client.count(index=INDEX)["count"] == len(sample.documents):
             return
@@ -166,10 +170,10 @@ def index_sample(client: Client, sample: Sample) -> None:
 
 
 def _models(named: Mapping[str, Any], pipeline: str) -> dict[str, str]:
-    """Return the model of a pipeline with the stage `mono`, if none is named.
+    """Return the setting of the default model, if the pipeline has the stage `mono` and the user names no model.
 
     Raises:
-        ModelLoadError: the pipeline compares pairs, and no duo model is named.
+        ModelLoadError: the pipeline compares pairs, and the user names no duo model.
     """
     settings = Settings.load(**{name: named[name] for name in ("model", "duo_model")})
     if pipeline in WITH_DUO and not settings.duo_model:
@@ -180,29 +184,29 @@ def _models(named: Mapping[str, Any], pipeline: str) -> dict[str, str]:
     return {"model": CROSS_ENCODER} if "mono" in pipeline and not is_named else {}
 
 
-def _search(context: click.Context, asked: Mapping[str, str], pipeline: str) -> list[DemoRow]:
-    """Search with BM25, with reranking and, if document vectors are stored, with reranking once more."""
-    bm25 = DemoRow("bm25", _responses(context, asked, NO_STAGES))
-    first = DemoRow("first_search", _responses(context, asked, pipeline))
+def _search(context: click.Context, questions: Mapping[str, str], pipeline: str) -> list[DemoRow]:
+    """Search with BM25, with reranking and, if that stored document vectors, with reranking once more."""
+    bm25 = DemoRow("bm25", _responses(context, questions, NO_STAGES))
+    first = DemoRow("first_search", _responses(context, questions, pipeline))
     if first.encoded() is None or Settings.load().vectors == "off":
         return [bm25, first]
-    return [bm25, first, DemoRow("known_texts", _responses(context, asked, pipeline))]
+    return [bm25, first, DemoRow("known_texts", _responses(context, questions, pipeline))]
 
 
-def _responses(context: click.Context, asked: Mapping[str, str], pipeline: str) -> tuple[dict[str, Any], ...]:
-    """Search with a new client, whose process has cached nothing; vectors on disk stay."""
+def _responses(context: click.Context, questions: Mapping[str, str], pipeline: str) -> tuple[dict[str, Any], ...]:
+    """Search with a new client, which has no cache in memory; vectors on disk are used."""
     from rich.console import Console
     from rich.progress import track
 
     rerank = pipeline != NO_STAGES
-    asked_for: dict[str, Any] = {"pipeline": pipeline, "depth": DEPTH, "on_failure": "raise"}
+    options: dict[str, Any] = {"pipeline": pipeline, "depth": DEPTH, "on_failure": "raise"}
     if pipeline in WITH_DUO:
-        asked_for["duo_depth"] = DUO_DEPTH
-    how = cast("RerankArgument", asked_for if rerank else False)
+        options["duo_depth"] = DUO_DEPTH
+    rerank_argument = cast("RerankArgument", options if rerank else False)
     console = Console(stderr=True)
     with closing(client_of(context, warm=rerank)) as client:
-        texts = track(asked.values(), "Searching", console=console, disable=not console.is_terminal)
-        return tuple(client.search(text, index=INDEX, size=DEPTH, rerank=how) for text in texts)
+        texts = track(questions.values(), "Searching", console=console, disable=not console.is_terminal)
+        return tuple(client.search(text, index=INDEX, size=DEPTH, rerank=rerank_argument) for text in texts)
 
 
 def _figures(rows: Sequence[DemoRow], relevance: Sequence[Mapping[str, int]]) -> dict[str, Any]:
@@ -219,11 +223,11 @@ def _show(rows: Sequence[DemoRow], questions: Sequence[str], relevance: Sequence
     console = Console(width=max(Console().width, 100))
     first_pass, reranked = rows[0].responses, rows[-1].responses
     pairs = list(zip(first_pass, reranked, relevance, strict=True))
-    by_gain = sorted(range(len(pairs)), key=lambda at: _gain(*pairs[at]))
+    by_gain = sorted(range(len(pairs)), key=lambda index: _gain(*pairs[index]))
     headings = {by_gain[-1]: "Gained most", by_gain[-2]: "Gained second most", by_gain[0]: "Lost most, or gained least"}
-    for at, heading in headings.items():
+    for index, heading in headings.items():
         console.print()
-        console.print(_side_by_side(f"{heading}: {questions[at]}", *pairs[at]))
+        console.print(_side_by_side(f"{heading}: {questions[index]}", *pairs[index]))
     console.print()
     console.print(summary(_figures(rows, relevance)))
     if (encoded := rows[1].encoded()) is not None:
@@ -231,7 +235,7 @@ def _show(rows: Sequence[DemoRow], questions: Sequence[str], relevance: Sequence
 
 
 def summary(figures: Mapping[str, Any]) -> Any:
-    """Return the table that the demo ends with, from the figures that ``--json`` prints."""
+    """Return the demo's last table, from the figures that ``--json`` prints."""
     from rich.table import Table
 
     title = f"{figures['queries']} questions, top {figures['depth']} of BM25 reranked"
@@ -250,7 +254,7 @@ def _ids(response: Mapping[str, Any]) -> list[str]:
 
 
 def _gain(before: Mapping[str, Any], after: Mapping[str, Any], relevance: Mapping[str, int]) -> float:
-    """Return how much reranking raised the reciprocal rank."""
+    """Return by how much reranking raised the reciprocal rank."""
     return reciprocal_rank(_ids(after), relevance) - reciprocal_rank(_ids(before), relevance)
 
 
@@ -261,8 +265,8 @@ def _side_by_side(title: str, before: Mapping[str, Any], after: Mapping[str, Any
     table = Table(title=escape(title), title_justify="left", expand=True)
     table.add_column("BM25", ratio=1)
     table.add_column("reranked", ratio=1)
-    for left, right in islice(zip(before["hits"]["hits"], after["hits"]["hits"], strict=False), SHOWN):
-        table.add_row(*(_cell(hit, relevance) for hit in (left, right)))
+    for before_hit, after_hit in islice(zip(before["hits"]["hits"], after["hits"]["hits"], strict=False), SHOWN):
+        table.add_row(*(_cell(hit, relevance) for hit in (before_hit, after_hit)))
     return table
 
 

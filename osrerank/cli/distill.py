@@ -1,4 +1,4 @@
-"""``osrerank distill``: a smaller model learns from a larger one."""
+"""``osrerank distill``: train a smaller model to score as a larger one does."""
 
 from pathlib import Path
 from typing import Any
@@ -14,11 +14,11 @@ from osrerank.cli.train import report_output, request_of, training_options
 @click.option(
     "--layers",
     callback=lambda _context, _option, value: None if value is None else _layers(value),
-    help="Layers of the student, which starts from the teacher's: how many, or which, as 1,2,5,6.",
+    help="Layers of the teacher that the student starts with: how many, or a list such as 1,2,5,6.",
 )
-@click.option("--student", type=MODEL, help="Model that the student starts from instead.")
+@click.option("--student", type=MODEL, help="Model that the student starts from, instead of layers of the teacher.")
 def distill(layers: int | tuple[int, ...] | None, student: Path | None, **options: Any) -> None:
-    """Distil a model, the teacher given by --init-from, into a smaller one of its kind.
+    """Distil the teacher, which --init-from names, into a smaller model of the same kind.
 
     \b
     osrerank distill --init-from mono --layers 3 --recipe tinybert-listwise --data examples=squad.jsonl --output small
@@ -31,7 +31,9 @@ def distill(layers: int | tuple[int, ...] | None, student: Path | None, **option
     if layers is None and student is None:
         raise click.UsageError("give --layers or --student")
     if isinstance(layers, int) and student is not None:
-        raise click.UsageError("a --student has its own layers; name the teacher's that it learns from, as 1,2,5,6")
+        raise click.UsageError(
+            "a --student has its own layers; list in --layers those of the teacher to learn from, such as 1,2,5,6"
+        )
     request = request_of(options, "simplified-tinybert")
     report_output(fit(request, layers=layers or 0, student=student))
 
@@ -44,5 +46,5 @@ def _layers(value: str) -> int | tuple[int, ...]:
             f"{value!r} is neither a number of layers nor a list of them such as 1,2,5,6"
         ) from error
     if layers[0] < 1 or list(layers) != sorted(set(layers)):
-        raise click.BadParameter(f"{value!r}: layers are numbered from 1, in order, each once")
+        raise click.BadParameter(f"{value!r}: name layers by their numbers from 1, in rising order")
     return layers if len(layers) > 1 else layers[0]

@@ -1,4 +1,4 @@
-"""``osrerank doctor``: check a deployment and show what osrerank chose for it."""
+"""``osrerank doctor``: check a deployment, and show the settings that osrerank chose for it."""
 
 import dataclasses
 import json
@@ -11,12 +11,12 @@ MARKS = {"ok": "✓", "failed": "✗", "absent": "-"}
 
 
 @click.command()
-@click.option("--index", default="", help="Look at this index's text fields too.")
+@click.option("--index", default="", help="Check this index's text fields, too.")
 @click.pass_context
 def doctor(context: click.Context, /, *, index: str) -> None:
-    """Check software, processor, model, engine, Redis and workers, and say how to fix what fails.
+    """Check the software, processor, model, engine, Redis and workers, and say how to fix what fails.
 
-    The exit code is 1 when a configured part does not work.
+    The exit code is 1 if a configured part does not work.
     """
     from osrerank.doctor import examine, with_model_of
     from osrerank.settings import Settings
@@ -34,5 +34,7 @@ def doctor(context: click.Context, /, *, index: str) -> None:
                 click.echo(f"    fix: {finding.fix}")
     healthy = all(finding.status != "failed" for finding in findings)
     if wants_json(context):
-        click.echo(json.dumps({"ok": healthy, "findings": [dataclasses.asdict(one) for one in findings]}, indent=2))
+        click.echo(
+            json.dumps({"ok": healthy, "findings": [dataclasses.asdict(finding) for finding in findings]}, indent=2)
+        )
     context.exit(0 if healthy else 1)

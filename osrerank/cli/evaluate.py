@@ -1,4 +1,4 @@
-"""``osrerank evaluate``: measure runs and test their differences."""
+"""``osrerank evaluate``: measure runs, and test whether they differ."""
 
 import json
 from collections import Counter
@@ -32,19 +32,21 @@ FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 @click.option(
     "--complete",
     is_flag=True,
-    help="Average over all judged queries (trec_eval -c), missing ones 0; default: queries of both.",
+    help="Average over all judged queries (trec_eval -c), counting 0 for those that a run lacks.",
 )
 @click.option(
     "-l", "--relevance-level", default=1, show_default=True, help="Lowest grade that counts as relevant (trec_eval -l)."
 )
 @click.option("--depth", type=click.IntRange(min=1), help="Measure only the first N documents (trec_eval -M).")
-@click.option("--double-precision", is_flag=True, help="Compare scores in 64 bits; trec_eval up to 9.0.8 has 32.")
+@click.option(
+    "--double-precision", is_flag=True, help="Compare scores in 64 bits, not in 32 as trec_eval up to 9.0.8 does."
+)
 @click.option(
     "--duplicates",
     type=click.Choice(["refuse", "first"]),
     default="refuse",
     show_default=True,
-    help="What to do with a document that a run has twice.",
+    help="What to do if a run has a document twice: refuse the run, or count the first.",
 )
 @click.option("--compare", is_flag=True, help="Test the other runs against the first.")
 @click.option("--all-pairs", is_flag=True, help="Test every pair of runs.")
@@ -53,7 +55,7 @@ FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
     type=click.Choice(["t", "randomisation"]),
     default="t",
     show_default=True,
-    help="Test that sets the letters.",
+    help="Significance test behind the letters.",
 )
 @click.option(
     "--alpha",
@@ -67,11 +69,11 @@ FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
     type=click.Choice(["holm", "raw"]),
     default="holm",
     show_default=True,
-    help="Letters: by Holm-corrected p-values at the better run, or by raw ones at both.",
+    help="Letters by Holm-corrected p-values beside the better run, or by raw p-values beside both.",
 )
 @click.option("--seed", default=0, show_default=True, help="Seed of the randomisation test.")
-@click.option("--json", "as_json", is_flag=True, help="JSON for programs.")
-@click.option("--csv", "as_csv", is_flag=True, help="CSV for programs.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON for programs.")
+@click.option("--csv", "as_csv", is_flag=True, help="Print CSV for programs.")
 @click.pass_obj
 def evaluate(obj: dict[str, Any], /, **options: Any) -> None:
     """Measure RUNS against QRELS as trec_eval does, and test their differences.
@@ -98,7 +100,7 @@ def _check(options: dict[str, Any]) -> None:
 
 
 def _report(options: dict[str, Any]) -> "Report":
-    """Read, measure and compare."""
+    """Read and measure the runs, and compare them if asked for."""
     from osrerank.evaluation import measures, report, significance
     from osrerank.formats import trec
 
@@ -113,9 +115,9 @@ def _report(options: dict[str, Any]) -> "Report":
     qrels = trec.read_qrels(options["qrels"])
     runs = _read_runs(options["runs"], options["duplicates"])
     evaluations = [measures.evaluate(qrels, run, names, averaging) for run in runs]
-    for run, one in zip(runs, evaluations, strict=True):
+    for run, evaluation in zip(runs, evaluations, strict=True):
         judged = measures.judged_queries(qrels, run.rankings, run.name, complete=averaging.complete)
-        _warn_of_undefined_values(one, len(judged))
+        _warn_of_undefined_values(evaluation, len(judged))
     _warn_of_different_queries(evaluations)
     _warn_of_own_hits(runs)
     _warn_of_partial_queries(options["runs"])
@@ -137,7 +139,7 @@ def _warn_of_undefined_values(evaluation: "Evaluation", queries: int) -> None:
 
 
 def _warn_of_own_hits(runs: "Sequence[Run]") -> None:
-    """Warn of runs in which queries find themselves, as where queries are documents of the corpus."""
+    """Warn if queries find themselves: in some collections, queries are documents of the corpus."""
     from osrerank.evaluation.own_ids import own_hits
 
     for run in runs:
@@ -145,12 +147,14 @@ def _warn_of_own_hits(runs: "Sequence[Run]") -> None:
             query_id: [document.doc_id for document in documents] for query_id, documents in run.rankings.items()
         }
         if count := own_hits(rankings):
-            said = f"in {run.name}, {count} of {len(rankings)} queries have a document with the query's own id on top"
-            click.echo(f"Warning: {said}; BEIR leaves it out: osrerank run --exclude-query-ids", err=True)
+            finding = (
+                f"in {run.name}, {count} of {len(rankings)} queries have a document with the query's own id on top"
+            )
+            click.echo(f"Warning: {finding}; BEIR leaves it out: osrerank run --exclude-query-ids", err=True)
 
 
 def _warn_of_different_queries(evaluations: "Sequence[Evaluation]") -> None:
-    """Warn where runs are averaged over different queries, which does not compare them."""
+    """Warn if runs are averaged over different queries, so that their means cannot be compared."""
     answered = {evaluation.run: set().union(*evaluation.per_query.values()) for evaluation in evaluations}
     if len({frozenset(queries) for queries in answered.values()}) > 1:
         counts = ", ".join(f"{run} {len(queries)}" for run, queries in answered.items())
@@ -158,20 +162,20 @@ def _warn_of_different_queries(evaluations: "Sequence[Evaluation]") -> None:
 
 
 def _warn_of_partial_queries(paths: Sequence[Path]) -> None:
-    """Warn of runs with queries that were reranked in part alone, as the files beside them say."""
+    """Warn of runs with partly reranked queries, according to their side files."""
     from osrerank.errors import EvaluationError
     from osrerank.evaluation.side_file import read_records
 
     for path in paths:
-        beside, partial = path.with_name(f"{path.name}.jsonl"), 0
-        with suppress(EvaluationError):  # the file is of another kind
-            partial = sum(record.is_partial for record in read_records(beside)) if beside.is_file() else 0
+        side_file, partial = path.with_name(f"{path.name}.jsonl"), 0
+        with suppress(EvaluationError):  # a file of another kind
+            partial = sum(record.is_partial for record in read_records(side_file)) if side_file.is_file() else 0
         if partial:
-            click.echo(f"Warning: {path} has {partial} partly reranked queries; see {beside}", err=True)
+            click.echo(f"Warning: {path} has {partial} partly reranked queries; see {side_file}", err=True)
 
 
 def _read_runs(paths: Sequence[Path], duplicates: "Duplicates") -> list["Run"]:
-    """Read runs and name them after their files, or by their whole paths where names repeat."""
+    """Read the runs, and name them after their files, or by their paths if several files have one name."""
     from osrerank.formats.trec import read_run
 
     stems = Counter(path.stem for path in paths)
@@ -182,7 +186,7 @@ def _read_runs(paths: Sequence[Path], duplicates: "Duplicates") -> list["Run"]:
 
 
 def _show(report: "Report", options: dict[str, Any]) -> None:
-    """Draw the tables."""
+    """Print the tables."""
     from osrerank.cli import evaluate_tables as tables
     from osrerank.cli.tables import console
 

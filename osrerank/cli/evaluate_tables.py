@@ -8,12 +8,12 @@ from osrerank.evaluation.significance import letter
 
 # Unicode has no superscript q.
 SUPERSCRIPTS = str.maketrans("abcdefghijklmnoprstuvwxyz", "ᵃᵇᶜᵈᵉᶠᵍʰⁱʲᵏˡᵐⁿᵒᵖʳˢᵗᵘᵛʷˣʸᶻ")
-LEAST_P = 0.0001  # what four decimals can show
+LEAST_P = 0.0001  # the smallest that four decimals can show
 COUNTS = ("NumQ", "NumRel", "NumRet")
 
 
 def summary_table(report: Report) -> Table:
-    """Return one row for each run; letters behind a value name the runs that it is significantly different from."""
+    """Return a table with a row per run; letters after a value name the runs that it differs from significantly."""
     measures = list(report.evaluations[0].overall)
     rows = []
     for index, evaluation in enumerate(report.evaluations):
@@ -28,20 +28,22 @@ def summary_table(report: Report) -> Table:
 
 
 def summary_note(report: Report, *, test: str, alpha: float) -> str:
-    """Return a note: how many queries the summary averages, and what its letters mean."""
+    """Return a note that says which queries the summary averages, and what its letters mean."""
     note = "averaged over " + (
         "all judged queries" if report.averaging.complete else "the queries of run and judgments"
     )
     if report.comparisons:
-        which = "paired t-test" if test == "t" else "randomisation test"
+        test_name = "paired t-test" if test == "t" else "randomisation test"
         raw = report.marked_by == "raw"
         means = "significantly better or worse than" if raw else "significantly better than"
-        note += f"; letters: {means} that run ({which}, two-tailed, {'raw' if raw else 'Holm-corrected'} p < {alpha:g})"
+        note += (
+            f"; letters: {means} that run ({test_name}, two-tailed, {'raw' if raw else 'Holm-corrected'} p < {alpha:g})"
+        )
     return note
 
 
 def per_query_table(report: Report) -> Table:
-    """Return one row for each query and run."""
+    """Return a table with a row per query and run."""
     measures = list(report.evaluations[0].overall)
     rows = []
     for evaluation in report.evaluations:
@@ -55,7 +57,7 @@ def per_query_table(report: Report) -> Table:
 
 
 def comparison_table(report: Report) -> Table:
-    """Return one row for each comparison."""
+    """Return a table with a row per comparison."""
     columns = [
         "measure",
         "run",

@@ -14,7 +14,7 @@ FILE = click.Path(path_type=Path, exists=True, dir_okay=False)
 
 def _kind(value: str | None) -> str | None:
     if value not in (None, "duo"):
-        fix = instead_of(f"osrerank export --kind {value}") or "leave it out for what SOURCE is"
+        fix = instead_of(f"osrerank export --kind {value}") or "leave it out for SOURCE's own kind"
         raise click.BadParameter(f"{value!r} is not 'duo'; {fix}.")
     return value
 
@@ -22,12 +22,12 @@ def _kind(value: str | None) -> str | None:
 @click.command()
 @click.argument("source", type=CHECKPOINT)
 @click.argument("output", type=FOLDER)
-@click.option("--name", default="", help="Name in the model's card; the output folder's by default.")
+@click.option("--name", default="", help="Name in the model card.  [default: the output folder's]")
 @click.option(
     "--kind",
     metavar="[duo]",
     callback=lambda _context, _option, value: _kind(value),
-    help="Make a duo model, which compares two documents, of a cross-encoder.  [default: what SOURCE is]",
+    help="Turn a cross-encoder into a duo model, which compares two documents.  [default: SOURCE's own kind]",
 )
 @click.option(
     "--head",
@@ -39,46 +39,50 @@ def _kind(value: str | None) -> str | None:
     type=click.Choice(["zeros", "copy"]),
     default="zeros",
     show_default=True,
-    help="duo: the second document's segment, where the checkpoint has two; zeros as the released duoBERT.",
+    help="duo: segment ids of the second document if the checkpoint has two segments; zeros is the released duoBERT's.",
 )
 @click.option(
     "--pooling",
     type=click.Choice(["cls", "mean", "max", "weightedmean", "lasttoken"]),
-    help="bi-encoder: how token states become a text's vector.  [default: its files']",
+    help="bi-encoder: how token states become a text's vector.  [default: SOURCE's]",
 )
-@click.option("--query-prefix", help="bi-encoder: prefix of every query.  [default: its files', else none]")
-@click.option("--document-prefix", help="bi-encoder: prefix of every document.  [default: likewise]")
+@click.option("--query-prefix", help="bi-encoder: prefix of every query.  [default: SOURCE's, else none]")
+@click.option("--document-prefix", help="bi-encoder: prefix of every document.  [default: SOURCE's, else none]")
 @click.option(
     "--dimensions",
     type=click.IntRange(min=1),
-    help="bi-encoder: keep only the first numbers of each vector (Matryoshka models).  [default: its files', or all]",
+    help="bi-encoder: keep only the first numbers of each vector (Matryoshka models).  [default: SOURCE's, else all]",
 )
 @click.option(
     "--token-pooling",
     "pool_factor",
     type=click.FloatRange(min=1),
-    help="late interaction: merge a document's token vectors, about this many into one.  [default: its files', else 1]",
+    help="late interaction: merge about this many of a document's token vectors into one.  [default: SOURCE's, else 1]",
 )
 @click.option(
     "--precision",
     type=click.Choice(["fp32", "int8"]),
-    help="Precision of the graph.  [default: int8 of a bi-encoder, else fp32]",
+    help="Precision of the graph.  [default: int8 for a bi-encoder, else fp32]",
 )
 @click.option(
     "--first-pass-weight",
     type=click.FloatRange(min=0),
-    help="For the card: logits that the best first-pass score adds in a blend.  [default: SOURCE's, or chosen]",
+    help="Logits that the best first-pass score adds in a blend, for the card.  [default: SOURCE's, or fitted]",
 )
 @click.option("--keep-weights", is_flag=True, help="Also copy the safetensors, for the torch backend.")
 @click.option(
     "--self-check/--no-self-check",
     default=True,
     show_default=True,
-    help="Refuse a foreign checkpoint that ranks like an untrained one.",
+    help="Refuse a checkpoint of another program that ranks no better than an untrained one.",
 )
-@click.option("--candidates", type=FILE, help="A development set, JSON lines as `osrerank rerank` reads; with --qrels.")
 @click.option(
-    "--qrels", type=FILE, help="Its judgments (TREC): probabilities and weights of the card are fitted to them."
+    "--candidates", type=FILE, help="Development set, JSON lines as `osrerank rerank` reads them; with --qrels."
+)
+@click.option(
+    "--qrels",
+    type=FILE,
+    help="TREC judgments of --candidates, to which the card's probabilities and weights are fitted.",
 )
 def export(
     source: Path,
@@ -98,9 +102,9 @@ def export(
     osrerank export BAAI/bge-small-en-v1.5 bge --candidates dev.jsonl --qrels dev.qrels
 
     SOURCE is a cross-encoder, a bi-encoder that sentence-transformers saved, or a late-interaction model that
-    sentence-transformers, PyLate or Stanford's code saved. It has safetensors, or PyTorch's pickled weights or a
-    TensorFlow checkpoint, and tokenizer.json or vocab.txt. OUTPUT appears whole or not at all; it gets an ONNX graph,
-    the tokenizer and the card osrerank.json.
+    sentence-transformers, PyLate or Stanford's code saved. Its weights are safetensors, PyTorch's pickles or a
+    TensorFlow checkpoint, and it has tokenizer.json or vocab.txt. OUTPUT gets an ONNX graph, the tokenizer and the
+    model card osrerank.json; it appears only when it is complete.
     """
     from osrerank.export.export_model import ExportOptions, export_model
 
@@ -108,8 +112,8 @@ def export(
         raise click.UsageError("--candidates and --qrels go together; give both or neither")
     judged = None if candidates is None or qrels is None else (candidates, qrels)
     options["vector_model"] = click.get_current_context().obj["vector_model"] or Settings.load().vector_model
-    wanted = ExportOptions(head=head or "", precision=precision or "", **options)  # type: ignore[arg-type] # click's choices are checked
-    card = export_model(source, output, wanted, judged=judged, report=click.echo)
+    export_options = ExportOptions(head=head or "", precision=precision or "", **options)  # type: ignore[arg-type] # click's choices are checked
+    card = export_model(source, output, export_options, judged=judged, report=click.echo)
     fitted = card.calibration
     model = f"{card.kind} with the head {card.head}"
     click.echo(f"{output}: {model}, logit = {fitted.scale:.4g} * raw + {fitted.offset:.4g}")

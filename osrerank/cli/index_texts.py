@@ -1,4 +1,4 @@
-"""The texts of documents that an index has, for candidates that are known by their ids."""
+"""Read documents' texts from an index, for candidates of which only the ids are known."""
 
 from collections.abc import Iterator, Mapping
 from collections.abc import Set as AbstractSet
@@ -14,13 +14,13 @@ if TYPE_CHECKING:
     from osrerank.formats.candidates import Texts
 
 AT_ONCE = 500
-"""How many documents are asked for at a time."""
+"""How many documents are requested at a time."""
 TITLE = "title"
 
 
 @contextmanager
 def texts_of_index(context: click.Context, index: str | None) -> "Iterator[Texts | None]":
-    """Yield a function that finds documents in an index; None if none is named."""
+    """Yield a function that reads documents from an index by their ids; None if no index is named."""
     if index is None:
         yield None
         return
@@ -29,14 +29,14 @@ def texts_of_index(context: click.Context, index: str | None) -> "Iterator[Texts
 
 
 def _documents(client: "Client", index: str, doc_ids: AbstractSet[str]) -> Iterator[Mapping[str, Any]]:
-    """Yield the documents that are there, with the texts of the fields that a search's model reads."""
+    """Yield those documents that the index has, with the texts of the fields that models read."""
     from osrerank.response import hit_text
 
     fields = tuple(client.options_of(index).fields or ())
     body, ordered = [name for name in fields if name != TITLE], sorted(doc_ids)
     for start in range(0, len(ordered), AT_ONCE):
         ids = ordered[start : start + AT_ONCE]
-        asked = {"query": {"ids": {"values": ids}}, "size": len(ids), "_source": list(fields)}
-        for hit in client.search(index=index, body=asked)["hits"]["hits"]:
+        request = {"query": {"ids": {"values": ids}}, "size": len(ids), "_source": list(fields)}
+        for hit in client.search(index=index, body=request)["hits"]["hits"]:
             title = hit_text(hit, (TITLE,)) if TITLE in fields else None
             yield {"id": hit["_id"], "text": hit_text(hit, body) or "", "title": title}

@@ -1,4 +1,4 @@
-"""``osrerank interleave``: which of two interleaved rankings users prefer."""
+"""``osrerank interleave``: find out which of two interleaved rankings users prefer."""
 
 import json
 from contextlib import closing
@@ -16,13 +16,13 @@ if TYPE_CHECKING:
 
 @click.group()
 def interleave() -> None:
-    """Two rankings on one page: rerank={"interleave": {"with": {...}, "key": session_id}} in a search."""
+    """Interleave two rankings in a search: rerank={"interleave": {"with": {...}, "key": session_id}}."""
 
 
 @interleave.command()
 @click.argument("clicks", required=False, type=click.Path(exists=True, dir_okay=False, path_type=Path))
-@click.option("--queries-index", "queries", default="ubi_queries", show_default=True, help="What was shown.")
-@click.option("--events-index", "events", default="ubi_events", show_default=True, help="What was done.")
+@click.option("--queries-index", "queries", default="ubi_queries", show_default=True, help="UBI's index of queries.")
+@click.option("--events-index", "events", default="ubi_events", show_default=True, help="UBI's index of events.")
 @click.option(
     "--action",
     "actions",
@@ -52,8 +52,8 @@ def report(
     osrerank --url https://localhost:9200 interleave report
     osrerank interleave report clicks.jsonl
 
-    Reads UBI's indexes, or a file with one JSON object for each page. Decide beforehand how many sessions to
-    collect: whoever checks every day and stops at the first winner declares winners too often.
+    The clicks come from UBI's indexes, or from a file with one JSON object per page. Decide beforehand how many
+    sessions to collect: whoever checks every day and stops at the first winner declares winners too often.
     """
     from osrerank.decision.use.interleaving import preferences
 
@@ -69,7 +69,7 @@ def report(
 
 
 def _shown_pages(context: click.Context, clicks: Path | None, ubi: dict[str, Any]) -> "tuple[list[ShownPage], int]":
-    """Return the pages of a file or of UBI's indexes, and how many clicks belong to none."""
+    """Read the pages from a file or UBI's indexes; return them with the number of clicks on none of them."""
     if clicks is not None:
         from osrerank.decision.use.clicks import read_clicks
 
@@ -77,8 +77,8 @@ def _shown_pages(context: click.Context, clicks: Path | None, ubi: dict[str, Any
     from osrerank.decision.use.ubi import UbiSource, read_ubi
 
     with closing(client_of(context)) as client:
-        found = read_ubi(client, UbiSource(**ubi))
-    return list(found.pages), found.unmatched
+        shown = read_ubi(client, UbiSource(**ubi))
+    return list(shown.pages), shown.unmatched
 
 
 def _sentences(row: "Preference", confidence: float) -> str:
@@ -88,7 +88,7 @@ def _sentences(row: "Preference", confidence: float) -> str:
     counts = f"{row.sessions:,} sessions: A {row.wins_a:,}, B {row.wins_b:,}, ties {row.ties:,}"
     lines = [f"{name}{verdict}. {share}, p = {row.p_value:.3g}).", f"{counts}, without a click {row.silent:,}."]
     if row.needed is not None:
-        lines.append(f"A share of {row.least_share:.0%} shows with about {row.needed:,} sessions.")
+        lines.append(f"To detect a share of {row.least_share:.0%} takes about {row.needed:,} sessions.")
     if not row.winner and row.needed_as_seen is not None:
-        lines.append(f"The share that was seen, if it is the true one, shows with about {row.needed_as_seen:,}.")
+        lines.append(f"To detect the share seen so far, if it is the true one, takes about {row.needed_as_seen:,}.")
     return "\n".join(lines)

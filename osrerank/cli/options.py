@@ -1,4 +1,4 @@
-"""The options that several commands share, and the client that is made from them."""
+"""The options that several commands share, and the client that follows from them."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import fields
@@ -23,22 +23,22 @@ Command = TypeVar("Command", bound=Callable[..., Any])
 
 MODEL_SETTINGS = ("redis_url", "model", "vector_model", "duo_model", "backend", "dtype")
 RANKING = ("pipeline", "depth", "mono_depth", "duo_depth", "pairs", "blend", "blend_weight", "passages", "sentences")
-"""Options of a search that say how candidates are ranked."""
+"""The search options that determine how candidates are ranked."""
 SEARCHING = (*RANKING, "fields", "query_fields", "separator", "rm3", "deadline_ms", "on_failure")
-"""The same, with those of the first pass and of the whole search."""
+"""The options in `RANKING`, those of the first pass and those of the whole search."""
 CHOICES = {"pipeline": PIPELINES, "blend": BLENDS, "on_failure": get_args(FailurePolicy)}
 NAMES = ("fields", "query_fields")
 SWITCHES = ("sentences", "rm3")
-"""Groups of options that may be requested without values."""
+"""The groups of options that may be named without a value."""
 
 
 class CheckpointParam(click.ParamType[Path]):
-    """The type of a parameter that names a model with weights, as for ``--model``, in any format."""
+    """The type of a parameter that names a model with weights in any format, as ``--model`` does."""
 
     name = "checkpoint"
 
     def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> Path:  # noqa: ARG002 - click's
-        """Return the model's directory; a model on the hub is downloaded."""
+        """Return the model's directory, after a download if the model is on the hub."""
         from osrerank.scoring.locate import locate
         from osrerank.scoring.registry import forms_of
 
@@ -46,12 +46,12 @@ class CheckpointParam(click.ParamType[Path]):
 
 
 class Model(CheckpointParam):
-    """The type of a parameter that names a model to train from; pickled or TensorFlow weights are converted first."""
+    """The type of a parameter that names a model to train; pickled or TensorFlow weights are converted first."""
 
     name = "model"
 
     def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> Path:
-        """Return the model's directory, or that of the converted model."""
+        """Return the directory of the model, converted if need be."""
         from osrerank.scoring.checkpoints.convert import usable
 
         return usable(super().convert(value, param, ctx)).directory
@@ -64,29 +64,29 @@ def named_options(first: str) -> Callable[..., dict[str, Any] | None]:
     """Return a click callback that reads a group of options from ``VALUE,NAME=VALUE``.
 
     Args:
-        first: the option that a leading value without a name sets.
+        first: the name of the option that a first value without a name sets.
     """
 
-    def read(_context: click.Context, _parameter: click.Parameter, value: str | None) -> dict[str, Any] | None:
+    def parse(_context: click.Context, _parameter: click.Parameter, value: str | None) -> dict[str, Any] | None:
         if value is None:
             return None
-        given: dict[str, Any] = {}
+        values: dict[str, Any] = {}
         for index, part in enumerate(value.split(",")):
             name, equals, content = part.strip().partition("=")
             if not equals and index == 0:
                 name, content = first, name
             elif not (equals and name and content):
                 raise click.BadParameter(f"{part!r} is not NAME=VALUE")
-            if name in given:
+            if name in values:
                 raise click.BadParameter(f"{name} is given twice; give it once")
-            given[name] = _number_or_text(content)
-        return given
+            values[name] = _number_or_text(content)
+        return values
 
-    return read
+    return parse
 
 
 def _number_or_text(content: str) -> Any:
-    """Read a value: true or false, a number, a list separated by slashes, or else the text itself."""
+    """Parse a value: true or false, a number, a list with slashes between its values, or else a text."""
     if content in ("true", "false"):
         return content == "true"
     if "/" in content:
@@ -100,10 +100,10 @@ def _number_or_text(content: str) -> Any:
 
 
 class SearchOption(click.ParamType[Any]):
-    """The type of an option that is one of a search's: `Rerank` checks its values.
+    """The type of a command-line option that is a search option; `Rerank` checks its values.
 
     Args:
-        option: the option's name in ``rerank``.
+        option: the name of the option in ``rerank``.
     """
 
     def __init__(self, option: str) -> None:
@@ -113,7 +113,7 @@ class SearchOption(click.ParamType[Any]):
         self.hint = get_type_hints(Rerank)[option]
 
     def get_metavar(self, param: click.Parameter, ctx: click.Context) -> str:  # noqa: ARG002 - click's signature
-        """Return the values in words, by the types that the option may have."""
+        """Describe the values by the types that the option may have, such as ``INTEGER|auto``."""
         if self.group:
             return f"{self.first.upper()},NAME=VALUE" if fields(self.group)[1:] else self.first.upper()
         kinds = {int: "INTEGER", float: "NUMBER", str: "TEXT", tuple[str, ...]: "NAME,NAME"}
@@ -121,54 +121,54 @@ class SearchOption(click.ParamType[Any]):
         return "|".join(kinds.get(part) or "|".join(get_args(part)) for part in parts if part is not type(None))
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """Return the option's value, or reject it with what it must be."""
+        """Parse the option's value, or reject it and say what it must be."""
         if fix := instead_of(f"rerank.{self.option}.{value}"):
             self.fail(f"{value!r} is gone; {fix}", param, ctx)
         if self.group is not None and value not in ("true", "false"):
-            read: Any = named_options(self.first)(ctx, param, value)
+            parsed: Any = named_options(self.first)(ctx, param, value)
         elif self.hint is str:
-            read = value
+            parsed = value
         elif self.option in NAMES:
-            read = tuple(name.strip() for name in value.split(","))
+            parsed = tuple(name.strip() for name in value.split(","))
         else:
-            read = _number_or_text(value)
+            parsed = _number_or_text(value)
         try:
-            Rerank.of({self.option: read}, Rerank())
+            Rerank.of({self.option: parsed}, Rerank())
         except ConfigError as error:
             self.fail(str(error), param, ctx)
-        return read
+        return parsed
 
 
 def search_options(*names: str) -> Callable[[Command], Command]:
-    """Return a decorator that adds options of a search, made from `Rerank`; `rerank_arguments` reads them."""
-    said = descriptions(Rerank)
+    """Return a decorator that adds search options, as `Rerank` describes them; `rerank_arguments` reads them."""
+    texts = descriptions(Rerank)
     defaults = {field.name: field.default for field in fields(Rerank)}
 
     def add(command: Command) -> Command:
         for name in reversed(names):
-            text, flag = first_sentence(said.get(name, "")), f"--{name.replace('_', '-')}"
+            text, flag = first_sentence(texts.get(name, "")), f"--{name.replace('_', '-')}"
             if name in GROUPS:
                 text += _shown(GROUPS[name][0])
             elif defaults[name] is not None and not isinstance(defaults[name], bool):
                 text += f"  [default: {defaults[name] if str(defaults[name]).strip() else repr(defaults[name])}]"
             if isinstance(defaults[name], bool):
-                made = click.option(flag, is_flag=True, default=None, help=text)
+                option = click.option(flag, is_flag=True, default=None, help=text)
             elif name in CHOICES:
-                made = click.option(flag, type=click.Choice(CHOICES[name]), help=text)
+                option = click.option(flag, type=click.Choice(CHOICES[name]), help=text)
             elif name in GROUPS and name in SWITCHES:
-                made = click.option(flag, type=SearchOption(name), is_flag=False, flag_value="true", help=text)
+                option = click.option(flag, type=SearchOption(name), is_flag=False, flag_value="true", help=text)
             else:
-                made = click.option(flag, type=SearchOption(name), help=text)
-            command = made(command)
+                option = click.option(flag, type=SearchOption(name), help=text)
+            command = option(command)
         return command
 
     return add
 
 
 def _shown(group: type) -> str:
-    """Return a group's options and their defaults as a sentence for the help; nothing if it has only one."""
-    made = ((field.name, field.default) for field in fields(group))
-    values = ((name, "/".join(map(str, value)) if isinstance(value, tuple) else value) for name, value in made)
+    """Return a sentence for the help with a group's options and their defaults; "" for a group of one option."""
+    defaults = ((field.name, field.default) for field in fields(group))
+    values = ((name, "/".join(map(str, value)) if isinstance(value, tuple) else value) for name, value in defaults)
     shown = ", ".join(f"{name}={value}" for name, value in values if value is not None)
     return f" Options: {shown}." if fields(group)[1:] else ""
 
@@ -176,7 +176,7 @@ def _shown(group: type) -> str:
 allow_partial = click.option(
     "--allow-partial",
     is_flag=True,
-    help="Keep queries that were reranked only in part: cut off by a deadline, or with documents that have no score.",
+    help="Keep queries that were reranked only in part, because of a deadline or of documents without a score.",
 )
 run_form = click.option(
     "--format",
@@ -184,7 +184,7 @@ run_form = click.option(
     type=click.Choice(["trec", "msmarco"]),
     default="trec",
     show_default=True,
-    help="TREC's six columns, or those of MS MARCO's submissions: query id, document id, rank.",
+    help="TREC's six columns, or the three of MS MARCO's submissions: query id, document id, rank.",
 )
 
 
@@ -195,12 +195,12 @@ def rerank_options(command: Command) -> Command:
 
 
 def rerank_arguments(options: Mapping[str, Any]) -> RerankOptions | bool:
-    """Return the ``rerank`` argument of a search: the options given on the command line, or False."""
-    given = {field.name: options[field.name] for field in fields(Rerank) if options.get(field.name) is not None}
+    """Return the ``rerank`` argument of a search: the options of the command line, or False for none."""
+    arguments = {field.name: options[field.name] for field in fields(Rerank) if options.get(field.name) is not None}
     if not options["do_rerank"]:
-        given = {name: given[name] for name in ("rm3", "query_fields") if name in given}
-        return cast("RerankOptions", {"pipeline": NO_STAGES, **given}) if given else False
-    return cast("RerankOptions", given)
+        arguments = {name: arguments[name] for name in ("rm3", "query_fields") if name in arguments}
+        return cast("RerankOptions", {"pipeline": NO_STAGES, **arguments}) if arguments else False
+    return cast("RerankOptions", arguments)
 
 
 def client_of(
@@ -211,28 +211,32 @@ def client_of(
     model: str | None = None,
     **options: Any,
 ) -> Client:
-    """Return the client for the global options; it reranks all its searches, without a default deadline.
+    """Return a client with the global options; it reranks all its searches and has no default deadline.
 
     Args:
-        context: has the global options.
+        context: the command's context, which has the global options.
         warm: whether to load the models now.
-        settings: the settings that the command determines.
-        model: a model in place of the global option's.
-        options: passed to `Client`.
+        settings: the settings that the command itself determines.
+        model: the model to use instead of that of the global option.
+        options: further arguments of `Client`.
     """
-    given = {**context.obj, "model": model or context.obj["model"]}
-    known = Settings.load(**{name: given[name] for name in ("url", *MODEL_SETTINGS)}, **(settings or {}))
-    defaults = Defaults.load(known, model=given["model"]).for_all()
-    models = RerankService(known, has_index=True)
-    client = Client(models=models, defaults=defaults, **{**connection_options(known), **options})
+    global_options = {**context.obj, "model": model or context.obj["model"]}
+    all_settings = Settings.load(
+        **{name: global_options[name] for name in ("url", *MODEL_SETTINGS)}, **(settings or {})
+    )
+    defaults = Defaults.load(all_settings, model=global_options["model"]).for_all()
+    models = RerankService(all_settings, has_index=True)
+    client = Client(models=models, defaults=defaults, **{**connection_options(all_settings), **options})
     client.searcher.deadline_ms = None
-    if (named := context.obj["model"]) and model is None and (others := Defaults.load(known).models):
-        click.echo(f"--model {named} is used, and not what the settings file names for {', '.join(others)}", err=True)
+    if (named := context.obj["model"]) and model is None and (own_models := Defaults.load(all_settings).models):
+        click.echo(
+            f"--model {named} is used instead of the settings file's models of {', '.join(own_models)}", err=True
+        )
     if warm:
         client.warm_up()
     return client
 
 
 def wants_json(context: click.Context) -> bool:
-    """Return whether the output is JSON, for programs."""
+    """Return whether the global option --json is given."""
     return bool(context.obj["as_json"])

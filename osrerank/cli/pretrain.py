@@ -1,4 +1,4 @@
-"""``osrerank pretrain``: masked language modelling on a collection, from a checkpoint or from scratch."""
+"""``osrerank pretrain``: train a masked language model on a collection, from a checkpoint or from scratch."""
 
 from pathlib import Path
 from typing import Any
@@ -10,15 +10,21 @@ from osrerank.cli.train import FILE, FOLDER, recipe_option, show_line, time_opti
 
 
 @click.command()
-@click.option("--corpus", required=True, multiple=True, type=FILE, help="JSON lines with text, or a text a line.")
-@click.option("--init-from", "source", type=MODEL, help="Model to go on with: a directory, a hub id.")
+@click.option(
+    "--corpus",
+    required=True,
+    multiple=True,
+    type=FILE,
+    help="Texts: JSON lines with a field text, or one text per line.",
+)
+@click.option("--init-from", "source", type=MODEL, help="Model to start from: a directory or a hub id.")
 @click.option(
     "--new",
     callback=named_options("layers"),
-    help="Begin with a new BERT: layers=2,hidden=128,heads=4,vocabulary=8000.",
+    help="Start from a new BERT: layers=2,hidden=128,heads=4,vocabulary=8000.",
 )
 @recipe_option
-@click.option("--output", "-o", required=True, type=FOLDER, help="Directory to make.")
+@click.option("--output", "-o", required=True, type=FOLDER, help="Directory to write.")
 @time_option
 def pretrain(source: Path | None, new: dict[str, Any] | None, **options: Any) -> None:
     """Train an encoder on plain texts, before it is trained to rank.
@@ -36,22 +42,22 @@ def pretrain(source: Path | None, new: dict[str, Any] | None, **options: Any) ->
         raise click.UsageError("give one of --init-from and --new")
     recipe = Recipe.of(options["recipe"], "masked")
     start = source or _new_start(new or {}, options)
-    made = fit(
+    directory = fit(
         start, options["output"], options["corpus"], recipe, max_minutes=options["max_minutes"], report=show_line
     )
-    done = f"{made}: done; osrerank train starts from it"
-    click.echo("stopped: the time is over; the same command resumes" if made is None else done)
+    done = f"{directory}: done; osrerank train starts from it"
+    click.echo("stopped: the time is up; the same command resumes" if directory is None else done)
 
 
 def _new_start(new: dict[str, Any], options: dict[str, Any]) -> Path:
-    """Return the untrained encoder beside the output; that of an interrupted call if there is one."""
+    """Return an untrained encoder beside the output: that of an interrupted call, else a new one."""
     from osrerank.errors import ConfigError
     from osrerank.training.pretrain import EncoderSize, new_encoder
 
     start: Path = options["output"].with_name(f"{options['output'].name}.new")
     try:
-        shape = EncoderSize(**new)
+        size = EncoderSize(**new)
     except TypeError:
         reason = f"--new takes layers, hidden, heads and vocabulary, not {', '.join(new)}"
         raise ConfigError(reason, setting="new", source="flag") from None
-    return start if start.exists() else new_encoder(options["corpus"], start, shape)
+    return start if start.exists() else new_encoder(options["corpus"], start, size)

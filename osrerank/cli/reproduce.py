@@ -1,4 +1,4 @@
-"""``osrerank reproduce``: a model's value beside published ones, on the same candidates."""
+"""``osrerank reproduce``: compare a model with published values on the same candidates."""
 
 import json
 from dataclasses import replace
@@ -21,26 +21,26 @@ FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 @click.command()
 @click.argument("collection", type=click.Choice(sorted(COLLECTIONS)))
 @click.argument("folder", required=False, type=FOLDER)
-@click.option("--candidates", "deep", type=click.Choice([str(one) for one in DEPTHS]), default="100", show_default=True,
-    help="BM25's top 100 or top 1,000.")  # fmt: skip
-@click.option("--index", help="Index that has the texts of BM25.txt's documents, in place of corpus.jsonl.")
-@click.option("--against", type=FILE, multiple=True, help="A run to compare with, besides BM25; repeat for more.")
+@click.option("--candidates", "deep", type=click.Choice(list(map(str, DEPTHS))), default="100", show_default=True,
+    help="Rerank BM25's top 100 or top 1,000.")  # fmt: skip
+@click.option("--index", help="Index with the texts of BM25.txt's documents, instead of corpus.jsonl.")
+@click.option("--against", type=FILE, multiple=True, help="Run to compare with, besides BM25; repeat for more.")
 @click.option("--output", "-o", type=click.Path(dir_okay=False, path_type=Path),
     help="Run to write.  [default: COLLECTION-MODEL.run]")  # fmt: skip
 @allow_partial
 @search_options(*RANKING)
 @click.pass_context
 def reproduce(context: click.Context, /, **options: Any) -> None:
-    """Rerank a COLLECTION's published candidates, and print nDCG@10 beside published values.
+    """Rerank the published candidates of COLLECTION, and print nDCG@10 beside published values.
 
     \b
     osrerank download dl19
     osrerank reproduce dl19
     osrerank --model osrerank/minilm-l6 reproduce dl19 dl19 --against dl19-e5-small.run
 
-    FOLDER, by default the collection's name, has the judgments and candidates; what it lacks is named with its address
-    and checksum. Candidates are rank_llm's file, or BM25.txt (a run, such as Anserini's) with queries.tsv and either
-    corpus.jsonl or --index. The same command resumes an interrupted run.
+    FOLDER, by default the collection's name, has the judgments and candidates; if a file is missing, an error names its
+    address and checksum. The candidates are rank_llm's file, or BM25.txt (a run, such as Anserini's) with queries.tsv
+    and either corpus.jsonl or --index. The same command resumes an interrupted run.
     """
     from osrerank.cli.batch import execute
     from osrerank.cli.rerank import batch_of
@@ -51,9 +51,9 @@ def reproduce(context: click.Context, /, **options: Any) -> None:
 
     collection, depth = COLLECTIONS[options["collection"]], int(options["deep"])
     with texts_of_index(context, options["index"]) as texts:
-        found = steps.find(options["folder"] or Path(collection.name), collection, depth, texts)
-    bm25, candidates = steps.first_pass(found.candidates, depth)
-    others = [replace(read_run(path), name=str(path)) for path in options["against"]]
+        inputs = steps.find(options["folder"] or Path(collection.name), collection, depth, texts)
+    bm25, candidates = steps.first_pass(inputs.candidates, depth)
+    other_runs = [replace(read_run(path), name=str(path)) for path in options["against"]]
     reranker = RerankService(Settings.load(**{name: context.obj[name] for name in MODEL_SETTINGS}))
     try:
         name = reranker.settings.model
@@ -64,36 +64,37 @@ def reproduce(context: click.Context, /, **options: Any) -> None:
     finally:
         reranker.close()
     ours = replace(read_run(output), name=name)
-    told = steps.beside(collection, depth, found.qrels, bm25, ours, others)
+    reproduction = steps.beside(collection, depth, inputs.qrels, bm25, ours, other_runs)
     if wants_json(context):
-        click.echo(json.dumps(told.as_json(), indent=2))
+        click.echo(json.dumps(reproduction.as_json(), indent=2))
     else:
-        _show(told)
+        _show(reproduction)
 
 
-def _show(told: "Reproduction") -> None:
-    """Print the table, and how the model's run differs from BM25 and from the given runs."""
+def _show(reproduction: "Reproduction") -> None:
+    """Print the table of values, and how the model's run differs from BM25 and the other runs."""
     from osrerank.cli.tables import console, table
 
-    collection = told.collection
-    click.echo(f"{collection.about}: BM25's top {told.depth}, {told.queries} queries")
-    sources = list(dict.fromkeys(one.source for one in told.published))
-    rows = [(value, name, f"{value:.4f}", "here") for name, value in told.values.items()]
+    collection = reproduction.collection
+    click.echo(f"{collection.about}: BM25's top {reproduction.depth}, {reproduction.queries} queries")
+    sources = list(dict.fromkeys(published.source for published in reproduction.published))
+    rows = [(value, name, f"{value:.4f}", "here") for name, value in reproduction.values.items()]
     rows += [
-        (one.value, one.system, f"{one.value:.3f}", f"[{sources.index(one.source) + 1}]") for one in told.published
+        (published.value, published.system, f"{published.value:.3f}", f"[{sources.index(published.source) + 1}]")
+        for published in reproduction.published
     ]
     console().print(table(["system", MEASURE, "source"], [row[1:] for row in sorted(rows)]))
     for number, source in enumerate(sources, start=1):
         click.echo(f"[{number}] {source}")
     bm25 = collection.bm25
-    if not told.is_published:
+    if not reproduction.is_published:
         click.echo(
-            f"These are other candidates than the published ones, for which BM25 has {bm25.value:.4f} over "
+            f"These are not the published candidates, for which BM25 has {bm25.value:.4f} over "
             f"{collection.queries} queries ({bm25.source}): published values are left out."
         )
-    elif not told.published:
-        click.echo(f"No values are known for these candidates; for the top {min(DEPTHS)} there are.")
-    for comparison in told.comparisons:
+    elif not reproduction.published:
+        click.echo(f"No values are published for these candidates, only for the top {min(DEPTHS)}.")
+    for comparison in reproduction.comparisons:
         p_value = "p < .0001" if comparison.p_t_holm < 1e-4 else f"p = {comparison.p_t_holm:.4f}".replace("0.", ".")
         click.echo(
             f"{comparison.run} against {comparison.baseline}: {comparison.difference:+.4f}; {comparison.wins} better, "

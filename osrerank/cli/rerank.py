@@ -1,4 +1,4 @@
-"""``osrerank rerank``: rerank given candidates, without a search engine."""
+"""``osrerank rerank``: rerank candidates from a file, without a search engine."""
 
 from pathlib import Path
 from typing import Any
@@ -15,12 +15,12 @@ from osrerank.errors import ConfigError
 @click.option(
     "--candidates",
     type=SOURCE,
-    help="JSON lines (ours or rank_llm's), PyTerrier's CSV with texts, or ir_datasets:NAME.",
+    help="JSON lines (osrerank's or rank_llm's), PyTerrier's CSV with texts, or ir_datasets:NAME.",
 )
-@click.option("--run", type=SOURCE, help="TREC or MS MARCO run to rerank, with --queries and its texts.")
+@click.option("--run", type=SOURCE, help="TREC or MS MARCO run to rerank, with --queries and --corpus or --index.")
 @click.option("--corpus", type=SOURCE, help="Texts for --run: JSON lines with id, title and text.")
-@click.option("--index", help="Texts for --run: an index that has its documents.")
-@click.option("--queries", type=SOURCE, help="Query set, for --run.")
+@click.option("--index", help="Texts for --run: an index with its documents.")
+@click.option("--queries", type=SOURCE, help="Queries of --run.")
 @click.option("--output", "-o", required=True, type=click.Path(dir_okay=False, path_type=Path), help="Run to write.")
 @run_form
 @click.option("--tag", help="The run's tag.  [default: the output's name]")
@@ -29,7 +29,7 @@ from osrerank.errors import ConfigError
 @search_options(*RANKING, "deadline_ms")
 @click.pass_context
 def rerank(context: click.Context, /, **options: Any) -> None:
-    """Rerank given candidates and write a run.
+    """Rerank candidates from a file and write a run.
 
     \b
     osrerank rerank --candidates candidates.jsonl --output reranked.run
@@ -37,7 +37,7 @@ def rerank(context: click.Context, /, **options: Any) -> None:
     osrerank rerank --run bm25.run --corpus corpus.jsonl --queries queries.tsv --output reranked.run
     osrerank rerank --run bm25.run --index passages --queries queries.tsv --output reranked.run
 
-    OUTPUT.jsonl beside the run has scores, inferences and timings. The same command resumes an interrupted run.
+    The side file OUTPUT.jsonl has scores, inferences and timings. The same command resumes an interrupted run.
     """
     from osrerank.cli.batch import execute, refuse_overwriting
     from osrerank.service import RerankService
@@ -63,12 +63,12 @@ def rerank(context: click.Context, /, **options: Any) -> None:
 
 
 def batch_of(reranker: Any, candidates: Any, arguments: Any) -> Any:
-    """Return the queries of candidate lists with the reranking that answers them.
+    """Return the queries of candidate lists, with the function that reranks each.
 
     Args:
-        reranker: the models.
-        candidates: as `formats.candidates` reads them.
-        arguments: the options of the ranking, as the command line has them.
+        reranker: the service with the models.
+        candidates: the candidate lists that `formats.candidates` reads.
+        arguments: the ranking options of the command line.
     """
     from osrerank.cli.batch import QuerySetRun, insist, resolved
     from osrerank.evaluation.records import QueryRecord
@@ -91,11 +91,11 @@ def batch_of(reranker: Any, candidates: Any, arguments: Any) -> Any:
 def _read(options: dict[str, Any]) -> Any:
     from osrerank.formats.candidates import assemble, candidate_lists
 
-    together = [options["run"], options["corpus"], options["queries"]]
-    is_one_corpus = options["index"] is None or not isinstance(options["corpus"], Path)
-    if options["candidates"] and not any(together):
+    parts_of_run = [options["run"], options["corpus"], options["queries"]]
+    has_one_corpus = options["index"] is None or not isinstance(options["corpus"], Path)
+    if options["candidates"] and not any(parts_of_run):
         return candidate_lists(options["candidates"])
-    if all(together) and not options["candidates"] and is_one_corpus:
-        return assemble(*together)
+    if all(parts_of_run) and not options["candidates"] and has_one_corpus:
+        return assemble(*parts_of_run)
     reason = "give either --candidates, or --run with --queries and one of --corpus and --index"
     raise ConfigError(reason, setting="candidates", source="flag")

@@ -9,7 +9,7 @@ from osrerank.cli.options import allow_partial, client_of, rerank_arguments, rer
 from osrerank.cli.sources import SOURCE
 
 MOST_HITS = 10_000
-"""Where a search ends, unless an index's setting max_result_window is another."""
+"""The most hits of a search by default: an index's setting max_result_window."""
 
 
 @click.command()
@@ -17,17 +17,15 @@ MOST_HITS = 10_000
     "--queries",
     required=True,
     type=SOURCE,
-    help="TSV, JSON lines, TREC topics, CACM's form, TREC-CAR's ids, a CSV with qid and query; or ir_datasets:NAME.",
+    help="TSV, JSON lines, TREC or CACM topics, TREC-CAR's ids, a CSV with qid and query, or ir_datasets:NAME.",
 )
 @click.option("--index", "-i", required=True, help="Index to search.")
 @click.option("--output", "-o", required=True, type=click.Path(dir_okay=False, path_type=Path), help="Run to write.")
-@click.option(
-    "--hits", default=1000, show_default=True, type=click.IntRange(1, MOST_HITS), help="Documents of each query."
-)
+@click.option("--hits", default=1000, show_default=True, type=click.IntRange(1, MOST_HITS), help="Hits per query.")
 @click.option(
     "--exclude-query-ids",
     is_flag=True,
-    help="Leave out a hit with the query's own id, as BEIR does where queries are documents (ArguAna, Quora).",
+    help="Leave out the hit that has the query's id, as BEIR does if queries are documents (ArguAna, Quora).",
 )
 @run_form
 @click.option("--tag", help="The run's tag.  [default: the output's name]")
@@ -37,7 +35,7 @@ MOST_HITS = 10_000
 @rerank_options
 @click.pass_context
 def run(context: click.Context, /, **options: Any) -> None:
-    """Run a query set and write a run, reranked or of the first pass only.
+    """Search for each query of a query set and write a run, reranked or of the first pass only.
 
     \b
     osrerank run --queries topics.tsv --index passages --output bm25.run --no-rerank
@@ -45,8 +43,8 @@ def run(context: click.Context, /, **options: Any) -> None:
     osrerank run --queries topics.tsv --index passages --output reranked.run --depth 1000 --workers 2
     osrerank run --queries topics.tsv --index passages --output duo.run --pipeline mono-duo --duo-depth 50
 
-    OUTPUT.jsonl beside the run has every stage's scores, inferences and timings. The same command resumes an
-    interrupted run. Queries that fail, or are reranked in part alone, are listed, and the exit code is 1.
+    The side file OUTPUT.jsonl has the scores, inferences and timings of every stage. The same command resumes an
+    interrupted run. If queries fail, or are reranked only in part, they are listed and the exit code is 1.
     """
     from osrerank.cli.batch import execute, refuse_overwriting
 
@@ -67,7 +65,7 @@ def run(context: click.Context, /, **options: Any) -> None:
 
 
 def _batch(client: Any, options: dict[str, Any]) -> Any:
-    """Return the query set with the search that answers it."""
+    """Return the query set, with the function that searches for each query."""
     from dataclasses import replace
 
     from osrerank.cli.batch import QuerySetRun, insist, resolved
@@ -76,17 +74,17 @@ def _batch(client: Any, options: dict[str, Any]) -> Any:
     from osrerank.options.rerank import NO_STAGES, Rerank
 
     arguments = rerank_arguments(options)
-    wanted = Rerank.of(arguments, client.searcher.defaults.of(options["index"]))
-    reranked = wanted is not None and wanted.pipeline != NO_STAGES
-    asked: Any = arguments
-    if wanted is not None and wanted.compares_pairs:
-        asked = replace(wanted, explain=True)  # for the pairs in the side file
+    rerank = Rerank.of(arguments, client.searcher.defaults.of(options["index"]))
+    reranked = rerank is not None and rerank.pipeline != NO_STAGES
+    rerank_argument: Any = arguments
+    if rerank is not None and rerank.compares_pairs:
+        rerank_argument = replace(rerank, explain=True)  # so that the side file has the pairs
     size, index, exclude = options["hits"], options["index"], options["exclude_query_ids"]
-    asked_size = min(size + exclude, MOST_HITS)
+    n_hits = min(size + exclude, MOST_HITS)
     source = {} if reranked else {"_source": False}  # a first pass needs only ids and scores
 
     def search(query: Any, started_s: float) -> Any:
-        response = client.search(query.text, index=index, size=asked_size, rerank=asked, **source)
+        response = client.search(query.text, index=index, size=n_hits, rerank=rerank_argument, **source)
         record = QueryRecord.from_response(query.query_id, response, started_s)
         return record.without(query.query_id, size) if exclude else record
 
@@ -102,7 +100,7 @@ def _batch(client: Any, options: dict[str, Any]) -> Any:
 
 
 def _origin(client: Any, index: str) -> dict[str, Any]:
-    """Return the origin of the hits: the URL without credentials, and each index's uuid if it can be read."""
+    """Return where the hits come from: the URL without credentials, and each index's uuid if it can be read."""
     from urllib.parse import urlsplit
 
     from opensearchpy.exceptions import TransportError
@@ -113,4 +111,5 @@ def _origin(client: Any, index: str) -> dict[str, Any]:
         indices = client.indices.get(index=index)
     except TransportError:  # no such index, or no permission: the searches report it, or need none
         return {"url": urls, "uuids": None}
-    return {"url": urls, "uuids": {name: one["settings"]["index"].get("uuid") for name, one in sorted(indices.items())}}
+    uuids = {name: index_info["settings"]["index"].get("uuid") for name, index_info in sorted(indices.items())}
+    return {"url": urls, "uuids": uuids}

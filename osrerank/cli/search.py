@@ -1,4 +1,4 @@
-"""``osrerank search``: one search, for people or as JSON."""
+"""``osrerank search``: search an index once, and print the hits as a table or as JSON."""
 
 import json
 from collections.abc import Sequence
@@ -10,20 +10,20 @@ from osrerank.cli.options import client_of, rerank_arguments, rerank_options, se
 from osrerank.response import hit_text
 
 SNIPPET = 160
-"""Characters of a text that are shown."""
+"""The most characters of a text that are shown."""
 
 
 @click.command()
 @click.argument("query")
 @click.option("--index", "-i", required=True, help="Index to search.")
-@click.option("--size", default=10, show_default=True, type=click.IntRange(0, 10_000), help="Hits shown.")
-@click.option("--from", "offset", default=0, show_default=True, type=click.IntRange(0), help="Hits skipped.")
+@click.option("--size", default=10, show_default=True, type=click.IntRange(0, 10_000), help="Hits to show.")
+@click.option("--from", "offset", default=0, show_default=True, type=click.IntRange(0), help="Hits to skip.")
 @search_options("min_score", "min_probability", "cutoff", "explain")
 @click.option("--json", "as_json", is_flag=True, help="Print the response as JSON.")
 @rerank_options
 @click.pass_context
 def search(context: click.Context, /, query: str, index: str, **options: Any) -> None:
-    """Search INDEX for QUERY and rerank what is found."""
+    """Search an index for QUERY, and rerank the hits."""
     arguments = rerank_arguments(options)
     client = client_of(context)
     try:

@@ -1,4 +1,4 @@
-"""``osrerank serve``: the rerank API over HTTP, and the comparison page."""
+"""``osrerank serve``: serve the rerank API over HTTP, and the comparison page."""
 
 from collections.abc import Iterator
 from contextlib import ExitStack, closing, contextmanager
@@ -22,9 +22,9 @@ FILE = click.Path(exists=True, dir_okay=False)
 @click.command()
 @click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on; 0.0.0.0 for all.")
 @click.option("--port", default=8088, show_default=True, type=click.IntRange(1, 65535), help="Port to listen on.")
-@click.option("--max-documents", type=click.IntRange(1), help="Documents of a request.  [default: 10000]")
-@click.option("--max-body-mb", type=click.IntRange(1), help="Size of a request's body.  [default: 32]")
-@click.option("--max-queue", type=click.IntRange(1), help="Documents waiting or being scored.  [default: 20000]")
+@click.option("--max-documents", type=click.IntRange(1), help="Most documents of a request.  [default: 10000]")
+@click.option("--max-body-mb", type=click.IntRange(1), help="Most megabytes of a request.  [default: 32]")
+@click.option("--max-queue", type=click.IntRange(1), help="Most documents waiting or being scored.  [default: 20000]")
 @click.option(
     "--timeout-ms",
     type=DURATION,
@@ -37,45 +37,50 @@ FILE = click.Path(exists=True, dir_okay=False)
     help="Refuse requests (429) that would wait longer than this.  [default: their time limit]",
 )
 @click.option(
-    "--allow-origin", "origins", multiple=True, help="Site whose pages may call this server: https://example.org."
+    "--allow-origin",
+    "origins",
+    multiple=True,
+    help="Web site whose pages may call this server, such as https://example.org; may be repeated.",
 )
-@click.option("--allow-host", "hosts", multiple=True, help="With --ui: another host name of this server.")
+@click.option(
+    "--allow-host", "hosts", multiple=True, help="With --ui: another host name of this server; may be repeated."
+)
 @click.option("--access-log", metavar="FILE", help="Write a JSON line for each request; - for standard output.")
 @click.option("--log-texts", is_flag=True, help="With --access-log: write queries and documents, too.")
-@click.option("--ui", is_flag=True, help="Serve the comparison page too, over the index at --url.")
+@click.option("--ui", is_flag=True, help="Also serve the comparison page, for the engine at --url.")
 @click.option(
     "--index",
     "-i",
     "indexes",
     multiple=True,
-    help="Index at --url whose stored vectors are read; with --ui, only these may be searched; may be repeated.",
+    help="Index at --url whose stored vectors are read; with --ui, the only one to search; may be repeated.",
 )
-@click.option("--queries", type=FILE, help="With --ui: queries to pick from, TSV, JSONL or TREC topics.")
-@click.option("--qrels", type=FILE, help="With --ui and --queries: TREC judgments; judged documents are marked.")
+@click.option("--queries", type=FILE, help="With --ui: queries to choose from, as TSV, JSON lines or TREC topics.")
+@click.option("--qrels", type=FILE, help="With --ui and --queries: TREC judgments, which are marked on the page.")
 @click.option(
     "--save-judgments",
     type=click.Path(file_okay=False, path_type=Path),
-    help="With --ui: let people judge documents, and write qrels.txt and queries.tsv into this folder.",
+    help="With --ui: let users judge documents, and write qrels.txt and queries.tsv into this folder.",
 )
 @click.pass_context
 @ended_by_signals()
 def serve(context: click.Context, /, host: str, port: int, **options: Any) -> None:
     """Answer rerank requests over HTTP, in the dialects of Cohere, Voyage, Mixedbread, vLLM, TEI and others.
 
-    With OSRERANK_SERVER_TOKEN set, clients must send it as a bearer token. SIGTERM, SIGINT and
-    SIGHUP finish accepted requests.
+    If OSRERANK_SERVER_TOKEN is set, clients must send it as a bearer token. After SIGTERM, SIGINT or SIGHUP, the server
+    finishes the requests that it has accepted.
 
-    With --ui, http://HOST:PORT/ui shows any search of the index at --url as BM25 and the model order it, side by side.
-    Everyone who may use the server may then read that index: limit it with --index.
+    With --ui, http://HOST:PORT/ui shows the hits of a search in BM25's order and in the model's, side by side. Everyone
+    who may use the server may then read the engine's indexes: name those to show with --index.
 
-    With --index, the server reads the vectors that "osrerank vectors build --index" has stored on the cluster, and does
-    not encode those documents again: give it to a server that an index's pipeline calls.
+    With --index, the server reads the vectors that "osrerank vectors build --index" has stored on the cluster, and need
+    not encode those documents again. Use it for a server that an index's search pipeline calls.
     """
     require("fastapi", extra="server")
     require("uvicorn", extra="server")
-    if not options["ui"] and (given := [name for name in PAGE_OPTIONS if options[name]]):
-        option = "allow-host" if given[0] == "hosts" else given[0].replace("_", "-")
-        raise ConfigError(f"--{option} is the comparison page's: add --ui", setting=option, source="flag")
+    if not options["ui"] and (page_options := [name for name in PAGE_OPTIONS if options[name]]):
+        option = "allow-host" if page_options[0] == "hosts" else page_options[0].replace("_", "-")
+        raise ConfigError(f"--{option} belongs to the comparison page: add --ui", setting=option, source="flag")
     if options["ui"]:
         judgments = _judgments(options["queries"], options["qrels"], options["save_judgments"])
         limits, access = _limits(options), _access(options)
@@ -102,13 +107,13 @@ def serve_page(
     """Serve the rerank API and the comparison page.
 
     Args:
-        context: the context of the command.
-        indexes: indexes that may be searched; empty for all.
-        judgments: queries to pick from and their ``Judgments``.
-        host: address to listen on.
-        port: port to listen on.
+        context: the command's context.
+        indexes: the indexes that may be searched; empty for all.
+        judgments: the queries to choose from and their judgments, as ``Judgments``.
+        host: the address to listen on.
+        port: the port to listen on.
         limits: the limits of the API.
-        access: who may call it, an ``Access``.
+        access: the rules for callers, as ``Access``.
     """
     from osrerank.cli.options import client_of
     from osrerank.server.api.limits import ServerLimits
@@ -118,7 +123,7 @@ def serve_page(
     with bound(host, port) as listener, closing(client_of(context)) as client:
         service = client.searcher.service
         if indexes:
-            _read_sides(service, client, indexes)
+            _read_stored_vectors(service, client, indexes)
         _warn_if_open(service, host)
         _warm_up(service)
         comparison = ComparisonPage(client, usable_pipelines(service), indexes, judgments)
@@ -128,7 +133,7 @@ def serve_page(
 
 
 def _judgments(queries: str | None, qrels: str | None, folder: Path | None = None) -> Any:
-    """Read the queries to pick from and their judgments, also those that were made on the page.
+    """Read the queries to choose from and their judgments, including those that users made on the page.
 
     Raises:
         ConfigError: judgments are given without queries.
@@ -139,10 +144,10 @@ def _judgments(queries: str | None, qrels: str | None, folder: Path | None = Non
     from osrerank.server.page.judgments import Judgments
 
     if qrels is not None and queries is None:
-        message = "--qrels judges queries by their ids: give their texts as --queries"
+        message = "--qrels has only the ids of queries: give their texts with --queries"
         raise ConfigError(message, setting="qrels", source="flag")
-    asked, judged = read_queries(queries) if queries else (), read_qrels(qrels) if qrels else None
-    return Judgments(asked, judged, folder)
+    choices, judged = read_queries(queries) if queries else (), read_qrels(qrels) if qrels else None
+    return Judgments(choices, judged, folder)
 
 
 @contextmanager
@@ -155,13 +160,13 @@ def _reranker(context: click.Context, host: str, indexes: tuple[str, ...] = ()) 
         reranker = RerankService(Settings.load(**{name: context.obj[name] for name in NAMES}))
         opened.callback(reranker.close)
         if indexes:
-            _read_sides(reranker, opened.enter_context(closing(client_of(context))), indexes)
+            _read_stored_vectors(reranker, opened.enter_context(closing(client_of(context))), indexes)
         _warn_if_open(reranker, host)
         yield reranker
 
 
-def _read_sides(reranker: Any, client: Any, indexes: tuple[str, ...]) -> None:
-    """Read, for the texts of requests, the vectors that are stored on the cluster for these indexes.
+def _read_stored_vectors(reranker: Any, client: Any, indexes: tuple[str, ...]) -> None:
+    """Let the reranker read the vectors that are stored on the cluster for these indexes.
 
     Raises:
         NotFoundError: there is no such index.
@@ -177,16 +182,16 @@ def _warn_if_open(reranker: Any, host: str) -> None:
 
 
 def _announce(reranker: Any, host: str, port: int, listener: Any) -> None:
-    """Listen from now on, and say where."""
+    """Start to listen, and print the address."""
     from osrerank.server.run import listen, url_of
 
     listen(listener)
     url = url_of(host, port)
-    click.echo(f"{reranker.model_name} on {url}, its dialects on {url}/docs", err=True)
+    click.echo(f"{reranker.model_name} on {url}; its dialects are described on {url}/docs", err=True)
 
 
 def _warm_up(reranker: Any) -> None:
-    """Load the model, so that an unusable one is reported at once; workers, or a server behind, may start later."""
+    """Load the model, so that an unusable one is reported at once; workers or a remote server may start later."""
     from osrerank._platform import settle
     from osrerank.errors import DeadlineExceeded, ScoringError, WorkerError
     from osrerank.service import SERVER_MS
@@ -197,8 +202,8 @@ def _warm_up(reranker: Any) -> None:
     except (WorkerError, ScoringError) as error:
         if not (error.retryable or isinstance(error, WorkerError | DeadlineExceeded)):
             raise
-        who = "a worker" if isinstance(error, WorkerError) else "that server"
-        click.echo(f"The server cannot score yet ({error}); it answers 503 until {who} is ready.", err=True)
+        scorer = "a worker" if isinstance(error, WorkerError) else "that server"
+        click.echo(f"The server cannot score yet ({error}); it answers 503 until {scorer} is ready.", err=True)
 
 
 def _is_loopback(host: str) -> bool:
@@ -209,24 +214,24 @@ def _is_loopback(host: str) -> bool:
 
 
 def _limits(options: dict[str, Any]) -> Any:
-    """Return the default limits, with the given ones in place."""
+    """Return the server's limits: the defaults, changed by the command's options."""
     from osrerank.server.api.limits import ServerLimits
 
-    given = {name: options[name] for name in ("max_documents", "timeout_ms") if options[name] is not None}
+    limits = {name: options[name] for name in ("max_documents", "timeout_ms") if options[name] is not None}
     if options["max_wait"] is not None:
-        given["max_wait_s"] = options["max_wait"]
+        limits["max_wait_s"] = options["max_wait"]
     if options["max_queue"] is not None:
-        given["max_held_documents"] = options["max_queue"]
+        limits["max_held_documents"] = options["max_queue"]
     if options["max_body_mb"] is not None:
-        given["max_body_bytes"] = options["max_body_mb"] * 2**20
-    return ServerLimits(**given)
+        limits["max_body_bytes"] = options["max_body_mb"] * 2**20
+    return ServerLimits(**limits)
 
 
 def _access(options: dict[str, Any]) -> Any:
-    """Return who may call the server.
+    """Return the rules for callers of the server.
 
     Raises:
-        ConfigError: an origin is not one, or texts are to be logged nowhere.
+        ConfigError: an origin is not a scheme with a host, or --log-texts comes without --access-log.
     """
     from urllib.parse import urlsplit
 
@@ -238,5 +243,5 @@ def _access(options: dict[str, Any]) -> Any:
             message = f"--allow-origin is {origin!r}; it must be http(s)://host or http(s)://host:port"
             raise ConfigError(message, setting="allow_origin", source="flag")
     if options["log_texts"] and options["access_log"] is None:
-        raise ConfigError("--log-texts is the access log's: add --access-log", setting="log_texts", source="flag")
+        raise ConfigError("--log-texts belongs to the access log: add --access-log", setting="log_texts", source="flag")
     return Access(options["hosts"], options["origins"], options["access_log"], options["log_texts"])

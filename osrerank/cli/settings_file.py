@@ -1,4 +1,4 @@
-"""Write a settings file: what `osrerank.settings_file` reads."""
+"""Write a settings file, which `osrerank.settings_file` reads."""
 
 import json
 import tomllib
@@ -14,10 +14,10 @@ Table = Mapping[str, Any]
 
 
 def refuse_existing(output: Path, *, force: bool) -> None:
-    """Refuse to write over a file without being told to.
+    """Check that a file does not exist, unless it may be overwritten.
 
     Raises:
-        ConfigError: it exists.
+        ConfigError: the file exists, and ``force`` is False.
     """
     if output.exists() and not force:
         reason = f"{output} exists; edit it, name another one with --output, or write over it with --force"
@@ -34,10 +34,10 @@ def settings_text(
     """Return the content of a settings file.
 
     Args:
-        notes: lines of a comment at the beginning.
-        base: options of every index.
-        by_index: options of each index, over those.
-        models: index -> its own model, for indices that have one.
+        notes: the lines of a comment at the beginning.
+        base: the options of every index.
+        by_index: the options of each index, which override those in ``base``.
+        models: index -> its model, for indices with a model of their own.
         http: the table ``[http]``; empty for none.
     """
     lines = [f"# {line}" for line in notes.splitlines()]
@@ -54,16 +54,16 @@ def settings_text(
 
 
 def write_index_settings(output: Path, notes: str, index: str, table: Table, model: str | None = None) -> str:
-    """Write options of one index to a settings file, keep all others that it has, and return the new content.
+    """Write the options of an index to a settings file, keep the rest of the file, and return its new content.
 
-    Comments of a file that exists are lost.
+    The comments of an existing file are lost.
 
     Args:
         output: the settings file.
-        notes: lines of a comment at the beginning.
-        index: whose options they are.
-        table: the options.
-        model: the index's model; None for that which it has.
+        notes: the lines of a comment at the beginning.
+        index: the name of the index.
+        table: the options of the index.
+        model: the index's model; None to keep the one in the file.
 
     Raises:
         ConfigError: the file exists and is not TOML.
@@ -76,12 +76,12 @@ def write_index_settings(output: Path, notes: str, index: str, table: Table, mod
             reason = f"the settings file {output} is not TOML: {error}"
             raise ConfigError(reason, setting="settings_file", source=str(output)) from None
     tables = content.get("index", {})
-    others = {name: one["rerank"] for name, one in tables.items() if "rerank" in one}
-    models = {name: one["model"] for name, one in tables.items() if "model" in one}
+    by_index = {name: settings["rerank"] for name, settings in tables.items() if "rerank" in settings}
+    models = {name: settings["model"] for name, settings in tables.items() if "model" in settings}
     if model is not None:
         models[index] = model
-    own = {index: {**others.get(index, {}), **table}}
-    options = {**own, **_without(others, index)}
+    changed = {index: {**by_index.get(index, {}), **table}}
+    options = {**changed, **_without(by_index, index)}
     text = settings_text(notes, content.get("rerank", {}), options, models, content.get("http", {}))
     write_atomically(output, [text])
     return text
@@ -96,9 +96,9 @@ def _entries(table: Table) -> list[str]:
 
 
 def _value(value: Any) -> str:
-    """Return a value as TOML: like JSON, but for inline tables."""
+    """Return a value as TOML, which is like JSON except for inline tables."""
     if isinstance(value, Mapping):
-        return "{" + ", ".join(f"{name} = {_value(one)}" for name, one in value.items()) + "}"
+        return "{" + ", ".join(f"{name} = {_value(content)}" for name, content in value.items()) + "}"
     if isinstance(value, list | tuple):
-        return "[" + ", ".join(_value(one) for one in value) + "]"
+        return "[" + ", ".join(_value(item) for item in value) + "]"
     return f"{value:g}" if isinstance(value, float) else json.dumps(value)

@@ -1,4 +1,4 @@
-"""``osrerank shadow``: what reranking would have changed in the searches of an application."""
+"""``osrerank shadow``: report what reranking would have changed in an application's searches."""
 
 import json
 from pathlib import Path
@@ -12,7 +12,7 @@ FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 
 @click.group()
 def shadow() -> None:
-    """Shadow mode: searches are answered with the first pass and run again with reranking (option traffic)."""
+    """Shadow mode: searches return the first pass, and are run again with reranking (option traffic)."""
 
 
 @shadow.command()
@@ -33,22 +33,22 @@ def report(context: click.Context, /, *, files: tuple[Path, ...], html: Path | N
     from osrerank.decision.use.shadow import read_report
     from osrerank.formats.files import write_atomically
 
-    found = read_report(files)
+    shadow_report = read_report(files)
     if html:
-        write_atomically(html, [shadow_page.html_page(found)])
+        write_atomically(html, [shadow_page.html_page(shadow_report)])
     if as_json or wants_json(context):
-        click.echo(json.dumps(found.as_json(), ensure_ascii=False))
+        click.echo(json.dumps(shadow_report.as_json(), ensure_ascii=False))
         return
     out = console()
-    out.print(shadow_page.headline(found), highlight=False, markup=False)
-    outcomes = [(escape(name), *counts) for name, *counts in shadow_page.outcome_rows(found)]
+    out.print(shadow_page.headline(shadow_report), highlight=False, markup=False)
+    outcomes = [(escape(name), *counts) for name, *counts in shadow_page.outcome_rows(shadow_report)]
     out.print(table(shadow_page.COLUMNS, outcomes))
-    if found.compared:
-        out.print(table(("among the first ten", *shadow_page.COLUMNS[1:]), shadow_page.change_rows(found)))
-    out.print(table(("", "p50", "p95"), shadow_page.number_rows(found)))
-    for note in shadow_page.notes(found):
+    if shadow_report.compared:
+        out.print(table(("among the first ten", *shadow_page.COLUMNS[1:]), shadow_page.change_rows(shadow_report)))
+    out.print(table(("", "p50", "p95"), shadow_page.number_rows(shadow_report)))
+    for note in shadow_page.notes(shadow_report):
         out.print(note, highlight=False, markup=False)
-    if found.most_changed:
+    if shadow_report.most_changed:
         out.print("\nThe searches that change most:", highlight=False)
-    for record in found.most_changed:
+    for record in shadow_report.most_changed:
         out.print(f"  {shadow_page.example_line(record)}", highlight=False, markup=False)

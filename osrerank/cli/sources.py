@@ -1,4 +1,4 @@
-"""The type of parameters that name a file to read."""
+"""The type of parameters that name an input file."""
 
 from pathlib import Path
 from typing import Any
@@ -9,10 +9,10 @@ from osrerank.formats.ir_datasets import is_dataset
 
 
 class Source(click.Path):
-    """A file that exists, or a collection of ir_datasets as ``ir_datasets:NAME``."""
+    """The path of an existing file, or ``ir_datasets:NAME`` for a collection of ir_datasets."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """Return the path; a collection's name is one, too."""
+        """Return the file's path, or the collection's name as a path."""
         return Path(value) if is_dataset(value) else super().convert(value, param, ctx)
 
 

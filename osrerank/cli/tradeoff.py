@@ -1,4 +1,4 @@
-"""``osrerank tradeoff``: quality against inferences per query, from one scored run."""
+"""``osrerank tradeoff``: measure quality against inferences per query, from one scored run."""
 
 import csv
 import io
@@ -20,13 +20,13 @@ if TYPE_CHECKING:
 FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 K0, K1 = (0, 10, 20, 50, 100, 200, 500, 1000), (0, 10, 20, 30, 40, 50)
 SAME_PAIRS = ("scorer", "mono", "duo", "blend", "vectors_weight", "rerank.fields", "rerank.separator")
-"""Options in the side file that a run's pairs depend on, besides its depths."""
+"""The options in a side file that determine a run's pairs, besides its depths."""
 SAMPLE_SIZE = 10
 COLUMNS = ("curve", "k0", "k1", "inferences", "quality")
 
 
 class IntegersParam(click.ParamType[tuple[int, ...]]):
-    """Whole numbers, comma-separated."""
+    """The type of a parameter with whole numbers, separated by commas."""
 
     name = "N,N,..."
 
@@ -34,14 +34,14 @@ class IntegersParam(click.ParamType[tuple[int, ...]]):
         self._least = least
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[int, ...]:
-        """Read the numbers; none may be below the least."""
+        """Parse the numbers, and refuse those below the least."""
         if isinstance(value, tuple):
             return value
         parts = [part.strip() for part in value.split(",")]
         if not all(part.isdecimal() for part in parts):
             self.fail(f"{value!r} is not a list of whole numbers such as 0,10,20", param, ctx)
         if min(map(int, parts)) < self._least:
-            self.fail(f"{value!r}: the least is {self._least}", param, ctx)
+            self.fail(f"{value!r}: the smallest allowed number is {self._least}", param, ctx)
         return tuple(dict.fromkeys(int(part) for part in parts))
 
 
@@ -49,16 +49,12 @@ class IntegersParam(click.ParamType[tuple[int, ...]]):
 @click.argument("qrels", type=FILE)
 @click.argument("run", type=FILE)
 @click.option("-m", "--measure", default="nDCG@10", show_default=True, help="Any measure of `osrerank evaluate`.")
+@click.option("--k0", type=IntegersParam(), help="Depths of monoBERT.  [default: 0,10,20,50,100,... down to RUN's]")
+@click.option("--k1", type=IntegersParam(), help="Depths of duoBERT, if it ran.  [default: 0,10,20,... down to RUN's]")
 @click.option(
-    "--k0", type=IntegersParam(), help="Depths of monoBERT.  [default: 0,10,20,50,100,... as deep as RUN goes]"
+    "--duo-k0", type=IntegersParam(), help="Depths of monoBERT before duoBERT, one curve each.  [default: RUN's]"
 )
-@click.option(
-    "--k1", type=IntegersParam(), help="Depths of duoBERT, where it ran.  [default: 0,10,20,... as deep as it ran]"
-)
-@click.option(
-    "--duo-k0", type=IntegersParam(), help="Depths of monoBERT below duoBERT, a curve each.  [default: the deepest]"
-)
-@click.option("--pairs-from", type=FILE, multiple=True, help="Side file of another run, whose pairs count too.")
+@click.option("--pairs-from", type=FILE, multiple=True, help="Side file of another run, whose pairs are used, too.")
 @click.option(
     "--pairs",
     type=click.Choice(PAIR_AGGREGATIONS),
@@ -70,29 +66,29 @@ class IntegersParam(click.ParamType[tuple[int, ...]]):
     "sample_sizes",
     type=IntegersParam(1),
     multiple=True,
-    help="Other candidates that --pairs sample takes for each candidate, a curve each.  [default: 10]",
+    help="How many others --pairs sample compares each candidate with, one curve each.  [default: 10]",
 )
 @click.option("--seed", default=0, show_default=True, help="Seed of the samples.")
-@click.option("--complete", is_flag=True, help="Average over all judged queries.")
+@click.option("--complete", is_flag=True, help="Average over all judged queries, counting 0 for those that RUN lacks.")
 @click.option(
     "--plot", type=click.Path(dir_okay=False, path_type=Path), help="Draw the curves to a .svg, .png or .pdf."
 )
-@click.option("--json", "as_json", is_flag=True, help="JSON for programs.")
-@click.option("--csv", "as_csv", is_flag=True, help="CSV for programs.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON for programs.")
+@click.option("--csv", "as_csv", is_flag=True, help="Print CSV for programs.")
 @click.pass_obj
 def tradeoff(obj: dict[str, Any], /, **options: Any) -> None:
-    """Show cost and quality of each reranking depth, without scoring again.
+    """Show the cost and quality of each reranking depth, without scoring again.
 
     \b
     osrerank run --queries topics.tsv --index passages --output deep.run --depth 1000
     osrerank tradeoff qrels.txt deep.run.jsonl -m RR@10 --plot tradeoff.svg
     osrerank tradeoff qrels.txt duo.run.jsonl --pairs-from duo50.run.jsonl --duo-k0 50,1000
 
-    RUN is the side file that `osrerank run` and `osrerank rerank` leave beside a run. Cost is the mean number of
-    inferences for each query: k0 for monoBERT, and k1(k1-1) more for duoBERT's pairs. A blended run gets a curve with
-    the first pass and one without, and duoBERT's curves follow the blend; its --hits must be at least its --depth. A
-    run has only the pairs of its own --depth: for another --duo-k0 make a run of that --depth and name it with
-    --pairs-from. Of a run of vectors-mono, k0 is its --mono-depth, and 0 the order of the vectors.
+    RUN is the side file that `osrerank run` and `osrerank rerank` write beside a run. The cost is the mean number of
+    inferences per query: k0 for monoBERT, and k1(k1-1) more for duoBERT's pairs. A blended run gets one curve with the
+    first pass and one without; duoBERT's curves start from the blend. The --hits of a blended run must be at least its
+    --depth. A run has only the pairs of its --depth: for another --duo-k0, make a run of that --depth and name it with
+    --pairs-from. For a run of vectors-mono, k0 is its --mono-depth, and 0 is the order by vectors.
     """
     curves = _curves(options)
     if options["plot"]:
@@ -107,16 +103,16 @@ def _curves(options: dict[str, Any]) -> "Mapping[str, Sequence[Point]]":
     from osrerank.evaluation.tradeoff import curve, join_pairs, widest
     from osrerank.formats.trec import read_qrels
 
-    run, *others = runs = _read(options["run"], *options["pairs_from"])
+    run, *other_runs = runs = _read(options["run"], *options["pairs_from"])
     qrels, averaging = read_qrels(options["qrels"]), Averaging(complete=options["complete"])
-    settings = _settings(run, min(widest(one.reaches) for one in runs), options)
-    together = tuple(chain.from_iterable(settings.values()))
-    points = iter(curve(join_pairs(run, *others), together, qrels, options["measure"], averaging))
-    return {label: list(islice(points, len(own))) for label, own in settings.items()}
+    settings = _settings(run, min(widest(scored.reaches) for scored in runs), options)
+    all_settings = tuple(chain.from_iterable(settings.values()))
+    points = iter(curve(join_pairs(run, *other_runs), all_settings, qrels, options["measure"], averaging))
+    return {label: list(islice(points, len(setting))) for label, setting in settings.items()}
 
 
-def _read(run: Path, *others: Path) -> "list[ScoredRun]":
-    """Open the scores of each query of the runs.
+def _read(run: Path, *other_runs: Path) -> "list[ScoredRun]":
+    """Open the scored runs, after checking that their pairs can be combined.
 
     Raises:
         EvaluationError: a file is not a side file, or its pairs are of other models, texts or blends than the run's.
@@ -124,19 +120,19 @@ def _read(run: Path, *others: Path) -> "list[ScoredRun]":
     from osrerank.evaluation.side_file import read_options
     from osrerank.evaluation.tradeoff import ScoredRun
 
-    made = read_options(run)
-    for other in others:
-        differs = next((name for name in SAME_PAIRS if read_options(other).get(name) != made.get(name)), None)
+    options = read_options(run)
+    for other_run in other_runs:
+        differs = next((name for name in SAME_PAIRS if read_options(other_run).get(name) != options.get(name)), None)
         if differs:
-            raise EvaluationError(f"{other} and {run} differ in {differs}, so their pairs cannot be combined")
-    blend = tuple(made["blend"]) if made.get("blend") else None
+            raise EvaluationError(f"{other_run} and {run} differ in {differs}, so their pairs cannot be combined")
+    blend = tuple(options["blend"]) if options.get("blend") else None
     if blend and (fix := instead_of(f"rerank.blend.{blend[0]}")):
         raise EvaluationError(f"{run} was blended with {blend[0]}, which is gone; {fix}, and make the run again")
-    return [ScoredRun(path, blend) for path in (run, *others)]
+    return [ScoredRun(path, blend) for path in (run, *other_runs)]
 
 
 def _settings(run: "ScoredRun", width: int, options: dict[str, Any]) -> "dict[str, list[OperatingPoint]]":
-    """Return the points of each curve: the given ones, or all that the run's scores allow."""
+    """Return the points of each curve: those of the options, or all that the run's scores allow."""
     from osrerank.evaluation.tradeoff import OperatingPoint, deepest
 
     depth = deepest(run.reaches)
@@ -153,8 +149,8 @@ def _settings(run: "ScoredRun", width: int, options: dict[str, Any]) -> "dict[st
             for size in sizes if pairs == "sample" else sizes[:1]:
                 drawn = f" of {size}" if pairs == "sample" and len(sizes) > 1 else ""
                 label = f"duoBERT {pairs.capitalize()}{drawn}, k0 = {base}"
-                how = {"sample_size": size, "seed": options["seed"], "blended": run.is_blended}
-                settings[label] = [OperatingPoint(base, k, pairs, **how) for k in k1]
+                sampling = {"sample_size": size, "seed": options["seed"], "blended": run.is_blended}
+                settings[label] = [OperatingPoint(base, k, pairs, **sampling) for k in k1]
     return settings
 
 

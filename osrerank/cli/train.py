@@ -1,4 +1,4 @@
-"""``osrerank train``: fine-tune rerankers and make training data."""
+"""``osrerank train``: fine-tune rerankers, and write training data."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -15,10 +15,10 @@ _read = named_options("name")
 
 
 def source_options(_context: click.Context, _parameter: click.Parameter, value: Any) -> Any:
-    """Read one or several `KIND=FILE,OPTION=VALUE,...`."""
+    """Parse `KIND=FILE,OPTION=VALUE,...`, one or several."""
     if value is None or isinstance(value, str):
         return None if value is None else _split(value)
-    return [_split(one) for one in value]
+    return [_split(text) for text in value]
 
 
 def _split(text: str) -> dict[str, str]:
@@ -34,24 +34,24 @@ def _split(text: str) -> dict[str, str]:
 
 
 def passage_options(context: click.Context, parameter: click.Parameter, value: str | None) -> Any:
-    """Read how documents are cut, as `osrerank rerank --passages` does; None where they are not."""
+    """Parse how documents are cut into passages, as for `osrerank rerank --passages`; None if they are not."""
     from osrerank.options.passages import AUTO, Passages
 
-    given = named_options("aggregation")(context, parameter, value)
-    if given is not None and given.get("aggregation") == AUTO:
+    passages = named_options("aggregation")(context, parameter, value)
+    if passages is not None and passages.get("aggregation") == AUTO:
         raise click.BadParameter("auto works only in searches; name an aggregation, such as maxp")
-    return Passages.of(given)
+    return Passages.of(passages)
 
 
 def passages_option(name: str, text: str) -> Callable[[Command], Command]:
-    """Return an option that cuts documents into passages, with or without saying how."""
+    """Return a click option that cuts documents into passages; its value, which says how, may be left out."""
     return click.option(
         name, is_flag=False, flag_value="maxp", callback=passage_options, metavar="[OPTIONS]", help=text
     )
 
 
 def training_options(command: Command) -> Command:
-    """Add the options of every training with examples."""
+    """Add the options that all training commands share."""
     for option in reversed(
         (
             click.option(
@@ -59,24 +59,33 @@ def training_options(command: Command) -> Command:
                 "source",
                 required=True,
                 type=MODEL,
-                help="What to start from: a directory with safetensors, a shipped model, a hub id.",
+                help="Model to start from: a directory with safetensors, a shipped model or a hub id.",
             ),
             click.option(
                 "--data",
                 required=True,
                 multiple=True,
                 callback=source_options,
-                help="What to learn from, KIND=FILE,OPTION=VALUE; may be repeated.",
+                help="Training data, KIND=FILE,OPTION=VALUE; may be repeated.",
             ),
             click.option(
                 "--dev",
                 callback=source_options,
-                help="Development set that chooses the best weights, in a tenth of the time; as --data.",
+                help="Development set, as for --data, by which the best weights are chosen; takes a tenth of the time.",
             ),
-            click.option("--dev-depth", default=100, show_default=True, type=click.IntRange(1), help="Reordered ones."),
-            passages_option("--dev-passages", "Judge the candidates by their passages: kmaxavgp,k=2; maxp if bare."),
+            click.option(
+                "--dev-depth",
+                default=100,
+                show_default=True,
+                type=click.IntRange(1),
+                help="Candidates of a development query to rerank.",
+            ),
+            passages_option(
+                "--dev-passages",
+                "Score development candidates by passages, such as kmaxavgp,k=2; maxp without a value.",
+            ),
             recipe_option,
-            click.option("--output", "-o", required=True, type=FOLDER, help="Model directory to make."),
+            click.option("--output", "-o", required=True, type=FOLDER, help="Model directory to write."),
             time_option,
         )
     ):
@@ -87,7 +96,7 @@ def training_options(command: Command) -> Command:
 recipe_option = click.option(
     "--recipe",
     callback=_read,
-    help="Preset and changes: monobert,steps=1000,rate=1e-5.  [default: each command's own]",
+    help="Preset with changes, such as monobert,steps=1000,rate=1e-5.  [default: see above]",
 )
 time_option = click.option(
     "--max-minutes",
@@ -97,7 +106,7 @@ time_option = click.option(
 
 
 def request_of(options: dict[str, Any], preset: str) -> Any:
-    """Return the training that a command's options describe."""
+    """Return the request for a training, as the command's options describe it."""
     from osrerank.training.examples.sources import open_source
     from osrerank.training.fit import TrainingRequest
     from osrerank.training.recipes import Recipe
@@ -116,29 +125,29 @@ def request_of(options: dict[str, Any], preset: str) -> Any:
 
 
 def show_line(line: str) -> None:
-    """Print a line of progress."""
+    """Print a line of progress on standard error."""
     click.echo(line, err=True)
 
 
-def report_output(made: Path | None) -> None:
-    """Print where the model is, or that the same command resumes."""
-    done = f"{made}: done; osrerank export makes an ONNX graph of it"
-    click.echo("stopped: the time is over; the same command resumes" if made is None else done)
+def report_output(directory: Path | None) -> None:
+    """Print the model's directory, or, for None, that the same command resumes the training."""
+    done = f"{directory}: done; osrerank export writes an ONNX graph of it"
+    click.echo("stopped: the time is up; the same command resumes" if directory is None else done)
 
 
 @click.group()
 def train() -> None:
-    """Fine-tune rerankers: monoBERT, duoBERT, ICIP's and Birch's ways, and a modern one.
+    """Fine-tune rerankers by the recipes of monoBERT, duoBERT, ICIP and Birch, and by a modern one.
 
-    Data is KIND=FILE with options behind commas:
+    Training data is KIND=FILE, with further options after commas:
 
     \b
     examples=F                          what `osrerank train data` writes
     triples=F                           MS MARCO's query, relevant text, other text
-    id-triples=F,corpus=F,queries=F     the same by ids
-    candidates=F,qrels=F                candidates of `osrerank rerank` with judgments
-    run=F,corpus=F,queries=F,qrels=F    a first pass's run with judgments; depth=1000, inject=true
-    pairs=F                             WikiQA's 4 columns or Birch's 8
+    id-triples=F,corpus=F,queries=F     the same triples, as ids
+    candidates=F,qrels=F                candidates as for `osrerank rerank`, with judgments
+    run=F,corpus=F,queries=F,qrels=F    a first-pass run with judgments; depth=1000, inject=true
+    pairs=F                             WikiQA's four columns, or Birch's eight
     microblog=F,qrels=F,tweets=F        TREC Microblog's topics, judgments and tweets
 
     The same command resumes a training that was stopped or killed.
@@ -181,21 +190,23 @@ def _shares(_context: click.Context, _parameter: click.Parameter, value: str | N
     try:
         return [float(share) for share in value.split(",")] if value else None
     except ValueError:
-        raise click.BadParameter(f"{value!r} is not numbers with commas between") from None
+        raise click.BadParameter(f"{value!r} is not a list of numbers separated by commas") from None
 
 
 @train.command()
 @click.argument("models", nargs=-1, required=True, type=MODEL)
-@click.option("--shares", callback=_shares, help="Of each model, such as 0.6,0.4.  [default: equal ones]")
-@click.option("--output", "-o", required=True, type=FOLDER, help="Model directory to make.")
+@click.option(
+    "--shares", callback=_shares, help="Share of each model in the average, such as 0.6,0.4.  [default: equal shares]"
+)
+@click.option("--output", "-o", required=True, type=FOLDER, help="Model directory to write.")
 def average(models: tuple[Path, ...], shares: list[float] | None, output: Path) -> None:
-    """Average the weights of MODELS: a trained one with its start, or several trainings of one start.
+    """Average the weights of MODELS: a trained model and the one it started from, or several with one start.
 
     \b
     osrerank train average trained minilm --shares 0.6,0.4 --output mono
 
-    The first model gives card and tokenizer. An average of a model and its start often keeps most of what was learnt
-    and forgets less of what the start knew.
+    The card and the tokenizer are the first model's. The average of a trained model and its start often keeps most of
+    what the training taught, and forgets less of what the start knew.
     """
     from osrerank.training.weights.averaging import average as mean
 
@@ -206,21 +217,31 @@ def average(models: tuple[Path, ...], shares: list[float] | None, output: Path) 
 @click.argument("output", type=click.Path(path_type=Path, dir_okay=False))
 @click.option("--data", multiple=True, callback=source_options, help="Examples to change, as for train mono.")
 @click.option("--index", "-i", help="Search this index for each query's documents.")
-@click.option("--queries", type=FILE, help="Query set, with --index.")
-@click.option("--qrels", type=FILE, help="Judgments, with --index.")
-@click.option("--squad", type=FILE, help="Questions in SQuAD's layout; BM25 finds the other paragraphs.")
+@click.option("--queries", type=FILE, help="Queries to search for, with --index.")
+@click.option("--qrels", type=FILE, help="Judgments of the queries, with --index.")
+@click.option("--squad", type=FILE, help="Questions in SQuAD's format; BM25 finds the irrelevant paragraphs.")
 @click.option(
     "--questions",
     type=click.IntRange(1),
-    help="With --squad: size of a random sample of the questions.  [default: all]",
+    help="With --squad: how many questions to draw at random.  [default: all]",
 )
-@click.option("--depth", default=30, show_default=True, type=click.IntRange(1, 1000), help="Documents found.")
-@click.option("--inject/--no-inject", default=True, show_default=True, help="Add relevant documents not found.")
-@passages_option("--passages", "Cut documents into passages, and write triples of them (ICIP); limit=50.")
-@click.option("--filter", "judge", help="Model that chooses each relevant document's passages, with --passages.")
-@click.option("--hardest", help="Model that orders the other documents; the hardest are kept.")
-@click.option("--keep", type=click.IntRange(1), help="Passages or hardest documents kept.  [default: 5; 30]")
-@click.option("--score", help="Model whose scores are written too, for a recipe's soft=true.")
+@click.option(
+    "--depth", default=30, show_default=True, type=click.IntRange(1, 1000), help="Documents to retrieve for each query."
+)
+@click.option(
+    "--inject/--no-inject", default=True, show_default=True, help="Add relevant documents that were not retrieved."
+)
+@passages_option(
+    "--passages", "Cut documents into passages, and write triples of passages (ICIP), such as maxp,limit=50."
+)
+@click.option("--filter", "judge", help="With --passages: model that chooses the passages of each relevant document.")
+@click.option("--hardest", help="Model that ranks the irrelevant documents; the highest, hardest ones are kept.")
+@click.option(
+    "--keep",
+    type=click.IntRange(1),
+    help="How many passages or hard documents to keep.  [default: 5 passages, 30 documents]",
+)
+@click.option("--score", help="Teacher whose scores are written, too, for recipes with soft=true.")
 @click.option("--seed", default=1, show_default=True, help="Seed of every sample.")
 @click.pass_context
 def data(context: click.Context, /, output: Path, **options: Any) -> None:

@@ -1,4 +1,4 @@
-"""The examples of ``osrerank train data``: from files, an index or questions, filtered and scored."""
+"""Make the examples of ``osrerank train data`` from files, an index or questions; filter and score them."""
 
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -21,7 +21,7 @@ def examples_of(options: dict[str, Any], client: Callable[[], Client]) -> Iterat
     """Yield the examples that the command's options describe.
 
     Raises:
-        click.UsageError: the options do not fit together.
+        click.UsageError: the options contradict each other.
     """
     if sum(bool(options[name]) for name in ("data", "index", "squad")) != 1:
         raise click.UsageError("give one of --data, --index and --squad")

@@ -1,4 +1,4 @@
-"""``osrerank tune``: learn the weights of a run by best sentences (Birch) and first pass, by cross-validation."""
+"""``osrerank tune``: learn Birch's weights of the best sentences and the first pass by cross-validation."""
 
 import json
 from collections.abc import Sequence
@@ -23,10 +23,12 @@ STEPS = 10
     "-o",
     required=True,
     type=OUTPUT,
-    help="TREC run to write; each query is ranked with weights learned without it.",
+    help="TREC run to write; each query is ranked with weights that were learned without it.",
 )
-@click.option("--folds", type=FILE, help="JSON: lists of query ids, or Capreolus' form.")
-@click.option("--k", default=5, show_default=True, type=click.IntRange(2), help="Number of folds, without --folds.")
+@click.option("--folds", type=FILE, help="Folds in JSON: lists of query ids, or Capreolus' format.")
+@click.option(
+    "--k", default=5, show_default=True, type=click.IntRange(2), help="Number of folds if --folds is not given."
+)
 @click.option(
     "--sentences",
     default=3,
@@ -39,13 +41,15 @@ STEPS = 10
     default="logit",
     show_default=True,
     type=click.Choice(["logit", "probability"]),
-    help="Scores of sentences to sum: Birch's code sums logits, its paper probabilities.",
+    help="Sentence scores to sum: Birch's code sums logits, the paper probabilities.",
 )
 @click.option(
-    "--released-grid", is_flag=True, help="Try a and weights of 0 to .9, as Birch's code does, instead of 0 to 1."
+    "--released-grid",
+    is_flag=True,
+    help="Try values of 0 to .9 for a and the weights, as Birch's code does, instead of 0 to 1.",
 )
-@click.option("--plot", type=OUTPUT, help="Plot AP against a, the first pass's share: a .svg, .png or .pdf.")
-@click.option("--json", "as_json", is_flag=True, help="JSON for programs.")
+@click.option("--plot", type=OUTPUT, help="Plot AP against a, the share of the first pass, to a .svg, .png or .pdf.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON for programs.")
 @click.pass_obj
 def tune(obj: dict[str, Any], /, **options: Any) -> None:
     """Learn the weights of sentences and first pass by cross-validation (Birch), without scoring again.
@@ -54,8 +58,8 @@ def tune(obj: dict[str, Any], /, **options: Any) -> None:
     osrerank run --queries topics.tsv --index news --output birch.run --depth 1000 --sentences a=0.5
     osrerank tune qrels.txt birch.run.jsonl --folds folds.json --output tuned.run --plot ap.svg
 
-    RUN is the side file of a run that was reranked by sentences; its a and weights do not matter. The weights of each
-    fold are chosen by AP on the other folds. They also go to OUTPUT.weights.json.
+    RUN is the side file of a run that was reranked by sentences; with which a and weights does not matter. Each fold
+    gets the weights with the best AP on the other folds. OUTPUT.weights.json has the weights of all folds.
     """
     from osrerank.evaluation.side_file import read_records
     from osrerank.evaluation.tune import held_out_run, read_evidence
@@ -75,7 +79,7 @@ def tune(obj: dict[str, Any], /, **options: Any) -> None:
 
 
 def _learned(evidence: "Sequence[Evidence]", options: dict[str, Any]) -> "list[Fold[Weights]]":
-    """Return the weights learned for each fold; with ``--plot``, plot AP against the first pass's share a."""
+    """Learn the weights of each fold; with ``--plot``, also plot AP against a, the share of the first pass."""
     from osrerank.errors import EvaluationError
     from osrerank.evaluation.folds import block_folds, read_folds
     from osrerank.evaluation.tune import by_share, cross_validate, grid, precisions

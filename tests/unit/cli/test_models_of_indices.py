@@ -50,7 +50,7 @@ def test_search_uses_the_indexs_model_or_the_one_that_is_given(osrerank):
     assert model_of(osrerank(*search, "papers")) == SCORER
     outcome = osrerank("--model", f"./{SCORER}", *search, "shop-de")
     assert model_of(outcome) == SCORER
-    said = f"--model ./{SCORER} is used, and not what the settings file names for shop-*, papers"
+    said = f"--model ./{SCORER} is used instead of the settings file's models of shop-*, papers"
     assert said in outcome.stderr
 
 

@@ -22,7 +22,7 @@ TINY = str(ROOT / "tests" / "data" / "tiny-bert-one-label")
 def test_options_of_the_page_need_it(options, name):
     outcome = CliRunner().invoke(cli, ["serve", *options])
     assert isinstance(outcome.exception, ConfigError)
-    assert f"--{name} is the comparison page's: add --ui" in str(outcome.exception)
+    assert f"--{name} belongs to the comparison page: add --ui" in str(outcome.exception)
 
 
 @pytest.mark.parametrize("command", ["serve", "serve --ui", pytest.param("demo --ui", marks=pytest.mark.long)])

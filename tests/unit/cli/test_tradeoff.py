@@ -78,7 +78,7 @@ def test_several_sample_sizes_are_a_curve_each(tmp_path: Path) -> None:
             (f"duoBERT Sample of {size}, k0 = 4", 4 + 4 * size) for size in (1, 2, 3)
         ]
     assert points[-1]["quality"] == 1.0  # all three others: Sum
-    assert "the least is 1" in shown(tmp_path, "--sample-size", "0,5").output
+    assert "the smallest allowed number is 1" in shown(tmp_path, "--sample-size", "0,5").output
 
 
 def write_run(path: Path, first: list[str], mono: list[str], pairs: list[str], **options: object) -> None:

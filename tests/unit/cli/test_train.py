@@ -90,7 +90,7 @@ def test_students_and_pretraining_start_in_one_way(examples, tmp_path, capsys):
     assert run(*command, "--layers", 1, "--student", MODEL) == 2
     assert "a --student has its own layers" in capsys.readouterr().err
     assert run(*command, "--layers", "2,1") == 2
-    assert "numbered from 1, in order, each once" in capsys.readouterr().err
+    assert "name layers by their numbers from 1, in rising order" in capsys.readouterr().err
     assert run(*command, "--layers", "all") == 2
     assert "'all' is neither a number of layers" in capsys.readouterr().err
     command = ("pretrain", "--corpus", examples, "--output", tmp_path / "out")

@@ -46,7 +46,7 @@ def test_the_command_writes_beside_the_settings(client: Client, collection: Coll
     evidence = content["evidence"]
     assert evidence["queries"] == 80
     assert evidence["ece_after"] < evidence["ece_before"]
-    assert "precision 0.5: hits of probability" in result.output
+    assert "precision 0.5: hits with a probability of at least" in result.output
     assert "calibrated, on held-out queries" in Path("reliability.svg").read_text("utf-8")
     with connect(collection.url) as other:  # finds the settings file and with it the calibration
         found = other.search(QUESTION, index=INDEX, rerank={"min_probability": 0.5})
