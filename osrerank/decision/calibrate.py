@@ -29,7 +29,7 @@ from osrerank.types import Qrels, Query
 
 FOLDS = 5
 LEAST_RELEVANT = 20
-"""Relevant hits below which nothing is fitted."""
+"""The fewest relevant hits to which a probability is fitted."""
 MONO, BLEND = "mono", "blend"
 
 
@@ -39,9 +39,9 @@ class Collected:
 
     Attributes:
         scored: hits with the calibrated stage's score.
-        before: the model's own probabilities of the same hits, ``(n,)``.
+        before: the model's own probabilities for the same hits, ``(n,)``.
         query_ids: the id of each query, by its number.
-        stage: whose scores they are.
+        stage: the name of the stage that gave the scores.
     """
 
     scored: ScoredHits
@@ -52,13 +52,13 @@ class Collected:
 
 @dataclass(frozen=True, slots=True)
 class Fitted:
-    """A calibration and how far it can be believed.
+    """A calibration, and the evidence for how reliable its probabilities are.
 
     Attributes:
-        calibration: fitted to all judged queries.
-        before: the model's own probabilities against the judgments.
-        after: those fitted to other queries, against the judgments.
-        losses: log loss of each kind of map on held-out queries; the lowest was chosen.
+        calibration: the map from score to probability, fitted to all judged queries.
+        before: how the model's own probabilities compare with the judgments.
+        after: how probabilities fitted to other queries compare with the judgments.
+        losses: kind of map -> its log loss on held-out queries; the map with the lowest was chosen.
     """
 
     calibration: IndexCalibration
@@ -67,8 +67,8 @@ class Fitted:
     losses: Mapping[str, float]
 
     def as_json(self) -> dict[str, Any]:
-        """Return the evidence as values that JSON knows."""
-        bins = {name: [asdict(one) for one in getattr(self, name)] for name in ("before", "after")}
+        """Return the evidence as JSON values."""
+        bins = {name: [asdict(bin_) for bin_ in getattr(self, name)] for name in ("before", "after")}
         return {**self.calibration.evidence, "kind": self.calibration.map.name, "log_loss": dict(self.losses), **bins}
 
 
@@ -85,13 +85,13 @@ def calibrate(
     Args:
         client: the client of the index.
         index: its name.
-        queries: the query set; those without judgments are left out.
+        queries: the query set; queries without judgments are left out.
         qrels: judgments; a hit that is not judged counts as not relevant.
         advance: wraps the iteration over the queries, to show progress.
 
     Raises:
-        ConfigError: the options rerank nothing.
-        EvaluationError: there is too little to fit to.
+        ConfigError: the index's pipeline is ``none`` or custom, so no stage gives a probability.
+        EvaluationError: no query has hits, or too few hits or queries are judged.
     """
     options = replace(client.options_of(index), min_score=None, min_probability=None, cutoff=None, on_failure="raise")
     options = replace(options, explain=False, deadline_ms=None)
@@ -163,10 +163,10 @@ def fit(collected: Collected, folds: int = FOLDS) -> Fitted:
             f"{2 * folds} queries and {LEAST_RELEVANT} relevant hits are needed, and hits that are not relevant"
         )
     parts = _numbered(collected.query_ids, folds)
-    out = {name: held_out(scored, one, parts) for name, one in FITS.items()}
+    out = {name: held_out(scored, fit_map, parts) for name, fit_map in FITS.items()}
     losses = {name: log_loss(probabilities, scored.relevant) for name, probabilities in out.items()}
     chosen = min(losses, key=losses.__getitem__)
-    before, after = (reliability(one, scored.relevant) for one in (collected.before, out[chosen]))
+    before, after = (reliability(probabilities, scored.relevant) for probabilities in (collected.before, out[chosen]))
     evidence = {
         "queries": queries,
         "hits": len(scored.scores),

@@ -1,4 +1,4 @@
-"""Fit the map from a score to a probability of relevance, and measure how far it can be believed.
+"""Fit the map from a score to a probability of relevance, and measure how reliable the probabilities are.
 
 Platt's smoothed targets, and Newton's method for them as Lin, Lin, Weng: A note on Platt's probabilistic outputs for
 support vector machines, 2007; pool adjacent violators for isotonic regression; the expected calibration error (ECE)
@@ -32,9 +32,9 @@ class ScoredHits:
     """Hits of several queries with their scores and judgments, ``(n,)`` each.
 
     Attributes:
-        scores: what is mapped to a probability.
-        relevant: whether the hit is.
-        queries: number of the hit's query.
+        scores: the scores that are mapped to probabilities.
+        relevant: whether each hit is relevant.
+        queries: the number of each hit's query.
     """
 
     scores: Floats
@@ -42,19 +42,19 @@ class ScoredHits:
     queries: Groups
 
     def where(self, chosen: Flags) -> "ScoredHits":
-        """Return some of the hits."""
+        """Return the hits for which ``chosen`` ``(n,)`` is true."""
         return ScoredHits(self.scores[chosen], self.relevant[chosen], self.queries[chosen])
 
 
 @dataclass(frozen=True, slots=True)
 class Bin:
-    """The hits whose probability is in an interval.
+    """The hits whose probability lies in an interval.
 
     Attributes:
         low, high: the interval.
-        hits: how many there are.
-        said: their mean probability; 0 without hits.
-        measured: the share of them that is relevant; 0 without hits.
+        hits: how many hits it has.
+        said: the mean of the hits' probabilities; 0 without hits.
+        measured: the share of the hits that is relevant; 0 without hits.
     """
 
     low: float
@@ -68,7 +68,7 @@ def fit_platt(scored: ScoredHits) -> Platt:
     """Fit a logistic function.
 
     Raises:
-        EvaluationError: higher scores are not more often relevant.
+        EvaluationError: hits with higher scores are not relevant more often.
     """
     scores, relevant = scored.scores, scored.relevant
     positives = int(relevant.sum())
@@ -128,12 +128,12 @@ FITS: dict[str, Callable[[ScoredHits], ProbabilityMap]] = {"platt": fit_platt, "
 
 
 def held_out(scored: ScoredHits, fit: Callable[[ScoredHits], ProbabilityMap], folds: Sequence[Groups]) -> Floats:
-    """Return each hit's probability by a map that was fitted without the hit's fold of queries.
+    """Return each hit's probability from a map that was fitted to the other folds' queries.
 
     Args:
         scored: all hits.
         fit: fits a map.
-        folds: the query numbers of each fold; all queries are in one.
+        folds: the query numbers of each fold; each query is in exactly one fold.
     """
     probabilities = np.zeros(len(scored.scores))
     for fold in folds:
@@ -148,50 +148,51 @@ def log_loss(probabilities: Floats, relevant: Flags) -> float:
 
 
 def reliability(probabilities: Floats, relevant: Flags, bins: int = BINS) -> list[Bin]:
-    """Return how often hits are relevant in each interval of their probability, intervals of equal width."""
+    """Return how often hits are relevant in each of ``bins`` equally wide intervals of their probability."""
     numbers = np.minimum((probabilities * bins).astype(np.intp), bins - 1)
-    found = []
+    reliability_bins = []
     for number in range(bins):
         inside = numbers == number
         hits = int(inside.sum())
         said = float(probabilities[inside].mean()) if hits else 0.0
         measured = float(relevant[inside].mean()) if hits else 0.0
-        found.append(Bin(number / bins, (number + 1) / bins, hits, said, measured))
-    return found
+        reliability_bins.append(Bin(number / bins, (number + 1) / bins, hits, said, measured))
+    return reliability_bins
 
 
 def calibration_error(bins: Sequence[Bin]) -> float:
     """Return the ECE: the mean difference between probability and relevance over the hits, in [0, 1]."""
-    total = sum(one.hits for one in bins)
-    return sum(one.hits * abs(one.said - one.measured) for one in bins) / total
+    total = sum(bin_.hits for bin_ in bins)
+    return sum(bin_.hits * abs(bin_.said - bin_.measured) for bin_ in bins) / total
 
 
 def precisions(probabilities: Floats, relevant: Flags, most: int = 200) -> list[tuple[float, float]]:
-    """Return thresholds by rising probability, each with the precision `promised` of the hits at or above it.
+    """Return probability thresholds in rising order, each with the precision `promised` for the hits at or above it.
 
-    There are none with fewer than 25 hits: among so few, the best of many thresholds would be a lucky one.
+    Thresholds with fewer than 25 hits are left out: among so few hits, the best of many thresholds would be a lucky
+    one.
 
     Args:
-        probabilities: ``(n,)``, of maps that were fitted to other queries.
-        relevant: ``(n,)``.
-        most: thresholds, at equal shares of the relevant hits.
+        probabilities: each hit's probability ``(n,)``, from a map that was fitted to other queries.
+        relevant: whether each hit is relevant ``(n,)``.
+        most: the most thresholds to return; they divide the relevant hits into equal shares.
     """
     order = np.argsort(-probabilities, kind="stable")
-    values, found = probabilities[order], np.cumsum(relevant[order])
+    values, relevant_so_far = probabilities[order], np.cumsum(relevant[order])
     last = np.flatnonzero(np.append(values[1:] < values[:-1], True))
-    targets = np.linspace(0, found[-1], most + 1)[1:]
-    chosen = np.unique(last[np.searchsorted(found[last], targets)])
+    targets = np.linspace(0, relevant_so_far[-1], most + 1)[1:]
+    chosen = np.unique(last[np.searchsorted(relevant_so_far[last], targets)])
     return [
-        (float(values[index]), promised(int(found[index]), int(index) + 1))
+        (float(values[index]), promised(int(relevant_so_far[index]), int(index) + 1))
         for index in chosen[::-1]
         if index + 1 >= LEAST_HITS
     ]
 
 
 def promised(relevant: int, hits: int) -> float:
-    """Return a precision that one may promise: the lower end of Wilson's one-sided 95% interval of what was measured.
+    """Return a precision that can be promised: the lower end of Wilson's one-sided 95% interval.
 
-    It is far below the measured one where few hits were seen.
+    It lies far below the measured precision where few hits were seen.
     """
     share, z2 = relevant / hits, NINETY_FIVE**2
     half = NINETY_FIVE * math.sqrt(share * (1 - share) / hits + z2 / (4 * hits * hits))

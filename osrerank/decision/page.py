@@ -1,4 +1,4 @@
-"""An HTML page in one file: headings, paragraphs and tables, for light and dark, narrow and wide."""
+"""Make an HTML page in one file, of headings, paragraphs and tables, for light and dark, narrow and wide screens."""
 
 from collections.abc import Sequence
 from html import escape
@@ -28,7 +28,7 @@ pre { background: var(--field); padding: 10px 12px; border-radius: 6px; overflow
 
 
 def page(title: str, *parts: str) -> str:
-    """Return an HTML page of parts that are HTML already."""
+    """Return an HTML page; the title is plain text, the parts are HTML."""
     head = '<meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">'
     body = "\n".join(parts)
     style = f"<style>{STYLE}</style>"

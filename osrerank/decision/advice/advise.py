@@ -1,7 +1,7 @@
 """Say whether reranking helps on an index: search judged queries, test the current setting, recommend a better one.
 
-Besides depth and blend, which are computed from one search of each query, other fields, other models and a query of the
-caller's own are compared: each takes searches of its own.
+Depths and blends are computed from one search of each query. Other fields, other models and a query of the caller's own
+can be compared, too; each of these searches every query once more.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -31,12 +31,12 @@ from osrerank.types import Qrels, Query
 
 TOP = 10
 IDS_AT_ONCE = 1000
-"""How many documents are asked for at a time, whether they are there."""
+"""How many document ids a request looks up when it counts the judged documents that the index lacks."""
 
 
 @dataclass(frozen=True, slots=True)
 class IndexAdvice:
-    """Whether reranking helps on an index with its present options, and whether others are better.
+    """Whether reranking helps on an index with its present options, and whether other options are better.
 
     Attributes:
         index: name of the index.
@@ -50,9 +50,10 @@ class IndexAdvice:
         choice: the best setting, its promised value on unseen queries, and whether that beats the current setting.
         judged: share of the top ten hits that have a judgment: in the first pass, and reranked.
         others: hits of each judged query with other fields, another model or the caller's own query.
-        compared: for the present sample, then for each of the others, the best of its settings, and its promised value.
-        lacking: how many documents that are judged relevant the index lacks, and how many there are.
-        own_hits: how many queries have a hit with their own id on top.
+        compared: the best setting of the present sample, then of each other one; empty unless alternatives were
+            compared.
+        lacking: how many of the documents judged relevant are not in the index, and how many are judged relevant.
+        own_hits: how many queries have a document with the query's own id as first hit.
     """
 
     index: str
@@ -82,23 +83,23 @@ class IndexAdvice:
     def took_ms(self, setting: SearchSetting) -> float | None:
         """Return the median time that a setting's stages take for a query with known vectors; None if not measured."""
         sample = self.sample_of(setting)
-        times = [took_ms for one in sample if (took_ms := setting.took_ms(one)) is not None]
+        times = [took_ms for query_hits in sample if (took_ms := setting.took_ms(query_hits)) is not None]
         return float(np.median(times)) if times else None
 
     def of_pipelines(self) -> list[SearchSetting]:
-        """The present sample's best setting of each pipeline, the first pass first; all depths are one pipeline."""
+        """Return the best setting of each pipeline in the present sample, the first pass first."""
         best: dict[str, SearchSetting] = {}
         for setting in (value for value in self.values if value.sample == self.current.sample):
             best[setting.pipeline] = max(
-                best.get(setting.pipeline, setting), setting, key=lambda one: float(self.values[one].mean())
+                best.get(setting.pipeline, setting), setting, key=lambda setting: float(self.values[setting].mean())
             )
-        return sorted(best.values(), key=lambda one: not one.is_first_pass)
+        return sorted(best.values(), key=lambda candidate: not candidate.is_first_pass)
 
     @property
     def recommended(self) -> Mapping[str, Any]:
-        """The options to write to a settings file, with ``model`` if another is better; empty if all stays.
+        """The options to write to a settings file, with ``model`` if another model is better; empty if nothing changes.
 
-        The current setting stays unless another one is better on held-out queries at the 5% level, or it hurts.
+        The current setting stays unless another one is better on held-out queries at the 5% level, or reranking hurts.
         """
         if self.choice.verdict.outcome == "helps":
             model = {} if self.best.model == self.current.model else {"model": self.best.model}
@@ -108,13 +109,13 @@ class IndexAdvice:
 
 @dataclass(frozen=True, slots=True)
 class Alternatives:
-    """What is compared with an index's present fields, model and query.
+    """The fields, models and query to compare with an index's present ones.
 
     Attributes:
-        fields: lists of fields to read.
-        clients: clients of the same index with other models.
+        fields: lists of fields, each read in place of the present ones.
+        clients: clients that search the same index with other models.
         template: the caller's own query.
-        reader: a client with the present model that reads other fields; the present one when None.
+        reader: a client with the present model, for searches that read ``fields``; None for the present client.
     """
 
     fields: Sequence[Sequence[str]] = ()
@@ -141,7 +142,7 @@ def advise(
     exclude_query_ids: bool = False,
     advance: Callable[[], None] = lambda: None,
 ) -> IndexAdvice:
-    """Search every judged query, and compare depths and weights of the first pass, and what else is named.
+    """Search every judged query, and compare depths, weights of the first pass, and the alternatives.
 
     Args:
         client: client of the index.
@@ -150,12 +151,13 @@ def advise(
         qrels: judgments.
         measure: name of the measure, as in ir-measures; higher is better.
         depths: depths to try besides the present one.
-        alternatives: other fields, models and a query; each takes one more search of every query.
+        alternatives: other fields, models and a query; each searches every query once more.
         exclude_query_ids: whether a hit with the query's own id is left out.
         advance: called after each search.
 
     Raises:
-        ConfigError: the index reranks by sentences or by a custom pipeline, or a template cannot be reranked.
+        ConfigError: the index reranks by sentences or by a custom pipeline, or searches by the template are not
+            reranked.
         EvaluationError: there are fewer than ten queries, no query has hits, or the measure is unknown.
     """
     if len(queries) < LEAST_QUERIES:
@@ -181,12 +183,13 @@ def advise(
             )
         )
         settings = settings_to_try(present, depths, vectors_blend=vectors_blend(searched, index))
-        has_first_pass = len(samples) == 1 or template is not None  # of the same query, it is the same
+        # Other fields and models leave the first pass as it is.
+        has_first_pass = len(samples) == 1 or template is not None
         tried[key] = [setting for setting in settings if has_first_pass or not setting.is_first_pass]
 
     look(client, current)
-    found = samples[current.sample]
-    if not any(one.candidates for one in found):
+    sampled = samples[current.sample]
+    if not any(query_hits.candidates for query_hits in sampled):
         raise EvaluationError(f"no query has hits in {index}: are they queries for this index?")
     reranking = replace(current, pipeline=AUTO_PIPELINE) if current.is_first_pass else current
     for fields in alternatives.fields:
@@ -195,13 +198,13 @@ def advise(
         look(other, present_setting(other, index))
     if (template := alternatives.template) is not None:
         look(client, replace(reranking, query=template.name), (), template)
-    before = measured(found, qrels, measure, None)
+    before = measured(sampled, qrels, measure, None)
     values = {
         setting: measured(samples[key], qrels, measure, setting)
         for key, settings in tried.items()
         for setting in settings
     }
-    ids = [one.query.query_id for one in found]
+    ids = [query_hits.query.query_id for query_hits in sampled]
     choice = choose(ids, values[current], values)
     compared = [
         choose(ids, values[current], {setting: values[setting] for setting in settings}) for settings in tried.values()
@@ -211,30 +214,30 @@ def advise(
         measure,
         client.options_of(index),
         current,
-        found,
+        sampled,
         before,
         values,
         choice.verdict if current.is_first_pass else judge(before, values[current]),
         choice,
-        (_judged_share(found, qrels, None), _judged_share(found, qrels, current)),
+        (_judged_share(sampled, qrels, None), _judged_share(sampled, qrels, current)),
         {key: sample for key, sample in samples.items() if key != current.sample},
         tuple(compared) if alternatives else (),
         _lacking(client, index, qrels, ids),
-        own_hits({one.query.query_id: one.order(None) for one in found}),
+        own_hits({query_hits.query.query_id: query_hits.order(None) for query_hits in sampled}),
     )
 
 
 def _lacking(client: Client, index: str, qrels: Qrels, query_ids: Sequence[str]) -> tuple[int, int]:
-    """Return how many documents that are judged relevant to the queries the index lacks, and how many there are."""
+    """Return how many of the documents judged relevant are not in the index, and how many are judged relevant."""
     relevant = sorted(
         {doc_id for query_id in query_ids for doc_id, grade in qrels.judgments[query_id].items() if grade > 0}
     )
-    there = 0
+    held = 0
     for start in range(0, len(relevant), IDS_AT_ONCE):
         ids = relevant[start : start + IDS_AT_ONCE]
         body = {"query": {"ids": {"values": ids}}, "size": 0, "track_total_hits": True}
-        there += min(len(ids), client.search(index=index, body=body)["hits"]["total"]["value"])
-    return len(relevant) - there, len(relevant)
+        held += min(len(ids), client.search(index=index, body=body)["hits"]["total"]["value"])
+    return len(relevant) - held, len(relevant)
 
 
 def judged_queries(queries: Sequence[Query], qrels: Qrels) -> list[Query]:
@@ -251,7 +254,11 @@ def judged_queries(queries: Sequence[Query], qrels: Qrels) -> list[Query]:
     return judged
 
 
-def _judged_share(found: Sequence[SampledQuery], qrels: Qrels, setting: SearchSetting | None) -> float:
+def _judged_share(sampled: Sequence[SampledQuery], qrels: Qrels, setting: SearchSetting | None) -> float:
     """Return the share of all queries' top ten hits that have a judgment; 1 without hits."""
-    flags = [doc_id in qrels.judgments[one.query.query_id] for one in found for doc_id in one.order(setting)[:TOP]]
+    flags = [
+        doc_id in qrels.judgments[query_hits.query.query_id]
+        for query_hits in sampled
+        for doc_id in query_hits.order(setting)[:TOP]
+    ]
     return float(np.mean(flags)) if flags else 1.0

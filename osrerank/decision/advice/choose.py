@@ -24,10 +24,10 @@ class Choice:
 
     Attributes:
         setting: the setting with the highest mean over all queries.
-        promised: mean of the measure over held-out queries, each ranked with the setting that was chosen without it.
+        promised: the mean of the measure over held-out queries, each ranked by the setting chosen on the other folds.
         low, high: ends of the promise's 95% confidence interval.
-        verdict: the held-out values compared with the current setting's, by a randomisation test of the whole choice.
-        by_fold: the settings that were chosen without each fold.
+        verdict: compares the held-out values with the current setting's, by a randomisation test of the whole choice.
+        by_fold: for each fold, the setting chosen on the other folds.
     """
 
     setting: SearchSetting
@@ -38,17 +38,17 @@ class Choice:
     by_fold: tuple[SearchSetting, ...]
 
 
-def measured(found: Sequence[SampledQuery], qrels: Qrels, measure: str, setting: SearchSetting | None) -> Floats:
-    """Return a measure's value for each query, ranked with a setting; None is the first pass.
+def measured(sampled: Sequence[SampledQuery], qrels: Qrels, measure: str, setting: SearchSetting | None) -> Floats:
+    """Return a measure's value for each query when its hits are ranked by a setting; None is the first pass.
 
     Raises:
         EvaluationError: the measure is unknown.
     """
-    rankings = {one.query.query_id: _documents(one.order(setting)) for one in found}
+    rankings = {query_hits.query.query_id: _documents(query_hits.order(setting)) for query_hits in sampled}
     judged = Qrels({query_id: qrels.judgments[query_id] for query_id in rankings})
     values = evaluate(judged, Run(rankings), [measure], Averaging(complete=True)).per_query
     (by_query,) = values.values()
-    return np.array([by_query[one.query.query_id] for one in found])
+    return np.array([by_query[query_hits.query.query_id] for query_hits in sampled])
 
 
 def _documents(doc_ids: Sequence[str]) -> tuple[ScoredDocument, ...]:
@@ -61,7 +61,7 @@ def choose(query_ids: Sequence[str], present: Floats, values: Mapping[SearchSett
     Args:
         query_ids: ids of the queries.
         present: the current setting's values ``(queries,)``.
-        values: setting -> its values ``(queries,)``; of settings with equal means, the earlier one is preferred.
+        values: setting -> its values ``(queries,)``; if means are equal, the earlier setting is chosen.
 
     Raises:
         EvaluationError: there are too few queries.
@@ -71,7 +71,7 @@ def choose(query_ids: Sequence[str], present: Floats, values: Mapping[SearchSett
     by_query = dict(zip(query_ids, table, strict=True))
     folds = block_folds(query_ids, FOLDS)
     learned: list[Fold[SearchSetting]] = cross_validate(by_query, folds, settings)
-    columns = {one: column for column, one in enumerate(settings)}
+    columns = {setting: column for column, setting in enumerate(settings)}
     held_out = {query_id: by_query[query_id][columns[fold.weights]] for fold in learned for query_id in fold.held_out}
     after = np.array([held_out[query_id] for query_id in query_ids])
     rows = {query_id: row for row, query_id in enumerate(query_ids)}
@@ -85,17 +85,17 @@ def choose(query_ids: Sequence[str], present: Floats, values: Mapping[SearchSett
 
 
 def _counting_the_choice(verdict: Verdict, differences: Floats, folds: Sequence[npt.NDArray[np.intp]]) -> Verdict:
-    """Return a randomisation test's verdict, which allows for the setting having been chosen on the same queries.
+    """Return the verdict of a randomisation test, which allows for the choice of the setting on the same queries.
 
     Held-out values are not independent of one another: each query was in the training folds of the others. So a t-test
-    at the 5% level finds differences that do not exist too often (measured: in 8% of cases). Its statistic is therefore
-    compared with that of random samples: in each, the results of the current and of the other settings are exchanged
-    at random for each query, and the setting is chosen again.
+    at the 5% level too often reports a difference that does not exist (measured: in 8% of cases). Its statistic is
+    therefore compared with that of random samples: in each, the results of the current and of the other settings are
+    exchanged at random for each query, and the setting is chosen again.
 
     Args:
-        verdict: verdict of a t-test of the held-out values.
+        verdict: the verdict of a t-test of the held-out values.
         differences: each setting's value minus the current one's ``(queries, settings)``.
-        folds: row numbers of each fold's queries.
+        folds: the row numbers of each fold's queries.
     """
     count = len(differences)
     signs = np.random.default_rng(SEED).choice([-1.0, 1.0], size=(SAMPLES, count))

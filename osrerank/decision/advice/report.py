@@ -35,7 +35,7 @@ AGAINST: dict[Outcome, str] = {
     "undecided": "not shown to be better than the current setting, which stays",
 }
 NAMES = {NO_STAGES: "first pass", AUTO_PIPELINE: "mono"}
-"""The pipelines that a cross-encoder's advice compares, where they are called otherwise than in the options."""
+"""Names in the report for pipelines whose names in the options say less."""
 TONES: dict[Outcome, str] = {"helps": "verdict good", "hurts": "verdict bad", "undecided": "verdict"}
 
 
@@ -61,10 +61,11 @@ def _numbers(advice: IndexAdvice) -> Iterator[str]:
             "without a judgment counts as not relevant, so reranking may be better than it looks: judge more hits"
         )
     yield from _compared_with_others(advice)
-    if any(one.by_vectors for one in advice.found):
-        for one in advice.of_pipelines():
-            mean = float(advice.values[one].mean())
-            yield f"{NAMES.get(one.pipeline, one.pipeline)}: {advice.measure} {mean:.4f}, {_time(advice, one)} ({one})"
+    if any(query_hits.by_vectors for query_hits in advice.found):
+        for setting in advice.of_pipelines():
+            mean = float(advice.values[setting].mean())
+            name = NAMES.get(setting.pipeline, setting.pipeline)
+            yield f"{name}: {advice.measure} {mean:.4f}, {_time(advice, setting)} ({setting})"
     choice = advice.choice
     if choice.setting == advice.current:
         yield "best: the current setting"
@@ -76,7 +77,7 @@ def _numbers(advice: IndexAdvice) -> Iterator[str]:
 
 
 def _what_is_odd(advice: IndexAdvice) -> Iterator[str]:
-    """Yield what makes the measure lower or higher than it is in use."""
+    """Yield what makes the measure lower or higher here than users would see."""
     lacking, relevant = advice.lacking
     if lacking:
         yield (
@@ -91,11 +92,11 @@ def _what_is_odd(advice: IndexAdvice) -> Iterator[str]:
 
 
 def _compared_with_others(advice: IndexAdvice) -> Iterator[str]:
-    """Yield a line for the present sample, and for each other fields, model and query, with its held-out value."""
+    """Yield a line for the present sample and for each alternative, with its value on held-out queries."""
     if not advice.compared:
         return
     now = float(advice.values[advice.current].mean())
-    yield f"what is read and by what, each with its best depth and blend, on unseen queries (now {now:.4f}):"
+    yield f"fields, models and queries compared, each with its best depth and blend, on unseen queries (now {now:.4f}):"
     for choice in advice.compared:
         verdict = choice.verdict
         against = f"{verdict.difference:+.4f} against now, {_p_value(verdict)}"
@@ -104,17 +105,17 @@ def _compared_with_others(advice: IndexAdvice) -> Iterator[str]:
 
 
 def _own_order(advice: IndexAdvice, choice: Choice) -> str:
-    """Return the value of the caller's own query without reranking; "" for the other samples."""
+    """Return the measure of the caller's own query without reranking, in words; "" for the other samples."""
     sample = choice.setting.sample
-    own = next(
+    own_first_pass = next(
         (value for value in advice.values if choice.setting.query and value.is_first_pass and value.sample == sample),
         None,
     )
-    return "" if own is None else f"; not reranked {float(advice.values[own].mean()):.4f}"
+    return "" if own_first_pass is None else f"; not reranked {float(advice.values[own_first_pass].mean()):.4f}"
 
 
 def _named(advice: IndexAdvice, choice: Choice) -> str:
-    """Return in what a sample differs from the present one."""
+    """Return what sets a choice's sample apart from the present one: its query, fields or model."""
     setting = choice.setting
     if setting.query:
         return f"your query {setting.query}"
@@ -185,10 +186,10 @@ def as_json(advice: IndexAdvice) -> dict[str, Any]:
         "choice": asdict(advice.choice),
         "recommended": dict(advice.recommended),
         "settings": [
-            {**_setting(one), "mean": float(values.mean()), "took_ms": advice.took_ms(one)}
-            for one, values in advice.values.items()
+            {**_setting(setting), "mean": float(values.mean()), "took_ms": advice.took_ms(setting)}
+            for setting, values in advice.values.items()
         ],
-        "compared": [{**_setting(one.setting), **asdict(one)} for one in advice.compared],
+        "compared": [{**_setting(choice.setting), **asdict(choice)} for choice in advice.compared],
         "lacking": {"documents": advice.lacking[0], "relevant": advice.lacking[1]},
         "own_hits": advice.own_hits,
         "judged": {"first_pass": advice.judged[0], "reranked": advice.judged[1]},
@@ -203,13 +204,13 @@ def _setting(setting: SearchSetting) -> dict[str, Any]:
 
 
 def _example(advice: IndexAdvice, row: int) -> dict[str, Any]:
-    found = advice.found[row]
+    query_hits = advice.found[row]
     return {
-        "query_id": found.query.query_id,
-        "query": found.query.text,
+        "query_id": query_hits.query.query_id,
+        "query": query_hits.query.text,
         "before": float(advice.before[row]),
         "after": float(advice.values[advice.best][row]),
-        "first_pass": found.order(None)[:TOP],
+        "first_pass": query_hits.order(None)[:TOP],
         "reranked": advice.sample_of(advice.best)[row].order(advice.best)[:TOP],
     }
 
@@ -228,7 +229,7 @@ def html_page(advice: IndexAdvice, qrels: Qrels, settings: str) -> str:
         better = f"Better: {advice.best}."
     answer = f"{ANSWERS[advice.verdict.outcome]} {better}"
     parts = [heading(title, 1), paragraph(answer, TONES[advice.verdict.outcome])]
-    parts += [paragraph(one.strip()) for one in said]
+    parts += [paragraph(line.strip()) for line in said]
     parts += [heading("Settings"), _table(advice)]
     for name, chosen in zip(("gain most", "lose most"), extremes(advice), strict=True):
         parts += [heading(f"Queries that {name}")]
@@ -237,8 +238,8 @@ def html_page(advice: IndexAdvice, qrels: Qrels, settings: str) -> str:
 
 
 def _table(advice: IndexAdvice) -> str:
-    """Return a table of the best blend for each depth, and of the present setting."""
-    means = {one: float(values.mean()) for one, values in advice.values.items()}
+    """Return a table of the best setting, the present one, and the best blend at each depth."""
+    means = {setting: float(values.mean()) for setting, values in advice.values.items()}
     best: dict[tuple[object, ...], SearchSetting] = {}
     for setting in means:
         group = setting.sample, setting.pipeline, setting.duo_depth, setting.depth, setting.mono_depth
@@ -246,8 +247,13 @@ def _table(advice: IndexAdvice) -> str:
     names = {advice.current: " (now)", advice.best: " (best)"}
     first = float(advice.before.mean())
     cells = [
-        [f"{one}{names.get(one, '')}", f"{means[one]:.4f}", f"{means[one] - first:+.4f}", _time(advice, one)]
-        for one in dict.fromkeys([advice.best, advice.current, *best.values()])
+        [
+            f"{setting}{names.get(setting, '')}",
+            f"{means[setting]:.4f}",
+            f"{means[setting] - first:+.4f}",
+            _time(advice, setting),
+        ]
+        for setting in dict.fromkeys([advice.best, advice.current, *best.values()])
     ]
     head = ("setting", f"{advice.measure} of the sample", "over first pass", "stages, vectors known")
     note = "The best of many settings looks better on its sample than it is; the promise above is for held-out queries."
@@ -256,17 +262,17 @@ def _table(advice: IndexAdvice) -> str:
 
 def _side_by_side(advice: IndexAdvice, row: int, qrels: Qrels) -> str:
     """Return a query's top hits from the first pass and from the best setting, side by side."""
-    found, after = advice.found[row], advice.values[advice.best][row]
-    judged = qrels.judgments.get(found.query.query_id, {})
+    query_hits, after = advice.found[row], advice.values[advice.best][row]
+    judged = qrels.judgments.get(query_hits.query.query_id, {})
     reranked = advice.sample_of(advice.best)[row]
-    sides = _side("First pass", found, None, judged) + _side("Reranked", reranked, advice.best, judged)
-    summary = f"<summary>{escape(found.query.text)} ({advice.before[row]:.2f} → {after:.2f})</summary>"
+    sides = _side("First pass", query_hits, None, judged) + _side("Reranked", reranked, advice.best, judged)
+    summary = f"<summary>{escape(query_hits.query.text)} ({advice.before[row]:.2f} → {after:.2f})</summary>"
     return f'<details open>{summary}<div class="pair">{sides}</div></details>'
 
 
-def _side(title: str, found: SampledQuery, setting: SearchSetting | None, judged: Mapping[str, int]) -> str:
+def _side(title: str, query_hits: SampledQuery, setting: SearchSetting | None, judged: Mapping[str, int]) -> str:
     items = []
-    for doc_id in found.order(setting)[:HITS]:
-        text = escape(f"{doc_id}: {found.texts[doc_id][:SNIPPET]}")
+    for doc_id in query_hits.order(setting)[:HITS]:
+        text = escape(f"{doc_id}: {query_hits.texts[doc_id][:SNIPPET]}")
         items.append(f'<li class="good">✓ {text}</li>' if judged.get(doc_id, 0) > 0 else f"<li>{text}</li>")
     return f"<div><strong>{escape(title)}</strong><ol>{''.join(items)}</ol></div>"

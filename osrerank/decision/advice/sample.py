@@ -17,10 +17,10 @@ DEPTHS = (10, 20, 50, 100)
 WEIGHTS = (0.0, 0.5, 1.0, 2.0, 4.0, 8.0)
 """Weights of the first pass in a linear blend, in logits; 0 leaves it out."""
 MONO_DEPTHS = (10, 20, 50)
-"""Candidates of the vectors' order that a cross-encoder reads."""
+"""How many candidates from the top of the vectors' order a cross-encoder reads."""
 VECTORS_STAGE, MONO_STAGE = FIRST_STAGES
 Sample = tuple[str, tuple[str, ...], str]
-"""What a sample of searches is made with: model, fields that it reads, and name of the caller's own query."""
+"""Model, fields that it reads, and name of the caller's own query: these determine a sample's hits and scores."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,13 +30,13 @@ class SearchSetting:
     Attributes:
         model: the model's name, as for ``--model``.
         passages: the option ``passages``, as in a settings file; the same in all settings of a model.
-        depth: candidates that are reranked.
+        depth: how many candidates are reranked.
         blend: ``replace``, ``linear`` or ``rrf``.
         weight: weight of the first pass in the blend.
-        duo_depth: candidates that are then compared in pairs; 0 for none. Only the present setting may have it above 0.
+        duo_depth: how many candidates are then compared in pairs; above 0 in the present setting only.
         pipeline: the pipeline of the search; with ``none``, the first pass, the other attributes have no effect.
-        mono_depth: in ``vectors-mono``, the best that the cross-encoder reads.
-        fields: those that the model reads; empty for the present ones.
+        mono_depth: how many of the best candidates the cross-encoder reads in ``vectors-mono``.
+        fields: the fields that the model reads; empty for the present ones.
         query: name of the caller's own query, which finds the hits; empty for a query text.
     """
 
@@ -53,7 +53,7 @@ class SearchSetting:
 
     @property
     def sample(self) -> Sample:
-        """What the hits and their scores depend on, of which all depths and blends are computed."""
+        """What the hits and their scores depend on; every depth and blend is computed from the same ones."""
         return self.model, self.fields, self.query
 
     @property
@@ -61,9 +61,12 @@ class SearchSetting:
         """Whether the setting is the first pass, without reranking."""
         return self.pipeline == NO_STAGES
 
-    def took_ms(self, found: "SampledQuery") -> float | None:
-        """Return what reranking a query's hits takes, by the stages' times at full depth; None where these lack."""
-        times, count = found.took_ms, max(1, len(found.candidates))
+    def took_ms(self, sampled: "SampledQuery") -> float | None:
+        """Estimate the milliseconds that reranking a query's hits takes, from the stages' times at full depth.
+
+        None if those times were not measured, or if the setting compares pairs.
+        """
+        times, count = sampled.took_ms, max(1, len(sampled.candidates))
         if self.is_first_pass or not times or self.duo_depth:
             return 0.0 if self.is_first_pass else None
         vectors_ms, pairs = times.get(VECTORS_STAGE, 0.0), self.mono_depth
@@ -108,12 +111,13 @@ class SampledQuery:
 
     Attributes:
         query: the query.
-        candidates: hits in first-pass order; ``trace`` has the first pass's score, then the model's if there is one.
+        candidates: the hits in first-pass order; ``trace`` has the first pass's score, then the model's if there is
+            one.
         texts: id -> text of the hit, as the model reads it.
         with_pairs: ids in the order of the present setting if that compares pairs; otherwise empty.
         by_vectors: the same hits with the scores of the stage ``vectors``, where the model is a cross-encoder.
-        vectors_weight: weight of their logit beside the cross-encoder's in ``vectors-mono``.
-        took_ms: stage -> its time for all of these hits, in milliseconds, where the search encoded no text.
+        vectors_weight: the weight of the vectors' logit beside the cross-encoder's in ``vectors-mono``.
+        took_ms: stage -> its time for all of these hits, in milliseconds; empty if the search encoded documents.
     """
 
     query: Query
@@ -134,26 +138,34 @@ class SampledQuery:
             ranked = self._ranked(self.by_vectors, setting.depth, setting.blend, setting.weight)
             return self._read(ranked, setting.mono_depth)
         candidates = self.by_vectors if setting.pipeline in VECTORS and self.by_vectors else self.candidates
-        return [one.doc_id for one in self._ranked(candidates, setting.depth, setting.blend, setting.weight)]
+        return [
+            candidate.doc_id for candidate in self._ranked(candidates, setting.depth, setting.blend, setting.weight)
+        ]
 
     def _ranked(self, candidates: Sequence[Candidate], depth: int, blend: str, weight: float) -> tuple[Candidate, ...]:
-        """Return candidates in the order of their last scores and the first pass's."""
+        """Return the candidates ordered by a blend of their last scores with the first pass's."""
         block, rest = candidates[:depth], candidates[depth:]
-        scored = sorted((one for one in block if len(one.trace) > 1), key=lambda one: (-one.score, one.rank))
-        ordered = (*scored, *(one for one in block if len(one.trace) == 1), *rest)
+        scored = sorted(
+            (candidate for candidate in block if len(candidate.trace) > 1),
+            key=lambda candidate: (-candidate.score, candidate.rank),
+        )
+        ordered = (*scored, *(candidate for candidate in block if len(candidate.trace) == 1), *rest)
         if blend == "replace" or not scored:
             return ordered
-        ranked = tuple(one._replace(rank=rank) for rank, one in enumerate(ordered, start=1))
-        method: Method = blend  # type: ignore[assignment]  # one of its methods
+        ranked = tuple(candidate._replace(rank=rank) for rank, candidate in enumerate(ordered, start=1))
+        method: Method = blend  # type: ignore[assignment]  # a setting's blend is one of the stage's methods
         return BlendStage(method, weight, depth).rerank(Ranking(self.query, ranked)).candidates
 
     def _read(self, ranked: Sequence[Candidate], mono_depth: int) -> list[str]:
-        """Return the ids in the vectors' order, the best of them in the cross-encoder's."""
+        """Return the ids in the vectors' order, with the best ``mono_depth`` in the cross-encoder's order."""
         logits = {candidate.doc_id: candidate.score for candidate in self.candidates if len(candidate.trace) > 1}
         best, rest = ranked[:mono_depth], ranked[mono_depth:]
-        scored = [one for one in best if one.doc_id in logits]
-        scored.sort(key=lambda one: -(logits[one.doc_id] + self.vectors_weight * one.score))
-        return [one.doc_id for one in (*scored, *(one for one in best if one.doc_id not in logits), *rest)]
+        scored = [candidate for candidate in best if candidate.doc_id in logits]
+        scored.sort(key=lambda candidate: -(logits[candidate.doc_id] + self.vectors_weight * candidate.score))
+        return [
+            candidate.doc_id
+            for candidate in (*scored, *(candidate for candidate in best if candidate.doc_id not in logits), *rest)
+        ]
 
 
 def present_setting(client: Client, index: str) -> SearchSetting:
@@ -179,28 +191,28 @@ def present_setting(client: Client, index: str) -> SearchSetting:
 
 def vectors_blend(client: Client, index: str) -> tuple[str, float] | None:
     """Return the blend and weight with which vectors precede a cross-encoder; None if the model is not one."""
-    own = client.options_of(index)
-    if own.pipeline not in VECTORS_MONO:
-        own = replace(own, pipeline="vectors-mono", blend="card", blend_weight=None)
+    options = client.options_of(index)
+    if options.pipeline not in VECTORS_MONO:
+        options = replace(options, pipeline="vectors-mono", blend="card", blend_weight=None)
     with client.searcher.serving(index) as service:
-        return _named(service.identity(own)["blend"]) if service.resolve(Rerank())[0] == MONO_STAGE else None
+        return _named(service.identity(options)["blend"]) if service.resolve(Rerank())[0] == MONO_STAGE else None
 
 
 def _named(blend: object) -> tuple[str, float]:
-    """Return the blend and weight of a search's identity."""
+    """Return the blend and weight that a search's identity has as a list."""
     return (str(blend[0]), float(blend[1])) if isinstance(blend, list) else ("replace", 0.0)
 
 
 def settings_to_try(
     present: SearchSetting, depths: Sequence[int] = DEPTHS, *, vectors_blend: tuple[str, float] | None = None
 ) -> list[SearchSetting]:
-    """Return the settings to compare; of equally good ones, the first is preferred.
+    """Return the settings to compare; if several are equally good, the first is chosen.
 
     The current one comes first, then the first pass, then the others from the lowest depth up.
 
     Args:
-        present: the current one.
-        depths: to try besides its own.
+        present: the current setting.
+        depths: depths to try besides the current one.
         vectors_blend: blend and weight with which vectors precede a cross-encoder; None if the model is not one.
     """
     first_pass_weight = present.weight if present.blend == "linear" else 0.0
@@ -210,7 +222,7 @@ def settings_to_try(
     alone = replace(present, duo_depth=0, mono_depth=0, pipeline=AUTO_PIPELINE)
     tried = [replace(alone, depth=depth, blend=blend, weight=weight) for depth in every for blend, weight in blends]
     if vectors_blend is not None:
-        tried += [replace(one, pipeline=VECTORS_STAGE) for one in tried]
+        tried += [replace(setting, pipeline=VECTORS_STAGE) for setting in tried]
         blend, weight = vectors_blend
         read = replace(alone, depth=every[-1], blend=blend, weight=weight, pipeline="vectors-mono")
         tried += [replace(read, mono_depth=depth) for depth in MONO_DEPTHS if depth < read.depth]
@@ -237,8 +249,8 @@ def search_sample(
         client: client of the index.
         index: its name.
         queries: queries to search.
-        depth: candidates that are reranked.
-        fields: those that the model reads; empty for the index's own.
+        depth: how many candidates are reranked.
+        fields: the fields that the model reads; empty for the index's own.
         template: the caller's own query; None for the text in the index's fields.
         exclude_query_ids: whether a hit with the query's own id is left out.
         advance: called after each query.
@@ -249,33 +261,33 @@ def search_sample(
     """
     options = client.options_of(index)
     shown = tuple(fields) or options.fields or ()
-    if template is not None:  # its own fields, as a search has them
+    if template is not None:  # a search with a body reads the configured fields
         options = replace(options, fields=client.searcher.defaults.of(index).fields)
     if fields:
         options = replace(options, fields=tuple(fields))
     alone, vectors_weight = sampling_options(options, depth), 0.0
     with client.searcher.serving(index) as service:
-        if service.resolve(Rerank())[0] == MONO_STAGE:  # its vectors are another model's
+        if service.resolve(Rerank())[0] == MONO_STAGE:  # a cross-encoder; another model makes its vectors
             alone = replace(alone, pipeline="vectors-mono")
             vectors_weight = cast("float", service.identity(alone)["vectors_weight"])
 
     searches = _Searches(client, index, depth, template, exclude_query_ids)
-    found = []
+    sampled = []
     for query in queries:
         response = searches.of(query, alone)
         hits = response["hits"]["hits"]
         texts = {hit["_id"]: hit_text(hit, shown) or "" for hit in hits}
         stage = FIRST_STAGES if alone.pipeline == AUTO_PIPELINE else (MONO_STAGE,)
-        one = SampledQuery(query, _candidates(hits, texts, stage), texts, took_ms=_times(response))
+        query_hits = SampledQuery(query, _candidates(hits, texts, stage), texts, took_ms=_times(response))
         if alone.pipeline != AUTO_PIPELINE:
             by_vectors = _candidates(hits, texts, (VECTORS_STAGE,))
-            one = replace(one, by_vectors=by_vectors, vectors_weight=vectors_weight)
+            query_hits = replace(query_hits, by_vectors=by_vectors, vectors_weight=vectors_weight)
         if _compares_pairs(options):
             paired = searches.of(query, _with_pairs(alone, options))["hits"]["hits"]
-            one = replace(one, with_pairs=tuple(hit["_id"] for hit in paired))
-        found.append(one)
+            query_hits = replace(query_hits, with_pairs=tuple(hit["_id"] for hit in paired))
+        sampled.append(query_hits)
         advance()
-    return found
+    return sampled
 
 
 @dataclass(frozen=True, slots=True)
@@ -288,18 +300,18 @@ class _Searches:
     template: QueryTemplate | None
     exclude_query_ids: bool
 
-    def of(self, query: Query, asked: Rerank) -> dict[str, Any]:
-        """Return a response with at most ``depth`` hits."""
-        response = self._answered(query, asked, self.depth + self.exclude_query_ids)
+    def of(self, query: Query, options: Rerank) -> dict[str, Any]:
+        """Return the response to a query, with at most ``depth`` hits."""
+        response = self._answered(query, options, self.depth + self.exclude_query_ids)
         hits = response["hits"]["hits"]
         kept = [hit for hit in hits if not (self.exclude_query_ids and hit["_id"] == query.query_id)]
         return {**response, "hits": {**response["hits"], "hits": kept[: self.depth]}}
 
-    def _answered(self, query: Query, asked: Rerank, size: int) -> Any:
+    def _answered(self, query: Query, options: Rerank, size: int) -> Any:
         if self.template is None:
-            return self.client.search(query.text, index=self.index, size=size, rerank=asked)
-        asked, body = replace(asked, query=query.text), self.template.body_of(query.text, size)
-        response = self.client.search(index=self.index, body=body, rerank=asked)
+            return self.client.search(query.text, index=self.index, size=size, rerank=options)
+        options, body = replace(options, query=query.text), self.template.body_of(query.text, size)
+        response = self.client.search(index=self.index, body=body, rerank=options)
         if response["hits"]["hits"] and not response["rerank"]["applied"]:
             reason = f"searches by {self.template.name} are not reranked: {response['rerank']['reason']}"
             raise ConfigError(reason, setting="template", source="flag")
@@ -307,13 +319,15 @@ class _Searches:
 
 
 def _times(response: Mapping[str, Any]) -> dict[str, float]:
-    """Return the times of a response's stages; of none that encoded documents, which is done once for each."""
+    """Return stage -> its milliseconds; empty if a stage encoded documents, as only a first search does."""
     stages = response["rerank"]["stages"]
-    return {} if any(stage.get("encoded") for stage in stages) else {one["name"]: one["took_ms"] for one in stages}
+    return (
+        {} if any(stage.get("encoded") for stage in stages) else {stage["name"]: stage["took_ms"] for stage in stages}
+    )
 
 
 def sampling_options(options: Rerank, depth: int) -> Rerank:
-    """Return options for a search that scores ``depth`` candidates with the first model and does nothing else.
+    """Return the options for scoring ``depth`` candidates with the first model, and for nothing else.
 
     Raises:
         ConfigError: the options rerank by sentences or by a custom pipeline.
@@ -345,15 +359,17 @@ def _compares_pairs(options: Rerank) -> bool:
 def _with_pairs(alone: Rerank, options: Rerank) -> Rerank:
     """Return the sampling options with the pipeline, depths and blend of the index."""
     names = ("pipeline", "mono_depth", "blend", "blend_weight")
-    own: dict[str, Any] = {name: getattr(options, name) for name in names}
-    return replace(alone, **own, depth=options.least_depth)
+    index_options: dict[str, Any] = {name: getattr(options, name) for name in names}
+    return replace(alone, **index_options, depth=options.least_depth)
 
 
 def _candidates(
     hits: Sequence[Mapping[str, Any]], texts: Mapping[str, str], stages: Sequence[str]
 ) -> tuple[Candidate, ...]:
-    """Return hits as candidates in first-pass order, with the score of the one of the stages that is there."""
-    return tuple(sorted((_candidate(hit, texts[hit["_id"]], stages) for hit in hits), key=lambda one: one.rank))
+    """Return hits as candidates in first-pass order, with the score of whichever of the stages ran."""
+    return tuple(
+        sorted((_candidate(hit, texts[hit["_id"]], stages) for hit in hits), key=lambda candidate: candidate.rank)
+    )
 
 
 def _candidate(hit: Mapping[str, Any], text: str, stages: Sequence[str]) -> Candidate:

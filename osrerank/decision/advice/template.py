@@ -1,4 +1,4 @@
-"""A search body of the caller's own, with ``{{query}}`` where a query's text goes."""
+"""The caller's own search body, with ``{{query}}`` where a query's text goes."""
 
 import json
 from collections.abc import Mapping
@@ -17,7 +17,7 @@ class QueryTemplate:
 
     Attributes:
         name: the file's name.
-        body: an ordinary ``_search`` body, in whose texts ``{{query}}`` stands for the query's.
+        body: an ordinary ``_search`` body, in which ``{{query}}`` stands for the query's text.
     """
 
     name: str
@@ -28,7 +28,7 @@ class QueryTemplate:
         """Read a JSON file.
 
         Raises:
-            ConfigError: it is no JSON object with a query, or has no placeholder.
+            ConfigError: the file holds no JSON object with a query, or no placeholder.
         """
         try:
             body = json.loads(path.read_text("utf-8"))
@@ -41,7 +41,7 @@ class QueryTemplate:
         return cls(path.name, body)
 
     def body_of(self, text: str, size: int) -> dict[str, Any]:
-        """Return the body of a query's search for so many hits from the first one on."""
+        """Return the search body for a query's text that asks for the first ``size`` hits."""
         return {**_filled(self.body, text), "from": 0, "size": size}
 
 
@@ -49,8 +49,8 @@ def _filled(value: Any, text: str) -> Any:
     if isinstance(value, str):
         return value.replace(PLACEHOLDER, text)
     if isinstance(value, Mapping):
-        return {name: _filled(one, text) for name, one in value.items()}
-    return [_filled(one, text) for one in value] if isinstance(value, list) else value
+        return {name: _filled(part, text) for name, part in value.items()}
+    return [_filled(item, text) for item in value] if isinstance(value, list) else value
 
 
 def _refused(path: Path, reason: str) -> ConfigError:

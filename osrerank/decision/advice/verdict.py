@@ -91,7 +91,7 @@ def judge(before: Floats, after: Floats) -> Verdict:
 
 
 def too_few(queries: int) -> EvaluationError:
-    """Return the error for so few judged queries."""
+    """Return the error that says how many judged queries there are and how many are needed."""
     return EvaluationError(f"{queries} judged queries are too few to judge by: at least {LEAST_QUERIES} are needed")
 
 
@@ -109,7 +109,7 @@ def student(count: int) -> float:
 
 
 def more_queries(differences: Floats) -> int | None:
-    """Return how many more queries would decide, if mean and spread are as measured; None if more than a million."""
+    """Return how many more queries would decide, if mean and spread stay as measured; None if more than a million."""
     mean, deviation = abs(float(differences.mean())), float(differences.std(ddof=1))
     if mean <= TOLERANCE:
         return None
@@ -118,6 +118,6 @@ def more_queries(differences: Floats) -> int | None:
 
 
 def _reach() -> float:
-    """Return how many standard errors a difference must have to be detected in four of five cases."""
+    """Return how many standard errors a difference must span for the test to detect it in four of five cases."""
     stats = require("scipy.stats", extra="eval")
     return float(stats.norm.ppf(1 - ALPHA / 2) + stats.norm.ppf(POWER))

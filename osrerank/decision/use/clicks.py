@@ -1,4 +1,4 @@
-"""What users were shown and what they clicked: one page at a time, and a file of them.
+"""Read a file of the pages that users were shown, with what they clicked.
 
 A line of the file is a JSON object::
 
@@ -22,13 +22,13 @@ class ShownPage:
     """A page of results, and the clicks on it.
 
     Attributes:
-        query: as the user typed it.
-        doc_ids: from the top.
-        clicked: those that were clicked, of the page.
-        session: who looked; empty where it is not known.
+        query: the query text, as the user typed it.
+        doc_ids: the ids of the documents on the page, from the top.
+        clicked: the ids of the documents that the user clicked; all are on the page.
+        session: the id of the user's session; empty if it is not known.
         first_rank: the rank of the page's first hit, from 1.
-        teams: ``A`` or ``B`` for each document of an interleaved page; empty for another page.
-        experiment: its name.
+        teams: ``A`` or ``B`` for each document of an interleaved page; empty for other pages.
+        experiment: the name of the experiment that the page belongs to; empty if none.
     """
 
     query: str
@@ -49,10 +49,10 @@ class ShownPage:
 
 
 def read_clicks(path: Path) -> Iterator[ShownPage]:
-    """Yield the pages of a file, compressed or not.
+    """Yield the pages in a file, compressed or not.
 
     Raises:
-        FormatError: a line is no such object; the message names it.
+        FormatError: a line is not an object of this form; the message has its number.
     """
     for number, line in numbered_objects(path):
         try:
@@ -70,7 +70,7 @@ def _page(line: dict[str, Any]) -> ShownPage:
         raise ValueError("query is missing: each line needs the text that was searched")
     lists = {name: line.get(name) for name in ("documents", "clicks")}
     for name, value in lists.items():
-        if not isinstance(value, list) or not all(isinstance(one, str) for one in value):
+        if not isinstance(value, list) or not all(isinstance(doc_id, str) for doc_id in value):
             raise TypeError(f"{name} is {value!r}; it must be a list of document ids")
     rank = line.get("first_rank", 1)
     if type(rank) is not int:

@@ -1,4 +1,4 @@
-"""Which of two interleaved rankings users prefer, how sure that is, and how many sessions would show it.
+"""Tell which of two interleaved rankings users prefer, how sure that is, and how many sessions would show it.
 
 Radlinski, Kurup, Joachims: How does clickthrough data reflect retrieval quality?, CIKM 2008, section 4: a session
 prefers the team whose documents got more of its clicks. Under the null hypothesis a session with a preference is a coin
@@ -16,27 +16,27 @@ from osrerank.decision.use.clicks import ShownPage
 from osrerank.errors import EvaluationError
 
 LEAST_SHARE = 0.55
-"""The share of preferences that is worth finding, unless another is asked for."""
+"""The smallest share of preferences worth finding, by default."""
 POWER = 0.8
 
 
 @dataclass(frozen=True, slots=True)
 class Preference:
-    """What the sessions of an experiment say.
+    """Which team the sessions of an experiment prefer, and how sure that is.
 
     Attributes:
-        experiment: its name.
-        sessions: that saw interleaved pages; a page without a session is one of its own.
-        wins_a, wins_b: sessions with more clicks on team A's documents, on team B's.
-        ties: sessions with clicks and no preference.
-        silent: sessions without a click on an interleaved page.
-        share_b: share of B among the sessions with a preference, in [0, 1]; a half where there is none.
-        low, high: its interval at the confidence asked for.
-        p_value: two-tailed, of the exact binomial test that both are equal.
-        winner: ``A``, ``B``, or empty where the interval has one half in it.
-        needed: sessions that would show a share as far from one half as `least_share`, with a power of 0.8.
-        needed_as_seen: likewise for the share that was seen; None where it is one half.
-        least_share: that was asked for.
+        experiment: the experiment's name.
+        sessions: how many sessions saw interleaved pages; a page without a session counts as one.
+        wins_a, wins_b: how many sessions have more clicks on team A's documents, and on team B's.
+        ties: how many sessions have clicks but no preference.
+        silent: how many sessions have no click on an interleaved page.
+        share_b: the share of sessions that prefer B among those with a preference, in [0, 1]; 0.5 if none has one.
+        low, high: the ends of that share's confidence interval.
+        p_value: the two-tailed p-value of the exact binomial test that users prefer neither.
+        winner: ``A`` or ``B``; empty if the interval contains 0.5.
+        needed: how many sessions would show a share as far from 0.5 as ``least_share``, with a power of 0.8.
+        needed_as_seen: how many sessions would show the share that was seen; None if that is 0.5.
+        least_share: the smallest share of preferences that the caller finds worth finding.
     """
 
     experiment: str
@@ -64,7 +64,7 @@ def preferences(
     """Return one preference for each experiment with interleaved pages, in the order of their names.
 
     Args:
-        pages: any; those that are not interleaved do not count.
+        pages: the pages that users saw; pages that are not interleaved are ignored.
         confidence: the confidence of the intervals, in (0, 1).
         least_share: the smallest share of preferences for the better team that is worth finding, in (.5, 1].
 
@@ -115,7 +115,7 @@ def _preference(name: str, balances: Mapping[object, list[int]], confidence: flo
 
 
 def binomial_interval(successes: int, trials: int, confidence: float = 0.95) -> tuple[float, float]:
-    """Return the exact interval of a share; all of [0, 1] without trials."""
+    """Return the exact confidence interval of a share of successes; [0, 1] without trials."""
     if not trials:
         return 0.0, 1.0
     exact = require("scipy.stats", extra="eval").binomtest(successes, trials).proportion_ci(confidence)
@@ -123,7 +123,7 @@ def binomial_interval(successes: int, trials: int, confidence: float = 0.95) -> 
 
 
 def sessions_needed(share: float, rate: float, *, confidence: float = 0.95, power: float = POWER) -> int | None:
-    """Return how many sessions show that a share of preferences is not one half; None where none do.
+    """Return how many sessions would show that a share of preferences is not 0.5; None if no number would.
 
     ``n = ((z_confidence / 2 + z_power sqrt(p (1 - p))) / (p - 1/2))^2`` sessions with a preference (normal
     approximation of the binomial test), over the rate at which sessions have one.
@@ -132,7 +132,7 @@ def sessions_needed(share: float, rate: float, *, confidence: float = 0.95, powe
         share: the share of preferences for one team, in [0, 1].
         rate: the share of sessions with a preference, in [0, 1].
         confidence: the confidence of the interval that is to exclude one half.
-        power: probability that it does.
+        power: the probability that the interval excludes one half.
     """
     if share == 0.5 or not rate:
         return None

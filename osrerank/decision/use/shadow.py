@@ -1,4 +1,4 @@
-"""Sum up the records of searches in shadow mode (`osrerank.search.shadow`): what reranking would have changed."""
+"""Summarise the records of searches in shadow mode (`osrerank.search.shadow`): what reranking would have changed."""
 
 import math
 from collections import Counter
@@ -13,7 +13,7 @@ from osrerank.formats.lines import json_lines
 from osrerank.formats.sources import open_paths, readable
 
 EXAMPLES = 10
-"""How many of the searches that change most the report lists."""
+"""How many searches the report lists, those that reranking changes most."""
 NUMBERS = ("dropped", "ms", "first_pass_ms", "hits", "after", "overlap", "moved", "farthest", "known", "encoded")
 """Optional fields of a record that are numbers, at least 0."""
 
@@ -25,20 +25,20 @@ class ShadowReport:
     """What reranking would have changed in the recorded searches.
 
     Attributes:
-        searches: how many were run again.
-        dropped: how many were not, because too many waited or a process ended.
-        unreadable: how many lines are no records, such as one cut short by a full disk.
+        searches: how many searches were run again with reranking.
+        dropped: how many searches were not, because too many were waiting or a process ended.
+        unreadable: how many lines are not records, such as a line cut short by a full disk.
         applied: outcome ``true``, ``partial`` or ``false`` -> number of searches.
-        reasons: the code of why searches were not reranked, or only in part -> number of searches.
+        reasons: reason code -> number of searches that were not reranked, or only in part.
         new_hits: how many of the first ten hits are new with reranking -> number of reranked searches.
-        first_changed: how many searches have another first hit.
-        moved: for each search, how many of the first ten hits changed their rank.
-        farthest: for each search, the most ranks that one of these hits moved.
+        first_changed: how many searches have another first hit with reranking.
+        moved: for each search, how many of the first ten hits change their rank.
+        farthest: for each search, the most ranks by which one of these hits moves.
         ms: for each search, its wall time with reranking, in milliseconds.
         first_pass_ms: for each search, the time of its first pass as OpenSearch reports it, in milliseconds.
         known: how many documents had stored vectors.
-        encoded: how many documents were encoded.
-        most_changed: the records of the searches that change most, the greatest change first.
+        encoded: how many documents had to be encoded.
+        most_changed: the records of the searches that reranking changes most, the greatest change first.
     """
 
     searches: int = 0
@@ -62,9 +62,9 @@ class ShadowReport:
         return self.new_hits.total()
 
     def add(self, record: Record) -> None:
-        """Count a record."""
+        """Add a record to the counts."""
         self.dropped += record.get("dropped", 0)
-        if "query" not in record:  # a process that ended recorded what it dropped
+        if "query" not in record:  # a process writes such a record when it ends: how many searches it dropped
             return
         self.searches += 1
         self.applied[str(record["applied"]).lower()] += 1
@@ -83,7 +83,7 @@ class ShadowReport:
         self.first_changed += record["first_changed"]
         self.moved.append(record["moved"])
         self.farthest.append(record["farthest"])
-        kept = {(one["index"], one["query"]): one for one in self.most_changed}
+        kept = {(kept_record["index"], kept_record["query"]): kept_record for kept_record in self.most_changed}
         name = record["index"], record["query"]  # the same search counts once
         kept[name] = max(kept.get(name, record), record, key=change)
         self.most_changed = sorted(kept.values(), key=change, reverse=True)[:EXAMPLES]
@@ -126,11 +126,11 @@ def spread(values: Sequence[float]) -> dict[str, float]:
 
 
 def read_report(paths: Iterable[Path]) -> ShadowReport:
-    """Return the report of files of records, compressed or not.
+    """Read files of records, compressed or not, and return the report on them.
 
     Raises:
-        EvaluationError: the files have no record.
-        FormatError: a file is truncated or damaged, or its first line is no record.
+        EvaluationError: the files hold no record.
+        FormatError: a file is truncated or damaged, or its first line is not a record.
     """
     report = ShadowReport()
     for path in paths:
@@ -151,7 +151,7 @@ def read_report(paths: Iterable[Path]) -> ShadowReport:
 
 
 def _problem(path: Path, number: int, line: Record) -> FormatError | None:
-    """Return why a line is no record of a search in shadow mode; None if it is one."""
+    """Return the error that says why a line is not a record of a search in shadow mode; None if it is one."""
     wrong = [name for name in NUMBERS if name in line and not _is_number(line[name])]
     needed = ["query", "index", "applied"] if "query" in line else ["time", "dropped"]
     if line.get("hits"):

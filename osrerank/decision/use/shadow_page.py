@@ -15,45 +15,45 @@ REASONS = 5
 
 def headline(report: ShadowReport) -> str:
     """Return the report in one sentence."""
-    found = "1 search" if report.searches == 1 else f"{report.searches:,} searches"
+    counted = "1 search" if report.searches == 1 else f"{report.searches:,} searches"
     if not report.compared:
-        return f"{found} in shadow; reranking was applied to none of them"
-    said = f"{found} in shadow; reranking brings other hits among the first ten to"
+        return f"{counted} in shadow; reranking was applied to none of them"
+    said = f"{counted} in shadow; reranking brings other hits among the first ten to"
     return f"{said} {_share(report.compared - report.new_hits[0], report.compared)} of those that it was applied to"
 
 
 def outcome_rows(report: ShadowReport) -> list[tuple[str, str, str]]:
-    """Return rows of the searches' outcomes, of the reasons, and of those dropped."""
+    """Return table rows that count searches by outcome and by reason, and those that were dropped."""
     names = {"true": "reranked", "partial": "reranked in part", "false": "not reranked"}
-    found = [(name, report.applied[outcome]) for outcome, name in names.items() if report.applied[outcome]]
-    found += [(f"because: {reason}", count) for reason, count in report.reasons.most_common(REASONS)]
+    outcomes = [(name, report.applied[outcome]) for outcome, name in names.items() if report.applied[outcome]]
+    outcomes += [(f"because: {reason}", count) for reason, count in report.reasons.most_common(REASONS)]
     if (rest := report.reasons.total() - sum(count for _, count in report.reasons.most_common(REASONS))) > 0:
-        found.append(("for other reasons", rest))
+        outcomes.append(("for other reasons", rest))
     every = report.searches + report.dropped
-    return [(name, f"{count:,}", _share(count, every)) for name, count in (*found, ("dropped", report.dropped))]
+    return [(name, f"{count:,}", _share(count, every)) for name, count in (*outcomes, ("dropped", report.dropped))]
 
 
 def change_rows(report: ShadowReport) -> list[tuple[str, str, str]]:
-    """Return rows of the searches by their number of new hits, and of those with another first hit."""
-    found = [(_named(count), report.new_hits[count]) for count in sorted(report.new_hits)]
-    found.append(("another first hit", report.first_changed))
-    return [(name, f"{count:,}", _share(count, report.compared)) for name, count in found]
+    """Return table rows that count searches by their number of new hits, and those with another first hit."""
+    changes = [(_named(count), report.new_hits[count]) for count in sorted(report.new_hits)]
+    changes.append(("another first hit", report.first_changed))
+    return [(name, f"{count:,}", _share(count, report.compared)) for name, count in changes]
 
 
 def number_rows(report: ShadowReport) -> list[tuple[str, str, str]]:
-    """Return rows of the medians and 95th percentiles of moves and times."""
+    """Return table rows with the median and 95th percentile of moves and times."""
     measured: tuple[tuple[str, Sequence[float]], ...] = (
         ("hits of the first ten that moved", report.moved),
         ("most ranks that one of them moved", report.farthest),
         ("milliseconds, with reranking", report.ms),
-        ("of them, OpenSearch's first pass", report.first_pass_ms),
+        ("milliseconds, OpenSearch's first pass", report.first_pass_ms),
     )
     spreads = [(name, spread(values)) for name, values in measured]
-    return [(name, f"{one['p50']:,.0f}", f"{one['p95']:,.0f}") for name, one in spreads]
+    return [(name, f"{percentiles['p50']:,.0f}", f"{percentiles['p95']:,.0f}") for name, percentiles in spreads]
 
 
 def example_line(record: dict[str, Any]) -> str:
-    """Return one line that describes a search that changes much."""
+    """Return a line on what reranking changes in a search."""
     name = record["texts"]["query"] if "texts" in record else record["query"]
     where = f" in {record['index']}" if record.get("index") else ""
     changed = f"{_named(new_hits(record))} of {record['hits']}, {record['moved']} moved, {record['farthest']} ranks"
@@ -61,10 +61,10 @@ def example_line(record: dict[str, Any]) -> str:
 
 
 def notes(report: ShadowReport) -> list[str]:
-    """Return sentences on vectors and on unreadable lines, which the tables leave out."""
+    """Return sentences on document vectors and on unreadable lines, which are not in the tables."""
     said = [f"Document vectors: {report.known:,} were stored before, {report.encoded:,} were encoded."]
     if report.unreadable:
-        said.append(f"{report.unreadable:,} lines of the files are no records and are left out.")
+        said.append(f"{report.unreadable:,} lines of the files are not records and are left out.")
     return said
 
 
@@ -94,12 +94,12 @@ def _example(record: dict[str, Any]) -> str:
 
 def _side(title: str, ids: Sequence[str], others: Sequence[str]) -> str:
     """Return a list of ids, with those that the other list lacks in bold."""
-    items = "".join(f"<li>{_marked(one, is_on_both=one in others)}</li>" for one in ids)
+    items = "".join(f"<li>{_marked(doc_id, is_on_both=doc_id in others)}</li>" for doc_id in ids)
     return f"<div><strong>{escape(title)}</strong><ol>{items}</ol></div>"
 
 
-def _marked(one: str, *, is_on_both: bool) -> str:
-    return escape(one) if is_on_both else f"<strong>{escape(one)}</strong>"
+def _marked(doc_id: str, *, is_on_both: bool) -> str:
+    return escape(doc_id) if is_on_both else f"<strong>{escape(doc_id)}</strong>"
 
 
 def _named(count: int) -> str:

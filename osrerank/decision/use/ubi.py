@@ -1,8 +1,8 @@
-"""Pages and clicks from the indexes of User Behavior Insights (UBI, schema 1.3).
+"""Read pages and clicks from the indexes of User Behavior Insights (UBI, schema 1.3).
 
-``ubi_queries`` has what was shown (``query_id``, ``user_query``, ``query_response_hit_ids``), ``ubi_events`` what was
-done (``query_id``, ``action_name``, ``event_attributes.object.object_id``). A click counts at the rank that its object
-had on the page, whatever ``event_attributes.position`` says: some applications count from 0.
+``ubi_queries`` records what users were shown (``query_id``, ``user_query``, ``query_response_hit_ids``), ``ubi_events``
+what they did (``query_id``, ``action_name``, ``event_attributes.object.object_id``). A click counts at the rank that
+its object had on the page; ``event_attributes.position`` is not read, because some applications count it from 0.
 """
 
 from collections import defaultdict
@@ -19,20 +19,20 @@ from osrerank.indexing.side_index import every_hit
 from osrerank.search.ubi import EXPERIMENT, FIRST_RANK, SESSION, TEAMS
 
 CLICKS = ("click", "click_through")
-"""Actions that say that a document was chosen."""
+"""Values of ``action_name`` that count as clicks."""
 AT_ONCE = 1_000
 
 
 @dataclass(frozen=True, slots=True)
 class UbiSource:
-    """Where UBI's documents are, and which of them count.
+    """Which indexes hold UBI's records, and which records count.
 
     Attributes:
-        queries: index of the searches.
-        events: index of the events.
-        actions: ``action_name`` of what counts as a click.
+        queries: the index of searches.
+        events: the index of events.
+        actions: the values of ``action_name`` that count as clicks.
         application: the application whose searches are read; empty for all.
-        since, until: ISO 8601 times; empty for all.
+        since, until: the first and the last time to read, in ISO 8601; empty for no limit.
     """
 
     queries: str = "ubi_queries"
@@ -45,11 +45,11 @@ class UbiSource:
 
 @dataclass(frozen=True, slots=True)
 class UbiPages:
-    """What was read.
+    """The pages that were read.
 
     Attributes:
-        pages: those with an id, a query and hits; other records are left out.
-        unmatched: clicks whose search or document is not among the pages.
+        pages: the pages; records without an id, a query or hits are left out.
+        unmatched: how many clicks belong to no search or document among the pages.
     """
 
     pages: tuple[ShownPage, ...]
@@ -58,20 +58,20 @@ class UbiPages:
 
 @dataclass(slots=True)
 class _Clicks:
-    """The clicks of a search."""
+    """The documents clicked in a search, and the session of the clicks."""
 
     doc_ids: set[str] = field(default_factory=set)
     session: str = ""
 
 
 def read_ubi(client: Client, source: UbiSource | None = None) -> UbiPages:
-    """Return the pages that were shown, with the clicks on them.
+    """Return the pages that users were shown, with the clicks on them.
 
-    Of two records with the same ``query_id`` and first rank the later one counts.
+    If two records have the same ``query_id`` and first rank, the later one counts.
 
     Args:
         client: the client of the engine.
-        source: which documents.
+        source: which indexes and records to read; None for UBI's own names and every record.
 
     Raises:
         EvaluationError: an index is missing.
@@ -94,28 +94,30 @@ def read_ubi(client: Client, source: UbiSource | None = None) -> UbiPages:
     on_pages: defaultdict[str, set[str]] = defaultdict(set)
     for (query_id, _rank), page in zip(records, pages, strict=True):
         on_pages[query_id] |= page.clicked
-    mine = {query_id: one for query_id, one in clicks.items() if query_id not in others}
-    unmatched = sum(len(one.doc_ids - on_pages[query_id]) for query_id, one in mine.items())
+    mine = {query_id: search_clicks for query_id, search_clicks in clicks.items() if query_id not in others}
+    unmatched = sum(len(search_clicks.doc_ids - on_pages[query_id]) for query_id, search_clicks in mine.items())
     return UbiPages(tuple(pages), unmatched)
 
 
 def _clicks(client: Client, source: UbiSource) -> dict[str, _Clicks]:
-    """Return query id -> what was clicked; several clicks on a document are one."""
-    found: defaultdict[str, _Clicks] = defaultdict(_Clicks)
+    """Return query id -> its clicks; several clicks on a document count as one."""
+    clicks: defaultdict[str, _Clicks] = defaultdict(_Clicks)
     for event in _documents(client, source.events, source):
         query_id = event.get("query_id")
         object_ = (event.get("event_attributes") or {}).get("object") or {}
         object_id = object_.get("object_id", object_.get("internal_id"))
         if event.get("action_name") in source.actions and query_id and object_id is not None:
-            one = found[str(query_id)]
-            one.doc_ids.add(str(object_id))
-            one.session = one.session or str(event.get("session_id") or event.get("client_id") or "")
-    return dict(found)
+            search_clicks = clicks[str(query_id)]
+            search_clicks.doc_ids.add(str(object_id))
+            search_clicks.session = search_clicks.session or str(
+                event.get("session_id") or event.get("client_id") or ""
+            )
+    return dict(clicks)
 
 
 def _page(record: Mapping[str, Any], clicks: _Clicks) -> ShownPage:
     attributes = record.get("query_attributes") or {}
-    doc_ids = tuple(str(one) for one in record["query_response_hit_ids"])
+    doc_ids = tuple(str(hit_id) for hit_id in record["query_response_hit_ids"])
     teams = str(attributes.get(TEAMS) or "")
     session = attributes.get(SESSION) or record.get("client_id") or clicks.session
     return ShownPage(
@@ -130,15 +132,15 @@ def _page(record: Mapping[str, Any], clicks: _Clicks) -> ShownPage:
 
 
 def _text(record: Mapping[str, Any]) -> str:
-    """Return what the user typed: a text, or the object of newer versions of the plugin."""
-    given = record.get("user_query")
-    text = given.get("text") if isinstance(given, Mapping) else given
+    """Return what the user typed, stripped; newer versions of the plugin record an object with a ``text``."""
+    user_query = record.get("user_query")
+    text = user_query.get("text") if isinstance(user_query, Mapping) else user_query
     return text.strip() if isinstance(text, str) else ""
 
 
 def _first_rank(record: Mapping[str, Any]) -> int:
-    given = str((record.get("query_attributes") or {}).get(FIRST_RANK, "1"))
-    return max(int(given), 1) if given.isdigit() else 1
+    first_rank = str((record.get("query_attributes") or {}).get(FIRST_RANK, "1"))
+    return max(int(first_rank), 1) if first_rank.isdigit() else 1
 
 
 def _documents(client: Client, index: str, source: UbiSource) -> Iterator[Mapping[str, Any]]:

@@ -82,7 +82,7 @@ def test_no_reranked_search_and_lines_cut_short_are_told(tmp_path: Path) -> None
     assert "1 search in shadow; reranking was applied to none of them" in said.output
     file = written(tmp_path / "shadow.jsonl", record(), '{"time": "t", "ind', record(ms="long"), "", record())
     said = run(file)
-    assert "2 lines of the files are no records and are left out." in said.output
+    assert "2 lines of the files are not records and are left out." in said.output
 
 
 NO_CODE = json.dumps({"query": "q", "index": "i", "applied": False, "reason": "too late"})
