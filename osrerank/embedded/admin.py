@@ -27,7 +27,7 @@ from osrerank.embedded.storage.store import IndexRow
 log = logging.getLogger(__name__)
 
 OPENSEARCH_VERSION = "3.6.0"
-"""The OpenSearch whose answers the engine imitates."""
+"""The version of OpenSearch whose responses the engine imitates."""
 _SETTINGS = frozenset(
     {"number_of_shards", "number_of_replicas", "auto_expand_replicas", "refresh_interval", "hidden", "similarity",
      "analysis"}
@@ -61,13 +61,13 @@ def create_index(engine: Engine, name: str, body: Json) -> tuple[Json, list[str]
     return {"acknowledged": True, "shards_acknowledged": True, "index": name}, warnings
 
 
-def normal_settings(given: Json) -> Json:
-    """Return settings as nested objects below ``index`` and ``analysis``, however they were written.
+def normal_settings(settings: Json) -> Json:
+    """Return settings as nested objects below ``index`` and ``analysis``, whether written nested or with dotted keys.
 
     Raises:
-        Fault: 400 naming a setting that the engine does not have.
+        Fault: 400; a setting is unknown or has a wrong value.
     """
-    nested = _nested(given)
+    nested = _nested(settings)
     index = {**{key: value for key, value in nested.items() if key != "index"}, **nested.get("index", {})}
     for key in index:
         if key not in _SETTINGS:
@@ -85,22 +85,22 @@ def normal_settings(given: Json) -> Json:
     return {"index": index, **({"analysis": analysis} if analysis else {})}
 
 
-def _nested(given: Mapping[str, Any]) -> Json:
+def _nested(settings: Mapping[str, Any]) -> Json:
     """Return an object with dotted keys expanded to nested objects."""
     nested: Json = {}
-    for key, value in given.items():
+    for key, value in settings.items():
         inside = nested
         *parents, last = key.split(".")
         for part in parents:
             inside = inside.setdefault(part, {})
-        found = _nested(value) if isinstance(value, Mapping) else value
-        both = isinstance(found, dict) and isinstance(inside.get(last), dict)
-        inside[last] = {**inside[last], **found} if both else found
+        expanded = _nested(value) if isinstance(value, Mapping) else value
+        both = isinstance(expanded, dict) and isinstance(inside.get(last), dict)
+        inside[last] = {**inside[last], **expanded} if both else expanded
     return nested
 
 
 def _similarity_warnings(name: str, settings: Json) -> list[str]:
-    """Return a warning where BM25's constants are other than the engine's."""
+    """Return a warning if an index asks for BM25 constants that the engine does not use."""
     similarities = as_object(settings["index"].get("similarity", {}), "index.similarity")
     only("index.similarity", similarities, frozenset({"default"}))
     body = as_object(similarities.get("default", {}), "index.similarity.default")
@@ -133,7 +133,7 @@ def describe(engine: Engine, expression: str, *, hidden: bool) -> Json:
 
 
 def shown_settings(row: IndexRow) -> Json:
-    """Return an index's settings as OpenSearch shows them: as strings, with those that it adds."""
+    """Return an index's settings as OpenSearch shows them: all strings, with the settings that it adds."""
     index = {
         "number_of_shards": "1",
         "number_of_replicas": "0",
@@ -149,25 +149,25 @@ def shown_settings(row: IndexRow) -> Json:
 
 def _strings(value: Any) -> Any:
     if isinstance(value, dict):
-        return {key: _strings(one) for key, one in value.items()}
+        return {key: _strings(item) for key, item in value.items()}
     if isinstance(value, list):
-        return [_strings(one) for one in value]
+        return [_strings(item) for item in value]
     return values.as_text(value)
 
 
 def put_mapping(engine: Engine, expression: str, body: Json) -> Json:
-    """Add fields to indices: to all of them, or, where one cannot have them, to none."""
+    """Add fields to all indices of an expression, or to none if one of them cannot have the fields."""
     with engine.writing():
-        found = _found(engine, expression)
-        for live in found:
+        indices = _found(engine, expression)
+        for live in indices:
             engine.merged(live, body)
-        for live in found:
+        for live in indices:
             engine.change(live, mappings=body)
     return {"acknowledged": True}
 
 
 def _found(engine: Engine, expression: str) -> list[LiveIndex]:
-    """Return the indices to change, at least one."""
+    """Return the indices of an expression, or raise a 404 if there are none."""
     names = engine.names(expression)
     if not names:
         raise no_such_index(expression)
@@ -175,24 +175,24 @@ def _found(engine: Engine, expression: str) -> list[LiveIndex]:
 
 
 def put_settings(engine: Engine, expression: str, body: Json) -> Json:
-    """Set dynamic settings."""
-    given = normal_settings(body)
-    if not given["index"] and len(given) == 1:
+    """Set dynamic settings on all indices of an expression, or on none if one setting is not dynamic."""
+    requested = normal_settings(body)
+    if not requested["index"] and len(requested) == 1:
         raise Fault(400, "action_request_validation_exception", "Validation Failed: 1: no settings to update;")
     with engine.writing():
-        found = _found(engine, expression)
-        for live in found:
-            if final := sorted({*given["index"], *given} - _DYNAMIC - {"index"}):
+        indices = _found(engine, expression)
+        for live in indices:
+            if final := sorted({*requested["index"], *requested} - _DYNAMIC - {"index"}):
                 where = f"[[index.{final[0]}]] for open indices [[{live.row.name}/{live.row.uuid}]]"
                 raise illegal(f"Can't update non dynamic settings {where}")
-        for live in found:
-            index = {**live.row.settings.get("index", {}), **given["index"]}
+        for live in indices:
+            index = {**live.row.settings.get("index", {}), **requested["index"]}
             engine.change(live, settings={**live.row.settings, "index": index})
     return {"acknowledged": True}
 
 
 def delete_indices(engine: Engine, expression: str, *, ignore_unavailable: bool) -> Json:
-    """Remove indices: all that are named, or none. A pattern names no index by its alias."""
+    """Remove all the named indices, or none. Patterns do not match aliases."""
     parts = expression.split(",")
     if ignore_unavailable:
         parts = [part for part in engine.known(parts) if part not in engine.store.aliases()]
@@ -202,7 +202,7 @@ def delete_indices(engine: Engine, expression: str, *, ignore_unavailable: bool)
 
 
 def _concrete(engine: Engine, parts: list[str]) -> list[str]:
-    """Return the indices that the parts of an expression name, none of them by an alias."""
+    """Return the indices that the parts of an expression name; raise a 400 if a part is an alias."""
     for part in parts:
         if part in engine.store.aliases():
             reason = "matches an alias, specify the corresponding concrete indices instead."
@@ -224,8 +224,8 @@ def change_aliases(engine: Engine, actions: Any) -> Json:
         raise Fault(400, "action_request_validation_exception", "Validation Failed: 1: No action specified;")
     with engine.writing():
         steps = [step for action in actions for step in _alias_steps(engine, action)]
-        there = engine.store.aliases()
-        kept = [(kind, row, alias) for kind, row, alias in steps if kind == "add" or row.id in there.get(alias, ())]
+        current = engine.store.aliases()
+        kept = [(kind, row, alias) for kind, row, alias in steps if kind == "add" or row.id in current.get(alias, ())]
         if not kept:
             missing = steps[0][2]
             reason = f"aliases [{missing}] missing"
@@ -247,10 +247,10 @@ def _alias_steps(engine: Engine, action: Any) -> list[tuple[str, IndexRow, str]]
         raise _invalid_alias(alias, 'must not begin with _, - or +, or have a space or one of "*\\<|,>/?#:')
     if alias in engine.store.indices():
         raise _invalid_alias(alias, "an index or data stream exists with the same name as the alias")
-    found = _concrete(engine, index.split(","))
-    if not found:
+    names = _concrete(engine, index.split(","))
+    if not names:
         raise no_such_index(index)
-    return [(kind, engine.live(name).row, alias) for name in found]
+    return [(kind, engine.live(name).row, alias) for name in names]
 
 
 def _invalid_alias(alias: str, reason: str) -> Fault:

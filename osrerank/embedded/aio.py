@@ -1,4 +1,4 @@
-"""The connection for opensearch-py's asynchronous client; needs the ``async`` extra, as that client does."""
+"""The connection and transport for opensearch-py's asynchronous client, which needs the ``async`` extra."""
 
 import asyncio
 from typing import Any

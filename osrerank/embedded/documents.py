@@ -1,4 +1,4 @@
-"""Writing and reading documents: index, create, delete, get, mget, bulk."""
+"""Write and read documents: index, create, delete, get, mget, bulk."""
 
 import base64
 import json
@@ -15,12 +15,12 @@ from osrerank.embedded.storage.store import StoredDocument
 ACTIONS = ("index", "create", "delete")
 MAX_ID_BYTES = 512
 MAX_DEPTH = 100
-"""Deepest nesting of objects and arrays; OpenSearch maps 20 objects (``index.mapping.depth.limit``) and parses
+"""How deep objects and arrays may be nested; OpenSearch maps 20 levels (``index.mapping.depth.limit``) and parses
 1,000."""
 
 
 class WriteBatch:
-    """Writes that become durable together; use it while holding the engine's right to write.
+    """Collects writes that become durable together; use it while holding the engine's write lock.
 
     Each method checks one write, keeps it and returns its response; ``commit`` makes all of them durable.
     """
@@ -39,7 +39,7 @@ class WriteBatch:
         """Write a document given as JSON text.
 
         Raises:
-            Fault: 400 if the document does not fit the mappings; 409, where it does, if it exists and must not.
+            Fault: 400 if the document does not fit the mappings; 409 if ``create`` is set and the document exists.
         """
         source = _object(text)
         doc_id = _new_id() if doc_id is None else _checked_id(doc_id)
@@ -86,7 +86,7 @@ class WriteBatch:
 
 
 def write_one(engine: Engine, write: Callable[[WriteBatch], Json], refresh: str) -> Json:
-    """Make one write durable, and visible if asked to; return its response with its ``status``."""
+    """Make one write durable, and visible if ``refresh`` says so; return its response with ``status``."""
     with engine.writing():
         batch = WriteBatch(engine)
         answer = write(batch)
@@ -103,10 +103,10 @@ def _refreshed(engine: Engine, batch: WriteBatch, answer: Json, refresh: str) ->
 
 
 def bulk(engine: Engine, default_index: str | None, body: str, refresh: str) -> Json:
-    """Answer ``_bulk``: every action gets its own result, and those that succeed are durable together."""
+    """Answer ``_bulk``: each action has its own result, and those that succeed become durable together."""
     began = time.perf_counter()
     items: list[Json] = []
-    actions = list(_actions(body, default_index))  # an impossible line refuses the whole request
+    actions = list(_actions(body, default_index))  # a malformed line refuses the whole request
     with engine.writing():
         batch = WriteBatch(engine)
         for action, meta, text in actions:
@@ -126,7 +126,7 @@ def _attempt(batch: WriteBatch, action: str, meta: Json, text: str) -> Json:
             return batch.delete(name, meta["_id"])
         return batch.index(name, doc_id, text, create=action == "create")
     except Fault as fault:
-        if fault.status in (403, 429, 500, 503):  # the folder's error, not the document's
+        if fault.status in (403, 429, 500, 503):  # the folder is at fault, not the document
             raise
         return {"_index": name, "_id": doc_id, "status": fault.status, "error": fault.cause()}
 
@@ -174,7 +174,7 @@ def _action(number: int, line: str) -> tuple[str, Json]:
 
 
 def _simple(value: Any, key: str, number: int) -> str:
-    """Return a name or an id as text."""
+    """Return an action's ``_index`` or ``_id`` as text."""
     if isinstance(value, bool) or not isinstance(value, str | int | float):
         raise illegal(f"Malformed action/metadata line [{number}], expected a simple value for field [{key}]")
     return str(value)
@@ -198,24 +198,24 @@ def get(engine: Engine, name: str, doc_id: str) -> Json:
 
 
 def mget(engine: Engine, default_index: str | None, body: Json) -> Json:
-    """Answer ``_mget``."""
+    """Answer ``_mget``: each document as `get` returns it, or its error."""
     only("mget", body, frozenset({"docs", "ids"}))
-    wanted = [as_object(one, "docs") for one in as_list(body.get("docs", []), "docs")]
-    wanted += [{"_id": one} for one in as_list(body.get("ids", []), "ids")]
+    wanted = [as_object(item, "docs") for item in as_list(body.get("docs", []), "docs")]
+    wanted += [{"_id": doc_id} for doc_id in as_list(body.get("ids", []), "ids")]
     problems = [] if wanted else ["no documents to get"]
-    for number, one in enumerate(wanted):
-        only("mget docs", one, frozenset({"_index", "_id"}))
-        if isinstance(one.get("_id"), dict | list):
+    for number, item in enumerate(wanted):
+        only("mget docs", item, frozenset({"_index", "_id"}))
+        if isinstance(item.get("_id"), dict | list):
             raise illegal(f"[_id] of doc {number} is not a simple value")
         problems += [
             f"{what} is missing for doc {number}"
-            for what, given in (("index", one.get("_index", default_index)), ("id", one.get("_id")))
-            if given is None
+            for what, part in (("index", item.get("_index", default_index)), ("id", item.get("_id")))
+            if part is None
         ]
     if problems:
         reason = "".join(f" {number}: {problem};" for number, problem in enumerate(problems, start=1))
         raise Fault(400, "action_request_validation_exception", f"Validation Failed:{reason}")
-    return {"docs": [_got(engine, str(one.get("_index", default_index)), str(one["_id"])) for one in wanted]}
+    return {"docs": [_got(engine, str(item.get("_index", default_index)), str(item["_id"])) for item in wanted]}
 
 
 def _got(engine: Engine, name: str, doc_id: str) -> Json:
@@ -226,7 +226,7 @@ def _got(engine: Engine, name: str, doc_id: str) -> Json:
 
 
 def _object(text: str) -> Json:
-    """Parse a document; refuse one that could be stored but not indexed."""
+    """Parse a document; refuse documents that could be stored but not indexed."""
     try:
         source = parsed_json(text)
     except ValueError as error:
@@ -238,8 +238,8 @@ def _object(text: str) -> Json:
     try:
         json.dumps(source, ensure_ascii=False).encode()
     except UnicodeEncodeError as error:
-        found = error.object[error.start]
-        raise _unfit(f"the document has half of a surrogate pair, {found!r}, which UTF-8 cannot hold") from None
+        surrogate = error.object[error.start]
+        raise _unfit(f"the document has half of a surrogate pair, {surrogate!r}, which UTF-8 cannot hold") from None
     return source
 
 
@@ -252,7 +252,7 @@ def _deeper(value: Any, levels: int) -> bool:
     if not isinstance(value, dict | list):
         return False
     inside = value.values() if isinstance(value, dict) else value
-    return levels == 0 or any(_deeper(one, levels - 1) for one in inside)
+    return levels == 0 or any(_deeper(item, levels - 1) for item in inside)
 
 
 def _answer(live: LiveIndex, row: StoredDocument, outcome: str, status: int) -> Json:

@@ -19,9 +19,9 @@ from osrerank.embedded.storage.engine import Engine
 
 JSON = "application/json; charset=UTF-8"
 LOGS = [logging.getLogger(name) for name in ("opensearch", "opensearchpy.trace")]
-"""opensearch-py's logs of whole responses."""
+"""opensearch-py's loggers, which log whole responses at DEBUG."""
 DECODED = "application/x-osrerank-decoded"
-"""The content type of a body that is passed on as it is: a search's hits need not become JSON and back."""
+"""The content type of a body that is passed on as Python objects, so that hits are not turned to JSON and back."""
 Reply = tuple[int, dict[str, str], Any]
 """Status, headers and body of an HTTP response."""
 
@@ -39,7 +39,7 @@ SERIALIZERS = {DECODED: AsItIs()}
 
 
 def decoding(options: dict[str, Any]) -> dict[str, Any]:
-    """Return a transport's options with the serializer of `DECODED` bodies beside the caller's own."""
+    """Return a transport's options, with the serializer of `DECODED` bodies added to the caller's own."""
     return {**options, "serializers": {**SERIALIZERS, **(options.get("serializers") or {})}}
 
 

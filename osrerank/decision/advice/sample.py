@@ -162,10 +162,8 @@ class SampledQuery:
         best, rest = ranked[:mono_depth], ranked[mono_depth:]
         scored = [candidate for candidate in best if candidate.doc_id in logits]
         scored.sort(key=lambda candidate: -(logits[candidate.doc_id] + self.vectors_weight * candidate.score))
-        return [
-            candidate.doc_id
-            for candidate in (*scored, *(candidate for candidate in best if candidate.doc_id not in logits), *rest)
-        ]
+        unscored = [candidate for candidate in best if candidate.doc_id not in logits]
+        return [candidate.doc_id for candidate in (*scored, *unscored, *rest)]
 
 
 def present_setting(client: Client, index: str) -> SearchSetting:

@@ -1,4 +1,4 @@
-"""Analyzers by name: OpenSearch's own, and those of a language that an index's settings compose."""
+"""Find analyzers by name: OpenSearch's own, and those that an index's settings compose for a language."""
 
 from collections.abc import Callable, Mapping
 from functools import lru_cache
@@ -27,7 +27,7 @@ BUILT_IN: Mapping[str, tuple[Filter, ...]] = {
 
 @lru_cache(maxsize=len(BUILT_IN))
 def built_in(name: str) -> tokens.Analyzer:
-    """Return one of OpenSearch's own analyzers; its memory of terms is shared by all indices."""
+    """Return one of OpenSearch's own analyzers; all indices share it, and so its cache of terms."""
     return tokens.chain(tokens.standard_words, BUILT_IN[name])
 
 
@@ -38,7 +38,7 @@ class Analyzers:
         settings: the ``analysis`` object of the index's settings.
 
     Raises:
-        Fault: the engine does not have a part; the reason names it.
+        Fault: the engine lacks a tokenizer, filter or option; the reason names it.
     """
 
     def __init__(self, settings: Json | None = None) -> None:
@@ -50,7 +50,7 @@ class Analyzers:
         self._custom = {name: self._analyzer(name, body) for name, body in analyzers.items()}
 
     def get(self, name: Any) -> tokens.Analyzer:
-        """Return an analyzer by name."""
+        """Return an analyzer by name, or raise a 400 with the known names."""
         if isinstance(name, str) and name in self._custom:
             return self._custom[name]
         if isinstance(name, str) and name in BUILT_IN:
@@ -59,11 +59,11 @@ class Analyzers:
         raise illegal(f"analyzer [{name}] has not been configured in mappings; the embedded engine knows {known}")
 
     def composed(self, tokenizer: Any, filters: Any) -> tokens.Analyzer:
-        """Return the analyzer of the parts named."""
+        """Return the analyzer with this tokenizer and these filters, in order."""
         if tokenizer not in list(TOKENIZERS):
             raise illegal(f"the embedded engine has no tokenizer [{tokenizer}]; it has {sorted(TOKENIZERS)}")
-        found = [self._find_filter(part) for part in as_list(filters, "filter")]
-        return tokens.chain(TOKENIZERS[tokenizer], found)
+        chosen_filters = [self._find_filter(part) for part in as_list(filters, "filter")]
+        return tokens.chain(TOKENIZERS[tokenizer], chosen_filters)
 
     def _analyzer(self, name: str, body: Any) -> tokens.Analyzer:
         only(f"analyzer {name}", as_object(body, f"analyzer {name}"), frozenset({"type", "tokenizer", "filter"}))
@@ -86,7 +86,7 @@ class Analyzers:
 
 
 def _filter(name: str, body: Any) -> Filter:
-    """Return the configured filter; there is one type of them."""
+    """Return a configured filter; ``snowball`` is the only type."""
     only(f"filter {name}", as_object(body, f"filter {name}"), frozenset({"type", "language"}))
     if body.get("type") != "snowball":
         raise illegal(f"filter [{name}] has the type [{body.get('type')}]; the embedded engine knows [snowball]")

@@ -1,7 +1,7 @@
 """Stem words of many languages as Lucene's ``snowball`` filter does, with PyStemmer.
 
-Both are generated from the Snowball project's algorithms (Porter, https://snowballstem.org), of different releases:
-PyStemmer 3 has another Dutch algorithm, and removes -et of German and Swedish words, which Lucene 10 keeps.
+Both are generated from the Snowball project's algorithms (Porter, https://snowballstem.org), but from different
+releases. PyStemmer 3 has another Dutch algorithm, and removes -et from German and Swedish words; Lucene 10 keeps it.
 """
 
 from collections.abc import Callable, Mapping
@@ -24,7 +24,7 @@ def _stem(algorithm: str, word: str) -> str:
 
 
 def german(word: str) -> str:
-    """Stem a German word, and keep its -et."""
+    """Stem a German word, but keep its ending -et."""
     stem = _stem("german", word)
     unmarked = word.translate(_UNMARKED)
     if unmarked.startswith(f"{stem}et") and unmarked[len(stem) + 2 :] in _GERMAN_ENDS:
@@ -33,7 +33,7 @@ def german(word: str) -> str:
 
 
 def swedish(word: str) -> str:
-    """Stem a Swedish word, and keep its -et, but for -andet and -het."""
+    """Stem a Swedish word, but keep its ending -et, except in -andet and -het."""
     bare = word.removesuffix("s") if word.endswith("ets") else word
     if bare.endswith("et") and not bare.endswith(("andet", "het")):
         return bare
@@ -72,4 +72,4 @@ SNOWBALL: Mapping[str, Callable[[str], str]] = MappingProxyType(
         "Swedish": swedish,
     }
 )
-"""The languages of the filter, by Lucene's names for them."""
+"""Stemming functions by the language names that Lucene's filter uses."""

@@ -172,14 +172,14 @@ class Analyzer:
 
     def tokens(self, text: str) -> list[Token]:
         """Return the terms with their positions; character offsets count code points."""
-        found = []
+        tokens = []
         at = 0
         for position, word in enumerate(self.words(text)):
             at = text.index(word, at)
             if (term := self.term(word)) != GAP:
-                found.append(Token(term, position, at, at + len(word)))
+                tokens.append(Token(term, position, at, at + len(word)))
             at += len(word)
-        return found
+        return tokens
 
 
 def chain(words: Callable[[str], list[str]], filters: Sequence[Callable[[str], str]]) -> Analyzer:

@@ -1,4 +1,4 @@
-"""The fields of an index: read mappings, find new fields in documents, extract the values of a document."""
+"""Read an index's mappings, map new properties of documents, and extract a document's values by field."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -30,7 +30,7 @@ METADATA = frozenset(
     {"_id", "_index", "_source", "_type", "_routing", "_field_names", "_ignored", "_seq_no", "_version", "_doc_count",
      "_nested_path", "_primary_term", "_tier", "_size", "_feature", "_data_stream_timestamp"}
 )  # fmt: skip
-"""What no document has as a property of its own."""
+"""Metadata fields, which no document may have as a property."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,10 +38,10 @@ class Field:
     """One indexed path.
 
     Attributes:
-        path: dotted, a sub-field's name last.
+        path: the field's dotted path; a sub-field's name comes last.
         source: the dotted path of the value in the document.
-        kind: OpenSearch's type.
-        body: the field's mapping as given.
+        kind: OpenSearch's type of the field.
+        body: the field's mapping, as it was written.
     """
 
     path: str
@@ -63,7 +63,7 @@ class Field:
         return self.column != "text" and self.body.get("doc_values", True) not in (False, "false")
 
     def convert(self, value: Any) -> Any:
-        """Return a document's value in the type of its column; None if it is not indexed."""
+        """Return a document's value in its column's type; None if the value is not indexed."""
         if value is None:
             return None
         if self.kind in ("text", "keyword"):
@@ -80,7 +80,7 @@ class Field:
 
 
 class IndexFields:
-    """The fields of an index, by path; made from its mappings and never changed.
+    """The fields of an index by path, read from its mappings; the object never changes.
 
     Raises:
         Fault: the engine does not have a type or parameter; the reason names the field.
@@ -90,32 +90,32 @@ class IndexFields:
         only("mappings", mappings, frozenset({"properties", "dynamic", "_meta"}))
         self.is_dynamic = mappings.get("dynamic", "true") == "true"
         self.mappings = mappings
-        self.by_path = {one.path: one for one in _walk("", mappings)}
+        self.by_path = {field_.path: field_ for field_ in _walk("", mappings)}
         self.disabled = frozenset(_disabled("", mappings))
         self._by_source: dict[str, list[Field]] = {}
-        for one in self.by_path.values():
-            self._by_source.setdefault(one.source, []).append(one)
+        for field_ in self.by_path.values():
+            self._by_source.setdefault(field_.source, []).append(field_)
 
     def matching(self, pattern: str) -> list[Field]:
         """Return the fields whose path matches a pattern with ``*``."""
         if "*" not in pattern:
             return [self.by_path[pattern]] if pattern in self.by_path else []
-        return [one for path, one in self.by_path.items() if values.wildcard(pattern).fullmatch(path)]
+        return [field_ for path, field_ in self.by_path.items() if values.wildcard(pattern).fullmatch(path)]
 
     def extract(self, source: Json) -> dict[str, list[Any]]:
         """Return the indexed values of a document, by field path."""
-        found: dict[str, list[Any]] = {}
+        extracted: dict[str, list[Any]] = {}
         for path, value in leaves(source, disabled=self.disabled):
-            for one in self._by_source.get(path, ()):
-                if one.indexed and (converted := one.convert(value)) is not None:
-                    found.setdefault(one.path, []).append(converted)
-        return found
+            for field_ in self._by_source.get(path, ()):
+                if field_.indexed and (converted := field_.convert(value)) is not None:
+                    extracted.setdefault(field_.path, []).append(converted)
+        return extracted
 
     def additions(self, source: Json) -> Json:
         """Return mappings for the properties of a document that the mappings lack.
 
         Raises:
-            Fault: a property has no possible name, or not a value of the kind that is mapped.
+            Fault: a property has an impossible name, or its values do not fit one type or the type that is mapped.
         """
         _check_names(source)
         new: dict[str, Json] = {}
@@ -139,13 +139,13 @@ class IndexFields:
         clash = next((parent for parent in parents if parent in self._by_source), None)
         below = any(known.startswith(path + ".") for known in self._by_source)
         if clash or below:
-            found = "object" if clash else "value"
-            reason = f"object mapping for [{clash or path}] tried to parse field [{path}] as {found}"
+            kind = "object" if clash else "value"
+            reason = f"object mapping for [{clash or path}] tried to parse field [{path}] as {kind}"
             raise Fault(400, "mapper_parsing_exception", reason)
 
 
 def _guess(path: str, value: Any) -> Json:
-    """Return the mapping of a property that has none."""
+    """Return the mapping that OpenSearch would give a new property with this value."""
     if isinstance(value, bool):
         return {"type": "boolean"}
     if isinstance(value, int):
@@ -160,7 +160,7 @@ def _guess(path: str, value: Any) -> Json:
 
 
 def _check_names(source: Json) -> None:
-    """Refuse names of properties that a path cannot have."""
+    """Refuse property names that cannot be part of a path."""
     for key in source:
         if key in METADATA:
             reason = f"Field [{key}] is a metadata field and cannot be added inside a document."
@@ -175,12 +175,12 @@ def _check_name(name: str, kind: str) -> None:
 
 
 def _paths(value: Any) -> Iterator[tuple[str, Any]]:
-    """Yield the keys of an object and of those inside it."""
+    """Yield each key of an object and of the objects inside it, with its value."""
     if isinstance(value, dict):
         yield from value.items()
     inside = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
-    for one in inside:
-        yield from _paths(one)
+    for item in inside:
+        yield from _paths(item)
 
 
 def leaves(source: Any, path: str = "", disabled: frozenset[str] = frozenset()) -> Iterator[tuple[str, Any]]:
@@ -201,10 +201,10 @@ def merge(old: Json, new: Json) -> Json:
     """Return mappings with new fields added; dotted names become objects.
 
     Raises:
-        Fault: an existing field would get another type or analyzer.
+        Fault: an existing field would get another type, analyzer or other fixed parameter.
     """
     merged = {**old, **{key: value for key, value in new.items() if key != "properties"}}
-    if "dynamic" in new:  # OpenSearch keeps the name
+    if "dynamic" in new:  # OpenSearch stores true and false as names
         merged["dynamic"] = str(_flag(new, "dynamic", "mappings")).lower()
     if properties := _merged(old.get("properties", {}), as_object(new.get("properties", {}), "properties")):
         merged["properties"] = properties
@@ -213,10 +213,10 @@ def merge(old: Json, new: Json) -> Json:
 
 def _merged(old: Json, new: Json) -> Json:
     properties = dict(old)
-    for name, given in new.items():
+    for name, definition in new.items():
         _check_name(name, "illegal_argument_exception")
         first, _, rest = name.partition(".")
-        body = {"properties": {rest: given}} if rest else dict(as_object(given, f"properties.{name}"))
+        body = {"properties": {rest: definition}} if rest else dict(as_object(definition, f"properties.{name}"))
         if "type" not in body and not {"properties", "enabled"} & body.keys():
             raise Fault(400, "mapper_parsing_exception", f"No type specified for field [{name}]")
         if body.get("type", "object") == "object":
@@ -226,7 +226,7 @@ def _merged(old: Json, new: Json) -> Json:
 
 
 def _object(name: str, body: Json) -> Json:
-    """Return an object's mapping as OpenSearch keeps it: its type is named where it has no properties."""
+    """Return an object's mapping as OpenSearch keeps it: with its type only if it has no properties."""
     properties = _merged({}, as_object(body.get("properties", {}), f"{name}.properties"))
     rest = {key: value for key, value in body.items() if key not in ("type", "properties")}
     return {**rest, "properties": properties} if properties else {"type": "object", **rest}
@@ -289,13 +289,13 @@ def _field(path: str, source: str, body: Json) -> Field:
 
 
 def _flag(body: Json, name: str, path: str) -> bool:
-    """Return a parameter that is true or false."""
-    given = body.get(name, True)
-    if isinstance(given, str):
-        given = {"true": True, "false": False}.get(given, given)
-    if not isinstance(given, bool):
-        raise unsupported(f"[{name}: {given}] of [{path}]", "give true or false")
-    return given
+    """Return a boolean parameter of a mapping; true if it is absent."""
+    flag = body.get(name, True)
+    if isinstance(flag, str):
+        flag = {"true": True, "false": False}.get(flag, flag)
+    if not isinstance(flag, bool):
+        raise unsupported(f"[{name}: {flag}] of [{path}]", "give true or false")
+    return flag
 
 
 def _put(properties: Json, parts: list[str], body: Json) -> None:

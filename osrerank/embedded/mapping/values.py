@@ -12,13 +12,13 @@ from typing import Any
 RANGES = {"long": 63, "integer": 31}
 """The bits of each kind of whole number, without its sign."""
 UNITS_MS = (86_400_000, 86_400_000, 86_400_000, 3_600_000, 60_000, 1000)
-"""How long a date of one, two .. six parts lasts; a year and a month stand for their first day, as in OpenSearch."""
+"""How long dates of one to six parts last, in milliseconds; a year or a month means its first day, as in OpenSearch."""
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _TIME = r"(?:(\d{2})(?::(\d{2})(?::(\d{2})(?:[.,](\d{1,9}))?)?)?)?"
 _DATE = re.compile(rf"(\d{{4}})(?:-(\d{{2}})(?:-(\d{{2}})(?:T{_TIME}(Z|[+-]\d{{2}}(?::?\d{{2}})?)?)?)?)?")
 """OpenSearch's ``strict_date_optional_time``."""
 SLASHED_DATE = re.compile(r"\d{4}/\d{2}/\d{2}(?: \d{2}:\d{2}:\d{2})?")
-"""What OpenSearch maps as a date of another format."""
+"""Dates with slashes, which OpenSearch maps as dates of another format."""
 
 
 @lru_cache(maxsize=1000)
@@ -36,7 +36,7 @@ def as_long(value: Any, kind: str = "long") -> int:
     """Return a whole number; strings and floats are coerced, a fraction is cut off.
 
     Raises:
-        OverflowError: the kind has no such number.
+        OverflowError: the number is out of the kind's range.
     """
     if isinstance(value, bool):
         raise TypeError("a boolean is not a number")
@@ -59,7 +59,7 @@ def has_fraction(value: Any) -> bool:
 
 
 def as_float(value: Any) -> float:
-    """Return a finite number as the nearest one of 32 bits."""
+    """Return the 32-bit float nearest to a finite number."""
     if isinstance(value, bool):
         raise TypeError("a boolean is not a number")
     number = float(value)
@@ -69,7 +69,7 @@ def as_float(value: Any) -> float:
 
 
 def as_boolean(value: Any) -> int:
-    """Return 1 or 0; OpenSearch takes true, false, their names and the empty string for false."""
+    """Return 1 or 0 for true or false; OpenSearch also takes their names, and the empty string for false."""
     known = {True: 1, False: 0, "true": 1, "false": 0, "": 0}
     if isinstance(value, bool | str) and value in known:
         return known[value]
@@ -118,7 +118,7 @@ def millis_text(millis: int) -> str:
 
 
 def looks_like_date(value: str) -> bool:
-    """Return whether a string without a mapping would become a date."""
+    """Return whether OpenSearch would map a new property with this string as a date."""
     try:
         return not value.isdigit() and _DATE.fullmatch(value) is not None and bool(date_range(value))
     except ValueError:
@@ -135,7 +135,7 @@ def shown(kind: str, value: Any) -> Any:
 
 
 def shortest(number: float) -> float:
-    """Return the number of 64 bits with the fewest digits that is this one of 32 bits."""
+    """Return the 64-bit float with the fewest digits that rounds to this 32-bit float."""
     return next(short for digits in range(1, 18) if as_float(short := float(f"{number:.{digits}g}")) == number)
 
 

@@ -1,4 +1,4 @@
-"""The parts that clauses share: BM25, fields with options, boosts."""
+"""What query clauses share: BM25, a field with options, boosts."""
 
 import math
 from collections.abc import Callable, Mapping
@@ -16,17 +16,17 @@ TF_OF_ONE = 1 / (1 + K1)
 
 
 def idf(documents: int, frequency: int) -> float:
-    """Return BM25's inverse document frequency of a term that this many of the documents have."""
+    """Return BM25's inverse document frequency of a term that ``frequency`` of the documents contain."""
     return math.log(1 + (documents - frequency + 0.5) / (frequency + 0.5))
 
 
 def saturation(length: int, totals: FieldTotals) -> float:
-    """Return the frequency at which a term has half of its greatest score, for a document's kept length."""
+    """Return the frequency at which a term reaches half its greatest score, for a length as Lucene keeps it."""
     return K1 * (1 - B + B * length * totals.documents / totals.tokens)
 
 
 def single_field(clause: str, body: Json, value_key: str | None, allowed: frozenset[str]) -> tuple[str, Json]:
-    """Return the field and options of a clause of one field; a bare value stands for ``{value_key: value}``."""
+    """Return the field and options of a clause on one field; a bare value stands for ``{value_key: value}``."""
     if len(body) != 1:
         raise parsing(f"[{clause}] query takes one field, found {sorted(body)}")
     ((path, options),) = body.items()
@@ -45,7 +45,7 @@ def single_field(clause: str, body: Json, value_key: str | None, allowed: frozen
 
 
 def listed(clauses: Any) -> list[Any]:
-    """Return clauses as a list; a single one need not be in a list."""
+    """Return clauses as a list; a single clause may be written without one."""
     return clauses if isinstance(clauses, list) else [] if clauses is None else [clauses]
 
 
@@ -58,7 +58,7 @@ def boost_of(body: Json) -> float:
 
 
 def best_of(queries: list[TQuery], tie: float) -> TQuery:
-    """Return the disjunction that scores as its best clause, plus ``tie`` times the others."""
+    """Return the disjunction whose score is its best clause's, plus ``tie`` times the others'."""
     if not queries:
         return TQuery.empty_query()
     return queries[0] if len(queries) == 1 else TQuery.disjunction_max_query(queries, tie_breaker=tie)
@@ -67,9 +67,9 @@ def best_of(queries: list[TQuery], tie: float) -> TQuery:
 def within(term: str, options: Json) -> bool:
     """Return whether a term lies within the bounds of a range."""
     tests: Mapping[str, Callable[[str, str], bool]] = {
-        "gte": lambda one, bound: one >= bound,
-        "gt": lambda one, bound: one > bound,
-        "lte": lambda one, bound: one <= bound,
-        "lt": lambda one, bound: one < bound,
+        "gte": lambda term_, bound: term_ >= bound,
+        "gt": lambda term_, bound: term_ > bound,
+        "lte": lambda term_, bound: term_ <= bound,
+        "lt": lambda term_, bound: term_ < bound,
     }
     return all(test(term, as_text(options[name])) for name, test in tests.items() if options.get(name) is not None)

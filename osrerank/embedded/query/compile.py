@@ -31,10 +31,10 @@ class Compiler(LeafQueries):
         }
 
     def compile(self, query: Any) -> TQuery:
-        """Return the tantivy query of a query clause.
+        """Return the tantivy query for a query clause.
 
         Raises:
-            Fault: 400; the reason names the wrong or unsupported clause or parameter.
+            Fault: 400; the reason names the clause or parameter that is wrong or not supported.
         """
         if not isinstance(query, dict) or len(query) != 1:
             keys = sorted(query) if isinstance(query, dict) else query
@@ -51,10 +51,12 @@ class Compiler(LeafQueries):
 
     def _bool(self, body: Json) -> TQuery:
         only("bool", body, frozenset({"must", "should", "must_not", "filter"}))
-        must = [(Occur.Must, self.compile(one)) for one in listed(body.get("must"))]
-        must += [(Occur.Must, TQuery.const_score_query(self.compile(one), 0.0)) for one in listed(body.get("filter"))]
-        should = [(Occur.Should, self.compile(one)) for one in listed(body.get("should"))]
-        must_not = [(Occur.MustNot, self._silent(one)) for one in listed(body.get("must_not"))]
+        must = [(Occur.Must, self.compile(clause)) for clause in listed(body.get("must"))]
+        must += [
+            (Occur.Must, TQuery.const_score_query(self.compile(clause), 0.0)) for clause in listed(body.get("filter"))
+        ]
+        should = [(Occur.Should, self.compile(clause)) for clause in listed(body.get("should"))]
+        must_not = [(Occur.MustNot, self._silent(clause)) for clause in listed(body.get("must_not"))]
         if not (must or should or must_not):
             return TQuery.all_query()
         if not (must or should):
@@ -62,7 +64,7 @@ class Compiler(LeafQueries):
         return TQuery.boolean_query([*must, *should, *must_not])
 
     def _silent(self, query: Json) -> TQuery:
-        """Compile a clause whose terms are not highlighted."""
+        """Compile a clause without keeping its terms for highlighting."""
         kept = {path: set(terms) for path, terms in self.terms.items()}
         compiled = self.compile(query)
         self.terms = kept

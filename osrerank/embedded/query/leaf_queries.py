@@ -1,4 +1,4 @@
-"""Leaf queries search for values in fields: full text, exact values, ranges. Scores are Lucene's."""
+"""Compile leaf queries, which look for values in fields: full text, exact values, ranges. Scores are Lucene's."""
 
 import contextlib
 import math
@@ -32,7 +32,11 @@ INDEX = "_index"
 
 
 class LeafQueries:
-    """Compiles leaf queries for one snapshot; ``terms`` collects what a highlighter marks, by field path."""
+    """Compiles leaf queries for one snapshot of an index.
+
+    Attributes:
+        terms: field path -> the terms of the compiled queries, for a highlighter to mark.
+    """
 
     def __init__(self, snapshot: Snapshot) -> None:
         self._snapshot = snapshot
@@ -65,10 +69,11 @@ class LeafQueries:
         return [(position, term) for position, term in enumerate(terms) if term != GAP]
 
     def _text_term(self, path: str, term: str, boost: float) -> TQuery:
-        """Return a text field's term with Lucene's BM25.
+        """Return the query for a term of a text field, scored by Lucene's BM25.
 
-        tantivy's has the factor k1 + 1, and is right where every document has a term in the field. Where some have
-        none, it takes the field for shorter: then a constant score stands for each frequency and length.
+        tantivy's BM25 has the factor k1 + 1 in addition, and is right if every document has a term in the field. If
+        some have none, tantivy takes the field for shorter than Lucene does. Then the query has a constant score for
+        each pair of frequency and length.
         """
         totals = self._snapshot.searcher.totals(path)
         if totals.documents == self._snapshot.present(EVERY):
@@ -80,20 +85,20 @@ class LeafQueries:
             frequency, length = map(int, token[len(term) + 1 :].split(JOIN))
             score = weight * frequency / (frequency + saturation(length, totals))
             scored.append(TQuery.const_score_query(TQuery.term_query(self._schema, name, token, "basic"), score))
-        return TQuery.boolean_query([(Occur.Should, one) for one in scored]) if scored else TQuery.empty_query()
+        return TQuery.boolean_query([(Occur.Should, query) for query in scored]) if scored else TQuery.empty_query()
 
     def _match_phrase(self, body: Json) -> TQuery:
         path, options = single_field("match_phrase", body, "query", frozenset({"query"}))
         field = self._snapshot.fields.by_path.get(path)
         if field is None or field.column != "text" or path not in self._names:
             return self._match_field(path, options["query"], 1.0, lenient=False)
-        found = self._analysed(field, options["query"])
-        if len(found) < 2:
+        positions = self._analysed(field, options["query"])
+        if len(positions) < 2:
             return self._match_field(path, options["query"], 1.0, lenient=False)
-        terms = [term for _, term in found]
+        terms = [term for _, term in positions]
         self._note(path, terms)
-        first = found[0][0]
-        words: list[str | tuple[int, str]] = [(position - first, term) for position, term in found]
+        first = positions[0][0]
+        words: list[str | tuple[int, str]] = [(position - first, term) for position, term in positions]
         phrase = TQuery.phrase_query(self._schema, self._names[path], words)
         totals = self._snapshot.searcher.totals(path)
         if totals.documents == self._snapshot.present(EVERY):
@@ -101,9 +106,10 @@ class LeafQueries:
         return self._scored_phrase(path, phrase, terms, totals)
 
     def _scored_phrase(self, path: str, phrase: TQuery, terms: list[str], totals: FieldTotals) -> TQuery:
-        """Return a phrase with Lucene's BM25 where some documents lack the field, as a constant score of each document.
+        """Return the query for a phrase, scored by Lucene's BM25, if some documents lack the field.
 
-        tantivy's score tells how often a document of known length has the phrase.
+        The phrase's frequency in a document follows from tantivy's score and the document's length. From that frequency
+        Lucene's score is computed, and the query gives it to the document as a constant score.
         """
         searcher, shard, every = self._snapshot.searcher, self._snapshot.shard, self._snapshot.present(EVERY)
         counts = [self._snapshot.frequency(path, term) for term in terms]
@@ -119,10 +125,10 @@ class LeafQueries:
             exact = weight * frequency / (frequency + saturation(length, totals))
             having.setdefault(exact, []).append(seq)
         scored = [
-            TQuery.const_score_query(TQuery.term_set_query(self._schema, SEQ, found), score)
-            for score, found in having.items()
+            TQuery.const_score_query(TQuery.term_set_query(self._schema, SEQ, numbers), score)
+            for score, numbers in having.items()
         ]
-        return TQuery.boolean_query([(Occur.Should, one) for one in scored]) if scored else TQuery.empty_query()
+        return TQuery.boolean_query([(Occur.Should, query) for query in scored]) if scored else TQuery.empty_query()
 
     def _multi_match(self, body: Json) -> TQuery:
         only("multi_match", body, frozenset({"query", "fields", "type", "tie_breaker", "lenient"}))
@@ -130,7 +136,7 @@ class LeafQueries:
             raise parsing("No text specified for multi_match query")
         if body.get("type", "best_fields") != "best_fields":
             raise unsupported(f"[multi_match] of type [{body['type']}]", "use best_fields")
-        names = [as_name(one, "multi_match.fields") for one in listed(body.get("fields")) or ["*"]]
+        names = [as_name(name, "multi_match.fields") for name in listed(body.get("fields")) or ["*"]]
         lenient = _flag(body, "lenient", default=any(name.partition("^")[0] == "*" for name in names))
         queries = [
             self._match_field(path, body["query"], boost, lenient=lenient)
@@ -146,7 +152,9 @@ class LeafQueries:
             boosts[pattern] = boost_of({"boost": factor or 1})
         weighted: dict[str, float] = {}
         for pattern, boost in boosts.items():
-            known = [one.path for one in self._snapshot.fields.matching(pattern) if "*" not in pattern or one.indexed]
+            known = [
+                field.path for field in self._snapshot.fields.matching(pattern) if "*" not in pattern or field.indexed
+            ]
             for path in known or ([] if "*" in pattern else [pattern]):
                 weighted[path] = weighted.get(path, 1.0) * boost
         return weighted
@@ -170,7 +178,7 @@ class LeafQueries:
         return self._exact(field, options["value"], boost)
 
     def _exact(self, field: Field, value: Any, boost: float) -> TQuery:
-        """Return an exact value's clause: booleans score by rarity, as in OpenSearch 3, all others score the boost."""
+        """Return the query for an exact value: booleans score by rarity, as in OpenSearch 3, others score the boost."""
         if field.kind == "date":
             return self._range_query(field, {"gte": value, "lte": value}, boost)
         term = self._query_value(field, value)
@@ -199,7 +207,7 @@ class LeafQueries:
         try:
             if field.kind in values.RANGES and values.has_fraction(value):
                 return None
-            is_blank = field.kind == "boolean" and value == ""  # false in a document alone
+            is_blank = field.kind == "boolean" and value == ""  # false in a document, refused in a query
             return values.CONVERTERS[field.kind](None if is_blank else value)
         except (ValueError, TypeError, OverflowError):
             where = f"on field [{field.path}] of type [{field.kind}]"
@@ -212,7 +220,7 @@ class LeafQueries:
         ((path, wanted),) = body.items()
         if not isinstance(wanted, list):
             raise unsupported(f"[terms] of [{path}] without a list", "give the list of terms")
-        if any(one is None or isinstance(one, dict | list) for one in wanted):
+        if any(value is None or isinstance(value, dict | list) for value in wanted):
             raise parsing(f"No value specified for terms query on [{path}]")
         if path == ID:
             return self._found_ids(wanted, 1.0)
@@ -222,11 +230,11 @@ class LeafQueries:
         if field is None or path not in self._names:
             return self._unknown(path, field)
         if field.column in ("text", "keyword"):
-            found = [values.as_text(one) for one in wanted]
-            self._note(path, found)
-            return TQuery.const_score_query(TQuery.term_set_query(self._schema, self._names[path], found), 1.0)
-        clauses = [(Occur.Should, self._exact(field, one, 1.0)) for one in wanted]
-        if len(clauses) < 2:  # one boolean scores by its rarity
+            terms = [values.as_text(value) for value in wanted]
+            self._note(path, terms)
+            return TQuery.const_score_query(TQuery.term_set_query(self._schema, self._names[path], terms), 1.0)
+        clauses = [(Occur.Should, self._exact(field, value, 1.0)) for value in wanted]
+        if len(clauses) < 2:  # a single boolean scores by its rarity
             return clauses[0][1] if clauses else TQuery.empty_query()
         return TQuery.const_score_query(TQuery.boolean_query(clauses), 1.0)
 
@@ -235,11 +243,11 @@ class LeafQueries:
         return self._found_ids(listed(body.get("values")), 1.0)
 
     def _found_ids(self, wanted: list[Any], boost: float) -> TQuery:
-        found = [values.as_text(one) for one in wanted]
-        return TQuery.const_score_query(TQuery.term_set_query(self._schema, ID, found), boost)
+        doc_ids = [values.as_text(value) for value in wanted]
+        return TQuery.const_score_query(TQuery.term_set_query(self._schema, ID, doc_ids), boost)
 
     def _named(self, wanted: list[Any], boost: float) -> TQuery:
-        """Return the query for all documents of an index that is among these, and for none of another."""
+        """Return a query that matches all documents if this index is among those wanted, and none otherwise."""
         is_named = self._snapshot.name in wanted
         return TQuery.const_score_query(TQuery.all_query() if is_named else TQuery.empty_query(), boost)
 
@@ -248,7 +256,7 @@ class LeafQueries:
         if "field" not in body:
             raise parsing("[exists] must be provided with a [field]")
         path = as_name(body["field"], "exists.field")
-        inside = [one for one in self._snapshot.fields.by_path if one == path or one.startswith(f"{path}.")]
+        inside = [name for name in self._snapshot.fields.by_path if name == path or name.startswith(f"{path}.")]
         if path in METADATA:
             raise unsupported(f"[{path}] in [exists]", "name a field of the mapping")
         return TQuery.const_score_query(TQuery.term_set_query(self._schema, PRESENT, inside or [path]), 1.0)
@@ -257,9 +265,9 @@ class LeafQueries:
         path, options = single_field("range", body, None, frozenset({"gte", "gt", "lte", "lt"}))
         if wrong := [name for name, bound in options.items() if isinstance(bound, dict | list)]:
             raise parsing(f"[{wrong[0]}] in [range] on [{path}] is not one value")
-        for one, other in (("gte", "gt"), ("lte", "lt")):
-            if one in options and other in options:
-                raise unsupported(f"[{one}] together with [{other}] in [range]", "give one of them")
+        for inclusive, other in (("gte", "gt"), ("lte", "lt")):
+            if inclusive in options and other in options:
+                raise unsupported(f"[{inclusive}] together with [{other}] in [range]", "give one of them")
         if path == "_seq_no":
             return self._sequence_range(options)
         field = self._snapshot.fields.by_path.get(path)
@@ -295,20 +303,20 @@ class LeafQueries:
 
     def _bounds(self, field: Field, options: Json) -> tuple[Any, Any]:
         """Return the bounds in the type of the column; a date without a time is a whole day."""
-        found: list[Any] = []
+        bounds: list[Any] = []
         for names, rounding in ((("gte", "gt"), {"gt"}), (("lte", "lt"), {"lte"})):
-            name = next((one for one in names if options.get(one) is not None), None)
+            name = next((key for key in names if options.get(key) is not None), None)
             value = None if name is None else options[name]
             if value is not None and field.kind == "date":
                 value = self._date_bound(field, value, last=name in rounding)
             elif value is not None:
                 value = self._number_bound(field, value, up=name in ("gte", "lt"))
-            found.append(value)
-        return found[0], found[1]
+            bounds.append(value)
+        return bounds[0], bounds[1]
 
     def _number_bound(self, field: Field, value: Any, *, up: bool) -> Any:
         if field.kind in values.RANGES:
-            with contextlib.suppress(ValueError, OverflowError):  # the last line has the reason
+            with contextlib.suppress(ValueError, OverflowError):  # `_query_value` below raises them with the reason
                 if values.has_fraction(value):
                     value = math.ceil(float(value)) if up else math.floor(float(value))
         return self._query_value(field, value)
@@ -332,7 +340,7 @@ class LeafQueries:
     # Shared
 
     def _unknown(self, path: str, field: Field | None) -> TQuery:
-        """Return a query without matches for a field without a column; raise if the field must not be searched."""
+        """Return a query without matches for an unknown field; raise if the field cannot be searched."""
         if path in METADATA:
             raise unsupported(
                 f"[{path}] in this clause", "use [term], [terms] or [ids] for _id, and [term] or [terms] for _index"
@@ -347,7 +355,7 @@ class LeafQueries:
 
 
 def _flag(options: Json, name: str, *, default: bool = False) -> bool:
-    given = options.get(name, default)
-    if not isinstance(given, bool):
-        raise parsing(f"[{name}] is true or false, found {given!r:.50}")
-    return given
+    flag = options.get(name, default)
+    if not isinstance(flag, bool):
+        raise parsing(f"[{name}] is true or false, found {flag!r:.50}")
+    return flag

@@ -1,4 +1,4 @@
-"""The endpoints of OpenSearch's REST paths."""
+"""Register the endpoints: each takes the request to a REST path of OpenSearch and returns its response."""
 
 from osrerank.embedded import admin, documents
 from osrerank.embedded.errors import Fault, Json, illegal, only, parsing
@@ -33,8 +33,8 @@ def _cat_indices(request: RestRequest) -> Response:
     " filter_path",
 )
 def _search(request: RestRequest) -> Response:
-    found = execute.search(request.engine, _existing(request), request.json(), request.params)
-    return Response(found, is_own=True)
+    answer = execute.search(request.engine, _existing(request), request.json(), request.params)
+    return Response(answer, is_own=True)
 
 
 def _existing(request: RestRequest) -> str | None:
@@ -63,11 +63,11 @@ def _one_search(request: RestRequest, head: Json, body: str) -> Json:
         with understood(request.engine, "search"):
             index = head.get("index", request.index)
             expression = ",".join(index) if isinstance(index, list) else index
-            asked = RestRequest(request.engine, "POST", {}, {}, body).json()
-            found = execute.search(request.engine, expression, asked, {})
+            search_body = RestRequest(request.engine, "POST", {}, {}, body).json()
+            answer = execute.search(request.engine, expression, search_body, {})
     except Fault as fault:
         return fault.body()
-    return {**found, "status": 200}
+    return {**answer, "status": 200}
 
 
 @router.route("GET POST", "/_count", "/{index}/_count")
@@ -121,8 +121,8 @@ def _delete(request: RestRequest) -> Response:
 
 @router.route("GET HEAD", "/{index}/_doc/{id}")
 def _get(request: RestRequest) -> Response:
-    found = documents.get(request.engine, str(request.index), request.path["id"])
-    return Response(found, 200 if found["found"] else 404)
+    document = documents.get(request.engine, str(request.index), request.path["id"])
+    return Response(document, 200 if document["found"] else 404)
 
 
 # Indices
@@ -161,10 +161,10 @@ def _put_settings(request: RestRequest) -> Response:
 
 @router.route("GET", "/_alias/{name}")
 def _get_alias(request: RestRequest) -> Response:
-    found = admin.indices_of(request.engine, request.path["name"])
-    if not found:
+    aliases = admin.indices_of(request.engine, request.path["name"])
+    if not aliases:
         return Response({"error": f"alias [{request.path['name']}] missing", "status": 404}, 404)
-    return Response(found)
+    return Response(aliases)
 
 
 @router.route("PUT POST", "/{index}/_alias/{name}")

@@ -19,12 +19,12 @@ log = logging.getLogger(__name__)
 MISSHAPEN = (TypeError, LookupError, AttributeError, ValueError, ArithmeticError, RecursionError, re.error)
 """Python's errors for a value of an unexpected type in a request."""
 _PARTS = {"index": r"(?P<index>_all|[^/_][^/]*)"}
-"""What a part of a path may be; no index begins with an underscore, but paths of other APIs do."""
+"""Patterns for parts of a path; no index name begins with an underscore, since paths of other APIs do."""
 
 
 @dataclass(frozen=True, slots=True)
 class RestRequest:
-    """A request, its parameters as text."""
+    """A request to the engine, with its parameters as text."""
 
     engine: Engine
     method: str
@@ -49,30 +49,30 @@ class RestRequest:
         return parsed
 
     def flag(self, name: str) -> bool:
-        """Return whether a parameter is on; given without a value it is."""
+        """Return whether a boolean parameter is true; a parameter without a value is."""
         return self._chosen(name, {"true": "true", "": "true", "false": "false"}) == "true"
 
     @property
     def refresh(self) -> str:
-        """``true``, ``false`` or ``wait_for``."""
+        """The parameter ``refresh``: ``true``, ``false`` or ``wait_for``."""
         return self._chosen("refresh", {"true": "true", "": "true", "false": "false", "wait_for": "wait_for"})
 
     def _chosen(self, name: str, known: Mapping[str, str]) -> str:
-        given = self.params.get(name, "false")
-        if given not in known:
-            raise illegal(f"Unknown value for [{name}]: [{given}]; give one of {sorted(filter(None, known))}")
-        return known[given]
+        value = self.params.get(name, "false")
+        if value not in known:
+            raise illegal(f"Unknown value for [{name}]: [{value}]; give one of {sorted(filter(None, known))}")
+        return known[value]
 
 
 @dataclass(frozen=True, slots=True)
 class Response:
-    """A response; a text body is sent as such.
+    """A response of the engine.
 
     Attributes:
-        body: JSON's own types, or a text.
-        status: HTTP's.
-        warnings: for the header of this name.
-        is_own: whether the engine keeps no part of the body, so that the caller may get it without a copy.
+        body: a value of JSON's types, or a text, which is sent as plain text.
+        status: the HTTP status.
+        warnings: the texts of ``Warning`` headers.
+        is_own: whether the engine keeps no reference to the body, so that the caller can get it without a copy.
     """
 
     body: Any
@@ -85,13 +85,13 @@ Endpoint = Callable[[RestRequest], Response]
 
 
 class Router:
-    """The endpoints, in the order of registration."""
+    """Finds the endpoint for a request; the first one registered that matches answers."""
 
     def __init__(self) -> None:
         self._routes: list[tuple[frozenset[str], re.Pattern[str], frozenset[str], Endpoint]] = []
 
     def route(self, methods: str, *templates: str, params: str = "") -> Callable[[Endpoint], Endpoint]:
-        """Register an endpoint for methods and paths; parameters that are not among these are refused."""
+        """Register an endpoint for methods and paths; requests with parameters not named in ``params`` are refused."""
 
         def register(endpoint: Endpoint) -> Endpoint:
             for template in templates:
@@ -130,7 +130,7 @@ def _answered(endpoint: Endpoint, request: RestRequest) -> Response:
 
 @contextlib.contextmanager
 def understood(engine: Engine, name: str) -> Iterator[None]:
-    """Turn errors over an unexpected body into a 400."""
+    """Turn Python's errors over an unexpected body into a 400, and the folder's errors into the engine's faults."""
     try:
         yield
     except OSError as error:
@@ -167,20 +167,20 @@ def _pick(body: Json, wanted: list[str], path: str = "") -> Json:
     picked: Json = {}
     for key, value in body.items():
         here = f"{path}.{key}" if path else key
-        if any(_segments_match(one, here) for one in wanted):
+        if any(_segments_match(pattern, here) for pattern in wanted):
             picked[key] = value
         elif isinstance(value, dict):
             if inside := _pick(value, wanted, here):
                 picked[key] = inside
         elif isinstance(value, list):
-            items = [found for one in value if isinstance(one, dict) and (found := _pick(one, wanted, here))]
+            items = [kept for item in value if isinstance(item, dict) and (kept := _pick(item, wanted, here))]
             if items:
                 picked[key] = items
     return picked
 
 
 def _segments_match(pattern: str, path: str) -> bool:
-    wanted, found = pattern.split("."), path.split(".")
-    return len(wanted) == len(found) and all(
-        values.wildcard(one).fullmatch(part) for one, part in zip(wanted, found, strict=True)
+    wanted, segments = pattern.split("."), path.split(".")
+    return len(wanted) == len(segments) and all(
+        values.wildcard(segment).fullmatch(part) for segment, part in zip(wanted, segments, strict=True)
     )

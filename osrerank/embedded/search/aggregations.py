@@ -1,4 +1,4 @@
-"""Terms aggregations: how many of the matching documents have each value of a field."""
+"""Answer terms aggregations: how many of the matching documents have each value of a field."""
 
 import re
 from typing import Any
@@ -53,9 +53,9 @@ def _counted(name: str, body: Json, snapshots: list[tuple[Snapshot, tantivy.Quer
     field: Field | None = None
     for snapshot, query in snapshots:
         field = snapshot.fields.by_path.get(path) or field
-        found, others = _count(snapshot, query, path)
+        bucket_counts, others = _count(snapshot, query, path)
         rest += others
-        for key, count in found.items():
+        for key, count in bucket_counts.items():
             counts[key] = counts.get(key, 0) + count
     keys = sorted(counts, key=lambda key: (-counts[key], key))
     rest += sum(counts[key] for key in keys[size:])
@@ -64,7 +64,7 @@ def _counted(name: str, body: Json, snapshots: list[tuple[Snapshot, tantivy.Quer
 
 
 def _count(snapshot: Snapshot, query: tantivy.Query, path: str) -> tuple[dict[Any, int], int]:
-    """Return value -> number of documents, and the number of those with further values."""
+    """Return value -> number of documents, and how many documents have values beyond the largest buckets."""
     field = snapshot.fields.by_path.get(path)
     if path in METADATA:
         raise unsupported(f"[{path}] in [terms]", "name a field of the mapping")
@@ -76,8 +76,8 @@ def _count(snapshot: Snapshot, query: tantivy.Query, path: str) -> tuple[dict[An
     terms = {"field": column, "size": MAX_BUCKETS, "segment_size": MAX_BUCKETS}
     answer = snapshot.searcher.aggregate(query, {"it": {"terms": terms}})["it"]
     cast = int if field.column == "long" else float if field.column == "double" else str
-    found = {cast(bucket["key"]): bucket["doc_count"] for bucket in answer["buckets"]}
-    return found, int(answer.get("sum_other_doc_count") or 0)
+    bucket_counts = {cast(bucket["key"]): bucket["doc_count"] for bucket in answer["buckets"]}
+    return bucket_counts, int(answer.get("sum_other_doc_count") or 0)
 
 
 def _key(key: Any, field: Field | None) -> Json:

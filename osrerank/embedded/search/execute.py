@@ -39,18 +39,19 @@ _BODY = frozenset(
      "min_score", "post_filter", "timeout", "search_pipeline", "ext"}
 )  # fmt: skip
 _EXTENSIONS = frozenset({"rerank", "ubi"})
-"""Keys of ``ext`` that OpenSearch's plugins read, and that have no effect here."""
+"""Keys of ``ext`` that plugins of OpenSearch read; they have no effect here."""
 
 
 @dataclass(frozen=True, slots=True)
 class SearchPlan:
-    """A search request, read and checked.
+    """A search request after it was read and checked.
 
     Attributes:
-        count_to: how far hits are counted; None for not at all.
-        in_order: None for the best first; otherwise the order of insertion, ``asc`` or ``desc``.
-        by_field: the field whose values order the documents, and whether the greatest come first; else None.
-        after: the sort value behind which the page begins.
+        count_to: the number up to which hits are counted; None for no total.
+        in_order: ``asc`` or ``desc`` for the order of insertion; None for another order.
+        by_field: the field whose values order the documents, and whether the greatest come first; None for another
+            order.
+        after: the sort value after which the page begins; None for a page that begins at ``start``.
     """
 
     query: Any
@@ -70,7 +71,14 @@ class SearchPlan:
 
 @dataclass(frozen=True, slots=True)
 class Side:
-    """One index of a search: its snapshot, the query, and the query with the post filter."""
+    """One index of a search, with its compiled query.
+
+    Attributes:
+        snapshot: the index as of its last refresh.
+        query: the query, which aggregations count.
+        filtered: the query with the post filter, which gives the hits.
+        terms: field path -> the query's terms, for highlighting.
+    """
 
     snapshot: Snapshot
     query: TQuery
@@ -83,10 +91,11 @@ class MatchingDocument:
     """A matching document before its source is read.
 
     Attributes:
-        number: the place of the index among those searched, from 0.
-        seq: its sequence number there.
-        score: None in an order that has no scores.
-        key: the value that the document is sorted by, in an order without scores; None if it has no such value.
+        number: the position of its index among those searched, from 0.
+        seq: its sequence number in that index.
+        score: its score; None if the search sorts by something else.
+        address: where tantivy has the document.
+        key: the value that the document is sorted by; None for a search by score, or if the document lacks the value.
     """
 
     number: int
@@ -100,7 +109,7 @@ def plan(body: Json, params: Mapping[str, str]) -> SearchPlan:
     """Read a search request; URL parameters win over the body.
 
     Raises:
-        Fault: 400 naming the wrong or unsupported key.
+        Fault: 400; the reason names the key that is wrong or not supported.
     """
     for key in body:
         if key not in _BODY:
@@ -134,20 +143,20 @@ def plan(body: Json, params: Mapping[str, str]) -> SearchPlan:
     )
 
 
-def _check_without_effect(asked: Mapping[str, Any]) -> None:
-    """Refuse values that OpenSearch would refuse, or heed, of what has no effect here."""
-    if (name := asked.get("search_pipeline", "_none")) != "_none":
+def _check_without_effect(parameters: Mapping[str, Any]) -> None:
+    """Refuse values that OpenSearch would refuse or act on, of parameters that have no effect here."""
+    if (name := parameters.get("search_pipeline", "_none")) != "_none":
         raise illegal(
             f"Pipeline {name} is not defined: the embedded engine has no search pipelines; give search_pipeline=_none"
         )
-    if (preference := str(asked.get("preference", "_local"))).startswith("_") and preference != "_local":
+    if (preference := str(parameters.get("preference", "_local"))).startswith("_") and preference != "_local":
         raise illegal(f"no Preference for [{preference}] in the embedded engine: give _local, or a name of your own")
-    if not re.fullmatch(r"-1|\d+(nanos|micros|ms|s|m|h|d)", timeout := str(asked.get("timeout", "-1"))):
+    if not re.fullmatch(r"-1|\d+(nanos|micros|ms|s|m|h|d)", timeout := str(parameters.get("timeout", "-1"))):
         raise parsing(f"failed to parse [timeout] with value [{timeout}]: give a time such as 1s")
 
 
 def _in_order(sort: Any) -> tuple[str | None, tuple[str, bool] | None]:
-    """Return the direction of the order of insertion, or the field to sort by and whether its greatest come first."""
+    """Return ``in_order`` and ``by_field`` of the `SearchPlan`, read from a body's ``sort``."""
     if sort is None:
         return None, None
     level = sort[0] if isinstance(sort, list) and len(sort) == 1 else sort
@@ -163,14 +172,14 @@ def _in_order(sort: Any) -> tuple[str | None, tuple[str, bool] | None]:
     raise unsupported(f"[sort] by {json.dumps(sort):.100}", 'it sorts by score, by one field, or by ["_doc"]')
 
 
-def _after(given: Any, in_order: str | None, start: int) -> int | None:
-    if given is None:
+def _after(values: Any, in_order: str | None, start: int) -> int | None:
+    if values is None:
         return None
-    if in_order is None or start or not isinstance(given, list) or len(given) != 1 or not isinstance(given[0], int):
+    if in_order is None or start or not isinstance(values, list) or len(values) != 1 or not isinstance(values[0], int):
         raise unsupported(
-            f"[search_after: {given!r:.100}]", 'give one number, with [sort: ["_doc"]] and without [from]'
+            f"[search_after: {values!r:.100}]", 'give one number, with [sort: ["_doc"]] and without [from]'
         )
-    return int(given[0])
+    return int(values[0])
 
 
 def search(engine: Engine, expression: str | None, body: Json, params: Mapping[str, str]) -> Json:
@@ -180,11 +189,11 @@ def search(engine: Engine, expression: str | None, body: Json, params: Mapping[s
     snapshots = [live.snapshot() for live in engine.searchable(expression)]
     sides = [_side(snapshot, wanted) for snapshot in snapshots]
     if wanted.by_field is not None:
-        found, total = _find_by_field(sides, wanted, *wanted.by_field)
+        matching, total = _find_by_field(sides, wanted, *wanted.by_field)
     else:
-        found, total = _find(sides, wanted) if wanted.in_order is None else _find_in_order(sides, wanted)
-    best = found[0].score if found and wanted.size else None
-    page = found[wanted.start : wanted.start + wanted.size]
+        matching, total = _find(sides, wanted) if wanted.in_order is None else _find_in_order(sides, wanted)
+    best = matching[0].score if matching and wanted.size else None
+    page = matching[wanted.start : wanted.start + wanted.size]
     response: Json = {
         "took": 0,
         "timed_out": False,
@@ -222,27 +231,27 @@ def _side(snapshot: Snapshot, wanted: SearchPlan) -> Side:
 
 
 def _find(sides: list[Side], wanted: SearchPlan) -> tuple[list[MatchingDocument], int]:
-    """Return the best documents in order, as many as the page needs, and how many match."""
+    """Return the documents with the highest scores in order, as many as the page needs, and how many match."""
     needed = wanted.start + wanted.size
-    found: list[tuple[float, MatchingDocument]] = []
+    ranked: list[tuple[float, MatchingDocument]] = []
     total = 0
     for number, side in enumerate(sides):
         if wanted.min_score is not None:
-            mine = [one for one in _all(number, side) if one[0] >= wanted.min_score]
+            mine = [scored for scored in _all(number, side) if scored[0] >= wanted.min_score]
             total += len(mine)
         else:
             mine, matching = _best(number, side, max(1, needed), count=wanted.count_to is not None)
             total += matching
-        found += mine
-    found.sort(key=lambda one: (-one[0], one[1].number, one[1].seq))
-    return [one for _, one in found[: max(1, needed)]], total
+        ranked += mine
+    ranked.sort(key=lambda scored: (-scored[0], scored[1].number, scored[1].seq))
+    return [one for _, one in ranked[: max(1, needed)]], total
 
 
 def _find_in_order(sides: list[Side], wanted: SearchPlan) -> tuple[list[MatchingDocument], int]:
     """Return the documents in the order of their insertion, as many as the page needs, and how many match."""
     needed = wanted.start + wanted.size
     order = tantivy.Order.Asc if wanted.in_order == "asc" else tantivy.Order.Desc
-    found: list[MatchingDocument] = []
+    matching: list[MatchingDocument] = []
     for number, side in enumerate(sides):
         query = side.filtered
         if wanted.after is not None:
@@ -253,9 +262,9 @@ def _find_in_order(sides: list[Side], wanted: SearchPlan) -> tuple[list[Matching
             behind = TQuery.range_query(side.snapshot.shard.schema, SEQ, tantivy.FieldType.Unsigned, *bounds)
             query = TQuery.boolean_query([(Occur.Must, query), (Occur.Must, behind)])
         hits = side.snapshot.searcher.search(query, max(1, needed), count=False, order_by_field=SEQ, order=order).hits
-        found += [MatchingDocument(number, int(seq), None, address, int(seq)) for seq, address in hits]
-    found.sort(key=lambda one: one.seq, reverse=wanted.in_order == "desc")
-    return found[:needed], sum(map(_count, sides))
+        matching += [MatchingDocument(number, int(seq), None, address, int(seq)) for seq, address in hits]
+    matching.sort(key=lambda document: document.seq, reverse=wanted.in_order == "desc")
+    return matching[:needed], sum(map(_count, sides))
 
 
 def _find_by_field(
@@ -264,9 +273,9 @@ def _find_by_field(
     path: str,
     is_descending: bool,  # noqa: FBT001 - as `SearchPlan` has it
 ) -> tuple[list[MatchingDocument], int]:
-    """Return the documents by their values of a field, those without one last, and how many match.
+    """Return the documents ordered by a field's values, those without a value last, and how many match.
 
-    Of several values, the least counts in an ascending order, the greatest in a descending one.
+    If a document has several values, the least counts in an ascending order, the greatest in a descending one.
     """
     valued: list[MatchingDocument] = []
     without: list[MatchingDocument] = []
@@ -282,19 +291,20 @@ def _find_by_field(
             or field.column != sides[0].snapshot.fields.by_path[path].column
         ):
             raise unsupported(f"[sort] by [{path}] without doc_values or index, or of another type in another index")
-        found = sorted((one for _, one in _all(number, side)), key=lambda one: one.seq)
-        for one, document in zip(found, side.snapshot.searcher.docs([one.address for one in found]), strict=True):
+        matching = sorted((match for _, match in _all(number, side)), key=lambda match: match.seq)
+        stored = side.snapshot.searcher.docs([match.address for match in matching])
+        for match, document in zip(matching, stored, strict=True):
             source = json.loads(str(_bytes(document.get_first(SOURCE)), "utf-8"))
             values = side.snapshot.fields.extract(source).get(path)
             key = None if not values else max(values) if is_descending else min(values)
-            (without if key is None else valued).append(replace(one, score=None, key=key))
-    valued.sort(key=lambda one: one.key, reverse=is_descending)  # stable, also in reverse
+            (without if key is None else valued).append(replace(match, score=None, key=key))
+    valued.sort(key=lambda document: document.key, reverse=is_descending)  # stable, also in reverse
     everything = [*valued, *without]
     return everything[: wanted.start + wanted.size], len(everything)
 
 
 def _best(number: int, side: Side, needed: int, *, count: bool) -> tuple[list[tuple[float, MatchingDocument]], int]:
-    """Return at least the needed best documents, and how many match.
+    """Return the ``needed`` best documents of an index, each after its score, and how many match.
 
     tantivy orders equal scores by segment, OpenSearch by insertion. So more documents are read until the last one
     scores less than the last needed one, and all documents of that score are present.
@@ -306,8 +316,8 @@ def _best(number: int, side: Side, needed: int, *, count: bool) -> tuple[list[tu
         hits = answer.hits
         complete = len(hits) < limit or limit >= everything
         if complete or hits[-1][0] < hits[needed - 1][0]:
-            found = _found(number, side, hits)
-            return sorted(found, key=lambda one: (-one[0], one[1].seq))[:needed], _counted(answer)
+            ranked = _found(number, side, hits)
+            return sorted(ranked, key=lambda scored: (-scored[0], scored[1].seq))[:needed], _counted(answer)
         limit *= 4
 
 
@@ -319,7 +329,7 @@ def _all(number: int, side: Side) -> list[tuple[float, MatchingDocument]]:
 def _found(
     number: int, side: Side, hits: list[tuple[float, tantivy.DocAddress]]
 ) -> list[tuple[float, MatchingDocument]]:
-    """Return documents, each after its score."""
+    """Return tantivy's hits as documents, each after its score."""
     numbers = side.snapshot.shard.numbers(side.snapshot.searcher, [address for _, address in hits])
     return [
         (score, MatchingDocument(number, seq, score, address))
@@ -341,18 +351,18 @@ def _show(page: list[MatchingDocument], sides: list[Side], wanted: SearchPlan) -
         [Highlighter(wanted.highlight, side.snapshot, side.terms) for side in sides] if wanted.highlight else []
     )
     hits = []
-    for one, document in zip(page, _documents(page, sides), strict=True):
-        side = sides[one.number]
-        hit: Json = {"_index": side.snapshot.name, "_id": document.get_first(ID), "_score": one.score}
+    for match, document in zip(page, _documents(page, sides), strict=True):
+        side = sides[match.number]
+        hit: Json = {"_index": side.snapshot.name, "_id": document.get_first(ID), "_score": match.score}
         source = json.loads(str(_bytes(document.get_first(SOURCE)), "utf-8"))
         if wanted.source.wanted:
             hit["_source"] = wanted.source.apply(source)
         if wanted.fields and (kept := field_values(source, wanted.fields, side.snapshot.fields)):
             hit["fields"] = kept
-        if highlighters and (marked := highlighters[one.number].mark(source)):
+        if highlighters and (marked := highlighters[match.number].mark(source)):
             hit["highlight"] = marked
         if wanted.in_order or wanted.by_field:
-            hit["sort"] = [one.key]
+            hit["sort"] = [match.key]
         hits.append(hit)
     return hits
 
@@ -360,10 +370,10 @@ def _show(page: list[MatchingDocument], sides: list[Side], wanted: SearchPlan) -
 def _documents(page: list[MatchingDocument], sides: list[Side]) -> list[tantivy.Document]:
     """Return the stored documents of a page."""
     of_side = [
-        iter(side.snapshot.searcher.docs([one.address for one in page if one.number == number]))
+        iter(side.snapshot.searcher.docs([match.address for match in page if match.number == number]))
         for number, side in enumerate(sides)
     ]
-    return [next(of_side[one.number]) for one in page]
+    return [next(of_side[match.number]) for match in page]
 
 
 def _bytes(stored: Any) -> bytes:
@@ -378,16 +388,16 @@ def _total(total: int, wanted: SearchPlan) -> Json:
     return {"total": {"value": total, "relation": "eq"}}
 
 
-def _count_to(given: Any) -> float | None:
+def _count_to(limit: Any) -> float | None:
     """Return how far to count totals: None for not at all, infinity for exactly."""
-    if isinstance(given, bool):
-        return float("inf") if given else None
-    return as_whole(given, "track_total_hits")
+    if isinstance(limit, bool):
+        return float("inf") if limit else None
+    return as_whole(limit, "track_total_hits")
 
 
-def _window_fault(asked: int) -> Fault:
+def _window_fault(hits: int) -> Fault:
     reason = (
-        f"Result window is too large, from + size must be less than or equal to: [{WINDOW}] but was [{asked}]."
+        f"Result window is too large, from + size must be less than or equal to: [{WINDOW}] but was [{hits}]."
         " See the scroll api for a more efficient way to request large data sets."
         " This limit can be set by changing the [index.max_result_window] index level setting."
     )

@@ -13,9 +13,9 @@ from osrerank.embedded.storage.index import Snapshot
 
 _OPTIONS = frozenset({"pre_tags", "post_tags", "number_of_fragments"})
 MAX_CHARACTERS = 1_000_000
-"""Of a text; OpenSearch highlights no longer one (``index.highlight.max_analyzed_offset``)."""
+"""The longest text to highlight, as in OpenSearch (``index.highlight.max_analyzed_offset``)."""
 FRAGMENT = 100
-"""Characters of a fragment, at most, unless a word is longer."""
+"""The most characters in a fragment, unless a word is longer."""
 PIVOT = 87
 """The length of an average passage in Lucene's PassageScorer."""
 _CLOSED = r"""["')\]}\u2019\u201d]*"""
@@ -23,18 +23,19 @@ _SENTENCE = re.compile(
     rf"""(?s:.*?)(?:\.+{_CLOSED}\s+(?=["'(\[{{\u201c\u2018]*[^\W_a-z0-9])|[.!?]*[!?]+{_CLOSED}\s*|\Z)"""
 )
 _WORD = re.compile(r"\w+(?:['.-]\w+)*|\s|.", re.DOTALL)
-"""Sentences and words, nearly as Java's BreakIterator finds them."""
+"""`_SENTENCE` and `_WORD` find sentences and words nearly as Java's BreakIterator does."""
 
 
 class Highlighter:
-    """Marks words of fields.
+    """Marks the query's words in the fields of hits.
 
     Args:
         body: the search's ``highlight`` object.
-        terms: field path -> terms of the query.
+        snapshot: the index of the hits.
+        terms: field path -> the query's terms.
 
     Raises:
-        Fault: 400 naming an option that is not supported.
+        Fault: 400; the reason names an option that is not supported.
     """
 
     def __init__(self, body: Json, snapshot: Snapshot, terms: Mapping[str, set[str]]) -> None:
@@ -50,7 +51,7 @@ class Highlighter:
                     self._wanted[field.path] = (field, {**common, **options})
 
     def mark(self, source: Json) -> dict[str, list[str]]:
-        """Return field path -> marked fragments of a document, without fields that have no match."""
+        """Return field path -> a document's marked fragments; fields without a match are left out."""
         marked = {}
         for field, options in self._wanted.values():
             terms = self._terms.get(field.path, set())
@@ -63,17 +64,17 @@ class Highlighter:
     def _fragments(self, field: Field, options: Json, texts: list[str], terms: set[str]) -> list[str]:
         tags = [_tag(options, key, normal) for key, normal in (("pre_tags", "<em>"), ("post_tags", "</em>"))]
         limit = as_whole(options.get("number_of_fragments", 5), "highlight.number_of_fragments")
-        found: list[tuple[float, str]] = []
+        fragments: list[tuple[float, str]] = []
         before, total = 0, sum(map(len, texts)) + len(texts) - 1
         hits = [[token for token in self._tokens(field, text) if token.term in terms] for text in texts]
         often = Counter(token.term for inside in hits for token in inside)
         for text, inside in zip(texts, hits, strict=True):
             for start, end, marked in [(0, len(text), inside)] if limit == 0 and inside else _passages(text, inside):
                 score = _score([token.term for token in marked], often, total, end - start, before + start)
-                found.append((score, _tagged(text, start, end, marked, tags)))
+                fragments.append((score, _tagged(text, start, end, marked, tags)))
             before += len(text) + 1
-        best = sorted(range(len(found)), key=lambda at: -found[at][0])[: limit or None]
-        return [found[at][1] for at in sorted(best)]
+        best = sorted(range(len(fragments)), key=lambda at: -fragments[at][0])[: limit or None]
+        return [fragments[at][1] for at in sorted(best)]
 
     def _tokens(self, field: Field, text: str) -> list[Token]:
         if len(text) > MAX_CHARACTERS:
@@ -86,16 +87,16 @@ class Highlighter:
 
 def _tag(options: Json, key: str, normal: str) -> str:
     """Return the one tag of ``pre_tags`` or ``post_tags``."""
-    given = options.get(key, [normal])
-    if not isinstance(given, list) or len(given) != 1:
-        raise unsupported(f"[{key}: {given!r:.50}] in [highlight]", "give a list of one tag")
-    return as_name(given[0], f"highlight.{key}")
+    chosen = options.get(key, [normal])
+    if not isinstance(chosen, list) or len(chosen) != 1:
+        raise unsupported(f"[{key}: {chosen!r:.50}] in [highlight]", "give a list of one tag")
+    return as_name(chosen[0], f"highlight.{key}")
 
 
 def _passages(text: str, hits: list[Token]) -> Iterator[tuple[int, int, list[Token]]]:
-    """Yield the passages of a text that have hits, each with its own: as OpenSearch's unified highlighter cuts them.
+    """Yield start, end and hits of each passage with a hit, cut as OpenSearch's unified highlighter cuts a text.
 
-    A passage is as many whole sentences as fit, or, of a longer sentence, the part around its first hit.
+    A passage is as many whole sentences as fit, or the part of a longer sentence around its first hit.
     """
     sentences, words = _ends(_SENTENCE, text), _ends(_WORD, text)
     window = start = end = 0
@@ -126,13 +127,13 @@ def _ends(pattern: re.Pattern[str], text: str) -> list[int]:
 
 
 def _before(ends: list[int], place: int) -> int:
-    """Return the last boundary before a place."""
+    """Return the last boundary before an offset."""
     at = bisect_left(ends, place)
     return ends[at - 1] if at else 0
 
 
 def _after(ends: list[int], place: int) -> int:
-    """Return the first boundary after a place, or the last one."""
+    """Return the first boundary after an offset, or the last boundary."""
     return ends[min(bisect_right(ends, place), len(ends) - 1)]
 
 

@@ -1,4 +1,4 @@
-"""Answer ``_mtermvectors`` and ``_analyze``: the terms of texts."""
+"""Answer ``_mtermvectors`` and ``_analyze``, which list the terms of texts."""
 
 import json
 import re
@@ -12,7 +12,7 @@ from osrerank.embedded.storage.index import Snapshot, field_analyzer
 from osrerank.embedded.storage.shard import JOIN
 
 _OFF = ("positions", "offsets", "payloads")
-"""What OpenSearch lists of each occurrence unless it is told not to."""
+"""Details of each occurrence that OpenSearch lists unless a request turns them off."""
 _TYPES = (
     (
         re.compile(r"[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u1950-\u19ff\u1a20-\u1aaf\uaa80-\uaadf]+"),
@@ -31,14 +31,14 @@ _TYPES = (
 def many_term_vectors(engine: Engine, body: Json) -> Json:
     """Answer ``_mtermvectors``: the terms of documents' text fields with their frequencies."""
     only("mtermvectors", body, frozenset({"docs"}))
-    wanted = [as_object(one, "docs") for one in as_list(body.get("docs"), "docs")]
-    for one in wanted:
-        only("mtermvectors docs", one, frozenset({"_index", "_id", "fields", "term_statistics", *_OFF}))
-        if listed := [key for key in _OFF if one.get(key, True) is not False]:
+    wanted = [as_object(item, "docs") for item in as_list(body.get("docs"), "docs")]
+    for item in wanted:
+        only("mtermvectors docs", item, frozenset({"_index", "_id", "fields", "term_statistics", *_OFF}))
+        if listed := [key for key in _OFF if item.get(key, True) is not False]:
             raise unsupported(f"[{listed[0]}] in [mtermvectors]", f"give {listed[0]}: false")
-        if not isinstance(one.get("term_statistics", False), bool):
-            raise illegal(f"[term_statistics] is true or false, found [{one['term_statistics']}]")
-    return {"docs": [_document(engine, one) for one in wanted]}
+        if not isinstance(item.get("term_statistics", False), bool):
+            raise illegal(f"[term_statistics] is true or false, found [{item['term_statistics']}]")
+    return {"docs": [_document(engine, item) for item in wanted]}
 
 
 def _document(engine: Engine, wanted: Json) -> Json:
@@ -71,7 +71,7 @@ def _vector(snapshot: Snapshot, path: str, counts: Counter[str], *, statistics: 
         terms[term] = {"term_freq": count}
         if statistics:
             tokens = snapshot.searcher.terms_with_prefix(snapshot.shard.exact[path], term + JOIN)
-            total = sum(int(token[len(term) + 1 :].partition(JOIN)[0]) * found for token, found in tokens)
+            total = sum(int(token[len(term) + 1 :].partition(JOIN)[0]) * documents for token, documents in tokens)
             terms[term] |= {"doc_freq": snapshot.frequency(path, term), "ttf": total}
     totals = snapshot.searcher.totals(path)
     return {
@@ -81,10 +81,10 @@ def _vector(snapshot: Snapshot, path: str, counts: Counter[str], *, statistics: 
 
 
 def analyze(engine: Engine, name: str | None, body: Json) -> Json:
-    """Answer ``_analyze``."""
+    """Answer ``_analyze``: the tokens of a text, with their types and offsets."""
     only("analyze", body, frozenset({"text", "field", "tokenizer", "filter"}))
     text = as_name(body.get("text"), "text")
-    found = _chosen(engine, name, body).tokens(text)
+    tokens = _chosen(engine, name, body).tokens(text)
     words = body.get("tokenizer", "standard") != "standard"
     return {
         "tokens": [
@@ -95,13 +95,13 @@ def analyze(engine: Engine, name: str | None, body: Json) -> Json:
                 "type": "word" if words else _type(text[token.start : token.end]),
                 "position": token.position,
             }
-            for token in found
+            for token in tokens
         ]
     }
 
 
 def _offset(text: str, place: int) -> int:
-    """Return a place as OpenSearch counts it, in units of UTF-16."""
+    """Return an offset as OpenSearch counts it, in UTF-16 units."""
     return len(text[:place].encode("utf-16-le", "surrogatepass")) // 2
 
 

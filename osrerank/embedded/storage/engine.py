@@ -1,4 +1,4 @@
-"""The engine of one folder: its indices, its one writer, and the refresh thread."""
+"""The engine of a folder: it holds the folder's indices, its only writer, and the thread that refreshes."""
 
 import atexit
 import contextlib
@@ -24,7 +24,7 @@ log = logging.getLogger(__name__)
 
 REFRESH_S = 1.0
 MAX_WRITERS = 4
-"""Search-index writers open at a time; each takes a thread and up to 64 MB."""
+"""The most search-index writers that are open at a time; each takes a thread and up to 64 MB."""
 _UNITS_S = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 
 _open: dict[tuple[int, Path], "Engine"] = {}
@@ -51,7 +51,7 @@ class Engine:
 
     @classmethod
     def shared(cls, folder: Path) -> "Engine":
-        """Return the folder's engine and count its user, who calls ``release`` at the end."""
+        """Return the folder's engine, and count one more user; each user calls ``release`` at the end."""
         key = (os.getpid(), folder.resolve())
         with _open_lock:
             if key not in _open:
@@ -91,9 +91,10 @@ class Engine:
     # Reading
 
     def names(self, expression: str | None, *, hidden: bool = False, aliases: bool = True) -> list[str]:
-        """Return the indices of an expression: names, aliases, wildcards, comma-separated; sorted per part.
+        """Return the indices that an expression matches, in the order of its parts, sorted within a part.
 
-        Behind a wildcard, a minus excludes a name or a pattern.
+        An expression has names, aliases and patterns with ``*``, separated by commas. After a pattern, a part that
+        begins with a minus excludes a name or a pattern.
 
         Args:
             expression: None for all indices.
@@ -105,32 +106,34 @@ class Engine:
         """
         rows, named = self.store.indices(), self.store.aliases()
         by_id = {row.id: name for name, row in rows.items()}
-        found: dict[str, None] = {}
+        names: dict[str, None] = {}
         parts = (expression or "_all").split(",")
         for place, part in enumerate(parts):
             if part.startswith("<"):
                 raise unsupported(f"[{part}] as a name of indices", "give names, aliases and patterns with *")
-            excludes = part.startswith("-") and any("*" in one for one in parts[:place])
+            excludes = part.startswith("-") and any("*" in earlier for earlier in parts[:place])
             wanted = "*" if part == "_all" else part[excludes:]
             if "*" in wanted:
                 pattern = values.wildcard(wanted)
                 hit = [name for name, row in rows.items() if pattern.fullmatch(name) and (hidden or not row.is_hidden)]
                 if aliases:
-                    hit += [by_id[one] for alias, of in named.items() if pattern.fullmatch(alias) for one in of]
+                    hit += [
+                        by_id[index_id] for alias, of in named.items() if pattern.fullmatch(alias) for index_id in of
+                    ]
             elif wanted in rows:
                 hit = [wanted]
             elif wanted in named:
-                hit = [] if excludes else [by_id[one] for one in named[wanted]]
+                hit = [] if excludes else [by_id[index_id] for index_id in named[wanted]]
             else:
                 raise no_such_index(wanted)
             if excludes:
-                found = {name: None for name in found if name not in hit}
+                names = {name: None for name in names if name not in hit}
             else:
-                found.update(dict.fromkeys(sorted(hit)))
-        return list(found)
+                names.update(dict.fromkeys(sorted(hit)))
+        return list(names)
 
     def known(self, parts: list[str]) -> list[str]:
-        """Return the parts of an expression without names that are neither an index nor an alias."""
+        """Return the parts of an expression, without names of indices and aliases that do not exist."""
         names = {*self.store.indices(), *self.store.aliases(), "_all"}
         return [part for part in parts if part in names or "*" in part or part.startswith(("-", "<"))]
 
@@ -142,15 +145,15 @@ class Engine:
         """
         if "*" in name or "," in name:
             raise no_such_index(name)
-        found = self.names(name)
-        if len(found) != 1:
+        indices = self.names(name)
+        if len(indices) != 1:
             raise illegal(
-                f"alias [{name}] has more than one index associated with it {found}, can't execute a single index op"
+                f"alias [{name}] has more than one index associated with it {indices}, can't execute a single index op"
             )
-        return found[0]
+        return indices[0]
 
     def live(self, name: str) -> LiveIndex:
-        """Return an index by its own name."""
+        """Return an index by its name, which is not an alias; raise the 404 if it does not exist."""
         row = self.store.indices().get(name)
         if row is None:
             raise no_such_index(name)
@@ -162,11 +165,11 @@ class Engine:
         return live
 
     def searchable(self, expression: str | None) -> list[LiveIndex]:
-        """Return the indices to search, each refreshed if due and if this process may write."""
-        found = [self.live(name) for name in self.names(expression)]
-        for live in found:
+        """Return the indices to search; each is refreshed if its interval has passed and this process may write."""
+        indices = [self.live(name) for name in self.names(expression)]
+        for live in indices:
             self._freshen(live)
-        return found
+        return indices
 
     def _freshen(self, live: LiveIndex) -> None:
         """Refresh an index whose interval has passed, and rebuild a damaged one."""
@@ -183,7 +186,7 @@ class Engine:
             self._recover_if_behind(live)
 
     def _recover_if_behind(self, live: LiveIndex) -> None:
-        """Make searchable what a dead writer left uncommitted, then release the right to write."""
+        """Make searchable what a writer that died left uncommitted, then release the write lock."""
         if not live.behind or self.store.read_only:
             return
         with self._write_lock:
@@ -203,7 +206,11 @@ class Engine:
 
     @contextlib.contextmanager
     def writing(self) -> Iterator[None]:
-        """Hold the right to write, among threads and processes."""
+        """Hold the folder's write lock, against other threads and processes.
+
+        Raises:
+            Fault: 503 if the client is closed or another process writes; 403 if the folder is read-only.
+        """
         with self._write_lock:
             if self._closed:
                 raise Fault(503, "node_closed_exception", f"the client of {self.folder} is closed: connect again")
@@ -216,7 +223,7 @@ class Engine:
             yield
 
     def _settle(self) -> None:
-        """Read what other processes wrote while this one only read."""
+        """Read what other processes wrote while this one did not hold the lock."""
         for name in self.store.indices():
             self.live(name).settle()
 
@@ -258,7 +265,7 @@ class Engine:
             shutil.rmtree(live.folder, ignore_errors=True)
 
     def merged(self, live: LiveIndex, mappings: Json) -> IndexFields:
-        """Return the fields that an index would have with these, or raise the fault that says why it cannot."""
+        """Return an index's fields with these mappings added, or raise the fault that says why that is impossible."""
         return checked(merge(live.row.mappings, mappings), live.row.settings)[0]
 
     def change(self, live: LiveIndex, *, mappings: Json | None = None, settings: Json | None = None) -> None:
@@ -327,13 +334,13 @@ class Engine:
                     with self._write_lock:
                         if not self._closed and self._writer.held and live.row.name in self.store.indices():
                             self.refresh(live)
-                except Exception as error:  # noqa: BLE001 - the next turn tries again, and others need this thread
+                except Exception as error:  # noqa: BLE001 - the next turn tries again; the other indices need this thread
                     if not isinstance(error, Fault):
                         log.warning("documents of [%s] wait to become searchable: %s", live.row.name, error)
 
 
 def refresh_interval_s(settings: Json) -> float | None:
-    """Return after how long writes become visible; None for only on request."""
+    """Return the seconds after which writes become visible; None if they do on request only."""
     text = str(settings.get("index", {}).get("refresh_interval", "1s"))
     if text == "-1":
         return None

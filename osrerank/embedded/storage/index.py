@@ -26,7 +26,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """An index as of one refresh, for searches."""
+    """An index as of its last refresh, for searches."""
 
     row: IndexRow
     fields: IndexFields
@@ -43,7 +43,7 @@ class Snapshot:
         return field_analyzer(self.analyzers, field)
 
     def present(self, mark: str) -> int:
-        """Return how many documents have a mark, including deleted ones that are not merged away, as BM25 counts."""
+        """Return how many documents have a mark; deleted ones count until they are merged away, as in Lucene's BM25."""
         return int(self.searcher.doc_freq(PRESENT, mark))
 
     def frequency(self, path: str, term: str) -> int:
@@ -57,21 +57,21 @@ def field_analyzer(analyzers: Analyzers, field: Field) -> Analyzer:
 
 
 def layout_of(fields: IndexFields) -> dict[str, str]:
-    """Return the columns of a search index with these fields."""
-    return {path: one.column for path, one in sorted(fields.by_path.items()) if one.indexed}
+    """Return field path -> column of a search index with these fields."""
+    return {path: field.column for path, field in sorted(fields.by_path.items()) if field.indexed}
 
 
 def checked(mappings: dict[str, Any], settings: dict[str, Any]) -> tuple[IndexFields, Analyzers]:
     """Return the fields and analyzers, or raise the fault that says what is wrong with them."""
     fields, analyzers = IndexFields(mappings), Analyzers(settings.get("analysis"))
-    for one in fields.by_path.values():
-        if one.column == "text":
-            field_analyzer(analyzers, one)
+    for field in fields.by_path.values():
+        if field.column == "text":
+            field_analyzer(analyzers, field)
     return fields, analyzers
 
 
 class LiveIndex:
-    """An open index; call its writing methods under the engine's write lock, its reading ones at any time."""
+    """An open index: call methods that write under the engine's write lock, and methods that read at any time."""
 
     def __init__(self, store: SqliteStore, row: IndexRow) -> None:
         self._store = store
@@ -103,7 +103,7 @@ class LiveIndex:
         self.last_seq = self._store.last_seq(self._row)
         self._fed_seq = self._row.indexed_seq
         if self.last_seq > self._row.indexed_seq:
-            self.dirty_since = -math.inf  # longer than any interval
+            self.dirty_since = -math.inf  # so that every interval has passed
 
     def snapshot(self) -> Snapshot:
         """Return the index as of its last refresh.
@@ -146,7 +146,7 @@ class LiveIndex:
         return Shard(folder, row.layout)
 
     def _in_memory(self, row: IndexRow) -> Shard:
-        """Return the search index built in memory, for a read-only folder: tantivy writes lock files to read."""
+        """Return a search index built in memory, for a read-only folder: tantivy writes lock files even to read."""
         shard = Shard(None, layout_of(self.fields))
         shard.open_writer()
         for rows in self._store.since(row, 0):
@@ -158,7 +158,7 @@ class LiveIndex:
 
     @property
     def usable(self) -> bool:
-        """Whether the search index can be opened and is as far as the store records."""
+        """Whether the search index can be opened and has the documents that the store records as indexed."""
         try:
             self._snapshot()
         except BROKEN as error:
@@ -172,14 +172,14 @@ class LiveIndex:
         return self._store.last_seq(self._row) > self._row.indexed_seq
 
     def stored(self, rows: Sequence[StoredDocument]) -> None:
-        """Note documents just stored: their sequence numbers are taken, and they wait to be searchable."""
+        """Note that documents were stored: their sequence numbers are taken, and they wait for a refresh."""
         self.last_seq = rows[-1].seq
         self.dirty_since = self.dirty_since or time.monotonic()
 
     def feed(self, rows: Sequence[StoredDocument]) -> None:
         """Pass documents just stored to the search index, without committing them there.
 
-        It does nothing if the search index lacks fields, or if earlier documents wait: the next refresh adds them.
+        If the search index lacks fields, or earlier documents are still waiting, the next refresh adds these, too.
         """
         if self._fed_seq == rows[0].seq - 1 and self._row.layout == layout_of(self.fields):
             with self._writing() as shard:
@@ -188,9 +188,9 @@ class LiveIndex:
     def _feed(self, shard: Shard, rows: Sequence[StoredDocument], *, replay: bool) -> None:
         shard.delete(row.doc_id for row in rows if replay or row.version > 1)
         analyzers = {
-            path: field_analyzer(self.analyzers, one)
-            for path, one in self.fields.by_path.items()
-            if one.column == "text"
+            path: field_analyzer(self.analyzers, field)
+            for path, field in self.fields.by_path.items()
+            if field.column == "text"
         }
         latest = {row.doc_id: row.seq for row in rows}
         for row in rows:
@@ -205,7 +205,7 @@ class LiveIndex:
     ) -> tantivy.Document | None:
         """Return a document for the search index; None, with a log line, if it cannot be indexed.
 
-        Writes refuse such documents; one that is in the store nevertheless must not hide the others.
+        Writes refuse such documents; if one is in the store nevertheless, the others can still be searched.
         """
         try:
             return shard.document(row, self.fields.extract(json.loads(text)), analyzer)
@@ -253,7 +253,7 @@ class LiveIndex:
         shutil.rmtree(self._folder(old), ignore_errors=True)
 
     def _record(self, **changes: Any) -> None:
-        """Record in the store how far the search index is."""
+        """Record in the store up to which sequence number the search index has committed documents."""
         with self._store.transaction():
             row = self._store.update(self._row, **changes)
             self._store.forget_deleted(row, row.indexed_seq)

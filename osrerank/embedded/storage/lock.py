@@ -1,4 +1,4 @@
-"""One writer at a time: a lock on a file in the folder, which the system frees when its holder dies."""
+"""Let one process write at a time: a lock on a file in the folder, which the system frees when its holder dies."""
 
 import os
 from pathlib import Path
@@ -11,7 +11,7 @@ FILE = "writer.lock"
 
 
 class WriterLock:
-    """The right to write to a folder; its file has the holder's process id, for the second writer's error."""
+    """The write lock of a folder; its file holds the owner's process id, for another writer's error message."""
 
     def __init__(self, folder: Path) -> None:
         self._path = folder / FILE
@@ -27,7 +27,7 @@ class WriterLock:
         """Take the lock, unless this process has it.
 
         Raises:
-            Fault: 503 when another process writes, naming it; 403 when the folder cannot be written.
+            Fault: 503 if another process has the lock; the reason has its id. 403 if the folder cannot be written.
         """
         if self._handle is not None:
             return
@@ -67,7 +67,7 @@ class WriterLock:
 
 
 def _holder(handle: int) -> str:
-    """Return the process id in a file that another process has locked; Windows lets nobody else read it."""
+    """Return the process id in a file that another process has locked; on Windows others cannot read it."""
     try:
         return os.read(handle, 20).decode().strip() or "unknown"
     except OSError:

@@ -1,11 +1,11 @@
-"""The searchable half of an index: a tantivy index that can always be rebuilt from the store.
+"""The search index of an index: a tantivy index that can always be rebuilt from the store.
 
-tantivy gets texts as terms of our analyzers, joined by a separator. Its own analysis only splits at the separator and
-drops ``GAP``, which keeps the positions of removed stop words.
+Our analyzers turn a text into terms, and tantivy gets the terms joined by a separator. Its own analysis only splits at
+the separator and drops ``GAP``, the placeholder that keeps the positions of removed stop words.
 
-tantivy's BM25 averages a field's length over all documents, Lucene's over those that have a term in it. So a text field
-has two more columns, with which Lucene's score is computed where some documents lack the field: each term together with
-its frequency in the document and the document's length, as one token, and the length alone.
+tantivy's BM25 averages a field's length over all documents, Lucene's over the documents that have a term in the field.
+So a text field has two more columns, from which Lucene's score is computed if some documents lack the field. One has
+tokens made of a term, its frequency in the document and the document's length; the other has the length alone.
 """
 
 import contextlib
@@ -24,21 +24,21 @@ from osrerank.embedded.storage.store import StoredDocument
 ID, SOURCE, SEQ, PRESENT = "_id", "_source", "_seq", "_present"
 SEPARATOR = "\x1f"
 LENGTH, DISTINCT = SEPARATOR + "length", SEPARATOR + "distinct"
-"""Appended to a text field's path in ``PRESENT``, before the number of its terms, and that of its different terms."""
+"""Marks in ``PRESENT``: a text field's path, one of these, and the number of its terms or of its different terms."""
 JOIN = "\x1e"
-"""Between a term, its frequency and the length of its document."""
+"""Separates a term, its frequency and the length of its document in a token."""
 EVERY = "*"
-"""In ``PRESENT`` of each document: its frequency is the number of documents, including deleted ones, as BM25 counts."""
+"""The mark in ``PRESENT`` of every document; its frequency is the number that BM25 uses, with deleted documents."""
 WRITER_BYTES = 64_000_000
 VALUE_GAP = [GAP] * 100
-"""Between the values of a text field: no phrase spans two of them (OpenSearch's position_increment_gap)."""
+"""Separates the values of a text field, so that no phrase spans two (OpenSearch's position_increment_gap)."""
 
 log = logging.getLogger(__name__)
 
 Panic: type[BaseException] = next(
     (kind for kind in BaseException.__subclasses__() if kind.__name__ == "PanicException"), RuntimeError
 )
-"""Raised by a failed assertion inside tantivy, for instance on a truncated file."""
+"""The exception of a failed assertion inside tantivy, for instance on a truncated file."""
 BROKEN = (ValueError, OSError, RuntimeError, Panic)
 """tantivy's errors when its files cannot be read or written."""
 
@@ -57,12 +57,12 @@ def reading(folder: Path | None) -> Iterator[None]:
 
 
 class FieldTotals(NamedTuple):
-    """Lucene's statistics of a text field, of documents that have a term in it, deleted ones included.
+    """Lucene's statistics of a text field, over the documents that have a term in it, including deleted ones.
 
     Attributes:
-        documents: how many there are.
-        tokens: the sum of their lengths.
-        pairs: the sum of their numbers of different terms.
+        documents: how many documents there are.
+        tokens: how many terms they have in the field, together.
+        pairs: how many pairs of a document and one of its different terms there are.
     """
 
     documents: int
@@ -71,7 +71,7 @@ class FieldTotals(NamedTuple):
 
 
 def kept_length(length: int) -> int:
-    """Return a document's length as Lucene keeps it in a byte: 24, and of the rest the first four bits."""
+    """Return a length as Lucene keeps it in a byte: exact up to 24; beyond, the excess keeps its first four bits."""
     rest = length - 24
     cut = max(0, rest.bit_length() - 4)
     return length if rest <= 0 else 24 + (rest >> cut << cut)
@@ -95,9 +95,9 @@ class CheckedSearcher:
         return self._totals[path]
 
     def _marks(self, mark: str) -> dict[int, int]:
-        """Return number -> how many documents have the mark with it."""
+        """Return number -> how many documents have the mark followed by this number."""
         with reading(self._folder):
-            return {int(one[len(mark) :]): count for one, count in self._searcher.terms_with_prefix(PRESENT, mark)}
+            return {int(token[len(mark) :]): count for token, count in self._searcher.terms_with_prefix(PRESENT, mark)}
 
     @property
     def num_docs(self) -> int:
@@ -120,11 +120,11 @@ class CheckedSearcher:
 
 
 class Shard:
-    """A tantivy index in a folder of its own.
+    """A tantivy index in its own folder.
 
     Args:
-        folder: created if absent; None for an index in memory.
-        layout: field path -> column.
+        folder: the folder, created if absent; None for an index in memory.
+        layout: field path -> the column's type.
 
     Raises:
         ValueError, OSError: the files in the folder are damaged.
@@ -179,7 +179,7 @@ class Shard:
 
     @staticmethod
     def numbers(searcher: CheckedSearcher, addresses: list[tantivy.DocAddress]) -> list[int]:
-        """Return the sequence numbers of found documents."""
+        """Return the sequence numbers of the documents at these addresses."""
         return [int(number or 0) for number in searcher.fast_field_values(SEQ, addresses)]
 
     @property
@@ -188,7 +188,7 @@ class Shard:
         return self._writer is not None
 
     def open_writer(self) -> None:
-        """Open the writer if it is closed; what an earlier one did not commit is lost."""
+        """Open the writer if it is closed; changes that an earlier writer did not commit are lost."""
         if self._writer is None:
             # One thread: documents keep the order of their sequence numbers within a segment.
             self._writer = self._index.writer(WRITER_BYTES, num_threads=1)
@@ -196,7 +196,13 @@ class Shard:
     def document(
         self, row: StoredDocument, fields: Mapping[str, list[Any]], analyzer: Callable[[str], Analyzer]
     ) -> tantivy.Document:
-        """Return a document to add; ``fields`` are its values by path, ``analyzer`` returns the analyzer of a path."""
+        """Return a document for `add`.
+
+        Args:
+            row: the stored document, with its source.
+            fields: field path -> values.
+            analyzer: returns the analyzer of a field path.
+        """
         assert row.source is not None
         document = tantivy.Document()
         document.add_text(ID, row.doc_id)
@@ -256,7 +262,7 @@ class Shard:
         self._writer.commit()
 
     def close_writer(self, *, wait: bool = True) -> None:
-        """Close the writer; uncommitted changes are lost. Waiting lets merges end."""
+        """Close the writer; uncommitted changes are lost. ``wait`` waits until its merges end."""
         writer, self._writer = self._writer, None
         if writer is not None and wait:
             with reading(self.folder):

@@ -1,4 +1,4 @@
-"""The durable half of the engine: one SQLite file with every index, alias and document.
+"""The engine's durable store: one SQLite file with every index, alias and document.
 
 A write is acknowledged when its transaction is on disk (write-ahead log, ``synchronous=FULL``). Each write of a
 document gets the next sequence number of its index; a deleted document stays as a row without source until the search
@@ -24,7 +24,7 @@ FORMAT = 2
 """The version of the folder's layout; a folder of another version is refused."""
 FILE = "store.sqlite"
 BATCH = 1000
-"""Rows that are read at once."""
+"""How many rows a query reads at a time."""
 _SCHEMA = """
 CREATE TABLE meta (key TEXT PRIMARY KEY, value TEXT NOT NULL);
 CREATE TABLE indices (
@@ -165,11 +165,11 @@ class SqliteStore:
         self._own_changes += 1
 
     def get(self, index: IndexRow, doc_id: str) -> StoredDocument | None:
-        """Return a document's latest row, also of a deleted one."""
+        """Return a document's latest row, also if the document is deleted; None if there is no row."""
         with self.lock, self._border():
             query = f"SELECT seq, id, version, source FROM docs_{index.id:d} WHERE id = ?"
-            found = self._db.execute(query, (doc_id,)).fetchone()
-            return StoredDocument(*found) if found else None
+            row = self._db.execute(query, (doc_id,)).fetchone()
+            return StoredDocument(*row) if row else None
 
     def put(self, index: IndexRow, rows: Iterable[StoredDocument]) -> None:
         """Write documents, replacing those with the same ids; call it in a transaction."""
@@ -183,15 +183,15 @@ class SqliteStore:
     def last_seq(self, index: IndexRow) -> int:
         """Return the highest sequence number so far."""
         with self.lock, self._border():
-            found = self._db.execute(f"SELECT max(seq) FROM docs_{index.id:d}").fetchone()[0]
-            return max(found or 0, index.indexed_seq)
+            highest = self._db.execute(f"SELECT max(seq) FROM docs_{index.id:d}").fetchone()[0]
+            return max(highest or 0, index.indexed_seq)
 
     def since(self, index: IndexRow, seq: int) -> Iterator[list[StoredDocument]]:
-        """Yield the rows after a sequence number, in its order, in batches."""
+        """Yield batches of the rows after a sequence number, in ascending order."""
         query = f"SELECT seq, id, version, source FROM docs_{index.id:d} WHERE seq > ? ORDER BY seq LIMIT {BATCH:d}"
         while True:
             with self.lock, self._border():
-                rows = [StoredDocument(*found) for found in self._db.execute(query, (seq,))]
+                rows = [StoredDocument(*row) for row in self._db.execute(query, (seq,))]
             if not rows:
                 return
             yield rows
@@ -207,15 +207,15 @@ class SqliteStore:
                 self._db.executescript(
                     f"BEGIN IMMEDIATE; {_SCHEMA} INSERT INTO meta VALUES ('format', '{FORMAT}'); COMMIT;"
                 )
-        found = int(self._db.execute("SELECT value FROM meta WHERE key = 'format'").fetchone()[0])
-        if found != FORMAT:
+        version = int(self._db.execute("SELECT value FROM meta WHERE key = 'format'").fetchone()[0])
+        if version != FORMAT:
             self._db.close()
             age, kind, fix = (
                 ("a later", "index_format_too_new_exception", "upgrade osrerank, or index into another folder")
-                if found > FORMAT
+                if version > FORMAT
                 else ("an earlier", "index_format_too_old_exception", "delete the folder and index again")
             )
-            reason = f"the folder {self.folder} was written by {age} osrerank (format {found}, not {FORMAT}): {fix}"
+            reason = f"the folder {self.folder} was written by {age} osrerank (format {version}, not {FORMAT}): {fix}"
             raise Fault(500, kind, reason)
 
     def _reload(self) -> None:
