@@ -1,4 +1,4 @@
-"""Checkpoints: tensors as safetensors, everything else as JSON, never a pickle; the newest is complete or absent."""
+"""Write and restore checkpoints, each whole or absent: tensors as safetensors, the rest as JSON, no pickles."""
 
 import json
 import shutil
@@ -26,10 +26,10 @@ class State:
     Attributes:
         step: how many steps are done.
         best: the best measure on the development set so far; None before the first measurement.
-        best_step: how many steps were done at that measurement.
-        fingerprint: hash of what the training depends on: recipe, data, start.
+        best_step: how many steps were done when the best measure was reached.
+        fingerprint: a hash of the recipe, the data and the start, which determine the training.
         skipped: how many steps changed nothing, because gradients overflowed in fp16.
-        scaler: state of the loss's scale in fp16; empty otherwise.
+        scaler: the state of the loss scaler in fp16; empty for other precisions.
     """
 
     step: int
@@ -45,7 +45,7 @@ class Checkpoints:
 
     Args:
         folder: the training's folder.
-        fingerprint: hash of what the training depends on.
+        fingerprint: a hash of the recipe, the data and the start, which determine the training.
     """
 
     def __init__(self, folder: Path, fingerprint: str) -> None:
@@ -58,7 +58,7 @@ class Checkpoints:
         return max(self._folder.glob(f"{PREFIX}*"), key=lambda path: int(path.name.removeprefix(PREFIX)), default=None)
 
     def save(self, state: State, trained: Mapping[str, nn.Parameter], optimiser: torch.optim.Optimizer) -> None:
-        """Write a checkpoint and remove the one before."""
+        """Write a checkpoint, then remove the previous one."""
         before = self.newest()
         unfinished = self._folder / "unfinished"
         shutil.rmtree(unfinished, ignore_errors=True)
@@ -75,18 +75,18 @@ class Checkpoints:
             shutil.rmtree(before)
 
     def restore(self, trained: Mapping[str, nn.Parameter], optimiser: torch.optim.Optimizer) -> State | None:
-        """Restore the newest checkpoint's weights and running means and return its state; None if there is none.
+        """Restore the weights and running means of the newest checkpoint and return its state; None if there is none.
 
         Raises:
-            ConfigError: the checkpoint is of another training.
+            ConfigError: the checkpoint belongs to a training with another fingerprint.
         """
         newest = self.newest()
         if newest is None:
             return None
         state = State(**json.loads((newest / STATE_FILE).read_text(encoding="utf-8")))
         if state.fingerprint != self._fingerprint:
-            fix = f"give the same recipe, data and start as then, or remove {self._folder}"
-            raise ConfigError(f"{self._folder} holds an unfinished training of another kind: {fix}", setting="output")
+            fix = f"give the recipe, data and start that it began with, or remove {self._folder}"
+            raise ConfigError(f"{self._folder} holds another unfinished training: {fix}", setting="output")
         restore_weights(newest / WEIGHTS_FILE, trained)
         means = load_file(newest / OPTIMISER_FILE)
         for name, parameter in trained.items():

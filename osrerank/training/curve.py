@@ -1,4 +1,4 @@
-"""The curve of a training: a CSV with a row for each step; a resumed training removes rows after its checkpoint."""
+"""The curve of a training: a CSV with a row for each step; a resumed training removes the rows after its checkpoint."""
 
 import csv
 from collections.abc import Mapping, Sequence
@@ -12,11 +12,11 @@ CURVE_FILE = "curve.csv"
 
 
 class Curve:
-    """Rows of step, rate, loss, the loss's parts and, where measured, the measure on the development set.
+    """The rows of a curve: step, rate, loss, parts of the loss and, after a measurement, the measure.
 
     Args:
-        path: the CSV.
-        done: how many steps a resumed training has done; later rows are removed.
+        path: the path of the CSV.
+        done: how many steps a resumed training has done; rows of later steps are removed.
     """
 
     def __init__(self, path: Path, done: int) -> None:
@@ -25,11 +25,11 @@ class Curve:
         self._written = False
 
     def add(self, row: Mapping[str, Any]) -> None:
-        """Add a row; it is in the file when this returns."""
+        """Add a row and write it to the file."""
         values = {name: str(value) if isinstance(value, int) else f"{value:.9g}" for name, value in row.items()}
         self._rows.append(values)
         names = [*FIXED, *sorted(values.keys() - {*FIXED, "measure"}), "measure"]
-        if not self._written:  # once per process: removes the rows that a killed one wrote after its checkpoint
+        if not self._written:  # once per process: this removes rows that a killed process wrote after its checkpoint
             write_atomically(self._path, _lines(names, self._rows))
             self._written = True
             return

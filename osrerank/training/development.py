@@ -22,26 +22,26 @@ from osrerank.training.weights.models import Trainee
 
 MEASURES = {"nDCG": ndcg, "RR": reciprocal_rank, "AP": average_precision}
 BY_BEST = ("maxp", "firstp")
-"""Aggregations of passages that need no probabilities."""
+"""Aggregations that need only the passages' raw scores, no probabilities."""
 SHARE = 0.1
-"""The largest share of the training time that measuring takes, unless the recipe sets ``evaluate_every``."""
+"""The largest share of the training time that measuring may take, unless the recipe sets ``evaluate_every``."""
 MEASUREMENTS, LEAST_MEASUREMENTS = 10, 2
 LEAST_QUERIES = 10
-"""The fewest queries that tell better weights from worse."""
+"""The fewest queries that can tell better weights from worse."""
 TENTH = "measuring may take a tenth of the time"
 FIX = "evaluate_every=STEPS in the recipe measures all of them, every so many steps"
 TOKEN_CHARACTERS = 5
-"""Characters of an English word piece and the space behind it, for estimates of cost."""
+"""How many characters an English word piece has, with the space after it; used to estimate cost."""
 
 
 @dataclass(frozen=True, slots=True)
 class NetworkScorer:
-    """How to score with a network during training.
+    """Scores sequences and documents with a network during training.
 
     Attributes:
         device: the network's device.
         budget_tokens: the most padded tokens in a batch.
-        autocast: returns a context that sets the precision of the matrix products.
+        autocast: returns a context in which matrix products have the training's precision.
     """
 
     device: torch.device
@@ -50,20 +50,20 @@ class NetworkScorer:
 
     def scores(self, trainee: Trainee, sequences: Sequence[Tokens]) -> list[float]:
         """Return one raw score per sequence, without dropout; higher is better."""
-        found = np.zeros(len(sequences))
+        scores = np.zeros(len(sequences))
         was_training = trainee.network.training
         trainee.network.eval()
         with torch.inference_mode(), self.autocast():
             for indices in plan([[tokens] for tokens in sequences], self.budget_tokens, multiple=WIDTHS):
-                some = [sequences[index] for index in indices]
-                batch = padded(some, trainee.pad_id, multiple=WIDTHS, most=trainee.card.max_tokens)
+                batch_sequences = [sequences[index] for index in indices]
+                batch = padded(batch_sequences, trainee.pad_id, multiple=WIDTHS, most=trainee.card.max_tokens)
                 logits = trainee.network(**to_device(self.device, batch)).float()
-                found[indices] = raw_scores(logits, trainee.card.head).cpu().numpy()
+                scores[indices] = raw_scores(logits, trainee.card.head).cpu().numpy()
         trainee.network.train(was_training)
-        return [float(score) for score in found]
+        return [float(score) for score in scores]
 
     def documents(self, trainee: Trainee, examples: Iterable[Example]) -> Iterator[list[float]]:
-        """Yield the scores of each example's documents; a pointwise model's, or sums over a duo model's pairs."""
+        """Yield the scores of each example's documents; a duo model's are sums over the pairs of documents."""
         for example in examples:
             query = trainee.builder.query(example.query)
             if trainee.card.kind != "duo":
@@ -89,10 +89,11 @@ class Development:
 
     Attributes:
         examples: each query's candidates, in the first pass's order, with their relevance.
-        measure: ``nDCG@k``, ``RR@k``, ``AP@k`` or ``AP``, of all candidates. Relevant documents that are not among the
-            candidates count as not found.
-        depth: candidates that are reordered, from the top; those below keep their ranks.
-        passages: how long documents are cut and what their passages' scores make of them; None for short ones.
+        measure: ``nDCG@k``, ``RR@k``, ``AP@k`` or ``AP``. A relevant document that is not among the candidates counts
+            as missed.
+        depth: how many candidates from the top are reordered; those below keep their ranks.
+        passages: how long documents are cut into passages, and how the passages' scores are aggregated; None if
+            documents are scored whole.
     """
 
     examples: Sequence[Example]
@@ -118,41 +119,49 @@ class Development:
         cut = [self._cut(example) for example in self.examples]
         texts = self.texts()
         passages = [
-            Example(example.query, some, (0,) * len(some)) for example, some in zip(self.examples, texts, strict=True)
+            Example(example.query, query_texts, (0,) * len(query_texts))
+            for example, query_texts in zip(self.examples, texts, strict=True)
         ]
         values = []
         for example, document, scores in zip(self.examples, cut, scoring.documents(trainee, passages), strict=True):
-            of_documents = parts([len(some) for some in document], scores)
-            values.append(self._measured(example, [self._put_together(some, trainee) for some in of_documents]))
+            of_documents = parts([len(document_passages) for document_passages in document], scores)
+            values.append(
+                self._measured(
+                    example, [self._put_together(passage_scores, trainee) for passage_scores in of_documents]
+                )
+            )
         return float(np.mean(values))
 
     def check(self, kind: Kind) -> None:
-        """Refuse what a kind of model cannot be measured by.
+        """Refuse passages that a kind of model cannot be measured with.
 
         Raises:
-            ConfigError: passages are aggregated by their probabilities, which a duo model's sums are not.
+            ConfigError: passages are aggregated by their probabilities, and a duo model gives sums, which are none.
         """
         if self.passages and self.passages.aggregation not in BY_BEST and kind == "duo":
             reason = f"dev-passages: {self.passages.aggregation} needs probabilities; for a duo model give maxp"
             raise ConfigError(reason, setting="dev-passages")
 
     def texts(self) -> list[tuple[str, ...]]:
-        """Return what is scored of each query: its documents that are reordered, or all of their passages."""
-        return [tuple(passage for some in self._cut(example) for passage in some) for example in self.examples]
+        """Return the texts to score for each query: the documents that are reordered, or all of their passages."""
+        return [
+            tuple(passage for document_passages in self._cut(example) for passage in document_passages)
+            for example in self.examples
+        ]
 
     def first_pass(self) -> float:
-        """Return the measure of the candidates' own order."""
+        """Return the mean measure of the candidates in the order in which they were read."""
         return float(np.mean([self._measured(example, []) for example in self.examples]))
 
     def _cut(self, example: Example) -> list[list[str]]:
-        """Return the passages of each document that is reordered."""
+        """Return, for each document that is reordered, its passages."""
         if self.passages is None:
             return [[text] for text in example.documents[: self.depth]]
         depth = min(self.depth, len(example.documents))
         return [passages_in(example, index, self.passages) for index in range(depth)]
 
     def _put_together(self, scores: Sequence[float], trainee: Trainee) -> float:
-        """Return a document's score of its passages'."""
+        """Return a document's score, aggregated from its passages' scores."""
         if self.passages is None or self.passages.aggregation in BY_BEST:
             return max(scores)
         calibration = trainee.card.calibration
@@ -172,13 +181,14 @@ class Development:
 
 @dataclass(frozen=True, slots=True)
 class Schedule:
-    """How a training is measured.
+    """How often, and on which queries, a training is measured.
 
     Attributes:
-        development: what it is measured on; None for not at all.
-        measurements: how often, at most.
-        before: whether the start is measured too.
-        says: what was decided, and what to give for something else; empty where the recipe decides.
+        development: the development set, or a part of it; None if the training is not measured.
+        measurements: how often to measure at most.
+        before: whether the model is also measured before the training.
+        says: a sentence for the user on this schedule and how to get another one; empty if the recipe sets the
+            schedule.
     """
 
     development: Development | None
@@ -188,7 +198,7 @@ class Schedule:
 
 
 def cost(query: str, documents: Sequence[str], sequences: int, kind: Kind, max_tokens: int) -> float:
-    """Return about how many characters a network reads in the sequences of a query with documents, or pairs of them."""
+    """Estimate how many characters a network reads in sequences of a query with a document, or with a pair of them."""
     if not documents:
         return 0.0
     each = sum(map(len, documents)) / len(documents) * (2 if kind == "duo" else 1)
@@ -196,16 +206,17 @@ def cost(query: str, documents: Sequence[str], sequences: int, kind: Kind, max_t
 
 
 def schedule(development: Development, training: float, kind: Kind, max_tokens: int) -> Schedule:
-    """Return how often to measure, and on how many queries, for at most a tenth of the time.
+    """Return how often to measure, and on how many queries, so that measuring takes at most a tenth of the time.
 
-    The time is estimated by the characters that are read, so that the same training is always measured at the same
-    steps. Measuring is taken to cost as much for each as training, which is too much: it has no backward pass.
-    All queries as often as ten times, or at least twice; else twice on queries from all over the set that have a
-    relevant candidate; not at all if these would be fewer than ten.
+    The time is estimated from the characters that the network reads, not measured, so that the same training is always
+    measured at the same steps. A character is taken to cost as much in measuring as in training; that is an
+    overestimate, since measuring has no backward pass. If time allows, all queries are measured two to ten times.
+    Otherwise a part of the queries with a relevant candidate, evenly spaced in the set, is measured twice, or nothing
+    if the part would have fewer than ten queries.
 
     Args:
         development: the whole set.
-        training: cost of all sequences of the training, as `cost` estimates it.
+        training: the cost of the training's sequences, as `cost` estimates it.
         kind: the kind of the model.
         max_tokens: the most tokens in a sequence.
     """
@@ -234,5 +245,5 @@ def schedule(development: Development, training: float, kind: Kind, max_tokens: 
 
 
 def _spread(indices: Sequence[int], wanted: int) -> list[int]:
-    """Return this many of the indices, at even distances."""
+    """Return ``wanted`` of the indices, evenly spaced."""
     return [indices[number * len(indices) // wanted] for number in range(wanted)]

@@ -1,8 +1,8 @@
-"""Distillation: a smaller student learns what a teacher computes.
+"""Distil a teacher into a smaller student, which learns what the teacher computes.
 
 Chen, He, Hui, Sun, Sun: Simplified TinyBERT: Knowledge distillation for document retrieval (arXiv 2009.07531): in one
-step L = L_att + L_hid + L_soft + L_hard with unit weights, after Jiao et al.: TinyBERT (arXiv 1909.10351, eq. 7 to 11).
-Or only the logits: Hinton, Vinyals, Dean: Distilling the knowledge in a neural network (arXiv 1503.02531).
+step, L = L_att + L_hid + L_soft + L_hard with unit weights, after Jiao et al.: TinyBERT (arXiv 1909.10351, eq. 7-11).
+The method ``logits`` learns only the logits: Hinton, Vinyals, Dean: Distilling the knowledge in a neural network
 """
 
 import torch
@@ -21,21 +21,22 @@ METHODS = ("simplified-tinybert", "logits")
 
 
 class DistillationObjective(Objective):
-    """A student's distance to its teacher, and to the labels where the recipe says ``hard``.
+    """A student's distance from its teacher, and from the labels if the recipe sets ``hard``.
 
-    The parts are ``attention``, ``hidden``, ``soft`` and ``hard``. The method ``logits`` has only the last two, and a
-    recipe can leave out either of the first two. ``soft`` is the cross-entropy of each sequence with the teacher's, or
-    the divergence of each list if the loss is listwise. All hidden states share one projection W, which starts as the
-    identity where widths are equal; it is trained with the student but not part of it.
+    The parts of the loss are ``attention``, ``hidden``, ``soft`` and ``hard``. The method ``logits`` has only the last
+    two, and a recipe can leave out either of the first two. ``soft`` is the cross-entropy between teacher and student
+    for each sequence, or their divergence for each list if the loss is listwise. All hidden states share one projection
+    W, which starts as the identity if the widths are equal. It is trained with the student, but is not part of it.
 
     Args:
-        student: to be trained.
-        teacher: stays as it is, without dropout.
-        recipe: method, loss, temperature.
-        watched: the teacher's layer, from 0, for each of the student's; None for the last of each block of N / M.
+        student: the model to train.
+        teacher: the model to learn from; it is not changed, and computes without dropout.
+        recipe: the recipe; its method, parts, loss and temperature are used.
+        watched: for each of the student's M layers, the layer of the teacher, from 0, that it learns from; None for the
+            last layer of each block of N / M.
 
     Raises:
-        ConfigError: teacher and student cannot be compared layer by layer.
+        ConfigError: the method is unknown, or teacher and student cannot be compared layer by layer.
     """
 
     def __init__(
@@ -44,7 +45,8 @@ class DistillationObjective(Objective):
         super().__init__(student.network)
         if recipe.method not in METHODS:
             raise ConfigError(f"recipe: method is {recipe.method!r}; it must be one of {', '.join(METHODS)}")
-        self._frozen = [teacher.network.eval().requires_grad_(requires_grad=False)]  # in a list: not part of this
+        # The list keeps the teacher out of this module's parameters.
+        self._frozen = [teacher.network.eval().requires_grad_(requires_grad=False)]
         self._heads = student.card.head, teacher.card.head
         self._recipe = recipe
         self.watches = recipe.method == "simplified-tinybert"
@@ -67,11 +69,11 @@ class DistillationObjective(Objective):
                 wanted = self.teacher(**teacher_inputs).float()
             return output_loss(self.network(**inputs).float(), wanted, lot, self._heads, self._recipe)
         wanted = forward(self.teacher, self._teacher_probe, teacher_inputs, learn=False).float()
-        found = forward(self.network, self._probe, inputs, learn=torch.is_grad_enabled()).float()
+        student_logits = forward(self.network, self._probe, inputs, learn=torch.is_grad_enabled()).float()
         mask = inputs["attention_mask"].float()
         compared = {"attention": self._attention, "hidden": self._hidden}
         parts = {name: distance(mask) for name, distance in compared.items() if getattr(self._recipe, name)}
-        return {**parts, **output_loss(found, wanted, lot, self._heads, self._recipe)}
+        return {**parts, **output_loss(student_logits, wanted, lot, self._heads, self._recipe)}
 
     def _compare(self, student: Trainee, teacher: Trainee, watched: tuple[int, ...] | None) -> None:
         self._probe, self._teacher_probe = NetworkProbe(student.network), NetworkProbe(teacher.network)
@@ -82,9 +84,9 @@ class DistillationObjective(Objective):
         if len(self._map) != self._probe.layers:
             reason = f"the student has {self._probe.layers} layers; {len(self._map)} of the teacher's were named"
             raise ConfigError(reason, setting="layers")
-        own, wanted = (int(model.config["hidden_size"]) for model in (student, teacher))
-        self.projection = nn.Linear(own, wanted)
-        if own == wanted:
+        student_width, wanted = (int(model.config["hidden_size"]) for model in (student, teacher))
+        self.projection = nn.Linear(student_width, wanted)
+        if student_width == wanted:
             nn.init.eye_(self.projection.weight)
         nn.init.zeros_(self.projection.bias)
 

@@ -1,7 +1,8 @@
-"""Long documents as training data: passages of relevant and of other documents, and the filter of them.
+"""Turn long documents into training data: pair and filter passages of relevant and of other documents.
 
-Chen et al.: ICIP at TREC-2020 Deep Learning Track, sections 2.1 and 3: for each passage of a relevant document one of
-the query's other documents; then only the five passages of a relevant document that a passage-trained model likes best.
+Chen et al.: ICIP at TREC-2020 Deep Learning Track, sections 2.1 and 3: each passage of a relevant document is paired
+with a passage of one of the query's other documents. A relevant document then keeps only the five passages that a model
+trained on passages scores highest.
 """
 
 import logging
@@ -30,8 +31,8 @@ def passage_triples(
     Args:
         examples: whole documents.
         options: how documents are cut.
-        keep: how many passages of each relevant document stay, the best by the scorer; all without a scorer.
-        scorer: a model trained on passages; None for no filter.
+        keep: how many passages of each relevant document to keep, those that the scorer scores highest.
+        scorer: a model trained on passages; None to keep all passages.
         seed: the seed of the draws.
     """
     rng = random.Random(seed)  # noqa: S311 - a repeatable draw
@@ -46,7 +47,7 @@ def passage_triples(
 
 
 def passages_in(example: Example, index: int, options: Passages) -> list[str]:
-    """Return the passages of one of an example's documents, as a search makes them.
+    """Cut a document of an example into passages, as a search does.
 
     Raises:
         FormatError: the options sample passages by document ids, and the example has none.
@@ -58,27 +59,27 @@ def passages_in(example: Example, index: int, options: Passages) -> list[str]:
 
 
 def best(scorer: Scorer, query: str, passages: Sequence[str], keep: int) -> list[str]:
-    """Return the passages with the highest scores, in the document's order, without failed ones."""
+    """Return the passages with the highest scores, in the document's order, without those that could not be scored."""
     if len(passages) <= keep:
         return list(passages)
     return [passages[index] for index in sorted(descending(_values(scorer, query, passages))[:keep])]
 
 
 def hardest(examples: Iterable[Example], scorer: Scorer, keep: int) -> Iterator[Example]:
-    """Yield each example with its relevant documents and the others of the highest scores, highest first."""
+    """Yield each example with its relevant documents, then the ``keep`` others with the highest scores, in order."""
     for example in examples:
         others = example.indices(relevant=False)
         yield with_hardest(example, others, _values(scorer, example.query, example.part(others).documents), keep)
 
 
 def with_hardest(example: Example, others: Sequence[int], values: npt.ArrayLike, keep: int) -> Example:
-    """Return an example with its relevant documents and the others of the highest scores, highest first.
+    """Return an example with its relevant documents, then the others with the highest scores, highest first.
 
     Args:
-        example: any.
-        others: indices of the scored documents.
+        example: the example.
+        others: the indices of the documents that are not relevant and were scored.
         values: their scores ``(others,)``.
-        keep: how many of them stay.
+        keep: how many of them to keep.
     """
     return example.part((*example.indices(relevant=True), *(others[number] for number in descending(values)[:keep])))
 
@@ -99,7 +100,7 @@ def _values(scorer: Scorer, query: str, documents: Sequence[str]) -> npt.NDArray
 
 
 def descending(values: npt.ArrayLike) -> list[int]:
-    """Return the indices of the scores ``(n,)`` that are numbers, highest first."""
+    """Return the indices of the finite scores ``(n,)``, highest score first."""
     scores = np.asarray(values)
     order = np.argsort(-scores, kind="stable")
     return [int(index) for index in order if np.isfinite(scores[index])]

@@ -46,16 +46,16 @@ class TrainingRequest:
     """What to train, from which checkpoint, and on which data.
 
     Attributes:
-        source: the checkpoint that the training starts from; of a distillation, the teacher.
+        source: the checkpoint that the training starts from; in a distillation, the teacher.
         output: the model directory to make.
         recipe: the hyperparameters.
         data: the examples.
-        development: the development set, by which the best weights are chosen; None to keep the last ones.
+        development: the development set, by which the best weights are chosen; None to keep the last weights.
         depth: how many candidates of each development query are reordered.
-        passages: how the development set's documents are cut and judged; None for short ones.
-        max_minutes: time after which the training stops, to be resumed by the same request; None for no limit.
+        passages: how the development set's documents are cut into passages and scored; None to score them whole.
+        max_minutes: the minutes after which the training stops, to be resumed by the same request; None for no limit.
         report: called with each line of progress.
-        clock: returns the seconds that ``max_minutes`` are counted in.
+        clock: returns the time in seconds, by which ``max_minutes`` is measured.
     """
 
     source: Path
@@ -77,7 +77,7 @@ class TrainingRequest:
 
 @dataclass(frozen=True, slots=True)
 class Amount:
-    """How much data there is.
+    """How much training data there is.
 
     Attributes:
         examples: the number of examples in each source.
@@ -91,16 +91,16 @@ class Amount:
 
 
 def train(request: TrainingRequest, kind: Kind | None = None) -> Path | None:
-    """Train a model; return its directory, or None when time ran out: the same call then resumes.
+    """Train a model and return its directory; return None if time ran out, and the same call then resumes.
 
     Args:
         request: the training.
-        kind: the kind of the model; None for the recipe's, else the start's.
+        kind: the kind of the model; None for the recipe's kind or, if it has none, the start's.
 
     Raises:
         ConfigError: the output exists, or recipe, data and start do not fit together.
         FormatError: the data is malformed; the message names file and line.
-        EvaluationError: there is nothing to learn from, or the loss is not a number.
+        EvaluationError: the data has nothing to learn from, or the loss is not a number.
         ModelLoadError: the start cannot be read.
     """
     refuse_existing(request.output)
@@ -118,20 +118,21 @@ def distill(
     layers: int | Sequence[int] = 0,
     student: Path | None = None,
 ) -> Path | None:
-    """Train a student of the teacher ``request.source`` and of its kind; otherwise as `train`.
+    """Train a student of the teacher ``request.source``, of the same kind; return as `train` does.
 
     Args:
         request: the training.
-        layers: number of the student's layers, which start as the teacher's last layers of each block of N / M; or the
-            teacher's layers to keep, from 1, each of which learns to do the work of the dropped ones after it.
+        layers: either the number M of the student's layers, each of which starts as the last layer of a block of N / M
+            of the teacher's; or the teacher's layers to keep, counted from 1, each of which learns to do the work of
+            the dropped layers after it, too.
         student: a checkpoint that the student starts from instead; if layers are listed, it learns their states.
 
     Raises:
-        ConfigError: also if the student has another number of layers.
+        ConfigError: as `train`, or the student has another number of layers than listed, or the recipe sets ``soft``.
     """
     refuse_existing(request.output)
     if request.recipe.soft:
-        reason = "soft=true is for train: a distillation's soft labels are its teacher's own"
+        reason = "soft=true is for train: a distillation gets its soft labels from its teacher"
         raise ConfigError(reason, setting="recipe.soft")
     layers = layers if isinstance(layers, int) else tuple(layers)
     machine = Machine(request.recipe.precision)
@@ -144,8 +145,8 @@ def distill(
     watched = None if isinstance(layers, int) else stand_ins(count, [layer - 1 for layer in layers])
     kept: tuple[int, ...] = ()
     if student is not None:
-        asked = kind if kind == "duo" else None
-        trainee = load_trainee(student, request.recipe, kind=asked, name=request.output.name)
+        wanted_kind = kind if kind == "duo" else None
+        trainee = load_trainee(student, request.recipe, kind=wanted_kind, name=request.output.name)
     else:
         kept = layer_map(count, layers) if isinstance(layers, int) else tuple(layer - 1 for layer in layers)
         trainee = select_layers(teacher, kept, request.output.name)
@@ -157,11 +158,11 @@ def distill(
 
 
 def count(sources: Sequence[ExampleSource], recipe: Recipe, assembly: Assembly, kind: Kind) -> Amount:
-    """Read all data once, so that malformed lines are found before the training begins.
+    """Read all data once and count it, so that malformed lines are found before the training begins.
 
     Raises:
         FormatError: a line is malformed.
-        EvaluationError: there is nothing to learn from.
+        EvaluationError: the data has nothing to learn from.
     """
     examples: list[int] = []
     sequences, read = 0, 0.0
@@ -171,10 +172,10 @@ def count(sources: Sequence[ExampleSource], recipe: Recipe, assembly: Assembly, 
         for number, example in enumerate(source.read(), start=1):  # noqa: B007 - the last number is the count
             if recipe.soft and example.documents and not example.scores:
                 raise EvaluationError(f"{example.location}: soft=true learns from scores, and the example has none")
-            for one in drawn(example, recipe, rng):
-                made = assembly.count(one)
-                sequences += made
-                read += cost(one.query, one.documents, made, kind, assembly.builder.max_tokens)
+            for part in drawn(example, recipe, rng):
+                sequence_count = assembly.count(part)
+                sequences += sequence_count
+                read += cost(part.query, part.documents, sequence_count, kind, assembly.builder.max_tokens)
         examples.append(number)
     if not sequences:
         names = "; ".join(source.name for source in sources)
@@ -184,12 +185,12 @@ def count(sources: Sequence[ExampleSource], recipe: Recipe, assembly: Assembly, 
 
 
 def _as_it_is(recipe: Recipe) -> Recipe:
-    """Return the recipe for a teacher, which keeps its own head and kind."""
+    """Return the recipe with which a teacher is loaded: it keeps its own head and kind, and trains nothing."""
     return replace(recipe, head="", kind="", freeze="", loss="listwise")
 
 
 def _steps(recipe: Recipe, trainee: Trainee, machine: Machine, teacher: Trainee | None = None) -> Steps:
-    """Return the steps for a model, and for its teacher if that reads texts differently."""
+    """Return the maker of steps for a model, and for its teacher if the teacher reads texts differently."""
 
     def assembly(builder: InputBuilder) -> Assembly:
         if trainee.card.kind != "duo":
@@ -209,7 +210,7 @@ def _steps(recipe: Recipe, trainee: Trainee, machine: Machine, teacher: Trainee 
 
 
 def _reading(trainee: Trainee) -> tuple[Any, ...]:
-    """Return the values that determine a builder's sequences."""
+    """Return the values that determine which sequences a model reads; models with equal ones read alike."""
     card = trainee.card
     tokenizer = hashlib.sha256(tokenizer_file(trainee.source).read_bytes()).hexdigest()
     return tokenizer, card.kind, card.max_tokens, card.max_query_tokens, card.length_rule, trainee.pad_id
@@ -218,7 +219,7 @@ def _reading(trainee: Trainee) -> tuple[Any, ...]:
 def _fit(
     request: TrainingRequest, trainee: Trainee, objective: Objective, machine: Machine, steps: Steps, fingerprint: str
 ) -> Path | None:
-    """Run the loop in its one or two parts, and write the model."""
+    """Run the loop, before and after mining if the recipe mines, and write the model."""
     recipe = request.recipe
     check_loss(trainee.card, recipe)
     amount = _counted(request, steps.assembly, trainee.card.kind, fingerprint, machine)
@@ -259,7 +260,7 @@ def _fit(
 
 
 def _schedule(request: TrainingRequest, trainee: Trainee, training: float) -> Schedule:
-    """Return how a training of this cost is measured, and report it; the recipe's word counts."""
+    """Return how a training of this cost is measured, and report it; the recipe's ``evaluate_every`` comes first."""
     if request.development is None:
         return Schedule(None, MEASUREMENTS, before=False, says="")
     examples = tuple(request.development.read())
@@ -280,7 +281,7 @@ def _measure(
     training: Training,
     machine: Machine,
 ) -> Callable[[], float] | None:
-    """Return the measure of the model on the development set, None without one; report what it begins with."""
+    """Return a function that measures on the development set; None without one. Report the measure before training."""
     development = measuring.development
     if development is None:
         return None
@@ -292,7 +293,7 @@ def _measure(
 
 
 def _counted(request: TrainingRequest, assembly: Assembly, kind: Kind, fingerprint: str, machine: Machine) -> Amount:
-    """Count the data in the first process, or read what it or an earlier call counted."""
+    """Count the data in the first process, or read the counts that it or an earlier call wrote."""
     file = request.folder / DATA_FILE
     with machine.first_before_others():
         if file.exists():
@@ -307,11 +308,11 @@ def _counted(request: TrainingRequest, assembly: Assembly, kind: Kind, fingerpri
 
 
 def _fingerprint(request: TrainingRequest, student: str = "") -> str:
-    """Return a hash of what the outcome depends on, without where it is computed.
+    """Return a hash of recipe, data and start, which determine the outcome; where it is computed does not count.
 
     Args:
         request: the training.
-        student: what a distillation's student is made of besides the teacher, as JSON.
+        student: the layers and start of a distillation's student, as JSON; empty for `train`.
     """
     recipe = {name: value for name, value in request.recipe.as_json().items() if name != "budget_tokens"}
     data = [(source.name, source.sizes) for source in request.data]
@@ -320,7 +321,7 @@ def _fingerprint(request: TrainingRequest, student: str = "") -> str:
 
 
 def _weights(source: Path) -> str:
-    """Return a checkpoint's weights and description, hashed."""
+    """Return a hash of a checkpoint's weights, card and config."""
     files = [name for name in (CARD_FILE, CONFIG_FILE) if (source / name).exists()]
     return digest(source, [*files, *parameter_files(source)])
 

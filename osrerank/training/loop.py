@@ -1,9 +1,9 @@
-"""The training loop: one for everything that is trained, in one page.
+"""The training loop, the same for rankers, students and encoders.
 
 Recipe, data and start determine a training: the dropout of step t depends only on the seed and t, the order of the data
 only on the seed and the pass. So a killed training resumes from its last checkpoint with the same result, on a CPU to
-the last bit. Several processes started by Accelerate or torchrun divide each step's lots and add up their gradients;
-the first one measures, writes and decides when time is over.
+the last bit. If Accelerate or torchrun starts several processes, they divide each step's lots and add up their
+gradients; the first process measures, writes, and decides when time is over.
 """
 
 import atexit
@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-import torch.distributed.nn  # before there is a group, which its functions' defaults would hold for ever
+import torch.distributed.nn  # imported before a process group exists, which its defaults would keep alive
 from torch import Tensor, distributed
 
 from osrerank._optional import require
@@ -38,31 +38,31 @@ from osrerank.training.recipes import Recipe
 logger = logging.getLogger(__name__)
 BUDGET_TOKENS = {"cpu": 2048, "cuda": 32768}
 SEED_SPACE = 1_000_003
-"""Distance between the seeds of two trainings' steps."""
+"""The distance between the seeds of two processes, and of two trainings."""
 SAVE_EVERY_S = 120.0
 LONGEST_WAIT = timedelta(hours=12)
-"""How long processes wait for the first one, which measures and mines by itself."""
+"""How long the other processes wait for the first one, which alone measures and mines."""
 HAVE_FP16 = ("cuda",)
-"""Devices whose steps in fp16 do not overflow at once."""
+"""Types of devices that can train in fp16; on others the first steps overflow."""
 MOST_PARTS = 16
 """The most parts that a loss has."""
 
 
 @dataclass(frozen=True, slots=True)
 class TrainingPlan:
-    """What the loop needs besides the objective.
+    """What the loop needs besides the objective: recipe, length, folder, limits and clock.
 
     Attributes:
         recipe: the hyperparameters.
         total: the number of steps of the whole training.
-        folder: where checkpoints and curve are written.
-        fingerprint: hash of what the training depends on.
+        folder: the folder of checkpoints and curve.
+        fingerprint: a hash of the recipe, the data and the start, which determine the training.
         most_measurements: how often the development set is measured at most, unless the recipe sets ``evaluate_every``.
-        max_minutes: time after which the training stops with a checkpoint, to be resumed by another call; None for no
-            limit.
+        max_minutes: the minutes after which the training stops with a checkpoint, from which another call resumes; None
+            for no limit.
         save_every_s: the seconds between checkpoints.
         report: called with each line of progress.
-        clock: returns seconds.
+        clock: returns the time in seconds.
     """
 
     recipe: Recipe
@@ -77,54 +77,55 @@ class TrainingPlan:
 
     @property
     def evaluate_every(self) -> int:
-        """Steps between measurements on the development set; the last step is measured too."""
+        """The number of steps between measurements on the development set; the last step is measured, too."""
         return self.recipe.evaluate_every or math.ceil(self.total / self.most_measurements)
 
     @property
     def measurements(self) -> int:
-        """How often a whole training is measured."""
+        """How many measurements a whole training has."""
         return math.ceil(self.total / self.evaluate_every)
 
 
 class Machine:
-    """The device, the precision and the processes of a training, as Accelerate finds them.
+    """The device, the precision and the processes of a training, as Accelerate detects them.
 
     Args:
-        precision: the precision of the matrix products; ``mixed`` for the device's own.
+        precision: the precision of the matrix products; ``mixed`` for the one that suits the device.
 
     Raises:
-        ConfigError: this process already computes in another precision, the device has no fp16, or the processes that
-            were started do not know of each other.
+        ConfigError: this process already computes in another precision, the device cannot train in fp16, or Accelerate
+            did not join the processes that were started.
     """
 
     def __init__(self, precision: str) -> None:
         accelerate: Any = require("accelerate", extra="torch")
-        # Accelerate joins processes on the CPU only where it is told of it.
-        found = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
-        is_cpu = found is None or bool(accelerate.utils.parse_flag_from_env("ACCELERATE_USE_CPU"))
-        self.precision = precision = _precision(precision, "cpu" if found is None or is_cpu else found.type)
+        # Accelerate joins processes on the CPU only if it is told to use the CPU.
+        current = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
+        is_cpu = current is None or bool(accelerate.utils.parse_flag_from_env("ACCELERATE_USE_CPU"))
+        self.precision = precision = _precision(precision, "cpu" if current is None or is_cpu else current.type)
         try:
             self.accelerator = accelerate.Accelerator(
                 cpu=is_cpu,
-                mixed_precision="bf16" if precision == "bf16" else "no",  # fp16's scale must outlive this process: ours
+                # In fp16 the loop scales the loss itself, because a checkpoint has to keep the scale.
+                mixed_precision="bf16" if precision == "bf16" else "no",
                 kwargs_handlers=[accelerate.InitProcessGroupKwargs(timeout=LONGEST_WAIT)],
             )
         except ValueError as error:
-            reason = f"{precision} cannot be used in this process, where another precision was: {error}"
+            reason = f"{precision} cannot be used: this process has already used another precision ({error})"
             raise ConfigError(reason, setting="recipe.precision") from error
         self.processes, self.number = int(self.accelerator.num_processes), int(self.accelerator.process_index)
         if self.processes > 1:
             atexit.register(_leave_group)
         started = int(os.environ.get("WORLD_SIZE") or 1)
         if started != self.processes:
-            reason = f"{started} processes were started (WORLD_SIZE), and Accelerate joined {self.processes}"
-            fix = "each would train a model of its own: start them with torchrun or accelerate launch, or start one"
+            reason = f"{started} processes were started (WORLD_SIZE), but Accelerate joined {self.processes}"
+            fix = "each would train its own model: start them with torchrun or accelerate launch, or start only one"
             raise ConfigError(f"{reason}; {fix}", setting="WORLD_SIZE", source="environment")
         self.device: torch.device = self.accelerator.device
         self.budget_tokens = BUDGET_TOKENS.get(self.device.type, BUDGET_TOKENS["cpu"])
 
     def autocast(self) -> Any:
-        """Return the context for a forward pass."""
+        """Return the context that a forward pass runs in."""
         if self.precision == "fp16":
             return torch.autocast(self.device.type, torch.float16)
         return self.accelerator.autocast() if self.accelerator.mixed_precision != "no" else nullcontext()
@@ -135,7 +136,7 @@ class Machine:
         return self.number == 0
 
     def first_before_others(self) -> AbstractContextManager[None]:
-        """Return a context that the other processes enter when the first one has left it."""
+        """Return a context that the other processes enter only after the first one has left it."""
         context: AbstractContextManager[None] = self.accelerator.main_process_first()
         return context
 
@@ -148,7 +149,7 @@ class Machine:
         self.accelerator.wait_for_everyone()
 
     def agreed(self, value: float) -> float:
-        """Return the first process's value."""
+        """Return the first process's value in every process."""
         if self.processes == 1:
             return value
         shared = torch.tensor(value, dtype=torch.float32, device=self.device)
@@ -156,7 +157,7 @@ class Machine:
         return shared.item()
 
     def share(self, lots: Sequence[Lot]) -> Sequence[Lot]:
-        """Return this process's lots of a step."""
+        """Return the lots of a step that this process computes."""
         return lots[self.number :: self.processes]
 
     def start_alike(self, parameters: Iterable[Tensor]) -> None:
@@ -166,10 +167,10 @@ class Machine:
                 distributed.broadcast(parameter.data, 0)
 
     def add_up(self, parameters: Sequence[Tensor]) -> None:
-        """Give every process the sum of all gradients; parameters without any keep none."""
+        """Give every process the sum of all gradients; a parameter without a gradient in any process gets none."""
         if self.processes == 1:
             return
-        has = torch.tensor([float(one.grad is not None) for one in parameters], device=self.device)
+        has = torch.tensor([float(parameter.grad is not None) for parameter in parameters], device=self.device)
         distributed.all_reduce(has)
         for parameter, count in zip(parameters, has.tolist(), strict=True):
             if count:
@@ -177,7 +178,10 @@ class Machine:
                 distributed.all_reduce(parameter.grad)
 
     def summed(self, parts: dict[str, float]) -> dict[str, float]:
-        """Return the sums of all processes' parts of the loss; processes without lots do not know their names."""
+        """Return the sums of the parts of the loss over all processes.
+
+        A process without lots does not know the names of the parts, and calls them ``part 0``, ``part 1`` ...
+        """
         if self.processes == 1:
             return parts
         values = [parts[name] for name in sorted(parts)]
@@ -188,21 +192,21 @@ class Machine:
 
 
 def _precision(wanted: str, device: str) -> str:
-    """Return the precision that a kind of device computes in.
+    """Return the precision for a type of device.
 
     Raises:
-        ConfigError: it is fp16, and the device is none of CUDA's.
+        ConfigError: fp16 is wanted, and the device has no CUDA.
     """
     if wanted == "mixed":
         return choose_precision(AUTO, torch.device(device)) if device == "cuda" else "bf16"
     if wanted == "fp16" and device not in HAVE_FP16:
-        reason = f"fp16 needs CUDA, and this training is on the {device}; set precision=bf16, or mixed"
+        reason = f"fp16 needs CUDA, but this training runs on the {device}; set precision=bf16, or mixed"
         raise ConfigError(reason, setting="recipe.precision", source="argument")
     return wanted
 
 
 def _leave_group() -> None:
-    """End the group and its threads while the interpreter lives; a thread that outlives it may abort."""
+    """End the process group and its threads before the interpreter ends; a thread that outlives it may abort."""
     if distributed.is_initialized():
         distributed.destroy_process_group()
 
@@ -216,7 +220,7 @@ class Training:
 
     Args:
         objective: computes the loss.
-        plan: what else the loop needs.
+        plan: the recipe, the number of steps, the folder and the limits.
         machine: the device and the processes.
     """
 
@@ -238,7 +242,7 @@ class Training:
         self.state = self._checkpoints.restore(self._trained, self._optimiser) or start
         if self.state.scaler:
             self._scaler.load_state_dict(dict(self.state.scaler))
-        self._scaler.scale(torch.zeros((), device=machine.device))  # begins; a process may have no loss in a step
+        self._scaler.scale(torch.zeros((), device=machine.device))  # initialise it: a step may have no loss here
         machine.wait()  # until every process has read the checkpoint
         machine.start_alike(self._trained.values())
         self._curve = Curve(plan.folder / CURVE_FILE, self.state.step)
@@ -246,24 +250,24 @@ class Training:
         self._sequences = self._tokens = 0
 
     def run(self, steps: Iterator[TrainingStep], until: int, measure: Callable[[], float] | None) -> bool:
-        """Train until a number of steps is done; return False if time ran out before.
+        """Train until a number of steps is done; return False if time ran out first.
 
         Args:
             steps: the steps that are not done yet, in order.
             until: the number of steps after which to stop.
-            measure: returns the measure of the current network; higher is better.
+            measure: returns the measure of the current network, higher is better; None for no measurements.
 
         Raises:
             EvaluationError: the loss is not a number, or the data ended.
         """
         every = self.plan.evaluate_every
-        made = prefetched(steps)
+        prepared = prefetched(steps)
         try:
             while self.state.step < until:
                 if self.is_over():
                     self.save()
                     return False
-                row = self._step(self.state.step, self._next(made))
+                row = self._step(self.state.step, self._next(prepared))
                 done = self.state.step + 1
                 self.state = replace(self.state, step=done)
                 if measure is not None and (done % every == 0 or done == self.plan.total):
@@ -275,7 +279,7 @@ class Training:
                 if self.plan.clock() - self._saved_s > self.plan.save_every_s:
                     self.save()
         finally:
-            made.close()
+            prepared.close()
         self.save()
         return True
 
@@ -299,7 +303,7 @@ class Training:
             raise EvaluationError(f"the data ended after {self.state.step} of {self.plan.total} steps") from None
 
     def _step(self, number: int, step: TrainingStep) -> dict[str, Any]:
-        """Change the weights once, and return the row of the curve."""
+        """Change the weights once, and return the step's row of the curve."""
         recipe = self.plan.recipe
         rate = learning_rate(
             number,
@@ -332,7 +336,7 @@ class Training:
         return {"step": number + 1, "rate": rate, "loss": total, **(parts if len(parts) > 1 else {})}
 
     def _change_weights(self, clip: float) -> None:
-        """Take an optimiser's step by the gradients, unless they overflowed where the loss is scaled."""
+        """Take a step of the optimiser; if gradients of a scaled loss overflowed, count a skipped step instead."""
         scale = self._scaler.get_scale()
         self._scaler.unscale_(self._optimiser)
         if clip:

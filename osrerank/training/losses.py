@@ -1,4 +1,4 @@
-"""The losses. Logits are a head's output; every loss is a mean over its sequences or lists.
+"""The losses of trainings; each is a mean over sequences or lists. Logits are what a head gives.
 
 Pointwise cross-entropy: Nogueira and Cho 2019 (arXiv 1901.04085, eq. 1), and over pairs of documents Nogueira et al.
 2019 (arXiv 1910.14424, eq. 2). Listwise softmax cross-entropy: Gao, Dai, Callan: Rethink training of BERT rerankers in
@@ -15,16 +15,16 @@ from torch.nn import functional
 from osrerank.scoring.card import Head
 
 SMALLEST_LOGIT = -100.0
-"""Attention logits at or below this are masked, and count as 0 on both sides."""
+"""Attention logits at or below this are masked, and count as 0 for student and teacher."""
 
 
 def raw_scores(logits: Tensor, head: Head) -> Tensor:
-    """Return one score per sequence ``(n,)``, higher is better: the log-odds z1 - z0 of two logits, else the logit."""
+    """Return a score for each sequence ``(n,)``, higher is better: the log-odds z1 - z0 of two logits, or one logit."""
     return logits[:, 1] - logits[:, 0] if head in ("logits2", "next-sentence") else logits[:, -1]
 
 
 def two_logits(logits: Tensor) -> Tensor:
-    """Return logits ``(n, 2)``, index 1 relevant; a single logit z is (0, z), whose softmax is the sigmoid."""
+    """Return logits ``(n, 2)``, index 1 for relevant; a single logit z becomes (0, z), whose softmax is the sigmoid."""
     return torch.cat([torch.zeros_like(logits), logits], dim=1) if logits.shape[1] == 1 else logits
 
 
@@ -33,18 +33,18 @@ def cross_entropy(logits: Tensor, targets: Tensor) -> Tensor:
 
     Args:
         logits: ``(n, 1)`` or ``(n, 2)``.
-        targets: int64 ``(n,)``, 1 relevant; for pairs of documents, 1 if the first one is relevant.
+        targets: int64 ``(n,)``, 1 for relevant; for pairs of documents, 1 if the first one is relevant.
     """
     return functional.cross_entropy(two_logits(logits), targets)
 
 
 def list_cross_entropy(scores: Tensor, targets: Tensor, sizes: Sequence[int]) -> Tensor:
-    """Return the mean over lists of -log softmax(list) at the relevant document, or the mean over several of them.
+    """Return the mean over lists of -log softmax(list) at the relevant document, averaged if there are several.
 
     Args:
-        scores: ``(n,)``, list after list.
-        targets: int64 ``(n,)``, 1 relevant; each list has at least one.
-        sizes: documents of each list.
+        scores: ``(n,)``, one list after the other.
+        targets: int64 ``(n,)``, 1 for relevant; each list has at least one 1.
+        sizes: the number of documents in each list.
     """
     log_shares = _log_softmax(scores, sizes)
     relevant = _rows(targets.to(scores.dtype), sizes, 0.0)
@@ -55,64 +55,64 @@ def list_divergence(student: Tensor, teacher: Tensor, sizes: Sequence[int], temp
     """Return the mean over lists of KL(softmax(teacher / t) || softmax(student / t)); 0 where both agree.
 
     Args:
-        student: scores ``(n,)``, list after list.
-        teacher: scores ``(n,)``.
-        sizes: documents of each list.
-        temperature: t.
+        student: the student's scores ``(n,)``, one list after the other.
+        teacher: the teacher's scores ``(n,)``.
+        sizes: the number of documents in each list.
+        temperature: the temperature t.
     """
-    found = _log_softmax(student / temperature, sizes)
+    student_shares = _log_softmax(student / temperature, sizes)
     wanted = _log_softmax(teacher / temperature, sizes)
     shares = _rows(torch.ones_like(teacher), sizes, 0.0) * wanted.exp()
-    return (shares * (wanted - found)).sum(dim=1).mean()
+    return (shares * (wanted - student_shares)).sum(dim=1).mean()
 
 
 def soft_cross_entropy(student: Tensor, teacher: Tensor, temperature: float = 1.0) -> Tensor:
-    """Return -mean(softmax(teacher / t) * log_softmax(student / t)) over all logits: half the cross-entropy of two.
+    """Return -mean(softmax(teacher / t) * log_softmax(student / t)) over all logits, two each: half the cross-entropy.
 
     Args:
-        student: logits ``(n, 1)`` or ``(n, 2)``.
-        teacher: likewise.
-        temperature: t.
+        student: the student's logits ``(n, 1)`` or ``(n, 2)``.
+        teacher: the teacher's logits ``(n, 1)`` or ``(n, 2)``.
+        temperature: the temperature t.
     """
     wanted = functional.softmax(two_logits(teacher) / temperature, dim=1)
-    found = functional.log_softmax(two_logits(student) / temperature, dim=1)
-    return -(wanted * found).mean()
+    student_shares = functional.log_softmax(two_logits(student) / temperature, dim=1)
+    return -(wanted * student_shares).mean()
 
 
 def hidden_distance(student: Tensor, teacher: Tensor, mask: Tensor) -> Tensor:
-    """Return the mean squared distance of states ``(n, tokens, hidden)`` over a sequence's tokens, then sequences.
+    """Return the mean squared distance of states ``(n, tokens, hidden)``, over each sequence's tokens, then sequences.
 
     Args:
-        student: projected to the teacher's width.
-        teacher: not followed by the gradient.
-        mask: ``(n, tokens)``, 1 on tokens; padding counts for nothing.
+        student: the student's states, projected to the teacher's width.
+        teacher: the teacher's states, without a gradient.
+        mask: ``(n, tokens)``, 1 for a token and 0 for padding, which is ignored.
     """
     squares = (student - teacher).square().mean(dim=2) * mask
     return (squares.sum(dim=1) / mask.sum(dim=1)).mean()
 
 
 def attention_distance(student: Tensor, teacher: Tensor, mask: Tensor) -> Tensor:
-    """Return the mean squared distance of attention logits, masked ones counting as 0, over rows and columns of tokens.
+    """Return the mean squared distance of attention logits over rows and columns of tokens; masked logits count as 0.
 
     Args:
-        student: ``(n, heads, tokens, tokens)``, scaled and with what is added to them, before the softmax.
-        teacher: likewise.
-        mask: ``(n, tokens)``, 1 on tokens; padding counts for nothing.
+        student: the student's logits ``(n, heads, tokens, tokens)`` before the softmax, scaled and masked.
+        teacher: the teacher's logits, of the same shape.
+        mask: ``(n, tokens)``, 1 for a token and 0 for padding, which is ignored.
     """
-    found, wanted = (logits.masked_fill(logits <= SMALLEST_LOGIT, 0.0) for logits in (student, teacher))
-    squares = (found - wanted).square().mean(dim=1) * mask.unsqueeze(1) * mask.unsqueeze(2)
+    student_logits, wanted = (logits.masked_fill(logits <= SMALLEST_LOGIT, 0.0) for logits in (student, teacher))
+    squares = (student_logits - wanted).square().mean(dim=1) * mask.unsqueeze(1) * mask.unsqueeze(2)
     return (squares.sum(dim=(1, 2)) / mask.sum(dim=1).square()).mean()
 
 
 def _rows(values: Tensor, sizes: Sequence[int], empty: float) -> Tensor:
-    """Return lists as rows ``(lists, longest)``, short ones filled up."""
+    """Return lists as rows ``(lists, longest)``, with short lists filled up with ``empty``."""
     return torch.nn.utils.rnn.pad_sequence(
         list(torch.split(values, list(sizes))), batch_first=True, padding_value=empty
     )
 
 
 def _log_softmax(scores: Tensor, sizes: Sequence[int]) -> Tensor:
-    """Return the logarithms of each list's shares ``(lists, longest)``, 0 behind a list's end."""
+    """Return the log-softmax of each list ``(lists, longest)``, 0 after a list's end."""
     logarithms = functional.log_softmax(_rows(scores, sizes, float("-inf")), dim=1)
     lengths = torch.tensor(list(sizes), device=scores.device)
     behind = torch.arange(logarithms.shape[1], device=scores.device) >= lengths.unsqueeze(1)

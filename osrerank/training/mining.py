@@ -1,4 +1,4 @@
-"""Hard negatives: a model orders each example's documents, so that the next samples are its own mistakes."""
+"""Mine hard negatives: the model orders each example's documents, so that it is trained on its own mistakes next."""
 
 import json
 import os
@@ -15,23 +15,23 @@ from osrerank.training.weights.models import Trainee
 
 MINED_FILE = "mined.jsonl"
 KEPT = 2
-"""How many of the hardest others stay, as a multiple of those sampled at a time."""
+"""How many of the hardest others are kept, as a multiple of the number sampled at a time."""
 
 
 @dataclass(frozen=True, slots=True)
 class Mined:
-    """Examples whose others are in the model's order.
+    """Examples whose documents that are not relevant are in the model's order.
 
     Attributes:
         path: the file of the examples.
-        count: how many.
+        count: how many examples the file has.
     """
 
     path: Path
     count: int
 
     def read(self) -> Iterator[Example]:
-        """Read them from the beginning."""
+        """Read the examples from the beginning."""
         return read_examples(self.path)
 
 
@@ -43,18 +43,18 @@ def mine(
     recipe: Recipe,
     is_over: Callable[[], bool],
 ) -> Mined | None:
-    """Order each example's first ``depth`` others by the model and keep the hardest, 2 x ``negatives`` of them.
+    """Order each example's first ``depth`` others by the model's scores, and keep the hardest 2 x ``negatives``.
 
     Args:
-        folder: for the file; an incomplete one is resumed.
-        examples: as they were read.
-        trainee: scores.
-        scoring: where.
-        recipe: depth and negatives.
-        is_over: whether to stop; the next call resumes.
+        folder: the folder of the file of mined examples; an incomplete file is continued.
+        examples: the examples, in the order in which they were read.
+        trainee: the model that scores.
+        scoring: scores with the model's network.
+        recipe: the recipe; its ``depth`` and ``negatives`` are used.
+        is_over: returns whether to stop; the next call resumes.
 
     Returns:
-        The mined examples; None when it was stopped.
+        The mined examples; None if mining was stopped.
     """
     path = folder / MINED_FILE
     begun = folder / f"{MINED_FILE}.part"

@@ -14,14 +14,14 @@ from osrerank.training.examples.batches import Lot
 from osrerank.training.recipes import Loss, Recipe
 
 Parts = Mapping[str, Tensor]
-"""The parts of a micro-batch's loss by name: means over its lists, sequences or masked pieces, which add up to it."""
+"""The parts of a micro-batch's loss by name, each a mean over lists, sequences or hidden pieces; they add up to it."""
 
 
 class Objective(nn.Module, ABC):
-    """A network and a loss.
+    """A network with the loss that training minimises.
 
     Args:
-        network: what is trained; takes `PaddedBatch`'s fields by name.
+        network: the network to train; it takes `PaddedBatch`'s fields by name.
     """
 
     def __init__(self, network: nn.Module) -> None:
@@ -33,17 +33,17 @@ class Objective(nn.Module, ABC):
         """Return the parts of a micro-batch's loss, by name."""
 
     def trained(self) -> Iterator[tuple[str, nn.Parameter]]:
-        """Yield each trained parameter with its name; a shared parameter comes once."""
+        """Yield each trained parameter with its name; a shared parameter is yielded once."""
         return ((name, parameter) for name, parameter in self.named_parameters() if parameter.requires_grad)
 
 
 class RankingObjective(Objective):
-    """Learns from the labels, from the scores in the examples, or from both; of single sequences or of lists.
+    """Learns from labels, from the scores in the examples, or from both; over single sequences or over lists.
 
     Args:
         network: gives logits ``(n, labels)``.
         head: the kind of head, which says what the logits mean.
-        recipe: its ``loss``, ``soft``, ``hard`` and ``temperature``.
+        recipe: the recipe; its ``loss``, ``soft``, ``hard`` and ``temperature`` are used.
     """
 
     def __init__(self, network: nn.Module, head: Head, recipe: Recipe) -> None:
@@ -61,18 +61,20 @@ class RankingObjective(Objective):
 
 
 def output_loss(logits: Tensor, teacher_logits: Tensor, lot: Lot, heads: tuple[Head, Head], recipe: Recipe) -> Parts:
-    """Return the parts of the loss at the output: ``soft``, and ``hard`` if the recipe has it.
+    """Return the parts of the loss on logits: ``soft``, and ``hard`` if the recipe sets it.
 
     Args:
         logits: the network's logits ``(n, labels)``.
         teacher_logits: a teacher's logits, or the scores in the examples ``(n, 1)``.
         lot: the micro-batch.
         heads: the kinds of head that gave the logits and the teacher's logits.
-        recipe: its ``loss``, ``temperature`` and ``hard``.
+        recipe: the recipe; its ``loss``, ``temperature`` and ``hard`` are used.
     """
     if recipe.loss == "listwise":
-        own, other = (losses.raw_scores(z, head) for z, head in zip((logits, teacher_logits), heads, strict=True))
-        soft = losses.list_divergence(own, other, lot.sizes, recipe.temperature)
+        student_scores, other = (
+            losses.raw_scores(z, head) for z, head in zip((logits, teacher_logits), heads, strict=True)
+        )
+        soft = losses.list_divergence(student_scores, other, lot.sizes, recipe.temperature)
     else:
         soft = losses.soft_cross_entropy(logits, teacher_logits, recipe.temperature)
     if not recipe.hard:
@@ -81,7 +83,7 @@ def output_loss(logits: Tensor, teacher_logits: Tensor, lot: Lot, heads: tuple[H
 
 
 def hard_loss(logits: Tensor, lot: Lot, head: Head, loss: Loss) -> Tensor:
-    """Return the cross-entropy of a micro-batch with its labels, of single sequences or of lists."""
+    """Return the cross-entropy of a micro-batch with its labels, over single sequences or over lists."""
     targets = torch.from_numpy(lot.targets).to(logits.device)
     if loss == "pointwise":
         return losses.cross_entropy(logits, targets)

@@ -1,7 +1,7 @@
-"""Adam with decoupled weight decay and the learning-rate schedule: as in BERT's released code, and as usual today.
+"""Adam with decoupled weight decay, and the learning-rate schedule: as in BERT's released code, or as is usual today.
 
-Devlin et al. 2018 (arXiv 1810.04805) as released, which Nogueira and Cho 2019 (arXiv 1901.04085, section 4) train
-with: Adam (Kingma, Ba 2014) with decoupled weight decay, without bias correction, and a rate that decays from step 0.
+BERT's released code (Devlin et al. 2018, arXiv 1810.04805), with which Nogueira and Cho 2019 (arXiv 1901.04085, section
+4) train, has Adam (Kingma, Ba 2014) with decoupled weight decay, without bias correction, and a rate that decays from
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -12,21 +12,22 @@ from torch import Tensor, nn
 
 DecayFrom = Literal["start", "warmup"]
 NAMES = ("first", "second")
-"""Names of a parameter's two running means, the first and the second moment: of its gradient, and of its square."""
+"""Names of a parameter's two running means: of its gradient (first moment), and of the gradient's square (second)."""
 
 
 def learning_rate(step: int, *, peak: float, warmup: int, total: int, decay_from: DecayFrom) -> float:
-    """Return the rate of a step, counted from 0: linear warm-up, then linear decay to 0.
+    """Return the learning rate of a step: linear warm-up, then linear decay to 0.
 
-    ``start`` is BERT's: peak * t / W below W, else peak * (1 - t / T), so the rate drops by W / T at W and the first
-    step changes nothing. ``warmup`` decays from the peak at W on, and its first step has the rate peak / W.
+    ``start`` is BERT's: peak * t / W below W, else peak * (1 - t / T). So the rate drops by the share W / T at step W,
+    and the first step changes nothing. ``warmup`` decays from the peak on, from step W, and its first step has the rate
+    peak / W.
 
     Args:
-        step: number of the step, t.
-        peak: highest rate.
-        warmup: number of warm-up steps, W.
-        total: number of all steps, T.
-        decay_from: where the decay is measured from.
+        step: the number t of the step, from 0.
+        peak: the highest rate.
+        warmup: the number W of warm-up steps.
+        total: the number T of all steps.
+        decay_from: whether the decay is measured from the start or from the end of the warm-up.
     """
     if decay_from == "start":
         return peak * step / warmup if step < warmup else peak * (1 - step / total)
@@ -36,13 +37,13 @@ def learning_rate(step: int, *, peak: float, warmup: int, total: int, decay_from
 class Adam(torch.optim.Optimizer):
     """Adam with decoupled weight decay.
 
-    With ``bias_correction`` this is AdamW (Loshchilov, Hutter 2017, arXiv 1711.05101); without it, BERT's own:
-    w <- w - rate * (m / (sqrt(v) + eps) + decay * w).
+    With ``bias_correction`` this is AdamW (Loshchilov, Hutter 2017, arXiv 1711.05101); without it, it is BERT's
+    optimiser: w <- w - rate * (m / (sqrt(v) + eps) + decay * w).
 
     Args:
-        groups: parameters, or groups of them with a ``weight_decay`` of their own.
+        groups: parameters, or groups of parameters, each with its own ``weight_decay``.
         betas: the decay rates of the running means of the gradient and of its square.
-        eps: added to the root.
+        eps: a small number that is added to the root before dividing by it.
         bias_correction: whether the means are divided by 1 - beta ** t.
     """
 
@@ -82,7 +83,7 @@ class Adam(torch.optim.Optimizer):
         torch._foreach_addcmul_(second, gradients, gradients, 1 - beta2)
         steps = group["steps"]
         corrections = (1 - beta1**steps, 1 - beta2**steps) if group["bias_correction"] else (1.0, 1.0)
-        roots = torch._foreach_sqrt(second)  # noqa: SLF001 - what torch's own optimisers call
+        roots = torch._foreach_sqrt(second)  # noqa: SLF001 - torch's own optimisers call it, too
         torch._foreach_div_(roots, corrections[1] ** 0.5)
         torch._foreach_add_(roots, group["eps"])
         if group["weight_decay"]:

@@ -1,9 +1,9 @@
 """Masked language modelling: pre-train a model further on the collection that it will rank, or from scratch.
 
-Devlin et al. 2018 (arXiv 1810.04805, section 3.1): 15% of the pieces are hidden: 80% of these become [MASK], 10% a
-random piece, and 10% stay. Before fine-tuning, on the target corpus: Nogueira et al. 2019 (arXiv 1910.14424, section
-4), whose 100,000 steps of 128 sequences of 512 tokens are full sequences, of several passages each.
-Next-sentence prediction is left out.
+Devlin et al. 2018 (arXiv 1810.04805, section 3.1): 15% of the word pieces are hidden; 80% of these become [MASK], 10% a
+random piece, and 10% stay as they are. Nogueira et al. 2019 (arXiv 1910.14424, section 4) pre-train on the target
+corpus before fine-tuning: 100,000 steps of 128 full sequences of 512 tokens, with several passages in each.
+Next-sentence
 """
 
 import json
@@ -40,23 +40,23 @@ from osrerank.training.weights.models import build_network, put_weights, read_ch
 
 SPECIALS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 FRAMES = (("[CLS]", "[SEP]", "[MASK]"), ("<s>", "</s>", "<mask>"))
-"""What begins a sequence, ends it and hides a piece: BERT's and RoBERTa's tokens."""
+"""The tokens that begin a sequence, end it and hide a piece: BERT's and RoBERTa's."""
 LEAST = 4
-"""Fewest pieces of a sequence."""
+"""The fewest pieces in a sequence."""
 IGNORED = -100
-"""Target of a piece that was not hidden."""
+"""The target of a piece that is not hidden."""
 AS_MASK, AS_ANY = 0.8, 0.1
 
 
 @dataclass(frozen=True, slots=True)
 class EncoderSize:
-    """A new encoder's size.
+    """The size of a new encoder.
 
     Attributes:
         layers: how many layers the encoder has.
-        hidden: width of a state.
-        heads: how many attention heads each layer has; 0 for one for each 32 numbers of the hidden size.
-        vocabulary: pieces, specials among them, learnt from the corpus.
+        hidden: the width of a hidden state.
+        heads: how many attention heads each layer has; 0 for one head for each 32 numbers of the hidden size.
+        vocabulary: how many pieces, including special tokens, the tokenizer learns from the corpus.
     """
 
     layers: int = 2
@@ -66,7 +66,7 @@ class EncoderSize:
 
 
 class MaskedObjective(Objective):
-    """Cross-entropy of the hidden pieces.
+    """The cross-entropy of the hidden pieces.
 
     Args:
         network: a masked language model of transformers.
@@ -74,7 +74,7 @@ class MaskedObjective(Objective):
 
     def __init__(self, network: nn.Module) -> None:
         super().__init__(network)
-        self._encoder: Any = [network.base_model]  # in a list: it is a part of the network already
+        self._encoder: Any = [network.base_model]  # a list, since it is already registered as part of the network
         self._predict: Any = [network.cls if hasattr(network, "cls") else network.lm_head]
 
     def forward(self, lot: Lot) -> Parts:
@@ -91,14 +91,14 @@ class MaskedObjective(Objective):
 class MaskedSteps:
     """Turns a corpus into steps of sequences ``[CLS] pieces [SEP]``.
 
-    Where the recipe packs, texts follow one another, ``[CLS] pieces [SEP] pieces [SEP]``, and every sequence of a pass
-    but the last is full; a text that does not fit goes on in the next one. Pieces see those of the other texts beside
-    them. Otherwise each text is one or several sequences.
+    If the recipe packs, texts follow one another, ``[CLS] pieces [SEP] pieces [SEP]``. Every sequence of a pass except
+    the last one is full, and a text that does not fit continues in the next sequence; pieces attend to the other texts
+    in their sequence. Without packing, each text becomes one or several sequences of its own.
 
     Attributes:
         tokenizer: the tokenizer of the model.
-        recipe: batch, lengths, share of hidden pieces, packing, seed.
-        budget_tokens: padded tokens of a lot.
+        recipe: the recipe; its batch, lengths, share of hidden pieces, packing and seed are used.
+        budget_tokens: the most padded tokens in a lot.
         pad_id: the id of the padding token.
     """
 
@@ -108,36 +108,36 @@ class MaskedSteps:
     pad_id: int = 0
 
     def sequences(self, texts: Iterable[str]) -> Iterator[Ids]:
-        """Yield the sequences of a pass, each of at least four pieces."""
+        """Yield the sequences of a pass; those of fewer than four pieces are left out."""
         first, last, _ = self._frame
         pieces = (self.tokenizer.encode(text, add_special_tokens=False).ids for text in texts)
-        for some in self._packed(pieces, last) if self.recipe.pack else self._cut(pieces):
-            if len(some) >= LEAST:
-                yield np.array([first, *some, last], dtype=np.int64)
+        for piece_ids in self._packed(pieces, last) if self.recipe.pack else self._cut(pieces):
+            if len(piece_ids) >= LEAST:
+                yield np.array([first, *piece_ids, last], dtype=np.int64)
 
     @property
     def _frame(self) -> tuple[int, int, int]:
         """Return the ids of the tokens that begin a sequence, end it, and hide a piece.
 
         Raises:
-            ConfigError: the tokenizer has neither BERT's nor RoBERTa's.
+            ConfigError: the tokenizer has neither BERT's nor RoBERTa's tokens.
         """
         for begins, ends, hides in FRAMES:
             first, last, mask = (self.tokenizer.token_to_id(name) for name in (begins, ends, hides))
             if first is not None and last is not None and mask is not None:
                 return first, last, mask
         named = " nor ".join(", ".join(frame) for frame in FRAMES)
-        raise ConfigError(f"the model's tokenizer has neither {named}; start from another", setting="init_from")
+        raise ConfigError(f"the model's tokenizer has neither {named}; start from another model", setting="init_from")
 
     def _cut(self, texts: Iterable[list[int]]) -> Iterator[list[int]]:
-        """Yield the pieces of each text, so many at a time as a sequence has room for."""
+        """Yield the pieces of each text, at most as many at a time as a sequence has room for."""
         room = self.recipe.max_tokens - 2
         return (pieces[start : start + room] for pieces in texts for start in range(0, len(pieces), room))
 
     def _packed(self, texts: Iterable[list[int]], separator: int) -> Iterator[list[int]]:
-        """Yield the pieces of all texts, one behind the other, so many at a time as a sequence has room for.
+        """Yield the pieces of all texts one after the other, as many at a time as a sequence has room for.
 
-        A separator at an end is left out: the sequence gets its own.
+        A separator at the beginning or end of a sequence is left out, since each sequence gets its own.
         """
         room = self.recipe.max_tokens - 2
         held: list[int] = []
@@ -151,7 +151,7 @@ class MaskedSteps:
         yield held
 
     def made(self, texts: Callable[[], Iterable[str]], skip: int) -> Iterator[TrainingStep]:
-        """Yield steps without end, the first ``skip`` left out."""
+        """Yield steps without end, without the first ``skip``."""
         for number, sequences in enumerate(self._batches(texts)):
             if number >= skip:
                 yield self._step(sequences, np.random.default_rng([self.recipe.seed, number]))
@@ -183,7 +183,7 @@ class MaskedSteps:
         return TrainingStep(tuple(lots), len(sequences), sum(len(ids) for ids in sequences))
 
     def masked(self, ids: Ids, rng: np.random.Generator) -> tuple[Ids, Ids]:
-        """Return a sequence with pieces hidden, at least one, and the targets: the pieces, elsewhere `IGNORED`."""
+        """Hide at least one piece of a sequence; return it and the targets: the hidden pieces, `IGNORED` elsewhere."""
         first, last, mask = self._frame
         inside = np.flatnonzero(~np.isin(ids, (first, last)))
         count = max(1, round(self.recipe.mask * len(inside)))
@@ -208,20 +208,21 @@ def pretrain(
     report: Callable[[str], None],
     clock: Callable[[], float] = time.monotonic,
 ) -> Path | None:
-    """Train a checkpoint on texts; return the directory, or None when time ran out: the same call then resumes.
+    """Train a checkpoint on texts and return the directory; None if time ran out, and the same call then resumes.
 
     Args:
         source: a directory with ``config.json``, ``tokenizer.json`` and safetensors.
         output: the directory to make.
-        corpora: JSON lines with ``text`` and perhaps ``title``, or plain text, a document a line.
+        corpora: files of JSON lines with ``text`` and perhaps ``title``, or of plain text with a document in each line.
         recipe: the recipe of the training.
-        max_minutes: time after which the training stops.
+        max_minutes: the minutes after which the training stops; None for no limit.
         report: called with each line of progress.
-        clock: returns the seconds that ``max_minutes`` are counted in.
+        clock: returns the time in seconds, by which ``max_minutes`` is measured.
 
     Raises:
         ConfigError: the output exists.
         FormatError: a corpus is malformed or empty.
+        EvaluationError: the corpora have fewer sequences than a step needs.
         ModelLoadError: the source cannot be read.
     """
     refuse_existing(output)
@@ -240,16 +241,16 @@ def pretrain(
     if not training.run(steps.made(lambda: read_texts(corpora), training.state.step), total, None):
         return None
     if machine.is_first:
-        with new_directory(output) as made:
-            write_encoder(made, network, source)
-            finish_encoder(made, folder, _provenance(source, corpora, recipe, total))
+        with new_directory(output) as directory:
+            write_encoder(directory, network, source)
+            finish_encoder(directory, folder, _provenance(source, corpora, recipe, total))
         shutil.rmtree(folder)
     machine.wait()
     return output
 
 
 def _start(source: Path, recipe: Recipe, machine: Machine) -> tuple[Any, MaskedSteps]:
-    """Return the network to train, and its steps."""
+    """Return the network to train, and the maker of its steps."""
     torch.manual_seed(recipe.seed)
     config, weights = read_checkpoint(source)
     rates = {"hidden_dropout_prob": recipe.dropout, "attention_probs_dropout_prob": recipe.dropout}
@@ -265,7 +266,7 @@ def _start(source: Path, recipe: Recipe, machine: Machine) -> tuple[Any, MaskedS
 
 
 def _fingerprint(source: Path, corpora: Sequence[Path], recipe: Recipe) -> str:
-    """Return a hash of what the outcome depends on."""
+    """Return the recipe, the source's hash and the corpora's sizes, which determine the outcome, as text."""
     files = [(str(path), path.stat().st_size) for path in corpora]
     changing = {name: value for name, value in recipe.as_json().items() if name != "budget_tokens"}
     return json.dumps([changing, digest(source, parameter_files(source)), files], sort_keys=True)
@@ -278,9 +279,9 @@ def new_encoder(corpora: Sequence[Path], output: Path, shape: EncoderSize, seed:
         ConfigError: the output exists.
         FormatError: a corpus is malformed or empty.
     """
-    with new_directory(output) as made:
+    with new_directory(output) as directory:
         tokenizer = learnt_tokenizer(read_texts(corpora), shape.vocabulary)
-        tokenizer.save(str(made / TOKENIZER_FILE))
+        tokenizer.save(str(directory / TOKENIZER_FILE))
         torch.manual_seed(seed)
         config = {
             "model_type": "bert",
@@ -290,7 +291,7 @@ def new_encoder(corpora: Sequence[Path], output: Path, shape: EncoderSize, seed:
             "num_attention_heads": shape.heads or max(1, shape.hidden // 32),
             "intermediate_size": 4 * shape.hidden,
         }
-        write_encoder(made, build_network("AutoModelForMaskedLM", config), made)
+        write_encoder(directory, build_network("AutoModelForMaskedLM", config), directory)
     return output
 
 
@@ -311,7 +312,7 @@ def learnt_tokenizer(texts: Iterable[str], vocabulary: int) -> Tokenizer:
 
 
 def read_texts(corpora: Sequence[Path]) -> Iterator[str]:
-    """Yield the documents' texts.
+    """Yield the texts of the documents in all corpora.
 
     Raises:
         FormatError: a line is malformed, or a corpus has no text.

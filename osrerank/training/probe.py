@@ -1,6 +1,7 @@
-"""A classifier's states and attention logits, however its library computes attention.
+"""Record a classifier's hidden states and attention logits, however its library computes attention.
 
-Libraries return attention after the softmax, if at all; here the logits before it are computed from the projections.
+Libraries return attention after the softmax, if at all. So the logits before it are computed here, from the
+projections.
 """
 
 import math
@@ -13,7 +14,7 @@ from osrerank.errors import ConfigError
 
 
 class NetworkProbe:
-    """Keeps the states and attention logits of a network's last pass by `forward`, and nothing of other passes.
+    """Keeps the hidden states and attention logits of a network's last pass through `forward`; others leave no trace.
 
     Args:
         network: a `Classifier` of the BERT family.
@@ -35,7 +36,7 @@ class NetworkProbe:
             self.width = int(encoder.config.hidden_size) // self.heads
             projections = [(layer.attention.self.query, layer.attention.self.key) for layer in layers]
         except AttributeError as error:
-            reason = f"{type(network).__name__} is not built as BERT is ({error}); distil it by its logits alone"
+            reason = f"{type(network).__name__} is not built like BERT ({error}); use method=logits"
             raise ConfigError(reason, setting="recipe.method") from None
         encoder.embeddings.register_forward_hook(self._keep_state)
         for query, key in projections:
@@ -45,33 +46,33 @@ class NetworkProbe:
             layer.register_forward_hook(self._keep_layer)
 
     def clear(self) -> None:
-        """Drop the last forward pass."""
+        """Forget the states and logits of the last pass."""
         self.states, self.attention, self._projected = [], [], []
 
-    def _keep_projected(self, _module: nn.Module, _inputs: Any, made: Tensor) -> None:
+    def _keep_projected(self, _module: nn.Module, _inputs: Any, output: Tensor) -> None:
         if self.is_watching:
-            self._projected.append(made)
+            self._projected.append(output)
 
-    def _keep_layer(self, _layer: nn.Module, _inputs: Any, made: Any) -> None:
+    def _keep_layer(self, _layer: nn.Module, _inputs: Any, output: Any) -> None:
         if not self.is_watching:
             return
         key, query = self._projected.pop(), self._projected.pop()
         self.attention.append(self._logits(query, key))
-        self.states.append(made[0] if isinstance(made, tuple) else made)
+        self.states.append(output[0] if isinstance(output, tuple) else output)
 
-    def _keep_state(self, _module: nn.Module, _inputs: Any, made: Tensor) -> None:
+    def _keep_state(self, _module: nn.Module, _inputs: Any, output: Tensor) -> None:
         if self.is_watching:
-            self.states.append(made)
+            self.states.append(output)
 
     def _logits(self, query: Tensor, key: Tensor) -> Tensor:
-        """Return scaled attention logits ``(n, heads, tokens, tokens)``, padding included, because losses ignore it."""
+        """Return scaled attention logits ``(n, heads, tokens, tokens)``, also for padding, which the losses ignore."""
         shape = (*query.shape[:2], self.heads, self.width)
         rows, columns = (states.reshape(shape).transpose(1, 2) for states in (query, key))
         return rows @ columns.transpose(2, 3) * (1 / math.sqrt(self.width))
 
 
 def forward(network: nn.Module, probe: NetworkProbe, inputs: dict[str, Tensor], *, learn: bool) -> Tensor:
-    """Run the network with its probe cleared, with or without a gradient, and return its logits."""
+    """Clear the probe, run the network with or without a gradient, and return its logits."""
     probe.clear()
     probe.is_watching = True
     try:

@@ -1,4 +1,4 @@
-"""Training recipes: the hyperparameters of a training as one value, and presets from the papers and of our own.
+"""Training recipes: the hyperparameters of a training as one value, with presets from papers and our own.
 
 ``docs/training.md`` has the origin of each number, and where papers and released code differ.
 """
@@ -23,28 +23,31 @@ class Recipe:
 
     Attributes:
         name: the preset's name.
-        loss: ``pointwise``, the cross-entropy of single sequences, or ``listwise``, that of a list's softmax.
-        draw: which documents of an example to train on: ``balanced``: each relevant one with one other; ``list``: each
-            relevant one with ``negatives`` others; ``top``: the first ``depth`` documents with their labels; ``all``.
+        loss: ``pointwise``, the cross-entropy of single sequences, or ``listwise``, the cross-entropy of a list's
+            softmax.
+        draw: which documents of an example to train on: ``balanced``, each relevant document with one other; ``list``,
+            each relevant document with ``negatives`` others; ``top``, the first ``depth`` documents with their labels;
+            or ``all``.
         negatives: how many others to sample for each relevant document, with ``list``.
         depth: how many of the others, from the top, are sampled from; with ``top``, how many documents are used.
-        mine_at: share of the steps after which the model itself orders each example's others, so that ``depth`` counts
-            its hardest ones; 0 for never.
+        mine_at: the share of the steps after which the model itself orders each example's others, so that the hardest
+            come first; 0 for never.
         head: the head of a cross-encoder or duo model: "logits2", "logit1", "next-sentence"; empty for the
-            checkpoint's, or "logits2" if it has none. A bi-encoder has its own.
+            checkpoint's, or "logits2" if it has none. A bi-encoder keeps its own head.
         kind: "cross-encoder" trains one from any checkpoint; empty for the checkpoint's kind.
-        third_row: what the third row of a duo model's token type table starts as, if the checkpoint has two rows:
-            "zeros" that are trained, "frozen" zeros as in the released duoBERT, or a "copy" of the second row.
-        max_tokens, max_query_tokens, length_rule: as in a model's card.
+        third_row: how the third row of a duo model's token type table starts, if the checkpoint has two rows: as
+            "zeros" that are trained, as "frozen" zeros as in the released duoBERT, or as a "copy" of the second row.
+        max_tokens, max_query_tokens, length_rule: the values of a model card's fields of these names.
         batch: the number of sequences in a step.
         steps: the number of steps; 0 to follow ``epochs``.
         epochs: the number of passes over the data if ``steps`` is 0.
-        rate: highest learning rate.
+        rate: the highest learning rate.
         warmup: the number of warm-up steps; a number below 1 is their share of all steps.
-        decay_from: see `optimiser.learning_rate`.
+        decay_from: where the decay of the learning rate is measured from: "start" or "warmup"
+            (`optimiser.learning_rate`).
         weight_decay, beta1, beta2, eps, bias_correction: the parameters of Adam.
         clip: the largest norm of the gradient; 0 for no limit.
-        dropout: the dropout probability in training; bi-encoders have none.
+        dropout: the dropout probability in training; bi-encoders are trained without dropout.
         freeze: "embeddings" keeps the embedding tables as they are; empty trains everything.
         shuffle: the size of the shuffle buffer, in examples.
         seed: the seed of all random choices.
@@ -140,7 +143,7 @@ class Recipe:
         return int(self.warmup * total) if self.warmup < 1 else int(self.warmup)
 
     def as_json(self) -> dict[str, Any]:
-        """Return all fields."""
+        """Return all fields as JSON values."""
         return asdict(self)
 
 

@@ -1,4 +1,4 @@
-"""Steps of a training: examples become the same sequences as in scoring, in batches of similar length."""
+"""Make the steps of a training: turn examples into the sequences that scoring reads, in batches of similar length."""
 
 import queue
 import threading
@@ -14,9 +14,9 @@ from osrerank.scoring.inputs import InputBuilder, PaddedBatch, Tokens, padded
 from osrerank.training.examples.lists import Example
 
 AHEAD = 4
-"""Steps that are prepared ahead."""
+"""How many steps are prepared ahead."""
 WIDTHS = 16
-"""Batch widths are multiples of this: libraries prepare a product for each new shape."""
+"""Batch widths are multiples of this, because libraries prepare a matrix product for each new shape."""
 Ids = npt.NDArray[np.int64]
 Logits = npt.NDArray[np.float32]
 Item = TypeVar("Item")
@@ -24,15 +24,15 @@ Item = TypeVar("Item")
 
 @dataclass(frozen=True, slots=True)
 class Lot:
-    """A batch that goes through the model at once.
+    """A batch of sequences that goes through the model at once; a step has one or several.
 
     Attributes:
-        inputs: padded sequences, list after list.
-        targets: int64 ``(n,)``, 1 for relevant; for pre-training ``(n, tokens)``.
+        inputs: the padded sequences, one list after the other.
+        targets: int64 ``(n,)``, 1 for relevant; in pre-training ``(n, tokens)``, the hidden pieces.
         sizes: the number of sequences in each list; with a pointwise loss, each sequence is a list of its own.
         share: the share of the step's lists that is in this lot; the shares of a step's lots add up to 1.
-        teacher: the same sequences as the teacher reads them, if it reads them differently.
-        scores: logits ``(n,)`` that a teacher gave beforehand, 0 where it gave none; empty for pre-training.
+        teacher: the sequences as the teacher reads them; None if it reads them as the student does.
+        scores: the logits ``(n,)`` that the examples have from a teacher, 0 without one; empty in pre-training.
     """
 
     inputs: PaddedBatch
@@ -45,7 +45,7 @@ class Lot:
 
 @dataclass(frozen=True, slots=True)
 class TrainingStep:
-    """The batches of one change of the weights.
+    """The batches whose gradients change the weights once.
 
     Attributes:
         lots: the lots, in the order in which they are computed.
@@ -66,7 +66,7 @@ class Made(NamedTuple):
     Attributes:
         tokens: the token ids that the model reads.
         target: 1 if the document, or the first of two, is relevant.
-        score: a teacher's logit of the same sequence, 0 without one.
+        score: a teacher's logit for the same sequence; 0 without one.
     """
 
     tokens: Tokens
@@ -90,7 +90,7 @@ class Assembly(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class MonoAssembly:
-    """A sequence for each document; the target is 1 where it is relevant.
+    """Turns an example into a sequence for each document, whose target is 1 if the document is relevant.
 
     Attributes:
         builder: turns texts into sequences.
@@ -113,9 +113,9 @@ class MonoAssembly:
 
 @dataclass(frozen=True, slots=True)
 class _Lists:
-    """A step's lists before padding, and the same sequences as the teacher reads them."""
+    """A step's lists before padding, and the same lists as the teacher reads them."""
 
-    own: list[list[Made]] = field(default_factory=list)
+    student: list[list[Made]] = field(default_factory=list)
     teacher: list[list[Tokens]] = field(default_factory=list)
 
 
@@ -125,11 +125,11 @@ class Steps:
 
     Attributes:
         assembly: makes the sequences.
-        batch: the number of sequences in a step; the last example may bring a few more.
-        budget_tokens: the most padded tokens in a lot; a longer list is a lot of its own.
+        batch: the number of sequences in a step; its last example may add a few more.
+        budget_tokens: the most padded tokens in a lot; a list with more becomes a lot by itself.
         pad_id: the id of the padding token.
         lists: whether an example's sequences stay together, as a listwise loss needs.
-        teacher: makes the teacher's sequences where they differ.
+        teacher: makes the teacher's sequences; None if they are the student's.
         teacher_pad_id: the id of the teacher's padding token.
     """
 
@@ -142,7 +142,7 @@ class Steps:
     teacher_pad_id: int = 0
 
     def made(self, examples: Iterator[Example], skip: int = 0) -> Iterator[TrainingStep]:
-        """Yield steps until the examples end; a last one may be smaller.
+        """Yield steps until the examples end; the last step may be smaller.
 
         Args:
             examples: the examples, in order.
@@ -170,29 +170,29 @@ class Steps:
     def _step(self, group: Sequence[Example]) -> TrainingStep:
         lists = _Lists()
         for example in group:
-            made = self.assembly.sequences(example)
+            sequences = self.assembly.sequences(example)
             teacher_tokens = [read.tokens for read in self.teacher.sequences(example)] if self.teacher else []
-            width = len(made) if self.lists else 1
-            for start in range(0, len(made), width):
-                lists.own.append(made[start : start + width])
+            width = len(sequences) if self.lists else 1
+            for start in range(0, len(sequences), width):
+                lists.student.append(sequences[start : start + width])
                 lists.teacher.append(teacher_tokens[start : start + width])
-        tokens = [[made.tokens for made in own] for own in lists.own]
+        tokens = [[sequence.tokens for sequence in sequences] for sequences in lists.student]
         lots = tuple(self._lot(lists, indices) for indices in plan(tokens, self.budget_tokens, multiple=WIDTHS))
-        lengths = [len(sequence.ids) for own in tokens for sequence in own]
+        lengths = [len(sequence.ids) for token_lists in tokens for sequence in token_lists]
         return TrainingStep(
             lots, len(lengths), sum(lengths), tuple(dict.fromkeys(example.location for example in group))
         )
 
     def _lot(self, lists: _Lists, indices: Sequence[int]) -> Lot:
-        own = [made for index in indices for made in lists.own[index]]
+        sequences = [sequence for index in indices for sequence in lists.student[index]]
         teacher_tokens = [tokens for index in indices for tokens in lists.teacher[index]]
         return Lot(
-            _padded([made.tokens for made in own], self.pad_id, self.assembly),
-            np.array([made.target for made in own], dtype=np.int64),
-            tuple(len(lists.own[index]) for index in indices),
-            len(indices) / len(lists.own),
+            _padded([sequence.tokens for sequence in sequences], self.pad_id, self.assembly),
+            np.array([sequence.target for sequence in sequences], dtype=np.int64),
+            tuple(len(lists.student[index]) for index in indices),
+            len(indices) / len(lists.student),
             _padded(teacher_tokens, self.teacher_pad_id, self.teacher) if teacher_tokens and self.teacher else None,
-            np.array([made.score for made in own], dtype=np.float32),
+            np.array([sequence.score for sequence in sequences], dtype=np.float32),
         )
 
 
@@ -201,14 +201,14 @@ def _padded(sequences: Sequence[Tokens], pad_id: int, assembly: Assembly) -> Pad
 
 
 def plan(lists: Sequence[Sequence[Tokens]], budget_tokens: int, *, multiple: int = 1) -> Iterator[list[int]]:
-    """Yield the indices of ``lists`` in each batch, longest first; a batch is one list, or within the padded budget.
+    """Yield the indices of the lists in each batch, longest first; a batch is within the budget, or is one list.
 
     Args:
         lists: lists of sequences; a list is never divided.
         budget_tokens: the most padded tokens in a batch.
-        multiple: the widths of batches are multiples of it.
+        multiple: a batch's width is a multiple of this.
     """
-    longest = [max(len(tokens.ids) for tokens in one) for one in lists]
+    longest = [max(len(tokens.ids) for tokens in sequences) for sequences in lists]
     chosen: list[int] = []
     rows = 0
     for index in sorted(range(len(lists)), key=lambda index: (-longest[index], index)):
@@ -223,7 +223,7 @@ def plan(lists: Sequence[Sequence[Tokens]], budget_tokens: int, *, multiple: int
 
 
 def prefetched(items: Iterator[Item], ahead: int = AHEAD) -> Generator[Item]:
-    """Yield the same items in the same order, made by a thread some steps ahead; its errors are raised here."""
+    """Yield the items in order while a thread prepares the next ``ahead`` ones; the thread's errors are raised here."""
     waiting: queue.Queue[tuple[str, Any]] = queue.Queue(ahead)
     stopped = threading.Event()
 
@@ -265,6 +265,6 @@ def _taken(get: Callable[[], tuple[str, Any]]) -> Iterator[Any]:
 
 
 def parts(counts: Sequence[int], values: Sequence[Item]) -> Iterator[list[Item]]:
-    """Yield consecutive runs of values, of the given lengths."""
+    """Yield consecutive runs of the values, whose lengths are ``counts``."""
     for end, count in zip(accumulate(counts), counts, strict=True):
         yield list(islice(values, end - count, end))

@@ -1,7 +1,7 @@
-"""duoBERT's inputs for training: each pair of a relevant document and another, in both orders.
+"""Make duoBERT's training inputs: each pair of a relevant document and another one, in both orders.
 
-Nogueira, Yang, Cho, Lin: Multi-stage document ranking with BERT (arXiv 1910.14424, section 3.2, eq. 2): pairs of equal
-labels never occur.
+Nogueira, Yang, Cho, Lin: Multi-stage document ranking with BERT (arXiv 1910.14424, section 3.2, eq. 2), where the two
+documents of a pair never have equal labels.
 """
 
 from collections.abc import Sequence
@@ -15,11 +15,12 @@ from osrerank.training.examples.lists import Example
 
 @dataclass(frozen=True, slots=True)
 class DuoAssembly:
-    """``(q, d+, d-)`` with the target 1 and ``(q, d-, d+)`` with 0, for each relevant document and each other.
+    """Turns an example into ``(q, d+, d-)`` with target 1 and ``(q, d-, d+)`` with target 0, for each such pair.
 
     Attributes:
         builder: makes the sequences.
-        unlike: whether only pairs of different labels count; false for training from only a teacher's scores.
+        unlike: whether only pairs with different labels are used; false if training learns from a teacher's scores
+            alone.
     """
 
     builder: InputBuilder
@@ -30,12 +31,12 @@ class DuoAssembly:
         return 2 * len(example.relevant) * len(example.others) if self.unlike else documents * (documents - 1)
 
     def sequences(self, example: Example) -> list[Made]:
-        pairs, made = ordered_pairs(self.builder, example.query, example.documents)
+        pairs, sequences = ordered_pairs(self.builder, example.query, example.documents)
         grades = [grade > 0 for grade in example.relevance]
         scores = example.scores or (0.0,) * len(grades)
         return [
             Made(tokens, int(grades[first]), scores[first] - scores[second])
-            for (first, second), tokens in zip(pairs, made, strict=True)
+            for (first, second), tokens in zip(pairs, sequences, strict=True)
             if not self.unlike or grades[first] != grades[second]
         ]
 
@@ -43,7 +44,7 @@ class DuoAssembly:
 def ordered_pairs(
     builder: InputBuilder, query: str, documents: Sequence[str]
 ) -> tuple[list[tuple[int, int]], list[Tokens]]:
-    """Return the pairs of documents in both orders, and their sequences; each text is tokenised once.
+    """Return the index pairs of the documents in both orders, and their sequences; each text is tokenised once.
 
     Args:
         builder: makes the sequences.

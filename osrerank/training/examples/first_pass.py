@@ -1,4 +1,4 @@
-"""Training data by searching: BM25's top documents of each query, labelled by judgments or by whose question it is."""
+"""Make training data by searching: label BM25's top documents by judgments, or by the paragraph a question is from."""
 
 import random
 import tempfile
@@ -16,19 +16,19 @@ from osrerank.training.examples.lists import Example, TitledText, titled
 from osrerank.types import Qrels, Query
 
 FEWEST_WORDS = 3
-"""The fewest characters of a question: SQuAD has some of one letter or two."""
+"""The fewest words in a question; SQuAD has questions of a letter or two."""
 BULK = 2000
-"""Lines of a bulk request, two a document."""
+"""How many lines a bulk request has, two for each document."""
 
 
 @dataclass(frozen=True, slots=True)
 class Search:
-    """How candidates are found.
+    """A search for the candidates of training queries.
 
     Attributes:
         client: a client of the engine.
-        index: the index; its documents have ``title`` and ``text``.
-        depth: how many documents each query gets.
+        index: the index, whose documents have ``text`` and perhaps ``title``.
+        depth: how many documents a search returns.
         threads: how many queries are searched at a time.
     """
 
@@ -49,9 +49,9 @@ class Search:
             yield from pool.map(self.hits, queries)
 
     def text(self, doc_id: str) -> TitledText | None:
-        """Return a document's text, None if there is no such document."""
-        found = self.client.get(index=self.index, id=doc_id, ignore=404)
-        return self._titled(found) if found.get("found") else None
+        """Return a document's text; None if the index lacks the document."""
+        document = self.client.get(index=self.index, id=doc_id, ignore=404)
+        return self._titled(document) if document.get("found") else None
 
     def _titled(self, hit: Mapping[str, Any]) -> TitledText:
         try:
@@ -61,13 +61,13 @@ class Search:
 
 
 def from_index(search: Search, queries: Iterable[Query], qrels: Qrels, *, inject: bool = True) -> Iterator[Example]:
-    """Yield an example for each judged query, its documents in the first pass's order.
+    """Yield an example for each judged query, with its documents in the first pass's order.
 
     Args:
         search: finds the documents.
-        queries: the queries; one without a relevant document is left out.
+        queries: the queries; those without a relevant document are left out.
         qrels: the judgments; a grade above 0 is relevant.
-        inject: whether to append relevant documents that were not found.
+        inject: whether to append relevant documents that the search missed.
     """
     judged = [query for query in queries if _relevant(qrels, query)]
     for query, hits in zip(judged, search.all_hits(query.text for query in judged), strict=True):
@@ -86,32 +86,32 @@ def from_index(search: Search, queries: Iterable[Query], qrels: Qrels, *, inject
 
 
 def from_questions(path: Path, *, depth: int, questions: int | None = None, seed: int = 1) -> Iterator[Example]:
-    """Yield an example for each question of a file in SQuAD's layout: BM25's paragraphs in order, its own among them.
+    """Yield an example for each question in a file of SQuAD's layout: BM25's paragraphs, with the question's own.
 
-    A question's own paragraph comes last if BM25 does not find it. Other paragraphs that contain one of its answers may
-    answer it too, and are left out.
+    Paragraphs are in BM25's order; if BM25 misses the question's own paragraph, it comes last. Other paragraphs that
+    contain one of the answers may answer the question, too, and are left out.
 
     Args:
-        path: ``{"data": [{"paragraphs": [{"context", "qas": [{"question", "answers": [{"text"}]}]}]}]}``.
-        depth: paragraphs that BM25 finds.
-        questions: how many to sample; None for all.
+        path: a file ``{"data": [{"paragraphs": [{"context", "qas": [{"question", "answers": [{"text"}]}]}]}]}``.
+        depth: how many paragraphs BM25 finds for a question.
+        questions: how many questions to sample; None for all.
         seed: the seed of the sample.
 
     Raises:
-        FormatError: the file is not of that layout.
+        FormatError: the file has another layout.
     """
-    contexts, asked = _questions(path)
-    if questions is not None and questions < len(asked):
-        asked = random.Random(seed).sample(asked, questions)  # noqa: S311 - a repeatable draw
+    contexts, numbered_questions = _questions(path)
+    if questions is not None and questions < len(numbered_questions):
+        numbered_questions = random.Random(seed).sample(numbered_questions, questions)  # noqa: S311 - a repeatable draw
     with temporary_search(((str(number), text) for number, text in enumerate(contexts)), depth) as search:
-        hits = search.all_hits(question["question"] for _, question in asked)
-        for (own, question), found in zip(asked, hits, strict=True):
-            yield _asked(path, own, question, contexts, found)
+        hits = search.all_hits(question["question"] for _, question in numbered_questions)
+        for (paragraph, question), question_hits in zip(numbered_questions, hits, strict=True):
+            yield _asked(path, paragraph, question, contexts, question_hits)
 
 
 @contextmanager
 def temporary_search(texts: Iterable[tuple[str, str]], depth: int) -> Iterator[Search]:
-    """Yield a search over texts with their ids, in a temporary embedded index."""
+    """Yield a search of a temporary embedded index of the texts, given as pairs of id and text."""
     with tempfile.TemporaryDirectory(prefix="osrerank-texts-") as folder:
         client = connect(f"embedded:{folder}")
         try:
@@ -130,15 +130,17 @@ def temporary_search(texts: Iterable[tuple[str, str]], depth: int) -> Iterator[S
 
 
 def _asked(
-    path: Path, own: int, question: Mapping[str, Any], contexts: list[str], found: list[tuple[str, TitledText]]
+    path: Path, paragraph: int, question: Mapping[str, Any], contexts: list[str], hits: list[tuple[str, TitledText]]
 ) -> Example:
     answers = [answer["text"].lower() for answer in question.get("answers", []) if answer["text"].strip()]
     texts: list[str] = []
-    for doc_id, (text, _title) in found:
-        if int(doc_id) == own or not (text == contexts[own] or any(answer in text.lower() for answer in answers)):
+    for doc_id, (text, _title) in hits:
+        if int(doc_id) == paragraph or not (
+            text == contexts[paragraph] or any(answer in text.lower() for answer in answers)
+        ):
             texts.append(text)
-    texts += [] if contexts[own] in texts else [contexts[own]]
-    grades = tuple(int(text == contexts[own]) for text in texts)
+    texts += [] if contexts[paragraph] in texts else [contexts[paragraph]]
+    grades = tuple(int(text == contexts[paragraph]) for text in texts)
     return Example(question["question"].strip(), tuple(texts), grades, f"{path}, question {question['id']}")
 
 
@@ -148,7 +150,7 @@ def _questions(path: Path) -> tuple[list[str], list[tuple[int, Mapping[str, Any]
         articles = json_file(path)["data"]
         paragraphs = [paragraph for article in articles for paragraph in article["paragraphs"]]
         contexts = [str(paragraph["context"]) for paragraph in paragraphs]
-        asked = [
+        questions = [
             (number, question)
             for number, paragraph in enumerate(paragraphs)
             for question in paragraph["qas"]
@@ -156,7 +158,7 @@ def _questions(path: Path) -> tuple[list[str], list[tuple[int, Mapping[str, Any]
         ]
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise FormatError(f"{path}: not in SQuAD's layout: {error!r}", file=str(path)) from error
-    return contexts, asked
+    return contexts, questions
 
 
 def _relevant(qrels: Qrels, query: Query) -> set[str]:

@@ -16,8 +16,8 @@ class TitledText(NamedTuple):
     """A document's text.
 
     Attributes:
-        whole: as a model reads it: title and text, a space between.
-        title: as it was read; empty where there is none.
+        whole: the text as a model reads it: title and text with a space between them.
+        title: the title, as it was read; empty if there is none.
     """
 
     whole: str
@@ -30,13 +30,13 @@ class Example:
 
     Attributes:
         query: the query's text.
-        documents: texts, those of a first pass in its order.
+        documents: the documents' texts, in the first pass's order if they come from one.
         relevance: each document's grade; above 0 is relevant.
-        location: where it was read, for errors.
+        location: the file and line that the example was read from, for errors.
         scores: a teacher's logit for each document; empty without a teacher.
-        titles: with which the documents begin, for those who cut them; empty where none has one.
+        titles: the titles with which the documents begin, needed to cut them into passages; empty if none has a title.
         doc_ids: the documents' ids; empty if they are not known.
-        missed: how many relevant documents are not among these.
+        missed: how many relevant documents are not among these documents.
     """
 
     query: str
@@ -59,8 +59,8 @@ class Example:
         doc_ids: Iterable[str] = (),
         missed: int = 0,
     ) -> "Example":
-        """Return an example of documents that may have titles."""
-        documents, titles = zip(*found, strict=True) if (found := tuple(texts)) else ((), ())
+        """Make an example from texts that may have titles."""
+        documents, titles = zip(*titled_texts, strict=True) if (titled_texts := tuple(texts)) else ((), ())
         kept = titles if any(titles) else ()
         return cls(query, documents, tuple(relevance), location, titles=kept, doc_ids=tuple(doc_ids), missed=missed)
 
@@ -75,7 +75,7 @@ class Example:
         return tuple(self.documents[index] for index in self.indices(relevant=False))
 
     def part(self, indices: Sequence[int]) -> "Example":
-        """Return the example with some of its documents, in the order of ``indices``, counted from 0."""
+        """Return the example with only the documents at these indices, counted from 0, in their order."""
         return replace(
             self,
             documents=tuple(self.documents[index] for index in indices),
@@ -86,11 +86,11 @@ class Example:
         )
 
     def indices(self, *, relevant: bool) -> list[int]:
-        """Return where the relevant documents are, or the others."""
+        """Return the indices of the relevant documents, or of the others."""
         return [index for index, grade in enumerate(self.relevance) if (grade > 0) == relevant]
 
     def candidate(self, index: int) -> Candidate:
-        """Return a document as a search has it: title and text apart, a passage's source."""
+        """Return a document as a search's candidate, with title and text as separate sections to cut passages from."""
         text = self.documents[index]
         title = self.titles[index] if self.titles else ""
         fields = {"title": title, "text": text.removeprefix(title.strip())}
@@ -101,11 +101,11 @@ class Example:
 def read_examples(path: Path) -> Iterator[Example]:
     """Read JSON lines ``{"query", "documents": [text], "relevance": [whole number]}``, or ``.gz``.
 
-    They may have ``"scores": [number]``, ``"titles": [text]`` with which the documents begin, ``"doc_ids": [text]`` and
-    ``"missed"``, a whole number.
+    A line may also have ``"scores": [number]``, ``"titles": [text]``, with which the documents begin, ``"doc_ids":
+    [text]`` and ``"missed": whole number``.
 
     Raises:
-        FormatError: a line is not of that form.
+        FormatError: a line has another form; the message names file and line.
     """
     for number, value in numbered_objects(path):
         try:
@@ -132,7 +132,7 @@ def read_examples(path: Path) -> Iterator[Example]:
 
 
 def _texts(value: Mapping[str, Any], name: str, count: int, path: Path, line: int) -> tuple[str, ...]:
-    """Return the texts of an optional field, none or one for each document."""
+    """Return an optional field that has a text for each document; empty if the line lacks it."""
     texts = value.get(name, ())
     if not isinstance(texts, list | tuple) or not all(isinstance(text, str) for text in texts):
         raise bad_line(path, line, f"{name} must be texts, one for each document")
@@ -142,7 +142,7 @@ def _texts(value: Mapping[str, Any], name: str, count: int, path: Path, line: in
 
 
 def _scores(values: Any, count: int, path: Path, line: int) -> tuple[float, ...]:
-    """Return a teacher's scores, none or one for each document."""
+    """Return a teacher's scores, one for each document; empty if the line has none."""
     if not isinstance(values, list | tuple) or not all(
         type(value) in {int, float} and math.isfinite(value) for value in values
     ):
@@ -153,7 +153,7 @@ def _scores(values: Any, count: int, path: Path, line: int) -> tuple[float, ...]
 
 
 def write_examples(path: Path, examples: Iterable[Example]) -> int:
-    """Write examples as `read_examples` reads them, whole or not at all, and return how many."""
+    """Write the file of examples, whole or not at all, and return how many examples it has."""
     count = 0
 
     def lines() -> Iterator[str]:
@@ -166,19 +166,19 @@ def write_examples(path: Path, examples: Iterable[Example]) -> int:
 
 
 def as_json(example: Example) -> dict[str, Any]:
-    """Return the content of an example's line."""
+    """Return an example as the JSON object of its line; empty optional fields are left out."""
     content = {"query": example.query, "documents": example.documents, "relevance": example.relevance}
     optional = {name: getattr(example, name) for name in ("scores", "titles", "doc_ids", "missed")}
     return {**content, **{name: value for name, value in optional.items() if value}}
 
 
 def text_of(fields: Mapping[str, Any]) -> str:
-    """Return a document as a model reads it, otherwise as `titled`."""
+    """Return title and text of a document as a model reads them; raises what `titled` raises."""
     return titled(fields).whole
 
 
 def titled(fields: Mapping[str, Any]) -> TitledText:
-    """Return the text of a document's ``title`` and ``text``.
+    """Join a document's ``title`` and ``text``.
 
     Raises:
         KeyError: there is no text.

@@ -1,6 +1,6 @@
-"""A pass over the data: which documents of an example are trained on, and in which order.
+"""Make a pass over the data: choose which documents of an example are trained on, and in which order.
 
-The seed and the number determine a pass, so that a training can resume where it stopped.
+The seed and the pass's number determine the pass, so that a training can resume where it stopped.
 """
 
 import random
@@ -13,14 +13,15 @@ from osrerank.training.recipes import Recipe
 
 Item = TypeVar("Item")
 Pass = Callable[[], Iterable[Example]]
-"""Reads a source once, from the beginning."""
+"""A function that reads a source once, from the beginning."""
 
 
 def drawn(example: Example, recipe: Recipe, rng: random.Random) -> Iterator[Example]:
-    """Yield the parts of an example to train on: one for each relevant document, or one in all.
+    """Yield the parts of an example to train on, as the recipe's ``draw`` says.
 
-    ``balanced`` and ``list`` sample the first ``depth`` others without replacement; an example without a relevant
-    document or without others gives nothing.
+    ``balanced`` and ``list`` give a part for each relevant document, with others sampled without replacement from the
+    first ``depth``; an example without a relevant document or without others gives nothing. ``top`` and ``all`` give
+    one part.
     """
     if recipe.draw == "all":
         yield example
@@ -34,7 +35,7 @@ def drawn(example: Example, recipe: Recipe, rng: random.Random) -> Iterator[Exam
 
 
 def shuffled(items: Iterable[Item], buffer: int, rng: random.Random) -> Iterator[Item]:
-    """Yield the items shuffled in a buffer of this many."""
+    """Yield the items in random order, shuffled by way of a buffer of ``buffer`` items."""
     held: list[Item] = []
     for item in items:
         if len(held) < buffer:
@@ -51,15 +52,15 @@ def mixed(sources: Sequence[Pass], counts: Sequence[int], rng: random.Random) ->
     """Yield all examples of several sources, each in its own order, spread evenly over the pass.
 
     Args:
-        sources: read at the same time.
-        counts: examples of each.
-        rng: chooses the next source, in proportion to what each has left.
+        sources: the sources, which are read side by side.
+        counts: the number of examples in each source.
+        rng: chooses the source of the next example, in proportion to what each has left.
     """
-    left = list(counts)
+    remaining = list(counts)
     readers = [iter(source()) for source in sources]
-    while any(left):
-        chosen = rng.choices(range(len(left)), weights=left)[0]
-        left[chosen] -= 1
+    while any(remaining):
+        chosen = rng.choices(range(len(remaining)), weights=remaining)[0]
+        remaining[chosen] -= 1
         yield next(readers[chosen])
 
 
@@ -68,8 +69,8 @@ def one_pass(sources: Sequence[Pass], counts: Sequence[int], recipe: Recipe, num
 
     Args:
         sources: the example sources.
-        counts: examples of each source.
-        recipe: what to sample, and the seed.
+        counts: the number of examples in each source.
+        recipe: the recipe; its seed, shuffle buffer and sampling are used.
         number: the number of the pass, from 0.
     """
     rng = random.Random(f"{recipe.seed}/{number}")  # noqa: S311 - a repeatable draw, no secret

@@ -1,6 +1,6 @@
-"""Training data as it is published, read as examples: MS MARCO's triples, runs with judgments, labelled pairs, tweets.
+"""Read published training data as examples: MS MARCO's triples, runs with judgments, labelled pairs, tweets.
 
-A source is given as `KIND=FILE,OPTION=VALUE,...`; `KINDS` lists them.
+A source is written `KIND=FILE,OPTION=VALUE,...`; `KINDS` lists the kinds.
 """
 
 import itertools
@@ -18,7 +18,7 @@ from osrerank.training.examples.lists import Example, TitledText, read_examples,
 from osrerank.training.examples.texts import TextFile
 
 DEPTH = 1000
-"""The papers' k0: depth of the first pass that gives documents that are not relevant."""
+"""The papers' k0: the depth of the first pass, from which documents that are not relevant are taken."""
 Queries = Mapping[str, str]
 """query_id -> text."""
 
@@ -28,9 +28,9 @@ class ExampleSource:
     """A source of examples; it can be read any number of times.
 
     Attributes:
-        name: as it was given.
-        read: begins from the first example.
-        sizes: bytes of its files, so that a changed file is noticed.
+        name: the source as the user wrote it.
+        read: reads the examples from the first one on.
+        sizes: the sizes of its files in bytes, so that a changed file is noticed.
     """
 
     name: str
@@ -39,26 +39,26 @@ class ExampleSource:
 
 
 def open_source(options: Mapping[str, Any]) -> ExampleSource:
-    """Return the source that options describe, the first of them being ``{kind: file}``.
+    """Return the source that the options describe; the first option is ``{kind: file}``.
 
     Raises:
         ConfigError: there is no such kind or option, or an option that the kind needs is missing.
-        FormatError: a collection that it looks texts up in is malformed.
+        FormatError: the file of a collection, in which texts are looked up, is malformed.
     """
     kind = next(iter(options), "")
     if kind not in KINDS:
-        raise ConfigError(f"data: {kind!r} is no kind of data; there are {', '.join(KINDS)}", setting="data")
+        raise ConfigError(f"data: {kind!r} is not a kind of data; choose one of {', '.join(KINDS)}", setting="data")
     reader, needed, optional = KINDS[kind]
-    given = {name: value for name, value in options.items() if name != kind}
+    named = {name: value for name, value in options.items() if name != kind}
     for name in needed:
-        if name not in given:
+        if name not in named:
             raise ConfigError(f"data: {kind} needs {name}=FILE", setting="data")
-    if unknown := sorted(given.keys() - {*needed, *optional}):
+    if unknown := sorted(named.keys() - {*needed, *optional}):
         allowed = ", ".join((*needed, *optional)) or "none"
         raise ConfigError(f"data: {kind} has no option {unknown[0]}; it has {allowed}", setting="data")
     path = _existing(options[kind])
-    files = {name: _existing(value) for name, value in given.items() if name in FILES}
-    values = {name: _value(name, value) for name, value in given.items() if name not in FILES}
+    files = {name: _existing(value) for name, value in named.items() if name in FILES}
+    values = {name: _value(name, value) for name, value in named.items() if name not in FILES}
     opened = {name: FILES[name](file) for name, file in files.items()}
     described = ",".join(f"{name}={value}" for name, value in options.items())
     sizes = tuple(file.stat().st_size for file in (path, *files.values()))
@@ -66,10 +66,10 @@ def open_source(options: Mapping[str, Any]) -> ExampleSource:
 
 
 def _value(name: str, value: Any) -> int | bool:
-    """Return an option's number or switch, which a command line gives as text.
+    """Return the number or the boolean of an option, which the command line passes as text.
 
     Raises:
-        ConfigError: it is neither.
+        ConfigError: the text is neither, or is not what the option takes.
     """
     text = str(value).lower()
     if name in SWITCHES and text in {"true", "false"}:
@@ -83,12 +83,12 @@ def _value(name: str, value: Any) -> int | bool:
 def _existing(value: Any) -> Path:
     path = Path(str(value))
     if not path.is_file():
-        raise ConfigError(f"data: {path} is no file", setting="data")
+        raise ConfigError(f"data: {path} is not a file", setting="data")
     return path
 
 
 def triples(path: Path) -> Iterator[Example]:
-    """Read MS MARCO's ``query<TAB>relevant text<TAB>other text``."""
+    """Read MS MARCO's triples, lines ``query<TAB>relevant text<TAB>other text``."""
     for number, line in numbered_lines(path):
         columns = line.split("\t")
         if len(columns) != 3:
@@ -97,7 +97,7 @@ def triples(path: Path) -> Iterator[Example]:
 
 
 def id_triples(path: Path, corpus: TextFile, queries: Queries) -> Iterator[Example]:
-    """Read MS MARCO's ``query id, relevant id, other id``, with the texts."""
+    """Read MS MARCO's triples of ids, lines ``query id, relevant id, other id``, and look up the texts."""
     for number, line in numbered_lines(path):
         ids = line.split()
         if len(ids) != 3:
@@ -108,13 +108,13 @@ def id_triples(path: Path, corpus: TextFile, queries: Queries) -> Iterator[Examp
 
 
 def candidates(path: Path, qrels: Path, depth: int = DEPTH, relevant: int = 1) -> Iterator[Example]:
-    """Read candidate files of ``osrerank rerank``; relevant documents that are not among them are only counted.
+    """Read candidate files of ``osrerank rerank``; relevant documents that are not candidates are only counted.
 
     Args:
         path: JSON lines ``{"query_id", "query", "candidates": [{"doc_id", "text", "title"?}]}``.
-        qrels: judgments.
-        depth: candidates that are read, from the top.
-        relevant: least grade that is relevant.
+        qrels: the file of judgments.
+        depth: how many candidates to read, from the top.
+        relevant: the lowest grade that counts as relevant.
     """
     judgments = read_qrels(qrels).judgments
     for number, value in numbered_objects(path):
@@ -139,16 +139,16 @@ def run(
     relevant: int = 1,
     inject: bool = True,  # noqa: FBT001, FBT002 - an option by name
 ) -> Iterator[Example]:
-    """Read a first pass's run: J_neg are its documents that are not relevant (arXiv 1910.14424, section 3.1).
+    """Read a first pass's run; its documents that are not relevant are J_neg (arXiv 1910.14424, section 3.1).
 
     Args:
-        path: TREC's six columns or MS MARCO's three, each query's lines together and in rank order.
+        path: a run in TREC's six columns or MS MARCO's three, with each query's lines together and in rank order.
         corpus: the documents' texts.
         queries: the queries' texts.
-        qrels: judgments.
-        depth: k0, documents read of each query.
-        relevant: least grade that is relevant.
-        inject: whether relevant documents that the first pass missed are added; TREC-CAR's recipe adds none.
+        qrels: the file of judgments.
+        depth: k0, how many documents to read for each query.
+        relevant: the lowest grade that counts as relevant.
+        inject: whether to add relevant documents that the first pass missed; the recipe for TREC-CAR adds none.
     """
     judgments = read_qrels(qrels).judgments
     for query_id, lines in _grouped(path):
@@ -164,25 +164,25 @@ def run(
 
 
 def pairs(path: Path) -> Iterator[Example]:
-    """Read labelled pairs: WikiQA's ``query id, query, text, label``, or Birch's eight columns.
+    """Read labelled pairs in WikiQA's columns ``query id, query, text, label``, or in Birch's eight.
 
-    Birch's are label, first-pass score, query, text, query id and three more. A query's lines stand together.
+    Birch's columns are label, first-pass score, query, text, query id and three more. A query's lines stand together.
     """
     rows = ((number, _pair(line.split("\t"), path, number)) for number, line in numbered_lines(path) if line.strip())
     for _query_id, group in itertools.groupby(rows, key=lambda row: row[1][0]):
-        found = list(group)
-        number, (_first_id, query, _text, _label) = found[0]
-        yield _example(query, [TitledText(row[2]) for _, row in found], [row[3] for _, row in found], path, number)
+        lines = list(group)
+        number, (_first_id, query, _text, _label) = lines[0]
+        yield _example(query, [TitledText(row[2]) for _, row in lines], [row[3] for _, row in lines], path, number)
 
 
 def microblog(path: Path, qrels: Path, tweets: Path, relevant: int = 1) -> Iterator[Example]:
-    """Read TREC Microblog: all judged tweets of a topic, the ones that are still there.
+    """Read TREC Microblog: for each topic, all judged tweets whose text is in the file of tweets.
 
     Args:
-        path: topics, ``<top><num>Number: MB001</num><query>...</query></top>`` (``<title>`` in 2011).
-        qrels: judgments; grades 1 and 2 are relevant, -2 is spam.
-        tweets: JSON lines with ``id`` (or ``id_str``) and ``text``, or ``id<TAB>text``.
-        relevant: least grade that is relevant.
+        path: the topics, ``<top><num>Number: MB001</num><query>...</query></top>`` (``<title>`` in 2011).
+        qrels: the file of judgments; grades 1 and 2 are relevant, -2 is spam.
+        tweets: JSON lines with ``id`` (or ``id_str``) and ``text``, or lines ``id<TAB>text``.
+        relevant: the lowest grade that counts as relevant.
     """
     texts = TextFile(tweets)
     judgments = read_qrels(qrels).judgments
@@ -197,13 +197,13 @@ def microblog(path: Path, qrels: Path, tweets: Path, relevant: int = 1) -> Itera
         yield _example(query.text, [texts.document(doc_id) for doc_id in judged], grades, path, line, missed=missed)
 
 
-def _missed(judged: Mapping[str, int], there: Collection[str], relevant: int) -> int:
-    """Return how many relevant documents are not there."""
-    return sum(grade >= relevant for doc_id, grade in judged.items() if doc_id not in there)
+def _missed(judged: Mapping[str, int], present: Collection[str], relevant: int) -> int:
+    """Return how many relevant documents are not among those present."""
+    return sum(grade >= relevant for doc_id, grade in judged.items() if doc_id not in present)
 
 
 def _of_topic(judgments: Mapping[str, Mapping[str, int]], query_id: str) -> Mapping[str, int]:
-    """Return the judgments of a topic, whose number topics and qrels write as 1, 001 or MB001."""
+    """Return a topic's judgments; topics and qrels write its number as 1, 001 or MB001."""
     number = query_id.removeprefix("MB").lstrip("0")
     return next((judgments[name] for name in (number, f"{number:0>3}", f"MB{number:0>3}") if name in judgments), {})
 
@@ -214,7 +214,7 @@ def examples(path: Path) -> Iterator[Example]:
 
 
 def _pair(columns: list[str], path: Path, number: int) -> tuple[str, str, str, int]:
-    """Return query id, query, text and label."""
+    """Return query id, query, text and label of a line's columns."""
     if len(columns) == 4:
         query_id, query, text, label = columns
     elif len(columns) == 8:
@@ -227,10 +227,10 @@ def _pair(columns: list[str], path: Path, number: int) -> tuple[str, str, str, i
 
 
 def _grouped(path: Path) -> Iterator[tuple[str, list[RunLine]]]:
-    """Yield each query's lines of a run.
+    """Yield each query id of a run with its lines.
 
     Raises:
-        FormatError: a line is malformed, or a query's lines are scattered.
+        FormatError: a line is malformed, or a query's lines do not stand together.
     """
     seen: set[str] = set()
     for query_id, group in itertools.groupby(run_lines(path), key=lambda line: line.query_id):
@@ -287,4 +287,4 @@ KINDS: Mapping[str, tuple[Reader, tuple[str, ...], tuple[str, ...]]] = {
     "pairs": (pairs, (), ()),
     "microblog": (microblog, ("qrels", "tweets"), ("relevant",)),
 }
-"""kind -> its reader, the options that it needs and those that it may have."""
+"""Kind -> its reader, the options that it needs, and the optional ones."""

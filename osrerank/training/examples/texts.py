@@ -1,4 +1,4 @@
-"""Texts of a collection by id, read from the file on demand: a collection need not fit into memory."""
+"""Read a collection's texts by id from the file, on demand, so that the collection need not fit into memory."""
 
 import codecs
 import json
@@ -18,26 +18,26 @@ from osrerank.training.examples.lists import TitledText, titled
 logger = logging.getLogger(__name__)
 
 KEPT_BYTES = 256 << 20
-"""From this size on, a file's line offsets are kept beside it; a smaller file's are found anew in a second or two."""
+"""The file size from which on line offsets are kept beside the file; smaller files are read anew in a second or two."""
 KEPT_SUFFIX = ".ids.sqlite"
 
 
 class TextFile:
-    """The documents or queries of a file, JSON lines or ``id<TAB>text``; memory does not grow with them.
+    """The documents or queries in a file of JSON lines or ``id<TAB>text``; memory does not grow with their number.
 
-    The offsets of the lines are sorted by id into a file: for a collection ``NAME.ids.sqlite`` beside it, used again as
-    long as the collection's size and time are the same; for a smaller file a temporary one. It has the id and some 16
-    bytes for each text.
+    The offsets of the lines are sorted by id into another file, with the id and some 16 bytes for each text. For a
+    large collection that is ``NAME.ids.sqlite`` beside it, which is used again as long as the collection's size and
+    time stay the same; for a smaller one it is a temporary file.
 
     Args:
-        path: not compressed. JSON lines have ``id`` (or ``_id``, ``doc_id``, ``query_id``), ``text`` (or ``query``)
-            and perhaps ``title``, which comes before the text. With more than two columns the first is the id, and the
-            others are joined by spaces, except the second of four, MS MARCO's URL.
-        kept_bytes: size of the file from which on the offsets are kept beside it.
+        path: the file, which is not compressed. JSON lines have ``id`` (or ``_id``, ``doc_id``, ``query_id``), ``text``
+            (or ``query``) and perhaps ``title``, which comes before the text. The first column is the id, and the
+            others are joined by spaces; of four columns, the second is left out: it is MS MARCO's URL.
+        kept_bytes: the file size from which on the offsets are kept beside the file.
 
     Raises:
         FormatError: a line is malformed, or an id appears twice.
-        LoaderError: there is no room for the offsets.
+        LoaderError: the disk has no room for the offsets.
     """
 
     def __init__(self, path: Path, *, kept_bytes: int = KEPT_BYTES) -> None:
@@ -65,7 +65,7 @@ class TextFile:
         return (row.id for row in self._rows())
 
     def __getitem__(self, text_id: str) -> str:
-        """Return a text; otherwise as `document`."""
+        """Return a text as a model reads it; raises what `document` raises."""
         return self.document(text_id).whole
 
     def document(self, text_id: str) -> TitledText:
@@ -73,7 +73,7 @@ class TextFile:
 
         Raises:
             KeyError: there is no text with that id.
-            FormatError: its line has no text.
+            FormatError: the line has no text, or the file has changed since its offsets were sorted.
         """
         row = self._offsets.get(text_id)
         if row is None:
@@ -83,12 +83,12 @@ class TextFile:
             line = self._file.readline().removeprefix(codecs.BOM_UTF8)
         value = _value(line, self._path, row.number)
         if _id_of(line, value, self._path, row.number) != text_id:
-            reason = f"the text is not that of {text_id} any more; delete {self._path.name}{KEPT_SUFFIX}"
+            reason = f"this line no longer has the text of {text_id}; delete {self._path.name}{KEPT_SUFFIX}"
             raise bad_line(self._path, row.number, reason)
         return _text_of(line, value, self._path, row.number)
 
     def _found(self, *, kept: bool) -> IdTable:
-        """Return the offset of each id's line.
+        """Return a table of the offset of each id's line; ``kept`` keeps it beside the file.
 
         Raises:
             FormatError: an id appears twice.
@@ -101,7 +101,7 @@ class TextFile:
             try:
                 return IdTable.made(beside, key, self._rows(), check=self._refuse_repeats)
             except LoaderError as error:
-                logger.warning("ids of %s are sorted each time: %s", self._path.name, error)
+                logger.warning("the ids of %s have to be sorted each time: %s", self._path.name, error)
         offsets = IdTable.temporary(self._rows())
         self._refuse_repeats(offsets)
         return offsets
@@ -126,12 +126,14 @@ class TextFile:
 
 def _id_of(line: bytes, value: dict[str, object] | None, path: Path, number: int) -> str:
     if value is not None:
-        found = next((str(value[name]) for name in ("id", "_id", "doc_id", "query_id", "id_str") if name in value), "")
+        text_id = next(
+            (str(value[name]) for name in ("id", "_id", "doc_id", "query_id", "id_str") if name in value), ""
+        )
     else:
-        found = _decoded(line.partition(b"\t")[0], path, number).strip() if b"\t" in line else ""
-    if not found:
+        text_id = _decoded(line.partition(b"\t")[0], path, number).strip() if b"\t" in line else ""
+    if not text_id:
         raise bad_line(path, number, "expected JSON with an id, or `id<TAB>text`")
-    return found
+    return text_id
 
 
 def _text_of(line: bytes, value: dict[str, object] | None, path: Path, number: int) -> TitledText:
@@ -147,7 +149,7 @@ def _text_of(line: bytes, value: dict[str, object] | None, path: Path, number: i
 
 
 def _value(line: bytes, path: Path, number: int) -> dict[str, object] | None:
-    """Return the object of a line of JSON, None of columns."""
+    """Return the object in a line of JSON; None for a line of columns."""
     if not line.startswith(b"{"):
         return None
     try:

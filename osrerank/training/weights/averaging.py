@@ -1,8 +1,8 @@
-"""Average the weights of models of one shape: a trained model with its start, or several trainings of one start.
+"""Average the weights of models of the same shape: a trained model and its start, or several trainings of one start.
 
-Wortsman et al.: Robust fine-tuning of zero-shot models (arXiv 2109.01903): models between a start and its fine-tuned
-weights keep most of what was learnt and more of what the start knew. Wortsman et al.: Model soups (arXiv
-2203.05482): likewise for several trainings.
+Wortsman et al.: Robust fine-tuning of zero-shot models (arXiv 2109.01903): a mean of a start's weights and its
+fine-tuned ones keeps most of what fine-tuning taught, and more of what the start knew. Wortsman et al.: Model soups
+(arXiv 2203.05482): the same holds for the mean of several trainings.
 """
 
 from collections.abc import Sequence
@@ -22,11 +22,12 @@ from osrerank.training.weights.models import Trainee, load_trainee
 
 
 def average(models: Sequence[Path], shares: Sequence[float], output: Path) -> Path:
-    """Write the model with the weighted mean of others' weights; card and tokenizer are the first one's, renamed.
+    """Write the weighted mean of the models' weights, with the first model's tokenizer and its card, renamed.
 
     Args:
-        models: directories; the first is a reranker, others may be the bare encoder that it started from.
-        shares: the weight of each model, 0 or above; they are divided by their sum.
+        models: the models' directories; the first is a reranker, the others may be the bare encoder that it started
+            from.
+        shares: the weight of each model in the mean, at least 0; they are divided by their sum.
         output: the model directory to make.
 
     Raises:
@@ -51,15 +52,15 @@ def average(models: Sequence[Path], shares: Sequence[float], output: Path) -> Pa
                 parameter.add_(others[name], alpha=share)
     parts = [{"model": name_of(model), "share": round(share, 4)} for model, share in zip(models, whole, strict=True)]
     known = {name: value for name, value in first.provenance.items() if name != "measures"}  # not this model's
-    with new_directory(output) as made:
+    with new_directory(output) as directory:
         card = replace(mean.card, name=output.name, provenance={**known, "average_of": parts})
-        replace(mean, card=card).save(made)
-        write_average_readme(made, card)
+        replace(mean, card=card).save(directory)
+        write_average_readme(directory, card)
     return output
 
 
 def _load(model: Path, card: ModelCard) -> Trainee:
-    """Read a model in the form of a card."""
+    """Read a model with the kind, head and lengths of a card."""
     form = {name: getattr(card, name) for name in ("head", "max_tokens", "max_query_tokens", "length_rule")}
     recipe = Recipe.of({**form, "kind": card.kind, "head": "" if card.is_bi_encoder else card.head}, "modern")
     return load_trainee(model, recipe, kind=card.kind, name=card.name)

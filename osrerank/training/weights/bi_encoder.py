@@ -1,18 +1,18 @@
-"""A bi-encoder to train, as a network that gives logits like every other."""
+"""Wrap a bi-encoder for training, as a network that gives logits like all others."""
 
 from torch import Tensor, nn
 
 from osrerank.scoring.backends.networks.bi_encoder import PaddedBiEncoder
 
 TEMPERATURE = 20.0
-"""Factor of the cosines in a softmax over a list."""
+"""The factor by which cosines are multiplied for a softmax over a list."""
 
 
 class BiEncoderNetwork(nn.Module):
     """A bi-encoder whose raw scores are logits: its cosines times a temperature.
 
     Args:
-        encoder: the model.
+        encoder: the bi-encoder, whose scores are cosines.
     """
 
     def __init__(self, encoder: PaddedBiEncoder) -> None:
@@ -20,6 +20,6 @@ class BiEncoderNetwork(nn.Module):
         self.encoder = encoder
 
     def forward(self, input_ids: Tensor, attention_mask: Tensor, token_type_ids: Tensor) -> Tensor:
-        """Return logits ``(n, 1)``; arguments as `PaddedBiEncoder.forward` has them."""
+        """Return logits ``(n, 1)``; the arguments are those of `PaddedBiEncoder.forward`."""
         scores: Tensor = self.encoder(input_ids, attention_mask, token_type_ids)
         return TEMPERATURE * scores

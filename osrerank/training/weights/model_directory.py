@@ -25,7 +25,7 @@ def write_model(output: Path, trainee: Trainee, folder: Path, provenance: Mappin
         output: the directory to make.
         trainee: the model.
         folder: the training's folder, which has the loss curve.
-        provenance: base model, data, recipe, seed, measures.
+        provenance: the card's record of base model, data, recipe, seed and measures.
 
     Raises:
         ConfigError: the output exists.
@@ -41,7 +41,7 @@ def finish_encoder(directory: Path, folder: Path, provenance: Mapping[str, Any])
 
 
 def write_average_readme(directory: Path, card: ModelCard) -> None:
-    """Add the README to a model whose weights are a weighted mean: of the models in its provenance's ``average_of``."""
+    """Add the README to a model whose weights are the mean of the models in its provenance's ``average_of``."""
     averaged = [f"- `{part['model']}`: {part['share']:g}" for part in card.provenance["average_of"]]
     lines = [f"# {card.name}", "", _what(card), "Its weights are a weighted mean of those of:", "", *averaged]
     (directory / README_FILE).write_text("\n".join(lines) + "\n", encoding="utf-8")
@@ -59,7 +59,7 @@ def _describe(directory: Path, folder: Path, name: str, what: str, provenance: M
 
 
 def _plot(directory: Path) -> None:
-    """Plot the curve if matplotlib is installed; the CSV has the same values."""
+    """Plot the loss curve if matplotlib is installed; the CSV has the same values."""
     try:
         require("matplotlib", extra="eval")
     except MissingDependencyError:
@@ -81,7 +81,7 @@ def _readme(name: str, what: str, provenance: Mapping[str, Any]) -> str:
         "",
         "## Data",
         "",
-        *(f"- `{one['source']}`{_amount(one)}" for one in provenance["data"]),
+        *(f"- `{source['source']}`{_amount(source)}" for source in provenance["data"]),
         "",
         "## Recipe",
         "",

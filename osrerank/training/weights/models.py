@@ -1,4 +1,4 @@
-"""Models to train: from a checkpoint to a network with the wanted head, and back to a directory."""
+"""Load models for training: turn a checkpoint into a network with the wanted head, and write it to a directory."""
 
 import json
 import logging
@@ -40,11 +40,11 @@ from osrerank.training.recipes import Recipe
 from osrerank.training.weights.bi_encoder import BiEncoderNetwork
 
 SIGMA = 0.02
-"""Standard deviation of BERT's new weights, truncated at two of it."""
+"""The standard deviation of BERT's new weights, which are drawn from a normal distribution truncated at two of it."""
 FRESH = ("classifier.", "pre_classifier.", "head.", "score.", "pooler.", "cls.", "lm_head.")
-"""Prefixes, after the encoder's own, of weights that a checkpoint may lack: heads are trained."""
+"""Prefixes of weights that a checkpoint may lack, because heads are trained; they follow the encoder's own prefix."""
 TWO_LABELS = {"logits2": "classifier.", "next-sentence": "cls.seq_relationship."}
-"""Heads of BERT with two logits of the pooled [CLS], of which the second means relevant: prefixes of their weights."""
+"""Prefixes of the weights of BERT's two heads with two logits from the pooled [CLS]; the second means relevant."""
 TYPE_TABLE = "embeddings.token_type_embeddings.weight"
 
 
@@ -56,11 +56,11 @@ class Trainee:
     """A model that can be trained.
 
     Attributes:
-        network: takes `PaddedBatch`'s fields by name and gives logits ``(n, labels)``.
-        card: how it reads texts and what its output means.
-        builder: makes its sequences; the one that scoring uses.
+        network: the network, which takes `PaddedBatch`'s fields by name and gives logits ``(n, labels)``.
+        card: the model card, which says how the model reads texts and what its output means.
+        builder: turns texts into sequences, as in scoring.
         config: the content of ``config.json``.
-        source: the directory that its tokenizer and notices are from.
+        source: the directory from which the tokenizer and the notices are copied.
         pad_id: the id of the padding token.
     """
 
@@ -72,7 +72,7 @@ class Trainee:
     pad_id: int = 0
 
     def save(self, directory: Path) -> None:
-        """Write the model into a directory, as `load_trainee` and the torch backend read it."""
+        """Write the model into a directory that `load_trainee` and the torch backend can read."""
         shutil.copyfile(tokenizer_file(self.source), directory / TOKENIZER_FILE)
         for name in NOTICES:
             if (self.source / name).exists():
@@ -83,18 +83,18 @@ class Trainee:
 
 
 def load_trainee(source: Path, recipe: Recipe, *, kind: Kind | None = None, name: str = "") -> Trainee:
-    """Read a checkpoint and give it the head, kind and lengths of the recipe; new weights come from the seed.
+    """Read a checkpoint and give it the recipe's head, kind and lengths; new weights are drawn by the recipe's seed.
 
     Args:
         source: a directory with ``config.json``, ``tokenizer.json`` and safetensors: an encoder, a masked language
             model or a reranker; one of ours may have its weights in its graph.
-        recipe: the recipe of the training; an empty ``head`` or ``kind`` is the source's own.
-        kind: what it must be; None for the recipe's, else the source's.
-        name: for the model's card.
+        recipe: the recipe of the training; with an empty ``head`` or ``kind`` the source's is kept.
+        kind: the kind that the model must have; None for the recipe's or, if it has none, the source's.
+        name: the name for the model's card; empty for the directory's name.
 
     Raises:
         ModelLoadError: the source cannot be read, or lacks weights of the encoder.
-        ConfigError: the recipe asks for what the model cannot do, or a bi-encoder is to be a duo model.
+        ConfigError: the recipe asks for a head, kind or loss that the model cannot have.
     """
     torch.manual_seed(recipe.seed)
     card = _card(source, recipe, kind, name or source.name)
@@ -118,15 +118,15 @@ def weights_of(network: nn.Module) -> dict[str, Tensor]:
     return {name: tensor.detach().to("cpu", torch.float32).contiguous() for name, tensor in named.items()}
 
 
-def _card(source: Path, recipe: Recipe, asked: Kind | None, name: str) -> ModelCard:
+def _card(source: Path, recipe: Recipe, wanted_kind: Kind | None, name: str) -> ModelCard:
     """Return the card of the model to be trained."""
     known = _known(source, name)
-    own = known.kind if known and known.kind != "duo" else "cross-encoder"
-    kind = asked or recipe.kind or own
+    present_kind = known.kind if known and known.kind != "duo" else "cross-encoder"
+    kind = wanted_kind or recipe.kind or present_kind
     if kind == "bi-encoder":
         head = "cosine"
         if known is None or not known.is_bi_encoder:
-            reason = f"{source} is no bi-encoder: it has neither a card nor sentence-transformers' files"
+            reason = f"{source} is not a bi-encoder: it has neither a card nor sentence-transformers' files"
             fix = "osrerank export --pooling gives it a card"
             raise ConfigError(f"{reason}; {fix}", setting="recipe.kind", source="argument")
         _check_plain(source, known)
@@ -175,7 +175,7 @@ def _segment_rows(source: Path, kind: str, config: Mapping[str, Any], known: Mod
 
 
 def _check_plain(source: Path, card: ModelCard) -> None:
-    """Refuse a bi-encoder whose vectors are more than the normalised state of [CLS] or mean of all.
+    """Refuse a bi-encoder whose vectors are other than the normalised state of [CLS], or the mean of all states.
 
     Raises:
         ModelLoadError: the message names the card's field.
@@ -184,8 +184,8 @@ def _check_plain(source: Path, card: ModelCard) -> None:
     fields |= {name: bool(getattr(card, name)) for name in ("modules", "dimensions")}
     if field := next((name for name, is_set in fields.items() if is_set), None):
         file = next((file for file in (source / CARD_FILE, source / MODULES_FILE) if file.exists()), source)
-        reason = f"{file}: {field} is {card.to_json()[field]!r}, and training knows no such bi-encoder"
-        fix = "start from one that compares the cosines of whole [CLS] or mean vectors"
+        reason = f"{file}: {field} is {card.to_json()[field]!r}, and such bi-encoders cannot be trained"
+        fix = "start from a bi-encoder that compares whole [CLS] or mean vectors by their cosine"
         raise ModelLoadError(f"{reason}; {fix}", model=card.name, path=str(source))
 
 
@@ -193,15 +193,15 @@ def check_loss(card: ModelCard, recipe: Recipe) -> None:
     """Refuse a loss that does not fit the head.
 
     Raises:
-        ConfigError: the loss is of single sequences and the head a cosine.
+        ConfigError: the loss is pointwise, and the head gives cosines.
     """
     if card.head == "cosine" and recipe.loss == "pointwise":
-        reason = "a cosine is not a logit and learns from lists: set loss=listwise,draw=list in the recipe"
+        reason = "a model that gives cosines learns from lists only: set loss=listwise,draw=list in the recipe"
         raise ConfigError(reason, setting="recipe.loss")
 
 
 def _query_tokens(known: ModelCard | None, recipe: Recipe) -> int:
-    """Return the most tokens of a query, which a bi-encoder reads apart from the document."""
+    """Return the most tokens in a query: the recipe's, or the bi-encoder's own, which reads queries by themselves."""
     if known is None or not known.is_bi_encoder:
         return recipe.max_query_tokens
     return min(known.max_query_tokens, recipe.max_tokens)
@@ -223,7 +223,7 @@ def _bi_encoder(source: Path, config: Mapping[str, Any], card: ModelCard) -> BiE
         _, weights = read_checkpoint(source)
         return BiEncoderNetwork(PaddedBiEncoder(config, card.pooling).load_bert(weights))
     except (KeyError, RuntimeError) as error:
-        reason = f"the weights in {source} are not the config's: {error}"
+        reason = f"the weights in {source} do not fit its config: {error}"
         raise ModelLoadError(reason, model=card.name, path=str(source)) from error
 
 
@@ -249,17 +249,17 @@ def _classifier(source: Path, card: ModelCard, recipe: Recipe) -> tuple[Classifi
 
 
 def _with_head(weights: dict[str, Tensor], card: ModelCard, source: Path) -> dict[str, Tensor]:
-    """Return a reranker's weights with its trained head under the name that the card's head has, where both are alike.
+    """Return a reranker's weights, with its trained head renamed to the card's head if the two heads are alike.
 
-    A trained head that cannot be kept is named in a warning.
+    If the trained head cannot be kept, a warning says so.
     """
     trained = read_card(source).head if _is_reranker(source) else card.head
     if trained == card.head:
         return weights
     if {trained, card.head} == set(TWO_LABELS) and read_config(source).get("model_type") == "bert":
         old, new = TWO_LABELS[trained], TWO_LABELS[card.head]
-        return {name.replace(old, new, 1) if name.startswith(old) else name: one for name, one in weights.items()}
-    logger.warning("the trained head of %s is dropped: it is %s, the recipe asks for %s", source, trained, card.head)
+        return {name.replace(old, new, 1) if name.startswith(old) else name: tensor for name, tensor in weights.items()}
+    logger.warning("the trained head %s of %s is dropped: the recipe asks for %s", trained, source, card.head)
     return weights
 
 
@@ -280,24 +280,24 @@ def build_network(architecture: str, config: Mapping[str, Any]) -> Any:
     """Return an untrained network of transformers for a config.
 
     Args:
-        architecture: name of its class.
+        architecture: the name of the network's class in transformers.
         config: the content of ``config.json``.
     """
     transformers = require("transformers", extra="torch")
     settings = {name: value for name, value in config.items() if name not in ("model_type", "num_labels")}
-    made = transformers.AutoConfig.for_model(config["model_type"], **settings)
+    network_config = transformers.AutoConfig.for_model(config["model_type"], **settings)
     chosen = getattr(transformers, architecture)
-    return chosen.from_config(made) if architecture.startswith("Auto") else chosen(made)
+    return chosen.from_config(network_config) if architecture.startswith("Auto") else chosen(network_config)
 
 
 def config_of(network: Any) -> dict[str, Any]:
-    """Return the content of ``config.json`` of a network."""
+    """Return the content of a network's ``config.json``."""
     content = json.loads(network.config.to_json_string(use_diff=False))
     return {**content, "architectures": [type(network).__name__]}
 
 
 def write_encoder(directory: Path, network: Any, source: Path) -> None:
-    """Write a network of transformers with its tokenizer: a start for training, not a reranker."""
+    """Write a transformers network with its tokenizer, as a start for training; it is not yet a reranker."""
     if source != directory:
         shutil.copyfile(tokenizer_file(source), directory / TOKENIZER_FILE)
     (directory / CONFIG_FILE).write_text(f"{json.dumps(config_of(network), indent=2)}\n", encoding="utf-8")
@@ -306,21 +306,25 @@ def write_encoder(directory: Path, network: Any, source: Path) -> None:
 
 
 def architecture_of(card: ModelCard) -> str:
-    """Return the name of transformers' class for a card."""
+    """Return the name of the class in transformers that a card's model has."""
     is_pair = card.head == "next-sentence"
     return "BertForNextSentencePrediction" if is_pair else "AutoModelForSequenceClassification"
 
 
 def put_weights(network: Any, weights: Mapping[str, Tensor], source: Path) -> None:
-    """Load weights into a network; a head that they lack, or of another size, is initialised.
+    """Load weights into a network; a head that they lack or that has another size is initialised.
 
     Raises:
         ModelLoadError: weights of the encoder are missing or of another shape.
     """
     prefix = f"{network.base_model_prefix}."
-    found = dict(_prefixed(weights, prefix))
+    prefixed_weights = dict(_prefixed(weights, prefix))
     state = dict(network.named_parameters())
-    lacking = [name for name, tensor in state.items() if name not in found or found[name].shape != tensor.shape]
+    lacking = [
+        name
+        for name, tensor in state.items()
+        if name not in prefixed_weights or prefixed_weights[name].shape != tensor.shape
+    ]
     foreign = [name for name in lacking if not name.removeprefix(prefix).startswith(FRESH)]
     if foreign:
         reason = f"{source} lacks weights that its config asks for, or has others: {', '.join(sorted(foreign)[:3])}"
@@ -328,7 +332,7 @@ def put_weights(network: Any, weights: Mapping[str, Tensor], source: Path) -> No
     with torch.no_grad():
         for name, tensor in state.items():
             if name not in lacking:
-                tensor.copy_(found[name])
+                tensor.copy_(prefixed_weights[name])
             elif name.lower().endswith("norm.weight"):
                 tensor.fill_(1.0)
             else:
@@ -336,7 +340,7 @@ def put_weights(network: Any, weights: Mapping[str, Tensor], source: Path) -> No
 
 
 def _start(tensor: Tensor) -> None:
-    """Initialise a weight as BERT does; biases are 0."""
+    """Initialise a weight as BERT does: matrices from a truncated normal distribution, vectors with 0."""
     if tensor.ndim > 1:
         nn.init.trunc_normal_(tensor, std=SIGMA, a=-2 * SIGMA, b=2 * SIGMA)
     else:
@@ -344,7 +348,7 @@ def _start(tensor: Tensor) -> None:
 
 
 def _prefixed(weights: Mapping[str, Tensor], prefix: str) -> list[tuple[str, Tensor]]:
-    """Return weights under a classifier's names, whether a bare encoder's or another head's checkpoint has them."""
+    """Return the weights under a classifier's names, whether a bare encoder or another head's model has them."""
     is_bare = not any(name.startswith(prefix) for name in weights)
     pairs = []
     for name, tensor in weights.items():
@@ -356,7 +360,7 @@ def _prefixed(weights: Mapping[str, Tensor], prefix: str) -> list[tuple[str, Ten
 
 
 def _three_rows(name: str, tensor: Tensor, recipe: Recipe) -> Tensor:
-    """Return a token type table with a third row (see `osrerank.export.third_segment`); other weights unchanged."""
+    """Return a token type table with a third row (`osrerank.export.third_segment`), and other weights unchanged."""
     if not name.endswith(TYPE_TABLE) or len(tensor) > 2:
         return tensor
     return third_row(tensor, "copy" if recipe.third_row == "copy" else "zeros")

@@ -1,4 +1,4 @@
-"""Students made of some of their teacher's layers, and the states that each layer learns."""
+"""Make a student from some of its teacher's layers, and choose the teacher's states that each layer learns."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -13,7 +13,7 @@ from osrerank.training.weights.models import Trainee, architecture_of, build_net
 
 
 def select_layers(trainee: Trainee, kept: tuple[int, ...], name: str) -> Trainee:
-    """Return a copy with some of the layers: the start of a student.
+    """Return a copy of the teacher with some of its layers, for a student to start from.
 
     Args:
         trainee: the teacher.
@@ -38,15 +38,15 @@ def select_layers(trainee: Trainee, kept: tuple[int, ...], name: str) -> Trainee
 
 def _check_layers(count: int, kept: Sequence[int]) -> None:
     if not kept or any(not 0 <= layer < count for layer in kept):
-        asked = ", ".join(str(layer + 1) for layer in kept) or "none"
-        raise ConfigError(f"layers are numbered 1 to {count}; asked for {asked}", setting="layers")
+        listed = ", ".join(str(layer + 1) for layer in kept) or "none"
+        raise ConfigError(f"layers are numbered 1 to {count}; asked for {listed}", setting="layers")
 
 
 def layer_map(teacher: int, student: int) -> tuple[int, ...]:
-    """Return the teacher's layer, from 0, for each of the student's: the last of its block of N / M.
+    """Return, for each of the student's M layers, the last layer, from 0, of a block of N / M of the teacher's.
 
     Raises:
-        ConfigError: the student's count does not divide the teacher's.
+        ConfigError: the number of the student's layers does not divide the teacher's.
     """
     if not student or teacher % student:
         raise ConfigError(f"{student} layers do not divide the teacher's {teacher}", setting="layers")
@@ -55,10 +55,10 @@ def layer_map(teacher: int, student: int) -> tuple[int, ...]:
 
 
 def stand_ins(teacher: int, kept: Sequence[int]) -> tuple[int, ...]:
-    """Return, for each kept layer, the layer of the teacher whose states it learns: the last before the next kept one.
+    """Return, for each kept layer, the teacher's layer whose states it learns: the last one before the next kept layer.
 
-    So a kept layer does the work of the dropped ones after it, and the next one gets the same input as in the teacher.
-    Layers count from 0.
+    So a kept layer does the work of the dropped layers after it, and the next one gets the same input as in the
+    teacher. Layers count from 0.
 
     Raises:
         ConfigError: there is no such layer.
@@ -68,7 +68,7 @@ def stand_ins(teacher: int, kept: Sequence[int]) -> tuple[int, ...]:
 
 
 def _renumbered(weights: Mapping[str, Tensor], kept: tuple[int, ...]) -> list[tuple[str, Tensor]]:
-    """Return the weights of the kept layers, numbered from 0, and all that belong to no layer."""
+    """Return the weights of the kept layers, renumbered from 0, and the weights that belong to no layer."""
     pairs = []
     for name, tensor in weights.items():
         before, marker, behind = name.partition("encoder.layer.")

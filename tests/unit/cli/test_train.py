@@ -69,7 +69,7 @@ def test_a_models_scores_are_written(examples: Path, tmp_path: Path) -> None:
         ("data OUT --data examples=IN --filter m", "give --passages too"),
         ("data OUT --data examples=IN --passages auto", "auto works only in searches"),
         ("mono --init-from MODEL --data examples=IN --output OUT --recipe monobart", "monobart"),
-        ("mono --init-from MODEL --data tripels=IN --output OUT", "no kind of data"),
+        ("mono --init-from MODEL --data tripels=IN --output OUT", "is not a kind of data"),
         ("mono --init-from MODEL --data examples=IN --output MODEL", "exists"),
         ("mono --init-from MODEL --data examples=IN --output OUT --recipe rate=fast", "rate"),
     ],

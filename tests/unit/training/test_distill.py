@@ -109,7 +109,7 @@ def test_selected_layers_are_the_teachers(form: str, tmp_path: Path) -> None:
 def test_a_bi_encoder_is_not_compared_layer_by_layer(tmp_path: Path) -> None:
     start = carded(tmp_path / "start")
     for teacher in (start, CLASSIFIER):
-        with pytest.raises(ConfigError, match=r"BiEncoderNetwork is not built as BERT is .*by its logits alone"):
+        with pytest.raises(ConfigError, match=r"BiEncoderNetwork is not built like BERT .*use method=logits"):
             DistillationObjective(load_trainee(start, LISTWISE), load_trainee(teacher, LISTWISE), LISTWISE)
 
 

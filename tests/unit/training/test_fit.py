@@ -174,7 +174,7 @@ def test_a_stopped_distillation_goes_on_with_its_student(examples: Path, tmp_pat
     begun = request(examples, tmp_path / "made", recipe, development=None)
     assert distill(replace(begun, max_minutes=1e-9), **made) is None
     for changed in ({"layers": 2}, {"layers": [1, 2]}):
-        with pytest.raises(ConfigError, match="unfinished training of another kind"):
+        with pytest.raises(ConfigError, match="another unfinished training"):
             distill(begun, **{**made, **changed})
     assert distill(begun, **made) == tmp_path / "made"
     distill(replace(begun, output=tmp_path / "whole"), **made)
@@ -275,11 +275,11 @@ def test_a_checkpoint_is_tensors_and_json_and_another_training_in_its_place_is_r
     names = {path.name for path in (tmp_path / "made.training" / "step-0").iterdir()}
     assert names == {"state.json", "weights.safetensors", "optimiser.safetensors"}
     assert train(request(examples, tmp_path / "made", max_minutes=1e-9)) is None
-    with pytest.raises(ConfigError, match="unfinished training of another kind"):
+    with pytest.raises(ConfigError, match="another unfinished training"):
         train(request(examples, tmp_path / "made", replace(SMALL, rate=1e-4)))
     with examples.open("a") as file:
         file.write(examples.read_text().splitlines()[0] + "\n")
-    with pytest.raises(ConfigError, match="unfinished training of another kind"):
+    with pytest.raises(ConfigError, match="another unfinished training"):
         train(request(examples, tmp_path / "made"))
 
 

@@ -25,12 +25,12 @@ def _on_the_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_what_a_machine_cannot_do_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(loop, "HAVE_FP16", ("cuda",))
     monkeypatch.setenv("ACCELERATE_USE_CPU", "true")
-    with pytest.raises(ConfigError, match=r"fp16 needs CUDA, and this training is on the cpu; set precision=bf16"):
+    with pytest.raises(ConfigError, match=r"fp16 needs CUDA, but this training runs on the cpu; set precision=bf16"):
         loop.Machine("fp16")
     assert loop._precision("mixed", "cpu") == "bf16"
     loop.Machine("fp32")
     monkeypatch.setenv("WORLD_SIZE", "2")
-    with pytest.raises(ConfigError, match=r"2 processes were started \(WORLD_SIZE\), and Accelerate joined 1"):
+    with pytest.raises(ConfigError, match=r"2 processes were started \(WORLD_SIZE\), but Accelerate joined 1"):
         loop.Machine("fp32")
 
 

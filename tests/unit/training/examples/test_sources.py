@@ -119,8 +119,8 @@ def test_a_run_must_be_sorted_and_its_documents_known(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ({"tripels": "x"}, "no kind of data"),
-        ({"triples": "/nowhere/t.tsv"}, "is no file"),
+        ({"tripels": "x"}, "is not a kind of data"),
+        ({"triples": "/nowhere/t.tsv"}, "is not a file"),
         ({"triples": "HERE", "depth": 3}, "no option depth"),
         ({"run": "HERE", "corpus": "HERE"}, "run needs queries"),
         ({"candidates": "HERE", "qrels": "HERE", "depth": "deep"}, "depth is 'deep'; it must be a whole number"),
@@ -159,7 +159,7 @@ def test_a_folder_that_takes_no_table_costs_time_alone(tmp_path: Path, caplog: p
     (tmp_path / "c.tsv.ids.sqlite").mkdir()
     (tmp_path / "c.tsv.ids.sqlite" / "held").touch()
     assert TextFile(path, kept_bytes=1)["d1"] == "one"
-    assert "ids of c.tsv are sorted each time" in caplog.text
+    assert "ids of c.tsv have to be sorted each time" in caplog.text
     assert sorted(one.name for one in tmp_path.iterdir()) == ["c.tsv", "c.tsv.ids.sqlite"]
 
 
@@ -169,7 +169,7 @@ def test_offsets_of_another_order_are_noticed(tmp_path: Path) -> None:
     TextFile(path, kept_bytes=1)
     path.write_text("d2\ttwo\nd1\tone\n")
     os.utime(path, ns=(state.st_atime_ns, state.st_mtime_ns))
-    with pytest.raises(FormatError, match=r"line 1: the text is not that of d1 any more; delete c.tsv.ids.sqlite"):
+    with pytest.raises(FormatError, match=r"line 1: this line no longer has the text of d1; delete c.tsv.ids.sqlite"):
         TextFile(path, kept_bytes=1)["d1"]
 
 

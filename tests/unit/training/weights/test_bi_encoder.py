@@ -66,7 +66,7 @@ def test_it_learns_and_scores_the_same_after_it_was_written(examples, tmp_path, 
 
 def test_an_encoder_without_a_card_is_refused(examples: Path, tmp_path: Path) -> None:
     output = tmp_path / "made"
-    with pytest.raises(ConfigError, match="bare is no bi-encoder: it has neither a card"):
+    with pytest.raises(ConfigError, match="bare is not a bi-encoder: it has neither a card"):
         train(request(examples, output, replace(SMALL, kind="bi-encoder"), source=plain(tmp_path / "bare")))
     assert not output.exists()
 
