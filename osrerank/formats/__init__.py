@@ -1,1 +1,1 @@
-"""Files of the field: topics, judgments, runs, candidates, JSON lines, archives. One reader and one writer each."""
+"""Read and write the field's files: topics, judgments, runs, candidates, JSON lines, archives; each in one place."""

@@ -7,13 +7,13 @@ FLAGS = os.O_WRONLY | os.O_APPEND | os.O_CREAT | getattr(os, "O_BINARY", 0)
 
 
 class AppendedLines:
-    """A file to which several processes append whole lines, up to a size; it may be renamed or removed meanwhile.
+    """A file to which several processes append whole lines, up to a size; others may rename or remove it meanwhile.
 
-    Each line opens the file anew and is a single write, which local file systems of Unix do not interleave.
+    Each line opens the file anew and is written at once, and local Unix file systems do not interleave such writes.
 
     Args:
-        path: the file, which is made with its folder at the first line, readable only by its owner.
-        most_bytes: its largest size, in bytes.
+        path: the file; the first line creates it and its folder, readable only by its owner.
+        most_bytes: the largest size of the file, in bytes.
     """
 
     def __init__(self, path: Path, most_bytes: int) -> None:
@@ -32,7 +32,7 @@ class AppendedLines:
             if os.fstat(file).st_size + len(content) > self._most_bytes:
                 raise OSError(f"the file is full ({self._most_bytes / 1e6:g} MB): move it away")
             if (written := os.write(file, content)) < len(content):
-                os.write(file, b"\n")  # so that the next line is whole
+                os.write(file, b"\n")  # so that the next line begins on its own
                 raise OSError(f"{written} of {len(content)} bytes were written")
         finally:
             os.close(file)

@@ -1,4 +1,4 @@
-"""The forms in which candidates with texts are published, each as entries: line, query id, query, documents."""
+"""Read the forms in which candidates with texts are published, each as entries of line, query id, query, documents."""
 
 import json
 import math
@@ -13,22 +13,27 @@ from osrerank.formats.tables import DOCNO, QID, QUERY, SCORE, TEXT, table_rows
 
 Fields = Mapping[str, Any]
 Entry = tuple[int, str, Any, tuple[Fields, ...]]
-"""Line, query id, the query's text, and documents with ``id``, ``text`` and perhaps ``title`` and ``score``."""
+"""An entry: line, query id, query text, and documents with ``id``, ``text`` and perhaps ``title`` and ``score``."""
 _TEXTS = ("text", "segment", "contents", "content", "body", "passage")
-"""Where rank_llm looks for a document's text, in its order."""
+"""The fields in which rank_llm looks for a document's text, in its order."""
 
 
 def line_entry(source: SourceFile, number: int, value: Fields) -> Entry:
-    """Return the entry of a JSON line, ours or rank_llm's.
+    """Return the entry of a JSON line in our form or in rank_llm's.
 
     Raises:
-        FormatError: it is neither.
+        FormatError: the line has neither form.
     """
     try:
         if isinstance(value["query"], Mapping):
-            query, found = value["query"], value["candidates"]
-            return number, str(query["qid"]), query["text"], tuple(_of_rank_llm(one, one["doc"]) for one in found)
-        documents = tuple(document_of(one["doc_id"], one) for one in value["candidates"])
+            query, candidates = value["query"], value["candidates"]
+            return (
+                number,
+                str(query["qid"]),
+                query["text"],
+                tuple(_of_rank_llm(candidate, candidate["doc"]) for candidate in candidates),
+            )
+        documents = tuple(document_of(candidate["doc_id"], candidate) for candidate in value["candidates"])
         return number, str(value["query_id"]), value["query"], documents
     except (KeyError, TypeError) as error:
         expected = "expected query_id, query and candidates with doc_id, or rank_llm's query, docid and doc"
@@ -36,10 +41,10 @@ def line_entry(source: SourceFile, number: int, value: Fields) -> Entry:
 
 
 def array_entries(source: SourceFile) -> Iterator[Entry]:
-    """Yield the entries of the JSON array that rank_llm wrote before its JSON lines; their number is their line.
+    """Yield the entries of the JSON array that older versions of rank_llm wrote; an entry's number counts as its line.
 
     Raises:
-        FormatError: it is not such an array.
+        FormatError: the file is not such an array.
     """
     try:
         values = json.loads(source.stream.read())
@@ -56,40 +61,42 @@ def array_entries(source: SourceFile) -> Iterator[Entry]:
 
 
 def table_entries(source: SourceFile) -> Iterator[Entry]:
-    """Yield the entries of PyTerrier's table; documents are in the order of their scores.
+    """Yield the entries of a PyTerrier table, with documents in the order of their scores.
 
     Raises:
-        FormatError: a column lacks, or a score is no number.
+        FormatError: a column is missing, or a score is not a number.
     """
     rows = table_rows(source, (QID, QUERY, DOCNO, TEXT))
     for query_id, group in groupby(rows, key=lambda row: row[1][QID]):
         numbered = list(group)
         number, first = numbered[0]
-        documents = [_of_row(source, *one) for one in numbered]
+        documents = [_of_row(source, *pair) for pair in numbered]
         yield number, query_id, first[QUERY], tuple(sorted(documents, key=_by_score))
 
 
 def entries_of_dataset(name: str) -> Iterator[Entry]:
-    """Yield the entries of a collection of ir_datasets; a query is its own line, and documents come by score.
+    """Yield the entries of an ir_datasets collection, with documents by score; a query's number counts as its line.
 
     Raises:
         LoaderError: the collection has no candidates, queries or documents.
     """
     scored = dataset_of(name, "scoreddocs")
-    queries = {one.query_id: one.default_text() for one in dataset_of(name, "queries").queries_iter()}
+    queries = {query.query_id: query.default_text() for query in dataset_of(name, "queries").queries_iter()}
     store = dataset_of(name, "docs").docs_store()
-    for number, (query_id, group) in enumerate(groupby(scored.scoreddocs_iter(), key=lambda one: one.query_id), 1):
-        scores = {one.doc_id: one.score for one in group}
-        found = store.get_many(list(scores))
+    for number, (query_id, group) in enumerate(
+        groupby(scored.scoreddocs_iter(), key=lambda scored_document: scored_document.query_id), 1
+    ):
+        scores = {scored_document.doc_id: scored_document.score for scored_document in group}
+        stored = store.get_many(list(scores))
         documents = [
-            document_of(doc_id, {**_texts_of(document_fields(found[doc_id])), SCORE: score})
+            document_of(doc_id, {**_texts_of(document_fields(stored[doc_id])), SCORE: score})
             for doc_id, score in scores.items()
         ]
         yield number, query_id, queries.get(query_id), tuple(sorted(documents, key=_by_score))
 
 
 def document_of(doc_id: object, fields: Fields) -> dict[str, Any]:
-    """Return a document with the fields that are read; absent ones and None are left out."""
+    """Return a document with its id, text, title and score; fields that are absent or None are left out."""
     kept = {name: fields[name] for name in (TEXT, "title", SCORE) if fields.get(name) is not None}
     return {"id": str(doc_id), **kept}
 
@@ -111,5 +118,5 @@ def _of_row(source: SourceFile, number: int, row: Mapping[str, str]) -> dict[str
 
 
 def _by_score(document: Fields) -> float:
-    """Return what sorts documents by score, and those without one last."""
+    """Return a key that sorts documents by score, with those without a score last."""
     return -float(document[SCORE]) if SCORE in document else math.inf

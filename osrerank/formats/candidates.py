@@ -35,7 +35,7 @@ class CandidateList:
 
     Attributes:
         query: the query.
-        documents: in first-pass order, each with ``id``, ``text`` and, if there are any, ``title`` and ``score``.
+        documents: the candidates in first-pass order, each with ``id``, ``text`` and perhaps ``title`` and ``score``.
     """
 
     query: Query
@@ -44,10 +44,10 @@ class CandidateList:
 
 @dataclass(frozen=True, slots=True)
 class CandidateLists:
-    """Candidate lists in their order, read anew at each pass: they need not fit into memory.
+    """Candidate lists in order, read anew for each iteration, so that they need not fit into memory.
 
     Attributes:
-        read: begins from the first.
+        read: reads the lists from the first one on.
     """
 
     read: Callable[[], Iterator[CandidateList]]
@@ -57,17 +57,18 @@ class CandidateLists:
 
 
 class CandidatesByQuery:
-    """Candidates of one query after the other, of lists that were checked as a whole before; any thread may ask.
+    """Gives the candidates of one query at a time, from lists that it has checked as a whole; usable from any thread.
 
     Args:
-        lists: read here once, for the queries, and then once more if queries are asked for in their order.
+        lists: the candidate lists. They are read once here, to check them, and a second time if queries are asked for
+            in their order; more often for another order.
 
     Attributes:
-        queries: in the lists' order.
-        digest: the digest of all ids and candidates, so that changed ones are noticed.
+        queries: the queries, in the lists' order.
+        digest: a digest of all ids and candidates, by which changes are noticed.
 
     Raises:
-        FormatError: as the lists raise it.
+        FormatError: a list is malformed.
     """
 
     def __init__(self, lists: CandidateLists) -> None:
@@ -75,10 +76,10 @@ class CandidatesByQuery:
         self._reading = threading.Lock()
         queries, content = [], hashlib.sha256(b"[")
         self._digests: dict[str, bytes] = {}
-        for index, one in enumerate(lists):
-            queries.append(one.query)
-            line = _line(one)
-            self._digests[one.query.query_id] = _digest(line)
+        for index, candidate_list in enumerate(lists):
+            queries.append(candidate_list.query)
+            line = _line(candidate_list)
+            self._digests[candidate_list.query.query_id] = _digest(line)
             content.update(f"{', ' if index else ''}{line}".encode())
         content.update(b"]")
         self.queries: tuple[Query, ...] = tuple(queries)
@@ -89,22 +90,22 @@ class CandidatesByQuery:
 
         Raises:
             KeyError: there is no such query.
-            FormatError: the candidates are not those that were checked.
+            FormatError: the candidates have changed since they were checked.
         """
         known = self._digests[query_id]
         with self._reading:
             for _turn in ("from here on", "from the beginning"):
-                found = next((one for one in self._next if one.query.query_id == query_id), None)
-                if found is not None and _digest(_line(found)) == known:
-                    return found.documents
-                if found is not None:
+                candidate_list = next((listed for listed in self._next if listed.query.query_id == query_id), None)
+                if candidate_list is not None and _digest(_line(candidate_list)) == known:
+                    return candidate_list.documents
+                if candidate_list is not None:
                     break
                 self._next = iter(self._lists)
         raise FormatError(f"the candidates of query {query_id} were changed while they were read; start again")
 
 
-def _line(one: CandidateList) -> str:
-    return json.dumps([one.query.query_id, list(one.documents)], sort_keys=True)
+def _line(candidate_list: CandidateList) -> str:
+    return json.dumps([candidate_list.query.query_id, list(candidate_list.documents)], sort_keys=True)
 
 
 def _digest(line: str) -> bytes:
@@ -121,7 +122,7 @@ def read_candidates(path: Path | str) -> tuple[CandidateList, ...]:
 
 
 def candidate_lists(path: Path | str) -> CandidateLists:
-    """Return the lists of a file with texts, whose form is known by its beginning.
+    """Return the candidate lists of a file with texts, whose form is recognised by its beginning.
 
     - JSON lines ``{"query_id", "query", "candidates": [{"doc_id", "text", "title"?, "score"?}]}``
     - rank_llm's JSON lines ``{"query": {"text", "qid"}, "candidates": [{"docid", "score", "doc": {...}}]}``, and the
@@ -129,10 +130,11 @@ def candidate_lists(path: Path | str) -> CandidateLists:
     - PyTerrier's table as CSV: ``qid``, ``query``, ``docno``, ``text``, and perhaps ``title`` and ``score``
     - ``ir_datasets:NAME``: the candidates that a collection comes with
 
-    Candidates are in the order of the file; those of tables and of ir_datasets in the order of their scores.
+    Candidates are in the order of the file; those of tables and of ir_datasets are in the order of their scores.
 
-    Reading them raises `FormatError` where a line is malformed, a query appears twice or a document twice for a query,
-    or there is none. A pipe can be read only once: its lists are kept in memory, and what is wrong is raised at once.
+    Reading the lists raises `FormatError` if a line is malformed, a query appears twice, a document appears twice for a
+    query, or the file has no candidates. A pipe can be read only once, so its lists are kept in memory, and errors are
+    raised at once.
     """
     path = Path(path)
     if path.is_file() or is_dataset(path):
@@ -169,22 +171,22 @@ def _entries(path: Path) -> Iterator[Entry]:
 
 
 Texts = Callable[[AbstractSet[str]], Iterable[Mapping[str, Any]]]
-"""Yields the documents of some ids, as far as they are there, each with ``id``, ``text`` and perhaps ``title``."""
+"""A function that yields the documents with these ids that exist, each with ``id``, ``text`` and perhaps ``title``."""
 
 
 def assemble(run: Path | str, corpus: Path | str | Texts, queries: Path | str) -> CandidateLists:
-    """Make candidate lists of a run, the texts of its documents and its queries; the texts are in a temporary file.
+    """Make candidate lists from a run, its queries and the texts of its documents, which are kept in a temporary file.
 
     Args:
-        run: as `trec.read_run` reads it.
-        corpus: JSON lines with ``id`` (or ``_id``, ``doc_id``), ``text`` and, where there is one, ``title``; or a
-            function that finds the documents elsewhere.
-        queries: as `topics.read_queries` reads it.
+        run: a run file that `trec.read_run` can read.
+        corpus: a file of JSON lines with ``id`` (or ``_id``, ``doc_id``), ``text`` and perhaps ``title``; or a function
+            that yields the documents from elsewhere.
+        queries: a query set that `topics.read_queries` can read.
 
     Raises:
         FormatError: a file is malformed.
-        EvaluationError: the run has a document or query that the others lack.
-        LoaderError: there is no room for the texts.
+        EvaluationError: the corpus lacks a document of the run, or the query set a query.
+        LoaderError: the disk has no room for the texts.
     """
     rankings = read_run(run).rankings
     texts = {query.query_id: query for query in read_queries(queries)}
@@ -200,24 +202,27 @@ def assemble(run: Path | str, corpus: Path | str | Texts, queries: Path | str) -
         raise EvaluationError(f"{queries} lacks {len(lost)} queries of {run}, {min(lost)} among them")
     return CandidateLists(
         lambda: (
-            CandidateList(texts[query_id], tuple(_with_score(documents, *one) for one in rankings[query_id]))
+            CandidateList(texts[query_id], tuple(_with_score(documents, *scored) for scored in rankings[query_id]))
             for query_id in rankings
         )
     )
 
 
 def read_texts(corpus: Path, doc_ids: AbstractSet[str]) -> dict[str, str]:
-    """Return the texts of some documents of JSON lines by id, each with its title in front; the last of an id counts.
+    """Return id -> text, after its title, of some documents in a file of JSON lines; the last line with an id counts.
 
     Raises:
         FormatError: a line is malformed.
-        EvaluationError: a document is not there.
+        EvaluationError: the file lacks a document.
     """
     missing = set(doc_ids)
-    found = {row.id: json.loads(str(row.value)) for row in _rows_of(corpus, doc_ids, missing)}
+    documents = {row.id: json.loads(str(row.value)) for row in _rows_of(corpus, doc_ids, missing)}
     if missing:
         raise EvaluationError(f"{corpus} lacks {len(missing)} documents of the runs, {min(missing)} among them")
-    return {doc_id: " ".join(filter(None, (one.get("title"), one["text"]))) for doc_id, one in found.items()}
+    return {
+        doc_id: " ".join(filter(None, (document.get("title"), document["text"])))
+        for doc_id, document in documents.items()
+    }
 
 
 def _rows_found(documents: Iterable[Mapping[str, Any]], missing: set[str]) -> Iterator[IdRow]:
@@ -228,7 +233,10 @@ def _rows_found(documents: Iterable[Mapping[str, Any]], missing: set[str]) -> It
 
 
 def _rows_of(path: Path, wanted: AbstractSet[str], missing: set[str]) -> Iterator[IdRow]:
-    """Yield the wanted documents as JSON, the last of an id first in the table; remove their ids from ``missing``."""
+    """Yield the wanted documents as JSON, numbered so that the last with an id comes first in the table.
+
+    Their ids are removed from ``missing``.
+    """
     for number, value in numbered_objects(path):
         doc_id = next((str(value[name]) for name in ("id", "_id", "doc_id") if name in value), None)
         if doc_id is None:
@@ -247,7 +255,7 @@ def _with_score(documents: IdTable, doc_id: str, score: float) -> dict[str, Any]
 
 
 def _problem_of(query_id: str, text: object, documents: Sequence[Mapping[str, Any]]) -> str:
-    """Return what is wrong with a line, "" if nothing is."""
+    """Return what is wrong with an entry; "" if nothing is."""
     if not isinstance(text, str) or not text.strip():
         return f"query {query_id} has no text"
     problems = (id_problem(query_id, of_query=True), *(id_problem(document["id"]) for document in documents))

@@ -1,4 +1,4 @@
-"""The common layout: ``corpus.jsonl``, ``queries.tsv`` (query_id TAB text) and ``qrels.txt`` (TREC)."""
+"""Write the common layout: ``corpus.jsonl``, ``queries.tsv`` (query_id TAB text) and ``qrels.txt`` (TREC)."""
 
 import json
 from collections.abc import Iterable, Iterator
@@ -33,7 +33,7 @@ def write_corpus(documents: Iterable[Document], path: Path) -> int:
 
 
 def write_queries(queries: Iterable[Query], path: Path) -> int:
-    """Write ``query_id TAB text`` lines, white space within a text as one space; return how many."""
+    """Write ``query_id TAB text`` lines, in which white space within a text is one space; return how many."""
     return write_lines((f"{query.query_id}\t{' '.join(query.text.split())}" for query in queries), path)
 
 
@@ -45,7 +45,7 @@ def write_qrels(judgments: Iterable[Judgment], path: Path) -> int:
 
 
 def write_lines(lines: Iterable[str], path: Path) -> int:
-    """Write lines: a file whole or not at all, a pipe or device line by line; return how many."""
+    """Write lines to a file, whole or not at all, or to a pipe or device line by line; return how many."""
     count = 0
 
     def counted() -> Iterator[str]:

@@ -1,4 +1,4 @@
-"""Text files: written whole or not at all, and the error for a bad line."""
+"""Write text files whole or not at all, and make the error for a bad line."""
 
 import gzip
 import os
@@ -12,15 +12,15 @@ STDOUT = Path("/dev/stdout")
 
 
 def bad_line(path: Path, line: int, problem: str) -> FormatError:
-    """Return the error for a line; the message starts with file and line."""
+    """Return the error for a bad line; its message starts with file and line."""
     return FormatError(f"{path}, line {line}: {problem}", file=str(path), line=line)
 
 
 def write_atomically(path: Path, lines: Iterable[str]) -> None:
     """Write lines to a temporary file beside ``path``, then rename it; a reader never sees half a file.
 
-    A pipe or device gets them as they come, and so does standard output: where its name leads to a file, a renamed one
-    would take the place of ``/dev/stdout`` itself.
+    Lines for a pipe or device are written as they come. So are lines for standard output, because a file that is
+    renamed to ``/dev/stdout`` would replace that link itself.
     """
     if path == STDOUT:
         sys.stdout.buffer.writelines(line.encode() for line in lines)

@@ -1,6 +1,6 @@
-"""DataFrames with PyTerrier's columns, read and made anew without importing pandas.
+"""Read DataFrames with PyTerrier's columns and make new ones, without importing pandas.
 
-``qid`` and ``query`` are a query's, ``docno``, ``text``, ``title`` and ``score`` a document's, ``label`` a judgment's.
+``qid`` and ``query`` describe a query; ``docno``, ``text``, ``title`` and ``score`` a document; ``label`` a judgment.
 """
 
 from collections.abc import Hashable, Iterator, Mapping, Sequence
@@ -24,22 +24,22 @@ def is_frame(value: object) -> bool:
 
 
 def rows_of(frame: Any, columns: Sequence[str]) -> list[dict[Hashable, Any]]:
-    """Return the rows of a frame, None where a value is missing.
+    """Return the rows of a frame, with None for missing values.
 
     Raises:
         ConfigError: the frame lacks one of the columns.
     """
     if lacking := [name for name in columns if name not in frame.columns]:
-        found = ", ".join(map(str, frame.columns)) or "none"
-        raise refused(f"the DataFrame lacks the column {lacking[0]}; it has {found}")
+        columns_found = ", ".join(map(str, frame.columns)) or "none"
+        raise refused(f"the DataFrame lacks the column {lacking[0]}; it has {columns_found}")
     rows: list[dict[Hashable, Any]] = frame.astype(object).where(frame.notna(), None).to_dict("records")
     return rows
 
 
 def by_query(frame: Any) -> dict[Any, list[tuple[int, dict[str, Any]]]]:
-    """Return query id -> its rows with their numbers in the frame, those with the highest scores first.
+    """Return query id -> its rows, each with its number in the frame, highest scores first.
 
-    Rows without scores are in the order of their ranks if they have these, else in the frame's.
+    Rows without scores are in the order of their ranks, or of the frame if they have no ranks.
 
     Raises:
         ConfigError: a column is missing, or a row has no query, document id or text.
@@ -49,14 +49,16 @@ def by_query(frame: Any) -> dict[Any, list[tuple[int, dict[str, Any]]]]:
     for number, row in _whole_rows(frame, needed):
         groups.setdefault(row[QID], []).append((number, plain(row)))
     for rows in groups.values():
-        rows.sort(key=lambda one: (0, -one[1][SCORE]) if SCORE in one[1] else (1, one[1].get(RANK, 0)))
+        rows.sort(
+            key=lambda numbered: (0, -numbered[1][SCORE]) if SCORE in numbered[1] else (1, numbered[1].get(RANK, 0))
+        )
     return groups
 
 
 def with_scores(frame: Any, order: Sequence[int], scores: Sequence[float], ranks: Sequence[int]) -> Any:
-    """Return a new frame of some rows, in an order, with new scores and ranks; all other columns stay."""
-    made = {SCORE: np.array(scores, dtype=np.float64), RANK: np.array(ranks, dtype=np.int64)}
-    return frame.iloc[list(order)].assign(**made).reset_index(drop=True)
+    """Return a new frame of the rows ``order`` names, in that order, with new scores and ranks; other columns stay."""
+    new_columns = {SCORE: np.array(scores, dtype=np.float64), RANK: np.array(ranks, dtype=np.int64)}
+    return frame.iloc[list(order)].assign(**new_columns).reset_index(drop=True)
 
 
 def run_of_frame(frame: Any, name: str) -> Run:
@@ -95,7 +97,7 @@ def _whole_rows(frame: Any, columns: Sequence[str]) -> Iterator[tuple[int, dict[
     """Yield the rows of a frame with their numbers.
 
     Raises:
-        ConfigError: the frame lacks one of the columns, or a row its value.
+        ConfigError: the frame lacks one of the columns, or a row has no value in it.
     """
     for number, row in enumerate(rows_of(frame, columns)):
         if (lacking := next((name for name in columns if row[name] is None), None)) is not None:
@@ -104,10 +106,10 @@ def _whole_rows(frame: Any, columns: Sequence[str]) -> Iterator[tuple[int, dict[
 
 
 def refused(reason: str) -> ConfigError:
-    """Return the error for a frame."""
+    """Return the error for a frame that cannot be used."""
     return ConfigError(reason, setting="frame", source="argument")
 
 
 def plain(row: Mapping[Hashable, Any]) -> dict[str, Any]:
-    """Return a row without what is missing, names as text."""
+    """Return a row without missing values, with column names as text."""
     return {str(name): value for name, value in row.items() if value is not None}

@@ -1,8 +1,7 @@
-"""Values by id in a file: what would grow with a collection's ids takes disk instead of memory.
+"""Store values by id in a file, so that tables that grow with a collection take disk space instead of memory.
 
-SQLite appends the rows as they come and sorts them outside of memory, so that a hundred million take minutes, where as
-many insertions in random order would take days. Its temporary files go to ``SQLITE_TMPDIR``, else ``TMPDIR``, else
-``/var/tmp``.
+SQLite appends the rows as they come and sorts them on disk, so that a hundred million rows take minutes; inserting as
+many in random order would take days. Its temporary files go to ``SQLITE_TMPDIR``, else ``TMPDIR``, else ``/var/tmp``.
 """
 
 import contextlib
@@ -18,7 +17,7 @@ from typing import NamedTuple
 from osrerank.errors import LoaderError
 
 CACHE_KIB = 16 << 10
-"""Memory that SQLite takes for pages and for each run of a sort."""
+"""The memory, in KiB, that SQLite takes for pages and for each run of a sort."""
 VERSION = 1
 _SCHEMA = """
     CREATE TABLE unsorted.added (id BLOB, number INTEGER, value);
@@ -35,11 +34,11 @@ _REPEATED = """
 
 
 class IdRow(NamedTuple):
-    """What an id stands for.
+    """A row of the table: an id and its value.
 
     Attributes:
-        id: may occur in several rows.
-        number: the number of the line or record, from 1, which differs from row to row.
+        id: the id; several rows may have the same one.
+        number: the number of the line or record, from 1; every row has another one.
         value: an integer or a text.
     """
 
@@ -49,7 +48,7 @@ class IdRow(NamedTuple):
 
 
 class Repeat(NamedTuple):
-    """A row whose id came before: the id, and the numbers of its first row and of this one."""
+    """A row whose id an earlier row has: the id, the earlier row's number, and this row's."""
 
     id: str
     first: int
@@ -57,12 +56,12 @@ class Repeat(NamedTuple):
 
 
 class IdTable:
-    """Rows sorted by id, in a file; any thread may ask.
+    """Rows sorted by id, in a file; usable from any thread.
 
     Args:
-        database: opened; closed when the table is not referred to any more.
-        count: rows.
-        name: the name of the file, for errors.
+        database: the open database, which is closed when nothing refers to the table any more.
+        count: the number of rows.
+        name: the file's name, for errors.
     """
 
     def __init__(self, database: sqlite3.Connection, count: int, name: str = "the temporary folder") -> None:
@@ -72,24 +71,24 @@ class IdTable:
 
     @classmethod
     def temporary(cls, rows: Iterable[IdRow]) -> "IdTable":
-        """Sort rows into a file that is gone with the table; a small one stays in memory.
+        """Sort rows into a file that is removed with the table; a small table stays in memory.
 
         Raises:
-            LoaderError: there is no room for it.
+            LoaderError: the disk has no room for the file.
         """
         return cls(*_sorted("", rows, ""))
 
     @classmethod
     def opened(cls, path: Path, key: str) -> "IdTable | None":
-        """Return the table of a file, None where there is none or it was made with another key."""
+        """Open the table in a file; return None if there is none, or if it was made with another key."""
         try:
             database = _read_only(path)
-        except sqlite3.OperationalError:  # there is none, or no file
+        except sqlite3.OperationalError:  # nothing is there, or something that is not a file
             return None
         try:
             _bound_memory(database)
             version, made_with, count = database.execute("SELECT version, key, count FROM origin").fetchone()
-        except (sqlite3.Error, TypeError):  # another program's file, or not a whole one
+        except (sqlite3.Error, TypeError):  # another program's file, or an incomplete one
             version, made_with, count = 0, "", 0
         if (version, made_with) == (VERSION, key):
             return cls(database, count, str(path))
@@ -100,16 +99,16 @@ class IdTable:
     def made(
         cls, path: Path, key: str, rows: Iterable[IdRow], *, check: Callable[["IdTable"], None] = lambda _table: None
     ) -> "IdTable":
-        """Sort rows into a file, and return its table.
+        """Sort rows into a file and return the table.
 
         Args:
-            path: replaced as a whole, when the table is complete.
-            key: what the rows were read from, in the state in which it is.
-            rows: read once.
-            check: called before the file has its name, so that a table that it refuses is not kept.
+            path: the file, which is replaced as a whole when the table is complete.
+            key: identifies the source of the rows and its state, so that `opened` notices a change.
+            rows: the rows, read once.
+            check: called before the file gets its name, so that a table that it refuses is not kept.
 
         Raises:
-            LoaderError: there is no room for it.
+            LoaderError: the disk has no room for the file, or it cannot be written.
         """
         try:
             handle, name = tempfile.mkstemp(".part", f".{path.name}.", path.parent)
@@ -141,24 +140,24 @@ class IdTable:
         return self.get(row_id) is not None
 
     def get(self, row_id: str) -> IdRow | None:
-        """Return the first row of an id, None if it has none.
+        """Return the first row with an id; None if there is none.
 
         Raises:
             LoaderError: the file is damaged.
         """
         with self._asking, _damage(self._name):
-            found = self._database.execute(_FIRST, (_encoded(row_id),)).fetchone()
-        return None if found is None else IdRow(row_id, *found)
+            row = self._database.execute(_FIRST, (_encoded(row_id),)).fetchone()
+        return None if row is None else IdRow(row_id, *row)
 
     def repeated(self, most: int) -> list[Repeat]:
-        """Return the first rows whose id another row had before, in the order of their numbers."""
+        """Return at most ``most`` rows whose id an earlier row has, in the order of their numbers."""
         with self._asking, _errors("the temporary folder"):
-            found = self._database.execute(_REPEATED, (most,)).fetchall()
-        return [Repeat(_decoded(row_id), first, number) for row_id, first, number in found]
+            repeats = self._database.execute(_REPEATED, (most,)).fetchall()
+        return [Repeat(_decoded(row_id), first, number) for row_id, first, number in repeats]
 
 
 def scratch(path: str) -> sqlite3.Connection:
-    """Open a database that nobody needs after a crash, with bounded memory; "" is a temporary one."""
+    """Open a database with bounded memory that need not survive a crash; "" opens a temporary one."""
     database = sqlite3.connect(path, check_same_thread=False)
     for pragma in ("journal_mode = OFF", "synchronous = OFF", "temp_store = FILE"):
         database.execute(f"PRAGMA {pragma}")
@@ -167,7 +166,7 @@ def scratch(path: str) -> sqlite3.Connection:
 
 
 def _read_only(path: Path) -> sqlite3.Connection:
-    """Open a file that is complete, and replaced rather than changed."""
+    """Open a complete file, which other processes replace but never change."""
     return sqlite3.connect(f"{path.absolute().as_uri()}?immutable=1", uri=True, check_same_thread=False)
 
 
@@ -176,7 +175,7 @@ def _bound_memory(database: sqlite3.Connection, schema: str = "main") -> None:
 
 
 def _sorted(path: str, rows: Iterable[IdRow], key: str) -> tuple[sqlite3.Connection, int]:
-    """Return a database with the rows in order of their ids, and how many they are."""
+    """Return a database with the rows sorted by id, and the number of rows."""
     with _errors(path or "the temporary folder"), contextlib.ExitStack() as undone:
         database = undone.enter_context(contextlib.closing(scratch(path)))
         database.execute("ATTACH '' AS unsorted")  # a temporary file
@@ -197,7 +196,7 @@ def _parameters(rows: Iterable[IdRow]) -> Iterator[tuple[bytes, int, int | str]]
 
 
 def _encoded(row_id: str) -> bytes:
-    """Return an id as it is stored: it may have half of a surrogate pair, which SQLite's texts cannot."""
+    """Return an id as bytes: it may have half of a surrogate pair, which SQLite cannot store as text."""
     return row_id.encode("utf-8", "surrogatepass")
 
 
@@ -206,7 +205,7 @@ def _decoded(row_id: bytes) -> str:
 
 
 def _to_disk(path: Path) -> None:
-    """Wait until a file's content is on the disk, so that its name never stands for less after a power failure."""
+    """Wait until a file's content is on disk, so that a power failure does not leave the name with less content."""
     with path.open("rb") as file:
         os.fsync(file.fileno())
 

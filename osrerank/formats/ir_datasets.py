@@ -1,7 +1,7 @@
-"""Collections of the package ir_datasets as files: ``ir_datasets:NAME`` stands where a path does.
+"""Read collections of the package ir_datasets like files: ``ir_datasets:NAME`` can be given in place of a path.
 
-MacAvaney et al.: Simplified data wrangling with ir_datasets, SIGIR 2021, arXiv 2103.02280. The package downloads what
-it has not, and its records come as lines of the forms that the readers know.
+MacAvaney et al.: Simplified data wrangling with ir_datasets, SIGIR 2021, arXiv 2103.02280. The package downloads a
+collection that it does not have yet. Its records become lines in the forms that our readers know.
 """
 
 import io
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 PREFIX = "ir_datasets:"
 Part = Literal["docs", "queries", "qrels", "scoreddocs"]
-"""The records of a collection: documents, queries, judgments, and the candidates that came with it."""
+"""A kind of records in a collection: documents, queries, judgments, or the candidates published with it."""
 _WHAT: dict[Part, str] = {
     "docs": "documents",
     "queries": "queries",
@@ -33,10 +33,10 @@ def is_dataset(name: object) -> bool:
 
 
 def dataset_of(name: str, part: Part) -> Any:
-    """Return ir_datasets' object of a name, which has these records.
+    """Return the ir_datasets object of a collection that has records of this kind.
 
     Raises:
-        LoaderError: there is no such collection, or it has none of these records.
+        LoaderError: there is no such collection, or it has no records of this kind.
         MissingDependencyError: ir_datasets is not installed.
     """
     library = require("ir_datasets", extra="ir-datasets")
@@ -52,7 +52,7 @@ def dataset_of(name: str, part: Part) -> Any:
 
 
 def stream_of(name: str, part: Part) -> IO[bytes]:
-    """Return some of a collection's records as a stream of lines: JSON for texts, TREC's columns for ids.
+    """Return a collection's records of one kind as a stream of lines: JSON for texts, TREC's columns for ids.
 
     Raises:
         LoaderError, MissingDependencyError: as `dataset_of`.
@@ -61,7 +61,7 @@ def stream_of(name: str, part: Part) -> IO[bytes]:
 
 
 def document_fields(document: Any) -> dict[str, Any]:
-    """Return a document's fields: ``text`` is its main text, or all that it says if none is named so."""
+    """Return a document's fields; ``text`` is its main text or, if it names none, all of its text."""
     fields = {name: value for name, value in document._asdict().items() if _is_plain(value)}
     main = next((name for name in _TEXTS if isinstance(fields.get(name), str)), None)
     text = document.default_text() if main is None else fields.pop(main)
@@ -77,24 +77,29 @@ def _lines(name: str, part: Part, dataset: Any) -> Iterator[bytes]:
 
 def _records(part: Part, dataset: Any) -> Iterator[str]:
     if part == "docs":
-        yield from (json.dumps(document_fields(one)) for one in dataset.docs_iter())
+        yield from (json.dumps(document_fields(document)) for document in dataset.docs_iter())
     elif part == "queries":
-        for one in dataset.queries_iter():
-            yield json.dumps({"query_id": one.query_id, "text": one.default_text()})
+        for query in dataset.queries_iter():
+            yield json.dumps({"query_id": query.query_id, "text": query.default_text()})
     elif part == "qrels":
-        yield from (f"{one.query_id} 0 {one.doc_id} {one.relevance}" for one in dataset.qrels_iter())
+        yield from (
+            f"{judgment.query_id} 0 {judgment.doc_id} {judgment.relevance}" for judgment in dataset.qrels_iter()
+        )
     else:
-        yield from (f"{one.query_id} Q0 {one.doc_id} 0 {one.score} ir_datasets" for one in dataset.scoreddocs_iter())
+        yield from (
+            f"{candidate.query_id} Q0 {candidate.doc_id} 0 {candidate.score} ir_datasets"
+            for candidate in dataset.scoreddocs_iter()
+        )
 
 
 def _is_plain(value: object) -> bool:
     return isinstance(value, str | int | float) or (
-        isinstance(value, list | tuple) and all(isinstance(one, str) for one in value)
+        isinstance(value, list | tuple) and all(isinstance(item, str) for item in value)
     )
 
 
 class _Lines(io.RawIOBase):
-    """Lines as a stream of bytes."""
+    """A stream of bytes over an iterator of lines."""
 
     def __init__(self, lines: Iterable[bytes]) -> None:
         self._lines, self._rest = iter(lines), b""

@@ -1,4 +1,4 @@
-"""Numbered lines of text and of JSON; a bad line comes as its error."""
+"""Read numbered lines of text and of JSON; a bad line is yielded as its error."""
 
 import json
 import re
@@ -13,15 +13,15 @@ from osrerank.formats.sources import SourceFile, malformed, open_paths, readable
 Content = TypeVar("Content")
 CR_ALONE = "its lines end with CR alone; convert it first: tr '\\r' '\\n'"
 WORD = re.compile(r"\S+", re.ASCII)
-"""Text between white space as trec_eval separates it; a no-break space may be part of an id."""
+"""A word between white space as trec_eval sees it; a no-break space may be part of an id."""
 _WHOLE = re.compile(r"[+-]?[0-9]+")
 _SHOWN = 60
 
 
 def text_lines(source: SourceFile) -> Iterator[tuple[int, str | FormatError]]:
-    """Yield each line's number, from 1, and its text without its end, LF or CR LF; nothing else is stripped.
+    """Yield each line's number, from 1, and its text without LF or CR LF; nothing else is stripped.
 
-    A byte order mark is left out of any line, as it stands where files were joined.
+    A byte order mark is removed from every line, because joined files have one in the middle.
     """
     for number, raw in enumerate(source.stream, 1):
         try:
@@ -54,10 +54,10 @@ def json_lines(source: SourceFile) -> Iterator[tuple[int, dict[str, Any] | Forma
 
 
 def whole(lines: Iterable[tuple[int, Content | FormatError]]) -> Iterator[tuple[int, Content]]:
-    """Yield the lines of a file that is read whole or not at all.
+    """Yield the lines of a file that is used only if all of its lines are good.
 
     Raises:
-        FormatError: for the first bad line.
+        FormatError: a line is bad; the error is the first one's.
     """
     for number, line in lines:
         if isinstance(line, FormatError):
@@ -66,10 +66,10 @@ def whole(lines: Iterable[tuple[int, Content | FormatError]]) -> Iterator[tuple[
 
 
 def column_lines(source: SourceFile) -> Iterator[tuple[int, str]]:
-    """Yield the lines of a file of columns, which is read whole or not at all.
+    """Yield the lines of a file of columns, which is used only if all of its lines are good.
 
     Raises:
-        FormatError: a line is not UTF-8, or has CR within.
+        FormatError: a line is not UTF-8, or contains CR.
     """
     for number, line in whole(text_lines(source)):
         if "\r" in line:
@@ -103,8 +103,8 @@ def json_file(path: Path) -> Any:
     """Return the value of a JSON file, compressed or not.
 
     Raises:
-        ValueError: it is no JSON.
-        FormatError: it is in UTF-16, truncated or damaged.
+        ValueError: the file is not JSON.
+        FormatError: the file is in UTF-16, truncated or damaged.
     """
     sources = open_paths(path)
     source = next(sources)
@@ -113,10 +113,10 @@ def json_file(path: Path) -> Any:
 
 
 def whole_number(text: str) -> int:
-    """Return the number that digits of ASCII stand for, perhaps behind a sign.
+    """Return the number that a text of ASCII digits, perhaps after a sign, stands for.
 
     Raises:
-        ValueError: the text is another; Python's own ``int`` also takes ``1_0`` and the digits of other scripts.
+        ValueError: the text has another form. Python's own ``int`` also takes ``1_0`` and digits of other scripts.
     """
     if not _WHOLE.fullmatch(text):
         raise ValueError(text)
@@ -124,11 +124,11 @@ def whole_number(text: str) -> int:
 
 
 def id_problem(text: str, *, of_query: bool = False) -> str:
-    """Return why runs and judgments cannot carry an id, "" if they can; trec_eval knows ASCII white space only."""
+    """Return why an id cannot stand in runs and judgments, "" if it can; trec_eval splits at ASCII white space only."""
     if not WORD.fullmatch(text):
         return f"the id {text!r} must be one word: runs and judgments separate by white space"
     if of_query and text.startswith("#"):
-        return f"the query id {text!r} begins with '#', as comments in runs and judgments do; write it otherwise"
+        return f"the query id {text!r} begins with '#', as comments in runs and judgments do; change it"
     return ""
 
 

@@ -1,10 +1,10 @@
-"""Text out of HTML and SGML."""
+"""Extract text from HTML and SGML."""
 
 import html
 import re
 
-# A tag begins with a letter behind '<' or '</'. A bare '<', as in "n < 7 and m > 3", is text: a pattern for anything
-# between angle brackets would remove what follows.
+# A tag begins with a letter after '<' or '</'. A bare '<', as in "n < 7 and m > 3", is text: a pattern for anything
+# between angle brackets would remove the text after it.
 _TAG = re.compile(r"<!--.*?-->|<[!?][^>]*>|</?[A-Za-z][^>]*>", re.DOTALL)
 
 
@@ -14,7 +14,7 @@ def strip_tags(markup: str) -> str:
 
 
 def elements(markup: str, *names: str) -> list[str]:
-    """Return the text of every element of these names, in order; names in any case, attributes allowed."""
+    """Return the text of every element with one of these names, in order; case and attributes do not matter."""
     pattern = rf"<({'|'.join(names)})(?:\s[^>]*)?>(.*?)</\1\s*>"
-    found = re.findall(pattern, markup, re.DOTALL | re.IGNORECASE)
-    return [strip_tags(content).strip() for _name, content in found]
+    matches = re.findall(pattern, markup, re.DOTALL | re.IGNORECASE)
+    return [strip_tags(content).strip() for _name, content in matches]

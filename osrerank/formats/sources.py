@@ -1,7 +1,7 @@
-"""Opening what a user names: files, folders, archives and standard input, compressed or not, without unpacking to disk.
+"""Open files, folders, archives and standard input, compressed or not, without unpacking them to disk.
 
-The first bytes decide the compression, never the name. Memory stays constant, however large the archive. A byte order
-mark of UTF-8 is left out, and UTF-16 is refused, so that no reader sees either.
+The first bytes decide the compression, never the name. Memory stays constant, however large the archive. A UTF-8 byte
+order mark is removed, and UTF-16 is refused, so that no reader has to deal with either.
 """
 
 import bz2
@@ -36,19 +36,19 @@ HEAD_BYTES = 512
 _SUFFIXES = (".gz", ".xz", ".zst", ".bz2", ".z", ".Z", ".0z", ".1z", ".2z")
 _NEVER = ("*readme*", "*readchg*", "license*", "*.dtd")
 PACKED = (b"\x1f\x8b", b"\x1f\x9d", b"\xfd7zXZ\x00", b"BZh", b"\x28\xb5\x2f\xfd", b"PK\x03\x04")
-"""How compressed files and ZIP archives begin."""
+"""The first bytes of compressed files and of ZIP archives."""
 _UTF16 = re.compile(rb"\xff\xfe|\xfe\xff|(?:[\t-~]\0){4}|(?:\0[\t-~]){4}")
-"""How a text in UTF-16 or UTF-32 begins: with its mark, or with characters of ASCII beside zeros."""
+"""The first bytes of a text in UTF-16 or UTF-32: a byte order mark, or ASCII characters beside zeros."""
 
 
 @dataclass(frozen=True, slots=True)
 class SourceFile:
-    """One file to read records from, unpacked.
+    """A file to read records from, already unpacked.
 
     Attributes:
-        name: the path as given; a member of an archive is ``archive.tar!member``.
-        stream: the bytes, decompressed, without the byte order mark that some editors write.
-        refused: why this is no file to read, such as a text in UTF-16; `readable` raises it.
+        name: the path as the user named it; a member of an archive is ``archive.tar!member``.
+        stream: the decompressed bytes, without the byte order mark that some editors write.
+        refused: the error for a file that cannot be read, such as a text in UTF-16; `readable` raises it.
     """
 
     name: str
@@ -57,7 +57,7 @@ class SourceFile:
 
 
 def malformed(source: SourceFile, reason: str, *, line: int | None = None, byte: int | None = None) -> FormatError:
-    """Return the error for a bad record; the message starts with file, line and byte."""
+    """Return the error for a bad record; its message starts with file, line and byte."""
     location = source.name
     if line is not None:
         location += f", line {line}"
@@ -67,7 +67,7 @@ def malformed(source: SourceFile, reason: str, *, line: int | None = None, byte:
 
 
 def refusal_of(name: str, head: bytes) -> FormatError | None:
-    """Return the error for a text in UTF-16 or UTF-32, by its first bytes."""
+    """Return the error for a text in UTF-16 or UTF-32, judged by its first bytes; None for other files."""
     if not (_UTF16.match(head) or head.startswith(codecs.BOM_UTF32_BE)):
         return None
     wide = "UTF-32" if b"\0\0" in head[:8] else "UTF-16"
@@ -76,10 +76,10 @@ def refusal_of(name: str, head: bytes) -> FormatError | None:
 
 @contextlib.contextmanager
 def readable(source: SourceFile) -> Iterator[None]:
-    """Turn the decompressors' errors into errors that name the file.
+    """Turn errors of the decompressors into errors that name the file.
 
     Raises:
-        FormatError: the file is refused, or truncated or damaged, so that nothing behind that point can be read.
+        FormatError: the file is refused, or is truncated or damaged, so that nothing after that point can be read.
     """
     if source.refused is not None:
         raise source.refused
@@ -101,7 +101,7 @@ class Meter:
 
 
 class _Raw(io.RawIOBase):
-    """The bytes of a stream with its head put back, counted."""
+    """A stream with its first bytes put back, whose bytes are counted."""
 
     def __init__(self, stream: IO[bytes], head: bytes = b"", meter: Meter | None = None) -> None:
         self._stream = stream
@@ -126,7 +126,7 @@ class _Raw(io.RawIOBase):
 
 
 class _Zstandard(io.RawIOBase):
-    """Decompresses a zstd stream; unlike the library's own reader it notices a truncated frame."""
+    """Decompresses a zstd stream; unlike the library's own reader, it notices a truncated frame."""
 
     def __init__(self, stream: IO[bytes]) -> None:
         self._library = require("zstandard", extra="loaders")
@@ -170,9 +170,10 @@ class _Zstandard(io.RawIOBase):
 
 
 def files_of(paths: Sequence[str], patterns: Patterns = ANY) -> tuple[str, ...]:
-    """List the files to read, in reading order: folders expanded and sorted, hidden files and other formats left out.
+    """List the files to read, in reading order, with the files of each folder sorted.
 
-    Standard input, and collections of ir_datasets, keep their names.
+    Hidden files and files of other formats are left out. Standard input and collections of ir_datasets keep their
+    names.
 
     Raises:
         LoaderError: a path does not exist, or a folder has no file of these names.
@@ -187,24 +188,24 @@ def files_of(paths: Sequence[str], patterns: Patterns = ANY) -> tuple[str, ...]:
 
 
 def not_on_disk(path: str) -> bool:
-    """Return whether a name stands for standard input or for a collection of ir_datasets."""
+    """Return whether a name means standard input or a collection of ir_datasets."""
     return path == STDIN or is_dataset(path)
 
 
 def _inside(folder: Path, patterns: Patterns) -> list[str]:
-    found = sorted(
+    files = sorted(
         str(path) for path in folder.rglob("*") if path.is_file() and _wanted(path.name, patterns, archive=True)
     )
-    if not found:
+    if not files:
         wanted = ", ".join(patterns)
         raise LoaderError(
             f"{folder}: no file in this folder is named {wanted}; name the files themselves", file=str(folder)
         )
-    return found
+    return files
 
 
 def _wanted(name: str, patterns: Patterns, *, archive: bool = False) -> bool:
-    """Whether a file of a folder or archive holds documents, by its name without the compression's suffix."""
+    """Return whether a file in a folder or archive is wanted, by its name without the suffix of the compression."""
     for suffix in _SUFFIXES:
         name = name.removesuffix(suffix)
     if name.startswith(".") or any(fnmatch.fnmatch(name.lower(), pattern) for pattern in _NEVER):
@@ -217,15 +218,15 @@ def _wanted(name: str, patterns: Patterns, *, archive: bool = False) -> bool:
 def open_paths(
     paths: Path | str | Sequence[str], patterns: Patterns = ANY, *, part: Part = "docs"
 ) -> Iterator[SourceFile]:
-    """Open a file, or files, folders and archives, one source after the other.
+    """Open a file, or several files, folders and archives, one source after the other.
 
     Args:
-        paths: a single path is a file of any name.
+        paths: a file of any name, or a list of files, folders and archives.
         patterns: names of the wanted files within folders and archives.
-        part: what is read of a collection of ir_datasets.
+        part: the kind of records to read from a collection of ir_datasets.
 
     Raises:
-        LoaderError: one of several paths does not exist, or a folder holds nothing of these names.
+        LoaderError: one of several paths does not exist, or a folder has no file of these names.
         FileNotFoundError: the single path does not exist.
     """
     files = (str(paths),) if isinstance(paths, str | Path) else files_of(paths, patterns)
@@ -240,14 +241,14 @@ def open_sources(
     taken: bytes = b"",
     part: Part = "docs",
 ) -> Iterator[SourceFile]:
-    """Open every file in turn, archives member by member; each is closed before the next is opened.
+    """Open the files one after the other, archives member by member; each is closed before the next is opened.
 
     Args:
-        files: as `files_of` lists them.
-        patterns: names of the files that hold documents, within archives.
+        files: the files, as `files_of` lists them.
+        patterns: names of the wanted files within archives.
         meter: counts the bytes read from disk.
-        taken: the first bytes of standard input, where they were read before; they are put back in front.
-        part: what is read of a collection of ir_datasets.
+        taken: the first bytes of standard input if they were read before; they are put back in front.
+        part: the kind of records to read from a collection of ir_datasets.
     """
     for name in files:
         if is_dataset(name):
@@ -263,7 +264,7 @@ def open_sources(
 
 
 def _unpack(name: str, stream: IO[bytes], patterns: Patterns, meter: Meter | None = None) -> Iterator[SourceFile]:
-    """Unpack compressions and archives, layer by layer, down to the file itself."""
+    """Unpack compressions and archives, one inside the other, down to the files themselves."""
     try:
         head = _head(stream)
         buffered = io.BufferedReader(_Raw(stream, head, meter), BUFFER_BYTES)
@@ -303,10 +304,10 @@ def _decompressed(head: bytes, stream: IO[bytes]) -> IO[bytes] | None:
 
 
 def _without_lzw(stream: IO[bytes]) -> bytes:
-    """Return the bytes that the Unix program compress packed: all at once, as TREC's files have a megabyte or two.
+    """Return the bytes that the Unix program ``compress`` packed, all at once: TREC's files have a megabyte or two.
 
     Raises:
-        EOFError: they are cut or damaged.
+        EOFError: the bytes are truncated or damaged.
     """
     unlzw = require("unlzw3", extra="loaders")
     try:
@@ -317,17 +318,17 @@ def _without_lzw(stream: IO[bytes]) -> bytes:
 
 
 def _members(name: str, stream: IO[bytes], patterns: Patterns) -> Iterator[SourceFile]:
-    found = False
+    has_members = False
     with tarfile.open(fileobj=stream, mode="r|") as archive:
         for member in archive:
             archive.members = []  # type: ignore[attr-defined]  # tarfile keeps every member: memory would grow
             if not member.isfile() or not _wanted(Path(member.name).name, patterns):
                 continue
-            found = True
+            has_members = True
             unpacked = archive.extractfile(member)
             assert unpacked is not None  # a regular file has content
             yield from _unpack(f"{name}!{member.name}", unpacked, patterns)
-    if not found:
+    if not has_members:
         raise _nothing_in(name, patterns)
 
 

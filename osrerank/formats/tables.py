@@ -1,7 +1,7 @@
-"""PyTerrier's tables as CSV, as ``frame.to_csv`` writes them: known by ``qid`` in the first line.
+"""Read PyTerrier's tables as the CSV that ``frame.to_csv`` writes; ``qid`` in the first line shows that a file is one.
 
-A result has the columns ``qid``, ``docno`` and ``score``, and candidates with their texts ``query`` and ``text``, too;
-a query set has ``qid`` and ``query``, and judgments have ``qid``, ``docno`` and ``label``. Other columns are left out.
+A result has the columns ``qid``, ``docno`` and ``score``; candidates with texts also have ``query`` and ``text``. A
+query set has ``qid`` and ``query``, and judgments have ``qid``, ``docno`` and ``label``. Other columns are ignored.
 """
 
 import csv
@@ -14,7 +14,7 @@ QID, QUERY, DOCNO, TEXT, SCORE, LABEL = "qid", "query", "docno", "text", "score"
 
 
 def is_table(source: SourceFile) -> bool:
-    """Return whether a file begins with the names of a table's columns; nothing of it is taken."""
+    """Return whether a file begins with the names of a table's columns; no bytes of it are consumed."""
     first = source.stream.peek(HEAD_BYTES)[:HEAD_BYTES].splitlines()[:1]
     names = [name.strip(b'" ') for line in first for name in line.split(b",")]
     return QID.encode() in names and len(names) > 1
@@ -24,17 +24,17 @@ def table_rows(source: SourceFile, columns: Sequence[str]) -> Iterator[tuple[int
     """Yield the last line number and the fields of each row.
 
     Args:
-        source: a table, as `is_table` knows it.
-        columns: those that it must have.
+        source: a file for which `is_table` is true.
+        columns: the columns that the table must have.
 
     Raises:
-        FormatError: a column lacks, a row has too few or too many fields, or the text is not UTF-8.
+        FormatError: a column is missing, a row has too few or too many fields, or the text is not UTF-8.
     """
     reader = csv.DictReader(io.TextIOWrapper(source.stream, "utf-8", newline=""), strict=True)
     try:
         if lacking := [name for name in columns if name not in (reader.fieldnames or ())]:
-            found = ", ".join(filter(None, reader.fieldnames or ()))
-            raise malformed(source, f"the table lacks the column {lacking[0]}; it has {found}", line=1)
+            columns_found = ", ".join(filter(None, reader.fieldnames or ()))
+            raise malformed(source, f"the table lacks the column {lacking[0]}; it has {columns_found}", line=1)
         for row in reader:
             if None in row or None in row.values():
                 expected = f"expected {len(reader.fieldnames or ())} fields, as the first line has"

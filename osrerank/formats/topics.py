@@ -1,4 +1,4 @@
-"""Query sets: TSV, JSON lines, TREC topics, CACM's form and TREC-CAR's ids, recognised by how the file begins."""
+"""Read query sets, recognised by how the file begins: TSV, JSON lines, TREC topics, CACM's form, TREC-CAR's ids."""
 
 import re
 from collections.abc import Iterator, Sequence
@@ -15,7 +15,7 @@ from osrerank.types import Query
 
 TopicField = Literal["title", "desc", "narr"]
 FILES: Patterns = ("queries*", "*topics*", "*.tsv", "*.jsonl")
-"""Names of files with queries, within folders and archives."""
+"""Names of the files in folders and archives that have queries."""
 # Tags are parsed, not columns: some topics close <num> and <title>, some do not.
 _TOPIC = re.compile(r"<(top|DOC)(?:\s[^>]*)?>(.*?)(?=<\1(?:\s[^>]*)?>|\Z)", re.DOTALL | re.IGNORECASE)
 _NUMBER = re.compile(r"<num>\s*(?:Number:)?\s*([^\s<]+)|<DOCNO>\s*([^\s<]+)\s*</DOCNO>", re.IGNORECASE)
@@ -24,11 +24,11 @@ _TAGS = r"</?(?:num|title|query|querytime|querytweettime|desc|narr|top|smry|con|
 _NAMES: dict[TopicField, str] = {"title": "title|query", "desc": "desc", "narr": "narr"}  # Microblog's title is <query>
 _CAR_SOURCE = re.compile(r"^(?:enwiki|tqa\d*):")
 _CAR_FILE = re.compile(rb"\A(?:enwiki|tqa\d*):|%[0-9A-Fa-f]{2}|[^\s:/]/[^\s/]")
-"""How TREC-CAR's ids are recognised, in a file without spaces and tabs: by their source, an escape or a heading."""
+"""TREC-CAR's ids, in a file without spaces and tabs, have a source, an escape or a heading that matches this."""
 
 
 def read_queries(paths: Path | str | Sequence[str], *, field: TopicField = "title") -> tuple[Query, ...]:
-    """Read a query set in file order; files may be compressed or archives.
+    """Read a query set in the order of the file; files may be compressed, or archives.
 
     Formats: ``id<TAB>text``; JSON lines with ``query_id`` (or ``id``, ``_id``) and ``text`` (or ``query``); TREC
     topics; ``<DOC><DOCNO>id</DOCNO> text</DOC>``; TREC-CAR's ids, one a line, whose decoded title and headings are the
@@ -43,18 +43,18 @@ def read_queries(paths: Path | str | Sequence[str], *, field: TopicField = "titl
         FormatError: a line or topic is malformed, an id appears twice, a text is blank, or there is no query.
         LoaderError: one of several paths does not exist, or has no file with queries.
     """
-    found = tuple(query for _line, query in numbered_queries(paths, field=field))
-    if not found:
+    queries = tuple(query for _line, query in numbered_queries(paths, field=field))
+    if not queries:
         named = paths if isinstance(paths, str | Path) else ", ".join(paths)
         raise FormatError(f"{named}: no queries; expected `id<TAB>text`, JSON lines or TREC topics", file=str(named))
-    return found
+    return queries
 
 
 def numbered_queries(paths: Path | str | Sequence[str], *, field: TopicField = "title") -> Iterator[tuple[int, Query]]:
     """Yield the queries of `read_queries`, each with the number of its first line.
 
     Raises:
-        FormatError: as for `read_queries`, but none for a set without queries.
+        FormatError: as `read_queries`, except that a set without queries is no error.
     """
     seen: set[str] = set()
     for source in open_paths(paths, FILES, part="queries"):
@@ -127,8 +127,8 @@ def _tagged(source: SourceFile, field: TopicField) -> Iterator[tuple[int, str, s
         line = content.count("\n", 0, topic.start()) + 1
         numbers = list(_NUMBER.finditer(topic[2]))
         if len(numbers) != 1:
-            found = "two topics in one <top> or <DOC>" if numbers else "a topic without <num> or <DOCNO>"
-            raise malformed(source, found, line=line)
+            problem = "two topics in one <top> or <DOC>" if numbers else "a topic without <num> or <DOCNO>"
+            raise malformed(source, problem, line=line)
         number = numbers[0]
         query_id = _topic_id(number[1] or number[2])
         text = _field(topic[2], field) if topic[1].lower() == "top" else strip_tags(topic[2][number.end() :])
@@ -139,8 +139,8 @@ def _tagged(source: SourceFile, field: TopicField) -> Iterator[tuple[int, str, s
 
 def _field(topic: str, field: TopicField) -> str:
     """Return the text between a field's tag and the next tag of the topic, without its label."""
-    found = re.search(rf"<(?:{_NAMES[field]})>(.*?)(?={_TAGS}|\Z)", topic, re.DOTALL | re.IGNORECASE)
-    return _LABEL.sub("", strip_tags(found[1])) if found else ""
+    match = re.search(rf"<(?:{_NAMES[field]})>(.*?)(?={_TAGS}|\Z)", topic, re.DOTALL | re.IGNORECASE)
+    return _LABEL.sub("", strip_tags(match[1])) if match else ""
 
 
 def _topic_id(number: str) -> str:

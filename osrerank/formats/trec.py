@@ -1,4 +1,4 @@
-"""TREC runs and judgments and MS MARCO's variants, read strictly and written so that every tool finds the same order.
+"""Read TREC's and MS MARCO's runs and judgments strictly, and write runs in which every tool finds the same order.
 
 ``trec_eval`` ignores the rank column: it sorts by score, ties by document id, both descending, and versions up to 9.0.8
 hold scores in 32 bits. Runs written here therefore have strictly decreasing scores that stay distinct in 32 bits.
@@ -24,7 +24,7 @@ Duplicates = Literal["refuse", "first"]
 RunForm = Literal["trec", "msmarco"]
 """TREC's six columns, or the three of MS MARCO's submissions."""
 _GRADES = range(-(1 << 31), 1 << 31)
-"""Grades that the measures' programs hold: 32 bits."""
+"""The grades that programs for measures can hold, in 32 bits."""
 _QUERY_ID = "a query id"
 _FLOAT32_MAX = float(np.finfo(np.float32).max)
 
@@ -35,10 +35,10 @@ class RunLine(NamedTuple):
     Attributes:
         file: the run's path.
         number: the number of the line, from 1.
-        query_id: the query.
-        doc_id: the document.
-        score: 1/rank where the form has no scores.
-        rank: from 1; None in TREC's form, whose rank column means nothing.
+        query_id: the id of the query.
+        doc_id: the id of the document.
+        score: the document's score; 1/rank in MS MARCO's form, which has no scores.
+        rank: the document's rank, from 1; None in TREC's form, whose rank column is ignored.
         tag: the run's name; "" in MS MARCO's form.
     """
 
@@ -68,7 +68,8 @@ def read_run(path: Path | str, *, duplicates: Duplicates = "refuse") -> Run:
         duplicates: what to do when a query names a document twice: refuse the file, or keep the first line.
 
     Raises:
-        FormatError: a line is malformed, a score is not finite, a document or rank is repeated, or no line is left.
+        FormatError: a line is malformed, a score is not finite, a document or rank is repeated, or the run has no
+            lines.
     """
     path = Path(path)
     rankings: dict[str, dict[str, float]] = {}
@@ -91,7 +92,7 @@ def read_run(path: Path | str, *, duplicates: Duplicates = "refuse") -> Run:
 
 
 def run_lines(paths: Path | str | Sequence[str]) -> Iterator[RunLine]:
-    """Yield the lines of a run that are neither blank nor comments; how many were comments is logged.
+    """Yield the lines of a run, except blank ones and comments; a log line says how many were comments.
 
     The first line of a file decides its form: TREC's six columns, or the three of MS MARCO's submissions.
 
@@ -99,7 +100,7 @@ def run_lines(paths: Path | str | Sequence[str]) -> Iterator[RunLine]:
         paths: a file, or files, folders and archives.
 
     Raises:
-        FormatError: a line is malformed, or of another form than the first.
+        FormatError: a line is malformed, or has another form than the first line.
     """
     for source in open_paths(paths, part="scoreddocs"):
         is_trec: bool | None = None
@@ -116,14 +117,14 @@ def read_qrels(paths: Path | str | Sequence[str]) -> Qrels:
     """Read judgments: ``query_id iteration doc_id relevance``, or BEIR's ``query-id corpus-id score`` under a heading.
 
     Columns are separated by spaces or tabs; files may be compressed or archives. PyTerrier's table as CSV (``qid``,
-    ``docno``, ``label``) and ``ir_datasets:NAME`` are read, too. A judgment that comes again with the same grade counts
-    once, and the log says how many did.
+    ``docno``, ``label``) and ``ir_datasets:NAME`` are read, too. A judgment that is repeated with the same grade counts
+    once, and a log line says how many were repeated.
 
     Args:
         paths: a file, or files, folders and archives.
 
     Raises:
-        FormatError: a line is malformed, a document has two grades for a query, or there is no line.
+        FormatError: a line is malformed, a document has two grades for a query, or there are no judgments.
         LoaderError: one of several paths does not exist.
     """
     judgments: dict[str, dict[str, int]] = {}
@@ -197,11 +198,11 @@ def trec_order(
 
 
 def write_run(path: Path | str, run: Run, *, form: RunForm = "trec") -> None:
-    """Write a run in the order of its rankings, atomically, gzipped when named ``.gz``.
+    """Write a run in the order of its rankings, atomically, and gzipped if its name ends in ``.gz``.
 
-    TREC's form has scores, as 32-bit floats in their shortest form; one that would not be below its predecessor becomes
-    the next 32-bit float below it, so that every reader finds the same order. MS MARCO's has query id, document id and
-    rank between tabs, and neither scores nor a tag.
+    TREC's form has scores, as 32-bit floats in their shortest form. A score that would not be below its predecessor
+    becomes the next 32-bit float below it, so that every reader finds the same order. MS MARCO's form has query id,
+    document id and rank, separated by tabs, and neither scores nor a tag.
 
     Raises:
         EvaluationError: a score does not fit in 32 bits, or an id or the tag is blank or holds a space.
@@ -212,13 +213,13 @@ def write_run(path: Path | str, run: Run, *, form: RunForm = "trec") -> None:
 def write_rankings(
     path: Path | str, name: str, rankings: Iterable[tuple[str, Sequence[ScoredDocument]]], *, form: RunForm = "trec"
 ) -> None:
-    """Write a run as `write_run` does, of rankings that come one after the other.
+    """Write a run as `write_run` does, from rankings that are read one after the other.
 
     Args:
         path: the run file.
         name: the run's tag.
-        rankings: query id and documents in rank order.
-        form: as of `write_run`.
+        rankings: pairs of query id and documents in rank order.
+        form: the form of the run, as for `write_run`.
 
     Raises:
         EvaluationError: as `write_run`.
@@ -227,7 +228,7 @@ def write_rankings(
 
 
 def _run_lines(name: str, rankings: Iterable[tuple[str, Sequence[ScoredDocument]]]) -> Iterator[str]:
-    """Yield the lines of TREC's form, line ends among them, as `write_rankings` writes them."""
+    """Yield the lines of a run in TREC's form, with their line ends."""
     _check_token("the run's tag", name)
     for query_id, documents in rankings:
         _check_token(_QUERY_ID, query_id)
@@ -249,14 +250,14 @@ def strictly_decreasing(scores: Iterable[float]) -> list[np.float32]:
     """Return scores ``(n,)`` as 32-bit floats, each lowered just enough to stay below the one before it."""
     lowered: list[np.float32] = []
     ceiling = np.float32(np.inf)
-    with np.errstate(over="ignore"):  # below the least float is -inf, refused at the end
+    with np.errstate(over="ignore"):  # a score below the least float becomes -inf, which is refused at the end
         for score in scores:
             if not abs(score) <= _FLOAT32_MAX:
                 raise EvaluationError(f"the score {score} does not fit in a run's 32 bits; rescale the scores")
             ceiling = min(np.float32(score), np.nextafter(ceiling, np.float32(-np.inf)))
             lowered.append(ceiling)
     if lowered and not np.isfinite(lowered[-1]):
-        raise EvaluationError("the scores leave no room for strictly decreasing ones in 32 bits; rescale the scores")
+        raise EvaluationError("the scores cannot be made strictly decreasing in 32 bits; rescale the scores")
     return lowered
 
 
@@ -291,7 +292,7 @@ def _run_line(source: SourceFile, number: int, fields: list[str], *, is_trec: bo
 
 
 def _run_rows(source: SourceFile) -> Iterator[RunLine]:
-    """Yield the rows of PyTerrier's table; the run is called after its file."""
+    """Yield the rows of a PyTerrier table; the run gets the file's name."""
     name = Path(source.name).stem
     for number, row in table_rows(source, (QID, DOCNO, SCORE)):
         _check_ids(source, number, row)

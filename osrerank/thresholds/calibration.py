@@ -1,4 +1,4 @@
-"""The calibration of an index: what it was fitted to, where it is kept, and whether it still holds."""
+"""The calibration of an index: its map and evidence, its file, and digests that tell whether it still applies."""
 
 import hashlib
 import json
@@ -34,7 +34,7 @@ class IndexCalibration:
         mapping: digest of the fields that are searched and read (`mapping_digest`).
         precisions: pairs ``(least probability, precision of the hits at or above it)``, by rising probability. Each
             precision is the lower end of a 95% interval, measured on judgments that the map was not fitted to.
-        evidence: numbers for people: queries, hits, relevant hits, expected calibration errors.
+        evidence: numbers for a reader: queries, hits, relevant hits, expected calibration errors.
     """
 
     stage: str
@@ -114,10 +114,10 @@ def write_calibration(file: Path, index: str, calibration: IndexCalibration) -> 
 
 
 def model_digest(identity: Mapping[str, object], options: Rerank) -> str:
-    """Return a digest of all that the calibrated score depends on besides the index.
+    """Return a digest of the models and options that the calibrated score depends on.
 
     Args:
-        identity: as `RerankService.identity` returns it.
+        identity: the models and blend, as `RerankService.identity` returns them.
         options: the search's options, with fields.
     """
     names = ("fields", "query_fields", "separator", "passages", "sentences", "rm3")
@@ -130,11 +130,12 @@ def mapping_digest(mappings: Mapping[str, Any], options: Rerank) -> str:
     """Return a digest of the mappings of the fields that a search searches and reads; other fields may change.
 
     Args:
-        mappings: the engine's answer to ``_mapping``. The names of indices do not count, so that an alias may move.
+        mappings: the engine's response to ``_mapping``. Index names do not count, so that an alias may move to another
+            index.
         options: the search's options, with fields.
     """
     names = {name.partition("^")[0] for name in (*(options.fields or ()), *(options.query_fields or ()))}
-    found = [
+    mappings_searched = [
         {
             path: definition
             for path, definition in _flat(mapping["mappings"].get("properties", {})).items()
@@ -142,11 +143,11 @@ def mapping_digest(mappings: Mapping[str, Any], options: Rerank) -> str:
         }
         for mapping in mappings.values()
     ]
-    return _digest(sorted(json.dumps(definitions, sort_keys=True) for definitions in found))
+    return _digest(sorted(json.dumps(definitions, sort_keys=True) for definitions in mappings_searched))
 
 
 def _flat(properties: Mapping[str, Any], above: str = "") -> dict[str, Any]:
-    """Return each field's definition by its path."""
+    """Return field path -> definition, for all fields and sub-fields."""
     flat: dict[str, Any] = {}
     for name, definition in properties.items():
         path = f"{above}{name}"

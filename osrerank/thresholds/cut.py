@@ -1,4 +1,4 @@
-"""Cut a reranked list: at a least probability, or to reach a precision."""
+"""Cut a reranked list at a least probability, or so that it reaches a precision."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -11,14 +11,14 @@ from osrerank.types import Candidate, StageReport
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """What one threshold removed: an entry of ``response["rerank"]["cuts"]``.
+    """What a threshold removed: an entry of ``response["rerank"]["cuts"]``.
 
     Attributes:
-        by: the option: ``min_probability`` or ``precision``.
+        by: the option that sets the threshold, ``min_probability`` or ``precision``.
         value: the option's value.
         hits: how many of the reranked hits it removed.
         least: the least probability with which a hit stays; None if the threshold sets none.
-        reason: why it was not applied; empty if it was.
+        reason: why the threshold was not applied; empty if it was.
     """
 
     by: str
@@ -37,10 +37,10 @@ class Thresholds:
     """The thresholds of a search, and the index's calibration.
 
     Attributes:
-        min_probability: least calibrated probability of a hit that stays; None for all.
+        min_probability: the least calibrated probability with which a hit stays; None to keep all hits.
         cutoff: how the end of the list is found; None for no cutoff.
         calibration: the index's calibration; None if it has no valid one.
-        refusal: why it has no valid one; else empty.
+        refusal: why the index has no valid calibration; empty if it has one.
     """
 
     min_probability: float | None = None
@@ -54,8 +54,8 @@ class Thresholds:
         """Return the candidates that stay, in their order, and what each threshold removed.
 
         Args:
-            candidates: in their new order.
-            reports: what the stages did.
+            candidates: the reranked candidates, in their new order.
+            reports: the stages' reports.
         """
         kept, cuts = list(candidates), []
         if self.min_probability is not None:
@@ -98,16 +98,16 @@ class Thresholds:
 def at_least(
     candidates: Sequence[Candidate], least: float, reports: Sequence[StageReport] = ()
 ) -> tuple[list[Candidate], int]:
-    """Return the candidates with at least this probability, by the last stage that gives any, and how many have less.
+    """Return the candidates with at least this probability, by the last stage that gives one, and how many have less.
 
     Args:
-        candidates: in their new order.
-        least: the probability.
-        reports: what the stages did.
+        candidates: the reranked candidates, in their new order.
+        least: the least probability with which a candidate stays.
+        reports: the stages' reports.
     """
-    given = [[entry for entry in candidate.trace if "probability" in entry.parts] for candidate in candidates]
-    last = max((entry.level for entries in given for entry in entries), default=0)
-    entries = [next((entry for entry in entries if entry.level == last), None) for entries in given]
+    scored_entries = [[entry for entry in candidate.trace if "probability" in entry.parts] for candidate in candidates]
+    last = max((entry.level for entries in scored_entries for entry in entries), default=0)
+    entries = [next((entry for entry in entries if entry.level == last), None) for entries in scored_entries]
     probabilities = [None if entry is None else entry.parts["probability"] for entry in entries]
     stage = next((entry.stage for entry in entries if entry is not None), "")
     return _kept(candidates, probabilities, least, stage, reports)
@@ -122,15 +122,15 @@ def _kept(
 ) -> tuple[list[Candidate], int]:
     """Return the candidates that stay, and how many of the reranked ones do not.
 
-    One stays whose probability is high enough, or that the stage had no time to score. Candidates below the depth do
-    not stay, and are not counted: how many there are depends on the page.
+    A candidate stays if its probability is high enough, or if the stage had no time to score it. Candidates below the
+    depth do not stay, and are not counted, because their number depends on the page.
 
     Args:
-        candidates: in their new order.
-        probabilities: that of each; None if the stage did not score it.
-        least: the least probability.
+        candidates: the reranked candidates, in their new order.
+        probabilities: each candidate's probability; None if the stage did not score it.
+        least: the least probability with which a candidate stays.
         stage: the stage that gives the probabilities.
-        reports: what the stages did.
+        reports: the stages' reports.
     """
     depth = max((report.candidates for report in reports), default=len(candidates))
     timed = max((report.candidates for report in reports if report.name == stage), default=0)
@@ -139,10 +139,10 @@ def _kept(
         for candidate, probability in zip(candidates, probabilities, strict=True)
         if (probability >= least if probability is not None else candidate.rank <= timed and not candidate.failure)
     ]
-    return kept, sum(one.rank <= depth for one in candidates) - sum(one.rank <= depth for one in kept)
+    return kept, sum(one.rank <= depth for one in candidates) - sum(candidate.rank <= depth for candidate in kept)
 
 
 def probability_of(candidate: Candidate) -> float | None:
-    """Return the probability of relevance by the last stage that gives one; None if none does."""
-    found = [entry.parts["probability"] for entry in candidate.trace if "probability" in entry.parts]
-    return found[-1] if found else None
+    """Return the probability of relevance from the last stage that gives one; None if none does."""
+    probabilities = [entry.parts["probability"] for entry in candidate.trace if "probability" in entry.parts]
+    return probabilities[-1] if probabilities else None

@@ -1,4 +1,4 @@
-"""Map a score to a probability: the two maps, logistic and isotonic, that a calibration may have.
+"""Map scores to probabilities by one of the two maps that a calibration may have, logistic or isotonic.
 
 Platt: Probabilistic outputs for support vector machines, 1999. Zadrozny, Elkan: Transforming classifier scores into
 accurate multiclass probability estimates, KDD 2002 (isotonic regression).
@@ -36,11 +36,11 @@ class Platt:
 
 @dataclass(frozen=True, slots=True)
 class Isotonic:
-    """Straight lines between points, constant before the first and after the last; it never decreases.
+    """Straight lines between points, constant before the first and after the last; the map never decreases.
 
     Attributes:
-        scores: the points' scores, rising.
-        probabilities: the points' probabilities, each in [0, 1], never falling.
+        scores: the points' scores, in rising order.
+        probabilities: the points' probabilities, each in [0, 1], none below the one before it.
     """
 
     scores: tuple[float, ...]
