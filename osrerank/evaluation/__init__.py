@@ -1,12 +1,12 @@
-"""Measure runs against judgments, and test how they differ: values and functions, without the command line.
+"""Measure runs against judgments, and test how they differ, from Python.
 
 ```python
 from osrerank.evaluation import compare, evaluate, read_qrels, read_run
 
 qrels = read_qrels("qrels.txt")
 print(evaluate(qrels, read_run("reranked.run"), ["nDCG@10"]).overall)
-for one in compare(qrels, {"bm25": "bm25.run", "reranked": "reranked.run"}, ["nDCG@10"]):
-    print(one.run, one.difference, one.wins, one.losses, one.p_t_holm)
+for comparison in compare(qrels, {"bm25": "bm25.run", "reranked": "reranked.run"}, ["nDCG@10"]):
+    print(comparison.run, comparison.difference, comparison.wins, comparison.losses, comparison.p_t_holm)
 ```
 """
 

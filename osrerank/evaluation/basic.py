@@ -1,4 +1,4 @@
-"""Measures of one ranking, for the demo and for trainings; ir-measures computes everything else.
+"""Compute measures of one ranking, for the demo and for training; ir-measures computes all others.
 
 nDCG with linear gains and log2(rank + 1) discounts, as trec_eval's `ndcg_cut`; Järvelin, Kekäläinen: Cumulated
 gain-based evaluation of IR techniques, TOIS 2002.
@@ -25,12 +25,12 @@ def reciprocal_rank(ranked: Sequence[str], relevance: Mapping[str, int], cutoff:
 
 
 def average_precision(ranked: Sequence[str], relevance: Mapping[str, int], cutoff: int) -> float:
-    """Return the mean over all relevant documents of the precision at their ranks, 0 beyond the cutoff.
+    """Return the mean, over all relevant documents, of the precision at their ranks; 0 for those beyond the cutoff.
 
-    It is trec_eval's ``map``, with ``-M`` for the cutoff; 0 when nothing is relevant.
+    This is trec_eval's ``map``, with ``-M`` for the cutoff. It is 0 when nothing is relevant.
     """
-    found = [rank for rank, doc_id in enumerate(ranked[:cutoff], start=1) if relevance.get(doc_id, 0) > 0]
-    precisions = math.fsum(number / rank for number, rank in enumerate(found, start=1))
+    relevant_ranks = [rank for rank, doc_id in enumerate(ranked[:cutoff], start=1) if relevance.get(doc_id, 0) > 0]
+    precisions = math.fsum(number / rank for number, rank in enumerate(relevant_ranks, start=1))
     return precisions / max(1, sum(grade > 0 for grade in relevance.values()))
 
 

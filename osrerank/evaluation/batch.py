@@ -1,4 +1,4 @@
-"""Run a query set through a search, in threads, with a checkpoint after each query."""
+"""Search each query of a query set, in threads, with a checkpoint after each query."""
 
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -12,12 +12,12 @@ from osrerank.evaluation.side_file import SideFile
 from osrerank.types import Query, ScoredDocument
 
 GIVE_UP_AFTER = 10
-"""Failures in a row after which the batch stops: the server is gone, or the model cannot be loaded."""
+"""How many failures in a row stop the batch; by then the server is gone, or the model cannot be loaded."""
 
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """A query that failed, and why; or that was reranked in part alone."""
+    """A query that failed, and why; ``is_partial`` is set if it failed because it was reranked only in part."""
 
     query_id: str
     reason: str
@@ -38,15 +38,15 @@ def run_queries(
 
     Args:
         queries: the query set.
-        search: query and start time (``time.perf_counter``) -> record; called from several threads.
-        checkpoint: where records go; appended to from the calling thread only.
-        workers: threads.
+        search: takes a query and its start time (``time.perf_counter``), returns a record; called from several threads.
+        checkpoint: the side file that records are appended to, from the calling thread only.
+        workers: the number of threads.
         reranked: whether a record that was not completely reranked counts as failed.
-        allow_partial: whether one that was reranked in part does not.
+        allow_partial: whether a record that was reranked in part counts as complete.
         advance: called after each query.
 
     Returns:
-        The queries that failed or were not tried, in the order of the query set; none of them is in the checkpoint.
+        The queries that failed or were not tried, in the order of the query set. The checkpoint has none of them.
     """
     waiting = iter([query for query in queries if query.query_id not in checkpoint])
     failed: dict[str, Failure] = {}
@@ -65,7 +65,7 @@ def run_queries(
                 advance()
                 if in_a_row < GIVE_UP_AFTER and (following := next(waiting, None)) is not None:
                     running[_submit(threads, search, following)] = following
-    finally:  # an interrupted batch does not wait for its queries, which end when the caller closes what they use
+    finally:  # an interrupted batch does not wait for its queries; they end when the caller closes the client
         threads.close(wait=False)
     for query in waiting:
         failed[query.query_id] = Failure(query.query_id, f"not tried after {GIVE_UP_AFTER} failures in a row")
@@ -85,7 +85,7 @@ def _submit(threads: DaemonThreads, search: Callable[[Query, float], QueryRecord
 def _settle(
     query: Query, future: Future[QueryRecord], checkpoint: SideFile, *, reranked: bool, allow_partial: bool
 ) -> Failure | None:
-    """Append a query's record, or return why there is none."""
+    """Append a query's record to the checkpoint, or return why the query failed."""
     try:
         record = future.result()
     except Exception as error:  # noqa: BLE001 - one query's failure is listed and must not end the others

@@ -1,8 +1,8 @@
-"""Measures that ir-measures' providers compute differently from trec_eval, computed as trec_eval does.
+"""Compute, as trec_eval does, the measures that ir-measures' providers compute differently.
 
-Found by trec_eval's self-test with pytrec-eval-terrier 0.5: it counts ``NumRel`` at relevance 1 only, gives NaN for
-``IPrec`` of a query without documents, and takes recall points as trec_eval 9 did, where trec_eval 10 rounds them
-to the nearest document.
+trec_eval's self-test found the differences in pytrec-eval-terrier 0.5: it counts ``NumRel`` at relevance 1 only, gives
+NaN for ``IPrec`` of a query without documents, and takes recall points as trec_eval 9 did; trec_eval 10 rounds them to
+the
 """
 
 from collections.abc import Mapping, Sequence
@@ -11,7 +11,7 @@ from typing import Any
 
 
 def needs_correction(measure: Any) -> bool:
-    """Return whether `corrected` must compute the measure."""
+    """Return whether `corrected` must compute a measure."""
     return measure.NAME == "NumRel" or (measure.NAME == "IPrec" and not measure["judged_only"])
 
 
@@ -32,10 +32,10 @@ def corrected(measure: Any, judged: Mapping[str, int], doc_ids: Sequence[str]) -
 
 
 def interpolated_precision(is_relevant: Sequence[bool], n_relevant: int, recall: float) -> float:
-    """Return the highest precision at any rank from the one where ``recall`` is reached; 0 when it never is.
+    """Return the highest precision at or below the rank where ``recall`` is reached; 0 if it never is.
 
     Recall is reached at ``recall * n_relevant`` documents, rounded half up (trec_eval 10, ``m_iprec_at_recall.c``).
     """
-    found = list(accumulate(map(int, is_relevant)))
+    relevant_so_far = list(accumulate(map(int, is_relevant)))
     target = int(recall * n_relevant + 0.5)
-    return max((count / rank for rank, count in enumerate(found, start=1) if count >= target), default=0.0)
+    return max((count / rank for rank, count in enumerate(relevant_so_far, start=1) if count >= target), default=0.0)

@@ -1,4 +1,4 @@
-"""The folds of a cross-validation: from files of published experiments, or blocks of the sorted queries."""
+"""Make the folds of a cross-validation: read them from published files, or divide the sorted queries into blocks."""
 
 from collections.abc import Iterable, Sequence
 from itertools import pairwise
@@ -15,15 +15,15 @@ def read_folds(path: Path) -> Folds:
     """Read a JSON file: a list of lists of query ids, or Capreolus' ``{"s1": {"predict": {"test": [...]}}}``.
 
     Raises:
-        EvaluationError: it is neither, a query is in two folds, or there are fewer than two folds.
+        EvaluationError: the file has neither form, a query is in two folds, or there are fewer than two folds.
     """
     try:
         content = json_file(path)
     except ValueError as error:
         raise EvaluationError(f"{path}: not JSON: {error}") from None
     try:
-        lists = [one["predict"]["test"] for one in content.values()] if isinstance(content, dict) else list(content)
-        folds = tuple(tuple(_ids(one)) for one in lists)
+        lists = [fold["predict"]["test"] for fold in content.values()] if isinstance(content, dict) else list(content)
+        folds = tuple(tuple(_ids(query_list)) for query_list in lists)
     except (KeyError, TypeError) as error:
         raise EvaluationError(
             f"{path}: expected a list of lists of query ids, or an object of folds with predict.test: {error}"
@@ -38,12 +38,15 @@ def read_folds(path: Path) -> Folds:
 
 
 def block_folds(query_ids: Iterable[str], count: int) -> Folds:
-    """Return consecutive blocks of the sorted queries, numbers sorted as numbers, as Birch has for Core17 and Core18.
+    """Return consecutive blocks of the sorted queries, as Birch does for Core17 and Core18; numbers sort as numbers.
 
     Raises:
         EvaluationError: there are fewer queries than folds.
     """
-    ordered = sorted(query_ids, key=lambda one: (not one.isdecimal(), int(one) if one.isdecimal() else 0, one))
+    ordered = sorted(
+        query_ids,
+        key=lambda query_id: (not query_id.isdecimal(), int(query_id) if query_id.isdecimal() else 0, query_id),
+    )
     if len(ordered) < count:
         raise EvaluationError(f"{len(ordered)} judged queries are too few for {count} folds")
     edges = [len(ordered) * number // count for number in range(count + 1)]

@@ -1,9 +1,8 @@
-"""Measures of runs, by ir-measures' names, averaged as trec_eval averages.
+"""Measure runs, by ir-measures' names for measures, and average as trec_eval does.
 
-Providers get runs in trec_eval's order, with scores that cannot tie, cut to the depth, and only the queries that are
-averaged over, so that their own conventions do not matter. ir-measures (MacAvaney et al., 2022, arXiv 2111.13466)
-computes
-the values.
+ir-measures (MacAvaney et al., 2022, arXiv 2111.13466) computes the values, by means of several providers. They get runs
+in trec_eval's order, with scores that cannot tie, cut to the depth, and only the queries that are averaged over, so
+that their own conventions do not matter.
 """
 
 import contextlib
@@ -23,26 +22,26 @@ from osrerank.formats.trec import trec_order
 from osrerank.types import Qrels, Run
 
 MSMARCO = "MRR@10 (MS MARCO)"
-"""Name under which the official script's measure appears; see `msmarco_mrr`."""
+"""The name of the measure that MS MARCO's official script computes; see `msmarco_mrr`."""
 MSMARCO_DEPTH = 10
-"""Ranks that the official script looks at."""
+"""How many ranks the official script looks at."""
 _GDEVAL_GRADE = 4
 _PACKAGE = re.compile(r"Unsupported measures {(.+?)}\..*?- (\S+) \(pip install ([^)]+)\)")
 _UNSUPPORTED = re.compile(r"Unsupported measures {(.+)}\.?")
-"""How ir-measures says that it has no program for a measure; the first names the package that has one."""
+"""ir-measures' messages for a measure that it cannot compute; the first one names the package that can."""
 DEFAULT_MEASURES = ("nDCG@10", "RR@10", "AP", "R@100")
 
 
 @dataclass(frozen=True, slots=True)
 class Averaging:
-    """How runs are cut, and what is averaged over.
+    """How runs are cut, and which queries are averaged over.
 
     Attributes:
-        complete: average over every judged query, one that the run lacks counting 0 (trec_eval's ``-c``); otherwise
-            over the queries that are in both (trec_eval's default).
-        relevance_level: least relevance that counts as relevant for measures of two grades (trec_eval's ``-l``).
-        depth: documents looked at from the top of each ranking (trec_eval's ``-M``); None means all.
-        single_precision: compare scores as 32-bit floats, as trec_eval up to 9.0.8 does.
+        complete: whether to average over all judged queries, where a query that the run lacks counts 0 (trec_eval's
+            ``-c``), or only over the queries that are in both (trec_eval's default).
+        relevance_level: the lowest grade that counts as relevant for measures of two grades (trec_eval's ``-l``).
+        depth: how many documents from the top of each ranking are measured (trec_eval's ``-M``); None for all.
+        single_precision: whether scores are compared as 32-bit floats, as trec_eval up to 9.0.8 does.
     """
 
     complete: bool = False
@@ -59,7 +58,7 @@ class Evaluation:
         run: the run's name.
         per_query: measure -> query_id -> value; a query for which the measure is not defined (Accuracy without a
             relevant document in the ranking) is left out.
-        overall: measure -> the mean over the queries; a count (``NumRel``) is a sum.
+        overall: measure -> the mean over the queries, or the sum if the measure is a count (``NumRel``).
     """
 
     run: str
@@ -84,7 +83,7 @@ def evaluate(
         run: the run: ``{query_id: {doc_id: score}}``, ``{query_id: [doc_id, ...]}`` with the best first, a path, or a
             DataFrame with qid, docno and score.
         measures: names such as ``nDCG@10``, ``AP(rel=2)``, trec_eval's ``ndcg_cut_10``, or `MSMARCO`.
-        averaging: how runs are cut and averaged; trec_eval's defaults when absent.
+        averaging: how runs are cut and averaged; None for trec_eval's defaults.
 
     Raises:
         EvaluationError: a measure is unknown or has no value for any query, or run and judgments share no query.
@@ -96,10 +95,10 @@ def evaluate(
 
 
 class Tally:
-    """Measures a run that comes in parts, as `evaluate` measures it whole; it keeps the values, not the rankings.
+    """Measures a run part by part, with the values that `evaluate` gives for the whole run; it keeps no rankings.
 
     Args:
-        qrels, measures, averaging: as `evaluate` takes them.
+        qrels, measures, averaging: the judgments, measures and averaging, as for `evaluate`.
 
     Raises:
         EvaluationError: a measure is unknown.
@@ -136,7 +135,7 @@ class Tally:
         if undefined := [measure for measure, of in values.items() if not of]:
             raise EvaluationError(f"{undefined[0]} has no value for any query of run {name}: leave it out")
         overall = {measure: _overall(self._parsed[measure], of) for measure, of in values.items()}
-        if (of := self._values.get(MSMARCO)) is not None:  # a query that the run lacks counts 0
+        if (of := self._values.get(MSMARCO)) is not None:  # queries that the run lacks count 0
             values[MSMARCO] = {query_id: of.get(query_id, 0.0) for query_id in self._qrels.judgments}
             overall[MSMARCO] = math.fsum(values[MSMARCO].values()) / len(values[MSMARCO])
         return Evaluation(name, values, overall)
@@ -153,7 +152,7 @@ class Tally:
 def judged_queries(
     qrels: Qrels, run: Collection[str], name: str, *, complete: bool = False
 ) -> dict[str, Mapping[str, int]]:
-    """Return the judgments of the queries that are averaged over, for a run of some queries.
+    """Return the judgments of the queries that are averaged over, for a run of the given queries.
 
     Raises:
         EvaluationError: run and judgments share no query.
@@ -162,20 +161,20 @@ def judged_queries(
     if not shared:
         raise EvaluationError(
             f"run {name} and the judgments share no query: the run has {_some(run)}, the judgments "
-            f"{_some(qrels.judgments)}; are they of the same query set?"
+            f"{_some(qrels.judgments)}; are both for the same query set?"
         )
     return dict(qrels.judgments) if complete else shared
 
 
 def parse_measures(names: Iterable[str], relevance_level: int = 1) -> dict[str, Any]:
-    """Return ir-measures' measures, by the names to show them under.
+    """Return name to show -> ir-measures' measure.
 
     Args:
-        names: ir-measures' names, or trec_eval's; some of trec_eval's stand for several measures.
-        relevance_level: taken by measures of two grades whose name has no ``rel=``.
+        names: ir-measures' names, or trec_eval's, some of which stand for several measures.
+        relevance_level: the relevance level of measures of two grades whose name has no ``rel=``.
 
     Raises:
-        EvaluationError: a name is unknown, or its arguments cannot be used.
+        EvaluationError: a name is unknown, or its parameters cannot be used.
     """
     ir_measures = require("ir_measures", extra="eval")
     measures: dict[str, Any] = {}
@@ -189,21 +188,21 @@ def parse_measures(names: Iterable[str], relevance_level: int = 1) -> dict[str, 
 
 
 def msmarco_mrr(qrels: Qrels, run: Run) -> dict[str, float]:
-    """Return reciprocal ranks as MS MARCO's official script counts them: one value for each query of the reference.
+    """Return each judged query's reciprocal rank, as MS MARCO's official script computes it.
 
-    A query that the run lacks counts 0, one that is not in the reference is ignored, and relevance above 0 is relevant.
-    A document of a three-column run has the rank that the run gives it, even if ranks above are missing.
+    A query that the run lacks has 0, a query without judgments is ignored, and grades above 0 are relevant. A document
+    in a three-column run has the rank that the run gives it, even if better ranks are missing.
     """
     return {query_id: _reciprocal_rank(judged, run, query_id) for query_id, judged in qrels.judgments.items()}
 
 
 def _reciprocal_rank(judged: Mapping[str, int], run: Run, query_id: str) -> float:
     documents = run.rankings.get(query_id, ())
-    ranks = (round(1 / one.score) if run.by_rank else rank for rank, one in enumerate(documents, start=1))
+    ranks = (round(1 / document.score) if run.by_rank else rank for rank, document in enumerate(documents, start=1))
     relevant = (
         rank
-        for rank, one in zip(ranks, documents, strict=True)
-        if rank <= MSMARCO_DEPTH and judged.get(one.doc_id, 0) > 0
+        for rank, document in zip(ranks, documents, strict=True)
+        if rank <= MSMARCO_DEPTH and judged.get(document.doc_id, 0) > 0
     )
     return 1 / next(relevant, math.inf)
 
@@ -228,11 +227,14 @@ def _values(
             ranked = _untied({numbers[query_id]: doc_ids for query_id, doc_ids in rankings.items()})
             for metric in evaluator.iter_calc(ranked):
                 values[computed[metric.measure]][names[int(metric.query_id) - 1]] = float(metric.value)
-    return {name: {one: by_query[one] for one in judged if one in by_query} for name, by_query in values.items()}
+    return {
+        name: {query_id: by_query[query_id] for query_id in judged if query_id in by_query}
+        for name, by_query in values.items()
+    }
 
 
 def _ranked(run: Run, query_id: str, averaging: Averaging) -> list[str]:
-    """Return the document ids of a query in trec_eval's order, cut to the depth; none when the run lacks the query."""
+    """Return a query's document ids in trec_eval's order, cut to the depth; empty if the run lacks the query."""
     documents = trec_order(run.rankings.get(query_id, ()), single_precision=averaging.single_precision)
     return [document.doc_id for document in documents[: averaging.depth]]
 
@@ -247,7 +249,7 @@ def _untied(rankings: Mapping[str, Sequence[str]]) -> dict[str, dict[str, float]
 
 @contextlib.contextmanager
 def _provider_errors(measures: Iterable[Any], judged: Mapping[str, Mapping[str, int]]) -> Iterator[None]:
-    """Turn the failure of a program that computes measures into one sentence, before it writes its own.
+    """Turn the failure of a provider's program into an error of one sentence.
 
     Raises:
         EvaluationError: grades are too high for gdeval, or the program failed.
@@ -273,11 +275,11 @@ def _evaluator(measures: Sequence[Any], judged: Mapping[str, Mapping[str, int]])
 
 
 def _unsupported(measures: Sequence[Any], said: str) -> str:
-    """Return why ir-measures computes none of these measures: a package lacks, or no parameters are those it knows."""
+    """Return why ir-measures cannot compute these measures: a package is missing, or parameters are unknown."""
     if package := _PACKAGE.search(said):
         return f"measure {package[1]} needs the Python package {package[2]}: pip install '{package[3]}'"
-    if found := _UNSUPPORTED.fullmatch(said):
-        return f"measure {found[1]} cannot be used as it is written; see https://ir-measur.es for its parameters"
+    if unsupported := _UNSUPPORTED.fullmatch(said):
+        return f"measure {unsupported[1]} cannot be used as it is written; see https://ir-measur.es for its parameters"
     return f"cannot measure {', '.join(map(str, measures))}: {said}"
 
 
@@ -289,7 +291,9 @@ def _parse(ir_measures: ModuleType, name: str) -> list[Any]:
         measures = _parse_trec(ir_measures, name)
     try:
         for measure in measures:
-            if lacking := [key for key, one in measure.SUPPORTED_PARAMS.items() if _is_lacking(measure, key, one)]:
+            if lacking := [
+                key for key, parameter in measure.SUPPORTED_PARAMS.items() if _is_lacking(measure, key, parameter)
+            ]:
                 raise AssertionError(f"it needs {' and '.join(lacking)}")  # noqa: TRY301 - as validate_params does
             measure.validate_params()
             if measure.params.get("cutoff", 1) < 1:  # trec_eval's code aborts the process
@@ -317,7 +321,7 @@ def _parse_trec(ir_measures: ModuleType, name: str) -> list[Any]:
 
 
 def _with_level(measure: Any, name: str, level: int) -> Any:
-    """Return the measure at a relevance level, if it has one that its name does not set."""
+    """Return the measure at a relevance level, if it takes one and its name does not set it."""
     level_matters = "rel" in measure.SUPPORTED_PARAMS and "rel=" not in name
     if level == 1 or not level_matters:
         return measure

@@ -1,18 +1,18 @@
-"""Hits that are the query itself, in collections whose queries are documents: BEIR's ArguAna and Quora.
+"""Count hits that are the query itself, in collections whose queries are documents, such as BEIR's ArguAna and Quora.
 
-BEIR leaves such hits out. An id that a query and another document share by chance, as where both are numbered from 1,
-is seldom among the best hits, so a few of them say nothing.
+BEIR leaves such hits out. A query and a document may also share an id by chance, for instance if both are numbered from
+1. Such documents are seldom among the best hits, so a few of them are ignored.
 """
 
 from collections.abc import Mapping, Sequence
 
 TOP = 10
 LEAST_SHARE = 0.05
-"""The share of the queries from which on it is no chance."""
+"""The smallest share of queries with such a hit that is not put down to chance."""
 
 
 def own_hits(rankings: Mapping[str, Sequence[str]]) -> int:
-    """Return how many queries have a document with their own id among their ten best; 0 if it may be by chance.
+    """Return how many queries have a document with their own id among their ten best; 0 if so few may be chance.
 
     Args:
         rankings: query id -> document ids, best first.

@@ -1,4 +1,4 @@
-"""Figures for a paper, drawn without a display."""
+"""Draw figures for a paper, without a display."""
 
 import contextlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -13,17 +13,17 @@ FORMATS = (".svg", ".png", ".pdf")
 INCHES = (5.2, 3.6)
 DOTS_PER_INCH = 200
 MARKERS = "osD^vPX"
-# Okabe and Ito's colours, which colour-blind readers can distinguish; without yellow, faint on white.
+# Okabe and Ito's colours, which colour-blind readers can distinguish, without yellow, which is faint on white.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 
 
 def plot_tradeoff(path: Path, curves: Mapping[str, Sequence[Point]], measure: str) -> None:
-    """Draw quality against inferences per query, a line for each curve, its points labelled with k0 or k1.
+    """Draw quality against inferences per query, with a line for each curve and points labelled with k0 or k1.
 
     The same points make the same file, byte for byte.
 
     Args:
-        path: file to write; ``.svg``, ``.png`` or ``.pdf``.
+        path: the file to write, ``.svg``, ``.png`` or ``.pdf``.
         curves: label -> points.
         measure: the vertical axis' name.
 
@@ -46,7 +46,7 @@ def plot_shares(path: Path, curves: Mapping[str, Sequence[tuple[float, float]]],
 
     Args:
         path: as for `plot_tradeoff`.
-        curves: label -> (a, value), by rising a.
+        curves: label -> pairs (a, value), by rising a.
         measure: the vertical axis' name.
 
     Raises:
@@ -62,12 +62,12 @@ def plot_shares(path: Path, curves: Mapping[str, Sequence[tuple[float, float]]],
 
 
 def plot_curve(path: Path, losses: Sequence[tuple[int, float]], measures: Sequence[tuple[int, float]]) -> None:
-    """Draw a training's loss against its steps, and the measure on the development set on an axis of its own.
+    """Draw a training's loss against its steps, and the measure on the development set on a second axis.
 
     Args:
         path: as for `plot_tradeoff`.
-        losses: (step, loss).
-        measures: (step, value), higher is better; none where there is no development set.
+        losses: pairs of step and loss.
+        measures: pairs of step and value, higher is better; empty without a development set.
 
     Raises:
         ConfigError: the file's name has another ending.
@@ -83,11 +83,12 @@ def plot_curve(path: Path, losses: Sequence[tuple[int, float]], measures: Sequen
 
 
 def plot_reliability(path: Path, curves: Mapping[str, Sequence[tuple[float, float]]]) -> None:
-    """Draw the share of relevant hits against their probability, a line for each curve, beside the diagonal.
+    """Draw the share of relevant hits against their probability, with a line for each curve, and the diagonal.
 
     Args:
         path: as for `plot_tradeoff`.
-        curves: label -> (mean probability of some hits, share of them that is relevant), by rising probability.
+        curves: label -> pairs (mean probability of a group of hits, relevant share of the group), by rising
+            probability.
 
     Raises:
         ConfigError: the file's name has another ending.
@@ -103,10 +104,10 @@ def plot_reliability(path: Path, curves: Mapping[str, Sequence[tuple[float, floa
 
 
 def check_plot(path: Path) -> None:
-    """Refuse a file that no plot can be written to, before anything is computed for it.
+    """Refuse a file name to which no plot can be written, before anything is computed for the plot.
 
     Raises:
-        ConfigError: its name has an ending that none of the formats has.
+        ConfigError: the name ends in none of the formats.
         MissingDependencyError: matplotlib is not installed.
     """
     if path.suffix.lower() not in FORMATS:
@@ -136,7 +137,7 @@ def _draw(axes: Any, label: str, points: Sequence[Point], number: int) -> None:
     axes.plot(
         [point.inferences for point in points],
         [point.quality for point in points],
-        marker=MARKERS[(number + number // len(COLOURS)) % len(MARKERS)],  # no two curves have both alike
+        marker=MARKERS[(number + number // len(COLOURS)) % len(MARKERS)],  # no two curves share marker and colour
         markersize=4,
         linewidth=1.3,
         color=COLOURS[number % len(COLOURS)],
@@ -145,7 +146,7 @@ def _draw(axes: Any, label: str, points: Sequence[Point], number: int) -> None:
 
 
 def _label(axes: Any, points: Iterable[Point]) -> None:
-    """Write depths below and right of the points, off a rising curve; where curves share a cost, once."""
+    """Write depths below and right of the points, away from a rising curve; only once if curves share a cost."""
     lowest: dict[float, Point] = {}
     for point in points:
         known = lowest.setdefault(point.inferences, point)

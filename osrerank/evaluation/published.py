@@ -1,7 +1,7 @@
-"""Collections that others publish values for, over candidates that they publish, too, and those values.
+"""Collections for which others publish candidates, and values that they measured on these candidates.
 
-The candidates are BM25's, of Anserini with k1 = 0.9 and b = 0.4, as rank_llm keeps them with their texts. They are
-known by BM25's own nDCG@10, which Anserini's regressions publish, so that a file of other candidates is noticed.
+The candidates are BM25's, from Anserini with k1 = 0.9 and b = 0.4, and rank_llm publishes them with their texts. They are
+recognised by BM25's nDCG@10, which Anserini's regressions publish, so that a file of other candidates is noticed.
 """
 
 from collections.abc import Mapping
@@ -18,13 +18,13 @@ _CANDIDATES = "https://huggingface.co/datasets/castorini/rank_llm_data/resolve/m
 
 @dataclass(frozen=True, slots=True)
 class PublishedFile:
-    """A file, as its publisher describes it.
+    """A file to download, as its publisher describes it.
 
     Attributes:
-        name: its name.
-        url: its address.
-        bytes: its size; 0 where it is not known here.
-        md5, sha256: in hexadecimal digits; "" where they are not known here.
+        name: the file's name.
+        url: the file's address.
+        bytes: the file's size in bytes; 0 if we do not know it.
+        md5, sha256: the file's checksums in hexadecimal digits; "" if we do not know them.
     """
 
     name: str
@@ -40,7 +40,7 @@ class PublishedFile:
 
 @dataclass(frozen=True, slots=True)
 class PublishedValue:
-    """What somebody publishes for a system over BM25's top 100, with the address; higher is better."""
+    """A published value of a system over BM25's top 100, with its address; higher is better."""
 
     system: str
     value: float
@@ -52,10 +52,10 @@ class Collection:
     """A collection with published candidates and values.
 
     Attributes:
-        name: as on the command line.
-        about: one line.
-        queries: how many are judged.
-        qrels: the judgments.
+        name: the collection's name on the command line.
+        about: a description in one line.
+        queries: how many queries are judged.
+        qrels: the file of judgments.
         candidates: depth -> the file with BM25's candidates and their texts.
         bm25: nDCG@10 of these candidates in BM25's order, to four decimals, with its source.
         values: others' values over the top 100, lowest first.
@@ -145,4 +145,4 @@ _ALL = (
         "",
     ),
 )
-COLLECTIONS: Mapping[str, Collection] = MappingProxyType({one.name: one for one in _ALL})
+COLLECTIONS: Mapping[str, Collection] = MappingProxyType({collection.name: collection for collection in _ALL})

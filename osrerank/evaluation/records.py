@@ -1,4 +1,4 @@
-"""What `osrerank run` and `osrerank rerank` keep of each query besides the TREC run: one JSON object a line.
+"""The records that `osrerank run` and `osrerank rerank` keep besides the TREC run: a JSON object for each query.
 
 ::
 
@@ -37,7 +37,7 @@ class QueryRecord:
 
     Attributes:
         query_id: the query.
-        fields: the other fields, as the module's docstring lists them.
+        fields: the line's other fields, which the module's docstring lists.
     """
 
     query_id: str
@@ -49,8 +49,8 @@ class QueryRecord:
 
         Args:
             query_id: the query.
-            response: what ``client.search`` answered.
-            started_s: when the search began, by ``time.perf_counter``.
+            response: the response of ``client.search``.
+            started_s: when the search began, by ``time.perf_counter``, in seconds.
         """
         candidates = [_from_hit(hit, rank) for rank, hit in enumerate(response["hits"]["hits"], start=1)]
         summary = response.get("rerank") or {"applied": False, "reason": None, "stages": []}
@@ -58,7 +58,7 @@ class QueryRecord:
 
     @classmethod
     def from_ranking(cls, query_id: str, ranking: Ranking, started_s: float) -> Self:
-        """Make the record of a ranking; arguments as for `from_response`."""
+        """Make the record of a ranking; the other arguments are those of `from_response`."""
         candidates = [
             {
                 "doc_id": candidate.doc_id,
@@ -82,7 +82,7 @@ class QueryRecord:
         reason: object,
         started_s: float,
     ) -> Self:
-        """Make a record of its parts; the pairs that a stage compared go into the record."""
+        """Make a record from its parts; the pairs that a stage compared move from the stage's report to the record."""
         pairs = next((stage["pairs"] for stage in stages if stage.get("pairs")), None)
         return cls(
             query_id,
@@ -98,7 +98,7 @@ class QueryRecord:
 
     @classmethod
     def from_json(cls, value: Any) -> Self:
-        """Read a decoded line.
+        """Make a record from a line's JSON object.
 
         Raises:
             EvaluationError: the line is not a record.
@@ -112,26 +112,29 @@ class QueryRecord:
             raise EvaluationError(f"not a record of `osrerank run`: {type(error).__name__} {error}") from None
 
     def as_json(self) -> dict[str, Any]:
-        """Return what a line holds."""
+        """Return the record as the JSON object of its line."""
         return {"query_id": self.query_id, **self.fields}
 
     @property
     def is_partial(self) -> bool:
-        """Whether only a part of the candidates was reranked, or by some of the stages alone."""
+        """Whether only a part of the candidates was reranked, or only some of the stages ran."""
         return bool(self.fields["applied"] == "partial")
 
     @property
     def problem(self) -> str:
-        """Why a reranked query failed; empty when it did not, or when there was nothing to rerank."""
+        """Why a reranked query failed; empty if it did not fail, or if it had no candidates."""
         if self.fields["applied"] is True or not self.fields["candidates"]:
             return ""
         return str(self.fields["reason"] or "not reranked")
 
     def without(self, doc_id: str, most: int) -> "QueryRecord":
-        """Return the record of at most so many candidates without one document, as if it had not been there."""
-        own = next((candidate for candidate in self.fields["candidates"] if candidate["doc_id"] == doc_id), None)
-        kept = [candidate for candidate in self.fields["candidates"] if candidate is not own][:most]
-        fields = {**self.fields, "candidates": kept if own is None else [_closed_up(one, own) for one in kept]}
+        """Return the record as if a document had not been found, with at most ``most`` candidates."""
+        removed = next((candidate for candidate in self.fields["candidates"] if candidate["doc_id"] == doc_id), None)
+        kept = [candidate for candidate in self.fields["candidates"] if candidate is not removed][:most]
+        fields = {
+            **self.fields,
+            "candidates": kept if removed is None else [_closed_up(candidate, removed) for candidate in kept],
+        }
         if (pairs := self.fields.get("pairs")) and doc_id in pairs["doc_ids"]:
             fields["pairs"] = _pairs_without(pairs, doc_id)
         return QueryRecord(self.query_id, fields)
@@ -152,18 +155,18 @@ def _from_hit(hit: Mapping[str, Any], rank: int) -> dict[str, Any]:
     }
 
 
-def _closed_up(candidate: Mapping[str, Any], own: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a candidate with its ranks as they are without a document that stood among them."""
+def _closed_up(candidate: Mapping[str, Any], removed: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a candidate with the ranks that it has once another candidate is removed."""
 
     def moved(values: Mapping[str, Any], of_own: Mapping[str, Any] | None) -> dict[str, Any]:
         return {**values, "rank": values["rank"] - (of_own is not None and of_own["rank"] < values["rank"])}
 
-    stages = {name: moved(values, own["stages"].get(name)) for name, values in candidate["stages"].items()}
-    return {**candidate, "first_pass": moved(candidate["first_pass"], own["first_pass"]), "stages": stages}
+    stages = {name: moved(values, removed["stages"].get(name)) for name, values in candidate["stages"].items()}
+    return {**candidate, "first_pass": moved(candidate["first_pass"], removed["first_pass"]), "stages": stages}
 
 
 def _pairs_without(pairs: Mapping[str, Any], doc_id: str) -> dict[str, Any]:
-    kept = [index for index, one in enumerate(pairs["doc_ids"]) if one != doc_id]
+    kept = [index for index, other_id in enumerate(pairs["doc_ids"]) if other_id != doc_id]
     rows = [[pairs["probabilities"][row][column] for column in kept] for row in kept]
     return {**pairs, "doc_ids": [pairs["doc_ids"][index] for index in kept], "probabilities": rows}
 
@@ -171,5 +174,5 @@ def _pairs_without(pairs: Mapping[str, Any], doc_id: str) -> dict[str, Any]:
 def _check(candidate: Mapping[str, Any]) -> None:
     """Refuse a candidate whose numbers cannot be used."""
     scored = [candidate, candidate["first_pass"], *candidate["stages"].values()]
-    if not isinstance(candidate["doc_id"], str) or not all(math.isfinite(one["score"]) for one in scored):
+    if not isinstance(candidate["doc_id"], str) or not all(math.isfinite(part["score"]) for part in scored):
         raise EvaluationError(f"document {candidate['doc_id']!r} has a score that is not a finite number")

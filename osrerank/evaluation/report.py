@@ -1,4 +1,4 @@
-"""The results of `osrerank evaluate`, as plain values for JSON and CSV; nothing here prints."""
+"""Give the results of `osrerank evaluate` as JSON values and as CSV; nothing here prints."""
 
 import csv
 import io
@@ -16,11 +16,11 @@ class Report:
     """Evaluated runs, and their comparisons if asked for.
 
     Attributes:
-        evaluations: one for each run, in the order given.
+        evaluations: the evaluation of each run, in the order of the runs.
         averaging: how runs were cut and averaged.
-        comparisons: none unless asked for.
-        marks: (run, measure) -> letters of the runs that this one is significantly better than, or differs from.
-        marked_by: which of the two.
+        comparisons: the comparisons of runs; empty unless asked for.
+        marks: (run, measure) -> letters of the runs that this run is significantly better than, or differs from.
+        marked_by: ``holm`` if letters mark runs that it is better than, ``raw`` if runs that it differs from.
     """
 
     evaluations: Sequence[Evaluation]
@@ -30,7 +30,7 @@ class Report:
     marked_by: Marks = "holm"
 
     def as_json(self, *, per_query: bool) -> dict[str, Any]:
-        """Return the report as values that JSON knows; numbers that JSON lacks (an infinite effect size) are None."""
+        """Return the report as JSON values; numbers that JSON lacks, such as an infinite effect size, are None."""
         return {
             "averaging": asdict(self.averaging),
             "runs": [self._run(evaluation, per_query=per_query) for evaluation in self.evaluations],
@@ -38,7 +38,7 @@ class Report:
         }
 
     def as_csv(self, *, per_query: bool) -> str:
-        """Return CSV with a header: a row for each value of a run; after a blank line the comparisons, if any."""
+        """Return CSV with a header and a row for each value of a run; comparisons follow after a blank line."""
         table = io.StringIO()
         writer = csv.writer(table, lineterminator="\n")
         writer.writerow(["run", "query_id", "measure", "value"])

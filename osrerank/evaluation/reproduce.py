@@ -1,4 +1,4 @@
-"""Find the published files of a collection in a folder, and set a model's run beside the values of others."""
+"""Find a collection's published files in a folder, and set a model's run beside others' published values."""
 
 import hashlib
 from collections.abc import Iterator, Mapping, Sequence
@@ -16,19 +16,19 @@ from osrerank.types import Qrels, Run, ScoredDocument
 
 BM25 = "BM25"
 ROUNDING = 5e-5
-"""How far a value may lie from one that is published to four decimals."""
+"""How far a value may differ from one that is published to four decimals."""
 RUN_FILES = ("BM25.txt", "runs/BM25.txt")
 CORPUS, QUERIES = "corpus.jsonl", "queries.tsv"
 
 
 @dataclass(frozen=True, slots=True)
 class Materials:
-    """What a folder has of a collection.
+    """The files of a collection that a folder has.
 
     Attributes:
-        candidates: BM25's, with their texts.
+        candidates: BM25's candidates with their texts.
         qrels: the judgments.
-        files: paths that they were read from.
+        files: the paths of the files that both were read from.
     """
 
     candidates: CandidateLists
@@ -41,14 +41,14 @@ class Reproduction:
     """A model's value beside others' on the same candidates.
 
     Attributes:
-        collection: which one.
-        depth: candidates of a query.
-        model: name of the model.
-        values: BM25's, the model's and those of the runs that it was compared with, by name.
-        published: others' values on the same candidates; none if they are other candidates.
-        is_published: whether BM25 has the value here that is published for it, so that the candidates are the same.
-        comparisons: the model's run against BM25 and against each given run; p-values corrected by Holm's method.
-        queries: how many were measured.
+        collection: the collection.
+        depth: how many candidates each query has.
+        model: the model's name.
+        values: run -> value: BM25's, the model's and those of the runs that it was compared with.
+        published: others' published values on the same candidates; empty if the candidates differ.
+        is_published: whether BM25 has its published value, which shows that the candidates are the published ones.
+        comparisons: the model's run against BM25 and against each other run; p-values corrected by Holm's method.
+        queries: how many queries were measured.
     """
 
     collection: Collection
@@ -71,7 +71,7 @@ class Reproduction:
             "values": dict(self.values),
             "published_bm25": asdict(self.collection.bm25),
             "same_candidates": self.is_published,
-            "published": [asdict(one) for one in self.published],
+            "published": [asdict(value) for value in self.published],
             "comparisons": [asdict(comparison) for comparison in self.comparisons],
         }
 
@@ -79,14 +79,14 @@ class Reproduction:
 def find(folder: Path, collection: Collection, depth: int, texts: Texts | None = None) -> Materials:
     """Return a collection's candidates and judgments from a folder.
 
-    Judgments are known by their checksum, whatever their name. Candidates are rank_llm's file, or a run ``BM25.txt``
-    (in the folder or in ``runs``) with ``corpus.jsonl`` and ``queries.tsv``.
+    Judgments are recognised by their checksum, whatever the file's name. Candidates are rank_llm's file, or a run
+    ``BM25.txt`` (in the folder or in ``runs``) with ``corpus.jsonl`` and ``queries.tsv``.
 
     Args:
         folder: the folder.
-        collection: what is looked for.
-        depth: candidates of a query.
-        texts: finds the texts of the run's documents, in place of ``corpus.jsonl``.
+        collection: the collection to look for.
+        depth: how many candidates each query has.
+        texts: yields the texts of the run's documents, in place of ``corpus.jsonl``.
 
     Raises:
         EvaluationError: something is missing; the message names each file with its address and checksum.
@@ -94,12 +94,12 @@ def find(folder: Path, collection: Collection, depth: int, texts: Texts | None =
     """
     qrels = next(_with_checksum(folder, collection.qrels), None)
     published = collection.candidates[depth]
-    given = folder / published.name
+    published_copy = folder / published.name
     run = next((folder / name for name in RUN_FILES if (folder / name).is_file()), None)
     corpus, queries = folder / CORPUS, folder / QUERIES
-    if given.is_file() and texts is None:
-        _check(given, published)
-        files, candidates = [given], candidate_lists(given)
+    if published_copy.is_file() and texts is None:
+        _check(published_copy, published)
+        files, candidates = [published_copy], candidate_lists(published_copy)
     elif run is not None and queries.is_file() and (texts is not None or corpus.is_file()):
         files, candidates = [run, queries], assemble(run, texts or corpus, queries)
     else:
@@ -118,17 +118,17 @@ def _lacking(folder: Path, collection: Collection, files: Sequence[PublishedFile
 
 
 def first_pass(candidates: CandidateLists, depth: int) -> tuple[Run, CandidateLists]:
-    """Return BM25's run of the candidates, and the candidates, both cut to the depth."""
+    """Return the candidates as BM25's run, and the candidates themselves, both cut to the depth."""
 
     def cut() -> Iterator[CandidateList]:
         return (replace(candidate, documents=tuple(candidate.documents[:depth])) for candidate in candidates)
 
     rankings = {
-        one.query.query_id: tuple(
-            ScoredDocument(document["id"], float(len(one.documents) - index))
-            for index, document in enumerate(one.documents)
+        candidate_list.query.query_id: tuple(
+            ScoredDocument(document["id"], float(len(candidate_list.documents) - index))
+            for index, document in enumerate(candidate_list.documents)
         )
-        for one in cut()
+        for candidate_list in cut()
     }
     return Run(rankings, BM25), CandidateLists(cut)
 
@@ -136,15 +136,15 @@ def first_pass(candidates: CandidateLists, depth: int) -> tuple[Run, CandidateLi
 def beside(
     collection: Collection, depth: int, qrels: Qrels, bm25: Run, ours: Run, others: Sequence[Run]
 ) -> Reproduction:
-    """Measure a model's run, BM25's and others', and set them beside what is published on the same candidates.
+    """Measure a model's run, BM25's and others', and set them beside the values published on the same candidates.
 
     Args:
         collection: the collection.
         depth: candidates of a query.
-        qrels: its judgments.
-        bm25: BM25's run of the candidates.
+        qrels: the collection's judgments.
+        bm25: the candidates as BM25's run.
         ours: the model's run of the same candidates, named after the model.
-        others: runs to compare it with.
+        others: more runs to compare the model's with.
 
     Raises:
         EvaluationError: two runs have the same name, or a run and the judgments share no query.
@@ -167,30 +167,30 @@ def beside(
     )
 
 
-def _turned(one: RunComparison) -> RunComparison:
+def _turned(comparison: RunComparison) -> RunComparison:
     """Return a comparison with run and baseline exchanged."""
     return replace(
-        one,
-        baseline=one.run,
-        run=one.baseline,
-        difference=-one.difference,
-        effect_size=-one.effect_size,
-        wins=one.losses,
-        losses=one.wins,
+        comparison,
+        baseline=comparison.run,
+        run=comparison.baseline,
+        difference=-comparison.difference,
+        effect_size=-comparison.effect_size,
+        wins=comparison.losses,
+        losses=comparison.wins,
     )
 
 
 def _with_checksum(folder: Path, published: PublishedFile) -> Iterator[Path]:
-    """Yield the files of a folder that have a published file's size and MD5."""
+    """Yield the files in a folder that have a published file's size and MD5."""
     for path in sorted(folder.iterdir()) if folder.is_dir() else ():
         if path.is_file() and path.stat().st_size == published.bytes and _digest(path, "md5") == published.md5:
             yield path
 
 
 def _check(path: Path, published: PublishedFile) -> None:
-    if published.sha256 and (found := _digest(path, "sha256")) != published.sha256:
+    if published.sha256 and (digest := _digest(path, "sha256")) != published.sha256:
         raise ChecksumError(
-            f"{path} is not the published file: its SHA-256 is {found}, expected {published.sha256}; fetch it again "
+            f"{path} is not the published file: its SHA-256 is {digest}, expected {published.sha256}; fetch it again "
             f"from {published.url}"
         )
 

@@ -1,7 +1,7 @@
-"""The side file of a run: a checkpoint while the run lasts, and its record of scores and timings afterwards.
+"""The side file of a run: a checkpoint while the run lasts, and afterwards a record of its scores and timings.
 
-The first line holds the options that the run depends on; each further line is a `records.QueryRecord`. Lines are
-appended as queries end, so a killed run resumes where it stopped; at most its last line is incomplete, and is dropped.
+The first line has the options that the run depends on; every other line is a `records.QueryRecord`. Lines are appended
+as queries end, so a killed run resumes where it stopped. Only its last line can be incomplete; that line is dropped.
 """
 
 import contextlib
@@ -24,7 +24,7 @@ class SideFile:
 
     Args:
         path: the side file; created if it does not exist.
-        options: what the run depends on, as JSON values.
+        options: the options that the run depends on, as JSON values.
 
     Raises:
         EvaluationError: the file was written with other options, is damaged before its last line, or another process
@@ -64,7 +64,7 @@ class SideFile:
         self._file.flush()
 
     def records(self, query_ids: Iterable[str]) -> Iterator[QueryRecord]:
-        """Yield the records of the queries that have one, in the order asked for."""
+        """Yield the records of these queries, in their order; queries without a record are left out."""
         for query_id in query_ids:
             if query_id in self._offsets:
                 self._file.seek(self._offsets[query_id])
@@ -79,11 +79,11 @@ class SideFile:
         yield self._header.decode()
         for record in self.records(query_ids):
             yield _line(record.as_json()).decode()
-        if os.name == "nt":  # Windows replaces no file that is open
+        if os.name == "nt":  # Windows cannot replace a file that is open
             self._file.close()
 
     def _lock(self) -> None:
-        """Be the only writer until the file is closed; a file that another process has just renamed is that one's."""
+        """Become the only writer until the file is closed; a file that was just renamed still has another writer."""
         with contextlib.suppress(FileNotFoundError):
             if try_lock(self._file.fileno()) and os.path.samestat(os.fstat(self._file.fileno()), self.path.stat()):
                 return
@@ -92,7 +92,7 @@ class SideFile:
         )
 
     def _resume(self, options: Mapping[str, Any]) -> None:
-        """Index the lines that are there, cut a torn last one, or begin the file."""
+        """Index the lines of an existing file and cut off an incomplete last one, or begin a new file."""
         self._file.seek(0)
         offset = 0
         for number, line in enumerate(self._file, start=1):
@@ -139,10 +139,10 @@ def records_with_offsets(path: Path) -> Iterator[tuple[int, QueryRecord]]:
 
 
 def record_at(path: Path, offset: int, query_id: str) -> QueryRecord:
-    """Return a query's record, whose line begins at a byte of a side file.
+    """Return a query's record, whose line begins at a byte offset of a side file.
 
     Raises:
-        EvaluationError: it is not there any more.
+        EvaluationError: the record is no longer there.
     """
     with path.open("rb") as lines:
         lines.seek(offset)
@@ -157,7 +157,7 @@ def record_at(path: Path, offset: int, query_id: str) -> QueryRecord:
 
 
 def read_options(path: Path) -> Mapping[str, Any]:
-    """Return the options of a side file's first line, what the run depended on.
+    """Return the options that a run depended on, from its side file's first line.
 
     Raises:
         EvaluationError: the file is not a side file.
@@ -177,7 +177,9 @@ def _check_options(path: Path, header: Any, options: Mapping[str, Any]) -> None:
     names = sorted(name for name in before.keys() | options.keys() if before.get(name) != options.get(name))
     if names:
         changes = "; ".join(f"{name} was {before.get(name)!r}, is {options.get(name)!r}" for name in names)
-        raise EvaluationError(f"{path} is of a run with other options ({changes}); delete it or choose another output")
+        raise EvaluationError(
+            f"{path} is from a run with other options ({changes}); delete it or choose another output"
+        )
 
 
 def _decoded(path: Path, number: int, line: bytes) -> Any:

@@ -1,8 +1,8 @@
-"""Paired significance tests between runs, over the values of one measure for the same queries.
+"""Test whether runs differ significantly, over paired values of one measure for the same queries.
 
-The two tests that Smucker, Allan and Carterette (CIKM 2007, "A comparison of statistical significance tests for
-information retrieval evaluation") found to agree: Student's paired t-test and Fisher's randomisation test, both
-two-tailed. p-values of several comparisons are corrected by Holm's step-down method (1979).
+The tests are Student's paired t-test and Fisher's randomisation test, both two-tailed, which Smucker, Allan and
+Carterette (CIKM 2007, "A comparison of statistical significance tests for information retrieval evaluation") found to
+agree. The
 """
 
 import math
@@ -22,12 +22,12 @@ from osrerank.evaluation.values import QrelsLike, RunLike, as_qrels, as_run
 Differences = npt.NDArray[np.float64]
 TestName = Literal["t", "randomisation"]
 Marks = Literal["holm", "raw"]
-"""Which differences letters mark: by corrected p-values, of the better run; or by raw ones, of both."""
+"""``holm``: letters mark the better run, by corrected p-values; ``raw``: they mark both runs, by raw p-values."""
 
 SAMPLES = 100_000
 _EXACT_UP_TO = 16  # queries: 2 ** 16 sign patterns are fewer than the samples
-_CHUNK_ELEMENTS = 2**22  # signs drawn at a time: 32 MiB of float64
-_TOLERANCE = 1e-12  # sums of the same differences in another order differ by rounding only
+_CHUNK_ELEMENTS = 2**22  # how many signs are drawn at a time: 32 MiB of float64
+_TOLERANCE = 1e-12  # sums of the same differences in another order differ by rounding errors
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,19 +35,19 @@ class RunComparison:
     """How one run differs from another on one measure.
 
     Attributes:
-        baseline: name of the run compared with.
-        run: name of the run.
+        baseline: the name of the run that it is compared with.
+        run: the run's name.
         measure: the measure's name.
-        n_queries: number of pairs.
-        difference: mean of run minus baseline; positive where the run is better.
-        effect_size: Cohen's d_z, the mean difference over its standard deviation; infinite when all pairs differ alike.
-        wins: queries on which the run is better.
-        ties: queries on which both are equal.
-        losses: queries on which the baseline is better.
-        p_t: two-tailed p-value of the paired t-test.
-        p_randomisation: two-tailed p-value of the randomisation test.
-        p_t_holm: the first, corrected for all comparisons on this measure.
-        p_randomisation_holm: the second, corrected likewise.
+        n_queries: the number of queries, each of which gives a pair of values.
+        difference: the mean of run minus baseline; positive if the run is better.
+        effect_size: Cohen's d_z, the mean difference over its standard deviation; infinite if all pairs differ alike.
+        wins: how many queries the run is better on.
+        ties: how many queries both are equal on.
+        losses: how many queries the baseline is better on.
+        p_t: the two-tailed p-value of the paired t-test.
+        p_randomisation: the two-tailed p-value of the randomisation test.
+        p_t_holm: ``p_t``, corrected for all comparisons on this measure.
+        p_randomisation_holm: ``p_randomisation``, corrected in the same way.
     """
 
     baseline: str
@@ -83,9 +83,9 @@ def compare(
     """Measure runs, and test how they differ from the first one.
 
     Args:
-        qrels: the judgments, as `evaluate` takes them.
-        runs: name -> run, as `evaluate` takes it; the first is the baseline.
-        measures: their names.
+        qrels: the judgments, as for `evaluate`.
+        runs: name -> run, as for `evaluate`; the first run is the baseline.
+        measures: the measures' names.
         averaging: how runs are cut and averaged.
         all_pairs: compare every run with every run before it, not only with the first.
         seed: the seed of the randomisation test.
@@ -122,7 +122,7 @@ def paired_t_test(differences: Differences) -> float:
     """Return the two-tailed p-value of Student's paired t-test for differences ``(n,)``, n at least 2."""
     stats = require("scipy.stats", extra="eval")
     size = effect_size(differences)
-    if size == 0 or math.isinf(size):  # all pairs differ equally: there is no spread to judge by
+    if size == 0 or math.isinf(size):  # all pairs differ alike, so there is no spread to judge by
         return float(size == 0)
     return float(stats.ttest_1samp(differences, 0.0).pvalue)
 
@@ -130,8 +130,9 @@ def paired_t_test(differences: Differences) -> float:
 def randomisation_test(differences: Differences, *, seed: int = 0, samples: int = SAMPLES) -> float:
     """Return the two-tailed p-value of Fisher's randomisation test for differences ``(n,)``.
 
-    Under the null hypothesis each difference might as well have the other sign. Up to 16 queries all ``2 ** n`` sign
-    patterns are counted; beyond, ``samples`` patterns are drawn and the observed one is counted among them.
+    Under the null hypothesis each difference might as well have the other sign. For up to 16 queries all ``2 ** n``
+    sign patterns are counted; for more, ``samples`` patterns are drawn, and the observed pattern is counted as one of
+    them.
     """
     n_queries = len(differences)
     observed = abs(differences.sum()) - _TOLERANCE
@@ -151,7 +152,7 @@ def randomisation_test(differences: Differences, *, seed: int = 0, samples: int 
 def holm(p_values: Sequence[float]) -> list[float]:
     """Return p-values corrected by Holm's step-down method, in their order.
 
-    Sorted upwards, the i-th of m is multiplied by m - i + 1; none is below the one before it, none above 1.
+    In ascending order, the i-th of m is multiplied by m - i + 1; none ends up below the one before it, or above 1.
     """
     corrected = [0.0] * len(p_values)
     floor = 0.0
@@ -179,18 +180,18 @@ def superscripts(
 ) -> dict[tuple[str, str], str]:
     """Return the letters that papers print beside a value: which runs this run is significantly better than.
 
-    With raw marks, which runs it differs from, better or worse, before any correction (Chen et al., ICIP at TREC-2020,
-    Table 2).
+    With raw marks, the letters tell which runs it differs from, for better or worse, before any correction (Chen et
+    al., ICIP at TREC-2020, Table 2).
 
     Args:
-        comparisons: as `compare_runs` returns them.
+        comparisons: the comparisons that `compare_runs` returned.
         names: the runs in the table's order; the first is ``a``.
-        test: whose p-value decides.
-        alpha: p-values below it are significant.
-        marks: which p-value, and whether the worse run of a pair is marked too.
+        test: the test whose p-value decides.
+        alpha: the level below which a p-value is significant.
+        marks: whether corrected or raw p-values decide; with ``raw`` the worse run of a pair is marked, too.
 
     Returns:
-        (run, measure) -> letters in order, for example ``ac``; runs without any are absent.
+        (run, measure) -> letters in order, for example ``ac``; runs without letters are absent.
     """
     beaten: dict[tuple[str, str], set[str]] = {}
     for comparison in comparisons:

@@ -1,8 +1,8 @@
-"""Quality against cost, measured in inferences per query, from one scored pass.
+"""Compute curves of quality against cost, in inferences per query, from the scores of one deep run.
 
 Nogueira, Yang, Cho, Lin: Multi-Stage Document Ranking with BERT, 2019, arXiv:1910.14424, section 5, Figures 2 to 4.
-Every point of a curve is derived from scores that one deep run has kept: monoBERT's for the top k0 of the first pass,
-duoBERT's probabilities p_ij for the pairs of the top k1 of monoBERT. Nothing is scored again.
+Every point of a curve is derived from scores that one deep run kept: monoBERT's scores of the top k0 of the first pass,
+and duoBERT's probabilities p_ij for the pairs of monoBERT's top k1. Nothing is scored again.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -23,24 +23,24 @@ from osrerank.stages.pairs import aggregate
 from osrerank.types import Candidate, Qrels, Query, Ranking, Run, ScoredDocument, StageScore
 
 SAMPLE_TRIALS = 10
-"""Samples that a Sample point is the mean of, as in the paper."""
+"""How many samples a Sample point is the mean of, as in the paper."""
 AT_ONCE = 50
-"""Queries whose rankings are in memory at a time."""
+"""How many queries' rankings are in memory at a time."""
 Blend = tuple[Method, float]
-"""How a run blended in its first pass: the method, and the first pass's weight."""
+"""How a run blended in its first pass: the method and the first pass's weight."""
 
 
 @dataclass(frozen=True, slots=True)
 class OperatingPoint:
-    """One operating point.
+    """A setting of depths and aggregation, which is a point of a curve.
 
     Attributes:
-        k0: candidates of the first pass that monoBERT scores; 0 is only the first pass.
-        k1: candidates of monoBERT that duoBERT compares with each other; 0 or 1 is only monoBERT.
+        k0: how many candidates of the first pass monoBERT scores; with 0 there is only the first pass.
+        k1: how many of monoBERT's candidates duoBERT compares with each other; with 0 or 1 there is only monoBERT.
         pairs: how a candidate's probabilities are aggregated.
-        sample_size: other candidates drawn for each candidate, without replacement; for ``sample`` only.
+        sample_size: how many other candidates are drawn for each candidate, without replacement; for ``sample`` only.
         seed: the seed of the draw.
-        blended: whether the first pass is blended into monoBERT's order, as in the run.
+        blended: whether the first pass is blended into monoBERT's order, as it was in the run.
     """
 
     k0: int
@@ -53,16 +53,16 @@ class OperatingPoint:
 
 @dataclass(frozen=True, slots=True)
 class QueryScores:
-    """The scores of one deep run for a query.
+    """The scores that a deep run kept for a query.
 
     Attributes:
         query_id: the query.
-        first_pass: document ids in first-pass order.
-        mono: document id -> monoBERT's score, higher is better; a document that it could not score is absent.
+        first_pass: the document ids in first-pass order.
+        mono: document id -> monoBERT's score, higher is better; documents that it could not score are absent.
         mono_depth: how many candidates from the top monoBERT was given.
         pairs: (i, j) -> p_ij in [0, 1], the probability that document i is better than document j.
         first_scores: document id -> the first pass's score; needed for a blended order only.
-        blend: the blend's method and weight; None where the run had none.
+        blend: the blend's method and weight; None if the run had no blend.
     """
 
     query_id: str
@@ -75,9 +75,9 @@ class QueryScores:
 
     @classmethod
     def of(cls, record: QueryRecord, blend: Blend | None = None) -> "QueryScores":
-        """Read a line of a run's side file; the blend is in the file's first line.
+        """Make the scores from a record of a run's side file; the file's first line has the blend.
 
-        Of ``vectors-mono``, the order of the vectors stands for the first pass's.
+        If the run's pipeline was ``vectors-mono``, the vectors' order takes the place of the first pass's.
 
         Raises:
             EvaluationError: candidates of the first pass are missing, so that no smaller depth can be derived.
@@ -85,21 +85,21 @@ class QueryScores:
         if _is_after_vectors(record):
             return cls(record.query_id, *_after_vectors(record), _mono_depth(record), _pairs(record))
         candidates = sorted(record.fields["candidates"], key=lambda candidate: int(candidate["first_pass"]["rank"]))
-        first_stage = (entry.get("vectors") or entry.get("mono") for entry in (one["stages"] for one in candidates))
+        first_stage = (
+            entry.get("vectors") or entry.get("mono") for entry in (candidate["stages"] for candidate in candidates)
+        )
         scored = zip(candidates, first_stage, strict=True)
-        mono = {one["doc_id"]: float(entry["score"]) for one, entry in scored if entry}
-        _check_ranks(record.query_id, [int(one["first_pass"]["rank"]) for one in candidates])
-        first = {one["doc_id"]: float(one["first_pass"]["score"]) for one in candidates}
+        mono = {candidate["doc_id"]: float(entry["score"]) for candidate, entry in scored if entry}
+        _check_ranks(record.query_id, [int(candidate["first_pass"]["rank"]) for candidate in candidates])
+        first = {candidate["doc_id"]: float(candidate["first_pass"]["score"]) for candidate in candidates}
         return cls(record.query_id, tuple(first), mono, _mono_depth(record), _pairs(record), first, blend)
 
 
 class Reach(NamedTuple):
-    """How much of a query was scored.
+    """How many candidates of a query were scored and compared.
 
     Attributes:
-        found: candidates of the first pass.
-        mono_depth: candidates from the top that monoBERT was given.
-        compared: candidates that duoBERT compared with each other.
+        found: how many candidates the first pass found.
     """
 
     found: int
@@ -121,19 +121,19 @@ class Reach(NamedTuple):
 
 
 class ScoredRun:
-    """The scores of a run's queries, read from its side file at each pass: they need not fit into memory.
+    """The scores of a run's queries, read from its side file for each iteration, so that they need not fit into memory.
 
     Args:
-        path: the side file; read once here, and checked as a whole.
-        blend: in the file's first line.
+        path: the side file; it is read once here, and checked as a whole.
+        blend: the blend that the file's first line has; None for no blend.
 
     Attributes:
-        reaches: how much of each query was scored.
+        reaches: how many candidates of each query were scored.
         is_blended: whether the first pass was blended in.
-        is_after_vectors: whether a cross-encoder read the best of the stage ``vectors``.
+        is_after_vectors: whether a cross-encoder read the best candidates of the stage ``vectors``.
 
     Raises:
-        EvaluationError: the file is no side file, or candidates of the first pass are missing.
+        EvaluationError: the file is not a side file, or candidates of the first pass are missing.
     """
 
     def __init__(self, path: Path, blend: Blend | None = None) -> None:
@@ -145,13 +145,14 @@ class ScoredRun:
             self._offsets[record.query_id] = offset
             self.reaches.append(Reach.of(record))
             self.is_after_vectors |= _is_after_vectors(record)
-        self.is_blended = blend is not None and not self.is_after_vectors  # else with the vectors
+        # After vectors, the first pass was blended with the vectors' order, not with the cross-encoder's.
+        self.is_blended = blend is not None and not self.is_after_vectors
 
     def __iter__(self) -> Iterator[QueryScores]:
         return (QueryScores.of(record, self._blend) for record in read_records(self._path))
 
     def pairs(self, query_id: str) -> Mapping[tuple[str, str], float]:
-        """Return a query's pair probabilities; none if it is not in the run."""
+        """Return a query's pair probabilities; empty if the query is not in the run."""
         offset = self._offsets.get(query_id)
         return {} if offset is None else _pairs(record_at(self._path, offset, query_id))
 
@@ -161,8 +162,8 @@ class Point:
     """A setting with its cost and its quality.
 
     Attributes:
-        setting: the setting; of ``sample``, the first of its trials.
-        inferences: forward passes per query, mean over the queries.
+        setting: the setting; for ``sample``, that of the first trial.
+        inferences: how many forward passes a query takes, in the mean over the queries.
         quality: the measure's value, in the measure's own range.
     """
 
@@ -174,9 +175,9 @@ class Point:
 def derive(scored: QueryScores, setting: OperatingPoint) -> tuple[tuple[str, ...], int]:
     """Return the ranking that a setting would have made, and the inferences it would have taken.
 
-    The top k0 of the first pass in monoBERT's order, the rest below in the old order; of that list the top k1 in the
-    order of their aggregated pair probabilities, the rest below. Ties keep the previous order. Inferences are
-    min(k0, n) + k1(k1 - 1), and k1 * m in place of the second term where m others are sampled.
+    The ranking has the top k0 of the first pass in monoBERT's order, and the rest below in the old order. The top k1 of
+    that list are then put in the order of their aggregated pair probabilities. Ties keep the previous order. Inferences
+    are min(k0, n) + k1(k1 - 1), with k1 * m in place of the second term if m others are sampled.
 
     Raises:
         EvaluationError: a score that the setting needs was not kept.
@@ -206,30 +207,30 @@ def curve(
     """Return a point for each setting.
 
     Args:
-        scored: one for each query of the deep run, read once; one that found nothing is left out, as it has no line in
-            a run.
-        settings: the points; a Sample point is the mean of ten draws.
+        scored: the scores of each query of the deep run, read once; a query without hits is left out, because it has no
+            line in a run.
+        settings: the points' settings; a Sample point is the mean of ten draws.
         qrels: the judgments.
-        measure: as ``measures.evaluate`` takes it.
-        averaging: likewise.
+        measure: the measure's name, as for ``measures.evaluate``.
+        averaging: how rankings are cut and averaged, as for ``measures.evaluate``.
     """
     averaging = replace(averaging or Averaging(), single_precision=False)  # a derived score is a small whole number
-    trials = [[_Trial(one, Tally(qrels, [measure], averaging)) for one in _draws(setting)] for setting in settings]
-    found = (one for one in scored if one.first_pass)
-    while some := list(islice(found, AT_ONCE)):
+    trials = [[_Trial(draw, Tally(qrels, [measure], averaging)) for draw in _draws(setting)] for setting in settings]
+    answered = (query_scores for query_scores in scored if query_scores.first_pass)
+    while batch := list(islice(answered, AT_ONCE)):
         for trial in chain.from_iterable(trials):
-            trial.add(some)
-    return [_point(setting, own) for setting, own in zip(settings, trials, strict=True)]
+            trial.add(batch)
+    return [_point(setting, draws) for setting, draws in zip(settings, trials, strict=True)]
 
 
 def join_pairs(scored: Iterable[QueryScores], *others: ScoredRun) -> Iterator[QueryScores]:
-    """Yield a run's scores of each query, with the pairs of other runs added.
+    """Yield a run's scores of each query, with pair probabilities of other runs added.
 
-    A run of another k0 compared other candidates: the top k1 of another monoBERT ranking.
+    A run with another k0 compared other candidates, since its top k1 come from another monoBERT ranking.
     """
-    for one in scored:
-        added = chain.from_iterable(other.pairs(one.query_id).items() for other in others)
-        yield replace(one, pairs={**one.pairs, **dict(added)}) if others else one
+    for query_scores in scored:
+        added = chain.from_iterable(other.pairs(query_scores.query_id).items() for other in others)
+        yield replace(query_scores, pairs={**query_scores.pairs, **dict(added)}) if others else query_scores
 
 
 def deepest(reaches: Sequence[Reach]) -> int:
@@ -244,24 +245,24 @@ def widest(reaches: Iterable[Reach]) -> int:
 
 
 class _Trial:
-    """One draw of a setting, measured a few queries at a time."""
+    """A draw of a setting, measured a few queries at a time."""
 
     def __init__(self, setting: OperatingPoint, tally: Tally) -> None:
         self._setting, self._tally = setting, tally
         self._inferences = self._queries = 0
 
     def add(self, scored: Iterable[QueryScores]) -> None:
-        """Derive these queries' rankings, measure them and forget them."""
+        """Derive the queries' rankings, measure them, and keep only the values."""
         rankings = {}
-        for one in scored:
-            ranking, cost = derive(one, self._setting)
-            rankings[one.query_id] = _documents(ranking)
+        for query_scores in scored:
+            ranking, cost = derive(query_scores, self._setting)
+            rankings[query_scores.query_id] = _documents(ranking)
             self._inferences += cost
             self._queries += 1
         self._tally.add(Run(rankings, name="derived"))
 
     def inferences(self) -> float:
-        """Return the mean over the queries."""
+        """Return the mean number of inferences over the queries."""
         return self._inferences / self._queries
 
     def values(self) -> list[float]:
@@ -270,7 +271,7 @@ class _Trial:
 
 
 def _draws(setting: OperatingPoint) -> Iterator[OperatingPoint]:
-    """Yield the settings whose mean is the point."""
+    """Yield the settings over whose values a point is the mean."""
     trials = SAMPLE_TRIALS if setting.pairs == "sample" and setting.k1 > 1 else 1
     return (replace(setting, seed=setting.seed + trial) for trial in range(trials))
 
@@ -281,7 +282,7 @@ def _point(setting: OperatingPoint, trials: Sequence[_Trial]) -> Point:
 
 
 def _worth(scored: QueryScores, rivals: Sequence[str], setting: OperatingPoint) -> tuple[dict[str, float], int]:
-    """Return each rival's aggregated score, and the pairs that it took."""
+    """Return each rival's aggregated score, and how many pairs were compared for all of them."""
     compared = Pairs(setting.pairs, setting.sample_size or 1, setting.seed).rivals(rivals)
     worth = {}
     for doc_id, others in zip(rivals, compared, strict=True):
@@ -323,21 +324,21 @@ def _mono_depth(record: QueryRecord) -> int:
 
 
 def _is_after_vectors(record: QueryRecord) -> bool:
-    """Return whether a cross-encoder read the best of the stage ``vectors``."""
+    """Return whether a cross-encoder read the best candidates of the stage ``vectors``."""
     return {stage["name"] for stage in record.fields["stages"]} >= set(FIRST_STAGES)
 
 
 def _after_vectors(record: QueryRecord) -> tuple[tuple[str, ...], dict[str, float]]:
-    """Return the document ids in the order of the vectors, and the scores of those that the cross-encoder read."""
+    """Return the document ids in the vectors' order, and the scores of the documents that the cross-encoder read."""
     ranks, scores = dict[str, int](), dict[str, float]()
-    for one in record.fields["candidates"]:
-        stages = one["stages"]
+    for candidate in record.fields["candidates"]:
+        stages = candidate["stages"]
         if before := stages.get("blend") or stages.get("vectors"):
-            ranks[one["doc_id"]] = int(before["rank"])
+            ranks[candidate["doc_id"]] = int(before["rank"])
         if read := stages.get(BLENDED) or stages.get("mono"):
-            scores[one["doc_id"]] = float(read["score"])
-    found = [one["doc_id"] for one in record.fields["candidates"]]
-    return tuple(sorted(found, key=lambda doc_id: ranks.get(doc_id, len(found) + 1))), scores
+            scores[candidate["doc_id"]] = float(read["score"])
+    doc_ids = [candidate["doc_id"] for candidate in record.fields["candidates"]]
+    return tuple(sorted(doc_ids, key=lambda doc_id: ranks.get(doc_id, len(doc_ids) + 1))), scores
 
 
 def _check_ranks(query_id: str, ranks: Sequence[int]) -> None:

@@ -1,8 +1,8 @@
-"""Birch's weights by cross-validation: learned on some queries, applied to others.
+"""Choose Birch's weights by cross-validation: learn them on some queries, and apply them to others.
 
 Akkalyoncu Yilmaz et al., EMNLP 2019, section 4: a grid over a, w2 and w3, in steps of .1; the setting with the highest
-AP on the training folds ranks the queries of the fold that is held out. Nothing is scored here: the values of the best
-sentences come from the side file of a run.
+AP on the training folds ranks the queries of the held-out fold. Nothing is scored here: the scores of the best
+sentences come from a run's side file.
 """
 
 import itertools
@@ -21,21 +21,21 @@ from osrerank.types.values import BM25
 
 STAGE = "sentences"
 DECIMALS = 4
-"""AP is compared as trec_eval prints it."""
+"""AP is compared to this many decimals, with which trec_eval prints it."""
 TENTHS = tuple(tenth / 10 for tenth in range(11))
 Floats = npt.NDArray[np.float64]
 Choice = TypeVar("Choice")
-"""What a cross-validation chooses."""
+"""The type of the settings that a cross-validation chooses from."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
 class Weights:
-    """A point of the grid, in the order of preference at equal AP: lower weight of the second sentence first.
+    """A point of the grid. Points sort by preference at equal AP: the lower weight of the second sentence comes first.
 
     Attributes:
-        second: weight of the second best sentence; the best one's is 1.
-        a: share of the first pass.
-        third: weight of the third best sentence.
+        second: the weight of the second best sentence; the best one's weight is 1.
+        a: the share of the first pass.
+        third: the weight of the third best sentence.
     """
 
     second: float
@@ -54,9 +54,9 @@ class Evidence:
 
     Attributes:
         query_id: the query.
-        doc_ids: in first-pass order.
-        first_pass: scores ``(n,)``, on the scale on which `SentenceStage` adds them.
-        best: ``(n, 3)`` values of each document's best sentences, the best first; NaN where it has fewer.
+        doc_ids: the document ids in first-pass order.
+        first_pass: the first pass's scores ``(n,)``, on the scale on which `SentenceStage` adds them.
+        best: the scores of each document's three best sentences ``(n, 3)``, best first; NaN if it has fewer.
     """
 
     query_id: str
@@ -66,24 +66,27 @@ class Evidence:
 
     @classmethod
     def of(cls, record: QueryRecord, *, scores: str) -> "Evidence":
-        """Read a record of a run that was reranked by sentences.
+        """Make the evidence from a record of a run that was reranked by sentences.
 
         Args:
             record: a line of the run's side file.
-            scores: ``"logit"`` or ``"probability"``.
+            scores: which scores the grid combines, ``"logit"`` or ``"probability"``.
         """
-        found = sorted(record.fields["candidates"], key=lambda one: one["first_pass"]["rank"])
+        candidates = sorted(record.fields["candidates"], key=lambda candidate: candidate["first_pass"]["rank"])
         names = [scores, *(f"{scores}_{number}" for number in range(2, KEPT + 1))]
-        marks = [one["stages"].get(STAGE, {}) for one in found]
+        marks = [candidate["stages"].get(STAGE, {}) for candidate in candidates]
         return cls(
             record.query_id,
-            tuple(one["doc_id"] for one in found),
-            np.array([one["first_pass"].get(BM25, one["first_pass"]["score"]) for one in found], dtype=np.float64),
-            np.array([[mark.get(name, np.nan) for name in names] for mark in marks]).reshape(len(found), KEPT),
+            tuple(candidate["doc_id"] for candidate in candidates),
+            np.array(
+                [candidate["first_pass"].get(BM25, candidate["first_pass"]["score"]) for candidate in candidates],
+                dtype=np.float64,
+            ),
+            np.array([[mark.get(name, np.nan) for name in names] for mark in marks]).reshape(len(candidates), KEPT),
         )
 
     def order(self, weights: Weights) -> npt.NDArray[np.intp]:
-        """Return the document indices from best to worst: those with sentences, then the others in their old order."""
+        """Return document indices from best to worst: documents with sentences, then the others in their old order."""
         keys = interpolate(self.first_pass, self.best, weights.a, weights.sentences)
         return np.lexsort((-keys, np.isnan(self.best[:, 0])))
 
@@ -99,7 +102,7 @@ def read_evidence(records: Iterable[QueryRecord], *, scores: str) -> list[Eviden
         EvaluationError: no document of the run has scores of sentences.
     """
     evidence = [Evidence.of(record, scores=scores) for record in records]
-    if all(np.isnan(one.best).all() for one in evidence):
+    if all(np.isnan(query_evidence.best).all() for query_evidence in evidence):
         fix = "make it with osrerank run --sentences a=0.5"
         raise EvaluationError(f"the run was not reranked by sentences, so there is nothing to learn from: {fix}")
     return evidence
@@ -107,13 +110,13 @@ def read_evidence(records: Iterable[QueryRecord], *, scores: str) -> list[Eviden
 
 @dataclass(frozen=True, slots=True)
 class Fold(Generic[Choice]):
-    """What was learned for one fold.
+    """The setting that was learned for a fold.
 
     Attributes:
-        held_out: its queries.
+        held_out: the fold's queries.
         weights: the setting that is best on all other folds' queries.
-        training: mean AP of these weights on the other folds' queries.
-        test: on its own queries.
+        training: the mean AP of this setting on the other folds' queries.
+        test: the mean AP of this setting on the fold's own queries.
     """
 
     held_out: tuple[str, ...]
@@ -127,7 +130,7 @@ def grid(sentences: int, shares: Sequence[float] = TENTHS) -> tuple[Weights, ...
 
     Args:
         sentences: how many of the best sentences count: 1, 2 or 3 (the paper's 1S, 2S, 3S).
-        shares: values that a and each weight may take.
+        shares: the values that a and each weight may take.
     """
     second = shares if sentences > 1 else (0.0,)
     third = shares if sentences > 2 else (0.0,)
@@ -137,9 +140,9 @@ def grid(sentences: int, shares: Sequence[float] = TENTHS) -> tuple[Weights, ...
 def precisions(evidence: Sequence[Evidence], qrels: Qrels, settings: Sequence[Weights]) -> dict[str, Floats]:
     """Return each judged query's AP under each setting, ``(n_settings,)``; queries without judgments are left out."""
     return {
-        one.query_id: np.array([_average_precision(one, judged, weights) for weights in settings])
-        for one in evidence
-        if (judged := qrels.judgments.get(one.query_id)) is not None
+        query_evidence.query_id: np.array([_average_precision(query_evidence, judged, weights) for weights in settings])
+        for query_evidence in evidence
+        if (judged := qrels.judgments.get(query_evidence.query_id)) is not None
     }
 
 
@@ -149,9 +152,9 @@ def cross_validate(
     """Choose each fold's setting by the mean AP over the queries of all other folds.
 
     Args:
-        by_query: query_id -> AP under each setting.
+        by_query: query_id -> AP under each setting ``(n_settings,)``.
         folds: the queries of each fold; those without an AP are ignored.
-        settings: in the order of preference at equal AP, compared to four decimals.
+        settings: the settings, in the order of preference at equal AP, which is compared to four decimals.
 
     Raises:
         EvaluationError: a fold has no queries to learn from, or none to hold out.
@@ -166,7 +169,7 @@ def cross_validate(
             where = "held out" if not held_out else "to learn from"
             raise EvaluationError(f"fold {number} has no judged query {where}; check the folds' query ids")
         means = np.mean(training, axis=0)
-        chosen = int(np.argmax(np.round(means, DECIMALS)))  # the first of equals
+        chosen = int(np.argmax(np.round(means, DECIMALS)))  # the first of equal ones
         test = float(np.mean([by_query[query_id][chosen] for query_id in held_out]))
         learned.append(Fold(tuple(held_out), settings[chosen], float(means[chosen]), test))
     return learned
@@ -176,17 +179,18 @@ def held_out_run(evidence: Iterable[Evidence], folds: Iterable[Fold[Weights]], n
     """Return the run in which every query is ranked with the weights learned without it."""
     weights = {query_id: fold.weights for fold in folds for query_id in fold.held_out}
     rankings = {}
-    for one in evidence:
-        if one.query_id in weights:
-            order = one.order(weights[one.query_id])
-            rankings[one.query_id] = tuple(
-                ScoredDocument(one.doc_ids[index], float(len(order) - rank)) for rank, index in enumerate(order)
+    for query_evidence in evidence:
+        if query_evidence.query_id in weights:
+            order = query_evidence.order(weights[query_evidence.query_id])
+            rankings[query_evidence.query_id] = tuple(
+                ScoredDocument(query_evidence.doc_ids[index], float(len(order) - rank))
+                for rank, index in enumerate(order)
             )
     return Run(rankings, name)
 
 
 def by_share(by_query: Mapping[str, Floats], settings: Sequence[Weights], sentences: int) -> list[tuple[float, float]]:
-    """Return, for each a, the highest mean AP over all queries that weights of this many sentences reach."""
+    """Return, for each a, the highest mean AP over all queries that any weights of this many sentences reach."""
     means = np.mean(list(by_query.values()), axis=0)
     best: dict[float, float] = {}
     for weights, mean in zip(settings, means, strict=True):
@@ -196,7 +200,7 @@ def by_share(by_query: Mapping[str, Floats], settings: Sequence[Weights], senten
 
 
 def _average_precision(evidence: Evidence, judged: Mapping[str, int], weights: Weights) -> float:
-    """Return the AP of a query under a setting, over all its relevant documents, found or not."""
+    """Return the AP of a query under a setting; relevant documents that are not candidates count as missed."""
     n_relevant = sum(relevance > 0 for relevance in judged.values())
     if not n_relevant:
         return 0.0

@@ -1,4 +1,4 @@
-"""Runs and judgments as the values that people have: dictionaries, lists of ids, DataFrames and paths."""
+"""Convert the values that users have to runs and judgments: dictionaries, lists of ids, DataFrames and paths."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -17,7 +17,7 @@ NAME = "run"
 
 
 def as_run(value: RunLike) -> Run:
-    """Return a value as a run; a list of ids, or of texts that `Reranker` ranked, has the best first.
+    """Convert a value to a run; in a list of ids, or of texts that `Reranker` ranked, the best comes first.
 
     Raises:
         EvaluationError: it is none.
@@ -36,7 +36,7 @@ def as_run(value: RunLike) -> Run:
 
 
 def as_qrels(value: QrelsLike) -> Qrels:
-    """Return a value as judgments.
+    """Convert a value to judgments.
 
     Raises:
         EvaluationError: it is none.

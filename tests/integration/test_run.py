@@ -89,4 +89,4 @@ def test_another_place_is_not_gone_on_with(url: str, tmp_path: Path) -> None:
     side.write_text(side.read_text().replace(options["uuids"][INDEX], "x" * 22))
     ended = subprocess.run(command(url, output, "--no-rerank"), check=False, capture_output=True, text=True)
     assert ended.returncode != 0
-    assert "is of a run with other options (uuids was" in ended.stderr
+    assert "is from a run with other options (uuids was" in ended.stderr

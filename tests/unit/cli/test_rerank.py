@@ -66,7 +66,7 @@ def test_changed_candidates_are_not_taken_for_those_begun(candidates: Path, tmp_
     candidates.write_text(candidates.read_text().replace("barked", "slept"))
     outcome = reranked("--candidates", candidates, "-o", output)
     assert outcome.exit_code == 1
-    assert "is of a run with other options" in str(outcome.exception)
+    assert "is from a run with other options" in str(outcome.exception)
 
 
 def test_run_corpus_and_queries_give_what_candidates_give(candidates: Path, tmp_path: Path) -> None:
