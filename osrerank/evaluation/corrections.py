@@ -2,7 +2,7 @@
 
 trec_eval's self-test found the differences in pytrec-eval-terrier 0.5: it counts ``NumRel`` at relevance 1 only, gives
 NaN for ``IPrec`` of a query without documents, and takes recall points as trec_eval 9 did; trec_eval 10 rounds them to
-the
+the nearest document.
 """
 
 from collections.abc import Mapping, Sequence

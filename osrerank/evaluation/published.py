@@ -1,7 +1,7 @@
 """Collections for which others publish candidates, and values that they measured on these candidates.
 
-The candidates are BM25's, from Anserini with k1 = 0.9 and b = 0.4, and rank_llm publishes them with their texts. They are
-recognised by BM25's nDCG@10, which Anserini's regressions publish, so that a file of other candidates is noticed.
+The candidates are BM25's, from Anserini with k1 = 0.9 and b = 0.4, and rank_llm publishes them with their texts. They
+are recognised by BM25's nDCG@10, which Anserini's regressions publish, so that a file of other candidates is noticed.
 """
 
 from collections.abc import Mapping

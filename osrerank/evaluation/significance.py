@@ -2,7 +2,7 @@
 
 The tests are Student's paired t-test and Fisher's randomisation test, both two-tailed, which Smucker, Allan and
 Carterette (CIKM 2007, "A comparison of statistical significance tests for information retrieval evaluation") found to
-agree. The
+agree. The p-values of several comparisons are corrected by Holm's step-down method (1979).
 """
 
 import math

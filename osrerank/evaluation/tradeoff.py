@@ -100,6 +100,8 @@ class Reach(NamedTuple):
 
     Attributes:
         found: how many candidates the first pass found.
+        mono_depth: how many candidates from the top monoBERT was given.
+        compared: how many candidates duoBERT compared with each other.
     """
 
     found: int
@@ -108,7 +110,7 @@ class Reach(NamedTuple):
 
     @classmethod
     def of(cls, record: QueryRecord) -> "Reach":
-        """Read a line of a run's side file.
+        """Count the candidates in a record of a run's side file.
 
         Raises:
             EvaluationError: as `QueryScores.of`.

@@ -257,7 +257,7 @@ def strictly_decreasing(scores: Iterable[float]) -> list[np.float32]:
             ceiling = min(np.float32(score), np.nextafter(ceiling, np.float32(-np.inf)))
             lowered.append(ceiling)
     if lowered and not np.isfinite(lowered[-1]):
-        raise EvaluationError("the scores cannot be made strictly decreasing in 32 bits; rescale the scores")
+        raise EvaluationError("the scores leave no room for strictly decreasing ones in 32 bits; rescale the scores")
     return lowered
 
 

@@ -139,7 +139,8 @@ def _kept(
         for candidate, probability in zip(candidates, probabilities, strict=True)
         if (probability >= least if probability is not None else candidate.rank <= timed and not candidate.failure)
     ]
-    return kept, sum(one.rank <= depth for one in candidates) - sum(candidate.rank <= depth for candidate in kept)
+    reranked = sum(candidate.rank <= depth for candidate in candidates)
+    return kept, reranked - sum(candidate.rank <= depth for candidate in kept)
 
 
 def probability_of(candidate: Candidate) -> float | None:

@@ -3,6 +3,7 @@
 Chen, He, Hui, Sun, Sun: Simplified TinyBERT: Knowledge distillation for document retrieval (arXiv 2009.07531): in one
 step, L = L_att + L_hid + L_soft + L_hard with unit weights, after Jiao et al.: TinyBERT (arXiv 1909.10351, eq. 7-11).
 The method ``logits`` learns only the logits: Hinton, Vinyals, Dean: Distilling the knowledge in a neural network
+(arXiv 1503.02531).
 """
 
 import torch

@@ -2,6 +2,7 @@
 
 BERT's released code (Devlin et al. 2018, arXiv 1810.04805), with which Nogueira and Cho 2019 (arXiv 1901.04085, section
 4) train, has Adam (Kingma, Ba 2014) with decoupled weight decay, without bias correction, and a rate that decays from
+step 0.
 """
 
 from collections.abc import Callable, Iterable, Mapping

@@ -3,7 +3,7 @@
 Devlin et al. 2018 (arXiv 1810.04805, section 3.1): 15% of the word pieces are hidden; 80% of these become [MASK], 10% a
 random piece, and 10% stay as they are. Nogueira et al. 2019 (arXiv 1910.14424, section 4) pre-train on the target
 corpus before fine-tuning: 100,000 steps of 128 full sequences of 512 tokens, with several passages in each.
-Next-sentence
+Next-sentence prediction is left out.
 """
 
 import json
