@@ -80,10 +80,10 @@ def __getattr__(name: str) -> Any:
     """Import a public name."""
     if name not in _MODULES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    found = globals()[name] = getattr(importlib.import_module(_MODULES[name]), name)
-    return found
+    value = globals()[name] = getattr(importlib.import_module(_MODULES[name]), name)
+    return value
 
 
 def __dir__() -> list[str]:
-    """Return the public names, too."""
+    """Return the names of this module, including public ones that are not imported yet."""
     return sorted({*globals(), *__all__})

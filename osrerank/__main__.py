@@ -1,4 +1,4 @@
-"""Starts the command line: ``python -m osrerank``."""
+"""Start the command line: ``python -m osrerank``."""
 
 from osrerank.cli import main
 

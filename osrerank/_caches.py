@@ -17,7 +17,7 @@ class SharedCache(Generic[CacheType]):
     A forked child gets an empty cache, because another thread may have been changing the parent's.
 
     Args:
-        make: returns a new cache.
+        make: a function that returns a new cache.
     """
 
     def __init__(self, make: Callable[[], CacheType]) -> None:

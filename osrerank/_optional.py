@@ -10,7 +10,7 @@ def require(module: str, *, extra: str) -> ModuleType:
     """Import a module of an optional extra.
 
     Raises:
-        MissingDependencyError: it is not installed; the message names the extra.
+        MissingDependencyError: the module is not installed; the message names the extra.
     """
     try:
         return importlib.import_module(module)

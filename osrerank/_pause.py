@@ -1,4 +1,4 @@
-"""Pause after a failure: a call that has just failed is not tried again for a while."""
+"""Pause after a failure, so that a call that has just failed is not tried again at once."""
 
 import random
 import time
@@ -14,11 +14,12 @@ class Pause:
     """Makes calls, except for a while after one has failed. Safe to use from many threads.
 
     Args:
-        rest_s: length of a pause, in seconds; or the lengths after the first failure in a row, the second and so on, of
-            which the last repeats. Then up to a half is taken off at random, so that processes do not all come back at
-            the same moment.
-        report: called with each failure, and whether it began a pause; a concurrent failure only prolongs one.
-        clock: returns seconds.
+        rest_s: the length of a pause, in seconds; or the lengths after the first failure in a row, after the second and
+            so on, of which the last repeats. With several lengths, up to a half of each is taken off at random, so that
+            processes do not all try again at the same moment.
+        report: a function that is called with each failure, and whether it began a pause; a failure during a pause only
+            prolongs it.
+        clock: a function that returns the time in seconds.
     """
 
     def __init__(
@@ -39,7 +40,7 @@ class Pause:
 
     @property
     def failures(self) -> int:
-        """How many failures there were since the last `end`."""
+        """The number of failures since the last `end`."""
         return self._failures
 
     def attempt(self, call: Callable[[], Answer], otherwise: Answer) -> Answer:

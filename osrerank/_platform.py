@@ -1,4 +1,4 @@
-"""Hide differences between operating systems: forks, file locks, and the number of cores that a process may use.
+"""Hide differences between operating systems: forks, file locks, and the cores that a process may use.
 
 A forked child inherits neither threads nor usable locks; `renew_after_fork` makes shared objects usable in it.
 """
@@ -60,7 +60,7 @@ def _renew_all() -> None:
         shared.renew()
 
 
-if hasattr(os, "register_at_fork"):  # not on every system
+if hasattr(os, "register_at_fork"):  # Windows has no forks
     os.register_at_fork(after_in_child=_renew_all)
 
 
@@ -83,9 +83,9 @@ class ForkGate:
 
     def renew(self) -> None:
         """Start over in a forked child, where no other thread is inside."""
-        self._lock = threading.RLock()  # also for a signal's handler that forks
+        self._lock = threading.RLock()  # reentrant, because a signal handler may fork
         self._changed = threading.Condition(self._lock)
-        self._inside: dict[int, int] = {}  # thread -> how often it has entered
+        self._inside: dict[int, int] = {}  # thread -> how many times it has entered and not left
         self._forks = 0
 
     def __enter__(self) -> None:
@@ -98,17 +98,17 @@ class ForkGate:
     def __exit__(self, *_error: object) -> None:
         thread = threading.get_ident()
         with self._lock:
-            left = self._inside.pop(thread, 1) - 1  # a thread that forked while it was inside starts over in the child
-            if left:
-                self._inside[thread] = left
+            times = self._inside.pop(thread, 1) - 1  # a thread that forked while it was inside starts over in the child
+            if times:
+                self._inside[thread] = times
             elif self._forks:
                 self._changed.notify_all()
 
     def _before_fork(self) -> None:
         with self._changed:
             self._forks += 1
-            own = {threading.get_ident()}
-            self._changed.wait_for(lambda: not self._inside.keys() - own, FORK_WAIT_S)
+            this_thread = {threading.get_ident()}
+            self._changed.wait_for(lambda: not self._inside.keys() - this_thread, FORK_WAIT_S)
             self.was_empty = not self._inside
 
     def _after_fork(self) -> None:
@@ -123,13 +123,13 @@ def try_lock(file: int) -> bool:
     It is ``flock`` on Unix and ``LockFileEx`` on Windows.
 
     Args:
-        file: the file's descriptor.
+        file: the descriptor of the file.
 
     Returns:
-        Whether this process has the lock now.
+        Whether this process now has the lock.
 
     Raises:
-        OsrerankError: this Python has no file locks.
+        OsrerankError: this build of Python has no file locks.
         OSError: the file system has no locks.
     """
     try:
@@ -148,7 +148,7 @@ def usable_cores(system: Path = Path("/")) -> int:
     products. A CPU quota of its control groups, as containers have, limits the number, rounded up.
 
     Args:
-        system: root of the file system; Linux describes processors and quotas in ``sys`` and ``proc``.
+        system: the root of the file system; Linux describes processors and quotas in ``sys`` and ``proc``.
     """
     if not hasattr(os, "sched_getaffinity"):
         return os.cpu_count() or 1
@@ -159,11 +159,11 @@ def usable_cores(system: Path = Path("/")) -> int:
 
 
 def _quotas(system: Path) -> Iterator[float]:
-    """Yield the CPUs that each control group of this process may use, and the number of all CPUs."""
+    """Yield how many CPUs each control group of this process may use, and the number of all CPUs."""
     yield os.cpu_count() or 1
     for line in _read(system / "proc/self/cgroup").splitlines():
-        _, _, rest = line.partition(":")
-        controllers, _, path = rest.partition(":")
+        _, _, entry = line.partition(":")
+        controllers, _, path = entry.partition(":")
         if controllers and "cpu" not in controllers.split(","):
             continue
         mounted = system / "sys/fs/cgroup" / controllers
@@ -178,7 +178,7 @@ def _quotas(system: Path) -> Iterator[float]:
 
 
 def _read(file: Path) -> str:
-    """Return a small file's text, "" where it cannot be read."""
+    """Return the text of a small file; "" if it cannot be read."""
     try:
         return file.read_text(encoding="utf-8").strip()
     except OSError:

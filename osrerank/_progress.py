@@ -10,12 +10,12 @@ EVERY_S = 5.0
 
 
 class ProgressLines:
-    """Writes lines about a command's progress to a file or pipe, where a bar would be of no use.
+    """Writes lines about a command's progress to a file or pipe, which cannot show a bar.
 
     Args:
-        file: the file to write to; standard error when None.
-        every_s: time between two lines, in seconds.
-        clock: returns seconds.
+        file: the file to write to; None for standard error.
+        every_s: the time between two lines, in seconds.
+        clock: a function that returns the time in seconds.
     """
 
     def __init__(
@@ -31,9 +31,9 @@ class ProgressLines:
         """Write a line if one is due: how many items are done, of how many, the rate, and the time left.
 
         Args:
-            done: how many items are done since the command began.
-            total: how many items there are; None if that is not known.
-            unit: what the items are called, in the plural.
+            done: the number of items done since the command began.
+            total: the number of all items; None if it is not known.
+            unit: the name of the items, in the plural.
         """
         now_s = self._clock()
         if not self.enabled or now_s - self._last_s < self._every_s:
@@ -53,8 +53,8 @@ def shown(task: str, unit: str) -> Iterator[Callable[[int, int], None]]:
     """Show a command's progress on standard error; yield a function to call with the items done, and with their total.
 
     Args:
-        task: what the command does, in words.
-        unit: what the items are called, in the plural.
+        task: a description of what the command does.
+        unit: the name of the items, in the plural.
     """
     from rich.console import Console  # noqa: PLC0415 - only the command line needs it
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn  # noqa: PLC0415 - only the command line needs it

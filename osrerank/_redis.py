@@ -3,16 +3,16 @@
 from typing import Any
 
 MOST_CONNECTIONS = 1024
-"""The most connections of a client: one for each thread that calls it at once; redis-py's default is 100."""
+"""The most connections of a client, which needs one per thread that calls it at once; redis-py's default is 100."""
 
 
 def open_redis(url: str, *, connect_s: float, answer_s: float, **options: Any) -> Any:
     """Return a Redis client that does not retry, so that the caller decides how long to wait; it connects on first use.
 
     Args:
-        url: ``redis://``, ``rediss://`` or ``unix://``.
-        connect_s: timeout of connecting, in seconds.
-        answer_s: timeout of an answer, in seconds.
+        url: the server's URL, with the scheme ``redis``, ``rediss`` or ``unix``.
+        connect_s: the timeout of connecting, in seconds.
+        answer_s: the timeout of an answer, in seconds.
         options: other options of redis-py's client.
     """
     from redis import Redis  # noqa: PLC0415 - only where a Redis is configured
@@ -25,7 +25,7 @@ def open_redis(url: str, *, connect_s: float, answer_s: float, **options: Any) -
         socket_connect_timeout=connect_s,
         socket_timeout=answer_s,
         retry=Retry(NoBackoff(), 0),
-        retry_on_error=[ReadOnlyError],  # without a retry, it closes the connection: the next leads to the new master
+        retry_on_error=[ReadOnlyError],  # closes the connection, so that the next call reaches the new master
         max_connections=MOST_CONNECTIONS,
         **options,
     )

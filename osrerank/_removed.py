@@ -1,9 +1,9 @@
-"""The names that earlier versions had and that were removed, each with what to do instead, for error messages."""
+"""The removed names of earlier versions, each with what to do instead, for error messages."""
 
 EXPORT = "export the checkpoint again without it: osrerank export SOURCE OUTPUT"
 
 SETTINGS = ("_FOLDER", "_KEY", "_MB", "_PROFILE", "_TTL_S")
-"""The endings of the settings of document vectors."""
+"""The endings of the names of the settings for document vectors."""
 SIGNING_KEY = "set OSRERANK_SIGNING_KEY, which signs both messages and scores"
 VECTORS_INDEX = "set OSRERANK_VECTORS=index for the file and side indices, or OSRERANK_VECTORS=file for no side index"
 VECTORS_REDIS = "set OSRERANK_VECTORS=redis, and the Redis as OSRERANK_REDIS_URL"
@@ -14,10 +14,10 @@ FEEDBACK = "leave it out: on no model did it gain what its protocol asked for (d
 FIRST = "read what each run puts first in Python, as docs/reproduce.md does for Table 3"
 HYBRID = "use a hybrid or knn query of your own as the first pass"
 SEARCHING = ("rerank", "run", "search")
-"""The commands that have the options of a search."""
+"""The commands with search options."""
 
 REMOVED: dict[str, str] = {
-    **{f"OSRERANK_STATES{rest}": f"set OSRERANK_VECTORS{rest}" for rest in ("", *SETTINGS)},
+    **{f"OSRERANK_STATES{ending}": f"set OSRERANK_VECTORS{ending}" for ending in ("", *SETTINGS)},
     "OSRERANK_CACHE_KEY": SIGNING_KEY,
     "OSRERANK_CATALOGUE": "name a mirror's list with osrerank download --catalogue FILE",
     "OSRERANK_MODELS_MAX": "leave it out: at most 3 models stay loaded",

@@ -18,19 +18,19 @@ class Seldom:
 
     Args:
         every_s: the least time between two lines of a kind, in seconds.
-        clock: returns seconds, for tests.
+        clock: a function that returns the time in seconds, for tests.
     """
 
     def __init__(self, every_s: float = EVERY_S, clock: Callable[[], float] = time.monotonic) -> None:
-        self._told = SharedCache(lambda: TTLCache[Hashable, bool](MOST_KINDS, every_s, clock))
-        self._untold = SharedCache(lambda: LRUCache[Hashable, int](MOST_KINDS))
+        self._logged = SharedCache(lambda: TTLCache[Hashable, bool](MOST_KINDS, every_s, clock))
+        self._unlogged = SharedCache(lambda: LRUCache[Hashable, int](MOST_KINDS))
 
     def is_due(self, kind: Hashable = None) -> bool:
         """Return whether to log a line of this kind now; a caller that gets True must log it."""
-        with self._told as told:
-            if kind in told:
+        with self._logged as logged:
+            if kind in logged:
                 return False
-            told[kind] = True
+            logged[kind] = True
             return True
 
     def untold(self, kind: Hashable = None) -> int | None:
@@ -39,8 +39,8 @@ class Seldom:
         A caller that gets a number must log it.
         """
         is_due = self.is_due(kind)
-        with self._untold as untold:
+        with self._unlogged as unlogged:
             if is_due:
-                return untold.pop(kind, 0)
-            untold[kind] = untold.get(kind, 0) + 1
+                return unlogged.pop(kind, 0)
+            unlogged[kind] = unlogged.get(kind, 0) + 1
         return None

@@ -1,4 +1,4 @@
-"""End a process by the signals that ask it to end, from its first moment on."""
+"""End a process when a signal asks it to, from its start on."""
 
 import os
 import signal
@@ -24,19 +24,19 @@ def end_as_first_process() -> None:
 def ended_by_signals(end: Callable[[], object] = lambda: sys.exit(0)) -> Iterator[None]:
     """Call a function when SIGTERM or SIGHUP arrives; by default, exit with 0.
 
-    A signal that is ignored, as `nohup` does with SIGHUP, stays ignored. In other threads than the main one nothing
-    happens, because no signal can be received there.
+    A signal that is ignored stays ignored, as SIGHUP is under `nohup`. Only the main thread can receive signals, so in
+    other threads this does nothing.
 
     Args:
-        end: ends what runs; called in the main thread.
+        end: the function that ends what runs; it is called in the main thread.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    wanted = [number for number in ENDING if signal.getsignal(number) is not signal.SIG_IGN]
-    before = {number: signal.signal(number, lambda *_: end()) for number in wanted}
+    numbers = [number for number in ENDING if signal.getsignal(number) is not signal.SIG_IGN]
+    handlers_before = {number: signal.signal(number, lambda *_: end()) for number in numbers}
     try:
         yield
     finally:
-        for number, handler in before.items():
+        for number, handler in handlers_before.items():
             signal.signal(number, handler)

@@ -73,8 +73,8 @@ class DaemonThreads:
     Unlike a ``ThreadPoolExecutor``, it also works for threads that outlive the main thread.
 
     Args:
-        most: most threads at a time.
-        name: prefix of the threads' names.
+        most: the most threads at a time.
+        name: the prefix of the threads' names.
     """
 
     def __init__(self, most: int, name: str) -> None:
@@ -96,7 +96,9 @@ class DaemonThreads:
         with self._lock:
             if self._is_closed:
                 raise RuntimeError(f"the threads {self._name} are closed")
-            self._tasks.put((future, task, arguments))  # before a thread starts: one that finds no task is idle
+            self._tasks.put(
+                (future, task, arguments)
+            )  # before a thread starts, because one that finds no task counts as idle
             if not self._idle.acquire(blocking=False) and len(self._started) < self._most:
                 self._start(future)
         return future
@@ -131,7 +133,7 @@ class DaemonThreads:
 
 
 def _work(tasks: "SimpleQueue[Any]", idle: threading.Semaphore) -> None:
-    """Run tasks until None comes; a task's error is set in its future."""
+    """Run tasks until None comes; set each task's value or error in its future."""
     while True:
         try:
             task = tasks.get_nowait()

@@ -1,1 +1,1 @@
-"""Rerankers for frameworks, each in a module and an extra of its own."""
+"""Rerankers for other frameworks, each with a module and an extra of its own."""

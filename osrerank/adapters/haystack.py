@@ -12,23 +12,23 @@ from osrerank.types import Scorer
 
 require("haystack", extra="haystack")
 
-from haystack import Document, component, default_from_dict, default_to_dict  # noqa: E402 - there only with the extra
+from haystack import Document, component, default_from_dict, default_to_dict  # noqa: E402 - only with the extra
 
 __all__ = ["OsrerankRanker"]
 
 
 @component
 class OsrerankRanker:
-    """Reranks documents: copies come back, best first, with the model's probability as their score.
+    """Reranks documents, and returns copies, best first, with the model's probability as their score.
 
     A document that was not scored comes last and has no score.
 
     Args:
-        model: directory, hub id or shipped name; the settings' when None.
-        top_k: documents to return; all when None.
-        score_threshold: least probability of a returned document; documents that were not scored are left out.
-        options: fields of ``osrerank.Rerank``, such as ``deadline_ms`` and ``on_failure``.
-        scorer: used in place of a model; it is not serialised.
+        model: the model's directory, hub id or shipped name; None for the settings' model.
+        top_k: how many documents to return; None for all.
+        score_threshold: the least probability of a returned document; it leaves out documents without a score.
+        options: the search options, fields of ``osrerank.Rerank`` such as ``deadline_ms`` and ``on_failure``.
+        scorer: the scorer to use instead of a model; it is not serialised.
     """
 
     def __init__(
@@ -48,16 +48,16 @@ class OsrerankRanker:
         self._ranker = Reranker(model, scorer=scorer, **cast("RerankOptions", options or {}))
 
     def to_dict(self) -> dict[str, Any]:
-        """Return what makes the same component again."""
+        """Return a dict from which ``from_dict`` creates the same component."""
         names = ("model", "top_k", "score_threshold", "options")
         content: dict[str, Any] = default_to_dict(self, **{name: getattr(self, name) for name in names})
         return content
 
     @classmethod
     def from_dict(cls, data: dict[str, Any]) -> "OsrerankRanker":
-        """Return the component that ``to_dict`` described."""
-        made: OsrerankRanker = default_from_dict(cls, data)
-        return made
+        """Create the component that ``to_dict`` described."""
+        ranker: OsrerankRanker = default_from_dict(cls, data)
+        return ranker
 
     def warm_up(self) -> None:
         """Load the model now."""
@@ -70,17 +70,17 @@ class OsrerankRanker:
         Of documents with the same id, the one with the highest score is ranked, as by Haystack's own rankers.
 
         Args:
-            query: the query's text.
-            documents: with or without scores; one without content is read as an empty text.
-            top_k: documents to return, instead of the component's.
+            query: the text of the query.
+            documents: the documents, with or without scores; one without content counts as an empty text.
+            top_k: how many documents to return, instead of the component's ``top_k``.
         """
         _check(top_k)
         documents = _unique(documents)
         ranked = self._ranker.rank(query, [document.content or "" for document in documents])
         if self.score_threshold is not None:
-            ranked = [one for one in ranked if one.probability is not None and one.probability >= self.score_threshold]
-        shown = ranked[: top_k or self.top_k]
-        return {"documents": [replace(documents[one.doc_id], score=one.probability) for one in shown]}
+            ranked = [hit for hit in ranked if hit.probability is not None and hit.probability >= self.score_threshold]
+        top = ranked[: top_k or self.top_k]
+        return {"documents": [replace(documents[hit.doc_id], score=hit.probability) for hit in top]}
 
     @component.output_types(documents=list[Document])
     async def run_async(
@@ -91,7 +91,7 @@ class OsrerankRanker:
 
 
 def _unique(documents: list[Document]) -> list[Document]:
-    """Return each id's document with the highest score, the first of equals; one without a score comes after others."""
+    """Return the document with the highest score for each id, the first of equals; no score counts as the lowest."""
     best: dict[str, Document] = {}
     for document in documents:
         if document.id not in best or _score(document) > _score(best[document.id]):

@@ -10,9 +10,9 @@ from osrerank.types import Scorer
 
 require("langchain_core", extra="langchain")
 
-from langchain_core.callbacks import Callbacks  # noqa: E402 - there only with the extra
+from langchain_core.callbacks import Callbacks  # noqa: E402 - only with the extra
 from langchain_core.documents import BaseDocumentCompressor, Document  # noqa: E402 - likewise
-from pydantic import ConfigDict, Field, PrivateAttr  # noqa: E402 - behind the message about the extra
+from pydantic import ConfigDict, Field, PrivateAttr  # noqa: E402 - only with the extra
 
 __all__ = ["OsrerankRerank"]
 
@@ -22,16 +22,18 @@ SCORE = "relevance_score"
 class OsrerankRerank(BaseDocumentCompressor):
     """Reranks retrieved documents, for a ``ContextualCompressionRetriever``.
 
-    Copies come back, best first, with the model's probability in ``metadata["relevance_score"]``; a document that was
-    not scored has none, also if it came with one.
+    It returns copies, best first, with the model's probability in ``metadata["relevance_score"]``. A document that was
+    not scored has no such entry, even if it came with one.
     """
 
     model_config = ConfigDict(arbitrary_types_allowed=True, extra="forbid")
 
-    model: str | None = Field(None, description="Directory, hub id or shipped name; the settings' when None.")
-    top_n: int | None = Field(None, ge=1, description="Documents to return; all when None.")
-    options: dict[str, Any] = Field(default_factory=dict, description="Of osrerank.Rerank: deadline_ms, on_failure.")
-    scorer: Scorer | None = Field(None, exclude=True, description="Scores instead of a model.")
+    model: str | None = Field(
+        None, description="The model's directory, hub id or shipped name; None for the settings' model."
+    )
+    top_n: int | None = Field(None, ge=1, description="How many documents to return; None for all.")
+    options: dict[str, Any] = Field(default_factory=dict, description="Fields of osrerank.Rerank, such as deadline_ms.")
+    scorer: Scorer | None = Field(None, exclude=True, description="The scorer to use instead of a model.")
     _ranker: Reranker = PrivateAttr()
 
     def model_post_init(self, context: Any, /) -> None:
@@ -51,7 +53,7 @@ class OsrerankRerank(BaseDocumentCompressor):
 
 
 def _scored(document: Document, probability: float | None) -> Document:
-    """Return a copy with the probability as its score; another reranker's score never stands in for one that lacks."""
+    """Return a copy with the probability as its score; another reranker's score is removed in any case."""
     metadata = {name: value for name, value in document.metadata.items() if name != SCORE}
     if probability is not None:
         metadata[SCORE] = probability

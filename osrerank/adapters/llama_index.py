@@ -9,7 +9,7 @@ from osrerank.types import Scorer
 
 require("llama_index.core", extra="llama-index")
 
-from llama_index.core.bridge.pydantic import Field, PrivateAttr  # noqa: E402 - there only with the extra
+from llama_index.core.bridge.pydantic import Field, PrivateAttr  # noqa: E402 - only with the extra
 from llama_index.core.instrumentation import (  # type: ignore[attr-defined] # noqa: E402 - exported without saying so
     get_dispatcher,
 )
@@ -23,18 +23,20 @@ dispatcher = get_dispatcher(__name__)
 
 
 class OsrerankRerank(BaseNodePostprocessor):
-    """Reranks retrieved nodes: best first, with the model's probability as their score.
+    """Reranks retrieved nodes, and returns them best first, with the model's probability as their score.
 
     A node that was not scored comes last and has no score.
     """
 
-    model: str | None = Field(None, description="Directory, hub id or shipped name; the settings' when None.")
-    top_n: int | None = Field(None, ge=1, description="Nodes to return; all when None.")
-    keep_retrieval_score: bool = Field(
-        default=False, description='Keep the retriever\'s in metadata["retrieval_score"].'
+    model: str | None = Field(
+        None, description="The model's directory, hub id or shipped name; None for the settings' model."
     )
-    options: dict[str, Any] = Field(default_factory=dict, description="Of osrerank.Rerank: deadline_ms, on_failure.")
-    scorer: Scorer | None = Field(None, exclude=True, description="Scores instead of a model.")
+    top_n: int | None = Field(None, ge=1, description="How many nodes to return; None for all.")
+    keep_retrieval_score: bool = Field(
+        default=False, description='Whether to keep the retriever\'s score in metadata["retrieval_score"].'
+    )
+    options: dict[str, Any] = Field(default_factory=dict, description="Fields of osrerank.Rerank, such as deadline_ms.")
+    scorer: Scorer | None = Field(None, exclude=True, description="The scorer to use instead of a model.")
     _ranker: Reranker = PrivateAttr()
 
     def model_post_init(self, context: Any, /) -> None:
@@ -44,7 +46,7 @@ class OsrerankRerank(BaseNodePostprocessor):
 
     @classmethod
     def class_name(cls) -> str:
-        """Return the name under which LlamaIndex stores it."""
+        """Return the name under which LlamaIndex stores the postprocessor."""
         return "OsrerankRerank"
 
     def _postprocess_nodes(

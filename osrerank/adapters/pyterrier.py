@@ -9,7 +9,7 @@ from osrerank.types import Encoder, Scorer
 
 require("pyterrier", extra="pyterrier")
 
-import pyterrier as pt  # noqa: E402 - there only with the extra
+import pyterrier as pt  # noqa: E402 - only with the extra
 
 __all__ = ["OsrerankReRanker"]
 
@@ -17,14 +17,14 @@ __all__ = ["OsrerankReRanker"]
 class OsrerankReRanker(pt.Transformer):  # type: ignore[misc] # pyterrier has no types
     """Reranks a result frame, as in ``bm25 >> OsrerankReRanker()``.
 
-    It reads the columns ``qid``, ``query``, ``docno`` and ``text``, and ``title`` if there is one. The frame that comes
-    back has each query's documents in the new order, with the model's ``score`` and a ``rank`` from 0. Where the
-    retriever returns no texts, put ``pt.text.get_text(dataset)`` between both.
+    It reads the columns ``qid``, ``query``, ``docno`` and ``text``, and ``title`` if there is one. It returns a frame
+    with each query's documents in the new order, with the model's ``score`` and a ``rank`` from 0. If the retriever
+    returns no texts, put ``pt.text.get_text(dataset)`` between both.
 
     Args:
-        model: directory, hub id or shipped name; the settings' when None.
-        scorer: a scorer or an encoder of your own, used instead of a model.
-        options: fields of ``osrerank.Rerank``, such as ``pipeline`` and ``blend``.
+        model: the model's directory, hub id or shipped name; None for the settings' model.
+        scorer: the scorer or encoder of your own to use instead of a model.
+        options: the search options, fields of ``osrerank.Rerank`` such as ``pipeline`` and ``blend``.
     """
 
     def __init__(

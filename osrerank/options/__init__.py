@@ -1,4 +1,4 @@
-"""The options of a reranked search: `Rerank` and its groups of options; unknown names are errors."""
+"""The options of a reranked search: `Rerank` and its groups of options. Unknown names are errors."""
 
 from osrerank.options.cutoff import Cutoff
 from osrerank.options.interleave import Interleave

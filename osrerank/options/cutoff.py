@@ -11,8 +11,8 @@ class Cutoff:
     """Where a reranked list ends: before its precision falls below a minimum.
 
     Attributes:
-        precision: required; the least share of the hits kept that must be relevant, above 0 and below 1, as estimated
-            by the index's calibration (``osrerank calibrate``).
+        precision: the least share of the returned hits that must be relevant, above 0 and below 1, as the index's
+            calibration estimates it (``osrerank calibrate``). It has no default.
     """
 
     precision: float = 0.0
@@ -26,6 +26,6 @@ class Cutoff:
         """Read the ``cutoff`` option of a search: a dict of options, or None.
 
         Raises:
-            ConfigError: it is neither, or a key or value in it cannot be used.
+            ConfigError: the value is neither, or a key or value in it cannot be used.
         """
         return read_options(cls, value, "cutoff")

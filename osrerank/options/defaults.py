@@ -19,9 +19,9 @@ class Defaults:
     """The options and models that ``rerank=True`` means, for the client and for each index.
 
     Attributes:
-        base: the options of every index that has none of its own.
-        by_index: index name or pattern (``logs-*``) -> its own options. An exact name wins, else the longest pattern.
-        models: index name or pattern, chosen likewise -> its model; all other indices have the client's model.
+        base: the options of all indices without options of their own.
+        by_index: name or pattern (``logs-*``) of an index -> its options. An exact name wins, else the longest pattern.
+        models: name or pattern of an index, which wins likewise -> its model; other indices have the client's model.
     """
 
     base: Rerank = field(default_factory=Rerank)
@@ -46,17 +46,17 @@ class Defaults:
         return options.pop() if len(options) == 1 else self.base
 
     def models_of(self, index: Any) -> set[str | None]:
-        """Return the models that are named for a search's indices, with None for the client's own."""
+        """Return the models of a search's indices, with None for the client's model."""
         return {None if name is None else self.models[name] for name in holding(index, self.models)}
 
-    def without_models(self, given: str) -> Self:
+    def without_models(self, override: str) -> Self:
         """Return these defaults without models, because the caller's model or scorer applies to every index.
 
         Args:
-            given: the caller's model or scorer in words, for the log.
+            override: a description of the caller's model or scorer, for the log.
         """
         if self.models:
-            logger.info("%s applies to every index: the settings file's models are not used", given)
+            logger.info("%s applies to every index: the settings file's models are not used", override)
         return replace(self, models={})
 
     def for_all(self) -> Self:
@@ -66,12 +66,12 @@ class Defaults:
 
     @classmethod
     def load(cls, settings: Settings, over: Rerank | RerankOptions | None = None, *, model: str | None = None) -> Self:
-        """Read the defaults from the settings file: the one that the settings name, else the one that is found.
+        """Read the defaults from the settings file that the settings name, else from the one that is found.
 
         Args:
-            settings: may name the file.
-            over: options that override the file's ``[rerank]``.
-            model: a model for every index, which overrides the file's models; None for the file's models.
+            settings: the settings, which may name the file.
+            over: the options that override the file's ``[rerank]``.
+            model: the model of every index, which overrides the file's models; None for the file's models.
 
         Raises:
             ConfigError: the file cannot be read, or has a key or value that cannot be used.

@@ -1,30 +1,30 @@
-"""What the docstrings of options' classes say of each option, for the reference page and the command line's help."""
+"""Read the descriptions of options from their classes' docstrings, for the reference page and the commands' help."""
 
 import re
 import sys
 import textwrap
 
 
-def descriptions(one: type) -> dict[str, str]:
-    """Return what a class's docstring says of each attribute, on one line; nothing with ``python -OO``.
+def descriptions(options: type) -> dict[str, str]:
+    """Return the description of each attribute in a class's docstring, on one line; none under ``python -OO``.
 
     Raises:
         ValueError: the docstring has no section ``Attributes``.
     """
     if sys.flags.optimize > 1:
         return {}
-    text = textwrap.dedent("    " + (one.__doc__ or ""))
-    _, found, section = text.partition("Attributes:\n")
-    if not found:
-        raise ValueError(f"{one.__name__}: the docstring has no section Attributes")
+    text = textwrap.dedent("    " + (options.__doc__ or ""))
+    _, heading, section = text.partition("Attributes:\n")
+    if not heading:
+        raise ValueError(f"{options.__name__}: the docstring has no section Attributes")
     entries = re.findall(r"^ {4}(\w+): (.*(?:\n {8}.*)*)", section, re.MULTILINE)
-    return {name: " ".join(said.split()).replace("``", "`") for name, said in entries}
+    return {name: " ".join(text.split()).replace("``", "`") for name, text in entries}
 
 
-def first_sentence(said: str) -> str:
-    """Return the first sentence of a description, as people read it in a terminal; "" for none."""
-    if not said:
+def first_sentence(description: str) -> str:
+    """Return the first sentence of a description, for people at a terminal; "" if there is none."""
+    if not description:
         return ""
-    plain = re.sub(r'`"?([^`"]*)"?`', r"\1", said)
+    plain = re.sub(r'`"?([^`"]*)"?`', r"\1", description)
     sentence = re.split(r"(?<=\.) |; ", plain, maxsplit=1)[0].rstrip(".")
     return f"{sentence[:1].upper()}{sentence[1:]}."

@@ -14,21 +14,21 @@ DIFFER = (
     "pipeline", "depth", "mono_depth", "duo_depth", "pairs", "fields",
     "separator", "blend", "blend_weight", "passages", "sentences",
 )  # fmt: skip
-"""The options in which the two rankings may differ: those that decide the order of the same first pass's hits."""
+"""The options in which the two rankings may differ: those that determine the order of the shared first pass's hits."""
 MOST_NAME = 100
 """The most characters of an experiment's name."""
 
 
 @dataclass(frozen=True, slots=True)
 class Interleave:
-    """The second ranking (team B) that is interleaved with the search's own (team A), and the reader of the list.
+    """The second ranking (team B) that is interleaved with the search's own (team A), and the user who sees the list.
 
     Attributes:
-        others: the options of team B that differ from the search's own: a dict, or (name, value) pairs. In a search's
+        others: the options in which team B differs from the search: a dict, or (name, value) pairs. In a search's
             ``rerank`` they are called ``with``.
-        key: identifies the reader, such as the session's id; required. The same key, name and query always get the same
-            draw, so that the pages of a list agree. Only a digest of the key is stored.
-        name: name of the experiment, kept in UBI's records; ``osrerank interleave`` reports on each name separately.
+        key: the id of the user or session; required. The same key, name and query always get the same draw, so that the
+            pages of a list agree. Only a digest of the key is stored.
+        name: the name of the experiment, for UBI's records; ``osrerank interleave`` reports on each name separately.
     """
 
     others: Mapping[str, Any] | tuple[tuple[str, Any], ...] = ()
@@ -38,7 +38,7 @@ class Interleave:
     def __post_init__(self) -> None:
         if not is_name(self.key):
             raise unusable("interleave.key", self.key, "a text that is not empty, such as the session's id")
-        name: Any = self.name  # from a caller, anything
+        name: Any = self.name  # a caller may pass anything
         if not isinstance(name, str) or len(name) > MOST_NAME:
             raise unusable("interleave.name", self.name, f"a text of at most {MOST_NAME} characters")
         if not isinstance(self.others, Mapping | tuple):
@@ -54,7 +54,7 @@ class Interleave:
         """Read the ``interleave`` option of a search: a dict with ``with``, ``key`` and perhaps ``name``, or None.
 
         Raises:
-            ConfigError: it is none of these, or a key or value in it cannot be used.
+            ConfigError: the value is none of these, or a key or value in it cannot be used.
         """
         if value is None or isinstance(value, cls):
             return value

@@ -20,14 +20,14 @@ PAIR_AGGREGATIONS: tuple[PairAggregation, ...] = ("sum", "binary", "min", "max",
 class Pairs:
     """Which pairs of candidates are compared, and how a candidate's probabilities p_ij are aggregated.
 
-    J_i are the candidates that candidate i is compared with.
+    J_i is the set of candidates that candidate i is compared with.
 
     Attributes:
-        aggregation: ``"sum"``: the sum of p_ij over J_i. ``"binary"``: how many p_ij are above .5. ``"min"``,
-            ``"max"``: the least, the greatest p_ij. ``"sample"``: the sum over ``sample_size`` of J_i, sampled without
-            replacement; the other pairs are not computed.
-        sample_size: m of ``sample``; as many as J_i has, or more, make it ``"sum"``.
-        seed: the seed of the sample; the same candidates always get the same one, in whatever order they come.
+        aggregation: the score of candidate i: ``"sum"``, the sum of p_ij over J_i; ``"binary"``, the number of p_ij
+            above .5; ``"min"`` or ``"max"``, the least or the greatest p_ij; ``"sample"``, the sum over ``sample_size``
+            members of J_i, drawn without replacement; the other pairs are not computed.
+        sample_size: the number of members that ``"sample"`` draws (m); with the size of J_i or more, it is ``"sum"``.
+        seed: the seed of the sample; the same candidates always get the same sample, in whatever order they come.
     """
 
     aggregation: PairAggregation = "sum"
@@ -48,7 +48,7 @@ class Pairs:
         """Read the ``pairs`` option of a search: a name of an aggregation, a dict of options, True, or None.
 
         Raises:
-            ConfigError: it is none of these, or a key or value in it cannot be used.
+            ConfigError: the value is none of these, or a key or value in it cannot be used.
         """
         return read_options(cls, value, "pairs", first="aggregation") or cls()
 
@@ -56,10 +56,10 @@ class Pairs:
         """Return, for each candidate, the indices of the candidates that it is compared with, in ascending order."""
         indices = range(len(doc_ids))
         if self.aggregation != "sample" or self.sample_size >= len(doc_ids) - 1:
-            return [[other for other in indices if other != index] for index in indices]
+            return [[rival for rival in indices if rival != index] for index in indices]
         by_id = sorted(indices, key=lambda index: doc_ids[index])  # the draw must not depend on the order
-        return [self._draw(doc_ids[index], [other for other in by_id if other != index]) for index in indices]
+        return [self._draw(doc_ids[index], [rival for rival in by_id if rival != index]) for index in indices]
 
-    def _draw(self, doc_id: str, others: list[int]) -> list[int]:
+    def _draw(self, doc_id: str, rivals: list[int]) -> list[int]:
         generator = random.Random(f"{self.seed}:{doc_id}")  # noqa: S311 - a repeatable draw, no secret
-        return sorted(generator.sample(others, self.sample_size))
+        return sorted(generator.sample(rivals, self.sample_size))

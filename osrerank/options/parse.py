@@ -1,4 +1,4 @@
-"""Read groups of options that are given as a name, a dict or an object, and check their values."""
+"""Read groups of options, each a name, a dict or an object, and check their values."""
 
 from collections.abc import Mapping
 from dataclasses import fields
@@ -11,13 +11,13 @@ Options = TypeVar("Options")
 
 
 def read_options(kind: type[Options], value: Any, option: str, *, first: str = "") -> Options | None:
-    """Read a group of a search's options into its dataclass; None if the group was not requested.
+    """Read a group of search options into its dataclass; return None if the value is None or False.
 
     Args:
-        kind: the group's dataclass.
-        value: an object of it, a dict, True for its defaults, None or False.
-        option: the group's name in ``rerank``.
-        first: the option that a bare text sets; empty if a bare text is an error.
+        kind: the dataclass of the group.
+        value: an object of the dataclass, a dict, True for the defaults, None or False.
+        option: the name of the group in ``rerank``.
+        first: the option that a text alone sets; empty if a text is an error.
 
     Raises:
         ConfigError: the value is none of these, or a key or value in it cannot be used.
@@ -35,17 +35,17 @@ def read_options(kind: type[Options], value: Any, option: str, *, first: str = "
         fix = instead_of(f"rerank.{option}.{value}") or f"it must be {name}a dict of options, True or None"
         message = f"rerank option {option} is {value!r}; {fix}"
         raise ConfigError(message, setting=f"rerank.{option}", source="argument")
-    known = [field.name for field in fields(kind)]  # type: ignore[arg-type]  # always one of our dataclasses
+    names = [field.name for field in fields(kind)]  # type: ignore[arg-type]  # always one of our dataclasses
     for name in value:
-        if name not in known:
-            fix = instead_of(f"rerank.{option}.{name}") or f"known are {', '.join(known)}"
+        if name not in names:
+            fix = instead_of(f"rerank.{option}.{name}") or f"known are {', '.join(names)}"
             message = f"rerank option {option} has no {name!r}; {fix}"
             raise ConfigError(message, setting=f"rerank.{option}.{name}", source="argument")
     return kind(**value)
 
 
 def unusable(option: str, value: object, expected: str) -> ConfigError:
-    """Return the error for a value that an option cannot have; the option is named ``group.name``."""
+    """Return the error for a value that an option, ``GROUP.NAME``, cannot have."""
     message = f"rerank option {option} is {value!r}; it must be {expected}"
     return ConfigError(message, setting=f"rerank.{option}", source="argument")
 

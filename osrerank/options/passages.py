@@ -20,13 +20,13 @@ class Windows:
     """How a document is cut into passages.
 
     Attributes:
-        words: words of a passage.
-        stride: words from the start of a passage to the start of the next; the last passage may lie wholly in the one
-            before it.
+        words: the number of words of a passage.
+        stride: the number of words from the start of a passage to the start of the next; the last passage may lie
+            wholly in the one before it.
         limit: the most passages of a document.
-        policy: which passages are kept if there are more: ``first``, or ``sampled``: the first, the last, and a sample
-            of the others that depends only on seed and document id.
-        seed: seed of that sample.
+        policy: which passages are kept if there are more: ``first``, the first ones, or ``sampled``, the first, the
+            last, and a sample of the others that depends only on the seed and the document's id.
+        seed: the seed of that sample.
     """
 
     words: int = 150
@@ -41,18 +41,18 @@ class Passages:
     """How long documents are scored by their passages.
 
     Attributes:
-        aggregation: score of a document: ``"maxp"``: its best passage's; ``"firstp"``: its first passage's, and no
-            other is scored; ``"sump"``: the sum of their probabilities; ``"kmaxavgp"``: the mean of the ``k`` highest
-            probabilities, or of all where it has fewer.
-        k: how many passages ``kmaxavgp`` averages.
-        words: words of a passage.
-        stride: words from the start of a passage to the start of the next, at most ``words``.
-        limit: passages of a document at most.
-        policy: which passages stay when there are more: ``"first"``, or ``"sampled"``: the first, the last and a sample
-            of the others.
-        seed: the seed of that sample; the same document always gets the same one.
-        title_fields: fields whose text stands in front of every passage and is not cut.
-        least_words: documents of fewer words are not cut: they are scored whole.
+        aggregation: the score of a document: ``"maxp"``, that of its best passage; ``"firstp"``, that of its first
+            passage, and no other is scored; ``"sump"``, the sum of the passages' probabilities; ``"kmaxavgp"``, the
+            mean of the ``k`` highest probabilities, or of all if there are fewer.
+        k: the number of passages that ``kmaxavgp`` averages.
+        words: the number of words of a passage.
+        stride: the number of words from the start of a passage to the start of the next, at most ``words``.
+        limit: the most passages of a document.
+        policy: which passages are kept if there are more: ``"first"``, the first ones, or ``"sampled"``, the first, the
+            last and a sample of the others.
+        seed: the seed of that sample; the same document always gets the same sample.
+        title_fields: the fields whose text stands before every passage and is not cut.
+        least_words: the least number of words of a document that is cut; shorter documents are scored whole.
     """
 
     aggregation: PassageAggregation = "maxp"
@@ -66,10 +66,10 @@ class Passages:
     least_words: int = 0
 
     def __post_init__(self) -> None:
-        given: Any = self.title_fields  # from a settings file or a caller, a text or a list
-        names = (given,) if isinstance(given, str) else given
+        title_fields: Any = self.title_fields  # from a settings file or a caller, a text or a list
+        names = (title_fields,) if isinstance(title_fields, str) else title_fields
         if not isinstance(names, list | tuple) or not all(isinstance(name, str) for name in names):
-            raise unusable("passages.title_fields", given, "field names")
+            raise unusable("passages.title_fields", title_fields, "field names")
         object.__setattr__(self, "title_fields", tuple(names))
         for name in ("k", "words", "stride", "limit"):
             if not is_count(getattr(self, name)):
@@ -95,7 +95,7 @@ class Passages:
         ``"auto"`` stays as it is; None stands for ``"off"``.
 
         Raises:
-            ConfigError: it is none of these, or a key or value in it cannot be used.
+            ConfigError: the value is none of these, or a key or value in it cannot be used.
         """
         name = value.get("aggregation") if isinstance(value, dict) and len(value) == 1 else value
         if isinstance(name, str) and name == AUTO:
@@ -106,10 +106,10 @@ class Passages:
 
     @property
     def windows(self) -> Windows:
-        """How documents are cut into passages; for ``firstp``, only into one."""
+        """How documents are cut into passages; ``firstp`` needs only the first passage."""
         limit = 1 if self.aggregation == "firstp" else self.limit
         return Windows(self.words, self.stride, limit, self.policy, self.seed)
 
 
 BY_WINDOW = Passages(words=150, stride=150, limit=30, least_words=350)
-"""The passages of ``"auto"`` for models whose card recommends passages: 350 words are about 512 pieces."""
+"""The passages of ``"auto"`` for models whose card recommends passages; 350 words are about 512 tokens."""

@@ -21,9 +21,9 @@ NO_STAGES = "none"
 AUTO_PIPELINE = "auto"
 VECTORS = ("vectors", "vectors-duo")
 VECTORS_MONO = ("vectors-mono", "vectors-mono-duo")
-"""Pipelines in which a cross-encoder reranks the best candidates of the stage ``vectors``."""
+"""The pipelines in which a cross-encoder reranks the best candidates of the stage ``vectors``."""
 WITH_DUO = ("mono-duo", "vectors-duo", "vectors-mono-duo")
-"""Pipelines that compare the best candidates in pairs."""
+"""The pipelines that compare the best candidates in pairs."""
 PIPELINES = (AUTO_PIPELINE, "vectors", "mono", "vectors-mono", *WITH_DUO, NO_STAGES)
 Boosts = Literal["keep", "ignore"]
 Blend = Literal["card", "replace", "linear", "rrf"]
@@ -71,68 +71,68 @@ class Rerank:
     """The options of one reranked search.
 
     Attributes:
-        query: text that candidates are judged against; None takes it from the search itself.
-        pipeline: which stages rerank. ``"vectors"`` orders by document vectors, of a bi-encoder; ``"mono"`` by a
-            cross-encoder's scores; ``"auto"`` is the one that the model can do. ``"vectors-mono"`` orders by vectors,
-            of ``vector_model``, then the best by the scores of ``model``, a cross-encoder. ``"vectors-duo"``,
-            ``"mono-duo"`` and ``"vectors-mono-duo"`` then compare the best in pairs. ``"none"`` is the first pass only.
-            ``"mono"`` asked of a bi-encoder runs as ``"vectors"``, with a warning in the response. Or a ``Pipeline`` of
-            your own.
-        depth: candidates that the first stage reranks (k0), 1 to 10,000. ``"auto"`` reranks 100, and goes deeper, up to
-            1,000, as long as candidates have vectors (docs/vectors.md).
-        mono_depth: candidates that the cross-encoder of ``"vectors-mono"`` reads: the best by vectors, at most
+        query: the text that candidates are judged against; None takes it from the search itself.
+        pipeline: the stages that rerank. ``"vectors"`` orders by a bi-encoder's document vectors, ``"mono"`` by a
+            cross-encoder's scores; ``"auto"`` is the one of these that fits the model. ``"vectors-mono"`` orders by the
+            vectors of ``vector_model``, then the best candidates by the scores of ``model``, a cross-encoder.
+            ``"vectors-duo"``, ``"mono-duo"`` and ``"vectors-mono-duo"`` then compare the best in pairs. ``"none"`` is
+            the first pass only. With a bi-encoder, ``"mono"`` runs as ``"vectors"``, and the response has a warning.
+            The value may also be a ``Pipeline`` of your own.
+        depth: how many candidates the first stage reranks (k0), 1 to 10,000. ``"auto"`` reranks 100, and goes deeper,
+            up to 1,000, as long as candidates have vectors (docs/vectors.md).
+        mono_depth: how many candidates the cross-encoder of ``"vectors-mono"`` reads: the best by vectors, at most
             ``depth``.
-        duo_depth: candidates that are compared in pairs (k1), at most ``depth``; n candidates are n(n - 1) pairs. 0
-            and 1 compare none.
-        pairs: which pairs are compared, and how a candidate's probabilities are aggregated. ``"sum"``, ``"binary"``,
+        duo_depth: how many candidates are compared in pairs (k1), at most ``depth``; n candidates make n(n - 1) pairs,
+            0 and 1 make none.
+        pairs: which pairs are compared, and how a candidate's probabilities are aggregated: ``"sum"``, ``"binary"``,
             ``"min"``, ``"max"``, ``"sample"``, a dict of options or ``Pairs``.
-        fields: fields whose text the model reads, joined in this order; dotted paths are allowed. None reads those of
-            ``query_fields``; else those that the caller's own query searches, or those that the index's mapping and
+        fields: the fields whose text the model reads, joined in this order; dotted paths are allowed. None reads those
+            of ``query_fields``; else those that the caller's own query searches, or those that the index's mapping and
             values show to be text. Multi-fields, aliases, patterns, objects and boosts are looked up in the mapping.
-        separator: text between the fields, and between the values of a list.
-        query_fields: fields that a query given as text searches; ``name^boost`` is allowed. None searches those that
-            are found.
-        deadline_ms: time for the whole call, in milliseconds; None for no limit. It never cuts the first pass short.
-            ``"auto"`` is 1,000 in ``client.search``, after the model is loaded, where the last stage is ``vectors``; in
-            ``client.msearch`` as much for each search; and no limit elsewhere.
-        on_failure: what a search does if reranking fails. ``"first_pass"`` returns the best order so far and marks the
+        separator: the text between the fields, and between the values of a list.
+        query_fields: the fields in which a query that is a text is searched for; ``name^boost`` is allowed. None
+            searches the fields that the mapping shows to be text.
+        deadline_ms: the time limit of the whole call, in milliseconds; None for no limit. It never cuts the first pass
+            short. If the last stage is ``vectors``, ``"auto"`` is 1,000 in ``client.search``, from the time when the
+            model is loaded, and as much for each search in ``client.msearch``; otherwise it is no limit.
+        on_failure: what a search does if reranking fails: ``"first_pass"`` returns the best order so far and marks the
             response; ``"raise"`` raises.
-        min_score: least probability of a hit that is returned, in [0, 1], by the model's card. Hits below the depth,
-            and those that could not be scored, are left out; those that a deadline left unscored stay. Totals stay the
-            first pass's. A response that was not reranked is not filtered.
-        min_probability: least calibrated probability of a hit that is returned, by what ``osrerank calibrate`` fitted.
-            Without a calibration that was made for the index, the model and the options, no hit is removed, and
+        min_score: the least probability of a hit that is returned, in [0, 1], by the model's card. Hits below the
+            depth, and those that could not be scored, are left out; those that a deadline left unscored stay. Totals
+            stay the first pass's. A response that was not reranked is not filtered.
+        min_probability: the least calibrated probability of a hit that is returned, as ``osrerank calibrate`` fitted
+            it. Without a calibration for the index, the model and the options, no hit is removed, and
             ``response["rerank"]["cuts"]`` says why; ``on_failure="raise"`` raises.
         cutoff: the precision below which the list ends, by the calibration of ``min_probability``.
             ``{"precision": 0.9}`` removes the hits below the lowest probability at or above which nine in ten hits are
             relevant.
-        explain: whether to add to each hit how it got its rank, and to each stage its values of pairs.
-        language_guard: whether to keep the first pass if, by its card, the model does not read the script of the query
-            or the language of most documents.
-        blend: how the model is combined with the first pass. ``"card"`` does what the model's card recommends;
+        explain: whether to add to each hit an explanation of its rank, and to each stage its pairwise probabilities.
+        language_guard: whether to keep the first pass's order if the model does not read the script of the query or
+            the language of most documents, according to its card.
+        blend: how the model is combined with the first pass: ``"card"`` does what the model's card recommends;
             ``"replace"`` orders by the model only; ``"linear"`` and ``"rrf"`` combine the model with the first pass
             (``osrerank.stages.interpolate``). In ``"vectors-mono"``, the model is that of the vectors.
-        blend_weight: what the first pass's best score adds to the model's logit in a linear blend; None is the card's
-            weight. Not together with ``sentences``.
+        blend_weight: the logits that the first pass's best score adds to the model's in a linear blend; None is the
+            card's weight. Not together with ``sentences``.
         boosts: whether boosts in the caller's query count, such as a ``function_score`` for recency. ``"keep"`` gives
             the candidates, in the model's order, the text scores of the first pass, and combines these with the boosts
             as the query says (docs/concepts.md); ``"ignore"`` orders by the stages alone.
         passages: how long documents are scored by their passages. ``"auto"`` scores documents that are longer than the
-            model's window by their best passage, where the model's card recommends it (a bi-encoder's does), and
-            otherwise as ``"off"``, which scores as much of their beginning as the model reads. ``"maxp"``,
-            ``"firstp"``, ``"sump"``, ``"kmaxavgp"``, a dict of options or ``Passages`` scores the passages of every
-            document.
-        sentences: whether, and how, a document's best sentences are combined with the first pass, as Birch does. True,
+            model's window by their best passage if the model's card recommends it, as a bi-encoder's does; if not, it
+            is ``"off"``, which scores as much of their beginning as the model reads. ``"maxp"``, ``"firstp"``,
+            ``"sump"``, ``"kmaxavgp"``, a dict of options or ``Passages`` scores the passages of every document.
+        sentences: whether, and how, a document's best sentences are combined with the first pass, as Birch does: True,
             a dict of options or ``Sentences``. Not together with ``passages`` or ``blend``, and not in
             ``"vectors-mono"``.
-        rm3: whether, and how, the first pass's query is expanded by feedback; for a query given as text. True, a dict
-            of options or ``Rm3``.
+        rm3: whether, and how, the first pass's query is expanded by feedback, if the query is a text: True, a dict of
+            options or ``Rm3``.
         interleave: ``{"with": {...}, "key": session_id}`` interleaves this ranking with that of the options in
             ``with``, for the reader ``key`` (docs/decision.md). Not together with ``min_score``, ``min_probability``
             and ``cutoff``.
         traffic: ``{"share": 0.1, "key": session_id}`` reranks a tenth of the searches, chosen by their users;
             ``{"shadow": True}`` answers all with the first pass, and records what reranking would have changed
-            (docs/decision.md). What a search leaves out is as in the settings file. None reranks all searches.
+            (docs/decision.md). Options that a search leaves out are those of the settings file. None reranks all
+            searches.
     """
 
     query: str | None = None
@@ -165,8 +165,8 @@ class Rerank:
         """The options of each ranking that the search needs: only these or, if it interleaves, those of both teams."""
         if self.interleave is None:
             return (self,)
-        own = replace(self, interleave=None)
-        return own, replace(own, **dict(self.interleave.others))
+        team_a = replace(self, interleave=None)
+        return team_a, replace(team_a, **dict(self.interleave.others))
 
     @property
     def is_first_pass(self) -> bool:
@@ -175,7 +175,7 @@ class Rerank:
 
     @property
     def in_shadow(self) -> bool:
-        """Whether the search is answered with its first pass and, if it is in the share, run again."""
+        """Whether the search returns its first pass and, if it is in the share, runs again."""
         return self.traffic is not None and self.traffic.shadow
 
     @property
@@ -204,10 +204,10 @@ class Rerank:
         return AUTO_DEPTH if self.depth == "auto" else self.depth
 
     def __post_init__(self) -> None:
-        for name, (kind, default, read) in GROUPS.items():
+        for name, (kind, default, parse) in GROUPS.items():
             value = getattr(self, name)
             if not isinstance(value, kind) and value is not default and value != default:
-                object.__setattr__(self, name, read(value))
+                object.__setattr__(self, name, parse(value))
         for name in ("fields", "query_fields"):
             value = getattr(self, name)
             if isinstance(value, str | list):
@@ -234,7 +234,7 @@ class Rerank:
             raise ConfigError(message, setting="rerank.sentences", source="argument")
 
     def _check_interleave(self, interleave: Interleave) -> None:
-        """Reject options that would treat the teams differently, and read the other team's options."""
+        """Reject options that would treat the teams differently, and parse team B's options."""
         for name in ("min_score", "min_probability", "cutoff"):
             if getattr(self, name) is not None:
                 why = "one team's scores would remove the other team's hits"
@@ -244,13 +244,13 @@ class Rerank:
             why = "nobody would see the interleaved page"
             message = f"rerank option traffic.shadow does not go with interleave, leave one out: {why}"
             raise ConfigError(message, setting="rerank.traffic.shadow", source="argument")
-        other = self.rankings[1]
-        others = tuple((name, getattr(other, name)) for name in dict(interleave.others))
-        object.__setattr__(self, "interleave", replace(interleave, others=others))
+        team_b = self.rankings[1]
+        parsed = tuple((name, getattr(team_b, name)) for name in dict(interleave.others))
+        object.__setattr__(self, "interleave", replace(interleave, others=parsed))
 
     @classmethod
     def of(cls, value: "bool | RerankOptions | Mapping[str, Any] | Rerank", defaults: "Rerank") -> "Rerank | None":
-        """Read the ``rerank`` argument of a search; None means that no reranking was asked for.
+        """Read the ``rerank`` argument of a search; return None for no reranking.
 
         Raises:
             ConfigError: the value is no bool, mapping or ``Rerank``, or a key or value in it cannot be used.
@@ -265,10 +265,10 @@ class Rerank:
                 setting="rerank",
                 source="argument",
             )
-        known = [option.name for option in fields(cls)]
+        names = [option.name for option in fields(cls)]
         for name in value:
-            if name not in known:
-                fix = instead_of(f"rerank.{name}") or f"known are {', '.join(known)}"
+            if name not in names:
+                fix = instead_of(f"rerank.{name}") or f"known are {', '.join(names)}"
                 raise ConfigError(
                     f"rerank has no option {name!r}; {fix}",
                     setting=f"rerank.{name}",

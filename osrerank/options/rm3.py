@@ -13,12 +13,12 @@ class Rm3:
     Attributes:
         documents: the number of feedback documents.
         terms: the number of terms kept of each feedback document, and of all of them together.
-        weight: weight of the original query in the expanded one, in [0, 1].
-        field: the field that is searched and gives the terms; None for the first of the fields that a text searches
-            whose name is not like a title's.
-        max_document_share: ignores terms that are in more than this share of the documents, in [0, 1].
-        min_length: shortest feedback term, in characters.
-        max_length: longest feedback term, in characters.
+        weight: the weight of the original query in the expanded one, in [0, 1].
+        field: the field that is searched and that the terms come from; None for the first searched field whose name is
+            not like a title's.
+        max_document_share: the largest share of the documents that a feedback term may occur in, in [0, 1].
+        min_length: the length of the shortest feedback term, in characters.
+        max_length: the length of the longest feedback term, in characters.
     """
 
     documents: int = 10
@@ -44,6 +44,6 @@ class Rm3:
         """Read the ``rm3`` option of a search: True, a dict of options, or None.
 
         Raises:
-            ConfigError: it is none of these, or a key or value in it cannot be used.
+            ConfigError: the value is none of these, or a key or value in it cannot be used.
         """
         return read_options(cls, value, "rm3")

@@ -1,4 +1,4 @@
-"""The option ``sentences``: how documents are scored by their best sentences; `osrerank.stages.sentences` does it."""
+"""The option ``sentences``: how documents are scored by their best sentences; see `osrerank.stages.sentences`."""
 
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -18,17 +18,17 @@ class Sentences:
     """How documents are scored by their best sentences.
 
     Attributes:
-        a: weight of the first pass, in [0, 1]; ``osrerank tune`` finds it for a collection.
-        weights: weights of the best sentence, the second best and so on, in [0, 1]; the first is 1 in the paper.
-        scores: what is summed: ``"logit"``, as the released code does, or ``"probability"``, as the paper says.
-        splitter: ``"sentencex"``, or ``"punkt"`` for NLTK's Punkt, as in the released code.
+        a: the weight of the first pass, in [0, 1]; ``osrerank tune`` learns it for a collection.
+        weights: the weights of the best sentence, the second best and so on, in [0, 1]; the first is 1 in the paper.
+        scores: the scores that are summed: ``"logit"``, as in the released code, or ``"probability"``, as in the paper.
+        splitter: the sentence splitter: ``"sentencex"``, or ``"punkt"`` for NLTK's Punkt, as in the released code.
         chunks: the unit by which long sentences are split. ``"words"``, as in the released code, splits them after
             ``max_words`` words, and the model may still cut a part; ``"tokens"`` splits them into parts that fit the
             model beside the query, so that nothing is cut.
         max_words: the most words of a sentence; a longer one is split. It has no effect with ``chunks="tokens"``.
         drop_tail: whether a split sentence loses its last, shorter part, as in the released code.
         limit: the most sentences of a document that are scored; None for all.
-        language: the documents' language, as a two-letter code.
+        language: the language of the documents, as a two-letter code.
     """
 
     a: float = 0.5
@@ -75,6 +75,6 @@ class Sentences:
         """Read the ``sentences`` option of a search: True, a dict of options, or None.
 
         Raises:
-            ConfigError: it is none of these, or a key or value in it cannot be used.
+            ConfigError: the value is none of these, or a key or value in it cannot be used.
         """
         return read_options(cls, value, "sentences")

@@ -1,4 +1,4 @@
-"""The option ``traffic``: which searches are reranked for users; `osrerank.search.shadow` holds the others back."""
+"""The option ``traffic``: which searches are reranked for users; `osrerank.search.shadow` applies it."""
 
 import hashlib
 from collections.abc import Mapping
@@ -16,9 +16,9 @@ class Traffic:
     """Which searches are reranked: a share of them. In shadow mode, the share is run again to record what would change.
 
     Attributes:
-        share: the share of the searches that are reranked (with ``shadow``: run again after the answer), in [0, 1]; the
-            others are answered with the first pass.
-        key: names the user or session, whose searches are all in the share or all outside; not in a settings file.
+        share: the share of the searches that are reranked, or with ``shadow`` run again after the answer, in [0, 1];
+            the others return the first pass.
+        key: the id of the user or session, whose searches are all in the share or all outside; not in a settings file.
             Without a key, the query's text decides.
         shadow: whether to answer with the first pass and, after the answer, to run the search again with reranking, to
             record what that would have changed. Not together with ``interleave``.
@@ -43,10 +43,10 @@ class Traffic:
 
         Args:
             value: the option's value.
-            defaults: give the options that a dict leaves out, so that a search may add its key to the settings file's.
+            defaults: the options that a dict leaves out, so that a search can add its key to the settings file's.
 
         Raises:
-            ConfigError: it is neither, or a key or value in it cannot be used.
+            ConfigError: the value is neither, or a key or value in it cannot be used.
         """
         if defaults is not None and isinstance(value, Mapping):
             value = {**asdict(defaults), **value}

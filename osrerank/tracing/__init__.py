@@ -1,1 +1,1 @@
-"""Trace searches, requests and chunks by OpenTelemetry's API; the SDK, if any, is the application's."""
+"""Trace searches, requests and chunks with OpenTelemetry's API; the application sets up the SDK, if it wants one."""

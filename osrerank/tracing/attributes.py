@@ -26,9 +26,9 @@ def db_attributes(engine: Engine, hosts: Sequence[Mapping[str, Any]], operation:
         engine: the search engine.
         hosts: the cluster's hosts; none for the embedded engine.
         operation: the name of the operation, such as ``search``.
-        index: a name, several, or None for all.
+        index: the name of an index, a list of names, or None for all.
     """
-    host = hosts[0] if len(hosts) == 1 else {}  # of several, the transport picks one
+    host = hosts[0] if len(hosts) == 1 else {}  # the transport picks one of several
     return {
         "db.system.name": "osrerank.embedded" if engine.is_embedded else engine.value.lower(),
         "db.operation.name": operation,
@@ -44,7 +44,7 @@ def names_of(index: Any) -> str | None:
 
 
 def operation_of(method: str, path: str) -> tuple[str, str | None]:
-    """Return a side request's operation and indices: for a GET of ``/notes/_mapping``, "get_mapping" and "notes"."""
+    """Return the operation and indices of a request: for a GET of ``/notes/_mapping``, "get_mapping" and "notes"."""
     parts = [unquote(part) for part in path.split("/") if part]
     if not parts:
         return "info", None
@@ -76,7 +76,7 @@ def tell_status(span: Span, status: int) -> None:
 
 
 def tell_report(span: Span, report: StageReport) -> None:
-    """Set the attributes of a stage, whose span is the current one; an event says so if it was not wholly applied."""
+    """Set a stage's attributes on its span, which is the current one; add an event if it was not wholly applied."""
     attributes: Attributes = {
         "gen_ai.operation.name": "rerank",
         "gen_ai.request.model": report.model or None,
@@ -93,19 +93,19 @@ def tell_report(span: Span, report: StageReport) -> None:
 
 
 def tell_outcome(*, applied: bool | str, reason: str | None, code: str | None) -> None:
-    """Set on the current span whether a search was reranked; an event says so if it was not, or only in part."""
+    """Set on the current span whether a search was reranked; add an event if it was not, or only in part."""
     if not is_recording():
         return
-    shown: Attributes = {"osrerank.applied": str(applied).lower()}
-    tell(get_current_span(), shown)
+    attributes: Attributes = {"osrerank.applied": str(applied).lower()}
+    tell(get_current_span(), attributes)
     if applied is not True:
-        tell_event("osrerank.degraded", {**shown, **reason_of(reason or "", code)})
+        tell_event("osrerank.degraded", {**attributes, **reason_of(reason or "", code)})
 
 
 def reason_of(reason: str, code: str | None) -> Attributes:
-    """Return the attributes with a reason: its code, and the whole sentence only if the trace may tell queries.
+    """Return a reason's attributes: its code, and its sentence only if the trace may contain queries.
 
-    A sentence may quote what another program said, and that may quote a text.
+    The sentence may quote another program's message, which may quote a query or a document.
     """
-    told: Attributes = {"osrerank.reason.code": code and str(code)}
-    return {**told, "osrerank.reason": reason or None} if tells_queries() else told
+    attributes: Attributes = {"osrerank.reason.code": code and str(code)}
+    return {**attributes, "osrerank.reason": reason or None} if tells_queries() else attributes

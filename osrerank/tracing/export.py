@@ -1,7 +1,7 @@
 """Set up OpenTelemetry's SDK from ``OTEL_*`` variables, for ``osrerank serve`` and ``osrerank worker``.
 
-In all other processes, the application does this. Resource, sampler, batches and exporters read their variables
-themselves.
+In all other processes, the application does this. The SDK's resource, sampler, batches and exporters read their
+variables themselves.
 """
 
 import logging
@@ -20,13 +20,13 @@ PACKAGES = "pip install opentelemetry-sdk opentelemetry-exporter-otlp-proto-http
 
 
 def export_traces(service: str) -> bool:
-    """Set up a tracer provider if ``OTEL_*`` variables ask for traces; return whether that was done.
+    """Set up a tracer provider if ``OTEL_*`` variables ask for traces; return whether it was set up.
 
-    The variables ask for traces by an endpoint, or by ``OTEL_TRACES_EXPORTER``. If the SDK or the exporter is missing,
-    a log line says what to install, and nothing is traced.
+    The variables ask for traces with an endpoint or with ``OTEL_TRACES_EXPORTER``. If the SDK or the exporter is
+    missing, a log line says what to install, and nothing is traced.
 
     Args:
-        service: the service's name, unless a variable gives another.
+        service: the name of the service, unless a variable sets another.
     """
     if not (names := _exporters()):
         return False
@@ -42,7 +42,7 @@ def export_traces(service: str) -> bool:
     provider = TracerProvider(resource=Resource.create(_named(service)))
     for exporter in exporters:
         provider.add_span_processor(BatchSpanProcessor(exporter))
-    trace.set_tracer_provider(provider)  # it sends what it has when the process ends
+    trace.set_tracer_provider(provider)  # it sends the remaining spans when the process ends
     return True
 
 
@@ -51,21 +51,21 @@ def _exporters() -> list[str]:
     if os.environ.get("OTEL_SDK_DISABLED", "").strip().lower() == "true":
         return []
     default = "otlp" if any(map(os.environ.get, ENDPOINTS)) else "none"
-    named = os.environ.get("OTEL_TRACES_EXPORTER") or default
-    return [name for part in named.split(",") if (name := part.strip()) not in ("", "none")]
+    names = os.environ.get("OTEL_TRACES_EXPORTER") or default
+    return [name for part in names.split(",") if (name := part.strip()) not in ("", "none")]
 
 
 def _exporter(name: str) -> Any:
     """Return an exporter from any installed package, by its name in ``OTEL_TRACES_EXPORTER``.
 
     Raises:
-        ImportError: there is none.
+        ImportError: no package has such an exporter.
     """
     if name == "otlp":
         protocol = next(filter(None, map(os.environ.get, PROTOCOLS)), "http/protobuf")
         name = "otlp_proto_grpc" if protocol == "grpc" else "otlp_proto_http"
-    for found in entry_points(group=GROUP, name=name):
-        return found.load()()
+    for entry_point in entry_points(group=GROUP, name=name):
+        return entry_point.load()()
     raise ImportError(f"there is no exporter {name}", name=f"the exporter {name}")
 
 

@@ -1,8 +1,8 @@
-"""Begin and end OpenTelemetry's spans; in a process without its SDK, these are the API's own, which record nothing.
+"""Begin and end OpenTelemetry's spans; in a process without the SDK, the API's own spans record nothing.
 
-`trace` begins the span of a search, a request or a chunk; `span` begins a part of it. Parts are recorded only within
-such a span that is sampled. A trace's context is sent as W3C's ``traceparent`` and ``tracestate``; baggage, which may
-hold anything, is neither sent nor read.
+`trace` begins the span of a search, a request or a chunk; `span` begins a span inside it, which is recorded only if the
+outer one is sampled. A trace's context is sent as W3C's ``traceparent`` and ``tracestate``; baggage, which may contain
+anything, is neither sent nor read.
 """
 
 import functools
@@ -18,7 +18,7 @@ from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapProp
 from osrerank._version import __version__
 
 Attributes = Mapping[str, str | bool | int | float | Sequence[str] | None]
-"""Attributes by name; those that are None are left out."""
+"""Name -> value of an attribute; an attribute that is None is left out."""
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -27,9 +27,9 @@ MOST_CHARACTERS = 2_000
 """The most characters of an attribute."""
 PROPAGATOR = TraceContextTextMapPropagator()
 UNRECORDED = nullcontext(INVALID_SPAN)
-"""A part that is not recorded."""
+"""A span that records nothing."""
 _queries: ContextVar[bool | None] = ContextVar("osrerank_queries", default=None)
-"""Whether this context's trace may have texts of queries; None outside of what `trace` began."""
+"""Whether this context's trace may contain queries; None outside of `trace`."""
 
 
 @contextmanager
@@ -41,19 +41,19 @@ def trace(
     kind: SpanKind = SpanKind.INTERNAL,
     parent: Mapping[str, str] | None = None,
 ) -> Iterator[Span]:
-    """Begin the span of a search, a request or a chunk: within the application's own span, or that of ``parent``.
+    """Begin the span of a search, a request or a chunk, inside the application's current span or else ``parent``'s.
 
     Args:
-        name: the span's name.
+        name: the name of the span.
         attributes: the attributes of the span.
-        queries: whether the span and its parts may have texts of queries: the setting ``trace_queries``.
+        queries: whether the span and those inside it may contain queries (the setting ``trace_queries``).
         kind: the kind of the span.
-        parent: headers of the request or message that caused it.
+        parent: the headers of the request or message that caused it.
     """
     token = _queries.set(queries)
     try:
-        with _begun(name, attributes, kind, parent) as begun:
-            yield begun
+        with _begun(name, attributes, kind, parent) as new_span:
+            yield new_span
     finally:
         _queries.reset(token)
 
@@ -61,17 +61,17 @@ def trace(
 def span(
     name: str, attributes: Attributes | None = None, *, kind: SpanKind = SpanKind.INTERNAL
 ) -> AbstractContextManager[Span]:
-    """Begin a part of the current trace; if none is recorded, the span does nothing."""
+    """Begin a span inside the current trace; it does nothing if no trace is recorded."""
     return _begun(name, attributes or {}, kind) if is_recording() else UNRECORDED
 
 
 def is_recording() -> bool:
-    """Return whether `span` would record a part in this context; callers ask before they collect attributes."""
+    """Return whether `span` would record a span in this context; ask before collecting costly attributes."""
     return _queries.get() is not None and api.get_current_span().is_recording()
 
 
 def tells_queries() -> bool:
-    """Return whether this context's trace may have texts of queries."""
+    """Return whether this context's trace may contain queries."""
     return bool(_queries.get())
 
 
@@ -82,26 +82,26 @@ def tell(span: Span, attributes: Attributes) -> None:
 
 
 def tell_event(name: str, attributes: Attributes) -> None:
-    """Add an event to the current span, if it is recorded and a part of what `trace` began."""
+    """Add an event to the current span, if it is recorded and inside a `trace`."""
     if is_recording():
         api.get_current_span().add_event(name, _usable(attributes))
 
 
 def fail(span: Span, kind: str) -> None:
-    """Mark a span as failed, with the kind of error."""
+    """Mark a span as failed, with the kind of the error."""
     span.set_attribute("error.type", kind)
     span.set_status(StatusCode.ERROR)
 
 
 def headers() -> dict[str, str]:
-    """Return the headers with which another machine continues this trace; empty if nothing is traced."""
+    """Return the headers with which another process continues this trace; empty if nothing is traced."""
     carrier: dict[str, str] = {}
     PROPAGATOR.inject(carrier)
     return carrier
 
 
 def carried(function: Callable[P, T]) -> Callable[P, T]:
-    """Bind a function to the current trace, so that it continues it in another thread; it may be called once."""
+    """Bind a function to the current trace, for a single call in another thread."""
     return functools.partial(copy_context().run, function)
 
 
@@ -118,20 +118,20 @@ def name_of(error: BaseException) -> str:
 def _begun(
     name: str, attributes: Attributes, kind: SpanKind, parent: Mapping[str, str] | None = None
 ) -> Iterator[Span]:
-    """Make a span the current one, and end it afterwards; if an error leaves it, only the error's class is recorded."""
+    """Begin a span, make it the current one, and end it; of an error that leaves it, only the class is recorded."""
     is_within = api.get_current_span().get_span_context().is_valid
     context = None if is_within or not parent else PROPAGATOR.extract(parent)
-    begun = api.get_tracer("osrerank", __version__).start_span(name, context, kind, _usable(attributes))
-    with api.use_span(begun, end_on_exit=True, record_exception=False, set_status_on_exception=False):
+    new_span = api.get_tracer("osrerank", __version__).start_span(name, context, kind, _usable(attributes))
+    with api.use_span(new_span, end_on_exit=True, record_exception=False, set_status_on_exception=False):
         try:
-            yield begun
+            yield new_span
         except Exception as error:
-            fail(begun, name_of(error))
+            fail(new_span, name_of(error))
             raise
 
 
 def _usable(attributes: Attributes) -> dict[str, Any]:
-    """Return the attributes that are not None, with their texts cut to the limit."""
+    """Return the attributes that are not None, with texts cut to `MOST_CHARACTERS`."""
     return {
         name: value[:MOST_CHARACTERS] if isinstance(value, str) else value
         for name, value in attributes.items()

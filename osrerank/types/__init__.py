@@ -1,4 +1,4 @@
-"""The values that flow through osrerank, and the protocols of its parts."""
+"""The values that pass through osrerank, and the protocols of its parts."""
 
 from osrerank.types.scores import NEVER, Advice, Counts, Deadline, Scorer, Scores
 from osrerank.types.stages import FailurePolicy, Stage, StagePipeline

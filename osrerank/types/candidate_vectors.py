@@ -1,4 +1,4 @@
-"""What is known of the stored vectors of a ranking's candidates."""
+"""The vector records of a ranking's candidates: those that were stored before, and new ones."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -7,15 +7,15 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True, eq=False)
 class CandidateVectors:
-    """What is known of the vectors of a ranking's candidates; a candidate is named by its ``doc_id``.
+    """The vector records of a ranking's candidates.
 
     Attributes:
-        model_key: stands for the model and all else that the vectors depend on except the texts.
-        texts: candidate -> the text that is encoded, a `str` or a `LongText`; only of the first candidates if a
-            deadline was too short.
-        keys: candidate -> the key of that text's record.
-        known: key -> a record that was stored before, `osrerank.vectors.records.Kept`.
-        made: key -> a record that a stage made.
+        model_key: a key for the model and everything else that the vectors depend on, except the texts.
+        texts: candidate's ``doc_id`` -> the text to encode, a `str` or a `LongText`; only for the first candidates if
+            the deadline was too short.
+        keys: candidate's ``doc_id`` -> the key of its text's record.
+        known: key -> the record that was stored before, an `osrerank.vectors.records.Kept`.
+        made: key -> the record that a stage computed.
     """
 
     model_key: bytes

@@ -1,4 +1,4 @@
-"""Name the search engines, and say how they differ."""
+"""The search engines, and how they differ."""
 
 import re
 from enum import Enum
@@ -6,7 +6,7 @@ from typing import Any
 
 
 class Engine(Enum):
-    """A search engine. What one of them refuses is not sent to it: its properties say what it has."""
+    """A search engine. Its properties say what it supports, so that nothing is sent that it would refuse."""
 
     OPENSEARCH = "OpenSearch"
     ELASTICSEARCH = "Elasticsearch"
@@ -33,15 +33,15 @@ class Engine(Enum):
         return {"search_pipeline": "_none"} if self.has_pipelines else {}
 
     def preference_of(self, shard: str) -> str:
-        """Return the preference of a search in one shard: of its primary copy, where that can be asked for.
+        """Return the preference of a search in one shard: its primary copy, or on Elasticsearch any copy.
 
-        Elasticsearch cannot; there, any copy answers. Up to the global checkpoint, all copies have the same changes.
+        Elasticsearch cannot ask for the primary. Up to the global checkpoint, all copies have the same changes.
         """
         return f"_shards:{shard}" if self is Engine.ELASTICSEARCH else f"_shards:{shard}|_primary"
 
 
 _BACKING = re.compile(r"(?:.*-)?\.ds-(?P<stream>.+?)(?:-\d{4}\.\d{2}\.\d{2})?-\d{6,}")
-"""The name of an index of a data stream; Elasticsearch's have a date, and a prefix once they are shrunk or restored."""
+"""Matches the name of a data stream's index; on Elasticsearch it has a date, and a prefix once shrunk or restored."""
 
 
 def stream_of(index: str) -> str:

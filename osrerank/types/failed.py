@@ -1,4 +1,4 @@
-"""Errors that pass through a search: what the search engine refused, and what the caller asked to have raised."""
+"""The exceptions that pass through a search: errors of the search engine, and those that the caller wants raised."""
 
 from typing import Any
 
@@ -6,8 +6,8 @@ from typing import Any
 class Raised(Exception):  # noqa: N818 - it says what happens to its cause
     """Marks an exception that must reach the caller of a search: the client raises its ``cause`` instead.
 
-    After the search engine's response, a search turns all other exceptions but `osrerank.errors.ConfigError` into a
-    reason.
+    Once the search engine has answered, a search turns all exceptions but these and `osrerank.errors.ConfigError` into
+    reasons.
 
     Attributes:
         cause: the exception to raise.
@@ -22,12 +22,12 @@ class Failed(Raised):
     """The search engine refused a request or did not answer it, whichever client library sent it.
 
     Attributes:
-        status: the HTTP status; None without an answer.
-        kind: the engine's own name of the error, such as ``index_not_found_exception``; empty if it is unknown.
-        timed_out: whether no answer came in time.
-        foreign: the first line of what the engine or the client library said.
-        is_shared: whether other searches were in the same request, so that they may be the reason.
-        cause: the client library's exception; of one search in a multi-search, its entry in the answer.
+        status: the HTTP status; None if there was no answer.
+        kind: the engine's name of the error, such as ``index_not_found_exception``; empty if it is unknown.
+        timed_out: whether the answer did not come in time.
+        foreign: the first line of the engine's or the client library's message.
+        is_shared: whether the request contained other searches, which may have caused the error.
+        cause: the client library's exception; for a search of a multi-search, its entry in the answer.
     """
 
     def __init__(
@@ -46,12 +46,12 @@ class Failed(Raised):
 
     @property
     def is_absent(self) -> bool:
-        """Whether there is nothing of that name."""
+        """Whether nothing of that name exists."""
         return self.status == 404
 
     @property
     def is_forbidden(self) -> bool:
-        """Whether the caller lacks a right, or has not said who he is."""
+        """Whether the caller lacks a permission or is not authenticated."""
         return self.status in (401, 403) or self.kind == "security_exception"
 
     @property

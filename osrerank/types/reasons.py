@@ -1,4 +1,4 @@
-"""Say why a search was not reranked, only in part, or otherwise than asked: a code, and a sentence to read."""
+"""The reasons why a search was not reranked, only in part, or not as requested: a code and a sentence each."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -71,9 +71,9 @@ class ReasonCode(StrEnum):
     RESPONSE = "response"
     """The search engine's response is not as search responses are, so its hits cannot be read."""
     INTERNAL = "internal"
-    """A mistake of osrerank's own: the log has its traceback, for a bug report."""
+    """A bug in osrerank; the log has the traceback."""
     BOOSTS = "boosts"
-    """The boosts of the query do not count: they cannot be told from its text score."""
+    """The query's boosts do not count, because its score cannot be split into a text score and boosts."""
     SHADOW = "shadow"
     """Shadow mode: the search is run again after the answer."""
     SHARE = "share"
@@ -81,7 +81,7 @@ class ReasonCode(StrEnum):
 
 
 class WarningCode(StrEnum):
-    """What a search's warning is about: the code of its log line."""
+    """The subject of a search's warning, which is also the code of its log line."""
 
     COLLAPSED = "collapsed"
     """The first pass chose the hit that shows each group."""
@@ -105,7 +105,7 @@ class Warned(str):
     """A sentence that says where a search's answer differs from the request.
 
     Attributes:
-        code: what it is about.
+        code: the subject of the warning.
     """
 
     __slots__ = ("code",)
@@ -126,10 +126,10 @@ class Reason:
     """Why a search, or a stage, did not do all that was asked for.
 
     Attributes:
-        code: the kind of reason, for programs: decisions, metrics, traces and records use it.
-        message: a sentence of osrerank's own.
-        foreign: what another program said. It may quote a query or a document, so it appears in the response and the
-            log alone.
+        code: the kind of reason, for programs; decisions, metrics, traces and records use it.
+        message: a sentence that osrerank wrote.
+        foreign: the message of another program. It may quote a query or a document, so it appears only in the response
+            and the log.
     """
 
     code: ReasonCode
@@ -143,7 +143,7 @@ class Reason:
     def of(cls, error: Exception) -> Self:
         """Return an error's message as a reason, with the code of its class.
 
-        What a class that is not osrerank's says is foreign.
+        The message of an error that is not osrerank's is foreign.
         """
         code = next((code for kind, code in _CODES if isinstance(error, kind)), ReasonCode.SCORING)
         if isinstance(error, OsrerankError):
@@ -160,7 +160,7 @@ _CODES: tuple[tuple[type[Exception], ReasonCode], ...] = (
     (MissingDependencyError, ReasonCode.EXTRA),
     (WorkerError, ReasonCode.WORKERS),
 )
-"""Classes of errors, subclasses first, and their codes."""
+"""The classes of errors with their codes, subclasses first."""
 
 
 def joined(reasons: Iterable[Reason]) -> str:

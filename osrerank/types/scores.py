@@ -13,7 +13,7 @@ import numpy.typing as npt
 MOST_S = 1e6
 """The longest time to a deadline, in seconds; every system can wait that long."""
 WITHDRAWN_AFTER_S = 0.1
-"""How long `Deadline.wait` may take to notice that the deadline was withdrawn, in seconds."""
+"""The time within which `Deadline.wait` notices that the deadline was withdrawn, in seconds."""
 QUERY_CUT = 128
 """The bit of `Scores.cuts` that says that the query was cut."""
 
@@ -23,11 +23,12 @@ class Counts:
     """Counts of what was computed, cached and cut in scoring.
 
     Attributes:
-        inferences: forward passes, without cached scores; for a bi-encoder, the texts or passages compared.
-        cached: scores that came from a cache.
-        encoded: texts or passages that a bi-encoder encoded now.
-        known: texts or passages whose vectors were stored before.
-        truncated: documents cut to fit the model, including those with cached scores.
+        inferences: the number of forward passes, which cached scores do not need; for a bi-encoder, the number of texts
+            or passages compared.
+        cached: the number of scores that came from a cache.
+        encoded: the number of texts or passages that a bi-encoder encoded now.
+        known: the number of texts or passages whose vectors were stored before.
+        truncated: the number of documents cut to fit the model, including those with cached scores.
         query_truncated: whether the query was cut to fit the model.
     """
 
@@ -56,8 +57,8 @@ class Deadline:
 
     Attributes:
         at_s: the deadline in seconds of ``clock``, at most `MOST_S` from now; None for never.
-        withdrawn: called often; returns whether nobody waits any more, and the deadline then counts as passed.
-        clock: returns the time in seconds, which never decreases.
+        withdrawn: a cheap function that returns whether nobody waits any more; the deadline then counts as passed.
+        clock: a function that returns the time in seconds, which never decreases.
     """
 
     at_s: float | None = None
@@ -116,12 +117,13 @@ class Scores(Counts):
     """What a scorer returns: a logit for each tuple, and which tuples failed or were not reached.
 
     Attributes:
-        values: float32 ``(n,)``, one logit per tuple in order; higher is better; NaN if it failed or was not attempted.
+        values: the logits, float32 ``(n,)``, one per tuple, in order; higher is better; NaN if a tuple failed or was
+            not attempted.
         failures: index of a tuple -> why it could not be scored.
-        reached: how many leading tuples were all attempted before the deadline.
-        identity: identity of the model that scored (`Scorer.identity`), if it may change between calls; else empty.
-        odds: log-odds of relevance ``(n,)``; None if the values are log-odds. A next-sentence head needs both, because
-            its value is the second of two logits.
+        reached: the number of leading tuples that were all attempted before the deadline.
+        identity: the identity of the model (`Scorer.identity`) if it may change between calls; else empty.
+        odds: the log-odds of relevance ``(n,)``; None if the values are log-odds. A next-sentence head needs both,
+            because its value is the second of two logits.
         cuts: which parts of each tuple were cut to fit the model ``(n,)``: the sum of 1 for its first document, 2 for
             its second and `QUERY_CUT` for the query; None if this is not known.
     """
@@ -149,16 +151,16 @@ class Scores(Counts):
         """Join the log-odds of several calls in one array ``(size,)``; return None if every call's are its values.
 
         Args:
-            parts: each call's scores, or an error message or None instead.
-            indices: for each call, the indices of its tuples among all tuples.
-            size: number of all tuples.
+            parts: the scores of each call, or an error message or None instead.
+            indices: the indices of each call's tuples among all tuples.
+            size: the number of all tuples.
         """
         if all(not isinstance(part, Scores) or part.odds is None for part in parts):
             return None
         joined = np.full(size, np.nan, dtype=np.float32)
-        for part, own in zip(parts, indices, strict=True):
+        for part, part_indices in zip(parts, indices, strict=True):
             if isinstance(part, Scores):
-                joined[list(own)] = part.log_odds
+                joined[list(part_indices)] = part.log_odds
         return joined
 
     def cut_documents(self, tuples: Sequence[tuple[int, ...]]) -> set[int]:
@@ -169,21 +171,26 @@ class Scores(Counts):
         """
         if self.cuts is None:
             return set()
-        found = np.flatnonzero(self.cuts % QUERY_CUT).tolist()
-        return {index for at in found for bit, index in enumerate(tuples[at]) if self.cuts[at] >> bit & 1}
+        cut_tuples = np.flatnonzero(self.cuts % QUERY_CUT).tolist()
+        return {
+            document
+            for index in cut_tuples
+            for position, document in enumerate(tuples[index])
+            if self.cuts[index] >> position & 1
+        }
 
     def among(self, indices: Sequence[int], size: int, reason: str) -> "Scores":
         """Extend the scores of single documents to a longer list of documents, in which the others failed.
 
         Args:
-            indices: the index of each scored document in the longer list, rising.
-            size: length of the longer list.
+            indices: the index of each scored document in the longer list, in ascending order.
+            size: the length of the longer list.
             reason: why the other documents have no score.
         """
         values = np.full(size, np.nan, dtype=np.float32)
         values[indices] = self.values
         failures = dict.fromkeys(sorted({*range(size)} - {*indices}), reason)
-        failures |= {indices[at]: why for at, why in self.failures.items()}
+        failures |= {indices[index]: why for index, why in self.failures.items()}
         reached = indices[self.reached] if self.reached < len(indices) else size
         odds = Scores.joined_odds([self], [indices], size)
         return replace(self, values=values, failures=failures, reached=reached, odds=odds, cuts=None)
@@ -201,11 +208,12 @@ class Advice:
     """What a model recommends for ranking by its scores; by default, the scores alone.
 
     Attributes:
-        first_pass_weight: weight of first-pass score / query's best score in a linear blend, 0 or above.
+        first_pass_weight: the weight, in a linear blend, of the first-pass score divided by the query's best one; 0 or
+            above.
         passages: whether a document longer than the model's window is read by passages.
-        languages: ISO 639-1 codes of the languages that the model reads; empty if not known.
+        languages: the ISO 639-1 codes of the languages that the model reads; empty if not known.
         kind: the model's kind: ``bi-encoder``, ``late-interaction``, ``cross-encoder`` or ``duo``.
-        vectors_weight: weight of the vectors' logit beside a cross-encoder's in ``vectors-mono``, 0 or above.
+        vectors_weight: the weight of the vectors' logit beside the cross-encoder's in ``vectors-mono``; 0 or above.
     """
 
     first_pass_weight: float = 0.0
@@ -234,7 +242,7 @@ class Scorer(Protocol):
 
         def score(self, query, documents, tuples, *, deadline=NEVER):
             words = set(query.split())
-            values = [len(words & set(documents[at].split())) for (at,) in tuples]
+            values = [len(words & set(documents[index].split())) for (index,) in tuples]
             return Scores(np.array(values, np.float32), inferences=len(tuples))
 
         def probabilities(self, logits):
@@ -254,7 +262,7 @@ class Scorer(Protocol):
 
     @property
     def identity(self) -> str:
-        """A string that stands for all that a score depends on except the texts; it is part of cache keys.
+        """A string that changes with everything that a score depends on, except the texts; it is part of cache keys.
 
         It covers the model's digest, the precision and the input policy.
         """
@@ -277,8 +285,8 @@ class Scorer(Protocol):
         Args:
             query: the query's text.
             documents: the documents' texts.
-            tuples: indices into ``documents``: ``(i,)`` for one document, ``(i, j)`` for duo.
-            deadline: no batch begins after it; tuples are attempted approximately in order.
+            tuples: the indices of the documents to score together: ``(i,)`` for one document, ``(i, j)`` for duo.
+            deadline: the time after which no batch begins; tuples are attempted approximately in order.
         """
 
     def probabilities(self, logits: npt.NDArray[np.float32]) -> npt.NDArray[np.float64]:

@@ -18,14 +18,14 @@ class Stage(Protocol):
         name, depth = "short-first", 10
 
         def rerank(self, ranking, *, deadline=NEVER):
-            top, rest = ranking.candidates[: self.depth], ranking.candidates[self.depth :]
-            judged = [ScoredCandidate(one, score=-len(one.text), unit=1 / (1 + len(one.text))) for one in top]
+            top, tail = ranking.candidates[: self.depth], ranking.candidates[self.depth :]
+            scored = [ScoredCandidate(hit, score=-len(hit.text), unit=1 / (1 + len(hit.text))) for hit in top]
             report = StageReport(self.name, applied=True, candidates=len(top))
-            return ranking.reordered(reorder(ranking, self.name, judged, rest), report)
+            return ranking.reordered(reorder(ranking, self.name, scored, tail), report)
 
-    found = (Candidate("a", "a long text", 2.0, 1), Candidate("b", "short", 1.0, 2))
-    ranking = ShortFirst().rerank(Ranking(Query("1", "text"), found))
-    assert [one.doc_id for one in ranking.candidates] == ["b", "a"]
+    candidates = (Candidate("a", "a long text", 2.0, 1), Candidate("b", "short", 1.0, 2))
+    ranking = ShortFirst().rerank(Ranking(Query("1", "text"), candidates))
+    assert [candidate.doc_id for candidate in ranking.candidates] == ["b", "a"]
     ```
     """
 
@@ -35,7 +35,7 @@ class Stage(Protocol):
 
     @property
     def depth(self) -> int:
-        """How many candidates the stage reorders, from the top; the others stay below, in their old order."""
+        """The number of candidates that the stage reorders, from the top; the others stay below, in their old order."""
 
     def rerank(self, ranking: Ranking, *, deadline: Deadline = NEVER) -> Ranking:
         """Return the ranking with its top ``depth`` reordered and one more report."""

@@ -1,6 +1,6 @@
 """Queries, documents, candidates and rankings: immutable values that hold tuples.
 
-What exists for each hit is a named tuple, which takes half as long to make as a frozen dataclass.
+Classes with an object per hit are named tuples, which take half as long to create as frozen dataclasses.
 """
 
 import re
@@ -21,11 +21,11 @@ BLANK = "its text is blank: nothing but space, punctuation and symbols"
 BELOW_ONE = 1.0 - 2.0**-40
 """The largest fraction of ``_score``: added to hundreds of stages, it does not round up to the next whole number."""
 BM25 = "bm25"
-"""The part of a first-pass score that is BM25 without the engine's factor k1 + 1; absent if the engine has none."""
+"""The name of the part of a first-pass score that is BM25 without the engine's factor k1 + 1, if it has that factor."""
 TEXT = "text"
-"""The part of a first-pass score that its text has, without the boosts of the query; absent if it has none."""
+"""The name of the part of a first-pass score that comes from the text, without the query's boosts, if it has any."""
 NO_PARTS: Mapping[str, float] = MappingProxyType({})
-"""The parts of a score that has none."""
+"""The parts of a score without parts."""
 
 
 def is_blank(text: str | None) -> bool:
@@ -59,8 +59,8 @@ class Section(NamedTuple):
     """One value of a document's field.
 
     Attributes:
-        field: the field's name, as in the request.
-        text: the value.
+        field: the name of the field, as in the request.
+        text: the value as text.
         value: the value's index among the field's values, from 0; None if it is the only one.
     """
 
@@ -94,10 +94,10 @@ class StageScore(NamedTuple):
 
     Attributes:
         stage: the stage's name.
-        score: the natural value that the stage sorted by; higher is better.
+        score: the value that the stage sorted by, unscaled; higher is better.
         rank: the candidate's rank after the stage, from 1.
-        unit: the stage's own non-decreasing map of ``score`` to [0, 1).
-        parts: name -> other values of the stage, such as ``logit`` and ``probability``.
+        unit: the score mapped to [0, 1) by a non-decreasing function of the stage.
+        parts: name -> further values of the stage, such as ``logit`` and ``probability``.
         passage: the passage that decided the score; None if the text was not split.
         level: the number of stages up to and including this one, without blends; 0 for the first pass.
         cut: whether the model read only a part of the text.
@@ -123,12 +123,12 @@ class Candidate(NamedTuple):
     """A document in a ranking.
 
     Attributes:
-        doc_id: unique within its ranking.
-        text: what a model reads; None if the hit has none of the fields that models read.
-        score: the natural score of the last stage that scored it; at first, the first pass's.
+        doc_id: the document's id, unique within the ranking.
+        text: the text for the models; None if the hit has none of the fields that models read.
+        score: the unscaled score of the last stage that scored the candidate; at first, the first pass's.
         rank: the candidate's rank, from 1.
-        trace: one entry for each stage passed, in order.
-        failure: why the last stage that tried could not score it; empty if it was scored.
+        trace: the stages' scores, one entry per stage passed, in order.
+        failure: why the last stage that tried could not score the candidate; empty if it was scored.
         sections: the field values that ``text`` was joined from, for stages that read passages.
     """
 
@@ -152,8 +152,9 @@ class PairProbabilities:
     """The pairwise probabilities of a stage that compares candidates.
 
     Attributes:
-        doc_ids: the n candidates, in the stage's input order.
-        probabilities: ``(n, n)``, that candidate i is more relevant than candidate j; None if not computed.
+        doc_ids: the ids of the n candidates, in the stage's input order.
+        probabilities: the probabilities ``(n, n)`` that candidate i is more relevant than candidate j; None if not
+            computed.
     """
 
     doc_ids: tuple[str, ...]
@@ -169,17 +170,17 @@ class StageReport(Counts):
 
     Attributes:
         name: the stage's name.
-        applied: True, False or "partial".
+        applied: whether the stage was applied: True, False or "partial".
         reason: why it was not applied, or only in part; else empty.
         code: the kind of that reason; None without one.
-        model: the model's name; empty for a stage without one.
+        model: the model's name; empty for a stage without a model.
         kind: the model's kind, ``bi-encoder``, ``late-interaction``, ``cross-encoder`` or ``duo``; or empty.
-        candidates: how many candidates it was asked to order.
-        failed: candidates that could not be scored.
-        lacking: candidates that a deadline left without a vector, or without one for each passage.
-        took_ms: wall time of the stage, in milliseconds.
-        skipped: whether the pipeline left it out on purpose; the reason says why.
-        pairs: pairwise probabilities, if the stage compares candidates; else None.
+        candidates: the number of candidates that the stage had to order.
+        failed: the number of candidates that could not be scored.
+        lacking: the number of candidates that a deadline left without a vector, or without one for each passage.
+        took_ms: the wall time of the stage, in milliseconds.
+        skipped: whether the pipeline left the stage out on purpose; the reason says why.
+        pairs: the pairwise probabilities, if the stage compares candidates; else None.
     """
 
     name: str
@@ -205,10 +206,10 @@ class Ranking:
 
     Attributes:
         query: the query.
-        candidates: in order.
-        reports: what each stage did.
-        warnings: sentences that say where the answer differs from the request.
-        vectors: what is known of the candidates' stored vectors; None if no stage compares vectors.
+        candidates: the candidates, in order.
+        reports: the report of each stage, in order.
+        warnings: the sentences that say where the answer differs from the request.
+        vectors: the candidates' vector records; None if no stage compares vectors.
     """
 
     query: Query

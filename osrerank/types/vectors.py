@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 Side = Literal["query", "document"]
 Floats = npt.NDArray[np.float32]
 Rows = Any
-"""float32 ``(n, dimensions)``, a vector per text; of late interaction, a sequence of n ``(tokens, dimensions)``."""
+"""float32 ``(n, dimensions)``, a vector per text; for late interaction, a sequence of n ``(tokens, dimensions)``."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -24,8 +24,8 @@ class Vectors:
     """What an encoder returns: the vectors of texts, and which texts failed or were cut.
 
     Attributes:
-        rows: float32 ``(n, dimensions)``, one vector per text; of late interaction a list of n arrays
-            ``(tokens, dimensions)``, one vector per token. NaN where a text failed or was not reached.
+        rows: the vectors, float32 ``(n, dimensions)``, one per text; for late interaction, a list of n arrays
+            ``(tokens, dimensions)``, one vector per token. NaN if a text failed or was not reached.
         failures: index of a text -> why it could not be encoded.
         cut: the indices of texts that are longer than the model reads.
     """
@@ -71,18 +71,18 @@ class Encoder(Protocol):
 
     @property
     def identity(self) -> str:
-        """A string that stands for all that a similarity depends on except the texts."""
+        """A string that changes with everything that a similarity depends on, except the texts."""
 
     @property
     def key(self) -> str:
-        """A string that stands for all that a document's vector depends on except its text.
+        """A string that changes with everything that a document's vector depends on, except its text.
 
-        The backend, the device and the dtype are no part of it.
+        It does not change with the backend, the device or the dtype.
         """
 
     @property
     def dimensions(self) -> int:
-        """Length of a vector."""
+        """The length of a vector."""
 
     @property
     def advice(self) -> Advice:
@@ -92,9 +92,9 @@ class Encoder(Protocol):
         """Encode texts, in their order, until the deadline.
 
         Args:
-            texts: queries or documents.
+            texts: the texts of queries or documents.
             side: whether they are queries or documents; a model may have a prefix for each.
-            deadline: no batch begins after it.
+            deadline: the time after which no batch begins.
 
         Raises:
             ScoringError: nothing could be encoded.
@@ -104,8 +104,8 @@ class Encoder(Protocol):
         """Return a logit for each document ``(n,)``; higher is better.
 
         Args:
-            query: the query's vector ``(dimensions,)``; of late interaction, its tokens' ``(tokens, dimensions)``.
-            vectors: the documents' vectors ``(n, dimensions)``, as `encode` returned them but rounded; of late
+            query: the query's vector ``(dimensions,)``; for late interaction, its tokens' ``(tokens, dimensions)``.
+            vectors: the documents' vectors ``(n, dimensions)``, as `encode` returned them but rounded; for late
                 interaction, n arrays ``(tokens, dimensions)``.
         """
 
@@ -121,12 +121,12 @@ Part = tuple[str, Span | None]
 
 
 def in_turns(counts: Sequence[int]) -> list[tuple[int, int]]:
-    """Return ``(document, part)``, by index, for every part: first the documents' first parts, then the second ones.
+    """Return the indices ``(document, part)`` of all parts: first each document's first part, then the second parts.
 
-    So a deadline cuts off later parts before it leaves a document without a score.
+    In this order, a deadline leaves out later parts before it leaves a document without a score.
 
     Args:
-        counts: number of parts of each document.
+        counts: the number of parts of each document.
     """
     return [
         (document, part)
@@ -146,8 +146,9 @@ class LongText:
     """A document that is read by passages, and split into them only if their vectors are not stored.
 
     Attributes:
-        content: digest of everything that the passages depend on: the texts, and how they are cut.
-        cut: returns the passages as the model reads them, at least one, each with its span (None for the whole text).
+        content: the digest of everything that the passages depend on: the texts, and how they are cut.
+        cut: a function that returns the passages as the model reads them, at least one, each with its span (None for
+            the whole text).
     """
 
     content: bytes
@@ -159,13 +160,14 @@ class PassageScores(Counts):
     """The scores of the passages, or sentences, of several documents.
 
     Attributes:
-        spans: for each document, the spans of its passages, at least one; None for the whole text.
-        logits: float32 ``(n,)`` for each document; NaN for passages that failed or were not attempted.
-        failures: index of a document and index of its passage -> why the passage could not be scored.
-        identity: as in `osrerank.types.Scores`.
-        odds: likewise, ``(n,)`` for each document.
-        cut: indices of the documents with a passage that was cut to fit the model.
-        unread: how many documents a deadline left with further passages unread.
+        spans: the spans of each document's passages, at least one; None for the whole text.
+        logits: the logits of each document's passages, float32 ``(n,)``; NaN for passages that failed or were not
+            attempted.
+        failures: (index of a document, index of its passage) -> why the passage could not be scored.
+        identity: the identity of the model, as in `osrerank.types.Scores`.
+        odds: the log-odds of each document's passages ``(n,)``, as in `osrerank.types.Scores`.
+        cut: the indices of documents with a passage that was cut to fit the model.
+        unread: the number of documents of which a deadline left passages unread.
     """
 
     spans: Sequence[Sequence[Span | None]]
@@ -183,30 +185,30 @@ class PassageScores(Counts):
 
     @property
     def asked(self) -> int:
-        """Number of passages that the documents were split into; a deadline may leave further ones."""
+        """The number of passages that the documents were split into; a deadline may have left out further ones."""
         return sum(map(len, self.spans))
 
     @property
     def attempted(self) -> int:
-        """Number of passages that were scored or failed."""
+        """The number of passages that were scored or failed."""
         return len(self.failures) + sum(int(np.count_nonzero(~np.isnan(logits))) for logits in self.logits)
 
     @property
     def scored(self) -> list[int]:
         """The indices of the documents with at least one scored passage."""
-        return [at for at, logits in enumerate(self.logits) if not np.isnan(logits).all()]
+        return [index for index, logits in enumerate(self.logits) if not np.isnan(logits).all()]
 
     @property
     def failed(self) -> dict[int, str]:
-        """Index of each document of which a passage failed and none was scored -> why."""
-        reasons = {at: why for (at, _), why in sorted(self.failures.items(), reverse=True)}
-        return {at: reasons[at] for at in sorted(reasons) if np.isnan(self.logits[at]).all()}
+        """Index of a document without a scored passage -> why its first failed passage could not be scored."""
+        reasons = {index: why for (index, _), why in sorted(self.failures.items(), reverse=True)}
+        return {index: reasons[index] for index in sorted(reasons) if np.isnan(self.logits[index]).all()}
 
     @property
     def reached(self) -> int:
-        """How many leading documents had a passage attempted; some later documents may have had one, too."""
+        """The number of leading documents with an attempted passage; later documents may have one, too."""
         tried = {*self.scored, *self.failed}
-        return next((at for at in range(len(self.logits)) if at not in tried), len(self.logits))
+        return next((index for index in range(len(self.logits)) if index not in tried), len(self.logits))
 
 
 @runtime_checkable
@@ -232,11 +234,11 @@ class NeedsServer(Protocol):
         """Check that the server can score.
 
         Raises:
-            DeadlineExceeded, EndpointError, Overloaded: it cannot, or does not answer in time.
+            DeadlineExceeded, EndpointError, Overloaded: the server cannot score, or does not answer in time.
         """
 
     def insist(self) -> None:
-        """Let all later calls without a deadline wait minutes for a server that is busy or gone."""
+        """Let all later calls without a deadline wait for minutes while the server is busy or does not answer."""
 
 
 @runtime_checkable
@@ -246,11 +248,11 @@ class NeedsWorkers(Protocol):
     def find_workers(self, deadline: Deadline = NEVER) -> None:
         """Check that there are workers, without sending them anything.
 
-        For a time after a failure, this raises at once, without asking the broker.
+        For a time after a failure, this raises at once, without a request to the broker.
 
         Args:
-            deadline: how long to wait for the broker.
+            deadline: the time until which to wait for the broker.
 
         Raises:
-            WorkerError: there are none, or the broker does not answer in time.
+            WorkerError: there are no workers, or the broker does not answer in time.
         """
