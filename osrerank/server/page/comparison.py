@@ -119,7 +119,7 @@ class ComparedSearch(BaseModel):
 
 def compare(
     response: Mapping[str, Any],
-    asked: Mapping[str, Any],
+    request: Mapping[str, Any],
     fields: Sequence[str],
     judged: tuple[str, Mapping[str, int]] | None,
     blend: str | None = None,
@@ -128,7 +128,7 @@ def compare(
 
     Args:
         response: the response to a search with `rerank`.
-        asked: the query, index, pipeline and depth, to repeat in the result.
+        request: the query, index, pipeline and depth, to repeat in the result.
         fields: the fields that the model read.
         judged: the query's id and judgments; None if it has none.
         blend: how the first-pass score is blended with the model's; None if it is not.
@@ -144,7 +144,7 @@ def compare(
     ]
     total = response["hits"].get("total") or {}
     return ComparedSearch(
-        **asked,
+        **request,
         total=total.get("value"),
         total_is_least=total.get("relation") == "gte",
         first_pass_ms=marks["first_pass_took_ms"],

@@ -169,9 +169,9 @@ class ComparisonPage:
             response = self._response(query, index, depth, options)
         except TransportError as error:
             raise refusal(error, index, engine_of(self.client)) from error
-        asked = {"query": query, "index": index, "pipeline": pipeline, "depth": depth}
+        request = {"query": query, "index": index, "pipeline": pipeline, "depth": depth}
         fields = response["rerank"].get("fields") or ()
-        return compare(response, asked, fields, self.judgments.of(query), self._blend(response, index, options))
+        return compare(response, request, fields, self.judgments.of(query), self._blend(response, index, options))
 
     def _response(self, query: str, index: str, depth: int, options: RerankOptions) -> Any:
         """Search with the query's words marked; without, if the engine refuses that, as it does for very long texts."""
