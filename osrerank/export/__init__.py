@@ -1,1 +1,1 @@
-"""From a checkpoint to what clients and workers load: graphs, int8 with dynamic or fixed scales, the card."""
+"""Make from a checkpoint what clients and workers load: an ONNX graph in fp32 or int8, the tokenizer, the card."""

@@ -1,4 +1,4 @@
-"""Build the ONNX graph of a bi-encoder, without padding: all texts of a batch have one length."""
+"""Build the ONNX graph of a bi-encoder, without padding: all texts in a batch have the same length."""
 
 import math
 from collections.abc import Mapping
@@ -15,7 +15,7 @@ from osrerank.scoring.modular import modern_bert as modern_shape
 from osrerank.scoring.saved_encoder import BUCKETS
 
 PREFIXES = ("bert.", "roberta.", "mpnet.")
-"""Of the weights of an encoder that was saved with a head."""
+"""Prefixes of the weights' names if an encoder was saved with a head."""
 MPNET = {
     "attention.attn.q": "attention.self.query",
     "attention.attn.k": "attention.self.key",
@@ -23,9 +23,9 @@ MPNET = {
     "attention.attn.o": "attention.output.dense",
     "attention.LayerNorm": "attention.output.LayerNorm",
 }
-"""MPNet's names within a layer, and BERT's."""
+"""MPNet's names for the weights of a layer -> BERT's names."""
 OLDER = {"gamma": "weight", "beta": "bias"}
-"""TensorFlow's names of a LayerNorm's parts, which some versions of transformers write."""
+"""TensorFlow's names for a LayerNorm's weights, which some versions of transformers write -> PyTorch's names."""
 FARTHEST = 128
 """The distance from which on all of MPNet's relative positions are of one kind."""
 
@@ -33,9 +33,10 @@ FARTHEST = 128
 def build_encoder(weights: Weights, config: Mapping[str, Any], card: ModelCard) -> Any:
     """Return the graph that encodes texts, as an ``onnx.ModelProto`` in fp32.
 
-    Its input is ``input_ids``, int64 ``(n, tokens)``; rows of a batch must have one length. Its output ``vector`` is
-    float32 ``(n, dimensions)``. With [CLS] pooling, the last layer computes only the [CLS] row. Of late interaction it
-    has a row for each token; where a query's own tokens do not see the filling ones, ``attention_mask`` is 0 on those.
+    Its input is ``input_ids``, int64 ``(n, tokens)``; the rows of a batch must have the same length. Its output
+    ``vector`` is float32 ``(n, dimensions)``. With [CLS] pooling, the last layer computes only the [CLS] row. Of late
+    interaction it has a row for each token; where a query's own tokens do not see the filling ones, ``attention_mask``
+    is 0 on those.
 
     Args:
         weights: name in transformers -> array, those of modules with their folder before them.
@@ -64,7 +65,7 @@ def build_encoder(weights: Weights, config: Mapping[str, Any], card: ModelCard) 
 
 
 def _hide_unattended(graph: Graph) -> None:
-    """Let no token of a text see those at its end whose ``attention_mask`` is 0."""
+    """Keep the tokens of a text from attending to those at its end whose ``attention_mask`` is 0."""
     nodes, graph.nodes = graph.nodes, []
     total = graph.add("ReduceSum", ["attention_mask"], keepdims=0)
     seen = graph.add("Reshape", [total, graph.constant("shape.1", np.array([1]))])
@@ -73,7 +74,7 @@ def _hide_unattended(graph: Graph) -> None:
 
 
 def _look_at(graph: Graph, node: Any, seen: str) -> None:
-    """Add a node to a graph; an attention, or one in its branches, looks at the first so many tokens."""
+    """Add a node to a graph; attention in the node or its branches sees only the first ``seen`` tokens."""
     for attribute in node.attribute:
         if attribute.HasField("g"):
             outer, graph.nodes = graph.nodes, []
@@ -110,7 +111,7 @@ class _Encoder(BertGraph):
     graph: Graph
 
     def states(self, *, only_first: bool) -> str:
-        """Return the last states, of all tokens or of the first alone ``(n, 1, hidden)``."""
+        """Return the last layer's states, of all tokens or of the first alone ``(n, 1, hidden)``."""
         states = self._embedded(self._positions(), self._one_segment())
         for layer in range(self._layers):
             states = self._layer(states, layer, only_first=only_first and layer == self._layers - 1)
@@ -150,9 +151,9 @@ class _MpnetEncoder(_Encoder):
 
 
 def buckets(distances: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-    """Return the kind of each distance from a token to one that it sees, as transformers' MPNet has them.
+    """Return the bucket of each distance from a token to one that it attends to, as in transformers' MPNet.
 
-    Near distances have a kind of their own, farther ones share it logarithmically (T5, arXiv 1910.10683, section 2.1).
+    Near distances have a bucket each; farther ones share buckets logarithmically (T5, arXiv 1910.10683, section 2.1).
     """
     half, exact = BUCKETS // 2, BUCKETS // 4
     far = np.maximum(np.abs(distances), 1).astype(np.float32)

@@ -15,9 +15,9 @@ from osrerank.types import Qrels, Scorer
 
 STEPS = 50
 RIDGE = 1e-9
-"""Added to the Hessian's diagonal: keeps Newton's step finite if the development set is separable."""
+"""A number added to the Hessian's diagonal, which keeps Newton's step finite if the development set is separable."""
 WEIGHTS = (0.0, 0.5, 1.0, 2.0, 3.0, 4.0, 6.0, 8.0, 12.0)
-"""Weights of the first pass that are tried: logits that the best first-pass score adds."""
+"""The weights of the first pass to try, as logits that the best first-pass score adds."""
 FOLDS = 5
 
 Floats = npt.NDArray[np.float64]
@@ -28,10 +28,10 @@ class JudgedQuery:
     """A query's candidates, with a model's scores and the judgments.
 
     Attributes:
-        raw: the model's raw scores ``(n,)``; NaN for those that could not be scored.
-        first_pass: first-pass scores divided by the query's best ``(n,)``; zeros if the best is not above 0.
+        raw: the model's raw scores ``(n,)``; NaN for candidates that could not be scored.
+        first_pass: the first-pass scores divided by the query's best ``(n,)``; zeros if the best is not above 0.
         doc_ids: the n candidates' ids.
-        relevance: id of each judged document -> its relevance; a document without a judgment counts as not relevant.
+        relevance: document id -> grade; a document without a judgment counts as not relevant.
     """
 
     raw: Floats
@@ -45,7 +45,7 @@ class JudgedQuery:
         return np.array([self.relevance.get(doc_id, 0) > 0 for doc_id in self.doc_ids], dtype=bool)
 
     def ndcg(self, calibration: Calibration, weight: float) -> float:
-        """Return nDCG@10 of the order by logit plus weight times first-pass score."""
+        """Return nDCG@10 of the candidates ordered by logit plus ``weight`` times first-pass score."""
         raw = np.where(np.isnan(self.raw), -np.inf, self.raw)
         order = np.argsort(-(calibration.scale * raw + weight * self.first_pass), kind="stable")
         return ndcg([self.doc_ids[index] for index in order], self.relevance)
@@ -53,13 +53,13 @@ class JudgedQuery:
 
 @dataclass(frozen=True, slots=True)
 class FirstPassWeight:
-    """The first pass's weight that orders a development set best.
+    """The first pass's weight that orders a development set best, and how good the order is.
 
     Attributes:
-        weight: logits that the best first-pass score adds.
-        mean: nDCG@10 with it, the mean over the queries.
-        held_out: the same by cross-validation: each fold's queries are ranked with the other folds' best weight.
-        first_pass: nDCG@10 of the candidates' original order.
+        weight: how much the best first-pass score adds, in logits.
+        mean: the mean nDCG@10 over the queries, with this weight.
+        held_out: the mean nDCG@10 by cross-validation, where each fold is ranked with the other folds' best weight.
+        first_pass: the mean nDCG@10 of the candidates in their original order.
     """
 
     weight: float
@@ -73,23 +73,23 @@ def read_judged(scorer: Scorer, before: Calibration, candidates: Path, qrels: Qr
 
     Args:
         scorer: the model's scorer.
-        before: the model's present calibration, which is taken away from the scores.
-        candidates: the file.
+        before: the model's present calibration, which is undone to get raw scores.
+        candidates: the file of candidates.
         qrels: the judgments.
 
     Raises:
-        FormatError: as `candidate_lists`.
+        FormatError: the file is malformed.
     """
-    for one in candidate_lists(candidates):
-        texts = [f"{document.get('title') or ''} {document['text']}".strip() for document in one.documents]
-        scores = scorer.score(one.query.text, texts, [(index,) for index in range(len(texts))])
-        first_pass = np.array([document.get("score") or 0.0 for document in one.documents], dtype=np.float64)
+    for candidate_list in candidate_lists(candidates):
+        texts = [f"{document.get('title') or ''} {document['text']}".strip() for document in candidate_list.documents]
+        scores = scorer.score(candidate_list.query.text, texts, [(index,) for index in range(len(texts))])
+        first_pass = np.array([document.get("score") or 0.0 for document in candidate_list.documents], dtype=np.float64)
         best = first_pass.max(initial=0)
         yield JudgedQuery(
             (scores.log_odds.astype(np.float64) - before.offset) / before.scale,
             first_pass / best if best > 0 else np.zeros_like(first_pass),
-            [document["id"] for document in one.documents],
-            dict(qrels.judgments.get(one.query.query_id, {})),
+            [document["id"] for document in candidate_list.documents],
+            dict(qrels.judgments.get(candidate_list.query.query_id, {})),
         )
 
 
@@ -97,10 +97,12 @@ def fit_judged(judged: Sequence[JudgedQuery]) -> Calibration:
     """Fit the map from raw scores to logits on judged candidates.
 
     Raises:
-        EvaluationError: as `fit_calibration`.
+        EvaluationError: all scored candidates are relevant or none is, or relevant ones do not score higher.
     """
-    raw = np.concatenate([one.raw for one in judged]) if judged else np.zeros(0)
-    is_relevant = np.concatenate([one.is_relevant for one in judged]) if judged else np.zeros(0, dtype=bool)
+    raw = np.concatenate([query_scores.raw for query_scores in judged]) if judged else np.zeros(0)
+    is_relevant = (
+        np.concatenate([query_scores.is_relevant for query_scores in judged]) if judged else np.zeros(0, dtype=bool)
+    )
     scored = np.isfinite(raw)
     return fit_calibration(raw[scored].astype(np.float32), is_relevant[scored])
 
@@ -110,16 +112,20 @@ def choose_weight(judged: Sequence[JudgedQuery], calibration: Calibration) -> Fi
 
     Args:
         judged: the development set.
-        calibration: from raw scores to logits.
+        calibration: the map from raw scores to logits.
 
     Raises:
-        EvaluationError: there are fewer such queries than folds.
+        EvaluationError: fewer queries than folds have a relevant document.
     """
-    able = [one for one in judged if any(grade > 0 for grade in one.relevance.values()) and one.doc_ids]
+    able = [
+        query_scores
+        for query_scores in judged
+        if any(grade > 0 for grade in query_scores.relevance.values()) and query_scores.doc_ids
+    ]
     if len(able) < FOLDS:
         reason = f"{len(able)} queries have candidates and a relevant document; {FOLDS} are needed to choose a weight"
         raise EvaluationError(reason)
-    values = np.array([[one.ndcg(calibration, weight) for one in able] for weight in WEIGHTS])
+    values = np.array([[query_scores.ndcg(calibration, weight) for query_scores in able] for weight in WEIGHTS])
     folds = np.arange(len(able)) % FOLDS
     held_out = [values[values[:, folds != fold].mean(axis=1).argmax(), folds == fold] for fold in range(FOLDS)]
     best = int(values.mean(axis=1).argmax())
@@ -127,21 +133,21 @@ def choose_weight(judged: Sequence[JudgedQuery], calibration: Calibration) -> Fi
         WEIGHTS[best],
         float(values[best].mean()),
         float(np.concatenate(held_out).mean()),
-        float(np.mean([ndcg(one.doc_ids, one.relevance) for one in able])),
+        float(np.mean([ndcg(query_scores.doc_ids, query_scores.relevance) for query_scores in able])),
     )
 
 
 def after_vectors(
     judged: Sequence[JudgedQuery], by_vectors: Sequence[JudgedQuery], card: ModelCard, depth: int
 ) -> list[JudgedQuery]:
-    """Return what a cross-encoder judges in ``vectors-mono``, for `choose_weight` of the vectors' logit.
+    """Return the candidates as a cross-encoder sees them in ``vectors-mono``, to choose the vectors' weight.
 
-    The candidates are in the order of the vectors, the first pass blended in, and those below the depth are not scored.
+    They are in the vectors' order, with the first pass blended in; candidates below the depth have no score.
 
     Args:
         judged: the development set, with the cross-encoder's scores.
-        by_vectors: the same with the encoder's.
-        card: the encoder's.
+        by_vectors: the same queries, with the encoder's scores.
+        card: the encoder's card.
         depth: how many candidates the cross-encoder reads.
     """
     return [_after_vectors(*both, card, depth) for both in zip(judged, by_vectors, strict=True)]
@@ -167,7 +173,7 @@ def fit_calibration(raw: npt.NDArray[np.float32], is_relevant: npt.NDArray[np.bo
         is_relevant: judgments ``(n,)``.
 
     Raises:
-        EvaluationError: no pair or every pair is relevant, or relevant pairs do not score higher.
+        EvaluationError: all pairs are relevant or none is, or relevant pairs do not score higher.
     """
     positives, negatives = int(is_relevant.sum()), int((~is_relevant).sum())
     if not positives or not negatives:

@@ -54,21 +54,21 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class ExportOptions:
-    """What `export_model` makes from a checkpoint.
+    """The kind of model directory that `export_model` makes from a checkpoint.
 
     Attributes:
-        name: the model's name in its card; the output directory's when empty.
+        name: the model's name in its card; empty for the output directory's name.
         kind: what to make: ``duo`` compares two documents, and a classifier with two segment embeddings then gets a
             third; None for what the source is.
         third_segment: the third segment's embedding: ``zeros``, as in the released duoBERT, or a ``copy`` of the
             document's (`osrerank.export.third_segment`).
         pooling: bi-encoder only: ``cls``, ``mean``, ``max``, ``weightedmean`` or ``lasttoken``; None for what the files
             say.
-        query_prefix: precedes every query of a bi-encoder; None for what the files say.
-        document_prefix: precedes every document of a bi-encoder; None for what the files say.
+        query_prefix: the text that precedes every query of a bi-encoder; None for what the files say.
+        document_prefix: the text that precedes every document of a bi-encoder; None for what the files say.
         dimensions: how many numbers of a bi-encoder's vector are kept, the first ones; None for what the files say.
-        pool_factor: late interaction only; merges a document's vectors to about one in so many; None for what the
-            files say.
+        pool_factor: late interaction only: each document keeps about one vector for this many of its tokens; None for
+            what the files say.
         precision: ``fp32`` or ``int8``; empty for int8 if sentence-transformers saved the bi-encoder, else for fp32.
         recipe: how the graph is quantised.
         first_pass_weight: logits that the query's best first-pass score adds in a blend. None chooses it by the
@@ -79,7 +79,7 @@ class ExportOptions:
         head: what the head is, where the source's files do not say: ``logit1``, ``logits2`` or ``next-sentence``.
         self_check: whether a cross-encoder that osrerank did not train must rank paragraphs that answer a question
             above random ones (`osrerank.scoring.checkpoints.self_check`).
-        provenance: the card's; empty for the source's.
+        provenance: the provenance for the card; empty for the source's.
         vector_model: the bi-encoder beside which a development set chooses a cross-encoder's ``vectors_weight``.
     """
 
@@ -144,8 +144,8 @@ def export_model(
     if is_foreign:
         with _as_ours(source, output, options) as ready:
             return _export(ready, output, options, judged, report, sha256="")
-    found = usable(source, options.head)
-    return _export(found.directory, output, options, judged, report, sha256=found.sha256)
+    checkpoint = usable(source, options.head)
+    return _export(checkpoint.directory, output, options, judged, report, sha256=checkpoint.sha256)
 
 
 def _export_routes(
@@ -254,7 +254,7 @@ def _as_ours(source: Path, output: Path, options: ExportOptions) -> Iterator[Pat
 
 @contextmanager
 def _with_segments(source: Path, output: Path, options: ExportOptions) -> Iterator[Path]:
-    """Yield the source or, for a duo model that lacks a third segment, a temporary copy that has one."""
+    """Yield the source or, if a duo model needs a third segment that it lacks, a temporary copy that has one."""
     config = read_config(source) if (source / CONFIG_FILE).exists() else {}
     if options.kind != "duo" or config.get("type_vocab_size") != 2:
         yield source
@@ -292,7 +292,7 @@ def languages_of(directory: Path) -> tuple[str, ...]:
     from huggingface_hub import metadata_load  # noqa: PLC0415 - takes half a second
 
     named = (metadata_load(directory / README) or {}).get("language") or []
-    codes = (str(one).partition("-")[0].lower() for one in ([named] if isinstance(named, str) else named))
+    codes = (str(code).partition("-")[0].lower() for code in ([named] if isinstance(named, str) else named))
     return tuple(dict.fromkeys(code for code in codes if re.fullmatch(r"[a-z]{2,3}", code)))
 
 
@@ -312,9 +312,9 @@ def _compared(card: ModelCard, source: Path) -> ModelCard:
 def _fitted(
     folder: Path, card: ModelCard, options: ExportOptions, candidates: Path, qrels: Path, report: Callable[[str], None]
 ) -> ModelCard:
-    """Return the card with what a development set says: calibration and first-pass weight.
+    """Return the card with a calibration and a first-pass weight that a development set chose.
 
-    A weight that is given stays. A cross-encoder's card also gets the weight of the vectors in ``vectors-mono``.
+    A weight in the options stays. A cross-encoder's card also gets the weight of the vectors in ``vectors-mono``.
     """
     judgments = read_qrels(qrels)
     with closing(load_scorer(str(folder), backend="onnx")) as scorer:
@@ -352,7 +352,7 @@ def _vectors_weight(
 
 
 def _copy_descriptions(source: Path, folder: Path, card: ModelCard, options: ExportOptions) -> None:
-    """Copy all files but the graph; the tokenizer without padding and truncation, which osrerank does itself."""
+    """Copy all files except the graph; the tokenizer loses its padding and truncation, which osrerank does itself."""
     tokenizer = read_json(tokenizer_file(source))
     tokenizer.update(padding=None, truncation=None)
     (folder / TOKENIZER_FILE).write_text(
@@ -370,7 +370,7 @@ def _copy_descriptions(source: Path, folder: Path, card: ModelCard, options: Exp
 
 
 def _write_weights(source: Path, folder: Path) -> None:
-    """Write as safetensors the weights of a source that has them only in its graph."""
+    """Write a source's weights as safetensors if it has them only in its graph."""
     from osrerank.scoring.backends.torch import read_weights  # noqa: PLC0415 - imports torch
 
     safetensors: Any = require("safetensors.torch", extra="torch")

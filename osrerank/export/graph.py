@@ -1,4 +1,4 @@
-"""Build a BERT cross-encoder as an ONNX graph for sequences of one length, as the CPU backend runs it.
+"""Build a BERT cross-encoder as an ONNX graph for sequences of the same length, which the CPU backend runs.
 
 Unlike a traced graph it has: no attention mask; in a classifier's last layer only the row of [CLS] (exact: nothing else
 of that layer is read); one product for queries, keys and values; and Sum with LayerNormalization, because ONNX
@@ -61,14 +61,14 @@ def build_graph(weights: Weights, config: Mapping[str, Any], card: ModelCard, he
 
 @dataclass(slots=True)
 class Graph:
-    """Nodes and constants of a graph under construction; a value is named after its node."""
+    """The nodes and constants of a graph under construction; a value is named after its node."""
 
     nodes: list[Any] = field(default_factory=list)
     constants: dict[str, Any] = field(default_factory=dict)
-    made: int = 0
+    nodes_made: int = 0
 
     def constant(self, name: str, array: Array) -> str:
-        """Keep an array under a name, once."""
+        """Add an array under a name, if the name is new, and return the name."""
         if name not in self.constants:
             onnx = require("onnx", extra="onnx")
             self.constants[name] = onnx.numpy_helper.from_array(np.ascontiguousarray(array), name)
@@ -83,18 +83,18 @@ class Graph:
     ) -> list[str]:
         """Add a node with several outputs."""
         onnx = require("onnx", extra="onnx")
-        name = name or f"{operator}.{self.made}"
-        self.made += 1
-        made = [f"{name}.{index}" for index in range(outputs)]
-        self.nodes.append(onnx.helper.make_node(operator, inputs, made, name=name, domain=domain, **attributes))
-        return made
+        name = name or f"{operator}.{self.nodes_made}"
+        self.nodes_made += 1
+        outputs_made = [f"{name}.{index}" for index in range(outputs)]
+        self.nodes.append(onnx.helper.make_node(operator, inputs, outputs_made, name=name, domain=domain, **attributes))
+        return outputs_made
 
     def model(self, inputs: Mapping[str, Shape], outputs: Mapping[str, tuple[str, Shape]]) -> Any:
-        """Return the whole as a model.
+        """Return the graph as an ``onnx.ModelProto``.
 
         Args:
-            inputs: name -> shape, int64.
-            outputs: name -> value and shape, float32.
+            inputs: name -> shape of an int64 input.
+            outputs: name -> value and shape of a float32 output.
         """
         onnx = require("onnx", extra="onnx")
         make, types = onnx.helper, onnx.TensorProto
@@ -150,11 +150,11 @@ class BertGraph:
         return self._after(context, rows, layer)
 
     def _attention_bias(self, *, only_first: bool) -> str:  # noqa: ARG002 - others have one
-        """Return what is added to the logits of the attention; nothing in BERT."""
+        """Return the bias added to the attention logits; "" in BERT, which has none."""
         return ""
 
     def _after(self, context: str, rows: str, layer: int) -> str:
-        """Return a layer's output for rows from what they attended to."""
+        """Return a layer's output for rows, from the context that their attention gave."""
         name, ours = f"encoder.layer.{layer}", f"layers.{layer}"
         attended = self._linear(context, f"{ours}.attended", [f"{name}.attention.output.dense"])
         states = self._norm([attended, rows], f"{name}.attention.output.LayerNorm")
@@ -202,7 +202,7 @@ class BertGraph:
         return self.graph.add("LayerNormalization", [total, scale, offset], axis=-1, epsilon=self._epsilon)
 
     def _linear(self, states: str, ours: str, theirs: Sequence[str]) -> str:
-        """Return one product with several matrices side by side, and their biases."""
+        """Return the product with several matrices side by side, plus their biases."""
         bias = np.concatenate([self._weights[f"{name}.bias"] for name in theirs])
         return self.graph.add("Add", [self._product(states, ours, theirs), self.graph.constant(f"{ours}.bias", bias)])
 

@@ -1,4 +1,4 @@
-"""What follows an encoder, as nodes of a graph for sequences of one length: `osrerank.scoring.modular.head`."""
+"""Add the head (`osrerank.scoring.modular.head`) after an encoder to a graph for sequences of the same length."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
@@ -10,13 +10,13 @@ from osrerank.scoring.modular.head import Head, HeadStep, Mode
 
 OPERATORS = {"tanh": "Tanh", "relu": "Relu", "sigmoid": "Sigmoid", "gelu": "Gelu"}
 RUNTIME = "com.microsoft"
-"""Domain of ONNX Runtime's own operators; Gelu is one of them."""
+"""The domain of ONNX Runtime's own operators, of which Gelu is one."""
 FLOAT = 1
-"""ONNX's number of the type float32."""
+"""ONNX's number for the type float32."""
 
 
 class Nodes(Protocol):
-    """A graph that gets nodes: `osrerank.export.graph.Graph`."""
+    """A graph to add nodes to, such as `osrerank.export.graph.Graph`."""
 
     def constant(self, name: str, array: npt.NDArray[Any]) -> str:
         """Keep an array under a name, once."""
@@ -29,10 +29,10 @@ def add_head(graph: Nodes, states: str, head: Head, weights: Mapping[str, npt.ND
     """Return the logits ``(n, labels)``, or an encoder's vectors ``(n, dimensions)``; without pooling, of n * tokens.
 
     Args:
-        graph: gets the nodes.
-        states: ``(n, tokens, hidden)``; of a head that reads [CLS] alone, that row is enough.
-        head: what it is.
-        weights: its steps', by name.
+        graph: the graph to add the head's nodes to.
+        states: the encoder's states ``(n, tokens, hidden)``; for a head that reads only [CLS], that row is enough.
+        head: the head.
+        weights: name -> weights of the head's steps.
 
     Raises:
         KeyError: a weight is missing.
@@ -56,9 +56,9 @@ def _pooled(graph: Nodes, states: str, mode: Mode) -> str:
 
 def _weighted(graph: Nodes, states: str, axis: str) -> str:
     """Return the mean of the states in which the n-th token counts n times ``(n, hidden)``."""
-    one = graph.constant("one", np.array(1))
+    unit = graph.constant("one", np.array(1))
     tokens = graph.add("Squeeze", [graph.add("Shape", [states], start=1, end=2)])
-    counts = graph.add("Range", [one, graph.add("Add", [tokens, one]), one])
+    counts = graph.add("Range", [unit, graph.add("Add", [tokens, unit]), unit])
     counts = graph.add("Unsqueeze", [graph.add("Cast", [counts], to=FLOAT), axis])  # (tokens, 1)
     total = graph.add("ReduceSum", [graph.add("Mul", [states, counts]), axis], keepdims=0)
     return graph.add("Div", [total, graph.add("ReduceSum", [counts], keepdims=0)])

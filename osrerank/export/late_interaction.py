@@ -19,9 +19,9 @@ from osrerank.scoring.modular.tokenizer_settings import TokenizerSettings
 from osrerank.scoring.saved_encoder import UNCALIBRATED, Given, config_of
 
 PROJECTION = "1_Dense"
-"""Folder of the projection in a directory of ours; several are multiplied into one."""
+"""The projection's folder in our directories; several projections are multiplied into one."""
 FIRST_PASS_WEIGHT = 0.05
-"""What the best first-pass score adds to a mean of cosines."""
+"""How much the best first-pass score adds to a mean of cosines."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,9 +29,9 @@ class LateInteractionSource:
     """A late-interaction model of another library.
 
     Attributes:
-        directory: where ``config.json``, ``tokenizer.json`` and the safetensors are.
-        card: its card, with a provisional calibration.
-        projections: from a state to a token's vector, in order.
+        directory: the directory of ``config.json``, ``tokenizer.json`` and the safetensors.
+        card: the model's card, with a provisional calibration.
+        projections: the projections from a state to a token's vector, in order.
     """
 
     directory: Path
@@ -39,7 +39,7 @@ class LateInteractionSource:
     projections: tuple[files.Projection, ...]
 
     def write_modules(self, source: Path, folder: Path) -> None:
-        """Write the product of all projections of the model's directory, if there are any, as one module of another.
+        """Multiply the projections in the model's directory, and write the product, if any, as a module in another.
 
         Raises:
             ModelLoadError: a matrix is missing.
@@ -48,8 +48,8 @@ class LateInteractionSource:
             return
         safetensors: Any = require("safetensors.torch", extra="torch")
         product: Any = None
-        for one in self.projections:
-            matrix = _matrix(source / one.file, safetensors.load_file(source / one.file), one)
+        for projection in self.projections:
+            matrix = _matrix(source / projection.file, safetensors.load_file(source / projection.file), projection)
             product = matrix if product is None else matrix @ product
         (folder / PROJECTION).mkdir()
         safetensors.save_file({"linear.weight": product.contiguous()}, folder / PROJECTION / WEIGHTS_FILE)
@@ -64,67 +64,67 @@ def read_late_interaction(directory: Path, name: str, given: Given) -> LateInter
     """Read a late-interaction model's files.
 
     Args:
-        directory: the model's.
-        name: the model's, for its card.
-        given: takes precedence over the files.
+        directory: the model's directory.
+        name: the model's name, for its card.
+        given: the user's choices, which take precedence over the files.
 
     Raises:
-        ConfigError: a pooling is given, or more dimensions than the model has.
-        ModelLoadError: a file is missing, cannot be read, or asks for what is not known.
+        ConfigError: the user asks for a pooling, or for more dimensions than the model has.
+        ModelLoadError: a file is missing, cannot be read, or asks for something that osrerank does not know.
     """
-    found = files.read_late_interaction(directory, read_json)
-    transformer = directory / found.transformer
+    description = files.read_late_interaction(directory, read_json)
+    transformer = directory / description.transformer
     config = config_of(transformer, DRAWN)
     if TokenizerSettings.read(transformer, read_json).truncation_side != "right":
         reason = "truncation_side is 'left'; of late interaction it must be 'right'"
         raise refused(transformer / TOKENIZER_SETTINGS_FILE, reason)
-    width = _width(directory, found) or int(config["hidden_size"])
+    width = _width(directory, description) or int(config["hidden_size"])
     if given.pooling is not None:
         reason = f"{directory} is of late interaction, whose tokens have a vector each: leave --pooling out"
         raise ConfigError(reason, setting="pooling", source="argument")
     if given.dimensions is not None and given.dimensions > width:
         reason = f"{directory} gives vectors of {width} numbers, and {given.dimensions} dimensions are asked for"
         raise ConfigError(reason, setting="dimensions", source="argument")
-    factor = found.tokens.pool_factor if given.pool_factor is None else given.pool_factor
+    factor = description.tokens.pool_factor if given.pool_factor is None else given.pool_factor
     card = ModelCard(
         name=name,
         head="cosine",
         kind="late-interaction",
-        max_tokens=longest_sequence(config, found.most_document_tokens),
-        max_query_tokens=longest_sequence(config, found.most_query_tokens),
+        max_tokens=longest_sequence(config, description.most_document_tokens),
+        max_query_tokens=longest_sequence(config, description.most_query_tokens),
         segment_rows=int(config.get("type_vocab_size", 0)),
         calibration=UNCALIBRATED,
         first_pass_weight=FIRST_PASS_WEIGHT * UNCALIBRATED.scale,
-        modules=(HeadStep("dense", f"{PROJECTION}.linear", has_bias=False),) if found.projections else (),
-        dimensions=given.dimensions or (width if found.projections else 0),
-        query_prefix=found.query_prefix if given.query_prefix is None else given.query_prefix,
-        document_prefix=found.document_prefix if given.document_prefix is None else given.document_prefix,
-        tokens=replace(found.tokens, pool_factor=factor),
+        modules=(HeadStep("dense", f"{PROJECTION}.linear", has_bias=False),) if description.projections else (),
+        dimensions=given.dimensions or (width if description.projections else 0),
+        query_prefix=description.query_prefix if given.query_prefix is None else given.query_prefix,
+        document_prefix=description.document_prefix if given.document_prefix is None else given.document_prefix,
+        tokens=replace(description.tokens, pool_factor=factor),
     )
-    return LateInteractionSource(transformer, card, found.projections)
+    return LateInteractionSource(transformer, card, description.projections)
 
 
-def _width(directory: Path, found: files.LateInteractionDescription) -> int:
-    """Return how many numbers the last projection gives, by its weights; 0 without one."""
-    if not found.projections:
+def _width(directory: Path, description: files.LateInteractionDescription) -> int:
+    """Return how many numbers the last projection gives, as its weights show; 0 without a projection."""
+    if not description.projections:
         return 0
-    last = found.projections[-1]
+    last = description.projections[-1]
     file, name = directory / last.file, f"{last.name}.weight"
     with require("safetensors", extra="torch").safe_open(file, framework="numpy") as opened:
         rows = int(opened.get_slice(name).get_shape()[0]) if name in opened.keys() else 0  # noqa: SIM118 - no mapping
-    if not rows or found.dimensions not in (0, rows):
-        reason = f"{file} has {rows} rows of {name}, and the model's files say {found.dimensions or 'nothing'}"
+    if not rows or description.dimensions not in (0, rows):
+        reason = f"{file} has {rows} rows of {name}, and the model's files say {description.dimensions or 'nothing'}"
         raise ModelLoadError(reason, path=str(file))
     return rows
 
 
-def _matrix(file: Path, weights: Mapping[str, Any], one: files.Projection) -> Any:
-    """Return a projection with what is added to its product, fp32 ``(outputs, inputs)``."""
+def _matrix(file: Path, weights: Mapping[str, Any], projection: files.Projection) -> Any:
+    """Return a projection's matrix plus its residual connection, fp32 ``(outputs, inputs)``."""
     torch: Any = require("torch", extra="torch")
     try:
-        matrix = weights[f"{one.name}.weight"].float()
-        if one.residual == "same":
+        matrix = weights[f"{projection.name}.weight"].float()
+        if projection.residual == "same":
             return matrix + torch.eye(len(matrix))
-        return matrix + weights[f"{one.residual}.weight"].float() if one.residual else matrix
+        return matrix + weights[f"{projection.residual}.weight"].float() if projection.residual else matrix
     except KeyError as error:
         raise ModelLoadError(f"{file} has no tensor {error}", path=str(file)) from None

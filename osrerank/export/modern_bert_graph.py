@@ -1,9 +1,10 @@
-"""Build a ModernBERT cross-encoder as an ONNX graph for sequences of one length, as the CPU backend runs it.
+"""Build a ModernBERT cross-encoder as an ONNX graph for sequences of the same length, which the CPU backend runs.
 
-As in `osrerank.export.graph` there is no mask for padding, and of a last layer only the row of [CLS] where the head
-reads no other. Within a window, short sequences have a mask on all pairs of tokens, and longer ones go through the
-attention in blocks of a window, each with the block before and behind it: its cost then grows with the number of
-tokens, not with its square. One graph has both, and chooses by the length.
+As in `osrerank.export.graph` there is no mask for padding, and the last layer computes only the row of [CLS] if the
+head reads no other. Attention within a window is computed in two ways. Short sequences have a mask on all pairs of
+tokens. Longer ones are divided into blocks of a window, each of which sees the blocks before and after it, so that the
+cost grows with the number of tokens, not with its square. The graph has both, and chooses by the length of the
+sequences.
 """
 
 from collections.abc import Callable, Mapping
@@ -25,9 +26,9 @@ from osrerank.scoring.modular.modern_bert import (
 )
 
 BLOCKED = -1e4
-"""Added to logits that must not count: its exp is 0 in float32, and it overflows in no type."""
+"""The number added to logits that must not count: its exp is 0 in float32, and it overflows in no type."""
 WINDOWS_IN_A_MASK = 4
-"""Up to so many windows, a mask is faster than blocks."""
+"""Up to this many windows in a sequence, a mask is faster than blocks."""
 
 
 def build_modern_bert(weights: Weights, config: Mapping[str, Any], card: ModelCard, head: Head | None = None) -> Any:
@@ -75,7 +76,7 @@ class ModernBertGraph:
         self._windows = {window: self._masks(window) for window in dict.fromkeys(shape.windows) if window is not None}
 
     def states(self, *, only_first: bool) -> str:
-        """Return the last states, of all tokens or of [CLS] alone ``(n, 1, hidden)``."""
+        """Return the last layer's states, of all tokens or of [CLS] alone ``(n, 1, hidden)``."""
         word = self._constant(EMBEDDINGS["word"], "weight")
         states = self._norm(self.graph.add("Gather", [word, "input_ids"]), EMBEDDINGS["norm"])
         last = len(self._shape.windows) - 1
@@ -91,7 +92,7 @@ class ModernBertGraph:
         query, key, value = self.graph.split("Split", [together], 3, axis=2, num_outputs=3)
         theta, window = self._shape.thetas[layer], self._shape.windows[layer]
         key = self._turned(key, theta)
-        if only_first:  # whose query is not turned
+        if only_first:  # position 0 has no rotation, so its query stays as it is
             query, states = self._until(query, self._axis(1)), self._until(states, self._axis(1))
             if window is not None:
                 end = self.graph.constant(f"seen.{window}", np.array([window + 1]))
@@ -106,7 +107,7 @@ class ModernBertGraph:
         return add("Add", [states, self._linear(gated, f"{name}.narrow", parts["narrow"])])
 
     def _seen(self, query: str, key: str, value: str, window: int | None) -> str:
-        """Return what each row sees, within a window or everywhere."""
+        """Return the context of each row, from a window around it or from all rows."""
         if window is None:
             return self._attention(query, key, value)
         condition, mask = self._windows[window]
@@ -121,7 +122,7 @@ class ModernBertGraph:
         return self.graph.add("MultiHeadAttention", inputs, domain=RUNTIME, num_heads=self._shape.heads)
 
     def _masks(self, window: int) -> tuple[str, str]:
-        """Return whether sequences are short, and what is added to the logits of their attention.
+        """Return whether the sequences are short, and the mask to add to their attention logits.
 
         It is ``(1, 1, tokens, tokens)`` of short ones, else ``(n * blocks, 1, window, 3 * window)``.
         """
@@ -139,7 +140,7 @@ class ModernBertGraph:
         return add("Unsqueeze", [self._blocked(near), self.graph.constant("axes.0.1", np.array([0, 1]))])
 
     def _mask_of_blocks(self, window: int) -> str:
-        """Return the mask: a row sees a window to either side, and no padding before the first and after the last."""
+        """Return the mask of blocks: a row sees a window to either side, without the padding at both ends."""
         add, constant = self.graph.add, self.graph.constant
         positions = np.arange(3 * window)
         near = np.abs(positions - window - np.arange(window)[:, None]) <= window
@@ -151,27 +152,27 @@ class ModernBertGraph:
         inside = add("And", [add("GreaterOrEqual", [at, self._whole("zero", 0)]), add("Less", [at, self._tokens])])
         mask = self._blocked(add("And", [inside, constant(f"near.{window}", near)]))
         rows = add("Shape", ["input_ids"], start=0, end=1)
-        one = constant("shape.1", np.array([1]))
-        shape = add("Concat", [rows, one, one, one, one], axis=0)
+        unit = constant("shape.1", np.array([1]))
+        shape = add("Concat", [rows, unit, unit, unit, unit], axis=0)
         every = add("Expand", [add("Unsqueeze", [mask, self._axis(0)]), shape])
         return add("Reshape", [every, constant(f"mask.{window}", np.array([-1, 1, window, 3 * window]))])
 
     def _in_blocks(self, query: str, key: str, value: str, window: int, mask: str) -> str:
-        """Return the context of blocks of a window, each of which sees the block before and behind it."""
+        """Return the context computed in blocks of a window, each of which sees the blocks before and after it."""
         add, constant, hidden = self.graph.add, self.graph.constant, self._shape.hidden
         width = constant(f"window.{window}.shape", np.array([window]))
         spare = add("Sub", [add("Mul", [self._blocks(window), width]), self._tokens])
         alone = constant(f"block.{window}", np.array([-1, window, hidden]))
-        asked = add("Reshape", [self._padded(query, self._axis(0), spare), alone])
+        queries = add("Reshape", [self._padded(query, self._axis(0), spare), alone])
         behind = add("Add", [spare, width])
         keys, values = (self._around(self._padded(part, width, behind), window) for part in (key, value))
-        context = self._attention(asked, keys, values, mask)
+        context = self._attention(queries, keys, values, mask)
         rows = add("Shape", ["input_ids"], start=0, end=1)
         shape = add("Concat", [rows, constant("rest", np.array([-1, hidden]))], axis=0)
         return self._until(add("Reshape", [context, shape]), self._tokens)
 
     def _around(self, states: str, window: int) -> str:
-        """Return each block with those before and behind it ``(n * blocks, 3 * window, hidden)``.
+        """Return each block with the ones before and after it ``(n * blocks, 3 * window, hidden)``.
 
         Args:
             states: with a block of padding before and behind.
@@ -188,7 +189,7 @@ class ModernBertGraph:
         return add("Reshape", [together, constant(f"around.{window}", np.array([-1, 3 * window, hidden]))])
 
     def _padded(self, states: str, before: str, after: str) -> str:
-        """Return states with so many rows of zeros before and after them."""
+        """Return states with rows of zeros before and after them, as many as the two values say."""
         zero = self._axis(0)
         amounts = self.graph.add("Concat", [zero, before, zero, zero, after, zero], axis=0)
         return self.graph.add("Pad", [states, amounts])
@@ -203,7 +204,7 @@ class ModernBertGraph:
         return self.graph.add("Where", [allowed, self._number("open", 0.0), self._number("blocked", BLOCKED)])
 
     def _either(self, condition: str, then: Callable[[], str], other: Callable[[], str]) -> str:
-        """Return what one of two ways gives; the condition says at run time which."""
+        """Return the value of ``then`` or of ``other``; the condition decides when the graph runs."""
         helper, outer, branches = require("onnx", extra="onnx").helper, self.graph.nodes, {}
         for name, way in (("then_branch", then), ("else_branch", other)):
             self.graph.nodes = []

@@ -17,7 +17,7 @@ from osrerank._optional import require
 from osrerank.scoring.inputs import Tokens, padded
 
 SUFFIX = ".outliers"
-"""Ends the names of the products that stay fp32."""
+"""The ending of the names of products that stay in fp32."""
 MIN_WEIGHTS = 1024
 """Smaller matrices stay as they are."""
 
@@ -61,8 +61,8 @@ def largest_activations(model: Any, names: Sequence[str], sequences: Iterable[To
     largest: dict[str, npt.NDArray[np.float32]] = {}
     for values in observed(model, names, sequences):
         for name, value in values.items():
-            found = np.abs(value).max(axis=tuple(range(value.ndim - 1)))
-            largest[name] = np.maximum(largest.get(name, found), found)
+            magnitudes = np.abs(value).max(axis=tuple(range(value.ndim - 1)))
+            largest[name] = np.maximum(largest.get(name, magnitudes), magnitudes)
     return largest
 
 
@@ -74,7 +74,7 @@ def observed(
     runtime: Any = require("onnxruntime", extra="onnx")
     watched = copy.deepcopy(model)
     outputs = list(dict.fromkeys(names))
-    if not outputs:  # for which ONNX Runtime would give the graph's own
+    if not outputs:  # without names, ONNX Runtime would return the graph's own outputs
         return
     watched.graph.output.extend(
         onnx.helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, None) for name in outputs
@@ -100,7 +100,7 @@ def products_of(model: Any) -> list[Any]:
 
 
 def outlying(product: str, constant: str) -> str:
-    """Return the name of what a divided product keeps for its outlying channels: ``places``, ``weight``, ``kept``."""
+    """Return the name of a split product's constant for outlying channels: ``places``, ``weight`` or ``kept``."""
     return f"{product}{SUFFIX}.{constant}"
 
 
@@ -113,12 +113,12 @@ def _outliers(largest: npt.NDArray[np.float32], channels: int, least_gain: float
 
 
 def stands_out(largest: npt.NDArray[np.float32], channels: int, least_gain: float) -> bool:
-    """Return whether the largest channels are so many times as large as the next ones."""
+    """Return whether the largest channels are at least ``least_gain`` times as large as the next one."""
     return bool(_outliers(largest, channels, least_gain))
 
 
 def _divided(make_node: Any, node: Any) -> list[Any]:
-    """Return the nodes of a product whose outlying channels have a product of their own."""
+    """Return the nodes that replace a product: one product for outlying channels, one for the others, and their sum."""
     states, weight = node.input
     name = f"{node.name}{SUFFIX}"
     others = f"{name}.others"

@@ -1,4 +1,4 @@
-"""Split sentence-transformers' Router, which encodes queries by one list of modules and documents by another one."""
+"""Split sentence-transformers' Router, which encodes queries with one list of modules and documents with another."""
 
 import json
 import shutil
@@ -10,10 +10,10 @@ from osrerank.scoring.model_files import read_json
 from osrerank.scoring.modular.description import LIBRARY, MODEL_FILE, MODULES_FILE, refuse_unknown, refused
 
 ROUTER_FILES = ("router_config.json", "config.json")
-"""The second is of older versions."""
+"""The names of the Router's file; older versions wrote the second one."""
 ROUTES = ("query", "document")
 PARAMETERS = ("default_route", "allow_empty_key")
-"""They decide where no route is named; a query and a document name theirs."""
+"""Parameters for texts without a route; they do not matter here, since queries and documents have theirs."""
 
 
 def is_router(directory: Path) -> bool:

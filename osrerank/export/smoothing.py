@@ -20,7 +20,7 @@ from osrerank.scoring.inputs import Tokens
 SHARE = 0.7
 """How much of the spread moves into the weights: of .5 to .9 the least error, docs/research/inference.md."""
 LEAST_SCALE = 0.25
-"""Of the median: a channel that was small for all sequences is not made far larger."""
+"""The least scale, relative to the median, so that channels that were small for all sequences do not grow far."""
 SUFFIX = ".smooth"
 
 Floats = npt.NDArray[np.float32]
@@ -44,7 +44,7 @@ def smooth(model: Any, sequences: Iterable[Tokens], channels: int, least_gain: f
     products = [node for node in products_of(model) if np.prod(weights[node.input[1]].dims) >= MIN_WEIGHTS]
     products = [node for node in products if readers.count(node.input[1]) == 1]
     largest = largest_activations(model, [node.input[0] for node in products], sequences)
-    made: dict[str, Any] = {}
+    factors: dict[str, Any] = {}
     for states, group in groupby(sorted(products, key=_states), key=_states):
         nodes = list(group)
         if not stands_out(largest[states], channels, least_gain):
@@ -53,15 +53,17 @@ def smooth(model: Any, sequences: Iterable[Tokens], channels: int, least_gain: f
         scales = channel_scales(largest[states], np.max([np.abs(matrix).max(axis=1) for matrix in matrices], axis=0))
         factor = onnx.numpy_helper.from_array(1 / scales, f"{states}{SUFFIX}.factor")
         model.graph.initializer.append(factor)
-        made[states] = onnx.helper.make_node("Mul", [states, factor.name], [f"{states}{SUFFIX}"], f"{states}{SUFFIX}")
+        factors[states] = onnx.helper.make_node(
+            "Mul", [states, factor.name], [f"{states}{SUFFIX}"], f"{states}{SUFFIX}"
+        )
         for node, matrix in zip(nodes, matrices, strict=True):
             weights[node.input[1]].CopyFrom(onnx.numpy_helper.from_array(matrix * scales[:, None], node.input[1]))
             node.input[0] = f"{states}{SUFFIX}"
-    _insert(model.graph, made)
+    _insert(model.graph, factors)
 
 
 def channel_scales(activations: Floats, weights: Floats) -> Floats:
-    """Return what each channel is divided by, float32 ``(channels,)``; the median is one.
+    """Return the scale by which each channel is divided, float32 ``(channels,)``; the median is 1.
 
     Args:
         activations: largest magnitude of each channel.
@@ -77,12 +79,12 @@ def _states(product: Any) -> str:
     return str(product.input[0])
 
 
-def _insert(graph: Any, made: dict[str, Any]) -> None:
-    """Put each new node before the first that reads its input or what it makes."""
+def _insert(graph: Any, factors: dict[str, Any]) -> None:
+    """Insert each new node before the first node that reads its input or its output."""
     nodes: list[Any] = []
     for node in graph.node:
         read = [name.removesuffix(SUFFIX) for name in node.input]
-        nodes += [made.pop(name) for name in read if name in made]
+        nodes += [factors.pop(name) for name in read if name in factors]
         nodes.append(node)
     del graph.node[:]
     graph.node.extend(nodes)

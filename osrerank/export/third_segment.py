@@ -1,4 +1,4 @@
-"""A third row in the token type table, which BERT's checkpoints lack and duoBERT's second document needs.
+"""Add a third row to the token type table, which BERT's checkpoints lack and duoBERT's second document needs.
 
 Nogueira et al. 2019 (arXiv 1910.14424, section 3.3) give query, first and second document a segment each. The tables
 of BERT's checkpoints have two rows. The released duoBERT kept two: its lookup, a product with one-hot vectors of length
@@ -29,7 +29,7 @@ def third_row(table: Tensor, start: ThirdRow) -> Tensor:
     """Return the table ``(2, hidden)`` with a third row ``(3, hidden)``.
 
     Raises:
-        ValueError: the table has not two rows.
+        ValueError: the table does not have two rows.
     """
     if table.shape[0] != 2:
         raise ValueError(f"the token type table has {table.shape[0]} rows; it must have two")
@@ -43,7 +43,7 @@ def write_with_third_row(source: Path, folder: Path, start: ThirdRow) -> None:
     Args:
         source: a Hugging Face directory.
         folder: an empty directory.
-        start: initial value of the row.
+        start: how the row starts.
 
     Raises:
         ModelLoadError: the checkpoint has no token type table of two rows.
@@ -57,7 +57,9 @@ def write_with_third_row(source: Path, folder: Path, start: ThirdRow) -> None:
     for name in weight_files(source):
         weights = safetensors.load_file(source / name)
         widened += sum(_is_table(key, weights) for key in weights)
-        changed = {key: third_row(one, start) if _is_table(key, weights) else one for key, one in weights.items()}
+        changed = {
+            key: third_row(tensor, start) if _is_table(key, weights) else tensor for key, tensor in weights.items()
+        }
         safetensors.save_file(changed, folder / name, metadata={"format": "pt"})
     if widened != 1:
         reason = f"{source} has {widened} token type tables of two rows; a duo model is made of a BERT with one"

@@ -27,14 +27,14 @@ from osrerank.scoring.saved_encoder import check_architecture
 EXAMPLES = {"words": 32, "marks": 16}
 """Kind of example -> how many sequences calibrate the quantisation; see `_examples`."""
 SPACES = "\u2581\u0120"
-"""What stands for a space in the pieces of XLM-R and of RoBERTa."""
+"""The characters that mean a space in word pieces of XLM-R and of RoBERTa."""
 GRAPHS = {"fp32": "onnx/model.onnx", "int8": "onnx/model_int8.onnx"}
 
 
 def write_graphs(
     source: Path, folder: Path, card: ModelCard, *, precision: str, recipe: QuantisationRecipe, padded: bool
 ) -> None:
-    """Write the graph that a card's ``onnx`` names.
+    """Write the graph file that a card's ``onnx`` names.
 
     Args:
         source: the model's directory.
@@ -60,7 +60,7 @@ def write_graphs(
 
 
 def _recipe(recipe: QuantisationRecipe, card: ModelCard) -> QuantisationRecipe:
-    """Return the recipe; if it does not say how to treat outlier channels, with the default of its kind."""
+    """Return the recipe, with the default treatment of outlier channels for the kind of model if it names none."""
     return replace(recipe, outlying=recipe.outlying or ("apart" if card.is_encoder else "smooth"))
 
 
@@ -86,7 +86,7 @@ def _examples(folder: Path, card: ModelCard) -> Iterator[Tokens]:
 
 
 def _write_fp32(source: Path, target: Path, card: ModelCard, *, padded: bool) -> None:
-    """Build the graph of a family that has a builder; optimum exports others, and those for padded batches."""
+    """Write the fp32 graph: ours for families that we build graphs for, optimum's for others and for padded batches."""
     from osrerank.scoring.backends.torch import head_of, load_network, read_weights  # noqa: PLC0415 - imports torch
 
     config = read_config(source)
@@ -129,7 +129,7 @@ def write_onnx(network: Any, target: Path, output: str) -> None:
     Args:
         network: `osrerank.scoring.backends.networks.classifier.Classifier` or the like.
         target: the file to write.
-        output: the name of what the graph gives.
+        output: the name of the graph's output.
 
     Raises:
         MissingDependencyError: the extra ``onnx`` is not installed.
@@ -139,5 +139,5 @@ def write_onnx(network: Any, target: Path, output: str) -> None:
     described = type("Described", (configs.BertOnnxConfig,), {"outputs": {output: {0: "n"}}})  # it has BERT's inputs
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # the tracer warns about every branch, and about its own age
-        made = described(network.config, task="text-classification")
-        exporter.export(network, made, target, disable_dynamic_axes_fix=True)
+        export_config = described(network.config, task="text-classification")
+        exporter.export(network, export_config, target, disable_dynamic_axes_fix=True)
