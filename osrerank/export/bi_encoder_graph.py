@@ -34,9 +34,9 @@ def build_encoder(weights: Weights, config: Mapping[str, Any], card: ModelCard) 
     """Return the graph that encodes texts, as an ``onnx.ModelProto`` in fp32.
 
     Its input is ``input_ids``, int64 ``(n, tokens)``; the rows of a batch must have the same length. Its output
-    ``vector`` is float32 ``(n, dimensions)``. With [CLS] pooling, the last layer computes only the [CLS] row. Of late
-    interaction it has a row for each token; where a query's own tokens do not see the filling ones, ``attention_mask``
-    is 0 on those.
+    ``vector`` is float32 ``(n, dimensions)``. With [CLS] pooling, the last layer computes only the [CLS] row. For late
+    interaction ``vector`` has a row for each token; if a query's own tokens must not attend to the tokens that fill it
+    up, a second input ``attention_mask`` is 0 on the latter.
 
     Args:
         weights: name in transformers -> array, those of modules with their folder before them.

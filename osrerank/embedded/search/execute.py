@@ -244,7 +244,7 @@ def _find(sides: list[Side], wanted: SearchPlan) -> tuple[list[MatchingDocument]
             total += matching
         ranked += mine
     ranked.sort(key=lambda scored: (-scored[0], scored[1].number, scored[1].seq))
-    return [one for _, one in ranked[: max(1, needed)]], total
+    return [document for _, document in ranked[: max(1, needed)]], total
 
 
 def _find_in_order(sides: list[Side], wanted: SearchPlan) -> tuple[list[MatchingDocument], int]:
