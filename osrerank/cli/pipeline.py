@@ -1,4 +1,4 @@
-"""``osrerank pipeline``: OpenSearch's own rerank pipeline, calling ``osrerank serve``."""
+"""``osrerank pipeline``: the engine itself reranks, by calling ``osrerank serve``."""
 
 import json
 from contextlib import closing
@@ -7,15 +7,23 @@ from typing import Any
 import click
 
 from osrerank.cli.options import client_of, wants_json
+from osrerank.types.engine import Engine
 
-name_option = click.option("--name", default="osrerank", show_default=True, help="The search pipeline's name.")
+name_option = click.option(
+    "--name",
+    default="osrerank",
+    show_default=True,
+    help="The search pipeline's name; on Elasticsearch, the inference endpoint's.",
+)
 yes_option = click.option("--yes", is_flag=True, help="Do not ask before what is installed is changed or removed.")
 SECONDS = click.IntRange(1, 600)
+OF_OPENSEARCH = ("oversample", "connect_timeout", "read_timeout", "retries", "connections", "template")
+"""Options of ``install`` that only OpenSearch has."""
 
 
 @click.group()
 def pipeline() -> None:
-    """Let OpenSearch rerank by itself, calling osrerank serve."""
+    """Let OpenSearch or Elasticsearch rerank by itself, calling osrerank serve."""
 
 
 @pipeline.command()
@@ -49,9 +57,13 @@ def install(context: click.Context, /, *, dry_run: bool, yes: bool, **options: A
 
     No cluster setting is changed: the request that sets what is missing is shown, and must be sent first. A server with
     a token is called with the one in OSRERANK_SERVER_TOKEN.
+
+    On Elasticsearch, an inference endpoint is set up, and the search that uses it is shown. There, only --server,
+    --name, --index, --fields (with one field), --dry-run and --yes can be used.
     """
-    installer = _installer(context, options["name"])
-    wish = _wish(context, options)
+    engine = _engine(context)
+    installer = _installer(context, engine, options["name"])
+    wish = _wish(context, engine, options)
     steps = installer.plan(wish)
     settings = installer.needed_settings(wish) if steps else {}
     if settings:
@@ -67,9 +79,10 @@ def install(context: click.Context, /, *, dry_run: bool, yes: bool, **options: A
     if dry_run:
         return
     if steps and installer.find() is not None:
-        _confirm(context, f"Change the search pipeline {options['name']}?", yes=yes)
+        _confirm(context, f"Change the {installer.kind} {options['name']}?", yes=yes)
     installer.install(wish)
-    click.echo(f"{'' if steps else 'Nothing to do: '}The search pipeline {options['name']} works.")
+    click.echo(f"{'' if steps else 'Nothing to do: '}The {installer.kind} {options['name']} works. A search with it:")
+    click.echo(installer.search(wish))
 
 
 @pipeline.command()
@@ -78,14 +91,14 @@ def install(context: click.Context, /, *, dry_run: bool, yes: bool, **options: A
 @click.pass_context
 def status(context: click.Context, /, name: str, index: str) -> None:
     """Show what is installed and whether it scores a pair; exit code 1 when it does not, or fields are missing."""
-    found = _installer(context, name).status(index)
+    found = _installer(context, _engine(context), name).status(index)
     if wants_json(context):
         click.echo(json.dumps(found, indent=2))
     else:
         for key, value in found.items():
             click.echo(f"{key}: {value}")
-    is_well = found["installed"] and found["failure"] is None and not (found["drifted"] or found["missing_fields"])
-    context.exit(0 if is_well else 1)
+    is_well = found["installed"] and found["failure"] is None
+    context.exit(0 if is_well and not (found.get("drifted") or found.get("missing_fields")) else 1)
 
 
 @pipeline.command()
@@ -93,11 +106,11 @@ def status(context: click.Context, /, name: str, index: str) -> None:
 @yes_option
 @click.pass_context
 def remove(context: click.Context, /, name: str, *, yes: bool) -> None:
-    """Remove pipeline, model and templates, and what an interrupted installation left."""
-    installer = _installer(context, name)
+    """Remove pipeline, model and templates, or the endpoint, and what an interrupted installation left."""
+    installer = _installer(context, _engine(context), name)
     if installer.find() is not None:
-        _confirm(context, f"Remove the search pipeline {name}?", yes=yes)
-    for step in installer.remove() or [f"There is no search pipeline {name}."]:
+        _confirm(context, f"Remove the {installer.kind} {name}?", yes=yes)
+    for step in installer.remove() or [f"There is no {installer.kind} {name}."]:
         click.echo(step)
 
 
@@ -108,29 +121,45 @@ def _confirm(context: click.Context, question: str, *, yes: bool) -> None:
         context.exit(1)
 
 
-def _installer(context: click.Context, name: str) -> Any:
-    from osrerank.client import embedded_folder, server_options
+def _engine(context: click.Context) -> Engine:
+    """Return the engine behind --url, which must be a server's."""
+    from osrerank.client import embedded_folder
     from osrerank.errors import ConfigError
-    from osrerank.server.opensearch.install import Installer
     from osrerank.settings import Settings
 
-    settings = Settings.load(url=context.obj["url"])
-    if embedded_folder(settings) is not None:
+    if embedded_folder(Settings.load(url=context.obj["url"])) is not None:
         raise ConfigError("the embedded engine has no pipelines: give a server's --url", setting="url", source="flag")
+    with closing(client_of(context)) as client:
+        return client.engine
+
+
+def _installer(context: click.Context, engine: Engine, name: str) -> Any:
     from opensearchpy import OpenSearch
 
-    return Installer(OpenSearch(**server_options(settings)), name)
+    from osrerank.client import server_options
+    from osrerank.server.elasticsearch import install as elasticsearch
+    from osrerank.server.opensearch import install as opensearch
+    from osrerank.settings import Settings
+
+    client = OpenSearch(**server_options(Settings.load(url=context.obj["url"])))
+    return (elasticsearch if engine is Engine.ELASTICSEARCH else opensearch).Installer(client, name)
 
 
-def _wish(context: click.Context, options: dict[str, Any]) -> Any:
+def _wish(context: click.Context, engine: Engine, options: dict[str, Any]) -> Any:
     from urllib.parse import urlsplit
 
     from osrerank.errors import ConfigError
-    from osrerank.server.opensearch.fields import fields_to_send
-    from osrerank.server.opensearch.install import Wish
+    from osrerank.server.elasticsearch import install as elasticsearch
+    from osrerank.server.fields import fields_to_send
+    from osrerank.server.opensearch import install as opensearch
     from osrerank.server.opensearch.ml_commons import CallBounds
     from osrerank.settings import Settings
 
+    is_elasticsearch = engine is Engine.ELASTICSEARCH
+    for name in OF_OPENSEARCH if is_elasticsearch else ():
+        if context.get_parameter_source(name) is not click.core.ParameterSource.DEFAULT:
+            reason = f"leave out --{name.replace('_', '-')}: Elasticsearch's inference endpoints have no such setting"
+            raise ConfigError(reason, setting=name, source="flag")
     server = options["server"].rstrip("/")
     if urlsplit(server).scheme not in ("http", "https") or not urlsplit(server).hostname:
         raise ConfigError(f"--server is {server!r}; it must be http(s)://host:port", setting="server", source="flag")
@@ -144,12 +173,12 @@ def _wish(context: click.Context, options: dict[str, Any]) -> Any:
         with closing(client_of(context)) as client:
             fields = fields_to_send(client, options["index"], fields)
     token = Settings.load().server_token
-    return Wish(
-        server,
-        fields,
-        options["oversample"],
-        None if token is None else token.get_secret_value(),
-        CallBounds(*(options[name] for name in ("connect_timeout", "read_timeout", "retries", "connections"))),
-        options["template"],
-        options["index"] or "",
-    )
+    secret = None if token is None else token.get_secret_value()
+    if not is_elasticsearch:
+        bounds = CallBounds(*(options[name] for name in ("connect_timeout", "read_timeout", "retries", "connections")))
+        rest = (options["oversample"], secret, bounds, options["template"], options["index"] or "")
+        return opensearch.Wish(server, fields, *rest)
+    if len(fields) > 1:
+        reason = f"Elasticsearch's retriever reads one field, not {', '.join(fields)}: name one with --fields"
+        raise ConfigError(reason, setting="fields", source="flag")
+    return elasticsearch.Wish(server, fields[0], secret, options["index"] or "")

@@ -6,16 +6,14 @@ ml-commons calls only servers that a list of regular expressions trusts, private
 
 import re
 import socket
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
 from ipaddress import ip_address
 from typing import Any
 from urllib.parse import urlsplit
 
-from opensearchpy import ConnectionError as Unreachable
-from opensearchpy import OpenSearch, TransportError
+from opensearchpy import OpenSearch
 
 from osrerank.errors import InstallError
+from osrerank.server.explained import explained
 
 PREFIX = "plugins.ml_commons."
 TRUSTED = f"{PREFIX}trusted_connector_endpoints_regex"
@@ -24,32 +22,6 @@ PRIVATE = f"{PREFIX}connector.private_ip_enabled"
 ML_NODES_ONLY = f"{PREFIX}only_run_on_ml_node"
 PLUGINS = ("opensearch-ml", "opensearch-neural-search")
 RERANK_PATH = "/v1/rerank"
-
-
-@contextmanager
-def explained(step: str) -> Iterator[None]:
-    """Turn OpenSearch's errors into one sentence.
-
-    Raises:
-        InstallError: a request failed within.
-    """
-    try:
-        yield
-    except Unreachable as error:
-        raise InstallError(f"{step}: the cluster does not answer ({error.error})", step=step) from error
-    except TransportError as error:
-        if error.status_code in (401, 403):
-            fix = "use a user who may read cluster settings and change search pipelines and ml-commons' models"
-            raise InstallError(f"{step}: not allowed ({_reason_of(error)}); {fix}", step=step) from error
-        raise InstallError(f"{step}: {_reason_of(error)}", step=step) from error
-
-
-def _reason_of(error: TransportError) -> str:
-    """Return OpenSearch's reason, in one line."""
-    info = error.info if isinstance(error.info, Mapping) else {}
-    fault = info.get("error", info)
-    reason = fault.get("reason") or fault.get("type") if isinstance(fault, Mapping) else fault
-    return " ".join(str(reason or error.error).split())[:500]
 
 
 def check_plugins(client: OpenSearch) -> None:

@@ -16,8 +16,9 @@ from opensearchpy import NotFoundError, OpenSearch
 
 from osrerank.errors import ConfigError, InstallError
 from osrerank.retrieval.search_pipelines import OWN_DESCRIPTION
-from osrerank.server.opensearch.cluster import check_plugins, explained, needed_settings
-from osrerank.server.opensearch.fields import fields_missing
+from osrerank.server.explained import explained
+from osrerank.server.fields import fields_missing
+from osrerank.server.opensearch.cluster import check_plugins, needed_settings
 from osrerank.server.opensearch.ml_commons import CallBounds, Model, Models
 from osrerank.server.opensearch.templates import Templates, source_of
 
@@ -97,6 +98,8 @@ class Installer:
         ConfigError: the name has other characters.
     """
 
+    kind = "search pipeline"
+
     def __init__(self, client: OpenSearch, name: str) -> None:
         if not re.fullmatch(r"[^\W_][\w.-]*", name, re.ASCII):
             reason = (
@@ -133,6 +136,13 @@ class Installer:
             InstallError: the settings cannot be read.
         """
         return needed_settings(self._client, wish.server)
+
+    def search(self, wish: Wish) -> str:
+        """Return a search that the pipeline reranks, to be pasted into Dev Tools."""
+        query = "what lowers blood pressure"
+        context = {"query_context": {"query_text": query}}
+        body = {"query": {"match": {wish.fields[0]: query}}, "ext": {"rerank": context}}
+        return f"POST {wish.index or '_all'}/_search?search_pipeline={self._name}\n{json.dumps(body, indent=2)}"
 
     def install(self, wish: Wish) -> None:
         """Install everything that is not there yet, and score a pair through it; leave nothing new if that fails.

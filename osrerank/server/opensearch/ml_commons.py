@@ -9,7 +9,8 @@ from typing import Any
 from opensearchpy import ConflictError, NotFoundError, OpenSearch, RequestError
 
 from osrerank.errors import InstallError
-from osrerank.server.opensearch.cluster import RERANK_PATH, explained
+from osrerank.server.explained import explained, explained_of_server
+from osrerank.server.opensearch.cluster import RERANK_PATH
 
 ROOT = "/_plugins/_ml"
 DEPLOY_TIMEOUT_S = 60.0
@@ -173,12 +174,8 @@ class Models:
             InstallError: the cluster cannot reach the server, or its response is wrong.
         """
         step = "score a pair through OpenSearch"
-        try:
-            with explained(step):
-                answer = self._request("POST", f"_predict/text_similarity/{model_id}", PROBE)
-        except InstallError as error:
-            fix = "check that the cluster's nodes reach osrerank serve, and that OSRERANK_SERVER_TOKEN is its token"
-            raise InstallError(f"{error}; {fix}", step=step) from error
+        with explained_of_server(step):
+            answer = self._request("POST", f"_predict/text_similarity/{model_id}", PROBE)
         outputs = answer["inference_results"][0]["output"]
         if len(outputs) != len(PROBE["text_docs"]):
             raise InstallError(f"{step}: the server gave {len(outputs)} scores for two texts", step=step)

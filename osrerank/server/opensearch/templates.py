@@ -11,7 +11,7 @@ from typing import Any
 from opensearchpy import NotFoundError, OpenSearch
 
 from osrerank.errors import InstallError
-from osrerank.server.opensearch.cluster import explained
+from osrerank.server.explained import explained
 
 PAGE = {"from": 0, "size": 10}
 """Parameters of the page, with what they are where a caller gives none."""

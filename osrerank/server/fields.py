@@ -1,4 +1,4 @@
-"""The fields whose texts a search pipeline sends to the rerank server: found in an index, or checked there."""
+"""The fields whose texts an engine sends to the rerank server: found in an index, or checked there."""
 
 from collections.abc import Mapping, Sequence
 
@@ -7,7 +7,8 @@ from opensearchpy import AuthorizationException, NotFoundError, OpenSearch
 from osrerank.client import Client
 from osrerank.errors import InstallError
 from osrerank.retrieval.mapping import Leaf, lacking, leaves_by_index, nearest
-from osrerank.server.opensearch.cluster import explained
+from osrerank.server.explained import explained
+from osrerank.types.engine import Engine
 
 STEP = "look at the fields"
 
@@ -28,9 +29,12 @@ def fields_to_send(client: Client, index: str, named: Sequence[str] = ()) -> tup
             raise InstallError(f"there is no index {index}: make it first, or name another one", step=STEP)
         fields = client.fields_of(index, rerank={"fields": list(named), "query_fields": list(named)} if named else True)
     read = ", ".join(fields.read) or "no text"
-    unsent = [name for name in fields.read if name in fields.fetched]
+    is_elasticsearch = client.engine is Engine.ELASTICSEARCH
+    unsent = [name for name in fields.read if name in (fields.nested if is_elasticsearch else fields.fetched)]
     reasons: list[str] = [*fields.warnings, *fields.complaints(None)]
-    if unsent:
+    if unsent and is_elasticsearch:
+        reasons.append(f"Elasticsearch's retriever reads no nested field, such as {', '.join(unsent)}")
+    elif unsent:
         reasons.append(f"OpenSearch's processor reads only _source, which lacks {', '.join(unsent)}")
     if reasons or not fields.read:
         raise InstallError(f"in {index} was found: {read}; {'; '.join(reasons)}; name others with --fields", step=STEP)
