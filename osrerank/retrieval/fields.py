@@ -6,7 +6,7 @@ from fnmatch import fnmatchcase
 from typing import Self
 
 from osrerank.options.rerank import Rerank
-from osrerank.retrieval.mapping import TEXT_KINDS, Leaf, Leaves, lacking, nearest, plain, resolve
+from osrerank.retrieval.mapping import SEMANTIC_TEXT, TEXT_KINDS, Leaf, Leaves, lacking, nearest, plain, resolve
 from osrerank.retrieval.text_fields import MOST_FIELDS, text_fields, titles_first, whole_fields
 from osrerank.types.reasons import Warned, WarningCode
 
@@ -86,6 +86,7 @@ class SearchFields:
         paths: name in the options -> the names that are read for it.
         nested: field -> the nested object that it is in.
         nested_in: nested object -> the indices in which it is nested, if it is an ordinary object in others.
+        semantic: fields with vectors, each of which needs a clause of its own.
         fetched: fields whose text ``_source`` does not have as written, so that the request asks for them in
             ``fields``.
         exact: fields that hold exact values in every index that has them, such as keywords and numbers; what a search
@@ -106,6 +107,7 @@ class SearchFields:
     paths: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     nested: Mapping[str, str] = field(default_factory=dict)
     nested_in: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    semantic: frozenset[str] = frozenset()
     fetched: frozenset[str] = frozenset()
     exact: frozenset[str] = field(default=frozenset(), compare=False)
     only_source: frozenset[str] = frozenset()
@@ -178,8 +180,12 @@ def groups_of(every: Mapping[str, Leaves]) -> list[tuple[tuple[Leaf, ...], tuple
 
 
 def part_of(names: tuple[str, ...], texts: Sequence[Leaf], leaves: Leaves) -> IndexGroup:
-    """Return indices that have the same mapping, with the fields that are searched there."""
-    return IndexGroup(names, tuple(leaf.path for leaf in texts), union(_readable(leaf, leaves) for leaf in texts))
+    """Return indices that have the same mapping, with the fields that are searched there.
+
+    A text with vectors is searched only where there are no others: its search is another one.
+    """
+    searched = [leaf for leaf in texts if leaf.kind != SEMANTIC_TEXT] or texts
+    return IndexGroup(names, tuple(leaf.path for leaf in searched), union(_readable(leaf, leaves) for leaf in texts))
 
 
 def joined(parts: Iterable[IndexGroup]) -> tuple[IndexGroup, ...]:
@@ -228,6 +234,7 @@ def resolved(every: Mapping[str, Leaves], found: Sequence[IndexGroup], wanted: W
         paths=paths,
         nested=nested,
         nested_in=_nested_in(every, nested),
+        semantic=frozenset(name for name, leaf in leaves.items() if leaf.kind == SEMANTIC_TEXT),
         fetched=frozenset(name for name, leaf in leaves.items() if not leaf.is_written),
         exact=frozenset(leaf.path for leaf in leaves.values() if leaf.kind not in TEXT_KINDS) - texts,
         only_source=frozenset(name for name in union([read, *paths.values()]) if _is_changed(mappings, name)),
@@ -241,7 +248,7 @@ def resolved(every: Mapping[str, Leaves], found: Sequence[IndexGroup], wanted: W
 
 def _left_out(mappings: Sequence[Leaves], searched: Collection[str]) -> list[str]:
     """Return the text fields of any mapping that are not searched."""
-    texts = union((leaf.path for leaf in text_fields(leaves)) for leaves in mappings)
+    texts = union((leaf.path for leaf in text_fields(leaves) if leaf.kind != SEMANTIC_TEXT) for leaves in mappings)
     return [path for path in texts if path not in searched]
 
 
@@ -287,6 +294,8 @@ def _paths(mappings: Sequence[Leaves], name: str) -> tuple[str, ...]:
 
 def read_of(leaf: Leaf) -> tuple[str, ...]:
     """Return the names under which hits have a field's text: those of the fields copied to it, then its own."""
+    if leaf.kind == SEMANTIC_TEXT:  # it has the copies itself
+        return (leaf.path,)
     return (*titles_first(sorted(leaf.copied_from)), leaf.path)
 
 

@@ -8,8 +8,11 @@ from typing import Any
 
 from osrerank.errors import ResponseFormatError
 
-TEXT_KINDS = frozenset({"text", "match_only_text", "annotated_text", "search_as_you_type", "semantic"})
-WRITTEN = TEXT_KINDS | {"keyword", "wildcard", "constant_keyword", ""}
+SEMANTIC_TEXT = "semantic_text"
+"""Elasticsearch's type of a text with vectors: ``match`` alone searches it, and ``fields`` alone has it as written."""
+PLAIN_TEXTS = frozenset({"text", "match_only_text", "annotated_text", "search_as_you_type", "semantic"})
+TEXT_KINDS = PLAIN_TEXTS | {SEMANTIC_TEXT}
+WRITTEN = PLAIN_TEXTS | {"keyword", "wildcard", "constant_keyword", ""}
 """Types whose text in ``_source`` is the text to read; "" stands for a field that no mapping has."""
 CHANGES = frozenset({"normalizer", "ignore_above", "null_value"})
 """Parameters of fields whose values ``fields`` returns in another form than ``_source``, or not at all."""

@@ -97,18 +97,24 @@ def build_query(text: str, fields: SearchFields) -> dict[str, Any]:
 def _clause(text: str, searched: Sequence[str], fields: SearchFields) -> dict[str, Any]:
     """Return the query for a text in one field, in several, or in the index's default fields.
 
-    Of several fields, the best one counts. Nested fields are searched in their nested query.
+    Of several fields, the best one counts. Nested fields are searched in their nested query, and fields with vectors
+    each in a clause of its own.
     """
-    by_object: dict[str, list[str]] = {}
+    by_object: dict[tuple[str, str], list[str]] = {}
     for name in searched:
-        path = fields.nested.get(plain(name), "")
+        path, alone = fields.nested.get(plain(name), ""), plain(name) if plain(name) in fields.semantic else ""
         for at in dict.fromkeys([path, ""] if path in fields.nested_in else [path]):
-            by_object.setdefault(at, []).append(name)
+            by_object.setdefault((at, alone), []).append(name)
     lenient = {"lenient": True} if fields.is_lenient or not searched else {}
     clauses = []
-    for path, names in by_object.items() or [("", [])]:
-        if len(names) == 1 and not {"^", "*"} & set(names[0]):
-            clause: dict[str, Any] = {"match": {names[0]: {"query": text, **lenient}}}
+    for (path, alone), names in by_object.items() or [(("", ""), [])]:
+        if alone:
+            _, is_boosted, boost = names[0].partition("^")
+            clause: dict[str, Any] = {
+                "match": {alone: {"query": text, **({"boost": float(boost)} if is_boosted else {})}}
+            }
+        elif len(names) == 1 and not {"^", "*"} & set(names[0]):
+            clause = {"match": {names[0]: {"query": text, **lenient}}}
         else:
             named = {"fields": names} if names else {}
             options = {"type": "best_fields", "tie_breaker": TIE_BREAKER, **lenient}
@@ -259,6 +265,8 @@ def _leaf_parts(name: str, content: Mapping[str, Any]) -> Iterator[tuple[Any, tu
     elif name in _FIELD_CLAUSES:
         for field, value in content.items():
             yield (value.get("query") if isinstance(value, Mapping) else value), (field,)
+    elif name == "semantic":  # of Elasticsearch
+        yield content.get("query"), (str(content.get("field")),)
     elif name in _NEURAL_CLAUSES:
         yield from ((value.get("query_text"), ()) for value in content.values() if isinstance(value, Mapping))
 
