@@ -64,7 +64,13 @@ _MODERN_BERT = {
 }
 """The others are in `osrerank.scoring.modular.modern_bert`, by the version of transformers."""
 _ELECTRA = {"hidden_size": 256, "num_attention_heads": 4, "intermediate_size": 1024}
-_ALBERT = {"vocab_size": 30000, "hidden_size": 4096, "num_attention_heads": 64, "intermediate_size": 16384}
+_ALBERT = {
+    "vocab_size": 30000,
+    "hidden_size": 4096,
+    "num_attention_heads": 64,
+    "intermediate_size": 16384,
+    "hidden_act": "gelu_new",
+}
 _DEBERTA = {
     "vocab_size": 128100,
     "hidden_size": 1536,
