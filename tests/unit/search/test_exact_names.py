@@ -10,6 +10,7 @@ import pytest
 from osrerank import Client, connect
 from osrerank.response import FIRST_PASS, squash
 from osrerank.search.exact_names import STAGE, exact_first, words_of
+from osrerank.testing import FunctionScorer
 from osrerank.types import Candidate, Query, Ranking, StageScore
 from tests.articles import fill
 from tests.rankings import BY_LENGTH
@@ -84,6 +85,32 @@ def test_several_searches_in_one_request_and_a_response_have_the_same_order(clie
     plain = client.search(index="tools", body=body)
     again = client.rerank_response(plain, "gimp", options={"blend": "replace"})
     assert again["hits"]["hits"][0]["_id"] == "gimp"
+
+
+@pytest.mark.parametrize(("least", "is_there"), [(0.0, True), (0.5, False)])
+def test_a_threshold_goes_by_the_models_probability_and_not_by_the_name(
+    client: Client, tmp_path: Path, least: float, is_there: bool
+) -> None:
+    client.close()
+    unlikely = FunctionScorer(lambda _query, text: len(text) - 60.0)
+    with connect(f"embedded:{tmp_path / 'engine'}", scorer=unlikely) as another:
+        answer = another.search("gimp", index="tools", rerank={"blend": "replace", "min_score": least})
+    assert (answer["hits"]["hits"][0]["_id"] == "gimp") is is_there
+    assert answer["rerank"]["below_min_score"] == (0 if is_there else 1)
+
+
+def test_after_the_deadline_the_first_pass_has_the_name_where_it_was(client: Client) -> None:
+    answer = client.search("gimp", index="tools", rerank={"blend": "replace", "deadline_ms": 0.001})
+    plain = client.search("gimp", index="tools", rerank=False)
+    assert answer["rerank"]["applied"] is False
+    assert [hit["_id"] for hit in answer["hits"]["hits"]] == [hit["_id"] for hit in plain["hits"]["hits"]]
+
+
+def test_both_teams_of_an_interleaved_search_keep_the_name(client: Client) -> None:
+    other = {"with": {"blend": "rrf"}, "key": "session"}
+    answer = client.search("gimp", index="tools", rerank={"blend": "replace", "interleave": other})
+    assert answer["rerank"]["interleave"]["applied"] is True
+    assert answer["hits"]["hits"][0]["_id"] == "gimp"
 
 
 def test_explanations_name_the_move(client: Client) -> None:
