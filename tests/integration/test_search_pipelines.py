@@ -218,14 +218,6 @@ def test_what_a_default_pipeline_refuses_is_refused(client: Client) -> None:
         client.search(index="p-closed", body={"query": {"match_all": {}}}, rerank={"query": "harbour"})
 
 
-def test_fields_are_found_in_samples_that_the_pipeline_lets_through(client: Client) -> None:
-    """A field with text in hidden documents alone is not chosen, as its words would be searched."""
-    create(client, "p-sampled", "p-hiding")
-    client.indices.put_mapping(index="p-sampled", body={"properties": {"secret": {"type": "text"}}})
-    client.update(index="p-sampled", id="0", body={"doc": {"secret": "the plan of the strike"}}, refresh=True)
-    assert "secret" not in client.fields_of("p-sampled").searched
-
-
 def test_doctor_names_a_default_pipeline_that_ranks(client: Client, opensearch_url: str) -> None:
     put(client, "p-ranking", {"response_processors": [RERANK]})
     create(client, "p-ranking", "p-ranking")
