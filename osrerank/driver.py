@@ -123,9 +123,12 @@ class SyncDriver:
         is_found = isinstance(options.fields, FoundNames)
         return options if is_found or not options.fields else replace(options, fields=CheckedNames(options.fields))
 
-    def fields_of(self, index: Any, *, rerank: RerankArgument = True) -> SearchFields:
-        """Return an index's fields that a query text searches and that the model reads, with warnings about them."""
-        return self._found(index, rerank)[1]
+    def fields_of(self, index: Any, *, rerank: RerankArgument = True, as_built: bool = True) -> SearchFields:
+        """Return an index's fields that a query text searches and that the model reads, with warnings about them.
+
+        If none are named, and ``as_built`` is true, those are read that the last build of the index's vectors read.
+        """
+        return self._found(index, rerank, as_built=as_built)[1]
 
     @property
     def engine(self) -> Engine:
@@ -138,10 +141,10 @@ class SyncDriver:
         found: SearchPipeline = self.result_of(self.searcher.pipelines.default_of(index), index)
         return found
 
-    def _found(self, index: Any, rerank: RerankArgument) -> tuple[Rerank, SearchFields]:
+    def _found(self, index: Any, rerank: RerankArgument, *, as_built: bool = True) -> tuple[Rerank, SearchFields]:
         defaults = self.searcher.defaults.of(index)
         options = Rerank.of(rerank, defaults) or defaults
-        return options, self.result_of(self.searcher.fields_of(options, index), index)
+        return options, self.result_of(self.searcher.fields_of(options, index, as_built=as_built), index)
 
     def coverage(self, index: str) -> Coverage:
         """Count an index's documents that have vectors; nothing is encoded.

@@ -20,11 +20,12 @@ from osrerank.indexing.date_field import Changes
 from osrerank.indexing.documents import BATCH, DocumentBatch, batch_of, batches_of, vectors_of
 from osrerank.indexing.side_index import IndexStore, side_stores
 from osrerank.indexing.stored_position import FilePosition, SidePosition, StoredPosition
+from osrerank.retrieval.built_fields import fields_content, fields_key
 from osrerank.retrieval.requests import SideRequest, is_embedded
 from osrerank.retrieval.sequence import Heads, heads_of, number_of, of_shard, within
 from osrerank.search.coverage import body_of, reading_of
 from osrerank.vectors.documents import DocumentVectors
-from osrerank.vectors.file import FileStore
+from osrerank.vectors.file import POSITION, FileStore
 from osrerank.vectors.position import Head, Lease, Position, identity_of
 
 StoreName = Literal["file", "redis", "index"]
@@ -160,6 +161,8 @@ class Builder:
         index: a name, an alias or a pattern.
         to: where to store the vectors.
         report: called with the documents done, and all that were to be read.
+        as_built: whether to read, where no fields are named, those that the last build read; if not, those that the
+            mapping gives.
 
     Raises:
         ConfigError: the model has no vectors, or the settings name another store.
@@ -171,12 +174,14 @@ class Builder:
         index: str,
         to: StoreName | None,
         report: Callable[[int, int], None] = lambda _done, _all: None,
+        *,
+        as_built: bool = False,
     ) -> None:
         self._client, self._index, self._report = client, index, report
         self._is_embedded = is_embedded(client)
         self._vectors = vectors_of(client, index)
         self._sides = _sides(client, index, to, self._vectors)
-        self._options, self._fields = client.options_of(index), client.fields_of(index)
+        self._options, self._fields = client.options_of(index), client.fields_of(index, as_built=as_built)
         self._owner = f"{socket.gethostname()}:{os.getpid()}:{secrets.token_hex(4)}"
         self._built = Built()
 
@@ -195,7 +200,7 @@ class Builder:
     def whole(self) -> Built:
         """Read every document, and build the vectors that are missing."""
         count = int(self._client.count(index=self._index)["count"])
-        for batch in batches_of(self._client, self._index):
+        for batch in batches_of(self._client, self._index, self._fields):
             self._add(batch)
             self._report(self._built.documents, count)
         return self._finished()
@@ -217,7 +222,7 @@ class Builder:
             int(self._client.count(index=name, body={"query": query})["count"]) for name, query in queries.items()
         )
         for name, query in queries.items():
-            for batch in batches_of(self._client, self._index, query, within=name):
+            for batch in batches_of(self._client, self._index, self._fields, query, within=name):
                 self._add(batch)
                 self._report(self._built.documents, count)
             changes[name].keep()
@@ -249,7 +254,7 @@ class Builder:
                 with suppress(OpenSearchException, OSError, OsrerankError):  # the first error counts
                     saved.change(partial(Position.released, owner=self._owner))
             raise
-        return self._finished() if open_ else self._built
+        return self._finished()
 
     def saved_position(self, name: str, heads: Mapping[str, Head]) -> StoredPosition:
         """Return the position of an index's builds, for its shards as they are now."""
@@ -333,9 +338,29 @@ class Builder:
         self._built = self._built.plus(batch.documents, texts, encoded, batch.empty)
 
     def _finished(self) -> Built:
+        """Keep which fields were read, make what was written findable, and return the counts."""
+        if self._keep_fields():
+            self._client.searcher.forget_indices()
         for side in self._sides.values():
             side.refresh()
         return self._built
+
+    def _keep_fields(self) -> bool:
+        """Store which fields were read of each index, for searches that name none; return whether they changed."""
+        own, store, is_changed = self._fields.by_index(self._options.fields), self._vectors.store, False
+        indices = self._client.indices
+        for name, entry in (indices.get_mapping if self._sides else indices.get)(index=self._index).items():
+            key, read, side = fields_key(name), own.get(name, self._fields.read), self._sides.get(name)
+            if side is not None:
+                before, version = side.read_position(key)
+                if (content := fields_content(b"", "", read)) != before:
+                    side.write_position(key, content, version)  # if another builder was faster, its fields are kept
+                    is_changed = True
+            elif isinstance(store, FileStore):
+                before = store.read([POSITION + key]).get(POSITION + key, b"")
+                if (content := fields_content(before, entry["settings"]["index"]["uuid"], read)) != before:
+                    is_changed |= bool(store.write({POSITION + key: content}))
+        return is_changed
 
     def _send(self, request: SideRequest) -> Any:
         return self._client.result_of(_one(request))

@@ -43,17 +43,18 @@ class DocumentBatch(NamedTuple):
 
 
 def batches_of(
-    client: Client, index: str, query: Mapping[str, Any] = EVERY, *, within: str | None = None
+    client: Client, index: str, fields: SearchFields, query: Mapping[str, Any] = EVERY, *, within: str | None = None
 ) -> Iterator[DocumentBatch]:
     """Yield an index's documents in batches, as the texts that a model reads.
 
     Args:
         client: a client of the index.
         index: an index, alias or pattern, whose options say how documents are read.
+        fields: the fields to read.
         query: the query for the documents to read.
         within: the only one of these indices to read; None for all.
     """
-    options, fields = client.options_of(index), client.fields_of(index)
+    options = client.options_of(index)
     documents = documents_of(client, within or index, fields, query)
     with client.searcher.serving(index) as service:
         while hits := list(islice(documents, BATCH)):

@@ -5,13 +5,16 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from functools import partial
+from itertools import chain
 
 from osrerank.client import Client
 from osrerank.errors import ConfigError
 from osrerank.indexing.build import Builder
 from osrerank.indexing.documents import batches_of, vectors_of
 from osrerank.indexing.side_index import IndexStore, orphans, side_stores
+from osrerank.retrieval.built_fields import fields_key
 from osrerank.retrieval.requests import is_embedded
+from osrerank.vectors.file import POSITION
 from osrerank.vectors.index import PREFIX
 from osrerank.vectors.position import Position
 from osrerank.vectors.store import VECTORS_OFF
@@ -68,7 +71,8 @@ def prune_everything(client: Client) -> int:
         found = client.indices.get(index=f"{PREFIX}*", expand_wildcards="all", ignore_unavailable=True)
         indexes = sorted(name.removeprefix(PREFIX) for name in found)
         left = sum(_prune_side(client, side_stores(client, [name])[0], [name]) for name in indexes)
-    return left + (store.prune(_keys(client, indexes)) if store is not None else 0)
+    built = [[POSITION + fields_key(name) for name in indexes]]
+    return left + (store.prune(chain(_keys(client, indexes), built)) if store is not None else 0)
 
 
 def _searchable(client: Client) -> list[str]:
@@ -88,7 +92,7 @@ def _prune_side(client: Client, side: IndexStore, names: Sequence[str]) -> int:
     """Prune a side index; what builders store meanwhile is built again."""
     positions = {}
     for name in names:
-        builder = Builder(client, name, "index")
+        builder = Builder(client, name, "index", as_built=True)
         try:
             heads = builder.heads()
         except ConfigError:  # no positions to keep
@@ -96,7 +100,8 @@ def _prune_side(client: Client, side: IndexStore, names: Sequence[str]) -> int:
         for index in heads.keys() & side.beside:
             positions[builder.key(index, heads[index])] = builder.saved_position(index, heads[index])
     before = {key: saved.position for key, saved in positions.items()}
-    left = side.prune(_keys(client, names, ",".join(side.beside)), before)
+    built = map(fields_key, side.beside)
+    left = side.prune(_keys(client, names, ",".join(side.beside)), chain(before, built))
 
     for key, saved in positions.items():
         saved.load()
@@ -107,5 +112,5 @@ def _prune_side(client: Client, side: IndexStore, names: Sequence[str]) -> int:
 def _keys(client: Client, names: Sequence[str], within: str | None = None) -> Iterator[list[bytes]]:
     """Yield the keys of the texts of indexes by their own models, in batches."""
     for name in names:
-        for batch in batches_of(client, name, within=within):
+        for batch in batches_of(client, name, client.fields_of(name), within=within):
             yield vectors_of(client, name).keys_of(batch.every)

@@ -129,7 +129,7 @@ class IndexStore:
     def read_position(self, key: bytes) -> tuple[bytes, Any]:
         """Return how far builds came, as bytes, empty if nothing says so; and the version for `write_position`."""
         self.refresh()
-        path, params, body = self._form.reading_position(self.index, key)
+        path, params, body = self._form.reading_positions([self.index], [key])
         answer = self._client.transport.perform_request("POST", path, params=params, body=body)
         content, hit = self._form.position(answer)
         return content, (hit["_seq_no"], hit["_primary_term"]) if "_seq_no" in hit else None

@@ -39,6 +39,7 @@ class Wanted:
         others: names that the other ranking of an interleaved search reads.
         defined: fields that the caller's body defines.
         is_checked: whether the names were checked against the mapping before.
+        as_built: whether the fields that the last build of vectors read are read, where none are named.
     """
 
     searched: tuple[str, ...] = ()
@@ -47,6 +48,7 @@ class Wanted:
     others: tuple[str, ...] = ()
     defined: tuple[Leaf, ...] = ()
     is_checked: bool = False
+    as_built: bool = False
 
     def needs_found(self, mappings: Sequence[Leaves]) -> bool:
         """Return whether the search names too few fields, so that they must be found in the mapping."""
@@ -167,6 +169,24 @@ def parts_of(every: Mapping[str, Leaves]) -> tuple[IndexGroup, ...]:
     """Return each group of indices with the fields that are searched and read where none are named."""
     return joined(
         part_of(names, whole_fields(texts)[:MOST_FIELDS], every[names[0]]) for texts, names in groups_of(every)
+    )
+
+
+def as_built(
+    parts: Sequence[IndexGroup], built: Mapping[str, tuple[str, ...]], every: Mapping[str, Leaves]
+) -> tuple[IndexGroup, ...]:
+    """Return the groups with the fields to read that the indices' last builds read, where the mapping has them all.
+
+    Args:
+        parts: the groups as `parts_of` returns them.
+        built: index -> the fields that its last build of vectors read.
+        every: index -> its fields.
+    """
+    return joined(
+        IndexGroup((index,), part.searched, read if read and {*read} <= every[index].keys() else part.read)
+        for part in parts
+        for index in part.indices
+        for read in [built.get(index, ())]
     )
 
 

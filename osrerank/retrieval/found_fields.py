@@ -12,8 +12,18 @@ from typing import Any
 
 from osrerank._seldom import Seldom
 from osrerank.errors import ResponseFormatError
+from osrerank.retrieval.built_fields import BuiltFields, Found
 from osrerank.retrieval.expiring import ExpiringCache
-from osrerank.retrieval.fields import SearchFields, Wanted, parts_of, resolved, union, with_defined
+from osrerank.retrieval.fields import (
+    IndexGroup,
+    SearchFields,
+    Wanted,
+    as_built,
+    parts_of,
+    resolved,
+    union,
+    with_defined,
+)
 from osrerank.retrieval.mapping import Leaves, leaves_by_index, names_of, plain
 from osrerank.retrieval.requests import NO_OPTIONS, SideRequest, path_of
 from osrerank.types.failed import Failed
@@ -39,7 +49,8 @@ class _Index:
         read_s: when the mapping was read, by the clock, in seconds.
         names: the top-level names in the mapping, and others that hits had.
         indices: the names of the indices, and others that hits came from.
-        parts: the fields of searches that name none.
+        parts: the fields of searches that name none, as the mapping alone gives them.
+        built: index -> the fields that the last build of its vectors read; None if they were not looked up.
         fields: the fields that a search names -> the fields that it uses.
     """
 
@@ -53,6 +64,7 @@ class _Index:
         self.every, self.read_s, self.parts = every, read_s, parts_of(every)
         self.names |= {name.partition(".")[0] for leaves in every.values() for name in leaves}
         self.indices |= every.keys()
+        self.built: Found | None = None
         self.fields: dict[Wanted, SearchFields] = {}
 
     def leaves_open(self, wanted: Wanted) -> bool:
@@ -65,10 +77,11 @@ class FoundFields:
 
     Args:
         clock: returns seconds.
+        built: reads which fields builds of vectors read; None if no search reads stored vectors.
     """
 
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
-        self._clock = clock
+    def __init__(self, clock: Callable[[], float] = time.monotonic, built: BuiltFields | None = None) -> None:
+        self._clock, self._built = clock, built
         self._known: ExpiringCache[str, _Index] = ExpiringCache(clock)
         self._refused: ExpiringCache[str, Warned] = ExpiringCache(clock)
         self._seldom, self._told = Seldom(clock=clock), Seldom(DAY_S, clock)
@@ -128,7 +141,14 @@ class FoundFields:
             else:
                 known.read(every, self._clock())
         needs_found = known.leaves_open(wanted)
-        fields = resolved(known.every, known.parts if needs_found else (), wanted)
+        warnings: tuple[Warned, ...] = ()
+        parts = known.parts if needs_found else ()
+        if needs_found and wanted.as_built and self._built is not None and not (wanted.read or wanted.searched):
+            if known.built is None:
+                known.built, warnings = yield from self._read_built(index, known.every, options)
+            parts = as_built(known.parts, known.built, known.every)
+            self._tell_built(known.parts, parts)
+        fields = replace(resolved(known.every, parts, wanted), warnings=warnings)
         if needs_found and not fields.searched and not fields.read and (names := names_of(known.every.values())):
             shown = ", ".join(names[:SHOWN])
             sentence = f"the mapping has no text field, only {shown}: the index's default fields are searched"
@@ -140,6 +160,33 @@ class FoundFields:
         if len(known.fields) < MOST_WANTED:
             known.fields[wanted] = fields
         return fields
+
+    def _read_built(
+        self, index: Any, every: Mapping[str, Leaves], options: Mapping[str, Any]
+    ) -> Generator[SideRequest, Any, tuple[Found, tuple[Warned, ...]]]:
+        """Yield the requests for the fields that builds read; return them, or a warning if they cannot be read."""
+        assert self._built is not None
+        try:
+            return (yield from self._built.of(index, every, options)), ()
+        except (Failed, LookupError, TypeError, AttributeError) as error:
+            where = index or "all indices"
+            sentence = f"which fields the vectors of {where} were built with cannot be read: the mapping's are read"
+            warning = Warned(sentence, WarningCode.BUILT_FIELDS_UNREAD)
+            if self._seldom.is_due((str(index), warning)):
+                logger.warning("[%s] %s: %s", warning.code, warning, error)
+            return {}, (warning,)
+
+    def _tell_built(self, mapped: Iterable[IndexGroup], parts: Iterable[IndexGroup]) -> None:
+        """Log, once a day for an index, that its last build read other fields than the mapping gives now."""
+        now = {name: part.read for part in mapped for name in part.indices}
+        for part in parts:
+            for name in part.indices:
+                if part.read != now[name] and self._told.is_due((name, part.read, now[name])):
+                    logger.warning(
+                        "[fields-as-built] the vectors of %s were built with %s, and searches that name no fields read "
+                        "these; the mapping gives %s now: to read those, osrerank vectors build --index %s",
+                        name, ", ".join(part.read), ", ".join(now[name]) or "no field", name,
+                    )  # fmt: skip
 
     def _tell(self, index: Any, fields: SearchFields) -> None:
         """Log, once a day for an index, which fields were found, and which are left out."""

@@ -186,7 +186,7 @@ def _position(searcher: "Searcher", vectors: DocumentVectors, index: str, key: b
     content, store = b"", vectors.store
     if searcher.vectors is not None:
         form = RecordRequests((yield from searcher.engine.of()))
-        path, params, body = form.reading_position(side_index(index), key)
+        path, params, body = form.reading_positions([side_index(index)], [key])
         try:
             content, _ = form.position((yield SideRequest("POST", path, body, params)))
         except Failed:  # the user may not read it

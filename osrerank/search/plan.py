@@ -252,6 +252,7 @@ def look_up_fields(asked: Asked, known: Searcher, *, anew: bool = False) -> Gene
             body=asked.body,
             index_options=asked.index_options,
             anew=anew,
+            as_built=asked.options is not None,  # a plain search reads nothing
         )
     )
 

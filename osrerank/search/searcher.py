@@ -12,6 +12,7 @@ from osrerank.errors import ConfigError
 from osrerank.options.defaults import Defaults
 from osrerank.options.rerank import Rerank
 from osrerank.retrieval.bm25_scale import Bm25Scales
+from osrerank.retrieval.built_fields import BuiltFields
 from osrerank.retrieval.expiring import ExpiringCache
 from osrerank.retrieval.fields import CheckedNames, SearchFields, Wanted, named
 from osrerank.retrieval.found_engine import FoundEngine
@@ -99,9 +100,9 @@ class Searcher:
         self.pipelines = SearchPipelines(self.engine, clock)
         self.bm25_scales = Bm25Scales(clock)
         self.unnamed: ExpiringCache[str, Reason] = ExpiringCache(clock)
-        self.fields = FoundFields()
-        self.calibrations = Calibrations(settings)
         has_sides = settings.vectors == "index" or (settings.vectors is None and not self.is_embedded)
+        self.fields = FoundFields(built=BuiltFields(self.engine, settings, has_sides=has_sides))
+        self.calibrations = Calibrations(settings)
         self.vectors = SideVectors(self.engine, clock) if has_sides else None
 
     def seen_by(self, headers: Mapping[str, str] | None) -> "Searcher":
@@ -168,6 +169,7 @@ class Searcher:
         body: Mapping[str, Any] = NO_BODY,
         index_options: Mapping[str, Any] = NO_OPTIONS,
         anew: bool = False,
+        as_built: bool = True,
     ) -> Generator[SideRequest, Any, SearchFields]:
         """Yield the requests that look fields up (usually none), and return the fields that a search uses.
 
@@ -178,6 +180,8 @@ class Searcher:
             body: the caller's body, decoded.
             index_options: the search's `osrerank.retrieval.requests.index_options`.
             anew: whether to read the mapping again, even if it is cached.
+            as_built: whether the fields that the last build of vectors read are read, where none are named; if not,
+                those that the mapping gives.
         """
         own = None if isinstance(query, str) else searched_fields(queries_of(body) if query is None else query)
         teams = [team.fields for team in options.rankings[1:] if team.fields != options.fields]
@@ -187,5 +191,5 @@ class Searcher:
             leaves = leaves_of({"derived": body.get("derived"), "runtime": body.get("runtime_mappings")})
             defined = tuple(leaves.values())
         is_checked = isinstance(options.fields, CheckedNames)
-        wanted = Wanted(named(options.query_fields), named(options.fields), own, others, defined, is_checked)
+        wanted = Wanted(named(options.query_fields), named(options.fields), own, others, defined, is_checked, as_built)
         return (yield from self.fields.of(index, wanted, index_options, anew=anew))

@@ -66,7 +66,7 @@ Line = Callable[[str], None]
 
 def _log(lines: Sequence[Line], index: str, read: Sequence[str], known: Searcher) -> Generator[SideRequest, Any, None]:
     """Yield the requests that look up which fields a build reads, and log the lines."""
-    built = (yield from known.fields_of(known.defaults.of(index), index)).read
+    built = (yield from known.fields_of(known.defaults.of(index), index, as_built=False)).read
     first = ""
     if set(built) != set(read):
         names = ", ".join(f'"{name}"' for name in read)

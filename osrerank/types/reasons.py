@@ -83,6 +83,8 @@ class ReasonCode(StrEnum):
 class WarningCode(StrEnum):
     """The subject of a search's warning, which is also the code of its log line."""
 
+    BUILT_FIELDS_UNREAD = "built-fields-unread"
+    """It cannot be read which fields the last build of vectors read."""
     COLLAPSED = "collapsed"
     """The first pass chose the hit that shows each group."""
     FIELDS_MISSING = "fields-missing"

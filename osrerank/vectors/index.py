@@ -71,18 +71,25 @@ class RecordRequests(NamedTuple):
         }
         return f"/{','.join(names)}/_search", {"ignore_unavailable": "true", **self.engine.no_pipeline}, body
 
-    def reading_position(self, index: str, key: bytes) -> tuple[str, dict[str, Any], dict[str, Any]]:
-        """Return the path, URL parameters and body of a POST that reads how far builds came, from a side index."""
-        doc_id = f"{POSITION}{key.hex()}"
+    def reading_positions(
+        self, indices: Sequence[str], keys: Sequence[bytes]
+    ) -> tuple[str, dict[str, Any], dict[str, Any]]:
+        """Return the path, URL parameters and body of a POST that reads what builds keep of themselves."""
+        ids = [f"{POSITION}{key.hex()}" for key in keys]
         if self.engine.is_embedded:
-            return "/_mget", {}, {"docs": [{"_index": index, "_id": doc_id}]}
-        body = {"query": {"ids": {"values": [doc_id]}}, **self.wanted(), "seq_no_primary_term": True}
-        return f"/{index}/_search", {"ignore_unavailable": "true", **self.engine.no_pipeline}, body
+            return "/_mget", {}, {"docs": [{"_index": name, "_id": doc_id} for name in indices for doc_id in ids]}
+        body = {"size": len(ids), "query": {"ids": {"values": ids}}, **self.wanted(), "seq_no_primary_term": True}
+        return f"/{','.join(indices)}/_search", {"ignore_unavailable": "true", **self.engine.no_pipeline}, body
 
     def position(self, answer: Mapping[str, Any]) -> tuple[bytes, Mapping[str, Any]]:
-        """Return the bytes in an answer to `reading_position`, empty if there are none, and the hit."""
+        """Return the bytes in an answer to `reading_positions` of one key, empty if there are none, and the hit."""
         hits = answer["docs"] if self.engine.is_embedded else answer["hits"]["hits"]
         return (self._content(hits[0]), hits[0]) if hits else (b"", {})
+
+    def positions(self, answer: Mapping[str, Any]) -> dict[bytes, bytes]:
+        """Return what an answer to `reading_positions` has, by key."""
+        entries = answer["docs"] if self.engine.is_embedded else answer["hits"]["hits"]
+        return self.records({**entry, "_id": entry["_id"].removeprefix(POSITION)} for entry in entries)
 
     def found(self, answer: Mapping[str, Any]) -> dict[bytes, bytes]:
         """Return the records in an answer to `reading`, by key; anything else is left out."""

@@ -30,8 +30,8 @@ def test_requests_are_signed_by_opensearch_pys_aws_signer(engine: RerankServer) 
     with osrerank.wrap(existing, scorer=BY_LENGTH) as client:
         assert ids(client.search("low blood", index="articles", rerank=True)) == ["d1", "d2", "d0"]
     assert [one.path.partition("?")[0] for one in engine.received] == [
-        "/articles/_mapping", "/", "/articles/_settings/index.search.default_pipeline",
-        "/articles/_search",
+        "/articles/_mapping", "/", "/osrerank-vectors-articles/_search",
+        "/articles/_settings/index.search.default_pipeline", "/articles/_search",
     ]  # fmt: skip
     for one in engine.received:
         assert one.headers["authorization"].startswith("AWS4-HMAC-SHA256 Credential=AKIDEXAMPLE/")

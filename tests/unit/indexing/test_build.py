@@ -20,7 +20,9 @@ SIDE = "osrerank-vectors-canned"
 class Serverless(CannedTransport):
     """Answers a build of the index ``canned``, whose newest change is 9, keeps the position, and has no ``_stats``."""
 
-    position = None
+    def __init__(self, *arguments, **options):
+        super().__init__(*arguments, **options)
+        self.kept = {}
 
     def perform_request(self, method, url, params=None, body=None, **options):
         if url == "/canned/_stats/docs":
@@ -28,12 +30,12 @@ class Serverless(CannedTransport):
         if method == "HEAD":
             return url == f"/{SIDE}"
         if "position-" in url:
-            self.position = body
+            self.kept[url.rpartition("/")[2]] = body["record"]
             return {"_seq_no": 1, "_primary_term": 1}
         every = [{"_index": "canned", "_id": str(at), "_source": note} for at, note in enumerate(NOTES)]
         if body and url == f"/{SIDE}/_search" and "position-" in str(body):
-            kept = [{"_id": "position-", "fields": {"record": [self.position["record"]]}}] if self.position else []
-            return {"hits": {"hits": kept}}
+            kept = [name for name in body["query"]["ids"]["values"] if name in self.kept]
+            return {"hits": {"hits": [{"_id": name, "fields": {"record": [self.kept[name]]}} for name in kept]}}
         self.answer = {
             "count": len(NOTES),
             "aggregations": {"newest": {"value": 9}},
