@@ -1,4 +1,4 @@
-"""Rerank OpenSearch results with BERT: ``client.search(query, rerank=True)``."""
+"""Rerank OpenSearch or Elasticsearch results with BERT: ``client.search(query, rerank=True)``."""
 
 import importlib
 import os

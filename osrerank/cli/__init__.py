@@ -110,7 +110,7 @@ def _checked(backend: str) -> str:
 @click.option("--debug", is_flag=True, help="Show tracebacks.")
 @click.pass_context
 def cli(ctx: click.Context, /, **options: Any) -> None:
-    """Rerank OpenSearch results with BERT."""
+    """Rerank OpenSearch or Elasticsearch results with BERT."""
     ctx.obj = options
 
 

@@ -29,7 +29,7 @@ def pipeline() -> None:
 @pipeline.command()
 @click.option("--server", required=True, help="osrerank serve, as the cluster's nodes reach it: http://host:port.")
 @name_option
-@click.option("--index", help="Index, alias or pattern whose mapping and values show which fields the model reads.")
+@click.option("--index", help="Index, alias or pattern whose mapping shows which fields the model reads.")
 @click.option("--fields", help="Fields that the model reads, comma-separated.  [default: those found in --index]")
 @click.option(
     "--oversample",

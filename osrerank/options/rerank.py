@@ -87,8 +87,8 @@ class Rerank:
         pairs: which pairs are compared, and how a candidate's probabilities are aggregated: ``"sum"``, ``"binary"``,
             ``"min"``, ``"max"``, ``"sample"``, a dict of options or ``Pairs``.
         fields: the fields whose text the model reads, joined in this order; dotted paths are allowed. None reads those
-            of ``query_fields``; else those that the caller's own query searches, or those that the index's mapping and
-            values show to be text. Multi-fields, aliases, patterns, objects and boosts are looked up in the mapping.
+            of ``query_fields``; else those that the caller's own query searches, or the text fields of the index's
+            mapping, at most five. Multi-fields, aliases, patterns, objects and boosts are looked up in the mapping.
         separator: the text between the fields, and between the values of a list.
         query_fields: the fields in which a query that is a text is searched for; ``name^boost`` is allowed. None
             searches the fields that the mapping shows to be text.

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Self
 from urllib.parse import urlsplit
 
+from osrerank._seldom import Seldom
 from osrerank.errors import ConfigError
 from osrerank.settings import Settings, expanded
 from osrerank.vectors.file import file_store
@@ -18,6 +19,7 @@ LOCAL = frozenset({None, "localhost", "127.0.0.1", "::1"})
 """Hosts of a Redis that needs no TLS."""
 
 logger = logging.getLogger(__name__)
+due = Seldom()
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +64,9 @@ def _file(settings: Settings) -> VectorStore | None:
     try:
         folder = expanded(settings.vectors_folder, "vectors_folder")
     except ConfigError as error:
-        logger.warning("[vectors-away] document vectors are not kept: %s; OSRERANK_VECTORS=off asks for none", error)
+        if due.is_due("home"):
+            off = "OSRERANK_VECTORS=off asks for none"
+            logger.warning("[vectors-away] document vectors are not kept: %s; %s", error, off)
         return None
     return file_store(folder, most_bytes=int(settings.vectors_mb * MEGABYTE), ttl_s=settings.vectors_ttl_s)
 

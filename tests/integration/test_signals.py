@@ -77,9 +77,13 @@ def test_a_worker_that_is_ready_exits_with_0(tmp_path, redis_url, number):
 
 
 def test_a_server_answers_what_it_has_accepted_when_its_terminal_hangs_up(tmp_path):
-    with serving(tmp_path / "log", "--model", TINY, "--backend", "onnx") as (process, _port):
-        process.send_signal(signal.SIGHUP)
-        assert process.wait(ENDS_S) == 0
+    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)  # children inherit it
+    try:
+        with serving(tmp_path / "log", "--model", TINY, "--backend", "onnx") as (process, _port):
+            process.send_signal(signal.SIGHUP)
+            assert process.wait(ENDS_S) == 0
+    finally:
+        signal.signal(signal.SIGHUP, before)
 
 
 def test_a_server_under_nohup_ignores_that(tmp_path):

@@ -10,9 +10,11 @@ from typing import Any
 import pytest
 
 from osrerank import Reranker, connect
+from osrerank._seldom import Seldom
 from osrerank.errors import ConfigError, ModelLoadError
 from osrerank.scoring.checkpoints.convert import usable
 from osrerank.settings import Settings
+from osrerank.vectors import configured
 from osrerank.vectors.lmdb_file import LOCKS_BYTES, open_lmdb
 
 DATA = Path(__file__).parents[1] / "data"
@@ -28,6 +30,7 @@ def no_home(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("HOME", "XDG_CACHE_HOME", "XDG_CONFIG_HOME", "OSRERANK_VECTORS_FOLDER"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setattr(pwd, "getpwuid", nobody)
+    monkeypatch.setattr(configured, "due", Seldom())
 
 
 @pytest.mark.usefixtures("no_home")

@@ -4,7 +4,7 @@ nice -n 10 python tools/bench/known_items.py packages --url embedded:./known
 nice -n 10 python tools/bench/known_items.py squad train-v1.1.json dev-v1.1.json --url http://localhost:9200
 nice -n 10 python tools/bench/known_items.py cacm cacm.tar.gz --url http://localhost:9200
 
-The documents are indexed once, and their vectors built once (`osrerank vectors build`), into OSRERANK_VECTORS_DIR if
+The documents are indexed once, and their vectors built once (`osrerank vectors build`), into OSRERANK_VECTORS_FOLDER if
 the vectors are in a file. ``packages`` are those that ``apt-cache dumpavail`` lists, with the first lines of their
 descriptions.
 """

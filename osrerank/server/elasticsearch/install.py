@@ -29,6 +29,8 @@ QUERY = "what lowers blood pressure"
 PROBE = {"query": "ready", "input": ["ready", "not ready"]}
 LICENCES = ("enterprise", "trial")
 """Types of licences with which Elasticsearch calls inference endpoints and has ``text_similarity_reranker``."""
+ATTEMPTS = 3
+"""How often the endpoint is made if other installations change it meanwhile."""
 TIMEOUT_S = 60
 """Seconds for a request that calls the server; Elasticsearch itself gives up after 30."""
 
@@ -131,18 +133,20 @@ class Installer:
                 self._delete(trial)
             raise
         self._delete(trial)
-        if (found := self.find()) is not None and not self._fulfils(found, wish):
-            self._delete(self._name)
-        refused = None
-        try:
-            self._create(self._name, wish)
-        except InstallError as error:  # perhaps another installation was faster
-            refused = error
-        if not self._fulfils(found := self.find(), wish):
-            if refused is not None and found is None:
-                raise refused
-            reason = f"the inference endpoint {self._name} was removed, or installed otherwise, at the same time"
-            raise InstallError(f"{reason}: look at osrerank pipeline status, then install again")
+        for _ in range(ATTEMPTS):  # another installation may remove or make it at the same time
+            if (endpoint := self.find()) is not None and not self._fulfils(endpoint, wish):
+                self._delete(self._name)
+            refused = None
+            try:
+                self._create(self._name, wish)
+            except InstallError as error:  # perhaps another installation was faster
+                refused = error
+            if self._fulfils(endpoint := self.find(), wish):
+                return
+        if refused is not None and endpoint is None:
+            raise refused
+        reason = f"the inference endpoint {self._name} was removed, or installed otherwise, at the same time"
+        raise InstallError(f"{reason}: look at osrerank pipeline status, then install again")
 
     def find(self) -> dict[str, Any] | None:
         """Return the endpoint's settings, None when there is none.
