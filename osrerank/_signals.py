@@ -1,4 +1,4 @@
-"""End a process when a signal asks it to, from its start on."""
+"""End a process on SIGTERM or SIGHUP, even if it is a container's first process."""
 
 import os
 import signal

@@ -23,8 +23,9 @@ def explain(candidate: Candidate, reports: tuple[StageReport, ...]) -> list[str]
     if candidate.rank != previous:
         sentences.append(f"placed below the scored candidates, at rank {candidate.rank}")
     last = candidate.trace[-1]
-    made = f"{last.level} stages passed + {last.unit:.6f} of {last.stage}"
-    sentences.append(f"_score {last.level + last.unit:.6f} = {made}")
+    stages = "stage" if last.level == 1 else "stages"
+    score = f"_score {last.level + last.unit:.6f}"
+    sentences.append(f"{score} = {last.level} {stages} passed + {last.unit:.6f} of {last.stage}")
     return sentences
 
 

@@ -29,14 +29,14 @@ def split(directory: Path, folder: Path) -> Mapping[str, Path]:
     """Write the model of each route, by ``query`` and ``document``, as sentence-transformers saves a bi-encoder.
 
     Raises:
-        ModelLoadError: a route is missing, or another field is set.
+        ModelLoadError: a route is missing, or the Router's file sets a parameter that is not known.
     """
-    router, *behind = read_json(directory / MODULES_FILE, kind=list)
+    router, *later_modules = read_json(directory / MODULES_FILE, kind=list)
     source = directory / str(router["path"])
     file = next((source / name for name in ROUTER_FILES if (source / name).exists()), source / ROUTER_FILES[0])
     content = read_json(file)
     refuse_unknown(file, content.get("parameters") or {}, PARAMETERS, "Router")
-    return {side: _route(directory, source, file, content, side, behind, folder / side) for side in ROUTES}
+    return {side: _route(directory, source, file, content, side, later_modules, folder / side) for side in ROUTES}
 
 
 def _route(
@@ -45,7 +45,7 @@ def _route(
     file: Path,
     content: Mapping[str, Any],
     side: str,
-    behind: list[dict[str, Any]],
+    later_modules: list[dict[str, Any]],
     target: Path,
 ) -> Path:
     try:
@@ -56,7 +56,7 @@ def _route(
     modules = []
     for parent, name, kind in [
         *((source, name, kind) for name, kind in types.items()),
-        *((directory, str(module["path"]), str(module["type"])) for module in behind),
+        *((directory, str(module["path"]), str(module["type"])) for module in later_modules),
     ]:
         if Path(name).name != name:
             raise refused(file, f"a module's folder is {name!r}; it must be a folder beside it")

@@ -103,9 +103,9 @@ class Rerank:
         min_probability: the least calibrated probability of a hit that is returned, as ``osrerank calibrate`` fitted
             it. Without a calibration for the index, the model and the options, no hit is removed, and
             ``response["rerank"]["cuts"]`` says why; ``on_failure="raise"`` raises.
-        cutoff: the precision below which the list ends, by the calibration of ``min_probability``.
-            ``{"precision": 0.9}`` removes the hits below the lowest probability at or above which nine in ten hits are
-            relevant.
+        cutoff: the least share of the returned hits that must be relevant, by the calibration of ``min_probability``.
+            ``{"precision": 0.9}`` finds the lowest probability such that nine in ten of the hits that have at least
+            that are relevant; hits below it are removed.
         explain: whether to add to each hit an explanation of its rank, and to each stage its pairwise probabilities.
         language_guard: whether to keep the first pass's order if the model does not read the script of the query or
             the language of most documents, according to its card.
@@ -114,9 +114,10 @@ class Rerank:
             (``osrerank.stages.interpolate``). In ``"vectors-mono"``, the model is that of the vectors.
         blend_weight: the logits that the first pass's best score adds to the model's in a linear blend; None is the
             card's weight. Not together with ``sentences``.
-        boosts: whether boosts in the caller's query count, such as a ``function_score`` for recency. ``"keep"`` gives
-            the candidates, in the model's order, the text scores of the first pass, and combines these with the boosts
-            as the query says (docs/concepts.md); ``"ignore"`` orders by the stages alone.
+        boosts: whether boosts in the caller's query count, such as a ``function_score`` for recency. ``"keep"`` hands
+            out the candidates' own text scores again in the model's order, so that its best gets the highest, and
+            combines each with that hit's boosts as the query says (docs/concepts.md). ``"ignore"`` orders by the stages
+            alone.
         passages: how long documents are scored by their passages. ``"auto"`` scores documents that are longer than the
             model's window by their best passage if the model's card recommends it, as a bi-encoder's does; if not, it
             is ``"off"``, which scores as much of their beginning as the model reads. ``"maxp"``, ``"firstp"``,
@@ -129,7 +130,7 @@ class Rerank:
         interleave: ``{"with": {...}, "key": session_id}`` interleaves this ranking with that of the options in
             ``with``, for the reader ``key`` (docs/decision.md). Not together with ``min_score``, ``min_probability``
             and ``cutoff``.
-        traffic: ``{"share": 0.1, "key": session_id}`` reranks a tenth of the searches, chosen by their users;
+        traffic: ``{"share": 0.1, "key": session_id}`` reranks a tenth of the searches, chosen by a hash of the key;
             ``{"shadow": True}`` answers all with the first pass, and records what reranking would have changed
             (docs/decision.md). Options that a search leaves out are those of the settings file. None reranks all
             searches.

@@ -1,8 +1,8 @@
 """Look up which fields the last build of each index's vectors read: searches that name no fields read the same.
 
 The fields are kept beside the vectors, by the index's name alone, so that a search finds them before its model is
-loaded. A machine's file serves many engines, so there they are also kept by what tells an index from others of its
-name.
+loaded. One machine's file may serve several search engines, so the file also keeps the index's uuid, which tells apart
+indices that have the same name.
 """
 
 import hashlib
@@ -48,7 +48,7 @@ def fields_content(before: bytes, identity: str, read: Sequence[str]) -> bytes:
 
 
 def _parsed(content: bytes) -> Found:
-    """Return the fields by what tells an index from others of its name."""
+    """Return index uuid -> the fields that its build read; the uuid is "" in a side index."""
     try:
         return {str(name): tuple(map(str, names)) for name, names in json.loads(content).items()} if content else {}
     except (ValueError, TypeError, AttributeError):  # written by another program
@@ -76,7 +76,8 @@ class BuiltFields:
     def of(self, index: Any, names: Iterable[str], options: Mapping[str, Any]) -> Generator[SideRequest, Any, Found]:
         """Yield the requests for the fields that the indices' last builds read, and return them.
 
-        There is one request for the side indices. For the file there is none, unless an index of the name was built.
+        Side indices are asked in batches of `AT_ONCE`. The file itself needs no request; if it has an entry for any of
+        these names, one request asks the engine for the indices' uuids.
 
         Args:
             index: what the search names: a name, several, a pattern, or None for all.
@@ -84,7 +85,7 @@ class BuiltFields:
             options: the search's `osrerank.retrieval.requests.index_options`.
 
         Raises:
-            Failed: they cannot be read now. Missing or forbidden side indices have none.
+            Failed: the fields cannot be read now. A batch with a missing or forbidden side index counts as empty.
         """
         keys = {name: fields_key(name) for name in names}
         if self._has_sides:

@@ -53,14 +53,14 @@ def score_parts(
     turns = _Turns(parts)
     collected = _Collected(len(parts))
     while group := turns.next_group(deadline):
-        spoken = [turn for turn in group if not is_blank(turn.text)]
+        not_blank = [turn for turn in group if not is_blank(turn.text)]
         scores = scorer.score(
-            query, [turn.text for turn in spoken], [(at,) for at in range(len(spoken))], deadline=deadline
+            query, [turn.text for turn in not_blank], [(at,) for at in range(len(not_blank))], deadline=deadline
         )
         if any(not np.isfinite(scores.values[at]) for at in scores.attempted if at not in scores.failures):
             message = f"model {scorer.model} gave a score that is not a number"
             raise InferenceError(message, stage=stage, model=scorer.model)
-        collected.add(group, spoken, scores)
+        collected.add(group, not_blank, scores)
         if deadline.passed:
             break
     return collected.scores(turns.unread)
@@ -78,7 +78,7 @@ class _Turns:
         return len(self._waiting)
 
     def next_group(self, deadline: Deadline) -> list[Turn]:
-        """Return the next parts; under a deadline, only those that can be cut in half of the time left."""
+        """Return the next parts; under a deadline, at most 256, until cutting has taken half of the time left."""
         left_s = deadline.remaining_s()
         until, group = deadline.within_ms(1000 * left_s / 2), []
         for turn in self._turns():
@@ -106,20 +106,20 @@ class _Collected:
         self._cut: set[int] = set()
         self._answers: list[Scores] = []
 
-    def add(self, group: Sequence[Turn], spoken: Sequence[Turn], scores: Scores) -> None:
+    def add(self, group: Sequence[Turn], not_blank: Sequence[Turn], scores: Scores) -> None:
         """Add a group of parts, and the scores of those that are not blank."""
         for turn in group:
             self._spans[turn.document].append(turn.span)
             self._logits[turn.document].append(np.nan)
             self._odds[turn.document].append(np.nan)
         for at in scores.attempted:
-            document, number = spoken[at][:2]
+            document, number = not_blank[at][:2]
             if at not in scores.failures:
                 self._logits[document][number] = scores.values[at]
                 self._odds[document][number] = scores.log_odds[at]
-        self._failures |= {spoken[at][:2]: why for at, why in scores.failures.items()}
-        self._failures |= dict.fromkeys({turn[:2] for turn in group} - {turn[:2] for turn in spoken}, BLANK)
-        self._cut |= {spoken[at].document for at in scores.cut_documents([(at,) for at in range(len(spoken))])}
+        self._failures |= {not_blank[at][:2]: why for at, why in scores.failures.items()}
+        self._failures |= dict.fromkeys({turn[:2] for turn in group} - {turn[:2] for turn in not_blank}, BLANK)
+        self._cut |= {not_blank[at].document for at in scores.cut_documents([(at,) for at in range(len(not_blank))])}
         self._answers.append(scores)
 
     def scores(self, unread: int) -> PassageScores:

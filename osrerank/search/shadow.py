@@ -42,7 +42,7 @@ REST_FACTOR = 19.0
 So the thread is busy for at most a twentieth of that time.
 """
 QUIET_S = 1.0
-"""The thread does not rest when nobody has searched for so many seconds, because it is in nobody's way."""
+"""The thread does not rest when nobody has searched for so many seconds, because then it slows nobody down."""
 EXIT_S = 1.0
 """How long an exiting process waits for shadow searches, in seconds."""
 
@@ -79,7 +79,7 @@ class Shadows:
         return self._queue.submit(lambda: self._recorded(run))
 
     def close(self, wait_s: float = CLOSE_S) -> None:
-        """Run the waiting searches, at most for ``wait_s`` seconds; drop the others, and log how many they were."""
+        """Run the waiting searches, for at most ``wait_s`` seconds; drop the others, and log how many they were."""
         self._is_closed.set()
         if left := self._queue.drain(wait_s):
             logger.warning("[shadow-lost] %d shadow searches were not run in %g s, and were dropped", left, wait_s)
@@ -108,7 +108,7 @@ class Shadows:
             record |= {"applied": False, "reason": str(reason), "reason_code": reason.code}
         if self._has_texts:
             return record | {"texts": {"query": text, "before": list(before), "after": list(after)}}
-        return record | {"reason": None}  # it may have what another program said, and that may quote a text
+        return record | {"reason": None}  # it may contain another program's message, which may quote a text
 
     def _recorded(self, run: Callable[[], Mapping[str, Any]]) -> None:
         started = time.monotonic()
@@ -214,7 +214,7 @@ def ids_of(hits: Sequence[Mapping[str, Any]]) -> list[str]:
 
 
 def digest_of(text: str) -> str:
-    """Return what identifies a query or a reader in records: the first 16 hex digits of the text's SHA-256."""
+    """Return the id of a query or a reader for records: the first 16 hex digits of the text's SHA-256."""
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:16]
 
 

@@ -108,41 +108,41 @@ def together(
     under_way = [_Search(steps, header) for header, steps in searches]
     envelope: dict[str, Any] = {}
     try:
-        for one in under_way:
-            yield from one.advance(None)
-        while waiting := [one for one in under_way if one.step is not None]:
-            like = _alike(waiting)
-            steps: list[Any] = [one.step for one in like]
-            if isinstance(steps[0], SearchRequest) and like[0].header is not None:
-                answer = yield from _tried(_multi_search(like))
-                answers = _responses(answer, len(like), any(step.is_first_pass for step in steps))
+        for search in under_way:
+            yield from search.advance(None)
+        while waiting := [search for search in under_way if search.step is not None]:
+            batch = _next_batch(waiting)
+            steps: list[Any] = [search.step for search in batch]
+            if isinstance(steps[0], SearchRequest) and batch[0].header is not None:
+                answer = yield from _tried(_multi_search(batch))
+                answers = _responses(answer, len(batch), any(step.is_first_pass for step in steps))
                 envelope = {**answer, **envelope} if isinstance(answer, Mapping) else envelope
             elif isinstance(steps[0], Texts):
                 answers = yield from _texts(steps)
             elif isinstance(steps[0], Records):
                 answers = yield from _records(steps, vectors)
             else:
-                answers = [(yield from _tried(steps[0]))] * len(like)
-            for one, answer in zip(like, answers, strict=True):
-                yield from one.advance(answer)
+                answers = [(yield from _tried(steps[0]))] * len(batch)
+            for search, answer in zip(batch, answers, strict=True):
+                yield from search.advance(answer)
     finally:
-        for one in under_way:
-            one.steps.close()
+        for search in under_way:
+            search.steps.close()
     has_responses = envelope.pop("responses", None) is not None
-    return Outcomes([one.outcome for one in under_way], envelope, has_responses)
+    return Outcomes([search.outcome for search in under_way], envelope, has_responses)
 
 
-def _alike(waiting: Sequence[_Search]) -> list[_Search]:
-    """Return the searches whose steps come next: the first one, and those that the same request answers.
+def _next_batch(waiting: Sequence[_Search]) -> list[_Search]:
+    """Return the searches to serve next: the first that waits for no search request, and those that share its request.
 
-    Search requests come last, so that one multi-search carries those of all searches.
+    If all wait for search requests, all are returned, so that one multi-search carries them.
     """
-    others = [one for one in waiting if not isinstance(one.step, SearchRequest)]
+    others = [search for search in waiting if not isinstance(search.step, SearchRequest)]
     step = (others or waiting)[0].step
     if isinstance(step, SearchRequest | Texts | Records):
-        return [one for one in waiting if type(one.step) is type(step)]
+        return [search for search in waiting if type(search.step) is type(step)]
     if isinstance(step, SideRequest) and step.method == "GET":  # such as the mapping
-        return [one for one in waiting if one.step == step]
+        return [search for search in waiting if search.step == step]
     return others[:1]
 
 
@@ -156,11 +156,11 @@ def _tried(step: ClientStep) -> Generator[ClientStep, Any, Any]:
 
 def _multi_search(searches: Sequence[_Search]) -> MultiSearchRequest:
     """Return the request of several searches."""
-    steps = [(one.header, one.step) for one in searches if isinstance(one.step, SearchRequest)]
+    steps = [(search.header, search.step) for search in searches if isinstance(search.step, SearchRequest)]
     return MultiSearchRequest([line for header, step in steps for line in (header, step.body)])
 
 
-def _responses(answer: Any, count: int, has_first_pass: bool) -> list[Any]:  # noqa: FBT001 - it is no option
+def _responses(answer: Any, count: int, has_first_pass: bool) -> list[Any]:  # noqa: FBT001 - the argument of a private function
     """Return the response to each search of a multi-search, or its error; None for each if the answer hides them."""
     if isinstance(answer, Failed):
         answer.is_shared = has_first_pass

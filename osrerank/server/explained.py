@@ -1,4 +1,4 @@
-"""What a cluster that is to rerank by itself answers when it refuses a request, in one sentence."""
+"""Turn a cluster's errors into one sentence, while it is set up to call a rerank server by itself."""
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -21,7 +21,8 @@ def explained(step: str) -> Iterator[None]:
     except Unreachable as error:
         raise InstallError(f"{step}: the cluster does not answer ({error.error})", step=step) from error
     except TransportError as error:
-        if error.status_code in (401, 403) and error.error != "status_exception":  # that one is the server's status
+        # "status_exception" carries the rerank server's status, so it is no missing right on the cluster
+        if error.status_code in (401, 403) and error.error != "status_exception":
             fix = "use a user who has the role osrerank_setup (docs/operations.md)"
             raise InstallError(f"{step}: not allowed ({_reason_of(error)}); {fix}", step=step) from error
         raise InstallError(f"{step}: {_reason_of(error)}", step=step) from error
@@ -29,7 +30,7 @@ def explained(step: str) -> Iterator[None]:
 
 @contextmanager
 def explained_of_server(step: str) -> Iterator[None]:
-    """Turn a cluster's errors into one sentence, also on what to check where it calls the rerank server.
+    """Turn a cluster's errors into one sentence that also says what to check about the rerank server.
 
     Raises:
         InstallError: a request failed within.

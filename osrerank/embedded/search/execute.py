@@ -144,7 +144,7 @@ def plan(body: Json, params: Mapping[str, str]) -> SearchPlan:
 
 
 def _check_without_effect(parameters: Mapping[str, Any]) -> None:
-    """Refuse values that OpenSearch would refuse or act on, of parameters that have no effect here."""
+    """Check parameters that this engine ignores: refuse values that OpenSearch would refuse or act on."""
     if (name := parameters.get("search_pipeline", "_none")) != "_none":
         raise illegal(
             f"Pipeline {name} is not defined: the embedded engine has no search pipelines; give search_pipeline=_none"
@@ -306,8 +306,8 @@ def _find_by_field(
 def _best(number: int, side: Side, needed: int, *, count: bool) -> tuple[list[tuple[float, MatchingDocument]], int]:
     """Return the ``needed`` best documents of an index, each after its score, and how many match.
 
-    tantivy orders equal scores by segment, OpenSearch by insertion. So more documents are read until the last one
-    scores less than the last needed one, and all documents of that score are present.
+    tantivy orders equal scores by segment, OpenSearch by insertion. So documents are read until one scores lower than
+    the last one needed: then all that tie with that one have been read.
     """
     limit = needed + 1
     everything = max(1, side.snapshot.searcher.num_docs)

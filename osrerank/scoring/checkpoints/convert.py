@@ -45,7 +45,7 @@ NEXT_SENTENCE = "cls.seq_relationship.weight"
 SOURCE_FILE, PASSED_FILE = "source.json", "self-check.json"
 NOTICES = ("LICENSE", "NOTICE")
 FORM = "2"
-"""Of what is kept: 2 has the tokenizer's settings."""
+"""Version of the cached conversions, part of their path; since version 2 they include tokenizer_config.json."""
 
 logger = logging.getLogger(__name__)
 
@@ -82,7 +82,7 @@ class CheckedGraph(NamedTuple):
 
     @property
     def is_checked(self) -> bool:
-        """Whether the graph has passed its self-check, and that could be written down."""
+        """Whether a passed self-check of the graph is on record."""
         with contextlib.suppress(RuntimeError):  # this user has no home
             return self._file.exists()
         return False
@@ -101,7 +101,10 @@ class CheckedGraph(NamedTuple):
 
 
 def usable(source: Path, head: Head = "") -> Converted:
-    """Return a model's directory as it is, or converted where weights are pickled or TensorFlow's, or pieces in a list.
+    """Return a model's directory, or a converted copy if it cannot be loaded as it is.
+
+    Weights of pickles and TensorFlow are converted, and so is a vocab.txt without a tokenizer.json. With a head, the
+    model is always converted.
 
     Args:
         source: the model's directory, or the file of pickled weights in it.
@@ -200,7 +203,7 @@ def _read(directory: Path) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
 
 
 def _described(source: Path, config: Mapping[str, Any], weights: Mapping[str, Any], head: Head) -> dict[str, Any]:
-    """Return what a config says of a model's head, from its weights where the config leaves it open.
+    """Return the config's entries for a model's class, family and labels; its weights tell what the config leaves open.
 
     Raises:
         ModelLoadError: the family is not known, or the wanted head is not there.

@@ -47,15 +47,16 @@ def read_tensorflow(directory: Path) -> tuple[Arrays, dict[str, Any]]:
     """
     prefix = checkpoint_of(directory)
     variables = read_bundle(prefix)
-    named = {_name(name): _turned(name, array) for name, array in variables.items() if not _is_of_training(name)}
+    named = {_name(name): _as_float32(name, array) for name, array in variables.items() if not _is_of_training(name)}
     if not any(name.startswith("bert.") for name in named):
-        reason = f"{prefix}.index has no variable bert/...: it is no BERT's checkpoint, but has {_some(variables)}"
+        found = f"has no variable bert/..., but {_first_names(variables)}"
+        reason = f"{prefix}.index is not a BERT checkpoint: it {found}"
         raise ModelLoadError(reason, path=f"{prefix}.index")
     return named, {**read_json(directory / CONFIG), "model_type": "bert"}
 
 
 def checkpoint_of(directory: Path) -> Path:
-    """Return the path of a directory's checkpoint without its endings: its only one, or that which it calls the last.
+    """Return a checkpoint's path without its file endings: the only one, or the one that the file ``checkpoint`` names.
 
     Raises:
         ModelLoadError: there are several, and no file ``checkpoint`` says which is meant.
@@ -63,8 +64,8 @@ def checkpoint_of(directory: Path) -> Path:
     prefixes = sorted(file.with_suffix("") for file in directory.glob("*.index"))
     if len(prefixes) == 1:
         return prefixes[0]
-    says = directory / "checkpoint"
-    named = CHECKPOINT.search(says.read_text("utf-8", errors="replace")) if says.exists() else None
+    pointer_file = directory / "checkpoint"
+    named = CHECKPOINT.search(pointer_file.read_text("utf-8", errors="replace")) if pointer_file.exists() else None
     last = directory / Path(named["path"]).name if named else None
     if last in prefixes:
         return last
@@ -87,11 +88,11 @@ def _name(name: str) -> str:
     return ".".join([*stem, PARTS.get(part, part)])
 
 
-def _turned(name: str, array: npt.NDArray[Any]) -> npt.NDArray[np.float32]:
+def _as_float32(name: str, array: npt.NDArray[Any]) -> npt.NDArray[np.float32]:
     """Return a variable in float32; TensorFlow has matrices as ``(inputs, outputs)``."""
-    turned = array.T if name.endswith("/kernel") else array
-    return np.array(turned, dtype=np.float32, order="C")
+    transposed = array.T if name.endswith("/kernel") else array
+    return np.array(transposed, dtype=np.float32, order="C")
 
 
-def _some(variables: Mapping[str, Any]) -> str:
+def _first_names(variables: Mapping[str, Any]) -> str:
     return ", ".join(sorted(variables)[:3]) or "none"

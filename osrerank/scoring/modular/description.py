@@ -30,7 +30,7 @@ STATIC = "static-embedding"
 KINDS = ("Pooling", "Dense", "LayerNorm", "Normalize", "Dropout")
 """Modules that may follow the transformer of a bi-encoder or a cross-encoder."""
 WEIGHTED = ("Dense", "LayerNorm")
-"""Those that have weights, which graphs that others made of a model lack."""
+"""Modules with weights; graphs that other programs exported do not contain these weights."""
 ENCODERS = "feature-extraction"
 CLASSIFIERS = "sequence-classification"
 MODES: Mapping[str, Mode] = {mode: mode for mode in get_args(Mode)}
@@ -101,7 +101,7 @@ class Modules:
         self.weights: tuple[str, ...] = ()
 
     def pooling(self, folder: str) -> tuple[Mode, ...]:
-        """Return how a sequence's vector is made; several ways lie side by side."""
+        """Return the pooling modes; if there are several, a sequence's vector is their results concatenated."""
         file, content = self._described("Pooling", folder)
         named = content.get("pooling_mode")
         if named is None:
@@ -299,7 +299,7 @@ def refuse_unknown(file: Path, content: Content, known: Collection[str], kind: s
     """
     for name, value in content.items():
         if name not in known and value not in (None, False, "", [], {}):
-            raise refused(file, f"{name} is {value!r}, and of a {kind} osrerank knows no such field")
+            raise refused(file, f"{name} is {value!r}, but osrerank does not know this field of a {kind}")
 
 
 def _check_family(file: Path, config: Content) -> None:

@@ -50,7 +50,7 @@ def _below(above: int, step: int) -> int:
 
 
 def _raised(steps: list[int], keys: Sequence[float], lowest: float) -> list[int]:
-    """Raise the steps below the lowest value to it, and those above them as far as keeping the order takes."""
+    """Raise steps below ``lowest`` up to it, and the steps before them just enough to keep the order."""
     if not steps or steps[-1] >= lowest * STEPS:
         return steps
     floor = round(lowest * STEPS)

@@ -1,8 +1,9 @@
 """Elasticsearch's inference endpoint that calls a rerank server: install and remove it completely.
 
-The endpoint is of the service ``custom``. Elasticsearch cannot change where an endpoint calls, so another server takes
-its removal and a new one. Before that, a trial endpoint with the same settings scores a pair. Of installations at the
-same time, Elasticsearch accepts one; the others look at what it made.
+The endpoint is of the service ``custom``. Elasticsearch cannot change an endpoint's URL, so another server means that
+the endpoint is deleted and a new one made. Before that, a trial endpoint with the same settings scores a pair. If
+several installations run at the same time, Elasticsearch accepts one; the others check whether its endpoint is the one
+that they want.
 """
 
 import contextlib
@@ -83,7 +84,7 @@ class Installer:
 
     def __init__(self, client: OpenSearch, name: str) -> None:
         if not re.fullmatch(r"[a-z0-9]([a-z0-9_-]*[a-z0-9])?", name):
-            reason = f"the inference endpoint's name is {name!r}; it may have a-z, 0-9, and within '_' and '-'"
+            reason = f"the inference endpoint's name is {name!r}; use a-z and 0-9, with '_' and '-' only between them"
             raise ConfigError(reason, setting="name", source="flag")
         self._client = client
         self._name = name
@@ -120,7 +121,7 @@ class Installer:
 
         Raises:
             InstallError: a step was refused, the cluster cannot reach the server, or the endpoint was removed, or
-                installed otherwise, at the same time.
+                installed with other settings, at the same time.
         """
         if not self.plan(wish):
             return
@@ -145,7 +146,7 @@ class Installer:
                 return
         if refused is not None and endpoint is None:
             raise refused
-        reason = f"the inference endpoint {self._name} was removed, or installed otherwise, at the same time"
+        reason = f"the inference endpoint {self._name} was removed, or installed with other settings, at the same time"
         raise InstallError(f"{reason}: look at osrerank pipeline status, then install again")
 
     def find(self) -> dict[str, Any] | None:
@@ -172,7 +173,7 @@ class Installer:
             ConfigError: an index is named.
         """
         if index:
-            reason = "leave out --index: Elasticsearch's inference endpoints have no fields that it could lack"
+            reason = "leave out --index: Elasticsearch's inference endpoint reads no fields, so there are none to check"
             raise ConfigError(reason, setting="index", source="flag")
         found = self.find()
         if found is None:
