@@ -57,7 +57,7 @@ class Services:
 
     @contextmanager
     def of(self, index: Any) -> Iterator[RerankService]:
-        """Yield the service of an index's model, which stays loaded meanwhile; the client's own for several models."""
+        """Yield the service of an index's model and keep it loaded; for several models, yield the client's own."""
         names = self._names(index)
         name = names.pop() if len(names) == 1 else self._own.settings.model
         if name not in self._others:

@@ -153,14 +153,14 @@ def fit(collected: Collected, folds: int = FOLDS) -> Fitted:
     """Fit each kind of map, and keep the one that fits held-out queries best; digests are left empty.
 
     Raises:
-        EvaluationError: fewer than twenty hits are relevant, or fewer than two queries for each fold.
+        EvaluationError: fewer than twenty hits are relevant, or all are, or there are too few queries.
     """
     scored = collected.scored
     relevant, queries = int(scored.relevant.sum()), len(collected.query_ids)
     if relevant < LEAST_RELEVANT or queries < 2 * folds or relevant == len(scored.relevant):
         raise EvaluationError(
-            f"{queries} judged queries with {relevant} relevant hits are too few to fit a probability to: at least "
-            f"{2 * folds} queries and {LEAST_RELEVANT} relevant hits are needed, and hits that are not relevant"
+            f"no probability can be fitted to {queries} judged queries with {relevant} relevant hits: it takes at least "
+            f"{2 * folds} queries, {LEAST_RELEVANT} relevant hits, and a hit that is not relevant"
         )
     parts = _numbered(collected.query_ids, folds)
     out = {name: held_out(scored, fit_map, parts) for name, fit_map in FITS.items()}

@@ -1,4 +1,4 @@
-"""Convert the values that users have to runs and judgments: dictionaries, lists of ids, DataFrames and paths."""
+"""Turn what users pass in into runs and judgments: dictionaries, lists of ids, DataFrames and paths."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path

@@ -17,7 +17,7 @@ from osrerank.types.values import BELOW_ONE, BLANK, NO_PARTS
 
 NO_TEXT = "no text in the fields that were asked for"
 SPREAD = 1e-6
-"""Width of each end of [0, 1) in which units follow scores and not probabilities, so that they do not tie."""
+"""Where a probability is this close to 0 or 1, the unit follows the score instead, so that hits do not tie."""
 
 
 Floats = npt.NDArray[np.float64]
@@ -213,7 +213,7 @@ def reorder(
         stage: its name.
         judged: the candidates that it scored.
         rest: all others.
-        counts: whether it is one of the stages that `_score` counts; a blend is part of the stage before it.
+        counts: whether the stage adds 1 to a hit's ``_score``; a blend, as part of the stage before, does not.
 
     Raises:
         ValueError: judged and rest are not together a permutation of the ranking.

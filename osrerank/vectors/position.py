@@ -64,7 +64,7 @@ class Lease(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Position:
-    """Which documents of an index have their vectors: those of claimed sequence numbers that no lease holds.
+    """Which documents of an index have vectors: those whose numbers are claimed and in no remaining lease.
 
     Attributes:
         shards: number of a shard -> how far it is.
@@ -108,7 +108,7 @@ class Position:
         return set(self.files) <= {*files}
 
     def facing(self, heads: Mapping[str, Head]) -> Self:
-        """Return the position for shards as they are now; one whose changes are others is at its beginning."""
+        """Return the position for the current shards; one whose history changed or shrank starts from zero."""
         kept = {
             number: shard
             for number, shard in self.shards.items()

@@ -136,7 +136,7 @@ def test_the_last_stage_of_vectors_mono_is_calibrated(collection, weight, stage,
 
 def test_too_little_to_fit_to_and_an_index_that_is_not_reranked(client: Client, collection: Collection) -> None:
     few = collection.queries[:5]
-    with pytest.raises(EvaluationError, match="too few to fit a probability to"):
+    with pytest.raises(EvaluationError, match="no probability can be fitted to"):
         calibrate(client, INDEX, few, collection.qrels)
     with pytest.raises(EvaluationError, match="are the judgments of this index's queries"):
         calibrate(client, INDEX, few, Qrels({}))
