@@ -159,8 +159,8 @@ def fit(collected: Collected, folds: int = FOLDS) -> Fitted:
     relevant, queries = int(scored.relevant.sum()), len(collected.query_ids)
     if relevant < LEAST_RELEVANT or queries < 2 * folds or relevant == len(scored.relevant):
         raise EvaluationError(
-            f"no probability can be fitted to {queries} judged queries with {relevant} relevant hits: it takes at least "
-            f"{2 * folds} queries, {LEAST_RELEVANT} relevant hits, and a hit that is not relevant"
+            f"no probability can be fitted to {queries} judged queries with {relevant} relevant hits: it takes "
+            f"at least {2 * folds} queries, {LEAST_RELEVANT} relevant hits, and a hit that is not relevant"
         )
     parts = _numbered(collected.query_ids, folds)
     out = {name: held_out(scored, fit_map, parts) for name, fit_map in FITS.items()}
