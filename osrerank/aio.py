@@ -2,16 +2,15 @@
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
 from osrerank._optional import require
 from osrerank.client import (
+    OfOpenSearchPy,
     embedded_folder,
-    failure_of,
     refuse_unknown,
-    represent,
     searcher_of,
     server_options,
     split_params,
@@ -42,7 +41,7 @@ from opensearchpy import (  # noqa: E402 - defined only where aiohttp is
 __all__ = ["AsyncClient", "connect_async"]
 
 
-class AsyncClient(AsyncDriver, AsyncOpenSearch):
+class AsyncClient(OfOpenSearchPy, AsyncDriver, AsyncOpenSearch):
     """An ``opensearchpy.AsyncOpenSearch`` that understands ``await search(..., rerank=True)``.
 
     Arguments, results and errors are those of ``osrerank.Client``. Models score in a thread, so the event loop stays
@@ -78,11 +77,6 @@ class AsyncClient(AsyncDriver, AsyncOpenSearch):
         send = partial(self._send, index=index, headers=headers, options=options)
         with search_span(self, index, rerank, query):
             return await self._performed(steps, send)
-
-    _failure = staticmethod(failure_of)
-
-    def _sending(self, index: Any) -> Callable[[Any], Awaitable[Any]]:
-        return partial(self._send, index=index, headers=None, options={})
 
     async def _send(self, step: ClientStep, *, index: Any, headers: Any, options: Mapping[str, Any]) -> Any:
         with request_span(self, step, index):
@@ -136,9 +130,6 @@ class AsyncClient(AsyncDriver, AsyncOpenSearch):
         send = partial(self._send, index=index, headers=options.get("headers"), options=options)
         with multi_search_span(self, index):
             return await self._performed(steps, send)
-
-    def __repr__(self) -> str:
-        return represent(self)
 
 
 def connect_async(

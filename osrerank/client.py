@@ -54,12 +54,27 @@ def failed_of(error: Exception) -> Failed:
     return Failed(error, status=status, kind=kind, timed_out=isinstance(error, ConnectionTimeout), foreign=str(error))
 
 
-def failure_of(error: Exception) -> Exception:
-    """Return an exception of opensearch-py as `failed_of` does, and any other as it is."""
-    return failed_of(error) if isinstance(error, OpenSearchException) else error
+class OfOpenSearchPy:
+    """What the synchronous and the asynchronous client of opensearch-py share."""
+
+    transport: Any
+    _send: Callable[..., Any]
+
+    @staticmethod
+    def _failure(error: Exception) -> Exception:
+        return failed_of(error) if isinstance(error, OpenSearchException) else error
+
+    def _sending(self, index: Any) -> Callable[[Any], Any]:
+        return partial(self._send, index=index, headers=None, options={})
+
+    def __repr__(self) -> str:
+        """Return the class and the hosts that it connects to, without credentials."""
+        given = getattr(self.transport, "hosts", None) or []
+        hosts = [f"{host.get('host')}:{host.get('port', 9200)}" for host in given]
+        return f"<{type(self).__name__} of {', '.join(hosts) or 'the embedded engine'}>"
 
 
-class Client(SyncDriver, OpenSearch):
+class Client(OfOpenSearchPy, SyncDriver, OpenSearch):
     """An ``opensearchpy.OpenSearch`` that understands ``search(..., rerank=True)``; everything else works as before.
 
     Args:
@@ -131,11 +146,6 @@ class Client(SyncDriver, OpenSearch):
         send = partial(self._send, index=index, headers=headers, options=options)
         with search_span(self, index, rerank, query):
             return self._performed(steps, send)
-
-    _failure = staticmethod(failure_of)
-
-    def _sending(self, index: Any) -> Callable[[Any], Any]:
-        return partial(self._send, index=index, headers=None, options={})
 
     def _send(self, step: ClientStep, *, index: Any, headers: Any, options: Mapping[str, Any]) -> Any:
         with request_span(self, step, index):
@@ -212,9 +222,6 @@ class Client(SyncDriver, OpenSearch):
         send = partial(self._send, index=index, headers=options.get("headers"), options=options)
         with multi_search_span(self, index):
             return self._performed(steps, send)
-
-    def __repr__(self) -> str:
-        return represent(self)
 
 
 class OwnConnections:
@@ -376,12 +383,6 @@ class NoticedChanges:
             return await answer
         finally:
             self._changed()
-
-
-def represent(client: Any) -> str:
-    """Return the ``repr`` of a client: its class and the hosts that it connects to, without credentials."""
-    hosts = [f"{host.get('host')}:{host.get('port', 9200)}" for host in getattr(client.transport, "hosts", None) or []]
-    return f"<{type(client).__name__} of {', '.join(hosts) or 'the embedded engine'}>"
 
 
 def refuse_unknown(options: Mapping[str, Any], *known: type) -> None:

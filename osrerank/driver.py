@@ -21,17 +21,16 @@ from osrerank.types.failed import Raised
 from osrerank.vectors.background import CLOSE_S, Background
 
 
-class SyncDriver:
-    """A synchronous client that can rerank; a subclass sends the requests, with a library of its own.
+class Driver:
+    """A client that can rerank; a subclass sends the requests, with a library of its own.
 
     Attributes:
         searcher: holds what the searches share: models, defaults, fields and so on.
-        is_owner: whether `close` closes the connections; False if another client owns them (`osrerank.wrap`).
+        is_owner: whether ``close`` closes the connections; False if another client owns them (`osrerank.wrap`).
     """
 
     searcher: Searcher
     is_owner = True
-    _later: Background
 
     @staticmethod
     @abstractmethod
@@ -41,6 +40,12 @@ class SyncDriver:
     @abstractmethod
     def _sending(self, index: Any) -> Callable[[Any], Any]:
         """Return what sends requests to an index as the client's own, without a caller's headers and options."""
+
+
+class SyncDriver(Driver):
+    """A synchronous client that can rerank."""
+
+    _later: Background
 
     def _performed(self, steps: Generator[Any, Any, Any], send: Callable[[Any], Any]) -> Any:
         """Perform the steps that a generator yields, until it ends, and return its value.
@@ -190,24 +195,13 @@ class SyncDriver:
             super().close()  # type: ignore[misc]
 
 
-class AsyncDriver:
+class AsyncDriver(Driver):
     """An asynchronous client that can rerank. Arguments, results and errors are those of `SyncDriver`.
 
     Models score in a thread, so the event loop stays free.
     """
 
-    searcher: Searcher
-    is_owner = True
     _later: set[asyncio.Task[Any]]
-
-    @staticmethod
-    @abstractmethod
-    def _failure(error: Exception) -> Exception:
-        """Return an error of the client library as the `Failed` that searches understand; others as they are."""
-
-    @abstractmethod
-    def _sending(self, index: Any) -> Callable[[Any], Awaitable[Any]]:
-        """Return what sends requests to an index as the client's own, without a caller's headers and options."""
 
     async def _performed(self, steps: Generator[Any, Any, Any], send: Callable[[Any], Awaitable[Any]]) -> Any:
         """Perform the steps that a generator yields, until it ends, and return its value."""

@@ -1,6 +1,6 @@
 """elasticsearch-py's clients, whose searches can rerank (extra ``elasticsearch``); `osrerank.wrap` makes them."""
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Callable, Mapping
 from functools import lru_cache, partial
 from typing import Any, NamedTuple, Self
 from urllib.parse import unquote
@@ -65,6 +65,7 @@ class _Elastic:
     _headers: Any
     _request_timeout: Any
     _calls: list[Call] | None = None
+    _send: Callable[..., Any]
 
     @property
     def searcher(self) -> Searcher:
@@ -112,6 +113,9 @@ class _Elastic:
             "path_parts": {"index": call.indices} if call.indices else {},
         }
         return self, request
+
+    def _sending(self, index: Any) -> Callable[[Any], Any]:
+        return partial(self._send, Call(self, {}, None, index, []))
 
     @staticmethod
     def _failure(error: Exception) -> Exception:
@@ -202,9 +206,6 @@ class RerankingElasticsearch(_Elastic, SyncDriver, Elasticsearch):  # type: igno
             send = partial(call.client._send, call)  # noqa: SLF001 - a copy of this client
             return call.answer(call.client._performed(_steps(name, call, query, rerank), send))  # noqa: SLF001
 
-    def _sending(self, index: Any) -> Callable[[Any], Any]:
-        return partial(self._send, Call(self, {}, None, index, []))
-
     def _send(self, call: Call, step: ClientStep) -> Any:
         client, request = self._request(step, call)
         response = client.perform_request(**request)
@@ -262,9 +263,6 @@ class RerankingAsyncElasticsearch(_Elastic, AsyncDriver, AsyncElasticsearch):  #
             send = partial(call.client._send, call)  # noqa: SLF001 - a copy of this client
             found = await call.client._performed(_steps(name, call, query, rerank), send)  # noqa: SLF001
             return call.answer(found)
-
-    def _sending(self, index: Any) -> Callable[[Any], Awaitable[Any]]:
-        return partial(self._send, Call(self, {}, None, index, []))
 
     async def _send(self, call: Call, step: ClientStep) -> Any:
         client, request = self._request(step, call)

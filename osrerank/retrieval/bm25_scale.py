@@ -54,10 +54,8 @@ class Bm25Scale:
             return ranking
         candidates = []
         for candidate, hit in zip(ranking.candidates, hits, strict=True):
-            first = candidate.trace[0]
             factor = self.factors.get(hit.get("_index", ""), self.default)
-            entry = first._replace(parts={**first.parts, BM25: candidate.text_score / factor})
-            candidates.append(candidate._replace(trace=(entry, *candidate.trace[1:])))
+            candidates.append(candidate.with_first_parts({BM25: candidate.text_score / factor}))
         return replace(ranking, candidates=tuple(candidates))
 
 

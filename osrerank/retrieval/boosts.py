@@ -363,12 +363,8 @@ def _everywhere(part: Any, has_scores: bool) -> Any:  # noqa: FBT001 - as in the
 
 def with_parts(ranking: Ranking, parts: Sequence[Parts]) -> Ranking:
     """Return a first pass's ranking with the parts of each hit's score; they are in the order of the hits."""
-    candidates = []
-    for candidate, own in zip(ranking.candidates, parts, strict=True):
-        first = candidate.trace[0]
-        entry = first._replace(parts={**first.parts, **own})
-        candidates.append(candidate._replace(trace=(entry, *candidate.trace[1:])))
-    return replace(ranking, candidates=tuple(candidates))
+    pairs = zip(ranking.candidates, parts, strict=True)
+    return replace(ranking, candidates=tuple(candidate.with_first_parts(own) for candidate, own in pairs))
 
 
 def combined(text: float, boosts: Sequence[float], steps: Sequence[Step]) -> float:

@@ -48,9 +48,7 @@ def marked(found: Ranking, hits: Hits) -> Ranking:
         return found
     candidates = list(found.candidates)
     for place in exact:
-        first, *others = candidates[place].trace
-        mark = first._replace(parts={**first.parts, STAGE: True})
-        candidates[place] = candidates[place]._replace(trace=(mark, *others))
+        candidates[place] = candidates[place].with_first_parts({STAGE: True})
     return replace(found, candidates=tuple(candidates))
 
 

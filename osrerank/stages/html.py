@@ -47,7 +47,12 @@ def without_markup(text: str) -> str:
 
     Character references such as ``&amp;`` stay.
     """
-    return _MARKUP.sub(lambda match: " " * (match.end() - match.start()), text)
+    return blanked(text, _MARKUP)
+
+
+def blanked(text: str, pattern: re.Pattern[str]) -> str:
+    """Return a text with blanks in place of what a pattern matches, as long as before."""
+    return pattern.sub(lambda match: " " * (match.end() - match.start()), text)
 
 
 def lacks_text(candidate: Candidate) -> bool:

@@ -15,6 +15,7 @@ from typing import Any
 from osrerank._optional import require
 from osrerank.errors import MissingDependencyError
 from osrerank.options.sentences import PUNKT_LANGUAGES, Sentences
+from osrerank.stages.html import blanked
 from osrerank.types import Deadline
 
 # Removes one piece of markup at a time. A single "<" is text, and what follows it must not be removed.
@@ -29,7 +30,7 @@ BLOCK, AT_ONCE = 20_000, 128
 
 def cleaned(text: str) -> str:
     """Return the text with scripts, styles, comments, tags, ``&nbsp;`` and line ends blanked out, as long as before."""
-    return MARKUP.sub(lambda match: " " * (match.end() - match.start()), text)
+    return blanked(text, MARKUP)
 
 
 def sentence_blocks(clean: str, options: Sentences, size: int = BLOCK) -> Iterator[list[tuple[int, int]]]:

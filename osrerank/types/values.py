@@ -146,6 +146,11 @@ class Candidate(NamedTuple):
         first = self.trace[0]
         return first.parts.get(TEXT, first.score) if first.parts else first.score
 
+    def with_first_parts(self, parts: Mapping[str, float]) -> Self:
+        """Return the candidate with more parts of its first-pass score."""
+        first, *others = self.trace
+        return self._replace(trace=(first._replace(parts={**first.parts, **parts}), *others))
+
 
 @dataclass(frozen=True, slots=True)
 class PairProbabilities:

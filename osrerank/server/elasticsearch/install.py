@@ -134,16 +134,20 @@ class Installer:
                 self._delete(trial)
             raise
         self._delete(trial)
+        endpoint = self.find()
         for _ in range(ATTEMPTS):  # another installation may remove or make it at the same time
-            if (endpoint := self.find()) is not None and not self._fulfils(endpoint, wish):
+            if self._fulfils(endpoint, wish):
+                return
+            if endpoint is not None:
                 self._delete(self._name)
             refused = None
             try:
                 self._create(self._name, wish)
             except InstallError as error:  # perhaps another installation was faster
                 refused = error
-            if self._fulfils(endpoint := self.find(), wish):
-                return
+            endpoint = self.find()
+        if self._fulfils(endpoint, wish):
+            return
         if refused is not None and endpoint is None:
             raise refused
         reason = f"the inference endpoint {self._name} was removed, or installed with other settings, at the same time"
