@@ -25,9 +25,8 @@ def read_folds(path: Path) -> Folds:
         lists = [fold["predict"]["test"] for fold in content.values()] if isinstance(content, dict) else list(content)
         folds = tuple(tuple(_ids(query_list)) for query_list in lists)
     except (KeyError, TypeError) as error:
-        raise EvaluationError(
-            f"{path}: expected a list of lists of query ids, or an object of folds with predict.test: {error}"
-        ) from None
+        forms = '[["q1", "q2"], ["q3"]] or {"s1": {"predict": {"test": ["q1", "q2"]}}, ...}'
+        raise EvaluationError(f"{path}: expected the query ids of each fold, as {forms}; {error}") from None
     every = [query_id for fold in folds for query_id in fold]
     if len(folds) < 2:
         raise EvaluationError(f"{path}: {len(folds)} folds; at least two are needed")

@@ -212,7 +212,8 @@ class Builder:
             ConfigError: there is no side index, or the field is no date or number.
         """
         if not self._sides:
-            raise ConfigError("a date field needs a side index: leave it out", setting="follow", source="flag")
+            reason = "changes are followed by a date field only if the vectors go to a side index: use --follow alone"
+            raise ConfigError(reason, setting="follow", source="flag")
         changes = {
             name: Changes.of(self._client, name, SidePosition(side, self._key(f"{name}/{field}")), field)
             for name, side in self._sides.items()

@@ -31,10 +31,10 @@ class Defaults:
     def __post_init__(self) -> None:
         for options in (self.base, *self.by_index.values()):
             if options.interleave is not None:
-                reason = "interleave has the key of one session and cannot be a default: give it in the search"
+                reason = "interleave names one user's session, so it cannot be a default: pass it with each search"
                 raise ConfigError(reason, setting="rerank.interleave", source="argument")
             if options.traffic is not None and options.traffic.key is not None:
-                reason = "traffic.key is the key of one session and cannot be a default: give it in the search"
+                reason = "traffic.key names one user's session, so it cannot be a default: pass it with each search"
                 raise ConfigError(reason, setting="rerank.traffic.key", source="argument")
 
     def of(self, index: Any) -> Rerank:

@@ -30,7 +30,7 @@ class Traffic:
 
     def __post_init__(self) -> None:
         if not is_share(self.share):
-            raise unusable("traffic.share", self.share, "a share of the searches in [0, 1]")
+            raise unusable("traffic.share", self.share, "the share of the searches to rerank, a number from 0 to 1")
         if self.key is not None and not is_name(self.key):
             expected = "a text that is not empty, such as the session's id, or None"
             raise unusable("traffic.key", self.key, expected)

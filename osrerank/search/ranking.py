@@ -163,7 +163,8 @@ def _candidate(index: int, document: str | Mapping[str, Any], separator: str) ->
     fields: Any = {"text": document} if isinstance(document, str) else document
     text = fields.get("text") if isinstance(fields, Mapping) else None
     if not isinstance(text, str):
-        raise ConfigError(f"document {index} has no text", setting=f"documents[{index}].text", source="argument")
+        reason = f'document {index} has no text: pass a string, or a dict such as {{"id": "7", "text": "..."}}'
+        raise ConfigError(reason, setting=f"documents[{index}].text", source="argument")
     score = float(fields.get("score") or 0.0)
     doc_id = str(id_of(document, index))
     sections = tuple(Section(name, fields[name]) for name in ("title", "text") if fields.get(name))

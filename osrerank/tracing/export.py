@@ -37,7 +37,7 @@ def export_traces(service: str) -> bool:
 
         exporters = [_exporter(name) for name in names]
     except ImportError as error:
-        logger.warning("[no-traces] OTEL_* variables ask for traces, and %s is missing: %s", error.name, PACKAGES)
+        logger.warning("[no-traces] OTEL_* variables request traces, but %s is not installed: %s", error.name, PACKAGES)
         return False
     provider = TracerProvider(resource=Resource.create(_named(service)))
     for exporter in exporters:

@@ -304,7 +304,9 @@ class FileStore:
                 file.unlink()
                 file.with_name(f"{file.name}-lock").unlink(missing_ok=True)
                 reason = f"{error}".removeprefix(f"{file}: ")
-                logger.warning("[vectors-damaged] %s was deleted, its vectors are computed again: %s", file, reason)
+                logger.warning(
+                    "[vectors-damaged] deleted damaged file %s; its vectors are computed again: %s", file, reason
+                )
         return new
 
     def _opened(self, file: Path) -> _Generation:

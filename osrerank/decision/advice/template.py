@@ -37,7 +37,7 @@ class QueryTemplate:
         if not isinstance(body, dict) or "query" not in body:
             raise _refused(path, 'expected a search body, such as {"query": {"match": {"title": "{{query}}"}}}')
         if PLACEHOLDER not in json.dumps(body):
-            raise _refused(path, f"write {PLACEHOLDER} where the query's text goes")
+            raise _refused(path, f"the template has no {PLACEHOLDER}; write it in place of the query's text")
         return cls(path.name, body)
 
     def body_of(self, text: str, size: int) -> dict[str, Any]:

@@ -62,7 +62,7 @@ class EntrySigner:
     def _refuse(self, reason: str) -> None:
         if self._due.is_due(reason):
             logger.warning(
-                "[score-refused] refused a cached score and computed it: %s; not logged again for %g s",
+                "[score-refused] did not use a cached score, and computed it again: %s; not logged again for %g s",
                 REASONS[reason],
                 LOG_EVERY_S,
             )

@@ -163,6 +163,6 @@ def prompt_of(file: Path, model: Mapping[str, Any], names: Sequence[str]) -> str
     """Return a side's prompt; where none of its names is there, the default one, which then precedes all texts."""
     prompts, default = model.get("prompts") or {}, model.get("default_prompt_name")
     if default is not None and default not in prompts:
-        raise refused(file, f"default_prompt_name is {default!r}, and prompts has no such name")
+        raise refused(file, f"default_prompt_name is {default!r}, but prompts has no prompt of that name")
     own = [prompts[name] or "" for name in names if name in prompts]
     return str(next(filter(None, own), "") if own or default is None else prompts[default] or "")

@@ -173,7 +173,7 @@ class RequestMiddleware:
     def _check_size(self, size: int) -> None:
         if size > self._limits.max_body_bytes:
             raise RefusedRequest(
-                413, f"a body may have {self._limits.max_body_bytes} bytes: send fewer or shorter documents"
+                413, f"the body is larger than {self._limits.max_body_bytes} bytes: send fewer or shorter documents"
             )
         if self._held_bytes > self._limits.max_held_bytes:
             raise RefusedRequest(

@@ -245,7 +245,7 @@ def _document(corpus: TextFile, doc_id: str, path: Path, number: int) -> TitledT
     try:
         return corpus.document(doc_id)
     except KeyError:
-        raise bad_line(path, number, f"there is no document {doc_id}") from None
+        raise bad_line(path, number, f"the corpus has no document {doc_id}") from None
 
 
 def _query(queries: Queries, query_id: str, path: Path, number: int) -> str:

@@ -97,7 +97,7 @@ def test_prompts(tmp_path: Path) -> None:
     change(folder / MODEL, prompts={"document": "", "passage": "", "all": "x: "}, default_prompt_name="all")
     assert (card_of(folder).query_prefix, card_of(folder).document_prefix) == ("x: ", "")
     change(folder / MODEL, default_prompt_name="other")
-    with pytest.raises(ModelLoadError, match="default_prompt_name is 'other', and prompts has no such name"):
+    with pytest.raises(ModelLoadError, match="default_prompt_name is 'other', but prompts has no prompt of that name"):
         card_of(folder)
 
 

@@ -94,7 +94,7 @@ def test_traffic_is_a_default_and_the_key_of_a_session_is_none(load):
     assert defaults.base == Rerank(traffic=Traffic(0.1, shadow=True))
     assert defaults.of("shop-de") == Rerank(traffic=Traffic(1, shadow=True))
     assert {defaults.for_all().of(name) for name in ("notes", "shop-de")} == {Rerank()}
-    with pytest.raises(ConfigError, match=r"traffic\.key is the key of one session and cannot be a default"):
+    with pytest.raises(ConfigError, match=r"traffic\.key names one user's session, so it cannot be a default"):
         Defaults(Rerank(traffic=Traffic(key="s1")))
 
 

@@ -44,7 +44,7 @@ def read(
         if not isinstance(index, int) or isinstance(index, bool) or dialect.score not in item:
             raise EndpointError(f"the server's answer has an item without index and {dialect.score}{_hint(dialect)}")
         if not 0 <= index < count:
-            raise EndpointError(f"the server scored document {index}, but the request has only {count}")
+            raise EndpointError(f"the server scored document {index}, but was sent the documents 0 to {count - 1}")
         if index in scores:
             raise EndpointError(f"the server's answer scores document {index} twice")
         scores[index] = item[dialect.score]

@@ -109,7 +109,7 @@ def _text_of(document: str | Mapping[str, Any], fields: Sequence[str], name: str
     texts = [_field_text(document.get(field), field, name) for field in fields]
     present = [text for text in texts if text is not None]
     if not present:
-        raise ValueError(f"{name} has no text in {', '.join(map(ascii, fields))}")
+        raise ValueError(f"{name} has no text: its fields {', '.join(map(ascii, fields))} are missing or null")
     return " ".join(present)
 
 

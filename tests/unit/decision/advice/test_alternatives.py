@@ -143,7 +143,7 @@ def test_a_template_whose_searches_are_not_reranked_is_refused(url: str) -> None
     [
         ("{", "not JSON"),
         ('{"match": {"title": "{{query}}"}}', "expected a search body"),
-        ('{"query": {"match_all": {}}}', "write {{query}} where the query's text goes"),
+        ('{"query": {"match_all": {}}}', "the template has no {{query}}; write it in place of the query's text"),
     ],
 )
 def test_a_malformed_template_is_refused_with_its_file(tmp_path: Path, content: str, message: str) -> None:

@@ -353,7 +353,7 @@ def test_a_forged_score_is_believed_without_a_key_and_refused_with_one(
 ) -> None:
     redis.hset(generation, forged_keys()[0], VALUE.pack(FORGED))
     assert values_of(redis_url, key) == (TRUE if key else [FORGED, 0.0])
-    assert ("[score-refused] refused a cached score and computed it: it is not signed" in caplog.text) is bool(key)
+    assert ("[score-refused] did not use a cached score, and computed it again: it is not" in caplog.text) is bool(key)
     assert values_of(redis_url, key) == (TRUE if key else [FORGED, 0.0])  # the forged one was replaced
 
 
@@ -400,5 +400,5 @@ def test_refusals_are_logged_once_in_a_while(caplog: pytest.LogCaptureFixture) -
         assert signer.open(b"key", VALUE.pack(FORGED) + bytes(16), VALUE.size) is None
     found = [record.getMessage() for record in caplog.records]
     assert len(found) == 2
-    assert all(line.startswith("[score-refused] refused a cached score") for line in found)
+    assert all(line.startswith("[score-refused] did not use a cached score") for line in found)
     assert "OSRERANK_SIGNING_KEY" in found[0]

@@ -59,7 +59,7 @@ def test_a_null_field_counts_as_missing_and_a_number_or_boolean_as_its_text(serv
 
 @pytest.mark.parametrize(
     ("document", "words"),
-    [({"title": "low"}, "has no text in 'text', 'tags'"), ({"tags": ["low"]}, "[0].'tags' is a list")],
+    [({"title": "low"}, "its fields 'text', 'tags' are missing"), ({"tags": ["low"]}, "[0].'tags' is a list")],
 )
 def test_an_object_without_text_is_refused(client, document, words):
     body = {"query": QUERY, "documents": [document], "rank_fields": ["text", "tags"]}

@@ -112,7 +112,7 @@ def test_a_run_must_be_sorted_and_its_documents_known(tmp_path: Path) -> None:
     }
     with pytest.raises(FormatError, match=r"line 3: query 7 appears in two places"):
         read(run=file(tmp_path, "r", "7 d1 1\n8 d1 1\n7 d1 2\n"), **options)
-    with pytest.raises(FormatError, match=r"line 1: there is no document d9"):
+    with pytest.raises(FormatError, match=r"line 1: the corpus has no document d9"):
         read(run=file(tmp_path, "r", "7 d9 1\n"), **options)
 
 

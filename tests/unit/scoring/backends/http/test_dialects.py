@@ -110,10 +110,10 @@ def logits_of(content, count=3, *, dialect="tei", scale="logit", **headers):
         ([{"index": "0", "score": 1}], "has an item without index"),
         ([{"index": True, "score": 1}], "has an item without index"),
         ([{"index": 0}], "without index and score"),
-        ([{"index": 3, "score": 1}], "scored document 3, but the request has only 3"),
-        ([{"index": -1, "score": 1}], "scored document -1, but the request has only 3"),
+        ([{"index": 3, "score": 1}], "scored document 3, but was sent the documents 0 to 2"),
+        ([{"index": -1, "score": 1}], "scored document -1, but was sent the documents 0 to 2"),
         ([*tei(1.0, 2.0), {"index": 0, "score": 5.0}], "scores document 0 twice"),
-        ([*tei(1.0, 2.0, 3.0), {"index": 3, "score": 5.0}], "scored document 3, but the request has only 3"),
+        ([*tei(1.0, 2.0, 3.0), {"index": 3, "score": 5.0}], "scored document 3, but was sent the documents 0 to 2"),
     ],
 )
 def test_an_answer_that_is_not_to_be_trusted(content, reason):
