@@ -31,6 +31,7 @@ from osrerank.scoring.card import Calibration, Kind, ModelCard, Pooling
 from osrerank.scoring.card_file import module_weights, read_card
 from osrerank.scoring.checkpoints.convert import NOTICES, Head, usable
 from osrerank.scoring.checkpoints.self_check import checked
+from osrerank.scoring.json_file import read_json
 from osrerank.scoring.locate import locate
 from osrerank.scoring.model_files import (
     CARD_FILE,
@@ -39,7 +40,6 @@ from osrerank.scoring.model_files import (
     WEIGHTS_FILE,
     modular,
     read_config,
-    read_json,
     tokenizer_file,
     weight_files,
 )

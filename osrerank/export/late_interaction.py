@@ -11,7 +11,7 @@ from typing import Any
 from osrerank._optional import require
 from osrerank.errors import ConfigError, ModelLoadError
 from osrerank.scoring.card import ModelCard
-from osrerank.scoring.model_files import WEIGHTS_FILE, longest_sequence, read_json
+from osrerank.scoring.model_files import WEIGHTS_FILE, longest_sequence
 from osrerank.scoring.modular import late_interaction as files
 from osrerank.scoring.modular.description import DRAWN, TOKENIZER_SETTINGS_FILE, refused
 from osrerank.scoring.modular.head import HeadStep
@@ -57,7 +57,7 @@ class LateInteractionSource:
 
 def is_late_interaction(directory: Path) -> bool:
     """Return whether a directory contains a late-interaction model of another library."""
-    return files.is_late_interaction(directory, read_json)
+    return files.is_late_interaction(directory)
 
 
 def read_late_interaction(directory: Path, name: str, given: Given) -> LateInteractionSource:
@@ -72,10 +72,10 @@ def read_late_interaction(directory: Path, name: str, given: Given) -> LateInter
         ConfigError: the user asks for a pooling, or for more dimensions than the model has.
         ModelLoadError: a file is missing, cannot be read, or asks for something that osrerank does not know.
     """
-    description = files.read_late_interaction(directory, read_json)
+    description = files.read_late_interaction(directory)
     transformer = directory / description.transformer
     config = config_of(transformer, DRAWN)
-    if TokenizerSettings.read(transformer, read_json).truncation_side != "right":
+    if TokenizerSettings.read(transformer).truncation_side != "right":
         reason = "truncation_side is 'left'; of late interaction it must be 'right'"
         raise refused(transformer / TOKENIZER_SETTINGS_FILE, reason)
     width = _width(directory, description) or int(config["hidden_size"])

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from osrerank.scoring.model_files import read_json
+from osrerank.scoring.json_file import read_json
 from osrerank.scoring.modular.description import LIBRARY, MODEL_FILE, MODULES_FILE, refuse_unknown, refused
 
 ROUTER_FILES = ("router_config.json", "config.json")

@@ -8,6 +8,7 @@ from typing import Any
 from osrerank._removed import instead_of
 from osrerank.errors import ModelLoadError
 from osrerank.scoring.card import CARD_VERSION, Calibration, Head, ModelCard
+from osrerank.scoring.json_file import read_json
 from osrerank.scoring.model_files import (
     CARD_FILE,
     CONFIG_FILE,
@@ -18,7 +19,6 @@ from osrerank.scoring.model_files import (
     longest_sequence,
     modular,
     other_graphs,
-    read_json,
     tokenizer_file,
     weight_files,
 )
@@ -125,7 +125,7 @@ def _from_card(content: dict[str, Any]) -> dict[str, Any]:
 def _from_config(config: dict[str, Any], directory: Path) -> dict[str, Any]:
     described = modular(directory)
     has_own_head = described is not None and described.head is not None
-    settings, rows = TokenizerSettings.read(directory, read_json), int(config.get("type_vocab_size", 0))
+    settings, rows = TokenizerSettings.read(directory), int(config.get("type_vocab_size", 0))
     max_tokens = longest_sequence(config, described.max_tokens if described else settings.limit)
     return {
         "head": _head_of(described.labels) if described and has_own_head else _head(config),

@@ -9,7 +9,7 @@ from typing import Any
 from osrerank._optional import require
 from osrerank._removed import instead_of
 from osrerank.errors import ModelLoadError
-from osrerank.scoring.model_files import GRAPHS, SHIPPED, WEIGHTS, is_pickled, read_json
+from osrerank.scoring.model_files import GRAPHS, SHIPPED, WEIGHTS, is_pickled
 from osrerank.scoring.modular.description import has_weighted_modules
 from osrerank.scoring.names import MULTILINGUAL, MULTILINGUAL_PACKAGE
 
@@ -134,7 +134,7 @@ def _download(model: str, repository: str, revision: str | None, forms: Forms, a
         for form in forms:
             patterns = [*DESCRIPTIONS, *also, *form]
             directory = Path(snapshot_download(repository, revision=revision, allow_patterns=patterns))
-            if form in GRAPHS and has_weighted_modules(directory, read_json):
+            if form in GRAPHS and has_weighted_modules(directory):
                 continue
             if any(found for pattern in form for found in directory.glob(pattern)):
                 break

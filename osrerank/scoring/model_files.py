@@ -1,7 +1,6 @@
 """Read the files of a model directory, and reject directories that cannot be used."""
 
 import hashlib
-import json
 import zipfile
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -10,6 +9,7 @@ from typing import Any
 
 from osrerank.errors import ModelLoadError
 from osrerank.scoring.card import is_inside
+from osrerank.scoring.json_file import read_json
 from osrerank.scoring.modular.cross_encoder import CrossEncoderDescription, read_cross_encoder
 
 SHIPPED = Path(__file__).parent.parent / "models"
@@ -95,23 +95,6 @@ DEFAULTS: Mapping[str, Mapping[str, Any]] = MappingProxyType(
     }
 )
 """``model_type`` -> transformers' defaults for keys that a config leaves out, of families that osrerank computes."""
-
-
-def read_json(file: Path, *, kind: type = dict) -> Any:
-    """Read a JSON file, and return its object, or its value of another kind.
-
-    Raises:
-        ModelLoadError: the file is missing, or is not JSON of that kind.
-    """
-    try:
-        content = json.loads(file.read_bytes())
-    except FileNotFoundError as error:
-        raise ModelLoadError(f"{file} is missing; a model directory needs it", path=str(file)) from error
-    except (OSError, ValueError) as error:
-        raise ModelLoadError(f"{file} cannot be read as JSON: {error}", path=str(file)) from error
-    if not isinstance(content, kind):
-        raise ModelLoadError(f"{file} is not a JSON {'object' if kind is dict else kind.__name__}", path=str(file))
-    return content
 
 
 def read_config(directory: Path) -> dict[str, Any]:
@@ -207,7 +190,7 @@ def modular(directory: Path) -> CrossEncoderDescription | None:
     Raises:
         ModelLoadError: a file asks for something that osrerank does not know; the message names the file and the field.
     """
-    return read_cross_encoder(directory, read_json)
+    return read_cross_encoder(directory)
 
 
 def longest_sequence(config: Mapping[str, Any], limit: int | None) -> int:

@@ -18,7 +18,6 @@ from osrerank.scoring.model_files import (
     longest_sequence,
     other_graphs,
     read_config,
-    read_json,
     weight_files,
 )
 from osrerank.scoring.modular import bi_encoder as files
@@ -86,7 +85,7 @@ class BiEncoderSource:
 
 def is_bi_encoder(directory: Path) -> bool:
     """Return whether a directory has a bi-encoder: sentence-transformers saved it, or the table has its pooling."""
-    kind = model_type(directory, read_json)
+    kind = model_type(directory)
     return kind not in OTHERS if kind else "pooling" in public_model(directory)
 
 
@@ -104,7 +103,7 @@ def read_bi_encoder(directory: Path, name: str, given: Given | None = None) -> B
         ModelLoadError: a file is missing, cannot be read, or asks for what is not known.
     """
     given = given or Given()
-    found = files.read_bi_encoder(directory, read_json)
+    found = files.read_bi_encoder(directory)
     transformer = directory / found.transformer
     config = static.config_of(static.table(transformer)) if found.is_static else config_of(transformer)
     published = public_model(directory)
@@ -136,7 +135,7 @@ def read_bi_encoder(directory: Path, name: str, given: Given | None = None) -> B
         dimensions=_dimensions(directory, config, found, given.dimensions),
         query_prefix=query_prefix,
         document_prefix=document_prefix,
-        truncation_side=TokenizerSettings.read(transformer, read_json).truncation_side,
+        truncation_side=TokenizerSettings.read(transformer).truncation_side,
     )
     return BiEncoderSource(transformer, card, found.weights, found.is_static)
 

@@ -5,7 +5,8 @@ from pathlib import Path
 from typing import Any
 
 from osrerank._optional import require
-from osrerank.scoring.model_files import CONFIG_FILE, TOKENIZER_FILE, WEIGHTS_FILE, read_json, weight_files
+from osrerank.scoring.json_file import read_json
+from osrerank.scoring.model_files import CONFIG_FILE, TOKENIZER_FILE, WEIGHTS_FILE, weight_files
 from osrerank.scoring.modular.bi_encoder import MOST_TOKENS
 from osrerank.scoring.modular.description import STATIC, refused
 

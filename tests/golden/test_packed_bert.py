@@ -14,7 +14,7 @@ from osrerank.errors import InferenceError
 from osrerank.scoring.card import ModelCard, Pooling
 from osrerank.scoring.card_file import read_card
 from osrerank.scoring.inputs import Tokens, padded
-from osrerank.scoring.model_files import read_json
+from osrerank.scoring.json_file import read_json
 
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")

@@ -8,7 +8,7 @@ import pytest
 
 from osrerank.scoring.card_file import read_card
 from osrerank.scoring.inputs import Tokens
-from osrerank.scoring.model_files import read_json
+from osrerank.scoring.json_file import read_json
 
 torch = pytest.importorskip("torch")
 

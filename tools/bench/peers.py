@@ -17,7 +17,6 @@ import numpy as np
 from osrerank.errors import InferenceError
 from osrerank.export.export_model import ExportOptions, export_model
 from osrerank.scoring.checkpoints.self_check import examples
-from osrerank.scoring.model_files import read_json
 from osrerank.scoring.modular.description import has_weighted_modules
 from tools.bench.race import BenchQuery, Values
 from tools.bench.runner.table import BATCH_SIZES, PEERS
@@ -178,7 +177,7 @@ def make_peers(
     for name, group in PEERS.items():
         if not wanted(name):
             continue
-        if name == PLAIN and has_weighted_modules(checkpoint, read_json):
+        if name == PLAIN and has_weighted_modules(checkpoint):
             missing[name] = f"{checkpoint} has its head in modules, which transformers does not read"
             continue
         if group not in processes:

@@ -17,13 +17,13 @@ from osrerank.errors import ModelLoadError
 from osrerank.scoring.checkpoints import tensorflow
 from osrerank.scoring.checkpoints.pickled import INDEX, pickled_files, read_pickled
 from osrerank.scoring.checkpoints.vocabulary import SETTINGS_FILE, SPECIALS_FILE, VOCABULARY_FILE, tokenizer_of
+from osrerank.scoring.json_file import read_json
 from osrerank.scoring.model_files import (
     CARD_FILE,
     CONFIG_FILE,
     TOKENIZER_FILE,
     WEIGHTS_FILE,
     digest,
-    read_json,
     weight_files,
 )
 from osrerank.settings import user_folder

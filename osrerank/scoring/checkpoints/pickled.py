@@ -12,7 +12,8 @@ from typing import Any
 from osrerank._optional import require
 from osrerank.errors import ModelLoadError
 from osrerank.scoring.checkpoints.whole_modules import Inert, read_whole, tensors_of
-from osrerank.scoring.model_files import PICKLES, is_pickled, read_json
+from osrerank.scoring.json_file import read_json
+from osrerank.scoring.model_files import PICKLES, is_pickled
 
 INDEX = "pytorch_model.bin.index.json"
 SUFFIXES = (".bin", ".pt", ".pth")

@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from osrerank.errors import ModelLoadError
 from osrerank.scoring.checkpoints.bundle import read_bundle
-from osrerank.scoring.model_files import read_json
+from osrerank.scoring.json_file import read_json
 
 CONFIG = "bert_config.json"
 CHECKPOINT = re.compile(r'^model_checkpoint_path:\s*"(?P<path>[^"]+)"', re.MULTILINE)

@@ -11,7 +11,7 @@ from tokenizers.pre_tokenizers import BertPreTokenizer
 from tokenizers.processors import TemplateProcessing
 
 from osrerank.errors import ModelLoadError
-from osrerank.scoring.model_files import read_json
+from osrerank.scoring.json_file import read_json
 
 VOCABULARY_FILE = "vocab.txt"
 SETTINGS_FILE = "tokenizer_config.json"

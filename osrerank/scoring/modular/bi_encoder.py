@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from osrerank.scoring.json_file import read_json
 from osrerank.scoring.modular.description import (
     CLASSIFIERS,
     KINDS,
@@ -17,7 +18,6 @@ from osrerank.scoring.modular.description import (
     TOKENIZER_FILE,
     TRANSFORMER_FILE,
     Modules,
-    Read,
     TokenLimits,
     limits_of,
     listed,
@@ -72,28 +72,27 @@ class BiEncoderDescription:
     is_static: bool = False
 
 
-def read_bi_encoder(directory: Path, read: Read) -> BiEncoderDescription:
+def read_bi_encoder(directory: Path) -> BiEncoderDescription:
     """Return what a directory's files say of a bi-encoder; without ``modules.json``, only its limits.
 
     Args:
         directory: the model's.
-        read: how a JSON file is read.
 
     Raises:
         ModelLoadError: a file cannot be read, or asks for what is not known; the message names the field.
     """
-    kind = model_type(directory, read)
+    kind = model_type(directory)
     if kind is None:
-        return BiEncoderDescription("", None, (), 0, 0, "cosine", "", "", True, limits_of(directory, read), ())  # noqa: FBT003 - it has many fields
+        return BiEncoderDescription("", None, (), 0, 0, "cosine", "", "", True, limits_of(directory), ())  # noqa: FBT003 - it has many fields
     file = directory / MODEL_FILE
-    model: Mapping[str, Any] = read(file) if file.exists() else {}
+    model: Mapping[str, Any] = read_json(file) if file.exists() else {}
     if kind != NAME:
         raise refused(file, f"model_type is {kind!r}; a bi-encoder's is {NAME}")
-    (first, transformer), *modules = listed(directory / MODULES_FILE, read, KINDS, first=("Transformer", TABLE))
+    (first, transformer), *modules = listed(directory / MODULES_FILE, KINDS, first=("Transformer", TABLE))
     is_static = first == TABLE
-    if not is_static and transformer_task(directory / transformer, read) == CLASSIFIERS:
+    if not is_static and transformer_task(directory / transformer) == CLASSIFIERS:
         raise refused(directory / transformer / TRANSFORMER_FILE, f"transformer_task is {CLASSIFIERS!r}")
-    parts = Modules(directory, read)
+    parts = Modules(directory)
     pooling: Mode = "mean" if is_static else _pooling(directory, parts, modules)
     steps, width = _steps(directory, parts, modules if is_static else modules[1:])
     similarity, dimensions = _similarity(file, model), int(model.get("truncate_dim") or 0)
@@ -109,15 +108,15 @@ def read_bi_encoder(directory: Path, read: Read) -> BiEncoderDescription:
         prompt_of(file, model, QUERY_PROMPTS),
         prompt_of(file, model, DOCUMENT_PROMPTS),
         is_static or parts.includes_prompt(modules[0][1]) or pooling == "lasttoken",
-        _truncation(directory / transformer, read) if is_static else limits_of(directory / transformer, read),
+        _truncation(directory / transformer) if is_static else limits_of(directory / transformer),
         parts.weights,
         is_static,
     )
 
 
-def _truncation(directory: Path, read: Read) -> TokenLimits:
+def _truncation(directory: Path) -> TokenLimits:
     """Return the limit of a tokenizer's own file."""
-    truncation = read(directory / TOKENIZER_FILE).get("truncation") or {}
+    truncation = read_json(directory / TOKENIZER_FILE).get("truncation") or {}
     return TokenLimits(int(truncation.get("max_length", MOST_TOKENS)))
 
 

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from osrerank.scoring.json_file import read_json
 from osrerank.scoring.modular.description import (
     CLASSIFIERS,
     KINDS,
@@ -18,7 +19,6 @@ from osrerank.scoring.modular.description import (
     VECTOR,
     Content,
     Modules,
-    Read,
     limits_of,
     listed,
     model_type,
@@ -56,29 +56,28 @@ class CrossEncoderDescription:
     weights: tuple[str, ...]
 
 
-def read_cross_encoder(directory: Path, read: Read) -> CrossEncoderDescription | None:
+def read_cross_encoder(directory: Path) -> CrossEncoderDescription | None:
     """Return what a directory's files say of a cross-encoder; None where sentence-transformers did not save one.
 
     Args:
         directory: the model's.
-        read: how a JSON file is read.
 
     Raises:
         ModelLoadError: a file cannot be read, or asks for what is not known; the message names the field.
     """
-    if model_type(directory, read) != NAME:
+    if model_type(directory) != NAME:
         return None
-    model: Content = read(directory / MODEL_FILE)
+    model: Content = read_json(directory / MODEL_FILE)
     _check_output(directory / MODEL_FILE, model)
-    modules = listed(directory / MODULES_FILE, read, KINDS)
+    modules = listed(directory / MODULES_FILE, KINDS)
     if modules[0][1]:
         raise refused(directory / MODULES_FILE, f"module 0 has the path {modules[0][1]!r}; a Transformer's is empty")
-    task = transformer_task(directory, read)
+    task = transformer_task(directory)
     if (task == CLASSIFIERS) != (len(modules) == 1):
         reason = f"transformer_task is {task!r}, and {MODULES_FILE} has {len(modules)} modules"
         fix = "a classifier stands alone, and an encoder does not"
         raise refused(directory / TRANSFORMER_FILE, f"{reason}; {fix}")
-    parts = Modules(directory, read)
+    parts = Modules(directory)
     head, labels = (None, 0) if task == CLASSIFIERS else _head(directory, parts, modules[1:])
     prefix = _query_prefix(directory / MODEL_FILE, model)
     if head and prefix and not parts.includes_prompt(modules[1][1]):
@@ -86,7 +85,7 @@ def read_cross_encoder(directory: Path, read: Read) -> CrossEncoderDescription |
         raise refused(directory / modules[1][1] / "config.json", reason)
     names = (MODULES_FILE, MODEL_FILE, TRANSFORMER_FILE, TOKENIZER_SETTINGS_FILE)
     files = (*(name for name in names if (directory / name).exists()), *parts.descriptions)
-    return CrossEncoderDescription(head, labels, limits_of(directory, read).sequence, prefix, files, parts.weights)
+    return CrossEncoderDescription(head, labels, limits_of(directory).sequence, prefix, files, parts.weights)
 
 
 def _head(directory: Path, parts: Modules, modules: Sequence[tuple[str, str]]) -> tuple[Head, int]:

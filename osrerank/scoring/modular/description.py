@@ -4,12 +4,13 @@ What each kind of model makes of them is in the modules beside this one. Nothing
 what is not known is refused, by file and field.
 """
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, get_args
 
 from osrerank.errors import ModelLoadError
+from osrerank.scoring.json_file import read_json
 from osrerank.scoring.modular.head import Activation, HeadStep, Mode
 
 MODULES_FILE = "modules.json"
@@ -72,8 +73,6 @@ KEYS: Mapping[str, Collection[str]] = {
 }
 """The fields of a module's file that are read, or that change no result."""
 
-Read = Callable[..., Any]
-"""Reads a JSON file: ``read(file, kind=dict)``."""
 Content = Mapping[str, Any]
 
 
@@ -91,12 +90,10 @@ class Modules:
 
     Args:
         directory: the model's.
-        read: how a JSON file is read.
     """
 
-    def __init__(self, directory: Path, read: Read) -> None:
+    def __init__(self, directory: Path) -> None:
         self._directory = directory
-        self._read = read
         self.descriptions: tuple[str, ...] = ()
         self.weights: tuple[str, ...] = ()
 
@@ -165,12 +162,12 @@ class Modules:
     def _described(self, kind: str, folder: str) -> tuple[Path, Content]:
         file = self._directory / folder / MODULE_FILE
         self.descriptions = tuple(dict.fromkeys((*self.descriptions, f"{folder}/{MODULE_FILE}")))
-        content: Content = self._read(file)
+        content: Content = read_json(file)
         refuse_unknown(file, content, KEYS[kind], kind)
         return file, content
 
 
-def model_type(directory: Path, read: Read) -> str | None:
+def model_type(directory: Path) -> str | None:
     """Return the class that sentence-transformers loads a directory with; None where it did not save one.
 
     Raises:
@@ -178,24 +175,23 @@ def model_type(directory: Path, read: Read) -> str | None:
     """
     if not (directory / MODULES_FILE).exists():
         return None
-    named = read(directory / MODEL_FILE).get("model_type") if (directory / MODEL_FILE).exists() else None
+    named = read_json(directory / MODEL_FILE).get("model_type") if (directory / MODEL_FILE).exists() else None
     return str(named or "SentenceTransformer")
 
 
-def has_weighted_modules(directory: Path, read: Read) -> bool:
+def has_weighted_modules(directory: Path) -> bool:
     """Return whether modules with weights follow the transformer; the modules' files need not be there.
 
     Raises:
         ModelLoadError: ``modules.json`` cannot be read.
     """
     file = directory / MODULES_FILE
-    modules = read(file, kind=list) if file.exists() else []
+    modules = read_json(file, kind=list) if file.exists() else []
     return any(isinstance(module, dict) and str(module.get("type")).endswith(WEIGHTED) for module in modules)
 
 
 def listed(
     file: Path,
-    read: Read,
     known: Sequence[str],
     libraries: tuple[str, ...] = (LIBRARY,),
     first: Sequence[str] = ("Transformer",),
@@ -204,7 +200,6 @@ def listed(
 
     Args:
         file: ``modules.json``.
-        read: how a JSON file is read.
         known: the kinds that may stand behind the first module.
         libraries: what the modules' types may begin with.
         first: the kinds of which the first module is one.
@@ -213,7 +208,7 @@ def listed(
         ModelLoadError: another module is listed, or none.
     """
     found = []
-    for index, module in enumerate(read(file, kind=list)):
+    for index, module in enumerate(read_json(file, kind=list)):
         try:
             named, folder = str(module["type"]), str(module["path"])
         except (KeyError, TypeError) as error:
@@ -232,12 +227,11 @@ def listed(
     return found
 
 
-def transformer_settings(directory: Path, read: Read, known: Collection[str] = ()) -> tuple[Path, Content]:
+def transformer_settings(directory: Path, known: Collection[str] = ()) -> tuple[Path, Content]:
     """Return the file of a transformer's settings and its content, which is empty where there is none.
 
     Args:
         directory: the transformer's.
-        read: how a JSON file is read.
         known: fields that the caller reads himself.
 
     Raises:
@@ -246,22 +240,22 @@ def transformer_settings(directory: Path, read: Read, known: Collection[str] = (
     file = next((directory / name for name in TRANSFORMER_FILES if (directory / name).exists()), None)
     if file is None:
         return directory / TRANSFORMER_FILE, {}
-    content: Content = read(file)
+    content: Content = read_json(file)
     refuse_unknown(file, content, (*KEYS["Transformer"], *known), "Transformer")
-    if content.get("do_lower_case") and not _lowers(read(directory / TOKENIZER_FILE).get("normalizer")):
+    if content.get("do_lower_case") and not _lowers(read_json(directory / TOKENIZER_FILE).get("normalizer")):
         raise refused(file, "do_lower_case is true; put it into tokenizer.json, as a normaliser")
     if unknown := set(_processing(content)) - {"text"} or set(_processing(content).get("text", {})) - {"max_length"}:
         raise refused(file, f"processing_kwargs has {min(unknown)}; only max_length under text is supported")
     return file, content
 
 
-def transformer_task(directory: Path, read: Read, known: Collection[str] = ()) -> str:
+def transformer_task(directory: Path, known: Collection[str] = ()) -> str:
     """Return what the transformer computes, `ENCODERS` or `CLASSIFIERS`; arguments as of `transformer_settings`.
 
     Raises:
         ModelLoadError: it computes something else, as `transformer_settings`, or the family is not known.
     """
-    file, content = transformer_settings(directory, read, known)
+    file, content = transformer_settings(directory, known)
     task = str(content.get("transformer_task", ENCODERS))
     if task not in (ENCODERS, CLASSIFIERS):
         reason = f"transformer_task is {task!r}; it must be {ENCODERS} or {CLASSIFIERS}"
@@ -272,15 +266,17 @@ def transformer_task(directory: Path, read: Read, known: Collection[str] = ()) -
     if text.get("method", "forward") != "forward" or taken not in (output, [output]):
         raise refused(file, f"modality_config takes {taken!r} of the model; it must be {output} of its forward")
     if task == ENCODERS:
-        _check_family(directory / MODULE_FILE, read(directory / MODULE_FILE))
+        _check_family(directory / MODULE_FILE, read_json(directory / MODULE_FILE))
     return task
 
 
-def limits_of(directory: Path, read: Read, known: Collection[str] = ()) -> TokenLimits:
+def limits_of(directory: Path, known: Collection[str] = ()) -> TokenLimits:
     """Return the least of the limits in a transformer's files, as the library applies them."""
-    _, settings = transformer_settings(directory, read, known)
+    _, settings = transformer_settings(directory, known)
     tokenizer = directory / TOKENIZER_SETTINGS_FILE
-    own = settings.get("max_seq_length") or (read(tokenizer).get("model_max_length") if tokenizer.exists() else None)
+    own = settings.get("max_seq_length") or (
+        read_json(tokenizer).get("model_max_length") if tokenizer.exists() else None
+    )
     given = (own, _processing(settings).get("text", {}).get("max_length"))
     query, document = (int(settings[name]) if settings.get(name) else None for name in LENGTHS)
     return TokenLimits(min((int(limit) for limit in given if limit), default=None), query, document)

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from osrerank.scoring.json_file import read_json
 from osrerank.scoring.modular.bi_encoder import DOCUMENT_PROMPTS, QUERY_PROMPTS, prompt_of
 from osrerank.scoring.modular.description import (
     ENCODERS,
@@ -24,7 +25,6 @@ from osrerank.scoring.modular.description import (
     TOKENS,
     TRANSFORMER_FILE,
     Content,
-    Read,
     limits_of,
     listed,
     model_type,
@@ -94,30 +94,29 @@ class LateInteractionDescription:
     tokens: TokenVectors
 
 
-def is_late_interaction(directory: Path, read: Read) -> bool:
+def is_late_interaction(directory: Path) -> bool:
     """Return whether a directory has a late-interaction model that one of the libraries saved.
 
     Raises:
         ModelLoadError: a file cannot be read.
     """
-    kind, config = model_type(directory, read), directory / MODULE_FILE
+    kind, config = model_type(directory), directory / MODULE_FILE
     if kind is None and config.exists():
-        return STANFORD in (read(config).get("architectures") or ())
+        return STANFORD in (read_json(config).get("architectures") or ())
     return kind in NAMES
 
 
-def read_late_interaction(directory: Path, read: Read) -> LateInteractionDescription:
+def read_late_interaction(directory: Path) -> LateInteractionDescription:
     """Return what a directory's files say of late interaction.
 
     Args:
         directory: the model's, of which `is_late_interaction` is true.
-        read: how a JSON file is read.
 
     Raises:
         ModelLoadError: a file cannot be read, or asks for what is not known; the message names the field.
     """
-    kind = model_type(directory, read)
-    return _of_stanford(directory, read) if kind is None else _Saved(directory, read, kind).read()
+    kind = model_type(directory)
+    return _of_stanford(directory) if kind is None else _Saved(directory, kind).read()
 
 
 class _Saved:
@@ -125,17 +124,16 @@ class _Saved:
 
     Args:
         directory: the model's.
-        read: how a JSON file is read.
         kind: the model's type, one of `NAMES`.
     """
 
-    def __init__(self, directory: Path, read: Read, kind: str) -> None:
-        self._directory, self._read = directory, read
+    def __init__(self, directory: Path, kind: str) -> None:
+        self._directory = directory
         self._is_pylates = kind == "ColBERT"
         self._file = directory / MODEL_FILE
-        self._model: Content = read(self._file)
-        (_, self._transformer), *self._modules = listed(directory / MODULES_FILE, read, KINDS, LIBRARIES)
-        self._vocabulary = _Vocabulary(directory / self._transformer, read)
+        self._model: Content = read_json(self._file)
+        (_, self._transformer), *self._modules = listed(directory / MODULES_FILE, KINDS, LIBRARIES)
+        self._vocabulary = _Vocabulary(directory / self._transformer)
 
     def read(self) -> LateInteractionDescription:
         """Return what the files say."""
@@ -143,7 +141,7 @@ class _Saved:
         if similarity not in SIMILARITIES:
             raise refused(self._file, f"similarity_fn_name is {similarity!r}; it must be {' or '.join(SIMILARITIES)}")
         transformer = self._directory / self._transformer
-        if (task := transformer_task(transformer, self._read, (EXPANSION,))) != ENCODERS:
+        if (task := transformer_task(transformer, (EXPANSION,))) != ENCODERS:
             raise refused(transformer / TRANSFORMER_FILE, f"transformer_task is {task!r}; it must be {ENCODERS!r}")
         projections, dimensions = self._projections()
         queries, documents = self._side("query", QUERY_PROMPTS), self._side("document", DOCUMENT_PROMPTS)
@@ -180,8 +178,8 @@ class _Saved:
             is_on = self._model.get("do_query_expansion") is not False
             attends = bool(self._model.get("attend_to_expansion_tokens"))
             return self._vocabulary.expansion(query if is_on else 0, attends=attends), query, document
-        limits = limits_of(transformer, self._read, (EXPANSION,))
-        file, settings = transformer_settings(transformer, self._read, (EXPANSION,))
+        limits = limits_of(transformer, (EXPANSION,))
+        file, settings = transformer_settings(transformer, (EXPANSION,))
         found = settings.get(EXPANSION) or {"length": 0}
         refuse_unknown(file, found, ("strategy", "attend", "token", "length"), EXPANSION)
         if found.get("strategy") not in (None, "fixed", "min"):
@@ -204,7 +202,7 @@ class _Saved:
 
     def _dense(self, folder: str) -> tuple[Projection, int]:
         file = self._directory / folder / MODULE_FILE
-        content: Content = self._read(file)
+        content: Content = read_json(file)
         refuse_unknown(file, content, DENSE_KEYS, "Dense")
         source = content.get("module_input_name", TOKENS)
         activation = str(content.get("activation_function", "Tanh")).rpartition(".")[2]
@@ -261,14 +259,14 @@ class _Saved:
             reason = f"it lists {len(folders)} modules of the type {kind}; of late interaction it must be one"
             raise refused(self._directory / MODULES_FILE, reason)
         file = self._directory / folders[0] / MODULE_FILE
-        content: Content = self._read(file)
+        content: Content = read_json(file)
         refuse_unknown(file, content, known, kind)
         return file, content
 
 
-def _of_stanford(directory: Path, read: Read) -> LateInteractionDescription:
-    file, vocabulary = directory / METADATA_FILE, _Vocabulary(directory, read)
-    content: Mapping[str, Any] = read(file) if file.exists() else {}
+def _of_stanford(directory: Path) -> LateInteractionDescription:
+    file, vocabulary = directory / METADATA_FILE, _Vocabulary(directory)
+    content: Mapping[str, Any] = read_json(file) if file.exists() else {}
     for name, wanted in (("similarity", "cosine"), ("interaction", "colbert")):
         if content.get(name, wanted) != wanted:
             raise refused(file, f"{name} is {content[name]!r}; it must be {wanted!r}")
@@ -294,17 +292,16 @@ class _Vocabulary:
 
     Args:
         directory: the transformer's.
-        read: how a JSON file is read.
     """
 
-    def __init__(self, directory: Path, read: Read) -> None:
+    def __init__(self, directory: Path) -> None:
         self._file = directory / TOKENIZER_FILE
-        content: Content = read(self._file)
+        content: Content = read_json(self._file)
         own = (content.get("model") or {}).get("vocab") or {}
         self._added = frozenset(str(one.get("content")) for one in content.get("added_tokens") or ())
         self._own = frozenset(own if isinstance(own, dict) else (one[0] for one in own))
         settings = directory / TOKENIZER_SETTINGS_FILE
-        named = read(settings).get("mask_token") if settings.exists() else None
+        named = read_json(settings).get("mask_token") if settings.exists() else None
         self._mask = str(named["content"] if isinstance(named, dict) else named or "[MASK]")
 
     def has(self, token: str) -> bool:

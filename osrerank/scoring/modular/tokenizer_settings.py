@@ -5,7 +5,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, Self
 
-from osrerank.scoring.modular.description import TOKENIZER_FILE, TOKENIZER_SETTINGS_FILE, Read, refused
+from osrerank.scoring.json_file import read_json
+from osrerank.scoring.modular.description import TOKENIZER_FILE, TOKENIZER_SETTINGS_FILE, refused
 
 TruncationSide = Literal["right", "left"]
 WITHOUT = ("DistilBert", "Roberta", "XLMRoberta", "MPNet", "Camembert", "BigBird")
@@ -30,16 +31,16 @@ class TokenizerSettings:
     truncation_side: TruncationSide = "right"
 
     @classmethod
-    def read(cls, directory: Path, read: Read) -> Self:
+    def read(cls, directory: Path) -> Self:
         """Read the settings of a transformer's directory; without the file they have transformers' defaults.
 
         Raises:
             ModelLoadError: a file cannot be read, or ``truncation_side`` is not known.
         """
         file = directory / TOKENIZER_SETTINGS_FILE
-        content: Mapping[str, Any] = read(file) if file.exists() else {}
+        content: Mapping[str, Any] = read_json(file) if file.exists() else {}
         limit = content.get("model_max_length")
-        return cls(int(limit) if limit else None, _gives_token_types(content), _side(directory, content, read))
+        return cls(int(limit) if limit else None, _gives_token_types(content), _side(directory, content))
 
 
 def _gives_token_types(content: Mapping[str, Any]) -> bool:
@@ -52,10 +53,10 @@ def _gives_token_types(content: Mapping[str, Any]) -> bool:
     return family in WITH if named and is_saved_by_5 else family not in WITHOUT
 
 
-def _side(directory: Path, content: Mapping[str, Any], read: Read) -> TruncationSide:
+def _side(directory: Path, content: Mapping[str, Any]) -> TruncationSide:
     named = content.get("truncation_side")
     if named is None and (directory / TOKENIZER_FILE).exists():
-        truncation = read(directory / TOKENIZER_FILE).get("truncation") or {}
+        truncation = read_json(directory / TOKENIZER_FILE).get("truncation") or {}
         named = str(truncation.get("direction", SIDES[0])).lower()
     known = next((side for side in SIDES if side == (named or SIDES[0])), None)
     if known is None:

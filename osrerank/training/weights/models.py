@@ -30,7 +30,6 @@ from osrerank.scoring.model_files import (
     TOKENIZER_FILE,
     WEIGHTS_FILE,
     read_config,
-    read_json,
     tokenizer_file,
 )
 from osrerank.scoring.modular.description import MODULES_FILE
@@ -168,7 +167,7 @@ def _segment_rows(source: Path, kind: str, config: Mapping[str, Any], known: Mod
     rows = int(config.get("type_vocab_size", 2))
     if kind == "duo":
         return max(3, rows)
-    gives_types = TokenizerSettings.read(source, read_json).gives_token_types
+    gives_types = TokenizerSettings.read(source).gives_token_types
     if known is not None:
         return known.segment_rows
     return rows if gives_types else min(1, rows)

@@ -22,7 +22,8 @@ from osrerank.export.calibration import fit_calibration
 from osrerank.export.export_model import ExportOptions, export_model, write_card
 from osrerank.scoring.card import Calibration
 from osrerank.scoring.card_file import read_card
-from osrerank.scoring.model_files import CARD_FILE, TOKENIZER_FILE, read_json
+from osrerank.scoring.json_file import read_json
+from osrerank.scoring.model_files import CARD_FILE, TOKENIZER_FILE
 from osrerank.scoring.registry import load_scorer
 
 RECIPES = Path(__file__).parent / "recipes"

@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 
 from osrerank.errors import ModelLoadError
-from osrerank.scoring.model_files import read_json
 from osrerank.scoring.modular.late_interaction import Projection, is_late_interaction, read_late_interaction
 from osrerank.scoring.modular.token_vectors import TokenVectors
 from tests.late_interaction import NAMES, SAVED
@@ -35,13 +34,13 @@ def changed(tmp_path: Path) -> Callable[..., Path]:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_each_is_recognised_and_others_are_not(name: str) -> None:
-    assert is_late_interaction(SAVED / name, read_json)
-    assert not is_late_interaction(SAVED.parent / "tiny-bert-bi-encoder", read_json)
-    assert not is_late_interaction(SAVED.parent / "tiny-bert-one-label", read_json)
+    assert is_late_interaction(SAVED / name)
+    assert not is_late_interaction(SAVED.parent / "tiny-bert-bi-encoder")
+    assert not is_late_interaction(SAVED.parent / "tiny-bert-one-label")
 
 
 def test_sentence_transformers_own_form() -> None:
-    found = read_late_interaction(SAVED / "expanded", read_json)
+    found = read_late_interaction(SAVED / "expanded")
     assert found.tokens == TokenVectors("[Q]", "[D]", "[MASK]", 16, skipped=(".", ",", "!", ";", "(", ")", ":"))
     assert (found.query_prefix, found.document_prefix) == (" ", " ")
     assert (found.most_query_tokens, found.most_document_tokens, found.dimensions) == (16, 48, 16)
@@ -49,7 +48,7 @@ def test_sentence_transformers_own_form() -> None:
 
 
 def test_text_prompts_residuals_and_pooling() -> None:
-    found = read_late_interaction(SAVED / "pooled", read_json)
+    found = read_late_interaction(SAVED / "pooled")
     tokens = TokenVectors(expansion="[MASK]", expanded_to=8, attends_to_expansion=True, pool_factor=2)
     assert found.tokens == tokens
     assert (found.query_prefix, found.document_prefix) == ("the query ", "the document ")
@@ -58,7 +57,7 @@ def test_text_prompts_residuals_and_pooling() -> None:
 
 
 def test_pylates_form() -> None:
-    found = read_late_interaction(SAVED / "pylate", read_json)
+    found = read_late_interaction(SAVED / "pylate")
     assert (found.tokens.query_marker, found.tokens.document_marker) == ("[Q] ", "[D] ")
     assert (found.tokens.expansion, found.tokens.expanded_to, found.most_document_tokens) == ("[MASK]", 16, 40)
     assert found.tokens.skipped[: len(PUNCTUATION)] == PUNCTUATION
@@ -66,7 +65,7 @@ def test_pylates_form() -> None:
 
 
 def test_stanfords_form() -> None:
-    found = read_late_interaction(SAVED / "stanford", read_json)
+    found = read_late_interaction(SAVED / "stanford")
     assert (found.tokens.query_marker, found.tokens.document_marker) == ("[unused0]", "[unused1]")
     assert (found.most_query_tokens, found.most_document_tokens, found.dimensions) == (20, 44, 16)
     assert found.projections == (Projection("model.safetensors", "linear"),)
@@ -78,7 +77,7 @@ def test_without_metadata_lengths_and_markers_are_the_libraries_own(changed: Cal
     names = ("query_prefix", "document_prefix", "query_length", "document_length", "skiplist_words")
     changed("pylate", MODEL, **dict.fromkeys(names), do_query_expansion=False)
     for name, marker in (("stanford", "[unused0]"), ("pylate", "[Q] ")):
-        found = read_late_interaction(changed(name, "config.json"), read_json)
+        found = read_late_interaction(changed(name, "config.json"))
         assert (found.most_query_tokens, found.most_document_tokens) == (32, 180)
         assert found.tokens.query_marker == marker
         assert found.tokens.skipped[: len(PUNCTUATION)] == PUNCTUATION
@@ -88,7 +87,7 @@ def test_without_metadata_lengths_and_markers_are_the_libraries_own(changed: Cal
 def test_a_prompt_behind_a_marker_stays_text(changed: Callable[..., Path]) -> None:
     prompts = {"query": "[Q] search for ", "document": ""}
     folder = changed("expanded", "config_sentence_transformers.json", prompts=prompts)
-    found = read_late_interaction(folder, read_json)
+    found = read_late_interaction(folder)
     assert (found.tokens.query_marker, found.query_prefix) == ("[Q]", " search for ")
     assert (found.tokens.document_marker, found.document_prefix) == ("", "")
 
@@ -126,7 +125,7 @@ def test_what_is_not_known_is_refused(
 ) -> None:
     folder = changed(name, file, **fields)
     with pytest.raises(ModelLoadError, match=re.escape(reason)) as caught:
-        read_late_interaction(folder, read_json)
+        read_late_interaction(folder)
     assert str(folder / file) in str(caught.value)
 
 
@@ -141,10 +140,10 @@ def test_modules_that_are_missing_unknown_or_elsewhere_are_refused(changed: Call
     ):
         (folder / "modules.json").write_text(json.dumps(modules), "utf-8")
         with pytest.raises(ModelLoadError, match=re.escape(reason)):
-            read_late_interaction(folder, read_json)
+            read_late_interaction(folder)
 
 
 def test_without_the_filling_token_it_is_refused(changed: Callable[..., Path]) -> None:
     folder = changed("expanded", "tokenizer_config.json", mask_token="<fill>")
     with pytest.raises(ModelLoadError, match="it lacks '<fill>'"):
-        read_late_interaction(folder, read_json)
+        read_late_interaction(folder)
