@@ -119,14 +119,17 @@ class FirstPass:
         return replace(self, body={**self.body, "query": boosts.query}, params=params, boosts=boosts)
 
     def is_better(self, own: Mapping[str, Any], response: Mapping[str, Any]) -> bool:
-        """Return whether the response to the caller's own request is more complete than the first pass's response."""
+        """Return whether the response to the caller's own request is to be preferred to the first pass's response.
+
+        It is if it is more complete. It is also if as many shards failed in both but one page has fewer hits: a shard
+        that cannot fetch its hits leaves a gap, which the deeper first pass would fill from below.
+        """
         size, start = self.page.size, self.page.offset
-        pairs = zip(
-            _losses(own, found_hits(own)[:size]),
-            _losses(response, found_hits(response)[start : start + size]),
-            strict=True,
-        )
-        return any(less < more for less, more in pairs)
+        own_losses = _losses(own, found_hits(own)[:size])
+        losses = _losses(response, found_hits(response)[start : start + size])
+        if own_losses[0] == losses[0] > 0 and own_losses[-1] != losses[-1]:
+            return True
+        return any(less < more for less, more in zip(own_losses, losses, strict=True))
 
 
 def _part(response: Mapping[str, Any], name: str) -> Mapping[str, Any]:
@@ -148,9 +151,13 @@ def total_of(response: Mapping[str, Any], unknown: int) -> int:
     return int(count) if isinstance(count, int | float) else unknown
 
 
+def failed_shards(response: Mapping[str, Any]) -> int:
+    """Return how many shards failed."""
+    return int(_part(response, "_shards").get("failed", 0))
+
+
 def _losses(response: Mapping[str, Any], hits: Sequence[Any]) -> tuple[int, ...]:
-    failed = _part(response, "_shards").get("failed", 0)
-    return failed, bool(response.get("timed_out")), bool(response.get("terminated_early")), -len(hits)
+    return failed_shards(response), bool(response.get("timed_out")), bool(response.get("terminated_early")), -len(hits)
 
 
 def _first_failure(shards: Mapping[str, Any]) -> str:

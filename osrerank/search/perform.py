@@ -7,7 +7,7 @@ from typing import Any
 
 from osrerank._seldom import Seldom
 from osrerank.response import Hits, hits_of, sections_of
-from osrerank.retrieval.first_pass import FirstPass, found_hits, total_of
+from osrerank.retrieval.first_pass import FirstPass, failed_shards, found_hits, total_of
 from osrerank.retrieval.requests import SideRequest
 from osrerank.search.orders import MAY_NOT_JOIN
 from osrerank.search.plan import NOT_TRIED, Plan, look_up_fields
@@ -136,7 +136,11 @@ def _own_response(plan: Plan) -> Generator[SearchRequest, Any, Any]:
 
 
 def _better(plan: Plan, response: Any, reason: Reason) -> Generator[SearchRequest, Any, tuple[Plan, Any]]:
-    """Yield the caller's own request; return the more complete of its response and the first pass's, with its plan."""
+    """Yield the caller's own request; return the more complete of its response and the first pass's, with its plan.
+
+    If as many shards failed in both, the first pass's response gets the failures of the caller's own request: their
+    reasons may name the size.
+    """
     own = plan.unranked(reason)
     try:
         answered = yield own.own_request
@@ -145,6 +149,8 @@ def _better(plan: Plan, response: Any, reason: Reason) -> Generator[SearchReques
             return plan, response
         raise
     if plan.first_pass is None or not plan.first_pass.is_better(answered, response):
+        if 0 < failed_shards(response) == failed_shards(answered):
+            response = {**response, "_shards": answered["_shards"]}
         return plan, response
     _warn(reason)
     return own, answered

@@ -145,6 +145,18 @@ def test_fifty_drawn_searches(client: Any) -> None:
     assert sum(check(client, seed) for seed in range(50)) > 15
 
 
+@pytest.mark.parametrize("seed", [605, 925])
+def test_where_shards_fail_at_the_callers_own_size_too_the_failures_and_the_number_of_hits_are_the_plain_ones(
+    client: Any, seed: int
+) -> None:
+    check(client, seed)
+
+
+@pytest.mark.slow
+def test_a_thousand_drawn_searches(client: Any) -> None:
+    assert sum(check(client, seed) for seed in range(1_000)) > 300
+
+
 def test_twenty_drawn_multi_searches(client: Any) -> None:
     compared = 0
     for seed in range(20):
