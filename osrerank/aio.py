@@ -15,6 +15,7 @@ from osrerank.client import (
     server_options,
     split_params,
     timed,
+    with_params,
 )
 from osrerank.driver import AsyncDriver
 from osrerank.options.defaults import Defaults
@@ -86,7 +87,7 @@ class AsyncClient(OfOpenSearchPy, AsyncDriver, AsyncOpenSearch):
                 )
             if isinstance(step, MultiSearchRequest):
                 send = super().msearch_template if step.is_template else super().msearch
-                return await send(body=list(step.lines), index=index, **options)
+                return await send(body=list(step.lines), index=index, **with_params(options, step.params))
             assert isinstance(step, SearchRequest)
             in_url, named = split_params(step.params, options)
             send = super().search_template if step.is_template else super().search

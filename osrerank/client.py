@@ -155,7 +155,7 @@ class Client(OfOpenSearchPy, SyncDriver, OpenSearch):
                 )
             if isinstance(step, MultiSearchRequest):
                 send = super().msearch_template if step.is_template else super().msearch
-                return send(body=list(step.lines), index=index, **options)
+                return send(body=list(step.lines), index=index, **with_params(options, step.params))
             assert isinstance(step, SearchRequest)
             in_url, named = split_params(step.params, options)
             send = super().search_template if step.is_template else super().search
@@ -257,6 +257,11 @@ def split_params(params: Mapping[str, Any], options: Mapping[str, Any]) -> tuple
     """
     named = {name: value for name, value in params.items() if name in options}
     return {name: value for name, value in params.items() if name not in named}, named
+
+
+def with_params(options: Mapping[str, Any], params: Mapping[str, Any]) -> dict[str, Any]:
+    """Return opensearch-py's keyword arguments with more URL parameters."""
+    return {**options, "params": {**(options.get("params") or {}), **params}} if params else dict(options)
 
 
 def timed(step: SideRequest, options: Mapping[str, Any]) -> dict[str, Any]:

@@ -108,7 +108,7 @@ class _Elastic:
             **(_content(step.body) if isinstance(step, SearchRequest) else _content(step.lines, is_lines=True)),
             "method": "POST",
             "path": path_of(call.indices, f"_{action}/template" if step.is_template else f"_{action}"),
-            "params": step.params if isinstance(step, SearchRequest) else call.params,
+            "params": step.params if isinstance(step, SearchRequest) else {**call.params, **step.params},
             "endpoint_id": f"{action}_template" if step.is_template else action,
             "path_parts": {"index": call.indices} if call.indices else {},
         }

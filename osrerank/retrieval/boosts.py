@@ -125,8 +125,13 @@ def boosts_of(
         return None
     if naming.beside:
         named = {"bool": {"must": [named], "filter": naming.beside}}
-    scored = str(params.get(SCORED, "")).lower() == "true"
+    scored = asks_for_scores(params)
     return Boosts(named, tuple(naming.texts), naming.factor, naming.text_within, tuple(naming.steps), scored)
+
+
+def asks_for_scores(params: Mapping[str, Any]) -> bool:
+    """Return whether URL parameters ask for the scores of named queries."""
+    return str(params.get(SCORED, "")).lower() == "true"
 
 
 def _untold(why: str) -> Reason:
@@ -313,9 +318,7 @@ def told(response: Mapping[str, Any], boosts: Boosts) -> tuple[tuple[Parts, ...]
         ResponseFormatError: it is not a search response.
     """
     raw = hits_of(response)
-    answer = {**response, "hits": {**response["hits"], "hits": [_own(hit, boosts.has_scores) for hit in raw]}}
-    if "aggregations" in response:
-        answer["aggregations"] = _everywhere(response["aggregations"], boosts.has_scores)
+    answer = with_own_names(response, has_scores=boosts.has_scores)
     parts = []
     for rank, hit in enumerate(raw, start=1):
         score, matched = hit.get("_score"), hit.get("matched_queries")
@@ -333,6 +336,15 @@ def told(response: Mapping[str, Any], boosts: Boosts) -> tuple[tuple[Parts, ...]
             return _untold(which), answer
         parts.append({TEXT: text, **{_name(number): value for number, value in enumerate(values, start=1)}})
     return tuple(parts), answer
+
+
+def with_own_names(response: Mapping[str, Any], *, has_scores: bool) -> dict[str, Any]:
+    """Return a response whose hits have the caller's own ``matched_queries``, and their scores only if asked for."""
+    hits = response["hits"]
+    answer = {**response, "hits": {**hits, "hits": [_own(hit, has_scores) for hit in hits["hits"]]}}
+    if "aggregations" in response:
+        answer["aggregations"] = _everywhere(response["aggregations"], has_scores)
+    return answer
 
 
 def _name(number: int) -> str:

@@ -6,6 +6,7 @@ from typing import Any
 
 from osrerank.errors import ConfigError
 from osrerank.options.rerank import Rerank
+from osrerank.retrieval.boosts import SCORED
 from osrerank.retrieval.fields import SearchFields
 from osrerank.search.plan import Asked, Query, RerankArgument, decoded, held_back, with_query
 from osrerank.search.run import search
@@ -15,7 +16,7 @@ from osrerank.search.together import ClientSteps, alone, together
 from osrerank.types.failed import Failed
 from osrerank.types.reasons import Reason
 
-SHARED = ("filter_path",)
+SHARED = ("filter_path", SCORED)
 """Parameters of a multi-search that apply to each of its searches."""
 
 

@@ -7,6 +7,7 @@ from typing import Any
 
 from osrerank._seldom import Seldom
 from osrerank.response import Hits, hits_of, sections_of
+from osrerank.retrieval.boosts import SCORED
 from osrerank.retrieval.first_pass import FirstPass, failed_shards, found_hits, total_of
 from osrerank.retrieval.requests import SideRequest
 from osrerank.search.orders import MAY_NOT_JOIN
@@ -119,10 +120,12 @@ def _name(hit: Any) -> tuple[Any, Any] | None:
 
 
 def _request(plan: Plan, first: FirstPass) -> SearchRequest:
-    """Return the request of a first pass; the parameters are in its body if it has no URL of its own."""
-    if not plan.asked.place:
-        return SearchRequest(plan.asked.as_given(first.body), first.params, is_first_pass=True)
-    return SearchRequest(plan.asked.as_given({**first.body, **first.params}), {}, is_first_pass=True)
+    """Return the request of a first pass; in a multi-search, its parameters are in its body, but for `SCORED`."""
+    body, params = first.body, first.params
+    if plan.asked.place:
+        body = {**body, **{name: value for name, value in params.items() if name != SCORED}}
+        params = {name: value for name, value in params.items() if name == SCORED}
+    return SearchRequest(plan.asked.as_given(body), params, is_first_pass=True)
 
 
 def _own_response(plan: Plan) -> Generator[SearchRequest, Any, Any]:

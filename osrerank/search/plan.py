@@ -54,7 +54,7 @@ NOT_TRIED = (ReasonCode.NOT_ASKED, ReasonCode.SHADOW, ReasonCode.SHARE)
 
 
 NOT_IN_MULTI_SEARCH = Reason(
-    ReasonCode.BOOSTS, "the boosts of the query do not count: a multi-search does not tell them; use search"
+    ReasonCode.BOOSTS, "the boosts of the query do not count: OpenSearch tells them in no multi-search; use search"
 )
 NOT_EMBEDDED = Reason(ReasonCode.BOOSTS, "the boosts of the query do not count: the embedded engine does not tell them")
 
@@ -224,7 +224,7 @@ def make_plan(asked: Asked, known: Searcher, service: RerankService) -> Generato
     if (obstacle := (yield from _obstacle(plan, known))) is not None:
         return replace(plan, obstacle=obstacle, text="")
     plan, thresholds = yield from _with_lookups(plan, known)
-    return _with_boosts(_with_first_pass(plan, pipeline, thresholds), known)
+    return (yield from _with_boosts(_with_first_pass(plan, pipeline, thresholds), known))
 
 
 def _with_cut_query(plan: Plan, count: int) -> Plan:
@@ -335,15 +335,20 @@ def _with_first_pass(plan: Plan, pipeline: SearchPipeline, thresholds: Threshold
     return replace(plan, options=own, other=replace(plan, options=other, recipe=recipe))
 
 
-def _with_boosts(plan: Plan, known: Searcher) -> Plan:
-    """Return the plan whose first pass tells the boosts of the caller's query, if it has any that are to count."""
+def _with_boosts(plan: Plan, known: Searcher) -> Generator[SideRequest, Any, Plan]:
+    """Return the plan whose first pass tells the boosts of the caller's query, if it has any that are to count.
+
+    In a multi-search, yield the requests that find the engine, if it is not known.
+    """
     if plan.first_pass is None or isinstance(plan.asked.query, str) or plan.options.boosts == "ignore":
         return plan
     boosts = boosts_of(plan.body, plan.asked.params, plan.text, plan.fields.exact)
     first = plan.first_pass
     if isinstance(boosts, Boosts):
-        refusal = NOT_IN_MULTI_SEARCH if plan.asked.place else known.unnamed.get(str(plan.asked.index))
-        refusal = NOT_EMBEDDED if known.is_embedded else refusal
+        refusal = NOT_EMBEDDED if known.is_embedded else known.unnamed.get(str(plan.asked.index))
+        if plan.asked.place and not refusal:
+            engine = yield from known.engine.of()
+            refusal = None if engine.scores_names_in_multi_search else NOT_IN_MULTI_SEARCH
         first = first if refusal else first.with_names(boosts)
         boosts = refusal or boosts
     return replace(plan, first_pass=first, boosts=boosts, other=plan.other and replace(plan.other, boosts=boosts))

@@ -1,6 +1,7 @@
 """The steps that a search yields, and that a client performs: requests, and computations."""
 
 from collections.abc import Callable, Generator, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from osrerank.retrieval.requests import SideRequest
@@ -29,10 +30,12 @@ class MultiSearchRequest(NamedTuple):
     Attributes:
         lines: headers and bodies, in turn.
         is_template: whether the bodies are search templates', so that the request goes to ``_msearch/template``.
+        params: URL parameters in addition to the caller's.
     """
 
     lines: Sequence[Any]
     is_template: bool = False
+    params: Mapping[str, Any] = MappingProxyType({})
 
 
 class Texts(NamedTuple):

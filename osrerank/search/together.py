@@ -10,6 +10,8 @@ from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+from osrerank.retrieval.boosts import SCORED, asks_for_scores, with_own_names
+from osrerank.retrieval.first_pass import found_hits
 from osrerank.retrieval.requests import SideRequest, path_of
 from osrerank.search.step import (
     ClientStep,
@@ -114,8 +116,11 @@ def together(
             batch = _next_batch(waiting)
             steps: list[Any] = [search.step for search in batch]
             if isinstance(steps[0], SearchRequest) and batch[0].header is not None:
-                answer = yield from _tried(_multi_search(batch))
+                request = _multi_search(batch)
+                answer = yield from _tried(request)
                 answers = _responses(answer, len(batch), any(step.is_first_pass for step in steps))
+                if request.params:
+                    answers = [_as_asked(answer, step) for answer, step in zip(answers, steps, strict=True)]
                 envelope = {**answer, **envelope} if isinstance(answer, Mapping) else envelope
             elif isinstance(steps[0], Texts):
                 answers = yield from _texts(steps)
@@ -155,9 +160,18 @@ def _tried(step: ClientStep) -> Generator[ClientStep, Any, Any]:
 
 
 def _multi_search(searches: Sequence[_Search]) -> MultiSearchRequest:
-    """Return the request of several searches."""
+    """Return the request of several searches; if one of them asks for the scores of named queries, all get them."""
     steps = [(search.header, search.step) for search in searches if isinstance(search.step, SearchRequest)]
-    return MultiSearchRequest([line for header, step in steps for line in (header, step.body)])
+    lines = [line for header, step in steps for line in (header, step.body)]
+    is_scored = any(asks_for_scores(step.params) for _, step in steps)
+    return MultiSearchRequest(lines, params={SCORED: "true"} if is_scored else {})
+
+
+def _as_asked(answer: Any, step: SearchRequest) -> Any:
+    """Return the answer to a search without the scores of its named queries, unless it has asked for them."""
+    if asks_for_scores(step.params) or not (isinstance(answer, Mapping) and found_hits(answer)):
+        return answer
+    return with_own_names(answer, has_scores=False)
 
 
 def _responses(answer: Any, count: int, has_first_pass: bool) -> list[Any]:  # noqa: FBT001 - the argument of a private function

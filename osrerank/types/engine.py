@@ -28,6 +28,11 @@ class Engine(Enum):
         return self is not Engine.ELASTICSEARCH
 
     @property
+    def scores_names_in_multi_search(self) -> bool:
+        """Whether a multi-search, too, may ask for the scores of named queries."""
+        return self is Engine.ELASTICSEARCH
+
+    @property
     def no_pipeline(self) -> dict[str, Any]:
         """The URL parameters of a search that runs under no search pipeline, whatever its index's default is."""
         return {"search_pipeline": "_none"} if self.has_pipelines else {}

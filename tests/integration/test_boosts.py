@@ -1,4 +1,4 @@
-"""Boosts of the caller's query survive: where the model agrees with the text score, the order is OpenSearch's own."""
+"""Boosts of the caller's query survive: where the model agrees with the text score, the order is the engine's own."""
 
 import datetime as dt
 import json
@@ -13,6 +13,7 @@ from opensearchpy import RequestError
 
 from osrerank import Client
 from osrerank.testing import FunctionScorer, overlap
+from osrerank.types.engine import Engine
 from tests.articles import filled, watched
 from tests.drawn_boosts import MAPPINGS, drawn, goods
 from tests.servers import ROOT
@@ -20,7 +21,8 @@ from tests.servers import ROOT
 pytestmark = pytest.mark.integration
 
 MISMATCH = "the parts do not make _score"
-SHARDS = {"settings": {"number_of_shards": 2, "number_of_replicas": 0}, "mappings": MAPPINGS}
+LACKING = "rank_feature"
+"""A type of field, and its query, that the Elasticsearch of these tests does not have (its module mapper-extras)."""
 
 
 @pytest.fixture(scope="module")
@@ -29,10 +31,15 @@ def text_scores() -> dict[str, float]:
     return {}
 
 
-@pytest.fixture(scope="module")
-def client(opensearch_url: str, text_scores: dict[str, float]) -> Iterator[Client]:
+@pytest.fixture(scope="module", params=["opensearch", "elasticsearch"])
+def client(request: pytest.FixtureRequest, text_scores: dict[str, float]) -> Iterator[Client]:
     scorer = FunctionScorer(lambda _query, text: text_scores.get(text, 0.0))
-    with filled(opensearch_url, "goods", goods(200), SHARDS, scorer=scorer) as client:
+    fields = MAPPINGS["properties"]
+    if request.param == "elasticsearch":
+        fields = {name: field for name, field in fields.items() if field["type"] != LACKING}
+    body = {"settings": {"number_of_shards": 2, "number_of_replicas": 0}, "mappings": {"properties": fields}}
+    url = request.getfixturevalue(f"{request.param}_url")
+    with filled(url, "goods", goods(200), body, scorer=scorer) as client:
         yield client
 
 
@@ -47,6 +54,8 @@ def boosts(response: Mapping[str, Any]) -> dict[str, Any] | None:
 def outcome(client: Client, text_scores: dict[str, float], seed: int) -> str:
     """Return what came of a drawn query with a model that agrees with its text score: exact, or a reason."""
     body, text = drawn(random.Random(seed))
+    if LACKING in json.dumps(body) and client.engine is Engine.ELASTICSEARCH:
+        return LACKING
     try:
         own = client.search(body={**body, "size": 100}, index="goods")
     except RequestError as error:  # such as a script that cannot be compiled
@@ -60,6 +69,8 @@ def outcome(client: Client, text_scores: dict[str, float], seed: int) -> str:
     text_scores.clear()
     text_scores.update((hit["_source"]["title"], hit["_score"]) for hit in found if hit["_id"] not in uncounted)
     answer = client.search(body={**body, "size": 100}, index="goods", rerank=options)
+    if not ids(answer):  # a random score of each search's own may be below min_score
+        return "no hits"
     told = boosts(answer)
     assert answer["rerank"]["applied"] is True, json.dumps(body)
     assert told is not None, json.dumps(body)
@@ -71,20 +82,20 @@ def outcome(client: Client, text_scores: dict[str, float], seed: int) -> str:
     return MISMATCH if why.startswith("the hit at rank") else why
 
 
-def test_where_the_model_agrees_with_the_text_score_the_order_is_that_of_opensearch(
+def test_where_the_model_agrees_with_the_text_score_the_order_is_that_of_the_engine(
     client: Client, text_scores: dict[str, float]
 ) -> None:
     counts = Counter(outcome(client, text_scores, seed) for seed in range(100))
-    assert counts["exact"] >= 50, counts
+    assert counts["exact"] >= (100 - counts[LACKING]) / 2, counts
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("first", range(100, 2_100, 200))
-def test_of_two_thousand_drawn_queries_each_has_the_order_of_opensearch_or_a_reason(
+def test_of_two_thousand_drawn_queries_each_has_the_order_of_the_engine_or_a_reason(
     client: Client, text_scores: dict[str, float], first: int
 ) -> None:
     counts = Counter(outcome(client, text_scores, seed) for seed in range(first, first + 200))
-    assert counts["exact"] >= 100, counts
+    assert counts["exact"] >= (200 - counts[LACKING]) / 2, counts
     assert counts[MISMATCH] <= 2, counts
 
 
@@ -180,13 +191,32 @@ def test_an_interleaved_list_has_a_team_whose_boosts_count(client: Client) -> No
     assert told["applied"] is True
 
 
-def test_a_multi_search_says_that_boosts_do_not_count(client: Client) -> None:
-    answer = client.msearch(body=[{"index": "goods"}, {"query": QUERY}], rerank=True)["responses"][0]
-    assert answer["rerank"]["applied"] is True
-    told = boosts(answer)
+def test_a_multi_search_counts_boosts_on_elasticsearch_and_says_on_opensearch_that_they_do_not(client: Client) -> None:
+    plain = {"query": QUERY["function_score"]["query"]}
+    lines = [{"index": "goods"}, {"query": QUERY}, {"index": "goods"}, plain, {"index": "absent"}, plain]
+    boosted, unboosted, failed = client.msearch(body=lines, rerank=True)["responses"]
+    assert failed["status"] == 404
+    assert unboosted["hits"]["hits"][0]["matched_queries"] == ["mine"]
+    assert boosted["rerank"]["applied"] is unboosted["rerank"]["applied"] is True
+    told = boosts(boosted)
     assert told is not None
-    assert (told["applied"], told["reason_code"]) == (False, "boosts")
-    assert "multi-search" in told["reason"]
+    if client.engine is Engine.ELASTICSEARCH:
+        assert told["applied"] is True
+        assert boosted["hits"] == client.search(body={"query": QUERY}, index="goods", rerank=True)["hits"]
+    else:
+        assert (told["applied"], told["reason_code"]) == (False, "boosts")
+        assert "multi-search" in told["reason"]
+
+
+def test_scores_of_the_callers_own_names_come_back_from_a_multi_search_that_asks_for_them(client: Client) -> None:
+    if client.engine is not Engine.ELASTICSEARCH:
+        pytest.skip("OpenSearch refuses include_named_queries_score in a multi-search")
+    lines, params = [{"index": "goods"}, {"query": QUERY}], {"include_named_queries_score": "true"}
+    own, answer = (client.msearch(body=lines, params=params, rerank=rerank) for rerank in (False, True))
+    by_id = {hit["_id"]: hit["matched_queries"] for hit in own["responses"][0]["hits"]["hits"]}
+    for hit in answer["responses"][0]["hits"]["hits"]:
+        assert by_id.get(hit["_id"], hit["matched_queries"]) == hit["matched_queries"]
+        assert list(hit["matched_queries"]) == ["mine"]
 
 
 def test_the_shop_in_the_documentation_keeps_its_rules(opensearch_url: str) -> None:
