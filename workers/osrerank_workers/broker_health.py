@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from osrerank._pause import Pause
 from osrerank.scoring.remote.breaker import PAUSES_S
-from osrerank.scoring.remote.broker import error_code, no_broker
+from osrerank.scoring.remote.broker import error_code, explain_failure
 from osrerank.scoring.remote.worker_registry import DEAD_AFTER_S
 
 logger = logging.getLogger(__name__)
@@ -34,7 +34,7 @@ class BrokerHealth:
         pause_s = self._pause.begin(error)
         if self._pause.failures == 1:
             self._failing_since = self._clock()
-            logger.warning("[broker-away] %s; %s tries again until it works", no_broker(error), self._part)
+            logger.warning("[broker-away] %s; %s tries again until it works", explain_failure(error), self._part)
         return pause_s
 
     def answered(self) -> None:

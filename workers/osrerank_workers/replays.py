@@ -10,7 +10,7 @@ from cachetools import TLRUCache
 
 from osrerank._caches import SharedCache
 from osrerank.errors import PayloadError
-from osrerank.scoring.remote.delivery import MOST_SENDS
+from osrerank.scoring.remote.delivery import MAX_SENDS
 from osrerank.scoring.remote.messages import ChunkRequest
 
 UNBOUNDED_LIVES_S = 3600.0
@@ -43,8 +43,8 @@ class Replays:
         with self._seen as arrivals:
             times = arrivals.get(request.chunk, (0, 0.0))[0] + 1
             arrivals[request.chunk] = times, expires_s
-        if times > MOST_SENDS:
-            raise PayloadError(f"a request came more than {MOST_SENDS} times", reason="replayed")
+        if times > MAX_SENDS:
+            raise PayloadError(f"a request came more than {MAX_SENDS} times", reason="replayed")
 
 
 def _expiry_s(_chunk: str, counted: tuple[int, float], _now_s: float) -> float:

@@ -255,7 +255,7 @@ class WorkerService:
 
     def _handle(self, request: ChunkRequest, started: float) -> str:
         """Compute a chunk, reply, and return the outcome: scored, failed, dropped or unanswered."""
-        QUEUE_WAIT_SECONDS.observe(max(0.0, self.registry.clock.at(started) - request.sent_s))
+        QUEUE_WAIT_SECONDS.observe(max(0.0, self.registry.clock.to_server(started) - request.sent_s))
         deadline = self._deadline(request)
         if deadline.passed:
             return "dropped"
@@ -302,7 +302,7 @@ class WorkerService:
     def _deadline(self, request: ChunkRequest) -> Deadline:
         if request.deadline_s is None:
             return NEVER
-        return Deadline(self.registry.clock.local(request.deadline_s))
+        return Deadline(self.registry.clock.to_local(request.deadline_s))
 
     def _answer(self, reply_queue: str, reply: Reply, deadline: Deadline) -> bool:
         """Put a reply into its client's queue, retrying for a while if Redis fails; return whether it got there."""

@@ -8,11 +8,11 @@ from enum import Enum
 from osrerank._pause import Pause
 
 PAUSES_S = (0.5, 1.0, 2.0, 4.0)
-"""The pause after the first, second and each further failure in a row, in seconds; the last value repeats."""
+"""The pauses after consecutive failures, in seconds; the last one repeats."""
 
 
 class BrokerAccess(Enum):
-    """What a caller may do with the broker: use it, be the only one to probe it, or neither."""
+    """What a caller may do now: use the broker, probe it as the only caller, or nothing."""
 
     USE = "use"
     PROBE = "probe"
@@ -55,7 +55,7 @@ class Breaker:
         """Record that the broker did not answer, and open the circuit; concurrent failures count as one.
 
         Args:
-            probed: whether it was the probe that failed.
+            probed: whether the probe failed.
         """
         with self._lock:
             if probed:

@@ -19,11 +19,11 @@ from osrerank.settings import ONE_REDIS
 CONNECT_S = 1.0
 """Timeout of connecting to the broker, in seconds."""
 ANSWER_S = 5.0
-"""Timeout of an answer to Celery, in seconds: longer than any of its commands that wait on purpose."""
+"""Timeout of a reply to Celery, in seconds; longer than any of its blocking commands."""
 PLAIN_ANSWER_S = 2.0
-"""Timeout of an answer to the plain client, in seconds; shorter, because its callers have deadlines."""
+"""Timeout of a reply to the plain client, in seconds; shorter, because its callers have deadlines."""
 CONNECTIONS = 64
-NOT_ONE = (ClusterCrossSlotError, ClusterDownError, MovedError)
+CLUSTER_ERRORS = (ClusterCrossSlotError, ClusterDownError, MovedError)
 """The errors of a Redis that is a node of a cluster."""
 FIXES = {
     "READONLY": "it is a replica; name an address that always leads to the master",
@@ -32,28 +32,28 @@ FIXES = {
     "NOAUTH": "name its password",
     "WRONGPASS": "name its password",
     "OOM": "it is full; raise its maxmemory",
-    "MISCONF": "it cannot write to its disk; free or mend that",
-    "LOADING": "it is still loading its data; wait until it has",
+    "MISCONF": "it cannot write to its disk; free space, or repair the disk",
+    "LOADING": "it is still loading its data; wait until it has finished",
 }
-"""What to do after an error that Redis answered with, by its code."""
-OF_ADDRESS = ("host", "port", "path", "db", "username", "password")
-PASSED_ON = ("health_check_interval", "client_name", "max_connections", "retry_on_timeout")
-"""Options of a broker's URL that Kombu and the plain client have alike."""
-OWN = ("socket_timeout", "socket_connect_timeout", "socket_keepalive", "protocol")
-"""Options that replace those of this module; Kombu speaks a protocol of its own choice."""
-OPTIONS = ("db", "username", "password", *PASSED_ON, *OWN, "ssl_...")
+"""Code of a Redis error -> how to fix it."""
+ADDRESS_OPTIONS = ("host", "port", "path", "db", "username", "password")
+SHARED_OPTIONS = ("health_check_interval", "client_name", "max_connections", "retry_on_timeout")
+"""Options of a broker's URL that Kombu and the plain client both accept."""
+SOCKET_OPTIONS = ("socket_timeout", "socket_connect_timeout", "socket_keepalive", "protocol")
+"""Options that override the timeouts of this module; Kombu ignores ``protocol``."""
+OPTIONS = ("db", "username", "password", *SHARED_OPTIONS, *SOCKET_OPTIONS, "ssl_...")
 CERTIFICATES = {"none": ssl.CERT_NONE, "optional": ssl.CERT_OPTIONAL, "required": ssl.CERT_REQUIRED}
 
 
 def celery_app(url: str) -> Any:
-    """Return a Celery application that writes and reads MessagePack only; no connection is made yet.
+    """Return a Celery application that writes and reads only MessagePack; it connects on first use.
 
     Args:
         url: ``redis://``, ``rediss://`` or ``unix://``, as redis-py reads it: ``rediss://...?ssl_ca_certs=FILE``.
 
     Raises:
         MissingDependencyError: the extra ``workers`` is not installed.
-        ConfigError: the URL has an option that is not known, or a value that cannot be used.
+        ConfigError: the URL has an unknown option, or an invalid value.
     """
     celery = require("celery", extra="workers")
     require("msgpack", extra="workers")
@@ -74,11 +74,11 @@ def check_mode(redis: Any) -> None:
     """Check that a Redis can serve as a broker.
 
     Raises:
-        WorkerError: it is a node of a Redis Cluster, or a Sentinel.
+        WorkerError: the Redis is a node of a Redis Cluster, or a Sentinel.
     """
     try:
         answer = redis.execute_command("HELLO")
-    except ResponseError:  # older than 6, or this user may not ask
+    except ResponseError:  # Redis is older than 6, or forbids the command to this user
         return
     fields = answer if isinstance(answer, dict) else dict(zip(answer[::2], answer[1::2], strict=True))
     mode = bytes(fields.get(b"mode", b"standalone")).decode()
@@ -86,9 +86,9 @@ def check_mode(redis: Any) -> None:
         raise WorkerError(f"the broker is a Redis in {mode} mode: {ONE_REDIS}")
 
 
-def no_broker(error: BaseException) -> str:
-    """Return a sentence that says that the broker does not answer, and what to do; it shows nothing of the URL."""
-    is_of_cluster = isinstance(error, NOT_ONE) and not isinstance(error, MasterDownError)
+def explain_failure(error: BaseException) -> str:
+    """Return a sentence that says that the broker does not answer, and how to fix it; it does not show the URL."""
+    is_of_cluster = isinstance(error, CLUSTER_ERRORS) and not isinstance(error, MasterDownError)
     if is_of_cluster or "unknown command" in str(error):
         return f"the broker is a node of a Redis Cluster, or a Sentinel: {ONE_REDIS}"
     code = error_code(error)
@@ -100,19 +100,19 @@ def no_broker(error: BaseException) -> str:
 
 
 def redis_fix(error: BaseException, away: str) -> str:
-    """Return what to do about an error of a Redis.
+    """Return how to fix an error of Redis.
 
     Args:
-        error: redis-py's, or one that it caused.
-        away: what to do if it did not answer.
+        error: redis-py's error, or an error that it caused.
+        away: the fix if Redis did not answer.
     """
     code = error_code(error) or (error_code(error.__cause__) if error.__cause__ else "")
     return FIXES.get(code, "look at its log") if code else away
 
 
 def error_code(error: BaseException) -> str:
-    """Return the code of an error that Redis answered with, such as READONLY; empty if it did not answer."""
-    text = str(error).rpartition("caused error: ")[2]  # after the command, which redis-py names in a pipeline
+    """Return the code of an error that Redis replied with, such as READONLY; empty if Redis did not reply."""
+    text = str(error).rpartition("caused error: ")[2]  # in a pipeline, redis-py puts the command before this
     code: str = getattr(error, "status_code", None) or text.partition(" ")[0]
     return code if code.isupper() else ""
 
@@ -124,10 +124,10 @@ def connect(url: str) -> Any:
 
 
 def _address(url: str) -> dict[str, Any]:
-    """Return Celery's settings for a URL as redis-py reads it; Kombu alone would not use TLS for rediss://.
+    """Return Celery's settings for a URL as redis-py reads it; Kombu would not use TLS for rediss://.
 
     Raises:
-        ConfigError: the URL has an option that is not known, or a value that cannot be used.
+        ConfigError: the URL has an unknown option, or an invalid value.
     """
     scheme = urlsplit(url).scheme
     options = _options(url, scheme)
@@ -136,7 +136,7 @@ def _address(url: str) -> dict[str, Any]:
     database = options.get("db", 0)
     settings: dict[str, Any] = {
         "broker_transport_options": {
-            **{name: options[name] for name in PASSED_ON if name in options},
+            **{name: options[name] for name in SHARED_OPTIONS if name in options},
             "socket_connect_timeout": options.get("socket_connect_timeout", CONNECT_S),
             "socket_timeout": max(options.get("socket_timeout", 0.0), ANSWER_S),
             "socket_keepalive": options.get("socket_keepalive", True),
@@ -149,18 +149,18 @@ def _address(url: str) -> dict[str, Any]:
     name = f"[{host}]" if ":" in host else host
     settings["broker_url"] = f"{scheme}://{credentials}{name}:{options.get('port', 6379)}/{database}"
     if scheme == "rediss":
-        tls = {name: value for name, value in options.items() if name.startswith("ssl_")}
-        wanted = str(tls.get("ssl_cert_reqs", "required")).lower().removeprefix("cert_")
-        if wanted not in CERTIFICATES:
-            raise _misread(f"ssl_cert_reqs is {wanted}, and must be none, optional or required")
-        tls["ssl_cert_reqs"] = CERTIFICATES[wanted]
-        tls.setdefault("ssl_check_hostname", wanted != "none")
-        settings["broker_use_ssl"] = tls
+        tls_options = {name: value for name, value in options.items() if name.startswith("ssl_")}
+        verification = str(tls_options.get("ssl_cert_reqs", "required")).lower().removeprefix("cert_")
+        if verification not in CERTIFICATES:
+            raise _url_error(f"ssl_cert_reqs is {verification}, and must be none, optional or required")
+        tls_options["ssl_cert_reqs"] = CERTIFICATES[verification]
+        tls_options.setdefault("ssl_check_hostname", verification != "none")
+        settings["broker_use_ssl"] = tls_options
     return settings
 
 
 def _options(url: str, scheme: str) -> dict[str, Any]:
-    """Return what redis-py reads from a URL.
+    """Return the options that redis-py reads from a URL.
 
     Raises:
         ConfigError: as `_address`.
@@ -170,19 +170,21 @@ def _options(url: str, scheme: str) -> dict[str, Any]:
     try:
         options: dict[str, Any] = parse_url(url)  # type: ignore[no-untyped-call]
     except ValueError as error:
-        reason = str(error).rstrip(".")  # of a port it may repeat a password that is not percent-encoded
+        reason = str(error).rstrip(".")  # an error about the port may show a password that is not percent-encoded
         is_option = reason.startswith("Invalid value for")
-        raise _misread(reason if is_option else "the port is no number; percent-encode the password") from None
+        raise _url_error(reason if is_option else "the port is not a number; percent-encode the password") from None
     options.pop("connection_class", None)
-    tls = [name for name in signature(SSLConnection.__init__).parameters if name.startswith("ssl_")]
-    known = {*OF_ADDRESS, *PASSED_ON, *OWN, *(tls if scheme == "rediss" else ())}
-    if unknown := sorted({*options} - known):
-        hint = "options of TLS belong to rediss://" if unknown[0] in tls else f"known are {', '.join(sorted(OPTIONS))}"
-        raise _misread(f"{unknown[0]} is no option of a broker; {hint}")
+    tls_options = [name for name in signature(SSLConnection.__init__).parameters if name.startswith("ssl_")]
+    known_options = {*ADDRESS_OPTIONS, *SHARED_OPTIONS, *SOCKET_OPTIONS, *(tls_options if scheme == "rediss" else ())}
+    if unknown_options := sorted({*options} - known_options):
+        hint = "options of TLS belong to rediss://"
+        if unknown_options[0] not in tls_options:
+            hint = f"it takes {', '.join(sorted(OPTIONS))}"
+        raise _url_error(f"{unknown_options[0]} is not an option of a broker URL; {hint}")
     return options
 
 
-def _misread(reason: str) -> ConfigError:
+def _url_error(reason: str) -> ConfigError:
     return ConfigError(
         f"broker_url (OSRERANK_BROKER_URL, or OSRERANK_REDIS_URL where that is the broker too): {reason}",
         setting="broker_url",

@@ -7,33 +7,33 @@ import numpy as np
 
 from osrerank.types import Counts, Scores
 
-MOST_PAIRS = 100
+MAX_CHUNK_TUPLES = 100
 """The most tuples of a chunk."""
-MOST_CHARACTERS = 1 << 20
+MAX_CHUNK_CHARACTERS = 1 << 20
 """The most characters of a chunk's texts, so that its message stays below the workers' size limit."""
-LEAST_CHARACTERS = 4_000
-"""The fewest characters that are worth another worker; fewer cost more to send than to compute."""
+MIN_WORKER_CHARACTERS = 4_000
+"""The least work for another worker, in characters; to send less costs more than to compute it."""
 READ_CHARACTERS = 4_000
-"""About how many characters of a text a model reads; a longer text costs no more."""
+"""About how many characters of a text a model reads; a longer text costs no more to score."""
 
 
 @dataclass(slots=True)
 class Chunk:
-    """A part of a search's tuples, which one worker scores.
+    """Some of a search's tuples, which one worker scores.
 
     Attributes:
-        indices: indices of its tuples among the search's tuples.
-        documents: index of a document in the search -> its index in the chunk, without repetition.
+        indices: indices of the chunk's tuples among the search's tuples.
+        documents: index of a document in the search -> its index in the chunk.
         cost: how many characters the model reads.
         characters: how many characters the whole texts have.
-        most: the most tuples that it can hold.
+        most_tuples: the most tuples that the chunk can hold.
     """
 
     indices: list[int] = field(default_factory=list)
     documents: dict[int, int] = field(default_factory=dict)
     cost: int = 0
     characters: int = 0
-    most: int = MOST_PAIRS
+    most_tuples: int = MAX_CHUNK_TUPLES
 
     def tuples(self, tuples: Sequence[tuple[int, ...]]) -> list[tuple[int, ...]]:
         """Return the chunk's tuples, with indices into the chunk's own documents.
@@ -44,18 +44,18 @@ class Chunk:
         return [tuple(self.documents[document] for document in tuples[index]) for index in self.indices]
 
     def has_room(self, characters: int) -> bool:
-        """Return whether a tuple with so many characters still fits; an empty chunk has room for any tuple."""
+        """Return whether a tuple with this many characters still fits; an empty chunk has room for any tuple."""
         if not self.indices:
             return True
-        return len(self.indices) < self.most and self.characters + characters <= MOST_CHARACTERS
+        return len(self.indices) < self.most_tuples and self.characters + characters <= MAX_CHUNK_CHARACTERS
 
     def add(self, index: int, documents: tuple[int, ...], lengths: Sequence[int]) -> None:
         """Add a tuple.
 
         Args:
             index: the tuple's index among the search's tuples.
-            documents: the tuple itself, the indices of its documents in the search.
-            lengths: characters of each document of the search.
+            documents: the tuple itself, which holds the indices of its documents.
+            lengths: the length of each document, in characters.
         """
         self.indices.append(index)
         for document in documents:
@@ -65,58 +65,57 @@ class Chunk:
 
 
 def divide(
-    documents: Sequence[str], tuples: Sequence[tuple[int, ...]], workers: int, *, most: int = MOST_PAIRS
+    documents: Sequence[str], tuples: Sequence[tuple[int, ...]], workers: int, *, most_tuples: int = MAX_CHUNK_TUPLES
 ) -> list[Chunk]:
-    """Divide tuples into chunks of about equal cost; each round has a chunk for each worker.
+    """Divide tuples into chunks of about equal cost, in rounds of one chunk for each worker.
 
-    A round takes the next tuples in order, and adds each to its chunk with the lowest cost so far. So if time runs out,
-    the search's first tuples have been scored, not the first tuples of every worker's share.
+    A round takes the next tuples in order, and adds each of them to its cheapest chunk so far. If time runs out, the
+    tuples that were scored are then the first ones of the search.
 
     Args:
         documents: the texts.
         tuples: indices into the documents.
         workers: the number of workers, at least one.
-        most: the most tuples of a chunk.
+        most_tuples: the most tuples of a chunk.
     """
     lengths = [len(document) for document in documents]
     total = sum(_cost(indices, lengths) for indices in tuples)
-    width = max(1, min(workers, total // LEAST_CHARACTERS))
+    width = max(1, min(workers, total // MIN_WORKER_CHARACTERS))
     chunks: list[Chunk] = []
     current: list[Chunk] = []
-    for index, members in enumerate(tuples):
+    for index, indices in enumerate(tuples):
         chunk = min(current, key=lambda chunk: chunk.cost, default=None)
-        if chunk is None or not chunk.has_room(sum(lengths[document] for document in members)):
-            current = [Chunk(most=most) for _ in range(width)]
+        if chunk is None or not chunk.has_room(sum(lengths[document] for document in indices)):
+            current = [Chunk(most_tuples=most_tuples) for _ in range(width)]
             chunks += current
             chunk = current[0]
-        chunk.add(index, members, lengths)
+        chunk.add(index, indices, lengths)
     return [chunk for chunk in chunks if chunk.indices]
 
 
-def gather(size: int, chunks: Sequence[Chunk], answers: Sequence[Scores | str | None], identity: str) -> Scores:
-    """Join the chunks' answers into one `Scores` for all tuples of a search.
+def join_answers(size: int, chunks: Sequence[Chunk], answers: Sequence[Scores | str | None], identity: str) -> Scores:
+    """Join the chunks' scores into one `Scores` for all tuples of a search.
 
     Args:
         size: the number of tuples of the search.
         chunks: the chunks that the tuples were divided into.
-        answers: for each chunk its scores, or why it has none, or None if no answer came in time.
+        answers: for each chunk, its scores, or the error, or None if no answer came in time.
         identity: identity of the model.
     """
     values = np.full(size, np.nan, dtype=np.float32)
     failures: dict[int, str] = {}
+    cuts = np.zeros(size, dtype=np.uint8)
     for chunk, answer in zip(chunks, answers, strict=True):
         if isinstance(answer, str):
             failures |= dict.fromkeys(chunk.indices, answer)
         elif answer is not None:
             values[chunk.indices] = answer.values
             failures |= {chunk.indices[index]: reason for index, reason in answer.failures.items()}
+            if answer.cuts is not None:
+                cuts[chunk.indices] = answer.cuts
     scored = [answer for answer in answers if isinstance(answer, Scores)]
     odds = Scores.joined_odds(answers, [chunk.indices for chunk in chunks], size)
-    cuts = np.zeros(size, dtype=np.uint8)
-    for chunk, answer in zip(chunks, answers, strict=True):
-        if isinstance(answer, Scores) and answer.cuts is not None:
-            cuts[chunk.indices] = answer.cuts
-    reached = _leading(values, failures)
+    reached = _count_leading(values, failures)
     return Scores(values, failures, reached, identity, odds, cuts, **Counts.total(scored))
 
 
@@ -124,6 +123,6 @@ def _cost(indices: tuple[int, ...], lengths: Sequence[int]) -> int:
     return sum(min(lengths[index], READ_CHARACTERS) + 1 for index in indices)
 
 
-def _leading(values: np.ndarray, failures: Mapping[int, str]) -> int:
-    """Return how many leading tuples were all attempted."""
-    return next((at for at in np.flatnonzero(np.isnan(values)).tolist() if at not in failures), len(values))
+def _count_leading(values: np.ndarray, failures: Mapping[int, str]) -> int:
+    """Count the tuples before the first one that has neither a score nor a failure."""
+    return next((index for index in np.flatnonzero(np.isnan(values)).tolist() if index not in failures), len(values))

@@ -1,8 +1,8 @@
 """Deliver chunks to workers and collect their replies, for all threads of a process.
 
 Requests go out through Celery. All replies to a process arrive in one Redis list, its reply queue, which one thread
-reads; so a call opens neither a connection nor a subscription. A chunk counts as lost if it has no answer, no live
-worker holds it, and it is not in the queue any more. It is then sent again, because Celery's own redelivery takes an
+reads. So a call opens neither a connection nor a subscription. A chunk counts as lost if it has no answer, no live
+worker holds it, and it is no longer in the queue. A lost chunk is sent again, because Celery's own redelivery takes an
 hour on Redis.
 """
 
@@ -28,13 +28,13 @@ from osrerank.types import Deadline
 logger = logging.getLogger(__name__)
 
 LOST_AFTER_S = 2.5 * BEAT_S
-"""A chunk that no worker has held for so many seconds is lost: every live worker has sent two heartbeats by then."""
+"""Seconds without a holder after which a chunk is lost; by then, every live worker has sent two heartbeats."""
 GIVE_UP_S = 4.0
-"""Calls stop waiting after so many seconds without a worker, or without the broker."""
-MOST_LOSSES = 3
-"""A chunk is given up if so many workers died while they held it, because it may be the cause."""
-MOST_SENDS = 6
-"""A chunk that was sent so often is given up."""
+"""Seconds without a worker, or without the broker, after which calls stop waiting."""
+MAX_LOSSES = 3
+"""How many workers may die while they hold a chunk before it is given up; the chunk may be what kills them."""
+MAX_SENDS = 6
+"""How often a chunk is sent before it is given up."""
 NO_WORKER = "no worker is left"
 NO_BROKER = "the broker cannot be reached"
 LOST = "every worker that took it was lost"
@@ -45,18 +45,19 @@ class PendingChunk:
     """A chunk that was sent and waits for its reply.
 
     Attributes:
-        chunk_id: its id.
-        queue: the queue that it was put into.
+        chunk_id: the chunk's id.
+        queue: the queue that the chunk was put into.
         message: the encoded request.
-        deadline: the deadline of its search.
-        answer: the reply, or why there will be none.
-        order: its number among the chunks that this process has sent.
-        sends: how often it was sent.
-        unseen_since: since when no worker has held it; None while it is held or may be in the queue.
-        is_held: whether a worker has held it since it was last sent.
-        losses: how many workers died while they held it.
+        deadline: the deadline of the search.
+        answer: the reply, or an error as a `str`; None while the chunk waits.
+        order: the chunk's number among all chunks that this process has sent.
+        sends: how often the chunk was sent.
+        unseen_since: the time since which no worker has held the chunk; None while a worker holds it, or while it may
+            be in the queue.
+        is_held: whether a worker has held the chunk since it was last sent.
+        losses: how many workers died while they held the chunk.
         headers: the headers that continue the search's trace.
-        task: the name of the task that carries it.
+        task: the name of the Celery task that carries the chunk.
     """
 
     chunk_id: str
@@ -74,27 +75,28 @@ class PendingChunk:
     _call: "_Call | None" = field(default=None, repr=False)
 
     def settle(self, answer: Reply | str) -> None:
-        """Set the answer, and count the chunk off in the call that waits for it."""
+        """Set the answer, and tell the call that waits for the chunk."""
         self.answer = answer
         if self._call is not None:
-            self._call.count_down()
+            self._call.count_answer()
 
 
 class _Call:
     """A call that waits until all of its chunks have an answer."""
 
     def __init__(self, chunks: Iterable[PendingChunk]) -> None:
-        self._open = 0
+        self._remaining = 0
         self._lock = threading.Lock()
         self.done = threading.Event()
         for pending in chunks:
-            pending._call = self  # noqa: SLF001 - of this module
-            self._open += 1
+            pending._call = self  # noqa: SLF001 - a class of this module
+            self._remaining += 1
 
-    def count_down(self) -> None:
+    def count_answer(self) -> None:
+        """Count a chunk's answer, and wake the call after the last one."""
         with self._lock:
-            self._open -= 1
-            if self._open == 0:
+            self._remaining -= 1
+            if self._remaining == 0:
                 self.done.set()
 
 
@@ -127,8 +129,8 @@ class Delivery:
         self._changed = threading.Condition()
         self._order = 0
         self._popped: dict[str, int] = {}
-        self._looked_at = 0.0
-        self._served_at: dict[str, float] = {}
+        self._checked_at = 0.0
+        self._last_served_at: dict[str, float] = {}
         self._closed = False
         self._thread: threading.Thread | None = None
         self._threads = DaemonThreads(CONNECTIONS, "osrerank-sending")
@@ -143,7 +145,7 @@ class Delivery:
         Args:
             chunks: the chunks of one call.
             deadline: the call's deadline.
-            admit: asks the broker whether the chunks may be sent; its errors are raised here.
+            admit: called before the first chunk is sent; it raises an error if the chunks must not be sent.
 
         Raises:
             WorkerError: the broker does not accept the chunks.
@@ -166,7 +168,7 @@ class Delivery:
         CHUNKS_LATE.inc(late)
 
     def _send_all(self, chunks: Sequence[PendingChunk], deadline: Deadline, admit: Callable[[], None]) -> None:
-        """Send chunks if they are admitted, until their call's deadline."""
+        """Ask for admission, and send the chunks until the call's deadline."""
         if not deadline.passed:
             admit()
         for pending in chunks:
@@ -192,7 +194,7 @@ class Delivery:
             now = self._clock()
             for pending in chunks:
                 self._pending[pending.chunk_id] = pending
-                self._served_at[pending.queue] = now
+                self._last_served_at[pending.queue] = now
             if self._thread is None:
                 self._thread = threading.Thread(target=self._listen, name="osrerank-replies", daemon=True)
                 self._thread.start()
@@ -226,29 +228,29 @@ class Delivery:
             raise WorkerError(f"{NO_BROKER} ({type(error).__name__})", task_id=pending.chunk_id) from error
 
     def _listen(self) -> None:
-        """Read replies while calls wait, and check late chunks."""
+        """Read replies and look for lost chunks as long as calls wait."""
         while True:
             with self._changed:
                 self._changed.wait_for(lambda: self._pending or self._closed)
                 if self._closed:
                     return
             try:
-                found = self._redis.blpop([self.reply_queue], timeout=BEAT_S)
-                if found is not None:
-                    self._open(found[1])
-                if self._clock() - self._looked_at >= BEAT_S:
-                    self._check_late()
+                popped = self._redis.blpop([self.reply_queue], timeout=BEAT_S)
+                if popped is not None:
+                    self._receive(popped[1])
+                if self._clock() - self._checked_at >= BEAT_S:
+                    self._resend_lost()
             except RedisError:
                 self._give_up_unless_served((), NO_BROKER)
                 time.sleep(0.1)
-            except Exception as error:  # without this thread no call would get a reply
+            except Exception as error:  # the thread must go on: without it, no call would get a reply
                 logger.exception("[replies-unread] the replies of workers could not be read")
-                for pending in self._all():
+                for pending in self._unanswered():
                     self._settle(pending, f"the replies of workers could not be read ({type(error).__name__}: {error})")
                 time.sleep(0.1)
 
-    def _open(self, message: bytes) -> None:
-        """Give a reply to its call; ignore a second reply to a chunk, and one that comes too late."""
+    def _receive(self, message: bytes) -> None:
+        """Give a reply to its call; ignore a reply that comes too late, and a second reply to a chunk."""
         try:
             reply = Reply.decode(self._signer.open("reply", message))
         except PayloadError as error:
@@ -264,32 +266,32 @@ class Delivery:
         if pending.answer is None:
             pending.settle(answer)
 
-    def _check_late(self) -> None:
+    def _resend_lost(self) -> None:
         """Send lost chunks again, and give up chunks for which no worker is left."""
-        self._looked_at = self._clock()
+        self._checked_at = self._clock()
         heartbeats = self._registry.heartbeats()
-        served = {heartbeat.queue for heartbeat in heartbeats if heartbeat.taking or heartbeat.held}
-        self._give_up_unless_served(served, NO_WORKER)
+        served_queues = {heartbeat.queue for heartbeat in heartbeats if heartbeat.taking or heartbeat.held}
+        self._give_up_unless_served(served_queues, NO_WORKER)
         held = {chunk for heartbeat in heartbeats for chunk in heartbeat.held}
-        waiting = {queue: self._redis.llen(queue) for queue in {pending.queue for pending in self._all()}}
-        for pending in self._all():
+        waiting = {queue: self._redis.llen(queue) for queue in {pending.queue for pending in self._unanswered()}}
+        for pending in self._unanswered():
             if pending.chunk_id in held:
                 pending.is_held = True
                 self._popped[pending.queue] = max(self._popped.get(pending.queue, 0), pending.order)
-        for pending in self._all():
+        for pending in self._unanswered():
             may_wait = waiting.get(pending.queue, 0) > 0 and pending.order > self._popped.get(pending.queue, 0)
             if pending.chunk_id in held or may_wait:
                 pending.unseen_since = None
             elif pending.unseen_since is None:
-                pending.unseen_since = self._looked_at
-            elif self._looked_at - pending.unseen_since >= LOST_AFTER_S:
+                pending.unseen_since = self._checked_at
+            elif self._checked_at - pending.unseen_since >= LOST_AFTER_S:
                 self._send_again(pending)
 
     def _send_again(self, pending: PendingChunk) -> None:
         if pending.deadline.passed:
             return
         pending.losses += pending.is_held
-        if pending.losses >= MOST_LOSSES or pending.sends >= MOST_SENDS:
+        if pending.losses >= MAX_LOSSES or pending.sends >= MAX_SENDS:
             self._settle(pending, LOST)
             return
         CHUNKS_RESENT.inc()
@@ -298,20 +300,21 @@ class Delivery:
         except WorkerError as error:
             self._settle(pending, str(error))
 
-    def _give_up_unless_served(self, served: Collection[str], reason: str) -> None:
+    def _give_up_unless_served(self, served_queues: Collection[str], reason: str) -> None:
         """Give up the chunks of queues from which no worker has taken for a while.
 
         Args:
-            served: the queues from which a worker takes chunks now, or whose chunks one still has.
-            reason: why there is none.
+            served_queues: the queues from which a worker takes chunks, or whose chunks a worker still holds.
+            reason: the error for the chunks that are given up.
         """
         now = self._clock()
-        for queue in served:
-            self._served_at[queue] = now
-        for pending in self._all():
-            if now - self._served_at.get(pending.queue, now) > GIVE_UP_S:
+        for queue in served_queues:
+            self._last_served_at[queue] = now
+        for pending in self._unanswered():
+            if now - self._last_served_at.get(pending.queue, now) > GIVE_UP_S:
                 self._settle(pending, reason)
 
-    def _all(self) -> list[PendingChunk]:
+    def _unanswered(self) -> list[PendingChunk]:
+        """Return the chunks that wait for an answer."""
         with self._changed:
             return [pending for pending in self._pending.values() if pending.answer is None]

@@ -12,15 +12,15 @@ from osrerank.types import NEVER, Advice, Deadline, Side, Vectors
 from osrerank.types.vectors import Floats, Rows
 from osrerank.vectors.record import Bits, VectorRecord, record_bytes, rows_of
 
-ANOTHER = "workers run another {model} than this process: give both the same model and version"
+OTHER_MODEL = "workers run another {model} than this process: give both the same model and version"
 
 
 class RemoteEncoder:
     """Encodes queries with a model in this process, and documents on workers that have the same model.
 
     Args:
-        encoder: encodes queries, and compares vectors.
-        workers: encode documents.
+        encoder: the model in this process, which encodes queries and compares vectors.
+        workers: the client of the workers, which encode documents.
         bits: bits of each number in the vectors that workers send.
     """
 
@@ -56,27 +56,27 @@ class RemoteEncoder:
         """
         if side == "query":
             return self._encoder.encode(texts, side, deadline=deadline)
-        most_bytes = record_bytes(self._bits, self.dimensions, self._encoder.most_rows)
+        record_size = record_bytes(self._bits, self.dimensions, self._encoder.most_rows)
         answer = self._workers.encode_documents(
-            texts, identity=self.identity, bits=self._bits, most_bytes=most_bytes, deadline=deadline
+            texts, identity=self.identity, bits=self._bits, most_bytes=record_size, deadline=deadline
         )
         if answer.identity != self.identity:
-            raise InferenceError(ANOTHER.format(model=self.model), model=self.model)
+            raise InferenceError(OTHER_MODEL.format(model=self.model), model=self.model)
         by_tokens = self.advice.kind == "late-interaction"
-        failures = {at: content for at, content in answer.found.items() if isinstance(content, str)}
+        failures = {index: content for index, content in answer.contents.items() if isinstance(content, str)}
         records: dict[int, VectorRecord] = {}
-        for at, content in answer.found.items():
+        for index, content in answer.contents.items():
             record = VectorRecord.parsed(memoryview(content))[0] if isinstance(content, bytes) else None
             if record is not None and record.fits(self.dimensions, self._bits, by_tokens=by_tokens):
-                records[at] = record
+                records[index] = record
             else:
-                failures.setdefault(at, "the worker returned no vector for it")
-        read = dict(zip(records, rows_of(list(records.values())), strict=True)) if records else {}
-        nothing = np.full(self.dimensions, np.nan, dtype=np.float32)
-        rows: Rows = [read.get(at, nothing) for at in range(len(texts))]
+                failures.setdefault(index, "the worker returned no vector for this text")
+        rows_by_index = dict(zip(records, rows_of(list(records.values())), strict=True)) if records else {}
+        no_vector = np.full(self.dimensions, np.nan, dtype=np.float32)
+        rows: Rows = [rows_by_index.get(index, no_vector) for index in range(len(texts))]
         if not by_tokens:
             rows = np.array(rows).reshape(len(texts), -1)
-        return Vectors(rows, failures, frozenset(at for at, record in records.items() if record.cut))
+        return Vectors(rows, failures, frozenset(index for index, record in records.items() if record.cut))
 
     def similarity(self, query: Floats, vectors: Rows) -> Floats:
         return self._encoder.similarity(query, vectors)

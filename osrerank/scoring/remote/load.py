@@ -19,21 +19,21 @@ logger = logging.getLogger(__name__)
 
 
 def load(settings: Settings, model: str) -> Scorer | Encoder:
-    """Return a model that workers compute: an encoder if its graph is on this machine, too; else a scorer."""
+    """Return a model that workers compute: an encoder if its ONNX graph is also on this machine, else a scorer."""
     workers = RemoteScorer(settings.broker(), model, queue_chunks=settings.queue_chunks, signer=Signer.of(settings))
     try:
-        encoder = _encoder_here(model, settings)
+        encoder = _load_local_encoder(model, settings)
     except ModelLoadError as error:
         logger.warning("[vectors-unused] document vectors are not used, workers score everything: %s", error)
         return workers
     return workers if encoder is None else RemoteEncoder(encoder, workers, PROFILES[settings.vectors_profile])
 
 
-def _encoder_here(model: str, settings: Settings) -> BiEncoder | None:
+def _load_local_encoder(model: str, settings: Settings) -> BiEncoder | None:
     """Load the model if it is an encoder whose ONNX graph is on this machine; return None otherwise.
 
     Raises:
-        ModelLoadError: its files cannot be read.
+        ModelLoadError: the model's files cannot be read.
     """
     directory = locate_here(model)
     if directory is None:

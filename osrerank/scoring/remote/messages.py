@@ -1,7 +1,6 @@
-"""The messages between clients and workers: MessagePack, versioned, bounded, checked field by field.
+"""The messages between clients and workers: MessagePack maps with a version, whose size and fields are checked.
 
-A message is a map with a ``"version"``. Anything else is refused with `PayloadError`. Nothing in a message is executed,
-and errors do not quote its texts.
+`PayloadError` refuses anything else. Nothing in a message is executed, and errors do not quote its texts.
 """
 
 import struct
@@ -30,28 +29,28 @@ from osrerank.types import Advice, Scores
 
 VERSION = 6
 """Version of the messages; it is part of the names of queues and keys, so that versions can share a broker."""
-MOST_BYTES = 8 << 20
-"""Size limit of a message, in bytes; a chunk of the longest texts that a model reads stays below it."""
-MOST_VECTOR_BYTES = 4 << 20
+MAX_MESSAGE_BYTES = 8 << 20
+"""Size limit of a message, in bytes; even a chunk of very long texts stays below it (`MAX_CHUNK_CHARACTERS`)."""
+MAX_VECTOR_BYTES = 4 << 20
 """Size limit of a reply's vectors, in bytes."""
 SCORE, ENCODE = "osrerank.score", "osrerank.encode"
 """The names of the two Celery tasks."""
-MOST_TUPLES = 1_000
+MAX_REQUEST_TUPLES = 1_000
 """The most tuples of a request."""
-MOST_TUPLE = 2
+MAX_TUPLE_DOCUMENTS = 2
 """The most documents of a tuple: a duo model compares two."""
-MOST_NAME = 512
+MAX_NAME_CHARACTERS = 512
 """The most characters of an id or a name."""
 FLOAT = struct.Struct("<f")
 
 Content = TypeVar("Content")
-Name = Annotated[str, Field(strict=True, min_length=1, max_length=MOST_NAME)]
+Name = Annotated[str, Field(strict=True, min_length=1, max_length=MAX_NAME_CHARACTERS)]
 Text = InstanceOf[str]
-"""A text may have half of a surrogate pair, which pydantic refuses in a ``str``."""
+"""A text that may contain half of a surrogate pair, which pydantic refuses in a ``str``."""
 Number = Annotated[float, Field(strict=True, allow_inf_nan=False)]
 Count = Annotated[int, Field(strict=True, ge=0)]
 Texts = Annotated[list[Text], Field(fail_fast=True)]
-Tuple = Annotated[tuple[Count, ...], Field(min_length=1, max_length=MOST_TUPLE, fail_fast=True)]
+Tuple = Annotated[tuple[Count, ...], Field(min_length=1, max_length=MAX_TUPLE_DOCUMENTS, fail_fast=True)]
 
 
 class _Advice(BaseModel):
@@ -78,18 +77,24 @@ class _Scores(BaseModel):
 
 def _advice(content: object) -> Advice:
     """Read a model's advice from a message."""
-    return Advice(**_exactly(_Advice, content))
+    return Advice(**_validated(_Advice, content))
 
 
 def _scores(content: object) -> Scores | None:
     """Read scores from a message, and check that their sizes agree."""
     if content is None:
         return None
-    scores = _exactly(_Scores, content)
+    scores = _validated(_Scores, content)
     values, odds, cuts, failures = (scores.pop(name) for name in ("values", "odds", "cuts", "failures"))
-    size, rest = divmod(len(values), FLOAT.size)
-    fits = odds is None or len(odds) == len(values), cuts is None or len(cuts) == size, scores["reached"] <= size
-    if rest or not all(fits) or any(index >= size for index, _ in failures):
+    size, remainder = divmod(len(values), FLOAT.size)
+    sizes_agree = (
+        remainder == 0
+        and (odds is None or len(odds) == len(values))
+        and (cuts is None or len(cuts) == size)
+        and scores["reached"] <= size
+        and all(index < size for index, _ in failures)
+    )
+    if not sizes_agree:
         raise ValueError("sizes differ")
     return Scores(
         _floats(values),
@@ -100,26 +105,26 @@ def _scores(content: object) -> Scores | None:
     )
 
 
-def _exactly(kind: type[BaseModel], content: object) -> dict[str, Any]:
-    """Read a part of a message that has exactly the fields of its kind."""
-    if not isinstance(content, dict) or content.keys() != kind.model_fields.keys():
+def _validated(schema: type[BaseModel], content: object) -> dict[str, Any]:
+    """Return the validated fields of a nested map, which must have exactly the fields of the schema."""
+    if not isinstance(content, dict) or content.keys() != schema.model_fields.keys():
         raise ValueError("other fields")
-    return dict(kind.model_validate(content))
+    return dict(schema.model_validate(content))
 
 
 @dataclass(frozen=True, slots=True)
 class ChunkRequest:
-    """A request to a worker: to score a chunk of a search, or to encode documents.
+    """A request to a worker to score a chunk of a search, or to encode documents.
 
     Attributes:
         chunk: the chunk's unique id; a chunk that is sent again keeps it.
         reply_queue: the Redis list that the reply goes to.
-        identity: identity of the model that must compute it (`Scorer.identity`, `Encoder.identity`).
-        sent_s: when it was sent, by the broker's clock.
-        deadline_s: when the client stops waiting, by the broker's clock; None for never.
+        identity: identity of the model that must compute the reply (`Scorer.identity`, `Encoder.identity`).
+        sent_s: the time of sending, in seconds by the broker's clock.
+        deadline_s: the time at which the client stops waiting, in seconds by the broker's clock; None for never.
         query: the query's text; empty in a request to encode.
         documents: the documents' texts.
-        tuples: indices into ``documents``; none in a request to encode.
+        tuples: indices into ``documents``; empty in a request to encode.
         vector_bits: bits of each number in the vectors; 0 in a request to score.
     """
 
@@ -130,19 +135,19 @@ class ChunkRequest:
     deadline_s: Number | None
     query: Text
     documents: Texts
-    tuples: Annotated[list[Tuple], Field(max_length=MOST_TUPLES, fail_fast=True)]
+    tuples: Annotated[list[Tuple], Field(max_length=MAX_REQUEST_TUPLES, fail_fast=True)]
     vector_bits: Count = 0
 
     @property
     def task(self) -> str:
-        """The name of the task that carries it."""
+        """The name of the Celery task that carries the request."""
         return ENCODE if self.vector_bits else SCORE
 
     def encode(self) -> bytes:
         """Return the message.
 
         Raises:
-            PayloadError: it is larger than allowed.
+            PayloadError: the message is larger than allowed.
         """
         return _packed({name: getattr(self, name) for name in ChunkRequest.__slots__})
 
@@ -151,10 +156,10 @@ class ChunkRequest:
         """Read a message.
 
         Raises:
-            PayloadError: it is not such a message, or larger than allowed; the error names the field.
+            PayloadError: the message is not a request, or is larger than allowed; the error names the field.
         """
         request = _decoded(cls, message)
-        indices = {index for each in request.tuples for index in each}
+        indices = {index for members in request.tuples for index in members}
         if len(set(map(len, request.tuples))) > 1 or max(indices, default=-1) >= len(request.documents):
             raise _unusable("tuples")
         return request
@@ -165,13 +170,13 @@ class Reply:
     """A worker's reply to a request: scores, vectors, or an error.
 
     Attributes:
-        chunk: the request's id.
+        chunk: the id of the request's chunk.
         worker: id of the worker.
-        identity: identity of the model that computed it.
-        scores: the scores in the order of the request's tuples; None if there are none.
-        error: why nothing could be computed; empty if something was.
-        vectors: for each document, its record without a digest (`osrerank.vectors.record`), or why it has none; empty
-            bytes for a document that was not reached. None in a reply with scores.
+        identity: identity of the model that computed the reply.
+        scores: the scores in the order of the request's tuples; None in a reply with vectors or an error.
+        error: why the request failed; empty in a reply with scores or vectors.
+        vectors: for each document, its record without a digest (`osrerank.vectors.record`), or an error as a `str`;
+            empty bytes for a document that was not reached. None in a reply with scores.
     """
 
     chunk: Name
@@ -184,14 +189,14 @@ class Reply:
     def encode(self) -> bytes:
         """Return the message."""
         content = {name: getattr(self, name) for name in Reply.__slots__}
-        return _packed({**content, "scores": None if self.scores is None else _plain(self.scores)})
+        return _packed({**content, "scores": None if self.scores is None else _scores_fields(self.scores)})
 
     @classmethod
     def decode(cls, message: object) -> "Reply":
         """Read a message.
 
         Raises:
-            PayloadError: it is not such a message.
+            PayloadError: the message is not a reply.
         """
         return _decoded(cls, message)
 
@@ -201,18 +206,18 @@ class Heartbeat:
     """The state of a worker, which the worker writes to the registry every half second.
 
     Attributes:
-        worker: its id, ``host:process:random``.
+        worker: the worker's id, ``host:process:random``.
         host: the machine's name.
-        queue: the queue that it takes chunks from.
+        queue: the queue that the worker takes chunks from.
         model: the model's name, for reports.
-        identity: the model's (`Scorer.identity`).
+        identity: the model's identity (`Scorer.identity`).
         advice: the model's advice.
-        taking: whether it takes chunks; False while it shuts down, or cannot take them from the broker.
-        held: ids of the chunks that it has taken and not yet answered.
-        seconds_per_chunk: moving average of a chunk's time, in seconds; 0 until it has scored one.
-        tasks: how many chunks it scores at a time.
-        probed_s: seconds since it last scored a pair to check its model.
-        sent_s: when it was sent, by the broker's clock.
+        taking: whether the worker takes chunks; False while it shuts down, or cannot reach the broker.
+        held: ids of the chunks that the worker has taken and not yet answered.
+        seconds_per_chunk: moving average of the time that a chunk takes, in seconds; 0 before the first chunk.
+        tasks: how many chunks the worker scores at a time.
+        probed_s: seconds since the worker last scored a pair to check its model.
+        sent_s: the time of sending, in seconds by the broker's clock.
     """
 
     worker: Name
@@ -238,7 +243,7 @@ class Heartbeat:
         """Read a message.
 
         Raises:
-            PayloadError: it is not such a message.
+            PayloadError: the message is not a heartbeat.
         """
         return _decoded(cls, message)
 
@@ -246,28 +251,28 @@ class Heartbeat:
 def _packed(content: Mapping[str, Any]) -> bytes:
     msgpack = require("msgpack", extra="workers")
     message: bytes = msgpack.packb({"version": VERSION, **content}, unicode_errors="surrogatepass")
-    if len(message) > MOST_BYTES:
-        raise PayloadError(f"a message of {len(message):,} bytes is larger than workers take ({MOST_BYTES:,})")
+    if len(message) > MAX_MESSAGE_BYTES:
+        raise PayloadError(f"a message of {len(message):,} bytes is larger than workers take ({MAX_MESSAGE_BYTES:,})")
     return message
 
 
 def _decoded(kind: type[Content], message: object) -> Content:
-    """Read a message that has exactly the fields of its kind."""
+    """Decode and validate a message, which must have exactly the fields of its kind."""
     content = _unpacked(message)
     names = kind.__slots__  # type: ignore[attr-defined]
     if set(content) != set(names):
-        raise PayloadError(f"a message lacks fields or has others than {', '.join(names)}")
+        raise PayloadError(f"a message must have exactly the fields {', '.join(names)}")
     try:
-        found: Content = _reader(kind).validate_python(content)  # type: ignore[arg-type]  # a class can be hashed
+        decoded: Content = _validator(kind).validate_python(content)  # type: ignore[arg-type]  # a class can be hashed
     except ValidationError as error:
-        (field,) = error.errors(include_url=False, include_context=False, include_input=False)[:1]
-        raise _unusable(field["loc"][0]) from None
-    return found
+        first = error.errors(include_url=False, include_context=False, include_input=False)[0]
+        raise _unusable(first["loc"][0]) from None
+    return decoded
 
 
 @cache
-def _reader(kind: type[Any]) -> TypeAdapter[Any]:
-    """Return what reads a kind of message; made when it is first needed, because that takes 2 ms."""
+def _validator(kind: type[Any]) -> TypeAdapter[Any]:
+    """Return the validator of a kind of message; it takes 2 ms to make, so it is made when it is first needed."""
     return TypeAdapter(kind)
 
 
@@ -278,16 +283,16 @@ def _unusable(field: object) -> PayloadError:
 def _unpacked(message: object) -> dict[str, Any]:
     """Return a message's fields, without its version."""
     if not isinstance(message, bytes):
-        raise PayloadError(f"a message is bytes, not {type(message).__name__}")
-    if len(message) > MOST_BYTES:
-        raise PayloadError(f"a message of {len(message):,} bytes is larger than allowed ({MOST_BYTES:,})")
+        raise PayloadError(f"a message must be bytes, not {type(message).__name__}")
+    if len(message) > MAX_MESSAGE_BYTES:
+        raise PayloadError(f"a message of {len(message):,} bytes is larger than allowed ({MAX_MESSAGE_BYTES:,})")
     msgpack = require("msgpack", extra="workers")
     try:
         content = msgpack.unpackb(message, unicode_errors="surrogatepass", use_list=True)
     except Exception as error:  # noqa: BLE001 - the library's errors have no common base
         raise PayloadError(f"a message is not MessagePack ({type(error).__name__})") from None
     if not isinstance(content, dict) or "version" not in content:
-        raise PayloadError("a message is a map with a version")
+        raise PayloadError("a message must be a map with a version")
     version = content.pop("version")
     if version != VERSION:
         shown = version if isinstance(version, int) else type(version).__name__
@@ -295,7 +300,7 @@ def _unpacked(message: object) -> dict[str, Any]:
     return content
 
 
-def _plain(scores: Scores) -> dict[str, Any]:
+def _scores_fields(scores: Scores) -> dict[str, Any]:
     odds, cuts = scores.odds, scores.cuts
     return {
         **scores.counts(),

@@ -20,9 +20,9 @@ from osrerank.metrics import OVERLOADED
 from osrerank.scoring.card import logistic
 from osrerank.scoring.inputs import MOST_CHARACTERS
 from osrerank.scoring.remote.broker import celery_app, connect
-from osrerank.scoring.remote.chunks import MOST_PAIRS, Chunk, divide, gather
+from osrerank.scoring.remote.chunks import MAX_CHUNK_TUPLES, Chunk, divide, join_answers
 from osrerank.scoring.remote.delivery import Delivery, PendingChunk
-from osrerank.scoring.remote.messages import MOST_VECTOR_BYTES, ChunkRequest, Heartbeat, Reply
+from osrerank.scoring.remote.messages import MAX_VECTOR_BYTES, ChunkRequest, Heartbeat, Reply
 from osrerank.scoring.remote.signing import UNSIGNED_RISK, Signer
 from osrerank.scoring.remote.worker_group import LiveWorkers, WorkerGroup
 from osrerank.scoring.remote.worker_registry import WorkerRegistry
@@ -33,11 +33,11 @@ from osrerank.vectors.record import Bits
 logger = logging.getLogger(__name__)
 
 MARGIN_S = 0.03
-"""How much earlier a worker's deadline is than the search's, in seconds, so that replies come in time.
+"""How many seconds before the search's deadline a worker must stop, so that its reply comes in time.
 
 It is at most a quarter of the time left.
 """
-MOST_WAIT = 0.75
+MAX_WAIT_SHARE = 0.75
 """Share of the time left that a chunk may wait in the queue; the rest is for its scoring."""
 
 
@@ -46,22 +46,22 @@ class Encoded(NamedTuple):
 
     Attributes:
         identity: identity of the workers' model.
-        found: index of a text -> its record without a digest, or why it has none; only for texts whose reply came in
-            time.
+        contents: index of a text -> its record without a digest, or the error (a `str`); a text whose reply did not
+            come in time is left out.
     """
 
     identity: str
-    found: Mapping[int, bytes | str]
+    contents: Mapping[int, bytes | str]
 
 
 @dataclass(slots=True)
 class _Admission:
-    """Whether a call's chunks are counted among the chunks under way.
+    """Whether a call's chunks are counted as in flight.
 
     Attributes:
         chunks: how many chunks the call sends.
-        is_counted: whether they are counted now.
-        has_ended: whether the call has ended, so that they must not be counted any more.
+        is_counted: whether the chunks are counted now.
+        has_ended: whether the call has ended; after that, its chunks must not be counted.
     """
 
     chunks: int
@@ -73,8 +73,8 @@ class RemoteScorer:
     """Scores tuples on workers; safe to use from many threads, and after a fork.
 
     The tuples of a call are divided among the workers. Tuples whose chunk has no answer at the deadline count as not
-    reached; tuples of a lost chunk count as failed. All workers of a call have the same model identity, that of the
-    last call while a worker still has it, so that an upgrade of the model never mixes scores.
+    reached; tuples of a lost chunk count as failed. All workers of a call have the same model identity, so that an
+    upgrade of the model never mixes scores. While a worker has the identity of the previous call, that one is used.
 
     Args:
         broker_url: the Redis through which clients and workers communicate.
@@ -90,7 +90,7 @@ class RemoteScorer:
         self._signer = signer or Signer()
         self._lock = fork_safe_lock()
         self._process = 0
-        self._under_way = 0
+        self._in_flight = 0
         self._calls = 0
         self._app: Any = None
         self._redis: Any = None
@@ -100,7 +100,7 @@ class RemoteScorer:
 
     @property
     def model(self) -> str:
-        group = self._live.known if self._process == os.getpid() else None
+        group = self._live.latest if self._process == os.getpid() else None
         return self._name if group is None else group.first.model
 
     @property
@@ -131,12 +131,12 @@ class RemoteScorer:
             return Scores(np.empty(0, dtype=np.float32), identity=identity)
         chunks = [chunk for chunk, _ in answers]
         scores = [answer.scores if isinstance(answer, Reply) else answer for _, answer in answers]
-        return gather(len(tuples), chunks, scores, identity)
+        return join_answers(len(tuples), chunks, scores, identity)
 
     def encode_documents(
         self, texts: Sequence[str], *, identity: str, bits: Bits, most_bytes: int, deadline: Deadline = NEVER
     ) -> Encoded:
-        """Encode documents on workers; if the workers have another model, nothing is sent, and nothing found.
+        """Encode documents on workers; if the workers have another model, send nothing and return no vectors.
 
         Args:
             texts: the documents' texts.
@@ -150,16 +150,18 @@ class RemoteScorer:
         """
         if self.workers(deadline).first.identity != identity:
             return Encoded(self.identity, {})
-        tuples = [(at,) for at in range(len(texts))]
-        most = max(1, min(MOST_PAIRS, MOST_VECTOR_BYTES // most_bytes))
-        theirs, answers = self._exchange("", texts, tuples, deadline, most=most, vector_bits=bits)
-        found: dict[int, bytes | str] = {}
+        tuples = [(index,) for index in range(len(texts))]
+        most_tuples = max(1, min(MAX_CHUNK_TUPLES, MAX_VECTOR_BYTES // most_bytes))
+        workers_identity, answers = self._exchange(
+            "", texts, tuples, deadline, most_tuples=most_tuples, vector_bits=bits
+        )
+        contents: dict[int, bytes | str] = {}
         for chunk, answer in answers:
             if isinstance(answer, str):
-                found |= dict.fromkeys(chunk.indices, answer)
+                contents |= dict.fromkeys(chunk.indices, answer)
             elif answer is not None:
-                found |= zip(chunk.indices, answer.vectors or (), strict=True)
-        return Encoded(theirs, {at: content for at, content in found.items() if content})
+                contents |= zip(chunk.indices, answer.vectors or (), strict=True)
+        return Encoded(workers_identity, {index: content for index, content in contents.items() if content})
 
     def _exchange(
         self,
@@ -168,21 +170,21 @@ class RemoteScorer:
         tuples: Sequence[tuple[int, ...]],
         deadline: Deadline,
         *,
-        most: int = MOST_PAIRS,
+        most_tuples: int = MAX_CHUNK_TUPLES,
         vector_bits: int = 0,
     ) -> tuple[str, list[tuple[Chunk, Reply | str | None]]]:
         """Send tuples to workers; return the identity of their model, and each chunk with its answer.
 
-        An answer is a reply with scores or vectors, or why there is none, or None if no reply came in time.
+        An answer is a reply with scores or vectors, an error as a `str`, or None if no reply came in time.
 
         Raises:
             Overloaded, TaskFailed, WorkerError: as `score`.
         """
         group = self.workers(deadline)
         identity = group.first.identity
-        query, documents = sent(query), [sent(document) for document in documents]
+        query, documents = text_to_send(query), [text_to_send(document) for document in documents]
         with self._share(len(group.heartbeats)) as workers:
-            chunks = divide(documents, tuples, workers, most=most)
+            chunks = divide(documents, tuples, workers, most_tuples=most_tuples)
             if not chunks:
                 return identity, []
             pending = [
@@ -194,13 +196,16 @@ class RemoteScorer:
                 self._delivery.deliver(pending, deadline, lambda: self._admit(group, admission, deadline))
             finally:
                 self._leave(admission)
-        answers = [_answer(part, len(chunk.indices), identity) for part, chunk in zip(pending, chunks, strict=True)]
+        answers = [
+            _checked_answer(pending_chunk, len(chunk.indices), identity)
+            for pending_chunk, chunk in zip(pending, chunks, strict=True)
+        ]
         if all(isinstance(answer, str) for answer in answers):
-            raise TaskFailed(f"no worker could score it: {answers[0]}", task_id=pending[0].chunk_id)
+            raise TaskFailed(f"no worker could score the texts: {answers[0]}", task_id=pending[0].chunk_id)
         return identity, list(zip(chunks, answers, strict=True))
 
     def probabilities(self, logits: npt.NDArray[np.float32]) -> npt.NDArray[np.float64]:
-        """Return the probabilities ``(n,)`` of logits, by the logistic function; workers have calibrated the logits."""
+        """Return the probabilities ``(n,)`` of logits that the workers have calibrated, by the logistic function."""
         return logistic(logits)
 
     def close(self) -> None:
@@ -217,7 +222,7 @@ class RemoteScorer:
         self.workers(deadline)
 
     def workers(self, deadline: Deadline = NEVER) -> WorkerGroup:
-        """Return the workers that take chunks, all with the same identity; the registry is read at most once a second.
+        """Return the workers that take chunks, all with the same model; read the registry at most once a second.
 
         Raises:
             WorkerError: as `LiveWorkers.group`.
@@ -227,10 +232,10 @@ class RemoteScorer:
 
     @contextlib.contextmanager
     def _share(self, workers: int) -> Iterator[int]:
-        """Yield the number of workers among which a call is divided: all, or fewer while other calls run.
+        """Yield the number of workers for one call: all of them, or fewer while other calls run.
 
-        While workers are idle, small chunks are answered sooner, but each one costs a message. With as many calls as
-        workers, all workers are busy anyway.
+        Idle workers answer many small chunks sooner, but each chunk costs a message. With as many calls as workers, all
+        workers are busy anyway.
         """
         with self._lock:
             self._calls += 1
@@ -242,7 +247,7 @@ class RemoteScorer:
                 self._calls -= 1
 
     def _admit(self, group: WorkerGroup, admission: _Admission, deadline: Deadline) -> None:
-        """Count a call's chunks as under way, or refuse them before anything is sent.
+        """Count a call's chunks as in flight, or refuse them before the first one is sent.
 
         Raises:
             Overloaded: the queue is full, or the chunks ahead would take too much of the time left.
@@ -252,23 +257,23 @@ class RemoteScorer:
         except RedisError as error:
             raise self._live.failed(error) from error
         with self._lock:
-            ahead = max(waiting + group.taken, self._under_way)
-            waiting = max(waiting, self._under_way - group.most_taken)
+            ahead = max(waiting + group.held_chunks, self._in_flight)
+            waiting = max(waiting, self._in_flight - group.capacity)
             refusal = self._refusal(group, ahead, waiting, admission.chunks, deadline)
             admission.is_counted = not (refusal or admission.has_ended)
-            self._under_way += admission.chunks if admission.is_counted else 0
+            self._in_flight += admission.chunks if admission.is_counted else 0
         if refusal:
             OVERLOADED.inc()
             raise Overloaded(refusal, model=self.model)
 
     def _leave(self, admission: _Admission) -> None:
-        """Stop counting a call's chunks; if the call is admitted only later, they are not counted either."""
+        """Stop counting a call's chunks, and make sure that a late admission does not count them again."""
         with self._lock:
-            self._under_way -= admission.chunks if admission.is_counted else 0
+            self._in_flight -= admission.chunks if admission.is_counted else 0
             admission.is_counted, admission.has_ended = False, True
 
     def _refusal(self, group: WorkerGroup, ahead: int, waiting: int, chunks: int, deadline: Deadline) -> str:
-        if group.wait_s(ahead) > MOST_WAIT * deadline.remaining_s():
+        if group.wait_s(ahead) > MAX_WAIT_SHARE * deadline.remaining_s():
             return f"workers are busy for {group.wait_s(ahead):.1f} s, too long for the time left; add workers"
         if waiting > 0 and waiting + chunks > self._queue_chunks * len(group.heartbeats):
             return f"{waiting} chunks are waiting for {len(group.heartbeats)} workers; add workers"
@@ -291,8 +296,8 @@ class RemoteScorer:
             chunk=name,
             reply_queue=self._delivery.reply_queue,
             identity=worker.identity,
-            sent_s=clock.at(time.monotonic()),
-            deadline_s=None if deadline.at_s is None else clock.at(deadline.at_s - _margin_s(deadline)),
+            sent_s=clock.to_server(time.monotonic()),
+            deadline_s=None if deadline.at_s is None else clock.to_server(deadline.at_s - _margin_s(deadline)),
             query=query,
             documents=[documents[index] for index in chunk.documents],
             tuples=[] if vector_bits else chunk.tuples(tuples),
@@ -302,7 +307,7 @@ class RemoteScorer:
         return PendingChunk(name, worker.queue, message, deadline, headers=headers(), task=request.task)
 
     def _open(self) -> None:
-        """Open this process' connections; connections inherited by a forked child belong to its parent."""
+        """Open connections for this process; a forked child cannot use the ones of its parent."""
         if self._process == os.getpid():
             return
         with self._lock:
@@ -313,7 +318,7 @@ class RemoteScorer:
             self._registry = WorkerRegistry(self._redis, self._name, self._signer)
             self._live = LiveWorkers(self._registry, self._name)
             self._delivery = Delivery(self._app, self._redis, self._registry, self._signer)
-            self._under_way, self._calls = 0, 0
+            self._in_flight, self._calls = 0, 0
             if not self._signer.signs:
                 logger.warning("[unsigned] %s", UNSIGNED_RISK)
             self._process = os.getpid()
@@ -323,13 +328,13 @@ def _margin_s(deadline: Deadline) -> float:
     return min(MARGIN_S, max(0.0, deadline.remaining_s()) / 4)
 
 
-def sent(text: str) -> str:
-    """Return the part of a text to send to a worker: all that its model can read, and one character to show a cut."""
+def text_to_send(text: str) -> str:
+    """Return the characters of a text that a model can read, and one more, which shows that the text was cut."""
     return text[: MOST_CHARACTERS + 1]
 
 
-def _answer(pending: PendingChunk, size: int, identity: str) -> Reply | str | None:
-    """Check a chunk's reply: return it if it is complete, else why it is not usable, or None if no reply came."""
+def _checked_answer(pending: PendingChunk, size: int, identity: str) -> Reply | str | None:
+    """Return a chunk's reply if it is complete; else the error as a `str`, or None if no reply came."""
     reply = pending.answer
     if not isinstance(reply, Reply):
         return reply
@@ -338,4 +343,4 @@ def _answer(pending: PendingChunk, size: int, identity: str) -> Reply | str | No
         return reply.error or "the worker gave no reason"
     if reply.identity != identity:
         return "a worker with another model answered"
-    return reply if len(content) == size else f"a worker gave {len(content)} scores or vectors for {size} texts"
+    return reply if len(content) == size else f"a worker returned {len(content)} scores or vectors for {size} texts"

@@ -1,7 +1,7 @@
-"""Sign messages, so that nobody without a key can forge or alter one on the broker.
+"""Sign messages, so that nobody without a key can forge or alter a message on the broker.
 
-A signature is HMAC-SHA256 (RFC 2104) over the whole message. Requests, replies and heartbeats have different derived
-keys, so that one kind cannot pass for another. Fields of a message limit its replay: a request's id and deadline
+A signature is HMAC-SHA256 (RFC 2104) over the whole message. Each kind of message has its own derived key, so that a
+reply cannot pass for a request. Fields of the messages limit replays: a request's id and deadline
 (`osrerank_workers.replays`), a reply's chunk id, a heartbeat's time (`osrerank.scoring.remote.worker_registry`).
 Messages are not encrypted.
 """
@@ -14,7 +14,7 @@ from typing import Literal, Self
 from osrerank._seldom import Seldom
 from osrerank.errors import PayloadError
 from osrerank.metrics import MESSAGES_REFUSED
-from osrerank.scoring.remote.messages import MOST_BYTES
+from osrerank.scoring.remote.messages import MAX_MESSAGE_BYTES
 from osrerank.settings import Settings, keys_of
 
 Kind = Literal["request", "reply", "heartbeat"]
@@ -22,10 +22,10 @@ KINDS: tuple[Kind, ...] = ("request", "reply", "heartbeat")
 
 PURPOSE = b"osrerank workers 3 "
 SIGNED = b"\xc1"
-"""The first byte of a signed message, with which no MessagePack begins; the signature and the message follow it."""
+"""The first byte of a signed message, before the signature and the message; MessagePack never begins with it."""
 SIGNATURE_BYTES = 32
 LOG_EVERY_S = 60.0
-"""The least time between two log lines about the same kind of refusal, in seconds; all refusals are counted."""
+"""Interval between log lines about the same kind of refusal, in seconds; a metric counts every refusal."""
 UNSIGNED_RISK = (
     "OSRERANK_SIGNING_KEY is not set: whoever can write to the broker can forge scores and divert requests; "
     "give clients and workers the same key"
@@ -36,11 +36,11 @@ _due = Seldom(LOG_EVERY_S)
 
 
 class Signer:
-    """Signs messages, and checks the signatures of received ones.
+    """Signs messages, and checks the signatures of received messages.
 
     Args:
-        keys: messages are signed with the first key and accepted with any; without keys, they are not signed, and
-            signed ones are refused.
+        keys: the first key signs; a signature by any of the keys is accepted. Without keys, messages are not signed,
+            and signed messages are refused.
     """
 
     def __init__(self, keys: Sequence[bytes] = ()) -> None:
@@ -53,7 +53,7 @@ class Signer:
         return cls(keys_of(settings.signing_key))
 
     def seal(self, kind: Kind, message: bytes) -> bytes:
-        """Return a message behind its signature; without keys, the message alone."""
+        """Return a message with its signature in front; without keys, the message alone."""
         if not self.signs:
             return message
         return SIGNED + hmac.digest(self._keys[kind][0], message, "sha256") + message
@@ -66,9 +66,9 @@ class Signer:
                 has no key.
         """
         if not isinstance(sealed, bytes):
-            raise PayloadError(f"a message is bytes, not {type(sealed).__name__}")
-        if len(sealed) > MOST_BYTES + len(SIGNED) + SIGNATURE_BYTES:
-            raise PayloadError(f"a message of {len(sealed):,} bytes is larger than allowed ({MOST_BYTES:,})")
+            raise PayloadError(f"a message must be bytes, not {type(sealed).__name__}")
+        if len(sealed) > MAX_MESSAGE_BYTES + len(SIGNED) + SIGNATURE_BYTES:
+            raise PayloadError(f"a message of {len(sealed):,} bytes is larger than allowed ({MAX_MESSAGE_BYTES:,})")
         if not sealed.startswith(SIGNED):
             if self.signs:
                 raise PayloadError(
@@ -85,7 +85,7 @@ class Signer:
 
 
 def count_refusal(kind: Kind, error: PayloadError) -> None:
-    """Count a refused message by kind and reason, and log it, at most once a minute for each kind and reason."""
+    """Count a refused message by kind and reason, and log it at most once a minute for each kind and reason."""
     MESSAGES_REFUSED.labels(kind, error.reason).inc()
     if _due.is_due((kind, error.reason)):
         logger.warning("[message-refused] refused a %s: %s; not logged again for %g s", kind, error, LOG_EVERY_S)

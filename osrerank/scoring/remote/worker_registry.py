@@ -1,9 +1,9 @@
 """The workers of a model, registered in Redis, and the clock that clients and workers share.
 
-Every worker writes its `Heartbeat` to a key that expires unless it is renewed; a set names the workers of a model. A
-worker whose key has expired is dead: killed, cut off or hanging. A heartbeat is valid only under its own worker's key,
-in the set of its own model, and while it is recent; so nobody can bring a dead worker back by writing its heartbeat
-again.
+Every worker writes its `Heartbeat` to a key that expires unless the worker renews it. A set names the workers of a
+model. A worker whose key has expired is dead: it was killed, hangs, or has lost its connection. A heartbeat is valid
+only under its worker's own key, in the set of its model, and while it is recent. So an old heartbeat that somebody
+writes again does not revive a dead worker.
 """
 
 import hashlib
@@ -15,24 +15,24 @@ from osrerank.scoring.remote.messages import VERSION, Heartbeat
 from osrerank.scoring.remote.signing import Signer, count_refusal
 
 BEAT_S = 0.5
-"""The time between two heartbeats of a worker, in seconds."""
+"""Interval between two heartbeats of a worker, in seconds."""
 DEAD_AFTER_S = 2.0
-"""A worker without a heartbeat for so many seconds is dead."""
-MOST_AGE_S = DEAD_AFTER_S + 1.0
-"""A heartbeat older than this, in seconds, was not written by its worker; one second allows for different clocks."""
+"""Seconds without a heartbeat after which a worker is dead."""
+MAX_AGE_S = DEAD_AFTER_S + 1.0
+"""Age up to which a heartbeat is valid, in seconds; one second more than its key lives, for differences of clocks."""
 PREFIX = f"osrerank:{VERSION}:"
 
 
 def queue_of(model: str, identity: str) -> str:
-    """Return the name of a model's queue; a digest of the identity in it keeps versions of the model apart."""
+    """Return the name of a model's queue; it contains a digest of the identity, so each version has its own queue."""
     return f"{PREFIX}queue:{model}:{hashlib.blake2b(identity.encode(), digest_size=6).hexdigest()}"
 
 
 class BrokerClock:
     """Tells the time of the Redis server, so that the clocks of clients and workers need not agree.
 
-    Every exchange of heartbeats measures the difference to this process' monotonic clock. The error is at most half a
-    round trip, plus the drift since then.
+    Whenever the registry is read or written, the offset from this process' monotonic clock is measured. The error is at
+    most half a round trip, plus the drift since then.
     """
 
     def __init__(self) -> None:
@@ -40,22 +40,22 @@ class BrokerClock:
         self.is_set = False
 
     def adjust(self, answer: tuple[int, int], asked_at: float, answered_at: float) -> None:
-        """Set the clock by an answer of the server.
+        """Set the clock by a reply of the server.
 
         Args:
-            answer: the answer to ``TIME``: seconds and microseconds.
-            asked_at: when it was asked, by this process' monotonic clock.
-            answered_at: when the answer came, by the same clock.
+            answer: the reply to ``TIME``: seconds and microseconds.
+            asked_at: the time before the call, by this process' monotonic clock.
+            answered_at: the time after the call, by the same clock.
         """
         seconds, microseconds = answer
         self._offset_s = seconds + microseconds / 1e6 - (asked_at + answered_at) / 2
         self.is_set = True
 
-    def at(self, monotonic_s: float) -> float:
+    def to_server(self, monotonic_s: float) -> float:
         """Convert a time of this process' monotonic clock to the server's time, in seconds."""
         return monotonic_s + self._offset_s
 
-    def local(self, server_s: float) -> float:
+    def to_local(self, server_s: float) -> float:
         """Convert a time of the server to this process' monotonic clock, in seconds."""
         return server_s - self._offset_s
 
@@ -70,7 +70,7 @@ class WorkerRegistry:
 
     Attributes:
         clock: the broker's clock.
-        refused: why the latest reading left heartbeats out, as a sentence; empty if it left out none.
+        refused: why `heartbeats` last refused a heartbeat, as a sentence; empty if it accepted all.
     """
 
     def __init__(self, redis: Any, model: str, signer: Signer) -> None:
@@ -97,10 +97,10 @@ class WorkerRegistry:
         pipeline.execute()
 
     def now_s(self) -> float:
-        """Return the server's time, in seconds; the server is asked only if its time is not known yet."""
+        """Return the server's time, in seconds; ask the server only the first time."""
         if not self.clock.is_set:
             self._timed(self._redis.pipeline(transaction=False))
-        return self.clock.at(time.monotonic())
+        return self.clock.to_server(time.monotonic())
 
     def heartbeats(self) -> tuple[Heartbeat, ...]:
         """Return the valid heartbeats of live workers, and remove the names of dead ones from the registry."""
@@ -110,15 +110,17 @@ class WorkerRegistry:
         names = sorted(self._timed(pipeline)[0])
         if not names:
             return ()
-        found = self._redis.mget([_key(name) for name in names])
-        dead = [name for name, heartbeat in zip(names, found, strict=True) if heartbeat is None]
+        messages = self._redis.mget([_key(name) for name in names])
+        dead = [name for name, heartbeat in zip(names, messages, strict=True) if heartbeat is None]
         if dead:
             self._redis.srem(self._names, *dead)
-        read = (self._read(name, message) for name, message in zip(names, found, strict=True) if message is not None)
-        return tuple(heartbeat for heartbeat in read if heartbeat is not None)
+        decoded = (
+            self._read(name, message) for name, message in zip(names, messages, strict=True) if message is not None
+        )
+        return tuple(heartbeat for heartbeat in decoded if heartbeat is not None)
 
     def _read(self, name: bytes, message: object) -> Heartbeat | None:
-        """Return a heartbeat; None, with the reason in `refused`, if it cannot be read or is not valid."""
+        """Return a valid heartbeat; otherwise set `refused` to the reason and return None."""
         try:
             heartbeat = Heartbeat.decode(self._signer.open("heartbeat", message))
             self._check(name, heartbeat)
@@ -129,20 +131,20 @@ class WorkerRegistry:
         return heartbeat
 
     def _check(self, name: bytes, heartbeat: Heartbeat) -> None:
-        """Check that a heartbeat is under its own worker's key, in its own model's set, and recent.
+        """Check that a heartbeat is under its worker's own key, in the set of its model, and recent.
 
         Raises:
-            PayloadError: it is not.
+            PayloadError: the heartbeat fails one of the checks.
         """
         if heartbeat.worker.encode(errors="surrogatepass") != name:
             raise PayloadError("a heartbeat names another worker than its key", reason="misplaced")
         if heartbeat.queue != queue_of(self._model, heartbeat.identity):
-            raise PayloadError("a heartbeat is of a worker of another model", reason="misplaced")
-        if abs(self.clock.at(time.monotonic()) - heartbeat.sent_s) > MOST_AGE_S:
+            raise PayloadError("a heartbeat comes from a worker of another model", reason="misplaced")
+        if abs(self.clock.to_server(time.monotonic()) - heartbeat.sent_s) > MAX_AGE_S:
             raise PayloadError("a heartbeat is too old: a worker, or this process, has hung", reason="expired")
 
     def _timed(self, pipeline: Any) -> list[Any]:
-        """Execute a pipeline, set the clock by the server's time, and return the pipeline's answers."""
+        """Execute a pipeline, set the clock by the server's time, and return the pipeline's replies."""
         pipeline.time()
         asked_at = time.monotonic()
         answers: list[Any]

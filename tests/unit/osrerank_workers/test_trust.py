@@ -5,7 +5,7 @@ import pytest
 from osrerank.errors import PayloadError
 from osrerank.metrics import MESSAGES_REFUSED
 from osrerank.scoring.cache.store import connect
-from osrerank.scoring.remote.delivery import MOST_SENDS
+from osrerank.scoring.remote.delivery import MAX_SENDS
 from osrerank.scoring.remote.messages import Reply
 from osrerank.scoring.remote.signing import Signer
 from osrerank.settings import Settings
@@ -64,10 +64,10 @@ def test_any_other_request_is_refused_and_counted(service, redis_url, key, kind,
 def test_a_copied_request_is_scored_no_more_often_than_a_client_sends_one(service, redis_url):
     message = Signer([NEW.encode()]).seal("request", request(service).encode())
     before = refused("replayed"), refused("misplaced")
-    for _ in range(MOST_SENDS + 3):
+    for _ in range(MAX_SENDS + 3):
         service.handle("c1", message)
     service.handle("c2", message)  # the same in a task of another id
-    assert len(replies(redis_url, service)) == MOST_SENDS
+    assert len(replies(redis_url, service)) == MAX_SENDS
     assert (refused("replayed"), refused("misplaced")) == (before[0] + 3, before[1] + 1)
 
 

@@ -119,8 +119,8 @@ class EndpointScorer:
         if not tuples:
             return Scores(np.empty(0, dtype=np.float32), identity=self.identity)
         dialect = self._speaks(deadline)
-        batches = list(self._divided([sent(documents[index]) for (index,) in tuples]))
-        futures = [self._submit(dialect, sent(query), batch, deadline) for batch in batches]
+        batches = list(self._divided([text_to_send(documents[index]) for (index,) in tuples]))
+        futures = [self._submit(dialect, text_to_send(query), batch, deadline) for batch in batches]
         left_s = deadline.remaining_s()
         try:
             wait(futures, timeout=None if deadline.at_s is None else max(0.0, left_s))
@@ -318,6 +318,6 @@ def _size_in(info: object) -> int:
     return size if isinstance(size, int) and size > 0 else 0
 
 
-def sent(text: str) -> str:
+def text_to_send(text: str) -> str:
     """Return what is sent of a text: as much as any model reads, without halves of surrogate pairs."""
     return text[: MOST_CHARACTERS + 1].encode("utf-8", "replace").decode("utf-8")

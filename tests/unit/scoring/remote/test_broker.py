@@ -16,11 +16,11 @@ from redis.exceptions import ResponseError
 from osrerank.errors import ConfigError, WorkerError
 from osrerank.scoring.remote import chunks
 from osrerank.scoring.remote.breaker import PAUSES_S, Breaker, BrokerAccess
-from osrerank.scoring.remote.broker import PLAIN_ANSWER_S, celery_app, error_code, no_broker
-from osrerank.scoring.remote.chunks import divide, gather
+from osrerank.scoring.remote.broker import PLAIN_ANSWER_S, celery_app, error_code, explain_failure
+from osrerank.scoring.remote.chunks import divide, join_answers
 from osrerank.scoring.remote.delivery import PendingChunk
 from osrerank.scoring.remote.messages import Reply
-from osrerank.scoring.remote.scorer import RemoteScorer, _answer
+from osrerank.scoring.remote.scorer import RemoteScorer, _checked_answer
 from osrerank.scoring.remote.worker_registry import BrokerClock
 from osrerank.testing import ManualClock
 from osrerank.types import NEVER, Scores
@@ -69,11 +69,17 @@ def test_options_of_a_brokers_url_reach_celery_and_its_timeout_stays_above_its_w
 @pytest.mark.parametrize(
     ("url", "reason"),
     [
-        ("redis://host?decode_responses=true", "decode_responses is no option of a broker; known are client_name, db,"),
-        ("redis://host?ssl_cert_reqs=none", "ssl_cert_reqs is no option of a broker; options of TLS belong to rediss:"),
+        (
+            "redis://host?decode_responses=true",
+            "decode_responses is not an option of a broker URL; it takes client_name, db,",
+        ),
+        (
+            "redis://host?ssl_cert_reqs=none",
+            "ssl_cert_reqs is not an option of a broker URL; options of TLS belong to rediss:",
+        ),
         ("rediss://host?ssl_cert_reqs=maybe", "ssl_cert_reqs is maybe, and must be none, optional or required"),
         ("redis://host?db=first", "Invalid value for 'db'"),
-        ("redis://:pass/word@host", "the port is no number; percent-encode the password"),
+        ("redis://:pass/word@host", "the port is not a number; percent-encode the password"),
     ],
 )
 def test_an_option_that_a_broker_has_not_is_named_with_the_setting_and_without_the_password(url, reason):
@@ -98,7 +104,7 @@ def test_an_option_that_a_broker_has_not_is_named_with_the_setting_and_without_t
     ],
 )
 def test_an_error_of_the_broker_is_told_by_its_code_and_with_what_to_do(answer, fix):
-    assert fix in no_broker(BaseParser.parse_error(answer))
+    assert fix in explain_failure(BaseParser.parse_error(answer))
 
 
 def test_an_error_is_known_by_its_code_in_a_pipeline_too():
@@ -110,8 +116,8 @@ def test_an_error_is_known_by_its_code_in_a_pipeline_too():
 def test_the_brokers_clock_takes_the_middle_of_a_round_trip():
     clock = BrokerClock()
     clock.adjust((1_000, 500_000), 10.0, 11.0)
-    assert clock.at(10.5) == 1_000.5
-    assert clock.local(1_001.5) == 11.5
+    assert clock.to_server(10.5) == 1_000.5
+    assert clock.to_local(1_001.5) == 11.5
 
 
 def test_one_probe_after_each_pause_and_nothing_else_until_the_broker_answers():
@@ -148,8 +154,8 @@ def test_ten_minutes_take_few_probes():
 def test_a_reply_of_another_size_is_no_answer():
     reply = Reply("c1", "w1", "model", Scores(np.ones(1, dtype=np.float32)))
     chunk = PendingChunk("c1", "queue", b"", NEVER, reply)
-    assert _answer(chunk, 1, "model") is reply
-    assert _answer(chunk, 3, "model") == "a worker gave 1 scores or vectors for 3 texts"
+    assert _checked_answer(chunk, 1, "model") is reply
+    assert _checked_answer(chunk, 3, "model") == "a worker returned 1 scores or vectors for 3 texts"
 
 
 @pytest.mark.long
@@ -189,8 +195,8 @@ def test_every_tuple_is_in_one_chunk_that_has_its_documents(lengths, workers, wi
     found = divide(documents, tuples, workers)
     assert sorted(index for chunk in found for index in chunk.indices) == list(range(len(tuples)))
     for chunk in found:
-        assert len(chunk.indices) <= chunks.MOST_PAIRS
-        assert chunk.characters <= chunks.MOST_CHARACTERS or len(chunk.indices) == 1
+        assert len(chunk.indices) <= chunks.MAX_CHUNK_TUPLES
+        assert chunk.characters <= chunks.MAX_CHUNK_CHARACTERS or len(chunk.indices) == 1
         own = list(chunk.documents)
         members = [tuple(own[i] for i in indices) for indices in chunk.tuples(tuples)]
         assert members == [tuples[index] for index in chunk.indices]
@@ -212,7 +218,7 @@ def test_answers_are_put_together():
     found = divide(["x" * 3_000] * 6, [(n,) for n in range(6)], 3)
     assert [chunk.indices for chunk in found] == [[0, 3], [1, 4], [2, 5]]
     first = Scores(np.array([1.0, np.nan], dtype=np.float32), {1: "odd"}, inferences=2, truncated=1)
-    scores = gather(6, found, [first, "lost", None], "id")
+    scores = join_answers(6, found, [first, "lost", None], "id")
     np.testing.assert_array_equal(scores.values, np.array([1, *[np.nan] * 5], dtype=np.float32))
     assert scores.failures == {1: "lost", 3: "odd", 4: "lost"}
     assert (scores.reached, scores.attempted, scores.inferences, scores.identity) == (2, [0, 1, 3, 4], 2, "id")

@@ -14,7 +14,7 @@ from osrerank._seldom import Seldom
 from osrerank.errors import ConfigError, PayloadError
 from osrerank.metrics import MESSAGES_REFUSED
 from osrerank.scoring.remote import messages, signing
-from osrerank.scoring.remote.messages import MOST_BYTES, ChunkRequest, Heartbeat, Reply
+from osrerank.scoring.remote.messages import MAX_MESSAGE_BYTES, ChunkRequest, Heartbeat, Reply
 from osrerank.scoring.remote.signing import SIGNATURE_BYTES, Signer
 from osrerank.settings import Settings
 from osrerank.types import Advice, Scores
@@ -125,11 +125,11 @@ def test_another_version_says_which(monkeypatch):
 
 
 def test_a_message_too_large_is_refused_on_both_sides():
-    large = ChunkRequest("c", "m", "i", 0.0, None, "q", ["x" * (messages.MOST_BYTES + 1)], [(0,)])
+    large = ChunkRequest("c", "m", "i", 0.0, None, "q", ["x" * (messages.MAX_MESSAGE_BYTES + 1)], [(0,)])
     with pytest.raises(PayloadError, match="larger"):
         large.encode()
     with pytest.raises(PayloadError, match="larger"):
-        ChunkRequest.decode(b"x" * (messages.MOST_BYTES + 1))
+        ChunkRequest.decode(b"x" * (messages.MAX_MESSAGE_BYTES + 1))
 
 
 def test_ten_thousand_damaged_messages_are_read_or_refused():
@@ -184,7 +184,7 @@ def test_one_side_without_a_key_is_told_so():
     assert Signer().open("reply", Signer().seal("reply", b"x")) == b"x"
 
 
-@pytest.mark.parametrize("message", [None, "text", b"\xc1" * (MOST_BYTES + 100)])
+@pytest.mark.parametrize("message", [None, "text", b"\xc1" * (MAX_MESSAGE_BYTES + 100)])
 def test_what_is_no_message_is_refused_before_it_is_hashed(message):
     with pytest.raises(PayloadError) as refused:
         Signer([NEW]).open("request", message)

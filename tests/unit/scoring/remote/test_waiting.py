@@ -16,7 +16,7 @@ from osrerank.scoring.remote.delivery import GIVE_UP_S, LOST, LOST_AFTER_S, NO_W
 from osrerank.scoring.remote.messages import Heartbeat
 from osrerank.scoring.remote.scorer import RemoteScorer
 from osrerank.scoring.remote.signing import Signer
-from osrerank.scoring.remote.worker_group import FRESH_S, MOST_STALE_S, STILL_ASKED, LiveWorkers
+from osrerank.scoring.remote.worker_group import FRESH_S, MAX_STALE_S, STILL_WAITING, LiveWorkers
 from osrerank.scoring.remote.worker_registry import BEAT_S, PREFIX, WorkerRegistry, queue_of
 from osrerank.testing import ManualClock
 from osrerank.types import NEVER, Advice, Deadline
@@ -61,8 +61,8 @@ def test_a_silent_registry_is_waited_for_only_when_too_little_is_known() -> None
     registry.answers.clear()
     clock.sleep(FRESH_S)
     assert workers.group(Deadline.after_ms(50)).first.worker == "w"  # as it was known before
-    clock.sleep(MOST_STALE_S)
-    with pytest.raises(WorkerError, match=STILL_ASKED):
+    clock.sleep(MAX_STALE_S)
+    with pytest.raises(WorkerError, match=STILL_WAITING):
         workers.group(Deadline.after_ms(50))
     registry.answers.set()
     workers.close()  # waits for the reading that is under way
