@@ -138,7 +138,7 @@ class SyncDriver(Driver):
     @property
     def engine(self) -> Engine:
         """The search engine."""
-        engine: Engine = self.result_of(self.searcher.engine.of())
+        engine: Engine = self.result_of(self.searcher.engine.find())
         return engine
 
     def search_pipeline_of(self, index: Any) -> SearchPipeline:

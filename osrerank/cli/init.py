@@ -10,9 +10,9 @@ import click
 
 from osrerank.cli.options import DURATION, client_of
 from osrerank.cli.settings_file import refuse_existing, settings_text
-from osrerank.retrieval.fields import SearchFields, Wanted, named, resolved
+from osrerank.retrieval.fields import NamedFields, SearchFields, caller_names, resolved
 from osrerank.retrieval.mapping import leaves_by_index
-from osrerank.retrieval.samples import sampled_parts
+from osrerank.retrieval.samples import sampled_groups
 from osrerank.scoring.names import MULTILINGUAL
 from osrerank.scoring.registry import as_scorer, load
 from osrerank.settings import SETTINGS_FILE
@@ -82,7 +82,7 @@ def init(
     with closing(client_of(context, model=model or None)) as client:
         keeps = _keeps_vectors(client, index)
         written = _with_vectors(deadline_ms) if keeps else _read_anew(client, index, texts, deadline_ms)
-        fields = {"query_fields": found.searched, "fields": found.read} if texts and not found.parts else {}
+        fields = {"query_fields": found.searched, "fields": found.read} if texts and not found.groups else {}
         by_index = {index: fields} if index and fields else {}
         notes = f"Made by osrerank init: {written.note}."
         models = {index: model} if index and model else {}
@@ -98,10 +98,10 @@ def init(
 def _found(client: Any, index: str) -> SearchFields:
     """Return the fields that the settings name, or else those of the mapping whose sampled values are texts."""
     options = client.searcher.defaults.of(index)
-    wanted = Wanted(named(options.query_fields), named(options.fields))
+    wanted = NamedFields(caller_names(options.query_fields), caller_names(options.fields))
     every = leaves_by_index(client.indices.get_mapping(index=index))
     pipeline = client.search_pipeline_of(index)  # one that ranks would be paid for, or refuse the request
-    parts = () if pipeline.obstacle else client.result_of(sampled_parts(index, every, pipeline.instead), index)
+    parts = () if pipeline.obstacle else client.result_of(sampled_groups(index, every, pipeline.replacement), index)
     return resolved(every, parts, wanted) if parts else client.fields_of(index)
 
 

@@ -23,31 +23,31 @@ logger = logging.getLogger(__name__)
 K1 = 1.2
 """The engines' default."""
 WITHOUT_FACTOR = 3
-"""The first major version of OpenSearch whose BM25 has no factor."""
+"""The first major version of OpenSearch that does not multiply BM25 by the factor."""
 SIMILARITY = "index.similarity.default"
 OTHERS = {
     "hybrid", "neural", "neural_sparse", "knn", "script_score", "constant_score", "rank_feature", "distance_feature",
 }  # fmt: skip
-"""Queries whose scores are not BM25's."""
+"""Queries whose scores do not come from BM25."""
 
 
 @dataclass(frozen=True, slots=True)
 class Bm25Scale:
-    """What the engine multiplies BM25 by.
+    """The factors by which the engine multiplies BM25.
 
     Attributes:
-        default: the factor of an index with the default similarity; 1 where there is none.
-        factors: index -> its factor, where its similarity is set.
+        default: the factor of an index with the default similarity; 1 if the engine has no factor.
+        factors: index -> factor, for indices whose settings name a similarity.
     """
 
     default: float = 1.0
     factors: Mapping[str, float] = field(default_factory=dict)
 
     def applied(self, ranking: Ranking, hits: Sequence[Mapping[str, Any]]) -> Ranking:
-        """Return a first pass's ranking with BM25 without the factor among the parts of each score.
+        """Return a first pass's ranking in which the parts of each score include BM25 without the factor.
 
         Args:
-            ranking: made from the hits, in their order.
+            ranking: the candidates, in the order of the hits.
             hits: the hits.
         """
         if self == PLAIN:
@@ -63,27 +63,27 @@ PLAIN = Bm25Scale()
 
 
 def scale_of(response: Any) -> Bm25Scale:
-    """Return the scale of a response's scores, as far as it tells: elasticsearch-py's objects say who answered."""
+    """Return the scale of a response's scores: Elasticsearch's if a response object of elasticsearch-py says so."""
     headers = getattr(getattr(response, "meta", None), "headers", None) or {}
     return Bm25Scale(K1 + 1) if headers.get("x-elastic-product") == "Elasticsearch" else PLAIN
 
 
 class Bm25Scales:
-    """Finds the scale of searches' BM25, and caches it for a minute. Safe to use from many threads.
+    """Looks up the BM25 scale of indices, and caches it for a minute. Safe to use from many threads.
 
     Args:
         clock: returns seconds.
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
-        self._known: ExpiringCache[str, Bm25Scale] = ExpiringCache(clock)
-        self._once = Seldom(math.inf, clock)
+        self._cache: ExpiringCache[str, Bm25Scale] = ExpiringCache(clock)
+        self._warned = Seldom(math.inf, clock)
 
     def forget(self) -> None:
-        """Read again what is cached."""
-        self._known.clear()
+        """Empty the cache."""
+        self._cache.clear()
 
-    def of(
+    def find(
         self, index: Any, body: Mapping[str, Any], options: Mapping[str, Any] = NO_OPTIONS
     ) -> Generator[SideRequest, Any, Bm25Scale]:
         """Return the scale of a search's scores; yield the requests to look it up, none if it is cached.
@@ -96,21 +96,21 @@ class Bm25Scales:
         if OTHERS & (body.get("query") or {}).keys():
             return PLAIN
         key = f"{index}{options}"
-        known = self._known.get(key)
-        if known is None:
+        scale = self._cache.get(key)
+        if scale is None:
             try:
-                known = yield from _read(index, options)
-            except (Failed, AttributeError, KeyError, TypeError, ValueError) as error:  # or another form
-                if self._once.is_due(str(index)):
+                scale = yield from _read(index, options)
+            except (Failed, AttributeError, KeyError, TypeError, ValueError) as error:  # or an unexpected response
+                if self._warned.is_due(str(index)):
                     logger.warning(
-                        "[score-scale-unread] the engine's version or the similarity of %s cannot be read, so BM25 is "
-                        "taken to have no factor k1 + 1, as in OpenSearch 3; not logged again: %s",
+                        "[score-scale-unread] the engine's version or the similarity of %s cannot be read: osrerank "
+                        "assumes BM25 without the factor k1 + 1, as in OpenSearch 3; not logged again: %s",
                         index,
                         error,
                     )
                 return PLAIN
-            self._known.put(key, known)
-        return known
+            self._cache.put(key, scale)
+        return scale
 
 
 def _read(index: Any, options: Mapping[str, Any]) -> Generator[SideRequest, Any, Bm25Scale]:

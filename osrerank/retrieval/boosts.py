@@ -1,9 +1,9 @@
-"""Tell the text score of a query from its boosts, so that a model replaces the one and the caller's rules stay.
+"""Separate the text score of a query from its boosts, so that a model replaces the text score and the boosts stay.
 
-Recency, stock and other rules that a caller adds to a query (``function_score``, ``rank_feature``, a filter in a
-``should``) are in no text that a model reads. The first pass's query gets names: for each hit OpenSearch then returns
-the score of the text part, and those of the boosts. A `Boosts` says how they make ``_score`` together; `told` checks
-it, and `boosted` combines the model's order with the same boosts again.
+A model cannot read recency, stock and other rules that a caller adds to a query (``function_score``, ``rank_feature``,
+a filter in a ``should``). So the first pass's query gets names, and OpenSearch returns the scores of the text part and
+of each boost for every hit. A `Boosts` says how these scores make up ``_score``. `split_scores` checks it, and
+`boosted` applies the same boosts to the model's order.
 """
 
 import math
@@ -16,7 +16,7 @@ import numpy as np
 
 from osrerank.response import hits_of, squash
 from osrerank.retrieval.mapping import plain
-from osrerank.retrieval.query_text import COMPOUND_CLAUSES, parts_of
+from osrerank.retrieval.query_text import COMPOUND_CLAUSES, texts_with_fields
 from osrerank.types import Candidate, Ranking, StageReport, StageScore
 from osrerank.types.reasons import Reason, ReasonCode
 from osrerank.types.values import TEXT
@@ -26,57 +26,61 @@ STAGE = "boosts"
 SCORED = "include_named_queries_score"
 """The URL parameter by which named queries have scores: since OpenSearch 2.13 and Elasticsearch 8.8."""
 PREFIX = "osrerank-"
-"""What our names of queries begin with."""
+"""The prefix of the names that osrerank gives to queries."""
 ULPS = 8
-"""How far the parts, combined, may be from ``_score``, in last places of float32: each of them is rounded to it."""
+"""How far the combined parts may be from ``_score``, in units in the last place of float32: each part is rounded."""
 RULES = frozenset({"rank_feature", "distance_feature"})
-"""Clauses that boost, and search for nothing."""
+"""Clauses that only boost."""
 FILTERS = frozenset({
     "match_all", "match_none", "term", "terms", "terms_set", "range", "exists", "ids", "prefix", "wildcard", "regexp",
     "constant_score", "geo_distance", "geo_bounding_box", "geo_polygon", "geo_shape", "script",
 })  # fmt: skip
-"""Clauses that select documents by exact values, whose scores say nothing of a text."""
+"""Clauses that select documents by exact values; their scores do not depend on text."""
 _OPTIONS = frozenset({"query", "boost", "boost_mode", "score_mode", "max_boost", "min_score", "_name"})
-"""The parts of a ``function_score`` that are no function."""
+"""Keys of a ``function_score`` that do not define a function."""
 _SINGLE = {"multiply", "sum", "avg", "max", "min", "replace"}
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class Boost:
     """One boost of a query, in the order in which they are combined, from the text outwards.
 
     Attributes:
         mode: how it is combined with the score so far: a ``boost_mode`` of ``function_score``.
         names: the queries whose scores are added up to the boost.
-        factor: multiplies them, by the ``boost`` of the clauses around them.
-        instead: the boost of a hit if a query's presence, and not its score, counts (``negative_boost``).
-        within: the optional queries that it is in: in a hit that lacks one of them, it has no effect.
+        factor: the product of the ``boost`` of all enclosing clauses; it multiplies the sum.
+        present_value: the boost of a hit that matches the query, whatever its score (``negative_boost``); else None.
+        within: the optional queries that enclose it; a hit that does not match all of them gets no boost.
     """
 
     mode: str
     names: tuple[str, ...]
     factor: float = 1.0
-    instead: float | None = None
+    present_value: float | None = None
     within: tuple[str, ...] = ()
 
-    def of(self, scores: Mapping[str, float]) -> float:
-        """Return a hit's boost by the scores of the named queries that it matches."""
+    def value(self, scores: Mapping[str, float]) -> float:
+        """Return a hit's boost.
+
+        Args:
+            scores: name -> score, for the named queries that the hit matches.
+        """
         if not scores.keys() >= set(self.within):
             return 1.0 if self.mode == "multiply" else 0.0
-        if self.instead is not None:
-            return self.instead if self.names[0] in scores else 1.0
+        if self.present_value is not None:
+            return self.present_value if self.names[0] in scores else 1.0
         return self.factor * sum(scores.get(name, 0.0) for name in self.names)
 
 
 @dataclass(frozen=True, slots=True)
 class Boosts:
-    """A query whose parts have names, and how these make ``_score``.
+    """A query whose parts have names, and how their scores make up ``_score``.
 
     Attributes:
-        query: the query to send; it has the hits and the scores of the caller's own.
-        texts: the names of the text part; its score is the sum of theirs.
-        factor: multiplies them, by the ``boost`` of the clauses around them.
-        within: the optional queries that the text part is in: a hit that lacks one of them has a text score of 0.
+        query: the query to send; it finds the same hits with the same scores as the caller's query.
+        texts: the names of the text part; their scores are added up to the text score.
+        factor: the product of the ``boost`` of all clauses that enclose the text part; it multiplies the text score.
+        within: the optional queries that enclose the text part; a hit that lacks one of them has a text score of 0.
         steps: the boosts.
         has_scores: whether the caller asked for the scores of named queries, too.
     """
@@ -85,48 +89,53 @@ class Boosts:
     texts: tuple[str, ...]
     factor: float
     within: tuple[str, ...]
-    steps: tuple[Step, ...]
+    steps: tuple[Boost, ...]
     has_scores: bool = False
 
     def text(self, scores: Mapping[str, float]) -> float:
-        """Return a hit's text score by the scores of the named queries that it matches."""
-        is_there = scores.keys() >= set(self.within)
-        return self.factor * sum(scores.get(name, 0.0) for name in self.texts) if is_there else 0.0
+        """Return a hit's text score.
+
+        Args:
+            scores: name -> score, for the named queries that the hit matches.
+        """
+        if not scores.keys() >= set(self.within):
+            return 0.0
+        return self.factor * sum(scores.get(name, 0.0) for name in self.texts)
 
 
 Parts = Mapping[str, float]
-"""What the text and the boosts of a query scored in a hit, by `TEXT`, ``boost``, ``boost_2`` and so on."""
+"""The scores of a hit's text part and boosts, under the keys `TEXT`, ``boost``, ``boost_2`` and so on."""
 
 
 def boosts_of(
     body: Mapping[str, Any], params: Mapping[str, Any], text: str, exact: Collection[str]
 ) -> Boosts | Reason | None:
-    """Return how the boosts of a search are told from its text score; or why they cannot be; None if it has none.
+    """Return the boosts of a search; the reason if they cannot be separated from its text score; None if it has none.
 
     Args:
         body: the caller's body.
         params: the caller's URL parameters.
-        text: the query text; a clause that searches for another one boosts, if any searches for this one.
-        exact: fields of exact values, such as keywords: a clause that searches these alone boosts.
+        text: the query text. If some clause searches for it, a clause that searches for another text is a boost.
+        exact: fields of exact values, such as keywords; a clause that searches only these is a boost.
     """
     query = body.get("query")
-    naming = _Naming(text if text in (own for own, _ in parts_of(query)) else None, exact)
+    naming = _Naming(text if text in (clause_text for clause_text, _ in texts_with_fields(query)) else None, exact)
     kinds = naming.kinds(query)
-    if changed := next((part for part in ("rescore", "indices_boost") if body.get(part)), None):
-        return _untold(f"{changed} changes the score after the query")
+    if setting := next((key for key in ("rescore", "indices_boost") if body.get(key)), None):
+        return _inseparable(f"{setting} changes the score after the query")
     if not isinstance(query, Mapping) or ("rule" not in kinds and not {"text", "filter"} <= kinds):
         return None
     try:
         _check(query)
-        named = naming.of(query, 1.0)
-    except _Tangled as tangled:
-        return _untold(str(tangled))
-    except (AttributeError, KeyError, TypeError, ValueError):  # OpenSearch will say what is wrong with it
+        named_query = naming.name_parts(query, 1.0)
+    except _Inseparable as error:
+        return _inseparable(str(error))
+    except (AttributeError, KeyError, TypeError, ValueError):  # an invalid query: OpenSearch will report it
         return None
-    if naming.beside:
-        named = {"bool": {"must": [named], "filter": naming.beside}}
-    scored = asks_for_scores(params)
-    return Boosts(named, tuple(naming.texts), naming.factor, naming.text_within, tuple(naming.steps), scored)
+    if naming.filters:
+        named_query = {"bool": {"must": [named_query], "filter": naming.filters}}
+    has_scores = asks_for_scores(params)
+    return Boosts(named_query, tuple(naming.texts), naming.factor, naming.text_within, tuple(naming.steps), has_scores)
 
 
 def asks_for_scores(params: Mapping[str, Any]) -> bool:
@@ -134,12 +143,12 @@ def asks_for_scores(params: Mapping[str, Any]) -> bool:
     return str(params.get(SCORED, "")).lower() == "true"
 
 
-def _untold(why: str) -> Reason:
-    return Reason(ReasonCode.BOOSTS, f"the boosts of the query cannot be told from its text score: {why}")
+def _inseparable(cause: str) -> Reason:
+    return Reason(ReasonCode.BOOSTS, f"the boosts of the query cannot be separated from its text score: {cause}")
 
 
-class _Tangled(Exception):  # noqa: N818 - it never leaves this module
-    """A query whose boosts cannot be told from its text score; the message says why."""
+class _Inseparable(Exception):  # noqa: N818 - it never leaves this module
+    """A query whose boosts cannot be separated from its text score; the message says why."""
 
 
 @dataclass(slots=True)
@@ -150,38 +159,38 @@ class _Naming:
         text: the query text, if a clause searches for it.
         exact: fields of exact values.
         texts, factor, steps: as in `Boosts`.
-        beside: named queries that stand beside the caller's, as filters that every document passes.
-        count: how many names were given.
-        within: the optional queries around the clause that is being named.
-        text_within: those around the text part.
+        filters: named queries to add as filters that every document passes.
+        count: the number of names given so far.
+        within: the optional queries that enclose the clause that is being named.
+        text_within: the optional queries that enclose the text part.
     """
 
     text: str | None
     exact: Collection[str]
     texts: list[str] = field(default_factory=list)
     factor: float = 1.0
-    steps: list[Step] = field(default_factory=list)
-    beside: list[dict[str, Any]] = field(default_factory=list)
+    steps: list[Boost] = field(default_factory=list)
+    filters: list[dict[str, Any]] = field(default_factory=list)
     count: int = 0
     within: tuple[str, ...] = ()
     text_within: tuple[str, ...] = ()
 
-    def of(self, clause: Any, factor: float) -> Mapping[str, Any]:
-        """Return a clause with a text part, with its parts named.
+    def name_parts(self, clause: Any, factor: float) -> Mapping[str, Any]:
+        """Return a copy of a clause whose text part and boosts have names.
 
         Args:
-            clause: the clause.
-            factor: the product of the boosts of the clauses around it.
+            clause: the clause; it has a text part.
+            factor: the product of the ``boost`` of all enclosing clauses.
 
         Raises:
-            _Tangled: its boosts cannot be told from its text score.
+            _Inseparable: its boosts cannot be separated from its text score.
         """
         kinds = self.kinds(clause)
         if "text" not in kinds:
-            raise _Tangled("no part of it searches for a text")
+            raise _Inseparable("no part of it searches for a text")
         if len(kinds) == 1:
             self.factor, self.text_within = factor, self.within
-            return self._named(clause, self.texts)
+            return self._add_name(clause, self.texts)
         (name, content), *_ = clause.items()
         factor *= float(content.get("boost", 1.0))
         if name == "function_score":
@@ -190,43 +199,43 @@ class _Naming:
             return {name: self._bool(content, factor)}
         if name == "boosting":
             return {name: self._boosting(content, factor)}
-        raise _Tangled(f"a {name} query combines both")
+        raise _Inseparable(f"a {name} query combines both")
 
     def kinds(self, clause: Any) -> frozenset[str]:
-        """Return what makes a clause's score: ``text``, ``filter`` (exact values or another text), or ``rule``."""
+        """Return what a clause's score comes from: ``text``, ``filter`` (exact values or another text), ``rule``."""
         if isinstance(clause, list):
-            return frozenset(kind for item in clause for kind in self.kinds(item))
+            return frozenset(kind for element in clause for kind in self.kinds(element))
         if not isinstance(clause, Mapping):
             return frozenset()
-        found = set[str]()
+        kinds = set[str]()
         for name, content in clause.items():
             if name in COMPOUND_CLAUSES and isinstance(content, Mapping):
-                found.update(*(self.kinds(content.get(key)) for key in COMPOUND_CLAUSES[name]))
+                kinds.update(*(self.kinds(content.get(key)) for key in COMPOUND_CLAUSES[name]))
                 if name in ("boosting", "script_score") or (name == "function_score" and _functions(content)):
-                    found.add("rule")
+                    kinds.add("rule")
             elif name in RULES:
-                found.add("rule")
+                kinds.add("rule")
             else:
-                found.add("filter" if name in FILTERS or self._is_other({name: content}) else "text")
-        return frozenset(found)
+                kinds.add("filter" if name in FILTERS or self._is_filter({name: content}) else "text")
+        return frozenset(kinds)
 
-    def _is_other(self, leaf: Mapping[str, Any]) -> bool:
-        """Return whether a clause searches exact values alone, or for another text than the query's."""
-        parts = list(parts_of(leaf))
-        names = [plain(name) for _, fields in parts for name in fields]
+    def _is_filter(self, leaf: Mapping[str, Any]) -> bool:
+        """Return whether a clause searches only fields of exact values, or for another text than the query text."""
+        texts = list(texts_with_fields(leaf))
+        names = [plain(name) for _, fields in texts for name in fields]
         is_exact = bool(names) and all(name in self.exact for name in names)
-        return is_exact or (self.text is not None and bool(parts) and all(text != self.text for text, _ in parts))
+        return is_exact or (self.text is not None and bool(texts) and all(text != self.text for text, _ in texts))
 
-    def _named(self, clause: Any, names: list[str]) -> dict[str, Any]:
-        """Return a clause in a bool query that has a name; the name is added to the given ones."""
+    def _add_name(self, clause: Any, names: list[str]) -> dict[str, Any]:
+        """Return a clause wrapped in a bool query with a new name, and append the name to ``names``."""
         names.append(f"{PREFIX}{self.count}")
         self.count += 1
         return {"bool": {"must": [clause], "_name": names[-1]}}
 
     def _function_score(self, content: Mapping[str, Any], factor: float) -> dict[str, Any]:
-        named = {**content, "query": self.of(content.get("query"), factor)}
+        renamed = {**content, "query": self.name_parts(content.get("query"), factor)}
         if not _functions(content):
-            return named
+            return renamed
         mode = str(content.get("boost_mode", "multiply")).lower()
         if mode not in _SINGLE:
             raise ValueError(mode)
@@ -236,47 +245,53 @@ class _Naming:
         name = f"{PREFIX}{self.count}"
         self.count += 1
         alone = {**rules, "query": {"match_all": {}}, "boost_mode": "replace", "_name": name}
-        self.beside.append({"function_score": alone})
-        self.steps.append(Step(mode, (name,), within=self.within))
-        return named
+        self.filters.append({"function_score": alone})
+        self.steps.append(Boost(mode, (name,), within=self.within))
+        return renamed
 
     def _bool(self, content: Mapping[str, Any], factor: float) -> dict[str, Any]:
-        """Name the scoring clauses: those that search for the text, and those that boost."""
-        named, boosts = dict(content), list[str]()
-        parts = {key: _listed(content.get(key)) for key in ("must", "should") if content.get(key)}
-        inner = [clause for clauses in parts.values() for clause in clauses if "text" in self.kinds(clause)]
-        if len(inner) > 1 and any(self.kinds(clause) != {"text"} for clause in inner):
-            raise _Tangled("several parts of a bool query search for a text, and one of them has boosts")
-        for key, clauses in parts.items():
-            changed: list[Any] = []
+        """Return a bool query whose scoring clauses have names."""
+        renamed, boosts = dict(content), list[str]()
+        clause_lists = {key: _listed(content.get(key)) for key in ("must", "should") if content.get(key)}
+        text_clauses = [
+            clause for clauses in clause_lists.values() for clause in clauses if "text" in self.kinds(clause)
+        ]
+        if len(text_clauses) > 1 and any(self.kinds(clause) != {"text"} for clause in text_clauses):
+            raise _Inseparable("several parts of a bool query search for a text, and one of them has boosts")
+        for key, clauses in clause_lists.items():
+            named_clauses: list[Any] = []
             for clause in clauses:
-                if any(clause is each for each in inner):
-                    changed.append(self._optional(clause, factor) if key == "should" else self.of(clause, factor))
+                if any(clause is text_clause for text_clause in text_clauses):
+                    named_clauses.append(
+                        self._optional(clause, factor) if key == "should" else self.name_parts(clause, factor)
+                    )
                 elif self.kinds(clause):
-                    changed.append(self._named(clause, boosts))
+                    named_clauses.append(self._add_name(clause, boosts))
                 else:
-                    changed.append(clause)
-            named[key] = changed
+                    named_clauses.append(clause)
+            renamed[key] = named_clauses
         if boosts:
-            self.steps.append(Step("sum", tuple(boosts), factor, within=self.within))
-        return named
+            self.steps.append(Boost("sum", tuple(boosts), factor, within=self.within))
+        return renamed
 
     def _optional(self, clause: Any, factor: float) -> Mapping[str, Any]:
-        """Return a clause with a text part that hits may lack, with its parts named; it has a name itself if needed."""
+        """Return a named copy of a ``should`` clause with a text part; with boosts, the clause gets a name, too."""
         if len(self.kinds(clause)) == 1:
-            return self.of(clause, factor)
+            return self.name_parts(clause, factor)
         names, outer = list[str](), self.within
         self.within = (*outer, f"{PREFIX}{self.count}")
-        named = self._named(None, names)
-        named["bool"]["must"] = [self.of(clause, factor)]
+        named = self._add_name(None, names)
+        named["bool"]["must"] = [self.name_parts(clause, factor)]
         self.within = outer
         return named
 
     def _boosting(self, content: Mapping[str, Any], factor: float) -> dict[str, Any]:
         names = list[str]()
-        positive = self.of(content["positive"], factor)
-        negative = self._named(content["negative"], names)
-        self.steps.append(Step("multiply", tuple(names), instead=float(content["negative_boost"]), within=self.within))
+        positive = self.name_parts(content["positive"], factor)
+        negative = self._add_name(content["negative"], names)
+        self.steps.append(
+            Boost("multiply", tuple(names), present_value=float(content["negative_boost"]), within=self.within)
+        )
         return {**content, "positive": positive, "negative": negative}
 
 
@@ -285,37 +300,37 @@ def _listed(clauses: Any) -> list[Any]:
 
 
 def _functions(content: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    """Return the functions of a ``function_score``, which may have one without a list around it."""
+    """Return the functions of a ``function_score``; a single one may stand outside the list."""
     single = {key: value for key, value in content.items() if key not in _OPTIONS and key != "functions"}
     return [*_listed(content.get("functions") or []), *([single] if single else [])]
 
 
 def _check(part: Any) -> None:
-    """Raise `_Tangled` if a function in a query would not have the same value without the query, or a second time."""
+    """Raise `_Inseparable` if the value of a function depends on the query or on chance."""
     for value in part.values() if isinstance(part, Mapping) else part if isinstance(part, list) else ():
         _check(value)
     if not isinstance(part, Mapping):
         return
     if "random_score" in part and "seed" not in (part["random_score"] or {}):
-        raise _Tangled("random_score has no seed, so that it is drawn anew each time")
+        raise _Inseparable("random_score has no seed, so each search draws other values")
     if "script_score" in part:
         script = part["script_score"].get("script")
         source = script.get("source") if isinstance(script, Mapping) else script
         if not isinstance(source, str) or "_score" in source:
-            raise _Tangled("a script reads _score, or is stored under an id")
+            raise _Inseparable("a script reads _score, or is a stored script")
 
 
-def told(response: Mapping[str, Any], boosts: Boosts) -> tuple[tuple[Parts, ...] | Reason, dict[str, Any]]:
-    """Return the parts of each hit's score, or why they are not known; and the response without our names.
+def split_scores(response: Mapping[str, Any], boosts: Boosts) -> tuple[tuple[Parts, ...] | Reason, dict[str, Any]]:
+    """Return the parts of each hit's score, or the reason why they are unknown; and the response without our names.
 
-    Combined as the query says, the parts must give each hit's ``_score``, to the last places of float32.
+    The parts count only if they combine to each hit's ``_score``, to the last places of float32.
 
     Args:
-        response: to the query that has names.
-        boosts: that query.
+        response: the response to ``boosts.query``.
+        boosts: the query with names.
 
     Raises:
-        ResponseFormatError: it is not a search response.
+        ResponseFormatError: ``response`` is not a search response.
     """
     raw = hits_of(response)
     answer = with_own_names(response, has_scores=boosts.has_scores)
@@ -323,17 +338,17 @@ def told(response: Mapping[str, Any], boosts: Boosts) -> tuple[tuple[Parts, ...]
     for rank, hit in enumerate(raw, start=1):
         score, matched = hit.get("_score"), hit.get("matched_queries")
         if not isinstance(score, int | float):
-            return _untold("a hit has no score"), answer
+            return _inseparable("a hit has no score"), answer
         matched = matched if isinstance(matched, Mapping) else {}
         try:
             text = boosts.text(matched)
-            values = [step.of(matched) for step in boosts.steps]
-            made = combined(text, values, boosts.steps)
+            values = [boost.value(matched) for boost in boosts.steps]
+            combined_score = combined(text, values, boosts.steps)
         except TypeError:  # "NaN"
-            made = math.nan
-        if not abs(made - score) <= ULPS * float(np.spacing(np.float32(score))):
-            which = f"the hit at rank {rank} has the _score {score:.7g}, and its parts make {made:.7g}"
-            return _untold(which), answer
+            combined_score = math.nan
+        if not abs(combined_score - score) <= ULPS * float(np.spacing(np.float32(score))):
+            cause = f"the hit at rank {rank} has the _score {score:.7g}, but its parts make {combined_score:.7g}"
+            return _inseparable(cause), answer
         parts.append({TEXT: text, **{_name(number): value for number, value in enumerate(values, start=1)}})
     return tuple(parts), answer
 
@@ -341,9 +356,9 @@ def told(response: Mapping[str, Any], boosts: Boosts) -> tuple[tuple[Parts, ...]
 def with_own_names(response: Mapping[str, Any], *, has_scores: bool) -> dict[str, Any]:
     """Return a response whose hits have the caller's own ``matched_queries``, and their scores only if asked for."""
     hits = response["hits"]
-    answer = {**response, "hits": {**hits, "hits": [_own(hit, has_scores) for hit in hits["hits"]]}}
+    answer = {**response, "hits": {**hits, "hits": [_hit_with_own_names(hit, has_scores) for hit in hits["hits"]]}}
     if "aggregations" in response:
-        answer["aggregations"] = _everywhere(response["aggregations"], has_scores)
+        answer["aggregations"] = _nested_own_names(response["aggregations"], has_scores)
     return answer
 
 
@@ -351,36 +366,40 @@ def _name(number: int) -> str:
     return f"boost_{number}" if number > 1 else "boost"
 
 
-def _own(hit: Mapping[str, Any], has_scores: bool) -> dict[str, Any]:  # noqa: FBT001 - as in the response
-    """Return a hit with the caller's own ``matched_queries``: as a list, unless he asked for their scores."""
+def _hit_with_own_names(hit: Mapping[str, Any], has_scores: bool) -> dict[str, Any]:  # noqa: FBT001 - as in the response
+    """Return a hit without our names in ``matched_queries``: a list, or names and scores if the caller wants scores."""
     matched = hit.get("matched_queries") or {}
-    if not isinstance(matched, Mapping):  # an engine that does not tell scores
+    if not isinstance(matched, Mapping):  # an engine that returns only names
         matched = dict.fromkeys(matched)
-    own = {name: score for name, score in matched.items() if not name.startswith(PREFIX)}
-    rest = {name: value for name, value in hit.items() if name != "matched_queries"}
-    if "inner_hits" in rest:
-        rest["inner_hits"] = _everywhere(rest["inner_hits"], has_scores)
-    return {**rest, "matched_queries": own if has_scores else list(own)} if own else rest
+    own_queries = {name: score for name, score in matched.items() if not name.startswith(PREFIX)}
+    remaining = {name: value for name, value in hit.items() if name != "matched_queries"}
+    if "inner_hits" in remaining:
+        remaining["inner_hits"] = _nested_own_names(remaining["inner_hits"], has_scores)
+    return (
+        {**remaining, "matched_queries": own_queries if has_scores else list(own_queries)} if own_queries else remaining
+    )
 
 
-def _everywhere(part: Any, has_scores: bool) -> Any:  # noqa: FBT001 - as in the response
-    """Return a part of a response whose hits, at any depth, have the caller's own ``matched_queries``."""
+def _nested_own_names(part: Any, has_scores: bool) -> Any:  # noqa: FBT001 - as in the response
+    """Return a part of a response in which no ``matched_queries``, at any depth, has our names."""
     if isinstance(part, list):
-        return [_everywhere(item, has_scores) for item in part]
+        return [_nested_own_names(element, has_scores) for element in part]
     if not isinstance(part, Mapping):
         return part
-    found = {name: value if name == "_source" else _everywhere(value, has_scores) for name, value in part.items()}
-    return _own(found, has_scores) if "matched_queries" in found else found
+    copied = {
+        name: value if name == "_source" else _nested_own_names(value, has_scores) for name, value in part.items()
+    }
+    return _hit_with_own_names(copied, has_scores) if "matched_queries" in copied else copied
 
 
 def with_parts(ranking: Ranking, parts: Sequence[Parts]) -> Ranking:
-    """Return a first pass's ranking with the parts of each hit's score; they are in the order of the hits."""
+    """Return a first pass's ranking with the parts of each candidate's score; ``parts`` is in the ranking's order."""
     pairs = zip(ranking.candidates, parts, strict=True)
-    return replace(ranking, candidates=tuple(candidate.with_first_parts(own) for candidate, own in pairs))
+    return replace(ranking, candidates=tuple(candidate.with_first_parts(scores) for candidate, scores in pairs))
 
 
-def combined(text: float, boosts: Sequence[float], steps: Sequence[Step]) -> float:
-    """Return the score that a text score and boosts make, from the text outwards."""
+def combined(text: float, boosts: Sequence[float], steps: Sequence[Boost]) -> float:
+    """Return the score that a text score and boosts combine to, from the text outwards."""
     score = text
     for value, step in zip(boosts, steps, strict=True):
         if step.mode == "multiply":
@@ -399,15 +418,15 @@ def combined(text: float, boosts: Sequence[float], steps: Sequence[Step]) -> flo
 
 
 def boosted(ranking: Ranking, boosts: Boosts | Reason) -> Ranking:
-    """Return a reranked ranking in which the boosts of the query count, or with the reason why they do not.
+    """Return a ranking with the boosts of the query applied, or with a report of the reason why they are not.
 
-    The reranked candidates receive their own text scores anew: the model's best one the highest, and so on. Each is
-    then combined with the candidate's boosts as the query says. Where the model agrees with the text score, this is the
-    first pass's order. Candidates that were not reranked stay below, in their order.
+    The text scores are dealt out again among the reranked candidates: the model's best candidate gets the highest, and
+    so on. Each is then combined with the candidate's boosts as in the query. If the model agrees with the text scores,
+    the result is the first pass's order. Candidates that were not reranked stay below, in their order.
 
     Args:
-        ranking: after the stages.
-        boosts: how the boosts count, or why they do not.
+        ranking: the ranking after the stages.
+        boosts: the boosts, or the reason why they do not count.
     """
     started = time.perf_counter()
     block = [candidate for candidate in ranking.candidates if candidate.trace[-1].level]
@@ -419,7 +438,7 @@ def boosted(ranking: Ranking, boosts: Boosts | Reason) -> Ranking:
     texts = sorted((candidate.text_score for candidate in block), reverse=True)
     scored = sorted(
         zip(_scores(block, texts, boosts.steps), texts, block, strict=True),
-        key=lambda item: (-item[0], item[2].trace[0].rank),
+        key=lambda entry: (-entry[0], entry[2].trace[0].rank),
     )
     level = max(candidate.trace[-1].level for candidate in block)
     ranked = [
@@ -430,14 +449,14 @@ def boosted(ranking: Ranking, boosts: Boosts | Reason) -> Ranking:
         )
         for rank, (score, text, candidate) in enumerate(scored, start=1)
     ]
-    rest = [candidate for candidate in ranking.candidates if not candidate.trace[-1].level]
+    remaining = [candidate for candidate in ranking.candidates if not candidate.trace[-1].level]
     took_ms = (time.perf_counter() - started) * 1000
     report = StageReport(STAGE, applied=True, candidates=len(block), took_ms=took_ms)
-    return ranking.reordered((*ranked, *rest), report)
+    return ranking.reordered((*ranked, *remaining), report)
 
 
-def _scores(block: Sequence[Candidate], texts: Sequence[float], steps: Sequence[Step]) -> Iterator[float]:
-    """Yield each candidate's score with its new text score; with its own one, it is the first pass's to the bit."""
+def _scores(block: Sequence[Candidate], texts: Sequence[float], steps: Sequence[Boost]) -> Iterator[float]:
+    """Yield each candidate's score; if its text score is the same as before, this is exactly the first pass's score."""
     for candidate, text in zip(block, texts, strict=True):
         first = candidate.trace[0]
         if text == candidate.text_score:

@@ -1,4 +1,4 @@
-"""Keep what was read from the search engine in a cache for one minute."""
+"""Cache what was read from the search engine for one minute."""
 
 import time
 from collections.abc import Callable, Hashable
@@ -9,9 +9,9 @@ from cachetools import TTLCache
 from osrerank._caches import SharedCache
 
 KEPT_S = 60.0
-"""How long a value is used before it is read again, in seconds."""
+"""The time after which a cached value expires, in seconds."""
 MOST_KEPT = 1_000
-"""The most values in a cache; one more drops the one that was not used for longest."""
+"""The most values in a cache; a further one drops the least recently used."""
 
 Key = TypeVar("Key", bound=Hashable)
 Value = TypeVar("Value")
@@ -22,19 +22,19 @@ class ExpiringCache(Generic[Key, Value]):
 
     Args:
         clock: returns seconds.
-        kept_s: how long a value is used, in seconds.
+        kept_s: the time after which a value expires, in seconds.
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic, kept_s: float = KEPT_S) -> None:
         self._values = SharedCache(lambda: TTLCache[Key, Value](MOST_KEPT, kept_s, clock))
 
     def get(self, key: Key) -> Value | None:
-        """Return the key's value; None if there is none, or it has expired."""
+        """Return the key's value; None if it is missing or has expired."""
         with self._values as values:
             return values.get(key)
 
     def put(self, key: Key, value: Value) -> None:
-        """Keep a value."""
+        """Store a value under a key."""
         with self._values as values:
             values[key] = value
 

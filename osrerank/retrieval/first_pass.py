@@ -1,4 +1,4 @@
-"""Plan the first pass's request so that any page of the reranked list can be cut from its response."""
+"""Plan the first pass's request, so that any page of the reranked list can be cut from its response."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -10,7 +10,7 @@ from osrerank.response import Page
 from osrerank.retrieval.boosts import SCORED, Boosts
 from osrerank.retrieval.fields import SearchFields, union
 from osrerank.retrieval.retrievers import obstacle_of, window_of
-from osrerank.retrieval.search_pipelines import NONE, SearchPipeline, named_in
+from osrerank.retrieval.search_pipelines import NONE, SearchPipeline, under_pipeline
 from osrerank.thresholds.cut import Thresholds
 from osrerank.types.reasons import Reason, ReasonCode, Warned, WarningCode
 
@@ -23,7 +23,7 @@ COLLAPSED = Warned(
     WarningCode.COLLAPSED,
 )
 SORTED = "the search is sorted by something other than score"
-"""Why the hits of a search with the caller's own sort are not reranked."""
+"""The reason why the hits of a search with the caller's own sort are not reranked."""
 
 _SOURCE_PARAMS = ("_source", "_source_includes", "_source_excludes", "_source_include", "_source_exclude")
 _PAGING = {
@@ -31,57 +31,59 @@ _PAGING = {
     "search_after": "search_after continues a reranked list only if the search is sorted by _score first",
     "pit": "a point in time is for paging by sort values, which reranking replaces",
 }
-"""Part of a request that pages in another way -> why a search with it is not reranked."""
+"""Key of a request that pages in another way -> the reason why a search with it is not reranked."""
 UNPAGED = "a hybrid query has later pages only with pagination_depth"
 _OWN_VALUES = ("docvalue_fields", "stored_fields", "script_fields", "derived", "runtime_mappings")
-"""Parts of a request that put values of the caller's choice into ``fields``, under any name."""
+"""Keys of a request that put values of the caller's choice into ``fields``, under any name."""
 
 
 @dataclass(frozen=True, slots=True)
 class FirstPass:
-    """A first pass's request, and the page that is cut out of its reranked hits.
+    """A first pass's request, and the page to cut out of its reranked hits.
 
     Attributes:
         body: the request's body.
         params: the request's URL parameters.
         page: the part of the reranked list that the caller wants.
         pipeline: the search pipeline that it runs under.
-        apart: fields whose text a second request fetches by the hits' ids; empty if the hits have it.
+        read_later: fields whose text a second request fetches by the hits' ids; empty if the hits have the text.
         reads_source: whether texts are read from ``_source`` only, because ``fields`` may hold values that the caller
             computed.
-        after: the sort values after which the caller's page begins (`search_after`); None if it names none.
-        boosts: the query whose parts have names; None if the query is the caller's own.
+        after: the sort values after which the caller's page begins (`search_after`); None without `search_after`.
+        boosts: the query whose parts have names; None if the caller's query is sent unchanged.
     """
 
     body: dict[str, Any]
     params: dict[str, Any]
     page: Page
     pipeline: SearchPipeline = NONE
-    apart: tuple[str, ...] = ()
+    read_later: tuple[str, ...] = ()
     reads_source: bool = False
     after: list[Any] | None = None
     boosts: Boosts | None = None
 
     @property
     def depth(self) -> int:
-        """How many hits are certainly reranked, of a request that has ``after``."""
+        """The number of hits that are certainly reranked, for a request with ``after``."""
         size: int = self.body["size"]
         return size - self.page.size
 
     @property
     def is_sorted(self) -> bool:
-        """Whether hits have sort values, with which a caller may go on."""
+        """Whether hits have sort values, so that a caller may continue with `search_after`."""
         return bool(self.params.get("sort") or self.body.get("sort"))
 
-    def places_of_after(self, response: Mapping[str, Any]) -> tuple[int, ...]:
-        """Return the indices of the hits after which the page begins; none if they are below the depth, or gone."""
+    def positions_of_after(self, response: Mapping[str, Any]) -> tuple[int, ...]:
+        """Return the positions (from 0) of the hits with the sort values ``after``; empty if they are out of reach."""
         hits = found_hits(response)
-        places = [at for at, hit in enumerate(hits) if isinstance(hit, Mapping) and hit.get("sort") == self.after]
-        return tuple(places) if places and places[0] < self.depth else ()
+        positions = [
+            position for position, hit in enumerate(hits) if isinstance(hit, Mapping) and hit.get("sort") == self.after
+        ]
+        return tuple(positions) if positions and positions[0] < self.depth else ()
 
     def loss(self, response: Mapping[str, Any]) -> str:
-        """Return why a response may be less complete than one to the caller's own request; empty if it is not."""
-        shards = _part(response, "_shards")
+        """Return the reason why a response may be less complete than one to the caller's request; empty if complete."""
+        shards = _section(response, "_shards")
         if shards.get("failed"):
             return f"{shards['failed']} of {shards.get('total')} shards failed{_first_failure(shards)}"
         if response.get("timed_out"):
@@ -90,70 +92,72 @@ class FirstPass:
             return "it was terminated early"
         if self.pipeline.may_shorten:
             return ""
-        found, end = len(found_hits(response)), self.page.offset + self.page.size
+        hit_count, end = len(found_hits(response)), self.page.offset + self.page.size
         count = total_of(response, end)
-        is_empty = found <= self.page.offset
-        # a collapsed response has fewer hits than its total, and of a hybrid query OpenSearch may refuse an empty page
-        is_short = found < min(end, count) and (is_empty or "collapse" not in self.body)
+        is_empty = hit_count <= self.page.offset
+        # a collapsed response has fewer hits than its total; OpenSearch may refuse an empty page of a hybrid query
+        is_short = hit_count < min(end, count) and (is_empty or "collapse" not in self.body)
         is_refused = is_empty and self.page.offset > 0 and _hybrid_of(self.body) is not None
-        return f"it found {found} of {count} hits" if is_short or is_refused else ""
+        return f"it found {hit_count} of {count} hits" if is_short or is_refused else ""
 
     def is_shortened(self, response: Mapping[str, Any]) -> bool:
-        """Return whether the search pipeline returned more or fewer hits than were asked for and found.
+        """Return whether the search pipeline returned more or fewer hits than the request asked for and found.
 
-        A page that is cut from such a list would not join with the caller's other pages.
+        A page cut from such a list would overlap the caller's other pages, or leave a gap.
         """
-        asked, found = self.body["size"], len(found_hits(response))
-        if not self.page.offset and found <= asked == self.page.size:  # it is the caller's own page already
+        requested, returned = self.body["size"], len(found_hits(response))
+        if not self.page.offset and returned <= requested == self.page.size:  # it is the caller's own page already
             return False
-        return self.pipeline.lengthens or (self.pipeline.may_shorten and found != min(asked, total_of(response, asked)))
+        return self.pipeline.lengthens or (
+            self.pipeline.may_shorten and returned != min(requested, total_of(response, requested))
+        )
 
-    def of_own_size(self) -> Self:
-        """Return the request for the caller's first page alone, all of whose hits are returned."""
+    def with_page_size(self) -> Self:
+        """Return the request for only the caller's first page; the caller gets all hits of its response."""
         body = {**self.body, "size": self.page.size}
         return replace(self, body=body, page=replace(self.page, size=MAX_DEPTH))
 
     def with_names(self, boosts: Boosts) -> Self:
-        """Return the request whose query has names, and that asks for the scores of its parts."""
+        """Return the request with names in its query; it asks for the scores of the named parts."""
         params = {**self.params, SCORED: "true"}
         return replace(self, body={**self.body, "query": boosts.query}, params=params, boosts=boosts)
 
-    def is_better(self, own: Mapping[str, Any], response: Mapping[str, Any]) -> bool:
-        """Return whether the response to the caller's own request is to be preferred to the first pass's response.
+    def is_better(self, own_response: Mapping[str, Any], response: Mapping[str, Any]) -> bool:
+        """Return whether the response to the caller's own request is better than the first pass's response.
 
-        It is if it is more complete. It is also if as many shards failed in both but one page has fewer hits: a shard
-        that cannot fetch its hits leaves a gap, which the deeper first pass would fill from below.
+        It is better if it is more complete. It is also better if as many shards failed in both, but one page has fewer
+        hits: a shard that cannot fetch its hits leaves a gap, which the deeper first pass would fill from below.
         """
         size, start = self.page.size, self.page.offset
-        own_losses = _losses(own, found_hits(own)[:size])
+        own_losses = _losses(own_response, found_hits(own_response)[:size])
         losses = _losses(response, found_hits(response)[start : start + size])
         if own_losses[0] == losses[0] > 0 and own_losses[-1] != losses[-1]:
             return True
-        return any(less < more for less, more in zip(own_losses, losses, strict=True))
+        return any(own_loss < loss for own_loss, loss in zip(own_losses, losses, strict=True))
 
 
-def _part(response: Mapping[str, Any], name: str) -> Mapping[str, Any]:
-    """Return a part of a response; empty if it has none, or one of another form."""
+def _section(response: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    """Return an object of a response by its key; empty if the response has no such object."""
     part = response.get(name)
     return part if isinstance(part, Mapping) else {}
 
 
 def found_hits(response: Mapping[str, Any]) -> Sequence[Any]:
-    """Return the hits of a response, unchecked; none if it has none, or something else in their place."""
-    hits = _part(response, "hits").get("hits")
+    """Return the hits of a response, unchecked; empty if the response has no list of hits."""
+    hits = _section(response, "hits").get("hits")
     return hits if isinstance(hits, list) else ()
 
 
 def total_of(response: Mapping[str, Any], unknown: int) -> int:
     """Return how many hits a search found; ``unknown`` if the response does not say."""
-    total = _part(response, "hits").get("total")
+    total = _section(response, "hits").get("total")
     count = total.get("value") if isinstance(total, Mapping) else total
     return int(count) if isinstance(count, int | float) else unknown
 
 
 def failed_shards(response: Mapping[str, Any]) -> int:
-    """Return how many shards failed."""
-    return int(_part(response, "_shards").get("failed", 0))
+    """Return the number of shards that failed."""
+    return int(_section(response, "_shards").get("failed", 0))
 
 
 def _losses(response: Mapping[str, Any], hits: Sequence[Any]) -> tuple[int, ...]:
@@ -161,7 +165,7 @@ def _losses(response: Mapping[str, Any], hits: Sequence[Any]) -> tuple[int, ...]
 
 
 def _first_failure(shards: Mapping[str, Any]) -> str:
-    """Return the reason of the first failed shard, in parentheses; empty if there is none."""
+    """Return the failure reason of the first failed shard, in parentheses; empty if the response has none."""
     failures: Sequence[Mapping[str, Any]] = shards.get("failures") or ({},)
     reason = failures[0].get("reason") or {}
     return f" ({reason.get('type')}: {str(reason.get('reason'))[:MOST_REASON]})" if reason else ""
@@ -176,19 +180,19 @@ def first_pass_of(
     pipeline: SearchPipeline = NONE,
     thresholds: Thresholds | None = None,
 ) -> FirstPass | Reason:
-    """Return the first pass's request, which asks for all candidates to rerank; or why the search cannot be reranked.
+    """Return the first pass's request for all candidates; or the reason why the search cannot be reranked.
 
-    The request starts at the first hit, and reaches to the pipeline's depth or to the end of the caller's page,
-    whichever is further; pages cut from the reranked list then neither overlap nor leave a gap.
+    The request starts at the first hit. It ends at the pipeline's depth or at the end of the caller's page, whichever
+    is further, so that pages cut from the reranked list neither overlap nor leave a gap.
 
     Args:
         body: the caller's body; URL parameters override it, as in OpenSearch.
         params: the caller's URL parameters, `from` as `from` or `from_`.
         options: the search's options.
-        depth: how many candidates the pipeline's deepest stage reranks.
+        depth: the number of candidates that the deepest stage reranks.
         fields: the search's fields.
         pipeline: the search pipeline that the search runs under.
-        thresholds: where the reranked list ends; None if it is not cut.
+        thresholds: the scores at which the reranked list is cut; None if it is not cut.
     """
     offset = count_of(params, body, ("from", "from_"), 0)
     size = count_of(params, body, ("size",), DEFAULT_SIZE)
@@ -199,59 +203,59 @@ def first_pass_of(
         return Reason(ReasonCode.SEARCH_PIPELINE, pipeline.obstacle)
     assert offset is not None  # it would have been refused
     assert size is not None
-    if why := obstacle_of(body, offset + size):
-        return Reason(ReasonCode.RETRIEVER, why)
-    wanted_body = {name: value for name, value in body.items() if name not in ("from", "size", "search_after")}
-    wanted_params = {name: value for name, value in params.items() if name not in ("from", "from_", "size")}
-    wanted = max(depth, offset + size) if after is None else depth + size
-    wanted_body |= {"from": 0, "size": min(wanted, window_of(body) or wanted)}
+    if reason := obstacle_of(body, offset + size):
+        return Reason(ReasonCode.RETRIEVER, reason)
+    new_body = {name: value for name, value in body.items() if name not in ("from", "size", "search_after")}
+    new_params = {name: value for name, value in params.items() if name not in ("from", "from_", "size")}
+    end = max(depth, offset + size) if after is None else depth + size
+    new_body |= {"from": 0, "size": min(end, window_of(body) or end)}
     if "ext" in body:
-        _drop_rerank_ext(wanted_body)
-    wanted_body, wanted_params = named_in(pipeline.instead, wanted_body, wanted_params)
-    read = union(fields.read_for(ranking.fields) for ranking in options.rankings)
-    needed = tuple(name for name in read if ":" not in name)  # the request has highlight: and inner_hits: anyway
-    lacking = _lacking(body, params, needed, fields.fetched)
-    is_same = fields.only_source.isdisjoint(lacking)
-    if is_same and not pipeline.changes_fields and not _may_meet(body, params, needed):
-        asked = body.get("fields") or []
-        borrowed = tuple(name for name in lacking if not _covers(asked, name))
-        if borrowed:
-            wanted_body["fields"] = [*asked, *borrowed]
-        page = Page(offset, size, borrowed, options.min_score, options.explain, thresholds)
-        return FirstPass(wanted_body, wanted_params, page, pipeline, after=after)
+        _drop_rerank_ext(new_body)
+    new_body, new_params = under_pipeline(pipeline.replacement, new_body, new_params)
+    read_names = union(fields.read_for(ranking.fields) for ranking in options.rankings)
+    needed = tuple(name for name in read_names if ":" not in name)  # the request has highlight: and inner_hits: anyway
+    hidden = _lacking(body, params, needed, fields.fetched)
+    is_same = fields.only_source.isdisjoint(hidden)
+    if is_same and not pipeline.changes_fields and not _may_clash(body, params, needed):
+        requested = body.get("fields") or []
+        added = tuple(name for name in hidden if not _covers(requested, name))
+        if added:
+            new_body["fields"] = [*requested, *added]
+        page = Page(offset, size, added, options.min_score, options.explain, thresholds)
+        return FirstPass(new_body, new_params, page, pipeline, after=after)
     page = Page(offset, size, (), options.min_score, options.explain, thresholds)
-    apart = needed if pipeline.changes_fields or lacking else ()
-    return FirstPass(wanted_body, wanted_params, page, pipeline, apart, reads_source=not apart, after=after)
+    read_later = needed if pipeline.changes_fields or hidden else ()
+    return FirstPass(new_body, new_params, page, pipeline, read_later, reads_source=not read_later, after=after)
 
 
 def _after(body: Mapping[str, Any], params: Mapping[str, Any], pipeline: SearchPipeline) -> list[Any] | None:
-    """Return the sort values after which a page of a reranked list begins; None if it begins otherwise.
+    """Return the sort values after which a page of a reranked list begins; None without a usable `search_after`.
 
     A page that may have been cut from another list than the reranked one cannot be continued.
     """
     after = body.get("search_after")
     if not isinstance(after, list | tuple) or not after or "collapse" in body or params.get("search_after"):
         return None
-    is_ranked = _led_by_score(params.get("sort", body.get("sort")))
+    is_ranked = _sorts_by_score_first(params.get("sort", body.get("sort")))
     return list(after) if is_ranked and not (pipeline.may_shorten or pipeline.lengthens) else None
 
 
 def _refusal(
     body: Mapping[str, Any], params: Mapping[str, Any], offset: int | None, size: int | None, depth: int | None
 ) -> Reason | None:
-    """Return why a request is sent as it is, and its hits are not reranked; None if they are.
+    """Return the reason why the hits of a request are not reranked; None if they are.
 
     Args:
         body: the caller's body.
         params: the caller's URL parameters.
-        offset: how many hits are above the page; None if it is not a count.
-        size: the size of the page; likewise.
-        depth: how many hits are reranked, if the page begins after one of them by `search_after`; else None.
+        offset: the number of hits above the page; None if the request's value is not a count.
+        size: the size of the page; None if the request's value is not a count.
+        depth: the number of hits to rerank, if the page begins after one of them by `search_after`; else None.
     """
     may_continue = depth is not None and not offset and depth + (size or 0) <= MAX_DEPTH
     paging = [
-        why
-        for name, why in _PAGING.items()
+        reason
+        for name, reason in _PAGING.items()
         if (params.get(name) or body.get(name)) and not (name == "search_after" and may_continue)
     ]
     if offset and (hybrid := _hybrid_of(body)) is not None and hybrid.get("pagination_depth") is None:
@@ -268,28 +272,28 @@ def _refusal(
     elif offset + size > MAX_DEPTH:
         hidden.append(f"from + size is {offset + size}: beyond the result window of {MAX_DEPTH:,} hits")
     sort = params.get("sort", body.get("sort"))
-    order = [SORTED] if sort and not _led_by_score(sort) else []
+    order = [SORTED] if sort and not _sorts_by_score_first(sort) else []
     by_code = {ReasonCode.PAGING: paging, ReasonCode.REQUEST: hidden, ReasonCode.SORTED: order}
     code = next((code for code, reasons in by_code.items() if reasons), None)
     return None if code is None else Reason(code, "; ".join([*paging, *hidden, *order]))
 
 
 def _hybrid_of(body: Mapping[str, Any]) -> Mapping[str, Any] | None:
-    """Return the body's hybrid query, of which OpenSearch refuses some later pages; None if it has another."""
+    """Return the body's hybrid query; None for another query."""
     query = body.get("query")
     hybrid = query.get("hybrid") if isinstance(query, Mapping) else None
     return hybrid if isinstance(hybrid, Mapping) else None
 
 
-def _led_by_score(sort: Any) -> bool:
+def _sorts_by_score_first(sort: Any) -> bool:
     """Return whether a sort's first key is `_score`, descending."""
     first = (sort.split(",") if isinstance(sort, str) else sort if isinstance(sort, list) else [sort])[0]
     if isinstance(first, str):
         name, _, order = first.partition(":")
         return name == "_score" and order.lower() in ("", "desc")
     if isinstance(first, Mapping) and next(iter(first), None) == "_score":
-        how = first["_score"]
-        return str(how.get("order", "desc") if isinstance(how, Mapping) else how).lower() == "desc"
+        direction = first["_score"]
+        return str(direction.get("order", "desc") if isinstance(direction, Mapping) else direction).lower() == "desc"
     return False
 
 
@@ -299,19 +303,19 @@ def count_of(params: Mapping[str, Any], body: Mapping[str, Any], names: tuple[st
     OpenSearch will refuse a request whose value is not a count.
     """
     sources = ((source, name) for source in (params, body) for name in names)
-    given: Any = next((source[name] for source, name in sources if source.get(name) is not None), default)
-    if isinstance(given, str):
-        return int(given) if given.isdecimal() else None
-    is_count = isinstance(given, int | float) and not isinstance(given, bool) and given >= 0 and given % 1 == 0
-    return int(given) if is_count else None
+    value: Any = next((source[name] for source, name in sources if source.get(name) is not None), default)
+    if isinstance(value, str):
+        return int(value) if value.isdecimal() else None
+    is_count = isinstance(value, int | float) and not isinstance(value, bool) and value >= 0 and value % 1 == 0
+    return int(value) if is_count else None
 
 
 def _drop_rerank_ext(body: dict[str, Any]) -> None:
     """Remove `ext.rerank` from the copy of the body, because a cluster without the plugin refuses it."""
     if "rerank" in (body.get("ext") or {}):
-        rest = {name: value for name, value in body["ext"].items() if name != "rerank"}
-        if rest:
-            body["ext"] = rest
+        remaining = {name: value for name, value in body["ext"].items() if name != "rerank"}
+        if remaining:
+            body["ext"] = remaining
         else:
             del body["ext"]
 
@@ -319,13 +323,13 @@ def _drop_rerank_ext(body: dict[str, Any]) -> None:
 def _lacking(
     body: Mapping[str, Any], params: Mapping[str, Any], needed: tuple[str, ...], fetched: frozenset[str]
 ) -> tuple[str, ...]:
-    """Return the fields whose text the hits' ``_source`` will lack.
+    """Return the needed fields whose text ``_source`` will lack in the hits.
 
     Args:
         body: the caller's body.
         params: the caller's URL parameters.
         needed: the fields whose text is read.
-        fetched: fields whose text no ``_source`` has as written.
+        fetched: fields whose original text is never in ``_source``.
     """
     source = body.get("_source", True)
     is_listed = isinstance(source, list) and all(name in source for name in needed)
@@ -335,34 +339,34 @@ def _lacking(
     return tuple(name for name in needed if hidden or name in fetched)
 
 
-def _may_meet(body: Mapping[str, Any], params: Mapping[str, Any], needed: Iterable[str]) -> bool:
-    """Return whether text that is added to ``fields`` may clash with the caller's own request.
+def _may_clash(body: Mapping[str, Any], params: Mapping[str, Any], needed: Iterable[str]) -> bool:
+    """Return whether text that is added to ``fields`` may clash with the caller's request.
 
-    It may where the request puts values of its own there (computed or formatted fields, the field of ``collapse``), or
-    where a completion suggester or an aggregation would show the added text.
+    It may clash if the request puts other values there (computed or formatted fields, the field of ``collapse``), or if
+    a completion suggester or an aggregation would show the added text.
     """
     suggest = body.get("suggest")
     suggesters = suggest.values() if isinstance(suggest, Mapping) else ()
-    formatted = [one for one in body.get("fields") or () if isinstance(one, Mapping) and "format" in one]
+    formatted = [entry for entry in body.get("fields") or () if isinstance(entry, Mapping) and "format" in entry]
     return (
         any(body.get(name) or params.get(name) for name in _OWN_VALUES)
-        or any(isinstance(one, Mapping) and "completion" in one for one in suggesters)
+        or any(isinstance(entry, Mapping) and "completion" in entry for entry in suggesters)
         or _has_top_hits(body.get("aggs") or body.get("aggregations"))
         or any(_covers([*formatted, (body.get("collapse") or {}).get("field", "")], name) for name in needed)
     )
 
 
 def _has_top_hits(part: Any) -> bool:
-    """Return whether aggregations show hits; those of Elasticsearch's have the search's ``fields``."""
+    """Return whether aggregations show hits; in Elasticsearch, these hits have the ``fields`` of the search."""
     if not isinstance(part, Mapping):
         return False
     return "top_hits" in part or any(_has_top_hits(inner) for inner in part.values())
 
 
 def _listed(body: Mapping[str, Any], params: Mapping[str, Any], option: str) -> list[Any]:
-    """Return the entries of an option that is a list, from the URL parameters or the body."""
-    given = params.get(option) or body.get(option) or []
-    return given.split(",") if isinstance(given, str) else list(given)
+    """Return the entries of a list option, from the URL parameters or the body."""
+    value = params.get(option) or body.get(option) or []
+    return value.split(",") if isinstance(value, str) else list(value)
 
 
 def _covers(patterns: Iterable[Any], name: str) -> bool:

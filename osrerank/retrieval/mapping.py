@@ -9,29 +9,29 @@ from typing import Any
 from osrerank.errors import ResponseFormatError
 
 SEMANTIC_TEXT = "semantic_text"
-"""Elasticsearch's type of a text with vectors: ``match`` alone searches it, and ``fields`` alone has it as written."""
+"""Elasticsearch's type of a text with vectors: only ``match`` searches it, and only ``fields`` has its source text."""
 PLAIN_TEXTS = frozenset({"text", "match_only_text", "annotated_text", "search_as_you_type", "semantic"})
 TEXT_KINDS = PLAIN_TEXTS | {SEMANTIC_TEXT}
 WRITTEN = PLAIN_TEXTS | {"keyword", "wildcard", "constant_keyword", ""}
-"""Types whose text in ``_source`` is the text to read; "" stands for a field that no mapping has."""
+"""Types whose text can be read from ``_source``; "" stands for a field that no mapping has."""
 CHANGES = frozenset({"normalizer", "ignore_above", "null_value"})
-"""Parameters of fields whose values ``fields`` returns in another form than ``_source``, or not at all."""
+"""Mapping parameters with which ``fields`` returns other values than ``_source`` has, or none."""
 
 
 @dataclass(frozen=True, slots=True)
 class Leaf:
-    """A field of a mapping that holds values, in contrast to an object.
+    """A field of a mapping that holds values (not an object).
 
     Attributes:
         path: its full dotted name, such as ``author.name`` or ``title.raw``.
         kind: its type; for an alias, the type of the field that it names.
-        source: the path of its values in ``_source``; empty if they are not there, as for a derived field.
-        analyzer: the analyzer's name.
-        nested: the nested object that it is in; empty if it is in none.
+        source: the path of its values in ``_source``; empty if ``_source`` lacks them, as for a derived field.
+        analyzer: the name of its analyzer.
+        nested: the nested object that contains it; empty outside nested objects.
         copied_from: the fields that are copied to it (``copy_to``).
         is_other_name: whether it is a multi-field or an alias.
         is_indexed: whether a query can search it.
-        is_changed: whether ``fields`` may return other values than ``_source`` has.
+        is_changed: whether ``fields`` may return other values than ``_source``.
     """
 
     path: str
@@ -56,17 +56,17 @@ Leaves = Mapping[str, Leaf]
 def leaves_by_index(mappings: Mapping[str, Any]) -> dict[str, Leaves]:
     """Return the fields of each index from the answer to ``GET INDEX/_mapping``.
 
-    System indices, whose names begin with a dot, are left out if there are others; indices of data streams are not.
+    System indices, whose names begin with a dot, are left out if there are others; indices of data streams stay.
 
     Raises:
         ResponseFormatError: the answer has another form.
     """
     try:
-        found: dict[str, Leaves] = {name: leaves_of(index["mappings"]) for name, index in mappings.items()}
+        by_index: dict[str, Leaves] = {name: leaves_of(index["mappings"]) for name, index in mappings.items()}
     except (AttributeError, KeyError, TypeError):
         raise ResponseFormatError("the answer to GET _mapping has no mappings", path="$") from None
-    shown = {name: leaves for name, leaves in found.items() if not name.startswith(".") or name.startswith(".ds-")}
-    return shown or found
+    shown = {name: leaves for name, leaves in by_index.items() if not name.startswith(".") or name.startswith(".ds-")}
+    return shown or by_index
 
 
 def leaves_of(mapping: Mapping[str, Any]) -> dict[str, Leaf]:
@@ -98,10 +98,10 @@ def leaves_of(mapping: Mapping[str, Any]) -> dict[str, Leaf]:
     return leaves
 
 
-def _walk(properties: Mapping[str, Any], above: str, nested: str) -> Iterator[tuple[str, Mapping[str, Any], str]]:
-    """Yield each field that is not an object: its full name, its definition, and the nested object that it is in."""
+def _walk(properties: Mapping[str, Any], parent: str, nested: str) -> Iterator[tuple[str, Mapping[str, Any], str]]:
+    """Yield the full name, the definition and the enclosing nested object of each field that is not an object."""
     for name, field in properties.items():
-        path, kind = f"{above}{name}", field.get("type", "object")
+        path, kind = f"{parent}{name}", field.get("type", "object")
         if kind in ("object", "nested"):
             yield from _walk(field.get("properties") or {}, f"{path}.", path if kind == "nested" else nested)
         else:
@@ -116,7 +116,7 @@ def plain(name: str) -> str:
 def resolve(leaves: Leaves, name: str) -> list[Leaf]:
     """Return the fields that a name stands for: a field, the fields of an object, or those that match a pattern.
 
-    If some of several fields are text fields, only these are returned, and only one of those with the same values.
+    If some of several fields are text fields, only these are returned, and only one of any with the same values.
 
     Args:
         leaves: the mapping's fields.
@@ -140,7 +140,7 @@ def _matches(path: str, name: str) -> bool:
 def lacking(mappings: Iterable[Leaves], names: Iterable[str]) -> list[str]:
     """Return the names, patterns and objects that no mapping has.
 
-    Names with a colon (``highlight:``, ``inner_hits:``) or a leading underscore are not in mappings, and are left out.
+    Names with a colon (``highlight:``, ``inner_hits:``) or a leading underscore are ignored: mappings do not list them.
     """
     mappings = list(mappings)
     wanted = dict.fromkeys(plain(name) for name in names if ":" not in name and not name.startswith("_"))

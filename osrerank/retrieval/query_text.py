@@ -11,19 +11,17 @@ from osrerank.retrieval.mapping import plain
 from osrerank.retrieval.retrievers import queries_of
 
 TIE_BREAKER = 0.5
-"""Weight of the other fields' scores beside the best field's; BEIR's Elasticsearch baseline uses it for title and text.
-"""
+"""The weight of the scores of all fields but the best one; BEIR's Elasticsearch baseline uses it for title and text."""
 MOST_CLAUSES = 1_000
-"""The most clauses of a query that is built from a text; OpenSearch's ``indices.query.bool.max_clause_count`` is 1,024.
-"""
+"""The most clauses of a query built from a text; OpenSearch's ``indices.query.bool.max_clause_count`` is 1,024."""
 EXPANDED = 20
-"""How many fields a pattern, or an index's default fields, are taken to be."""
-_ALONE = (
+"""The assumed number of fields that match a pattern, or that are an index's default fields."""
+_UNSPACED = (
     r"\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u2600-\u27bf\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff\U0001f000-\U0003ffff"
 )
-_BETWEEN = r"\s!-/:-@\[-`{-~\xa0-\xbf\u2000-\u206f\u3000-\u303f\uff00-\uff0f"
-_WORD = re.compile(f"[{_ALONE}]|[^{_ALONE}{_BETWEEN}]{{1,255}}")
-"""What an analyzer may find as a word: a character of a script without spaces, an emoji, or a run of other letters."""
+_SEPARATORS = r"\s!-/:-@\[-`{-~\xa0-\xbf\u2000-\u206f\u3000-\u303f\uff00-\uff0f"
+_WORD = re.compile(f"[{_UNSPACED}]|[^{_UNSPACED}{_SEPARATORS}]{{1,255}}")
+"""A word to an analyzer: a character of a script without spaces, an emoji, or a run of other letters."""
 
 # clauses of the form {field: text} or {field: {"query": text}}
 _FIELD_CLAUSES = ("match", "match_phrase", "match_phrase_prefix", "match_bool_prefix")
@@ -49,62 +47,62 @@ COMPOUND_CLAUSES = {
 }
 
 
-def within_clauses(text: str, fields: SearchFields) -> str:
-    """Return the text to search for: of a text with too many words for the search engine, its first distinct words.
+def shorten_to_clauses(text: str, fields: SearchFields) -> str:
+    """Return the text to search for; a text with too many words is cut to its first distinct words.
 
-    The engine refuses a query of more clauses than it allows, and makes one of each word in each field.
+    The engine makes a clause of each word in each field, and refuses a query with too many clauses.
 
     Args:
         text: the query text.
         fields: the fields that it searches.
     """
-    groups = [part.searched for part in fields.parts] or [fields.searched]
-    left = max(MOST_CLAUSES // max(map(_field_count, groups)), 1)
-    if len(text) <= left or sum(max(len(_words(word)), 1) for word in text.split()) <= left:
+    groups = [group.searched for group in fields.groups] or [fields.searched]
+    budget = max(MOST_CLAUSES // max(map(_field_count, groups)), 1)
+    if len(text) <= budget or sum(max(len(_word_ends(word)), 1) for word in text.split()) <= budget:
         return text
-    kept = []
+    kept_words = []
     for word in dict.fromkeys(text.split()):
-        ends = _words(word)
-        kept.append(word if len(ends) <= left else word[: ends[left - 1]])
-        left -= max(len(ends), 1)
-        if left <= 0:
+        ends = _word_ends(word)
+        kept_words.append(word if len(ends) <= budget else word[: ends[budget - 1]])
+        budget -= max(len(ends), 1)
+        if budget <= 0:
             break
-    return " ".join(kept)
+    return " ".join(kept_words)
 
 
-def _words(text: str) -> list[int]:
-    """Return where each word that an analyzer may find ends; a character of a script without spaces is a word."""
+def _word_ends(text: str) -> list[int]:
+    """Return the end offset of each word; a character of a script without spaces is a word."""
     return [word.end() for word in _WORD.finditer(text)]
 
 
 def _field_count(names: Sequence[str]) -> int:
-    """Return how many fields names may stand for."""
+    """Return the number of fields that the names may stand for."""
     return sum(EXPANDED if "*" in name else 1 for name in names) or EXPANDED
 
 
 def build_query(text: str, fields: SearchFields) -> dict[str, Any]:
-    """Return the first pass's query for a text: it searches, in each index, the fields to be searched there."""
-    if not fields.parts:
+    """Return the first pass's query for a text; it searches the fields of each index in that index."""
+    if not fields.groups:
         return _clause(text, fields.searched, fields)
-    first, *others = fields.parts
-    elsewhere = [{"terms": {"_index": list(part.indices)}} for part in others]
+    first, *others = fields.groups
+    elsewhere = [{"terms": {"_index": list(group.indices)}} for group in others]
     clauses = [{"bool": {"must_not": elsewhere, "must": [_clause(text, first.searched, fields)]}}]
-    for index, part in zip(elsewhere, others, strict=True):
-        clauses.append({"bool": {"filter": [index], "must": [_clause(text, part.searched, fields)]}})
+    for index, group in zip(elsewhere, others, strict=True):
+        clauses.append({"bool": {"filter": [index], "must": [_clause(text, group.searched, fields)]}})
     return {"bool": {"should": clauses}}
 
 
 def _clause(text: str, searched: Sequence[str], fields: SearchFields) -> dict[str, Any]:
     """Return the query for a text in one field, in several, or in the index's default fields.
 
-    Of several fields, the best one counts. Nested fields are searched in their nested query, and fields with vectors
-    each in a clause of its own.
+    Of several fields, the best one counts most. Nested fields are searched by a nested query, and each
+    ``semantic_text`` field by its own ``match`` clause.
     """
     by_object: dict[tuple[str, str], list[str]] = {}
     for name in searched:
         path, alone = fields.nested.get(plain(name), ""), plain(name) if plain(name) in fields.semantic else ""
-        for at in dict.fromkeys([path, ""] if path in fields.nested_in else [path]):
-            by_object.setdefault((at, alone), []).append(name)
+        for object_path in dict.fromkeys([path, ""] if path in fields.nested_in else [path]):
+            by_object.setdefault((object_path, alone), []).append(name)
     lenient = {"lenient": True} if fields.is_lenient or not searched else {}
     clauses = []
     for (path, alone), names in by_object.items() or [(("", ""), [])]:
@@ -116,13 +114,13 @@ def _clause(text: str, searched: Sequence[str], fields: SearchFields) -> dict[st
         elif len(names) == 1 and not {"^", "*"} & set(names[0]):
             clause = {"match": {names[0]: {"query": text, **lenient}}}
         else:
-            named = {"fields": names} if names else {}
+            field_list = {"fields": names} if names else {}
             options = {"type": "best_fields", "tie_breaker": TIE_BREAKER, **lenient}
-            clause = {"multi_match": {"query": text, **named, **options}}
+            clause = {"multi_match": {"query": text, **field_list, **options}}
         nested = {"path": path, "query": clause, "score_mode": "max", "ignore_unmapped": True}
         if path:
             clause = {"nested": nested}
-        if path in fields.nested_in:  # in another index it would be refused
+        if path in fields.nested_in:  # an index where it is not nested would refuse the clause
             only = {"terms": {"_index": list(fields.nested_in[path])}}
             clause = {"bool": {"filter": [only], "must": [clause]}}
         clauses.append(clause)
@@ -134,23 +132,23 @@ def searched_fields(query: Any) -> tuple[str, ...]:
 
     Clauses that do not score are ignored.
     """
-    parts = [names for _, names in parts_of(query)]
-    return union(parts) if all(parts) else ()
+    field_lists = [names for _, names in texts_with_fields(query)]
+    return union(field_lists) if all(field_lists) else ()
 
 
 def find_query_text(body: Mapping[str, Any], exact: Collection[str] = frozenset()) -> str:
     """Return the one query text of a search body.
 
-    It is `ext.rerank.query_context.query_text`, or the text at its `query_text_path`, or the only text that the match,
-    multi_match, query_string and neural clauses of the query have. Clauses that do not score are ignored; if others
-    have a text, so are those that search exact values alone, and those that only boost what other clauses find.
+    It is `ext.rerank.query_context.query_text`, or the text at its `query_text_path`, or the only text of the match,
+    multi_match, query_string and neural clauses of the query. Clauses that do not score are ignored. If other clauses
+    have a text, clauses that search only exact values are ignored, too, and so are clauses that only boost.
 
     Args:
         body: the search body.
         exact: fields of exact values, such as keywords and numbers.
 
     Raises:
-        ConfigError: there is no such text, or there are several.
+        ConfigError: the body has no text, or several.
     """
     context = _context(body)
     if isinstance(text := context.get("query_text"), str):
@@ -158,12 +156,12 @@ def find_query_text(body: Mapping[str, Any], exact: Collection[str] = frozenset(
     if isinstance(path := context.get("query_text_path"), str):
         return _at_path(body, path)
     query = queries_of(body)
-    texts = list(dict.fromkeys(_texts(query, exact) or (text for text, _ in parts_of(query))))
+    texts = list(dict.fromkeys(_texts(query, exact) or (text for text, _ in texts_with_fields(query))))
     if len(texts) == 1:
         return texts[0]
-    found = "asks for several texts" if texts else "has no text to rerank by"
+    problem = "asks for several texts" if texts else "has no text to rerank by"
     raise ConfigError(
-        f"the query {found}; give the one that matters as rerank={{'query': ...}}, as "
+        f"the query {problem}; give the one that matters as rerank={{'query': ...}}, as "
         "ext.rerank.query_context.query_text in the body, or in a single match, multi_match or query_string clause",
         setting="rerank.query",
         source="argument",
@@ -171,23 +169,23 @@ def find_query_text(body: Mapping[str, Any], exact: Collection[str] = frozenset(
 
 
 def as_you_type(body: Mapping[str, Any]) -> str:
-    """Return which clause shows that the query is still being typed (search as you type); "" if none does.
+    """Return the reason why the query counts as still being typed (search as you type); "" if it counts as complete.
 
     A body that names its text in `ext.rerank.query_context` counts as complete.
     """
     if _context(body):
         return ""
-    found = next((what for leaf in _leaves(queries_of(body)) if (what := _prefix_search(*leaf))), "")
+    prefix_clause = next(filter(None, (_prefix_search(*leaf) for leaf in _leaves(queries_of(body)))), "")
     suggesters = body.get("suggest")
     for suggester in suggesters.values() if isinstance(suggesters, Mapping) else ():
         is_completion = isinstance(suggester, Mapping) and "completion" in suggester
-        found = found or ("a completion suggester" if is_completion else "")
+        prefix_clause = prefix_clause or ("a completion suggester" if is_completion else "")
     fix = "to rerank all the same, name a text with rerank={'query': ...}"
-    return f"the query is still being typed ({found}): {fix}" if found else ""
+    return f"the query is still being typed ({prefix_clause}): {fix}" if prefix_clause else ""
 
 
 def _prefix_search(name: str, content: Mapping[str, Any]) -> str:
-    """Return which part of a clause searches for the beginning of a word; "" if none does."""
+    """Return the part of a clause that searches for the beginning of a word, for a message; "" if there is none."""
     if name in _PREFIX_CLAUSES:
         return name
     if name in _TEXT_CLAUSES and content.get("type") in _PREFIX_TYPES:
@@ -199,7 +197,7 @@ def _prefix_search(name: str, content: Mapping[str, Any]) -> str:
 def _context(body: Mapping[str, Any]) -> Mapping[str, Any]:
     """Return the body's `ext.rerank.query_context`; empty if it has none."""
     context: Any = body
-    for key in ("ext", "rerank", "query_context"):  # OpenSearch says what is wrong where one is no object
+    for key in ("ext", "rerank", "query_context"):  # OpenSearch reports a value that is not an object
         context = (context.get(key) if isinstance(context, Mapping) else None) or {}
     return context if isinstance(context, Mapping) else {}
 
@@ -210,36 +208,38 @@ def _at_path(body: Mapping[str, Any], path: str) -> str:
         value = value.get(key) if isinstance(value, Mapping) else None
     if not isinstance(value, str):
         raise ConfigError(
-            f"ext.rerank.query_context.query_text_path {path!r} leads to no text in the body",
+            f"ext.rerank.query_context.query_text_path is {path!r}, but the body has no text at that path",
             setting="rerank.query",
             source="body",
         )
     return value
 
 
-def parts_of(clause: Any) -> Iterator[tuple[str, tuple[str, ...]]]:
-    """Yield each text that a query searches for, with the fields that it searches; neural clauses have none."""
+def texts_with_fields(clause: Any) -> Iterator[tuple[str, tuple[str, ...]]]:
+    """Yield each text that a query searches for, with the fields that it searches; neural clauses yield no fields."""
     for leaf in _leaves(clause):
         yield from ((text, fields) for text, fields in _leaf_parts(*leaf) if isinstance(text, str))
 
 
 def _texts(clause: Any, exact: Collection[str]) -> list[str]:
-    """Return the texts of a query's full-text clauses, without those of clauses that only boost what others find."""
+    """Return the texts of a query's full-text clauses, except those that only boost what other clauses find."""
     texts: list[str] = []
     for name, content in _clauses(clause):
         if name not in COMPOUND_CLAUSES:
-            parts = [(text, fields) for text, fields in _leaf_parts(name, content) if isinstance(text, str)]
-            texts += [text for text, fields in parts if not fields or any(plain(one) not in exact for one in fields)]
+            pairs = [(text, fields) for text, fields in _leaf_parts(name, content) if isinstance(text, str)]
+            texts += [
+                text for text, fields in pairs if not fields or any(plain(field) not in exact for field in fields)
+            ]
             continue
         inside = [_texts(content.get(key), exact) for key in COMPOUND_CLAUSES[name]]
         if name == "bool" and inside[0] and str(content.get("minimum_should_match", 0)) == "0":
-            inside = inside[:1]  # its should clauses only boost
+            inside = inside[:1]  # with a must clause, should clauses only boost
         texts += chain.from_iterable(inside)
     return texts
 
 
 def _leaves(clause: Any) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    """Yield the name and content of each scoring clause that is not a compound one."""
+    """Yield the name and content of each scoring clause that contains no other clauses."""
     for name, content in _clauses(clause):
         if name in COMPOUND_CLAUSES:
             for key in COMPOUND_CLAUSES[name]:
@@ -273,8 +273,8 @@ def _leaf_parts(name: str, content: Mapping[str, Any]) -> Iterator[tuple[Any, tu
 
 def _fields_of(name: str, content: Mapping[str, Any]) -> tuple[str, ...]:
     """Return the fields of a clause over several fields: those listed, then those named inside a query string."""
-    given = content.get("fields") or content.get("default_field") or ()
-    fields = [given] if isinstance(given, str) else [str(name) for name in given]
+    listed = content.get("fields") or content.get("default_field") or ()
+    fields = [listed] if isinstance(listed, str) else [str(name) for name in listed]
     if name == "query_string" and isinstance(content.get("query"), str):
         fields += [field.replace("\\", "") for field in _INLINE_FIELD.findall(content["query"])]
     return tuple(dict.fromkeys(fields))

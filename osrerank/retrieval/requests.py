@@ -12,14 +12,14 @@ INDEX_OPTIONS = ("allow_no_indices", "expand_wildcards", "ignore_unavailable")
 NO_OPTIONS: Mapping[str, Any] = MappingProxyType({})
 """The index options of a search that has none."""
 
-OF_NOBODY = {
+ANONYMOUS_HEADERS = {
     "accept", "content-type", "elastic-api-version", "traceparent", "tracestate", "user-agent", "x-opaque-id",
     "x-request-id",
 }  # fmt: skip
-"""Headers that do not tell who sends a request; a proxy may read any other."""
+"""Headers that do not identify the sender of a request; a proxy may use any other header to do so."""
 
-CHANGES_NOTHING = frozenset({"_refresh", "_flush", "_forcemerge", "_analyze", "clear", "query"})
-"""The last words of paths under which a ``POST`` changes no mapping, setting or name of an index."""
+HARMLESS_ACTIONS = frozenset({"_refresh", "_flush", "_forcemerge", "_analyze", "clear", "query"})
+"""The last parts of paths to which a ``POST`` changes no mapping, setting or name of an index."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,12 +51,12 @@ def path_of(index: Any, action: str) -> str:
 
 
 def index_options(params: Mapping[str, Any]) -> dict[str, str]:
-    """Return those of a search's parameters that decide which indices its index expression names."""
+    """Return the URL parameters of a search that decide which indices its index expression names."""
     return {name: _in_url(params[name]) for name in INDEX_OPTIONS if params.get(name) is not None}
 
 
 def _in_url(value: Any) -> str:
-    """Return a parameter's value as a URL has it."""
+    """Return a parameter's value in the form that a URL takes."""
     if isinstance(value, list | tuple):
         return ",".join(map(_in_url, value))
     return str(value).lower() if isinstance(value, bool) else str(value)
@@ -64,7 +64,7 @@ def _in_url(value: Any) -> str:
 
 def may_change_indices(method: str, path: str) -> bool:
     """Return whether a request of ``client.indices`` may change a mapping, a setting or a name of an index."""
-    return method not in ("GET", "HEAD") and path.rpartition("/")[2] not in CHANGES_NOTHING
+    return method not in ("GET", "HEAD") and path.rpartition("/")[2] not in HARMLESS_ACTIONS
 
 
 def is_embedded(client: Any) -> bool:
@@ -74,21 +74,24 @@ def is_embedded(client: Any) -> bool:
 
 def authentication_of(client: Any) -> str:
     """Return a digest of the credentials and hosts of a transport; a signing object is identified by its ``repr``."""
-    given = getattr(client.transport, "kwargs", {})  # of opensearch-py
-    parts = [given.get(name) for name in ("http_auth", "headers", "client_cert", "client_key")]
+    options = getattr(client.transport, "kwargs", {})  # of opensearch-py
+    credentials = [options.get(name) for name in ("http_auth", "headers", "client_cert", "client_key")]
     hosts = getattr(client.transport, "hosts", None)
     if (pool := getattr(client.transport, "node_pool", None)) is not None:  # of elasticsearch-py
         configs = [node.config for node in pool.all()]
-        hosts = sorted((one.scheme, one.host, one.port, one.path_prefix, one.client_cert or "") for one in configs)
-        parts = [sorted({credentials_of(one.headers) for one in configs})]
-    return hashlib.sha256(repr([*parts, hosts]).encode()).hexdigest()
+        hosts = sorted(
+            (config.scheme, config.host, config.port, config.path_prefix, config.client_cert or "")
+            for config in configs
+        )
+        credentials = [sorted({credentials_of(config.headers) for config in configs})]
+    return hashlib.sha256(repr([*credentials, hosts]).encode()).hexdigest()
 
 
 def credentials_of(headers: Mapping[str, str] | None) -> str:
-    """Return a digest of the headers that may tell who sends a request; empty if there are none."""
-    told = {str(name).lower(): str(value) for name, value in (headers or {}).items()}
-    own = sorted((name, value) for name, value in told.items() if name not in OF_NOBODY)
-    return hashlib.sha256(repr(own).encode()).hexdigest() if own else ""
+    """Return a digest of the headers that may identify the sender of a request; empty if there are none."""
+    by_name = {str(name).lower(): str(value) for name, value in (headers or {}).items()}
+    identifying = sorted((name, value) for name, value in by_name.items() if name not in ANONYMOUS_HEADERS)
+    return hashlib.sha256(repr(identifying).encode()).hexdigest() if identifying else ""
 
 
 def engine_of(client: Any) -> str:

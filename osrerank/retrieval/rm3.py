@@ -1,8 +1,8 @@
-"""Expand the first pass's query by RM3, with terms of the documents that an earlier search finds.
+"""Expand the first pass's query by RM3: add terms of the documents that the plain query finds.
 
 Lavrenko, Croft: Relevance-based language models, SIGIR 2001; Abdul-Jaleel et al.: UMass at TREC 2004, section 3.1
-(RM3). The details follow Anserini's ``RM3``, with which the field's baselines were made. Written as a generator of
-requests, so that the synchronous and the asynchronous client send the same requests.
+(RM3). The details follow ``RM3`` in Anserini, whose results are the field's baselines. The generator yields requests,
+so that the synchronous and the asynchronous client send the same ones.
 """
 
 import re
@@ -15,7 +15,7 @@ from osrerank.options.rm3 import Rm3
 from osrerank.retrieval.fields import SearchFields
 from osrerank.retrieval.query_text import MOST_CLAUSES, build_query
 from osrerank.retrieval.requests import SideRequest, path_of
-from osrerank.retrieval.search_pipelines import named_in
+from osrerank.retrieval.search_pipelines import under_pipeline
 
 TERM = re.compile(r"[a-z0-9]+")
 KEPT_PARAMS = ("routing", "preference", "search_type")
@@ -45,7 +45,7 @@ def expand(
 ) -> Generator[SideRequest, Any, dict[str, Any] | None]:
     """Yield the requests for the feedback terms, and return the expanded query; None if the search finds nothing.
 
-    There are at most three: a search, the term vectors of its hits, and the analysis of the query.
+    It yields at most three requests: a search, the term vectors of its hits, and the analysis of the query.
 
     Args:
         text: the query's text.
@@ -53,13 +53,13 @@ def expand(
         rm3: how the query is expanded.
         params: URL parameters of the caller's search.
         name: the field that is searched and gives the terms.
-        pipeline: the ``search_pipeline`` of the caller's search; None for the index's own.
+        pipeline: the ``search_pipeline`` of the caller's search; None for the index's default.
     """
-    first = build_query(text, SearchFields((name,)))
-    kept = {param: params[param] for param in KEPT_PARAMS if param in params}
-    body = {"query": first, "size": rm3.documents, "_source": False}
-    found = yield SideRequest("POST", path_of(index, "_search"), *named_in(pipeline, body, kept))
-    hits = found["hits"]["hits"]
+    query = build_query(text, SearchFields((name,)))
+    search_params = {param: params[param] for param in KEPT_PARAMS if param in params}
+    body = {"query": query, "size": rm3.documents, "_source": False}
+    response = yield SideRequest("POST", path_of(index, "_search"), *under_pipeline(pipeline, body, search_params))
+    hits = response["hits"]["hits"]
     if not hits:
         return None
     vectors = yield SideRequest("POST", "/_mtermvectors", {"docs": [_vector_of(hit, name) for hit in hits]})
@@ -70,7 +70,7 @@ def expand(
         for hit, vector in zip(hits, vectors["docs"], strict=True)
     ]
     weights = expanded([token["token"] for token in analysed["tokens"]], feedback, rm3)
-    # index terms: analysing them again would change some
+    # term clauses, because analysing the index terms again would change some of them
     heaviest = _heaviest(weights, MOST_CLAUSES)
     clauses = [{"term": {name: {"value": term, "boost": weight}}} for term, weight in heaviest.items()]
     return {"bool": {"should": clauses}}
@@ -79,20 +79,21 @@ def expand(
 def expanded(query_terms: Sequence[str], feedback: Sequence[FeedbackDocument], rm3: Rm3) -> dict[str, float]:
     """Return the terms of the expanded query with their weights, heaviest first; the weights sum to 1.
 
-    weight(t) = w q(t) + (1 - w) r(t), with q the query's term counts and r the relevance model, each normalised to sum
-    to 1. r(t) is proportional to the sum, over feedback documents, of the document's score times the share of t in the
-    occurrences of the document's kept terms; only the heaviest terms of r are kept. All terms of the query stay.
+    weight(t) = w q(t) + (1 - w) r(t). Here q are the query's term counts and r is the relevance model; each is
+    normalised to sum to 1. r(t) is proportional to the sum of score(d) share(t, d) over the feedback documents d, where
+    share(t, d) is t's share in the occurrences of d's heaviest terms. Only the heaviest terms of r are kept, and all
+    terms of the query.
 
     Args:
         query_terms: the analysed query, repetitions included.
         feedback: feedback documents with their usable terms.
-        rm3: how many terms are kept, and w.
+        rm3: the number of terms to keep, and w.
     """
     model: defaultdict[str, float] = defaultdict(float)
     for document in feedback:
-        kept = _heaviest(document.frequencies, rm3.terms)
-        total = sum(kept.values())
-        for term, frequency in kept.items():
+        heaviest = _heaviest(document.frequencies, rm3.terms)
+        total = sum(heaviest.values())
+        for term, frequency in heaviest.items():
             model[term] += frequency / total * document.score
     relevance = _normalised(_heaviest(model, rm3.terms))
     query = _normalised(Counter(query_terms))
@@ -115,9 +116,9 @@ def _usable_terms(vector: Mapping[str, Any], rm3: Rm3) -> dict[str, int]:
 
 def _vector_of(hit: Mapping[str, Any], name: str) -> dict[str, Any]:
     """Return the entry that asks ``_mtermvectors`` for a hit's term vector."""
-    asked = {"_index": hit["_index"], "_id": hit["_id"], "fields": [name], "term_statistics": True}
-    asked |= {"positions": False, "offsets": False, "payloads": False}
-    return {**asked, "routing": hit["_routing"]} if "_routing" in hit else asked
+    request = {"_index": hit["_index"], "_id": hit["_id"], "fields": [name], "term_statistics": True}
+    request |= {"positions": False, "offsets": False, "payloads": False}
+    return {**request, "routing": hit["_routing"]} if "_routing" in hit else request
 
 
 def _heaviest(weights: Mapping[str, float], count: int) -> dict[str, float]:

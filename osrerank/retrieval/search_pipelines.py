@@ -1,8 +1,8 @@
 """Find out which search pipeline a search runs under, and what the pipeline does to the hits.
 
-An index's default search pipeline may restrict which documents a user sees, so reranking does not turn it off: the
-first pass runs under the pipeline that the plain search would run under, without osrerank's own rerank processor. A
-pipeline that ranks the hits itself is left alone: a request for more candidates would multiply the calls of its model.
+An index's default search pipeline may restrict which documents a user sees, so reranking does not turn it off. The
+first pass runs under the pipeline of the plain search, but without osrerank's own rerank processor. If a pipeline ranks
+the hits itself, the search is not reranked: a request for more candidates would multiply the calls of its model.
 
 OpenSearch: Search pipelines, https://docs.opensearch.org/latest/search-plugins/search-pipelines/index/
 """
@@ -16,8 +16,8 @@ from typing import Any
 from urllib.parse import quote
 
 from osrerank._seldom import Seldom
+from osrerank.retrieval.engine_finder import EngineFinder
 from osrerank.retrieval.expiring import ExpiringCache
-from osrerank.retrieval.found_engine import FoundEngine
 from osrerank.retrieval.requests import NO_OPTIONS, SideRequest, index_options, path_of
 from osrerank.types.engine import Engine
 from osrerank.types.failed import Failed
@@ -27,10 +27,10 @@ logger = logging.getLogger(__name__)
 NO_PIPELINE = "_none"
 """The value of ``search_pipeline`` that turns an index's default pipeline off."""
 OWN_DESCRIPTION = "Reranks with osrerank."
-"""The beginning of the description of every pipeline that ``osrerank pipeline install`` makes."""
+"""The first words of the description of every pipeline that ``osrerank pipeline install`` makes."""
 SETTING = "index.search.default_pipeline"
 READ_SETTINGS, READ_PIPELINES = "indices:monitor/settings/get", "cluster:admin/search/pipeline/get"
-"""The rights that reading an index's settings and a pipeline's definition need."""
+"""The rights to read an index's settings and a pipeline's definition."""
 ORDER_KEPT = {"truncate_hits", "collapse", "hybrid_score_explanation"}
 """Response processors that change neither the order of the hits nor their fields."""
 FIELDS_CHANGED = {"rename_field", "sort", "split"}
@@ -38,7 +38,7 @@ FIELDS_CHANGED = {"rename_field", "sort", "split"}
 NUMBER_CHANGED = {"truncate_hits", "collapse"}
 """Response processors that drop hits."""
 NUMBER_KEPT = {"filter_query", "neural_query_enricher", "neural_sparse_two_phase_processor"}
-"""Request processors that do not change how many hits are asked for."""
+"""Request processors that do not change the number of hits that a search asks for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,14 +46,14 @@ class SearchPipeline:
     """What a search has to know of the search pipeline that it runs under.
 
     Attributes:
-        name: the pipeline's name; empty if there is none, or the request defines it.
-        obstacle: why hits that come through it are not reranked; empty if they are.
-        changes_fields: whether hits that come through it may have other fields than their documents.
-        may_shorten: whether it may change the number of hits, so that a short response is no sign of a loss.
-        lengthens: whether it returns more hits than were asked for.
-        unread: the right that reading the settings or the definition needs, if they could not be read; else empty.
+        name: the pipeline's name; empty if the search has no pipeline, or defines it in the request.
+        obstacle: the reason why its hits cannot be reranked; empty if they can.
+        changes_fields: whether its hits may have other fields than their documents.
+        may_shorten: whether it may drop hits, so that a short response is complete.
+        lengthens: whether it returns more hits than the search asks for.
+        unread: the right that was missing to read the settings or the definition; empty if they were read.
         has_default: whether an index of the search has a default pipeline, or may have one.
-        instead: the definition to send in place of the index's default; None to send none.
+        replacement: the definition to send in place of the index's default; None to send none.
     """
 
     name: str = ""
@@ -63,7 +63,7 @@ class SearchPipeline:
     lengthens: bool = False
     unread: str = ""
     has_default: bool = False
-    instead: Mapping[str, Any] | None = None
+    replacement: Mapping[str, Any] | None = None
 
 
 NONE = SearchPipeline()
@@ -73,24 +73,24 @@ UNREAD = SearchPipeline(unread=READ_SETTINGS, has_default=True)
 
 @dataclass(slots=True)
 class SearchPipelines:
-    """Finds the search pipelines of searches, and caches them for a minute. Safe to use from many threads.
+    """Looks up the search pipelines of searches, and caches them for a minute. Safe to use from many threads.
 
     Args:
-        engine: finds the engine; only OpenSearch has search pipelines.
+        engine: finds out the engine; only OpenSearch has search pipelines.
         clock: returns seconds.
     """
 
-    engine: FoundEngine = field(default_factory=lambda: FoundEngine(Engine.OPENSEARCH))
+    engine: EngineFinder = field(default_factory=lambda: EngineFinder(Engine.OPENSEARCH))
     clock: Callable[[], float] = time.monotonic
     _defaults: ExpiringCache[str, SearchPipeline | str] = field(init=False)
-    _known: ExpiringCache[str, SearchPipeline] = field(init=False)
-    _once: Seldom = field(init=False)
+    _cache: ExpiringCache[str, SearchPipeline] = field(init=False)
+    _warned: Seldom = field(init=False)
 
     def __post_init__(self) -> None:
-        self._defaults, self._known = ExpiringCache(self.clock), ExpiringCache(self.clock)
-        self._once = Seldom(math.inf, self.clock)
+        self._defaults, self._cache = ExpiringCache(self.clock), ExpiringCache(self.clock)
+        self._warned = Seldom(math.inf, self.clock)
 
-    def of(
+    def find(
         self, index: Any, params: Mapping[str, Any], body: Mapping[str, Any]
     ) -> Generator[SideRequest, Any, SearchPipeline]:
         """Return the search pipeline that a search runs under; yield the requests to look it up, none if it is cached.
@@ -100,15 +100,15 @@ class SearchPipelines:
             params: the search's URL parameters.
             body: the search's body.
         """
-        given = params.get("search_pipeline", body.get("search_pipeline"))
-        if not (yield from self.engine.of()).has_pipelines:
+        requested = params.get("search_pipeline", body.get("search_pipeline"))
+        if not (yield from self.engine.find()).has_pipelines:
             return NONE
-        if given == NO_PIPELINE:
+        if requested == NO_PIPELINE:
             return replace(NONE, has_default=True)
-        if isinstance(given, Mapping):
-            return described("", given)
-        if given is not None:
-            return replace((yield from self._named(str(given))), instead=None)
+        if isinstance(requested, Mapping):
+            return parse_pipeline("", requested)
+        if requested is not None:
+            return replace((yield from self._read_definition(str(requested))), replacement=None)
         return (yield from self.default_of(index, index_options(params)))
 
     def default_of(
@@ -122,20 +122,20 @@ class SearchPipelines:
             index: a name, several, a pattern, or None for all.
             options: the search's `osrerank.retrieval.requests.index_options`.
         """
-        if not index or not (yield from self.engine.of()).has_pipelines:
+        if not index or not (yield from self.engine.find()).has_pipelines:
             return NONE
         default = self._defaults.get(f"{index}{options}")
         if default is None:
             default = yield from self._read_default(index, options)
         if isinstance(default, SearchPipeline):
             return default
-        found = yield from self._named(default)
-        return found if found.instead is None else replace(found, obstacle="")
+        found = yield from self._read_definition(default)
+        return found if found.replacement is None else replace(found, obstacle="")
 
     def forget(self) -> None:
-        """Read the settings and definitions again that are cached."""
+        """Empty the cache."""
         self._defaults.clear()
-        self._known.clear()
+        self._cache.clear()
 
     def _read_default(
         self, index: Any, options: Mapping[str, Any]
@@ -145,15 +145,15 @@ class SearchPipelines:
         try:
             answer = yield SideRequest("GET", path_of(index, f"_settings/{SETTING}"), params=params)
             names = {entry["settings"][SETTING] for entry in answer.values()} - {NO_PIPELINE}
-        except (Failed, AttributeError, KeyError, TypeError) as error:  # the last three: another form
-            if isinstance(error, Failed) and error.is_absent:  # the search raises it, but for another cluster's index
+        except (Failed, AttributeError, KeyError, TypeError) as error:  # or an unexpected response
+            if isinstance(error, Failed) and error.is_absent:  # the search raises the error, unless it is cross-cluster
                 if ":" in str(index):
                     self._defaults.put(key, NONE)
                 return NONE
-            if self._once.is_due(str(index)):
+            if self._warned.is_due(str(index)):
                 logger.warning(
-                    "[search-pipeline-unread] the settings of %s cannot be read, so a default search pipeline that "
-                    "ranks the hits itself is not noticed; if a right is missing, grant %s; not logged again: %s",
+                    "[search-pipeline-unread] the settings of %s cannot be read, so osrerank cannot notice a default "
+                    "search pipeline that ranks the hits itself; if a right is missing, grant %s; not logged again: %s",
                     index,
                     READ_SETTINGS,
                     error,
@@ -165,30 +165,32 @@ class SearchPipelines:
         self._defaults.put(key, default)
         return default
 
-    def _named(self, name: str) -> Generator[SideRequest, Any, SearchPipeline]:
-        known = self._known.get(name)
-        if known is not None:
-            return known
+    def _read_definition(self, name: str) -> Generator[SideRequest, Any, SearchPipeline]:
+        cached = self._cache.get(name)
+        if cached is not None:
+            return cached
         try:
             answer = yield SideRequest("GET", f"/_search/pipeline/{quote(name, safe='')}")
-            if name not in answer:  # the search will say that it is not defined
+            if name not in answer:  # the search will report the missing pipeline
                 return replace(NONE, has_default=True)
-            found = described(name, answer[name])
+            pipeline = parse_pipeline(name, answer[name])
         except (Failed, TypeError) as error:
-            why = (
+            problem = (
                 f"the definition of the search pipeline {name} cannot be read, so the pipeline may rank the hits itself"
             )
             if not isinstance(error, Failed) or not error.is_forbidden:
-                return SearchPipeline(name, why, unread=READ_PIPELINES, has_default=True)
-            found = SearchPipeline(name, f"{why}: grant {READ_PIPELINES}", unread=READ_PIPELINES, has_default=True)
-        self._known.put(name, found)
-        return found
+                return SearchPipeline(name, problem, unread=READ_PIPELINES, has_default=True)
+            pipeline = SearchPipeline(
+                name, f"{problem}: grant {READ_PIPELINES}", unread=READ_PIPELINES, has_default=True
+            )
+        self._cache.put(name, pipeline)
+        return pipeline
 
 
-def named_in(
+def under_pipeline(
     pipeline: str | Mapping[str, Any] | None, body: Mapping[str, Any], params: Mapping[str, Any]
 ) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return the body and the URL parameters of a request that runs under a search pipeline.
+    """Return the body and the URL parameters of a request, with a search pipeline added.
 
     Args:
         pipeline: a name, sent as a URL parameter because every version accepts that; a definition, sent in the body; or
@@ -203,18 +205,18 @@ def named_in(
     return {**body, "search_pipeline": pipeline}, {**params}
 
 
-def described(name: str, definition: Mapping[str, Any]) -> SearchPipeline:
+def parse_pipeline(name: str, definition: Mapping[str, Any]) -> SearchPipeline:
     """Return what a search has to know of a pipeline.
 
     Args:
-        name: its name; empty for one that the request defines.
-        definition: as ``GET _search/pipeline`` returns it, or as a request has it in ``search_pipeline``.
+        name: the pipeline's name; empty if the request defines it.
+        definition: the pipeline in the form of ``GET _search/pipeline``, or of ``search_pipeline`` in a request.
     """
     before, kinds = _kinds(definition, "request_processors"), _kinds(definition, "response_processors")
-    others = sorted(kinds - ORDER_KEPT - FIELDS_CHANGED)
+    ranking_kinds = sorted(kinds - ORDER_KEPT - FIELDS_CHANGED)
     is_own = str(definition.get("description", "")).startswith(OWN_DESCRIPTION)
-    called = f"the search pipeline {name}" if name else "the search pipeline of the request"
-    obstacle = f"{called} ranks the hits itself, or may do so ({', '.join(others)})" if others else ""
+    subject = f"the search pipeline {name}" if name else "the search pipeline of the request"
+    obstacle = f"{subject} ranks the hits itself, or may do so ({', '.join(ranking_kinds)})" if ranking_kinds else ""
     return SearchPipeline(
         name,
         obstacle,
@@ -222,7 +224,7 @@ def described(name: str, definition: Mapping[str, Any]) -> SearchPipeline:
         may_shorten=bool(NUMBER_CHANGED & kinds or before - NUMBER_KEPT),
         lengthens="oversample" in before and "truncate_hits" not in kinds,
         has_default=True,
-        instead=_without_rerank(definition) if is_own and others == ["rerank"] else None,
+        replacement=_without_rerank(definition) if is_own and ranking_kinds == ["rerank"] else None,
     )
 
 
@@ -232,11 +234,11 @@ def _kinds(definition: Mapping[str, Any], part: str) -> set[str]:
 
 
 def _without_rerank(definition: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a pipeline without its rerank processor, to be sent with a request; empty if nothing is left.
+    """Return a pipeline without its rerank processor, to send with a request; empty if it has no other processors.
 
-    An empty one turns an index's default pipeline off. Unlike ``_none``, it is also accepted in the body before
-    OpenSearch 2.18, as the searches of a multi-search need it.
+    An empty pipeline turns off the index's default. Unlike ``_none``, OpenSearch before 2.18 accepts it in the body,
+    where a multi-search needs it.
     """
-    kept = {name: steps for name, steps in definition.items() if name.endswith("_processors")}
-    kept["response_processors"] = [step for step in kept["response_processors"] if "rerank" not in step]
-    return {name: steps for name, steps in kept.items() if steps}
+    parts = {name: steps for name, steps in definition.items() if name.endswith("_processors")}
+    parts["response_processors"] = [step for step in parts["response_processors"] if "rerank" not in step]
+    return {name: steps for name, steps in parts.items() if steps}

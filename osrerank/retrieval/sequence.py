@@ -1,4 +1,4 @@
-"""Requests by the sequence numbers that an engine gives to the writes of each shard."""
+"""Make requests by the sequence numbers that an engine gives to the writes of each shard."""
 
 from collections.abc import Generator, Mapping, Sequence
 from typing import Any
@@ -12,26 +12,26 @@ from osrerank.vectors.position import Head, heads_of_shards
 
 SEQ_NO = "_seq_no"
 MOST = 2**62
-"""Above every sequence number; the embedded engine gives none twice, and does not say which it gave last."""
+"""A number above every sequence number; the embedded engine does not tell the next number that it will give."""
 RIGHTS = "indices:monitor/stats and indices:admin/refresh"
-"""The rights that following changes by sequence numbers needs on the index."""
+"""The rights on an index that following its changes by sequence numbers needs."""
 
 Heads = Mapping[str, Mapping[str, Head]]
-"""Index -> number of a shard -> its newest changes."""
+"""Index -> shard number -> the shard's newest changes."""
 
 
 def heads_of(index: str, *, is_embedded: bool) -> Generator[SideRequest, Any, dict[str, dict[str, Head]]]:
     """Yield the requests for the newest changes of the indices that a name stands for, and return them.
 
     Raises:
-        Failed: there is no such index, or the engine cannot answer now.
-        ConfigError: the engine does not give them, or not to this user.
+        Failed: the index does not exist, or the engine cannot answer now.
+        ConfigError: the engine does not report sequence numbers, or not to this user.
     """
     if is_embedded:
         return (yield from _embedded_heads(index))
     try:
         answer = yield SideRequest("GET", path_of(index, "_stats/docs"), params={"level": "shards"})
-        found = {name: heads_of_shards(entry) for name, entry in answer["indices"].items()}
+        heads_by_index = {name: heads_of_shards(entry) for name, entry in answer["indices"].items()}
     except Failed as failed:
         if failed.kind == "index_not_found_exception" or failed.status in (None, 429, 500, 502, 503, 504):
             raise
@@ -39,26 +39,26 @@ def heads_of(index: str, *, is_embedded: bool) -> Generator[SideRequest, Any, di
         raise _unknown(index, f"{failed.status} {failed.kind}", fix) from failed
     except LookupError as error:
         raise _unknown(index, str(error), "") from error
-    return {name: heads for name, heads in found.items() if not name.startswith(PREFIX)}
+    return {name: heads for name, heads in heads_by_index.items() if not name.startswith(PREFIX)}
 
 
 def _unknown(index: str, reason: str, fix: str) -> ConfigError:
-    text = f"no sequence numbers of {index} ({reason}): {fix}name a date field that each change sets"
+    text = f"the sequence numbers of {index} cannot be read ({reason}): {fix}name a date field that each change sets"
     return ConfigError(text, setting="follow", source="--follow DATE_FIELD")
 
 
 def _embedded_heads(index: str) -> Generator[SideRequest, Any, dict[str, dict[str, Head]]]:
-    found: dict[str, dict[str, Head]] = {}
+    heads_by_index: dict[str, dict[str, Head]] = {}
     for name, entry in (yield SideRequest("GET", f"/{index}")).items():
         body = {"size": 1, "sort": [{"_doc": "desc"}], "_source": False}
         hits = (yield SideRequest("POST", path_of(name, "_search"), body))["hits"]["hits"]
         last = number_of(hits[0], is_embedded=True) if hits else -1
-        found[name] = {"0": Head(entry["settings"]["index"]["uuid"], last, MOST)}
-    return {name: heads for name, heads in found.items() if not name.startswith(PREFIX)}
+        heads_by_index[name] = {"0": Head(entry["settings"]["index"]["uuid"], last, MOST)}
+    return {name: heads for name, heads in heads_by_index.items() if not name.startswith(PREFIX)}
 
 
 def within(ranges: Sequence[tuple[int, int]]) -> dict[str, Any]:
-    """Return the query for the documents whose sequence numbers are in one of these ranges, ends included."""
+    """Return the query for documents whose sequence numbers lie in one of the ranges, both ends included."""
     clauses = [{"range": {SEQ_NO: {"gte": first, "lte": last}}} for first, last in ranges]
     return clauses[0] if len(clauses) == 1 else {"bool": {"should": clauses}}
 
@@ -86,5 +86,5 @@ def of_shard(
 
 
 def number_of(hit: Mapping[str, Any], *, is_embedded: bool) -> int:
-    """Return a hit's sequence number, if hits came in order; the embedded engine sorts by it, counted from 1."""
+    """Return the sequence number of a hit that was requested in order; the embedded engine's sort counts from 1."""
     return int(hit["sort"][0]) - 1 if is_embedded else int(hit[SEQ_NO])

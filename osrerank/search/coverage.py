@@ -123,7 +123,7 @@ def coverage(searcher: "Searcher", index: str, most: int = SAMPLE) -> Looking:
             raise no_vectors(service.model.model)
         found = yield from _not_built(searcher, vectors, index, (defaults, fields), most)
         if found is None:
-            engine = yield from searcher.engine.of()
+            engine = yield from searcher.engine.find()
             hits = yield from _sampled(index, fields, min(documents, most), documents, engine)
             built = 0
         else:
@@ -170,7 +170,7 @@ def _not_built(
         if (ranges := (positions[name] or Position()).facing(shards).open(number, max(head.last, head.highest)))
     }
     hits: list[Mapping[str, Any]] = []
-    engine = yield from searcher.engine.of()
+    engine = yield from searcher.engine.find()
     count, size = 0, max(FEWEST, most // max(1, len(left)))
     for (name, number), ranges in left.items():
         query = within(ranges) if searcher.is_embedded else at_random(within(ranges))
@@ -185,7 +185,7 @@ def _position(searcher: "Searcher", vectors: DocumentVectors, index: str, key: b
     """Yield the request for how far builds of an index came, and return it; None if nothing says so."""
     content, store = b"", vectors.store
     if searcher.vectors is not None:
-        form = RecordRequests((yield from searcher.engine.of()))
+        form = RecordRequests((yield from searcher.engine.find()))
         path, params, body = form.reading_positions([side_index(index)], [key])
         try:
             content, _ = form.position((yield SideRequest("POST", path, body, params)))

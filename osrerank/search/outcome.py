@@ -95,7 +95,7 @@ def _with_fields(report: Report, outcome: Ranking | Reason, plan: Plan, drawn: D
     if isinstance(outcome, Ranking):
         left_out = {"fields_left_out": list(plan.fields.left_out)} if plan.fields.left_out else {}
         report = report.telling(fields=list(plan.names), **left_out)
-        if plan.fields.parts and (by_index := plan.fields.by_index(plan.options.fields)):
+        if plan.fields.groups and (by_index := plan.fields.by_index(plan.options.fields)):
             report = report.telling(fields_by_index={name: list(own) for name, own in by_index.items()})
         if plan.fields.options or plan.fields.warnings:
             candidates = [*outcome.candidates, *(drawn.candidates if drawn is not None else ())]

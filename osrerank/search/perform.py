@@ -90,7 +90,7 @@ def _joined(
     if not first.is_shortened(response):
         return plan, response
     if first.page.is_first and not first.is_sorted:  # by sort values, the next page would begin within this one
-        whole = first.of_own_size()
+        whole = first.with_page_size()
         request = _request(plan, whole)
         return replace(plan, first_pass=whole, page=whole.page), (yield request)
     own = plan.unranked(SHORTENED)
@@ -101,7 +101,7 @@ def _continued(
     plan: Plan, first: FirstPass, response: Mapping[str, Any]
 ) -> Generator[SearchRequest, Any, tuple[Plan, Any]]:
     """Return the response and the plan of the page after a reranked hit; if it is below the depth, yield its own."""
-    if places := first.places_of_after(response):
+    if places := first.positions_of_after(response):
         page = replace(first.page, after=places)
         warnings = plan.warnings if len(places) == 1 else (*plan.warnings, TIED)
         other = plan.other and replace(plan.other, page=page)
@@ -191,10 +191,10 @@ def hits_to_read(plan: Plan, response: Any, known: Searcher) -> Generator[Step, 
     if plan.obstacle is not None or first is None:
         return plan, ()
     hits: Hits = hits_of(response)
-    if first.apart and hits:
-        engine = yield from known.engine.of()
+    if first.read_later and hits:
+        engine = yield from known.engine.find()
         try:
-            texts = yield _request_for_texts(plan, first.apart, hits, engine)
+            texts = yield _request_for_texts(plan, first.read_later, hits, engine)
         except Failed as failed:
             code = ReasonCode.DEADLINE if failed.timed_out else ReasonCode.REFUSED
             reason = Reason(code, "the texts of the hits could not be fetched", failed.foreign)
@@ -255,6 +255,6 @@ def _reads_nothing(plan: Plan, response: Mapping[str, Any]) -> bool:
     hits, names = found_hits(response), plan.names
     if not hits:
         return True
-    if not names or plan.first_pass.apart:
+    if not names or plan.first_pass.read_later:
         return False
     return not any(isinstance(hit, Mapping) and sections_of(hit, names) for hit in hits)

@@ -14,10 +14,10 @@ from osrerank.recipe import Recipe
 from osrerank.response import Page
 from osrerank.retrieval.bm25_scale import PLAIN, Bm25Scale
 from osrerank.retrieval.boosts import SCORED, Boosts, Parts, boosts_of
-from osrerank.retrieval.fields import SearchFields, named
+from osrerank.retrieval.fields import SearchFields, caller_names
 from osrerank.retrieval.first_pass import COLLAPSED, FirstPass, count_of, first_pass_of
 from osrerank.retrieval.mapping import plain
-from osrerank.retrieval.query_text import as_you_type, build_query, find_query_text, within_clauses
+from osrerank.retrieval.query_text import as_you_type, build_query, find_query_text, shorten_to_clauses
 from osrerank.retrieval.requests import SideRequest, index_options
 from osrerank.retrieval.rm3 import expand
 from osrerank.retrieval.sampled_fields import fields_of
@@ -180,7 +180,7 @@ class Plan:
 
         Of many hits, a sample shows the fields: to read all texts twice would take longer than a deadline allows.
         """
-        if named(self.options.fields):
+        if caller_names(self.options.fields):
             return replace(self, fields=SearchFields.named_by(self.options))
         sample = hits[:: -(-len(hits) // MOST_SAMPLED) or 1]
         read = fields_of([{**(hit.get("fields") or {}), **(hit.get("_source") or {})} for hit in sample])
@@ -202,7 +202,7 @@ def make_plan(asked: Asked, known: Searcher, service: RerankService) -> Generato
     options = asked.options or known.defaults.of(asked.index)
     recipe, deadline = yield from _timed(asked, known, service)
     fields = yield from look_up_fields(asked, known)
-    searched = within_clauses(asked.query, fields) if isinstance(asked.query, str) else asked.query
+    searched = shorten_to_clauses(asked.query, fields) if isinstance(asked.query, str) else asked.query
     plan = Plan(asked, service, with_query(searched, asked.body, fields), fields, deadline, options, recipe=recipe)
     if isinstance(searched, str) and searched != asked.query:
         plan = _with_cut_query(plan, len(searched.split()))
@@ -212,12 +212,12 @@ def make_plan(asked: Asked, known: Searcher, service: RerankService) -> Generato
         plan = replace(plan, text=asked.query)
     pipeline = UNREAD
     if not fields.timed_out:
-        pipeline = yield from known.pipelines.of(asked.index, {**(asked.header or {}), **asked.params}, asked.body)
+        pipeline = yield from known.pipelines.find(asked.index, {**(asked.header or {}), **asked.params}, asked.body)
     if options.rm3 is not None and not pipeline.obstacle and asked.held is None:
         plan = yield from _expanded(plan, searched, pipeline)
     if options.is_first_pass:
         return replace(plan, obstacle=NOT_ASKED)
-    if "ext" in plan.body and (yield from known.engine.of()).has_ext:
+    if "ext" in plan.body and (yield from known.engine.find()).has_ext:
         plan = replace(plan, ubi=UbiQuery.of(plan.body, asked.params), body=without_ubi(plan.body))
     if asked.held is not None:
         return _with_first_pass(plan, pipeline, None)
@@ -264,7 +264,7 @@ def _obstacle(plan: Plan, known: Searcher) -> Generator[Step, Any, Reason | None
     """
     if known.models is not None and (conflict := known.models.conflict(plan.asked.index)):
         return Reason(ReasonCode.MODELS, conflict)
-    if "ext" in plan.asked.body and not (yield from known.engine.of()).has_ext:
+    if "ext" in plan.asked.body and not (yield from known.engine.find()).has_ext:
         return Reason(ReasonCode.REQUEST, "Elasticsearch refuses ext")
     return None
 
@@ -278,7 +278,7 @@ def _with_lookups(plan: Plan, known: Searcher) -> Generator[Step, Any, tuple[Pla
     what = asked.query, asked.body, asked.params, asked.index, asked.header, known.authentication, thresholds
     plan = replace(plan, order=PageOrder(known.orders, plan.service, what))
     if not known.is_embedded and any(each.sentences is not None for each in options.rankings):
-        plan = replace(plan, bm25=(yield from known.bm25_scales.of(asked.index, plan.body, asked.index_options)))
+        plan = replace(plan, bm25=(yield from known.bm25_scales.find(asked.index, plan.body, asked.index_options)))
     return plan, thresholds
 
 
@@ -347,7 +347,7 @@ def _with_boosts(plan: Plan, known: Searcher) -> Generator[SideRequest, Any, Pla
     if isinstance(boosts, Boosts):
         refusal = NOT_EMBEDDED if known.is_embedded else known.unnamed.get(str(plan.asked.index))
         if plan.asked.place and not refusal:
-            engine = yield from known.engine.of()
+            engine = yield from known.engine.find()
             refusal = None if engine.scores_names_in_multi_search else NOT_IN_MULTI_SEARCH
         first = first if refusal else first.with_names(boosts)
         boosts = refusal or boosts
@@ -400,7 +400,7 @@ def _expanded(plan: Plan, text: Any, pipeline: SearchPipeline) -> Generator[Side
             source="argument",
         )
     name = rm3.field or _body_of([plain(name) for name in plan.fields.searched] or ["text"])
-    own = asked.params.get("search_pipeline", asked.body.get("search_pipeline", pipeline.instead))
+    own = asked.params.get("search_pipeline", asked.body.get("search_pipeline", pipeline.replacement))
     query = yield from expand(text, asked.index, rm3, asked.params, name, own)
     if query is None:
         warning = Warned(NOT_EXPANDED.format(name), WarningCode.QUERY_UNEXPANDED)

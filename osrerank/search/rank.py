@@ -10,7 +10,7 @@ from osrerank.options.rerank import NO_STAGES
 from osrerank.pipeline import applied, code_of, reasons
 from osrerank.recipe import Recipe
 from osrerank.response import Hits, has_own_order, has_repeats, parse
-from osrerank.retrieval.boosts import boosted, told, with_parts
+from osrerank.retrieval.boosts import boosted, split_scores, with_parts
 from osrerank.retrieval.first_pass import SORTED
 from osrerank.search.exact_names import exact_first, marked
 from osrerank.search.orders import doubted
@@ -45,7 +45,7 @@ def read(hits: Hits, plan: Plan) -> Ranking | Reason:
     """
     if (obstacle := _obstacle(hits, plan)) is not None:
         return obstacle
-    by_index = plan.fields.by_index(plan.options.fields) if plan.fields.parts else None
+    by_index = plan.fields.by_index(plan.options.fields) if plan.fields.groups else None
     found = parse(hits, Query(QUERY_ID, plan.text), plan.names, plan.options.separator, by_index)
     if all(candidate.text is None for candidate in found.candidates):
         return Reason(ReasonCode.NO_TEXT, _no_text(plan.names, hits))
@@ -58,7 +58,7 @@ def with_boosts(plan: Plan, response: Mapping[str, Any]) -> tuple[Plan, Mapping[
     """Return the plan with what the query's parts scored in each hit, and the response without the parts' names."""
     if plan.first_pass is None or plan.first_pass.boosts is None:
         return plan, response
-    parts, response = told(response, plan.first_pass.boosts)
+    parts, response = split_scores(response, plan.first_pass.boosts)
     return plan.told(parts), response
 
 

@@ -13,10 +13,10 @@ from osrerank.options.defaults import Defaults
 from osrerank.options.rerank import Rerank
 from osrerank.retrieval.bm25_scale import Bm25Scales
 from osrerank.retrieval.built_fields import BuiltFields
+from osrerank.retrieval.engine_finder import EngineFinder
 from osrerank.retrieval.expiring import ExpiringCache
-from osrerank.retrieval.fields import CheckedNames, SearchFields, Wanted, named
-from osrerank.retrieval.found_engine import FoundEngine
-from osrerank.retrieval.found_fields import FoundFields
+from osrerank.retrieval.field_finder import FieldFinder
+from osrerank.retrieval.fields import CheckedNames, NamedFields, SearchFields, caller_names
 from osrerank.retrieval.mapping import Leaf, leaves_of
 from osrerank.retrieval.query_text import searched_fields
 from osrerank.retrieval.requests import NO_OPTIONS, SideRequest, credentials_of
@@ -85,7 +85,7 @@ class Searcher:
         self.defaults = defaults.without_models("the client's own scorer") if service.is_given else defaults
         self.models = Services(self.service, self.defaults) if self.defaults.models else None
         self._own = nullcontext(self.service)
-        self.engine = FoundEngine(engine or (Engine[settings.engine.upper()] if settings.engine else None))
+        self.engine = EngineFinder(engine or (Engine[settings.engine.upper()] if settings.engine else None))
         self.records = UbiRecords(is_embedded=is_embedded)
         self.orders = Orders(settings.redis_url.get_secret_value() if settings.redis_url else None, clock)
         self.shadows = Shadows(settings)
@@ -101,7 +101,7 @@ class Searcher:
         self.bm25_scales = Bm25Scales(clock)
         self.unnamed: ExpiringCache[str, Reason] = ExpiringCache(clock)
         has_sides = settings.vectors == "index" or (settings.vectors is None and not self.is_embedded)
-        self.fields = FoundFields(built=BuiltFields(self.engine, settings, has_sides=has_sides))
+        self.fields = FieldFinder(built=BuiltFields(self.engine, settings, has_sides=has_sides))
         self.calibrations = Calibrations(settings)
         self.vectors = SideVectors(self.engine, clock) if has_sides else None
 
@@ -185,11 +185,13 @@ class Searcher:
         """
         own = None if isinstance(query, str) else searched_fields(queries_of(body) if query is None else query)
         teams = [team.fields for team in options.rankings[1:] if team.fields != options.fields]
-        others = tuple(name for names in teams for name in named(names))
+        others = tuple(name for names in teams for name in caller_names(names))
         defined: tuple[Leaf, ...] = ()
         if "derived" in body or "runtime_mappings" in body:
             leaves = leaves_of({"derived": body.get("derived"), "runtime": body.get("runtime_mappings")})
             defined = tuple(leaves.values())
         is_checked = isinstance(options.fields, CheckedNames)
-        wanted = Wanted(named(options.query_fields), named(options.fields), own, others, defined, is_checked, as_built)
-        return (yield from self.fields.of(index, wanted, index_options, anew=anew))
+        named = NamedFields(
+            caller_names(options.query_fields), caller_names(options.fields), own, others, defined, is_checked, as_built
+        )
+        return (yield from self.fields.find(index, named, index_options, anew=anew))

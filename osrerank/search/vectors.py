@@ -8,7 +8,7 @@ from functools import lru_cache, partial
 from typing import Any
 
 from osrerank._pause import Pause
-from osrerank.retrieval.found_engine import FoundEngine
+from osrerank.retrieval.engine_finder import EngineFinder
 from osrerank.retrieval.requests import SideRequest
 from osrerank.types.failed import Failed
 from osrerank.vectors.index import READ_AT_ONCE, RecordRequests, refusal, side_index, writing
@@ -95,7 +95,7 @@ class SideVectors:
         clock: returns seconds.
     """
 
-    def __init__(self, engine: FoundEngine, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, engine: EngineFinder, clock: Callable[[], float] = time.monotonic) -> None:
         self._engine = engine
         self._side = lru_cache(MOST_NAMES)(partial(SideIndex, clock))
 
@@ -163,7 +163,7 @@ class SideVectors:
 
     def _records(self, sides: Sequence[SideIndex], keys: Sequence[bytes], left_s: Callable[[], float]) -> Reading:
         found: dict[bytes, bytes] = {}
-        form = RecordRequests((yield from self._engine.of()))
+        form = RecordRequests((yield from self._engine.find()))
         for start in range(0, len(keys), READ_AT_ONCE):
             if (timeout_s := min(left_s(), REQUEST_S)) <= 0:
                 break

@@ -10,7 +10,7 @@ from collections import defaultdict
 
 import pytest
 
-from osrerank.retrieval.boosts import boosts_of, told
+from osrerank.retrieval.boosts import boosts_of, split_scores
 from tests.articles import filled
 from tests.drawn_boosts import MAPPINGS, WORDS, goods
 
@@ -46,7 +46,7 @@ def test_naming_the_parts_of_a_query(opensearch_url):
                     times[name, number].append((time.perf_counter() - started) * 1000)
                     if name == "named":
                         started = time.perf_counter()
-                        assert not isinstance(told(answer, boosts)[0], str)
+                        assert not isinstance(split_scores(answer, boosts)[0], str)
                         told_ms.append((time.perf_counter() - started) * 1000)
     own, named = (statistics.median(min(times[name, number]) for number in range(QUERIES)) for name in ("own", "named"))
     print(f"\n100 hits of 2,000 documents: {own:.1f} ms, with names {named:.1f} ms; the check {min(told_ms):.2f} ms")

@@ -77,7 +77,7 @@ def outcome(client: Client, text_scores: dict[str, float], seed: int) -> str:
     if told["applied"]:
         assert ids(answer) == ids(own), f"{seed}: {json.dumps(body)}"
         return "exact"
-    assert told["reason"].startswith("the boosts of the query cannot be told from its text score: ")
+    assert told["reason"].startswith("the boosts of the query cannot be separated from its text score: ")
     why = told["reason"].split(": ", 1)[1]
     return MISMATCH if why.startswith("the hit at rank") else why
 

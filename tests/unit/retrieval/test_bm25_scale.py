@@ -43,7 +43,7 @@ def answered(steps: Generator[Any, Any, Bm25Scale], *answers: Any) -> tuple[Bm25
 
 @pytest.mark.parametrize("engine", [OPENSEARCH_2, ELASTICSEARCH])
 def test_engines_with_the_factor_have_that_of_each_index(engine: dict[str, Any]) -> None:
-    found, _ = answered(Bm25Scales().of("tuned,other,plain", MATCH), engine, SETTINGS)
+    found, _ = answered(Bm25Scales().find("tuned,other,plain", MATCH), engine, SETTINGS)
     assert found == Bm25Scale(2.2, {"tuned": 1.9, "other": 1.0})
     hits = [{"_index": name, "_id": name, "_score": 9.5} for name in ("tuned", "other", "plain")]
     ranking = found.applied(parse(hits, Query("q", "a"), ["text"]), hits)
@@ -55,10 +55,10 @@ def test_engines_with_the_factor_have_that_of_each_index(engine: dict[str, Any])
 def test_opensearch_3_has_none_and_is_asked_once_a_minute() -> None:
     clock = ManualClock()
     scales = Bm25Scales(clock)
-    assert answered(scales.of("a", MATCH), OPENSEARCH_3) == (PLAIN, 1)
-    assert answered(scales.of("a", MATCH)) == (PLAIN, 0)
+    assert answered(scales.find("a", MATCH), OPENSEARCH_3) == (PLAIN, 1)
+    assert answered(scales.find("a", MATCH)) == (PLAIN, 0)
     clock.sleep(61)
-    assert answered(scales.of("a", MATCH), OPENSEARCH_3) == (PLAIN, 1)
+    assert answered(scales.find("a", MATCH), OPENSEARCH_3) == (PLAIN, 1)
     hits = [{"_index": "a", "_id": "1", "_score": 2.0}]
     ranking = parse(hits, Query("q", "a"), ["text"])
     assert PLAIN.applied(ranking, hits) is ranking
@@ -66,7 +66,7 @@ def test_opensearch_3_has_none_and_is_asked_once_a_minute() -> None:
 
 @pytest.mark.parametrize("kind", ["hybrid", "knn", "script_score"])
 def test_scores_that_are_not_bm25s_are_left_as_they_are(kind: str) -> None:
-    assert answered(Bm25Scales().of("a", {"query": {kind: {}}})) == (PLAIN, 0)
+    assert answered(Bm25Scales().find("a", {"query": {kind: {}}})) == (PLAIN, 0)
 
 
 @pytest.mark.parametrize(("product", "factor"), [("Elasticsearch", 2.2), ("", 1.0)])
@@ -84,9 +84,9 @@ def test_a_version_that_cannot_be_read_is_said_once(caplog: pytest.LogCaptureFix
     scales = Bm25Scales()
     with caplog.at_level(logging.WARNING):
         for _ in range(2):
-            assert answered(scales.of("a", MATCH), Failed(OSError("no"), status=403))[0] == PLAIN
+            assert answered(scales.find("a", MATCH), Failed(OSError("no"), status=403))[0] == PLAIN
     assert caplog.text.count("[score-scale-unread]") == 1
-    assert answered(scales.of("b", MATCH), OPENSEARCH_2, Failed(OSError("no such index"), status=404))[0] == PLAIN
+    assert answered(scales.find("b", MATCH), OPENSEARCH_2, Failed(OSError("no such index"), status=404))[0] == PLAIN
 
 
 @pytest.mark.parametrize(("engine", "factor"), [(OPENSEARCH_2, 2.2), (OPENSEARCH_3, 1.0)], ids=["2", "3"])

@@ -1,10 +1,10 @@
-"""A query's boosts are told from its text score, or a reason says why not."""
+"""A query's boosts are separated from its text score, or a reason says why they cannot be."""
 
 from typing import Any
 
 import pytest
 
-from osrerank.retrieval.boosts import Boosts, boosts_of, told
+from osrerank.retrieval.boosts import Boosts, boosts_of, split_scores
 from osrerank.types.reasons import Reason, ReasonCode
 
 TEXT = "red lamp"
@@ -78,10 +78,12 @@ def response_with(score: float, **named: float) -> dict[str, Any]:
 def test_parts_that_do_not_make_the_score_have_a_reason() -> None:
     boosts = boosts_in({"function_score": {"query": MATCH, "functions": [RECENT]}})
     assert isinstance(boosts, Boosts)
-    parts, answer = told(response_with(3.0, osrerank_0=2.0, osrerank_1=1.5), boosts)
+    parts, answer = split_scores(response_with(3.0, osrerank_0=2.0, osrerank_1=1.5), boosts)
     assert parts == ({"text": 2.0, "boost": 1.5},)
     assert "matched_queries" not in answer["hits"]["hits"][0]
-    reason, _ = told(response_with(3.1, osrerank_0=2.0, osrerank_1=1.5), boosts)
+    reason, _ = split_scores(response_with(3.1, osrerank_0=2.0, osrerank_1=1.5), boosts)
     assert isinstance(reason, Reason)
-    reason, _ = told({"hits": {"hits": [{"_id": "1", "_score": 3.0, "matched_queries": ["osrerank-0"]}]}}, boosts)
+    reason, _ = split_scores(
+        {"hits": {"hits": [{"_id": "1", "_score": 3.0, "matched_queries": ["osrerank-0"]}]}}, boosts
+    )
     assert isinstance(reason, Reason)

@@ -10,7 +10,7 @@ from osrerank.errors import ConfigError
 from osrerank.retrieval.fields import SearchFields
 from osrerank.retrieval.first_pass import SORTED, FirstPass, first_pass_of
 from osrerank.retrieval.query_text import build_query, find_query_text
-from osrerank.retrieval.search_pipelines import NONE, SearchPipeline, described
+from osrerank.retrieval.search_pipelines import NONE, SearchPipeline, parse_pipeline
 from osrerank.types.reasons import ReasonCode
 from tests.rankings import asked, client_for
 
@@ -81,15 +81,15 @@ def test_a_search_runs_under_the_pipeline_that_the_index_or_the_caller_names():
 
 
 def test_a_pipeline_that_ranks_is_left_alone():
-    reason = planned(pipeline=described("wise", {"response_processors": [{"ml_inference": {}}]}))
+    reason = planned(pipeline=parse_pipeline("wise", {"response_processors": [{"ml_inference": {}}]}))
     assert reason.code is ReasonCode.SEARCH_PIPELINE
     assert str(reason) == "the search pipeline wise ranks the hits itself, or may do so (ml_inference)"
 
 
 def test_what_replaces_an_own_default_pipeline_is_sent():
-    assert planned(pipeline=SearchPipeline("own", instead="_none")).params["search_pipeline"] == "_none"
+    assert planned(pipeline=SearchPipeline("own", replacement="_none")).params["search_pipeline"] == "_none"
     rest = {"request_processors": [{"filter_query": {}}]}
-    assert planned(pipeline=SearchPipeline("own", instead=rest)).body["search_pipeline"] == rest
+    assert planned(pipeline=SearchPipeline("own", replacement=rest)).body["search_pipeline"] == rest
 
 
 def test_hidden_text_is_requested_through_fields():
@@ -114,19 +114,19 @@ OWN_VALUES = [
 @pytest.mark.parametrize("body", [*({**body, "_source": False} for body in OWN_VALUES), {"stored_fields": ["text"]}])
 def test_text_is_fetched_apart_where_the_caller_has_values_of_its_own(body):
     found = planned(body)
-    assert (found.apart, found.reads_source, found.page.borrowed) == (("title", "text"), False, ())
+    assert (found.read_later, found.reads_source, found.page.borrowed) == (("title", "text"), False, ())
     assert found.body.get("fields") == body.get("fields")
 
 
 @pytest.mark.parametrize("body", OWN_VALUES)
 def test_whole_sources_are_read_without_the_callers_values(body):
     found = planned(body)
-    assert (found.apart, found.reads_source, found.page.borrowed) == ((), True, ())
+    assert (found.read_later, found.reads_source, found.page.borrowed) == ((), True, ())
 
 
 def test_text_is_fetched_apart_where_the_pipeline_changes_fields():
-    found = planned(pipeline=described("renaming", {"response_processors": [{"rename_field": {}}]}))
-    assert (found.apart, found.reads_source, "fields" in found.body) == (("title", "text"), False, False)
+    found = planned(pipeline=parse_pipeline("renaming", {"response_processors": [{"rename_field": {}}]}))
+    assert (found.read_later, found.reads_source, "fields" in found.body) == (("title", "text"), False, False)
 
 
 def test_visible_text_is_not_requested_twice():
@@ -254,5 +254,5 @@ def test_ext_wins_over_the_query_or_has_its_path():
 
     assert found(query_text="b") == "b"
     assert found(query_text_path="query.match.t.query") == "a"
-    with pytest.raises(ConfigError, match="leads to no text"):
+    with pytest.raises(ConfigError, match="has no text at that path"):
         found(query_text_path="query.nothing")

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from osrerank.retrieval.fields import IndexGroup, SearchFields
-from osrerank.retrieval.query_text import EXPANDED, MOST_CLAUSES, within_clauses
+from osrerank.retrieval.query_text import EXPANDED, MOST_CLAUSES, shorten_to_clauses
 from osrerank.search.plan import CUT_QUERY
 from osrerank.testing import FunctionScorer
 from tests.rankings import client_for, response_of
@@ -19,7 +19,7 @@ WORDS = st.one_of(st.text("abcde", min_size=1, max_size=3), st.sampled_from(["a-
 def test_the_words_searched_for_are_first_ones_and_few_enough(words, repeats, count):
     text = " ".join(words * (1 + repeats // 100))
     fields = SearchFields(tuple(f"f{number}" for number in range(count)))
-    kept, most = within_clauses(text, fields), max(MOST_CLAUSES // count, 1)
+    kept, most = shorten_to_clauses(text, fields), max(MOST_CLAUSES // count, 1)
     pieces = kept.split()
     if kept != text:
         assert len(set(pieces[:-1])) == len(pieces) - 1 < most
@@ -29,7 +29,7 @@ def test_the_words_searched_for_are_first_ones_and_few_enough(words, repeats, co
 
 @pytest.mark.parametrize("text", ["血" * 3000, "นม" * 1500, "😀" * 3000, "a-b" * 1500, "a" * 255 * 3000])
 def test_words_without_spaces_are_cut_too(text):
-    kept = within_clauses(text, SearchFields(("a", "b")))
+    kept = shorten_to_clauses(text, SearchFields(("a", "b")))
     assert text.startswith(kept)
     assert 0 < len(kept) < len(text)
 
@@ -37,9 +37,9 @@ def test_words_without_spaces_are_cut_too(text):
 def test_the_index_with_most_fields_decides():
     parts = (IndexGroup(("a",), ("x",), ("x",)), IndexGroup(("b",), ("x", "y", "z", "w"), ("x",)))
     text = " ".join(f"w{number}" for number in range(400))
-    assert len(within_clauses(text, SearchFields(parts=parts)).split()) == MOST_CLAUSES // 4
+    assert len(shorten_to_clauses(text, SearchFields(groups=parts)).split()) == MOST_CLAUSES // 4
     for fields in (SearchFields(), SearchFields(("t*^2",))):
-        assert len(within_clauses(text, fields).split()) == MOST_CLAUSES // EXPANDED
+        assert len(shorten_to_clauses(text, fields).split()) == MOST_CLAUSES // EXPANDED
 
 
 def test_a_long_text_is_read_whole_and_searched_for_in_part():

@@ -8,7 +8,7 @@ from osrerank.options.rerank import Rerank
 from osrerank.retrieval.fields import SearchFields
 from osrerank.retrieval.first_pass import FirstPass, first_pass_of
 from osrerank.retrieval.query_text import find_query_text
-from osrerank.retrieval.retrievers import LEFT
+from osrerank.retrieval.retrievers import RANKING_KINDS
 from osrerank.types.reasons import Reason
 
 MATCH: dict[str, Any] = {"standard": {"query": {"match": {"text": "low blood"}}}}
@@ -47,7 +47,7 @@ def test_a_retriever_keeps_its_window(retriever: dict[str, Any], size: int) -> N
         assert find_query_text({"retriever": retriever}) == "low blood"
 
 
-@pytest.mark.parametrize("retriever", [{kind: {"retriever": MATCH}} for kind in [*LEFT, "new"]])
+@pytest.mark.parametrize("retriever", [{kind: {"retriever": MATCH}} for kind in [*RANKING_KINDS, "new"]])
 def test_a_retriever_that_ranks_itself_is_left_alone(retriever: dict[str, Any]) -> None:
     for outer in (retriever, {"rrf": {"retrievers": [retriever, KNN], "rank_window_size": 50}}):
         reason = planned(outer)

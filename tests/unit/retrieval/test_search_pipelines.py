@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from osrerank.retrieval.found_engine import FoundEngine
+from osrerank.retrieval.engine_finder import EngineFinder
 from osrerank.retrieval.search_pipelines import (
     NONE,
     OWN_DESCRIPTION,
@@ -13,7 +13,7 @@ from osrerank.retrieval.search_pipelines import (
     READ_SETTINGS,
     SearchPipeline,
     SearchPipelines,
-    described,
+    parse_pipeline,
 )
 from osrerank.testing import ManualClock
 from osrerank.types.engine import Engine
@@ -43,45 +43,45 @@ def answered(steps: Generator[Any, Any, SearchPipeline], *answers: Any) -> tuple
 def test_an_index_without_a_default_pipeline_costs_one_request_a_minute() -> None:
     clock = ManualClock()
     pipelines = SearchPipelines(clock=clock)
-    assert answered(pipelines.of("a", {}, {}), {}) == (NONE, [f"/a/_settings/{SETTING}"])
-    assert answered(pipelines.of("a", {}, {})) == (NONE, [])
+    assert answered(pipelines.find("a", {}, {}), {}) == (NONE, [f"/a/_settings/{SETTING}"])
+    assert answered(pipelines.find("a", {}, {})) == (NONE, [])
     clock.sleep(61)
-    assert answered(pipelines.of("a", {}, {}), {})[1] == [f"/a/_settings/{SETTING}"]
+    assert answered(pipelines.find("a", {}, {}), {})[1] == [f"/a/_settings/{SETTING}"]
 
 
 def test_a_default_pipeline_is_read_once() -> None:
     pipelines = SearchPipelines()
     definition = {"p": {"request_processors": [{"filter_query": {}}]}}
-    found, paths = answered(pipelines.of(["a", "b"], {}, {}), settings(a="p", b="p"), definition)
+    found, paths = answered(pipelines.find(["a", "b"], {}, {}), settings(a="p", b="p"), definition)
     assert (found.name, found.obstacle, found.may_shorten, found.has_default) == ("p", "", False, True)
     assert paths == [f"/a,b/_settings/{SETTING}", "/_search/pipeline/p"]
-    assert answered(pipelines.of(["a", "b"], {}, {})) == (found, [])
+    assert answered(pipelines.find(["a", "b"], {}, {})) == (found, [])
 
 
 def test_without_an_index_and_of_several_defaults_opensearch_applies_none() -> None:
     pipelines = SearchPipelines()
-    assert answered(pipelines.of(None, {}, {})) == (NONE, [])
-    found, paths = answered(pipelines.of("a,b", {}, {}), settings(a="p", b="q"))
+    assert answered(pipelines.find(None, {}, {})) == (NONE, [])
+    found, paths = answered(pipelines.find("a,b", {}, {}), settings(a="p", b="q"))
     assert (found.name, found.has_default, len(paths)) == ("", True, 1)
-    found, _ = answered(pipelines.of("c", {}, {}), settings(c="_none"))
+    found, _ = answered(pipelines.find("c", {}, {}), settings(c="_none"))
     assert (found.name, found.has_default) == ("", False)
 
 
 def test_engines_without_search_pipelines_are_asked_for_nothing() -> None:
     for engine in (Engine.EMBEDDED, Engine.ELASTICSEARCH):
-        pipelines = SearchPipelines(FoundEngine(engine))
-        assert answered(pipelines.of("a", {"search_pipeline": "p"}, {})) == (NONE, [])
+        pipelines = SearchPipelines(EngineFinder(engine))
+        assert answered(pipelines.find("a", {"search_pipeline": "p"}, {})) == (NONE, [])
 
 
 def test_a_pipeline_that_the_caller_names_or_defines_is_the_one() -> None:
     pipelines = SearchPipelines()
     ranking = {"response_processors": [{"rerank": {}}]}
-    found, paths = answered(pipelines.of("a", {"search_pipeline": "x/y"}, {"search_pipeline": "z"}), {"x/y": ranking})
+    found, paths = answered(pipelines.find("a", {"search_pipeline": "x/y"}, {"search_pipeline": "z"}), {"x/y": ranking})
     assert "x/y ranks the hits itself, or may do so (rerank)" in found.obstacle
     assert paths == ["/_search/pipeline/x%2Fy"]
-    found, paths = answered(pipelines.of("a", {}, {"search_pipeline": ranking}))
+    found, paths = answered(pipelines.find("a", {}, {"search_pipeline": ranking}))
     assert ("of the request ranks" in found.obstacle, paths) == (True, [])
-    found, paths = answered(pipelines.of("a", {}, {"search_pipeline": "_none"}))
+    found, paths = answered(pipelines.find("a", {}, {"search_pipeline": "_none"}))
     assert (found.obstacle, paths) == ("", [])
 
 
@@ -94,7 +94,7 @@ def test_a_pipeline_that_the_caller_names_or_defines_is_the_one() -> None:
     ],
 )  # fmt: skip
 def test_an_unknown_response_processor_may_rank(kind: str, is_ranking: bool) -> None:
-    pipeline = described("p", {"response_processors": [{kind: {}}], "phase_results_processors": [{"any": {}}]})
+    pipeline = parse_pipeline("p", {"response_processors": [{kind: {}}], "phase_results_processors": [{"any": {}}]})
     assert bool(pipeline.obstacle) is is_ranking
     assert pipeline.changes_fields is (kind in ("rename_field", "sort", "split"))
 
@@ -103,22 +103,22 @@ def test_osreranks_own_pipeline_as_a_default_is_sent_without_its_rerank_processo
     hiding = [{"filter_query": {"query": {"term": {"access": "open"}}}}]
     own = {"description": f"{OWN_DESCRIPTION} Made by ...", "response_processors": [{"rerank": {}}]}
     pipelines = SearchPipelines()
-    found, _ = answered(pipelines.of("a", {}, {}), settings(a="p"), {"p": own})
-    assert (found.obstacle, found.instead) == ("", {})
-    found, _ = answered(pipelines.of("b", {}, {}), settings(b="q"), {"q": {**own, "request_processors": hiding}})
-    assert (found.obstacle, found.instead) == ("", {"request_processors": hiding})
-    named, _ = answered(pipelines.of("a", {"search_pipeline": "p"}, {}))
-    assert (bool(named.obstacle), named.instead) == (True, None)  # whoever names it wants it
+    found, _ = answered(pipelines.find("a", {}, {}), settings(a="p"), {"p": own})
+    assert (found.obstacle, found.replacement) == ("", {})
+    found, _ = answered(pipelines.find("b", {}, {}), settings(b="q"), {"q": {**own, "request_processors": hiding}})
+    assert (found.obstacle, found.replacement) == ("", {"request_processors": hiding})
+    named, _ = answered(pipelines.find("a", {"search_pipeline": "p"}, {}))
+    assert (bool(named.obstacle), named.replacement) == (True, None)  # whoever names it wants it
     others = [{"rerank": {}}, {"ml_inference": {}}]
-    found, _ = answered(pipelines.of("c", {}, {}), settings(c="r"), {"r": {**own, "response_processors": others}})
-    assert (bool(found.obstacle), found.instead) == (True, None)
+    found, _ = answered(pipelines.find("c", {}, {}), settings(c="r"), {"r": {**own, "response_processors": others}})
+    assert (bool(found.obstacle), found.replacement) == (True, None)
 
 
 def test_who_may_not_read_settings_is_told_once_and_reranked(caplog: pytest.LogCaptureFixture) -> None:
     clock = ManualClock()
     pipelines, forbidden = SearchPipelines(clock=clock), Failed(OSError("no permissions"), status=403)
     for _ in range(3):
-        found, _ = answered(pipelines.of("a", {}, {}), forbidden)
+        found, _ = answered(pipelines.find("a", {}, {}), forbidden)
         assert (found.obstacle, found.unread) == ("", READ_SETTINGS)
         clock.sleep(61)
     assert [READ_SETTINGS in record.getMessage() for record in caplog.records] == [True]
@@ -126,28 +126,28 @@ def test_who_may_not_read_settings_is_told_once_and_reranked(caplog: pytest.LogC
 
 def test_a_definition_that_may_not_be_read_may_rank() -> None:
     pipelines, forbidden = SearchPipelines(), Failed(OSError("no permissions"), status=403)
-    found, _ = answered(pipelines.of("a", {}, {}), settings(a="p"), forbidden)
+    found, _ = answered(pipelines.find("a", {}, {}), settings(a="p"), forbidden)
     assert found.obstacle.endswith(f"grant {READ_PIPELINES}")
-    assert answered(pipelines.of("a", {}, {})) == (found, [])  # for a minute
+    assert answered(pipelines.find("a", {}, {})) == (found, [])  # for a minute
 
 
 def test_what_failed_for_another_reason_is_asked_again() -> None:
     pipelines, away = SearchPipelines(), Failed(OSError("away"))
-    assert answered(pipelines.of("a", {}, {}), away)[0].unread == READ_SETTINGS
-    found, _ = answered(pipelines.of("a", {}, {}), settings(a="p"), away)
+    assert answered(pipelines.find("a", {}, {}), away)[0].unread == READ_SETTINGS
+    found, _ = answered(pipelines.find("a", {}, {}), settings(a="p"), away)
     assert "cannot be read" in found.obstacle
-    found, paths = answered(pipelines.of("a", {}, {}), {"p": {}})
+    found, paths = answered(pipelines.find("a", {}, {}), {"p": {}})
     assert (found.obstacle, paths) == ("", ["/_search/pipeline/p"])
 
 
 def test_an_index_or_a_pipeline_that_does_not_exist_is_the_searchs_to_say() -> None:
     pipelines = SearchPipelines()
-    assert answered(pipelines.of("a", {}, {}), ABSENT)[0] == NONE
-    found, _ = answered(pipelines.of("a", {"search_pipeline": "p"}, {}), {})
+    assert answered(pipelines.find("a", {}, {}), ABSENT)[0] == NONE
+    found, _ = answered(pipelines.find("a", {"search_pipeline": "p"}, {}), {})
     assert found.obstacle == ""
 
 
 def test_an_index_of_another_cluster_has_no_default_here_and_is_asked_for_once_a_minute() -> None:
     pipelines = SearchPipelines()
-    assert answered(pipelines.of("other:a", {}, {}), ABSENT) == (NONE, [f"/other%3Aa/_settings/{SETTING}"])
-    assert answered(pipelines.of("other:a", {}, {})) == (NONE, [])
+    assert answered(pipelines.find("other:a", {}, {}), ABSENT) == (NONE, [f"/other%3Aa/_settings/{SETTING}"])
+    assert answered(pipelines.find("other:a", {}, {})) == (NONE, [])

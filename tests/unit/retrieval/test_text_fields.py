@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from osrerank.errors import ResponseFormatError
-from osrerank.retrieval.fields import parts_of
+from osrerank.retrieval.fields import index_groups
 from osrerank.retrieval.mapping import lacking, leaves_by_index, leaves_of, nearest, resolve
 from osrerank.retrieval.text_fields import is_title
 from tests.mappings import judged_mappings
@@ -29,24 +29,24 @@ LEFT_OUT = {
 
 
 def chosen(properties: dict[str, Any]) -> list[str]:
-    (part,) = parts_of({"index": leaves_of({"properties": properties})}) or ((),)
-    return list(part.searched)
+    (group,) = index_groups({"index": leaves_of({"properties": properties})}) or ((),)
+    return list(group.searched)
 
 
 @pytest.mark.parametrize("of", JUDGED)
 def test_five_fields_are_read_and_those_that_an_engineer_would_read_are_mostly_among_them(of: str) -> None:
     one = JUDGED[of]
-    (part,) = parts_of({"index": leaves_of({"properties": one.properties})})
-    assert one.read - set(part.read) == LEFT_OUT.get(of, set())
-    assert len(part.searched) <= 5
-    assert len(part.searched) == 5 or of not in LEFT_OUT
+    (group,) = index_groups({"index": leaves_of({"properties": one.properties})})
+    assert one.read - set(group.read) == LEFT_OUT.get(of, set())
+    assert len(group.searched) <= 5
+    assert len(group.searched) == 5 or of not in LEFT_OUT
 
 
 def test_every_text_and_every_keyword_with_a_text_below_it_is_searched_whatever_it_holds() -> None:
     name = {"type": "keyword", "fields": {"text": TEXT}}
     assert chosen({"name": name, "summary": TEXT, "section": {"type": "keyword"}}) == ["name.text", "summary"]
-    (part,) = parts_of({"index": leaves_of({"properties": {"name": name, "summary": TEXT}})})
-    assert part.read == ("name", "summary")
+    (group,) = index_groups({"index": leaves_of({"properties": {"name": name, "summary": TEXT}})})
+    assert group.read == ("name", "summary")
 
 
 def test_titles_come_first_and_the_others_follow_by_the_alphabet_as_servers_answer_a_mapping() -> None:

@@ -16,7 +16,7 @@ from opensearchpy import TransportError
 
 from osrerank import Client, Rerank, connect
 from osrerank.errors import ConfigError
-from osrerank.retrieval.found_fields import FoundFields
+from osrerank.retrieval.field_finder import FieldFinder
 from osrerank.retrieval.query_text import searched_fields
 from osrerank.search.plan import MOST_SAMPLED, Asked, Plan
 from osrerank.service import RerankService
@@ -33,7 +33,7 @@ FOUND = ["headline", "body", "url"]
 def client(tmp_path: Path) -> Iterator[Client]:
     with connect(f"embedded:{tmp_path / 'engine'}", scorer=BY_LENGTH) as made:
         fill(made, "articles", ARTICLES)
-        made.searcher.fields = FoundFields(itertools.count().__next__)  # each look at the clock is a second later
+        made.searcher.fields = FieldFinder(itertools.count().__next__)  # each look at the clock is a second later
         yield made
 
 
@@ -116,7 +116,7 @@ def test_an_index_whose_fields_differ_is_searched_and_read_by_its_own(client: Cl
 
 def test_a_new_field_is_searched_as_soon_as_hits_show_it(client: Client) -> None:
     now = 0.0
-    client.searcher.fields = FoundFields(lambda: now)
+    client.searcher.fields = FieldFinder(lambda: now)
     assert read(client)[1] == FOUND
     fill(client, "articles", [{**ARTICLES[0], "summary": "On low blood pressure, once more"}, *ARTICLES[1:]])
     now = 1.0
@@ -134,7 +134,7 @@ def test_what_is_searched_does_not_depend_on_what_documents_hold(client: Client)
         client.indices.create(index="tools", body={"mappings": {"properties": properties}})
         documents = [{"name": draw.choice(VALUES), "summary": draw.choice(VALUES)} for _ in range(draw.randint(1, 30))]
         fill(client, "tools", [*documents, {"name": "low blood pressure", "summary": "low"}])
-        client.searcher.fields = FoundFields()
+        client.searcher.fields = FieldFinder()
         assert read(client, "tools")[1] == ["name", "summary"]
         assert client.fields_of("tools").searched == ("name.text", "summary")
 
@@ -164,7 +164,7 @@ def test_an_index_that_was_made_again_is_looked_at_again(client: Client) -> None
 
 def test_the_mapping_is_read_once_a_minute(client: Client) -> None:
     now = 0.0
-    client.searcher.fields = FoundFields(lambda: now)
+    client.searcher.fields = FieldFinder(lambda: now)
     with watched(client) as requests:
         for now in (0.0, 30.0, 59.0, 61.0, 90.0):  # noqa: B007 - the clock's
             read(client)
@@ -192,7 +192,7 @@ def test_named_fields_that_give_no_text_are_named(
     client: Client, options: dict[str, Any], warnings: list[str], caplog: pytest.LogCaptureFixture
 ) -> None:
     client.indices.put_mapping(index="articles", body={"properties": {"note": {"type": "text"}}})
-    client.searcher.fields = FoundFields(lambda: 0.0)
+    client.searcher.fields = FieldFinder(lambda: 0.0)
     with caplog.at_level(logging.WARNING):
         for _ in range(3):
             marks = client.search("low blood pressure", index="articles", rerank=options)["rerank"]
@@ -205,7 +205,7 @@ def test_named_fields_that_give_no_text_are_named(
 
 
 def test_searches_that_find_nothing_read_the_mapping_now_and_then(client: Client) -> None:
-    client.searcher.fields = FoundFields(lambda: 0.0)
+    client.searcher.fields = FieldFinder(lambda: 0.0)
     with watched(client) as requests:
         for fields in (None, ["summary"], ["url"]):
             for _ in range(5):
@@ -240,7 +240,7 @@ def test_an_index_without_text_says_so(client: Client) -> None:
 @pytest.mark.parametrize("code", WarningCode)
 def test_a_warning_is_logged_with_its_own_code(code: WarningCode, caplog: pytest.LogCaptureFixture) -> None:
     warned = pickle.loads(pickle.dumps(Warned("what differs", code)))
-    FoundFields().warn("articles", [warned])
+    FieldFinder().warn("articles", [warned])
     assert caplog.messages == [f"[{code}] search of articles: what differs"]
 
 

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from osrerank.retrieval.found_engine import FoundEngine
+from osrerank.retrieval.engine_finder import EngineFinder
 from osrerank.types.engine import Engine, stream_of
 from osrerank.types.failed import Failed
 from osrerank.vectors.index import side_index
@@ -16,9 +16,9 @@ NO_HANDLER = Failed(OSError("no handler found"), status=400)
 ME = {"username": "reader"}
 
 
-def found(finder: FoundEngine, *answers: Any) -> tuple[Engine, list[str]]:
+def found(finder: EngineFinder, *answers: Any) -> tuple[Engine, list[str]]:
     """Answer the requests in turn; return the engine, and the paths that were asked for."""
-    steps, paths, left, answer = finder.of(), list[str](), list(answers), None
+    steps, paths, left, answer = finder.find(), list[str](), list(answers), None
     try:
         while True:
             request = steps.throw(answer) if isinstance(answer, Exception) else steps.send(answer)
@@ -39,19 +39,19 @@ def found(finder: FoundEngine, *answers: Any) -> tuple[Engine, list[str]]:
     ],
 )
 def test_the_engine_is_asked_for_once(answers: list[Any], engine: Engine) -> None:
-    finder = FoundEngine()
+    finder = EngineFinder()
     assert found(finder, *answers) == (engine, ["/", "/_security/_authenticate"][: len(answers)])
     assert found(finder) == (engine, [])
 
 
 def test_a_server_that_does_not_answer_is_asked_again() -> None:
-    finder = FoundEngine()
+    finder = EngineFinder()
     assert found(finder, Failed(OSError("away"))) == (Engine.OPENSEARCH, ["/"])
     assert found(finder, ELASTICSEARCH) == (Engine.ELASTICSEARCH, ["/"])
 
 
 def test_a_named_engine_is_not_asked_for() -> None:
-    assert found(FoundEngine(Engine.ELASTICSEARCH)) == (Engine.ELASTICSEARCH, [])
+    assert found(EngineFinder(Engine.ELASTICSEARCH)) == (Engine.ELASTICSEARCH, [])
 
 
 @pytest.mark.parametrize(

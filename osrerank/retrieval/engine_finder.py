@@ -12,8 +12,8 @@ from osrerank.types.failed import Failed
 logger = logging.getLogger(__name__)
 
 
-class FoundEngine:
-    """Finds the engine by what it says of itself, and remembers it. Safe to use from many threads.
+class EngineFinder:
+    """Asks the search engine what it is, and remembers the answer. Safe to use from many threads.
 
     Args:
         engine: the engine, if it is known; else None.
@@ -25,10 +25,10 @@ class FoundEngine:
 
     @property
     def known(self) -> Engine | None:
-        """The engine; None if it has not been looked up, or could not be."""
+        """The engine; None until a lookup has succeeded."""
         return self._engine
 
-    def of(self) -> Generator[SideRequest, Any, Engine]:
+    def find(self) -> Generator[SideRequest, Any, Engine]:
         """Return the engine; yield the requests to look it up, none if it is known."""
         if self._engine is not None:
             return self._engine
@@ -37,7 +37,7 @@ class FoundEngine:
         except Failed as error:
             if self._seldom.is_due(""):
                 logger.warning(
-                    "[engine-unread] the search engine does not say what it is, so it is taken for OpenSearch; name it "
+                    "[engine-unread] the search engine does not say what it is: osrerank assumes OpenSearch; name it "
                     "with OSRERANK_ENGINE or engine=: %s",
                     error,
                 )
@@ -46,9 +46,10 @@ class FoundEngine:
 
 
 def _read() -> Generator[SideRequest, Any, Engine]:
-    """Yield the requests by whose answers the engine is known, and return it.
+    """Yield the requests that identify the engine, and return it.
 
-    ``GET /`` needs a right on the cluster. Elasticsearch tells every user who he is; OpenSearch has no such address.
+    ``GET /`` needs a right on the cluster. If a user lacks it, the path ``/_security/_authenticate`` decides: only
+    Elasticsearch has it, and every user may read it.
     """
     try:
         answer = yield SideRequest("GET", "/")

@@ -1,0 +1,244 @@
+"""Look up the fields of searches in mappings, and cache them for a minute.
+
+The generators yield requests, so that the synchronous and the asynchronous client send the same ones.
+"""
+
+import logging
+import math
+import time
+from collections.abc import Callable, Generator, Iterable, Mapping
+from dataclasses import replace
+from typing import Any
+
+from osrerank._seldom import Seldom
+from osrerank.errors import ResponseFormatError
+from osrerank.retrieval.built_fields import BuiltFields, FieldsByIndex
+from osrerank.retrieval.expiring import ExpiringCache
+from osrerank.retrieval.fields import (
+    IndexGroup,
+    NamedFields,
+    SearchFields,
+    index_groups,
+    resolved,
+    union,
+    with_built_fields,
+    with_defined,
+)
+from osrerank.retrieval.mapping import Leaves, leaves_by_index, names_of, plain
+from osrerank.retrieval.requests import NO_OPTIONS, SideRequest, path_of
+from osrerank.types.failed import Failed
+from osrerank.types.reasons import Warned, WarningCode
+
+logger = logging.getLogger(__name__)
+
+DAY_S = 86_400.0
+"""The time, in seconds, after which it is logged again which fields an index has."""
+FRESH_S = 0.1
+"""The time, in seconds, for which a mapping is not read again, even if it lacks a named field."""
+MOST_WANTED = 1_000
+"""The most sets of named fields that are cached for an index."""
+SHOWN = 20
+"""The most names that a message lists."""
+
+
+class _Index:
+    """What is cached of the indices that a search names: their mapping, and the fields chosen from it.
+
+    Attributes:
+        by_index: index -> its fields.
+        read_s: the time of the clock when the mapping was read, in seconds.
+        names: the top-level field names in the mapping and in hits since.
+        indices: the names of the indices in the mapping and in hits since.
+        groups: the fields that the mapping alone gives to searches that name none.
+        built: index -> the fields that the last build of its vectors read; None if they were not looked up.
+        fields: the fields that a search names -> the fields that it uses.
+    """
+
+    def __init__(self, by_index: dict[str, Leaves], read_s: float) -> None:
+        self.names: set[str] = set()
+        self.indices: set[str] = set()
+        self.replace_mapping(by_index, read_s)
+
+    def replace_mapping(self, by_index: dict[str, Leaves], read_s: float) -> None:
+        """Replace the mapping by a newly read one."""
+        self.by_index, self.read_s, self.groups = by_index, read_s, index_groups(by_index)
+        self.names |= {name.partition(".")[0] for leaves in by_index.values() for name in leaves}
+        self.indices |= by_index.keys()
+        self.built: FieldsByIndex | None = None
+        self.fields: dict[NamedFields, SearchFields] = {}
+
+    def leaves_open(self, named: NamedFields) -> bool:
+        """Return whether a search names too few fields, so that it takes fields from the mapping."""
+        return named.needs_mapping_fields(with_defined(self.by_index, named))
+
+
+class FieldFinder:
+    """Finds the fields of searches, and caches them for a minute. Safe to use from many threads.
+
+    Args:
+        clock: returns seconds.
+        built: reads which fields builds of vectors read; None if no search reads stored vectors.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic, built: BuiltFields | None = None) -> None:
+        self._clock, self._built = clock, built
+        self._entries: ExpiringCache[str, _Index] = ExpiringCache(clock)
+        self._refused: ExpiringCache[str, Warned] = ExpiringCache(clock)
+        self._seldom, self._daily = Seldom(clock=clock), Seldom(DAY_S, clock)
+
+    def find(
+        self, index: Any, named: NamedFields, options: Mapping[str, Any] = NO_OPTIONS, *, anew: bool = False
+    ) -> Generator[SideRequest, Any, SearchFields]:
+        """Yield the requests that look fields up, usually none, and return the fields that a search uses.
+
+        If the mapping cannot be read, the query searches the index's default fields, and the model reads the fields of
+        the hits. A warning says so.
+
+        Args:
+            index: a name, several, a pattern, or None for all.
+            named: the fields that options and query name.
+            options: the search's `osrerank.retrieval.requests.index_options`.
+            anew: whether to read the mapping again.
+        """
+        if warning := self._refused.get(f"{index}{options}"):
+            return _unread(named, warning)
+        entry = self._entries.get(f"{index}{options}")
+        fields = None if entry is None else entry.fields.get(named)
+        is_fresh = entry is not None and self._clock() - entry.read_s < FRESH_S
+        if fields is not None and (is_fresh or not (anew or fields.missing)):
+            return fields
+        try:
+            return (yield from self._look_up(index, named, options, entry, is_old=fields is not None))
+        except (Failed, ResponseFormatError) as error:
+            if isinstance(error, Failed) and error.is_absent:  # the search will raise it
+                return _unread(named)
+            sentence = f"the mapping of {index or 'all indices'} cannot be read: the search uses the default fields"
+            warning = Warned(sentence, WarningCode.MAPPING_UNREAD)
+            if self._seldom.is_due(str(index)):
+                logger.warning("[mapping-unread] %s: %s", warning, error)
+            if not isinstance(error, Failed) or error.is_forbidden:
+                self._refused.put(f"{index}{options}", warning)
+            timed_out = isinstance(error, Failed) and error.timed_out
+            return replace(_unread(named, warning), timed_out=timed_out)
+
+    def _look_up(
+        self, index: Any, named: NamedFields, options: Mapping[str, Any], entry: _Index | None, *, is_old: bool
+    ) -> Generator[SideRequest, Any, SearchFields]:
+        """Yield the requests that find the fields of a search, cache the fields, and return them.
+
+        Args:
+            index: as in `find`.
+            named: as in `find`.
+            options: as in `find`.
+            entry: the cache entry of the indices; None if there is none.
+            is_old: whether the mapping must be read again.
+        """
+        if entry is None or is_old:
+            by_index = leaves_by_index((yield SideRequest("GET", path_of(index, "_mapping"), params=options)))
+            if entry is None:
+                entry = _Index(by_index, self._clock())
+                self._entries.put(f"{index}{options}", entry)
+            else:
+                entry.replace_mapping(by_index, self._clock())
+        leaves_open = entry.leaves_open(named)
+        warnings: tuple[Warned, ...] = ()
+        groups = entry.groups if leaves_open else ()
+        if leaves_open and named.uses_built and self._built is not None and not (named.read or named.searched):
+            if entry.built is None:
+                entry.built, warnings = yield from self._read_built(index, entry.by_index, options)
+            groups = with_built_fields(entry.groups, entry.built, entry.by_index)
+            self._log_built_fields(entry.groups, groups)
+        fields = replace(resolved(entry.by_index, groups, named), warnings=warnings)
+        names = names_of(entry.by_index.values())
+        if leaves_open and names and not fields.searched and not fields.read:
+            shown = ", ".join(names[:SHOWN])
+            sentence = f"the mapping has no text field, only {shown}: the index's default fields are searched"
+            warning = Warned(sentence, WarningCode.NO_TEXT_FIELD)
+            self.warn(index, [warning])
+            fields = SearchFields(warnings=(warning,))
+        elif leaves_open:
+            self._log_fields(index, fields)
+        if len(entry.fields) < MOST_WANTED:
+            entry.fields[named] = fields
+        return fields
+
+    def _read_built(
+        self, index: Any, by_index: Mapping[str, Leaves], options: Mapping[str, Any]
+    ) -> Generator[SideRequest, Any, tuple[FieldsByIndex, tuple[Warned, ...]]]:
+        """Yield the requests for the fields that builds read; return the fields, and a warning if that fails."""
+        assert self._built is not None
+        try:
+            return (yield from self._built.find(index, by_index, options)), ()
+        except (Failed, LookupError, TypeError, AttributeError) as error:
+            indices = index or "all indices"
+            sentence = f"which fields the vectors of {indices} were built with cannot be read: the mapping's are read"
+            warning = Warned(sentence, WarningCode.BUILT_FIELDS_UNREAD)
+            if self._seldom.is_due((str(index), warning)):
+                logger.warning("[%s] %s: %s", warning.code, warning, error)
+            return {}, (warning,)
+
+    def _log_built_fields(self, mapped: Iterable[IndexGroup], groups: Iterable[IndexGroup]) -> None:
+        """Log, once a day for an index, that its last build read other fields than the mapping now gives."""
+        in_mapping = {name: group.read for group in mapped for name in group.indices}
+        for group in groups:
+            for name in group.indices:
+                if group.read != in_mapping[name] and self._daily.is_due((name, group.read, in_mapping[name])):
+                    logger.warning(
+                        "[fields-as-built] the vectors of %s were built with %s, and searches that name no fields read "
+                        "these; the mapping gives %s now: to read those, osrerank vectors build --index %s",
+                        name, ", ".join(group.read), ", ".join(in_mapping[name]) or "no field", name,
+                    )  # fmt: skip
+
+    def _log_fields(self, index: Any, fields: SearchFields) -> None:
+        """Log, once a day for an index, which fields were found, and which are left out."""
+        if self._daily.is_due((str(index), fields.searched, fields.left_out)):
+            indices, searched = index or "all indices", ", ".join(fields.searched) or "default fields"
+            if fields.left_out:
+                shown = ", ".join(fields.left_out[:SHOWN])
+                fix = "to choose, name them as query_fields"
+                logger.warning("[fields-left-out] in %s, %s are searched, not %s; %s", indices, searched, shown, fix)
+            else:
+                logger.info("in %s, %s are searched", indices, searched)
+
+    def is_outdated(self, index: Any, options: Mapping[str, Any], answer: Mapping[str, Any]) -> bool:
+        """Return whether a search's hits have indices or top-level fields that the cached mapping lacks.
+
+        Args:
+            index: as in `find`.
+            options: as in `find`.
+            answer: the search's response.
+        """
+        entry = self._entries.get(f"{index}{options}")
+        if entry is None:
+            return False
+        hits = answer.get("hits", {}).get("hits", ())
+        names = {name.partition(".")[0] for hit in hits for name in hit.get("_source") or ()} - entry.names
+        indices = {hit["_index"] for hit in hits if "_index" in hit} - entry.indices
+        entry.names |= names
+        entry.indices |= indices
+        if indices:
+            entry.read_s = -math.inf  # so that the next lookup reads the mapping again
+        return bool(names or indices)
+
+    def forget(self) -> None:
+        """Empty the cache, so that the next search reads its mapping again."""
+        self._entries.clear()
+        self._refused.clear()
+
+    def warn(self, index: Any, warnings: Iterable[Warned]) -> None:
+        """Log the warnings of a search, each at most once a minute."""
+        for warning in warnings:
+            if self._seldom.is_due((str(index), warning)):
+                logger.warning("[%s] search of %s: %s", warning.code, index or "all indices", warning)
+
+
+def _unread(named: NamedFields, *warnings: Warned) -> SearchFields:
+    """Return the fields that a search names, for a search whose mapping cannot be read."""
+    read = union([map(plain, named.read or named.searched)])
+    in_query = [plain(name) for name in named.in_query or () if "*" not in name]
+    return replace(
+        SearchFields.of_names(named.searched, read),
+        read=read or union([in_query]),
+        fetched=frozenset(read),
+        warnings=warnings,
+    )
