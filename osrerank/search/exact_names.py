@@ -2,7 +2,7 @@
 
 import re
 import unicodedata
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
 from typing import Any
@@ -31,62 +31,68 @@ def _has_words(name: str, words: Sequence[str]) -> bool:
     return (not name.isascii() or words[0] in name.casefold()) and words_of(name) == words
 
 
-def marked(found: Ranking, hits: Hits) -> Ranking:
+def marked(ranking: Ranking, hits: Hits) -> Ranking:
     """Return the first pass's ranking with a mark on the hits, at most three, whose whole name is the query.
 
     A name is a value of a field that is named like a title, among those that the hit shows or the model reads.
     """
-    wanted, most = words_of(found.query.text), LONGEST * (len(found.query.text) + LONGEST)
-    if not wanted:
-        return found
+    words, longest = words_of(ranking.query.text), LONGEST * (len(ranking.query.text) + LONGEST)
+    if not words:
+        return ranking
+    candidates = list(ranking.candidates)
     exact = [
-        place
-        for place, (candidate, hit) in enumerate(zip(found.candidates, hits, strict=True))
-        if any(len(name) <= most and _has_words(name, wanted) for name in _names(candidate, hit))
+        position
+        for position, (candidate, hit) in enumerate(zip(candidates, hits, strict=True))
+        if any(len(name) <= longest and _has_words(name, words) for name in _names(candidate, hit))
     ]
     if not 0 < len(exact) <= MOST_EXACT:
-        return found
-    candidates = list(found.candidates)
-    for place in exact:
-        candidates[place] = candidates[place].with_first_parts({STAGE: True})
-    return replace(found, candidates=tuple(candidates))
+        return ranking
+    for position in exact:
+        candidates[position] = candidates[position].with_first_parts({STAGE: True})
+    return replace(ranking, candidates=tuple(candidates))
 
 
 def exact_first(ranking: Ranking) -> Ranking:
     """Return the ranking in which no marked hit is below its rank in the first pass; it gets the score it displaces."""
-    ordered = list(ranking.candidates)
-    exact = [each for each in ordered if each.trace and STAGE in each.trace[0].parts]
-    if all(each.rank <= each.trace[0].rank for each in exact):
+    candidates = list(ranking.candidates)
+    exact = [candidate for candidate in candidates if candidate.trace and STAGE in candidate.trace[0].parts]
+    if all(candidate.rank <= candidate.trace[0].rank for candidate in exact):
         return ranking
-    for candidate in sorted(exact, key=lambda each: each.trace[0].rank):
-        place, rank = ordered.index(candidate), candidate.trace[0].rank
-        if place >= rank:
-            above = ordered[rank - 1]
-            last = above.trace[-1]
-            entry = StageScore(STAGE, above.score, rank, last.unit, level=last.level)
-            del ordered[place]
-            ordered.insert(rank - 1, candidate._replace(score=above.score, trace=(*candidate.trace, entry)))
-    candidates = tuple(each._replace(rank=rank) for rank, each in enumerate(ordered, start=1))
-    return replace(ranking, candidates=candidates)
+    for candidate in sorted(exact, key=lambda candidate: candidate.trace[0].rank):
+        position, rank = candidates.index(candidate), candidate.trace[0].rank
+        if position >= rank:
+            displaced = candidates[rank - 1]
+            last = displaced.trace[-1]
+            entry = StageScore(STAGE, displaced.score, rank, last.unit, level=last.level)
+            del candidates[position]
+            candidates.insert(rank - 1, candidate._replace(score=displaced.score, trace=(*candidate.trace, entry)))
+    ranked = tuple(candidate._replace(rank=rank) for rank, candidate in enumerate(candidates, start=1))
+    return replace(ranking, candidates=ranked)
 
 
-def _names(candidate: Candidate, hit: Mapping[str, Any]) -> Iterator[str]:
-    source, fields = hit.get("_source") or {}, hit.get("fields") or {}
-    yield from _titles(source)
+def _names(candidate: Candidate, hit: Mapping[str, Any]) -> list[str]:
+    source, fields = hit.get("_source") or {}, hit.get("fields")
+    names = _titles(source)
     if fields:
-        yield from _titles(fields)
-    for section in candidate.sections:
-        if section.field not in source and _is_title(section.field):
-            yield section.text
+        names += _titles(fields)
+    names += [
+        section.text for section in candidate.sections if section.field not in source and _is_title(section.field)
+    ]
+    return names
 
 
-def _titles(values: Mapping[str, Any], above: str = "") -> Iterator[str]:
-    """Yield the texts in an object, or in objects within it, whose names are like a title's."""
+def _titles(values: Mapping[str, Any], parent: str = "") -> list[str]:
+    """Return the texts in an object, or in objects within it, whose names are like a title's."""
+    titles = []
     for name, value in values.items():
-        path = f"{above}.{name}" if above else name
-        for each in value if type(value) is list else (value,):
-            if type(each) is str:
-                if _is_title(path):
-                    yield each
-            elif isinstance(each, Mapping):
-                yield from _titles(each, path)
+        path = f"{parent}.{name}" if parent else name
+        if type(value) is str:
+            if _is_title(path):
+                titles.append(value)
+        else:
+            for element in value if type(value) is list else [value]:
+                if isinstance(element, str) and _is_title(path):
+                    titles.append(element)
+                elif isinstance(element, Mapping):
+                    titles += _titles(element, path)
+    return titles

@@ -9,12 +9,13 @@ see.
 import hashlib
 import json
 import logging
+import marshal
 import math
 import time
 import zlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, astuple, dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 from cachetools import TTLCache
 
@@ -35,7 +36,7 @@ MOST_BYTES, MOST_OF_ONE = 16_000_000, 1_000_000
 """Size limits in bytes: of all orders in a process, and of a single order anywhere."""
 TIMEOUT_S, REST_S = 0.1, 10.0
 """How long Redis may take to answer, and how long it is not called after a failure, in seconds."""
-PREFIX = "osrerank:orders:2:"
+PREFIX = "osrerank:orders:3:"
 PRESENTATION = {
     "from", "from_", "size", "search_after", "_source", "_source_includes", "_source_excludes", "fields",
     "stored_fields", "docvalue_fields", "script_fields", "highlight", "explain", "version", "seq_no_primary_term",
@@ -51,6 +52,18 @@ MAY_NOT_JOIN = Warned(
 )
 
 logger = logging.getLogger(__name__)
+
+
+class Order(NamedTuple):
+    """The order of a first page's hits, in values that `marshal` and JSON can write.
+
+    Attributes:
+        head: the models' identity, the warnings and the stages' reports, as JSON.
+        hits: name of each hit, why it was not scored, and the entries of its trace without the first pass.
+    """
+
+    head: str
+    hits: list[Any]
 
 
 class Orders:
@@ -72,29 +85,42 @@ class Orders:
         self._kept = SharedCache(lambda: TTLCache[str, bytes](MOST_BYTES, KEPT_S, clock, getsizeof=len))
         self.is_empty = redis_url is None
 
-    def read(self, key: str) -> bytes | None:
-        """Return the order that is kept under a key, and keep it for another minute; None if there is none."""
-        if self._redis is not None:
-            found: list[Any] = self._calls.attempt(lambda: self._read_remote(key), [])
-            if found:
-                return found[0] if isinstance(found[0], bytes) else None
-        with self._kept as kept:
-            order = kept.get(key)
-            if order is not None:
-                kept[key] = order
-            return order
+    def read(self, key: str) -> Order | None:
+        """Return the order that is kept under a key, and keep it for another minute; None if there is none.
 
-    def write(self, key: str, order: bytes) -> None:
-        """Keep an order under a key, in place of an earlier one; an empty order deletes it."""
-        order = order if len(order) <= MOST_OF_ONE else b""
+        Raises:
+            ValueError, TypeError, zlib.error: Redis has something else under the key.
+        """
         if self._redis is not None:
-            name = PREFIX + key
-            change = (lambda: self._redis.set(name, order, ex=KEPT_S)) if order else (lambda: self._redis.unlink(name))
-            self._calls.attempt(change, None)
+            replies: list[Any] = self._calls.attempt(lambda: self._read_remote(key), [])
+            if replies:
+                return _from_redis(replies[0]) if isinstance(replies[0], bytes) else None
+        with self._kept as kept:
+            content = kept.get(key)
+            if content is not None:
+                kept[key] = content
+        return None if content is None else Order(*marshal.loads(content))  # noqa: S302 - this process wrote it
+
+    def write(self, key: str, order: Order) -> None:
+        """Keep an order under a key, in place of an earlier one."""
+        content = marshal.dumps(
+            (order.head, order.hits)
+        )  # JSON takes four times as long, and every first page is written
+        if len(content) > MOST_OF_ONE:
+            self.drop(key)
+            return
+        if self._redis is not None:
+            self._calls.attempt(lambda: self._redis.set(PREFIX + key, _for_redis(order), ex=KEPT_S), None)
+        with self._kept as kept:
+            kept[key] = content
+            self.is_empty = False
+
+    def drop(self, key: str) -> None:
+        """Delete the order that is kept under a key, if there is one."""
+        if self._redis is not None:
+            self._calls.attempt(lambda: self._redis.unlink(PREFIX + key), None)
         with self._kept as kept:
             kept.pop(key, None)
-            if order:
-                kept[key] = order
             self.is_empty = self._redis is None and not kept
 
     def close(self) -> None:
@@ -106,8 +132,8 @@ class Orders:
         pipeline = self._redis.pipeline(transaction=False)
         pipeline.get(PREFIX + key)
         pipeline.expire(PREFIX + key, KEPT_S)
-        found: list[Any] = pipeline.execute()
-        return found
+        replies: list[Any] = pipeline.execute()
+        return replies
 
     def _report(self, error: Exception, is_first: bool) -> None:  # noqa: FBT001 - `Pause` passes it by position
         if is_first:
@@ -134,23 +160,28 @@ class PageOrder:
     asked: tuple[Any, ...]
 
     def read(
-        self, found: Ranking, hits: Sequence[Mapping[str, Any]], options: Rerank, recipe: Recipe | None
+        self, first_pass: Ranking, hits: Sequence[Mapping[str, Any]], options: Rerank, recipe: Recipe | None
     ) -> Ranking | None:
         """Return a later page's hits in the order that was kept for the first page; None if none is kept.
 
         Args:
-            found: the first pass's ranking.
+            first_pass: the first pass's ranking.
             hits: the response's hits, in the same order.
             options: the options of the ranking.
             recipe: its stages.
         """
-        kept = None if self.orders.is_empty else self.orders.read(self._key(options))
-        return None if kept is None else _restored(kept, found, _names(hits), _identity(recipe))
+        if self.orders.is_empty:
+            return None
+        try:
+            order = self.orders.read(self._key(options))
+            return None if order is None else _restored(order, first_pass, _names(hits), _identity(recipe))
+        except (ValueError, TypeError, KeyError, zlib.error):  # another version or another program wrote it
+            return None
 
     def keep(
         self,
-        ranked: Ranking,
-        found: Sequence[str],
+        ranking: Ranking,
+        ids: Sequence[str],
         hits: Sequence[Mapping[str, Any]],
         options: Rerank,
         recipe: Recipe | None,
@@ -158,18 +189,18 @@ class PageOrder:
         """Keep the order of a first page's hits.
 
         Args:
-            ranked: the hits in their new order.
-            found: the ids of the first pass's candidates.
+            ranking: the hits in their new order.
+            ids: the ids of the first pass's candidates.
             hits: the response's hits, in the order of the first pass.
             options: the options of the ranking.
             recipe: its stages.
         """
-        by_id = dict(zip(found, _names(hits), strict=True))
-        self.orders.write(self._key(options), _content(ranked, by_id, _identity(recipe)))
+        names = dict(zip(ids, _names(hits), strict=True))
+        self.orders.write(self._key(options), _order_of(ranking, names, _identity(recipe)))
 
     def drop(self, options: Rerank) -> None:
         """Drop the order that an earlier first page of the ranking had."""
-        self.orders.write(self._key(options), b"")
+        self.orders.drop(self._key(options))
 
     def _key(self, options: Rerank) -> str:
         settings = self.service.settings
@@ -212,41 +243,54 @@ def _names(hits: Sequence[Mapping[str, Any]]) -> list[str]:
     return [f"{hit.get('_index')}/{hit['_id']}" for hit in hits]
 
 
-def _content(ranking: Ranking, names: Mapping[str, str], identity: str) -> bytes:
-    """Return an order as compressed JSON, with the scores and reports of its stages."""
-    hits = [(names[candidate.doc_id], candidate.failure, candidate.trace[1:]) for candidate in ranking.candidates]
-    reports = [asdict(replace(report, pairs=None)) for report in ranking.reports]
-    content = {
+def _order_of(ranking: Ranking, names: Mapping[str, str], identity: str) -> Order:
+    """Return the order of a ranking, with the scores and reports of its stages.
+
+    Args:
+        ranking: the hits in their new order.
+        names: id of each candidate -> name of its hit.
+        identity: of the models that made the order.
+    """
+    head = {
         "identity": identity,
-        "warnings": [(one, one.code) for one in ranking.warnings],
-        "reports": reports,
-        "hits": hits,
+        "warnings": [(warning, warning.code) for warning in ranking.warnings],
+        "reports": [asdict(replace(report, pairs=None)) for report in ranking.reports],
     }
-    return zlib.compress(json.dumps(content, default=_as_json).encode(), 1)
+    hits = [
+        (names[candidate.doc_id], candidate.failure, [_values_of(entry) for entry in candidate.trace[1:]])
+        for candidate in ranking.candidates
+    ]
+    return Order(json.dumps(head), hits)
 
 
-def _restored(content: bytes, found: Ranking, names: Sequence[str], identity: str) -> Ranking | None:
-    """Return hits in a kept order, new ones last; None if the order cannot be read, or other models made it.
+def _values_of(entry: StageScore) -> tuple[Any, ...]:
+    """Return the fields of an entry of a trace as plain values; `marshal` would write NumPy's numbers as bytes."""
+    parts = {name: float(value) for name, value in entry.parts.items()} if entry.parts else {}
+    passage = entry.passage and astuple(entry.passage)
+    return entry.stage, float(entry.score), entry.rank, float(entry.unit), parts, passage, entry.level, bool(entry.cut)
+
+
+def _for_redis(order: Order) -> bytes:
+    return zlib.compress(json.dumps(order).encode(), 1)
+
+
+def _from_redis(content: bytes) -> Order:
+    return Order(*json.loads(zlib.decompressobj().decompress(content, MOST_CONTENT)))
+
+
+def _restored(order: Order, first_pass: Ranking, names: Sequence[str], identity: str) -> Ranking | None:
+    """Return hits in a kept order, new ones last; None if other models made it.
 
     A hit of the kept order that is no longer found keeps its rank, so that no later hit moves to an earlier page.
     """
-    try:
-        kept = json.loads(zlib.decompressobj().decompress(content, MOST_CONTENT))
-        if "" not in (identity, kept["identity"]) and identity != kept["identity"]:
-            return None
-        left = dict(zip(names, found.candidates, strict=True))
-        ordered = [_as_kept(left.pop(name) if name in left else _gone(name), *marks) for name, *marks in kept["hits"]]
-        reports = tuple(_as_read(StageReport(**report)) for report in kept["reports"])
-        candidates = _renumbered([*ordered, *left.values()])
-        warnings = tuple(Warned(sentence, code) for sentence, code in kept["warnings"])
-        return Ranking(found.query, candidates, reports, warnings)
-    except (ValueError, TypeError, KeyError, zlib.error):  # written by another version, or by another program
+    head = json.loads(order.head)
+    if "" not in (identity, head["identity"]) and identity != head["identity"]:
         return None
-
-
-def _as_json(part: Span | Mapping[str, float]) -> Any:
-    """Return a part of a stage's score that JSON cannot encode by itself."""
-    return astuple(part) if isinstance(part, Span) else dict(part)
+    left = dict(zip(names, first_pass.candidates, strict=True))
+    ordered = [_as_kept(left.pop(name) if name in left else _gone(name), *marks) for name, *marks in order.hits]
+    reports = tuple(_as_read(StageReport(**report)) for report in head["reports"])
+    warnings = tuple(Warned(sentence, code) for sentence, code in head["warnings"])
+    return Ranking(first_pass.query, _renumbered([*ordered, *left.values()]), reports, warnings)
 
 
 def _as_kept(hit: Candidate, failure: str, trace: Sequence[Sequence[Any]]) -> Candidate:

@@ -13,7 +13,7 @@ from osrerank import Rerank
 from osrerank.aio import connect_async
 from osrerank.errors import InferenceError
 from osrerank.search import orders
-from osrerank.search.orders import KEPT_S, MAY_NOT_JOIN, Orders
+from osrerank.search.orders import KEPT_S, MAY_NOT_JOIN, Order, Orders
 from osrerank.testing import CannedTransport, ManualClock
 from osrerank.thresholds.calibration import IndexCalibration, mapping_digest, model_digest, write_calibration
 from osrerank.thresholds.maps import Platt
@@ -296,22 +296,30 @@ def test_without_redis_pages_of_a_process_join(encoder, caplog):
     assert sum("[orders-away]" in record.getMessage() for record in caplog.records) == 1
 
 
-def test_what_is_kept_is_bounded(monkeypatch):
+def test_orders_take_no_more_memory_than_their_limits(monkeypatch):
     monkeypatch.setattr(orders, "MOST_BYTES", 1_000)
     monkeypatch.setattr(orders, "MOST_OF_ONE", 400)
     kept = Orders(clock=ManualClock())
     for number in range(20):
-        kept.write(str(number), b"x" * 100)
-    assert [kept.read(str(number)) is None for number in (0, 9, 10, 19)] == [True, True, False, False]
-    kept.write("19", b"x" * 401)
+        kept.write(str(number), Order("x" * 80, []))
+    assert [kept.read(str(number)) is None for number in (0, 8, 12, 19)] == [True, True, False, False]
+    kept.write("19", Order("x" * 401, []))
     assert kept.read("19") is None
 
 
-def test_what_is_not_an_order_is_none(client, encoder):
+@pytest.mark.parametrize("content", [b"?", zlib.compress(b'["{}"]'), zlib.compress(b'["{}", [["notes/1"]]]')])
+def test_a_later_page_is_computed_if_redis_has_something_else_than_an_order(encoder, redis_url, content):
+    store = Redis.from_url(redis_url)
+    store.flushdb()
+    client = client_for(encoder, redis_url=redis_url)
     page(client)
-    store = client.searcher.orders
-    with store._kept as kept:
-        (key,) = kept
-    for content in (b"?", b"x\x9c\xab\x8e\x05\x00\x01\x15\x00\xb9"):
-        store.write(key, content)
-        assert page(client, 10)["rerank"]["warnings"] == [MAY_NOT_JOIN]
+    (key,) = store.keys(f"{orders.PREFIX}*")
+    store.set(key, content)
+    assert page(client, 10)["rerank"]["warnings"] == [MAY_NOT_JOIN]
+
+
+def test_a_kept_order_has_all_stage_scores_of_its_hits(client, encoder):
+    rerank = {"passages": {"words": 3, "stride": 2}, "deadline_ms": 60_000}
+    whole, later = page(client, size=60, rerank=rerank), page(client, 20, rerank)
+    assert later["hits"]["hits"] == whole["hits"]["hits"][20:30]
+    assert later["rerank"]["stages"][0]["inferences"] == 0  # nothing was computed for it
