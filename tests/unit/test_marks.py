@@ -10,7 +10,7 @@ from osrerank.errors import ConfigError, ResponseFormatError
 from osrerank.options.rerank import MOST_MS
 from osrerank.retrieval.fields import SearchFields
 from osrerank.retrieval.first_pass import FirstPass, first_pass_of
-from osrerank.scoring.cache.local import LocalStore, NoStore
+from osrerank.scoring.cache.local import LocalStore, NullStore
 from osrerank.scoring.cache.scorer import CachedScorer
 from osrerank.scoring.registry import load_scorer
 from osrerank.scoring.remote.messages import Reply
@@ -26,7 +26,7 @@ LONG = "blood pressure " * 400
 
 
 def cached(name: str = "tiny-bert-one-label") -> Scorer:
-    return CachedScorer(load_scorer(str(DATA / name), backend="onnx", threads=1), NoStore(), LocalStore(1e6))
+    return CachedScorer(load_scorer(str(DATA / name), backend="onnx", threads=1), NullStore(), LocalStore(1e6))
 
 
 def test_cuts_are_told_of_cached_scores_and_of_each_document_of_pairs_once() -> None:

@@ -4,7 +4,7 @@ import threading
 from collections.abc import Iterable, Mapping
 
 from osrerank._platform import renew_after_fork
-from osrerank.scoring.cache.local import Kept
+from osrerank.scoring.cache.local import CachedScore
 from osrerank.types import Deadline
 
 
@@ -13,14 +13,14 @@ class PendingScore:
 
     def __init__(self) -> None:
         self._done = threading.Event()
-        self._value: Kept | None = None
+        self._value: CachedScore | None = None
 
-    def complete(self, value: Kept | None) -> None:
+    def complete(self, value: CachedScore | None) -> None:
         """Set the score; None if it could not be computed."""
         self._value = value
         self._done.set()
 
-    def wait(self, deadline: Deadline) -> Kept | None:
+    def wait(self, deadline: Deadline) -> CachedScore | None:
         """Wait for the score and return it; None if it failed or did not come before the deadline."""
         return self._value if deadline.wait(self._done) else None
 
@@ -38,22 +38,22 @@ class InFlight:
         self._lock = threading.Lock()
 
     def claim(self, keys: Iterable[bytes]) -> tuple[list[bytes], dict[bytes, PendingScore]]:
-        """Claim scores: return the keys that the caller must compute and `complete`, and those that others compute."""
-        own: list[bytes] = []
-        others: dict[bytes, PendingScore] = {}
+        """Claim scores: return the keys that the caller must compute and `complete`, and the scores to wait for."""
+        claimed_keys: list[bytes] = []
+        pending_scores: dict[bytes, PendingScore] = {}
         with self._lock:
             for key in keys:
                 pending = self._pending.get(key)
                 if pending is not None:
-                    others[key] = pending
+                    pending_scores[key] = pending
                 else:
                     self._pending[key] = PendingScore()
-                    own.append(key)
-        return own, others
+                    claimed_keys.append(key)
+        return claimed_keys, pending_scores
 
-    def complete(self, keys: Iterable[bytes], scores: Mapping[bytes, Kept]) -> None:
-        """Hand the scores of claimed keys to the threads that wait for them; a key without a score failed."""
+    def complete(self, keys: Iterable[bytes], scores: Mapping[bytes, CachedScore]) -> None:
+        """Hand the scores of claimed keys to the threads that wait; a key without a score counts as failed."""
         with self._lock:
-            done = [(self._pending.pop(key), scores.get(key)) for key in keys]
-        for pending, score in done:
+            completed = [(self._pending.pop(key), scores.get(key)) for key in keys]
+        for pending, score in completed:
             pending.complete(score)

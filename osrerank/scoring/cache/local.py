@@ -10,30 +10,30 @@ from osrerank._caches import SharedCache
 LOCAL_ENTRY_BYTES = 250
 """Memory of a score with its key, in bytes."""
 
-Kept = float | tuple[float, float, int]
-"""A cached score: a logit, or (logit, log-odds, cuts) if the log-odds differ or a text was cut; see `Scores`."""
+CachedScore = float | tuple[float, float, int]
+"""A logit, or (logit, log-odds, cuts) if the log-odds differ from the logit or a text was cut; see `Scores`."""
 
 
 class SharedScores(Protocol):
     """A cache of scores that processes may share."""
 
-    def read(self, keys: Sequence[bytes]) -> tuple[dict[bytes, Kept], dict[bytes, Kept]]:
-        """Return the cached scores by key, and those among them that must be written again to stay."""
+    def read(self, keys: Sequence[bytes]) -> tuple[dict[bytes, CachedScore], dict[bytes, CachedScore]]:
+        """Return the cached scores by key, and the scores among them that must be written again to stay."""
 
-    def write(self, scores: Mapping[bytes, Kept]) -> None:
+    def write(self, scores: Mapping[bytes, CachedScore]) -> None:
         """Store scores by key."""
 
     def close(self) -> None:
         """Close the connections."""
 
 
-class NoStore:
-    """A store that keeps nothing, for scores that are not shared."""
+class NullStore:
+    """A store that stays empty, for processes that share no scores."""
 
-    def read(self, keys: Sequence[bytes]) -> tuple[dict[bytes, Kept], dict[bytes, Kept]]:  # noqa: ARG002 - its contract
+    def read(self, keys: Sequence[bytes]) -> tuple[dict[bytes, CachedScore], dict[bytes, CachedScore]]:  # noqa: ARG002
         return {}, {}
 
-    def write(self, scores: Mapping[bytes, Kept]) -> None:
+    def write(self, scores: Mapping[bytes, CachedScore]) -> None:
         pass
 
     def close(self) -> None:
@@ -44,25 +44,25 @@ class LocalStore:
     """The most recently used scores, in this process.
 
     Args:
-        most_bytes: memory that the scores may take, in bytes; 0 keeps none.
+        most_bytes: memory that the scores may take, in bytes; 0 turns the cache off.
     """
 
     def __init__(self, most_bytes: float) -> None:
-        self._most = int(most_bytes / LOCAL_ENTRY_BYTES)
-        self._scores = SharedCache(lambda: LRUCache[bytes, Kept](self._most))
+        self._max_entries = int(most_bytes / LOCAL_ENTRY_BYTES)
+        self._scores = SharedCache(lambda: LRUCache[bytes, CachedScore](self._max_entries))
 
-    def read(self, keys: Sequence[bytes]) -> dict[bytes, Kept]:
+    def read(self, keys: Sequence[bytes]) -> dict[bytes, CachedScore]:
         """Return the cached scores by key."""
-        with self._scores as known:
-            return {key: known[key] for key in keys if key in known}
+        with self._scores as cached:
+            return {key: cached[key] for key in keys if key in cached}
 
-    def write(self, scores: Mapping[bytes, Kept]) -> None:
-        """Store scores, and drop the least recently used ones over the limit."""
-        if self._most == 0:
+    def write(self, scores: Mapping[bytes, CachedScore]) -> None:
+        """Store scores; over the limit, drop the least recently used scores."""
+        if self._max_entries == 0:
             return
-        with self._scores as known:
-            known.update(scores)
+        with self._scores as cached:
+            cached.update(scores)
 
     def __len__(self) -> int:
-        with self._scores as known:
-            return len(known)
+        with self._scores as cached:
+            return len(cached)

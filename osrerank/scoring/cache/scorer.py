@@ -1,7 +1,7 @@
-"""Cache scores, so that a pair of query and document is computed once; a missing or slow cache only costs time.
+"""Cache scores, so that each pair of query and document is computed once; a missing or slow cache only costs time.
 
-A pair that several threads of a process need at once is computed once. Processes do not wait for each other: two that
-need the same pair at the same time both compute it, and both write the same score.
+If several threads of a process need a pair at once, one of them computes it. Processes do not wait for each other: two
+processes that need the same pair at the same time both compute it, and both write the same score.
 """
 
 import hashlib
@@ -15,7 +15,7 @@ import numpy.typing as npt
 from prometheus_client import Counter as Count
 
 from osrerank.scoring.cache.in_flight import InFlight
-from osrerank.scoring.cache.local import Kept, LocalStore, NoStore, SharedScores
+from osrerank.scoring.cache.local import CachedScore, LocalStore, NullStore, SharedScores
 from osrerank.scoring.passages import chunks_of
 from osrerank.settings import Settings, keys_of
 from osrerank.types import NEVER, Advice, Counts, Deadline, Scorer, Scores
@@ -28,8 +28,8 @@ MISSES = Count("osrerank_score_cache_misses", "Scores that were asked of the cac
 
 
 def behind_cache(scorer: Scorer, settings: Settings) -> "CachedScorer":
-    """Put a scorer behind the settings' cache, which is in this process and, if the settings name one, in Redis."""
-    store: SharedScores = NoStore()
+    """Put a scorer behind a cache in this process and, if the settings name a Redis, one in that Redis."""
+    store: SharedScores = NullStore()
     if settings.redis_url is not None and settings.cache_mb > 0:
         from osrerank.scoring.cache.signing import EntrySigner  # noqa: PLC0415 - only where scores are shared
         from osrerank.scoring.cache.store import RemoteStore  # noqa: PLC0415 - imports redis
@@ -46,8 +46,8 @@ class CachedScorer:
 
     Args:
         scorer: computes the scores that are not cached.
-        remote: the cache that processes share, in Redis.
-        local: the cache in this process; None for none.
+        remote: the cache in Redis, which processes share.
+        local: the cache in this process; None to use only ``remote``.
     """
 
     def __init__(self, scorer: Scorer, remote: SharedScores, local: LocalStore | None = None) -> None:
@@ -84,33 +84,34 @@ class CachedScorer:
     ) -> Scores:
         identity = self._scorer.identity
         keys = score_keys(identity, query, documents, tuples)
-        known, fading = self._read(keys)
-        absent = list(dict.fromkeys(key for key in keys if key not in known))
-        if not absent:
-            self._remote.write(fading)
-            return _answer(keys, known, {}, tuples, identity, {"cached": len(keys)})
-        own, others = self._in_flight.claim(absent)
-        fresh = _Fresh({})
+        cached, to_renew = self._read(keys)
+        missing_keys = list(dict.fromkeys(key for key in keys if key not in cached))
+        if not missing_keys:
+            self._remote.write(to_renew)
+            return _join_scores(keys, cached, {}, tuples, identity, {"cached": len(keys)})
+        claimed_keys, pending_scores = self._in_flight.claim(missing_keys)
+        computed = _Computed({})
         try:
-            fresh = self._compute(own, keys, query, documents, tuples, deadline)
+            computed = self._compute(claimed_keys, keys, query, documents, tuples, deadline)
         finally:
-            self._in_flight.complete(own, fresh.scores if fresh.identity in ("", identity) else {})
-        if fresh.identity not in ("", identity):  # the model was replaced meanwhile, so cached scores are void
+            self._in_flight.complete(claimed_keys, computed.scores if computed.identity in ("", identity) else {})
+        if computed.identity not in ("", identity):  # the model was replaced in between: cached scores are void
             return self._scorer.score(query, documents, tuples, deadline=deadline)
-        shared = {key: score for key, pending in others.items() if (score := pending.wait(deadline)) is not None}
-        HITS.labels("computing").inc(len(shared))
-        known |= shared
-        left = [key for key in others if key not in shared]
-        if left and not deadline.passed:
-            more = self._compute(left, keys, query, documents, tuples, deadline)
-            if more.identity not in ("", identity):
+        waited = {key: pending.wait(deadline) for key, pending in pending_scores.items()}
+        awaited = {key: score for key, score in waited.items() if score is not None}
+        HITS.labels("computing").inc(len(awaited))
+        cached |= awaited
+        keys_left = [key for key, score in waited.items() if score is None]
+        if keys_left and not deadline.passed:
+            computed_later = self._compute(keys_left, keys, query, documents, tuples, deadline)
+            if computed_later.identity not in ("", identity):
                 return self._scorer.score(query, documents, tuples, deadline=deadline)
-            fresh = fresh.plus(more)
-        self._local.write({**shared, **fresh.scores})
-        self._remote.write({**fading, **fresh.scores})
-        counts = Counts.total(fresh.answers)
-        counts["cached"] += _spared(keys, known, fresh.scores)
-        return _answer(keys, {**known, **fresh.scores}, fresh.failures, tuples, identity, counts)
+            computed = computed.plus(computed_later)
+        self._local.write({**awaited, **computed.scores})
+        self._remote.write({**to_renew, **computed.scores})
+        counts = Counts.total(computed.answers)
+        counts["cached"] += _count_spared(keys, cached, computed.scores)
+        return _join_scores(keys, {**cached, **computed.scores}, computed.failures, tuples, identity, counts)
 
     def close(self) -> None:
         self._scorer.close()
@@ -120,49 +121,56 @@ class CachedScorer:
         """Close the connections to Redis, and leave the scorer as it is."""
         self._remote.close()
 
-    def _read(self, keys: Sequence[bytes]) -> tuple[dict[bytes, Kept], dict[bytes, Kept]]:
-        """Return the cached scores by key, and those that must be rewritten to stay."""
-        near = self._local.read(keys)
-        asked = list(dict.fromkeys(key for key in keys if key not in near))
-        far, fading = self._remote.read(asked)
-        self._local.write(far)
-        HITS.labels("process").inc(len(near))
-        HITS.labels("redis").inc(len(far))
-        MISSES.inc(len(asked) - len(far))
-        return {**near, **far}, fading
+    def _read(self, keys: Sequence[bytes]) -> tuple[dict[bytes, CachedScore], dict[bytes, CachedScore]]:
+        """Return the cached scores by key, and the scores among them that must be written again to stay."""
+        local_scores = self._local.read(keys)
+        remote_keys = list(dict.fromkeys(key for key in keys if key not in local_scores))
+        remote_scores, to_renew = self._remote.read(remote_keys)
+        self._local.write(remote_scores)
+        HITS.labels("process").inc(len(local_scores))
+        HITS.labels("redis").inc(len(remote_scores))
+        MISSES.inc(len(remote_keys) - len(remote_scores))
+        return {**local_scores, **remote_scores}, to_renew
 
     def _compute(
         self,
-        wanted: Iterable[bytes],
+        keys_to_compute: Iterable[bytes],
         keys: Sequence[bytes],
         query: str,
         documents: Sequence[str],
         tuples: Sequence[tuple[int, ...]],
         deadline: Deadline,
-    ) -> "_Fresh":
-        """Score one tuple for each of the wanted keys, the first that has the key."""
+    ) -> "_Computed":
+        """Score one tuple for each key: the first tuple that has this key."""
         index_of = {key: index for index, key in reversed(list(enumerate(keys)))}
-        ordered = sorted(wanted, key=index_of.__getitem__)
-        if not ordered:
-            return _Fresh({})
-        asked = [tuples[index_of[key]] for key in ordered]
-        answer = self._scorer.score(query, documents, asked, deadline=deadline)
-        cuts = np.zeros(len(ordered), dtype=np.uint8) if answer.cuts is None else answer.cuts
-        scores: dict[bytes, Kept] = {
-            key: _kept(float(value), float(odds), int(cut))
-            for key, value, odds, cut in zip(ordered, answer.values, answer.log_odds, cuts, strict=True)
+        ordered_keys = sorted(keys_to_compute, key=index_of.__getitem__)
+        if not ordered_keys:
+            return _Computed({})
+        selected_tuples = [tuples[index_of[key]] for key in ordered_keys]
+        scores = self._scorer.score(query, documents, selected_tuples, deadline=deadline)
+        cuts = np.zeros(len(ordered_keys), dtype=np.uint8) if scores.cuts is None else scores.cuts
+        by_key: dict[bytes, CachedScore] = {
+            key: _cached_score(float(value), float(odds), int(cut))
+            for key, value, odds, cut in zip(ordered_keys, scores.values, scores.log_odds, cuts, strict=True)
             if np.isfinite(value)
         }
-        failures = {ordered[index]: reason for index, reason in answer.failures.items()}
-        return _Fresh(scores, failures, (answer,), answer.identity)
+        failures = {ordered_keys[index]: reason for index, reason in scores.failures.items()}
+        return _Computed(by_key, failures, (scores,), scores.identity)
 
 
-class _Fresh:
-    """Scores that were just computed, by key, with the scorer's answers."""
+class _Computed:
+    """Scores that this call has computed.
+
+    Attributes:
+        scores: key -> score.
+        failures: key -> why the scorer has no score.
+        answers: what the scorer returned.
+        identity: the identity of the model that computed the scores; empty if no score was needed.
+    """
 
     def __init__(
         self,
-        scores: Mapping[bytes, Kept],
+        scores: Mapping[bytes, CachedScore],
         failures: Mapping[bytes, str] | None = None,
         answers: tuple[Scores, ...] = (),
         identity: str = "",
@@ -172,35 +180,36 @@ class _Fresh:
         self.answers = answers
         self.identity = identity
 
-    def plus(self, other: "_Fresh") -> "_Fresh":
-        """Return these scores and the other ones together."""
+    def plus(self, other: "_Computed") -> "_Computed":
+        """Return the scores of both together."""
         scores, failures = {**self.scores, **other.scores}, {**self.failures, **other.failures}
-        return _Fresh(scores, failures, (*self.answers, *other.answers), self.identity)
+        return _Computed(scores, failures, (*self.answers, *other.answers), self.identity)
 
 
-def _answer(
+def _join_scores(
     keys: Sequence[bytes],
-    scores: Mapping[bytes, Kept],
-    why: Mapping[bytes, str],
+    scores: Mapping[bytes, CachedScore],
+    failed_keys: Mapping[bytes, str],
     tuples: Sequence[tuple[int, ...]],
     identity: str,
     counts: Mapping[str, Any],
 ) -> Scores:
-    """Return the scores of all tuples, from cached and new ones; texts that were cut count in either case."""
-    values, cuts = _values(keys, scores), _cuts(keys, scores)
-    failures = {index: why[key] for index, key in enumerate(keys) if key in why}
+    """Return the scores of all tuples; the counts of cut texts include those of cached scores."""
+    values, odds, cuts = _arrays(keys, scores)
+    failures = {index: failed_keys[key] for index, key in enumerate(keys) if key in failed_keys}
     unreached = (index for index in np.flatnonzero(np.isnan(values)).tolist() if index not in failures)
     reached = next(unreached, len(keys))
-    answer = Scores(values, failures, reached, identity, _odds(keys, scores), cuts)
-    truncated = max(counts.get("truncated", 0), len(answer.cut_documents(tuples)))
+    joined = Scores(values, failures, reached, identity, odds, cuts)
+    truncated = max(counts.get("truncated", 0), len(joined.cut_documents(tuples)))
     query_truncated = bool(counts.get("query_truncated") or (cuts & QUERY_CUT).any())
-    return replace(answer, **{**counts, "truncated": truncated, "query_truncated": query_truncated})
+    return replace(joined, **{**counts, "truncated": truncated, "query_truncated": query_truncated})
 
 
 def score_keys(identity: str, query: str, documents: Sequence[str], tuples: Sequence[tuple[int, ...]]) -> list[bytes]:
     """Return the cache key of each tuple: 16 bytes of BLAKE2b over identity, query and the tuple's texts.
 
-    Each part is hashed first, so that texts which only together have the same characters get different keys.
+    Each text is hashed by itself first. So two tuples whose texts are the same only when concatenated get different
+    keys.
     """
     start = _hash(identity.encode()) + _hash(_bytes(query))
     hashes = {index: _hash(_bytes(documents[index])) for indices in tuples for index in indices}
@@ -215,30 +224,28 @@ def _hash(content: bytes) -> bytes:
     return hashlib.blake2b(content, digest_size=16).digest()
 
 
-def _spared(keys: Sequence[bytes], known: Mapping[bytes, Kept], fresh: Mapping[bytes, Kept]) -> int:
-    """Return how many tuples got a score without a computation: a known one, or that of an equal tuple of the call."""
-    return sum(key in known for key in keys) + sum(count - 1 for key, count in Counter(keys).items() if key in fresh)
+def _count_spared(
+    keys: Sequence[bytes], cached: Mapping[bytes, CachedScore], computed: Mapping[bytes, CachedScore]
+) -> int:
+    """Count the tuples that needed no computation: their score was cached, or an equal tuple of the call has it."""
+    repeated = sum(count - 1 for key, count in Counter(keys).items() if key in computed)
+    return sum(key in cached for key in keys) + repeated
 
 
-def _values(keys: Sequence[bytes], scores: Mapping[bytes, Kept]) -> npt.NDArray[np.float32]:
-    """Return the scores ``(n,)`` of the keys; NaN for a key without a score."""
-    found = (scores.get(key, np.nan) for key in keys)
-    return np.array([score[0] if isinstance(score, tuple) else score for score in found], dtype=np.float32)
+def _arrays(
+    keys: Sequence[bytes], scores: Mapping[bytes, CachedScore]
+) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.float32] | None, npt.NDArray[np.uint8]]:
+    """Return the values, log-odds and cuts ``(n,)`` of the keys, as in `Scores`.
+
+    The value of a key without a score is NaN. The log-odds are None if they equal the values.
+    """
+    cached = [scores.get(key, np.nan) for key in keys]
+    triples = [score if isinstance(score, tuple) else (score, score, 0) for score in cached]
+    values = np.array([value for value, _, _ in triples], dtype=np.float32)
+    odds = np.array([log_odds for _, log_odds, _ in triples], dtype=np.float32)
+    cuts = np.array([cut for _, _, cut in triples], dtype=np.uint8)
+    return values, None if np.array_equal(odds, values, equal_nan=True) else odds, cuts
 
 
-def _odds(keys: Sequence[bytes], scores: Mapping[bytes, Kept]) -> npt.NDArray[np.float32] | None:
-    """Return the log-odds ``(n,)`` of the keys; None if all are equal to the scores."""
-    found = [scores.get(key, np.nan) for key in keys]
-    if not any(isinstance(score, tuple) and score[1] != score[0] for score in found):
-        return None
-    return np.array([score[1] if isinstance(score, tuple) else score for score in found], dtype=np.float32)
-
-
-def _cuts(keys: Sequence[bytes], scores: Mapping[bytes, Kept]) -> npt.NDArray[np.uint8]:
-    """Return, for each key, the bits that say which texts were cut ``(n,)``, as in `Scores.cuts`."""
-    found = (scores.get(key) for key in keys)
-    return np.array([score[2] if isinstance(score, tuple) else 0 for score in found], dtype=np.uint8)
-
-
-def _kept(value: float, odds: float, cuts: int) -> Kept:
+def _cached_score(value: float, odds: float, cuts: int) -> CachedScore:
     return value if odds == value and not cuts else (value, odds, cuts)

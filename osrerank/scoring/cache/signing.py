@@ -1,8 +1,8 @@
-"""Sign cached scores, so that nobody without a key can forge a score in Redis or move one to another pair.
+"""Sign cached scores, so that nobody without a key can forge a score in Redis, or move it to another pair.
 
 A signature is HMAC-SHA256 (RFC 2104), cut to 16 bytes, over the entry's key and its value. The entry's key is the
-digest of model, query and document (`osrerank.scoring.cache.scorer.score_keys`), so a score is valid for its own pair
-only.
+digest of model, query and document (`osrerank.scoring.cache.scorer.score_keys`), so a score is valid only for its own
+pair.
 """
 
 import hmac
@@ -14,7 +14,7 @@ from osrerank._seldom import Seldom
 PURPOSE = b"osrerank scores 1"
 SIGNATURE_BYTES = 16
 LOG_EVERY_S = 60.0
-"""The least time between two log lines with the same reason, in seconds."""
+"""Interval between two log lines with the same reason, in seconds."""
 REASONS = {
     "unsigned": "it is not signed: give all processes that share the cache the OSRERANK_SIGNING_KEY",
     "wrong_key": "it is not signed with a known OSRERANK_SIGNING_KEY, or it was altered",
@@ -25,11 +25,11 @@ logger = logging.getLogger(__name__)
 
 
 class EntrySigner:
-    """Signs the values of entries, and opens those that are signed with a known key.
+    """Signs the values of entries, and checks their signatures.
 
     Args:
-        keys: values are signed with the first key and accepted with any; without keys, they are not signed, and signed
-            ones are refused.
+        keys: the first key signs; a signature by any of the keys is accepted. Without keys, values are not signed, and
+            signed values are refused.
     """
 
     def __init__(self, keys: Sequence[bytes] = ()) -> None:
@@ -42,22 +42,22 @@ class EntrySigner:
         return value + _signature(self._keys[0], key, value) if self._keys else value
 
     def open(self, key: bytes, sealed: bytes, size: int) -> bytes | None:
-        """Return an entry's value of ``size`` bytes; log why and return None if its signature is not valid."""
+        """Return an entry's value of ``size`` bytes; if its signature is not valid, log the reason and return None."""
         value, signature = sealed[:size], sealed[size:]
-        reason = self._objection(key, value, signature)
+        reason = self._refusal_reason(key, value, signature)
         if reason:
             self._refuse(reason)
             return None
         return value
 
-    def _objection(self, key: bytes, value: bytes, signature: bytes) -> str:
-        """Return why a value is refused, a key of `REASONS`; "" if its signature is valid."""
+    def _refusal_reason(self, key: bytes, value: bytes, signature: bytes) -> str:
+        """Return why a value is refused, as a key of `REASONS`; "" if its signature is valid."""
         if not signature:
             return "unsigned" if self._keys else ""
         if not self._keys:
             return "no_key"
-        is_known = any(hmac.compare_digest(signature, _signature(known, key, value)) for known in self._keys)
-        return "" if is_known else "wrong_key"
+        is_valid = any(hmac.compare_digest(signature, _signature(secret, key, value)) for secret in self._keys)
+        return "" if is_valid else "wrong_key"
 
     def _refuse(self, reason: str) -> None:
         if self._due.is_due(reason):

@@ -1,11 +1,12 @@
-"""Keep scores in Redis, within a bounded memory.
+"""Cache scores in Redis, within a bounded memory.
 
-Redis holds two hashes, the young and the old generation. Scores are written to the young one. When it has half of the
-entries allowed, or is half as old as scores may get, the old one is dropped, and the young one becomes the old one. A
-score that is found in the old one is written again. So scores in use stay, all others expire, and the bound holds
-without an eviction policy of the server, which a broker must not have.
+Redis holds two hashes, the young and the old generation. Scores are written to the young generation. When it has half
+of the entries allowed, or reaches half of the scores' lifetime, it replaces the old generation. A score that is read
+from the old generation is written again. So scores in use stay, and all others expire. The bound holds without an
+eviction policy of the server, which a broker must not have.
 """
 
+import contextlib
 import logging
 import math
 import struct
@@ -18,21 +19,21 @@ from redis.exceptions import OutOfMemoryError, ResponseError
 
 from osrerank._pause import Pause
 from osrerank._redis import open_redis
-from osrerank.scoring.cache.local import Kept
+from osrerank.scoring.cache.local import CachedScore
 from osrerank.scoring.cache.signing import SIGNATURE_BYTES, EntrySigner
 
 PREFIX = b"osrerank:scores:3:"
-"""Prefix of the keys in Redis; its number changes with the form of keys or values."""
+"""Prefix of the keys in Redis; its number changes with the format of keys or values."""
 YOUNG, OLD = PREFIX + b"young", PREFIX + b"old"
 TIMEOUT_S = 0.2
-"""How long Redis may take to connect, and to answer, in seconds."""
-REST_S = 10.0
-"""How long Redis is not called after a failure, in seconds."""
+"""Timeout of connecting to Redis, and of its replies, in seconds."""
+PAUSE_S = 10.0
+"""Pause after a failure of Redis, in seconds."""
 REMOTE_ENTRY_BYTES = 110
 """Memory of a score with its key, in bytes."""
-VALUE = struct.Struct("<f")
-WITH_MORE = struct.Struct("<ffB")
-TURN = """
+ONE_NUMBER = struct.Struct("<f")
+THREE_NUMBERS = struct.Struct("<ffB")
+ROTATE = """
 local count = redis.call('HLEN', KEYS[1])
 if count == 0 then return 0 end
 local left = redis.call('PTTL', KEYS[1])
@@ -47,7 +48,7 @@ if count >= tonumber(ARGV[1]) or left < tonumber(ARGV[2]) / 2 then
 end
 return 0
 """
-"""Lets the young generation become the old one when it is large or old enough."""
+"""Script that makes the young generation the old one when it is large or old enough."""
 
 ERRORS = Counter("osrerank_score_cache_errors", "Failed calls of the cache, and values in it that are not scores.")
 
@@ -59,9 +60,9 @@ class RemoteStore:
 
     Args:
         redis: a URL, or a client made with ``decode_responses=False``.
-        ttl_s: the longest time that a score is kept after it was last asked for, in seconds.
+        ttl_s: how long a score stays after its last use, in seconds.
         most_bytes: memory that scores may take, in bytes.
-        rest_s: how long Redis is not called after a failure, in seconds.
+        pause_s: the pause after a failure of Redis, in seconds.
         signer: signs the scores and checks their signatures; None for scores without signatures.
         clock: returns seconds.
     """
@@ -72,19 +73,19 @@ class RemoteStore:
         *,
         ttl_s: int,
         most_bytes: float,
-        rest_s: float = REST_S,
+        pause_s: float = PAUSE_S,
         signer: EntrySigner | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._signer = signer or EntrySigner()
         self._redis = connect(redis) if isinstance(redis, str) else redis
         self._ttl_s = ttl_s
-        self._most = max(1, int(most_bytes / 2 / (REMOTE_ENTRY_BYTES + self._signer.added_bytes)))
-        self._rest_s = rest_s
-        self._calls, self._writes = (Pause(rest_s, self._report, clock) for _ in range(2))
+        self._max_entries = max(1, int(most_bytes / 2 / (REMOTE_ENTRY_BYTES + self._signer.added_bytes)))
+        self._pause_s = pause_s
+        self._calls, self._writes = (Pause(pause_s, self._report, clock) for _ in range(2))
 
-    def read(self, keys: Sequence[bytes]) -> tuple[dict[bytes, Kept], dict[bytes, Kept]]:
-        """Return the cached scores by key, and those among them that must be written again to stay."""
+    def read(self, keys: Sequence[bytes]) -> tuple[dict[bytes, CachedScore], dict[bytes, CachedScore]]:
+        """Return the cached scores by key, and the scores among them that must be written again to stay."""
         if not keys:
             return {}, {}
         pipeline = self._redis.pipeline(transaction=False)
@@ -93,17 +94,17 @@ class RemoteStore:
         answer = self._calls.attempt(pipeline.execute, None)
         if not _fits(answer, len(keys)):
             return {}, {}
-        young, old = (_decoded(keys, found, self._signer) for found in answer or ())
-        fading = {key: value for key, value in old.items() if key not in young}
-        return {**young, **fading}, fading
+        young, old = (_decoded(keys, stored, self._signer) for stored in answer or ())
+        to_renew = {key: value for key, value in old.items() if key not in young}
+        return {**young, **to_renew}, to_renew
 
-    def write(self, scores: Mapping[bytes, Kept]) -> None:
+    def write(self, scores: Mapping[bytes, CachedScore]) -> None:
         """Store scores by key."""
         if not scores:
             return
         pipeline = self._redis.pipeline(transaction=False)
         pipeline.hset(YOUNG, mapping={key: self._signer.seal(key, _packed(value)) for key, value in scores.items()})
-        pipeline.eval(TURN, 2, YOUNG, OLD, self._most, self._ttl_s * 1000)
+        pipeline.eval(ROTATE, 2, YOUNG, OLD, self._max_entries, self._ttl_s * 1000)
         self._writes.attempt(lambda: self._calls.attempt(lambda: self._execute(pipeline), None), None)
 
     def close(self) -> None:
@@ -111,26 +112,24 @@ class RemoteStore:
         self._calls.attempt(self._redis.close, None)
 
     def _execute(self, pipeline: Any) -> None:
-        """Execute a write; if Redis is full, free the memory of old scores, because other users need it more."""
+        """Execute a write; if Redis is full, free the memory of old scores for other users of this Redis."""
         try:
             pipeline.execute()
         except OutOfMemoryError as error:
-            self._give_back()
+            self._drop_old()
             self._writes.begin(error)
 
-    def _give_back(self) -> None:
-        """Drop the old generation, and make the young one the old one, to be dropped the next time."""
+    def _drop_old(self) -> None:
+        """Drop the old generation, and make the young generation the old one, which the next call will drop."""
         self._redis.unlink(OLD)
-        try:
+        with contextlib.suppress(ResponseError):  # Redis has no young generation
             self._redis.rename(YOUNG, OLD)
-        except ResponseError:  # there is no young one
-            return
 
     def _report(self, error: Exception, is_first: bool) -> None:  # noqa: FBT001 - as `Pause` gives it
         ERRORS.inc()
         if is_first:
             logger.warning(
-                "[cache-away] the score cache failed and is paused for %g s: %s", self._rest_s, type(error).__name__
+                "[cache-away] the score cache failed and is paused for %g s: %s", self._pause_s, type(error).__name__
             )
 
 
@@ -144,28 +143,30 @@ def _fits(answer: object, size: int) -> bool:
     return (
         isinstance(answer, list)
         and len(answer) == 2
-        and all(isinstance(found, list) and len(found) == size for found in answer)
+        and all(isinstance(values, list) and len(values) == size for values in answer)
     )
 
 
-def _packed(value: Kept) -> bytes:
-    return WITH_MORE.pack(*value) if isinstance(value, tuple) else VALUE.pack(value)
+def _packed(value: CachedScore) -> bytes:
+    return THREE_NUMBERS.pack(*value) if isinstance(value, tuple) else ONE_NUMBER.pack(value)
 
 
-def _decoded(keys: Sequence[bytes], found: Sequence[object], signer: EntrySigner) -> dict[bytes, Kept]:
-    """Return the valid scores among the values found, by key; values that are not scores are counted as errors."""
-    scores: dict[bytes, Kept] = {}
-    forms = {form.size + added: form for form in (VALUE, WITH_MORE) for added in (0, SIGNATURE_BYTES)}
-    for key, value in zip(keys, found, strict=True):
+def _decoded(keys: Sequence[bytes], stored: Sequence[object], signer: EntrySigner) -> dict[bytes, CachedScore]:
+    """Return the valid scores among stored values, by key; count values that are not scores as errors."""
+    scores: dict[bytes, CachedScore] = {}
+    formats = {form.size + added: form for form in (ONE_NUMBER, THREE_NUMBERS) for added in (0, SIGNATURE_BYTES)}
+    for key, value in zip(keys, stored, strict=True):
         if value is None:
             continue
-        if isinstance(value, bytes) and (form := forms.get(len(value))) is not None:
-            opened = signer.open(key, value, form.size)
-            if opened is None:
-                continue
-            score, *more = form.unpack(opened)
-            if math.isfinite(sum((score, *more))):
-                scores[key] = (score, *more) if more else score
-                continue
-        ERRORS.inc()
+        if not isinstance(value, bytes) or (form := formats.get(len(value))) is None:
+            ERRORS.inc()
+            continue
+        opened = signer.open(key, value, form.size)
+        if opened is None:
+            continue
+        numbers = form.unpack(opened)
+        if math.isfinite(sum(numbers)):
+            scores[key] = numbers if len(numbers) > 1 else numbers[0]
+        else:
+            ERRORS.inc()
     return scores

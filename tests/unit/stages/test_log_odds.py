@@ -10,14 +10,14 @@ import pytest
 from osrerank.evaluation.tune import Evidence
 from osrerank.options.passages import Passages
 from osrerank.options.sentences import Sentences
-from osrerank.scoring.cache.local import LocalStore, NoStore
+from osrerank.scoring.cache.local import LocalStore, NullStore
 from osrerank.scoring.cache.scorer import CachedScorer
 from osrerank.scoring.cache.signing import EntrySigner
 from osrerank.scoring.cache.store import _decoded, _packed
 from osrerank.scoring.card import ModelCard, logistic
 from osrerank.scoring.cross_encoder import CrossEncoder
 from osrerank.scoring.inputs import InputBuilder
-from osrerank.scoring.remote.chunks import divide, gather
+from osrerank.scoring.remote.chunks import divide, join_answers
 from osrerank.scoring.remote.messages import Reply
 from osrerank.server.api.service import judgement
 from osrerank.stages.mono import MonoStage
@@ -103,7 +103,7 @@ def test_passage_means_are_of_the_softmax_of_both_labels() -> None:
 
 
 def test_a_cache_keeps_both() -> None:
-    cached = CachedScorer(BOTH, NoStore(), LocalStore(1e6))
+    cached = CachedScorer(BOTH, NullStore(), LocalStore(1e6))
     for _ in range(2):
         found = cached.score("q", ["low", "wing"], [(0,), (1,)])
         assert (found.values.tolist(), found.log_odds.tolist()) == ([-1.0, 1.0], [2.0, -1.0])
@@ -120,8 +120,8 @@ def test_redis_keeps_both_signed_or_not() -> None:
 def test_workers_send_both() -> None:
     texts = ["low", "wing", "heat"]
     tuples = [(0,), (1,), (2,)]
-    chunks = divide(texts, tuples, 1, most=2)
+    chunks = divide(texts, tuples, 1, most_tuples=2)
     scores = [BOTH.score("q", [texts[at] for at in chunk.documents], chunk.tuples(tuples)) for chunk in chunks]
     replies = [Reply.decode(Reply("1", "w", "m", one).encode()).scores for one in scores]
-    found = gather(3, chunks, replies, "m")
+    found = join_answers(3, chunks, replies, "m")
     assert (found.values.tolist(), found.log_odds.tolist()) == ([-1.0, 1.0, 0.25], [2.0, -1.0, -0.25])

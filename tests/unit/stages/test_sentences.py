@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from osrerank import Rerank
 from osrerank.errors import ConfigError, DeadlineExceeded
 from osrerank.options.sentences import PUNKT_LANGUAGES, Sentences
-from osrerank.scoring.cache.local import LocalStore, NoStore
+from osrerank.scoring.cache.local import LocalStore, NullStore
 from osrerank.scoring.cache.scorer import CachedScorer
 from osrerank.scoring.registry import load_scorer
 from osrerank.stages import sentence_splitting
@@ -192,9 +192,9 @@ def test_by_tokens_nothing_is_cut(scorer):
 
 
 def test_a_cache_passes_it_on_and_a_scorer_without_a_tokenizer_is_refused(scorer):
-    cached = CachedScorer(scorer, NoStore(), LocalStore(1000))
+    cached = CachedScorer(scorer, NullStore(), LocalStore(1000))
     assert cached.chunks("a query", [LONG]) == scorer.chunks("a query", [LONG])
-    for lacking in (FunctionScorer(), CachedScorer(FunctionScorer(), NoStore())):
+    for lacking in (FunctionScorer(), CachedScorer(FunctionScorer(), NullStore())):
         with pytest.raises(ConfigError, match="the tokenizer of testing/function is not in this process") as caught:
             SentenceStage(lacking, Sentences(chunks="tokens")).rerank(ranking_of([LONG]))
         assert caught.value.setting == "rerank.sentences.chunks"

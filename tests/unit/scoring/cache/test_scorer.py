@@ -16,7 +16,7 @@ from osrerank.scoring.cache.in_flight import InFlight, PendingScore
 from osrerank.scoring.cache.local import LOCAL_ENTRY_BYTES, LocalStore
 from osrerank.scoring.cache.scorer import CachedScorer, behind_cache, score_keys
 from osrerank.scoring.cache.signing import EntrySigner
-from osrerank.scoring.cache.store import OLD, PREFIX, REMOTE_ENTRY_BYTES, VALUE, YOUNG, RemoteStore, connect
+from osrerank.scoring.cache.store import OLD, PREFIX, REMOTE_ENTRY_BYTES, ONE_NUMBER, YOUNG, RemoteStore, connect
 from osrerank.scoring.cross_encoder import CrossEncoder
 from osrerank.scoring.registry import load_scorer
 from osrerank.scoring.remote.signing import KINDS, SIGNATURE_BYTES, SIGNED, Kind, Signer
@@ -204,7 +204,7 @@ def test_a_full_redis_gets_back_what_scores_took(tmp_path: Path) -> None:
     with servers.start_redis(servers.redis_binary(), tmp_path) as (url, _process):
         client = connect(url)
         clock = ManualClock()
-        store = RemoteStore(url, ttl_s=60, most_bytes=1e7, rest_s=5, clock=clock)
+        store = RemoteStore(url, ttl_s=60, most_bytes=1e7, pause_s=5, clock=clock)
         store.write({b"%d" % number: 1.0 for number in range(10_000)})
         client.rename(YOUNG, OLD)
         client.config_set("maxmemory-policy", "noeviction")
@@ -288,7 +288,7 @@ def test_no_redis_means_slower_never_wrong(
 def test_a_redis_killed_mid_way_comes_back(scorer: CrossEncoder, plain: np.ndarray, tmp_path: Path) -> None:
     port, clock = servers.free_port(), ManualClock()
     with servers.start_redis(servers.redis_binary(), tmp_path, port=port) as (url, process):
-        cached = behind(scorer, url, rest_s=5, clock=clock)
+        cached = behind(scorer, url, pause_s=5, clock=clock)
         cached.score("pressure", DOCUMENTS, TUPLES)
         process.kill()
         process.wait(10)
@@ -351,7 +351,7 @@ def values_of(redis_url: str, key: str) -> list[float]:
 def test_a_forged_score_is_believed_without_a_key_and_refused_with_one(
     redis: Redis, redis_url: str, key: str, generation: bytes, caplog: pytest.LogCaptureFixture
 ) -> None:
-    redis.hset(generation, forged_keys()[0], VALUE.pack(FORGED))
+    redis.hset(generation, forged_keys()[0], ONE_NUMBER.pack(FORGED))
     assert values_of(redis_url, key) == (TRUE if key else [FORGED, 0.0])
     assert ("[score-refused] did not use a cached score, and computed it again: it is not" in caplog.text) is bool(key)
     assert values_of(redis_url, key) == (TRUE if key else [FORGED, 0.0])  # the forged one was replaced
@@ -360,7 +360,7 @@ def test_a_forged_score_is_believed_without_a_key_and_refused_with_one(
 def test_a_score_is_kept_signed(redis: Redis, redis_url: str) -> None:
     assert values_of(redis_url, OURS) == TRUE
     assert scored(redis_url, OURS).cached == 2
-    assert {len(value) for value in redis.hvals(YOUNG)} == {VALUE.size + 16}
+    assert {len(value) for value in redis.hvals(YOUNG)} == {ONE_NUMBER.size + 16}
 
 
 def test_a_score_moved_to_another_pair_signed_by_another_or_altered_is_refused(
@@ -368,8 +368,8 @@ def test_a_score_moved_to_another_pair_signed_by_another_or_altered_is_refused(
 ) -> None:
     first, second = forged_keys()
     own, other = EntrySigner([OURS.encode()]), EntrySigner([THEIRS.encode()])
-    value = VALUE.pack(FORGED)
-    altered = VALUE.pack(FORGED + 1) + own.seal(first, value)[VALUE.size :]
+    value = ONE_NUMBER.pack(FORGED)
+    altered = ONE_NUMBER.pack(FORGED + 1) + own.seal(first, value)[ONE_NUMBER.size :]
     for forged in (own.seal(second, value), other.seal(first, value), altered):
         redis.hset(YOUNG, first, forged)
         assert values_of(redis_url, OURS) == TRUE
@@ -381,10 +381,10 @@ def test_a_score_moved_to_another_pair_signed_by_another_or_altered_is_refused(
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_signed_message_does_not_pass_as_a_signed_score(kind: Kind) -> None:
-    place, value = forged_keys()[0], VALUE.pack(FORGED)
+    place, value = forged_keys()[0], ONE_NUMBER.pack(FORGED)
     sealed = Signer([OURS.encode()]).seal(kind, place + value)
     signature = sealed[len(SIGNED) : len(SIGNED) + SIGNATURE_BYTES]
-    assert EntrySigner([OURS.encode()]).open(place, value + signature[:16], VALUE.size) is None
+    assert EntrySigner([OURS.encode()]).open(place, value + signature[:16], ONE_NUMBER.size) is None
 
 
 def test_keys_are_changed_while_scores_are_kept(redis: Redis, redis_url: str) -> None:
@@ -396,8 +396,8 @@ def test_keys_are_changed_while_scores_are_kept(redis: Redis, redis_url: str) ->
 def test_refusals_are_logged_once_in_a_while(caplog: pytest.LogCaptureFixture) -> None:
     signer = EntrySigner([OURS.encode()])
     for _ in range(5):
-        assert signer.open(b"key", VALUE.pack(FORGED), VALUE.size) is None
-        assert signer.open(b"key", VALUE.pack(FORGED) + bytes(16), VALUE.size) is None
+        assert signer.open(b"key", ONE_NUMBER.pack(FORGED), ONE_NUMBER.size) is None
+        assert signer.open(b"key", ONE_NUMBER.pack(FORGED) + bytes(16), ONE_NUMBER.size) is None
     found = [record.getMessage() for record in caplog.records]
     assert len(found) == 2
     assert all(line.startswith("[score-refused] did not use a cached score") for line in found)
