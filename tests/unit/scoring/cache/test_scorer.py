@@ -16,7 +16,7 @@ from osrerank.scoring.cache.in_flight import InFlight, PendingScore
 from osrerank.scoring.cache.local import LOCAL_ENTRY_BYTES, LocalStore
 from osrerank.scoring.cache.scorer import CachedScorer, behind_cache, score_keys
 from osrerank.scoring.cache.signing import EntrySigner
-from osrerank.scoring.cache.store import OLD, PREFIX, REMOTE_ENTRY_BYTES, ONE_NUMBER, YOUNG, RemoteStore, connect
+from osrerank.scoring.cache.store import OLD, ONE_NUMBER, PREFIX, REMOTE_ENTRY_BYTES, YOUNG, RemoteStore, connect
 from osrerank.scoring.cross_encoder import CrossEncoder
 from osrerank.scoring.registry import load_scorer
 from osrerank.scoring.remote.signing import KINDS, SIGNATURE_BYTES, SIGNED, Kind, Signer
