@@ -186,7 +186,7 @@ class Builder:
         self._built = Built()
 
     def heads(self) -> Heads:
-        """Return the newest changes of each index.
+        """Return the newest changes of each index; one that an alias newly stands for is left to the next build.
 
         Raises:
             ConfigError: the engine does not give them to this user, or the store cannot keep how far a build came.
@@ -195,7 +195,7 @@ class Builder:
             reason = "Redis may drop any vector, so no position can be kept there: set OSRERANK_VECTORS=index or file"
             raise ConfigError(reason, setting="vectors", source="environment")
         found: Heads = self._client.result_of(heads_of(self._index, is_embedded=self._is_embedded))
-        return found
+        return {name: shards for name, shards in found.items() if not self._sides or name in self._sides}
 
     def whole(self) -> Built:
         """Read every document, and build the vectors that are missing."""
@@ -352,6 +352,8 @@ class Builder:
         indices = self._client.indices
         for name, entry in (indices.get_mapping if self._sides else indices.get)(index=self._index).items():
             key, read, side = fields_key(name), own.get(name, self._fields.read), self._sides.get(name)
+            if self._sides and side is None:  # an alias came to stand for it during the build
+                continue
             if side is not None:
                 before, version = side.read_position(key)
                 if (content := fields_content(b"", "", read)) != before:

@@ -14,6 +14,7 @@ from tests.servers import redis
 ENGINES = ("opensearch", "elasticsearch", "embedded")
 REPEATED = {
     "test_changing_texts",
+    "test_follow",
     "test_joining_pages",
     "test_loaders_index",
     "test_search_application",

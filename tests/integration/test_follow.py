@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from osrerank import Client, connect
-from osrerank.indexing.build import MOST, Built, build_vectors
+from osrerank.indexing.build import MOST, Builder, Built, build_vectors
 from osrerank.indexing.documents import vectors_of
 from osrerank.indexing.prune import prune_indexes
 from osrerank.indexing.side_index import side_stores
@@ -21,7 +21,10 @@ from tests.articles import fill
 from tests.letters import Letters
 from tests.waiting import wait_until
 
-pytestmark = pytest.mark.integration
+pytestmark = [
+    pytest.mark.integration,
+    pytest.mark.parametrize("engine_url", ["opensearch", "elasticsearch"], indirect=True),
+]
 
 COUNT = 1500
 NOTES = [{"text": f"note {number}"} for number in range(COUNT)]
@@ -47,9 +50,9 @@ getattr(build, what)(client, index)
 
 
 @pytest.fixture
-def client(opensearch_url: str, no_folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Client]:
+def client(engine_url: str, no_folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Client]:
     monkeypatch.setenv("OSRERANK_VECTORS_FOLDER", str(no_folder))
-    with connect(opensearch_url, scorer=Letters()) as made:
+    with connect(engine_url, scorer=Letters()) as made:
         yield made
 
 
@@ -76,10 +79,10 @@ def missing(client: Client, index: str, texts: list[str]) -> int:
 
 
 def test_two_builders_share_an_index_and_encode_nothing_twice(
-    client: Client, opensearch_url: str, notes: str, tmp_path: Path
+    client: Client, engine_url: str, notes: str, tmp_path: Path
 ) -> None:
     logs = [tmp_path / "one", tmp_path / "two"]
-    builders = [begun(opensearch_url, notes, log) for log in logs]
+    builders = [begun(engine_url, notes, log) for log in logs]
     assert [builder.wait(120) for builder in builders] == [0, 0]
     encoded = [log.read_text().splitlines() for log in logs]
     assert all(encoded)
@@ -88,16 +91,16 @@ def test_two_builders_share_an_index_and_encode_nothing_twice(
 
 
 def test_builders_that_are_killed_at_any_moment_lose_nothing(
-    client: Client, opensearch_url: str, notes: str, tmp_path: Path
+    client: Client, engine_url: str, notes: str, tmp_path: Path
 ) -> None:
     log, kills, chance = tmp_path / "log", 5, random.Random()
-    builders = [begun(opensearch_url, notes, log) for _ in range(2)]
+    builders = [begun(engine_url, notes, log) for _ in range(2)]
     for _ in range(kills):
         time.sleep(chance.uniform(0.5, 3))
         at = chance.randrange(2)
         builders[at].kill()
         builders[at].wait()
-        builders[at] = begun(opensearch_url, notes, log)
+        builders[at] = begun(engine_url, notes, log)
     assert [builder.wait(120) for builder in builders] == [0, 0]
     texts = [note["text"] for note in NOTES]
     assert missing(client, notes, texts) == 0
@@ -108,10 +111,10 @@ def test_builders_that_are_killed_at_any_moment_lose_nothing(
 
 
 def test_following_sees_changes_deletions_and_a_rebuilt_index(
-    client: Client, opensearch_url: str, notes: str, tmp_path: Path
+    client: Client, engine_url: str, notes: str, tmp_path: Path
 ) -> None:
     client.indices.put_alias(index=notes, name="notes-now")
-    follower = begun(opensearch_url, "notes-now", tmp_path / "log", "follow_vectors")
+    follower = begun(engine_url, "notes-now", tmp_path / "log", "follow_vectors")
     try:
         wait_until(lambda: client.coverage("notes-now").lacks == 0, 60)
         fill(client, notes, {"7": {"text": "changed"}, "new": {"text": "new"}})
@@ -133,6 +136,18 @@ def test_following_sees_changes_deletions_and_a_rebuilt_index(
         assert follower.wait(30) != 0
     finally:
         follower.kill()
+        client.indices.delete(index=[f"{notes}-2", side_index(f"{notes}-2")], ignore_unavailable=True)
+
+
+def test_an_alias_that_moves_during_a_build_is_left_to_the_next(client: Client, notes: str) -> None:
+    fill(client, f"{notes}-2", NOTES[:10])
+    client.indices.put_alias(index=notes, name="notes-now")
+    try:
+        builder = Builder(client, "notes-now", None)
+        client.indices.put_alias(index=f"{notes}-2", name="notes-now")
+        assert builder.by_number(builder.heads()).documents == COUNT
+        assert build_vectors(client, "notes-now").documents == 10
+    finally:
         client.indices.delete(index=[f"{notes}-2", side_index(f"{notes}-2")], ignore_unavailable=True)
 
 
