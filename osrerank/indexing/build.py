@@ -4,8 +4,10 @@ import logging
 import os
 import secrets
 import socket
+import threading
 import time
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Generator, Mapping, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, wait
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
@@ -14,8 +16,9 @@ from typing import Any, Literal
 from opensearchpy import OpenSearchException
 
 from osrerank._progress import shown
+from osrerank._threads import DaemonThreads
 from osrerank.client import Client
-from osrerank.errors import ConfigError, OsrerankError
+from osrerank.errors import ConfigError, OsrerankError, Overloaded, WorkerError
 from osrerank.indexing.date_field import Changes
 from osrerank.indexing.documents import BATCH, DocumentBatch, batch_of, batches_of, vectors_of
 from osrerank.indexing.side_index import IndexStore, side_stores
@@ -24,7 +27,8 @@ from osrerank.retrieval.built_fields import fields_content, fields_key
 from osrerank.retrieval.requests import SideRequest, is_embedded
 from osrerank.retrieval.sequence import Heads, heads_of, number_of, of_shard, within
 from osrerank.search.coverage import body_of, reading_of
-from osrerank.vectors.documents import DocumentVectors
+from osrerank.types import LongText, NeedsWorkers
+from osrerank.vectors.documents import DocumentVectors, Remembered
 from osrerank.vectors.file import POSITION, FileStore
 from osrerank.vectors.position import Head, Lease, Position, identity_of
 
@@ -38,6 +42,8 @@ LEASE_S = 60.0
 """How long a builder that gives no sign keeps what it reads from others, in seconds."""
 WAIT_S = 1.0
 """Pause between two looks at what other builders read, in seconds."""
+BATCHES_PER_WORKER = 2
+"""How many batches are under way at a time for each worker, so that it need not wait for the next one."""
 FOLLOW_S = 5.0
 """Pause between two looks for changes, in seconds."""
 PAUSE_S = 30.0
@@ -184,6 +190,7 @@ class Builder:
         self._options, self._fields = client.options_of(index), client.fields_of(index, as_built=as_built)
         self._owner = f"{socket.gethostname()}:{os.getpid()}:{secrets.token_hex(4)}"
         self._built = Built()
+        self._lock = threading.Lock()
 
     def heads(self) -> Heads:
         """Return the newest changes of each index; one that an alias newly stands for is left to the next build.
@@ -244,15 +251,10 @@ class Builder:
 
         try:
             for name, saved in open_.items():
-                while saved.position.left(heads[name]):
-                    if (lease := self._claim(saved, heads[name])) is None:
-                        time.sleep(WAIT_S)
-                        saved.load()
-                    else:
-                        self._build(name, saved, lease, report)
+                self._build_index(name, saved, heads[name], report)
         except BaseException:
             for saved in open_.values():
-                with suppress(OpenSearchException, OSError, OsrerankError):  # the first error counts
+                with suppress(OpenSearchException, OSError, OsrerankError), self._lock:  # the first error counts
                     saved.change(partial(Position.released, owner=self._owner))
             raise
         return self._finished()
@@ -305,14 +307,54 @@ class Builder:
             if r
         )
 
+    def _build_index(
+        self, name: str, saved: StoredPosition, heads: Mapping[str, Head], report: Callable[[], None]
+    ) -> None:
+        """Build all changes of an index, several leases at a time if workers encode; wait for other builders'."""
+        most, is_stopped = self._most_leases(), threading.Event()
+        threads, running = DaemonThreads(most, "osrerank-build"), set[Future[None]]()
+        try:
+            while running or saved.position.left(heads):
+                lease = self._claim(saved, heads) if len(running) < most else None
+                if lease is not None:
+                    running.add(threads.submit(self._build, name, saved, lease, report, is_stopped))
+                elif running:
+                    ended, running = wait(running, WAIT_S, FIRST_COMPLETED)
+                    for future in ended:
+                        future.result()
+                else:
+                    time.sleep(WAIT_S)
+                    with self._lock:
+                        saved.load()
+        finally:
+            is_stopped.set()
+            threads.close(wait=False)
+
+    def _most_leases(self) -> int:
+        """Return how many leases this builder may have at a time: one, or some for each worker that encodes."""
+        encoder = self._vectors.encoder
+        if not isinstance(encoder, NeedsWorkers):
+            return 1
+        with suppress(WorkerError):  # without workers, documents whose vectors are stored can still be passed over
+            return BATCHES_PER_WORKER * encoder.find_workers()
+        return 1
+
     def _claim(self, saved: StoredPosition, heads: Mapping[str, Head]) -> Lease | None:
         now_s = time.time()
         claim = partial(Position.claim, owner=self._owner, heads=heads, now_s=now_s, until_s=now_s + LEASE_S)
-        lease: Lease | None = saved.update(claim)
+        with self._lock:
+            lease: Lease | None = saved.update(claim)
         return lease
 
-    def _build(self, name: str, saved: StoredPosition, lease: Lease, report: Callable[[], None]) -> None:
-        """Build the vectors of a lease's documents, batch by batch, until they are done or another builder has it."""
+    def _build(
+        self,
+        name: str,
+        saved: StoredPosition,
+        lease: Lease,
+        report: Callable[[], None],
+        is_stopped: threading.Event,
+    ) -> None:
+        """Build a lease's documents, batch by batch, until they are done, another builder has it, or it is stopped."""
         size = BATCH
         left: Lease | None = lease
         with self._client.searcher.serving(self._index) as service:
@@ -324,9 +366,12 @@ class Builder:
                 self._add(batch_of(service, self._options, self._fields, hits))
                 first = number_of(hits[-1], is_embedded=self._is_embedded) + 1 if len(hits) == size else left.last + 1
                 term = max((int(hit.get("_primary_term", 0)) for hit in hits), default=0)
-                until_s = time.time() + LEASE_S
-                left = saved.update(partial(Position.advanced, lease=left, first=first, term=term, until_s=until_s))
-                report()
+                with self._lock:
+                    if is_stopped.is_set():
+                        return
+                    until_s = time.time() + LEASE_S
+                    left = saved.update(partial(Position.advanced, lease=left, first=first, term=term, until_s=until_s))
+                    report()
                 took_s = time.monotonic() - began_s
                 if took_s < QUICK_S:
                     size = min(2 * size, MOST)
@@ -334,9 +379,19 @@ class Builder:
                     size = max(size // 2, BATCH)
 
     def _add(self, batch: DocumentBatch) -> None:
-        kept = [self._vectors.remember(texts, self._sides.get(name)) for name, texts in batch.texts.items()]
+        kept = [self._remember(texts, self._sides.get(name)) for name, texts in batch.texts.items()]
         texts, encoded = (sum(numbers) for numbers in zip(*kept, strict=True)) if kept else (0, 0)
-        self._built = self._built.plus(batch.documents, texts, encoded, batch.empty)
+        with self._lock:
+            self._built = self._built.plus(batch.documents, texts, encoded, batch.empty)
+
+    def _remember(self, texts: Sequence[str | LongText], side: IndexStore | None) -> Remembered:
+        """Build the vectors of texts; while the workers' queue is full, wait, because searches go first."""
+        while True:
+            try:
+                return self._vectors.remember(texts, side)
+            except Overloaded as error:
+                logger.info("the build waits %g s: %s", WAIT_S, error)
+                time.sleep(WAIT_S)
 
     def _finished(self) -> Built:
         """Keep which fields were read, make what was written findable, and return the counts."""

@@ -1,6 +1,7 @@
 """Write, count and prune the records of side indices."""
 
 import base64
+import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from itertools import groupby, islice
@@ -84,9 +85,11 @@ class IndexStore:
         self._form = RecordRequests(client.engine)
         self._guard = Guard(self.name, self.index, rest_s)
         self._recent: LRUCache[bytes, bytes] = LRUCache(MOST_RECENT)  # reads find a record only after a refresh
+        self._lock = threading.Lock()
 
     def read(self, keys: Sequence[bytes]) -> dict[bytes, bytes]:
-        recent = {key: self._recent[key] for key in keys if key in self._recent}
+        with self._lock:
+            recent = {key: self._recent[key] for key in keys if key in self._recent}
         left = [key for key in keys if key not in recent]
         found: dict[bytes, bytes] = self._guard.read.attempt(lambda: self._read(left), {}) if left else {}
         return recent | found
@@ -109,7 +112,8 @@ class IndexStore:
         for lines in writing(self.index, records, self.model):
             if reason := refusal(self._client.bulk(body=lines)):
                 raise OSError(reason)
-        self._recent.update(records)
+        with self._lock:
+            self._recent.update(records)
         return len(records)
 
     def create(self) -> None:

@@ -245,8 +245,8 @@ class NeedsServer(Protocol):
 class NeedsWorkers(Protocol):
     """A model that runs on workers: for all texts, or for those without stored vectors."""
 
-    def find_workers(self, deadline: Deadline = NEVER) -> None:
-        """Check that there are workers, without sending them anything.
+    def find_workers(self, deadline: Deadline = NEVER) -> int:
+        """Return how many workers there are, without sending them anything.
 
         For a time after a failure, this raises at once, without a request to the broker.
 

@@ -11,13 +11,16 @@ import pytest
 
 from osrerank import Client, connect
 from osrerank.errors import TaskFailed, WorkerError
-from osrerank.indexing.build import build_vectors
+from osrerank.indexing.build import Builder, build_vectors
 from osrerank.indexing.documents import vectors_of
+from osrerank.indexing.side_index import side_stores
 from osrerank.scoring.encoder_scorer import EncoderScorer
 from osrerank.scoring.registry import as_scorer, load, load_local
 from osrerank.scoring.remote.encoder import RemoteEncoder
 from osrerank.scoring.remote.scorer import RemoteScorer
 from osrerank.settings import Settings
+from osrerank.vectors.index import side_index
+from osrerank.vectors.position import Position
 from tests import servers
 from tests.articles import fill
 from tests.workers import WorkerGroup, worker_group
@@ -146,6 +149,42 @@ def test_a_whole_index_is_built_by_workers(
         stage = client.search(QUERY, index="notes", rerank={"depth": 40})["rerank"]["stages"][0]
         assert (stage["known"], stage["encoded"], stage["inferences"], stage["cached"]) == (40, 0, 40, 0)
         assert isinstance(vectors_of(client).encoder, RemoteEncoder)
+
+
+def test_several_batches_are_under_way_and_a_killed_worker_loses_nothing(
+    broker: str, model: str, opensearch_url: str, no_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OSRERANK_VECTORS_FOLDER", str(no_folder))
+    texts = [f"{number}: {DOCUMENTS[number % 60]}" for number in range(1200)]
+    environment = {"OSRERANK_VECTORS": "off"}
+    with (
+        worker_group(broker, tmp_path, 2, model=model, environment=environment) as group,
+        connect(opensearch_url, model=model, backend="workers", redis_url=broker) as client,
+    ):
+        client.indices.delete(index=["many", side_index("many")], ignore_unavailable=True)
+        client.indices.create(index="many", body={"settings": {"number_of_shards": 4, "number_of_replicas": 0}})
+        fill(client, "many", [{"text": text} for text in texts])
+        positions = [Position()]
+
+        def killing(done: int, _count: int) -> None:
+            content, _ = side.read_position(key)
+            positions.append(Position.read(content))
+            if done and len(group.processes) == 2:
+                group.kill(group.processes[0])
+
+        builder = Builder(client, "many", None, killing)
+        heads = builder.heads()
+        (side,), key = side_stores(client, ["many"]), builder.key("many", heads["many"])
+        built = builder.by_number(heads)
+        assert len(group.processes) == 1
+        assert (built.documents, built.texts) == (1200, 1200)
+        assert built.encoded == 1200  # a chunk that is sent again counts once
+        assert max(len(position.leases) for position in positions) > 1
+        side.refresh()
+        vectors = vectors_of(client, "many")
+        assert len(vectors.records.read_from(side, vectors.keys_of(texts))) == 1200
+        assert client.coverage("many").built == 1200
+        client.indices.delete(index=["many", side.index])
 
 
 def test_without_the_model_here_workers_score_everything(group: WorkerGroup, settings: Settings) -> None:

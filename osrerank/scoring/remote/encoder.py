@@ -87,9 +87,9 @@ class RemoteEncoder:
     def chunks(self, query: str, texts: Sequence[str]) -> list[list[tuple[int, int]]]:
         return self._encoder.chunks(query, texts)
 
-    def find_workers(self, deadline: Deadline = NEVER) -> None:
-        """Look for workers, as `osrerank.types.NeedsWorkers.find_workers`."""
-        self._workers.find_workers(deadline)
+    def find_workers(self, deadline: Deadline = NEVER) -> int:
+        """Return how many workers there are, as `osrerank.types.NeedsWorkers.find_workers`."""
+        return self._workers.find_workers(deadline)
 
     def close(self) -> None:
         self._workers.close()

@@ -217,9 +217,9 @@ class RemoteScorer:
                 self._redis.close()
             self._process = 0
 
-    def find_workers(self, deadline: Deadline = NEVER) -> None:
-        """Look for workers, as `osrerank.types.NeedsWorkers.find_workers`."""
-        self.workers(deadline)
+    def find_workers(self, deadline: Deadline = NEVER) -> int:
+        """Return how many workers there are, as `osrerank.types.NeedsWorkers.find_workers`."""
+        return len(self.workers(deadline).heartbeats)
 
     def workers(self, deadline: Deadline = NEVER) -> WorkerGroup:
         """Return the workers that take chunks, all with the same model; read the registry at most once a second.

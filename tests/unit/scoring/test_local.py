@@ -174,7 +174,7 @@ class OnWorkers(FunctionScorer):
 
     asked_s: list[float] = field(default_factory=list)
 
-    def find_workers(self, deadline: Deadline = NEVER) -> None:
+    def find_workers(self, deadline: Deadline = NEVER) -> int:
         self.asked_s.append(deadline.remaining_s())
         raise WorkerError("there is none")
 
