@@ -12,9 +12,9 @@ from osrerank.scoring.card import ENCODERS
 from osrerank.scoring.loaded import Ready
 from osrerank.stages.duo import DuoStage
 from osrerank.stages.interpolate import BLENDED, BlendStage, blend_of
-from osrerank.stages.language_guard import why_unread
+from osrerank.stages.language_guard import unreadable_reason
 from osrerank.stages.mono import MonoStage
-from osrerank.stages.passages import PassageStage, chosen_passages
+from osrerank.stages.passages import PassageStage, passage_options
 from osrerank.stages.sentences import SentenceStage
 from osrerank.stages.vectors import VectorStage
 from osrerank.types import (
@@ -75,7 +75,7 @@ class Recipe:
             deadline: the call's deadline.
             on_failure: what happens if a stage fails, as in `osrerank.pipeline.Pipeline.rerank`.
         """
-        if self.reads is not None and (reason := why_unread(ranking, self.reads)):
+        if self.reads is not None and (reason := unreadable_reason(ranking, self.reads)):
             return ranking.with_report(unread(reason))
         pipeline = self.pipeline
         if self.compares is not None and self.at_depth is not None and self.most_depth > self.depth:
@@ -156,7 +156,7 @@ class GuardedStage:
         return self.stage.depth
 
     def rerank(self, ranking: Ranking, *, deadline: Deadline = NEVER) -> Ranking:
-        if reason := why_unread(ranking, self.model):
+        if reason := unreadable_reason(ranking, self.model):
             return ranking.with_report(unread(reason))
         return self.stage.rerank(ranking, deadline=deadline)
 
@@ -230,7 +230,7 @@ def unread(reason: str) -> StageReport:
 def _pipeline(options: Rerank, first: Ready, later: Sequence[Loaded], depth: int) -> Pipeline:
     """Return the stages for a depth of the first one."""
     if first.vectors is not None and options.sentences is None:
-        passages = chosen_passages(options, first.model)
+        passages = passage_options(options, first.model)
         stages: list[Stage] = [VectorStage(first.vectors, passages, depth, options.separator)]
     else:
         stages = [_scorer_stage(options, first.scorer, depth)]
@@ -252,7 +252,7 @@ def _scorer_stage(options: Rerank, scorer: Scorer, depth: int) -> Stage:
     if options.sentences is not None:
         return SentenceStage(scorer, options.sentences, depth=depth)
     name = stage_name(scorer)
-    if (passages := chosen_passages(options, scorer)) is not None:
+    if (passages := passage_options(options, scorer)) is not None:
         return PassageStage(scorer, passages, depth, name, options.separator)
     return MonoStage(scorer, depth, name)
 

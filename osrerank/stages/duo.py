@@ -1,4 +1,4 @@
-"""Pairwise reranking: every candidate is compared with every other one.
+"""Rerank pairwise: compare every candidate with every other one.
 
 H2 of Nogueira, Yang, Cho, Lin: Multi-Stage Document Ranking with BERT, 2019, arXiv:1910.14424, section 3.3.
 """
@@ -18,17 +18,17 @@ from osrerank.stages.ordering import (
     ScoredCandidate,
     StageAttempt,
     StageOutcome,
-    late,
+    deadline_reason,
+    no_text_reason,
     rank_block,
     units_of,
-    without_text,
 )
 from osrerank.stages.pairs import PairPlan, aggregate
 from osrerank.types import NEVER, Candidate, Deadline, PairProbabilities, Ranking, Scorer, Scores, StageReport
 from osrerank.types.reasons import ReasonCode
 
 STRANDED = "every candidate to compare it with failed"
-"""Why a candidate that did not fail itself has no score."""
+"""The reason why a candidate has no score if only the candidates that it was compared with failed."""
 Matrix = npt.NDArray[np.float64]
 
 
@@ -37,15 +37,15 @@ class DuoStage:
     """Orders the top k = ``depth`` candidates by pairs (duoBERT), in k(k-1) forward passes, or k * m with Sample.
 
     p_ij and p_ji are two forward passes and need not add up to 1. Fewer than two candidates have no pair and keep their
-    order. A candidate whose pairs cannot be scored is left out of the comparison and stays below the others, with its
-    ``failure`` set. When the deadline cuts the stage short, only the first candidates are reordered: those that were
-    all compared with each other, as with a smaller depth; with Sample, those whose whole sample was scored.
+    order. If a candidate's pairs cannot be scored, the candidate stays below the others with its ``failure`` set. If
+    the deadline cuts the stage short, only the leading candidates that were all compared with each other are reordered,
+    as with a smaller depth; with Sample, only those whose whole sample was scored.
 
     Attributes:
-        scorer: gives the logit of p_ij for a tuple ``(i, j)``.
-        depth: how many candidates are compared (k1).
-        pairs: which pairs are compared, and how their probabilities are aggregated.
-        name: how the stage is called in traces and reports.
+        scorer: the model; it gives the logit of p_ij for a tuple ``(i, j)``.
+        depth: the number of candidates that are compared (k1).
+        pairs: the options for choosing pairs and aggregating their probabilities.
+        name: the stage's name in traces and reports.
     """
 
     scorer: Scorer
@@ -77,7 +77,7 @@ class DuoStage:
         reasons = []
         if scores.reached < len(plan.tuples):
             ordered = f"the first {attempt.reached} candidates were compared"
-            reasons.append(late(f"after {_share(scores, plan)}: {ordered}"))
+            reasons.append(deadline_reason(f"after {_share(scores, plan)}: {ordered}"))
         return StageOutcome(attempt, scores.counts(), reasons, PairProbabilities(plan.doc_ids, _rows(probabilities)))
 
     @property
@@ -87,7 +87,7 @@ class DuoStage:
 
     def _without_pairs(self, block: Sequence[Candidate], readable: Sequence[Candidate]) -> StageReport:
         failed = len(block) - len(readable)
-        reason = without_text([candidate for candidate in block if lacks_text(candidate)]) if failed else ""
+        reason = no_text_reason([candidate for candidate in block if lacks_text(candidate)]) if failed else ""
         done = not failed or ("partial" if readable else False)
         code = ReasonCode.NO_TEXT if failed else None
         return StageReport(
@@ -106,13 +106,13 @@ class DuoStage:
     def _probabilities(self, scores: Scores, plan: PairPlan) -> Matrix:
         """Return the probabilities p_ij ``(n, n)``; NaN where a pair was not scored or failed."""
         matrix: Matrix = np.full((plan.size, plan.size), np.nan)
-        scored = [at for at in range(scores.reached) if at not in scores.failures]
+        scored = [index for index in range(scores.reached) if index not in scores.failures]
         logits = scores.values[scored]
         if not np.isfinite(logits).all():
             message = f"model {self.model} gave a score that is not a number"
             raise InferenceError(message, stage=self.name, model=self.model)
         if scored:
-            first, second = np.array([plan.tuples[at] for at in scored]).T
+            first, second = np.array([plan.tuples[index] for index in scored]).T
             matrix[first, second] = self.scorer.probabilities(logits)
         return matrix
 
@@ -128,58 +128,58 @@ class DuoStage:
         failures = _failures(scores, plan, done)
         judged = self._judge(readable[:done], plan, probabilities, failures)
         cut = {readable[index].doc_id for index in scores.cut_documents(plan.tuples)}
-        judged = [item._replace(cut=item.candidate.doc_id in cut) for item in judged]
+        judged = [scored._replace(cut=scored.candidate.doc_id in cut) for scored in judged]
         if len(judged) < 2:
-            why = next(iter(scores.failures.values()))
-            raise InferenceError(f"no two candidates could be compared: {why}", stage=self.name, model=self.model)
-        reasons = {item.doc_id: failures.get(at, STRANDED) for at, item in enumerate(readable[:done])}
+            reason = next(iter(scores.failures.values()))
+            raise InferenceError(f"no two candidates could be compared: {reason}", stage=self.name, model=self.model)
+        reasons = {candidate.doc_id: failures.get(index, STRANDED) for index, candidate in enumerate(readable[:done])}
         return StageAttempt(block, readable, judged, done, reasons)
 
     def _judge(
         self, candidates: Sequence[Candidate], plan: PairPlan, probabilities: Matrix, failures: Mapping[int, str]
     ) -> list[ScoredCandidate]:
-        """Return the scores of the candidates that did not fail and have a rival that did not fail."""
+        """Return the scores of the candidates that did not fail and have at least one rival that did not fail."""
         judged = []
         for index, candidate in enumerate(candidates):
-            rivals = [other for other in plan.rivals[index] if other < plan.reach(len(candidates))]
-            left = [other for other in rivals if other not in failures]
-            if left and index not in failures:
-                judged.append(self._judged(candidate, probabilities[index, left].tolist(), len(rivals)))
+            rivals = [rival for rival in plan.rivals[index] if rival < plan.reach(len(candidates))]
+            scored_rivals = [rival for rival in rivals if rival not in failures]
+            if scored_rivals and index not in failures:
+                judged.append(self._judged(candidate, probabilities[index, scored_rivals].tolist(), len(rivals)))
         return judged
 
-    def _judged(self, candidate: Candidate, probabilities: list[float], asked: int) -> ScoredCandidate:
-        how = self.pairs.aggregation
-        score = aggregate(probabilities, how)
-        most = 1 if how in ("min", "max") else len(probabilities)
-        if how == "sample":  # the sum of a sample that lost a rival to a failure must stay comparable
-            score, most = score * (asked / len(probabilities)), asked
-        parts: dict[str, float] = {how: score, "rivals": len(probabilities)}
-        unit = units_of(np.array([score]), np.array([score / most]))[0]
+    def _judged(self, candidate: Candidate, probabilities: list[float], sample_size: int) -> ScoredCandidate:
+        aggregation = self.pairs.aggregation
+        score = aggregate(probabilities, aggregation)
+        highest = 1 if aggregation in ("min", "max") else len(probabilities)
+        if aggregation == "sample":  # the sum of a sample that lost a rival to a failure must stay comparable
+            score, highest = score * (sample_size / len(probabilities)), sample_size
+        parts: dict[str, float] = {aggregation: score, "rivals": len(probabilities)}
+        unit = units_of(np.array([score]), np.array([score / highest]))[0]
         return ScoredCandidate(candidate, score=score, unit=unit, parts=parts)
 
 
 def _failures(scores: Scores, plan: PairPlan, done: int) -> dict[int, str]:
-    """Choose the candidates to leave out so that no failed pair remains; return each with why one of its pairs failed.
+    """Choose the candidates to leave out so that no failed pair remains; return index -> why one of its pairs failed.
 
-    The candidate with the most failed pairs is left out first (of equals the lower one), and so on. So a document of
-    which all pairs fail is left out alone, and its rivals, of which only one or two pairs fail, stay.
+    The candidate with the most failed pairs is left out first (of equals the lower one), and so on. So if all pairs of
+    one document fail, only this document is left out; its rivals, with one or two failed pairs each, stay.
     """
     failed = np.zeros((plan.size, plan.size), dtype=np.int64)
     reasons: dict[int, str] = {}
-    for at, why in scores.failures.items():
-        pair = plan.tuples[at]
+    for position, reason in scores.failures.items():
+        pair = plan.tuples[position]
         if max(pair) < plan.reach(done):
             failed[pair] = 1
-            reasons |= {index: why for index in pair if index not in reasons}
-    out: dict[int, str] = {}
+            reasons |= {index: reason for index in pair if index not in reasons}
+    left_out: dict[int, str] = {}
     counts = failed.sum(axis=0) + failed.sum(axis=1)
     while counts.any():
         worst = plan.size - 1 - int(np.argmax(counts[::-1]))
-        out[worst] = reasons[worst]
+        left_out[worst] = reasons[worst]
         counts -= failed[worst] + failed[:, worst]
         counts[worst] = 0
         failed[worst] = failed[:, worst] = 0
-    return out
+    return left_out
 
 
 def _share(scores: Scores, plan: PairPlan) -> str:

@@ -1,10 +1,10 @@
-"""Blank out the markup of texts that are HTML: tags, comments, scripts and styles.
+"""Replace the markup of HTML texts by blanks: tags, comments, scripts and styles.
 
-A text is HTML if it begins with a tag of HTML, a comment or a doctype and has a closing tag such as ``</p>``, or if it
-has three closing tags. ``a < b``, ``List<String>`` and the tags of other languages are no HTML.
+A text is HTML if it begins with an HTML tag, a comment or a doctype and has a closing tag such as ``</p>``, or if it
+has three closing tags. ``a < b``, ``List<String>`` and tags of other languages do not make a text HTML.
 
-Python's html.parser takes minutes for 100,000 characters of unclosed tags, and a search reads what others have written;
-the pattern here reads each character once or twice.
+Documents may be malicious, and Python's html.parser takes minutes for 100,000 characters of unclosed tags. The pattern
+here reads each character once or twice.
 """
 
 import re
@@ -15,7 +15,7 @@ from osrerank.types import Candidate, Section
 from osrerank.types.values import is_blank
 
 CLOSING = 3
-"""Closing tags by which a text is HTML, however it begins."""
+"""The number of closing tags that make any text HTML."""
 _NAMES = (
     "a|abbr|address|article|aside|audio|b|blockquote|body|button|caption|center|cite|code|dd|del|details|dfn|div|dl|dt"
     "|em|fieldset|figcaption|figure|font|footer|form|h[1-6]|head|header|html|i|iframe|ins|kbd|label|legend|li|main|mark"
@@ -24,7 +24,7 @@ _NAMES = (
 )
 _BEGIN = re.compile(rf"\s*<(?:!--|!doctype\s+html\b|(?:{_NAMES}|br|hr|img|input|link|meta)(?=[\s/>]))", re.IGNORECASE)
 _CLOSING = re.compile(rf"</(?:{_NAMES})\s*>", re.IGNORECASE)
-# No part can begin anew inside what it has read in vain, so that the time grows with the length of the text.
+# No alternative can match again inside characters that it failed to match, so the time is linear in the text's length.
 _MARKUP = re.compile(
     r"<!--.*?(?:-->|\Z)"
     r"|<(script|style)\b[^<>]*>.*?(?:</\1\s*>|\Z)"
@@ -35,7 +35,7 @@ _MARKUP = re.compile(
 
 
 def is_html(text: str) -> bool:
-    """Return whether a text is HTML, by the rule above."""
+    """Return whether a text is HTML, by the rule in the module's docstring."""
     if "</" not in text:
         return False
     least = 1 if _BEGIN.match(text) else CLOSING
@@ -43,35 +43,35 @@ def is_html(text: str) -> bool:
 
 
 def without_markup(text: str) -> str:
-    """Return an HTML text with blanks in place of its markup, as long as before, so that spans hold for both.
+    """Return an HTML text with blanks in place of its markup; its length stays, so that spans fit both texts.
 
     Character references such as ``&amp;`` stay.
     """
-    return blanked(text, _MARKUP)
+    return blank_out(text, _MARKUP)
 
 
-def blanked(text: str, pattern: re.Pattern[str]) -> str:
-    """Return a text with blanks in place of what a pattern matches, as long as before."""
+def blank_out(text: str, pattern: re.Pattern[str]) -> str:
+    """Return a text of the same length with blanks in place of all matches of a pattern."""
     return pattern.sub(lambda match: " " * (match.end() - match.start()), text)
 
 
 def lacks_text(candidate: Candidate) -> bool:
-    """Return whether a candidate has nothing to read: no text, a blank one, or HTML without words."""
+    """Return whether a candidate has no text, a blank text, or HTML without words."""
     text = candidate.text
     if text is None or is_blank(text):
         return True
-    return "</" in text and all(_is_blank(part.text) for part in candidate.sections or (Section("text", text),))
+    return "</" in text and all(_is_blank(section.text) for section in candidate.sections or (Section("text", text),))
 
 
 def _is_blank(text: str) -> bool:
     if not is_html(text):
         return is_blank(text)
-    at = 0
+    offset = 0
     for match in _MARKUP.finditer(text):  # the first words are near the beginning
-        if not is_blank(unescape(text[at : match.start()])):
+        if not is_blank(unescape(text[offset : match.start()])):
             return False
-        at = match.end()
-    return is_blank(unescape(text[at:]))
+        offset = match.end()
+    return is_blank(unescape(text[offset:]))
 
 
 def has_html(candidate: Candidate) -> bool:
@@ -79,11 +79,11 @@ def has_html(candidate: Candidate) -> bool:
     text = candidate.text
     if text is None or "</" not in text:
         return False
-    return any(is_html(part.text) for part in candidate.sections or (Section("text", text),))
+    return any(is_html(section.text) for section in candidate.sections or (Section("text", text),))
 
 
-def shown(candidate: Candidate) -> Candidate:
-    """Return a candidate with the markup of its HTML texts blanked out; the candidate itself if none is HTML."""
+def without_html(candidate: Candidate) -> Candidate:
+    """Return a candidate with blanks for the markup of its HTML texts; the candidate itself if it has no HTML."""
     text = candidate.text or ""
     if not has_html(candidate):
         return candidate
@@ -91,12 +91,12 @@ def shown(candidate: Candidate) -> Candidate:
     sections = tuple(
         section._replace(text=without_markup(section.text)) if is_html(section.text) else section for section in raw
     )
-    for before, after in zip(raw, sections, strict=True):
-        text = text.replace(before.text, after.text, 1)
+    for section, plain_section in zip(raw, sections, strict=True):
+        text = text.replace(section.text, plain_section.text, 1)
     return candidate._replace(text=text, sections=sections)
 
 
 def model_text(candidate: Candidate) -> str:
-    """Return a candidate's whole text as a model reads it: HTML texts without markup and character references."""
-    seen = shown(candidate)
-    return (candidate.text or "") if seen is candidate else " ".join(unescape(seen.text or "").split())
+    """Return a candidate's whole text as a model reads it; HTML loses its markup and character references."""
+    plain = without_html(candidate)
+    return (candidate.text or "") if plain is candidate else " ".join(unescape(plain.text or "").split())

@@ -1,8 +1,8 @@
-"""Blend a stage's scores with the first pass's.
+"""Blend the scores of a stage with those of the first pass.
 
-The linear sum interpolates a model's score and the first pass's as Akkalyoncu Yilmaz et al. do: Cross-domain modeling
-of sentence-level evidence for document retrieval, EMNLP 2019 (Birch). Reciprocal rank fusion is that of Cormack,
-Clarke, Büttcher, SIGIR 2009, with its constant of 60.
+The linear sum follows Akkalyoncu Yilmaz et al.: Cross-domain modeling of sentence-level evidence for document
+retrieval, EMNLP 2019 (Birch). Reciprocal rank fusion follows Cormack, Clarke, Büttcher, SIGIR 2009, with their constant
+of 60.
 """
 
 import time
@@ -20,27 +20,27 @@ from osrerank.types.values import TEXT
 
 RRF_CONSTANT = 60
 BLENDED = "vectors_blend"
-"""Name of the stage of ``vectors-mono`` that adds the vectors' scores to the cross-encoder's."""
+"""The name of the stage of ``vectors-mono`` that adds the bi-encoder's scores to the cross-encoder's scores."""
 Method = Literal["linear", "rrf", "before"]
 
 
 @dataclass(frozen=True, slots=True)
 class BlendStage:
-    """Reorders the candidates that the previous stage scored, by that score and the first pass's.
+    """Reorders the candidates that the previous stage scored, by its scores and those of the first pass.
 
-    It runs no model. The score of a candidate with first-pass score s and previous score z:
+    It runs no model. The score of a candidate with first-pass score s and previous score z is:
 
     - ``linear``: z + weight * s / (the best s of the ranking). Neither the depth nor a constant factor in BM25 changes
       it. Its unit is logistic(score - weight), which is logistic(z) for the candidate with the best s.
     - ``rrf``: 1 / (60 + rank by s) + 1 / (60 + rank by z), scaled so that rank 1 in both gives 1.
-    - ``before``: z + weight * y, where y is its score before the previous stage; z and y are logits. ``vectors-mono``
-      uses this; s is part of y there.
+    - ``before``: z + weight * y, where y is the candidate's score before the previous stage; z and y are logits.
+      ``vectors-mono`` uses this; there, y includes s.
 
     Attributes:
-        method: one of these.
-        weight: what the best s adds to z; for ``before``, the weight of y.
-        depth: how many candidates are blended, from the top.
-        name: how the stage is called in traces and reports.
+        method: the formula.
+        weight: the amount that the best s adds to z; for ``before``, the weight of y.
+        depth: the number of candidates that are blended, from the top.
+        name: the stage's name in traces and reports.
     """
 
     method: Method
@@ -53,19 +53,19 @@ class BlendStage:
         started = time.perf_counter()
         passed = len(ranking.candidates[0].trace) if ranking.candidates else 0
         scored = [candidate for candidate in ranking.candidates[: self.depth] if len(candidate.trace) == passed]
-        rest = ranking.candidates[len(scored) :]
+        below = ranking.candidates[len(scored) :]
         keys = np.array(self._keys(scored, ranking), dtype=np.float64)
         units = units_of(keys, self._units(keys))
         judged = [ScoredCandidate(*values) for values in zip(scored, keys.tolist(), units, strict=True)]
         took_ms = (time.perf_counter() - started) * 1000
         report = StageReport(self.name, applied=True, candidates=len(scored), took_ms=took_ms)
-        candidates = reorder(ranking, self.name, judged, rest, counts=False)
+        candidates = reorder(ranking, self.name, judged, below, counts=False)
         return ranking.reordered(candidates, report)
 
     def _keys(self, scored: Sequence[Candidate], ranking: Ranking) -> list[float]:
         if self.method == "linear":
-            added = _first_pass_parts(scored, ranking, self.weight)
-            return [candidate.score + part for candidate, part in zip(scored, added, strict=True)]
+            additions = _first_pass_parts(scored, ranking, self.weight)
+            return [candidate.score + addition for candidate, addition in zip(scored, additions, strict=True)]
         if self.method == "rrf":
             return _fused(scored, ranking)
         return [candidate.score + self.weight * candidate.trace[-2].score for candidate in scored]

@@ -1,7 +1,7 @@
 """Detect queries and documents that a model cannot read.
 
-For a query the letters count: most are of scripts that none of the model's languages uses. For documents the language
-is detected.
+A query is unreadable if most of its letters belong to scripts that none of the model's languages uses. For documents,
+a detector finds the language.
 """
 
 import importlib
@@ -51,11 +51,11 @@ SCRIPTS: Mapping[str, tuple[str, ...]] = {
     "th": ("THAI",),
     "zh": ("CJK", "BOPOMOFO"),
 }
-"""ISO 639-1 code -> the language's scripts, as Unicode's character names begin; all other languages use Latin."""
+"""ISO 639-1 code -> the first words of the Unicode names of the language's letters; other languages use Latin."""
 FIRST, MOST_TEXTS, LEAST_TEXTS = 10, 5, 2
-"""How many of the first hits give texts, how many texts are examined, and how many must have a clear language."""
+"""The number of top hits whose texts may be examined, the most texts examined, and the fewest with a clear language."""
 LEAST_CHARACTERS, MOST_CHARACTERS = 40, 300
-"""Texts with fewer characters are not examined, and only so many characters of longer texts are."""
+"""The fewest characters of a text that is examined, and the most that are examined of it."""
 SURE = 0.9
 """The least probability at which a language counts as clear."""
 SAME = {
@@ -65,33 +65,33 @@ SAME = {
     **dict.fromkeys(("ary", "arz"), "ar"),
     "ms": "id",
 }
-"""Languages counted as another one, because a few lines do not distinguish them and models read both."""
+"""Language -> the language that it counts as, because a few lines do not distinguish them and models read both."""
 MOST_NAMED = 10
-"""How many languages of a model a reason lists."""
+"""The most languages of a model that a reason lists."""
 NAME_ONE = 'name a model for this index in the settings file: [index."NAME"] model = "..."'
 _KNOWN = frozenset({LATIN, *(script for scripts in SCRIPTS.values() for script in scripts)})
 
 
-def why_unread(ranking: Ranking, model: Scorer | Encoder) -> str:
-    """Return why a model does not read a query or most of its candidates; "" if it does, or its languages are unknown.
+def unreadable_reason(ranking: Ranking, model: Scorer | Encoder) -> str:
+    """Return the reason why a model cannot read a query or most of its candidates; "" if it can, or may be able to.
 
-    Of the candidates, the first texts that are long enough are examined. The reason names the model that reads them.
+    The first texts of the candidates that are long enough are examined. The reason names a model that reads them.
     """
     if not (languages := model.advice.languages):
         return ""
     query = ranking.query.text
-    if found := unreadable(query, languages):
-        what, said, is_known = "query", "query is", not unreadable(query, MULTILINGUAL_LANGUAGES)
-    elif code := _foreign([model_text(item) for item in ranking.candidates[:FIRST]], tuple(languages)):
-        what, said, is_known = "documents", "documents are", is_read(code, MULTILINGUAL_LANGUAGES)
-        found = f"another language ({code})"
+    if script := unreadable(query, languages):
+        kind, subject, is_known = "query", "query is", not unreadable(query, MULTILINGUAL_LANGUAGES)
+    elif code := _foreign([model_text(candidate) for candidate in ranking.candidates[:FIRST]], tuple(languages)):
+        kind, subject, is_known = "documents", "documents are", is_read(code, MULTILINGUAL_LANGUAGES)
+        script = f"another language ({code})"
     else:
         return ""
     fix = use_multilingual() if is_known else NAME_ONE
-    others = ", ".join(languages) if len(languages) <= MOST_NAMED else f"{len(languages)} other languages"
-    reason = f"the {said} mostly in {found}, and {model.model} reads {others}"
+    readable = ", ".join(languages) if len(languages) <= MOST_NAMED else f"{len(languages)} other languages"
+    reason = f"the {subject} mostly in {script}, and {model.model} reads {readable}"
     reason = f'{reason}; {fix}, or rerank all the same with {{"language_guard": False}}'
-    if due.is_due((what, model.model)):
+    if due.is_due((kind, model.model)):
         logger.warning("[language] a search keeps its first pass: %s; not logged again for a minute", reason)
     return reason
 
@@ -109,26 +109,28 @@ def use_multilingual() -> str:
 
 
 def languages_of(texts: Iterable[str]) -> Counter[str]:
-    """Return how many texts are in each language; short ones, and those of no clear language, do not count."""
-    found = (language_of(text[:MOST_CHARACTERS]) for text in texts if len(text) >= LEAST_CHARACTERS)
-    return Counter(language for language in found if language)
+    """Return the number of texts in each language; short texts and texts without a clear language do not count."""
+    languages = (language_of(text[:MOST_CHARACTERS]) for text in texts if len(text) >= LEAST_CHARACTERS)
+    return Counter(language for language in languages if language)
 
 
 def _foreign(texts: Sequence[str], languages: tuple[str, ...]) -> str:
-    """Return the language of most of the first texts if it is none of a model's; else ""."""
+    """Return the most frequent unreadable language, if a model cannot read most of the first texts; else ""."""
     examined = list(islice((text for text in texts if len(text) >= LEAST_CHARACTERS), MOST_TEXTS))
-    read, foreign = 0, Counter[str]()
+    read_count, foreign_counts = 0, Counter[str]()
     for text in examined:
         language = language_of(text[:MOST_CHARACTERS])
         if is_read(language, languages):
-            read += 1
+            read_count += 1
         elif language:
-            foreign[language] += 1
-        if read >= SHARE * len(examined):  # the others cannot outweigh these
+            foreign_counts[language] += 1
+        if read_count >= SHARE * len(examined):  # the others cannot outweigh these
             break
-    if read + foreign.total() < LEAST_TEXTS or foreign.total() <= SHARE * (read + foreign.total()):
+    if read_count + foreign_counts.total() < LEAST_TEXTS or foreign_counts.total() <= SHARE * (
+        read_count + foreign_counts.total()
+    ):
         return ""
-    return max(foreign, key=foreign.__getitem__)
+    return max(foreign_counts, key=foreign_counts.__getitem__)
 
 
 @lru_cache(maxsize=1000)
@@ -139,7 +141,7 @@ def is_read(language: str, languages: tuple[str, ...]) -> bool:
 
 @lru_cache(maxsize=10_000)
 def language_of(text: str) -> str:
-    """Return the ISO 639 code of a text's language, or the one that `SAME` has for it; "" if it is not clear."""
+    """Return the ISO 639 code of a text's language, after `SAME`; "" if the language is not clear."""
     identifier = _identifier()
     if identifier is None:
         return ""
@@ -148,19 +150,19 @@ def language_of(text: str) -> str:
 
 
 def prepare() -> None:
-    """Load the language detector, before the first search would wait half a second for it."""
+    """Load the language detector, which takes half a second, before the first search needs it."""
     _identifier()
 
 
 @cache
 def _identifier() -> Any:
-    """Return the language detector; None if it cannot be loaded: it unpacks its model into the temporary folder."""
+    """Return the language detector; None if it cannot unpack its model into the temporary folder."""
     module = importlib.import_module("py3langid.langid")
     try:
         return module.LanguageIdentifier.from_model_file(module.MODEL_FILE, norm_probs=True, min_confidence=SURE)
     except OSError as error:
         logger.warning(
-            "[language-unchecked] the language of documents is not checked until this process starts anew: the "
+            "[language-unchecked] the language of documents is not checked until this process restarts: the "
             "detector cannot be unpacked into the temporary folder: %s",
             error,
         )
@@ -168,7 +170,7 @@ def _identifier() -> Any:
 
 
 def unreadable(query: str, languages: Sequence[str]) -> str:
-    """Return the script of most of a query's letters, if none of these languages uses it; else "".
+    """Return the most frequent unreadable script, if a model cannot read most letters of a query; else "".
 
     Args:
         query: the query's text.
@@ -176,12 +178,12 @@ def unreadable(query: str, languages: Sequence[str]) -> str:
     """
     if not languages:
         return ""
-    read = {script for language in languages for script in SCRIPTS.get(language, (LATIN,))}
+    read_scripts = {script for language in languages for script in SCRIPTS.get(language, (LATIN,))}
     scripts = Counter(script_of(character) for character in query if character.isalpha())
-    foreign = {script: count for script, count in scripts.items() if script in _KNOWN - read}
-    if sum(foreign.values()) <= SHARE * scripts.total():
+    foreign_counts = {script: count for script, count in scripts.items() if script in _KNOWN - read_scripts}
+    if sum(foreign_counts.values()) <= SHARE * scripts.total():
         return ""
-    return max(foreign, key=foreign.__getitem__).title().replace("Cjk", "Chinese characters")
+    return max(foreign_counts, key=foreign_counts.__getitem__).title().replace("Cjk", "Chinese characters")
 
 
 @lru_cache(maxsize=10_000)

@@ -1,4 +1,4 @@
-"""Rerank pointwise: each candidate is scored by itself.
+"""Rerank pointwise: score each candidate by itself.
 
 Nogueira, Cho: Passage Re-ranking with BERT, 2019, arXiv:1901.04085, section 2; H1 of Nogueira, Yang, Cho, Lin:
 Multi-Stage Document Ranking with BERT, 2019, arXiv:1910.14424, section 3.2.
@@ -16,8 +16,8 @@ from osrerank.stages.ordering import (
     ScoredCandidate,
     StageAttempt,
     StageOutcome,
-    late,
-    nothing_scored,
+    deadline_reason,
+    nothing_scored_error,
     rank_block,
     units_of,
 )
@@ -26,16 +26,16 @@ from osrerank.types import NEVER, Candidate, Deadline, Ranking, Scorer, Scores
 
 @dataclass(frozen=True, slots=True)
 class MonoStage:
-    """Orders the top ``depth`` candidates by the model's logits (monoBERT; as the stage ``vectors``, a bi-encoder).
+    """Orders the top ``depth`` candidates by the model's logits (monoBERT).
 
     Candidates without text, and those that the model cannot score, stay below the scored ones in their old order, with
-    ``failure`` set. When the deadline cuts the stage short, the candidates up to the first without a score are
-    reordered among themselves, and the others stay below.
+    ``failure`` set. If the deadline cuts the stage short, only the candidates before the first one without a score are
+    reordered.
 
     Attributes:
-        scorer: scores ``(i,)`` tuples.
-        depth: how many candidates are scored (k0).
-        name: how the stage is called in traces and reports.
+        scorer: the model; it scores ``(i,)`` tuples.
+        depth: the number of candidates that are scored (k0).
+        name: the stage's name in traces and reports.
     """
 
     scorer: Scorer
@@ -59,16 +59,16 @@ class MonoStage:
     ) -> StageOutcome:
         texts = [model_text(candidate) for candidate in readable]
         scores = self.scorer.score(query, texts, [(index,) for index in range(len(texts))], deadline=deadline)
-        failures = {readable[index].doc_id: why for index, why in scores.failures.items()}
+        failures = {readable[index].doc_id: reason for index, reason in scores.failures.items()}
         attempt = StageAttempt(block, readable, self._judge(readable, scores), scores.reached, failures)
-        done, asked = attempt.depth, len(block)
-        reasons = [late(f"after {done} of {asked} candidates")] if done < asked else []
+        depth, requested = attempt.depth, len(block)
+        reasons = [deadline_reason(f"after {depth} of {requested} candidates")] if depth < requested else []
         return StageOutcome(attempt, scores.counts(), reasons)
 
     def _judge(self, readable: Sequence[Candidate], scores: Scores) -> list[ScoredCandidate]:
         scored = [index for index in scores.attempted if index not in scores.failures]
         if not scored:
-            raise nothing_scored(self.scorer, scores.failures, stage=self.name)
+            raise nothing_scored_error(self.scorer, scores.failures, stage=self.name)
         logits = scores.log_odds[scored]
         if not np.isfinite(logits).all():
             doc_id = readable[scored[int(np.flatnonzero(~np.isfinite(logits))[0])]].doc_id
@@ -80,10 +80,10 @@ class MonoStage:
         probabilities = self.scorer.probabilities(logits)
         units = units_of(logits.astype(np.float64), probabilities)
         values = zip(logits.tolist(), units, probabilities.tolist(), strict=True)
-        cut = scores.cut_documents([(index,) for index in range(len(readable))])
+        cut_indices = scores.cut_documents([(index,) for index in range(len(readable))])
         return [
             ScoredCandidate(
-                readable[index], logit, unit, {"logit": logit, "probability": probability}, cut=index in cut
+                readable[index], logit, unit, {"logit": logit, "probability": probability}, cut=index in cut_indices
             )
             for index, (logit, unit, probability) in zip(scored, values, strict=True)
         ]

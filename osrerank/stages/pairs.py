@@ -1,7 +1,7 @@
 """Plan which pairs of candidates are compared, and aggregate their probabilities as duoBERT does.
 
-Nogueira, Yang, Cho, Lin: Multi-Stage Document Ranking with BERT, 2019, arXiv:1910.14424, section 3.3. Of candidate i,
-J_i are the other candidates that duoBERT was given; p_ij is the probability that i is more relevant than j.
+Nogueira, Yang, Cho, Lin: Multi-Stage Document Ranking with BERT, 2019, arXiv:1910.14424, section 3.3. p_ij is the
+probability that candidate i is more relevant than candidate j.
 """
 
 import math
@@ -16,10 +16,10 @@ class PairPlan:
     """The pairs of n candidates, ordered so that the first pairs completely compare the first candidates.
 
     Attributes:
-        doc_ids: ids of the candidates.
-        rivals: for each candidate, the indices of those that it is compared with.
+        doc_ids: the candidates' ids.
+        rivals: the indices of the candidates that each candidate is compared with.
         tuples: the pairs ``(i, j)``: all pairs of the first two candidates, then those that the third one adds, and so
-            on; of a sample, all pairs of the first candidate, then all of the second.
+            on; for a sample, all pairs of the first candidate, then all of the second, and so on.
         is_whole: whether every candidate is compared with every other one.
     """
 
@@ -33,7 +33,7 @@ class PairPlan:
         """Return the plan for at least two candidates."""
         rivals = pairs.rivals(doc_ids)
         is_whole = len(rivals[0]) == len(rivals) - 1
-        sampled = [(index, other) for index, others in enumerate(rivals) for other in others]
+        sampled = [(index, rival) for index, rivals_of_index in enumerate(rivals) for rival in rivals_of_index]
         return cls(tuple(doc_ids), rivals, list(_whole(len(rivals))) if is_whole else sampled, is_whole)
 
     @property
@@ -42,13 +42,13 @@ class PairPlan:
         return len(self.rivals)
 
     def done(self, reached: int) -> int:
-        """Return how many leading candidates are completely compared after this many pairs."""
+        """Return the number of leading candidates that are completely compared after ``reached`` pairs."""
         if self.is_whole:
             return (1 + math.isqrt(1 + 4 * reached)) // 2  # the greatest r with r(r - 1) pairs
         return reached // len(self.rivals[0])
 
     def reach(self, done: int) -> int:
-        """Return how many candidates, from the first, count as rivals of the ``done`` leading ones."""
+        """Return the number of leading candidates that count as rivals of the first ``done`` candidates."""
         return done if self.is_whole else self.size
 
 
@@ -60,9 +60,9 @@ def _whole(size: int) -> Iterator[tuple[int, int]]:
 
 
 def aggregate(probabilities: Sequence[float], aggregation: PairAggregation) -> float:
-    """Return a candidate's score s_i from its probabilities p_ij; 0 if there are none.
+    """Return a candidate's score s_i from its probabilities p_ij; 0 without any.
 
-    Sums are exact and rounded once, so that the order of the candidates cannot change them.
+    Sums are exact and rounded once, so that they do not depend on the order of the candidates.
     """
     if aggregation == "binary":
         return float(sum(probability > 0.5 for probability in probabilities))

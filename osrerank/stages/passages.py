@@ -1,7 +1,7 @@
 """Rerank long documents by their passages: score each passage, and aggregate the scores of a document's passages.
 
-Chen et al.: ICIP at TREC-2020 Deep Learning Track, section 2 (MaxP, K-Max-AvgP); FirstP, MaxP and SumP are Dai and
-Callan's: Deeper text understanding for IR with contextual neural language modeling, SIGIR 2019, arXiv:1905.09217.
+MaxP and K-Max-AvgP: Chen et al., ICIP at TREC-2020 Deep Learning Track, section 2. FirstP, MaxP and SumP: Dai, Callan,
+Deeper text understanding for IR with contextual neural language modeling, SIGIR 2019, arXiv:1905.09217.
 """
 
 import hashlib
@@ -19,7 +19,7 @@ import numpy.typing as npt
 
 from osrerank.options.passages import BY_WINDOW, Passages, Windows
 from osrerank.options.rerank import Rerank
-from osrerank.stages.html import has_html, lacks_text, model_text, shown
+from osrerank.stages.html import has_html, lacks_text, model_text, without_html
 from osrerank.stages.ordering import ScoredCandidate, units_of
 from osrerank.stages.slices import rank_by_slices, score_slices
 from osrerank.stages.splitting import PIECE, has_symbols, is_dense, leaves_out, passage_spans, readable, words_of
@@ -28,9 +28,9 @@ from osrerank.types.values import BLANK
 
 DIGEST_BYTES = 16
 OTHER_CUT = "html, dense"
-"""A part of the digests of texts that were once cut in another way: HTML, and dense texts."""
+"""A part of the digest of HTML and dense texts, because earlier versions cut these texts in another way."""
 WINDOWS_VALUES = attrgetter(*(part.name for part in fields(Windows)))
-"""Return the values of all fields, as `dataclasses.astuple` does, without copying them deeply."""
+"""Return the values of all fields like `dataclasses.astuple`, but without a deep copy."""
 ABOVE_ZERO, BELOW_ONE = np.finfo(np.float64).tiny, math.nextafter(1.0, 0.0)
 
 
@@ -38,9 +38,9 @@ class DocumentScore(NamedTuple):
     """A document's score, aggregated from its passages' scores.
 
     Attributes:
-        score: value to sort by; comparable to a logit.
-        unit: a non-decreasing map of ``score`` to [0, 1].
-        probability: probability of the document's relevance.
+        score: the value to sort by; comparable to a logit.
+        unit: ``score`` mapped to [0, 1] by a non-decreasing function.
+        probability: the probability that the document is relevant.
     """
 
     score: float
@@ -79,16 +79,16 @@ AGGREGATIONS: dict[str, AggregatePassages] = {"maxp": max_p, "firstp": max_p, "s
 class PassageStage:
     """Orders the top ``depth`` candidates by their passages' scores (ICIP), and scores all passages in one call.
 
-    The hit's ``passage`` is the one with the highest score. First passages of all candidates are scored before second
-    ones; when the deadline cuts the stage short, the candidates up to the first without a scored passage are put in
-    order.
+    A hit's ``passage`` is the one with the highest score. The first passages of all candidates are scored before the
+    second ones. If the deadline cuts the stage short, it orders the candidates before the first one without a scored
+    passage.
 
     Attributes:
-        scorer: scores ``(i,)`` tuples.
-        options: how documents are cut and their passages' scores aggregated.
-        depth: how many candidates are scored (k0).
-        name: how the stage is called in traces and reports.
-        separator: between the title and a passage.
+        scorer: the model; it scores ``(i,)`` tuples.
+        options: the options for cutting documents and aggregating their passages' scores.
+        depth: the number of candidates that are scored (k0).
+        name: the stage's name in traces and reports.
+        separator: the text between the title and a passage.
     """
 
     scorer: Scorer
@@ -121,7 +121,7 @@ class PassageStage:
         return passages_of(candidate, self.options, self.separator)
 
     def leaves_out(self, candidate: Candidate, spans: Sequence[Span | None]) -> bool:
-        """Return whether a candidate has words that none of these passages has."""
+        """Return whether a candidate has words that are in none of these passages."""
         return lacks_words(candidate, spans, self.options)
 
     def _judge(
@@ -131,28 +131,28 @@ class PassageStage:
         _values: npt.NDArray[np.float32],
         logits: npt.NDArray[np.float32],
     ) -> ScoredCandidate:
-        there = np.flatnonzero(~np.isnan(logits))
-        probabilities = self.scorer.probabilities(logits[there])
-        return judged_by_passages(
-            candidate, [spans[at] for at in there.tolist()], logits[there], probabilities, self.options
+        scored = np.flatnonzero(~np.isnan(logits))
+        probabilities = self.scorer.probabilities(logits[scored])
+        return aggregate_passages(
+            candidate, [spans[index] for index in scored.tolist()], logits[scored], probabilities, self.options
         )
 
 
-def judged_by_passages(
+def aggregate_passages(
     candidate: Candidate,
     spans: Sequence[Span | None],
     logits: npt.NDArray[np.float32],
     probabilities: Floats,
     options: Passages,
 ) -> ScoredCandidate:
-    """Aggregate the scores of a document's passages, at least one, to its own score.
+    """Aggregate the scores of a document's passages, at least one, to the document's score.
 
     Args:
         candidate: the document.
         spans: the passages' spans.
         logits: the passages' logits ``(n,)``.
         probabilities: the passages' probabilities ``(n,)``.
-        options: how the scores are aggregated.
+        options: the options for aggregating the scores.
     """
     document = AGGREGATIONS[options.aggregation](logits.astype(np.float64), probabilities, options.k)
     best = int(logits.argmax())
@@ -167,65 +167,65 @@ def judged_by_passages(
 
 def lacks_words(candidate: Candidate, spans: Sequence[Span | None], options: Passages) -> bool:
     """Return whether a document has words, apart from its title, that are in none of these passages."""
-    there = [span for span in spans if span is not None]
-    if not there:
+    present = [span for span in spans if span is not None]
+    if not present:
         return False
-    sections = _sections(shown(candidate))
-    return leaves_out([section for section in sections if section.field not in options.title_fields], there)
+    sections = _sections(without_html(candidate))
+    return leaves_out([section for section in sections if section.field not in options.title_fields], present)
 
 
 def text_to_encode(candidate: Candidate, options: Passages, separator: str = " ") -> str | LongText:
-    """Return what is encoded of a document: its text, or a `LongText` if it is cut into passages.
+    """Return what a model encodes for a document: its text, or a `LongText` if it is cut into passages.
 
     Args:
         candidate: the document.
-        options: how a long document is cut.
-        separator: between the title and a passage.
+        options: the options for cutting a long document.
+        separator: the text between the title and a passage.
     """
     is_html = has_html(candidate)
     if not is_html and _is_short(candidate, options):
         return candidate.text or ""
     windows, sections, titles = options.windows, _sections(candidate), options.title_fields
     seed_of = candidate.doc_id if windows.policy == "sampled" else ""
-    how = [*WINDOWS_VALUES(windows), seed_of, separator, len(titles), *titles]
-    parts = [*how, *chain.from_iterable(sections)]
+    key = [*WINDOWS_VALUES(windows), seed_of, separator, len(titles), *titles]
+    parts = [*key, *chain.from_iterable(sections)]
     if is_html or any(is_dense(section.text) for section in sections if section.field not in titles):
         parts.append(OTHER_CUT)
     content = hashlib.blake2b(digest_size=DIGEST_BYTES)
-    for part in parts:  # with its length: the same characters, split in two ways, have two digests
-        encoded = str(part).encode("utf-8", "surrogatepass")
+    for value in parts:  # its length goes in, too, so that the same characters in other parts give another digest
+        encoded = str(value).encode("utf-8", "surrogatepass")
         content.update(len(encoded).to_bytes(8, "little") + encoded)
     return LongText(content.digest(), partial(passages_of, candidate, options, separator))
 
 
 def passages_of(candidate: Candidate, options: Passages, separator: str = " ") -> list[tuple[str, Span | None]]:
-    """Return a document's passages as a model reads them in search, training and development, at least one.
+    """Return a document's passages, at least one, as a model reads them in search, training and evaluation.
 
-    Each comes with its span in the source, and begins with the title, which is not cut. A document that is too short to
-    be cut is one passage without a span.
+    Each passage begins with the whole title, and comes with its span in the source. A document that is too short to be
+    cut is one passage without a span.
 
     Args:
-        candidate: the document; if it has no sections, its text has no title.
-        options: how it is cut.
-        separator: between the title and a passage.
+        candidate: the document; without sections, it has no title.
+        options: the options for cutting it.
+        separator: the text between the title and a passage.
     """
-    seen = shown(candidate)
-    if _is_short(seen, options):
+    plain = without_html(candidate)
+    if _is_short(plain, options):
         return [(model_text(candidate), None)]
-    sections = _sections(seen)
+    sections = _sections(plain)
     titles = [section for section in sections if section.field in options.title_fields]
     bodies = [section for section in sections if section.field not in options.title_fields]
-    found = passage_spans(bodies, options.windows, candidate.doc_id)
-    if not found:  # the document is empty, or only a title
-        alone = [(section, Span(section.field, 0, len(section.text), section.value)) for section in titles[:1]]
-        found = alone or [(bodies[0], Span(bodies[0].field, 0, 0, bodies[0].value))]
+    passages = passage_spans(bodies, options.windows, candidate.doc_id)
+    if not passages:  # the document is empty, or only a title
+        title_passages = [(section, Span(section.field, 0, len(section.text), section.value)) for section in titles[:1]]
+        passages = title_passages or [(bodies[0], Span(bodies[0].field, 0, 0, bodies[0].value))]
         titles = titles[1:]
     title = separator.join(section.text for section in titles)
     prefix = f"{title}{separator}" if title else ""
-    texts = [section.text[span.start : span.end] for section, span in found]
-    if seen is not candidate:
+    texts = [section.text[span.start : span.end] for section, span in passages]
+    if plain is not candidate:
         texts, prefix = list(map(unescape, texts)), readable(unescape(prefix)) + separator if prefix else ""
-    return [(f"{prefix}{readable(text)}", span) for text, (_, span) in zip(texts, found, strict=True)]
+    return [(f"{prefix}{readable(text)}", span) for text, (_, span) in zip(texts, passages, strict=True)]
 
 
 def score_by_passages(
@@ -234,12 +234,12 @@ def score_by_passages(
     """Score texts outside a search, each by its best passage.
 
     Args:
-        scorer: scores ``(i,)`` tuples.
+        scorer: the model; it scores ``(i,)`` tuples.
         query: the query's text.
         documents: the documents' texts, at least one.
-        options: how texts are cut; scores are always aggregated as ``maxp``.
-        deadline: as for ``Scorer.score``; ``reached`` counts the leading documents of which a passage was attempted,
-            and is below their number until all passages were.
+        options: the options for cutting texts; scores are always aggregated as ``maxp``.
+        deadline: as for ``Scorer.score``. ``reached`` counts the leading documents with an attempted passage; it is
+            below the number of documents unless all passages were attempted.
 
     Raises:
         DeadlineExceeded: nothing was scored in time.
@@ -248,14 +248,13 @@ def score_by_passages(
     stage = PassageStage(scorer, options)
     candidates = [Candidate("", document, 0.0, 1) for document in documents]
     parts, name = stage.passages_of, stage.name
-    found = score_slices(scorer, query, candidates, parts, stage=name, deadline=deadline, leaves_out=stage.leaves_out)
-    values = np.array([_best(logits) for logits in found.log_odds], dtype=np.float32)
-    reached = (
-        len(documents)
-        if found.attempted == found.asked and not found.unread
-        else min(found.reached, len(documents) - 1)
+    passage_scores = score_slices(
+        scorer, query, candidates, parts, stage=name, deadline=deadline, leaves_out=stage.leaves_out
     )
-    return Scores(values, found.failed, reached, found.identity, **found.counts())
+    values = np.array([_best(logits) for logits in passage_scores.log_odds], dtype=np.float32)
+    is_complete = passage_scores.attempted == passage_scores.asked and not passage_scores.unread
+    reached = len(documents) if is_complete else min(passage_scores.reached, len(documents) - 1)
+    return Scores(values, passage_scores.failed, reached, passage_scores.identity, **passage_scores.counts())
 
 
 def score_texts(scorer: Scorer, query: str, documents: Sequence[str], *, deadline: Deadline) -> Scores:
@@ -279,8 +278,8 @@ def score_texts(scorer: Scorer, query: str, documents: Sequence[str], *, deadlin
     return scores if len(texts) == len(documents) else scores.among(present, len(documents), BLANK)
 
 
-def chosen_passages(options: Rerank, model: Scorer | Encoder) -> Passages | None:
-    """Return the options by which long documents are cut, the model's or the search's; None if they are not cut."""
+def passage_options(options: Rerank, model: Scorer | Encoder) -> Passages | None:
+    """Return the options for cutting long documents, of the model or of the search; None if they are not cut."""
     advised = BY_WINDOW if model.advice.passages else None
     return advised if options.passages == "auto" else options.passages
 
@@ -293,7 +292,7 @@ def _is_short(candidate: Candidate, options: Passages) -> bool:
     text, least = candidate.text, options.least_words
     if text is None or not least:
         return False
-    # n words have at least 2n - 1 characters, and where no space but " " is, n - 1 of them; splitting takes longest
+    # Cheap tests come first: n words have at least 2n - 1 characters, and in a printable text at least n - 1 spaces.
     if len(text) < 2 * least - 1:
         return True
     spaces = text.count(" ") if text.isprintable() else least

@@ -1,8 +1,8 @@
 """Clean texts and split them into sentences, each with its span in the original text.
 
-The cleaning is Birch's (Akkalyoncu Yilmaz et al., EMNLP 2019, released code): markup and line ends become blanks. Its
-splitter is Punkt (Kiss and Strunk: Unsupervised multilingual sentence boundary detection, Computational Linguistics
-32(4), 2006) as NLTK has it; ours is sentencex unless Punkt is asked for.
+The cleaning is that of Birch (Akkalyoncu Yilmaz et al., EMNLP 2019, released code): blanks replace markup and line
+ends. Birch splits by NLTK's Punkt (Kiss and Strunk: Unsupervised multilingual sentence boundary detection,
+Computational Linguistics 32(4), 2006). Our default is sentencex; Punkt is an option.
 """
 
 import contextlib
@@ -15,7 +15,7 @@ from typing import Any
 from osrerank._optional import require
 from osrerank.errors import MissingDependencyError
 from osrerank.options.sentences import PUNKT_LANGUAGES, Sentences
-from osrerank.stages.html import blanked
+from osrerank.stages.html import blank_out
 from osrerank.types import Deadline
 
 # Removes one piece of markup at a time. A single "<" is text, and what follows it must not be removed.
@@ -24,55 +24,56 @@ MARKUP = re.compile(
     re.IGNORECASE | re.DOTALL,
 )
 WORD = re.compile(r"\S+")
-BLOCK, AT_ONCE = 20_000, 128
-"""Characters that Punkt splits at a time, and sentences yielded at a time, so that a deadline can stop a long text."""
+BLOCK, BATCH_SIZE = 20_000, 128
+"""The characters that Punkt splits at a time, and the sentences in a batch, so that a deadline can stop a long text."""
 
 
-def cleaned(text: str) -> str:
-    """Return the text with scripts, styles, comments, tags, ``&nbsp;`` and line ends blanked out, as long as before."""
-    return blanked(text, MARKUP)
+def blank_markup(text: str) -> str:
+    """Return the text with blanks for scripts, styles, comments, tags, ``&nbsp;`` and line ends; its length stays."""
+    return blank_out(text, MARKUP)
 
 
 def sentence_blocks(clean: str, options: Sentences, size: int = BLOCK) -> Iterator[list[tuple[int, int]]]:
-    """Yield the start and end of each sentence, in characters, in blocks that are split when they are asked for.
+    """Yield blocks of sentences, each sentence as its start and end offset; a block is split when it is requested.
 
-    A long sentence is split by words if the options say so.
-
-    sentencex gets a text as a whole, since a quotation may be of any length; it is fast. Punkt looks no further than
-    the next word, so a block's last two sentences begin the next block.
+    Long sentences are split by words if the options say so. sentencex is fast and gets the text as a whole, because a
+    quotation may have any length. Punkt gets blocks of characters; it looks no further than the next word, so the last
+    two sentences of a block begin the next one.
 
     Args:
-        clean: the text, as `cleaned` returns it.
-        options: splitter, language, and how long sentences are split.
-        size: characters of a block.
+        clean: the text, as `blank_markup` returns it.
+        options: the splitter, the language, and the options for long sentences.
+        size: the number of characters in a block.
 
     Raises:
         MissingDependencyError: the splitter is not installed.
     """
-    most = options.max_words if options.chunks == "words" else None
+    max_words = options.max_words if options.chunks == "words" else None
     blocks = (
         _punkt_blocks(clean, options.language, size) if options.splitter == "punkt" else _by_sentencex(clean, options)
     )
     for block in blocks:
-        yield [span for start, end in block for span in _chunks(clean, start, end, most, drop_tail=options.drop_tail)]
+        yield [
+            span for start, end in block for span in _chunks(clean, start, end, max_words, drop_tail=options.drop_tail)
+        ]
 
 
 def _punkt_blocks(clean: str, language: str, size: int) -> Iterator[list[tuple[int, int]]]:
     first, length = 0, size
     while first < len(clean):
-        found = [(first + start, first + end) for start, end in _by_punkt(clean[first : first + length], language)]
+        spans = [(first + start, first + end) for start, end in _by_punkt(clean[first : first + length], language)]
         if first + length >= len(clean):
-            yield found
+            yield spans
             return
-        if len(found) < 3:  # the sentences are longer than a block
+        if len(spans) < 3:  # the sentences are longer than a block
             length *= 2
             continue
-        yield found[:-2]
-        first, length = found[-2][0], size
+        yield spans[:-2]
+        first, length = spans[-2][0], size
 
 
 def is_ready(options: Sentences, deadline: Deadline) -> bool:
-    """Wait for the splitter until the deadline; return whether it is loaded. Loading goes on after the deadline."""
+    """Wait for the splitter until the deadline; return whether it is loaded. Loading continues after the deadline."""
     if options.splitter == "sentencex" or deadline.at_s is None:
         return True
     return deadline.wait(_loading(options.language))
@@ -85,7 +86,7 @@ def _loading(language: str) -> threading.Event:
 
     def load() -> None:
         try:
-            with contextlib.suppress(MissingDependencyError):  # raised again where it is used
+            with contextlib.suppress(MissingDependencyError):  # the stage that uses the splitter raises it again
                 _punkt(language)
         finally:
             ended.set()
@@ -95,8 +96,8 @@ def _loading(language: str) -> threading.Event:
 
 
 def _by_sentencex(clean: str, options: Sentences) -> Iterator[list[tuple[int, int]]]:
-    found = require("sentencex", extra="sentences").get_sentence_boundaries(options.language, clean)
-    for batch in (found[at : at + AT_ONCE] for at in range(0, len(found), AT_ONCE)):
+    boundaries = require("sentencex", extra="sentences").get_sentence_boundaries(options.language, clean)
+    for batch in (boundaries[first : first + BATCH_SIZE] for first in range(0, len(boundaries), BATCH_SIZE)):
         yield [(boundary["start_index"], boundary["end_index"]) for boundary in batch]
 
 
@@ -107,7 +108,7 @@ def _by_punkt(clean: str, language: str) -> Iterable[tuple[int, int]]:
 
 @functools.cache
 def _punkt(language: str) -> Any:
-    """Return NLTK's splitter with a language's model from the package ``punkt``; NLTK would download one."""
+    """Return NLTK's splitter with a language's model from the package ``punkt``; NLTK itself would download a model."""
     learned = require("punkt", extra="punkt").load_model(PUNKT_LANGUAGES[language])
     nltk = require("nltk.tokenize.punkt", extra="punkt")
     parameters = nltk.PunktParameters()
@@ -118,12 +119,12 @@ def _punkt(language: str) -> Any:
     return nltk.PunktSentenceTokenizer(parameters)
 
 
-def _chunks(text: str, start: int, end: int, most: int | None, *, drop_tail: bool) -> Iterator[tuple[int, int]]:
+def _chunks(text: str, start: int, end: int, max_words: int | None, *, drop_tail: bool) -> Iterator[tuple[int, int]]:
     """Yield a sentence without surrounding blanks, split if it has more words than ``most``."""
     words = [match.span() for match in WORD.finditer(text, start, end)]
     count = len(words)
-    most = most or count
-    if drop_tail and count > most:
-        count -= count % most
-    for first in range(0, count, most or 1):
-        yield words[first][0], words[min(first + most, count) - 1][1]
+    max_words = max_words or count
+    if drop_tail and count > max_words:
+        count -= count % max_words
+    for first in range(0, count, max_words or 1):
+        yield words[first][0], words[min(first + max_words, count) - 1][1]

@@ -1,9 +1,9 @@
 """Rerank documents by their best sentences and the first pass.
 
 Akkalyoncu Yilmaz, Yang, Zhang, Lin: Cross-domain modeling of sentence-level evidence for document retrieval, EMNLP 2019
-(Birch), section 3: s_f = a s_doc + (1 - a) sum_i w_i s_i, with s_doc the first pass's score and s_i that of the i-th
-best sentence. Neither side is normalised. The released code sums logits, the paper says probabilities; both are
-options.
+(Birch), section 3: s_f = a s_doc + (1 - a) sum_i w_i s_i, where s_doc is the first pass's score and s_i is the score of
+the i-th best sentence. Neither is normalised. The released code sums logits, but the paper probabilities; the options
+allow both.
 """
 
 from collections.abc import Iterator, Sequence
@@ -18,14 +18,14 @@ from osrerank.errors import StillLoading
 from osrerank.options.sentences import Sentences
 from osrerank.scoring.passages import chunks_of
 from osrerank.stages.ordering import ScoredCandidate
-from osrerank.stages.sentence_splitting import cleaned, is_ready, sentence_blocks
+from osrerank.stages.sentence_splitting import blank_markup, is_ready, sentence_blocks
 from osrerank.stages.slices import rank_by_slices
 from osrerank.stages.splitting import readable
 from osrerank.types import NEVER, Candidate, Deadline, Ranking, Scorer, Section, Span
 from osrerank.types.values import BELOW_ONE, BM25, is_blank
 
 KEPT = 3
-"""How many of the best sentences' logits and probabilities are reported: as many as Birch weighs."""
+"""The number of best sentences whose logits and probabilities are reported, as many as Birch weighs."""
 Floats = npt.NDArray[np.float64]
 
 
@@ -34,9 +34,9 @@ def interpolate(first_pass: Floats, best: Floats, a: float, weights: Sequence[fl
 
     Args:
         first_pass: the documents' first-pass scores s_doc ``(n_documents,)``.
-        best: scores of each document's best sentences ``(n_documents, n_best)``, best first; NaN if it has fewer.
-        a: share of the first pass.
-        weights: weights of the best sentences; those beyond ``n_best`` are ignored.
+        best: scores of each document's best sentences ``(n_documents, n_best)``, best first; NaN for missing sentences.
+        a: the weight of the first pass.
+        weights: the weights of the best sentences; weights beyond ``n_best`` are ignored.
     """
     used = min(best.shape[1], len(weights))
     evidence = np.nan_to_num(best[:, :used]) @ np.asarray(weights[:used], dtype=np.float64)
@@ -48,14 +48,14 @@ def interpolate(first_pass: Floats, best: Floats, a: float, weights: Sequence[fl
 class SentenceStage:
     """Orders the top ``depth`` candidates by their best sentences and the first pass (Birch).
 
-    All sentences are scored in one call, one forward pass each; the first sentences of all candidates come first, in
-    case a deadline passes. The hit's ``passage`` is its best sentence.
+    All sentences are scored in one call, one forward pass each. The first sentences of all candidates come first, in
+    case the deadline passes. A hit's ``passage`` is its best sentence.
 
     Attributes:
-        scorer: scores ``(i,)`` tuples.
-        options: how documents are split and the scores combined.
-        depth: how many candidates are scored.
-        name: how the stage is called in traces and reports.
+        scorer: the model; it scores ``(i,)`` tuples.
+        options: the options for splitting documents and combining the scores.
+        depth: the number of candidates that are scored.
+        name: the stage's name in traces and reports.
     """
 
     scorer: Scorer
@@ -67,14 +67,14 @@ class SentenceStage:
         """Return the ranking with its top ``depth`` in the order of their interpolated scores.
 
         Raises:
-            ConfigError: sentences are to be split by tokens, and the scorer has no tokenizer here.
+            ConfigError: the options split sentences by tokens, but the scorer has no tokenizer in this process.
             MissingDependencyError: the sentence splitter is not installed.
             DeadlineExceeded: no sentence could be scored in time.
             StillLoading: the sentence splitter was not loaded in time.
             InferenceError: no candidate could be scored at all, or a score is not a number.
         """
         if not is_ready(self.options, deadline):
-            raise StillLoading("the sentence splitter is still being loaded when the deadline passes", stage=self.name)
+            raise StillLoading("the sentence splitter was still loading when the deadline passed", stage=self.name)
         return rank_by_slices(
             self.scorer,
             ranking,
@@ -89,28 +89,28 @@ class SentenceStage:
     def sentences_of(self, candidate: Candidate, query: str) -> Iterator[tuple[str, Span]]:
         """Yield a candidate's sentences as the model reads them, at least one, each with its span in the source."""
         sections = candidate.sections or (Section("text", candidate.text or ""),)
-        found = islice(self._non_blank(sections, query), self.options.limit)
-        yield next(found, ("", Span(sections[0].field, 0, 0, sections[0].value)))
-        yield from found
+        sentences = islice(self._non_blank(sections, query), self.options.limit)
+        yield next(sentences, ("", Span(sections[0].field, 0, 0, sections[0].value)))
+        yield from sentences
 
     def _non_blank(self, sections: Sequence[Section], query: str) -> Iterator[tuple[str, Span]]:
         """Yield the sentences that are not blank, each with its span."""
         for section in sections:
-            clean = cleaned(section.text)
+            clean = blank_markup(section.text)
             for block in sentence_blocks(clean, self.options):
                 for start, end in self._chunks(clean, block, query):
                     if not is_blank(clean[start:end]):
                         yield readable(clean[start:end]), Span(section.field, start, end, section.value)
 
     def _chunks(self, clean: str, spans: Sequence[tuple[int, int]], query: str) -> Sequence[tuple[int, int]]:
-        """Return the spans of sentences; the options may say that long ones are split by tokens."""
+        """Return the spans of sentences; long sentences are split by tokens if the options say so."""
         if self.options.chunks == "words":
             return spans
         chunks = chunks_of(self.scorer, query, [clean[start:end] for start, end in spans])
         return [
             (start + first, start + last)
-            for (start, _), inside in zip(spans, chunks, strict=True)
-            for first, last in inside
+            for (start, _), chunk_spans in zip(spans, chunks, strict=True)
+            for first, last in chunk_spans
         ]
 
     def _judge(
@@ -120,10 +120,10 @@ class SentenceStage:
         logits: npt.NDArray[np.float32],
         log_odds: npt.NDArray[np.float32],
     ) -> ScoredCandidate:
-        there = np.flatnonzero(~np.isnan(logits))
-        order, by_odds = (there[np.argsort(-scores[there], kind="stable")] for scores in (logits, log_odds))
-        most = max(KEPT, len(self.options.weights))
-        best, probabilities = logits[order[:most]], self.scorer.probabilities(log_odds[by_odds[:most]])
+        scored = np.flatnonzero(~np.isnan(logits))
+        order, by_odds = (scored[np.argsort(-scores[scored], kind="stable")] for scores in (logits, log_odds))
+        count = max(KEPT, len(self.options.weights))
+        best, probabilities = logits[order[:count]], self.scorer.probabilities(log_odds[by_odds[:count]])
         is_logit = self.options.scores == "logit"
         values = best.astype(np.float64) if is_logit else probabilities
         first_pass = np.array([candidate.trace[0].parts.get(BM25, candidate.text_score)])

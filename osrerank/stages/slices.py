@@ -1,4 +1,4 @@
-"""Order documents by the scores of their parts: their passages, or their sentences."""
+"""Order documents by the scores of their parts, which are passages or sentences."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
@@ -11,9 +11,9 @@ from osrerank.stages.ordering import (
     ScoredCandidate,
     StageAttempt,
     StageOutcome,
-    late,
-    not_scored,
-    nothing_scored,
+    deadline_reason,
+    not_scored_reason,
+    nothing_scored_error,
     rank_block,
 )
 from osrerank.types import Candidate, Deadline, PassageScores, Ranking, Scorer, Span
@@ -21,11 +21,11 @@ from osrerank.types.reasons import Reason
 from osrerank.types.vectors import Part
 
 PartsOf = Callable[[Candidate], Iterable[Part]]
-"""Maps a candidate to its parts, at least one; it may cut them one by one."""
+"""Maps a candidate to its parts, at least one; it may yield them one by one."""
 Judge = Callable[[Candidate, Sequence[Span | None], npt.NDArray[np.float32], npt.NDArray[np.float32]], ScoredCandidate]
-"""Maps a candidate, and its parts' spans, logits and log-odds (NaN where there is none), to its score."""
+"""Maps a candidate and the spans, logits and log-odds of its parts (NaN if not scored) to the candidate's score."""
 LeavesOut = Callable[[Candidate, Sequence[Span | None]], bool]
-"""Tells whether a candidate has text that is in none of its parts, from their spans."""
+"""Maps a candidate and the spans of its parts to whether some of its text is in none of them."""
 
 
 def rank_by_slices(
@@ -43,15 +43,15 @@ def rank_by_slices(
     """Return the ranking with its top ``depth`` ordered by the scores of their parts.
 
     Args:
-        scorer: scores ``(i,)`` tuples.
+        scorer: the model; it scores ``(i,)`` tuples.
         ranking: the ranking so far.
-        parts_of: cuts a candidate into its parts.
-        judge: turns the parts' scores into the candidate's.
+        parts_of: the function that cuts a candidate into its parts.
+        judge: the function that turns the scores of the parts into the candidate's score.
         stage: the stage's name.
-        depth: how many candidates are scored.
-        unit: what the parts are called: ``passages``, ``sentences``.
+        depth: the number of candidates that are scored.
+        unit: the word for the parts in messages: ``passages`` or ``sentences``.
         deadline: as for ``Scorer.score``.
-        leaves_out: tells which candidates count as truncated although no part of them was cut.
+        leaves_out: the function that tells which candidates count as truncated although no part was cut.
 
     Raises:
         DeadlineExceeded: nothing was scored in time.
@@ -62,10 +62,13 @@ def rank_by_slices(
         scores = score_slices(
             scorer, ranking.query.text, present, parts_of, stage=stage, deadline=deadline, leaves_out=leaves_out
         )
-        judged = [judge(present[at], scores.spans[at], scores.logits[at], scores.log_odds[at]) for at in scores.scored]
-        cut = {present[at].doc_id for at in scores.cut}
-        judged = [item._replace(cut=item.candidate.doc_id in cut) for item in judged] if cut else judged
-        failures = {present[at].doc_id: reason for at, reason in scores.failed.items()}
+        judged = [
+            judge(present[index], scores.spans[index], scores.logits[index], scores.log_odds[index])
+            for index in scores.scored
+        ]
+        cut = {present[index].doc_id for index in scores.cut}
+        judged = [scored._replace(cut=scored.candidate.doc_id in cut) for scored in judged]
+        failures = {present[index].doc_id: reason for index, reason in scores.failed.items()}
         attempt = StageAttempt(block, present, judged, scores.reached, failures)
         return StageOutcome(attempt, scores.counts(), _reasons(scores, unit))
 
@@ -85,40 +88,42 @@ def score_slices(
     """Score the parts of candidates, and return the scores.
 
     Args:
-        scorer: scores ``(i,)`` tuples.
+        scorer: the model; it scores ``(i,)`` tuples.
         query: the query's text.
         candidates: candidates with text.
-        parts_of: cuts a candidate into its parts.
+        parts_of: the function that cuts a candidate into its parts.
         stage: the stage's name, for errors.
         deadline: as for ``Scorer.score``.
-        leaves_out: tells which candidates count as truncated although no part of them was cut.
+        leaves_out: the function that tells which candidates count as truncated although no part was cut.
 
     Raises:
         DeadlineExceeded: nothing was attempted in time.
-        InferenceError: nothing that was attempted could be scored, or a score is not a number.
+        InferenceError: none of the attempted parts could be scored, or a score is not a number.
     """
     parts = [_later(parts_of, candidate) for candidate in candidates]
     scores = score_parts(scorer, query, parts, deadline=deadline, stage=stage)
     if scores.scored:
-        left = {at for at in scores.scored if leaves_out and leaves_out(candidates[at], scores.spans[at])}
-        cut = scores.cut | left
+        incomplete = {
+            index for index in scores.scored if leaves_out and leaves_out(candidates[index], scores.spans[index])
+        }
+        cut = scores.cut | incomplete
         return replace(scores, cut=cut, truncated=max(len(cut), scores.truncated))
-    raise nothing_scored(scorer, scores.failures, stage=stage)
+    raise nothing_scored_error(scorer, scores.failures, stage=stage)
 
 
 def _later(parts_of: PartsOf, candidate: Candidate) -> Iterator[Part]:
-    """Yield a candidate's parts; nothing is cut before the first part is asked for."""
+    """Yield a candidate's parts; it is not cut before the first part is requested."""
     yield from parts_of(candidate)
 
 
 def _reasons(scores: PassageScores, unit: str) -> list[Reason]:
-    """Return why not all parts were scored."""
+    """Return the reasons why not all parts were scored."""
     reasons = []
-    asked, attempted = scores.asked, scores.attempted
+    requested, attempted = scores.asked, scores.attempted
     if scores.unread:
-        reasons.append(late(f"after {attempted} {unit}; {scores.unread} candidates have more of them"))
-    elif attempted < asked:
-        reasons.append(late(f"after {attempted} of {asked} {unit}"))
+        reasons.append(deadline_reason(f"after {attempted} {unit}; {scores.unread} candidates have more of them"))
+    elif attempted < requested:
+        reasons.append(deadline_reason(f"after {attempted} of {requested} {unit}"))
     if scores.failures:
-        reasons.append(not_scored(f"{len(scores.failures)} of {asked} {unit}"))
+        reasons.append(not_scored_reason(f"{len(scores.failures)} of {requested} {unit}"))
     return reasons

@@ -1,7 +1,7 @@
-"""Cut long documents into passages of whole words; only in dense texts do they begin or end inside one.
+"""Cut long documents into passages of whole words; in dense texts, a passage may begin or end inside a word.
 
-Windows as in Dai, Callan: Deeper text understanding for IR with contextual neural language modeling, SIGIR 2019,
-arXiv:1905.09217, section 3, with the numbers of Chen et al.: ICIP at TREC-2020 Deep Learning Track, section 2.
+Windows follow Dai, Callan: Deeper text understanding for IR with contextual neural language modeling, SIGIR 2019,
+arXiv:1905.09217, section 3. Their sizes follow Chen et al.: ICIP at TREC-2020 Deep Learning Track, section 2.
 """
 
 import random
@@ -18,11 +18,11 @@ from osrerank.types.values import is_blank
 WORD = re.compile(r"\S+")
 LONG_HYPHENS = re.compile(r"-{3,}")
 LONGEST, LONGEST_SPACELESS, PIECE = 40, 10, 3
-"""The most characters of a word; the most in a row of scripts without spaces; the characters that count as a word in a
-longer one: a model's tokenizer makes one to three tokens of them."""
+"""The most characters of a word, and the most in a row from scripts without spaces. In a longer word, every three
+characters count as a word, because a model's tokenizer makes one to three tokens of them."""
 LEAST_DENSE, SYMBOLS = 200, 0.2
-"""The fewest characters of a dense text; the share of symbols above which every two symbols, or a symbol and the word
-beside it, count as a word, because a model's tokenizer makes a token of each symbol."""
+"""The fewest characters of a dense text, and the share of symbols above which a text is dense. In such a text, two
+symbols, or a symbol and the next word, count as a word, because a model's tokenizer makes a token of each symbol."""
 _SPACELESS = (
     r"[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3000-\u30ff\u3400-\u9fff\uf900-\ufaff\uff00-\uffef\U00020000-\U0003ffff]"
     rf"{{{LONGEST_SPACELESS + 1}}}"
@@ -32,14 +32,14 @@ _PIECE = re.compile(rf"(?<!\S)(?!\S*?{_SPACELESS})\S{{1,{LONGEST}}}(?!\S)|\S{{1,
 _TWO_PIECES = re.compile(rf"(?:(?<!\w)(?!\w*?{_SPACELESS})\w{{1,{LONGEST}}}(?!\w)|\w{{1,{PIECE}}}|[^\w\s]){{1,2}}")
 _ASCII_SYMBOLS = string.punctuation.encode()
 _SPACELESS_LEADS = bytes({0xE0, 0xE1, *range(0xE3, 0xF5)})
-"""The first bytes in UTF-8 of the characters of scripts without spaces; dashes and quotation marks have other ones."""
+"""The first UTF-8 bytes of characters of scripts without spaces; dashes and quotation marks begin with others."""
 
 
 def is_dense(text: str) -> bool:
-    """Return whether a text has words that count as several: in Chinese or Thai, scripts, base64, lists of URLs.
+    """Return whether a text has words that count as several, as Chinese, Thai, code, base64 or lists of URLs have.
 
-    A word has at most 40 characters, 10 in a row of scripts without spaces, and symbols are at most a fifth of a text:
-    what has more is dense. Texts under 200 characters need no cut, and never are.
+    A text is dense if a word has more than 40 characters, or more than 10 in a row from scripts without spaces, or if
+    more than a fifth of its characters are symbols. Texts under 200 characters are never dense.
     """
     return len(text) >= LEAST_DENSE and (has_symbols(text) or _has_long_word(text))
 
@@ -49,29 +49,29 @@ def has_symbols(text: str) -> bool:
     return _count(text, _ASCII_SYMBOLS) > SYMBOLS * len(text)
 
 
-def _count(text: str, wanted: bytes) -> int:
-    """Return how many bytes of a text's UTF-8 are among those wanted."""
+def _count(text: str, characters: bytes) -> int:
+    """Return how many bytes of a text's UTF-8 are in ``characters``."""
     encoded = text.encode("utf-8", "surrogatepass")
-    return len(encoded) - len(encoded.translate(None, wanted))
+    return len(encoded) - len(encoded.translate(None, characters))
 
 
 def _has_long_word(text: str) -> bool:
     if not text.isascii() and _count(text, _SPACELESS_LEADS) > LONGEST_SPACELESS and _SPACELESS_RUN.search(text):
         return True
-    at, end = 0, len(text) - LONGEST
-    while at < end:  # the word at `at` is too long unless it ends within the next characters
-        space = text.rfind(" ", at, at + LONGEST + 1)
+    offset, end = 0, len(text) - LONGEST
+    while offset < end:  # the word at `offset` is too long unless it ends within the next `LONGEST` characters
+        space = text.rfind(" ", offset, offset + LONGEST + 1)
         if space < 0:
-            words = (text[at : at + LONGEST + 1] + ".").split()  # there may be other white space
+            words = (text[offset : offset + LONGEST + 1] + ".").split()  # there may be other white space
             if len(words[-1]) == LONGEST + 2:
                 return True
-            space = at + LONGEST + 1 - len(words[-1])
-        at = space + 1
+            space = offset + LONGEST + 1 - len(words[-1])
+        offset = space + 1
     return False
 
 
 def words_of(text: str) -> Iterator[tuple[int, int]]:
-    """Yield the start and end of each word of a text; of a dense one, of each part of a word that counts as one."""
+    """Yield the start and end of each word of a text; in a dense text, of each part that counts as a word."""
     pattern = WORD
     if is_dense(text):
         pattern = _TWO_PIECES if has_symbols(text) else _PIECE
@@ -79,13 +79,13 @@ def words_of(text: str) -> Iterator[tuple[int, int]]:
 
 
 def window_spans(text: str, words: int, stride: int, at_most: int | None = None) -> list[tuple[int, int]]:
-    """Return the start and end of each window, in characters: ceil(n / stride) windows of a text of n words.
+    """Return the start and end of each window, in characters: ceil(n / stride) windows for a text of n words.
 
     Args:
-        text: words, as `words_of` yields them.
-        words: number of words in a window.
-        stride: words from the start of one window to that of the next.
-        at_most: most windows; the text beyond them is not read. None for no limit.
+        text: the text; `words_of` yields its words.
+        words: the number of words in a window.
+        stride: the number of words from the start of one window to the start of the next.
+        at_most: the most windows; the text beyond them is not read. None for no limit.
     """
     end = None if at_most is None else (at_most - 1) * stride + words
     spans = list(islice(words_of(text), end))
@@ -94,27 +94,27 @@ def window_spans(text: str, words: int, stride: int, at_most: int | None = None)
 
 
 def passage_spans(sections: Iterable[Section], windows: Windows, doc_id: str) -> list[tuple[Section, Span]]:
-    """Return a document's passages, in order, each with the section that it is from.
+    """Return a document's passages in order, each with its section.
 
-    A field's only value is cut into windows. Each value of a field with several is a passage, and is cut only if it has
-    more words than a window. Blank passages are left out.
+    The only value of a field is cut into windows. If a field has several values, each value is a passage, and is cut
+    only if it has more words than a window. Blank passages are left out.
 
     Args:
         sections: the document's texts.
-        windows: how they are cut.
-        doc_id: determines the sample, together with the seed.
+        windows: the options for cutting them.
+        doc_id: the document's id; with the seed, it determines the sample.
     """
     at_most = windows.limit if windows.policy == "first" else None
-    found: list[tuple[Section, Span]] = []
+    passages: list[tuple[Section, Span]] = []
     for section in sections:
         spans = window_spans(section.text, windows.words, windows.stride, at_most)
         if section.value is not None and _is_short(section.text, windows.words):
             spans = [(spans[0][0], spans[-1][1])] if spans else []
         bounds = [(start, end) for start, end in spans if not is_blank(section.text[start:end])]
-        found += [(section, Span(section.field, start, end, section.value)) for start, end in bounds]
-        if at_most is not None and len(found) >= at_most:
+        passages += [(section, Span(section.field, start, end, section.value)) for start, end in bounds]
+        if at_most is not None and len(passages) >= at_most:
             break
-    return _kept(found, windows, doc_id)
+    return _sampled(passages, windows, doc_id)
 
 
 def leaves_out(sections: Iterable[Section], spans: Iterable[Span]) -> bool:
@@ -122,24 +122,24 @@ def leaves_out(sections: Iterable[Section], spans: Iterable[Span]) -> bool:
 
     Args:
         sections: the document's texts.
-        spans: its passages, in order.
+        spans: the spans of its passages, in order.
     """
     by_value: defaultdict[tuple[str, int | None], list[Span]] = defaultdict(list)
     for span in spans:
         by_value[span.field, span.value].append(span)
     for section in sections:
-        read = 0
+        covered_end = 0
         for span in by_value[section.field, section.value]:
-            if not is_blank(section.text[read : span.start]):
+            if not is_blank(section.text[covered_end : span.start]):
                 return True
-            read = max(read, span.end)
-        if not is_blank(section.text[read:]):
+            covered_end = max(covered_end, span.end)
+        if not is_blank(section.text[covered_end:]):
             return True
     return False
 
 
 def readable(text: str) -> str:
-    """Return a passage as a model reads it: with single spaces, and at most three hyphens in a row."""
+    """Return a passage as a model reads it, with single spaces and at most three hyphens in a row."""
     return LONG_HYPHENS.sub("---", " ".join(text.split()))
 
 
@@ -147,11 +147,11 @@ def _is_short(text: str, words: int) -> bool:
     return sum(1 for _ in islice(words_of(text), words + 1)) <= words
 
 
-def _kept(found: Sequence[tuple[Section, Span]], windows: Windows, doc_id: str) -> list[tuple[Section, Span]]:
-    if len(found) <= windows.limit or windows.policy == "first":
-        return list(found[: windows.limit])
+def _sampled(passages: Sequence[tuple[Section, Span]], windows: Windows, doc_id: str) -> list[tuple[Section, Span]]:
+    if len(passages) <= windows.limit or windows.policy == "first":
+        return list(passages[: windows.limit])
     if windows.limit == 1:
-        return [found[0]]
+        return [passages[0]]
     draw = random.Random(f"{windows.seed}:{doc_id}")  # noqa: S311 - a repeatable draw, no secret
-    between = sorted(draw.sample(range(1, len(found) - 1), windows.limit - 2))
-    return [found[index] for index in (0, *between, len(found) - 1)]
+    middle = sorted(draw.sample(range(1, len(passages) - 1), windows.limit - 2))
+    return [passages[index] for index in (0, *middle, len(passages) - 1)]

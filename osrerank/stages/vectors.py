@@ -1,4 +1,4 @@
-"""Rerank by stored vectors: encode the query, and compare its vector with the documents'."""
+"""Rerank by stored vectors: encode the query, and compare its vector with the vectors of the documents."""
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
@@ -18,9 +18,9 @@ from osrerank.stages.ordering import (
     ScoredCandidate,
     StageAttempt,
     StageOutcome,
-    late,
-    not_scored,
-    nothing_scored,
+    deadline_reason,
+    not_scored_reason,
+    nothing_scored_error,
     rank_block,
     units_of,
 )
@@ -42,22 +42,22 @@ from osrerank.vectors.record import rows_of
 Doubles = npt.NDArray[np.float64]
 CUT = attrgetter("cut")
 WHOLE = Passages()
-"""The options for documents that are not split: each is its only passage."""
+"""The options for documents that are not split: each document is its only passage."""
 
 
 @dataclass(frozen=True, slots=True)
 class VectorStage:
-    """Orders the top ``depth`` candidates by similarity to the query: long documents by that of their passages.
+    """Orders the top ``depth`` candidates by their similarity to the query; long documents are compared by passages.
 
-    Documents without vectors are encoded, first passages of all before second ones. When the deadline cuts the stage
-    short, the candidates up to the first without a vector are put in order.
+    Documents without vectors are encoded: the first passages of all documents, then the second ones, and so on. If the
+    deadline cuts the stage short, it orders the candidates before the first one without a vector.
 
     Attributes:
         vectors: the source of the documents' vectors.
-        passages: how long documents are split and their passages' scores aggregated; None if they are not split.
-        depth: how many candidates are compared (k0).
-        separator: between the title and a passage.
-        name: how the stage is called in traces and reports.
+        passages: the options to split long documents and to aggregate their passages' scores; None to split none.
+        depth: the number of candidates that are compared (k0).
+        separator: the text between the title and a passage.
+        name: the stage's name in traces and reports.
     """
 
     vectors: DocumentVectors
@@ -69,7 +69,7 @@ class VectorStage:
     def rerank(self, ranking: Ranking, *, deadline: Deadline = NEVER) -> Ranking:
         """Return the ranking with its top ``depth`` in the order of their similarities.
 
-        If the ranking has no vectors of this stage's model, those that are stored are read first.
+        If the ranking has no vectors of this stage's model, the stored ones are read first.
 
         Raises:
             DeadlineExceeded: no document has a vector in time.
@@ -84,14 +84,12 @@ class VectorStage:
         return rank_block(self.vectors.encoder, ranking, compare, stage=self.name, depth=self.depth)
 
     def stored(self, ranking: Ranking, depth: int, deadline: Deadline = NEVER) -> CandidateVectors:
-        """Return the text that is encoded of each of a ranking's top candidates, its key, and the record if it is here.
-
-        The records are those of this machine's store.
+        """Return the texts to encode for a ranking's top candidates, their keys, and the records in the local store.
 
         Args:
             ranking: the ranking so far.
-            depth: how many candidates are read.
-            deadline: when half of the time left before it has passed, no more texts are prepared.
+            depth: the number of candidates.
+            deadline: the search's deadline; once half of the time before it is used, no more texts are prepared.
         """
         block = ranking.candidates[:depth]
         readable = (candidate for candidate in block if not lacks_text(candidate))
@@ -101,7 +99,7 @@ class VectorStage:
         return CandidateVectors(self.vectors.records.model_key, prepared, by_id, self.vectors.known(keys))
 
     def known_depth(self, ranking: Ranking, least: int, most: int) -> int:
-        """Return a depth between two: it ends before the first candidate whose record is not known."""
+        """Return the number of leading candidates with known records, between ``least`` and ``most``."""
         if (vectors := ranking.vectors) is None:
             return least
         pairs = ((candidate, vectors.keys.get(candidate.doc_id)) for candidate in ranking.candidates[least:most])
@@ -109,7 +107,7 @@ class VectorStage:
         return least + sum(1 for _ in takewhile(bool, is_known))
 
     def text_of(self, candidate: Candidate) -> str | LongText:
-        """Return what is encoded of a candidate: its text, or a `LongText` if it is cut into passages."""
+        """Return what the model encodes for a candidate: its text, or a `LongText` if it is cut into passages."""
         if self.passages is None:
             return model_text(candidate)
         return text_to_encode(candidate, self.passages, self.separator)
@@ -126,67 +124,71 @@ class VectorStage:
         readable: Sequence[Candidate],
     ) -> StageOutcome:
         encoding = self.vectors.encoded_query(query)
-        read = [candidate.doc_id for candidate in takewhile(lambda one: one.doc_id in vectors.texts, readable)]
-        texts, keys = [vectors.texts[doc_id] for doc_id in read], [vectors.keys[doc_id] for doc_id in read]
-        found = self.vectors.completed(texts, keys, vectors.known, deadline)
+        doc_ids = list(takewhile(vectors.texts.__contains__, (candidate.doc_id for candidate in readable)))
+        texts, keys = [vectors.texts[doc_id] for doc_id in doc_ids], [vectors.keys[doc_id] for doc_id in doc_ids]
+        completed = self.vectors.completed(texts, keys, vectors.known, deadline)
         encoded = encoding.result()
-        judged = self._judge(readable, found.documents, encoded.rows[0])
+        judged = self._judge(readable, completed.documents, encoded.rows[0])
         if not judged:
-            failures = {at: why for at, records in enumerate(found.documents) for why in records.failures.values()}
-            raise nothing_scored(self.vectors.encoder, failures, stage=self.name)
-        outcome = self._outcome(block, readable, found, judged, encoded)
-        return outcome._replace(vectors=replace(vectors, made={**vectors.made, **found.made}))
+            failures = {
+                position: reason
+                for position, records in enumerate(completed.documents)
+                for reason in records.failures.values()
+            }
+            raise nothing_scored_error(self.vectors.encoder, failures, stage=self.name)
+        outcome = self._outcome(block, readable, completed, judged, encoded)
+        return outcome._replace(vectors=replace(vectors, made={**vectors.made, **completed.made}))
 
     def _judge(
         self, readable: Sequence[Candidate], documents: Sequence[DocumentRecords], query: Floats
     ) -> list[ScoredCandidate]:
         """Return the scores of the candidates that have a vector."""
-        there = [(at, turn) for at, document in enumerate(documents) for turn in sorted(document.records)]
-        if not there:
+        passages = [
+            (document, passage) for document, records in enumerate(documents) for passage in sorted(records.records)
+        ]
+        if not passages:
             return []
-        rows = rows_of([documents[at].records[turn] for at, turn in there])
+        rows = rows_of([documents[document].records[passage] for document, passage in passages])
         logits = self.vectors.encoder.similarity(query, rows)
         by_document: dict[int, list[int]] = {}
-        for number, ((at, turn), is_finite) in enumerate(zip(there, np.isfinite(logits).tolist(), strict=True)):
+        for index, ((document, passage), is_finite) in enumerate(zip(passages, np.isfinite(logits), strict=True)):
             if is_finite:
-                by_document.setdefault(at, []).append(number)
+                by_document.setdefault(document, []).append(index)
             else:
-                documents[at].note(turn, None, NOT_FINITE.format(model=self.vectors.encoder.model))
+                documents[document].note(passage, None, NOT_FINITE.format(model=self.vectors.encoder.model))
         values = logits.tolist()
-        best = [max(own, key=values.__getitem__) if own[1:] else own[0] for own in by_document.values()]
+        best = [max(indices, key=values.__getitem__) for indices in by_document.values()]
         scores, units, probabilities = self._aggregated(logits, by_document.values(), best)
         pairs = zip(logits[best].tolist(), probabilities.tolist(), strict=True)
         parts = [{"logit": logit, "probability": probability} for logit, probability in pairs]
-        each = zip(by_document, best, scores.tolist(), units_of(scores, units), parts, strict=True)
-        return [
-            ScoredCandidate(
-                readable[at],
-                score,
-                unit,
-                own,
-                documents[at].spans[there[number][1]],
-                self._is_cut(readable[at], documents[at]),
-            )
-            for at, number, score, unit, own in each
-        ]
+        columns = zip(by_document, best, scores.tolist(), units_of(scores, units), parts, strict=True)
+        scored = []
+        for document, index, score, unit, score_parts in columns:
+            candidate, records = readable[document], documents[document]
+            span = records.spans[passages[index][1]]
+            is_cut = self._is_cut(candidate, records)
+            scored.append(ScoredCandidate(candidate, score, unit, score_parts, span, is_cut))
+        return scored
 
     def _aggregated(
         self, logits: Floats, by_document: Collection[Sequence[int]], best: Sequence[int]
     ) -> tuple[Doubles, Doubles, Doubles]:
-        """Return the score of each document ``(n,)``, a non-decreasing map of it to [0, 1], and its probability.
+        """Return the score of each document ``(n,)``, its unit (the score mapped to [0, 1]), and its probability.
 
         Args:
             logits: logits of the passages of all documents.
-            by_document: for each document, the indices of its passages' logits.
-            best: for each document, the index of its best passage's logit.
+            by_document: the indices of each document's logits.
+            best: the index of each document's highest logit.
         """
         probabilities, options = self.vectors.encoder.probabilities(logits), self.passages or WHOLE
         if AGGREGATIONS[options.aggregation] is max_p:
             return logits[best].astype(np.float64), probabilities[best], probabilities[best]
         aggregate = AGGREGATIONS[options.aggregation]
-        each = [aggregate(logits[own].astype(np.float64), probabilities[own], options.k) for own in by_document]
-        scores, units, chances = np.array(each).T
-        return scores, units, chances
+        aggregated = [
+            aggregate(logits[rows].astype(np.float64), probabilities[rows], options.k) for rows in by_document
+        ]
+        scores, units, document_probabilities = np.array(aggregated).T
+        return scores, units, document_probabilities
 
     def _is_cut(self, candidate: Candidate, document: DocumentRecords) -> bool:
         if any(map(CUT, document.records.values())):
@@ -197,29 +199,29 @@ class VectorStage:
         self,
         block: Sequence[Candidate],
         readable: Sequence[Candidate],
-        found: FoundRecords,
+        completed: FoundRecords,
         judged: Sequence[ScoredCandidate],
         query: Vectors,
     ) -> StageOutcome:
-        documents, reached, lacking = found.documents, len(readable), 0
+        documents, reached, lacking = completed.documents, len(readable), 0
         failures, reasons = dict[str, str](), list[Reason]()
         if len(judged) < len(readable) or not all(document.is_whole for document in documents):
-            scored = {item.candidate.doc_id for item in judged}
+            scored = {scored_candidate.candidate.doc_id for scored_candidate in judged}
             failures = {
                 candidate.doc_id: next(iter(document.failures.values()))
                 for candidate, document in zip(readable, documents, strict=False)  # a deadline may leave fewer
                 if document.failures and candidate.doc_id not in scored
             }
             dealt_with = scored | failures.keys()
-            reached = next((at for at, item in enumerate(readable) if item.doc_id not in dealt_with), len(readable))
+            reached = sum(1 for _ in takewhile(lambda candidate: candidate.doc_id in dealt_with, readable))
             lacking = sum(document.is_cut_off for document in documents) + len(readable) - len(documents)
             reasons = self._reasons(documents, len(readable))
         counts = {
             "inferences": sum([len(document.records) for document in documents]),
-            "encoded": found.encoded,
-            "known": found.known,
+            "encoded": completed.encoded,
+            "known": completed.known,
             "lacking": lacking,
-            "truncated": sum([item.cut for item in judged]),
+            "truncated": sum([scored_candidate.cut for scored_candidate in judged]),
             "query_truncated": bool(query.cut),
         }
         for state in VECTOR_COUNTS:
@@ -228,15 +230,15 @@ class VectorStage:
         return StageOutcome(attempt, counts, reasons)
 
     def _reasons(self, documents: Sequence[DocumentRecords], size: int) -> list[Reason]:
-        """Return why not all documents, or not all of their passages, were compared."""
+        """Return the reasons why not all documents, or not all of their passages, were compared."""
         unit = "candidates" if self.passages is None else "passages"
-        asked = sum(len(document.spans) for document in documents) + size - len(documents)
+        requested = sum(len(document.spans) for document in documents) + size - len(documents)
         failed = sum(len(document.failures) for document in documents)
-        attempted = len({(at, turn) for at, one in enumerate(documents) for turn in (*one.records, *one.failures)})
+        attempted = sum(len(document.records.keys() | document.failures.keys()) for document in documents)
         uncut = size - sum(bool(document.parts or document.records) for document in documents)
-        reasons = [late(f"after {attempted} of {asked} {unit}")] if attempted < asked else []
+        reasons = [deadline_reason(f"after {attempted} of {requested} {unit}")] if attempted < requested else []
         if uncut and self.passages is not None:
-            reasons = [late(f"after {attempted} passages; {uncut} candidates were not cut into passages")]
+            reasons = [deadline_reason(f"after {attempted} passages; {uncut} candidates were not cut into passages")]
         if failed and self.passages is not None:
-            reasons.append(not_scored(f"{failed} of {asked} passages"))
+            reasons.append(not_scored_reason(f"{failed} of {requested} passages"))
         return reasons

@@ -20,8 +20,8 @@ NOTES = [{"title": f"Note {number}", "text": f"note {number} on the pressure of 
 ONCE = (
     "search", "make_plan", "first_pass_of", "SearchPipelines.find", "FieldFinder.find", "RerankService.kept_recipe",
     "perform", "read", "candidates_of", "with_vectors", "VectorStage.stored", "Records.keys_of", "Records.known",
-    "rank", "Recipe.rerank", "Pipeline.rerank", "why_unread", "VectorStage.rerank", "BlendStage.rerank", "report_of",
-    "page_of", "write",
+    "rank", "Recipe.rerank", "Pipeline.rerank", "unreadable_reason", "VectorStage.rerank", "BlendStage.rerank",
+    "report_of", "page_of", "write",
 )  # fmt: skip
 """Functions, by their qualified names."""
 NEVER = ("recipe_of", "RerankService.models_of", "LoadedModel.ready", "LoadedModel.model")

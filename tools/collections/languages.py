@@ -18,7 +18,7 @@ from html.parser import HTMLParser
 from pathlib import Path
 
 from osrerank.formats.lines import numbered_objects
-from osrerank.stages.language_guard import LEAST_CHARACTERS, MOST_CHARACTERS, language_of, unreadable, why_unread
+from osrerank.stages.language_guard import LEAST_CHARACTERS, MOST_CHARACTERS, language_of, unreadable, unreadable_reason
 from osrerank.testing import FunctionScorer
 from osrerank.types import Advice, Candidate, Query, Ranking
 
@@ -73,7 +73,7 @@ def paragraphs(folder: Path) -> list[str]:
 def is_alarm(query: str, texts: Sequence[str]) -> bool:
     """Return whether a search with these hits keeps its first pass."""
     found = (Candidate(str(at), text, 1.0 / at, at) for at, text in enumerate(texts, 1))
-    return bool(why_unread(Ranking(Query("q", query or "?"), tuple(found)), ReadsEnglish()))
+    return bool(unreadable_reason(Ranking(Query("q", query or "?"), tuple(found)), ReadsEnglish()))
 
 
 def row(name: str, texts: Sequence[str]) -> str:

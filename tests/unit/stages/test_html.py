@@ -7,7 +7,7 @@ import pytest
 
 from osrerank.options.passages import BY_WINDOW, Passages
 from osrerank.reranker import Reranker
-from osrerank.stages.html import is_html, model_text, shown, without_markup
+from osrerank.stages.html import is_html, model_text, without_html, without_markup
 from osrerank.stages.passages import lacks_words, passages_of, text_to_encode
 from osrerank.testing import FunctionScorer
 from osrerank.types import Candidate, LongText, Section
@@ -73,7 +73,7 @@ def test_passages_of_html_have_its_words_and_their_spans_in_the_source(seed):
 def test_other_texts_are_read_as_they_are(text):
     candidate = candidate_of(text)
     assert not is_html(text)
-    assert shown(candidate) is candidate
+    assert without_html(candidate) is candidate
     assert text_to_encode(candidate, BY_WINDOW) == model_text(candidate) == text
 
 

@@ -5,7 +5,7 @@ import logging
 import pytest
 
 from osrerank.errors import ConfigError
-from osrerank.stages.language_guard import language_of, unreadable, why_unread
+from osrerank.stages.language_guard import language_of, unreadable, unreadable_reason
 from osrerank.testing import FunctionScorer
 from osrerank.types import Advice, Candidate, Query, Ranking
 from tests.rankings import client_for, ids
@@ -90,7 +90,7 @@ def ranking(texts, query="aspirin"):
 
 def why(texts, *languages):
     model = type("Some", (Reads,), {"languages": languages})()
-    return why_unread(ranking(texts), model)
+    return unreadable_reason(ranking(texts), model)
 
 
 def test_most_of_five_of_the_first_ten_must_be_read():
@@ -127,7 +127,7 @@ def test_close_relatives_are_read_by_the_same_model(code):
 
 
 def test_a_query_is_judged_first():
-    found = why_unread(ranking(GERMAN, "что снижает давление"), Reads())
+    found = unreadable_reason(ranking(GERMAN, "что снижает давление"), Reads())
     assert found.startswith("the query is mostly in Cyrillic")
 
 

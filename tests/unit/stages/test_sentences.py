@@ -17,7 +17,7 @@ from osrerank.scoring.cache.local import LocalStore, NullStore
 from osrerank.scoring.cache.scorer import CachedScorer
 from osrerank.scoring.registry import load_scorer
 from osrerank.stages import sentence_splitting
-from osrerank.stages.sentence_splitting import cleaned, sentence_blocks
+from osrerank.stages.sentence_splitting import blank_markup, sentence_blocks
 from osrerank.stages.sentences import SentenceStage, interpolate
 from osrerank.testing import FunctionScorer, ManualClock
 from osrerank.types import NEVER, Deadline
@@ -27,7 +27,7 @@ VALUE = FunctionScorer(lambda _query, text: float(text.split()[0]) if text else 
 
 
 def spans(text, options):
-    return [span for block in sentence_blocks(cleaned(text), options) for span in block]
+    return [span for block in sentence_blocks(blank_markup(text), options) for span in block]
 
 
 def sentences_of(text, **options):
@@ -41,8 +41,8 @@ def test_sentences_with_abbreviations_and_numbers():
 
 def test_markup_is_blanked_and_places_stay():
     text = "<p>One <b>bold</b> word.</p><script>x < y. z</script><!-- no. --> Is 3&nbsp;< 4 or a<b? Yes."
-    assert len(cleaned(text)) == len(text)
-    assert cleaned(text).split() == ["One", "bold", "word.", "Is", "3", "<", "4", "or", "a<b?", "Yes."]
+    assert len(blank_markup(text)) == len(text)
+    assert blank_markup(text).split() == ["One", "bold", "word.", "Is", "3", "<", "4", "or", "a<b?", "Yes."]
     spans = sentences_of(text)
     assert spans[0] == "One <b>bold</b> word."
     assert spans[-1] == "Yes."
@@ -59,8 +59,8 @@ def test_long_sentences_are_chunked_with_or_without_their_tail():
 
 @given(st.text(st.sampled_from("ab. ?\n\u00e9\U0001f600<"), max_size=120), st.integers(1, 5))
 def test_every_word_is_in_one_sentence(text, max_words):
-    words = [word for one in sentences_of(text, max_words=max_words) for word in cleaned(one).split()]
-    assert "".join(words) == "".join(cleaned(text).split())
+    words = [word for one in sentences_of(text, max_words=max_words) for word in blank_markup(one).split()]
+    assert "".join(words) == "".join(blank_markup(text).split())
 
 
 def test_interpolation_by_hand():
@@ -220,7 +220,7 @@ def test_a_splitter_is_waited_for_until_the_deadline(monkeypatch):
     go_on, punkt = threading.Event(), Sentences(splitter="punkt", language="et")
     sentence_splitting._loading.cache_clear()
     monkeypatch.setattr(sentence_splitting, "_punkt", lambda _language: go_on.wait(60))  # loads slowly
-    with pytest.raises(DeadlineExceeded, match="sentence splitter is still being loaded"):
+    with pytest.raises(DeadlineExceeded, match="sentence splitter was still loading"):
         SentenceStage(FunctionScorer(), punkt).rerank(ranking_of(["Üks lause."]), deadline=Deadline.after_ms(-1))
     go_on.set()
     assert sentence_splitting.is_ready(punkt, Deadline.after_ms(60_000))
