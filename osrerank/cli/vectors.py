@@ -60,7 +60,7 @@ def build(context: click.Context, /, *, index: str, to: Any, follow: str | None)
         if follow:
             signal.signal(signal.SIGTERM, signal.default_int_handler)
             if not field:
-                Builder(client, index, to).heads()  # raises if the index cannot be followed
+                Builder(client, index, to).read_heads()  # raises if the index cannot be followed
         done = build_on_screen(client, index, to=to, date_field=field)
         if follow:
             click.echo(f"{index}: {done}", err=True)

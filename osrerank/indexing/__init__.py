@@ -1,1 +1,1 @@
-"""Build the document vectors of whole indices beforehand, estimate what that costs, and prune old ones."""
+"""Build the document vectors of whole indices, estimate the cost of a build, and prune old vectors."""

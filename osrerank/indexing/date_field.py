@@ -1,4 +1,4 @@
-"""Find the documents that changed since a build by a date field, where a service gives no sequence numbers."""
+"""Find the documents that changed since a build by a date field, for engines that give no sequence numbers."""
 
 from dataclasses import replace
 from typing import Any, NamedTuple, Self
@@ -10,17 +10,17 @@ from osrerank.retrieval.requests import is_embedded
 
 DATES = ("date", "date_nanos")
 NUMBERS = ("long", "integer", "short", "byte", "double", "float", "half_float", "scaled_float", "unsigned_long")
-"""Types of the fields that can tell changes."""
+"""The types of the fields by which changes can be found."""
 
 
 class Changes(NamedTuple):
-    """What changed in an index since a build, found by a field that grows with each change.
+    """The changes in an index since a build, found by a field that grows with each change.
 
     Attributes:
-        saved: keeps the highest value of the field that such builds saw.
-        newest: the field's highest value now; None if no document has one.
+        saved: the stored position; it has the highest value of the field at the last such build.
+        newest: the field's highest value now; None if no document has the field.
         field: the field's name.
-        is_date: whether the field is a date; its values are then in milliseconds.
+        is_date: whether the field is a date, with values in milliseconds.
     """
 
     saved: SidePosition
@@ -30,17 +30,17 @@ class Changes(NamedTuple):
 
     @classmethod
     def of(cls, client: Client, index: str, saved: SidePosition, field: str) -> Self:
-        """Ask the cluster for a field's highest value; return the changes up to that value.
+        """Request a field's highest value from the cluster; return the changes up to that value.
 
         Raises:
-            ConfigError: the engine is the embedded one, or the field is no date or number.
+            ConfigError: the engine is the embedded one, or the field is not a date or number.
         """
         if is_embedded(client):
             reason = "the embedded engine needs no date field: write --follow alone"
             raise ConfigError(reason, setting="follow", source="flag")
         kinds = {*_types(client, index, field)}
         if len(kinds) != 1 or not kinds <= {*DATES, *NUMBERS}:
-            raise ConfigError(f"{field} is no date or number of {index}", setting="follow", source="flag")
+            raise ConfigError(f"{field} is not a date or number field of {index}", setting="follow", source="flag")
         body = {"size": 0, "aggs": {"newest": {"max": {"field": field}}}}
         newest = client.search(index=index, body=body)["aggregations"]["newest"]["value"]
         saved.load()
@@ -63,5 +63,5 @@ class Changes(NamedTuple):
 
 
 def _types(client: Client, index: str, field: str) -> set[str]:
-    found = client.indices.get_field_mapping(fields=field, index=index)[index]["mappings"]
-    return {str(definition["type"]) for entry in found.values() for definition in entry["mapping"].values()}
+    mappings = client.indices.get_field_mapping(fields=field, index=index)[index]["mappings"]
+    return {str(definition["type"]) for entry in mappings.values() for definition in entry["mapping"].values()}

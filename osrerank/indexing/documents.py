@@ -7,7 +7,7 @@ from itertools import islice
 from typing import Any, NamedTuple
 
 from osrerank.client import Client
-from osrerank.indexing.side_index import every_hit
+from osrerank.indexing.side_index import scroll_hits
 from osrerank.options.rerank import Rerank
 from osrerank.response import parse
 from osrerank.retrieval.fields import SearchFields
@@ -18,18 +18,18 @@ from osrerank.types import LongText, Query
 from osrerank.vectors.documents import DocumentVectors
 
 BATCH = 64
-"""Documents encoded at a time."""
+"""The number of documents that are encoded at a time."""
 PAGE = 2000
-"""Documents per request to the embedded engine, which scans the whole index for each request."""
+"""The number of documents in a request to the embedded engine, which scans the whole index for each request."""
 
 
 class DocumentBatch(NamedTuple):
     """A batch of an index's documents, as the texts that a model reads.
 
     Attributes:
-        texts: index -> a text for each document that has one; long ones may be read by passages.
-        documents: number of documents in the batch.
-        empty: how many of them have no text.
+        texts: index -> the texts of its documents; a `LongText` is read by passages.
+        documents: the number of documents in the batch.
+        empty: the number of documents without text.
     """
 
     texts: Mapping[str, list[str | LongText]]
@@ -37,7 +37,7 @@ class DocumentBatch(NamedTuple):
     empty: int
 
     @property
-    def every(self) -> list[str | LongText]:
+    def all_texts(self) -> list[str | LongText]:
         """The texts of all indices in one list."""
         return [text for texts in self.texts.values() for text in texts]
 
@@ -49,10 +49,10 @@ def batches_of(
 
     Args:
         client: a client of the index.
-        index: an index, alias or pattern, whose options say how documents are read.
+        index: an index, alias or pattern; its options say how documents are read.
         fields: the fields to read.
         query: the query for the documents to read.
-        within: the only one of these indices to read; None for all.
+        within: the only index to read, one of those that ``index`` stands for; None for all.
     """
     options = client.options_of(index)
     documents = documents_of(client, within or index, fields, query)
@@ -67,7 +67,7 @@ def batch_of(
     """Return documents as the texts that a model reads.
 
     Args:
-        service: holds the model.
+        service: the service with the model.
         options: the options of the index's searches.
         fields: the fields that are read.
         hits: the documents.
@@ -100,9 +100,9 @@ def vectors_of(client: Client, index: str | None = None) -> DocumentVectors:
 def documents_of(
     client: Client, index: str, fields: SearchFields, query: Mapping[str, Any] = EVERY
 ) -> Iterator[Mapping[str, Any]]:
-    """Yield the documents that match a query when reading begins, as hits in arbitrary order."""
+    """Yield the documents that match a query as of the start, as hits in arbitrary order."""
     size = PAGE if is_embedded(client) else BATCH
-    return every_hit(client, index, body_of(fields, size, query))
+    return scroll_hits(client, index, body_of(fields, size, query))
 
 
 def sample_texts(client: Client, index: str, fields: SearchFields, count: int) -> list[str]:

@@ -14,17 +14,17 @@ from osrerank.vectors.documents import DocumentVectors
 from osrerank.vectors.store import VECTORS_OFF
 
 FIRST, ENOUGH_S = 8, 4.0
-"""How many texts are encoded to warm up, and after how many seconds the measurement ends."""
+"""The number of texts encoded to warm up, and the seconds after which the measurement ends."""
 UNITS = ((90, 1, "second"), (90 * 60, 60, "minute"), (48 * 3_600, 3_600, "hour"), (math.inf, 86_400, "day"))
-"""Units of a duration: the seconds up to which each is used, its length in seconds, and its name."""
+"""The units of a duration: the seconds up to which a unit is used, its length in seconds, and its name."""
 
 
 class EncodingRate(NamedTuple):
-    """How fast this machine encodes texts of given lengths.
+    """The speed at which this machine encodes texts of given lengths.
 
     Attributes:
-        characters_per_s: characters of text encoded a second.
-        text_bytes: mean stored size of a text's vectors, in bytes.
+        characters_per_s: the number of characters encoded in a second.
+        text_bytes: the mean stored size of a text's vectors, in bytes.
     """
 
     characters_per_s: float
@@ -33,13 +33,13 @@ class EncodingRate(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """How many of an index's documents lack vectors, and what building these would cost on this machine.
+    """The vectors that an index lacks, and the cost of building them on this machine.
 
     Attributes:
-        coverage: how many documents have vectors, and how many lack them.
-        build_s: time to build the missing vectors, in seconds.
-        build_bytes: their stored size in bytes, without the store's overhead.
-        rate: how fast texts were encoded; None if no vectors are missing.
+        coverage: the numbers of documents with and without vectors.
+        build_s: the time to build the missing vectors, in seconds.
+        build_bytes: the stored size of the missing vectors in bytes, without the store's overhead.
+        rate: the measured speed of encoding; None if no vectors are missing.
     """
 
     coverage: Coverage
@@ -55,13 +55,13 @@ class Estimate:
 
     def as_json(self) -> dict[str, Any]:
         """Return the estimate as a dictionary of JSON values."""
-        found = self.coverage
+        coverage = self.coverage
         return {
-            "documents": found.documents,
-            "built": found.built,
-            "looked_at": found.looked_at,
-            "lacking": found.lacks,
-            "share": found.share,
+            "documents": coverage.documents,
+            "built": coverage.built,
+            "looked_at": coverage.looked_at,
+            "lacking": coverage.lacks,
+            "share": coverage.share,
             "build_s": round(self.build_s, 1),
             "build_bytes": round(self.build_bytes),
         }
@@ -84,21 +84,21 @@ def estimate(client: Client, index: str) -> Estimate:
     vectors = vectors_of(client, index)
     if vectors.store is None and client.searcher.vectors is None:
         raise ConfigError(VECTORS_OFF, setting="vectors", source="environment")
-    found = client.coverage(index)
-    if not found.texts:
-        return Estimate(found)
-    rate = encoding_rate(vectors, found.texts)
-    lacks = found.lacks * len(found.texts) / found.lacking  # equal texts are encoded once
-    mean = sum(text.characters for text in found.texts) / len(found.texts)
-    return Estimate(found, lacks * mean / rate.characters_per_s, lacks * rate.text_bytes, rate)
+    coverage = client.coverage(index)
+    if not coverage.texts:
+        return Estimate(coverage)
+    rate = encoding_rate(vectors, coverage.texts)
+    lacks = coverage.lacks * len(coverage.texts) / coverage.lacking  # equal texts are encoded once
+    mean = sum(text.characters for text in coverage.texts) / len(coverage.texts)
+    return Estimate(coverage, lacks * mean / rate.characters_per_s, lacks * rate.text_bytes, rate)
 
 
 def encoding_rate(vectors: DocumentVectors, texts: Sequence[ModelText]) -> EncodingRate:
-    """Measure how fast texts of these lengths are encoded, in batches as large as a build's.
+    """Measure how fast texts of these lengths are encoded, in batches of the size that builds use.
 
     Args:
-        vectors: the source of the model's vectors; the first texts that it encodes, to warm up, do not count.
-        texts: at least one.
+        vectors: the source of the model's vectors.
+        texts: at least one text; some of them are encoded first to warm up, and do not count.
 
     Raises:
         InferenceError: a text could not be encoded.
@@ -123,6 +123,6 @@ def duration(seconds: float) -> str:
 
 
 def _spread(ordered: Sequence[ModelText], count: int, offset: float) -> list[ModelText]:
-    """Return ``count`` texts at even distances; ``offset`` in [0, 1) moves all of them by this part of a distance."""
+    """Return ``count`` texts at even distances; ``offset`` in [0, 1) shifts them by a share of a distance."""
     step = max(1.0, len(ordered) / count)
     return [ordered[int((number + offset) * step)] for number in range(min(count, len(ordered)))]

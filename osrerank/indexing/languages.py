@@ -1,4 +1,4 @@
-"""In which languages an index's documents are, and what that asks for: a model, an analyzer."""
+"""Detect the languages of an index's documents, and recommend a model and an analyzer for them."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -14,7 +14,7 @@ from osrerank.scoring.registry import is_local
 from osrerank.stages.language_guard import is_read, languages_of, use_multilingual
 
 FEW = 0.2
-"""Of the texts whose language is clear; a language of fewer, among 20, is chance."""
+"""The least share of the texts with a clear language; among 20 texts, a rarer language may be an error."""
 ANALYZERS = {
     "ar": "arabic", "bg": "bulgarian", "bn": "bengali", "ca": "catalan", "cs": "czech", "da": "danish", "de": "german",
     "el": "greek", "en": "english", "es": "spanish", "et": "estonian", "eu": "basque", "fa": "persian", "fi": "finnish",
@@ -25,7 +25,7 @@ ANALYZERS = {
 }  # fmt: skip
 """ISO 639-1 code -> OpenSearch's analyzer for the language."""
 PLAIN = ("", "standard", "simple", "whitespace")
-"""Analyzers that know no language."""
+"""Analyzers without rules for a language."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,10 +33,10 @@ class Languages:
     """The languages of an index's documents.
 
     Attributes:
-        found: language -> how many documents of a sample are in it; rare ones are left out.
+        found: language -> the number of sampled documents in it, without rare languages.
         model: the index's model.
-        read: the languages that it reads; empty if they are not known.
-        plain: the text field that is searched first, if its analyzer knows no language; else "".
+        read: the languages that the model reads; empty if they are unknown.
+        plain: the text field that is searched first, if its analyzer is in `PLAIN`; else "".
     """
 
     found: Mapping[str, int]
@@ -47,12 +47,12 @@ class Languages:
     @classmethod
     def of(cls, client: Client, index: str, texts: Sequence[str]) -> Self:
         """Return the languages of a sample of an index's documents."""
-        told: Counter[str] = languages_of(texts)
-        found = {name: count for name, count in told.most_common() if count >= FEW * told.total()}
+        counts: Counter[str] = languages_of(texts)
+        common = {name: count for name, count in counts.most_common() if count >= FEW * counts.total()}
         with client.searcher.serving(index) as service:
             settings = service.settings
         directory = locate_here(settings.model) if is_local(settings.backend) else None
-        read = read_card(directory).languages if directory else ()
+        model_languages = read_card(directory).languages if directory else ()
         searched = client.fields_of(index).searched
         leaves = [
             leaf
@@ -60,11 +60,11 @@ class Languages:
             for leaf in fields.values()
         ]
         plain = [leaf.path for leaf in leaves if leaf.path in searched[:1] and leaf.analyzer in PLAIN]
-        return cls(found, settings.model, read, plain[0] if plain else "")
+        return cls(common, settings.model, model_languages, plain[0] if plain else "")
 
     @property
     def unread(self) -> tuple[str, ...]:
-        """Those of the languages that the index's model does not read."""
+        """The languages of the documents that the index's model does not read."""
         return tuple(name for name in self.found if self.read and not is_read(name, self.read))
 
     @property
@@ -74,15 +74,15 @@ class Languages:
 
     @property
     def sentences(self) -> tuple[str, ...]:
-        """What to tell: the languages, the model that reads them, and the analyzer that finds their words."""
+        """The sentences to show: the languages, the model that reads them, and an analyzer for them."""
         if not self.found:
             return ()
-        said = [f"the documents are in {', '.join(self.found)}"]
+        sentences = [f"the documents are in {', '.join(self.found)}"]
         if self.unread:
             fix = use_multilingual() if self.needs_multilingual else "name a model that reads it"
-            said.append(f"{self.model} does not read {', '.join(self.unread)}: {fix}")
+            sentences.append(f"{self.model} does not read {', '.join(self.unread)}: {fix}")
         analyzer = ANALYZERS.get(next(iter(self.found)))
         if self.plain and analyzer:
             fix = f'"analyzer": "{analyzer}" in the mapping of a new index finds other forms of a word, too'
-            said.append(f"{self.plain} has an analyzer without a language: {fix}")
-        return tuple(said)
+            sentences.append(f"{self.plain} has an analyzer without a language: {fix}")
+        return tuple(sentences)

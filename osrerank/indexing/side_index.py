@@ -29,30 +29,30 @@ from osrerank.vectors.index import (
 from osrerank.vectors.store import REST_S, Guard, Size
 
 KEEP_ALIVE = "5m"
-"""How long the cluster keeps a scroll between two requests."""
+"""The time for which the cluster keeps a scroll open between two requests."""
 MOST_RECENT = 10_000
-"""How many records that were written last are kept in memory: some 7 MB."""
+"""The number of recently written records that are kept in memory, about 7 MB."""
 MOST_MODELS = 100
 """The most models whose records are counted."""
 
 
-def every_hit(client: Client, index: str, body: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
-    """Yield all hits of a search, as of its start, in arbitrary order.
+def scroll_hits(client: Client, index: str, body: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
+    """Yield all hits of a search as of its start, in arbitrary order.
 
     Args:
         client: a client of the engine.
         index: the index to search.
-        body: the search body; its ``size`` is that of a page.
+        body: the search body; its ``size`` is the size of a page.
     """
     body = {**body, "sort": ["_doc"]}
     engine = client.engine
-    if engine.is_embedded:  # it does not scroll
+    if engine.is_embedded:  # the embedded engine has no scroll
         page = client.search(body=body, index=index)["hits"]["hits"]
         while page:
             yield from page
             page = client.search(body={**body, "search_after": page[-1]["sort"]}, index=index)["hits"]["hits"]
         return
-    params = {"scroll": KEEP_ALIVE, **engine.no_pipeline}  # an index may have a pipeline of its own
+    params = {"scroll": KEEP_ALIVE, **engine.no_pipeline}  # an index may have a default pipeline
     answer = client.search(body=body, index=index, params=params)
     try:
         while page := answer["hits"]["hits"]:
@@ -63,24 +63,24 @@ def every_hit(client: Client, index: str, body: Mapping[str, Any]) -> Iterator[M
 
 
 class IndexStore:
-    """The side index of one index, for building, counting and deleting records; searches do not use this.
+    """The side index of one index, for building, counting and deleting records; searches do not use this class.
 
     Args:
         client: a client of the engine; the caller closes it.
-        indices: the application's indices whose vectors are in it: an index, or those of a data stream.
-        model: label of the model that writes.
-        rest_s: pause after a failure of reading, or of writing, in seconds.
+        indices: the application's indices whose vectors it stores: one index, or all indices of a data stream.
+        model: the label of the model that writes.
+        rest_s: the pause after a failed read, or a failed write, in seconds.
 
     Attributes:
-        beside: the application's indices.
-        index: the side index.
-        model: label of the model that writes.
+        indices: the application's indices.
+        index: the name of the side index.
+        model: the label of the model that writes.
     """
 
     name = "index"
 
     def __init__(self, client: Client, indices: Sequence[str], *, model: str = "", rest_s: float = REST_S) -> None:
-        self.beside, self.index = indices, side_index(indices[0])
+        self.indices, self.index = indices, side_index(indices[0])
         self._client, self.model = client, model
         self._form = RecordRequests(client.engine)
         self._guard = Guard(self.name, self.index, rest_s)
@@ -90,9 +90,9 @@ class IndexStore:
     def read(self, keys: Sequence[bytes]) -> dict[bytes, bytes]:
         with self._lock:
             recent = {key: self._recent[key] for key in keys if key in self._recent}
-        left = [key for key in keys if key not in recent]
-        found: dict[bytes, bytes] = self._guard.read.attempt(lambda: self._read(left), {}) if left else {}
-        return recent | found
+        missing = [key for key in keys if key not in recent]
+        stored: dict[bytes, bytes] = self._guard.read.attempt(lambda: self._read(missing), {}) if missing else {}
+        return recent | stored
 
     def write(self, records: Mapping[bytes, bytes]) -> int:
         return self._guard.write.attempt(lambda: self._write(records), 0) if records else 0
@@ -101,11 +101,11 @@ class IndexStore:
         pass
 
     def _read(self, keys: Sequence[bytes]) -> dict[bytes, bytes]:
-        found: dict[bytes, bytes] = {}
+        records: dict[bytes, bytes] = {}
         for start in range(0, len(keys), READ_AT_ONCE):
             path, params, body = self._form.reading([self.index], keys[start : start + READ_AT_ONCE])
-            found |= self._form.found(self._client.transport.perform_request("POST", path, params=params, body=body))
-        return found
+            records |= self._form.found(self._client.transport.perform_request("POST", path, params=params, body=body))
+        return records
 
     def _write(self, records: Mapping[bytes, bytes]) -> int:
         self.create()
@@ -117,7 +117,7 @@ class IndexStore:
         return len(records)
 
     def create(self) -> None:
-        """Create the side index, empty, if it is not there; searches fill it."""
+        """Create the side index if it does not exist."""
         if self._client.indices.exists(index=self.index):
             return
         try:
@@ -127,11 +127,11 @@ class IndexStore:
                 raise
 
     def refresh(self) -> None:
-        """Refresh the side index, so that searches find what was written."""
+        """Refresh the side index, so that searches find new records."""
         self._client.indices.refresh(index=self.index, ignore_unavailable=True)
 
     def read_position(self, key: bytes) -> tuple[bytes, Any]:
-        """Return how far builds came, as bytes, empty if nothing says so; and the version for `write_position`."""
+        """Return a stored position as bytes, empty if there is none, and its version for `write_position`."""
         self.refresh()
         path, params, body = self._form.reading_positions([self.index], [key])
         answer = self._client.transport.perform_request("POST", path, params=params, body=body)
@@ -139,9 +139,9 @@ class IndexStore:
         return content, (hit["_seq_no"], hit["_primary_term"]) if "_seq_no" in hit else None
 
     def write_position(self, key: bytes, content: bytes, version: Any) -> Any:
-        """Store how far builds came; return the new version, None if another builder changed it since this version.
+        """Store a position; return its new version, or None if another builder has changed it since ``version``.
 
-        The embedded engine does not compare versions: there, the last writer wins.
+        The embedded engine does not compare versions, so there the last writer wins.
         """
         self.create()
         params: dict[str, Any] = {}
@@ -161,8 +161,8 @@ class IndexStore:
         if not self._client.indices.exists(index=self.index):
             return {}
         body = {"size": 0, "aggs": {"models": {"terms": {"field": MODEL, "size": MOST_MODELS}}}}
-        found = self._client.search(index=self.index, body=body)
-        buckets = found["aggregations"]["models"]["buckets"]
+        response = self._client.search(index=self.index, body=body)
+        buckets = response["aggregations"]["models"]["buckets"]
         return {bucket["key"]: int(bucket["doc_count"]) for bucket in buckets}
 
     def size(self) -> Size:
@@ -175,16 +175,17 @@ class IndexStore:
         stored = self._client.indices.stats(index=self.index)["_all"]["primaries"]["store"]
         return Size(count, int(stored["size_in_bytes"]), 0)
 
-    def prune(self, kept: Iterable[Sequence[bytes]], positions: Iterable[bytes] = ()) -> int:
-        """Delete all records except those of these keys, and all positions of builds except these."""
-        wanted = {key.hex() for keys in kept for key in keys} | {f"{POSITION}{key.hex()}" for key in positions}
+    def prune(self, keys_to_keep: Iterable[Sequence[bytes]], positions: Iterable[bytes] = ()) -> int:
+        """Delete all records except those with these keys, and all positions except those with these keys."""
+        ids_to_keep = {key.hex() for batch in keys_to_keep for key in batch}
+        ids_to_keep |= {f"{POSITION}{key.hex()}" for key in positions}
         if not self._client.indices.exists(index=self.index):
             return 0
         self._client.indices.refresh(index=self.index)
         body = {"size": READ_AT_ONCE, "query": {"match_all": {}}, "_source": False}
-        every = every_hit(self._client, self.index, body)
-        others = (hit["_id"] for hit in every if hit["_id"] not in wanted)
-        while ids := list(islice(others, READ_AT_ONCE)):
+        hits = scroll_hits(self._client, self.index, body)
+        ids_to_delete = (hit["_id"] for hit in hits if hit["_id"] not in ids_to_keep)
+        while ids := list(islice(ids_to_delete, READ_AT_ONCE)):
             answer = self._client.bulk(body=[{"delete": {"_index": self.index, "_id": doc_id}} for doc_id in ids])
             if reason := refusal(answer, "delete"):
                 raise OsrerankError(f"{self.index} was pruned only in part: {reason}")
@@ -198,35 +199,37 @@ class IndexStore:
 
 
 def side_stores(client: Client, names: Sequence[str], model: str = "") -> list[IndexStore]:
-    """Return the side indices of the indices that these names, aliases and patterns stand for, with all their indices.
+    """Return the side indices of the indices that these names stand for; a data stream comes with all its indices.
 
     Args:
         client: a client of the indices.
         names: names, aliases or patterns of indices.
-        model: label of the model that writes.
+        model: the label of the model that writes.
 
     Raises:
-        NotFoundError: there is no such index.
+        NotFoundError: an index does not exist.
     """
-    found = {index for name in names for index in client.indices.get_mapping(index=name)}
-    for stream in {stream_of(index) for index in found} - found:
-        found |= {*client.indices.get_mapping(index=stream)}
-    real = [index for index in found if not index.startswith(PREFIX)]
-    groups = groupby(sorted(real, key=lambda index: (side_index(index), index)), side_index)
-    return [IndexStore(client, list(indices), model=model) for _, indices in groups]
+    indices = {index for name in names for index in client.indices.get_mapping(index=name)}
+    for stream in {stream_of(index) for index in indices} - indices:
+        indices |= {*client.indices.get_mapping(index=stream)}
+    application_indices = [index for index in indices if not index.startswith(PREFIX)]
+    groups = groupby(sorted(application_indices, key=lambda index: (side_index(index), index)), side_index)
+    return [IndexStore(client, list(group), model=model) for _, group in groups]
 
 
 def orphans(client: Client) -> list[str]:
-    """Return the side indices whose index is gone, and those that older versions of osrerank named otherwise.
+    """Return the side indices whose index was deleted, and those with the names of older versions of osrerank.
 
-    None are returned if the user may not list indices.
+    The list is empty if the user may not list indices.
     """
     try:
-        found = client.indices.get(index=f"{PREFIX}*,*{OLD_SUFFIX}", expand_wildcards="all", ignore_unavailable=True)
+        candidates = client.indices.get(
+            index=f"{PREFIX}*,*{OLD_SUFFIX}", expand_wildcards="all", ignore_unavailable=True
+        )
     except AuthorizationException:
         return []
-    sides = {name for name in found if name.startswith(PREFIX)}
-    gone = [name for name in sides if not client.indices.exists(index=name.removeprefix(PREFIX))]
-    mapped = {name: {*found[name]["mappings"].get("properties", ())} for name in {*found} - sides}
+    sides = {name for name in candidates if name.startswith(PREFIX)}
+    orphaned = [name for name in sides if not client.indices.exists(index=name.removeprefix(PREFIX))]
+    mapped = {name: {*candidates[name]["mappings"].get("properties", ())} for name in {*candidates} - sides}
     old = [name for name, fields in mapped.items() if {MODEL} <= fields <= {FIELD, MODEL}]
-    return sorted([*gone, *old])
+    return sorted([*orphaned, *old])

@@ -1,4 +1,4 @@
-"""Store the position of an index's builds beside their vectors, where several builders change it."""
+"""Store the position of an index's builds beside their vectors, shared by several builders."""
 
 import logging
 from abc import ABC, abstractmethod
@@ -18,7 +18,7 @@ class StoredPosition(ABC):
     """The position of an index's builds, in the store of its vectors.
 
     Attributes:
-        position: as it was last read or written.
+        position: the position as last read or written.
     """
 
     position: Position
@@ -29,15 +29,15 @@ class StoredPosition(ABC):
 
     @abstractmethod
     def update(self, change: Callable[[Position], tuple[Position, Any]]) -> Any:
-        """Change the position; return what the change returned beside it.
+        """Change the position; return the second value that ``change`` returned.
 
         Args:
-            change: takes the current position, and returns the new one and a value; called again if another builder
-                wrote first.
+            change: a function that takes the current position, and returns the new one and a value. It is called again
+                if another builder wrote first.
         """
 
     def change(self, change: Callable[[Position], Position]) -> None:
-        """Change the position as `update` does, where there is nothing to return."""
+        """Change the position as `update` does, without a value to return."""
         self.update(lambda position: (change(position), None))
 
 
@@ -84,14 +84,12 @@ class FilePosition(StoredPosition):
         self.position = Position()
 
     def load(self) -> Position:
-        found = _read(self._store.read([self._key]).get(self._key, b""), "the file")
-        self.position = found if found.is_valid(self._store.files()) else Position()
+        position = _read(self._store.read([self._key]).get(self._key, b""), "the file")
+        self.position = position if position.is_valid(self._store.files()) else Position()
         return self.position
 
     def update(self, change: Callable[[Position], tuple[Position, Any]]) -> Any:
-        files = (
-            self._store.files()
-        )  # listed first: if a file is deleted from here on, the next load rejects this position
+        files = self._store.files()  # listed first, so that the next load rejects this position if a file gets deleted
         new, answer = change(self.load())
         if new != self.position:
             self.position = replace(new, files=files)
@@ -99,11 +97,11 @@ class FilePosition(StoredPosition):
         return answer
 
 
-def _read(content: bytes, where: str) -> Position:
+def _read(content: bytes, source: str) -> Position:
     if not content:
         return Position()
     try:
         return Position.read(content)
     except FormatError as error:
-        logger.warning("[vectors-again] %s: every document is read again: %s", where, error)
+        logger.warning("[vectors-again] %s: the build reads every document again: %s", source, error)
         return Position()

@@ -20,7 +20,7 @@ Heads = Mapping[str, Mapping[str, Head]]
 """Index -> shard number -> the shard's newest changes."""
 
 
-def heads_of(index: str, *, is_embedded: bool) -> Generator[SideRequest, Any, dict[str, dict[str, Head]]]:
+def read_heads(index: str, *, is_embedded: bool) -> Generator[SideRequest, Any, dict[str, dict[str, Head]]]:
     """Yield the requests for the newest changes of the indices that a name stands for, and return them.
 
     Raises:
@@ -52,18 +52,18 @@ def _embedded_heads(index: str) -> Generator[SideRequest, Any, dict[str, dict[st
     for name, entry in (yield SideRequest("GET", f"/{index}")).items():
         body = {"size": 1, "sort": [{"_doc": "desc"}], "_source": False}
         hits = (yield SideRequest("POST", path_of(name, "_search"), body))["hits"]["hits"]
-        last = number_of(hits[0], is_embedded=True) if hits else -1
+        last = sequence_number(hits[0], is_embedded=True) if hits else -1
         heads_by_index[name] = {"0": Head(entry["settings"]["index"]["uuid"], last, MOST)}
     return {name: heads for name, heads in heads_by_index.items() if not name.startswith(PREFIX)}
 
 
-def within(ranges: Sequence[tuple[int, int]]) -> dict[str, Any]:
+def in_ranges(ranges: Sequence[tuple[int, int]]) -> dict[str, Any]:
     """Return the query for documents whose sequence numbers lie in one of the ranges, both ends included."""
     clauses = [{"range": {SEQ_NO: {"gte": first, "lte": last}}} for first, last in ranges]
     return clauses[0] if len(clauses) == 1 else {"bool": {"should": clauses}}
 
 
-def of_shard(
+def shard_request(
     index: str, shard: str, action: str, body: Mapping[str, Any], *, engine: Engine, order: str = ""
 ) -> SideRequest:
     """Return a request to one shard.
@@ -85,6 +85,6 @@ def of_shard(
     return SideRequest("POST", path_of(index, action), {**body, **by_number}, {**params, **pipeline})
 
 
-def number_of(hit: Mapping[str, Any], *, is_embedded: bool) -> int:
+def sequence_number(hit: Mapping[str, Any], *, is_embedded: bool) -> int:
     """Return the sequence number of a hit that was requested in order; the embedded engine's sort counts from 1."""
     return int(hit["sort"][0]) - 1 if is_embedded else int(hit[SEQ_NO])

@@ -18,7 +18,7 @@ from osrerank.options.rerank import Rerank
 from osrerank.response import candidates_of
 from osrerank.retrieval.fields import SearchFields
 from osrerank.retrieval.requests import SideRequest, path_of
-from osrerank.retrieval.sequence import Heads, heads_of, of_shard, within
+from osrerank.retrieval.sequence import Heads, in_ranges, read_heads, shard_request
 from osrerank.search.step import Computation
 from osrerank.service import RerankService, no_vectors
 from osrerank.stages.html import lacks_text
@@ -154,7 +154,7 @@ def _not_built(
     Returns None if the engine gives no sequence numbers, or if no build of some index kept its position.
     """
     try:
-        heads: Heads = yield from heads_of(index, is_embedded=searcher.is_embedded)
+        heads: Heads = yield from read_heads(index, is_embedded=searcher.is_embedded)
     except (ConfigError, Failed):  # a sample tells
         return None
     positions: dict[str, Position | None] = {}
@@ -173,9 +173,9 @@ def _not_built(
     engine = yield from searcher.engine.find()
     count, size = 0, max(FEWEST, most // max(1, len(left)))
     for (name, number), ranges in left.items():
-        query = within(ranges) if searcher.is_embedded else at_random(within(ranges))
+        query = in_ranges(ranges) if searcher.is_embedded else at_random(in_ranges(ranges))
         body = body_of(read[1], size, query) | {"track_total_hits": True}
-        found = (yield of_shard(name, number, "_search", body, engine=engine))["hits"]
+        found = (yield shard_request(name, number, "_search", body, engine=engine))["hits"]
         hits += found["hits"]
         count += int(found["total"]["value"])
     return hits, count

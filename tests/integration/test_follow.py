@@ -145,7 +145,7 @@ def test_an_alias_that_moves_during_a_build_is_left_to_the_next(client: Client, 
     try:
         builder = Builder(client, "notes-now", None)
         client.indices.put_alias(index=f"{notes}-2", name="notes-now")
-        assert builder.by_number(builder.heads()).documents == COUNT
+        assert builder.build_by_number(builder.read_heads()).documents == COUNT
         assert build_vectors(client, "notes-now").documents == 10
     finally:
         client.indices.delete(index=[f"{notes}-2", side_index(f"{notes}-2")], ignore_unavailable=True)

@@ -173,9 +173,9 @@ def test_several_batches_are_under_way_and_a_killed_worker_loses_nothing(
                 group.kill(group.processes[0])
 
         builder = Builder(client, "many", None, killing)
-        heads = builder.heads()
+        heads = builder.read_heads()
         (side,), key = side_stores(client, ["many"]), builder.key("many", heads["many"])
-        built = builder.by_number(heads)
+        built = builder.build_by_number(heads)
         assert len(group.processes) == 1
         assert (built.documents, built.texts) == (1200, 1200)
         assert built.encoded == 1200  # a chunk that is sent again counts once

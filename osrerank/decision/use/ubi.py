@@ -15,7 +15,7 @@ from opensearchpy import NotFoundError
 from osrerank.client import Client
 from osrerank.decision.use.clicks import ShownPage
 from osrerank.errors import EvaluationError
-from osrerank.indexing.side_index import every_hit
+from osrerank.indexing.side_index import scroll_hits
 from osrerank.search.ubi import EXPERIMENT, FIRST_RANK, SESSION, TEAMS
 
 CLICKS = ("click", "click_through")
@@ -148,7 +148,7 @@ def _documents(client: Client, index: str, source: UbiSource) -> Iterator[Mappin
     query: dict[str, Any] = {"range": {"timestamp": bounds}} if bounds else {"match_all": {}}
     body = {"size": AT_ONCE, "query": query}
     try:
-        for hit in every_hit(client, index, body):
+        for hit in scroll_hits(client, index, body):
             yield hit["_source"]
     except NotFoundError:
         reason = f"there is no index {index}: name the one that has UBI's documents, or give a file of clicks"
