@@ -1,4 +1,4 @@
-"""The option ``cutoff``, which says where a reranked list ends."""
+"""The option ``cutoff``, which ends a reranked list where its precision would fall."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -8,7 +8,7 @@ from osrerank.options.parse import is_share, read_options, unusable
 
 @dataclass(frozen=True, slots=True)
 class Cutoff:
-    """Where a reranked list ends: before its precision falls below a minimum.
+    """The end of a reranked list: before its precision falls below a minimum.
 
     Attributes:
         precision: the least share of the returned hits that must be relevant, above 0 and below 1, as the index's

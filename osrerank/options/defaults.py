@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Self
 
 from osrerank.errors import ConfigError
-from osrerank.options.index_names import holding
+from osrerank.options.index_names import applying_names
 from osrerank.options.rerank import Rerank, RerankOptions
 from osrerank.settings import Settings
 from osrerank.settings_file import read_file
@@ -41,13 +41,13 @@ class Defaults:
         """Return the options of an index; of several indices, their common options or, if these differ, the base."""
         if not self.by_index:
             return self.base
-        names = holding(index, self.by_index)
+        names = applying_names(index, self.by_index)
         options = {self.base if name is None else self.by_index[name] for name in names}
         return options.pop() if len(options) == 1 else self.base
 
     def models_of(self, index: Any) -> set[str | None]:
         """Return the models of a search's indices, with None for the client's model."""
-        return {None if name is None else self.models[name] for name in holding(index, self.models)}
+        return {None if name is None else self.models[name] for name in applying_names(index, self.models)}
 
     def without_models(self, override: str) -> Self:
         """Return these defaults without models, because the caller's model or scorer applies to every index.

@@ -8,30 +8,30 @@ from typing import Any
 ALL = "*"
 
 
-def holding(index: Any, named: Collection[str]) -> set[str | None]:
+def applying_names(index: Any, names: Collection[str]) -> set[str | None]:
     """Return the names and patterns of a settings file that apply to a search's indices.
 
-    None is among them if no name or pattern applies to one of the indices. Each index is compared as the caller writes
-    it, even an alias or a pattern. An exact name wins, else the longest pattern. To a caller's pattern apply the names
-    and patterns of all indices that it may match.
+    The set has None if no name or pattern applies to one of the indices. Each index is compared as the caller writes
+    it, even an alias or a pattern. An exact name wins, else the longest pattern. If the caller writes a pattern, the
+    names and patterns of all indices that it may match apply.
 
     Args:
         index: the indices of the caller: a name, several separated by commas, a list, or None for all.
-        named: the names and patterns (``logs-*``) in the file.
+        names: the names and patterns (``logs-*``) in the file.
     """
-    written = [part for names in _listed(index) for part in names.split(",") if part] or [ALL]
-    excluded = [name[1:] for name in written if name.startswith("-")]
-    ordered = sorted(named, key=lambda name: (ALL in name, -len(name), name))
+    expressions = [name for listed in _listed(index) for name in listed.split(",") if name] or [ALL]
+    excluded = [name[1:] for name in expressions if name.startswith("-")]
+    ordered = sorted(names, key=lambda name: (ALL in name, -len(name), name))
     not_excluded = [name for name in ordered if not any(fnmatchcase(name, pattern) for pattern in excluded)]
-    included = [name for name in written if not name.startswith("-")]
-    return {applying for name in included for applying in _holding(name, ordered, not_excluded)}
+    included = [name for name in expressions if not name.startswith("-")]
+    return {applying for name in included for applying in _applying_to(name, ordered, not_excluded)}
 
 
 def _listed(index: Any) -> list[str]:
     return [index] if isinstance(index, str) else [str(name) for name in index or ()]
 
 
-def _holding(name: str, ordered: Sequence[str], not_excluded: Collection[str]) -> Iterator[str | None]:
+def _applying_to(name: str, ordered: Sequence[str], not_excluded: Collection[str]) -> Iterator[str | None]:
     name = ALL if name == "_all" else name
     for pattern in ordered:
         if fnmatchcase(name, pattern):  # applies to all indices of the name that no earlier pattern matches

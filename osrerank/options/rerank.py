@@ -78,13 +78,13 @@ class Rerank:
             ``"vectors-duo"``, ``"mono-duo"`` and ``"vectors-mono-duo"`` then compare the best in pairs. ``"none"`` is
             the first pass only. With a bi-encoder, ``"mono"`` runs as ``"vectors"``, and the response has a warning.
             The value may also be a ``Pipeline`` of your own.
-        depth: how many candidates the first stage reranks (k0), 1 to 10,000. ``"auto"`` reranks 100, and goes deeper,
-            up to 1,000, as long as candidates have vectors (docs/vectors.md).
-        mono_depth: how many candidates the cross-encoder of ``"vectors-mono"`` reads: the best by vectors, at most
-            ``depth``.
-        duo_depth: how many candidates are compared in pairs (k1), at most ``depth``; n candidates make n(n - 1) pairs,
-            0 and 1 make none.
-        pairs: which pairs are compared, and how a candidate's probabilities are aggregated: ``"sum"``, ``"binary"``,
+        depth: the number of candidates that the first stage reranks (k0), 1 to 10,000. ``"auto"`` reranks 100, and
+            goes deeper, up to 1,000, as long as candidates have vectors (docs/vectors.md).
+        mono_depth: the number of candidates that the cross-encoder of ``"vectors-mono"`` reads: the best by vectors, at
+            most ``depth``.
+        duo_depth: the number of candidates that are compared in pairs (k1), at most ``depth``; n candidates make
+            n(n - 1) pairs, 0 and 1 make none.
+        pairs: the choice of pairs, and the aggregation of a candidate's probabilities: ``"sum"``, ``"binary"``,
             ``"min"``, ``"max"``, ``"sample"``, a dict of options or ``Pairs``.
         fields: the fields whose text the model reads, joined in this order; dotted paths are allowed. None reads those
             of ``query_fields``; else those that the caller's own query searches, or the text fields of the index's
@@ -95,7 +95,7 @@ class Rerank:
         deadline_ms: the time limit of the whole call, in milliseconds; None for no limit. It never cuts the first pass
             short. If the last stage is ``vectors``, ``"auto"`` is 1,000 in ``client.search``, from the time when the
             model is loaded, and as much for each search in ``client.msearch``; otherwise it is no limit.
-        on_failure: what a search does if reranking fails: ``"first_pass"`` returns the best order so far and marks the
+        on_failure: the behaviour if reranking fails: ``"first_pass"`` returns the best order so far and marks the
             response; ``"raise"`` raises.
         min_score: the least probability of a hit that is returned, in [0, 1], by the model's card. Hits below the
             depth, and those that could not be scored, are left out; those that a deadline left unscored stay. Totals
@@ -104,21 +104,21 @@ class Rerank:
             it. Without a calibration for the index, the model and the options, no hit is removed, and
             ``response["rerank"]["cuts"]`` says why; ``on_failure="raise"`` raises.
         cutoff: the least share of the returned hits that must be relevant, by the calibration of ``min_probability``.
-            ``{"precision": 0.9}`` finds the lowest probability such that nine in ten of the hits that have at least
-            that are relevant; hits below it are removed.
+            ``{"precision": 0.9}`` finds the lowest probability at or above which nine in ten hits are relevant, and
+            removes the hits below it.
         explain: whether to add to each hit an explanation of its rank, and to each stage its pairwise probabilities.
         language_guard: whether to keep the first pass's order if the model does not read the script of the query or
             the language of most documents, according to its card.
-        blend: how the model is combined with the first pass: ``"card"`` does what the model's card recommends;
-            ``"replace"`` orders by the model only; ``"linear"`` and ``"rrf"`` combine the model with the first pass
+        blend: the way to combine the model with the first pass: ``"card"`` does what the model's card recommends;
+            ``"replace"`` orders by the model only; ``"linear"`` and ``"rrf"`` combine the scores of both
             (``osrerank.stages.interpolate``). In ``"vectors-mono"``, the model is that of the vectors.
-        blend_weight: the logits that the first pass's best score adds to the model's in a linear blend; None is the
-            card's weight. Not together with ``sentences``.
+        blend_weight: the amount that the first pass's best score adds to the model's logit in a linear blend; None is
+            the card's weight. Not together with ``sentences``.
         boosts: whether boosts in the caller's query count, such as a ``function_score`` for recency. ``"keep"`` hands
-            out the candidates' own text scores again in the model's order, so that its best gets the highest, and
-            combines each with that hit's boosts as the query says (docs/concepts.md). ``"ignore"`` orders by the stages
-            alone.
-        passages: how long documents are scored by their passages. ``"auto"`` scores documents that are longer than the
+            out the candidates' text scores again in the model's order, so that the model's best candidate gets the
+            highest, and combines each with that hit's boosts as the query says (docs/concepts.md). ``"ignore"`` orders
+            by the stages alone.
+        passages: the scoring of long documents by their passages. ``"auto"`` scores documents that are longer than the
             model's window by their best passage if the model's card recommends it, as a bi-encoder's does; if not, it
             is ``"off"``, which scores as much of their beginning as the model reads. ``"maxp"``, ``"firstp"``,
             ``"sump"``, ``"kmaxavgp"``, a dict of options or ``Passages`` scores the passages of every document.
@@ -238,12 +238,12 @@ class Rerank:
         """Reject options that would treat the teams differently, and parse team B's options."""
         for name in ("min_score", "min_probability", "cutoff"):
             if getattr(self, name) is not None:
-                why = "one team's scores would remove the other team's hits"
-                message = f"rerank option {name} does not go with interleave, leave it out: {why}"
+                reason = "one team's scores would remove the other team's hits"
+                message = f"rerank option {name} does not go with interleave, leave it out: {reason}"
                 raise ConfigError(message, setting=f"rerank.{name}", source="argument")
         if self.in_shadow:
-            why = "nobody would see the interleaved page"
-            message = f"rerank option traffic.shadow does not go with interleave, leave one out: {why}"
+            reason = "nobody would see the interleaved page"
+            message = f"rerank option traffic.shadow does not go with interleave, leave one out: {reason}"
             raise ConfigError(message, setting="rerank.traffic.shadow", source="argument")
         team_b = self.rankings[1]
         parsed = tuple((name, getattr(team_b, name)) for name in dict(interleave.others))
@@ -269,12 +269,9 @@ class Rerank:
         names = [option.name for option in fields(cls)]
         for name in value:
             if name not in names:
-                fix = instead_of(f"rerank.{name}") or f"known are {', '.join(names)}"
-                raise ConfigError(
-                    f"rerank has no option {name!r}; {fix}",
-                    setting=f"rerank.{name}",
-                    source="argument",
-                )
+                fix = instead_of(f"rerank.{name}") or f"the options are {', '.join(names)}"
+                message = f"rerank has no option {name!r}; {fix}"
+                raise ConfigError(message, setting=f"rerank.{name}", source="argument")
         if "traffic" in value:
             value = {**value, "traffic": Traffic.of(value["traffic"], defaults.traffic)}
         return replace(defaults, **value)
@@ -287,7 +284,7 @@ def _is_number(value: object) -> bool:
 def _are_names(value: object) -> bool:
     if value is None:
         return True
-    return isinstance(value, tuple) and len(value) > 0 and all(isinstance(item, str) and item for item in value)
+    return isinstance(value, tuple) and len(value) > 0 and all(isinstance(name, str) and name for name in value)
 
 
 # option -> its class, its default, and the function that reads any other value

@@ -120,7 +120,7 @@ def _read_vectors(
     if not records:
         return ranking
     received = yield Computation(partial(stage.vectors.received, records))
-    return replace(ranking, vectors=ranking.vectors.knowing(received))
+    return replace(ranking, vectors=ranking.vectors.with_known(received))
 
 
 def _stored(found: Ranking, recipe: Recipe, stage: VectorStage, deadline: Deadline) -> Ranking:

@@ -30,8 +30,8 @@ class IndexCalibration:
     Attributes:
         stage: the stage whose score is mapped.
         map: the map from that score to the probability.
-        model: digest of the models and options that made the scores (`model_digest`).
-        mapping: digest of the fields that are searched and read (`mapping_digest`).
+        model: the digest of the models and options that made the scores (`model_digest`).
+        mapping: the digest of the fields that are searched and read (`mapping_digest`).
         precisions: pairs ``(least probability, precision of the hits at or above it)``, by rising probability. Each
             precision is the lower end of a 95% interval, measured on judgments that the map was not fitted to.
         evidence: numbers for a reader: queries, hits, relevant hits, expected calibration errors.
@@ -61,8 +61,8 @@ class IndexCalibration:
 
     def as_json(self) -> dict[str, Any]:
         """Return the index's entry in the calibration file."""
-        rest = {name: value for name, value in asdict(self).items() if name != "map"}
-        return {**rest, "map": map_as_json(self.map)}
+        fields = {name: value for name, value in asdict(self).items() if name != "map"}
+        return {**fields, "map": map_as_json(self.map)}
 
     @classmethod
     def from_json(cls, content: Mapping[str, Any]) -> Self:
@@ -108,8 +108,8 @@ def write_calibration(file: Path, index: str, calibration: IndexCalibration) -> 
     Raises:
         ConfigError: the file exists and cannot be read.
     """
-    every = {**read_calibrations(file), index: calibration}
-    content = {"version": VERSION, "indexes": {name: every[name].as_json() for name in sorted(every)}}
+    calibrations = {**read_calibrations(file), index: calibration}
+    content = {"version": VERSION, "indexes": {name: calibrations[name].as_json() for name in sorted(calibrations)}}
     write_atomically(file, [json.dumps(content, indent=1), "\n"])
 
 
@@ -121,9 +121,9 @@ def model_digest(identity: Mapping[str, object], options: Rerank) -> str:
         options: the search's options, with fields.
     """
     names = ("fields", "query_fields", "separator", "passages", "sentences", "rm3")
-    depends = {name: repr(getattr(options, name)) for name in names}
+    option_values = {name: repr(getattr(options, name)) for name in names}
     models = {name: identity[name] for name in ("scorer", "blend", "mono", "vectors_weight") if name in identity}
-    return _digest({**depends, **models})
+    return _digest({**option_values, **models})
 
 
 def mapping_digest(mappings: Mapping[str, Any], options: Rerank) -> str:
@@ -146,14 +146,14 @@ def mapping_digest(mappings: Mapping[str, Any], options: Rerank) -> str:
     return _digest(sorted(json.dumps(definitions, sort_keys=True) for definitions in mappings_searched))
 
 
-def _flat(properties: Mapping[str, Any], above: str = "") -> dict[str, Any]:
+def _flat(properties: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     """Return field path -> definition, for all fields and sub-fields."""
     flat: dict[str, Any] = {}
     for name, definition in properties.items():
-        path = f"{above}{name}"
+        path = f"{prefix}{name}"
         flat[path] = {key: value for key, value in definition.items() if key not in ("properties", "fields")}
-        for below in ("properties", "fields"):
-            flat |= _flat(definition.get(below, {}), f"{path}.")
+        for key in ("properties", "fields"):
+            flat |= _flat(definition.get(key, {}), f"{path}.")
     return flat
 
 

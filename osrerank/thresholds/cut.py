@@ -16,7 +16,7 @@ class Cut:
     Attributes:
         by: the option that sets the threshold, ``min_probability`` or ``precision``.
         value: the option's value.
-        hits: how many of the reranked hits it removed.
+        hits: the number of reranked hits that it removed.
         least: the least probability with which a hit stays; None if the threshold sets none.
         reason: why the threshold was not applied; empty if it was.
     """
@@ -38,9 +38,9 @@ class Thresholds:
 
     Attributes:
         min_probability: the least calibrated probability with which a hit stays; None to keep all hits.
-        cutoff: how the end of the list is found; None for no cutoff.
+        cutoff: the precision that the list must keep; None for no cutoff.
         calibration: the index's calibration; None if it has no valid one.
-        refusal: why the index has no valid calibration; empty if it has one.
+        refusal: the reason why the index has no valid calibration; empty if it has one.
     """
 
     min_probability: float | None = None
@@ -57,14 +57,16 @@ class Thresholds:
             candidates: the reranked candidates, in their new order.
             reports: the stages' reports.
         """
-        kept, cuts = list(candidates), []
+        remaining, cuts = list(candidates), []
         if self.min_probability is not None:
-            kept, cut = self._at_least(kept, reports, "min_probability", self.min_probability, self.min_probability)
+            remaining, cut = self._at_least(
+                remaining, reports, "min_probability", self.min_probability, self.min_probability
+            )
             cuts.append(cut)
         if self.cutoff is not None:
-            kept, cut = self._precise(kept, reports, self.cutoff.precision)
+            remaining, cut = self._precise(remaining, reports, self.cutoff.precision)
             cuts.append(cut)
-        return kept, cuts
+        return remaining, cuts
 
     def probability(self, candidate: Candidate) -> float | None:
         """Return a candidate's calibrated probability; None without a calibration."""
@@ -91,8 +93,8 @@ class Thresholds:
         if candidates and all(probability is None for probability in probabilities):
             reason = f"the stage {self.calibration.stage}, for which the index is calibrated, scored no hit"
             return candidates, Cut(by, value, reason=reason)
-        kept, count = _kept(candidates, probabilities, least, self.calibration.stage, reports)
-        return kept, Cut(by, value, count, least)
+        remaining, count = _at_or_above(candidates, probabilities, least, self.calibration.stage, reports)
+        return remaining, Cut(by, value, count, least)
 
 
 def at_least(
@@ -110,10 +112,10 @@ def at_least(
     entries = [next((entry for entry in entries if entry.level == last), None) for entries in scored_entries]
     probabilities = [None if entry is None else entry.parts["probability"] for entry in entries]
     stage = next((entry.stage for entry in entries if entry is not None), "")
-    return _kept(candidates, probabilities, least, stage, reports)
+    return _at_or_above(candidates, probabilities, least, stage, reports)
 
 
-def _kept(
+def _at_or_above(
     candidates: Sequence[Candidate],
     probabilities: Sequence[float | None],
     least: float,
@@ -134,13 +136,13 @@ def _kept(
     """
     depth = max((report.candidates for report in reports), default=len(candidates))
     timed = max((report.candidates for report in reports if report.name == stage), default=0)
-    kept = [
+    remaining = [
         candidate
         for candidate, probability in zip(candidates, probabilities, strict=True)
         if (probability >= least if probability is not None else candidate.rank <= timed and not candidate.failure)
     ]
     reranked = sum(candidate.rank <= depth for candidate in candidates)
-    return kept, reranked - sum(candidate.rank <= depth for candidate in kept)
+    return remaining, reranked - sum(candidate.rank <= depth for candidate in remaining)
 
 
 def probability_of(candidate: Candidate) -> float | None:

@@ -24,8 +24,8 @@ class CandidateVectors:
     known: Mapping[bytes, Any] = field(default_factory=dict)
     made: Mapping[bytes, Any] = field(default_factory=dict)
 
-    def knowing(self, records: Mapping[bytes, Any]) -> "CandidateVectors":
-        """Return a copy that knows more records."""
+    def with_known(self, records: Mapping[bytes, Any]) -> "CandidateVectors":
+        """Return a copy with more known records."""
         return replace(self, known={**self.known, **records}) if records else self
 
     @property

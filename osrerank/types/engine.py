@@ -6,7 +6,7 @@ from typing import Any
 
 
 class Engine(Enum):
-    """A search engine. Its properties say what it supports, so that nothing is sent that it would refuse."""
+    """A search engine. Its properties say what it supports, so that osrerank sends nothing that it would refuse."""
 
     OPENSEARCH = "OpenSearch"
     ELASTICSEARCH = "Elasticsearch"
@@ -50,6 +50,6 @@ _BACKING = re.compile(r"(?:.*-)?\.ds-(?P<stream>.+?)(?:-\d{4}\.\d{2}\.\d{2})?-\d
 
 
 def stream_of(index: str) -> str:
-    """Return the data stream that an index belongs to by its name; the index's own name if it belongs to none."""
+    """Return the data stream that an index belongs to, by the index's name; the index itself outside data streams."""
     backing = _BACKING.fullmatch(index)
     return index if backing is None else backing["stream"]

@@ -46,7 +46,7 @@ class Failed(Raised):
 
     @property
     def is_absent(self) -> bool:
-        """Whether nothing of that name exists."""
+        """Whether the index, pipeline or other object that the request names does not exist."""
         return self.status == 404
 
     @property

@@ -69,7 +69,7 @@ class ReasonCode(StrEnum):
     SCORING = "scoring"
     """The model failed, or could not score some candidates."""
     RESPONSE = "response"
-    """The search engine's response is not as search responses are, so its hits cannot be read."""
+    """The search engine's response does not have the form of a search response, so its hits cannot be read."""
     INTERNAL = "internal"
     """A bug in osrerank; the log has the traceback."""
     BOOSTS = "boosts"
@@ -125,7 +125,7 @@ class Warned(str):
 
 @dataclass(frozen=True, slots=True)
 class Reason:
-    """Why a search, or a stage, did not do all that was asked for.
+    """The reason why a search or a stage did not do everything that the caller asked for.
 
     Attributes:
         code: the kind of reason, for programs; decisions, metrics, traces and records use it.

@@ -148,7 +148,7 @@ class Scores(Counts):
     def joined_odds(
         parts: Sequence["Scores | str | None"], indices: Sequence[Sequence[int]], size: int
     ) -> npt.NDArray[np.float32] | None:
-        """Join the log-odds of several calls in one array ``(size,)``; return None if every call's are its values.
+        """Join the log-odds of several calls in one array ``(size,)``; return None if no call has separate log-odds.
 
         Args:
             parts: the scores of each call, or an error message or None instead.
@@ -190,7 +190,7 @@ class Scores(Counts):
         values = np.full(size, np.nan, dtype=np.float32)
         values[indices] = self.values
         failures = dict.fromkeys(sorted({*range(size)} - {*indices}), reason)
-        failures |= {indices[index]: why for index, why in self.failures.items()}
+        failures |= {indices[index]: failure for index, failure in self.failures.items()}
         reached = indices[self.reached] if self.reached < len(indices) else size
         odds = Scores.joined_odds([self], [indices], size)
         return replace(self, values=values, failures=failures, reached=reached, odds=odds, cuts=None)

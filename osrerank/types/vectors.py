@@ -201,7 +201,7 @@ class PassageScores(Counts):
     @property
     def failed(self) -> dict[int, str]:
         """Index of a document without a scored passage -> why its first failed passage could not be scored."""
-        reasons = {index: why for (index, _), why in sorted(self.failures.items(), reverse=True)}
+        reasons = {index: reason for (index, _), reason in sorted(self.failures.items(), reverse=True)}
         return {index: reasons[index] for index in sorted(reasons) if np.isnan(self.logits[index]).all()}
 
     @property

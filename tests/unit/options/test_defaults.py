@@ -5,7 +5,7 @@ import pytest
 from osrerank import Rerank
 from osrerank.errors import ConfigError
 from osrerank.options.defaults import Defaults
-from osrerank.options.index_names import holding
+from osrerank.options.index_names import applying_names
 from osrerank.options.traffic import Traffic
 from osrerank.settings import Settings
 
@@ -145,5 +145,5 @@ NAMES = ("shop-*", "shop-de*", "shop-de-old", "news")
     ],
 )
 def test_what_holds(index, found):
-    assert holding(index, NAMES) == found
-    assert holding(index, ()) == {None}
+    assert applying_names(index, NAMES) == found
+    assert applying_names(index, ()) == {None}
