@@ -1,4 +1,4 @@
-"""Turn a cluster's errors into one sentence, while it is set up to call a rerank server by itself."""
+"""Turn a cluster's errors into one sentence, for commands that set the cluster up to call a rerank server."""
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -21,7 +21,7 @@ def explained(step: str) -> Iterator[None]:
     except Unreachable as error:
         raise InstallError(f"{step}: the cluster does not answer ({error.error})", step=step) from error
     except TransportError as error:
-        # "status_exception" carries the rerank server's status, so it is no missing right on the cluster
+        # "status_exception" has the rerank server's status, so it does not mean a missing right on the cluster
         if error.status_code in (401, 403) and error.error != "status_exception":
             fix = "use a user who has the role osrerank_setup (docs/operations.md)"
             raise InstallError(f"{step}: not allowed ({_reason_of(error)}); {fix}", step=step) from error

@@ -1,4 +1,4 @@
-"""The fields whose texts an engine sends to the rerank server: found in an index, or checked there."""
+"""Choose or check the fields whose texts an engine sends to the rerank server."""
 
 from collections.abc import Mapping, Sequence
 
@@ -17,18 +17,18 @@ def fields_to_send(client: Client, index: str, named: Sequence[str] = ()) -> tup
     """Return the fields that a model is to read in an index.
 
     Args:
-        client: the cluster's.
+        client: a client of the cluster.
         index: a name, an alias or a pattern.
-        named: fields to check; none to find them.
+        named: fields to check; empty to choose them by the mapping.
 
     Raises:
-        InstallError: there is no such index, it lacks a named field, or what it has cannot be sent.
+        InstallError: the index does not exist or lacks a named field, or the engine cannot send its fields.
     """
     with explained(STEP):
         if not _mappings(client, index):
-            raise InstallError(f"there is no index {index}: make it first, or name another one", step=STEP)
+            raise InstallError(f"there is no index {index}: create it first, or name another one", step=STEP)
         fields = client.fields_of(index, rerank={"fields": list(named), "query_fields": list(named)} if named else True)
-    read = ", ".join(fields.read) or "no text"
+    read_names = ", ".join(fields.read) or "no text"
     is_elasticsearch = client.engine is Engine.ELASTICSEARCH
     unsent = [name for name in fields.read if name in (fields.nested if is_elasticsearch else fields.fetched)]
     reasons: list[str] = [*fields.warnings, *fields.complaints(None)]
@@ -37,7 +37,9 @@ def fields_to_send(client: Client, index: str, named: Sequence[str] = ()) -> tup
     elif unsent:
         reasons.append(f"OpenSearch's processor reads only _source, which lacks {', '.join(unsent)}")
     if reasons or not fields.read:
-        raise InstallError(f"in {index} was found: {read}; {'; '.join(reasons)}; name others with --fields", step=STEP)
+        raise InstallError(
+            f"in {index} was found: {read_names}; {'; '.join(reasons)}; name others with --fields", step=STEP
+        )
     return fields.read
 
 
@@ -45,28 +47,30 @@ def fields_missing(client: OpenSearch, index: str, names: Sequence[str]) -> list
     """Return a sentence for each field that no index has, with the nearest name.
 
     Args:
-        client: the cluster's.
-        index: a name, an alias or a pattern; empty for all that the user may see.
-        names: fields that a pipeline sends.
+        client: a client of the cluster.
+        index: a name, an alias or a pattern; empty for all indices that the user may see.
+        names: the fields that a pipeline sends.
     """
     with explained(STEP):
         try:
-            every = _mappings(client, index or "*")
+            mappings = _mappings(client, index or "*")
         except AuthorizationException:
-            if not index:  # whoever may not read every mapping has not asked for it
+            if not index:  # the user may not read every mapping, and did not name an index
                 return []
             raise
-    if not every and not index:
+    if not mappings and not index:
         return []
-    if not every:
+    if not mappings:
         return [f"there is no index behind {index}"]
-    near = {name: nearest(every, name) or "none" for name in lacking(every, names)}
-    where = index or "any name"
-    return [f"no index behind {where} has {name}; the nearest name is {other}" for name, other in near.items()]
+    near = {name: nearest(mappings, name) or "none" for name in lacking(mappings, names)}
+    scope = index or "any name"
+    return [
+        f"no index behind {scope} has {name}; the nearest name is {name_nearby}" for name, name_nearby in near.items()
+    ]
 
 
 def _mappings(client: OpenSearch, index: str) -> list[Mapping[str, Leaf]]:
-    """Return the fields of each index; none where there is no such index."""
+    """Return the fields of each index; empty if the index does not exist."""
     try:
         return list(leaves_by_index(client.indices.get_mapping(index=index)).values())
     except NotFoundError:

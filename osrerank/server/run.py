@@ -23,14 +23,14 @@ from osrerank.tracing.export import export_traces
 MOST_CONNECTIONS = 2_000
 """The most connections at a time; further ones get status 503 at once."""
 KEEP_ALIVE_S = 30
-"""How long an idle connection is kept, in seconds: longer than a search, so that OpenSearch's connector reuses it."""
+"""The seconds after which an idle connection is closed: longer than a search, so that OpenSearch reuses it."""
 BACKLOG = 512
 HEAD_TIMEOUT_S = 10.0
-"""Timeout of a request's first line and headers, in seconds; the application limits the time of the body."""
+"""The timeout of a request's first line and headers, in seconds; the application limits the time for the body."""
 
 
 class PunctualProtocol(H11Protocol):
-    """uvicorn's protocol with a timeout for a request's headers, for which uvicorn itself waits without end."""
+    """uvicorn's protocol with a timeout for a request's headers; uvicorn itself waits for them forever."""
 
     _closing: asyncio.TimerHandle | None = None
 
@@ -63,7 +63,7 @@ class PunctualProtocol(H11Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """Who may call the server, and where calls are logged.
+    """The rules for callers of the server, and the access log.
 
     Attributes:
         hosts: the names of the server besides its own; checked only if it serves the comparison page.
@@ -152,9 +152,8 @@ def bound(host: str, port: int) -> socket.socket:
             listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         if listener.family == socket.AF_INET6:
             listener.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
-        listener.setsockopt(
-            socket.IPPROTO_TCP, socket.TCP_NODELAY, 1
-        )  # asyncio sets it only on sockets that it creates
+        # asyncio sets it only on sockets that it creates
+        listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         listener.bind((host, port))
     except OSError as error:
         listener.close()
@@ -175,5 +174,5 @@ def listen(listener: socket.socket) -> None:
 
 
 def _address_in_use(url: str, error: OSError) -> ConfigError:
-    reason = f"{url} cannot be listened on ({error.strerror}): choose another --host or --port"
+    reason = f"the server cannot listen on {url} ({error.strerror}): choose another --host or --port"
     return ConfigError(reason, setting="port", source="flag")

@@ -1,4 +1,4 @@
-"""Turn errors into a status and a body that the clients of every dialect can read."""
+"""Turn errors into a status and a body that clients of every dialect can read."""
 
 from collections.abc import Mapping, Sequence
 from http import HTTPStatus
@@ -42,7 +42,7 @@ class RefusedRequest(Exception):  # noqa: N818 - an answer, not a defect
         self.status = status
 
 
-# class of an error -> status; the first class that fits counts
+# class of an error -> status; the first matching class counts
 _STATUS: tuple[tuple[type[Exception], int], ...] = (
     (CutText, 422),
     (Overloaded, 429),
@@ -98,8 +98,10 @@ def sentence_of(faults: Sequence[Mapping[str, Any]], *, depth: int) -> str:
         faults: the errors that ``ValidationError.errors`` returns.
         depth: the number of leading parts of a field's path that the client does not know.
     """
-    parts = ((".".join(map(str, fault["loc"][depth:])) or "the body", fault["msg"]) for fault in faults[:MOST_FAULTS])
-    return "; ".join(f"{path}: {message.removeprefix('Value error, ')}" for path, message in parts)
+    faults_by_path = (
+        (".".join(map(str, fault["loc"][depth:])) or "the body", fault["msg"]) for fault in faults[:MOST_FAULTS]
+    )
+    return "; ".join(f"{path}: {message.removeprefix('Value error, ')}" for path, message in faults_by_path)
 
 
 def headers_of(status: int) -> dict[str, str]:

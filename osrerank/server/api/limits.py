@@ -1,4 +1,4 @@
-"""How much work the server accepts."""
+"""The limits of the work that the server accepts."""
 
 import math
 from dataclasses import dataclass

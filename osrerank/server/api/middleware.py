@@ -9,7 +9,7 @@ from http import HTTPStatus
 from typing import Any
 
 from osrerank.server.api.access_log import RECORD, REQUEST_ID, AccessLog, request_id
-from osrerank.server.api.bodies import inflated
+from osrerank.server.api.bodies import inflate
 from osrerank.server.api.errors import RefusedRequest, body_of, headers_of
 from osrerank.server.api.limits import ServerLimits
 from osrerank.server.api.metrics import REQUESTS, SECONDS
@@ -25,14 +25,14 @@ PAGE = frozenset({"/ui", "/ui/page.css", "/ui/page.js", "/ui/view.js", "/ui/line
 """The comparison page's files; its searches need the token."""
 DOCUMENTATION = frozenset({"/docs", "/docs/docs.css", "/docs/docs.js", "/openapi.json"})
 OPEN_PATHS = frozenset({"/health", "/live", "/ping"}) | READINESS | DOCUMENTATION | PAGE
-"""Paths that need no token, because they only report whether and how the server works. Readiness with parameters is
-that of an index, and needs the token."""
+"""Paths that need no token, because they only report whether and how the server works. A readiness path with parameters
+reports on an index, and needs the token."""
 GZIP = (b"gzip", b"x-gzip")
 """The encodings of a body that are accepted; the limits apply to the decoded body."""
 LINGER_S = 30.0
-"""How long the rest of a refused request's body is read by default, in seconds."""
+"""The default time for reading the rest of a refused request's body, in seconds."""
 CLIENT_LEFT = 499
-"""The status under which a request is counted whose client closed the connection."""
+"""The status in metrics and logs of a request whose client closed the connection."""
 
 
 class Left(Exception):  # noqa: N818 - an event
@@ -44,7 +44,7 @@ class RequestMiddleware:
 
     Args:
         application: the application that answers accepted requests.
-        limits: the limits of the server; this middleware applies those of bytes and of the body's time.
+        limits: the limits of the server; this middleware applies the limits of bytes and of the time for the body.
         token: the token that clients must send as ``Authorization``, with or without ``Bearer``; None for none.
         access_log: the access log; None for none.
         trace_queries: whether traces may contain queries.
@@ -155,9 +155,9 @@ class RequestMiddleware:
                     message = await receive()
                     if message["type"] == "http.disconnect":
                         raise Left
-                    piece = message.get("body", b"")
-                    body += piece
-                    self._held_bytes += len(piece)
+                    chunk = message.get("body", b"")
+                    body += chunk
+                    self._held_bytes += len(chunk)
                     self._check_size(len(body))
                     if not message.get("more_body", False):
                         return
@@ -165,7 +165,7 @@ class RequestMiddleware:
             raise RefusedRequest(408, f"the body did not arrive within {self._limits.body_timeout_s:g} s") from None
 
     async def _inflate(self, body: bytearray) -> None:
-        content = await asyncio.to_thread(inflated, bytes(body), self._limits.max_body_bytes)
+        content = await asyncio.to_thread(inflate, bytes(body), self._limits.max_body_bytes)
         self._held_bytes += len(content) - len(body)
         body[:] = content
         self._check_size(len(body))
@@ -192,8 +192,8 @@ class _Answer:
     async def send(self, message: Message) -> None:
         if message["type"] == "http.response.start":
             self.status = message["status"]
-            named = (REQUEST_ID.lower().encode(), self.request_id.encode())
-            message = {**message, "headers": [*message.get("headers", []), named]}
+            header = (REQUEST_ID.lower().encode(), self.request_id.encode())
+            message = {**message, "headers": [*message.get("headers", []), header]}
         await self._send(message)
 
 
@@ -219,7 +219,7 @@ async def refuse(refusal: RefusedRequest, send: Send, incoming: Incoming, most_s
         refusal: the status and sentence to answer with.
         send: the function that sends a message.
         incoming: the function that receives the rest of the body, which is discarded.
-        most_s: how long to wait for the rest of the body, in seconds.
+        most_s: the longest wait for the rest of the body, in seconds.
     """
     content = encode(body_of(refusal.status, str(refusal)))
     headers = {"Content-Type": "application/json", "Content-Length": str(len(content)), "Connection": "close"}

@@ -1,9 +1,9 @@
 """Write scores as JSON numbers that every client can read, and that keep the model's order.
 
 ml-commons casts a score to ``Double`` and stores it as a float32. It parses a number of more than 18 characters as a
-``BigDecimal``, and one without a decimal point as an ``Integer``; either fails the search. So scores have at most seven
-decimals and always a point. Different scores that would round to the same number are moved apart, so that a client that
-sorts by them gets the same order.
+``BigDecimal``, and a number without a decimal point as an ``Integer``; either fails the search. So scores have at most
+seven decimals and always a point. Different scores that would round to the same number are moved apart, so that sorting
+by them gives the same order.
 """
 
 import json
@@ -15,11 +15,11 @@ import numpy as np
 
 DECIMALS = 7
 STEPS = 10**DECIMALS
-"""How many steps of 1e-7 make 1; float32 can tell numbers in [0, 1] apart that differ by such a step."""
+"""The number of steps of 1e-7 in 1; numbers in [0, 1] that differ by such a step differ as float32, too."""
 
 
 def separated(values: Sequence[float], keys: Sequence[float], *, lowest: float = -np.inf) -> list[float]:
-    """Round values to seven decimals, and keep those apart whose keys differ.
+    """Round values to seven decimals; values with different keys stay different.
 
     Args:
         values: the values ``(n,)``, never increasing.

@@ -1,4 +1,4 @@
-"""Explain to a client why its path is no route; mostly, its base URL has a part too many."""
+"""Explain to a client why its path has no route; usually, its base URL has a part too many."""
 
 from itertools import pairwise
 
@@ -18,9 +18,9 @@ MOST_PARTS = max(path.count("/") for path in METHODS)
 
 
 def no_route(path: str) -> str:
-    """Return what is wrong with a path that no route has, without repeating it."""
+    """Return a sentence about a path without a route; the sentence does not repeat the path."""
     parts = [part for part in path.split("/") if part]
-    without_repeats = [part for before, part in pairwise(["", *parts]) if part != before]
+    without_repeats = [part for previous, part in pairwise(["", *parts]) if part != previous]
     for candidate in (parts, without_repeats, *(parts[-count:] for count in range(MOST_PARTS, 0, -1))):
         route = f"/{'/'.join(candidate)}"
         if candidate and route in METHODS:

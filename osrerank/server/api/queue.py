@@ -18,14 +18,14 @@ from osrerank._threads import DaemonThreads
 Value = TypeVar("Value")
 
 LARGE_AT_ONCE = 8
-"""The most tasks of large requests, which have several, that run at once; small requests use the other threads."""
+"""The most tasks of large requests (of several tasks) that run at once; small requests use the other threads."""
 TASK_S = 0.1
 LEAST_TASK_TOKENS = 2_048
 MOST_TASK_TOKENS = 65_536
 FIRST_TASK_TOKENS = 4_096
-"""The tokens of a task until the rate is known."""
+"""The number of tokens of a task until the rate is known."""
 MEMORY_S = 3.0
-"""The rate is the average over about this many seconds of scoring."""
+"""The seconds of scoring, approximately, over which the rate is averaged."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +101,7 @@ class TaskQueue:
 
     Args:
         threads: the most tasks that run at once.
-        clock: returns seconds, never decreasing.
+        clock: a function that returns the time in seconds, which never decreases.
     """
 
     def __init__(self, threads: int, clock: Callable[[], float] = time.monotonic) -> None:
@@ -114,7 +114,7 @@ class TaskQueue:
 
     @property
     def task_tokens(self) -> int:
-        """How many tokens a task should have."""
+        """The number of tokens that a task should have."""
         rate = self.rate.tokens_per_s
         if rate == math.inf:
             return FIRST_TASK_TOKENS
@@ -123,8 +123,8 @@ class TaskQueue:
     def wait_s(self, tokens: int) -> float:
         """Estimate how long a new request waits for other requests, in seconds; 0 if nothing runs.
 
-        In fair turns, each other request gets as many tokens as this one before this one ends, besides its tasks that
-        run already. A request of a single task does not wait for those: it uses other threads.
+        With fair queueing, each other request gets as many tokens as this one before this one ends, besides its running
+        tasks. A request of a single task does not wait for running tasks, because it uses other threads.
 
         Args:
             tokens: the estimated number of tokens of the request.

@@ -48,7 +48,7 @@ async def rerank_cohere(
     http: HttpRequest, request: CohereRequest, timeout_ms: float | None = TimeoutHeader
 ) -> Response:
     """Rerank documents as Cohere, Jina and Together do."""
-    return await _answered(http, request, timeout_ms)
+    return await _answer(http, request, timeout_ms)
 
 
 @dialects.post("/voyage/v1/rerank", response_model=VoyageResponse)
@@ -56,7 +56,7 @@ async def rerank_voyage(
     http: HttpRequest, request: VoyageRequest, timeout_ms: float | None = TimeoutHeader
 ) -> Response:
     """Rerank documents as Voyage does: its clients' base URL is ``http://HOST:PORT/voyage/v1``."""
-    return await _answered(http, request, timeout_ms)
+    return await _answer(http, request, timeout_ms)
 
 
 @dialects.post("/v1/reranking", response_model=MixedbreadResponse)
@@ -64,7 +64,7 @@ async def rerank_mixedbread(
     http: HttpRequest, request: MixedbreadRequest, timeout_ms: float | None = TimeoutHeader
 ) -> Response:
     """Rerank documents as Mixedbread does."""
-    return await _answered(http, request, timeout_ms)
+    return await _answer(http, request, timeout_ms)
 
 
 @dialects.post("/infinity/rerank", response_model=InfinityResponse)
@@ -73,19 +73,19 @@ async def rerank_infinity(
     http: HttpRequest, request: InfinityRequest, timeout_ms: float | None = TimeoutHeader
 ) -> Response:
     """Rerank documents as Infinity does: LiteLLM's ``api_base`` is ``http://HOST:PORT/infinity``."""
-    return await _answered(http, request, timeout_ms)
+    return await _answer(http, request, timeout_ms)
 
 
 @dialects.post("/rerank", response_model=RerankResponse)
 async def rerank(http: HttpRequest, request: RerankRequest, timeout_ms: float | None = TimeoutHeader) -> Response:
     """Rerank in the dialect of the body: ``texts`` is TEI's key, ``property`` Weaviate's, ``documents`` vLLM's."""
-    return await _answered(http, request, timeout_ms)
+    return await _answer(http, request, timeout_ms)
 
 
 @dialects.post("/", response_model=list[TeiResult])
 async def rerank_tei(http: HttpRequest, request: TeiRequest, timeout_ms: float | None = TimeoutHeader) -> Response:
     """Rerank texts as text-embeddings-inference does."""
-    return await _answered(http, request, timeout_ms)
+    return await _answer(http, request, timeout_ms)
 
 
 @dialects.post("/hf/rerank", response_model=list[TeiResult])
@@ -93,29 +93,29 @@ async def rerank_hugging_face(
     http: HttpRequest, request: HuggingFaceRequest, timeout_ms: float | None = TimeoutHeader
 ) -> Response:
     """Rerank for Elasticsearch's service ``hugging_face``."""
-    return await _answered(http, request, timeout_ms)
+    return await _answer(http, request, timeout_ms)
 
 
 @dialects.post("/invocations", response_model=InvocationResponse)
 async def invoke(http: HttpRequest, request: InvocationRequest, timeout_ms: float | None = TimeoutHeader) -> Response:
     """Answer as a SageMaker endpoint does: pairs in ``inputs``, or any dialect of ``/rerank``."""
-    return await _answered(http, request, timeout_ms)
+    return await _answer(http, request, timeout_ms)
 
 
 @dialects.post("/predict", response_model=list[Label])
 async def classify(http: HttpRequest, request: ClassifyRequest, timeout_ms: float | None = TimeoutHeader) -> Response:
     """Score pairs as a text classifier does."""
-    return await _answered(http, request, timeout_ms)
+    return await _answer(http, request, timeout_ms)
 
 
 @dialects.post("/v1/score", response_model=ScoreResponse)
 @dialects.post("/score", response_model=ScoreResponse)
 async def score(http: HttpRequest, request: ScoreRequest, timeout_ms: float | None = TimeoutHeader) -> Response:
     """Score pairs as vLLM does."""
-    return await _answered(http, request, timeout_ms)
+    return await _answer(http, request, timeout_ms)
 
 
-async def _answered(http: HttpRequest, request: DialectRequest, header_ms: float | None) -> Response:
+async def _answer(http: HttpRequest, request: DialectRequest, header_ms: float | None) -> Response:
     service: ApiService = http.app.state.service
     questions = request.questions()
     count = sum(len(question.documents) for question in questions)
@@ -134,10 +134,10 @@ async def _answered(http: HttpRequest, request: DialectRequest, header_ms: float
     finally:
         scoring.cancel()
         leaving.cancel()
-    http.scope[RECORD]["cached"] = sum(judged.cached for judged in judgements)
+    http.scope[RECORD]["cached"] = sum(judgement.cached for judgement in judgements)
     counts = {
-        UNSCORED: sum(judged.unscored for judged in judgements),
-        TRUNCATED: sum(judged.truncated for judged in judgements),
+        UNSCORED: sum(judgement.unscored for judgement in judgements),
+        TRUNCATED: sum(judgement.truncated for judgement in judgements),
     }
     headers = {name: str(count) for name, count in counts.items() if count}
     return Response(encode(request.answer(judgements, service.model)), media_type="application/json", headers=headers)

@@ -29,9 +29,9 @@ TOKEN_CHARACTERS = 4
 OVERHEAD_TOKENS = 16
 """The estimated cost of a document besides its text, in tokens."""
 CHECK_S, CHECK_SERVER_S = 0.03, 0.5
-"""How long `ApiService.check` waits for the state of this process's model, and of another server's, in seconds."""
+"""The longest waits of `ApiService.check` for a model of this process, and of another server, in seconds."""
 CHECK_MS = 6_000.0
-"""The timeout of asking another server whether it can score, in milliseconds."""
+"""The timeout of a request that checks whether another server can score, in milliseconds."""
 
 
 class Busy(Overloaded):
@@ -40,7 +40,7 @@ class Busy(Overloaded):
     Args:
         message: the reason, which names what is waiting.
         wait_s: the estimated time until there is room, in seconds.
-        most_s: the time in which everything that waits is answered or timed out, in seconds.
+        most_s: the longest time until all waiting requests are answered or timed out, in seconds.
 
     Attributes:
         retry_after_s: the time after which to try again, in whole seconds.
@@ -56,7 +56,7 @@ class CutText(ScoringError):  # noqa: N818 - an answer, not a defect
 
 
 class _Terms(NamedTuple):
-    """What all tasks of a request share; each adds the number of documents that it scored to ``scored``."""
+    """The terms that all tasks of a request share; each task appends its number of scored documents to ``scored``."""
 
     deadline: Deadline
     scored: list[int]
@@ -114,7 +114,7 @@ class ApiService:
         return self.reranker.model_name
 
     async def judge(self, questions: Sequence[Question], deadline: Deadline, *, whole: bool = False) -> list[Judgement]:
-        """Score all questions of a request; if the caller is cancelled, the rest is dropped.
+        """Score all questions of a request; if the caller is cancelled, waiting tasks are dropped.
 
         Args:
             questions: the questions of one request.
@@ -138,20 +138,20 @@ class ApiService:
         terms = _Terms(replace(deadline, withdrawn=lambda: bool(has_ended)), [], whole)
         try:
             async with asyncio.timeout(_positive(deadline.remaining_s())):
-                return await self._judged(questions, terms)
+                return await self._score_all(questions, terms)
         except (TimeoutError, DeadlineExceeded) as error:
-            why = f": {error}" if str(error) else ""
+            cause = f": {error}" if str(error) else ""
             reason = f"the request's time limit passed after {min(sum(terms.scored), count)} of {count} documents"
-            raise DeadlineExceeded(reason + why) from None
+            raise DeadlineExceeded(reason + cause) from None
         finally:
             has_ended.append(True)  # a running task ends after its batch
             self._held -= count
             HELD.dec(count)
 
     async def check(self) -> str:
-        """Return why requests cannot be answered now, empty if they can; this scores nothing and returns at once."""
+        """Return the reason why requests cannot be answered now, empty if they can; nothing is scored."""
         if self._checking is None or self._checking.done():
-            before, self._checking = self._checking, asyncio.get_running_loop().run_in_executor(None, self._why_not)
+            before, self._checking = self._checking, asyncio.get_running_loop().run_in_executor(None, self._find_fault)
             self._fault = self._fault if before is None else before.result()
         is_far = self.reranker.settings.backend == HTTP
         done, _ = await asyncio.wait([self._checking], timeout=CHECK_SERVER_S if is_far else CHECK_S)
@@ -174,8 +174,8 @@ class ApiService:
     def _most_wait_s(self) -> float:
         return min(self.limits.max_wait_s, self.limits.timeout_ms / 1000)
 
-    def _why_not(self) -> str:
-        """Load the model if need be; return why it cannot be used, empty if it can."""
+    def _find_fault(self) -> str:
+        """Load the model if necessary; return the reason why it cannot be used, empty if it can."""
         try:
             model = self.reranker.model
             if isinstance(model, NeedsWorkers):
@@ -195,36 +195,39 @@ class ApiService:
         if self._held + count > self.limits.max_held_documents:
             raise Busy(f"{self._held} documents are waiting to be scored", self._queue.wait_s(1 << 62), request_s)
         wait_s = self._queue.wait_s(tokens)
-        own_s = tokens / self._queue.rate.tokens_per_s
-        most_s = min(self.limits.max_wait_s, deadline.remaining_s() - own_s)
+        scoring_s = tokens / self._queue.rate.tokens_per_s
+        most_s = min(self.limits.max_wait_s, deadline.remaining_s() - scoring_s)
         if wait_s > max(0.0, most_s):
             raise Busy(
-                f"the request would wait for {wait_s:.1f} s and then take {own_s:.1f} s, which is too long for its "
+                f"the request would wait for {wait_s:.1f} s and then take {scoring_s:.1f} s, which is too long for its "
                 "time limit or for --max-wait",
                 wait_s - most_s,
                 request_s,
             )
 
-    async def _judged(self, questions: Sequence[Question], terms: "_Terms", *, tokens: int = 0) -> list[Judgement]:
+    async def _score_all(self, questions: Sequence[Question], terms: "_Terms", *, tokens: int = 0) -> list[Judgement]:
         """Score questions in tasks of ``tokens`` tokens each, 0 for the usual number; return their judgements."""
-        parts = [_parts(question, tokens or self._queue.task_tokens) for question in questions]
+        parts_by_question = [_parts(question, tokens or self._queue.task_tokens) for question in questions]
         tasks = [
             QueuedTask(_tokens(part), carried(functools.partial(self._score, part, terms)))
-            for parts_of_question in parts
+            for parts_of_question in parts_by_question
             for part in parts_of_question
         ]
         answers = iter(await self._queue.run(tasks))
-        scores = [[next(answers) for _ in parts_of_question] for parts_of_question in parts]
+        scores = [[next(answers) for _ in parts_of_question] for parts_of_question in parts_by_question]
         scored_parts = [part for outcomes in scores for part in outcomes if isinstance(part, Scores)]
         identities = {part.identity for part in scored_parts if part.identity}
         if len(identities) > 1 and not tokens:  # the model changed meanwhile; one model must score a whole question
             terms.scored.clear()
-            return await self._judged(questions, terms, tokens=1 << 62)
+            return await self._score_all(questions, terms, tokens=1 << 62)
         model = self.reranker.model
-        return [judgement(model, _joined(outcomes, part)) for outcomes, part in zip(scores, parts, strict=True)]
+        return [
+            judgement(model, _join_scores(outcomes, part))
+            for outcomes, part in zip(scores, parts_by_question, strict=True)
+        ]
 
     def _score(self, question: Question, terms: "_Terms") -> Scores | InferenceError:
-        """Return a question's scores, or why none of its documents could be scored; count the attempted documents."""
+        """Return a question's scores, or the error if no document could be scored; count the attempted documents."""
         if terms.deadline.passed:
             raise DeadlineExceeded("")  # `judge` writes the message
         n_documents = len(question.documents)
@@ -250,7 +253,7 @@ class ApiService:
 
 
 def _tokens(question: Question) -> int:
-    """Estimate how many tokens a question's documents have."""
+    """Estimate the number of tokens of a question's documents."""
     characters = sum(map(len, question.documents)) + len(question.query)
     return characters // TOKEN_CHARACTERS + OVERHEAD_TOKENS * len(question.documents)
 
@@ -258,18 +261,18 @@ def _tokens(question: Question) -> int:
 def _parts(question: Question, tokens: int) -> list[Question]:
     """Split a question into parts of at most ``tokens`` tokens, or of a single longer document."""
     parts: list[list[str]] = [[]]
-    room = tokens
+    tokens_left = tokens
     for document in question.documents:
         cost = len(document) // TOKEN_CHARACTERS + OVERHEAD_TOKENS
-        if parts[-1] and cost > room:
+        if parts[-1] and cost > tokens_left:
             parts.append([])
-            room = tokens
+            tokens_left = tokens
         parts[-1].append(document)
-        room -= cost
+        tokens_left -= cost
     return [Question(question.query, tuple(part)) for part in parts]
 
 
-def _joined(scores: Sequence[Scores | InferenceError], parts: Sequence[Question]) -> Scores:
+def _join_scores(scores: Sequence[Scores | InferenceError], parts: Sequence[Question]) -> Scores:
     """Join the scores of a question's parts.
 
     Raises:
@@ -286,7 +289,7 @@ def _joined(scores: Sequence[Scores | InferenceError], parts: Sequence[Question]
         size = len(part.documents)
         values.append(outcome.values if isinstance(outcome, Scores) else np.full(size, np.nan, dtype=np.float32))
         failed = outcome.failures if isinstance(outcome, Scores) else dict.fromkeys(range(size), str(outcome))
-        failures |= {start + index: why for index, why in failed.items()}
+        failures |= {start + index: failure for index, failure in failed.items()}
         indices.append(range(start, start + size))
         start += size
     odds = Scores.joined_odds([score if isinstance(score, Scores) else None for score in scores], indices, start)
@@ -301,15 +304,15 @@ def judgement(model: Scorer | Encoder, scores: Scores) -> Judgement:
     """
     count = len(scores.values)
     scored = [index for index in range(count) if index not in scores.failures]
-    why = next((why for why in scores.failures.values() if why != BLANK), "")
-    if why and not scored:
-        raise InferenceError(f"no document could be scored: {why}", model=model.model)
+    failure = next((failure for failure in scores.failures.values() if failure != BLANK), "")
+    if failure and not scored:
+        raise InferenceError(f"no document could be scored: {failure}", model=model.model)
     unscored = [index for index in range(count) if index in scores.failures]
     logits = scores.log_odds[scored].astype(np.float64)
     ranks = np.argsort(-logits, kind="stable")
     order = (*(scored[rank] for rank in ranks), *unscored)
     ranked = [float(logit) for logit in logits[ranks]]
-    probabilities = [float(chance) for chance in model.probabilities(scores.log_odds[scored])[ranks]]
+    probabilities = [float(probability) for probability in model.probabilities(scores.log_odds[scored])[ranks]]
     keys = [*ranked, *(-math.inf for _ in unscored)]
     return Judgement(
         order=order,

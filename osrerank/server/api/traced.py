@@ -14,7 +14,7 @@ UNTRACED = frozenset({"/health", "/live", "/ping", "/metrics"}) | READINESS
 TRACE_HEADERS = (b"traceparent", b"tracestate")
 METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "DELETE", "OPTIONS", "PATCH"})
 OTHER = "_OTHER"
-"""The name of all other methods, so that a client cannot create any number of names."""
+"""The name of all other methods, so that clients cannot create arbitrary names."""
 BROKEN = 500
 
 

@@ -12,9 +12,9 @@ from osrerank.retrieval.text_fields import is_title
 from osrerank.types import Section
 
 TERM_BEGINS, TERM_ENDS = "\ue000", "\ue001"
-"""The characters around a word that the query matched; they are for private use, so texts hardly have them."""
+"""The characters around a word that the query matched; they are private-use characters, which are rare in texts."""
 MOST_CHARACTERS = 4_000
-"""The most characters of a document's text: those around the passage that decided, or its first ones."""
+"""The most characters shown of a document's text: around the passage that decided its score, or from the beginning."""
 LEAD = 400
 """The characters shown before that passage, if the text is longer than `MOST_CHARACTERS`."""
 CUTOFF = 10
@@ -22,7 +22,7 @@ _MEASURES = (("nDCG", ndcg), ("RR", reciprocal_rank))
 
 
 class TextPart(BaseModel):
-    """A piece of a text."""
+    """A part of a text."""
 
     text: str
     marked: bool = Field(description="Whether it is in the passage that decided the score.")
@@ -52,10 +52,10 @@ class ComparedDocument(BaseModel):
     doc_id: str
     index: str
     title: str
-    title_parts: list[TextPart] = Field(description="The pieces of the title, in order.")
+    title_parts: list[TextPart] = Field(description="The parts of the title, in order.")
     passage: PassageMark | None = Field(description="None if the document was not split.")
     parts: list[TextPart] = Field(
-        description=f"The pieces of at most {MOST_CHARACTERS} characters of its text, in order."
+        description=f"The parts of at most {MOST_CHARACTERS} characters of its text, in order."
     )
     before: int = Field(description="Its rank in the first pass, from 1.")
     after: int = Field(description="Its rank after reranking, from 1.")
@@ -94,7 +94,7 @@ class JudgedLine(BaseModel):
 
     query_id: str
     relevant: int = Field(description="Documents judged relevant.")
-    found: int = Field(description="How many of these are among the candidates.")
+    found: int = Field(description="The number of relevant documents among the candidates.")
     measures: list[MeasureLine]
 
 
@@ -130,8 +130,8 @@ def compare(
         response: the response to a search with `rerank`.
         request: the query, index, pipeline and depth, to repeat in the result.
         fields: the fields that the model read.
-        judged: the query's id and judgments; None if it has none.
-        blend: how the first-pass score is blended with the model's; None if it is not.
+        judged: the query's id and judgments; None for a query without judgments.
+        blend: the method that blends the first-pass score with the model's; None without a blend.
     """
     relevance = {} if judged is None else judged[1]
     hits = hits_of(response)
@@ -159,7 +159,7 @@ def compare(
 
 
 def highlighting() -> dict[str, Any]:
-    """Return the part of a search body that makes the engine mark the words which the query matched."""
+    """Return the part of a search body that makes the engine mark the words that the query matched."""
     marks = {"pre_tags": [TERM_BEGINS], "post_tags": [TERM_ENDS], "number_of_fragments": 0}
     return {"highlight": {"fields": {"*": {}}, **marks}}
 
@@ -167,9 +167,9 @@ def highlighting() -> dict[str, Any]:
 def _document(
     raw: Mapping[str, Any], rank: int, fields: Sequence[str], title: str, relevance: Mapping[str, int]
 ) -> ComparedDocument:
-    marks = raw.get("_rerank") or {}
-    first_pass = marks.get(FIRST_PASS) or {"score": raw.get("_score"), "rank": rank}
-    stages = [(name, mark) for name, mark in marks.items() if name != FIRST_PASS and isinstance(mark, Mapping)]
+    reranking = raw.get("_rerank") or {}
+    first_pass = reranking.get(FIRST_PASS) or {"score": raw.get("_score"), "rank": rank}
+    stages = [(name, mark) for name, mark in reranking.items() if name != FIRST_PASS and isinstance(mark, Mapping)]
     sections = sections_of(raw, fields) or ()
     passage = next((mark["passage"] for _, mark in reversed(stages) if "passage" in mark), None)
     terms = _terms(raw.get("highlight") or {})
@@ -189,7 +189,7 @@ def _document(
             StageMark(stage=name, score=mark["score"], rank=mark["rank"], probability=mark.get("probability"))
             for name, mark in stages
         ],
-        failure=marks.get("failure"),
+        failure=reranking.get("failure"),
         relevance=relevance.get(raw["_id"]),
     )
 
@@ -200,8 +200,8 @@ def _terms(highlight: Mapping[str, Sequence[str]]) -> dict[tuple[str, str], list
     for field, values in highlight.items():
         for value in values:
             spans, text = [], ""
-            for piece in value.split(TERM_BEGINS):
-                word, ends, after = piece.partition(TERM_ENDS)
+            for segment in value.split(TERM_BEGINS):
+                word, ends, after = segment.partition(TERM_ENDS)
                 if ends:
                     spans.append((len(text), len(text) + len(word)))
                 text += word + after
@@ -234,8 +234,8 @@ def _cut(text: str, span: tuple[int, int], length: int, terms: Sequence[tuple[in
         return []
     begin = max(min(span[0] - LEAD, len(text) - length), 0) if len(text) > length else 0
     end = min(begin + length, len(text))
-    inside = [offset for bounds in (span, *terms) for offset in bounds if begin < offset < end]
-    offsets = sorted({begin, end, *inside})
+    boundaries = [offset for bounds in (span, *terms) for offset in bounds if begin < offset < end]
+    offsets = sorted({begin, end, *boundaries})
     starts = {start for first, last in terms for start in offsets if first <= start < last}
     parts = [
         TextPart(text=text[start:stop], marked=span[0] <= start < span[1], is_term=start in starts)

@@ -1,4 +1,4 @@
-"""The queries to choose from on the page, and their judgments: from files, or made by users of the page."""
+"""The queries that the page offers, and their judgments, from files or from users of the page."""
 
 import threading
 from collections.abc import Mapping

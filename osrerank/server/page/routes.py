@@ -29,7 +29,7 @@ from osrerank.scoring.names import HTTP
 from osrerank.server.api.errors import ANSWERS, INDEX_PATTERN, ErrorBody, RefusedRequest
 from osrerank.server.page.comparison import ComparedSearch, compare, highlighting
 from osrerank.server.page.judgments import Judgments
-from osrerank.server.page.warmth import Shares
+from osrerank.server.page.vector_shares import VectorShares
 from osrerank.service import SERVER_MS, RerankService
 
 PATH = "/ui"
@@ -358,7 +358,7 @@ def _encoded(headers: dict[str, str]) -> list[tuple[bytes, bytes]]:
 def add_page(app: FastAPI, comparison: ComparisonPage) -> None:
     """Add the comparison page to the rerank API."""
     app.state.comparison = comparison
-    app.state.share_of = Shares(comparison.client, comparison.indexes)
+    app.state.share_of = VectorShares(comparison.client, comparison.indexes)
     app.state.comparison_limiter = anyio.CapacityLimiter(SEARCHES)
     app.include_router(router)
     app.add_api_route("/", _to_page, methods=["GET"], include_in_schema=False)

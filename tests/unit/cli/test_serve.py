@@ -31,14 +31,14 @@ def test_it_listens_on_this_machine_alone(command, tmp_path):
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         outcome = CliRunner().invoke(cli, [*arguments, "--port", str(port)])
-    assert f"http://127.0.0.1:{port} cannot be listened on" in str(outcome.exception)
+    assert f"cannot listen on http://127.0.0.1:{port}" in str(outcome.exception)
 
 
 def test_a_port_that_is_taken_is_told_before_the_model_is_loaded(tmp_path):
     with socket.create_server(("127.0.0.1", 0)) as taken:
         arguments = ["--model", str(tmp_path / "no-model"), "serve", "--port", str(taken.getsockname()[1])]
         outcome = CliRunner().invoke(cli, arguments)
-    assert "cannot be listened on" in str(outcome.exception)
+    assert "cannot listen on" in str(outcome.exception)
     assert " on http://" not in outcome.stderr
 
 

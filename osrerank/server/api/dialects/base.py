@@ -58,7 +58,7 @@ class DialectRequest(BaseModel, ABC):
 
 
 class RankFieldsRequest(DialectRequest):
-    """A request whose documents are texts, or objects some of whose fields are read."""
+    """A request whose documents are texts, or objects with fields to read."""
 
     query: QueryText
     rank_fields: Texts | None = Field(None, description="The fields of objects to read; text if absent or empty.")
@@ -125,7 +125,7 @@ def _field_text(value: Any, field: str, name: str) -> str | None:
     raise ValueError(f"{name}.{field!a} is a list or an object: rank by fields of texts or numbers")
 
 
-def as_passed(document: str | Mapping[str, Any]) -> Json:
+def unchanged(document: str | Mapping[str, Any]) -> Json:
     """Return a document as the client sent it."""
     if isinstance(document, str):
         return Json(json.dumps(document))
@@ -151,7 +151,7 @@ class Usage(BaseModel):
 UNCOUNTED: Mapping[str, int] = {"prompt_tokens": 0, "completion_tokens": 0, "total_tokens": 0}
 
 
-def grouped(pairs: Sequence[tuple[str, str]]) -> list[Question]:
+def group_by_query(pairs: Sequence[tuple[str, str]]) -> list[Question]:
     """Return one question per query with all its documents, in the order in which the queries first occur."""
     documents: dict[str, list[str]] = {}
     for query, document in pairs:
@@ -159,8 +159,8 @@ def grouped(pairs: Sequence[tuple[str, str]]) -> list[Question]:
     return [Question(query, tuple(texts)) for query, texts in documents.items()]
 
 
-def ungrouped(pairs: Sequence[tuple[str, str]], judgements: Sequence[Judgement]) -> list[float]:
-    """Return the pairs' probabilities in order, from the judgements of the questions of `grouped`."""
+def probabilities_of(pairs: Sequence[tuple[str, str]], judgements: Sequence[Judgement]) -> list[float]:
+    """Return the pairs' probabilities in order, from the judgements of the questions of `group_by_query`."""
     queries = dict.fromkeys(query for query, _ in pairs)
     remaining = {query: iter(judged.probabilities) for query, judged in zip(queries, judgements, strict=True)}
     return [next(remaining[query]) for query, _ in pairs]

@@ -1,4 +1,4 @@
-"""The bodies of paths that several dialects share; their keys tell the dialects apart."""
+"""The bodies of paths that several dialects share; the keys of a body decide its dialect."""
 
 from collections.abc import Callable, Mapping
 from typing import Annotated, Any
@@ -11,12 +11,12 @@ from osrerank.server.api.dialects.texts import TeiRequest, TeiResult, WeaviateRe
 
 
 def _dialect(*keys: str) -> Callable[[Any], str]:
-    """Return a function that tells a body's dialect: that of the first of the keys that has a value, else vLLM's."""
+    """Return a function that returns the first of the keys with a value in a body; "documents", vLLM's key, if none."""
 
-    def tell(body: Any) -> str:
+    def find_key(body: Any) -> str:
         return next((key for key in keys if isinstance(body, Mapping) and body.get(key) is not None), "documents")
 
-    return tell
+    return find_key
 
 
 Vllm = Annotated[VllmRequest, Tag("documents")]

@@ -17,8 +17,8 @@ from osrerank.server.api.dialects.base import (
     RankFieldsRequest,
     Texts,
     Usage,
-    as_passed,
     texts_of,
+    unchanged,
 )
 from osrerank.server.api.service import Judgement, Question
 
@@ -41,13 +41,13 @@ class CohereRequest(RankFieldsRequest):
         return texts_of("documents", self.documents, self.rank_fields)
 
     def answer(self, judgements: Sequence[Judgement], model: str) -> Any:
-        judged = judgements[0]
+        judgement = judgements[0]
         returns_documents = _is_jinas(self.model) if self.return_documents is None else self.return_documents
         results: list[dict[str, Any]] = []
-        for index in judged.order[: self.top_n or None]:
-            item: dict[str, Any] = {"index": index, "relevance_score": judged.probabilities[index]}
-            results.append({**item, "document": self._returned(index)} if returns_documents else item)
-        units = math.ceil(len(judged.order) / SEARCH_UNIT)
+        for index in judgement.order[: self.top_n or None]:
+            result: dict[str, Any] = {"index": index, "relevance_score": judgement.probabilities[index]}
+            results.append({**result, "document": self._returned(index)} if returns_documents else result)
+        units = math.ceil(len(judgement.order) / SEARCH_UNIT)
         return {
             "object": "rerank",
             "id": uuid.uuid4().hex,
@@ -60,7 +60,7 @@ class CohereRequest(RankFieldsRequest):
     def _returned(self, index: int) -> Any:
         """Return a document as results contain it: a text in an object, an object as the client sent it."""
         document = self.documents[index]
-        return {"text": document} if isinstance(document, str) else as_passed(document)
+        return {"text": document} if isinstance(document, str) else unchanged(document)
 
 
 class VllmRequest(CohereRequest):
@@ -78,7 +78,7 @@ class InfinityRequest(CohereRequest):
     """A request to Infinity's ``/rerank``: Cohere's, but results contain texts as strings, not as objects."""
 
     def _returned(self, index: int) -> Any:
-        return as_passed(self.documents[index])
+        return unchanged(self.documents[index])
 
 
 class CohereResult(BaseModel):

@@ -12,8 +12,8 @@ from osrerank.server.api.dialects.base import (
     Probability,
     RankFieldsRequest,
     Usage,
-    as_passed,
     texts_of,
+    unchanged,
 )
 from osrerank.server.api.service import Judgement
 
@@ -41,7 +41,7 @@ class MixedbreadRequest(RankFieldsRequest):
             {"index": index, "score": scores[index], "object": "rank_result"} for index in order
         ]
         if self.return_input:
-            results = [{**result, "input": as_passed(self.input[result["index"]])} for result in results]
+            results = [{**result, "input": unchanged(self.input[result["index"]])} for result in results]
         return {
             "object": "list",
             "model": model,

@@ -1,4 +1,4 @@
-"""The dialects that score pairs of texts: vLLM's scores, and text classification."""
+"""The dialects that score pairs of texts: vLLM's ``/score``, and text classification."""
 
 import time
 import uuid
@@ -15,8 +15,8 @@ from osrerank.server.api.dialects.base import (
     QueryText,
     Texts,
     Usage,
-    grouped,
-    ungrouped,
+    group_by_query,
+    probabilities_of,
 )
 from osrerank.server.api.service import Judgement, Question
 
@@ -42,10 +42,10 @@ class ScoreRequest(DialectRequest):
         return self
 
     def questions(self) -> list[Question]:
-        return grouped(self._pairs())
+        return group_by_query(self._pairs())
 
     def answer(self, judgements: Sequence[Judgement], model: str) -> Any:
-        scores = ungrouped(self._pairs(), judgements)
+        scores = probabilities_of(self._pairs(), judgements)
         return {
             "id": uuid.uuid4().hex,
             "object": "list",
@@ -96,10 +96,10 @@ class ClassifyRequest(DialectRequest):
     inputs: TextPair | Annotated[list[TextPair], Field(min_length=1, fail_fast=True)]
 
     def questions(self) -> list[Question]:
-        return grouped(self._pairs())
+        return group_by_query(self._pairs())
 
     def answer(self, judgements: Sequence[Judgement], model: str) -> Any:  # noqa: ARG002 - this dialect names none
-        return [{"label": "LABEL_0", "score": score} for score in ungrouped(self._pairs(), judgements)]
+        return [{"label": "LABEL_0", "score": score} for score in probabilities_of(self._pairs(), judgements)]
 
     def _pairs(self) -> list[tuple[str, str]]:
         pairs = [self.inputs] if isinstance(self.inputs, TextPair) else self.inputs

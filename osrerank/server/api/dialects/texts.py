@@ -39,8 +39,8 @@ class TeiRequest(DialectRequest):
         values = judgements[0].logits if self.raw_scores else judgements[0].probabilities
         results: list[dict[str, Any]] = []
         for index in judgements[0].order[: self.top_n or None]:
-            item: dict[str, Any] = {"index": index, "score": values[index]}
-            results.append({**item, "text": self.texts[index]} if self.return_text else item)
+            result: dict[str, Any] = {"index": index, "score": values[index]}
+            results.append({**result, "text": self.texts[index]} if self.return_text else result)
         return results
 
 

@@ -15,7 +15,7 @@ from osrerank.server.api.limits import ServerLimits
 from osrerank.server.api.middleware import PAGE
 from osrerank.server.page.judgments import Judgments
 from osrerank.server.page.routes import ASSETS, MOST_DEPTH, PATH, ComparisonPage, add_page, usable_pipelines
-from osrerank.server.page.warmth import Shares
+from osrerank.server.page.vector_shares import VectorShares
 from osrerank.service import RerankService
 from osrerank.settings import Settings
 from osrerank.testing import CannedTransport, FunctionScorer, ManualClock
@@ -76,7 +76,7 @@ def test_readiness_asks_for_vectors_only_where_it_is_told_to(tmp_path):
         app = create_app(RerankService(Settings.load(), encoder), ServerLimits())
         clock = ManualClock()
         add_page(app, ComparisonPage(client, PIPELINES, ("ponds", "gone")))
-        app.state.share_of = Shares(client, ("ponds", "gone"), clock=clock)
+        app.state.share_of = VectorShares(client, ("ponds", "gone"), clock=clock)
         with TestClient(app) as browser:
 
             def ready(**parameters):

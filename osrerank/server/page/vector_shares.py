@@ -1,4 +1,4 @@
-"""Tell readiness probes what share of an index's documents has vectors."""
+"""Look up the share of an index's documents that have vectors, for readiness probes."""
 
 import time
 from collections.abc import Callable, Sequence
@@ -11,11 +11,11 @@ from osrerank.retrieval.expiring import ExpiringCache
 from osrerank.server.api.errors import RefusedRequest
 
 KEPT_S = 10.0
-"""How long a share is cached, in seconds, because probes come often."""
+"""The seconds for which a share is cached, because probes come often."""
 
 
-class Shares:
-    """Looks up what share of an index's documents has vectors, at most once in ten seconds per index.
+class VectorShares:
+    """Looks up the share of an index's documents that have vectors, at most once in ten seconds per index.
 
     Args:
         client: the client that reads the indexes.
@@ -27,7 +27,7 @@ class Shares:
         self, client: Client, indexes: Sequence[str] = (), clock: Callable[[], float] = time.monotonic
     ) -> None:
         self._client, self._indexes = client, indexes
-        self._cached: ExpiringCache[str, float] = ExpiringCache(clock, KEPT_S)
+        self._cache: ExpiringCache[str, float] = ExpiringCache(clock, KEPT_S)
 
     def __call__(self, index: str) -> float:
         """Return the share, in [0, 1]; 1 if there are no vectors to count, as for a cross-encoder.
@@ -37,9 +37,9 @@ class Shares:
         """
         if self._indexes and index not in self._indexes:
             raise RefusedRequest(404, f"this server does not offer the index {index}, only {', '.join(self._indexes)}")
-        if (share := self._cached.get(index)) is None:
+        if (share := self._cache.get(index)) is None:
             share = self._look_up(index)
-            self._cached.put(index, share)
+            self._cache.put(index, share)
         return share
 
     def _look_up(self, index: str) -> float:
