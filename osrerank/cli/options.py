@@ -52,9 +52,9 @@ class Model(CheckpointParam):
 
     def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> Path:
         """Return the directory of the model, converted if need be."""
-        from osrerank.scoring.checkpoints.convert import usable
+        from osrerank.scoring.checkpoints.convert import convert_if_needed
 
-        return usable(super().convert(value, param, ctx)).directory
+        return convert_if_needed(super().convert(value, param, ctx)).directory
 
 
 CHECKPOINT, MODEL = CheckpointParam(), Model()

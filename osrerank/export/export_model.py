@@ -29,8 +29,8 @@ from osrerank.options.rerank import Rerank
 from osrerank.scoring.bi_encoder import weights_digest
 from osrerank.scoring.card import Calibration, Kind, ModelCard, Pooling
 from osrerank.scoring.card_file import module_weights, read_card
-from osrerank.scoring.checkpoints.convert import NOTICES, Head, usable
-from osrerank.scoring.checkpoints.self_check import checked
+from osrerank.scoring.checkpoints.convert import NOTICES, Head, convert_if_needed
+from osrerank.scoring.checkpoints.self_check import require_self_check
 from osrerank.scoring.json_file import read_json
 from osrerank.scoring.locate import locate
 from osrerank.scoring.model_files import (
@@ -144,7 +144,7 @@ def export_model(
     if is_foreign:
         with _as_ours(source, output, options) as ready:
             return _export(ready, output, options, judged, report, sha256="")
-    checkpoint = usable(source, options.head)
+    checkpoint = convert_if_needed(source, options.head)
     return _export(checkpoint.directory, output, options, judged, report, sha256=checkpoint.sha256)
 
 
@@ -187,7 +187,7 @@ def _export(
             write_card(folder, card)
         if options.self_check and not card.is_encoder and not (source / CARD_FILE).exists():
             with closing(load_scorer(str(folder), backend="onnx")) as scorer:
-                report(str(checked(scorer, folder, card, sha256=sha256)))
+                report(str(require_self_check(scorer, folder, card, sha256=sha256)))
     return card
 
 

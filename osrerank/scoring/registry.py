@@ -154,12 +154,12 @@ def load_model(
         ModelLoadError: the model is not found, or is of another kind; the message says why and what to do.
         MissingDependencyError: the backend needs an extra that is not installed.
     """
-    from osrerank.scoring.checkpoints.convert import CheckedGraph, Converted, usable  # noqa: PLC0415 - imports tokenizers
-    from osrerank.scoring.checkpoints.self_check import checked  # noqa: PLC0415 - imports tokenizers
+    from osrerank.scoring.checkpoints.convert import CheckedGraph, Converted, convert_if_needed  # noqa: PLC0415 - imports tokenizers
+    from osrerank.scoring.checkpoints.self_check import require_self_check  # noqa: PLC0415 - imports tokenizers
     from osrerank.scoring.locate import locate  # noqa: PLC0415 - imports tokenizers
 
     backend = _for_dtype(backend, dtype)
-    files = usable(locate(model, forms=forms_of(backend)))
+    files = convert_if_needed(locate(model, forms=forms_of(backend)))
     directory, own_name = files.directory, Path(model).name if files.sha256 else ""
     card = read_card(directory, name=own_name if Path(model).expanduser().exists() else model)
     if kinds and card.kind not in kinds:
@@ -176,7 +176,7 @@ def load_model(
         )
     if not check.is_checked:
         try:
-            check.passed(str(checked(loaded, directory, card, sha256=check.sha256)))
+            check.record_pass(str(require_self_check(loaded, directory, card, sha256=check.sha256)))
         except OsrerankError:
             loaded.close()
             raise

@@ -12,7 +12,7 @@ import pytest
 from osrerank import Reranker, connect
 from osrerank._seldom import Seldom
 from osrerank.errors import ConfigError, ModelLoadError
-from osrerank.scoring.checkpoints.convert import usable
+from osrerank.scoring.checkpoints.convert import convert_if_needed
 from osrerank.settings import Settings
 from osrerank.vectors import configured
 from osrerank.vectors.lmdb_file import LOCKS_BYTES, open_lmdb
@@ -66,8 +66,8 @@ def test_without_a_home_nothing_is_said_of_a_default_that_is_not_used(
 
 @pytest.mark.usefixtures("no_home")
 def test_a_checkpoint_that_must_be_converted_needs_a_folder_of_its_own() -> None:
-    with pytest.raises(ModelLoadError, match=r"must be converted once.*has no home.*XDG_CACHE_HOME"):
-        usable(DATA / "tiny-bert-tensorflow")
+    with pytest.raises(ModelLoadError, match=r"must be converted.*has no home.*XDG_CACHE_HOME"):
+        convert_if_needed(DATA / "tiny-bert-tensorflow")
 
 
 def test_a_checkpoint_that_cannot_be_written_when_converted_is_told_in_a_sentence(
@@ -76,7 +76,7 @@ def test_a_checkpoint_that_cannot_be_written_when_converted_is_told_in_a_sentenc
     (tmp_path / "file").touch()
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
     with pytest.raises(ModelLoadError, match=r"must be converted once.*Not a directory.*XDG_CACHE_HOME"):
-        usable(DATA / "tiny-bert-tensorflow")
+        convert_if_needed(DATA / "tiny-bert-tensorflow")
 
 
 @pytest.mark.skipif(not hasattr(os, "posix_fallocate"), reason="this system has no posix_fallocate")

@@ -1,12 +1,14 @@
 """Read the variables of a TensorFlow checkpoint: ``NAME.index`` and ``NAME.data-00000-of-00001``.
 
-The index is a table of the format that LevelDB has (github.com/google/leveldb, doc/table_format.md): blocks of keys,
-each of which shares a prefix with the one before, then a block of blocks, and a footer. Its values are protocol
-buffers, of which these fields are read (tensorflow/core/protobuf/tensor_bundle.proto): of the header, under the empty
-key, the number of data files (1) and the byte order (2); of a variable its type (1), shape (2), data file (3), offset
-(4), size (5), CRC-32C (6) and slices (7). The data files have the numbers one after the other.
+The index is a table in LevelDB's format (github.com/google/leveldb, doc/table_format.md). It consists of blocks, a
+block that lists the other blocks, and a footer. In a block, each key is stored as the suffix that follows the prefix it
+shares with the key before.
 
-Blocks may be compressed with Snappy; TensorFlow writes them as they are, and others are refused.
+The values are protocol buffers (tensorflow/core/protobuf/tensor_bundle.proto). The empty key holds the header: number
+of data files (field 1) and byte order (2). Each other key is a variable's name. Its value has the type (1), shape (2),
+data file (3), offset (4), size (5), CRC-32C (6) and slices (7). The data files hold the variables' numbers.
+
+Blocks may be compressed with Snappy. TensorFlow does not compress them, and compressed blocks are refused.
 """
 
 import struct
@@ -23,9 +25,9 @@ from osrerank.errors import ModelLoadError
 FOOTER_BYTES = 48
 MAGIC = 0xDB4775248B80FB57
 TRAILER_BYTES = 5
-MASK = 0xA282EAD8
+CRC_MASK = 0xA282EAD8
 TYPES: Mapping[int, str] = {1: "<f4", 2: "<f8", 3: "<i4", 9: "<i8", 19: "<f2"}
-"""NumPy's types by TensorFlow's numbers (tensorflow/core/framework/types.proto); others are refused."""
+"""TensorFlow's number of a type (tensorflow/core/framework/types.proto) -> NumPy's name; others are refused."""
 VARINT, FIXED64, BYTES, FIXED32 = 0, 1, 2, 5
 """Wire types of protocol buffers."""
 
@@ -33,18 +35,18 @@ Fields = dict[int, list[Any]]
 
 
 class Variable(NamedTuple):
-    """Where a variable is.
+    """The location and type of a variable.
 
     Attributes:
-        kind: NumPy's type.
-        shape: its shape.
+        dtype: NumPy's name of the type.
+        shape: the variable's shape.
         shard: number of the data file.
-        offset: the offset of its first byte there.
-        size: in bytes.
-        checksum: masked CRC-32C of its bytes.
+        offset: offset of the variable's first byte in the data file.
+        size: size of the variable in bytes.
+        checksum: masked CRC-32C of the variable's bytes.
     """
 
-    kind: str
+    dtype: str
     shape: tuple[int, ...]
     shard: int
     offset: int
@@ -53,147 +55,154 @@ class Variable(NamedTuple):
 
 
 def read_bundle(prefix: Path) -> dict[str, npt.NDArray[Any]]:
-    """Return a checkpoint's variables of numbers, by name.
+    """Return the numeric variables of a checkpoint, by name.
 
     Args:
-        prefix: the checkpoint's path without its endings, such as ``model.ckpt-100000``.
+        prefix: the checkpoint's path without suffixes, such as ``model.ckpt-100000``.
 
     Raises:
-        ModelLoadError: a file is missing, cut or damaged, or of a form that is not read.
-        MissingDependencyError: the extra ``torch`` is not installed, which brings the checksums.
+        ModelLoadError: a file is missing, truncated or damaged, or uses a feature that is not supported.
+        MissingDependencyError: the extra ``torch``, which brings the checksums, is not installed.
     """
     index = prefix.with_name(f"{prefix.name}.index")
     try:
-        table = dict(_table(index))
-        header = _fields(table.pop(b"", b""))
-        shards = _shards(header)
-        variables = {key.decode(): _variable(_fields(value)) for key, value in table.items()}
+        table = dict(_read_table(index))
+        shard_count = _count_shards(_parse_fields(table.pop(b"", b"")))
+        variables = {key.decode(): _parse_variable(_parse_fields(value)) for key, value in table.items()}
     except (OSError, ValueError, IndexError, struct.error, UnicodeDecodeError) as error:
         raise ModelLoadError(f"{index} cannot be read as a TensorFlow checkpoint: {error}", path=str(index)) from error
-    files = [prefix.with_name(f"{prefix.name}.data-{number:05d}-of-{shards:05d}") for number in range(shards)]
-    data = [_mapped(file) for file in files]
-    return {name: _array(name, one, data, files) for name, one in variables.items() if one is not None}
+    files = [prefix.with_name(f"{prefix.name}.data-{number:05d}-of-{shard_count:05d}") for number in range(shard_count)]
+    shards = [_map_file(file) for file in files]
+    return {
+        name: _read_array(name, variable, shards, files) for name, variable in variables.items() if variable is not None
+    }
 
 
-def _shards(header: Fields) -> int:
-    """Return how many data files there are."""
+def _count_shards(header: Fields) -> int:
+    """Return the number of data files."""
     if _number(header, 2):
         raise ValueError("its numbers are big-endian")
     return _number(header, 1)
 
 
-def _table(file: Path) -> Iterator[tuple[bytes, bytes]]:
+def _read_table(file: Path) -> Iterator[tuple[bytes, bytes]]:
     """Yield the keys and values of a table."""
     content = file.read_bytes()
     if len(content) < FOOTER_BYTES or struct.unpack("<Q", content[-8:])[0] != MAGIC:
-        raise ValueError("it does not end as one does")
+        raise ValueError("its last bytes are not those of a checkpoint index")
     footer = content[-FOOTER_BYTES:]
-    _, at = _handle(footer, 0)
-    index, _ = _handle(footer, at)
-    for _, value in _entries(_block(content, *index)):
-        handle, _ = _handle(value, 0)
-        yield from _entries(_block(content, *handle))
+    _, position = _read_handle(footer, 0)  # of the meta index, which is not needed
+    index_handle, _ = _read_handle(footer, position)
+    for _, value in _entries(_read_block(content, *index_handle)):
+        handle, _ = _read_handle(value, 0)
+        yield from _entries(_read_block(content, *handle))
 
 
-def _block(content: bytes, offset: int, size: int) -> bytes:
+def _read_block(content: bytes, offset: int, size: int) -> bytes:
     block, trailer = content[offset : offset + size], content[offset + size : offset + size + TRAILER_BYTES]
     if len(trailer) < TRAILER_BYTES:
-        raise ValueError("it is cut")
+        raise ValueError("it is truncated")
     if trailer[0]:
-        raise ValueError(f"a block is compressed in the way {trailer[0]}")
+        raise ValueError(f"a block is compressed (compression type {trailer[0]})")
     if _masked_crc(block + trailer[:1]) != struct.unpack("<I", trailer[1:])[0]:
-        raise ValueError("a block is damaged: its checksum is another")
+        raise ValueError("a block is damaged: its checksum does not match")
     return block
 
 
 def _entries(block: bytes) -> Iterator[tuple[bytes, bytes]]:
     """Yield a block's keys and values."""
     (restarts,) = struct.unpack("<I", block[-4:])
-    end, at, key = len(block) - 4 - 4 * restarts, 0, b""
-    while at < end:
-        shared, at = _varint(block, at)
-        own, at = _varint(block, at)
-        length, at = _varint(block, at)
-        key = key[:shared] + block[at : at + own]
-        yield key, block[at + own : at + own + length]
-        at += own + length
+    end, position, key = len(block) - 4 - 4 * restarts, 0, b""
+    while position < end:
+        shared, position = _read_varint(block, position)
+        suffix_size, position = _read_varint(block, position)
+        value_size, position = _read_varint(block, position)
+        value_start = position + suffix_size
+        key = key[:shared] + block[position:value_start]
+        position = value_start + value_size
+        yield key, block[value_start:position]
 
 
-def _handle(content: bytes, at: int) -> tuple[tuple[int, int], int]:
-    """Return a block's offset and size, and where the next bytes begin."""
-    offset, at = _varint(content, at)
-    size, at = _varint(content, at)
-    return (offset, size), at
+def _read_handle(content: bytes, position: int) -> tuple[tuple[int, int], int]:
+    """Return a block's offset and size, and the position behind them."""
+    offset, position = _read_varint(content, position)
+    size, position = _read_varint(content, position)
+    return (offset, size), position
 
 
-def _varint(content: bytes, at: int) -> tuple[int, int]:
+def _read_varint(content: bytes, position: int) -> tuple[int, int]:
+    """Return a number of variable length, and the position behind it."""
     number = shift = 0
     while True:
-        byte = content[at]
+        byte = content[position]
         number |= (byte & 127) << shift
-        at, shift = at + 1, shift + 7
+        position, shift = position + 1, shift + 7
         if byte < 128:
-            return number, at
+            return number, position
 
 
-def _fields(message: bytes) -> Fields:
+def _parse_fields(message: bytes) -> Fields:
     """Return a protocol buffer's fields by number: integers, or bytes."""
-    found: Fields = {}
-    at = 0
-    while at < len(message):
-        tag, at = _varint(message, at)
-        kind = tag & 7
+    fields: Fields = {}
+    position = 0
+    while position < len(message):
+        tag, position = _read_varint(message, position)
+        wire_type = tag & 7
         value: int | bytes
-        if kind == VARINT:
-            value, at = _varint(message, at)
-        elif kind == BYTES:
-            length, at = _varint(message, at)
-            value, at = message[at : at + length], at + length
-        elif kind in (FIXED32, FIXED64):
-            length = 4 if kind == FIXED32 else 8
-            value, at = int.from_bytes(message[at : at + length], "little"), at + length
+        if wire_type == VARINT:
+            value, position = _read_varint(message, position)
+        elif wire_type == BYTES:
+            length, position = _read_varint(message, position)
+            value, position = message[position : position + length], position + length
+        elif wire_type in (FIXED32, FIXED64):
+            length = 4 if wire_type == FIXED32 else 8
+            value, position = int.from_bytes(message[position : position + length], "little"), position + length
         else:
-            raise ValueError(f"a field has the wire type {kind}")
-        found.setdefault(tag >> 3, []).append(value)
-    return found
+            raise ValueError(f"a field has the wire type {wire_type}")
+        fields.setdefault(tag >> 3, []).append(value)
+    return fields
 
 
 def _number(fields: Fields, field: int) -> int:
-    """Return a field's number; 0 where it is left out, as protocol buffers have it."""
+    """Return a numeric field; 0, protocol buffers' default, if the message leaves it out."""
     return int(fields.get(field, [0])[-1])
 
 
-def _variable(fields: Fields) -> Variable | None:
-    """Return where a variable is; None of what has no numbers, such as texts."""
-    kind = TYPES.get(_number(fields, 1))
-    if kind is None:
+def _parse_variable(fields: Fields) -> Variable | None:
+    """Return a variable's location and type; None for a type that is not numeric, such as strings."""
+    dtype = TYPES.get(_number(fields, 1))
+    if dtype is None:
         return None
     if 7 in fields:
         raise ValueError("a variable is in slices; save it whole")
-    dims = [_fields(dim) for shape in fields.get(2, []) for dim in _fields(shape).get(2, [])]
+    dims = [_parse_fields(dim) for shape in fields.get(2, []) for dim in _parse_fields(shape).get(2, [])]
     shape = tuple(_number(dim, 1) for dim in dims)
-    return Variable(kind, shape, *(_number(fields, field) for field in (3, 4, 5, 6)))
+    return Variable(dtype, shape, *(_number(fields, field) for field in (3, 4, 5, 6)))
 
 
-def _mapped(file: Path) -> npt.NDArray[np.uint8]:
+def _map_file(file: Path) -> npt.NDArray[np.uint8]:
+    """Return a data file's bytes, mapped into memory."""
     try:
         return np.memmap(file, np.uint8, mode="r") if file.stat().st_size else np.zeros(0, np.uint8)
     except OSError as error:
         raise ModelLoadError(f"{file} cannot be read: {error}; the index names it", path=str(file)) from error
 
 
-def _array(name: str, one: Variable, data: list[npt.NDArray[np.uint8]], files: list[Path]) -> npt.NDArray[Any]:
-    file = str(files[one.shard]) if one.shard < len(files) else ""
-    content = data[one.shard][one.offset : one.offset + one.size] if file else b""
-    if len(content) < one.size or np.dtype(one.kind).itemsize * int(np.prod(one.shape)) != one.size:
-        reason = f"{file or name} is cut: the variable {name} has {len(content)} of {one.size} bytes"
+def _read_array(
+    name: str, variable: Variable, shards: list[npt.NDArray[np.uint8]], files: list[Path]
+) -> npt.NDArray[Any]:
+    file = str(files[variable.shard]) if variable.shard < len(files) else ""
+    content = bytes(shards[variable.shard][variable.offset : variable.offset + variable.size]) if file else b""
+    expected_size = np.dtype(variable.dtype).itemsize * int(np.prod(variable.shape))
+    if len(content) < variable.size or expected_size != variable.size:
+        reason = f"{file or name} is truncated: the variable {name} has {len(content)} of {variable.size} bytes"
         raise ModelLoadError(reason, path=file)
-    if _masked_crc(bytes(content)) != one.checksum:
-        raise ModelLoadError(f"{file} is damaged: the variable {name} has another checksum", path=file)
-    return np.frombuffer(bytes(content), one.kind).reshape(one.shape)
+    if _masked_crc(content) != variable.checksum:
+        raise ModelLoadError(f"{file} is damaged: the checksum of the variable {name} does not match", path=file)
+    return np.frombuffer(content, variable.dtype).reshape(variable.shape)
 
 
 def _masked_crc(content: bytes) -> int:
-    """Return the CRC-32C as LevelDB's tables have it: turned by 15 bits, with a number added."""
+    """Return the CRC-32C in the masked form of LevelDB's tables: rotated by 15 bits, plus a constant."""
     crc: int = require("google_crc32c", extra="torch").value(content)
-    return ((crc >> 15 | crc << 17) + MASK) & 0xFFFFFFFF
+    return ((crc >> 15 | crc << 17) + CRC_MASK) & 0xFFFFFFFF

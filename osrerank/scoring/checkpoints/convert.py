@@ -1,6 +1,7 @@
-"""From a checkpoint in another form to a directory with ``config.json``, ``tokenizer.json`` and safetensors.
+"""Convert a checkpoint in another format to a directory with ``config.json``, ``tokenizer.json`` and safetensors.
 
-What was converted is kept in the user's cache folder by the SHA-256 of its files, so that it happens once.
+The user's cache folder keeps the converted directory, by the SHA-256 of the checkpoint's files, so that each checkpoint
+is converted once.
 """
 
 import contextlib
@@ -39,13 +40,13 @@ FAMILIES = {
     "deberta-v2": "DebertaV2",
     "modernbert": "ModernBert",
 }
-"""Prefixes of transformers' classes by ``model_type``."""
+"""``model_type`` -> prefix of transformers' classes."""
 CLASSIFIERS = ("classifier.weight", "classifier.out_proj.weight")
 NEXT_SENTENCE = "cls.seq_relationship.weight"
 SOURCE_FILE, PASSED_FILE = "source.json", "self-check.json"
 NOTICES = ("LICENSE", "NOTICE")
-FORM = "2"
-"""Version of the cached conversions, part of their path; since version 2 they include tokenizer_config.json."""
+CACHE_VERSION = "2"
+"""Version of the cached directories, part of their path; since version 2 they include tokenizer_config.json."""
 
 logger = logging.getLogger(__name__)
 
@@ -54,8 +55,8 @@ class Converted(NamedTuple):
     """A directory that can be loaded.
 
     Attributes:
-        directory: the checkpoint's own, or the converted one.
-        sha256: of the checkpoint's files; empty where nothing had to be converted.
+        directory: the checkpoint's own directory, or the converted one.
+        sha256: SHA-256 of the checkpoint's files; empty if no conversion was needed.
     """
 
     directory: Path
@@ -63,52 +64,52 @@ class Converted(NamedTuple):
 
     @property
     def is_checked(self) -> bool:
-        """Whether nothing was converted, or what was has passed its self-check (`passed`)."""
+        """Whether the model needs no self-check, because it was not converted or has passed one (`record_pass`)."""
         return not self.sha256 or (self.directory / PASSED_FILE).exists()
 
-    def passed(self, check: str) -> None:
-        """Remember that the model has passed its self-check."""
+    def record_pass(self, check: str) -> None:
+        """Record in the directory that the model has passed its self-check."""
         _write_json(self.directory / PASSED_FILE, {"passed": check})
 
 
 class CheckedGraph(NamedTuple):
-    """Where the self-check of another program's graph is remembered.
+    """The record of the self-check of a graph that another program exported.
 
     Attributes:
-        sha256: of all that the graph's scores depend on.
+        sha256: SHA-256 of everything that the graph's scores depend on.
     """
 
     sha256: str
 
     @property
     def is_checked(self) -> bool:
-        """Whether a passed self-check of the graph is on record."""
-        with contextlib.suppress(RuntimeError):  # this user has no home
+        """Whether the record says that the graph has passed its self-check."""
+        with contextlib.suppress(RuntimeError):  # this user has no home folder
             return self._file.exists()
         return False
 
-    def passed(self, check: str) -> None:
-        """Remember that the graph has passed its self-check; without a folder for that, it is checked at each load."""
+    def record_pass(self, check: str) -> None:
+        """Record that the graph has passed its self-check; if the record cannot be written, each load checks again."""
         try:
             self._file.parent.mkdir(parents=True, exist_ok=True)
             _write_json(self._file, {"passed": check})
         except (OSError, RuntimeError) as error:
-            logger.info("the self-check is not remembered, and repeated when the model is loaded again: %s", error)
+            logger.info("the self-check cannot be recorded, so each load of the model repeats it: %s", error)
 
     @property
     def _file(self) -> Path:
         return cache_folder() / f"graph-{self.sha256}" / PASSED_FILE
 
 
-def usable(source: Path, head: Head = "") -> Converted:
+def convert_if_needed(source: Path, head: Head = "") -> Converted:
     """Return a model's directory, or a converted copy if it cannot be loaded as it is.
 
-    Weights of pickles and TensorFlow are converted, and so is a vocab.txt without a tokenizer.json. With a head, the
-    model is always converted.
+    Pickled weights, TensorFlow weights, and a vocab.txt without a tokenizer.json are converted.
 
     Args:
         source: the model's directory, or the file of pickled weights in it.
-        head: what its head is, where its files do not say; a given one is written into the converted config.
+        head: form of the model's head, if its files do not say it. The model is then always converted, because the
+            head is written into its config.
 
     Raises:
         ModelLoadError: the checkpoint cannot be read.
@@ -121,7 +122,7 @@ def usable(source: Path, head: Head = "") -> Converted:
     try:
         target = cache_folder() / "-".join(filter(None, (sha256, head)))
     except RuntimeError:
-        raise _unwritable(source, "this user has no home") from None
+        raise _no_target(source, "this user has no home folder") from None
     if target.exists():
         return Converted(target, sha256)
     require("safetensors.torch", extra="torch")
@@ -129,22 +130,22 @@ def usable(source: Path, head: Head = "") -> Converted:
         target.parent.mkdir(parents=True, exist_ok=True)
         folder = tempfile.TemporaryDirectory(dir=target.parent, prefix=".new-")
     except OSError as error:
-        raise _unwritable(source, f"{target.parent}: {error.strerror}") from error
+        raise _no_target(source, f"{target.parent}: {error.strerror}") from error
     with folder as parent:
-        made = Path(parent) / "model"
-        made.mkdir()
-        _write(source, made, head, sha256)
+        unfinished = Path(parent) / "model"
+        unfinished.mkdir()
+        _write(source, unfinished, head, sha256)
         try:
-            made.rename(target)
+            unfinished.rename(target)
         except OSError:  # another process was faster
             if not target.exists():
                 raise
-    logger.info("%s was converted once, to %s", source, target)
+    logger.info("%s was converted to %s, which later loads use", source, target)
     return Converted(target, sha256)
 
 
 def needs_conversion(directory: Path) -> bool:
-    """Return whether a checkpoint has a form that is not read as it is; a file of pickled weights has."""
+    """Return whether a checkpoint has a format that must be converted; a file of pickled weights always has one."""
     if directory.is_file():
         return True
     if (directory / CARD_FILE).exists() or any(directory.rglob("*.onnx")):
@@ -159,23 +160,24 @@ def needs_conversion(directory: Path) -> bool:
 
 
 def cache_folder() -> Path:
-    """Return where converted checkpoints are kept."""
-    return user_folder("XDG_CACHE_HOME", ".cache").expanduser() / "models" / FORM
+    """Return the folder of the converted checkpoints."""
+    return user_folder("XDG_CACHE_HOME", ".cache").expanduser() / "models" / CACHE_VERSION
 
 
-def _unwritable(source: Path, why: str) -> ModelLoadError:
-    """Return the error of a checkpoint that has nowhere to be converted to."""
-    fix = "name a folder that can be written with XDG_CACHE_HOME"
+def _no_target(source: Path, reason: str) -> ModelLoadError:
+    """Return the error for a checkpoint whose converted copy cannot be written."""
+    fix = "set XDG_CACHE_HOME to a folder that can be written"
     return ModelLoadError(
-        f"{source} must be converted once, and there is no room for it ({why}): {fix}", path=str(source)
+        f"{source} must be converted, and the copy cannot be written ({reason}): {fix}", path=str(source)
     )
 
 
 def _write(source: Path, target: Path, head: Head, sha256: str) -> None:
+    """Write the converted model into an empty folder."""
     safetensors: Any = require("safetensors.torch", extra="torch")
     weights, config = _read(source)
-    described = _described(source, config, weights, head)
-    config, source = {**config, **described}, _folder(source)
+    config = {**config, **_missing_entries(source, config, weights, head)}
+    source = _folder(source)
     if (source / TOKENIZER_FILE).exists():
         shutil.copyfile(source / TOKENIZER_FILE, target / TOKENIZER_FILE)
     else:
@@ -184,8 +186,9 @@ def _write(source: Path, target: Path, head: Head, sha256: str) -> None:
     safetensors.save_file(contiguous, target / WEIGHTS_FILE, metadata={"format": "pt"})
     _write_json(target / CONFIG_FILE, config)
     _write_json(target / SOURCE_FILE, {"source": source.name, "sha256": sha256, "head": head})
-    for name in (name for name in (*NOTICES, SETTINGS_FILE) if (source / name).exists()):
-        shutil.copyfile(source / name, target / name)
+    for name in (*NOTICES, SETTINGS_FILE):
+        if (source / name).exists():
+            shutil.copyfile(source / name, target / name)
 
 
 def _read(directory: Path) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
@@ -202,44 +205,48 @@ def _read(directory: Path) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
     return read_pickled(directory), config
 
 
-def _described(source: Path, config: Mapping[str, Any], weights: Mapping[str, Any], head: Head) -> dict[str, Any]:
-    """Return the config's entries for a model's class, family and labels; its weights tell what the config leaves open.
+def _missing_entries(source: Path, config: Mapping[str, Any], weights: Mapping[str, Any], head: Head) -> dict[str, Any]:
+    """Return the entries for architecture, family and labels that a config lacks, from the head and the weights.
 
     Raises:
-        ModelLoadError: the family is not known, or the wanted head is not there.
+        ModelLoadError: the family is unknown, or the weights lack the head.
     """
     if config.get("architectures") and not head:
         return {}
-    kind = str(config.get("model_type") or ("bert" if any(name.startswith("bert.") for name in weights) else ""))
-    family = FAMILIES.get(kind)
+    model_type = str(config.get("model_type") or ("bert" if any(name.startswith("bert.") for name in weights) else ""))
+    family = FAMILIES.get(model_type)
     if family is None:
         file = _folder(source) / CONFIG_FILE
-        reason = f"{file} names neither architectures nor a model_type of {', '.join(FAMILIES)}"
-        raise ModelLoadError(f"{reason}; add what the model was saved as", path=str(file))
-    found = next((name for name in CLASSIFIERS if name in weights), "")
-    labels = len(weights[found]) if found else 0
-    kinds = {"": _architecture(family, weights, labels), "next-sentence": "ForNextSentencePrediction"}
-    suffix = kinds.get(head, "Model" if head == "encoder" else "ForSequenceClassification")
-    lacks = {"logit1": labels != 1, "logits2": labels != 2, "next-sentence": NEXT_SENTENCE not in weights}
-    if lacks.get(head, False):
-        has = f"a classifier with {labels} labels" if labels else "no classifier"
-        also = " and a next-sentence head" if NEXT_SENTENCE in weights else ""
-        raise ModelLoadError(f"{source} has no head {head}: its weights have {has}{also}", path=str(source))
-    described: dict[str, Any] = {"architectures": [f"{family}{suffix}"], "model_type": kind}
-    if suffix == "ForSequenceClassification":
-        described["id2label"] = {str(label): f"LABEL_{label}" for label in range(labels)}
-        described["label2id"] = {name: int(label) for label, name in described["id2label"].items()}
-    return described
+        reason = f"{file} has neither architectures nor a model_type that is one of {', '.join(FAMILIES)}"
+        raise ModelLoadError(f"{reason}; add the architectures that the model was saved with", path=str(file))
+    classifier = next((name for name in CLASSIFIERS if name in weights), None)
+    labels = len(weights[classifier]) if classifier else 0
+    lacks_head = {"logit1": labels != 1, "logits2": labels != 2, "next-sentence": NEXT_SENTENCE not in weights}
+    if lacks_head.get(head, False):
+        heads = f"a classifier with {labels} labels" if labels else "no classifier"
+        if NEXT_SENTENCE in weights:
+            heads += " and a next-sentence head"
+        raise ModelLoadError(f"{source} has no head {head}: its weights have {heads}", path=str(source))
+    class_suffix = _class_suffix(family, weights, labels, head)
+    entries: dict[str, Any] = {"architectures": [f"{family}{class_suffix}"], "model_type": model_type}
+    if class_suffix == "ForSequenceClassification":
+        entries["id2label"] = {str(label): f"LABEL_{label}" for label in range(labels)}
+        entries["label2id"] = {name: int(label) for label, name in entries["id2label"].items()}
+    return entries
 
 
-def _architecture(family: str, weights: Mapping[str, Any], labels: int) -> str:
-    """Return what a model with such weights is, without its family's name."""
-    predicts = any(name.startswith("cls.predictions.") for name in weights)
-    if labels:
+def _class_suffix(family: str, weights: Mapping[str, Any], labels: int, head: Head) -> str:
+    """Return the suffix of the transformers class for a model's head, or else for its weights."""
+    if head == "encoder":
+        return "Model"
+    if head == "next-sentence":
+        return "ForNextSentencePrediction"
+    if head or labels:
         return "ForSequenceClassification"
+    has_masked_words = any(name.startswith("cls.predictions.") for name in weights)
     if family == "Bert" and NEXT_SENTENCE in weights:
-        return "ForPreTraining" if predicts else "ForNextSentencePrediction"
-    return "ForMaskedLM" if predicts else "Model"
+        return "ForPreTraining" if has_masked_words else "ForNextSentencePrediction"
+    return "ForMaskedLM" if has_masked_words else "Model"
 
 
 def _folder(source: Path) -> Path:
@@ -250,15 +257,15 @@ def _files(source: Path) -> list[Path]:
     """Return all files that a conversion depends on."""
     directory = _folder(source)
     names = [CONFIG_FILE, tensorflow.CONFIG, TOKENIZER_FILE, VOCABULARY_FILE, SETTINGS_FILE, SPECIALS_FILE, INDEX]
-    found = [directory / name for name in names if (directory / name).exists()]
+    settings = [directory / name for name in names if (directory / name).exists()]
     if tensorflow.is_tensorflow(source):
         prefix = tensorflow.checkpoint_of(directory)
-        return [*found, *sorted(prefix.parent.glob(f"{prefix.name}.*"))]
+        return [*settings, *sorted(prefix.parent.glob(f"{prefix.name}.*"))]
     weights = [directory / name for name in weight_files(source)] or pickled_files(source)
     missing = next((file for file in weights if not file.exists()), None)
     if missing is not None:
         raise ModelLoadError(f"{missing} is missing; {INDEX} names it", path=str(missing))
-    return [*found, *weights]
+    return [*settings, *weights]
 
 
 def _write_json(file: Path, content: Mapping[str, Any]) -> None:

@@ -1,6 +1,6 @@
-"""Read pickled PyTorch weights without running what a pickle can run.
+"""Read pickled PyTorch weights without running code that the pickle names.
 
-Modules that were pickled whole, such as those of Birch's archive, are read too (`whole_modules`).
+Modules that were pickled as whole objects, such as those of Birch's archive, are read with `safe_unpickler`.
 """
 
 import pickle
@@ -11,24 +11,25 @@ from typing import Any
 
 from osrerank._optional import require
 from osrerank.errors import ModelLoadError
-from osrerank.scoring.checkpoints.whole_modules import Inert, read_whole, tensors_of
+from osrerank.scoring.checkpoints.safe_unpickler import Placeholder, load_inert, tensors_of
 from osrerank.scoring.json_file import read_json
 from osrerank.scoring.model_files import PICKLES, is_pickled
 
 INDEX = "pytorch_model.bin.index.json"
 SUFFIXES = (".bin", ".pt", ".pth")
 NESTED = ("state_dict", "model_state_dict", "model")
-"""Where trainings keep a state dict, or a whole module, beside their own numbers."""
+"""Keys under which training scripts save a state dict or a whole module, next to numbers such as the epoch."""
 PARALLEL = "module."
 OLD_NAMES = {"LayerNorm.gamma": "LayerNorm.weight", "LayerNorm.beta": "LayerNorm.bias"}
 BUFFERS = ("position_ids", "token_type_ids")
-"""Ends of the names of buffers that old transformers saved, which are no weights."""
+"""Suffixes of the names of buffers that old versions of transformers saved; they are no weights."""
 
 
 def pickled_files(directory: Path) -> list[Path]:
-    """Return the files of a directory's pickled weights: its index's, else one by its usual name or its only one.
+    """Return the files of a directory's pickled weights.
 
-    The only one is found by its content, whatever it is called. A file instead of a directory is itself.
+    They are the files that the index lists; without an index, the file with a usual name; or else the only file that
+    torch.save wrote, whatever its name. For a file instead of a directory, return that file.
 
     Raises:
         ModelLoadError: the index cannot be read, or there are several files and none has a usual name.
@@ -41,86 +42,89 @@ def pickled_files(directory: Path) -> list[Path]:
         if not isinstance(shards, dict):
             raise ModelLoadError(f"{index} has no weight_map", path=str(index))
         return [directory / name for name in sorted(set(map(str, shards.values())))]
-    usual = [directory / name for name in PICKLES if (directory / name).exists()]
-    others = sorted(file for file in directory.glob("*") if file.suffix in SUFFIXES or is_pickled(file))
-    if not usual and len(others) > 1:
-        names = ", ".join(file.name for file in others)
-        reason = f"{directory} has several files of PyTorch weights ({names}); name the one, such as {others[0]}"
+    for name in PICKLES:
+        if (directory / name).exists():
+            return [directory / name]
+    files = sorted(file for file in directory.glob("*") if file.suffix in SUFFIXES or is_pickled(file))
+    if len(files) > 1:
+        names = ", ".join(file.name for file in files)
+        reason = f"{directory} has several files of PyTorch weights ({names}); name one of them, such as {files[0]}"
         raise ModelLoadError(reason, path=str(directory))
-    return usual[:1] or others
+    return files
 
 
 def read_pickled(directory: Path) -> dict[str, Any]:
-    """Return the tensors of `pickled_files`, by today's names; likewise of a file.
+    """Return the tensors of `pickled_files`, under the names that transformers uses today.
 
     Raises:
-        ModelLoadError: a file is missing, cannot be read, or has no tensors of a model.
+        ModelLoadError: a file is missing, cannot be read, or has no tensors.
         MissingDependencyError: the extra ``torch`` is not installed.
     """
-    tensors = {name: tensor for file in pickled_files(directory) for name, tensor in _read(file).items()}
-    return {_name(name): tensor for name, tensor in tensors.items() if not name.endswith(BUFFERS)}
+    tensors = {name: tensor for file in pickled_files(directory) for name, tensor in _read_tensors(file).items()}
+    return {_current_name(name): tensor for name, tensor in tensors.items() if not name.endswith(BUFFERS)}
 
 
-def _read(file: Path) -> Mapping[str, Any]:
+def _read_tensors(file: Path) -> Mapping[str, Any]:
     torch: Any = require("torch", extra="torch")
     try:
         content = torch.load(file, map_location="cpu", weights_only=True)
     except pickle.UnpicklingError as error:
-        content = _whole(file, error)
+        content = _load_module(file, error)
     except Exception as error:
         raise ModelLoadError(f"{file} cannot be read as PyTorch weights: {error}", path=str(file)) from error
-    tensors = {name: tensor for name, tensor in _tensors(content) if isinstance(tensor, torch.Tensor)}
+    tensors = {name: value for name, value in _named_values(content) if isinstance(value, torch.Tensor)}
     if not tensors:
         has = ", ".join(map(str, list(content)[:3])) if isinstance(content, Mapping) else type(content).__name__
         raise ModelLoadError(f"{file} has no tensors, but {has}", path=str(file))
     return tensors
 
 
-def _tensors(content: object) -> Iterator[tuple[str, Any]]:
-    """Yield what a file may have as tensors, by name: a state dict's, or a module's, bare or beside other values."""
+def _named_values(content: object) -> Iterator[tuple[str, Any]]:
+    """Yield the names and values of a state dict or a module, which may be nested under one of `NESTED`."""
     if isinstance(content, Mapping):
-        nested = (content[name] for name in NESTED if isinstance(content.get(name), Mapping | Inert))
+        nested = (content[name] for name in NESTED if isinstance(content.get(name), Mapping | Placeholder))
         content = next(nested, content)
     if isinstance(content, Mapping):
         yield from ((str(name), value) for name, value in content.items())
-    elif isinstance(content, Inert):
+    elif isinstance(content, Placeholder):
         yield from tensors_of(content)
 
 
-def _whole(file: Path, refused: pickle.UnpicklingError) -> object:
-    """Return what a file has besides tensors too, such as a whole module.
+def _load_module(file: Path, refusal: pickle.UnpicklingError) -> object:
+    """Return the content of a file that torch's safe unpickler refused, such as a module pickled as a whole object.
 
     Raises:
-        ModelLoadError: there is no module with tensors in it.
+        ModelLoadError: the file has no module with tensors.
     """
     try:
-        content = read_whole(file)
-        if any(_tensors(content)):
+        content = load_inert(file)
+        if any(_named_values(content)):
             return content
     except Exception as error:
-        raise ModelLoadError(_refusal(file, refused), path=str(file)) from error
-    raise ModelLoadError(_refusal(file, refused), path=str(file)) from refused
+        raise ModelLoadError(_unsafe_pickle(file, refusal), path=str(file)) from error
+    raise ModelLoadError(_unsafe_pickle(file, refusal), path=str(file)) from refusal
 
 
-def _refusal(file: Path, error: Exception) -> str:
-    """Return why a pickle is not read, and how to make one that is."""
-    lines = [line for line in str(error).splitlines() if "GLOBAL" in line or "class" in line.lower()]
-    what = f" ({lines[0].strip()})" if lines else ""
-    made = file.with_name(f"{file.name}.weights.pt")
+def _unsafe_pickle(file: Path, refusal: Exception) -> str:
+    """Return the message that refuses a pickle, with a command that writes its tensors to a safe file."""
+    lines = [line for line in str(refusal).splitlines() if "GLOBAL" in line or "class" in line.lower()]
+    detail = f" ({lines[0].strip()})" if lines else ""
+    target = file.with_name(f"{file.name}.weights.pt")
     code = (
-        f"import torch; found = torch.load({str(file)!r}, map_location='cpu', weights_only=False); "
-        "found = found['model'] if isinstance(found, dict) else found; "
-        f"torch.save(found.state_dict(), open({str(made)!r}, 'xb'))"
+        f"import torch; content = torch.load({str(file)!r}, map_location='cpu', weights_only=False); "
+        "content = content['model'] if isinstance(content, dict) else content; "
+        f"torch.save(content.state_dict(), open({str(target)!r}, 'xb'))"
     )
     quoted = shlex.quote(code) if {*code} & {*'"$`\\'} else f'"{code}"'
     fix = (
-        "if you trust whoever made it with all that you may do on this machine, run, where its classes are installed, "
-        f"python -c {quoted} and name {made} as the model"
+        "if you trust its author to run code on this machine, run this where the file's classes are installed: "
+        f"python -c {quoted} and then name {target} as the model"
     )
-    return f"{file} is a pickle of more than tensors{what}, which would run code when it is read; {fix}"
+    return f"{file} is a pickle of more than tensors{detail}, which would run code when it is read; {fix}"
 
 
-def _name(name: str) -> str:
+def _current_name(name: str) -> str:
+    """Return the name that transformers uses today for a tensor."""
     name = name.removeprefix(PARALLEL)
     for old, new in OLD_NAMES.items():
         if name.endswith(old):

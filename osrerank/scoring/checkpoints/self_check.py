@@ -1,11 +1,11 @@
-"""Whether a converted reranker ranks at all: 50 questions of SQuAD, each with its paragraph and a random one.
+"""Check that a converted reranker ranks: 50 questions of SQuAD, each with its paragraph and a random one.
 
-So are bi-encoders checked whose graph another program exported.
+Bi-encoders whose graph another program exported are checked in the same way.
 
-Equal outputs on random weights say nothing about labels in the wrong order, a vocabulary that is cased, or a head that
-was lost. A trained reranker puts nearly every answering paragraph first, and far ahead, so that each of these shows.
-The distance counts because the layers below a lost head were trained: with a new head, which is random and small,
-relevant and other texts still lie apart, by chance in the right order.
+A comparison of outputs on random weights cannot detect swapped labels, a vocabulary of the wrong case or a lost head.
+This check does: a trained reranker puts nearly every answering paragraph first, and far ahead of the random one.
+The margin counts too, because a lost head leaves the trained layers below it. With a new head, which is random and
+small, the paragraphs may still be in the right order by chance, but they are close together.
 """
 
 import gzip
@@ -25,10 +25,15 @@ from osrerank.scoring.model_files import TOKENIZER_FILE, read_config
 from osrerank.types import Encoder, Scorer, is_encoder
 
 SAMPLE = Path(__file__).parents[2] / "data" / "squad"
-PAIRS, ENOUGH, INVERTED = 50, 45, 10
+QUESTIONS = 50
+LEAST_RIGHT = 45
+"""The fewest questions whose answering paragraph must come first."""
+MOST_INVERTED = 10
+"""If at most this many answering paragraphs come first, the order is inverted."""
 LEAST_MARGIN = 1.5
-"""In logits, as the head gives them."""
+"""The least median margin, in logits as the head gives them."""
 MOST_UNKNOWN = 0.01
+"""The largest share of unknown tokens."""
 SKIP = "if it is not trained yet or reads no English, give osrerank export --no-self-check"
 SKIP_ENCODER = "if it reads no English, osrerank export makes a graph of it, without this check"
 
@@ -42,17 +47,18 @@ class CheckedQuestion(NamedTuple):
 
 
 class SelfCheck(NamedTuple):
-    """What a check found.
+    """The outcome of a self-check.
 
     Attributes:
-        right: answering paragraphs that were put before the random ones, of `PAIRS`.
-        margin: median distance of the two paragraphs' logits, as the head gives them; negative in the wrong order.
-        unknown: share of [UNK] among the pieces of all texts.
-        head, label: the head, and which of its outputs is the score.
-        casing: ``cased`` or ``lower case``: how texts are read.
-        segment_rows: how many segments the model's table has.
-        sha256: of the checkpoint's files, if it was converted.
-        cause: why the check failed, most likely; empty where it passed.
+        right: number of questions, of `QUESTIONS`, whose answering paragraph came before the random one.
+        margin: median difference of the two paragraphs' logits, as the head gives them; negative in the wrong order.
+        unknown: share of [UNK] among the tokens of all texts.
+        head: form of the model's head.
+        label: index of the output that is the score.
+        casing: ``cased`` or ``lower case``: what the tokenizer makes of texts.
+        segment_rows: number of rows in the model's segment table.
+        sha256: SHA-256 of the checkpoint's files, if it was converted.
+        cause: likely cause of the failure; empty if the check passed.
     """
 
     right: int
@@ -68,69 +74,69 @@ class SelfCheck(NamedTuple):
     def __str__(self) -> str:
         source = f", SHA-256 {self.sha256}" if self.sha256 else ""
         return (
-            f"self-check: {self.right} of {PAIRS} answering paragraphs before random ones, "
+            f"self-check: {self.right} of {QUESTIONS} answering paragraphs before random ones, "
             f"by {self.margin:.2f} logits, {self.unknown:.2%} [UNK]; "
             f"head {self.head}, label {self.label}, {self.casing}, {self.segment_rows} segment rows{source}"
         )
 
 
-def self_check(scorer: Scorer | Encoder, directory: Path, card: ModelCard, *, sha256: str = "") -> SelfCheck:
-    """Return what a model does with the examples.
+def run_self_check(scorer: Scorer | Encoder, directory: Path, card: ModelCard, *, sha256: str = "") -> SelfCheck:
+    """Score the examples, and return how well the model ranks them.
 
     Args:
         scorer: the model.
-        directory: the model's.
-        card: the model's.
-        sha256: of the checkpoint's files.
+        directory: the model's directory.
+        card: the model's card.
+        sha256: SHA-256 of the checkpoint's files.
     """
     tokenizer = Tokenizer.from_file(str(directory / TOKENIZER_FILE))
     config = read_config(directory)
     margins = np.array([_margin(scorer, card, example) for example in examples()])
     right, margin = int(np.count_nonzero(margins > 0)), float(np.median(margins))
-    unknown = _unknown(tokenizer)
-    lowers = _lowers(tokenizer)
+    unknown = _unknown_share(tokenizer)
+    lowers_case = tokenizer.normalizer is not None and tokenizer.normalizer.normalize_str("A") == "a"
     return SelfCheck(
         right,
         margin,
         unknown,
         card.head,
         1 if card.head in {"logits2", "next-sentence"} else 0,
-        "lower case" if lowers else "cased",
+        "lower case" if lowers_case else "cased",
         int(config.get("type_vocab_size", 0)),
         sha256,
-        _cause(right, margin, unknown, card, is_mixed=lowers and is_cased(tokenizer.get_vocab())),
+        _cause(right, margin, unknown, card, is_mixed=lowers_case and is_cased(tokenizer.get_vocab())),
     )
 
 
-def checked(scorer: Scorer | Encoder, directory: Path, card: ModelCard, *, sha256: str = "") -> SelfCheck:
-    """Return a check that passed.
+def require_self_check(scorer: Scorer | Encoder, directory: Path, card: ModelCard, *, sha256: str = "") -> SelfCheck:
+    """Run the self-check, and return its outcome if the model passes; arguments as of `run_self_check`.
 
     Raises:
-        ModelLoadError: it did not; the message has the likely cause.
+        ModelLoadError: the model fails the check; the message has the likely cause.
     """
-    found = self_check(scorer, directory, card, sha256=sha256)
-    if found.cause:
+    check = run_self_check(scorer, directory, card, sha256=sha256)
+    if check.cause:
         skip = SKIP_ENCODER if card.is_encoder else SKIP
-        reason = f"{card.name} does not rank as a trained model does: {found.cause} ({found}); {skip}"
+        reason = f"{card.name} does not rank as a trained model does: {check.cause} ({check}); {skip}"
         raise ModelLoadError(reason, model=card.name, path=str(directory))
-    return found
+    return check
 
 
 @cache
 def examples() -> tuple[CheckedQuestion, ...]:
-    """Return the examples, always the same."""
+    """Return the questions and their paragraphs, always the same."""
     with gzip.open(SAMPLE / "corpus.jsonl.gz", "rt", encoding="utf-8") as lines:
         texts = {entry["id"]: entry["text"] for entry in map(json.loads, lines)}
     answers = dict(line.split()[::2] for line in (SAMPLE / "qrels.txt").read_text("utf-8").splitlines())
-    questions = (line.split("\t") for line in (SAMPLE / "queries.tsv").read_text("utf-8").splitlines()[:PAIRS])
-    rng, ids = random.Random(1), sorted(texts)  # noqa: S311 - a choice of examples
-    found = []
+    questions = (line.split("\t") for line in (SAMPLE / "queries.tsv").read_text("utf-8").splitlines()[:QUESTIONS])
+    rng, doc_ids = random.Random(1), sorted(texts)  # noqa: S311 - a choice of examples
+    checked_questions = []
     for query_id, question in questions:
-        answer = answers[query_id]
-        article = answer.rpartition("/")[0]
-        other = rng.choice([one for one in ids if one.rpartition("/")[0] != article])
-        found.append(CheckedQuestion(question, texts[answer], texts[other]))
-    return tuple(found)
+        answer_id = answers[query_id]
+        article = answer_id.rpartition("/")[0]
+        other_id = rng.choice([doc_id for doc_id in doc_ids if doc_id.rpartition("/")[0] != article])
+        checked_questions.append(CheckedQuestion(question, texts[answer_id], texts[other_id]))
+    return tuple(checked_questions)
 
 
 def _margin(scorer: Scorer | Encoder, card: ModelCard, example: CheckedQuestion) -> float:
@@ -146,33 +152,37 @@ def _margin(scorer: Scorer | Encoder, card: ModelCard, example: CheckedQuestion)
     return float(first - second) / card.calibration.scale
 
 
-def _unknown(tokenizer: Tokenizer) -> float:
-    """Return the share of pieces that stand for what the vocabulary lacks."""
+def _unknown_share(tokenizer: Tokenizer) -> float:
+    """Return the share of tokens in the examples that are the unknown token."""
     unknown = getattr(tokenizer.model, "unk_token", None)
     texts = [text for example in examples() for text in example]
-    pieces = [
-        token for encoding in tokenizer.encode_batch(texts, add_special_tokens=False) for token in encoding.tokens
-    ]
-    return float(np.mean([token == unknown for token in pieces]))
-
-
-def _lowers(tokenizer: Tokenizer) -> bool:
-    return tokenizer.normalizer is not None and tokenizer.normalizer.normalize_str("A") == "a"
+    encodings = tokenizer.encode_batch(texts, add_special_tokens=False)
+    return float(np.mean([token == unknown for encoding in encodings for token in encoding.tokens]))
 
 
 def _cause(right: int, margin: float, unknown: float, card: ModelCard, *, is_mixed: bool) -> str:
-    """Return why a check fails; empty where it does not."""
+    """Return the likely cause of a failed check; empty if the check passed.
+
+    Args:
+        right: as in `SelfCheck`.
+        margin: as in `SelfCheck`.
+        unknown: as in `SelfCheck`.
+        card: the model's card.
+        is_mixed: whether texts are lower-cased, but the vocabulary has words with capitals.
+    """
     swapped = "the labels are swapped"
     if card.head == "next-sentence":
         swapped = "in this next-sentence head, output 0 means relevant, not output 1"
-    part = "its graph or pooling is another model's" if card.is_encoder else "its head was lost or is not trained"
-    lost = f"{part}, or the vocabulary is another model's"
+    lost = "its head was lost or is not trained"
+    if card.is_encoder:
+        lost = "its graph or its pooling belongs to another model"
+    lost += ", or the vocabulary belongs to another model"
     causes = {
         "texts are lower-cased and the vocabulary has words with capitals: do_lower_case must be false": is_mixed,
-        f"{unknown:.1%} of the pieces are unknown: the vocabulary is another model's, or it is of lower case and texts "
-        "are not lower-cased (do_lower_case)": unknown > MOST_UNKNOWN,
+        f"{unknown:.1%} of the tokens are unknown: the vocabulary belongs to another model, or it is of lower case and "
+        "texts are not lower-cased (do_lower_case)": unknown > MOST_UNKNOWN,
         f"it hardly tells paragraphs apart: {lost}": abs(margin) < LEAST_MARGIN and not card.is_encoder,
-        f"the order is upside down: {swapped}": right <= INVERTED and not card.is_encoder,
-        f"it puts too few first: {lost}": right < ENOUGH,
+        f"the order is upside down: {swapped}": right <= MOST_INVERTED and not card.is_encoder,
+        f"it puts too few answering paragraphs first: {lost}": right < LEAST_RIGHT,
     }
     return next((cause for cause, applies in causes.items() if applies), "")

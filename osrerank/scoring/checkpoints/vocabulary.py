@@ -1,4 +1,4 @@
-"""BERT's ``vocab.txt`` as a ``tokenizer.json``."""
+"""Make the tokenizer that a BERT's ``vocab.txt`` describes."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -26,23 +26,24 @@ SPECIALS = {
 
 
 def tokenizer_of(directory: Path) -> Tokenizer:
-    """Return the tokenizer that a directory's ``vocab.txt`` and the settings beside it describe.
+    """Return the tokenizer that a directory's ``vocab.txt`` and ``tokenizer_config.json`` describe.
 
     The settings are those of transformers' BertTokenizer: ``do_lower_case``, ``strip_accents``,
-    ``tokenize_chinese_chars`` and the special tokens. Where ``do_lower_case`` is not given, the vocabulary says: one
-    that has words with capitals is cased.
+    ``tokenize_chinese_chars`` and the special tokens. Without ``do_lower_case``, the tokenizer is cased if the
+    vocabulary has words with capitals.
 
     Raises:
         ModelLoadError: a file is missing or cannot be read, or the vocabulary lacks a special token.
     """
     vocabulary = read_vocabulary(directory / VOCABULARY_FILE)
-    settings = _read(directory / SETTINGS_FILE)
-    specials = {name: _special(name, _read(directory / SPECIALS_FILE), settings) for name in SPECIALS}
+    settings = _read_optional(directory / SETTINGS_FILE)
+    special_names = _read_optional(directory / SPECIALS_FILE)
+    specials = {name: _special_token(name, special_names, settings) for name in SPECIALS}
     missing = sorted({specials[name] for name in ("unk_token", "sep_token", "cls_token")} - vocabulary.keys())
     if missing:
         raise ModelLoadError(
-            f"{directory / VOCABULARY_FILE} has no {', '.join(missing)}; it is no BERT's vocabulary, or "
-            f"{SPECIALS_FILE} must name its special tokens",
+            f"{directory / VOCABULARY_FILE} has no {', '.join(missing)}; if it is the vocabulary of a BERT, name its "
+            f"special tokens in {SPECIALS_FILE}",
             path=str(directory / VOCABULARY_FILE),
         )
     lowercase = settings.get("do_lower_case")
@@ -65,7 +66,7 @@ def tokenizer_of(directory: Path) -> Tokenizer:
 
 
 def read_vocabulary(file: Path) -> dict[str, int]:
-    """Return the id of each token: the number of its line, from 0.
+    """Return the id of each token, which is the number of its line, counted from 0.
 
     Raises:
         ModelLoadError: the file cannot be read, or has a token twice.
@@ -78,7 +79,7 @@ def read_vocabulary(file: Path) -> dict[str, int]:
     vocabulary = {token: number for number, token in enumerate(tokens)}
     if len(vocabulary) < len(tokens):
         number = next(number for number, token in enumerate(tokens) if vocabulary[token] != number)
-        reason = f"{file}, line {number + 1}: the token {tokens[number]!r} is there again in a later line"
+        reason = f"{file}, line {number + 1}: a later line repeats the token {tokens[number]!r}"
         raise ModelLoadError(reason, path=str(file))
     return vocabulary
 
@@ -88,12 +89,13 @@ def is_cased(vocabulary: Mapping[str, int]) -> bool:
     return any(token != token.lower() for token in vocabulary if not (token.startswith("[") and token.endswith("]")))
 
 
-def _read(file: Path) -> dict[str, Any]:
-    found: dict[str, Any] = read_json(file) if file.exists() else {}
-    return found
+def _read_optional(file: Path) -> dict[str, Any]:
+    """Return the object in a JSON file, which is empty if there is no such file."""
+    content: dict[str, Any] = read_json(file) if file.exists() else {}
+    return content
 
 
-def _special(name: str, specials: Mapping[str, Any], settings: Mapping[str, Any]) -> str:
-    """Return a special token, which the files have as a text or as an object with its content."""
-    found = specials.get(name) or settings.get(name) or SPECIALS[name]
-    return str(found["content"] if isinstance(found, dict) else found)
+def _special_token(name: str, specials: Mapping[str, Any], settings: Mapping[str, Any]) -> str:
+    """Return a special token; the files have it as a string, or as an object with the string as ``content``."""
+    token = specials.get(name) or settings.get(name) or SPECIALS[name]
+    return str(token["content"] if isinstance(token, dict) else token)

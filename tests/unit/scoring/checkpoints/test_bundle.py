@@ -58,7 +58,7 @@ def test_a_flipped_bit_is_found_or_changes_nothing(
 def test_a_file_that_is_cut_is_refused(copy: Path, name: str, share: float) -> None:
     content = (copy / name).read_bytes()
     (copy / name).write_bytes(content[: int(share * len(content))])
-    with pytest.raises(ModelLoadError, match=f"{name} (is cut|cannot be read)"):
+    with pytest.raises(ModelLoadError, match=f"{name} (is truncated|cannot be read)"):
         read_bundle(copy / "model.ckpt-7")
 
 

@@ -17,7 +17,7 @@ import pytest
 from osrerank.errors import ModelLoadError
 from osrerank.scoring.card_file import read_card
 from osrerank.scoring.checkpoints import pickled
-from osrerank.scoring.checkpoints.convert import Head, cache_folder, usable
+from osrerank.scoring.checkpoints.convert import Head, cache_folder, convert_if_needed
 from osrerank.scoring.locate import locate
 from osrerank.scoring.registry import load_scorer
 
@@ -108,11 +108,11 @@ def test_the_logits_are_those_of_the_old_form(tmp_path: Path, form: str) -> None
     head, write = FORMS[form]
     network = checkpoints.network(head)
     source = write(tmp_path / "source", network)
-    converted = usable(source)
+    converted = convert_if_needed(source)
     assert converted.directory == cache_folder() / converted.sha256
     np.testing.assert_allclose(logits(converted.directory), checkpoints.expected(network, QUERY, TEXT), atol=1e-5)
     assert read_card(converted.directory).head == ("logits2" if head == "classifier" else "next-sentence")
-    again = usable(source)
+    again = convert_if_needed(source)
     assert (again.directory, again.is_checked) == (converted.directory, False)
 
 
@@ -120,9 +120,11 @@ def test_one_of_several_files_is_named(tmp_path: Path) -> None:
     source = as_birch(tmp_path / "source", checkpoints.network("next-sentence"))
     other = checkpoints.network("next-sentence", seed=2)
     torch.save(other, source / "saved.mb_1")
-    with pytest.raises(ModelLoadError, match=r"\(saved.mb_1, saved.msmarco_mb_1\); name the one, such as .*saved.mb_1"):
-        usable(source)
-    found = usable(locate(str(source / "saved.mb_1"))).directory
+    with pytest.raises(
+        ModelLoadError, match=r"\(saved.mb_1, saved.msmarco_mb_1\); name one of them, such as .*saved.mb_1"
+    ):
+        convert_if_needed(source)
+    found = convert_if_needed(locate(str(source / "saved.mb_1"))).directory
     np.testing.assert_allclose(logits(found), checkpoints.expected(other, QUERY, TEXT), atol=1e-5)
     with pytest.raises(ModelLoadError, match=r"vocab.txt is a file that torch.save did not write; name the directory"):
         locate(str(source / "vocab.txt"))
@@ -135,12 +137,12 @@ def test_the_line_of_the_refusal_writes_a_file_that_is_read(
 ) -> None:
     source = as_birch(tmp_path / "source", checkpoints.network("next-sentence"), is_bare=is_bare)
     before = (source / "saved.msmarco_mb_1").read_bytes()
-    monkeypatch.setattr(pickled, "read_whole", lambda _: None)
-    with pytest.raises(ModelLoadError, match="if you trust whoever made") as refused:
-        usable(source)
+    monkeypatch.setattr(pickled, "load_inert", lambda _: None)
+    with pytest.raises(ModelLoadError, match="if you trust its author") as refused:
+        convert_if_needed(source)
     words = shlex.split(str(refused.value).partition("python ")[2])
     exec(words[1], {})
-    assert usable(source / "saved.msmarco_mb_1.weights.pt").sha256
+    assert convert_if_needed(source / "saved.msmarco_mb_1.weights.pt").sha256
     assert (source / "saved.msmarco_mb_1").read_bytes() == before
 
 
@@ -152,23 +154,23 @@ def test_old_names_of_norms(tmp_path: Path) -> None:
         older = name.replace(".weight", ".gamma").replace(".bias", ".beta")
         state[older] = state.pop(name)
     torch.save({**state, "bert.embeddings.position_ids": torch.arange(128)}, source / PICKLE)
-    directory = usable(source).directory
+    directory = convert_if_needed(source).directory
     np.testing.assert_allclose(logits(directory), checkpoints.expected(network, QUERY, TEXT), atol=1e-5)
 
 
 def test_a_changed_file_is_converted_anew(tmp_path: Path) -> None:
     source = saved(tmp_path / "source", checkpoints.network())
-    first = usable(source).directory
+    first = convert_if_needed(source).directory
     saved(source, checkpoints.network(seed=2))
-    assert usable(source).directory != first
-    assert not np.allclose(logits(usable(source).directory), logits(first))
+    assert convert_if_needed(source).directory != first
+    assert not np.allclose(logits(convert_if_needed(source).directory), logits(first))
 
 
 def test_what_needs_no_conversion_is_left_alone(tmp_path: Path) -> None:
     network = checkpoints.network()
     network.save_pretrained(tmp_path / "source")
     checkpoints.tokenizer().save(str(tmp_path / "source" / "tokenizer.json"))
-    assert usable(tmp_path / "source") == (tmp_path / "source", "")
+    assert convert_if_needed(tmp_path / "source") == (tmp_path / "source", "")
     assert not cache_folder().exists()
 
 
@@ -178,7 +180,7 @@ def test_a_pre_trained_model_needs_to_be_told_its_head(tmp_path: Path, head: Hea
     source = without(saved(tmp_path / "source", made), "architectures")
     state = torch.load(source / "pytorch_model.bin", weights_only=True)
     torch.save({**state, "cls.predictions.bias": torch.zeros(278)}, source / PICKLE)
-    directory = usable(source, head).directory
+    directory = convert_if_needed(source, head).directory
     if head:
         assert read_card(directory).head == "next-sentence"
         return
@@ -189,7 +191,7 @@ def test_a_pre_trained_model_needs_to_be_told_its_head(tmp_path: Path, head: Hea
 @pytest.mark.parametrize("head", ["logit1", "next-sentence"])
 def test_a_head_that_is_not_there_is_refused(tmp_path: Path, head: Head) -> None:
     with pytest.raises(ModelLoadError, match=f"has no head {head}: its weights have a classifier with 2 labels"):
-        usable(saved(tmp_path / "source", checkpoints.network()), head)
+        convert_if_needed(saved(tmp_path / "source", checkpoints.network()), head)
     assert list(cache_folder().iterdir()) == []
 
 
@@ -208,7 +210,7 @@ def test_a_pickle_that_runs_code_is_refused(tmp_path: Path, monkeypatch: pytest.
     if is_plain:
         (source / PICKLE).write_bytes(pickle.dumps(Module(), protocol=2))
     with pytest.raises(ModelLoadError, match=r"pytorch_model.bin is a pickle of more than tensors.*state_dict\(\)"):
-        usable(source)
+        convert_if_needed(source)
     assert not (tmp_path / "pickle-ran").exists()
 
 
@@ -217,7 +219,7 @@ def test_a_pickle_that_runs_code_is_refused(tmp_path: Path, monkeypatch: pytest.
     [
         (lambda source: (source / PICKLE).write_bytes(b"PK\x03\x04cut"), "cannot be read as PyTorch"),
         (lambda source: torch.save({"epoch": 3}, source / PICKLE), "has no tensors, but epoch"),
-        (lambda source: without(source, "architectures", "model_type") and _rename(source), "add what the model was"),
+        (lambda source: without(source, "architectures", "model_type") and _rename(source), "add the architectures"),
         (
             lambda source: checkpoints.write_config(source, {"weight_map": {"bert.x": SHARD}}, f"{PICKLE}.index.json"),
             f"{SHARD} is missing; {PICKLE}.index.json names it",
@@ -228,7 +230,7 @@ def test_a_damaged_checkpoint_is_refused(tmp_path: Path, damage: Callable[[Path]
     source = saved(tmp_path / "source", checkpoints.network())
     damage(source)
     with pytest.raises(ModelLoadError, match=reason):
-        usable(source)
+        convert_if_needed(source)
 
 
 def _rename(source: Path) -> None:

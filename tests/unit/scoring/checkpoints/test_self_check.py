@@ -12,7 +12,7 @@ import pytest
 from osrerank.errors import ModelLoadError
 from osrerank.export.export_model import ExportOptions, export_model
 from osrerank.scoring.card import ModelCard
-from osrerank.scoring.checkpoints.self_check import ENOUGH, PAIRS, checked, examples, self_check
+from osrerank.scoring.checkpoints.self_check import LEAST_RIGHT, QUESTIONS, examples, require_self_check, run_self_check
 from osrerank.scoring.model_files import SHIPPED, tokenizer_file
 from osrerank.scoring.registry import load_scorer
 from osrerank.testing import FunctionScorer, overlap
@@ -23,11 +23,11 @@ NSP = "this next-sentence head, output 0 means relevant, not output 1"
 
 
 def test_each_example_has_the_answering_paragraph_and_another() -> None:
-    assert len(examples()) == PAIRS
+    assert len(examples()) == QUESTIONS
     assert examples() == examples()
     assert all(example.answering != example.other for example in examples())
     right = sum(overlap(one.question, one.answering) > overlap(one.question, one.other) for one in examples())
-    assert right >= ENOUGH  # even words tell them apart
+    assert right >= LEAST_RIGHT  # even words tell them apart
 
 
 def trained_like(query: str, text: str) -> float:
@@ -36,7 +36,7 @@ def trained_like(query: str, text: str) -> float:
 
 
 def test_a_model_that_ranks_passes() -> None:
-    found = checked(FunctionScorer(trained_like), MONO, CARD, sha256="abc")
+    found = require_self_check(FunctionScorer(trained_like), MONO, CARD, sha256="abc")
     assert (found.cause, found.casing, found.label) == ("", "lower case", 1)
     assert found.unknown < 0.01
     assert "answering paragraphs before random ones" in str(found)
@@ -57,9 +57,9 @@ def test_a_model_that_does_not_rank_is_refused_with_the_cause(
     card: ModelCard, function: Callable[[str, str], float], cause: str
 ) -> None:
     scorer = FunctionScorer(function)
-    assert cause in self_check(scorer, MONO, card).cause
+    assert cause in run_self_check(scorer, MONO, card).cause
     with pytest.raises(ModelLoadError, match=r"tried does not rank as a trained model does.*--no-self-check"):
-        checked(scorer, MONO, card)
+        require_self_check(scorer, MONO, card)
 
 
 # Faults of a checkpoint that was trained: its config, vocabulary or weights are changed in a copy.
@@ -116,7 +116,7 @@ def next_sentence_the_other_way(folder: Path) -> None:
 FAULTS: dict[Callable[[Path], None], str] = {
     swapped_labels: "the labels are swapped",
     cased_vocabulary: "do_lower_case must be false",
-    no_lower_case: "pieces are unknown",
+    no_lower_case: "tokens are unknown",
     lost_head: "its head was lost or is not trained",
     next_sentence_the_other_way: "output 0 means relevant, not output 1",
 }

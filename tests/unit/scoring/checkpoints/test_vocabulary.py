@@ -71,8 +71,8 @@ def test_special_tokens_may_have_other_names(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("content", "reason"),
     [
-        (b"low\nblood\n", r"has no \[CLS\], \[SEP\], \[UNK\]; it is no BERT's vocabulary"),
-        (b"[PAD]\nlow\nlow\n", "line 2: the token 'low' is there again in a later line"),
+        (b"low\nblood\n", r"has no \[CLS\], \[SEP\], \[UNK\]; if it is the vocabulary of a BERT"),
+        (b"[PAD]\nlow\nlow\n", "line 2: a later line repeats the token 'low'"),
         (b"\xff\xfe", "cannot be read as a vocabulary"),
     ],
 )

@@ -1,0 +1,78 @@
+"""Read the tensors of a module that torch.save pickled as a whole object, without running code that the file names.
+
+An unpickler can only call what its ``find_class`` returns. Ours, which `torch.load` uses, returns containers and
+functions that rebuild tensors; for every other name it returns `Placeholder`, which does nothing. torch's own safe
+unpickler (``weights_only=True``) refuses module classes in files that torch before 1.6 wrote, such as Birch's.
+"""
+
+import pickle
+import warnings
+from collections import OrderedDict
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from osrerank._optional import require
+
+
+class Placeholder:
+    """An object in place of any class or function that a pickle names; it keeps its state and does nothing."""
+
+    state: object = None
+    dump_patches = False
+
+    def __init__(self, *_: object) -> None:
+        """Ignore the arguments of the real class."""
+
+    def __setstate__(self, state: object) -> None:
+        self.state = state
+
+    def append(self, *_: object) -> None:
+        """Ignore an entry, if the real class is a container."""
+
+    extend = __setitem__ = append
+
+
+class TensorsOnlyPickle:
+    """A replacement for the module ``pickle`` in `torch.load`: it makes containers, tensors and `Placeholder` only."""
+
+    class Unpickler(pickle.Unpickler):
+        """The unpickler that `torch.load` subclasses."""
+
+        def find_class(self, module: str, name: str) -> Any:
+            rebuild = require("torch", extra="torch")._utils._rebuild_tensor  # noqa: SLF001
+            safe_classes = {  # new functions each time, because a pickle may set their attributes
+                "collections.OrderedDict": OrderedDict,
+                "torch.Size": tuple,
+                "torch._utils._rebuild_parameter": lambda tensor, *_: tensor,
+                "torch._utils._rebuild_tensor": lambda *arguments: rebuild(*arguments[:4]),
+                "torch._utils._rebuild_tensor_v2": lambda *arguments: rebuild(*arguments[:4]),
+            }
+            return safe_classes.get(f"{module}.{name}", Placeholder)
+
+    @classmethod
+    def load(cls, file: Any, **options: Any) -> Any:
+        """Return the next object of a pickle file."""
+        return cls.Unpickler(file, **options).load()
+
+
+def load_inert(file: Path) -> object:
+    """Return the content of a file that torch.save wrote, with a `Placeholder` for all but containers and tensors.
+
+    Raises:
+        Exception: the file is damaged or has another format; any exception that unpickling can raise.
+    """
+    torch: Any = require("torch", extra="torch")
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "source code of class", category=torch.serialization.SourceChangeWarning)
+        return torch.load(file, map_location="cpu", weights_only=False, pickle_module=TensorsOnlyPickle)
+
+
+def tensors_of(module: Placeholder) -> Iterator[tuple[str, Any]]:
+    """Yield the parameters and buffers of a pickled ``torch.nn.Module``, by their names in its state dict."""
+    state = module.state if isinstance(module.state, Mapping) else {}
+    for group in ("_parameters", "_buffers"):
+        yield from dict(state.get(group, {})).items()
+    for name, child in dict(state.get("_modules", {})).items():
+        if isinstance(child, Placeholder):
+            yield from ((f"{name}.{inner}", tensor) for inner, tensor in tensors_of(child))
