@@ -13,7 +13,7 @@ from osrerank.errors import ConfigError, ModelLoadError
 from osrerank.scoring.card import ModelCard
 from osrerank.scoring.model_files import WEIGHTS_FILE, longest_sequence
 from osrerank.scoring.modular import late_interaction as files
-from osrerank.scoring.modular.description import DRAWN, TOKENIZER_SETTINGS_FILE, refused
+from osrerank.scoring.modular.description import GRAPH_FAMILIES, TOKENIZER_SETTINGS_FILE, file_error
 from osrerank.scoring.modular.head import HeadStep
 from osrerank.scoring.modular.tokenizer_settings import TokenizerSettings
 from osrerank.scoring.saved_encoder import UNCALIBRATED, Given, config_of
@@ -74,10 +74,10 @@ def read_late_interaction(directory: Path, name: str, given: Given) -> LateInter
     """
     description = files.read_late_interaction(directory)
     transformer = directory / description.transformer
-    config = config_of(transformer, DRAWN)
+    config = config_of(transformer, GRAPH_FAMILIES)
     if TokenizerSettings.read(transformer).truncation_side != "right":
         reason = "truncation_side is 'left'; of late interaction it must be 'right'"
-        raise refused(transformer / TOKENIZER_SETTINGS_FILE, reason)
+        raise file_error(transformer / TOKENIZER_SETTINGS_FILE, reason)
     width = _width(directory, description) or int(config["hidden_size"])
     if given.pooling is not None:
         reason = f"{directory} is of late interaction, whose tokens have a vector each: leave --pooling out"

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from osrerank.scoring.json_file import read_json
-from osrerank.scoring.modular.description import LIBRARY, MODEL_FILE, MODULES_FILE, refuse_unknown, refused
+from osrerank.scoring.modular.description import LIBRARY, MODEL_FILE, MODULES_FILE, file_error, refuse_unknown
 
 ROUTER_FILES = ("router_config.json", "config.json")
 """The names of the Router's file; older versions wrote the second one."""
@@ -51,7 +51,7 @@ def _route(
     try:
         types = {str(name): str(content["types"][name]) for name in content["structure"][side]}
     except (KeyError, TypeError) as error:
-        raise refused(file, f"it has no route {side!r}, or a module without a type: {error!r}") from None
+        raise file_error(file, f"it has no route {side!r}, or a module without a type: {error!r}") from None
     target.mkdir()
     modules = []
     for parent, name, kind in [
@@ -59,7 +59,7 @@ def _route(
         *((directory, str(module["path"]), str(module["type"])) for module in later_modules),
     ]:
         if Path(name).name != name:
-            raise refused(file, f"a module's folder is {name!r}; it must be a folder beside it")
+            raise file_error(file, f"a module's folder is {name!r}; it must be a folder beside it")
         if (parent / name).is_dir():
             shutil.copytree(parent / name, target / name)
         modules.append({"path": name, "type": kind})

@@ -23,10 +23,10 @@ from osrerank.scoring.model_files import (
 from osrerank.scoring.modular import bi_encoder as files
 from osrerank.scoring.modular import late_interaction
 from osrerank.scoring.modular import modern_bert as modern_shape
-from osrerank.scoring.modular.description import DRAWN, FAMILIES, model_type, refused
+from osrerank.scoring.modular.description import FAMILIES, GRAPH_FAMILIES, file_error, model_type
 from osrerank.scoring.modular.tokenizer_settings import TokenizerSettings
 
-OTHERS = ("CrossEncoder", *late_interaction.NAMES)
+OTHERS = ("CrossEncoder", *late_interaction.MODEL_TYPES)
 """What sentence-transformers saves that is no bi-encoder, by the ``model_type`` in its files."""
 UNCALIBRATED = Calibration(20.0, -15.0)
 """Spreads the logits of usual cosines, .6 to .9, around 0; their probabilities mean nothing until they are fitted."""
@@ -188,19 +188,19 @@ def check_architecture(file: Path, config: Mapping[str, Any], families: Sequence
     """
     kind = config.get("model_type")
     if "auto_map" in config:
-        raise refused(file, "auto_map asks for the model's own Python code, which osrerank never runs")
+        raise file_error(file, "auto_map asks for the model's own Python code, which osrerank never runs")
     if kind not in families:
-        raise refused(file, f"model_type is {kind!r}; of an encoder it must be one of {', '.join(families)}")
+        raise file_error(file, f"model_type is {kind!r}; of an encoder it must be one of {', '.join(families)}")
     if kind == modern_shape.MODEL_TYPE:
         if obstacle := modern_shape.obstacle(config):
-            raise refused(file, f"{obstacle}, which osrerank does not compute")
+            raise file_error(file, f"{obstacle}, which osrerank does not compute")
         return
     wanted: dict[str, Any] = {"is_decoder": False}
-    wanted |= {"hidden_act": "gelu", "position_embedding_type": "absolute"} if kind in DRAWN else {}
+    wanted |= {"hidden_act": "gelu", "position_embedding_type": "absolute"} if kind in GRAPH_FAMILIES else {}
     wanted |= {"relative_attention_num_buckets": BUCKETS, "pad_token_id": 1} if kind == "mpnet" else {}
     for name, value in wanted.items():
         if config.get(name, value) != value:
-            raise refused(file, f"{name} is {config[name]!r}; of a {kind} bi-encoder it must be {value!r}")
+            raise file_error(file, f"{name} is {config[name]!r}; of a {kind} bi-encoder it must be {value!r}")
 
 
 def _dimensions(

@@ -8,7 +8,7 @@ from osrerank._optional import require
 from osrerank.scoring.json_file import read_json
 from osrerank.scoring.model_files import CONFIG_FILE, TOKENIZER_FILE, WEIGHTS_FILE, weight_files
 from osrerank.scoring.modular.bi_encoder import MOST_TOKENS
-from osrerank.scoring.modular.description import STATIC, refused
+from osrerank.scoring.modular.description import STATIC, file_error
 
 BARE = {
     "type": "TemplateProcessing",
@@ -29,11 +29,11 @@ def table(directory: Path) -> Any:
     """
     file = directory / next(iter(weight_files(directory)), WEIGHTS_FILE)
     if not file.exists():
-        raise refused(file, "it is missing; save the model with safe_serialization=True")
+        raise file_error(file, "it is missing; save the model with safe_serialization=True")
     weights = require("safetensors.torch", extra="torch").load_file(file)
     rows = weights.get("embedding.weight", weights.get("embeddings"))
     if rows is None:
-        raise refused(file, "it has no tensor embedding.weight, which a StaticEmbedding has")
+        raise file_error(file, "it has no tensor embedding.weight, which a StaticEmbedding has")
     if "mapping" in weights:
         rows = rows[weights["mapping"].long()]
     if "weights" in weights:

@@ -1,7 +1,7 @@
-"""A bi-encoder's directory as sentence-transformers saves it (Reimers, Gurevych 2019, arXiv 1908.10084).
+"""Read a bi-encoder's directory as sentence-transformers saves it (Reimers, Gurevych 2019, arXiv 1908.10084).
 
-Its modules are a Transformer and Pooling, or a StaticEmbedding, and then Dense, LayerNorm, Normalize and Dropout, as
-many as there are.
+Its first modules are a Transformer and a Pooling, or a StaticEmbedding. Any number of Dense, LayerNorm, Normalize and
+Dropout modules follow.
 """
 
 from collections.abc import Mapping, Sequence
@@ -12,28 +12,29 @@ from typing import Any, Literal
 from osrerank.scoring.json_file import read_json
 from osrerank.scoring.modular.description import (
     CLASSIFIERS,
-    KINDS,
+    LATER_MODULES,
     MODEL_FILE,
     MODULES_FILE,
     TOKENIZER_FILE,
     TRANSFORMER_FILE,
-    Modules,
+    ModuleReader,
     TokenLimits,
+    file_error,
     limits_of,
-    listed,
+    list_modules,
     model_type,
-    refused,
     transformer_task,
 )
 from osrerank.scoring.modular.head import HeadStep, Mode
 
-NAME = "SentenceTransformer"
-TABLE = "StaticEmbedding"
+MODEL_TYPE = "SentenceTransformer"
+STATIC_EMBEDDING = "StaticEmbedding"
 MOST_TOKENS = 1 << 18
-"""Of a StaticEmbedding's texts, which have no limit: as many as `osrerank.scoring.inputs` reads characters."""
+"""The most tokens of a StaticEmbedding's text, which has no limit: as many as `osrerank.scoring.inputs` reads
+characters."""
 QUERY_PROMPTS = ("query",)
 DOCUMENT_PROMPTS = ("document", "passage", "corpus")
-"""Names of the prompts of each side; the first one that is not empty counts."""
+"""Names of each side's prompts; the first prompt that is not empty counts."""
 
 Similarity = Literal["cosine", "dot"]
 SIMILARITIES: tuple[Similarity, ...] = ("cosine", "dot")
@@ -41,20 +42,20 @@ SIMILARITIES: tuple[Similarity, ...] = ("cosine", "dot")
 
 @dataclass(frozen=True, slots=True)
 class BiEncoderDescription:
-    """What a bi-encoder's files say.
+    """The description of a bi-encoder in its files.
 
     Attributes:
         transformer: folder of the first module's files, relative to the directory; "" for the directory itself.
-        pooling: how a text's states become its vector; None where the files do not say.
-        steps: from there to the vector that is compared, without a last division by its norm.
-        width: numbers of the last Dense; 0 for the pooling's.
-        dimensions: how many of them, the first ones, are used; 0 for all.
-        similarity: the similarity of two vectors: ``dot`` where their norms count.
-        query_prefix: stands before every query.
-        document_prefix: stands before every document.
-        counts_prompts: whether the tokens of a prefix count in pooling.
-        limits: the files' own.
-        weights: the modules' safetensors, relative to the directory.
+        pooling: pooling of a text's states; None if the files do not name it.
+        steps: steps from the pooled states to the vector, without a last division by its norm.
+        width: size of the last Dense's output; 0 without a Dense.
+        dimensions: number of the vector's leading values that are used; 0 for all of them.
+        similarity: similarity of two vectors: ``cosine``, or ``dot`` if their norms count.
+        query_prefix: text that precedes every query.
+        document_prefix: text that precedes every document.
+        counts_prompts: whether pooling includes the tokens of a prefix.
+        limits: token limits that the files set.
+        weights: safetensors of the modules, relative to the directory.
         is_static: whether the first module is a StaticEmbedding.
     """
 
@@ -73,28 +74,27 @@ class BiEncoderDescription:
 
 
 def read_bi_encoder(directory: Path) -> BiEncoderDescription:
-    """Return what a directory's files say of a bi-encoder; without ``modules.json``, only its limits.
-
-    Args:
-        directory: the model's.
+    """Return the description of a bi-encoder; without ``modules.json``, it has nothing but the token limits.
 
     Raises:
-        ModelLoadError: a file cannot be read, or asks for what is not known; the message names the field.
+        ModelLoadError: a file cannot be read, or sets a field that osrerank does not know; the message names it.
     """
-    kind = model_type(directory)
-    if kind is None:
+    saved_type = model_type(directory)
+    if saved_type is None:
         return BiEncoderDescription("", None, (), 0, 0, "cosine", "", "", True, limits_of(directory), ())  # noqa: FBT003 - it has many fields
     file = directory / MODEL_FILE
     model: Mapping[str, Any] = read_json(file) if file.exists() else {}
-    if kind != NAME:
-        raise refused(file, f"model_type is {kind!r}; a bi-encoder's is {NAME}")
-    (first, transformer), *modules = listed(directory / MODULES_FILE, KINDS, first=("Transformer", TABLE))
-    is_static = first == TABLE
+    if saved_type != MODEL_TYPE:
+        raise file_error(file, f"model_type is {saved_type!r}; a bi-encoder's must be {MODEL_TYPE}")
+    (first_kind, transformer), *modules = list_modules(
+        directory / MODULES_FILE, LATER_MODULES, first_kinds=("Transformer", STATIC_EMBEDDING)
+    )
+    is_static = first_kind == STATIC_EMBEDDING
     if not is_static and transformer_task(directory / transformer) == CLASSIFIERS:
-        raise refused(directory / transformer / TRANSFORMER_FILE, f"transformer_task is {CLASSIFIERS!r}")
-    parts = Modules(directory)
-    pooling: Mode = "mean" if is_static else _pooling(directory, parts, modules)
-    steps, width = _steps(directory, parts, modules if is_static else modules[1:])
+        raise file_error(directory / transformer / TRANSFORMER_FILE, f"transformer_task is {CLASSIFIERS!r}")
+    reader = ModuleReader(directory)
+    pooling: Mode = "mean" if is_static else _read_pooling(directory, reader, modules)
+    steps, width = _read_steps(directory, reader, modules if is_static else modules[1:])
     similarity, dimensions = _similarity(file, model), int(model.get("truncate_dim") or 0)
     if steps and steps[-1].kind == "unit" and (similarity == "cosine" or not dimensions):
         steps, similarity = steps[:-1], "cosine"
@@ -107,61 +107,77 @@ def read_bi_encoder(directory: Path) -> BiEncoderDescription:
         similarity,
         prompt_of(file, model, QUERY_PROMPTS),
         prompt_of(file, model, DOCUMENT_PROMPTS),
-        is_static or parts.includes_prompt(modules[0][1]) or pooling == "lasttoken",
-        _truncation(directory / transformer) if is_static else limits_of(directory / transformer),
-        parts.weights,
+        is_static or reader.includes_prompt(modules[0][1]) or pooling == "lasttoken",
+        _static_limits(directory / transformer) if is_static else limits_of(directory / transformer),
+        reader.weights,
         is_static,
     )
 
 
-def _truncation(directory: Path) -> TokenLimits:
-    """Return the limit of a tokenizer's own file."""
+def _static_limits(directory: Path) -> TokenLimits:
+    """Return the token limit of a StaticEmbedding, from its tokenizer's truncation."""
     truncation = read_json(directory / TOKENIZER_FILE).get("truncation") or {}
     return TokenLimits(int(truncation.get("max_length", MOST_TOKENS)))
 
 
-def _pooling(directory: Path, parts: Modules, modules: Sequence[tuple[str, str]]) -> Mode:
-    """Return the pooling behind a Transformer."""
+def _read_pooling(directory: Path, reader: ModuleReader, modules: Sequence[tuple[str, str]]) -> Mode:
+    """Return the pooling after a Transformer."""
     if not modules or modules[0][0] != "Pooling":
-        named = ", ".join(kind for kind, _ in modules) or "nothing"
-        reason = f"behind the Transformer stands {named}; it must be one Pooling, and others after it"
-        raise refused(directory / MODULES_FILE, reason)
-    (mode, *more), folder = parts.pooling(modules[0][1]), modules[0][1]
-    if more:
-        reason = f"pooling_mode is {', '.join((mode, *more))}; of a bi-encoder it must be a single one"
-        raise refused(directory / folder / "config.json", reason)
-    return mode
+        kinds = ", ".join(kind for kind, _ in modules) or "nothing"
+        reason = f"after the Transformer comes {kinds}; there must be one Pooling, and then the other modules"
+        raise file_error(directory / MODULES_FILE, reason)
+    folder = modules[0][1]
+    modes = reader.read_pooling(folder)
+    if len(modes) > 1:
+        reason = f"pooling_mode is {', '.join(modes)}; a bi-encoder must have a single one"
+        raise file_error(directory / folder / "config.json", reason)
+    return modes[0]
 
 
-def _steps(directory: Path, parts: Modules, modules: Sequence[tuple[str, str]]) -> tuple[list[HeadStep], int]:
-    """Return the steps behind the pooling, and how many numbers the last Dense gives."""
+def _read_steps(
+    directory: Path, reader: ModuleReader, modules: Sequence[tuple[str, str]]
+) -> tuple[list[HeadStep], int]:
+    """Return the steps after the pooling, and the size of the last Dense's output."""
     steps: list[HeadStep] = []
     width = 0
     for kind, folder in modules:
         if kind == "Pooling":
-            raise refused(directory / MODULES_FILE, f"the Pooling in {folder} is one too many")
+            raise file_error(directory / MODULES_FILE, f"it lists a second Pooling, {folder}; there must be only one")
         if kind == "Dense":
-            step, width = parts.dense(folder)
+            step, width = reader.read_dense(folder)
             steps.append(step)
         elif kind == "LayerNorm":
-            steps.append(parts.norm(folder))
+            steps.append(reader.read_layer_norm(folder))
         elif kind == "Normalize":
-            steps.append(parts.unit(folder))
+            steps.append(reader.read_normalize(folder))
     return steps, width
 
 
 def _similarity(file: Path, model: Mapping[str, Any]) -> Similarity:
-    named = model.get("similarity_fn_name") or "cosine"
-    known = next((one for one in SIMILARITIES if one == named), None)
-    if known is None:
-        raise refused(file, f"similarity_fn_name is {named!r}; it must be one of {', '.join(SIMILARITIES)}")
-    return known
+    name = model.get("similarity_fn_name") or "cosine"
+    for similarity in SIMILARITIES:
+        if similarity == name:
+            return similarity
+    raise file_error(file, f"similarity_fn_name is {name!r}; it must be one of {', '.join(SIMILARITIES)}")
 
 
 def prompt_of(file: Path, model: Mapping[str, Any], names: Sequence[str]) -> str:
-    """Return a side's prompt; where none of its names is there, the default one, which then precedes all texts."""
+    """Return the prompt of queries or documents.
+
+    If the model has no prompt of these names, its default prompt precedes all texts.
+
+    Args:
+        file: the file with the prompts, for errors.
+        model: the file's content.
+        names: names that the prompt may have; the first prompt that is not empty counts.
+
+    Raises:
+        ModelLoadError: the file names a default prompt that it does not have.
+    """
     prompts, default = model.get("prompts") or {}, model.get("default_prompt_name")
     if default is not None and default not in prompts:
-        raise refused(file, f"default_prompt_name is {default!r}, but prompts has no prompt of that name")
-    own = [prompts[name] or "" for name in names if name in prompts]
-    return str(next(filter(None, own), "") if own or default is None else prompts[default] or "")
+        raise file_error(file, f"default_prompt_name is {default!r}, and prompts has no such name")
+    candidates = [prompts[name] for name in names if name in prompts]
+    if not candidates and default is not None:
+        candidates = [prompts[default]]
+    return str(next(filter(None, candidates), ""))

@@ -1,7 +1,7 @@
-"""A cross-encoder's directory as sentence-transformers 5.4 and later save it.
+"""Read a cross-encoder's directory as sentence-transformers 5.4 and later save it.
 
-Its modules are a Transformer, whose files are the directory's own, and after it Pooling, Dense, LayerNorm, Normalize
-and Dropout; or a Transformer alone, which is then a transformers classifier.
+Its first module is a Transformer, whose files are in the directory itself. Pooling, Dense, LayerNorm, Normalize and
+Dropout follow it. A Transformer that nothing follows is a transformers classifier.
 """
 
 from collections.abc import Sequence
@@ -11,41 +11,41 @@ from pathlib import Path
 from osrerank.scoring.json_file import read_json
 from osrerank.scoring.modular.description import (
     CLASSIFIERS,
-    KINDS,
+    LATER_MODULES,
     MODEL_FILE,
     MODULES_FILE,
+    SENTENCE_VECTOR,
     TOKENIZER_SETTINGS_FILE,
     TRANSFORMER_FILE,
-    VECTOR,
     Content,
-    Modules,
+    ModuleReader,
+    file_error,
     limits_of,
-    listed,
+    list_modules,
     model_type,
-    refused,
     transformer_task,
 )
 from osrerank.scoring.modular.head import Head, HeadStep, Mode
 
-NAME = "CrossEncoder"
+MODEL_TYPE = "CrossEncoder"
 """The ``model_type`` in `MODEL_FILE`."""
 OUTPUT_ACTIVATIONS = ("Identity", "Sigmoid")
-"""Of the whole model: the logit is the same before either, and a probability is its logistic function."""
+"""Activations of the whole model. The logit is the same before both; its probability is the sigmoid."""
 SCORES = "scores"
-"""What the last module writes: the logits."""
+"""Output name of the last module, which gives the logits."""
 
 
 @dataclass(frozen=True, slots=True)
 class CrossEncoderDescription:
-    """What a cross-encoder's files say.
+    """The description of a cross-encoder in its files.
 
     Attributes:
-        head: what follows the encoder; None where the model is a transformers classifier.
-        labels: outputs of the head; 0 for a classifier, whose config has them.
-        max_tokens: most tokens of a sequence; None where the files set no limit of their own.
-        query_prefix: stands before every query.
-        descriptions: the JSON files that it was read from, and its modules' weights, relative to the directory.
-        weights: the modules' safetensors, relative to the directory.
+        head: pooling and steps after the encoder; None if the model is a transformers classifier.
+        labels: number of the head's outputs; 0 for a classifier, whose config has it.
+        max_tokens: most tokens of a sequence; None if the files set no limit.
+        query_prefix: text that precedes every query.
+        descriptions: JSON files that the description was read from, relative to the directory.
+        weights: safetensors of the modules, relative to the directory.
     """
 
     head: Head | None
@@ -57,73 +57,74 @@ class CrossEncoderDescription:
 
 
 def read_cross_encoder(directory: Path) -> CrossEncoderDescription | None:
-    """Return what a directory's files say of a cross-encoder; None where sentence-transformers did not save one.
-
-    Args:
-        directory: the model's.
+    """Return the description of a cross-encoder; None if sentence-transformers did not save one in the directory.
 
     Raises:
-        ModelLoadError: a file cannot be read, or asks for what is not known; the message names the field.
+        ModelLoadError: a file cannot be read, or sets a field that osrerank does not know; the message names it.
     """
-    if model_type(directory) != NAME:
+    if model_type(directory) != MODEL_TYPE:
         return None
     model: Content = read_json(directory / MODEL_FILE)
     _check_output(directory / MODEL_FILE, model)
-    modules = listed(directory / MODULES_FILE, KINDS)
-    if modules[0][1]:
-        raise refused(directory / MODULES_FILE, f"module 0 has the path {modules[0][1]!r}; a Transformer's is empty")
+    (_, transformer), *modules = list_modules(directory / MODULES_FILE, LATER_MODULES)
+    if transformer:
+        raise file_error(
+            directory / MODULES_FILE, f"module 0 has the path {transformer!r}; a Transformer's must be empty"
+        )
     task = transformer_task(directory)
-    if (task == CLASSIFIERS) != (len(modules) == 1):
-        reason = f"transformer_task is {task!r}, and {MODULES_FILE} has {len(modules)} modules"
-        fix = "a classifier stands alone, and an encoder does not"
-        raise refused(directory / TRANSFORMER_FILE, f"{reason}; {fix}")
-    parts = Modules(directory)
-    head, labels = (None, 0) if task == CLASSIFIERS else _head(directory, parts, modules[1:])
+    if (task == CLASSIFIERS) == bool(modules):
+        reason = f"transformer_task is {task!r}, and {MODULES_FILE} has {len(modules) + 1} modules"
+        fix = "a classifier must be the only module, and an encoder must not"
+        raise file_error(directory / TRANSFORMER_FILE, f"{reason}; {fix}")
+    reader = ModuleReader(directory)
+    head, labels = _read_head(directory, reader, modules) if modules else (None, 0)
     prefix = _query_prefix(directory / MODEL_FILE, model)
-    if head and prefix and not parts.includes_prompt(modules[1][1]):
+    if modules and prefix and not reader.includes_prompt(modules[0][1]):
         reason = "include_prompt is false, and the model has a default prompt; only pooling of all tokens is supported"
-        raise refused(directory / modules[1][1] / "config.json", reason)
+        raise file_error(directory / modules[0][1] / "config.json", reason)
     names = (MODULES_FILE, MODEL_FILE, TRANSFORMER_FILE, TOKENIZER_SETTINGS_FILE)
-    files = (*(name for name in names if (directory / name).exists()), *parts.descriptions)
-    return CrossEncoderDescription(head, labels, limits_of(directory).sequence, prefix, files, parts.weights)
+    files = (*(name for name in names if (directory / name).exists()), *reader.descriptions)
+    return CrossEncoderDescription(head, labels, limits_of(directory).sequence, prefix, files, reader.weights)
 
 
-def _head(directory: Path, parts: Modules, modules: Sequence[tuple[str, str]]) -> tuple[Head, int]:
-    """Return the head and how many outputs it has."""
+def _read_head(directory: Path, reader: ModuleReader, modules: Sequence[tuple[str, str]]) -> tuple[Head, int]:
+    """Return the head, and the number of its outputs."""
     file, last = directory / MODULES_FILE, len(modules) - 1
     pooling: tuple[Mode, ...] = ()
     steps: list[HeadStep] = []
     labels = 0
     for index, (kind, folder) in enumerate(modules):
         if (kind == "Pooling") != (index == 0):
-            reason = f"module {index + 1} is a {kind}; behind the Transformer stands one Pooling, then Dense"
-            raise refused(file, f"{reason}, LayerNorm, Normalize and Dropout")
+            reason = f"module {index + 1} is a {kind}; after the Transformer, there must be one Pooling, then Dense"
+            raise file_error(file, f"{reason}, LayerNorm, Normalize and Dropout")
         if kind == "Pooling":
-            pooling = parts.pooling(folder)
+            pooling = reader.read_pooling(folder)
         elif kind == "Dense":
-            step, labels = parts.dense(folder, writes=SCORES if index == last else VECTOR)
+            step, labels = reader.read_dense(folder, SCORES if index == last else SENTENCE_VECTOR)
             steps.append(step)
         elif kind == "LayerNorm":
-            steps.append(parts.norm(folder))
+            steps.append(reader.read_layer_norm(folder))
         elif kind == "Normalize":
-            steps.append(parts.unit(folder))
+            steps.append(reader.read_normalize(folder))
         if index == last and kind != "Dense":
-            raise refused(file, f"the last module is a {kind}; a Dense must give the scores")
+            raise file_error(file, f"the last module is a {kind}; a Dense must give the scores")
     return Head(tuple(steps), pooling), labels
 
 
 def _check_output(file: Path, model: Content) -> None:
-    named = str(model.get("activation_fn") or "torch.nn.modules.linear.Identity")
-    if not named.startswith("torch.") or named.rpartition(".")[2] not in OUTPUT_ACTIVATIONS:
+    activation = str(model.get("activation_fn") or "torch.nn.modules.linear.Identity")
+    if not activation.startswith("torch.") or activation.rpartition(".")[2] not in OUTPUT_ACTIVATIONS:
         known = " or ".join(OUTPUT_ACTIVATIONS)
-        raise refused(file, f"activation_fn is {named!r}; it must be torch's {known}, so that scores are logits")
+        raise file_error(
+            file, f"activation_fn is {activation!r}; it must be torch's {known}, so that scores are logits"
+        )
 
 
 def _query_prefix(file: Path, model: Content) -> str:
-    """Return the default prompt, which stands before the first text of a pair."""
+    """Return the default prompt, which precedes the first text of a pair."""
     name, prompts = model.get("default_prompt_name"), model.get("prompts") or {}
     if name is None:
         return ""
     if name not in prompts:
-        raise refused(file, f"default_prompt_name is {name!r}, but prompts has no prompt of that name")
+        raise file_error(file, f"default_prompt_name is {name!r}, and prompts has no such name")
     return str(prompts[name] or "")

@@ -1,8 +1,8 @@
-"""A late-interaction model's directory, as sentence-transformers, PyLate or Stanford's code saves it.
+"""Read a late-interaction model's directory as sentence-transformers, PyLate or Stanford's code saves it.
 
-sentence-transformers 6 (``MultiVectorEncoder``) and PyLate (``ColBERT``) list modules: a Transformer, Dense, and
-sentence-transformers also MultiVectorMask, Normalize and HierarchicalTokenPooling. Stanford's code (ColBERT, arXiv
-2004.12832) writes ``artifact.metadata``, and keeps its projection beside the BERT's weights, as ``linear.weight``.
+sentence-transformers 6 (``MultiVectorEncoder``) and PyLate (``ColBERT``) list modules: a Transformer and Dense.
+sentence-transformers adds MultiVectorMask, Normalize and HierarchicalTokenPooling. Stanford's code (ColBERT, arXiv
+2004.12832) writes ``artifact.metadata``, and saves its projection with the BERT's weights, as ``linear.weight``.
 """
 
 import string
@@ -22,36 +22,37 @@ from osrerank.scoring.modular.description import (
     MODULES_FILE,
     TOKENIZER_FILE,
     TOKENIZER_SETTINGS_FILE,
-    TOKENS,
     TRANSFORMER_FILE,
+    VECTORS_OF_TOKENS,
     Content,
+    check_field,
+    file_error,
     limits_of,
-    listed,
+    list_modules,
     model_type,
     refuse_unknown,
-    refused,
     transformer_settings,
     transformer_task,
 )
 from osrerank.scoring.modular.token_vectors import TokenVectors
 
-NAMES = ("MultiVectorEncoder", "ColBERT")
+MODEL_TYPES = ("MultiVectorEncoder", "ColBERT")
 """The ``model_type`` that sentence-transformers and PyLate write."""
 STANFORD, METADATA_FILE = "HF_ColBERT", "artifact.metadata"
-KINDS = ("Dense", "MultiVectorMask", "Normalize", "HierarchicalTokenPooling")
+LATER_MODULES = ("Dense", "MultiVectorMask", "Normalize", "HierarchicalTokenPooling")
 LIBRARIES = (LIBRARY, "pylate.models.")
 EXPANSION = "query_expansion"
 SIMILARITIES = ("maxsim", "meanmaxsim")
-"""The second divides by the number of the query's tokens, which changes no order."""
-DENSE_KEYS = (
+"""``meanmaxsim`` divides by the number of the query's tokens, which changes no order."""
+DENSE_FIELDS = (
     *("in_features", "out_features", "bias", "activation_function", "use_residual"),
     *("module_input_name", "module_output_name"),
 )
-MASK_KEYS = ("skiplist_words", "skiplist_tasks", "keep_only_token_ids")
-POOLING: Content = {"num_protected_tokens": 1, "normalize_embeddings": True, "tasks": ["document"]}
-"""Fields of a HierarchicalTokenPooling besides its factor, and what they must be."""
-PYLATE_LENGTHS = (32, 180)
-"""Most tokens of a query and of a document in PyLate and Stanford's code, where the files name none."""
+MASK_FIELDS = ("skiplist_words", "skiplist_tasks", "keep_only_token_ids")
+POOLING_FIELDS: Content = {"num_protected_tokens": 1, "normalize_embeddings": True, "tasks": ["document"]}
+"""Field of a HierarchicalTokenPooling, except for its factor -> the only value that osrerank supports."""
+DEFAULT_LENGTHS = (32, 180)
+"""Most tokens of a query and of a document in PyLate and Stanford's code, if the files do not set them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,10 +60,10 @@ class Projection:
     """A matrix that each token's state is multiplied by.
 
     Attributes:
-        file: the safetensors that have it, relative to the directory.
-        name: its name in there, without ``.weight``.
-        residual: what is added to the product: ``same`` for the state itself, else the name of another matrix that
-            multiplies it; empty for nothing.
+        file: safetensors file with the matrix, relative to the directory.
+        name: name of the matrix in the file, without ``.weight``.
+        residual: residual connection, which is added to the product: ``same`` adds the state itself, another name adds
+            the state's product with the matrix of that name, and an empty name adds nothing.
     """
 
     file: str
@@ -72,16 +73,17 @@ class Projection:
 
 @dataclass(frozen=True, slots=True)
 class LateInteractionDescription:
-    """What a late-interaction model's files say.
+    """The description of a late-interaction model in its files.
 
     Attributes:
         transformer: folder of the transformer's files, relative to the directory; "" for the directory itself.
-        projections: from a state to a token's vector, in order.
-        dimensions: numbers of a token's vector; 0 for the state's.
-        query_prefix: text before every query, behind the marker.
-        document_prefix: likewise of a document.
-        most_query_tokens, most_document_tokens: special and filling tokens included; None for as many as the model has.
-        tokens: markers, expansion, which tokens' vectors are kept.
+        projections: projections from a state to a token's vector, in order.
+        dimensions: size of a token's vector; 0 for the size of the state.
+        query_prefix: text that precedes every query, after the marker.
+        document_prefix: text that precedes every document, after the marker.
+        most_query_tokens: most tokens of a query, with special and filling tokens; None for the model's limit.
+        most_document_tokens: most tokens of a document, with special tokens; None for the model's limit.
+        tokens: markers, expansion, and which token vectors are kept.
     """
 
     transformer: str
@@ -100,230 +102,244 @@ def is_late_interaction(directory: Path) -> bool:
     Raises:
         ModelLoadError: a file cannot be read.
     """
-    kind, config = model_type(directory), directory / MODULE_FILE
-    if kind is None and config.exists():
-        return STANFORD in (read_json(config).get("architectures") or ())
-    return kind in NAMES
+    saved_type, config_file = model_type(directory), directory / MODULE_FILE
+    if saved_type is None and config_file.exists():
+        return STANFORD in (read_json(config_file).get("architectures") or ())
+    return saved_type in MODEL_TYPES
 
 
 def read_late_interaction(directory: Path) -> LateInteractionDescription:
-    """Return what a directory's files say of late interaction.
+    """Return the description of a late-interaction model.
 
     Args:
-        directory: the model's, of which `is_late_interaction` is true.
+        directory: a directory for which `is_late_interaction` is true.
 
     Raises:
-        ModelLoadError: a file cannot be read, or asks for what is not known; the message names the field.
+        ModelLoadError: a file cannot be read, or sets a field that osrerank does not know; the message names it.
     """
-    kind = model_type(directory)
-    return _of_stanford(directory) if kind is None else _Saved(directory, kind).read()
+    saved_type = model_type(directory)
+    return _read_stanford(directory) if saved_type is None else _SavedModules(directory, saved_type).read()
 
 
-class _Saved:
-    """Reads what sentence-transformers or PyLate saved.
+class _SavedModules:
+    """Reads a directory that sentence-transformers or PyLate saved.
 
     Args:
-        directory: the model's.
-        kind: the model's type, one of `NAMES`.
+        directory: the model's directory.
+        saved_type: one of `MODEL_TYPES`.
     """
 
-    def __init__(self, directory: Path, kind: str) -> None:
+    def __init__(self, directory: Path, saved_type: str) -> None:
         self._directory = directory
-        self._is_pylates = kind == "ColBERT"
+        self._is_pylate = saved_type == "ColBERT"
         self._file = directory / MODEL_FILE
         self._model: Content = read_json(self._file)
-        (_, self._transformer), *self._modules = listed(directory / MODULES_FILE, KINDS, LIBRARIES)
+        (_, self._transformer), *self._modules = list_modules(directory / MODULES_FILE, LATER_MODULES, LIBRARIES)
         self._vocabulary = _Vocabulary(directory / self._transformer)
 
     def read(self) -> LateInteractionDescription:
-        """Return what the files say."""
+        """Return the description of the model.
+
+        Raises:
+            ModelLoadError: as `read_late_interaction`.
+        """
         similarity = str(self._model.get("similarity_fn_name") or SIMILARITIES[0]).lower()
         if similarity not in SIMILARITIES:
-            raise refused(self._file, f"similarity_fn_name is {similarity!r}; it must be {' or '.join(SIMILARITIES)}")
+            reason = f"similarity_fn_name is {similarity!r}; it must be {' or '.join(SIMILARITIES)}"
+            raise file_error(self._file, reason)
         transformer = self._directory / self._transformer
-        if (task := transformer_task(transformer, (EXPANSION,))) != ENCODERS:
-            raise refused(transformer / TRANSFORMER_FILE, f"transformer_task is {task!r}; it must be {ENCODERS!r}")
+        task = transformer_task(transformer, (EXPANSION,))
+        check_field(transformer / TRANSFORMER_FILE, "transformer_task", task, ENCODERS)
         projections, dimensions = self._projections()
-        queries, documents = self._side("query", QUERY_PROMPTS), self._side("document", DOCUMENT_PROMPTS)
-        expansion, most_query, most_document = self._lengths(transformer)
+        query_marker, query_prefix = self._marker_and_prefix("query", QUERY_PROMPTS)
+        document_marker, document_prefix = self._marker_and_prefix("document", DOCUMENT_PROMPTS)
+        expansion, most_query_tokens, most_document_tokens = self._lengths(transformer)
         tokens = TokenVectors(
-            query_marker=queries[0],
-            document_marker=documents[0],
+            query_marker=query_marker,
+            document_marker=document_marker,
             **expansion,
-            skipped=self._vocabulary.known(self._skipped()),
+            skipped=self._vocabulary.tokens_among(self._skipped_words()),
             pool_factor=self._pool_factor(),
         )
         return LateInteractionDescription(
-            self._transformer, projections, dimensions, queries[1], documents[1], most_query, most_document, tokens
+            self._transformer,
+            projections,
+            dimensions,
+            query_prefix,
+            document_prefix,
+            most_query_tokens,
+            most_document_tokens,
+            tokens,
         )
 
-    def _side(self, side: str, names: Sequence[str]) -> tuple[str, str]:
-        """Return the marker token of queries or documents, and the text behind it."""
-        prompt, prefix = prompt_of(self._file, self._model, names), self._model.get(f"{side}_prefix")
-        if self._is_pylates:
-            prefix = {"query": "[Q] ", "document": "[D] "}[side] if prefix is None else str(prefix)
-            if prefix and not self._vocabulary.has(prefix):
-                fix = "load the model with PyLate and save it again"
-                raise refused(self._file, f"{side}_prefix is {prefix!r}, which is no token of {TOKENIZER_FILE}; {fix}")
-            return prefix, prompt.removeprefix(prefix)
-        return self._vocabulary.marker(prompt)
+    def _marker_and_prefix(self, side: str, names: Sequence[str]) -> tuple[str, str]:
+        """Return the marker token of queries or documents, and the text after it."""
+        prompt = prompt_of(self._file, self._model, names)
+        if not self._is_pylate:
+            return self._vocabulary.split_marker(prompt)
+        setting = self._model.get(f"{side}_prefix")
+        marker = {"query": "[Q] ", "document": "[D] "}[side] if setting is None else str(setting)
+        if marker and not self._vocabulary.has(marker):
+            fix = "load the model with PyLate and save it again"
+            raise file_error(
+                self._file, f"{side}_prefix is {marker!r}, which is not a token of {TOKENIZER_FILE}; {fix}"
+            )
+        return marker, prompt.removeprefix(marker)
 
     def _lengths(self, transformer: Path) -> tuple[dict[str, Any], int | None, int | None]:
         """Return the expansion of queries, and the most tokens of a query and of a document."""
-        if self._is_pylates:
-            query, document = (
-                int(self._model.get(f"{side}_length") or usual)
-                for side, usual in zip(("query", "document"), PYLATE_LENGTHS, strict=True)
-            )
+        if self._is_pylate:
+            query, document = _lengths_in(self._model, ("query_length", "document_length"))
             is_on = self._model.get("do_query_expansion") is not False
             attends = bool(self._model.get("attend_to_expansion_tokens"))
             return self._vocabulary.expansion(query if is_on else 0, attends=attends), query, document
         limits = limits_of(transformer, (EXPANSION,))
         file, settings = transformer_settings(transformer, (EXPANSION,))
-        found = settings.get(EXPANSION) or {"length": 0}
-        refuse_unknown(file, found, ("strategy", "attend", "token", "length"), EXPANSION)
-        if found.get("strategy") not in (None, "fixed", "min"):
-            raise refused(file, f"{EXPANSION} has the strategy {found['strategy']!r}; it must be fixed or min")
+        content = settings.get(EXPANSION) or {"length": 0}
+        refuse_unknown(file, content, ("strategy", "attend", "token", "length"), EXPANSION)
+        strategy = content.get("strategy")
+        if strategy not in (None, "fixed", "min"):
+            raise file_error(file, f"{EXPANSION} has the strategy {strategy!r}; it must be fixed or min")
         expansion = self._vocabulary.expansion(
-            found["length"], attends=bool(found.get("attend")), token=found.get("token")
+            content["length"], attends=bool(content.get("attend")), token=content.get("token")
         )
-        most = int(found["length"]) if found.get("strategy") == "fixed" else limits.query or limits.sequence
-        return expansion, most, limits.document or limits.sequence
+        most_query_tokens = int(content["length"]) if strategy == "fixed" else limits.query or limits.sequence
+        return expansion, most_query_tokens, limits.document or limits.sequence
 
     def _projections(self) -> tuple[tuple[Projection, ...], int]:
-        """Return the Dense modules, and how many numbers the last one gives; 0 without any."""
-        found: list[Projection] = []
+        """Return the projections of the Dense modules, and the size of the last one's output; 0 without a Dense."""
+        projections: list[Projection] = []
         width = 0
         for kind, folder in self._modules:
             if kind == "Dense":
-                projection, width = self._dense(folder)
-                found.append(projection)
-        return tuple(found), width
+                projection, width = self._projection(folder)
+                projections.append(projection)
+        return tuple(projections), width
 
-    def _dense(self, folder: str) -> tuple[Projection, int]:
+    def _projection(self, folder: str) -> tuple[Projection, int]:
+        """Return the projection of a Dense, and the size of its output."""
         file = self._directory / folder / MODULE_FILE
         content: Content = read_json(file)
-        refuse_unknown(file, content, DENSE_KEYS, "Dense")
-        source = content.get("module_input_name", TOKENS)
+        refuse_unknown(file, content, DENSE_FIELDS, "Dense")
+        source = content.get("module_input_name", VECTORS_OF_TOKENS)
+        check_field(file, "module_input_name", source, VECTORS_OF_TOKENS)
+        check_field(file, "module_output_name", content.get("module_output_name") or source, VECTORS_OF_TOKENS)
         activation = str(content.get("activation_function", "Tanh")).rpartition(".")[2]
-        for name, value, wanted in (
-            ("module_input_name", source, TOKENS),
-            ("module_output_name", content.get("module_output_name") or source, TOKENS),
-            ("activation_function", activation, "Identity"),
-            ("bias", content.get("bias", True), False),
-        ):
-            if value != wanted:
-                raise refused(file, f"{name} is {value!r}; of late interaction it must be {wanted!r}")
+        check_field(file, "activation_function", activation, "Identity")
+        check_field(file, "bias", content.get("bias", True), expected=False)
         weights = f"{folder}/{MODULE_WEIGHTS_FILE}"
         if not (self._directory / weights).exists():
             fix = "save the model with safe_serialization=True, for osrerank reads no pickled weights here"
-            raise refused(self._directory / weights, f"it is missing; {fix}")
+            raise file_error(self._directory / weights, f"it is missing; {fix}")
         is_square = content.get("in_features") == content.get("out_features")
         residual = ("same" if is_square else "residual") if content.get("use_residual") else ""
         return Projection(weights, "linear", residual), int(content["out_features"])
 
-    def _skipped(self) -> Sequence[str]:
+    def _skipped_words(self) -> Sequence[str]:
         """Return the words whose tokens have no vector in a document."""
-        if self._is_pylates:
+        if self._is_pylate:
             words = self._model.get("skiplist_words")
             return list(string.punctuation) if words is None else list(words)
-        file, content = self._module("MultiVectorMask", MASK_KEYS)
-        if list(content.get("skiplist_tasks") or ["document"]) != ["document"]:
-            raise refused(file, f"skiplist_tasks is {content['skiplist_tasks']!r}; it must be ['document']")
-        if content.get("keep_only_token_ids"):
-            raise refused(file, f"keep_only_token_ids is {content['keep_only_token_ids']!r}; it must be null")
-        file, content = self._module("Normalize", ("module_input_name", "module_output_name"))
-        for name, value in content.items():
-            if value not in (None, TOKENS):
-                raise refused(file, f"{name} is {value!r}; it must be {TOKENS!r}")
-        return list(self._module("MultiVectorMask", MASK_KEYS)[1].get("skiplist_words") or ())
+        mask_file, mask = self._module("MultiVectorMask", MASK_FIELDS)
+        check_field(mask_file, "skiplist_tasks", list(mask.get("skiplist_tasks") or ["document"]), ["document"])
+        check_field(mask_file, "keep_only_token_ids", mask.get("keep_only_token_ids") or None, None)
+        normalize_file, normalize = self._module("Normalize", ("module_input_name", "module_output_name"))
+        for name, value in normalize.items():
+            check_field(normalize_file, name, value or VECTORS_OF_TOKENS, VECTORS_OF_TOKENS)
+        return list(mask.get("skiplist_words") or ())
 
     def _pool_factor(self) -> float:
         kinds = [kind for kind, _ in self._modules]
         if "HierarchicalTokenPooling" not in kinds:
             return 1
         if kinds[-1] != "HierarchicalTokenPooling":
-            reason = f"behind the HierarchicalTokenPooling stands {kinds[-1]}; it must be the last"
-            raise refused(self._directory / MODULES_FILE, reason)
-        file, content = self._module("HierarchicalTokenPooling", ("pool_factor", *POOLING))
-        for name, wanted in POOLING.items():
-            value = content.get(name, False if name == "normalize_embeddings" else wanted)
-            if value != wanted:
-                raise refused(file, f"{name} is {value!r}; it must be {wanted!r}")
+            reason = f"HierarchicalTokenPooling must be the last module, but {kinds[-1]} is the last"
+            raise file_error(self._directory / MODULES_FILE, reason)
+        file, content = self._module("HierarchicalTokenPooling", ("pool_factor", *POOLING_FIELDS))
+        for name, expected in POOLING_FIELDS.items():
+            default = False if name == "normalize_embeddings" else expected
+            check_field(file, name, content.get(name, default), expected)
         return float(content.get("pool_factor", 1))
 
-    def _module(self, kind: str, known: Collection[str]) -> tuple[Path, Content]:
+    def _module(self, kind: str, known_fields: Collection[str]) -> tuple[Path, Content]:
         """Return the file of the only module of a kind, and its content."""
-        folders = [folder for one, folder in self._modules if one == kind]
+        folders = [folder for module_kind, folder in self._modules if module_kind == kind]
         if len(folders) != 1:
-            reason = f"it lists {len(folders)} modules of the type {kind}; of late interaction it must be one"
-            raise refused(self._directory / MODULES_FILE, reason)
+            reason = f"it lists {len(folders)} modules of the type {kind}; a late-interaction model must have one"
+            raise file_error(self._directory / MODULES_FILE, reason)
         file = self._directory / folders[0] / MODULE_FILE
         content: Content = read_json(file)
-        refuse_unknown(file, content, known, kind)
+        refuse_unknown(file, content, known_fields, kind)
         return file, content
 
 
-def _of_stanford(directory: Path) -> LateInteractionDescription:
+def _read_stanford(directory: Path) -> LateInteractionDescription:
+    """Read a directory that Stanford's code saved."""
     file, vocabulary = directory / METADATA_FILE, _Vocabulary(directory)
     content: Mapping[str, Any] = read_json(file) if file.exists() else {}
-    for name, wanted in (("similarity", "cosine"), ("interaction", "colbert")):
-        if content.get(name, wanted) != wanted:
-            raise refused(file, f"{name} is {content[name]!r}; it must be {wanted!r}")
+    check_field(file, "similarity", content.get("similarity", "cosine"), "cosine")
+    check_field(file, "interaction", content.get("interaction", "colbert"), "colbert")
     markers = content.get("query_token_id") or "[unused0]", content.get("doc_token_id") or "[unused1]"
     for name, marker in zip(("query_token_id", "doc_token_id"), markers, strict=True):
         if not vocabulary.has(marker):
-            raise refused(file, f"{name} is {marker!r}, which is no token of {TOKENIZER_FILE}")
-    query, document = (
-        int(content.get(name) or usual)
-        for name, usual in zip(("query_maxlen", "doc_maxlen"), PYLATE_LENGTHS, strict=True)
-    )
+            raise file_error(file, f"{name} is {marker!r}, which is not a token of {TOKENIZER_FILE}")
+    query, document = _lengths_in(content, ("query_maxlen", "doc_maxlen"))
     tokens = TokenVectors(
         *markers,
         **vocabulary.expansion(query, attends=bool(content.get("attend_to_mask_tokens"))),
-        skipped=vocabulary.known(string.punctuation if content.get("mask_punctuation", True) else ()),
+        skipped=vocabulary.tokens_among(string.punctuation if content.get("mask_punctuation", True) else ()),
     )
     projection = Projection(MODULE_WEIGHTS_FILE, "linear")
     return LateInteractionDescription("", (projection,), int(content.get("dim") or 0), "", "", query, document, tokens)
 
 
+def _lengths_in(content: Content, fields: tuple[str, str]) -> tuple[int, int]:
+    """Return the most tokens of a query and of a document, from the two fields or else by default."""
+    query, document = (
+        int(content.get(field) or default) for field, default in zip(fields, DEFAULT_LENGTHS, strict=True)
+    )
+    return query, document
+
+
 class _Vocabulary:
-    """The tokens of a directory's tokenizer.
+    """The tokens of a tokenizer.
 
     Args:
-        directory: the transformer's.
+        directory: the transformer's directory.
     """
 
     def __init__(self, directory: Path) -> None:
         self._file = directory / TOKENIZER_FILE
         content: Content = read_json(self._file)
-        own = (content.get("model") or {}).get("vocab") or {}
-        self._added = frozenset(str(one.get("content")) for one in content.get("added_tokens") or ())
-        self._own = frozenset(own if isinstance(own, dict) else (one[0] for one in own))
+        vocabulary = (content.get("model") or {}).get("vocab") or {}
+        self._added = frozenset(str(entry.get("content")) for entry in content.get("added_tokens") or ())
+        self._tokens = self._added.union(
+            vocabulary if isinstance(vocabulary, dict) else (token for token, *_ in vocabulary)
+        )
         settings = directory / TOKENIZER_SETTINGS_FILE
-        named = read_json(settings).get("mask_token") if settings.exists() else None
-        self._mask = str(named["content"] if isinstance(named, dict) else named or "[MASK]")
+        mask = read_json(settings).get("mask_token") if settings.exists() else None
+        self._mask = str(mask["content"] if isinstance(mask, dict) else mask or "[MASK]")
 
     def has(self, token: str) -> bool:
         """Return whether the tokenizer has a token."""
-        return token in self._added or token in self._own
+        return token in self._tokens
 
-    def known(self, words: Sequence[str]) -> tuple[str, ...]:
+    def tokens_among(self, words: Sequence[str]) -> tuple[str, ...]:
         """Return those words that are tokens."""
         return tuple(word for word in words if self.has(word))
 
-    def marker(self, prompt: str) -> tuple[str, str]:
-        """Return the token that a prompt begins with, and the text behind it; a prompt without one is text.
+    def split_marker(self, prompt: str) -> tuple[str, str]:
+        """Split a prompt into the added token that it begins with, or an empty string, and the remaining text.
 
-        The text keeps its first space, which a byte-level tokenizer reads as a part of the next word.
+        The text keeps its leading space, because a byte-level tokenizer reads it as a part of the next word.
         """
         if prompt in self._added:
             return prompt, ""
-        first, space, rest = prompt.partition(" ")
-        return (first, space + rest) if first in self._added else ("", prompt)
+        marker = prompt.partition(" ")[0]
+        return (marker, prompt.removeprefix(marker)) if marker in self._added else ("", prompt)
 
     def expansion(self, length: int, *, attends: bool, token: str | None = None) -> dict[str, Any]:
-        """Return how queries are filled to a length; 0 for not at all.
+        """Return the fields of `TokenVectors` that fill queries to a length; empty for length 0.
 
         Raises:
             ModelLoadError: the tokenizer lacks the token.
@@ -332,5 +348,5 @@ class _Vocabulary:
             return {}
         token = token or self._mask
         if not self.has(token):
-            raise refused(self._file, f"it lacks {token!r}, the token that fills up queries")
+            raise file_error(self._file, f"it lacks {token!r}, the token that fills short queries")
         return {"expansion": token, "expanded_to": int(length), "attends_to_expansion": attends}

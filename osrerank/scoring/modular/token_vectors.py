@@ -1,4 +1,4 @@
-"""How a late-interaction model reads a text, and which of its tokens' vectors are kept."""
+"""Describe how a late-interaction model reads a text, and which token vectors it keeps."""
 
 from dataclasses import asdict, dataclass, fields
 from typing import Any
@@ -6,17 +6,17 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class TokenVectors:
-    """What late interaction adds to an encoder.
+    """The settings that a late-interaction model has in addition to those of an encoder.
 
     Attributes:
-        query_marker: the token behind a query's first special token, such as ``[Q]``; empty for none.
-        document_marker: the same of a document.
-        expansion: the token that short queries are filled with, such as ``[MASK]``; it has a vector like any other.
-            Empty for none.
-        expanded_to: how many tokens a shorter query is filled to.
-        attends_to_expansion: whether the query's own tokens see the filling ones.
-        skipped: tokens of a document that have no vector, such as punctuation.
-        pool_factor: a document's vectors are merged to about one in so many; 1 for none.
+        query_marker: token after a query's first special token, such as ``[Q]``; empty for no marker.
+        document_marker: token after a document's first special token, such as ``[D]``; empty for no marker.
+        expansion: token that fills short queries, such as ``[MASK]``, and has a vector like any other token; empty for
+            no expansion.
+        expanded_to: number of tokens to which shorter queries are filled.
+        attends_to_expansion: whether the query's own tokens attend to the filling tokens.
+        skipped: tokens of a document whose vectors are dropped, such as punctuation.
+        pool_factor: about how many of a document's vectors are merged into one; 1 merges none.
     """
 
     query_marker: str = ""
@@ -35,15 +35,15 @@ class TokenVectors:
 
     @property
     def hides_expansion(self) -> bool:
-        """Whether the filling tokens see the query's own, and these do not see them."""
+        """Whether the query's own tokens do not attend to the filling tokens, which attend to them."""
         return bool(self.expansion) and not self.attends_to_expansion
 
     def to_json(self) -> dict[str, Any]:
-        """Return the fields that do not have their default."""
-        defaults = {one.name: one.default for one in fields(self)}
+        """Return the fields that differ from their defaults."""
+        defaults = {field.name: field.default for field in fields(self)}
         return {name: value for name, value in asdict(self).items() if value != defaults[name]}
 
     @classmethod
     def of_json(cls, content: dict[str, Any]) -> "TokenVectors":
-        """Return what `to_json` wrote."""
+        """Return the settings that `to_json` returned as JSON."""
         return cls(**{**content, "skipped": tuple(content.get("skipped", ()))})

@@ -9,7 +9,7 @@ import pytest
 
 from osrerank.errors import MissingDependencyError
 from osrerank.export.export_model import ExportOptions, export_model
-from osrerank.scoring.modular.description import DRAWN, FAMILIES
+from osrerank.scoring.modular.description import FAMILIES, GRAPH_FAMILIES
 from osrerank.scoring.registry import load_model
 from osrerank.types import is_encoder
 from tools.models.parity import BOUND, compared
@@ -17,7 +17,7 @@ from tools.models.saved_forms import DOCUMENTS, Form, save_bi_encoder
 
 pytest.importorskip("optimum")
 pytest.importorskip("sentence_transformers")
-OTHERS = [family for family in FAMILIES if family not in DRAWN]
+OTHERS = [family for family in FAMILIES if family not in GRAPH_FAMILIES]
 
 
 def vectors(directory: Path) -> np.ndarray:

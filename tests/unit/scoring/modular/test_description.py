@@ -112,7 +112,11 @@ TRANSFORMER, POOLING = f"{LIBRARY}transformer.Transformer", "sentence_transforme
     [
         ("modules.json", modules(TRANSFORMER, POOLING, "my_module.Dense"), "module 2 has the type my_module.Dense"),
         ("modules.json", modules(TRANSFORMER, POOLING, f"{LIBRARY}router.Router"), "module 2 has the type .*Router"),
-        ("modules.json", modules(TRANSFORMER, f"{LIBRARY}dense.Dense", paths=("", "2_Dense")), "stands one Pooling"),
+        (
+            "modules.json",
+            modules(TRANSFORMER, f"{LIBRARY}dense.Dense", paths=("", "2_Dense")),
+            "there must be one Pooling",
+        ),
         ("modules.json", modules(TRANSFORMER, POOLING), "the last module is a Pooling; a Dense must give the scores"),
         ("modules.json", modules(TRANSFORMER, paths=("0_Transformer",)), "the path '0_Transformer'"),
         ("modules.json", modules(TRANSFORMER, POOLING, paths=("", "../1_Pooling")), "the path '../1_Pooling'"),

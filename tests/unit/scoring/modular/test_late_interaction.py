@@ -134,7 +134,7 @@ def test_modules_that_are_missing_unknown_or_elsewhere_are_refused(changed: Call
     folder = changed("pooled", MODEL)
     for modules, reason in (
         ([one for one in listed if "Mask" not in one["type"]], "lists 0 modules of the type MultiVectorMask"),
-        ([*listed[:-2], listed[-1], listed[-2]], "behind the HierarchicalTokenPooling stands Normalize"),
+        ([*listed[:-2], listed[-1], listed[-2]], "must be the last module, but Normalize is the last"),
         ([*listed, {**listed[-1], "type": "sentence_transformers.base.modules.router.Router"}], "router.Router"),
         ([listed[0], {**listed[1], "type": "somebody.Dense"}], "somebody.Dense"),
     ):
