@@ -8,11 +8,11 @@ from osrerank.types.vectors import Rows
 
 
 class Compute(NamedTuple):
-    """How a backend is to compute: threads and dtype.
+    """The user's choices for a backend.
 
     Attributes:
-        threads: CPU threads; 0 means the cores that this process may use.
-        dtype: ``fp32``, ``bf16``, ``fp16``, or ``auto`` for the backend's own choice.
+        threads: number of CPU threads; 0 means the cores that this process may use.
+        dtype: number type ``fp32``, ``bf16`` or ``fp16``, or ``auto`` for the backend's own choice.
     """
 
     threads: int = 0
@@ -20,10 +20,7 @@ class Compute(NamedTuple):
 
 
 class Backend(Protocol):
-    """A loaded network: token sequences in, logits or an encoder's vectors out.
-
-    It is safe to call from ``threads`` threads at once.
-    """
+    """A loaded network, which computes logits or vectors; ``threads`` threads may call it at once."""
 
     @property
     def name(self) -> str:
@@ -31,7 +28,7 @@ class Backend(Protocol):
 
     @property
     def precision(self) -> str:
-        """The number type that it computes in: ``int8``, ``fp32``, ``bf16``, ``fp16``."""
+        """The number type of the computation: ``int8``, ``fp32``, ``bf16`` or ``fp16``."""
 
     @property
     def files(self) -> Sequence[str]:
@@ -39,24 +36,24 @@ class Backend(Protocol):
 
     @property
     def budget_tokens(self) -> int:
-        """The most tokens of a batch; 1 if it computes one sequence at a time."""
+        """The most tokens of a batch; 1 if the backend computes one sequence at a time."""
 
     @property
     def packed(self) -> bool:
-        """Whether a batch costs the sum of its lengths; else it is padded, and costs their number times the longest."""
+        """Whether a batch costs the sum of its lengths; otherwise, it is padded to its longest sequence."""
 
     @property
     def threads(self) -> int:
-        """How many threads should compute batches at the same time."""
+        """The number of threads that should compute batches at the same time."""
 
     @property
     def parallel(self) -> bool:
         """Whether these threads compute in parallel; then a large batch must not leave another thread idle."""
 
     def run(self, sequences: Sequence[Tokens]) -> Rows:
-        """Compute a batch: return the head's outputs ``(n, labels)``, or a bi-encoder's vectors ``(n, dimensions)``.
+        """Compute a batch, and return the head's outputs ``(n, labels)`` or a bi-encoder's vectors ``(n, dimensions)``.
 
-        A late-interaction model gives a list of n arrays ``(tokens, dimensions)``.
+        For a late-interaction model, return a list of n arrays ``(tokens, dimensions)``.
 
         Raises:
             InferenceError: the forward pass failed.

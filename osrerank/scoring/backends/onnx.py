@@ -1,4 +1,4 @@
-"""The ONNX backend, the default on a CPU; a base install has no other."""
+"""Compute models in ONNX Runtime on the CPU: the default backend, and the only one of a base install."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -18,30 +18,30 @@ from osrerank.types.vectors import Rows
 
 PREFERRED = ("int8", "fp32")
 VECTOR = "vector"
-"""Name of the output of an encoder's graph; a late-interaction model's output has a row for each token."""
+"""Output name of an encoder's graph; a late-interaction model's output has a row for each token."""
 STATES = ("last_hidden_state", "token_embeddings")
-"""Names of the output of a bi-encoder's graph that another program exported: the last states of all tokens."""
+"""Output names, in a bi-encoder's graph that another program exported, of the last states of all tokens."""
 
 
 def load(directory: Path, card: ModelCard, compute: Compute) -> Backend:
-    """Load the backend of a model directory; `osrerank.scoring.registry` calls this."""
+    """Load the ONNX backend of a model directory; `osrerank.scoring.registry` calls this."""
     encoders = {"bi-encoder": EncoderBackend, "late-interaction": TokenBackend}
-    kind = encoders.get(card.kind, OnnxBackend)
-    return kind.load(directory, card, threads=compute.threads)
+    backend_class = encoders.get(card.kind, OnnxBackend)
+    return backend_class.load(directory, card, threads=compute.threads)
 
 
 class OnnxBackend:
-    """A cross-encoder's ONNX Runtime session on the CPU; each thread computes one sequence at a time.
+    """An ONNX Runtime session of a cross-encoder; each thread computes one sequence at a time.
 
     So no layer computes padding, and a score never depends on the other sequences. This is as fast as batches that use
     all cores (docs/performance.md).
 
     Args:
         session: the ``onnxruntime.InferenceSession``, which uses one thread for each run.
-        threads: how many sequences are computed at once.
+        threads: number of sequences that are computed at once.
         card: the model's card; errors name the model.
         precision: the graph's precision.
-        file: the graph, relative to the model's directory.
+        file: the graph's file, relative to the model's directory.
     """
 
     name = "onnx"
@@ -63,11 +63,12 @@ class OnnxBackend:
 
         Args:
             directory: the model's directory.
-            card: names the graphs.
-            threads: how many sequences are computed at once; 0 means the physical cores that this process may use.
+            card: the model's card, which names the graphs.
+            threads: number of sequences that are computed at once; 0 means the physical cores that this process may
+                use.
 
         Raises:
-            ModelLoadError: there is no graph, it cannot be read, or it is not a reranking model's.
+            ModelLoadError: the directory has no graph, or the graph cannot be read or does not match the card.
         """
         precision = _precision(directory, card)
         file = card.onnx[precision]
@@ -89,7 +90,7 @@ class OnnxBackend:
 
     @staticmethod
     def _check(session: Any, file: Path, card: ModelCard) -> None:
-        """Reject a graph whose inputs or output do not match the card."""
+        """Refuse a graph whose inputs or output do not match the card."""
         _check_inputs(session, file, card)
         labels = 2 if card.head in {"logits2", "next-sentence"} else 1
         shape = session.get_outputs()[0].shape
@@ -102,10 +103,7 @@ class OnnxBackend:
 
 
 class EncoderBackend(OnnxBackend):
-    """A bi-encoder's ONNX Runtime session on the CPU; each text is encoded alone.
-
-    So a vector never depends on the other texts.
-    """
+    """An ONNX Runtime session of a bi-encoder; it encodes each text alone, so a vector never depends on other texts."""
 
     def __init__(self, session: Any, *, threads: int, card: ModelCard, precision: str, file: str) -> None:
         super().__init__(session, threads=threads, card=card, precision=precision, file=file)
@@ -114,22 +112,22 @@ class EncoderBackend(OnnxBackend):
 
     def run(self, sequences: Sequence[Tokens]) -> Rows:
         try:
-            return np.concatenate([self.encoded(tokens) for tokens in sequences])
+            return np.concatenate([self.encode(tokens) for tokens in sequences])
         except Exception as error:
             raise InferenceError(f"{self._model} failed in ONNX Runtime: {error}", model=self._model) from error
 
-    def encoded(self, tokens: Tokens) -> npt.NDArray[np.float32]:
+    def encode(self, tokens: Tokens) -> npt.NDArray[np.float32]:
         """Return a text's vector ``(1, dimensions)``, or late interaction's vectors ``(tokens, dimensions)``."""
         batch = padded([tokens])
         with NATIVE_CODE:
-            found: npt.NDArray[np.float32] = self._session.run(
+            output: npt.NDArray[np.float32] = self._session.run(
                 [self._output], {name: getattr(batch, name) for name in self._inputs}
             )[0]
-        return found if self._output == VECTOR else vector_of(found[0], self._to_vector)
+        return output if self._output == VECTOR else vector_of(output[0], self._to_vector)
 
     @staticmethod
     def _check(session: Any, file: Path, card: ModelCard) -> None:
-        """Reject a graph whose inputs are not known, or that does not give the vectors of the card."""
+        """Refuse a graph with unknown inputs, or whose output does not match the card."""
         _check_inputs(session, file, card)
         output = _output(session)
         if output is None or (output != VECTOR and not card.is_bi_encoder):
@@ -143,17 +141,17 @@ class EncoderBackend(OnnxBackend):
 
 
 class TokenBackend(EncoderBackend):
-    """A late-interaction model's session; each text is encoded alone, into a vector for each token."""
+    """An ONNX Runtime session of a late-interaction model; it encodes each text alone, to a vector for each token."""
 
     def run(self, sequences: Sequence[Tokens]) -> Rows:
         try:
-            return [self.encoded(tokens) for tokens in sequences]
+            return [self.encode(tokens) for tokens in sequences]
         except Exception as error:
             raise InferenceError(f"{self._model} failed in ONNX Runtime: {error}", model=self._model) from error
 
 
 def vector_of(states: npt.NDArray[np.float32], head: Head) -> npt.NDArray[np.float32]:
-    """Return a text's vector ``(1, dimensions)`` from its tokens' states ``(tokens, size)``; no step has weights."""
+    """Return a text's vector ``(1, dimensions)`` from its states ``(tokens, size)``, by steps without weights."""
     vector: npt.NDArray[Any]
     match head.pooling[0]:
         case "cls":
@@ -173,7 +171,7 @@ def vector_of(states: npt.NDArray[np.float32], head: Head) -> npt.NDArray[np.flo
 
 
 def _output(session: Any) -> str | None:
-    """Return the name of the output that an encoder's vectors are read from, or made of; None if it has none."""
+    """Return the name of the output with the encoder's vectors or else states; None if the graph has neither."""
     names = {entry.name for entry in session.get_outputs()}
     return next((name for name in (VECTOR, *STATES) if name in names), None)
 

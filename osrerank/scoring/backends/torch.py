@@ -1,4 +1,4 @@
-"""The torch backend: osrerank's own forward pass for BERT, RoBERTa and ModernBERT, transformers' for other families."""
+"""Compute models in torch: BERT, RoBERTa and ModernBERT by osrerank's own forward pass, others by transformers."""
 
 import logging
 from collections.abc import Mapping, Sequence
@@ -23,28 +23,28 @@ if TYPE_CHECKING:
 BUDGET_TOKENS = {"cpu": 2048, "cuda": 32768}
 """Device -> the most tokens of a batch."""
 THREADS = {"cpu": 1, "cuda": 2}
-"""Device -> threads that compute batches; with a GPU, one prepares a batch while the GPU computes the other's."""
+"""Device -> threads that compute batches; with a GPU, one thread prepares a batch while the GPU computes another."""
 
 logger = logging.getLogger(__name__)
 
 
 def load(directory: Path, card: ModelCard, compute: Compute) -> "TorchBackend":
-    """Load the backend of a model directory; `osrerank.scoring.registry` calls this."""
+    """Load the torch backend of a model directory; `osrerank.scoring.registry` calls this."""
     return TorchBackend.load(directory, card, threads=compute.threads, dtype=compute.dtype)
 
 
 class TorchBackend:
     """A network in torch, on a CUDA device if there is one.
 
-    A batch that does not fit into the device's memory fails, so that the caller splits it; later batches have at most
-    half its size.
+    If a batch does not fit into the device's memory, its computation fails and the caller splits it. Later batches have
+    at most half its size.
 
     Args:
         engine: the network on its device.
         device: ``cpu`` or ``cuda``.
         precision: ``fp32``, ``bf16`` or ``fp16``.
         model: the model's name, for errors.
-        files: the weights, relative to the model's directory.
+        files: the weight files, relative to the model's directory.
         description: torch's version, device, precision and implementation, for people to read.
     """
 
@@ -78,12 +78,12 @@ class TorchBackend:
 
         Args:
             directory: the model's directory.
-            card: says what the network looks like.
+            card: the model's card.
             threads: CPU threads for one batch; 0 keeps torch's own number.
             dtype: ``fp32``, ``bf16``, ``fp16``, or ``auto`` for 16 bits on a GPU and fp32 on the CPU.
 
         Raises:
-            ModelLoadError: there are no weights, they cannot be read, or they do not match the config.
+            ModelLoadError: the directory has no weights, or they cannot be read or do not match the config.
             MissingDependencyError: the extra ``torch`` is not installed.
         """
         torch = require("torch", extra="torch")
@@ -91,16 +91,16 @@ class TorchBackend:
 
         files = parameter_files(directory)
         if not files:
-            reason = f"{directory} has no *.safetensors, nor a graph with its weights; bring them"
+            reason = f"{directory} has neither *.safetensors nor an ONNX graph; the torch backend needs the weights"
             raise ModelLoadError(reason, model=card.name, path=str(directory))
         if threads:
             torch.set_num_threads(threads)
         device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
         precision = choose_precision(dtype, device)
         with NATIVE_CODE:
-            engine, how = _load_engine(directory, card, device, precision)
+            engine, implementation = _load_engine(directory, card, device, precision)
         name = torch.cuda.get_device_name(device) if device.type == "cuda" else device.type
-        description = f"torch {torch.__version__} on {name}, {precision}, {how}"
+        description = f"torch {torch.__version__} on {name}, {precision}, {implementation}"
         logger.info("%s runs in %s", card.name, description)
         return cls(
             engine, device=device.type, precision=precision, model=card.name, files=files, description=description
@@ -121,7 +121,7 @@ class TorchBackend:
         self._engine = None
 
     def _shrink(self, sequences: Sequence[Tokens]) -> InferenceError:
-        """Lower the budget to half of a batch that did not fit, and return the error to raise."""
+        """Reduce the batch size to half of a batch that did not fit, and return the error to raise."""
         longest = max(len(tokens.ids) for tokens in sequences)
         total = sum(len(tokens.ids) for tokens in sequences)
         tokens = total if self.packed else longest * len(sequences)
@@ -129,12 +129,12 @@ class TorchBackend:
         if self._torch.cuda.is_available():
             self._torch.cuda.empty_cache()
         reason = f"{self._model}: {len(sequences)} sequences of {tokens} tokens do not fit into the GPU's memory"
-        logger.warning("[memory-short] %s; batches have at most %d from now on", reason, self.budget_tokens)
-        return InferenceError(f"{reason}; free some of it, or use a smaller model", model=self._model)
+        logger.warning("[memory-short] %s; later batches have at most %d tokens", reason, self.budget_tokens)
+        return InferenceError(f"{reason}; free some memory, or use a smaller model", model=self._model)
 
 
 def _load_engine(directory: Path, card: ModelCard, device: Any, precision: str) -> "tuple[DeviceNetwork, str]":
-    """Return the network on its device, and the implementation that computes it, in words.
+    """Return the network on its device, and a description of its implementation.
 
     Raises:
         ModelLoadError: the weights cannot be read, or do not match the config.
@@ -160,21 +160,22 @@ def _load_engine(directory: Path, card: ModelCard, device: Any, precision: str) 
     width = config["hidden_size"] // config["num_attention_heads"]
     attend, reason = attention.choose_attention(device, dtype, width, windowed=load.is_windowed(config))
     try:
-        own = load.load_packed(read_weights(directory), config, card, attention=attend, dtype=dtype, head=head)
+        packed = load.load_packed(read_weights(directory), config, card, attention=attend, dtype=dtype, head=head)
     except KeyError as error:
-        raise _lacking(directory, card, str(error.args[0])) from error
+        raise _missing_weights(directory, card, str(error.args[0])) from error
     except (ModelLoadError, MissingDependencyError):
         raise
     except Exception as error:
         raise _unreadable(directory, card, error) from error
-    how = f"{attend.name} attention" + (f" ({reason})" if reason else "")
-    return (TokenEngine if card.kind == "late-interaction" else PackedEngine)(own, device), how
+    implementation = f"{attend.name} attention" + (f" ({reason})" if reason else "")
+    engine_of = TokenEngine if card.kind == "late-interaction" else PackedEngine
+    return engine_of(packed, device), implementation
 
 
 def load_network(directory: Path, card: ModelCard) -> Any:
-    """Return the model as a ``torch.nn.Module``, computed by transformers.
+    """Return the model as a ``torch.nn.Module`` that transformers computes.
 
-    It takes `PaddedBatch`'s fields by name, and gives logits ``(n, labels)`` or a bi-encoder's vectors
+    The module takes the fields of `PaddedBatch` by name. It returns logits ``(n, labels)``, or a bi-encoder's vectors
     ``(n, dimensions)``.
 
     Raises:
@@ -182,7 +183,7 @@ def load_network(directory: Path, card: ModelCard) -> Any:
     """
     try:
         head = head_of(directory, card)
-        return _standard(directory, card) if head is None else _modular(directory, card, head)
+        return _load_classifier(directory, card) if head is None else _load_modular(directory, card, head)
     except (ModelLoadError, MissingDependencyError):
         raise
     except Exception as error:
@@ -190,11 +191,11 @@ def load_network(directory: Path, card: ModelCard) -> Any:
 
 
 def head_of(directory: Path, card: ModelCard) -> Head | None:
-    """Return the head after the encoder's states; None if the config names one of transformers' classifiers."""
+    """Return the head after the encoder; None if the config names a classifier of transformers."""
     if card.is_encoder:
         return card.to_vector
-    described = modular(directory)
-    return described.head if described else None
+    description = modular(directory)
+    return description.head if description else None
 
 
 def read_weights(directory: Path) -> Mapping[str, Any]:
@@ -203,7 +204,7 @@ def read_weights(directory: Path) -> Mapping[str, Any]:
     The names of a module's tensors begin with the module's folder.
 
     Raises:
-        ModelLoadError: there is only a graph, and osrerank did not export it.
+        ModelLoadError: the directory has only a graph, and osrerank did not export it.
         MissingDependencyError: the extra ``torch`` is not installed.
     """
     files = parameter_files(directory)
@@ -222,73 +223,74 @@ def _read_graph(directory: Path, graph: str) -> Mapping[str, Any]:
 
     file, config = directory / graph, read_config(directory)
     if config.get("model_type") != "bert":
-        fix = "bring the safetensors, or export the model again with --keep-weights"
-        raise ModelLoadError(f"{file} is of a family whose weights are not read from a graph; {fix}", path=str(file))
+        fix = "add the safetensors, or export the model again with --keep-weights"
+        reason = f"{file}: weights can be read from the graph of a BERT only, and model_type is "
+        raise ModelLoadError(f"{reason}{config.get('model_type')!r}; {fix}", path=str(file))
     try:
         return read_graph_weights(file, config)
     except KeyError as error:
-        reason = f"{file} has no weight {error}, because osrerank did not export that graph; bring the safetensors"
+        reason = f"{file} has no weight {error}, because osrerank did not export that graph; add the safetensors"
         raise ModelLoadError(reason, path=str(file)) from error
 
 
-def _standard(directory: Path, card: ModelCard) -> Any:
-    """Return transformers' classifier for the model, with all of its weights read from the files."""
+def _load_classifier(directory: Path, card: ModelCard) -> Any:
+    """Return transformers' classifier for the model, with all weights from the directory's files."""
     from osrerank.scoring.backends.networks.classifier import Classifier  # noqa: PLC0415 - imports torch
 
     transformers: Any = require("transformers", extra="torch")
     _refuse_decoder(directory, card, transformers)
-    is_next_sentence = card.head == "next-sentence"
-    architecture = (
-        transformers.BertForNextSentencePrediction
-        if is_next_sentence
-        else transformers.AutoModelForSequenceClassification
-    )
+    architecture = transformers.AutoModelForSequenceClassification
+    if card.head == "next-sentence":
+        architecture = transformers.BertForNextSentencePrediction
     network, loading = architecture.from_pretrained(
         directory, use_safetensors=True, local_files_only=True, trust_remote_code=False, output_loading_info=True
     )
     if loading["missing_keys"]:
-        raise _lacking(directory, card, ", ".join(sorted(loading["missing_keys"])[:3]))
+        raise _missing_weights(directory, card, ", ".join(sorted(loading["missing_keys"])[:3]))
     return Classifier(network)
 
 
 def _refuse_decoder(directory: Path, card: ModelCard, transformers: Any) -> None:
-    """Refuse a family that reads a text from left to right, and classifies the last token: it has no masked words.
+    """Refuse a decoder, which reads a text from left to right; transformers has no masked-word model of its family.
 
     Raises:
-        ModelLoadError: the message names the family.
+        ModelLoadError: the family is one of decoders.
     """
     family = str(read_config(directory).get("model_type"))
     if family not in transformers.models.auto.modeling_auto.MODEL_FOR_MASKED_LM_MAPPING_NAMES:
         file = directory / CONFIG_FILE
         reason = (
-            f"{file}: model_type is {family!r}, a family without bidirectional attention, and osrerank computes none"
+            f"{file}: model_type is {family!r}, a decoder without bidirectional attention; osrerank computes encoders"
         )
         fix = "run it behind a rerank server (--backend http)"
         raise ModelLoadError(f"{reason}; {fix}", model=card.name, path=str(file))
 
 
-def _modular(directory: Path, card: ModelCard, head: Head) -> Any:
-    """Return transformers' encoder with the modules of a head, with all of their weights read from the files."""
-    from osrerank.scoring.backends.networks.classifier import ModularClassifier, Table  # noqa: PLC0415 - imports torch
+def _load_modular(directory: Path, card: ModelCard, head: Head) -> Any:
+    """Return transformers' encoder with a head of modules, with all weights from the directory's files."""
+    from osrerank.scoring.backends.networks.classifier import (  # noqa: PLC0415 - imports torch
+        EmbeddingTable,
+        ModularClassifier,
+    )
     from osrerank.scoring.backends.networks.heads import HeadNetwork  # noqa: PLC0415 - imports torch
 
     transformers: Any = require("transformers", extra="torch")
     weights, config = read_weights(directory), read_config(directory)
     if config.get("model_type") == STATIC:
-        table = Table(weights["embedding.weight"], transformers.PretrainedConfig(**config))
+        table = EmbeddingTable(weights["embedding.weight"], transformers.PretrainedConfig(**config))
         return ModularClassifier(table, HeadNetwork(head, weights)).eval()
     network, loading = transformers.AutoModel.from_pretrained(
         directory, use_safetensors=True, local_files_only=True, trust_remote_code=False, output_loading_info=True
     )
     if missing := [name for name in loading["missing_keys"] if not name.startswith("pooler.")]:
-        raise _lacking(directory, card, ", ".join(sorted(missing)[:3]))
+        raise _missing_weights(directory, card, ", ".join(sorted(missing)[:3]))
     try:
         return ModularClassifier(network, HeadNetwork(head, weights)).eval()
     except KeyError as error:
-        raise _lacking(directory, card, str(error.args[0])) from error
+        raise _missing_weights(directory, card, str(error.args[0])) from error
 
 
-def _lacking(directory: Path, card: ModelCard, names: str) -> ModelLoadError:
+def _missing_weights(directory: Path, card: ModelCard, names: str) -> ModelLoadError:
     reason = (
         f"{directory} lacks weights that its config.json asks for: {names}; perhaps it is not a fine-tuned reranker"
     )

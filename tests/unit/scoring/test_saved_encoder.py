@@ -82,7 +82,7 @@ def test_a_graph_with_another_models_vocabulary_is_refused(tmp_path: Path) -> No
     words = [piece for piece in pieces if not piece.startswith("[")]
     pieces.update(zip(words, [pieces[piece] for piece in reversed(words)], strict=True))
     (folder / "tokenizer.json").write_text(json.dumps(tokenizer), "utf-8")
-    with pytest.raises(ModelLoadError, match="does not rank as a trained model does: it puts too few first"):
+    with pytest.raises(ModelLoadError, match="does not rank as a trained model does: it puts too few answering"):
         encoder(folder)
     assert not list((tmp_path / "cache").rglob("self-check.json"))
 

@@ -1,13 +1,14 @@
-"""Attention between packed sequences, without padding.
+"""Attention within packed sequences, in two implementations that compute the same values.
 
-Two ways compute the same thing. ``VarlenAttention`` is PyTorch's packed flash attention (Dao 2023, arXiv 2307.08691;
-``torch.nn.attention.varlen``, PyTorch 2.10): CUDA, 16 bits. ``PaddedAttention`` pads the sequences only for the
-attention and works everywhere: on the CPU, in fp32, on older GPUs and with older PyTorch.
+``VarlenAttention`` is PyTorch's packed flash attention (Dao 2023, arXiv 2307.08691; ``torch.nn.attention.varlen``,
+PyTorch 2.10). It needs CUDA and 16-bit numbers. ``PaddedAttention`` pads the sequences for the attention only. It works
+everywhere: on the CPU, in fp32, on older GPUs and with older PyTorch.
 
-All states are ``(tokens, heads, width)``, log-sum-exps ``(heads, tokens)`` in fp32, as the kernel gives them.
+All states are ``(tokens, heads, width)``.
 
-Within a window, each row sees so many positions to either side in its own sequence. Both ways then cost what the window
-costs: the padded one computes blocks of packed tokens, each with what lies beside it.
+With a window, each token attends to that many positions to either side, within its own sequence. The cost of both
+implementations then grows with the window, not with the sequence: the padded one computes blocks of packed tokens, and
+each block attends to itself and to one window on either side.
 """
 
 import importlib
@@ -26,21 +27,21 @@ from torch.nn import functional
 from osrerank.errors import InferenceError
 
 FLASH_CAPABILITY = (8, 0)
-"""The first CUDA compute capability with the flash kernel: Ampere's."""
+"""The first CUDA compute capability with the flash kernel, that of Ampere."""
 FLASH_DTYPES = (torch.float16, torch.bfloat16)
 FLASH_WIDTHS = range(8, 257, 8)
 """Head widths that the flash kernel supports."""
 WINDOWS_ON_GRID = 4
-"""A grid whose longest sequence has at most so many windows is faster with a mask than blocks are."""
+"""If the longest sequence has at most this many windows, a masked grid is faster than blocks."""
 
 
 @dataclass(frozen=True)
 class Bounds:
-    """Where each of n sequences begins and ends among packed tokens.
+    """The bounds of n sequences among packed tokens.
 
     Attributes:
-        offsets: int32 ``(n + 1,)`` on the device: sequence i is ``offsets[i]:offsets[i + 1]``.
-        lengths: tokens of each, ``(n,)``, in host memory; none is 0.
+        offsets: offsets on the device, int32 ``(n + 1,)``: sequence i is ``offsets[i]:offsets[i + 1]``.
+        lengths: number of tokens in each sequence ``(n,)``, above 0, in host memory.
     """
 
     offsets: Tensor
@@ -48,12 +49,12 @@ class Bounds:
 
     @cached_property
     def longest(self) -> int:
-        """Tokens of the longest sequence."""
+        """Number of tokens in the longest sequence."""
         return int(self.lengths.max())
 
     @cached_property
     def mask(self) -> Tensor | None:
-        """Which positions of the padded grid are tokens, bool ``(n, 1, 1, longest)``; None when all of them are."""
+        """Mask of the tokens in the padded grid, bool ``(n, 1, 1, longest)``; None if the grid has no padding."""
         if (self.lengths == self.longest).all():
             return None
         is_token = np.arange(self.longest) < self.lengths[:, None]
@@ -61,51 +62,52 @@ class Bounds:
 
     @cached_property
     def indices(self) -> Tensor:
-        """The index of each token in the padded grid, counted along its rows: int64 ``(tokens,)``."""
+        """Index of each token in the flattened padded grid, int64 ``(tokens,)``."""
         is_token = np.arange(self.longest) < self.lengths[:, None]
         return torch.from_numpy(np.flatnonzero(is_token)).to(self.offsets.device)
 
     @cached_property
-    def numbers(self) -> Tensor:
-        """The number of each token's sequence: int64 ``(tokens,)``."""
+    def sequence_numbers(self) -> Tensor:
+        """Number of each token's sequence, int64 ``(tokens,)``."""
         return torch.from_numpy(np.repeat(np.arange(len(self.lengths)), self.lengths)).to(self.offsets.device)
 
-    def spread(self, states: Tensor) -> Tensor:
-        """Return packed states as a padded grid ``(n, heads, longest, width)``, zero on padding."""
+    def pad(self, states: Tensor) -> Tensor:
+        """Return packed states as a padded grid ``(n, heads, longest, width)``, with zeros on padding."""
         if self.mask is not None:
             grid = states.new_zeros(len(self.lengths) * self.longest, *states.shape[1:])
             states = grid.index_copy_(0, self.indices, states)
         return states.view(len(self.lengths), self.longest, *states.shape[1:]).transpose(1, 2)
 
-    def gather(self, grid: Tensor) -> Tensor:
-        """Return the packed states of a padded grid ``(n, heads, longest, ...)``: the inverse of `spread`."""
+    def unpad(self, grid: Tensor) -> Tensor:
+        """Return the packed states of a padded grid ``(n, heads, longest, ...)``: the inverse of `pad`."""
         flat = grid.transpose(1, 2).flatten(0, 1)
         return flat if self.mask is None else flat.index_select(0, self.indices)
 
 
 class Attention(Protocol):
-    """Rows look at columns: sequence i of one at sequence i of the other."""
+    """An implementation of attention: queries of sequence i attend to keys of sequence i."""
 
     @property
     def name(self) -> str:
-        """What it is called in reports."""
+        """The name in reports."""
 
     @property
     def packed(self) -> bool:
-        """Whether it costs what the sequences' own lengths cost, or what the longest one makes of all."""
+        """Whether a batch costs the sum of its lengths; otherwise, it costs its longest sequence times their number."""
 
     def __call__(
-        self, query: Tensor, key: Tensor, value: Tensor, rows: Bounds, columns: Bounds, *, window: int | None = None
+        self, query: Tensor, key: Tensor, value: Tensor, queries: Bounds, keys: Bounds, *, window: int | None = None
     ) -> Tensor:
-        """Return the context of each row ``(tokens, heads, width)``.
+        """Return the context of each query ``(queries, heads, width)``.
 
         Args:
-            query: the states of the rows.
-            key: the states of the columns.
-            value: likewise.
-            rows: where the rows' sequences lie.
-            columns: where the columns' do.
-            window: how many positions to either side a row sees; rows and columns are then the same. None for all.
+            query: query states ``(queries, heads, width)``.
+            key: key states ``(keys, heads, width)``.
+            value: value states ``(keys, heads, width)``.
+            queries: bounds of the queries' sequences.
+            keys: bounds of the keys' sequences.
+            window: how many positions to either side a query attends to; None for all positions. With a window, the
+                queries and keys must belong to the same tokens.
         """
 
 
@@ -123,83 +125,86 @@ class VarlenAttention:
         self._attend: Callable[..., Any] = module.varlen_attn
 
     def __call__(
-        self, query: Tensor, key: Tensor, value: Tensor, rows: Bounds, columns: Bounds, *, window: int | None = None
+        self, query: Tensor, key: Tensor, value: Tensor, queries: Bounds, keys: Bounds, *, window: int | None = None
     ) -> Tensor:
-        limit = {} if window is None or _sees_all(window, rows) else {"window_size": (window, window)}
-        bounds = (rows.offsets, columns.offsets, rows.longest, columns.longest)
+        limit = {} if window is None or _covers(window, queries) else {"window_size": (window, window)}
+        bounds = (queries.offsets, keys.offsets, queries.longest, keys.longest)
         context: Tensor = self._attend(query, key, value, *bounds, **limit)
         return context
 
 
 class PaddedAttention:
-    """Attention on a padded grid; everything else of the network stays packed."""
+    """Attention on a padded grid; the rest of the network stays packed."""
 
     name = "padded"
     packed = False
 
     def __call__(
-        self, query: Tensor, key: Tensor, value: Tensor, rows: Bounds, columns: Bounds, *, window: int | None = None
+        self, query: Tensor, key: Tensor, value: Tensor, queries: Bounds, keys: Bounds, *, window: int | None = None
     ) -> Tensor:
-        mask = columns.mask
-        if window is not None and not _sees_all(window, rows):
-            if rows.longest > WINDOWS_ON_GRID * window:
-                return _in_blocks(query, key, value, rows, window)
-            positions = torch.arange(rows.longest, device=query.device)
-            near = (positions[:, None] - positions).abs() <= window
-            mask = near[None, None] if mask is None else mask & near
+        mask = keys.mask
+        if window is not None and not _covers(window, queries):
+            if queries.longest > WINDOWS_ON_GRID * window:
+                return _in_blocks(query, key, value, queries, window)
+            positions = torch.arange(queries.longest, device=query.device)
+            is_near = (positions[:, None] - positions).abs() <= window
+            mask = is_near[None, None] if mask is None else mask & is_near
         grid = functional.scaled_dot_product_attention(
-            rows.spread(query), columns.spread(key), columns.spread(value), attn_mask=mask
+            queries.pad(query), keys.pad(key), keys.pad(value), attn_mask=mask
         )
-        return rows.gather(grid)
+        return queries.unpad(grid)
 
 
 @dataclass(frozen=True)
-class Partial:
-    """Attention to some of the columns alone.
+class PartialAttention:
+    """Attention to some of the keys only.
 
     Attributes:
-        attention: computes it.
-        indices: the indices of those columns among the packed tokens, int32.
-        columns: where their sequences lie among them.
+        attention: attention to the selected keys.
+        indices: indices of the selected keys among the packed tokens, int32.
+        selected: bounds of the selected keys' sequences.
     """
 
     attention: Attention
     indices: Tensor
-    columns: Bounds
+    selected: Bounds
 
     @property
     def name(self) -> str:
-        """Of the attention that computes it."""
         return self.attention.name
 
     @property
     def packed(self) -> bool:
-        """As in `Attention`."""
         return self.attention.packed
 
     def __call__(
-        self, query: Tensor, key: Tensor, value: Tensor, rows: Bounds, columns: Bounds, *, window: int | None = None
+        self, query: Tensor, key: Tensor, value: Tensor, queries: Bounds, keys: Bounds, *, window: int | None = None
     ) -> Tensor:
-        """As `Attention.__call__`; within a window, sequences may be no longer than it."""
-        del columns
-        if window is not None and not _sees_all(window, rows):
+        """Do what `Attention` does, for sequences that a window covers.
+
+        Raises:
+            InferenceError: a sequence is longer than the window covers.
+        """
+        del keys
+        if window is not None and not _covers(window, queries):
             raise InferenceError(
-                f"a query has {rows.longest} tokens, and attention to a part needs at most {window + 1}"
+                f"a text has {queries.longest} tokens; with a window of {window}, attention to some of them needs at "
+                f"most {window + 1}"
             )
-        keys, values = key.index_select(0, self.indices), value.index_select(0, self.indices)
-        return self.attention(query, keys, values, rows, self.columns)
+        selected_key, selected_value = key.index_select(0, self.indices), value.index_select(0, self.indices)
+        return self.attention(query, selected_key, selected_value, queries, self.selected)
 
 
 def choose_attention(
     device: torch.device, dtype: torch.dtype, width: int, *, windowed: bool = False
 ) -> tuple[Attention, str]:
-    """Return the fastest attention for this device, type and head width, and why it is not the packed one.
+    """Return the fastest attention for a network, and the reason if it is not the packed one.
 
     Args:
-        device: where it computes.
-        dtype: the type of the states.
-        width: the width of a head.
-        windowed: whether rows see a window alone in some layers.
+        device: device that computes the attention.
+        dtype: type of the states.
+        width: width of a head.
+        windowed: whether some layers have a window.
     """
     reason = _obstacle(device, dtype, width)
     if reason:
@@ -210,36 +215,39 @@ def choose_attention(
     return VarlenAttention(module), ""
 
 
-def _sees_all(window: int, rows: Bounds) -> bool:
-    """Return whether every row sees its whole sequence."""
-    return rows.longest <= window + 1
+def _covers(window: int, bounds: Bounds) -> bool:
+    """Return whether every token's window covers its whole sequence."""
+    return bounds.longest <= window + 1
 
 
-def _in_blocks(query: Tensor, key: Tensor, value: Tensor, rows: Bounds, window: int) -> Tensor:
-    """Return the context within a window, for two windows of packed tokens at a time.
+def _in_blocks(query: Tensor, key: Tensor, value: Tensor, bounds: Bounds, window: int) -> Tensor:
+    """Return the context within a window, computed in blocks of two windows of packed tokens.
 
-    A block sees what it has and a window before and behind it, whichever sequences that is; a mask keeps it to its own.
+    Each block gets the keys of its own tokens and of a window on either side. A mask hides the keys that belong to
+    other sequences or lie outside a token's window.
     """
     tokens, size = len(query), 2 * window
     blocks = -(-tokens // size)
-    spare = blocks * size - tokens
-    columns = size + 2 * window
-    around = (window, window + spare)
-    asked = functional.pad(query, (0, 0, 0, 0, 0, spare)).view(blocks, size, *query.shape[1:]).transpose(1, 2)
+    padding = blocks * size - tokens
+    key_size = size + 2 * window
+    key_padding = (window, window + padding)
+    queries = functional.pad(query, (0, 0, 0, 0, 0, padding)).view(blocks, size, *query.shape[1:]).transpose(1, 2)
     keys, values = (
-        functional.pad(states, (0, 0, 0, 0, *around)).unfold(0, columns, size).transpose(2, 3)
+        functional.pad(states, (0, 0, 0, 0, *key_padding)).unfold(0, key_size, size).transpose(2, 3)
         for states in (key, value)
-    )  # each (blocks, heads, columns, width)
-    own = functional.pad(rows.numbers, (0, spare), value=-1).view(blocks, size, 1)
-    theirs = functional.pad(rows.numbers, around, value=-1).unfold(0, columns, size).unsqueeze(1)
-    positions = torch.arange(columns, device=query.device)
-    near = (positions - window - positions[:size, None]).abs() <= window  # (size, columns)
-    mask = ((own == theirs) & near).unsqueeze(1)
-    context = functional.scaled_dot_product_attention(asked, keys, values, attn_mask=mask)
+    )  # each (blocks, heads, key_size, width)
+    sequence_numbers = bounds.sequence_numbers
+    query_sequences = functional.pad(sequence_numbers, (0, padding), value=-1).view(blocks, size, 1)
+    key_sequences = functional.pad(sequence_numbers, key_padding, value=-1).unfold(0, key_size, size).unsqueeze(1)
+    positions = torch.arange(key_size, device=query.device)
+    is_near = (positions - window - positions[:size, None]).abs() <= window  # (size, key_size)
+    mask = ((query_sequences == key_sequences) & is_near).unsqueeze(1)
+    context = functional.scaled_dot_product_attention(queries, keys, values, attn_mask=mask)
     return context.transpose(1, 2).reshape(blocks * size, *query.shape[1:])[:tokens]
 
 
 def _obstacle(device: torch.device, dtype: torch.dtype, width: int) -> str:
+    """Return why the packed attention cannot be used; empty if it can."""
     if device.type != "cuda":
         return f"packed attention needs CUDA, this is {device.type}"
     if dtype not in FLASH_DTYPES:

@@ -1,9 +1,9 @@
 """BERT's forward pass without padding: the tokens of all sequences of a batch are packed end to end.
 
-Devlin et al. 2019 (arXiv 1810.04805) and, with other names and positions, RoBERTa (Liu et al. 2019, arXiv 1907.11692)
-and XLM-R. Packing changes no score: only attention mixes rows, and it keeps sequences apart. A classifier reads only
-the [CLS] row, so its last layer computes nothing else; keys and values are still those of all tokens. The head is
-computed in fp32, whatever the encoder's type.
+It computes BERT (Devlin et al. 2019, arXiv 1810.04805) and, with other names and positions, RoBERTa (Liu et al. 2019,
+arXiv 1907.11692) and XLM-R. Packing changes no score, because only attention combines tokens, and it never combines
+tokens of different sequences. A classifier reads only the state of [CLS], so the last layer computes only that state,
+from the keys and values of all tokens. The head is computed in fp32, whatever the encoder's type.
 """
 
 from abc import ABC, abstractmethod
@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from osrerank.errors import InferenceError
-from osrerank.scoring.backends.networks.attention import Attention, Bounds, Partial
+from osrerank.scoring.backends.networks.attention import Attention, Bounds, PartialAttention
 from osrerank.scoring.backends.networks.heads import HeadNetwork
 from osrerank.scoring.backends.networks.packing import Numbers, Packed, offsets, pack
 from osrerank.scoring.inputs import Tokens
@@ -39,9 +39,9 @@ class BertFamily:
     """The differences within BERT's family.
 
     Attributes:
-        prefix: the prefix of the encoder's weights.
-        pooler: the head's first matrix, whose tanh the second reads; by its name without the prefix.
-        classifiers: architecture -> the head's second matrix.
+        prefix: prefix of the encoder's weights.
+        pooler: name, without the prefix, of the head's first matrix, which a tanh follows.
+        classifiers: architecture -> name of the head's second matrix.
     """
 
     prefix: str
@@ -66,7 +66,7 @@ FAMILIES = {"bert": BERT, "roberta": ROBERTA, "xlm-roberta": ROBERTA, "camembert
 
 
 class BertLayer(nn.Module):
-    """One BERT layer; query, key and value projections are one matrix."""
+    """A BERT layer, with one matrix for query, key and value projections."""
 
     def __init__(self, config: Mapping[str, Any]) -> None:
         super().__init__()
@@ -82,37 +82,37 @@ class BertLayer(nn.Module):
 
     def forward(self, states: Tensor, attend: Attend) -> Tensor:
         """Return the next states ``(tokens, hidden)``."""
-        query, key, value = self.apart(self.projections(states), 3)
-        return self.finish(states, attend(query, key, value).flatten(1))
+        query, key, value = self._split(self.projections(states), 3)
+        return self._finish(states, attend(query, key, value).flatten(1))
 
-    def rows(self, states: Tensor, chosen: Tensor, attend: Attend) -> Tensor:
-        """Return the next states of some rows ``(rows, hidden)``; keys and values come from all.
+    def forward_some(self, states: Tensor, indices: Tensor, attend: Attend) -> Tensor:
+        """Return the next states of some tokens ``(selected, hidden)``, which attend to all tokens.
 
         Args:
-            states: ``(tokens, hidden)``.
-            chosen: the rows, int32 ``(rows,)``.
-            attend: takes queries of the rows.
+            states: states of all tokens ``(tokens, hidden)``.
+            indices: indices of the selected tokens, int32 ``(selected,)``.
+            attend: attention of the selected tokens' queries.
         """
         weight, bias = self.projections.weight, self.projections.bias
         hidden = states.shape[1]
-        states_of_rows = states.index_select(0, chosen)
-        (query,) = self.apart(functional.linear(states_of_rows, weight[:hidden], bias[:hidden]), 1)
-        key, value = self.apart(functional.linear(states, weight[hidden:], bias[hidden:]), 2)
-        return self.finish(states_of_rows, attend(query, key, value).flatten(1))
+        selected = states.index_select(0, indices)
+        (query,) = self._split(functional.linear(selected, weight[:hidden], bias[:hidden]), 1)
+        key, value = self._split(functional.linear(states, weight[hidden:], bias[hidden:]), 2)
+        return self._finish(selected, attend(query, key, value).flatten(1))
 
-    def finish(self, states: Tensor, context: Tensor) -> Tensor:
-        """Return the next states of rows from their own and their context, each ``(rows, hidden)``."""
+    def _finish(self, states: Tensor, context: Tensor) -> Tensor:
+        """Return the next states from the states and the attention's context, each ``(tokens, hidden)``."""
         states = self.attended_norm(states + self.attended(context))
         finished: Tensor = self.norm(states + self.narrow(self.activation(self.widen(states))))
         return finished
 
-    def apart(self, projected: Tensor, parts: int) -> tuple[Tensor, ...]:
-        """Return each of the projections that lie side by side, as ``(tokens, heads, width)``."""
-        return tuple(projected.view(len(projected), parts, self.heads, -1).unbind(1))
+    def _split(self, projected: Tensor, count: int) -> tuple[Tensor, ...]:
+        """Split concatenated projections into ``count`` tensors ``(tokens, heads, width)``."""
+        return tuple(projected.view(len(projected), count, self.heads, -1).unbind(1))
 
 
 class BertEncoder(nn.Module):
-    """Embeddings and layers.
+    """The embeddings and layers of a BERT.
 
     Args:
         config: ``config.json``.
@@ -131,7 +131,7 @@ class BertEncoder(nn.Module):
 
     @property
     def dtype(self) -> torch.dtype:
-        """The layers' type of number."""
+        """Number type of the layers."""
         return self.stack[0].projections.weight.dtype
 
     @property
@@ -140,61 +140,59 @@ class BertEncoder(nn.Module):
         return tuple(layer for layer in self.layers if isinstance(layer, BertLayer))
 
     def embed(self, ids: Tensor, positions: Tensor, segments: Tensor) -> Tensor:
-        """Return the first states ``(tokens, hidden)``; all inputs are int32 ``(tokens,)``, rows of the tables."""
+        """Return the first states ``(tokens, hidden)``; all inputs are int32 ``(tokens,)``."""
         normed: Tensor = self.norm(self.word(ids) + self.position(positions) + self.segment(segments))
         return normed
 
-    def states(self, rows: Sequence[Tensor], whole: Bounds, attention: Attention) -> Tensor:
-        """As `ClassifierEncoder.states`."""
-        states = self.embed(*rows)
+    def states(self, ids: Sequence[Tensor], bounds: Bounds, attention: Attention) -> Tensor:
+        """See `ClassifierEncoder.states`."""
+        states = self.embed(*ids)
         for layer in self.stack:
-            states = layer(states, partial(attention, rows=whole, columns=whole))
+            states = layer(states, partial(attention, queries=bounds, keys=bounds))
         return states
 
-    def first_states(self, rows: Sequence[Tensor], whole: Bounds, firsts: Bounds, attention: Attention) -> Tensor:
-        """As `ClassifierEncoder.first_states`: the last layer computes no other rows."""
-        states = self.embed(*rows)
+    def first_states(self, ids: Sequence[Tensor], bounds: Bounds, firsts: Bounds, attention: Attention) -> Tensor:
+        """See `ClassifierEncoder.first_states`; the last layer computes no other states."""
+        states = self.embed(*ids)
         *layers, last = self.stack
         for layer in layers:
-            states = layer(states, partial(attention, rows=whole, columns=whole))
-        return last.rows(states, whole.offsets[:-1], partial(attention, rows=firsts, columns=whole))
+            states = layer(states, partial(attention, queries=bounds, keys=bounds))
+        return last.forward_some(states, bounds.offsets[:-1], partial(attention, queries=firsts, keys=bounds))
 
-    def rows(self, packed: Packed) -> list[Numbers]:
-        """Return the rows of the tables that tokens, positions and segments have, each ``(tokens,)``.
-
-        A model with one segment row has no segments. Ids beyond the tables are refused here, because a GPU would be
-        unusable after them.
+    def embedding_ids(self, packed: Packed) -> list[Numbers]:
+        """Return the ids of tokens, positions and segments, each ``(tokens,)``; with one segment row, segments are 0.
 
         Raises:
-            InferenceError: an id has no row, or a sequence lacks a part.
+            InferenceError: a table has no row for an id, or a sequence is empty. A GPU would be unusable after such an
+                id.
         """
         if packed.lengths.min() == 0:
-            raise InferenceError("a sequence has no query or no document part")
+            raise InferenceError("a sequence has no tokens")
         has_segments = self.segment.num_embeddings > 1
         segments = packed.segments if has_segments else np.zeros_like(packed.segments)
-        rows = [packed.ids, packed.positions + np.int32(self.first_position), segments]
+        ids = [packed.ids, packed.positions + np.int32(self.first_position), segments]
         tables = (self.word, self.position, self.segment)
-        for name, values, table in zip(("token", "position", "segment"), rows, tables, strict=True):
-            check_rows(name, values, table.num_embeddings)
-        return rows
+        for name, values, table in zip(("token", "position", "segment"), ids, tables, strict=True):
+            check_ids(name, values, table.num_embeddings)
+        return ids
 
 
-def check_rows(name: str, values: Numbers, rows: int) -> None:
-    """Refuse ids that a table has no row for.
+def check_ids(name: str, ids: Numbers, rows: int) -> None:
+    """Check that a table with so many rows has a row for each id.
 
     Raises:
-        InferenceError: one is below 0, or ``rows`` or more.
+        InferenceError: an id is negative, or not below ``rows``.
     """
-    if values.min() < 0 or values.max() >= rows:
-        reason = f"a {name} id is {values.max()}, and the model has {rows} rows for them"
-        raise InferenceError(f"{reason}; check that tokenizer.json and config.json are the model's own")
+    if ids.min() < 0 or ids.max() >= rows:
+        reason = f"the {name} ids are {ids.min()} to {ids.max()}, and the model has rows for 0 to {rows - 1}"
+        raise InferenceError(f"{reason}; check that tokenizer.json and config.json belong to the model")
 
 
 class PackedNetwork(nn.Module, ABC):
     """A network that computes packed batches.
 
     Args:
-        attention: how rows look at columns.
+        attention: implementation of attention.
     """
 
     def __init__(self, attention: Attention) -> None:
@@ -203,7 +201,7 @@ class PackedNetwork(nn.Module, ABC):
 
     @abstractmethod
     def pack(self, sequences: Sequence[Tokens]) -> list[Numbers]:
-        """Return the arrays that `forward` takes as tensors, ids, positions and segments first.
+        """Return the arrays that `forward` takes as tensors: ids, positions and segments first, and lengths last.
 
         Raises:
             InferenceError: the model has no embedding for one of them.
@@ -214,44 +212,48 @@ class PackedNetwork(nn.Module, ABC):
         """Return the head's outputs ``(n, labels)``, or an encoder's vectors ``(n, hidden)``, fp32.
 
         Args:
-            inputs: what `pack` made, on the device.
-            lengths: the last of what `pack` made: tokens of each part, in host memory.
+            inputs: the arrays that `pack` returned, as tensors on the device.
+            lengths: the last of these arrays, number of tokens in each sequence, in host memory.
         """
 
 
 class ClassifierEncoder(Protocol):
     """An encoder whose states a head reads."""
 
-    def rows(self, packed: Packed) -> list[Numbers]:
-        """Return the rows of its tables, as `BertEncoder.rows` does."""
+    def embedding_ids(self, packed: Packed) -> list[Numbers]:
+        """Return the ids that `states` needs, each ``(tokens,)``.
 
-    def states(self, rows: Sequence[Tensor], whole: Bounds, attention: Attention) -> Tensor:
+        Raises:
+            InferenceError: the encoder has no embedding for an id.
+        """
+
+    def states(self, ids: Sequence[Tensor], bounds: Bounds, attention: Attention) -> Tensor:
         """Return the last states ``(tokens, hidden)``.
 
         Args:
-            rows: what `rows` made, on the device.
-            whole: where the sequences lie.
-            attention: how rows look at columns.
+            ids: the arrays of `embedding_ids`, as tensors on the device.
+            bounds: bounds of the sequences.
+            attention: implementation of attention.
         """
 
-    def first_states(self, rows: Sequence[Tensor], whole: Bounds, firsts: Bounds, attention: Attention) -> Tensor:
-        """Return those of each sequence's first token ``(n, hidden)``.
+    def first_states(self, ids: Sequence[Tensor], bounds: Bounds, firsts: Bounds, attention: Attention) -> Tensor:
+        """Return the last state of each sequence's first token ``(n, hidden)``.
 
         Args:
-            rows: what `rows` made, on the device.
-            whole: where the sequences lie.
-            firsts: n sequences of one token.
-            attention: how rows look at columns.
+            ids: the arrays of `embedding_ids`, as tensors on the device.
+            bounds: bounds of the sequences.
+            firsts: bounds of n sequences of one token.
+            attention: implementation of attention.
         """
 
 
 class PackedClassifier(PackedNetwork):
-    """An encoder and a head, which gives a cross-encoder's logits or a bi-encoder's vectors.
+    """An encoder and a head, which compute a cross-encoder's logits or a bi-encoder's vectors.
 
     Args:
         encoder: the encoder.
-        attention: how rows look at columns.
-        head: reads the encoder's states.
+        attention: implementation of attention.
+        head: the head, which reads the encoder's states.
     """
 
     def __init__(self, encoder: ClassifierEncoder, attention: Attention, head: HeadNetwork) -> None:
@@ -262,32 +264,39 @@ class PackedClassifier(PackedNetwork):
     def pack(self, sequences: Sequence[Tokens]) -> list[Numbers]:
         packed = pack(sequences)
         firsts = np.arange(len(sequences) + 1, dtype=np.int32)
-        return [*self.encoder.rows(packed), offsets(packed.lengths), firsts, packed.lengths]
+        return [*self.encoder.embedding_ids(packed), offsets(packed.lengths), firsts, packed.lengths]
 
     def forward(self, inputs: Sequence[Tensor], lengths: Numbers) -> Tensor:
-        *rows, whole_offsets, first_offsets, _ = inputs
-        whole, firsts = Bounds(whole_offsets, lengths), Bounds(first_offsets, np.ones_like(lengths))
-        if self.head.reads_first_alone:
-            vectors = self.encoder.first_states(rows, whole, firsts, self.attention).float()
+        *ids, sequence_offsets, first_offsets, _ = inputs
+        bounds = Bounds(sequence_offsets, lengths)
+        if self.head.reads_first_only:
+            firsts = Bounds(first_offsets, np.ones_like(lengths))
+            vectors = self.encoder.first_states(ids, bounds, firsts, self.attention).float()
         else:
-            vectors = self.head.pooled(self.encoder.states(rows, whole, self.attention).float(), whole)
+            vectors = self.head.pool(self.encoder.states(ids, bounds, self.attention).float(), bounds)
         logits: Tensor = self.head(vectors)
         return logits
 
 
 class PackedTokens(PackedClassifier):
-    """An encoder of late interaction, which gives the vectors of all tokens, packed ``(tokens, dimensions)``."""
+    """An encoder and a head for late interaction, which compute a vector of each token ``(tokens, dimensions)``.
+
+    Tokens that fill a query may attend to its own tokens without being attended to (`Tokens.unattended`).
+    """
 
     def pack(self, sequences: Sequence[Tokens]) -> list[Numbers]:
         packed = pack(sequences)
-        seen = packed.lengths - np.array([one.unattended for one in sequences], dtype=np.int32)
-        indices = np.flatnonzero(packed.positions < np.repeat(seen, packed.lengths)).astype(np.int32)
-        lengths = np.concatenate([packed.lengths, seen])
-        return [*self.encoder.rows(packed), offsets(packed.lengths), offsets(seen), indices, lengths]
+        attended = packed.lengths - np.array([tokens.unattended for tokens in sequences], dtype=np.int32)
+        indices = np.flatnonzero(packed.positions < np.repeat(attended, packed.lengths)).astype(np.int32)
+        lengths = np.concatenate([packed.lengths, attended])
+        return [*self.encoder.embedding_ids(packed), offsets(packed.lengths), offsets(attended), indices, lengths]
 
     def forward(self, inputs: Sequence[Tensor], lengths: Numbers) -> Tensor:
-        *rows, whole_offsets, seen_offsets, indices, _ = inputs
-        whole, seen = (Bounds(*pair) for pair in zip((whole_offsets, seen_offsets), np.split(lengths, 2), strict=True))
-        attention = self.attention if len(indices) == len(rows[0]) else Partial(self.attention, indices, seen)
-        vectors: Tensor = self.head(self.encoder.states(rows, whole, attention).float())
+        *ids, sequence_offsets, attended_offsets, indices, _ = inputs
+        sequence_lengths, attended_lengths = np.split(lengths, 2)
+        attention = self.attention
+        if len(indices) < len(ids[0]):
+            attention = PartialAttention(self.attention, indices, Bounds(attended_offsets, attended_lengths))
+        states = self.encoder.states(ids, Bounds(sequence_offsets, sequence_lengths), attention)
+        vectors: Tensor = self.head(states.float())
         return vectors

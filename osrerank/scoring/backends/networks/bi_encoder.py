@@ -1,9 +1,8 @@
-"""A BERT bi-encoder on padded batches in PyTorch: the reference implementation.
+"""A BERT bi-encoder on padded batches in PyTorch: the reference implementation, which is also trained.
 
-Query and document go through the layers separately, each as ``[CLS] text [SEP]`` with positions from 0 and segment 0.
-The score is the cosine of their vectors (Reimers, Gurevych 2019, arXiv 1908.10084). The graph
-(`osrerank.export.bi_encoder_graph`) and the packed network (`osrerank.scoring.backends.networks.bert`) are tested
-against it.
+The encoder reads query and document separately, each as ``[CLS] text [SEP]`` with positions from 0 and segment 0. The
+score is the cosine of their vectors (Reimers, Gurevych 2019, arXiv 1908.10084). Tests compare the exported graph
+(`osrerank.export.bi_encoder_graph`) and the packed network (`osrerank.scoring.backends.networks.bert`) with it.
 """
 
 from collections.abc import Mapping
@@ -13,11 +12,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from osrerank.scoring.backends.networks.bert_weights import bert_names, encoder_weights, plain_names
+from osrerank.scoring.backends.networks.bert_weights import bert_names, encoder_weights, without_prefix
 from osrerank.scoring.card import Pooling
 
 BLOCKED = -1e4
-"""Added to attention logits of padding: its exp is 0 in float32 and float16, and it overflows in neither."""
+"""Value that is added to the attention logits of padding. Its exp is 0 in float32 and float16, without overflow."""
 
 
 class PaddedBiEncoder(nn.Module):
@@ -25,7 +24,7 @@ class PaddedBiEncoder(nn.Module):
 
     Args:
         config: ``config.json``.
-        pooling: ``cls``: a text's vector is the hidden state of [CLS]; ``mean``: the mean of all its hidden states.
+        pooling: ``cls`` takes the hidden state of [CLS] as a text's vector, ``mean`` the mean of all hidden states.
     """
 
     def __init__(self, config: Mapping[str, Any], pooling: Pooling) -> None:
@@ -44,11 +43,11 @@ class PaddedBiEncoder(nn.Module):
         Raises:
             KeyError: a weight is missing.
         """
-        self.load_state_dict(encoder_weights(plain_names(weights), len(self.layers)))
+        self.load_state_dict(encoder_weights(without_prefix(weights), len(self.layers)))
         return self.eval()
 
     def bert_weights(self) -> dict[str, Tensor]:
-        """Return all weights under the names that `load_bert` takes."""
+        """Return all weights under the names that `load_bert` expects."""
         return bert_names(dict(self.named_parameters()), len(self.layers))
 
     def forward(self, input_ids: Tensor, attention_mask: Tensor, token_type_ids: Tensor) -> Tensor:
@@ -59,12 +58,13 @@ class PaddedBiEncoder(nn.Module):
             attention_mask: int64 ``(n, tokens)``, 0 on padding.
             token_type_ids: int64 ``(n, tokens)``: 0 for the query's tokens, 1 for the document's; ignored on padding.
         """
-        inside = [(token_type_ids == part) & (attention_mask == 1) for part in range(2)]
-        queries, documents = (self.encode(*_apart(input_ids, part)) for part in inside)
+        is_token = attention_mask == 1
+        queries = self.encode(*_extract(input_ids, is_token & (token_type_ids == 0)))
+        documents = self.encode(*_extract(input_ids, is_token & (token_type_ids == 1)))
         return (documents * queries).sum(dim=1, keepdim=True)
 
     def encode(self, input_ids: Tensor, attention_mask: Tensor) -> Tensor:
-        """Return the vectors of texts ``(n, hidden)``, of norm 1.
+        """Return the vectors of texts ``(n, hidden)``, with norm 1.
 
         Args:
             input_ids: int64 ``(n, tokens)``.
@@ -80,7 +80,7 @@ class PaddedBiEncoder(nn.Module):
 
 
 class PaddedBertLayer(nn.Module):
-    """One BERT layer; query, key and value projections are one matrix."""
+    """A BERT layer, with one matrix for query, key and value projections."""
 
     def __init__(self, config: Mapping[str, Any]) -> None:
         super().__init__()
@@ -101,7 +101,7 @@ class PaddedBertLayer(nn.Module):
         return normed
 
     def context(self, states: Tensor, attention_bias: Tensor) -> Tensor:
-        """Return the attention's output, heads concatenated ``(n, tokens, hidden)``."""
+        """Return the attention's output ``(n, tokens, hidden)``, with the heads concatenated."""
         rows, tokens, hidden = states.shape
         projected = self.projections(states).view(rows, tokens, 3, self.heads, self.width)
         query, key, value = projected.permute(2, 0, 3, 1, 4).unbind(0)  # each (n, heads, tokens, width)
@@ -116,9 +116,9 @@ def _mean(states: Tensor, mask: Tensor) -> Tensor:
     return (states * weights).sum(dim=1) / weights.sum(dim=1).clamp(min=1)
 
 
-def _apart(input_ids: Tensor, inside: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the query's or document's tokens of each sequence, aligned left, and their mask ``(n, tokens)``."""
-    lengths = inside.sum(dim=1)
-    order = (~inside).long().argsort(dim=1, stable=True)[:, : int(lengths.max())]
+def _extract(input_ids: Tensor, selected: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the selected tokens of each sequence, moved to its beginning, and their mask, each ``(n, tokens)``."""
+    lengths = selected.sum(dim=1)
+    order = (~selected).long().argsort(dim=1, stable=True)[:, : int(lengths.max())]
     mask = torch.arange(order.shape[1], device=input_ids.device) < lengths.unsqueeze(1)
     return input_ids.gather(1, order) * mask, mask.long()

@@ -1,4 +1,4 @@
-"""A network of transformers with the inputs of all our models."""
+"""Wrap networks of transformers, so that all take the fields of `PaddedBatch` as inputs."""
 
 from types import SimpleNamespace
 from typing import Any
@@ -21,24 +21,24 @@ class Classifier(nn.Module):
         self.has_segments = getattr(network.config, "type_vocab_size", 0) > 1
 
     def forward(self, input_ids: Tensor, attention_mask: Tensor, token_type_ids: Tensor) -> Tensor:
-        """Return the logits; models without segments do not get any."""
+        """Return the logits; a model without segments gets no token types."""
         segments = {"token_type_ids": token_type_ids} if self.has_segments else {}
         logits: Tensor = self.network(input_ids=input_ids, attention_mask=attention_mask, **segments).logits
         return logits
 
 
-class Table(nn.Module):
-    """Gives each token's vector, in place of an encoder.
+class EmbeddingTable(nn.Module):
+    """Looks up each token's vector in a table, in place of an encoder.
 
     Args:
-        rows: the vectors ``(tokens, dimensions)``.
-        config: of transformers.
+        vectors: vectors of the vocabulary ``(tokens, dimensions)``.
+        config: config of transformers.
     """
 
-    def __init__(self, rows: Tensor, config: Any) -> None:
+    def __init__(self, vectors: Tensor, config: Any) -> None:
         super().__init__()
         self.config = config
-        self.embedding = nn.Embedding(rows.shape[0], rows.shape[1], _weight=rows)
+        self.embedding = nn.Embedding(vectors.shape[0], vectors.shape[1], _weight=vectors)
 
     def forward(self, input_ids: Tensor, attention_mask: Tensor) -> SimpleNamespace:  # noqa: ARG002 - as encoders
         """Return the vectors as ``last_hidden_state``."""
@@ -50,7 +50,7 @@ class ModularClassifier(nn.Module):
 
     Args:
         network: a transformers encoder.
-        head: what follows it.
+        head: the head after the encoder.
     """
 
     def __init__(self, network: Any, head: HeadNetwork) -> None:
@@ -60,8 +60,8 @@ class ModularClassifier(nn.Module):
         self.has_segments = getattr(network.config, "type_vocab_size", 0) > 1
 
     def forward(self, input_ids: Tensor, attention_mask: Tensor, token_type_ids: Tensor) -> Tensor:
-        """Return the logits or vectors; models without segments do not get any."""
+        """Return the logits or vectors; a model without segments gets no token types."""
         segments = {"token_type_ids": token_type_ids} if self.has_segments else {}
         states = self.network(input_ids=input_ids, attention_mask=attention_mask, **segments).last_hidden_state
-        logits: Tensor = self.head(self.head.pooled_grid(states, attention_mask))
+        logits: Tensor = self.head(self.head.pool_grid(states, attention_mask))
         return logits

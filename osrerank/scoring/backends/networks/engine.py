@@ -1,4 +1,4 @@
-"""Run a network on a device: copies to and from it, and its precision."""
+"""Run a network on a device: choose its precision, and copy inputs and outputs."""
 
 from collections.abc import Sequence
 from typing import Protocol
@@ -21,21 +21,21 @@ class DeviceNetwork(Protocol):
     """A network on its device."""
 
     packed: bool
-    """Whether a batch costs the sum of its lengths; otherwise its longest times their number."""
+    """Whether a batch costs the sum of its lengths; otherwise, it costs its longest sequence times their number."""
 
     def __call__(self, sequences: Sequence[Tokens]) -> Rows:
         """Return the head's outputs ``(n, labels)``, or an encoder's vectors, as `Backend.run` does."""
 
 
 class PackedEngine:
-    """Our own forward pass.
+    """Runs osrerank's own forward pass.
 
-    A batch goes to the device in one copy and returns in one. Neither copy waits for other work of the device, so that
-    one thread prepares a batch while another's is being computed.
+    One copy brings a batch to the device, and one copy brings its outputs back. Neither copy waits for other work on
+    the device, so one thread can prepare a batch while the device computes another thread's batch.
 
     Args:
-        network: what computes; moved to the device.
-        device: where.
+        network: the network, which is moved to the device.
+        device: the device.
     """
 
     def __init__(self, network: PackedNetwork, device: torch.device) -> None:
@@ -50,7 +50,7 @@ class PackedEngine:
 
 
 class TokenEngine(PackedEngine):
-    """Our own forward pass of late interaction: a vector for each token."""
+    """Runs osrerank's own forward pass for late interaction, which gives a vector for each token."""
 
     def __call__(self, sequences: Sequence[Tokens]) -> Rows:
         ends = np.cumsum([len(tokens.ids) for tokens in sequences])
@@ -58,11 +58,11 @@ class TokenEngine(PackedEngine):
 
 
 class PaddedEngine:
-    """A network of transformers, for architectures that our own forward pass does not support.
+    """Runs a network of transformers, for architectures that osrerank's own forward pass does not support.
 
     Args:
-        network: what computes; moved to the device.
-        device: where.
+        network: the network, which is moved to the device.
+        device: the device.
         pad_id: id of the padding token.
     """
 
@@ -77,13 +77,13 @@ class PaddedEngine:
         batch = padded(sequences, self._pad_id)
         flat = on_device([getattr(batch, name).ravel() for name in PaddedBatch.__slots__], self._device)
         shape = batch.input_ids.shape
-        inputs = {name: part.view(shape).long() for name, part in zip(PaddedBatch.__slots__, flat, strict=True)}
+        inputs = {name: tensor.view(shape).long() for name, tensor in zip(PaddedBatch.__slots__, flat, strict=True)}
         with torch.inference_mode():
             return on_host(self._network(**inputs).float())
 
 
 def on_device(arrays: Sequence[Numbers | npt.NDArray[np.int64]], device: torch.device) -> list[Tensor]:
-    """Return arrays of one dimension as int32 tensors on the device, which one copy takes there."""
+    """Copy one-dimensional arrays to the device in one copy; return them as int32 tensors."""
     sizes = [len(array) for array in arrays]
     buffer = torch.empty(sum(sizes), dtype=torch.int32, pin_memory=device.type == "cuda")
     np.concatenate(arrays, out=buffer.numpy(), casting="same_kind")
@@ -91,7 +91,7 @@ def on_device(arrays: Sequence[Numbers | npt.NDArray[np.int64]], device: torch.d
 
 
 def on_host(outputs: Tensor) -> npt.NDArray[np.float32]:
-    """Return fp32 outputs in host memory, once they are computed, without waiting for later work."""
+    """Copy fp32 outputs to host memory when they are computed, without waiting for later work on the device."""
     if outputs.device.type != "cuda":
         return np.asarray(outputs.numpy(), dtype=np.float32)
     host = torch.empty(outputs.shape, dtype=outputs.dtype, pin_memory=True)

@@ -1,6 +1,6 @@
-"""What follows an encoder, in torch: pooling of its states, and the steps to the logits. All in fp32."""
+"""Compute the head of a model in torch: pooling of the encoder's states, and the steps to the logits, in fp32."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 
 import torch
 from torch import Tensor, nn
@@ -20,7 +20,7 @@ ACTIVATIONS: Mapping[Activation, Callable[[Tensor], Tensor]] = {
 
 
 class Dense(nn.Module):
-    """A product, its bias if it has one, and an activation."""
+    """A linear layer, with or without a bias, and an activation."""
 
     def __init__(self, step: HeadStep, weight: Tensor, bias: Tensor | None = None) -> None:
         super().__init__()
@@ -34,7 +34,7 @@ class Dense(nn.Module):
 
 
 class Norm(nn.Module):
-    """LayerNorm, with a bias if it has one."""
+    """LayerNorm, with or without a bias."""
 
     def __init__(self, step: HeadStep, weight: Tensor, bias: Tensor | None = None) -> None:
         super().__init__()
@@ -56,14 +56,14 @@ class Unit(nn.Module):
 
 
 class First(nn.Module):
-    """Keeps the first numbers of each vector."""
+    """Keeps the first values of each vector."""
 
     def __init__(self, size: int) -> None:
         super().__init__()
         self._size = size
 
     def forward(self, states: Tensor) -> Tensor:
-        """Return the first numbers ``(n, size)``."""
+        """Return the first values ``(n, size)``."""
         return states[:, : self._size]
 
 
@@ -71,8 +71,8 @@ class HeadNetwork(nn.Module):
     """Pools an encoder's states and computes the logits, or the vectors.
 
     Args:
-        head: what it is.
-        weights: its steps' ``NAME.weight`` and ``NAME.bias``, among others.
+        head: description of the head.
+        weights: weights that contain each step's ``NAME.weight`` and ``NAME.bias``.
 
     Raises:
         KeyError: a weight is missing.
@@ -84,8 +84,8 @@ class HeadNetwork(nn.Module):
         self.steps = nn.Sequential(*(_module(step, weights) for step in head.steps))
 
     @property
-    def reads_first_alone(self) -> bool:
-        """Whether of all states it reads the first of each sequence alone."""
+    def reads_first_only(self) -> bool:
+        """Whether the head reads only the state of each sequence's first token."""
         return self.pooling == ("cls",)
 
     def forward(self, vectors: Tensor) -> Tensor:
@@ -93,63 +93,54 @@ class HeadNetwork(nn.Module):
         computed: Tensor = self.steps(vectors)
         return computed
 
-    def pooled(self, states: Tensor, bounds: Bounds) -> Tensor:
-        """Return each sequence's vector ``(n, width)``; without pooling, the states themselves.
+    def pool(self, states: Tensor, bounds: Bounds) -> Tensor:
+        """Return each sequence's vector ``(n, width)``; without pooling, return the states.
 
         Args:
-            states: packed, ``(tokens, hidden)``.
-            bounds: where the sequences lie.
+            states: packed states ``(tokens, hidden)``.
+            bounds: bounds of the sequences.
         """
         if not self.pooling:
             return states
-        lengths = bounds.offsets.diff().long()
-        return _beside(
-            self.pooling,
-            {
-                "cls": lambda: states.index_select(0, bounds.offsets[:-1]),
-                "mean": lambda: torch.segment_reduce(states, "mean", lengths=lengths, unsafe=True),
-                "max": lambda: torch.segment_reduce(states, "max", lengths=lengths, unsafe=True),
-                "weightedmean": lambda: _weighted(states, bounds, lengths),
-                "lasttoken": lambda: states.index_select(0, bounds.offsets[1:] - 1),
-            },
-        )
+        return torch.cat([_pool_packed(states, bounds, mode) for mode in self.pooling], dim=1)
 
-    def pooled_grid(self, states: Tensor, mask: Tensor) -> Tensor:
+    def pool_grid(self, states: Tensor, mask: Tensor) -> Tensor:
         """Return each row's vector ``(n, width)``.
 
         Args:
-            states: padded on the right, ``(n, tokens, hidden)``.
-            mask: 1 for tokens, 0 for padding: ``(n, tokens)``.
+            states: states that are padded on the right ``(n, tokens, hidden)``.
+            mask: 1 for tokens, 0 for padding ``(n, tokens)``.
         """
-        kept = mask.unsqueeze(2).to(states.dtype)
-        return _beside(
-            self.pooling,
-            {
-                "cls": lambda: states[:, 0],
-                "mean": lambda: (states * kept).sum(dim=1) / kept.sum(dim=1).clamp(min=1),
-                "max": lambda: states.masked_fill(kept == 0, torch.finfo(states.dtype).min).amax(dim=1),
-                "weightedmean": lambda: (states * (counts := kept.cumsum(1) * kept)).sum(dim=1) / counts.sum(dim=1),
-                "lasttoken": lambda: _last(states, mask),
-            },
-        )
+        return torch.cat([_pool_padded(states, mask, mode) for mode in self.pooling], dim=1)
 
 
-def _weighted(states: Tensor, bounds: Bounds, lengths: Tensor) -> Tensor:
-    """Return the means of packed states in which the n-th token of a sequence counts n times, in fp32."""
-    starts = bounds.offsets[:-1].long().repeat_interleave(lengths)
-    counts = torch.arange(1, len(states) + 1, device=states.device) - starts
-    total = torch.segment_reduce(states.float() * counts[:, None], "sum", lengths=lengths, unsafe=True)
-    return total / (lengths * (lengths + 1) / 2)[:, None]
+def _pool_packed(states: Tensor, bounds: Bounds, mode: Mode) -> Tensor:
+    """Return the vectors of packed sequences in one pooling mode ``(n, hidden)``."""
+    if mode == "cls":
+        return states.index_select(0, bounds.offsets[:-1])
+    if mode == "lasttoken":
+        return states.index_select(0, bounds.offsets[1:] - 1)
+    lengths = bounds.offsets.diff().long()
+    if mode == "weightedmean":
+        starts = bounds.offsets[:-1].long().repeat_interleave(lengths)
+        counts = torch.arange(1, len(states) + 1, device=states.device) - starts
+        total = torch.segment_reduce(states.float() * counts[:, None], "sum", lengths=lengths, unsafe=True)
+        return total / (lengths * (lengths + 1) / 2)[:, None]
+    return torch.segment_reduce(states, mode, lengths=lengths, unsafe=True)
 
 
-def _last(states: Tensor, mask: Tensor) -> Tensor:
-    indices = (mask.long().sum(dim=1) - 1)[:, None, None].expand(-1, 1, states.shape[2])
-    return states.gather(1, indices).squeeze(1)
-
-
-def _beside(modes: Sequence[Mode], ways: Mapping[Mode, Callable[[], Tensor]]) -> Tensor:
-    found = [ways[mode]() for mode in modes]
-    return found[0] if len(found) == 1 else torch.cat(found, dim=1)
+def _pool_padded(states: Tensor, mask: Tensor, mode: Mode) -> Tensor:
+    """Return the vectors of padded sequences in one pooling mode ``(n, hidden)``."""
+    if mode == "cls":
+        return states[:, 0]
+    if mode == "lasttoken":
+        indices = (mask.long().sum(dim=1) - 1)[:, None, None].expand(-1, 1, states.shape[2])
+        return states.gather(1, indices).squeeze(1)
+    is_token = mask.unsqueeze(2).to(states.dtype)
+    if mode == "max":
+        return states.masked_fill(is_token == 0, torch.finfo(states.dtype).min).amax(dim=1)
+    counts = is_token.cumsum(1) * is_token if mode == "weightedmean" else is_token
+    return (states * counts).sum(dim=1) / counts.sum(dim=1).clamp(min=1)
 
 
 def _module(step: HeadStep, weights: Mapping[str, Tensor]) -> nn.Module:
@@ -157,6 +148,6 @@ def _module(step: HeadStep, weights: Mapping[str, Tensor]) -> nn.Module:
         return Unit()
     if step.kind == "first":
         return First(step.size)
-    parts = [weights[f"{step.name}.{part}"] for part in ("weight", "bias")[: 1 + step.has_bias]]
-    kind = Dense if step.kind == "dense" else Norm
-    return kind(step, *(part.float().clone() for part in parts))  # in memory of its own, as other parameters lie
+    names = ("weight", "bias") if step.has_bias else ("weight",)
+    parameters = [weights[f"{step.name}.{name}"].float().clone() for name in names]  # copies, not views of the file
+    return Dense(step, *parameters) if step.kind == "dense" else Norm(step, *parameters)

@@ -1,4 +1,4 @@
-"""Which models our own forward pass computes, and how their weights are loaded into it."""
+"""Load a model's weights into osrerank's own forward pass, if it can compute the model."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -16,7 +16,7 @@ from osrerank.scoring.backends.networks.bert import (
     PackedNetwork,
     PackedTokens,
 )
-from osrerank.scoring.backends.networks.bert_weights import encoder_weights, plain_names
+from osrerank.scoring.backends.networks.bert_weights import encoder_weights, without_prefix
 from osrerank.scoring.backends.networks.heads import HeadNetwork
 from osrerank.scoring.backends.networks.modern_bert import encoder as modern_bert
 from osrerank.scoring.card import ModelCard
@@ -26,37 +26,40 @@ from osrerank.scoring.modular.head import Head, HeadStep
 
 
 def obstacle(config: Mapping[str, Any], card: ModelCard, head: Head | None = None) -> str:
-    """Return why this module cannot compute a model, or nothing.
+    """Return why osrerank's own forward pass cannot compute a model; empty if it can.
 
     Args:
         config: ``config.json``.
-        card: the kind of model.
-        head: the head of a modular cross-encoder; None where the config names the head.
+        card: the model's card.
+        head: head of a modular cross-encoder; None if the config names the head.
     """
-    kind, activation = config.get("model_type"), config.get("hidden_act", "gelu")
+    model_type, activation = config.get("model_type"), config.get("hidden_act", "gelu")
+    is_modern = model_type == modern_shape.MODEL_TYPE
     architecture = next(iter(config.get("architectures") or ["nothing"]))
-    reads_pairs = not card.is_encoder
+    needs_classifier = not card.is_encoder and head is None
     is_relative = config.get("position_embedding_type", "absolute") != "absolute"
-    known = kind in FAMILIES or kind == modern_shape.MODEL_TYPE
     reasons = {
-        f"model_type is {kind}": not known,
-        f"architecture is {architecture}": reads_pairs and head is None and architecture not in _classifiers(kind),
+        f"model_type is {model_type}": model_type not in FAMILIES and not is_modern,
+        f"architecture is {architecture}": needs_classifier and architecture not in _classifiers(model_type),
         f"hidden_act is {activation}": activation not in ACTIVATIONS,
         "its positions are relative, or it is a decoder": is_relative or config.get("is_decoder", False),
     }
-    found = next((reason for reason, applies in reasons.items() if applies), "")
-    return found or (modern_shape.obstacle(config) if kind == modern_shape.MODEL_TYPE else "")
+    for reason, applies in reasons.items():
+        if applies:
+            return reason
+    return modern_shape.obstacle(config) if is_modern else ""
 
 
 def is_windowed(config: Mapping[str, Any]) -> bool:
-    """Return whether some layers look at a window alone."""
+    """Return whether the attention of some layers has a window."""
     return config.get("model_type") == modern_shape.MODEL_TYPE
 
 
-def _classifiers(kind: Any) -> Mapping[str, str]:
-    if kind == modern_shape.MODEL_TYPE:
+def _classifiers(model_type: Any) -> Mapping[str, str]:
+    """Return architecture -> name of the last matrix, for the classifiers of a family."""
+    if model_type == modern_shape.MODEL_TYPE:
         return {modern_shape.CLASSIFIER: "classifier"}
-    return FAMILIES[kind].classifiers if kind in FAMILIES else {}
+    return FAMILIES[model_type].classifiers if model_type in FAMILIES else {}
 
 
 def load_packed(
@@ -71,12 +74,12 @@ def load_packed(
     """Return a network with a checkpoint's weights, in evaluation mode; the encoder in ``dtype``, the head in fp32.
 
     Args:
-        weights: the checkpoint's, by its own names.
-        config: ``config.json``; `obstacle` finds nothing against it.
-        card: the kind of model.
-        attention: how rows look at columns.
-        dtype: the number type of the encoder's weights.
-        head: the head of a modular cross-encoder; None where the config names the head.
+        weights: weights under the checkpoint's own names.
+        config: ``config.json``, for which `obstacle` is empty.
+        card: the model's card.
+        attention: implementation of attention.
+        dtype: number type of the encoder's weights.
+        head: head of a modular cross-encoder; None if the config names the head.
 
     Raises:
         KeyError: a weight is missing.
@@ -88,14 +91,14 @@ def load_packed(
         network = HeadNetwork(head or modern_shape.classifier_head(config), weights)
         return network_of(encoder, attention, network).eval()
     family = FAMILIES[config["model_type"]]
-    plain = plain_names(weights, family.prefix)
+    weights = without_prefix(weights, family.prefix)
     encoder = BertEncoder(config, first_position(config))
-    encoder.load_state_dict(encoder_weights(plain, config["num_hidden_layers"]))
+    encoder.load_state_dict(encoder_weights(weights, config["num_hidden_layers"]))
     encoder.to(dtype)
     if head is None:
-        second = family.classifiers[config["architectures"][0]]
-        head = Head((HeadStep("dense", family.pooler, "tanh"), HeadStep("dense", second)))
-    return network_of(encoder, attention, HeadNetwork(head, plain)).eval()
+        classifier = family.classifiers[config["architectures"][0]]
+        head = Head((HeadStep("dense", family.pooler, "tanh"), HeadStep("dense", classifier)))
+    return network_of(encoder, attention, HeadNetwork(head, weights)).eval()
 
 
 def _modern_bert(weights: Mapping[str, Tensor], config: Mapping[str, Any], dtype: torch.dtype) -> ClassifierEncoder:

@@ -1,4 +1,4 @@
-"""Packed sequences: a batch without padding, in host memory."""
+"""Pack sequences into a batch without padding, in host memory."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -13,13 +13,13 @@ Numbers = npt.NDArray[np.int32]
 
 @dataclass(frozen=True, slots=True)
 class Packed:
-    """Tokens of n sequences, all int32.
+    """The tokens of n sequences, end to end; all arrays are int32.
 
     Attributes:
-        ids: ``(tokens,)``.
-        positions: ``(tokens,)``, from 0 in every sequence.
-        segments: ``(tokens,)``.
-        lengths: tokens of each sequence, ``(n,)``.
+        ids: token ids ``(tokens,)``.
+        positions: positions ``(tokens,)``, from 0 in every sequence.
+        segments: segment ids ``(tokens,)``.
+        lengths: number of tokens in each sequence ``(n,)``.
     """
 
     ids: Numbers
@@ -29,17 +29,15 @@ class Packed:
 
 
 def pack(sequences: Sequence[Tokens]) -> Packed:
-    """Return the sequences in their order."""
+    """Return the sequences as one batch, in their order."""
     lengths = np.array([len(tokens.ids) for tokens in sequences], dtype=np.int32)
     starts = np.repeat(offsets(lengths)[:-1], lengths)
     positions = np.arange(len(starts), dtype=np.int32) - starts
-    ids, segments = (
-        np.concatenate(parts).astype(np.int32)
-        for parts in zip(*((one.ids, one.segments) for one in sequences), strict=True)
-    )
+    ids = np.concatenate([tokens.ids for tokens in sequences]).astype(np.int32)
+    segments = np.concatenate([tokens.segments for tokens in sequences]).astype(np.int32)
     return Packed(ids, positions, segments, lengths)
 
 
 def offsets(lengths: Numbers) -> Numbers:
-    """Return where each part begins, and after them where the last one ends: int32 ``(parts + 1,)``."""
+    """Return the offset of each sequence among packed tokens, and the end of the last one: int32 ``(n + 1,)``."""
     return np.concatenate([[0], np.cumsum(lengths)]).astype(np.int32)

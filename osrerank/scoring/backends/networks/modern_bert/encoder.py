@@ -1,8 +1,9 @@
 """ModernBERT's forward pass without padding.
 
 Warner et al. 2024 (arXiv 2412.13663): rotary positions (Su et al. 2021, arXiv 2104.09864), attention to the whole
-sequence in every third layer and within a window in the others, gated GELU, norms before each part. As in `bert`, only
-attention mixes rows, and a head that reads [CLS] needs no other row of a last layer that looks at all.
+sequence in every third layer and within a window in the others, gated GELU, and a norm before each attention and each
+gated layer. As in `bert`, only attention combines tokens. If the last layer attends to the whole sequence and the head
+reads only [CLS], the last layer computes only that state.
 """
 
 from collections.abc import Mapping, Sequence
@@ -13,20 +14,20 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from osrerank.scoring.backends.networks.attention import Attention, Bounds
-from osrerank.scoring.backends.networks.bert import Attend, check_rows
+from osrerank.scoring.backends.networks.bert import Attend, check_ids
 from osrerank.scoring.backends.networks.packing import Numbers, Packed
 from osrerank.scoring.modular.modern_bert import EMBEDDINGS, LAYER, PREFIX, ModernBertShape
 
 Rotation = tuple[Tensor, Tensor]
-"""Cosines and sines of each token's angles, each ``(tokens, 1, width / 2)``."""
+"""The cosines and sines of each token's angles, each ``(tokens, 1, width / 2)``."""
 
 
 class ModernBertLayer(nn.Module):
-    """One layer; query, key and value projections are one matrix, and so are both halves of the gated one.
+    """A layer, with one matrix for query, key and value projections, and one for both halves of the gated layer.
 
     Args:
-        shape: the encoder's.
-        index: among its layers, from 0.
+        shape: shape of the encoder.
+        index: index of the layer, from 0.
     """
 
     def __init__(self, shape: ModernBertShape, index: int) -> None:
@@ -45,24 +46,24 @@ class ModernBertLayer(nn.Module):
     def forward(self, states: Tensor, rotation: Rotation, attend: Attend) -> Tensor:
         """Return the next states ``(tokens, hidden)``."""
         query, key, value = self._projected(states)
-        context = attend(turned(query, rotation), turned(key, rotation), value)
-        return self.finish(states, context.flatten(1))
+        context = attend(rotate(query, rotation), rotate(key, rotation), value)
+        return self._finish(states, context.flatten(1))
 
-    def firsts(self, states: Tensor, chosen: Tensor, rotation: Rotation, attend: Attend) -> Tensor:
-        """Return the next states of each sequence's first token ``(n, hidden)``, whose query is not turned.
+    def forward_firsts(self, states: Tensor, indices: Tensor, rotation: Rotation, attend: Attend) -> Tensor:
+        """Return the next states of each sequence's first token ``(n, hidden)``; its position 0 means no rotation.
 
         Args:
-            states: ``(tokens, hidden)``.
-            chosen: the first tokens, int32 ``(n,)``.
-            rotation: the rotation of all tokens.
-            attend: takes queries of the first tokens.
+            states: states of all tokens ``(tokens, hidden)``.
+            indices: indices of the first tokens, int32 ``(n,)``.
+            rotation: rotation of all tokens.
+            attend: attention of the first tokens' queries.
         """
         query, key, value = self._projected(states)
-        context = attend(query.index_select(0, chosen), turned(key, rotation), value)
-        return self.finish(states.index_select(0, chosen), context.flatten(1))
+        context = attend(query.index_select(0, indices), rotate(key, rotation), value)
+        return self._finish(states.index_select(0, indices), context.flatten(1))
 
-    def finish(self, states: Tensor, context: Tensor) -> Tensor:
-        """Return the next states of rows from their own and their context, each ``(rows, hidden)``."""
+    def _finish(self, states: Tensor, context: Tensor) -> Tensor:
+        """Return the next states from the states and the attention's context, each ``(tokens, hidden)``."""
         states = states + self.attended(context)
         wide, gate = self.widen(self.norm(states)).chunk(2, dim=-1)
         finished: Tensor = states + self.narrow(functional.gelu(wide) * gate)
@@ -74,11 +75,11 @@ class ModernBertLayer(nn.Module):
 
 
 class ModernBertEncoder(nn.Module):
-    """Embeddings and layers.
+    """The embeddings and layers of a ModernBERT.
 
     Args:
-        shape: what it looks like.
-        most_tokens: that a sequence may have.
+        shape: shape of the encoder.
+        most_tokens: most tokens of a sequence.
     """
 
     def __init__(self, shape: ModernBertShape, most_tokens: int) -> None:
@@ -95,77 +96,78 @@ class ModernBertEncoder(nn.Module):
         """The layers, first to last."""
         return tuple(layer for layer in self.layers if isinstance(layer, ModernBertLayer))
 
-    def rows(self, packed: Packed) -> list[Numbers]:
-        """Return ids and positions, each ``(tokens,)``.
+    def embedding_ids(self, packed: Packed) -> list[Numbers]:
+        """Return the ids of tokens and positions, each ``(tokens,)``.
 
         Raises:
             InferenceError: the model has no embedding for an id, or a sequence is too long.
         """
-        check_rows("token", packed.ids, self.word.num_embeddings)
-        check_rows("position", packed.positions, self._most_tokens)
+        check_ids("token", packed.ids, self.word.num_embeddings)
+        check_ids("position", packed.positions, self._most_tokens)
         return [packed.ids, packed.positions]
 
-    def states(self, rows: Sequence[Tensor], whole: Bounds, attention: Attention) -> Tensor:
-        """As `osrerank.scoring.backends.networks.bert.ClassifierEncoder.states`."""
-        normed: Tensor = self.final_norm(self._through(self.stack, rows, whole, attention))
+    def states(self, ids: Sequence[Tensor], bounds: Bounds, attention: Attention) -> Tensor:
+        """See `osrerank.scoring.backends.networks.bert.ClassifierEncoder.states`."""
+        normed: Tensor = self.final_norm(self._run_layers(self.stack, ids, bounds, attention))
         return normed
 
-    def first_states(self, rows: Sequence[Tensor], whole: Bounds, firsts: Bounds, attention: Attention) -> Tensor:
-        """As `osrerank.scoring.backends.networks.bert.ClassifierEncoder.first_states`."""
+    def first_states(self, ids: Sequence[Tensor], bounds: Bounds, firsts: Bounds, attention: Attention) -> Tensor:
+        """See `osrerank.scoring.backends.networks.bert.ClassifierEncoder.first_states`."""
         *layers, last = self.stack
-        chosen = whole.offsets[:-1]
+        indices = bounds.offsets[:-1]
         if last.window is not None:
-            return self.states(rows, whole, attention).index_select(0, chosen)
-        states = self._through(layers, rows, whole, attention)
-        rotation = self._rotation(rows[1], last.theta)
-        states = last.firsts(states, chosen, rotation, partial(attention, rows=firsts, columns=whole))
+            return self.states(ids, bounds, attention).index_select(0, indices)
+        states = self._run_layers(layers, ids, bounds, attention)
+        rotation = self._rotation(ids[1], last.theta)
+        states = last.forward_firsts(states, indices, rotation, partial(attention, queries=firsts, keys=bounds))
         normed: Tensor = self.final_norm(states)
         return normed
 
-    def _through(
-        self, layers: Sequence[ModernBertLayer], rows: Sequence[Tensor], whole: Bounds, attention: Attention
+    def _run_layers(
+        self, layers: Sequence[ModernBertLayer], ids: Sequence[Tensor], bounds: Bounds, attention: Attention
     ) -> Tensor:
-        ids, positions = rows
-        states: Tensor = self.norm(self.word(ids))
+        """Return the states after some layers, from the ids of tokens and positions."""
+        token_ids, positions = ids
+        states: Tensor = self.norm(self.word(token_ids))
         rotations = {theta: self._rotation(positions, theta) for theta in {layer.theta for layer in layers}}
         for layer in layers:
-            attend = partial(attention, rows=whole, columns=whole, window=layer.window)
+            attend = partial(attention, queries=bounds, keys=bounds, window=layer.window)
             states = layer(states, rotations[layer.theta], attend)
         return states
 
     def _rotation(self, positions: Tensor, theta: float) -> Rotation:
-        """Return what turns the tokens at these positions; the angles are computed in fp32."""
+        """Return the rotation of tokens at these positions; the angles are computed in fp32."""
         dtype = self.word.weight.dtype
         powers = torch.arange(0, self._width, 2, device=positions.device).float() / self._width
         angles = (positions.float()[:, None] * (1.0 / theta**powers)).unsqueeze(1)
         return angles.cos().to(dtype), angles.sin().to(dtype)
 
 
-def turned(states: Tensor, rotation: Rotation) -> Tensor:
-    """Return queries or keys ``(tokens, heads, width)``, each pair of columns i and i + width / 2 turned."""
+def rotate(states: Tensor, rotation: Rotation) -> Tensor:
+    """Rotate each pair of columns i and i + width / 2 of queries or keys ``(tokens, heads, width)``."""
     cosines, sines = rotation
-    one, other = states.chunk(2, dim=-1)
-    return torch.cat([one * cosines - other * sines, other * cosines + one * sines], dim=-1)
+    left, right = states.chunk(2, dim=-1)
+    return torch.cat([left * cosines - right * sines, right * cosines + left * sines], dim=-1)
 
 
 def encoder_weights(weights: Mapping[str, Tensor], encoder: ModernBertEncoder) -> dict[str, Tensor]:
-    """Return an encoder's weights by our names.
+    """Return an encoder's weights under our names.
 
     Args:
-        weights: by transformers' names, with or without a classifier's prefix.
-        encoder: whose weights they are to be.
+        weights: weights under transformers' names, with or without a classifier's prefix.
+        encoder: the encoder to load them into.
 
     Raises:
         KeyError: a weight is missing.
     """
-    plain = {name.removeprefix(PREFIX): tensor for name, tensor in weights.items()}
-    return {name: plain[their_name(name)].float() for name in encoder.state_dict()}
+    unprefixed = {name.removeprefix(PREFIX): tensor for name, tensor in weights.items()}
+    return {name: unprefixed[_transformers_name(name)].float() for name in encoder.state_dict()}
 
 
-def their_name(name: str) -> str:
-    """Return transformers' name of a weight of ours, without a classifier's prefix."""
-    stem, _, part = name.rpartition(".")
-    if not stem.startswith("layers."):
-        return f"{EMBEDDINGS[stem]}.{part}"
-    _, index, own = stem.split(".")
-    return f"layers.{index}.{LAYER[own]}.{part}"
+def _transformers_name(name: str) -> str:
+    """Return transformers' name, without a classifier's prefix, of the weight that has our name."""
+    module, _, parameter = name.rpartition(".")
+    if not module.startswith("layers."):
+        return f"{EMBEDDINGS[module]}.{parameter}"
+    _, index, layer_module = module.split(".")
+    return f"layers.{index}.{LAYER[layer_module]}.{parameter}"
